@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+# One short command for each chore. Needs python3, a C++17 compiler, make and git; all else comes from pip.
+PYTHON ?= python3
+VENV ?= .venv
+BUILD ?= build
+JOBS ?= $(shell nproc 2>/dev/null || echo 2)
+DEMO ?= horovodrun -np 2 python examples/numpy/digits.py
+BENCH ?= python benchmarks/collectives.py
+PYTEST_ARGS ?=
+
+export VENV := $(abspath $(VENV))
+export BUILD := $(abspath $(BUILD))
+export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export PATH := $(VENV)/bin:$(PATH)
+
+SOURCES := $(shell find engine src -type f -not -name '*.pyc' -not -path 'engine/tests/*')
+PACKAGE := $(VENV)/.package-installed
+TOOLS := $(VENV)/.tools-installed
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint format sanitize engine-tests wheel bench clean
+
+help: ## list the targets
+	@grep -E '^[a-z-]+:.*##' $(firstword $(MAKEFILE_LIST)) | sed 's/:.*## /\t/' | expand -t16
+
+demo: $(PACKAGE) ## install the package into .venv and train with two workers
+	$(DEMO)
+
+test: lint engine-tests ## lint, engine unit tests, Python tests
+	python -m pytest $(PYTEST_ARGS)
+
+lint: $(TOOLS) ## ruff, mypy, clang-format, line counts
+	scripts/lint
+
+format: $(TOOLS) ## rewrite the sources in the project's format
+	scripts/lint --fix
+
+engine-tests: $(TOOLS) ## build and run the engine's unit tests
+	scripts/engine-tests
+
+sanitize: $(TOOLS) ## engine unit tests under ASan + UBSan, then under TSan
+	scripts/engine-tests address,undefined
+	scripts/engine-tests thread
+
+wheel: $(TOOLS) ## a manylinux_2_28 wheel in dist/
+	scripts/wheel
+
+bench: $(TOOLS) ## collectives against Gloo (installs PyTorch for the comparison)
+	python -m pip install --quiet --constraint constraints-test.txt torch
+	$(BENCH)
+
+clean: ## remove build output; the environment stays
+	rm -rf $(BUILD) dist
+
+# The stamps keep repeated runs quick: the package is built again only if its sources changed, and then incrementally.
+$(PACKAGE): pyproject.toml CMakeLists.txt constraints-test.txt $(SOURCES)
+	scripts/setup package
+	@touch $@
+
+$(TOOLS): $(PACKAGE)
+	scripts/setup tools
+	@touch $@

@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: Apache-2.0
+// horovod._engine: the C table for Python. Waiting releases the GIL and looks for signals every 50 ms.
+#include <hvd/engine.h>
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/map.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <vector>
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace {
+
+constexpr int kSignalPeriodMs = 50;
+
+const hvd_api* Api() {
+  static const hvd_api* api = hvd_get_api(HVD_ABI_VERSION);
+  return api;
+}
+
+PyObject* engine_error = nullptr;
+
+[[noreturn]] void Raise(const hvd_status& status) {
+  PyObject* arguments = Py_BuildValue("(isi)", status.code, status.text, status.lost_rank);
+  PyErr_SetObject(engine_error, arguments);
+  Py_XDECREF(arguments);
+  throw nb::python_error();
+}
+
+struct SettingField {
+  const char* name;
+  void (*set)(hvd_settings&, int64_t);
+};
+
+#define HVD_FIELD(field) \
+  { #field, [](hvd_settings& s, int64_t v) { s.field = static_cast<decltype(s.field)>(v); } }
+const SettingField kFields[] = {
+    HVD_FIELD(fusion_threshold), HVD_FIELD(cycle_time_us), HVD_FIELD(cache_capacity),
+    HVD_FIELD(slot_bytes),       HVD_FIELD(slots),         HVD_FIELD(small_bytes),
+    HVD_FIELD(tcp_streams),      HVD_FIELD(spin_us),       HVD_FIELD(shared_memory),
+    HVD_FIELD(hierarchical_allreduce), HVD_FIELD(deterministic), HVD_FIELD(disable_group_fusion),
+    HVD_FIELD(peer_timeout_ms),
+};
+#undef HVD_FIELD
+
+hvd_settings ReadSettings(const nb::dict& given) {
+  hvd_settings settings;
+  Api()->default_settings(&settings);
+  for (auto [key, value] : given) {
+    const std::string name = nb::cast<std::string>(key);
+    bool known = false;
+    for (const SettingField& field : kFields) {
+      if (name != field.name) continue;
+      field.set(settings, nb::cast<int64_t>(value));
+      known = true;
+    }
+    if (!known) throw nb::key_error(("the engine has no setting named " + name).c_str());
+  }
+  return settings;
+}
+
+using Shape = std::vector<int64_t>;
+
+class World {
+ public:
+  World(int rank, int size, int local_rank, int local_size, int cross_rank, int cross_size, const std::string& host,
+        const std::string& listen_address, const std::string& world_id, uint32_t generation, nb::bytes secret,
+        const nb::dict& settings) {
+    hvd_identity identity{};
+    identity.size = sizeof identity;
+    identity.rank = rank;
+    identity.world_size = size;
+    identity.local_rank = local_rank;
+    identity.local_size = local_size;
+    identity.cross_rank = cross_rank;
+    identity.cross_size = cross_size;
+    identity.host = host.c_str();
+    identity.listen_address = listen_address.c_str();
+    identity.world_id = world_id.c_str();
+    identity.generation = generation;
+    identity.secret = reinterpret_cast<const uint8_t*>(secret.c_str());
+    identity.secret_size = secret.size();
+    const hvd_settings chosen = ReadSettings(settings);
+    hvd_status status{};
+    world_ = Api()->open(&identity, &chosen, &status);
+    if (!world_) Raise(status);
+  }
+  ~World() {
+    if (!world_) return;
+    nb::gil_scoped_release unlocked;
+    Api()->destroy(world_);
+  }
+  World(const World&) = delete;
+  World& operator=(const World&) = delete;
+
+  int tcp_port() const { return Api()->tcp_port(world_); }
+  std::string local_socket() const { return Api()->local_socket(world_); }
+
+  void Connect(const std::vector<std::tuple<int, std::string, std::string, int, std::string>>& peers, double timeout_s) {
+    std::vector<hvd_peer> all;
+    for (const auto& [rank, host, address, port, local] : peers) {
+      all.push_back({sizeof(hvd_peer), rank, host.c_str(), address.c_str(), port, local.c_str()});
+    }
+    hvd_status status{};
+    int32_t code;
+    {
+      nb::gil_scoped_release unlocked;
+      code = Api()->connect(world_, all.data(), static_cast<int32_t>(all.size()), timeout_s, &status);
+    }
+    if (code != HVD_OK) Raise(status);
+  }
+
+  void Close() {
+    nb::gil_scoped_release unlocked;
+    Api()->close(world_);
+  }
+
+  int64_t Submit(int process_set, int kind, const char* name, int dtype, const Shape& shape, uintptr_t input,
+                 uintptr_t output, int reduce_op, double prescale, double postscale, int root,
+                 const std::vector<int64_t>& splits, bool will_wait) {
+    hvd_op op = Describe(kind, name, dtype, shape, input, output, reduce_op, prescale, postscale);
+    op.root = root;
+    op.splits = splits.data();
+    op.nsplits = static_cast<int32_t>(splits.size());
+    return Start(process_set, &op, 1, nullptr, will_wait);
+  }
+
+  int64_t SubmitGroup(int process_set, int kind, const char* group, const std::vector<std::string>& names,
+                      const std::vector<int>& dtypes, const std::vector<Shape>& shapes,
+                      const std::vector<uintptr_t>& inputs, const std::vector<uintptr_t>& outputs, int reduce_op,
+                      double prescale, double postscale, bool will_wait) {
+    const size_t count = names.size();
+    if (dtypes.size() != count || shapes.size() != count || inputs.size() != count || outputs.size() != count) {
+      throw nb::value_error("the lists of a group differ in length");
+    }
+    std::vector<hvd_op> ops;
+    for (size_t i = 0; i < count; ++i) {
+      ops.push_back(Describe(kind, names[i].c_str(), dtypes[i], shapes[i], inputs[i], outputs[i], reduce_op, prescale,
+                             postscale));
+    }
+    return Start(process_set, ops.data(), static_cast<int32_t>(count), group, will_wait);
+  }
+
+  bool Poll(int64_t handle) const {
+    const int32_t done = Api()->poll(world_, handle);
+    if (done < 0) throw nb::value_error("no such handle");
+    return done;
+  }
+
+  void Wait(int64_t handle) {
+    hvd_status status{};
+    for (;;) {
+      int32_t code;
+      {
+        nb::gil_scoped_release unlocked;
+        code = Api()->wait(world_, handle, kSignalPeriodMs, &status);
+      }
+      if (code == HVD_OK) return;
+      if (code != HVD_IN_PROGRESS) Raise(status);
+      if (PyErr_CheckSignals()) throw nb::python_error();
+    }
+  }
+
+  auto TakeOutput(int64_t handle, int index) {
+    int64_t rows = 0;
+    uint64_t bytes = 0;
+    void* data = Api()->take_output(world_, handle, index, &rows, &bytes);
+    if (!data) throw nb::value_error("this handle has no such output, or it was taken before");
+    nb::capsule owner(data, [](void* memory) noexcept { Api()->free_buffer(memory); });
+    return std::make_pair(nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>>(data, {static_cast<size_t>(bytes)}, owner), rows);
+  }
+
+  std::vector<int64_t> ReceivedSplits(int64_t handle, int members) const {
+    std::vector<int64_t> rows(static_cast<size_t>(members));
+    rows.resize(static_cast<size_t>(Api()->received_splits(world_, handle, rows.data(), members)));
+    return rows;
+  }
+
+  int64_t Value(int64_t handle) const { return Api()->value(world_, handle); }
+  void Release(int64_t handle) { Api()->release(world_, handle); }
+
+  int64_t Send(int peer, int64_t tag, uintptr_t data, uint64_t size) {
+    hvd_status status{};
+    const int64_t handle = Api()->send(world_, peer, tag, reinterpret_cast<const void*>(data), size, &status);
+    if (!handle) Raise(status);
+    return handle;
+  }
+  int64_t Recv(int peer, int64_t tag, uintptr_t data, uint64_t size) {
+    hvd_status status{};
+    const int64_t handle = Api()->recv(world_, peer, tag, reinterpret_cast<void*>(data), size, &status);
+    if (!handle) Raise(status);
+    return handle;
+  }
+  std::string DescribeWorld() const { return Api()->describe(world_); }
+
+ private:
+  static hvd_op Describe(int kind, const char* name, int dtype, const Shape& shape, uintptr_t input, uintptr_t output,
+                         int reduce_op, double prescale, double postscale) {
+    hvd_op op{};
+    op.size = sizeof op;
+    op.kind = kind;
+    op.dtype = dtype;
+    op.reduce_op = reduce_op;
+    op.root = -1;
+    op.device = -1;
+    op.name = name;
+    op.shape = shape.data();
+    op.ndim = static_cast<int32_t>(shape.size());
+    op.input = reinterpret_cast<const void*>(input);
+    op.output = reinterpret_cast<void*>(output);
+    op.prescale = prescale;
+    op.postscale = postscale;
+    return op;
+  }
+
+  int64_t Start(int process_set, const hvd_op* ops, int32_t count, const char* group, bool will_wait) {
+    hvd_status status;
+    const int64_t handle = Api()->submit(world_, process_set, ops, count, group, will_wait ? HVD_WILL_WAIT : 0, nullptr,
+                                         nullptr, &status);
+    if (!handle) Raise(status);
+    return handle;
+  }
+
+  hvd_world* world_ = nullptr;
+};
+
+}  // namespace
+
+NB_MODULE(_engine, m) {
+  m.attr("ABI_VERSION") = HVD_ABI_VERSION;
+  engine_error = PyErr_NewException("horovod._engine.EngineError", nullptr, nullptr);
+  m.attr("EngineError") = nb::borrow(engine_error);
+  nb::class_<World>(m, "World")
+      .def(nb::init<int, int, int, int, int, int, const std::string&, const std::string&, const std::string&, uint32_t,
+                    nb::bytes, const nb::dict&>(),
+           nb::kw_only(), "rank"_a, "size"_a, "local_rank"_a, "local_size"_a, "cross_rank"_a, "cross_size"_a, "host"_a,
+           "listen_address"_a, "world_id"_a, "generation"_a, "secret"_a, "settings"_a)
+      .def_prop_ro("tcp_port", &World::tcp_port)
+      .def_prop_ro("local_socket", &World::local_socket)
+      .def("connect", &World::Connect, "peers"_a, "timeout_s"_a)
+      .def("close", &World::Close)
+      .def("submit", &World::Submit, "process_set"_a, "kind"_a, "name"_a, "dtype"_a, "shape"_a, "input"_a, "output"_a,
+           "reduce_op"_a = 1, "prescale"_a = 1.0, "postscale"_a = 1.0, "root"_a = -1,
+           "splits"_a = std::vector<int64_t>(), "will_wait"_a = false)
+      .def("submit_group", &World::SubmitGroup, "process_set"_a, "kind"_a, "group"_a, "names"_a, "dtypes"_a, "shapes"_a,
+           "inputs"_a, "outputs"_a, "reduce_op"_a = 1, "prescale"_a = 1.0, "postscale"_a = 1.0, "will_wait"_a = false)
+      .def("poll", &World::Poll, "handle"_a)
+      .def("wait", &World::Wait, "handle"_a)
+      .def("take_output", &World::TakeOutput, "handle"_a, "index"_a = 0)
+      .def("received_splits", &World::ReceivedSplits, "handle"_a, "members"_a)
+      .def("value", &World::Value, "handle"_a)
+      .def("release", &World::Release, "handle"_a)
+      .def("send", &World::Send, "peer"_a, "tag"_a, "data"_a, "size"_a)
+      .def("recv", &World::Recv, "peer"_a, "tag"_a, "data"_a, "size"_a)
+      .def("describe", &World::DescribeWorld);
+}

@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: Apache-2.0
+// The C table over World: checks and converts arguments, lets no exception out.
+#include <hvd/engine.h>
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+
+#include "core/world.h"
+
+struct hvd_world {
+  std::unique_ptr<hvd::World> world;
+  std::string description;
+};
+
+namespace {
+
+using hvd::Code;
+using hvd::Status;
+
+void Fill(const Status& status, int lost_rank, hvd_status* out) {
+  if (!out) return;
+  out->code = static_cast<int32_t>(status.code);
+  out->lost_rank = lost_rank;
+  const size_t length = std::min(status.text.size(), sizeof out->text - 1);
+  std::memcpy(out->text, status.text.data(), length);
+  out->text[length] = 0;
+}
+
+// An engine error must never take the process down.
+template <typename Result, typename Body>
+Result Guard(hvd_status* status, Result otherwise, Body body) {
+  try {
+    return body();
+  } catch (const std::exception& error) {
+    Fill(Status::Failed(std::string("the engine failed: ") + error.what()), -1, status);
+    return otherwise;
+  }
+}
+
+hvd::Settings Convert(const hvd_settings& in) {
+  hvd::Settings out;
+  out.fusion_threshold = in.fusion_threshold;
+  out.cycle_time_us = in.cycle_time_us;
+  out.cache_capacity = in.cache_capacity;
+  out.slot_bytes = std::max<size_t>(in.slot_bytes / 4096 * 4096, 4096);
+  out.slots = static_cast<int>(std::max<uint64_t>(in.slots, 2));
+  out.small_bytes = in.small_bytes;
+  out.tcp_streams = static_cast<int>(std::max<uint64_t>(in.tcp_streams, 1));
+  out.spin_us = in.spin_us;
+  out.shared_memory = in.shared_memory != 0;
+  out.hierarchical_allreduce = in.hierarchical_allreduce;
+  out.deterministic = in.deterministic != 0;
+  out.disable_group_fusion = in.disable_group_fusion != 0;
+  out.peer_timeout_ms = in.peer_timeout_ms;
+  return out;
+}
+
+void DefaultSettings(hvd_settings* out) {
+  const hvd::Settings defaults;
+  *out = {};
+  out->size = sizeof *out;
+  out->fusion_threshold = defaults.fusion_threshold;
+  out->cycle_time_us = defaults.cycle_time_us;
+  out->cache_capacity = defaults.cache_capacity;
+  out->slot_bytes = defaults.slot_bytes;
+  out->slots = static_cast<uint64_t>(defaults.slots);
+  out->small_bytes = defaults.small_bytes;
+  out->tcp_streams = static_cast<uint64_t>(defaults.tcp_streams);
+  out->spin_us = defaults.spin_us;
+  out->shared_memory = defaults.shared_memory;
+  out->hierarchical_allreduce = defaults.hierarchical_allreduce;
+  out->peer_timeout_ms = defaults.peer_timeout_ms;
+}
+
+hvd_world* Open(const hvd_identity* identity, const hvd_settings* settings, hvd_status* status) {
+  return Guard<hvd_world*>(status, nullptr, [&]() -> hvd_world* {
+    hvd::Identity me;
+    me.rank = identity->rank;
+    me.size = identity->world_size;
+    me.host = identity->host;
+    me.listen_address = identity->listen_address;
+    me.world_id = identity->world_id;
+    me.generation = identity->generation;
+    me.secret.assign(reinterpret_cast<const char*>(identity->secret), identity->secret_size);
+    Status why;
+    auto world = hvd::World::Open(me, Convert(*settings), &why);
+    Fill(why, -1, status);
+    if (!world) return nullptr;
+    return new hvd_world{std::move(world), {}};
+  });
+}
+
+int32_t TcpPort(hvd_world* world) { return world->world->tcp_port(); }
+const char* LocalSocket(hvd_world* world) { return world->world->local_socket().c_str(); }
+
+int32_t Connect(hvd_world* world, const hvd_peer* peers, int32_t count, double timeout_s, hvd_status* status) {
+  return Guard<int32_t>(status, HVD_FAILED, [&] {
+    std::vector<hvd::Peer> all;
+    for (int32_t i = 0; i < count; ++i) {
+      all.push_back({peers[i].rank, peers[i].host, peers[i].address, peers[i].port, peers[i].local_socket});
+    }
+    const Status result = world->world->Connect(all, timeout_s);
+    Fill(result, -1, status);
+    return static_cast<int32_t>(result.code);
+  });
+}
+
+void Close(hvd_world* world) {
+  Guard<int>(nullptr, 0, [&] {
+    world->world->Close();
+    return 0;
+  });
+}
+
+void Destroy(hvd_world* world) {
+  Close(world);
+  delete world;
+}
+
+Status Check(const hvd_op& op) {
+  if (op.dtype < 0 || op.dtype >= hvd::kDTypeCount) return Status::Invalid("unknown dtype " + std::to_string(op.dtype));
+  if (op.kind < 0 || op.kind > static_cast<int>(hvd::OpKind::kRemoveProcessSet)) return Status::Invalid("unknown kind");
+  if (op.reduce_op < 0 || op.reduce_op > static_cast<int>(hvd::ReduceOp::kProduct)) {
+    return Status::Invalid("unknown reduce operation " + std::to_string(op.reduce_op));
+  }
+  if (!op.name || !*op.name) return Status::Invalid("an operation needs a name");
+  for (int32_t i = 0; i < op.ndim; ++i) {
+    if (op.shape[i] < 0) return Status::Invalid("a dimension is negative");
+  }
+  return Status::Ok();
+}
+
+std::unique_ptr<hvd::Operation> Convert(const hvd_op& op, int32_t process_set, const char* group, int32_t count) {
+  auto operation = std::make_unique<hvd::Operation>();
+  hvd::Request& request = operation->request;
+  request.kind = static_cast<hvd::OpKind>(op.kind);
+  request.dtype = static_cast<hvd::DType>(op.dtype);
+  request.op = static_cast<hvd::ReduceOp>(op.reduce_op);
+  request.root = op.root;
+  request.device = op.device;
+  request.prescale = op.prescale;
+  request.postscale = op.postscale;
+  request.name = op.name;
+  request.shape.assign(op.shape, op.shape + op.ndim);
+  request.splits.assign(op.splits, op.splits + op.nsplits);
+  if (group) {
+    request.group = group;
+    request.group_size = static_cast<uint32_t>(count);
+  }
+  operation->process_set = process_set;
+  operation->input = static_cast<const std::byte*>(op.input);
+  operation->output = static_cast<std::byte*>(op.output);
+  if (op.allocate) {
+    operation->allocate = [call = op.allocate, context = op.allocate_context](const std::vector<int64_t>& shape) {
+      return call(context, shape.data(), static_cast<int32_t>(shape.size()));
+    };
+  }
+  return operation;
+}
+
+int64_t Submit(hvd_world* world, int32_t process_set, const hvd_op* ops, int32_t count, const char* group,
+               uint32_t flags, void (*on_done)(void*, const hvd_status*), void* context, hvd_status* status) {
+  return Guard<int64_t>(status, 0, [&]() -> int64_t {
+    std::vector<std::unique_ptr<hvd::Operation>> operations;
+    for (int32_t i = 0; i < count; ++i) {
+      if (Status bad = Check(ops[i]); !bad.ok()) {
+        Fill(bad, -1, status);
+        return 0;
+      }
+      operations.push_back(Convert(ops[i], process_set, group, count));
+    }
+    std::function<void(const hvd::Handle&)> callback;
+    if (on_done) {
+      callback = [on_done, context](const hvd::Handle& handle) {
+        hvd_status outcome;
+        Fill(handle.status, handle.lost_rank, &outcome);
+        on_done(context, &outcome);
+      };
+    }
+    Status why;
+    const int64_t id = world->world->Submit(std::move(operations), flags & HVD_WILL_WAIT, std::move(callback), &why);
+    if (!id) Fill(why, -1, status);
+    return id;
+  });
+}
+
+int32_t Poll(hvd_world* world, int64_t id) {
+  auto handle = world->world->Find(id);
+  return handle ? handle->done.load(std::memory_order_acquire) : -1;
+}
+
+int32_t Wait(hvd_world* world, int64_t id, int32_t timeout_ms, hvd_status* status) {
+  return Guard<int32_t>(status, HVD_FAILED, [&] {
+    Status why;
+    int lost_rank = -1;
+    const Code code = world->world->Wait(id, timeout_ms, &why, &lost_rank);
+    if (code != Code::kOk && code != Code::kInProgress) Fill(why, lost_rank, status);
+    return static_cast<int32_t>(code);
+  });
+}
+
+void* TakeOutput(hvd_world* world, int64_t id, int32_t index, int64_t* rows, uint64_t* bytes) {
+  auto handle = world->world->Find(id);
+  if (!handle || !handle->done || index < 0 || static_cast<size_t>(index) >= handle->outputs.size()) return nullptr;
+  hvd::Handle::Output& output = handle->outputs[index];
+  if (rows) *rows = output.rows;
+  if (bytes) *bytes = output.bytes;
+  return std::exchange(output.data, nullptr);
+}
+
+int32_t ReceivedSplits(hvd_world* world, int64_t id, int64_t* rows, int32_t capacity) {
+  auto handle = world->world->Find(id);
+  if (!handle || !handle->done) return 0;
+  const size_t count = std::min<size_t>(handle->received_splits.size(), static_cast<size_t>(capacity));
+  std::copy_n(handle->received_splits.begin(), count, rows);
+  return static_cast<int32_t>(count);
+}
+
+int64_t Value(hvd_world* world, int64_t id) {
+  auto handle = world->world->Find(id);
+  return handle ? handle->value : -1;
+}
+
+void Release(hvd_world* world, int64_t id) { world->world->Release(id); }
+void FreeBuffer(void* data) { std::free(data); }
+
+int64_t Send(hvd_world*, int32_t, int64_t, const void*, uint64_t, hvd_status* status) {
+  Fill({Code::kNotImplemented, "point to point is not there yet"}, -1, status);
+  return 0;
+}
+int64_t Recv(hvd_world*, int32_t, int64_t, void*, uint64_t, hvd_status* status) {
+  Fill({Code::kNotImplemented, "point to point is not there yet"}, -1, status);
+  return 0;
+}
+
+const char* Describe(hvd_world* world) {
+  world->description = world->world->Describe();
+  return world->description.c_str();
+}
+
+const hvd_api kApi = {HVD_ABI_VERSION, sizeof(hvd_api), DefaultSettings, Open,    TcpPort,    LocalSocket,
+                      Connect,         Close,           Destroy,         Submit,  Poll,       Wait,
+                      TakeOutput,      ReceivedSplits,  Value,           Release, FreeBuffer, Send,
+                      Recv,            Describe};
+
+}  // namespace
+
+const hvd_api* hvd_get_api(uint32_t version) { return version == HVD_ABI_VERSION ? &kApi : nullptr; }

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "collectives/allreduce.h"
+
+#include <algorithm>
+
+#include "collectives/kernels.h"
+
+namespace hvd {
+
+void ReducePiece(const Reduction& reduction, const Flat& in, const Flat* out, size_t begin, size_t length,
+                 const std::vector<const std::byte*>& sources, int me, std::vector<std::byte>* scratch,
+                 std::byte* copy) {
+  if (reduction.prescale != 1.0) {
+    scratch->resize(length);
+    Gather(in, begin, length, reduction.dtype, reduction.prescale, scratch->data());
+  }
+  const size_t element = SizeOf(reduction.dtype);
+  std::vector<const void*> pointers(sources.size());
+  // In and out have the same layout: a stretch of one is a stretch of the other.
+  in.ForRange(begin, length, [&](std::byte* own, size_t bytes, size_t offset) {
+    for (size_t j = 0; j < sources.size(); ++j) pointers[j] = sources[j] + offset;
+    pointers[me] = reduction.prescale != 1.0 ? scratch->data() + offset : own;
+    std::byte* second = copy ? copy + offset : nullptr;
+    std::byte* first = out ? out->Contiguous(begin + offset, bytes) : second;
+    Reduce(reduction.dtype, reduction.op, first, out ? second : nullptr, pointers.data(),
+           static_cast<int>(pointers.size()), bytes / element, reduction.postscale);
+  });
+}
+
+SmallAllreduce::SmallAllreduce(Lane* lane, Flat in, Flat out, Reduction reduction)
+    : lane_(lane), in_(std::move(in)), out_(std::move(out)), reduction_(reduction) {}
+
+Machine::Step SmallAllreduce::Advance() {
+  const size_t bytes = in_.size();
+  if (!posted_) {
+    if (!lane_->CanPost()) return Step::kStuck;
+    Gather(in_, 0, bytes, reduction_.dtype, reduction_.prescale, lane_->Slot());
+    lane_->PostMulticast(bytes);
+    posted_ = true;
+  }
+  if (!FetchAll(*lane_, Lane::Layout::kMulticast, bytes, &sources_)) return Step::kStuck;
+  ReducePiece(reduction_, in_, &out_, 0, bytes, sources_, lane_->me(), &scaled_, nullptr);
+  lane_->Release();
+  return Step::kDone;
+}
+
+Allreduce::Allreduce(Exchange* exchange, Flat in, Flat out, Reduction reduction)
+    : exchange_(exchange),
+      in_(std::move(in)),
+      out_(std::move(out)),
+      reduction_(reduction),
+      chunk_bytes_(exchange->there->piece_bytes() * static_cast<size_t>(exchange->members())),
+      chunks_((in_.size() + chunk_bytes_ - 1) / chunk_bytes_),
+      collector_(exchange->members()),
+      lengths_(static_cast<size_t>(exchange->members())) {}
+
+Range Allreduce::Piece(uint64_t chunk, int member) const {
+  const size_t begin = chunk * chunk_bytes_;
+  return ShareOf({begin, std::min(chunk_bytes_, in_.size() - begin)}, exchange_->members(), member);
+}
+
+bool Allreduce::Publish() {
+  Lane& lane = *exchange_->there;
+  if (published_ == chunks_ || !lane.CanPost()) return false;
+  for (int j = 0; j < lane.members(); ++j) {
+    const Range piece = Piece(published_, j);
+    lengths_[j] = piece.length;
+    if (j == lane.me()) continue;
+    std::byte* to = lane.Slot() + static_cast<size_t>(j) * lane.piece_bytes();
+    Gather(in_, piece.begin, piece.length, reduction_.dtype, reduction_.prescale, to);
+  }
+  lane.PostScatter(lengths_.data());
+  ++published_;
+  return true;
+}
+
+bool Allreduce::ReduceOwn() {
+  Lane& there = *exchange_->there;
+  Lane& back = *exchange_->back;
+  // What we have not published is not ours to overwrite: in place, the result of a chunk replaces its input.
+  if (reduced_ == published_ || !back.CanPost()) return false;
+  const Range piece = Piece(reduced_, there.me());
+  if (!FetchAll(there, Lane::Layout::kScatter, piece.length, &sources_)) return false;
+  ReducePiece(reduction_, in_, &out_, piece.begin, piece.length, sources_, there.me(), &scaled_, back.Slot());
+  there.Release();
+  back.PostMulticast(piece.length);
+  ++reduced_;
+  return true;
+}
+
+bool Allreduce::Collect() {
+  if (collected_ == reduced_) return false;
+  Step step = collector_.Run(
+      *exchange_->back, Lane::Layout::kMulticast,
+      [this](int j) {
+        const Range piece = Piece(collected_, j);
+        return std::make_pair(piece.length, out_.Contiguous(piece.begin, piece.length));
+      },
+      [this](int j, const std::byte* result) {
+        const Range piece = Piece(collected_, j);
+        Scatter(result, out_, piece.begin, piece.length);
+      });
+  if (step == Step::kDone) ++collected_;
+  return step != Step::kStuck;
+}
+
+Machine::Step Allreduce::Advance() {
+  bool moved = Collect();
+  moved |= ReduceOwn();
+  moved |= Publish();
+  if (collected_ == chunks_) return Step::kDone;
+  return moved ? Step::kMoved : Step::kStuck;
+}
+
+}  // namespace hvd

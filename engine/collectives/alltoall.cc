@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "collectives/alltoall.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace hvd {
+
+Alltoall::Alltoall(Lane* lane, const std::byte* in, std::vector<int64_t> splits, size_t row_bytes, int64_t largest,
+                   std::function<std::byte*(const std::vector<int64_t>&)> allocate)
+    : lane_(lane),
+      in_(in),
+      splits_(std::move(splits)),
+      received_(splits_.size(), 0),
+      send_begin_(splits_.size(), 0),
+      receive_begin_(splits_.size(), 0),
+      row_bytes_(row_bytes),
+      allocate_(std::move(allocate)),
+      rounds_((static_cast<size_t>(largest) * row_bytes + lane->piece_bytes() - 1) / lane->piece_bytes()),
+      collector_(lane->members()) {
+  for (size_t j = 1; j < splits_.size(); ++j) {
+    send_begin_[j] = send_begin_[j - 1] + static_cast<size_t>(splits_[j - 1]) * row_bytes_;
+  }
+}
+
+size_t Alltoall::PieceLength(int64_t rows, uint64_t round) const {
+  const size_t begin = round * lane_->piece_bytes(), size = static_cast<size_t>(rows) * row_bytes_;
+  return begin < size ? std::min(lane_->piece_bytes(), size - begin) : 0;
+}
+
+bool Alltoall::TellSplits() {
+  if (!lane_->CanPost()) return false;
+  std::vector<size_t> lengths(splits_.size(), sizeof(int64_t));
+  for (size_t j = 0; j < splits_.size(); ++j) {
+    std::memcpy(lane_->Slot() + j * lane_->piece_bytes(), &splits_[j], sizeof(int64_t));
+  }
+  lane_->PostScatter(lengths.data());
+  told_ = true;
+  return true;
+}
+
+bool Alltoall::HearSplits() {
+  const int me = lane_->me();
+  received_[me] = splits_[me];
+  std::vector<const std::byte*> rows;
+  if (!FetchAll(*lane_, Lane::Layout::kScatter, sizeof(int64_t), &rows)) return false;
+  for (int j = 0; j < lane_->members(); ++j) {
+    if (j != me) std::memcpy(&received_[j], rows[j], sizeof(int64_t));
+  }
+  lane_->Release();
+  for (size_t j = 1; j < received_.size(); ++j) {
+    receive_begin_[j] = receive_begin_[j - 1] + static_cast<size_t>(received_[j - 1]) * row_bytes_;
+  }
+  out_ = allocate_(received_);
+  const size_t own = static_cast<size_t>(splits_[me]) * row_bytes_;
+  if (own && out_) std::memcpy(out_ + receive_begin_[me], in_ + send_begin_[me], own);
+  heard_ = true;
+  return true;
+}
+
+bool Alltoall::Show() {
+  if (shown_ == rounds_ || !lane_->CanPost()) return false;
+  std::vector<size_t> lengths(splits_.size(), 0);
+  for (int j = 0; j < lane_->members(); ++j) {
+    if (j == lane_->me()) continue;
+    lengths[j] = PieceLength(splits_[j], shown_);
+    if (lengths[j] == 0) continue;
+    std::byte* to = lane_->Slot() + static_cast<size_t>(j) * lane_->piece_bytes();
+    std::memcpy(to, in_ + send_begin_[j] + shown_ * lane_->piece_bytes(), lengths[j]);
+  }
+  lane_->PostScatter(lengths.data());
+  ++shown_;
+  return true;
+}
+
+bool Alltoall::Collect() {
+  if (collected_ == rounds_) return false;
+  auto target = [&](int j) {
+    const size_t length = PieceLength(received_[j], collected_);
+    std::byte* to = length ? out_ + receive_begin_[j] + collected_ * lane_->piece_bytes() : nullptr;
+    return std::make_pair(length, to);
+  };
+  Step step = collector_.Run(*lane_, Lane::Layout::kScatter, target, [&](int j, const std::byte* piece) {
+    const auto [length, to] = target(j);
+    if (length && piece != to) std::memcpy(to, piece, length);
+  });
+  if (step == Step::kDone) ++collected_;
+  return step != Step::kStuck;
+}
+
+Machine::Step Alltoall::Advance() {
+  bool moved = false;
+  if (!told_ && !(moved = TellSplits())) return Step::kStuck;
+  if (!heard_) {
+    if (!HearSplits()) return moved ? Step::kMoved : Step::kStuck;
+    moved = true;
+  }
+  moved |= Show();
+  moved |= Collect();
+  if (shown_ == rounds_ && collected_ == rounds_) return Step::kDone;
+  return moved ? Step::kMoved : Step::kStuck;
+}
+
+}  // namespace hvd

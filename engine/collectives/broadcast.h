@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// Broadcast inside one group: the root shows chunk after chunk, everybody else copies them out.
+#pragma once
+
+#include "collectives/machine.h"
+
+namespace hvd {
+
+class Broadcast : public Machine {
+ public:
+  Broadcast(Lane* lane, int root, Flat in, Flat out);
+  Step Advance() override;
+
+ private:
+  size_t ChunkLength(uint64_t chunk) const;
+  bool ShowNext();
+  bool CopyNext();
+
+  Lane* lane_;
+  bool is_root_;
+  int root_;
+  Flat in_, out_;
+  uint64_t chunks_, done_ = 0;
+};
+
+}  // namespace hvd

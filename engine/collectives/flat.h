@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// Several tensors seen as one run of bytes, so that a fused batch needs no fusion buffer: chunks are gathered straight
+// from the tensors into the transport and scattered straight back.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <vector>
+
+namespace hvd {
+
+class Flat {
+ public:
+  void Add(void* data, size_t bytes) {
+    if (bytes == 0) return;
+    parts_.push_back({static_cast<std::byte*>(data), size_, bytes});
+    size_ += bytes;
+  }
+  size_t size() const { return size_; }
+
+  // Calls visit(data, bytes, offset from `begin`) for each stretch of [begin, begin + length) that lies in one tensor.
+  template <typename Visit>
+  void ForRange(size_t begin, size_t length, Visit visit) const {
+    if (length == 0) return;
+    size_t done = 0;
+    for (size_t i = PartAt(begin); done < length; ++i) {
+      const Part& part = parts_[i];
+      const size_t inside = begin + done - part.begin;
+      const size_t bytes = std::min(length - done, part.size - inside);
+      visit(part.data + inside, bytes, done);
+      done += bytes;
+    }
+  }
+
+  // The address of a range that lies in one tensor, else nullptr.
+  std::byte* Contiguous(size_t begin, size_t length) const {
+    if (length == 0) return nullptr;
+    const Part& part = parts_[PartAt(begin)];
+    const size_t inside = begin - part.begin;
+    return inside + length <= part.size ? part.data + inside : nullptr;
+  }
+
+ private:
+  struct Part {
+    std::byte* data;
+    size_t begin;
+    size_t size;
+  };
+
+  size_t PartAt(size_t offset) const {
+    auto after = std::upper_bound(parts_.begin(), parts_.end(), offset,
+                                  [](size_t value, const Part& part) { return value < part.begin; });
+    return static_cast<size_t>(after - parts_.begin()) - 1;
+  }
+
+  std::vector<Part> parts_;
+  size_t size_ = 0;
+};
+
+}  // namespace hvd

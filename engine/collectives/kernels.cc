@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+// Chooses the flavour of the kernels that suits this machine, and handles what is the same for all flavours.
+#include "collectives/kernels.h"
+
+#include <atomic>
+#include <cassert>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+#include "collectives/kernels_table.h"
+
+#if defined(__aarch64__) && defined(__linux__)
+#include <sys/auxv.h>
+#endif
+
+namespace hvd {
+namespace {
+
+#if defined(__aarch64__)
+bool HasHalfArithmetic() {
+#if defined(__linux__)
+  constexpr unsigned long kAsimdHalf = 1ul << 10;  // HWCAP_ASIMDHP
+  return (getauxval(AT_HWCAP) & kAsimdHalf) != 0;
+#else
+  return true;  // every 64-bit ARM machine with macOS
+#endif
+}
+#endif
+
+// What this machine can run, the best first.
+std::vector<const Kernels*> UsableKernels() {
+  std::vector<const Kernels*> usable;
+#if defined(__aarch64__)
+  if (HasHalfArithmetic()) usable.push_back(&NeonFp16Kernels());
+  usable.push_back(&NeonKernels());
+#elif defined(__x86_64__)
+  // These ask the operating system too: wide registers are of use only if it saves them.
+  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c");
+  const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                      __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+  if (avx2 && avx512) usable.push_back(&Avx512Kernels());
+  if (avx2) usable.push_back(&Avx2Kernels());
+#endif
+  usable.push_back(&PortableKernels());
+  return usable;
+}
+
+std::atomic<const Kernels*>& Chosen() {
+  static std::atomic<const Kernels*> chosen{UsableKernels().front()};
+  return chosen;
+}
+
+const Kernels& Current() { return *Chosen().load(std::memory_order_relaxed); }
+
+// The stores of bfloat16 rely on NaN having no payload in its low bits.
+double WithoutPayload(double factor) {
+  return std::isnan(factor) ? std::numeric_limits<double>::quiet_NaN() : factor;
+}
+
+void Copy(void* dst, const void* src, size_t bytes) {
+  if (dst != nullptr && dst != src) std::memcpy(dst, src, bytes);
+}
+
+}  // namespace
+
+void Reduce(DType dtype, ReduceOp op, void* dst, void* dst2, const void* const* srcs, int nsrcs, size_t count,
+            double postscale) {
+  assert(nsrcs >= 1 && op != ReduceOp::kAverage && op != ReduceOp::kAdasum);
+  if (count == 0) return;
+  if (dtype == DType::kBool) {
+    op = op == ReduceOp::kSum || op == ReduceOp::kMax ? ReduceOp::kMax : ReduceOp::kMin;
+    postscale = 1;
+  } else if (nsrcs == 1 && postscale == 1) {
+    Copy(dst, srcs[0], count * SizeOf(dtype));
+    Copy(dst2, srcs[0], count * SizeOf(dtype));
+    return;
+  }
+  Current().reduce(dtype, op, dst, dst2, srcs, nsrcs, count, WithoutPayload(postscale));
+}
+
+void ScaleCopy(DType dtype, void* dst, const void* src, size_t count, double factor) {
+  if (factor == 1) {
+    Copy(dst, src, count * SizeOf(dtype));
+  } else {
+    Reduce(dtype, ReduceOp::kSum, dst, nullptr, &src, 1, count, factor);
+  }
+}
+
+void DotProducts(DType dtype, const void* a, const void* b, size_t count, double out[3]) {
+  Current().dot_products(dtype, a, b, count, out);
+}
+
+void LinearCombination(DType dtype, void* dst, const void* a, double ca, const void* b, double cb, size_t count) {
+  Current().linear_combination(dtype, dst, a, WithoutPayload(ca), b, WithoutPayload(cb), count);
+}
+
+const char* KernelFlavour() { return Current().flavour; }
+
+bool SelectKernelFlavour(const char* flavour) {
+  for (const Kernels* kernels : UsableKernels()) {
+    if (std::strcmp(kernels->flavour, flavour) == 0) {
+      Chosen().store(kernels, std::memory_order_relaxed);
+      return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace hvd

@@ -1,0 +1,272 @@
+// SPDX-License-Identifier: Apache-2.0
+// The loops of kernels.h, written once and compiled for each instruction set (kernels_<flavour>.cc).
+// A loop works on tiles: all sources of a tile are read before it is stored, so a destination may be a source.
+#pragma once
+
+#include <limits>
+#include <utility>
+
+#include "collectives/kernels_simd.h"
+#include "collectives/kernels_table.h"
+
+namespace hvd {
+
+struct SumOp {
+  template <class Lane, class V>
+  static HVD_INLINE V Apply(V a, V b) {
+    return a + b;
+  }
+};
+
+struct ProductOp {
+  template <class Lane, class V>
+  static HVD_INLINE V Apply(V a, V b) {
+    return a * b;
+  }
+};
+
+// The comparison that is true for a NaN on the left and false for one on the right lets both through.
+struct MinOp {
+  template <class Lane, class V>
+  static HVD_INLINE V Apply(V a, V b) {
+    if constexpr (std::is_integral_v<Lane>) return a < b ? a : b;
+    return (a < b) | (a != a) ? a : b;
+  }
+};
+
+struct MaxOp {
+  template <class Lane, class V>
+  static HVD_INLINE V Apply(V a, V b) {
+    if constexpr (std::is_integral_v<Lane>) return a > b ? a : b;
+    return (a > b) | (a != a) ? a : b;
+  }
+};
+
+// Signed integers wrap, so they are added and multiplied as unsigned ones.
+template <class Op, class Lane, class V>
+HVD_INLINE V Combine(V a, V b) {
+  constexpr bool kWraps = std::is_same_v<Op, SumOp> || std::is_same_v<Op, ProductOp>;
+  if constexpr (kWraps && std::is_integral_v<Lane>) {
+    using U = Vec<std::make_unsigned_t<Lane>, sizeof(V)>;
+    return reinterpret_cast<V>(Op::template Apply<Lane>(reinterpret_cast<U>(a), reinterpret_cast<U>(b)));
+  } else {
+    return Op::template Apply<Lane>(a, b);
+  }
+}
+
+template <class T>
+HVD_INLINE T TruncateAndClamp(double value) {
+  // The bounds are exact in double: one past the largest value is a power of two.
+  constexpr double kEnd = 2.0 * static_cast<double>(T{1} << (std::numeric_limits<T>::digits - 1));
+  constexpr T kLowest = std::numeric_limits<T>::lowest();
+  constexpr T kLargest = std::numeric_limits<T>::max();
+  if (value >= kEnd) return kLargest;
+  if (value <= static_cast<double>(kLowest)) return kLowest;
+  return value == value ? static_cast<T>(value) : T{0};
+}
+
+// Not inlined: it is large, and the same for every operation.
+template <class E>
+__attribute__((noinline)) void ScaleIntegers(typename E::V* parts, double factor) {
+  using Lane = typename E::Lane;
+  Lane lanes[4 * sizeof(typename E::V) / sizeof(Lane)];
+  std::memcpy(lanes, parts, sizeof lanes);
+  for (Lane& lane : lanes) lane = TruncateAndClamp<Lane>(static_cast<double>(lane) * factor);
+  std::memcpy(parts, lanes, sizeof lanes);
+}
+
+template <class E, class TileType>
+HVD_INLINE TileType Scaled(TileType tile, double factor) {
+  using Lane = typename E::Lane;
+  if constexpr (std::is_integral_v<Lane>) {
+    ScaleIntegers<E>(tile.parts, factor);
+  } else {
+    for (auto& part : tile.parts) part *= static_cast<Lane>(factor);
+  }
+  return tile;
+}
+
+// The elements that one turn of a loop works on: four vectors of lanes, or a rest of which only `size` elements exist.
+template <class E, bool kWhole>
+struct Tile {
+  using Storage = typename E::Storage;
+  using V = typename E::V;
+  static constexpr int kVectors = 4 / E::kParts;
+  static constexpr int kWidth = sizeof(V) / sizeof(Storage);
+  static constexpr size_t kSize = kVectors * kWidth;
+  V parts[4];
+
+  static HVD_INLINE Tile Load(const Storage* from, size_t size) {
+    Storage padded[kSize];
+    if constexpr (!kWhole) {
+      std::memset(padded, 0, sizeof padded);
+      std::memcpy(padded, from, size * sizeof(Storage));
+      from = padded;
+    }
+    Tile tile;
+    for (int k = 0; k < kVectors; k++) E::Load(from + k * kWidth, tile.parts + k * E::kParts);
+    return tile;
+  }
+
+  HVD_INLINE void Store(Storage* to, size_t size) const {
+    Storage padded[kSize];
+    Storage* const whole = kWhole ? to : padded;
+    for (int k = 0; k < kVectors; k++) E::Store(whole + k * kWidth, parts + k * E::kParts);
+    if constexpr (!kWhole) std::memcpy(to, padded, size * sizeof(Storage));
+  }
+};
+
+// Calls f(offset, size, a null pointer to the type of tile) for tiles that cover [0, count).
+template <class E, class F>
+HVD_INLINE void ForEachTile(size_t count, F&& f) {
+  constexpr size_t kSize = Tile<E, true>::kSize;
+  size_t i = 0;
+  for (; count - i >= kSize; i += kSize) f(i, kSize, static_cast<Tile<E, true>*>(nullptr));
+  if (i < count) f(i, count - i, static_cast<Tile<E, false>*>(nullptr));
+}
+
+// kSources is the number of sources where it is known while compiling, else 0.
+template <class E, class Op, int kSources>
+void ReduceLoop(void* dst, void* dst2, const void* const* srcs, int nsrcs, size_t count, double postscale) {
+  using Storage = typename E::Storage;
+  using Lane = typename E::Lane;
+  const int n = kSources > 0 ? kSources : nsrcs;
+  const void* known[kSources > 0 ? kSources : 1];  // a copy, since the stores below could change srcs for all gcc knows
+  for (int s = 0; s < kSources; s++) known[s] = srcs[s];
+  const void* const* from = kSources > 0 ? known : srcs;
+  const bool scaled = postscale != 1;
+  const auto source = [from](int s) { return static_cast<const Storage*>(from[s]); };
+
+  ForEachTile<E>(count, [=](size_t i, size_t size, auto* tag) __attribute__((always_inline)) {
+    using TileType = std::remove_pointer_t<decltype(tag)>;
+    TileType sum = TileType::Load(source(0) + i, size);
+    for (int s = 1; s < n; s++) {
+      const TileType next = TileType::Load(source(s) + i, size);
+      for (int k = 0; k < 4; k++) sum.parts[k] = Combine<Op, Lane>(sum.parts[k], next.parts[k]);
+    }
+    if constexpr (E::kScalable) {
+      if (scaled) sum = Scaled<E>(sum, postscale);
+    }
+    sum.Store(static_cast<Storage*>(dst) + i, size);
+    if (dst2 != nullptr) sum.Store(static_cast<Storage*>(dst2) + i, size);
+  });
+}
+
+template <class E, class Op>
+HVD_INLINE void ReduceBySources(void* dst, void* dst2, const void* const* srcs, int nsrcs, size_t count,
+                                double postscale) {
+  switch (nsrcs) {
+    case 2:
+      return ReduceLoop<E, Op, 2>(dst, dst2, srcs, nsrcs, count, postscale);
+    case 3:
+      return ReduceLoop<E, Op, 3>(dst, dst2, srcs, nsrcs, count, postscale);
+    case 4:
+      return ReduceLoop<E, Op, 4>(dst, dst2, srcs, nsrcs, count, postscale);
+    default:
+      return ReduceLoop<E, Op, 0>(dst, dst2, srcs, nsrcs, count, postscale);
+  }
+}
+
+template <class E>
+void ReduceByOp(ReduceOp op, void* dst, void* dst2, const void* const* srcs, int nsrcs, size_t count,
+                double postscale) {
+  switch (op) {
+    case ReduceOp::kSum:
+      return ReduceBySources<E, SumOp>(dst, dst2, srcs, nsrcs, count, postscale);
+    case ReduceOp::kProduct:
+      return ReduceBySources<E, ProductOp>(dst, dst2, srcs, nsrcs, count, postscale);
+    case ReduceOp::kMin:
+      return ReduceBySources<E, MinOp>(dst, dst2, srcs, nsrcs, count, postscale);
+    case ReduceOp::kMax:
+      return ReduceBySources<E, MaxOp>(dst, dst2, srcs, nsrcs, count, postscale);
+    default:
+      return;
+  }
+}
+
+template <class Isa>
+void ReduceFor(DType dtype, ReduceOp op, void* dst, void* dst2, const void* const* srcs, int nsrcs, size_t count,
+               double postscale) {
+  WithElement<Isa>(dtype, [=](auto element) {
+    ReduceByOp<decltype(element)>(op, dst, dst2, srcs, nsrcs, count, postscale);
+  });
+}
+
+template <class E>
+void LinearCombinationLoop(void* dst, const void* a, double ca, const void* b, double cb, size_t count) {
+  using Storage = typename E::Storage;
+  ForEachTile<E>(count, [=](size_t i, size_t size, auto* tag) __attribute__((always_inline)) {
+    using TileType = std::remove_pointer_t<decltype(tag)>;
+    TileType sum = Scaled<E>(TileType::Load(static_cast<const Storage*>(a) + i, size), ca);
+    const TileType right = Scaled<E>(TileType::Load(static_cast<const Storage*>(b) + i, size), cb);
+    for (int k = 0; k < 4; k++) sum.parts[k] += right.parts[k];
+    sum.Store(static_cast<Storage*>(dst) + i, size);
+  });
+}
+
+template <class Isa>
+void LinearCombinationFor(DType dtype, void* dst, const void* a, double ca, const void* b, double cb, size_t count) {
+  WithFloating<Isa>(dtype, [=](auto element) { LinearCombinationLoop<decltype(element)>(dst, a, ca, b, cb, count); });
+}
+
+// Element i is added to partial sum i % kPartials: the same order, and so the same bits, for vectors of any size.
+constexpr int kPartials = 8;
+
+template <class V, size_t... kLane>
+HVD_INLINE auto LanesFrom(V v, int half, std::index_sequence<kLane...>) {
+  constexpr size_t kHalf = sizeof...(kLane);
+  return half == 0 ? __builtin_shufflevector(v, v, kLane...) : __builtin_shufflevector(v, v, (kHalf + kLane)...);
+}
+
+// The lanes of a tile as doubles, in their order.
+template <class E, class TileType, class Doubles>
+HVD_INLINE void Widen(const TileType& tile, Doubles* out) {
+  if constexpr (std::is_same_v<typename E::Lane, double>) {
+    for (int k = 0; k < 4; k++) out[k] = tile.parts[k];
+  } else {
+    constexpr auto kLanes = std::make_index_sequence<sizeof(Doubles) / sizeof(double)>();
+    for (int k = 0; k < 4; k++) {
+      out[2 * k] = __builtin_convertvector(LanesFrom(tile.parts[k], 0, kLanes), Doubles);
+      out[2 * k + 1] = __builtin_convertvector(LanesFrom(tile.parts[k], 1, kLanes), Doubles);
+    }
+  }
+}
+
+template <class Isa, class E>
+void DotProductsLoop(const void* a, const void* b, size_t count, double out[3]) {
+  using Storage = typename E::Storage;
+  using Doubles = Vec<double, Isa::kBytes>;
+  constexpr int kSums = kPartials * sizeof(double) / sizeof(Doubles);
+  constexpr int kWide = 4 * sizeof(double) / sizeof(typename E::Lane);  // vectors of doubles in a tile
+  Doubles ab[kSums] = {}, aa[kSums] = {}, bb[kSums] = {};
+  ForEachTile<E>(count, [&](size_t i, size_t size, auto* tag) __attribute__((always_inline)) {
+    using TileType = std::remove_pointer_t<decltype(tag)>;
+    Doubles x[kWide], y[kWide];
+    Widen<E>(TileType::Load(static_cast<const Storage*>(a) + i, size), x);
+    Widen<E>(TileType::Load(static_cast<const Storage*>(b) + i, size), y);
+    for (int k = 0; k < kWide; k++) {
+      ab[k % kSums] += x[k] * y[k];
+      aa[k % kSums] += x[k] * x[k];
+      bb[k % kSums] += y[k] * y[k];
+    }
+  });
+  const Doubles* const sums[3] = {ab, aa, bb};
+  for (int s = 0; s < 3; s++) {
+    double partial[kPartials];
+    std::memcpy(partial, sums[s], sizeof partial);
+    out[s] = 0;
+    for (const double value : partial) out[s] += value;
+  }
+}
+
+template <class Isa>
+void DotProductsFor(DType dtype, const void* a, const void* b, size_t count, double out[3]) {
+  WithFloating<Isa>(dtype, [=](auto element) { DotProductsLoop<Isa, decltype(element)>(a, b, count, out); });
+}
+
+template <class Isa>
+constexpr Kernels KernelsFor(const char* flavour) {
+  return {flavour, ReduceFor<Isa>, DotProductsFor<Isa>, LinearCombinationFor<Isa>};
+}
+
+}  // namespace hvd

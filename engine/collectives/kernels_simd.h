@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+// Vectors as the compiler knows them, and how the elements of each dtype become lanes of such vectors and elements
+// again. Templates take an Isa, a type local to one file, so that no code is shared between instruction sets.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+#include "collectives/half.h"
+#include "core/types.h"
+
+namespace hvd {
+
+// An Isa names the size of a vector register, kBytes, and converts one register full of 16-bit floats:
+//   Load{Float16,BFloat16}(const uint16_t*, Vec<float, kBytes> (&)[2]) and Store... the other way round.
+template <class Lane, int kBytes>
+struct VecOf {
+  typedef Lane type __attribute__((vector_size(kBytes)));
+};
+template <class Lane, int kBytes>
+using Vec = typename VecOf<Lane, kBytes>::type;
+
+template <class Lane, int kBytes>
+HVD_INLINE Vec<Lane, kBytes> LoadVec(const void* from) {
+  Vec<Lane, kBytes> v;
+  std::memcpy(&v, from, sizeof v);
+  return v;
+}
+
+// An element type whose values are computed with as they are stored.
+template <class Isa, class T>
+struct PlainElement {
+  using Storage = T;
+  using Lane = T;
+  using V = Vec<T, Isa::kBytes>;
+  static constexpr int kParts = 1;         // vectors of lanes that one vector of elements becomes
+  static constexpr bool kScalable = true;  // whether there are factors other than 1
+  static HVD_INLINE void Load(const T* from, V* parts) { std::memcpy(parts, from, sizeof(V)); }
+  static HVD_INLINE void Store(T* to, const V* parts) { std::memcpy(to, parts, sizeof(V)); }
+};
+
+// Any nonzero byte is true. On 0 and 1, max is "or" and min is "and".
+template <class Isa>
+struct BoolElement : PlainElement<Isa, uint8_t> {
+  using V = Vec<uint8_t, Isa::kBytes>;
+  static constexpr bool kScalable = false;
+  static HVD_INLINE void Load(const uint8_t* from, V* parts) {
+    parts[0] = reinterpret_cast<V>(LoadVec<uint8_t, Isa::kBytes>(from) != 0) & 1;
+  }
+};
+
+template <class Isa>
+struct Float16Element {
+  using Storage = uint16_t;
+  using Lane = float;
+  using V = Vec<float, Isa::kBytes>;
+  static constexpr int kParts = 2;
+  static constexpr bool kScalable = true;
+  static HVD_INLINE void Load(const uint16_t* from, V* parts) { Isa::LoadFloat16(from, parts); }
+  static HVD_INLINE void Store(uint16_t* to, const V* parts) { Isa::StoreFloat16(to, parts); }
+};
+
+// The stores of an Isa need not look for NaN: every NaN that can come out of arithmetic on bfloat16 values (an operand's
+// payload, or the processor's default NaN) has its low 16 bits clear, and rounding leaves such a number alone.
+template <class Isa>
+struct BFloat16Element {
+  using Storage = uint16_t;
+  using Lane = float;
+  using V = Vec<float, Isa::kBytes>;
+  static constexpr int kParts = 2;
+  static constexpr bool kScalable = true;
+  static HVD_INLINE void Load(const uint16_t* from, V* parts) { Isa::LoadBFloat16(from, parts); }
+  static HVD_INLINE void Store(uint16_t* to, const V* parts) { Isa::StoreBFloat16(to, parts); }
+};
+
+// Not inlined: speed matters less here than the size of the code.
+template <class Isa, class Format>
+struct Float8Element {
+  using Storage = uint8_t;
+  using Lane = float;
+  using V = Vec<float, Isa::kBytes>;
+  static constexpr int kParts = 4;
+  static constexpr bool kScalable = true;
+  static __attribute__((noinline)) void Load(const uint8_t* from, V* parts) {
+    float lanes[Isa::kBytes];
+    for (int i = 0; i < Isa::kBytes; i++) lanes[i] = Format::ToFloat(from[i]);
+    std::memcpy(parts, lanes, sizeof lanes);
+  }
+  static __attribute__((noinline)) void Store(uint8_t* to, const V* parts) {
+    float lanes[Isa::kBytes];
+    std::memcpy(lanes, parts, sizeof lanes);
+    for (int i = 0; i < Isa::kBytes; i++) to[i] = static_cast<uint8_t>(Format::FromFloat(lanes[i]));
+  }
+};
+
+// Calls f with a value of the element type that belongs to the dtype.
+template <class Isa, class F>
+HVD_INLINE void WithFloating(DType dtype, F&& f) {
+  switch (dtype) {
+    case DType::kFloat16:
+      return f(Float16Element<Isa>{});
+    case DType::kBFloat16:
+      return f(BFloat16Element<Isa>{});
+    case DType::kFloat32:
+      return f(PlainElement<Isa, float>{});
+    case DType::kFloat64:
+      return f(PlainElement<Isa, double>{});
+    case DType::kFloat8E4M3:
+      return f(Float8Element<Isa, Float8E4M3Format>{});
+    case DType::kFloat8E5M2:
+      return f(Float8Element<Isa, Float8E5M2Format>{});
+    default:
+      return;
+  }
+}
+
+template <class Isa, class F>
+HVD_INLINE void WithElement(DType dtype, F&& f) {
+  switch (dtype) {
+    case DType::kUInt8:
+      return f(PlainElement<Isa, uint8_t>{});
+    case DType::kInt8:
+      return f(PlainElement<Isa, int8_t>{});
+    case DType::kUInt16:
+      return f(PlainElement<Isa, uint16_t>{});
+    case DType::kInt16:
+      return f(PlainElement<Isa, int16_t>{});
+    case DType::kUInt32:
+      return f(PlainElement<Isa, uint32_t>{});
+    case DType::kInt32:
+      return f(PlainElement<Isa, int32_t>{});
+    case DType::kUInt64:
+      return f(PlainElement<Isa, uint64_t>{});
+    case DType::kInt64:
+      return f(PlainElement<Isa, int64_t>{});
+    case DType::kBool:
+      return f(BoolElement<Isa>{});
+    default:
+      return WithFloating<Isa>(dtype, f);
+  }
+}
+
+}  // namespace hvd

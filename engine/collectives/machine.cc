@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "collectives/machine.h"
+
+#include <cstring>
+
+#include "collectives/kernels.h"
+
+namespace hvd {
+
+bool FetchAll(Lane& lane, Lane::Layout layout, size_t length, std::vector<const std::byte*>* pieces) {
+  pieces->resize(static_cast<size_t>(lane.members()));
+  for (int j = 0; j < lane.members(); ++j) {
+    if (j == lane.me()) continue;
+    const std::byte* piece = lane.Fetch(j, layout, length);
+    if (!piece) return false;
+    (*pieces)[j] = piece;
+  }
+  return true;
+}
+
+Range ShareOf(Range whole, int count, int index) {
+  constexpr size_t kCacheLine = 64;
+  const size_t even = (whole.length + static_cast<size_t>(count) - 1) / static_cast<size_t>(count);
+  const size_t share = (even + kCacheLine - 1) / kCacheLine * kCacheLine;
+  const size_t low = std::min(whole.length, share * static_cast<size_t>(index));
+  return {whole.begin + low, std::min(share, whole.length - low)};
+}
+
+void Gather(const Flat& from, size_t begin, size_t length, DType dtype, double factor, std::byte* to) {
+  from.ForRange(begin, length, [&](std::byte* data, size_t bytes, size_t offset) {
+    if (factor == 1.0) {
+      std::memcpy(to + offset, data, bytes);
+    } else {
+      ScaleCopy(dtype, to + offset, data, bytes / SizeOf(dtype), factor);
+    }
+  });
+}
+
+void Scatter(const std::byte* from, const Flat& to, size_t begin, size_t length) {
+  to.ForRange(begin, length, [&](std::byte* data, size_t bytes, size_t offset) {
+    if (data != from + offset) std::memcpy(data, from + offset, bytes);
+  });
+}
+
+}  // namespace hvd

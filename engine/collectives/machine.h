@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+// A collective under way. Advance does what can be done now and never blocks, so that any thread may drive it and many
+// can be under way at once.
+#pragma once
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "collectives/flat.h"
+#include "core/types.h"
+#include "transport/lane.h"
+
+namespace hvd {
+
+class Machine {
+ public:
+  enum class Step { kStuck, kMoved, kDone };
+  virtual ~Machine() = default;
+  virtual Step Advance() = 0;
+};
+
+// The two lanes of a group: what goes to its owner, and what comes back from it. Two, so that the chunks of both
+// directions need no common order.
+struct Exchange {
+  std::unique_ptr<Lane> there;
+  std::unique_ptr<Lane> back;
+
+  int members() const { return there->members(); }
+  int me() const { return there->me(); }
+};
+
+// One index of a lane after another: hands each member's piece on as it arrives and releases the index when all came.
+class Collector {
+ public:
+  explicit Collector(int members) : have_(static_cast<size_t>(members), 0) {}
+
+  // target(j) -> {length, where a socket may deliver or nullptr}; take(j, piece). kDone: the index is complete.
+  template <typename Target, typename Take>
+  Machine::Step Run(Lane& lane, Lane::Layout layout, Target target, Take take) {
+    bool moved = false, all = true;
+    for (int j = 0; j < lane.members(); ++j) {
+      if (j == lane.me() || have_[j]) continue;
+      const std::pair<size_t, std::byte*> where = target(j);
+      const std::byte* piece = lane.Fetch(j, layout, where.first, where.second);
+      if (!piece) {
+        all = false;
+        continue;
+      }
+      take(j, piece);
+      have_[j] = 1;
+      moved = true;
+    }
+    if (!all) return moved ? Machine::Step::kMoved : Machine::Step::kStuck;
+    std::fill(have_.begin(), have_.end(), 0);
+    lane.Release();
+    return Machine::Step::kDone;
+  }
+
+ private:
+  std::vector<char> have_;
+};
+
+// Every other member's piece of the current index, by member, or false while one is missing.
+bool FetchAll(Lane& lane, Lane::Layout layout, size_t length, std::vector<const std::byte*>* pieces);
+
+// A range of bytes, and the part of it that falls to owner `index` of `count`: on cache-line borders, so that no two
+// owners write the same line.
+struct Range {
+  size_t begin, length;
+};
+Range ShareOf(Range whole, int count, int index);
+
+// How the elements of a batch are combined.
+struct Reduction {
+  DType dtype = DType::kFloat32;
+  ReduceOp op = ReduceOp::kSum;  // kAverage never gets here: it is kSum with a factor
+  double prescale = 1.0;
+  double postscale = 1.0;
+};
+
+// Copies [begin, begin + length) of `from` to `to`, times `factor`.
+void Gather(const Flat& from, size_t begin, size_t length, DType dtype, double factor, std::byte* to);
+// Copies `from` over [begin, begin + length) of `to`.
+void Scatter(const std::byte* from, const Flat& to, size_t begin, size_t length);
+
+}  // namespace hvd

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// Who this rank is and how its engine is set up; filled from the C structs, constant afterwards.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace hvd {
+
+struct Identity {
+  int rank = 0, size = 1;
+  std::string host;
+  std::string listen_address = "127.0.0.1";
+  std::string world_id;
+  uint32_t generation = 0;
+  std::string secret;
+};
+
+struct Settings {
+  size_t fusion_threshold = size_t{128} << 20;
+  uint64_t cycle_time_us = 1000;
+  size_t cache_capacity = 1024;
+  size_t slot_bytes = size_t{256} << 10;
+  int slots = 4;
+  size_t small_bytes = size_t{32} << 10;
+  int tcp_streams = 1;
+  uint64_t spin_us = 100;
+  bool shared_memory = true;
+  int hierarchical_allreduce = -1;
+  bool deterministic = false;
+  bool disable_group_fusion = false;
+  uint64_t peer_timeout_ms = 10000;
+};
+
+struct Peer {
+  int rank = -1;
+  std::string host;
+  std::string address;
+  int port = 0;
+  std::string local_socket;
+};
+
+}  // namespace hvd

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/control.h"
+
+#include "core/process_set.h"
+#include "core/wire.h"
+
+namespace hvd::control {
+namespace {
+
+std::string Begin(Type type, int32_t set, uint32_t epoch) {
+  std::string out;
+  wire::Put(&out, static_cast<uint8_t>(type));
+  wire::Put(&out, set);
+  wire::Put(&out, epoch);
+  return out;
+}
+
+std::string Begin(Type type, const ProcessSet& set) { return Begin(type, set.id(), set.epoch()); }
+
+}  // namespace
+
+void AddSlot(std::string* slots, uint32_t slot) { wire::Put(slots, slot); }
+
+std::string EncodeReady(const ProcessSet& set, std::string_view slots) {
+  std::string out = Begin(Type::kReady, set);
+  wire::Put(&out, static_cast<uint32_t>(set.me()));
+  wire::Put(&out, set.applied);
+  out.append(slots);
+  return out;
+}
+
+std::string EncodeRequest(const ProcessSet& set, const Request& request) {
+  std::string out = Begin(Type::kRequest, set);
+  wire::Put(&out, static_cast<uint32_t>(set.me()));
+  hvd::Encode(request, &out);
+  return out;
+}
+
+std::string EncodeRecord(const ProcessSet& set, const Record& record) {
+  std::string out = Begin(Type::kRecord, set);
+  hvd::Encode(record, &out);
+  return out;
+}
+
+std::string EncodeGone(const ProcessSet& set, int rank) {
+  std::string out = Begin(Type::kGone, set);
+  wire::Put(&out, static_cast<int32_t>(rank));
+  return out;
+}
+
+std::string EncodeBye() { return Begin(Type::kBye, 0, 0); }
+
+std::string EncodeAbort(int lost_rank, std::string_view why) {
+  std::string out = Begin(Type::kAbort, 0, 0);
+  wire::Put(&out, static_cast<int32_t>(lost_rank));
+  wire::PutString(&out, why);
+  return out;
+}
+
+bool Decode(std::string_view* in, Header* header) {
+  uint8_t type = 0;
+  if (!wire::Get(in, &type) || !wire::Get(in, &header->set) || !wire::Get(in, &header->epoch)) return false;
+  if (type < static_cast<uint8_t>(Type::kReady) || type > static_cast<uint8_t>(Type::kAbort)) return false;
+  header->type = static_cast<Type>(type);
+  return true;
+}
+
+Type TypeOf(std::string_view message) { return static_cast<Type>(message.front()); }
+
+bool DecodeReport(Type type, std::string_view* in, Report* report) {
+  if (!wire::Get(in, &report->member)) return false;
+  if (type == Type::kRequest) {
+    report->has_request = true;
+    return hvd::Decode(in, &report->request);
+  }
+  if (!wire::Get(in, &report->seen) || in->size() % sizeof(uint32_t)) return false;
+  report->slots.resize(in->size() / sizeof(uint32_t));
+  for (uint32_t& slot : report->slots) wire::Get(in, &slot);
+  return true;
+}
+
+bool DecodeGone(std::string_view* in, int32_t* rank) { return wire::Get(in, rank); }
+
+bool DecodeAbort(std::string_view* in, int32_t* lost_rank, std::string* why) {
+  return wire::Get(in, lost_rank) && wire::GetString(in, why);
+}
+
+}  // namespace hvd::control

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// The envelopes of control messages between engines: reports up to a set's leader, records down from it, and ends.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/message.h"
+
+namespace hvd {
+
+class ProcessSet;
+
+namespace control {
+
+enum class Type : uint8_t { kReady = 1, kRequest = 2, kRecord = 3, kGone = 4, kBye = 5, kAbort = 6 };
+
+struct Header {
+  Type type = Type::kReady;
+  int32_t set = 0;
+  uint32_t epoch = 0;
+};
+
+struct Report {
+  uint32_t member = 0;
+  uint64_t seen = 0;
+  std::vector<uint32_t> slots;
+  bool has_request = false;
+  Request request;
+};
+
+void AddSlot(std::string* slots, uint32_t slot);
+std::string EncodeReady(const ProcessSet& set, std::string_view slots);
+std::string EncodeRequest(const ProcessSet& set, const Request& request);
+std::string EncodeRecord(const ProcessSet& set, const Record& record);
+std::string EncodeGone(const ProcessSet& set, int rank);
+std::string EncodeBye();
+std::string EncodeAbort(int lost_rank, std::string_view why);
+
+bool Decode(std::string_view* in, Header* header);
+Type TypeOf(std::string_view message);
+bool DecodeReport(Type type, std::string_view* in, Report* report);
+bool DecodeGone(std::string_view* in, int32_t* rank);
+bool DecodeAbort(std::string_view* in, int32_t* lost_rank, std::string* why);
+
+}  // namespace control
+}  // namespace hvd

@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/driver.h"
+
+#include <sched.h>
+
+#include <csignal>
+
+namespace hvd {
+namespace {
+
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+
+constexpr size_t kGatherBytes = size_t{8} << 20;  // this much is worth sending before the gathering time is over
+constexpr unsigned kSpinsBetweenClockReads = 64;
+constexpr unsigned kYields = 32;                  // when cores are short: let others run before sleeping
+constexpr unsigned kEngineThreadSpins = 200;      // about 10 us: long enough for a peer in step, no burden on compute
+constexpr unsigned kTokenSpins = 4000;
+constexpr auto kHousekeeping = std::chrono::seconds(1);
+
+inline void Relax() {
+#if defined(__aarch64__)
+  __asm__ volatile("isb" ::: "memory");  // unlike yield, it does slow the loop down on Neoverse cores
+#elif defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
+}  // namespace
+
+Driver::Driver(Engine* engine, Submissions* submissions, Poller* poller, const Settings& settings)
+    : engine_(engine),
+      submissions_(submissions),
+      poller_(poller),
+      settings_(settings),
+      gather_(microseconds(settings.cycle_time_us)) {}
+
+Driver::~Driver() {
+  Stop([] {});
+}
+
+void Driver::Start() {
+  // Signals belong to the application's threads.
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  thread_ = std::thread([this] { RunThread(); });
+  pthread_setname_np(thread_.native_handle(), "hvd-engine");
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+void Driver::Stop(const std::function<void()>& last) {
+  if (!thread_.joinable()) return;
+  waiters_.fetch_add(1);  // the engine thread yields
+  while (!TryToken()) AwaitToken([] { return false; }, Clock::now() + milliseconds(50));
+  last();
+  waiters_.fetch_sub(1);
+  stop_.store(true);
+  ReleaseToken();
+  poller_->bell().Force();
+  thread_.join();
+}
+
+// ---- the token
+
+bool Driver::TryToken() { return !token_.exchange(true, std::memory_order_acquire); }
+
+void Driver::ReleaseToken() {
+  std::vector<std::shared_ptr<Handle>> finished = engine_->TakeFinished();
+  token_.store(false, std::memory_order_seq_cst);
+  WakeBlocked();
+  for (const auto& handle : finished) {
+    if (handle->on_done) handle->on_done(*handle);
+  }
+}
+
+void Driver::WakeBlocked() {
+  if (blocked_.load(std::memory_order_seq_cst) == 0) return;
+  std::lock_guard<std::mutex> lock(turn_mutex_);
+  turn_.notify_all();
+}
+
+// Until the token is free, `enough` holds, or `until`.
+void Driver::AwaitToken(const std::function<bool()>& enough, Clock::time_point until) {
+  for (unsigned i = 0; settings_.spin_us && i < kTokenSpins; ++i) {
+    if (!token_.load(std::memory_order_relaxed) || enough()) return;
+    Relax();
+  }
+  std::unique_lock<std::mutex> lock(turn_mutex_);
+  blocked_.fetch_add(1, std::memory_order_seq_cst);
+  turn_.wait_until(lock, until, [&] { return !token_.load(std::memory_order_seq_cst) || enough(); });
+  blocked_.fetch_sub(1, std::memory_order_seq_cst);
+}
+
+// ---- a caller that waits
+
+bool Driver::Wait(const Handle& handle, Clock::time_point until) {
+  auto done = [&handle] { return handle.done.load(std::memory_order_acquire); };
+  if (done()) return true;
+  waiters_.fetch_add(1, std::memory_order_relaxed);
+  while (!done() && !stop_.load(std::memory_order_relaxed) && Clock::now() < until) {
+    if (!TryToken()) {
+      AwaitToken(done, until);
+      continue;
+    }
+    DriveUntilDone(handle, until);
+    SettleAndRelease();
+  }
+  waiters_.fetch_sub(1, std::memory_order_relaxed);
+  return done();
+}
+
+void Driver::Pause(unsigned spins) const {
+  if (settings_.spin_us) {
+    Relax();
+  } else if (spins < kYields) {
+    sched_yield();
+  }
+}
+
+void Driver::DriveUntilDone(const Handle& handle, Clock::time_point until) {
+  poller_->bell().asleep->store(0, std::memory_order_relaxed);
+  unsigned spins = 0;
+  Clock::time_point quiet_since;
+  while (!handle.done.load(std::memory_order_relaxed)) {
+    if (engine_->Progress(true)) {
+      if (engine_->has_finished()) WakeBlocked();
+      spins = 0;
+      continue;
+    }
+    if (spins++ == 0) quiet_since = Clock::now();
+    Pause(spins);
+    bool tired = settings_.spin_us ? false : spins >= kYields;
+    if (settings_.spin_us && spins % kSpinsBetweenClockReads == 0) {
+      tired = Clock::now() - quiet_since > microseconds(settings_.spin_us);
+    }
+    if (!tired) continue;
+    Doze(until);
+    if (Clock::now() >= until) return;
+    spins = 0;
+  }
+}
+
+// Sleeps with the token held, unless a last look finds work.
+void Driver::Doze(Clock::time_point until) {
+  std::atomic<uint32_t>* asleep = poller_->bell().asleep;
+  asleep->store(1, std::memory_order_seq_cst);
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  if (!engine_->Progress(true)) poller_->Sleep(until);
+  asleep->store(0, std::memory_order_relaxed);
+  engine_->OnEvents(poller_->Collect());
+}
+
+// Before a caller goes: raise the flag so that peers wake the engine thread, and look once more for what came before.
+void Driver::SettleAndRelease() {
+  std::atomic<uint32_t>* asleep = poller_->bell().asleep;
+  asleep->store(1, std::memory_order_seq_cst);
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  const bool more = engine_->Progress(true);
+  ReleaseToken();
+  if (more) poller_->bell().Force();  // the engine thread takes it from here
+}
+
+// ---- the engine thread
+
+void Driver::OnSubmit() {
+  // While it gathers, the thread will look by itself; only a deep sleeper, or a full basket, is worth a system call.
+  if (wake_on_submit_.load(std::memory_order_seq_cst)) {
+    if (wake_on_submit_.exchange(false, std::memory_order_seq_cst)) poller_->bell().Force();
+  } else if (submissions_->bytes() >= kGatherBytes) {
+    poller_->bell().Force();
+  }
+}
+
+bool Driver::GatherIsOver() const {
+  return submissions_->bytes() >= kGatherBytes || Clock::now() >= submissions_->oldest() + gather_;
+}
+
+void Driver::RunThread() {
+  std::atomic<uint32_t>* asleep = poller_->bell().asleep;
+  while (!stop_.load(std::memory_order_relaxed)) {
+    if (!TryToken()) {
+      AwaitToken([this] { return stop_.load(); }, Clock::now() + kHousekeeping);
+      continue;
+    }
+    engine_->OnEvents(poller_->Collect());
+    for (unsigned quiet = 0; quiet < kEngineThreadSpins && waiters_.load(std::memory_order_relaxed) == 0; ++quiet) {
+      if (engine_->Progress(!submissions_->empty() && GatherIsOver())) quiet = 0;
+      if (engine_->has_finished()) break;  // callbacks wait for the token's release
+      Pause(quiet);
+    }
+    const bool gathering = !submissions_->empty();
+    wake_on_submit_.store(!gathering, std::memory_order_seq_cst);
+    asleep->store(1, std::memory_order_seq_cst);
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    const bool missed = !gathering && !submissions_->empty();  // queued just before the flag went up
+    const bool more = engine_->Progress(false) || engine_->has_finished() || missed;
+    ReleaseToken();
+    if (more) continue;
+    poller_->Sleep(gathering ? submissions_->oldest() + gather_ : Clock::now() + kHousekeeping);
+  }
+}
+
+}  // namespace hvd

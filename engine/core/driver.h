@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// Who drives the engine. One token: a caller that waits takes it and serves itself, with no thread hand-over in its way;
+// when nobody waits, the engine thread holds it, only while there is something to do. A caller may sleep with the token,
+// the engine thread never does.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <functional>
+#include <mutex>
+#include <thread>
+
+#include "core/config.h"
+#include "core/engine.h"
+#include "core/submissions.h"
+#include "transport/poller.h"
+
+namespace hvd {
+
+class Driver {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  Driver(Engine* engine, Submissions* submissions, Poller* poller, const Settings& settings);
+  ~Driver();
+
+  void Start();
+  // Runs `last` under the token, then ends the engine thread. Idempotent.
+  void Stop(const std::function<void()>& last);
+
+  // New work is queued and nobody promised to wait for it.
+  void OnSubmit();
+  // Drives until `handle` is done (true) or `until`.
+  bool Wait(const Handle& handle, Clock::time_point until);
+
+ private:
+  bool TryToken();
+  void AwaitToken(const std::function<bool()>& enough, Clock::time_point until);
+  void ReleaseToken();
+  void DriveUntilDone(const Handle& handle, Clock::time_point until);
+  void Doze(Clock::time_point until);
+  void SettleAndRelease();
+  void RunThread();
+  bool GatherIsOver() const;
+  void WakeBlocked();
+  void Pause(unsigned spins) const;
+
+  Engine* engine_;
+  Submissions* submissions_;
+  Poller* poller_;
+  Settings settings_;
+  Clock::duration gather_;
+  std::atomic<bool> token_{false};
+  std::atomic<int> waiters_{0};
+  std::atomic<int> blocked_{0};       // threads asleep in `turn_`
+  std::atomic<bool> wake_on_submit_{false};
+  std::atomic<bool> stop_{false};
+  std::mutex turn_mutex_;
+  std::condition_variable turn_;
+  std::thread thread_;
+};
+
+}  // namespace hvd

@@ -1,0 +1,479 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/engine.h"
+
+#include <sys/socket.h>
+
+#include <algorithm>
+
+#include "core/control.h"
+#include "core/execution.h"
+
+namespace hvd {
+namespace {
+
+constexpr int kGlobalSet = 0;
+
+Status ShutDown(int rank) {
+  return Status::Failed("Horovod has been shut down: rank " + std::to_string(rank) +
+                        " called shutdown or exited, and this operation needs it");
+}
+
+}  // namespace
+
+Engine::Engine(const Parts& parts)
+    : parts_(parts),
+      mailbox_(parts.identity.rank,
+               parts.arena ? &reinterpret_cast<ArenaHead*>(parts.arena->at(0))->inbox : nullptr, parts.neighbours,
+               parts.connector) {
+  around_ = {&parts_.settings, parts_.identity.rank,  &parts_.host_of_rank,      parts_.arena,
+             parts_.neighbours, parts_.connector, [this] { WakeNeighbours(); }};
+  std::vector<int> everybody(parts_.identity.size);
+  std::vector<int64_t> regions(parts_.identity.size, -1);
+  for (int rank = 0; rank < parts_.identity.size; ++rank) everybody[rank] = rank;
+  if (parts_.arena) {
+    regions[parts_.identity.rank] = reinterpret_cast<ArenaHead*>(parts_.arena->at(0))->world_region;
+  }
+  for (const Neighbour& neighbour : parts_.neighbours->all()) {
+    if (neighbour.arena) regions[neighbour.rank] = neighbour.head()->world_region;
+  }
+  parts_.submissions->Register(kGlobalSet, everybody);
+  sets_[kGlobalSet] = std::make_unique<ProcessSet>(kGlobalSet, 0, everybody, regions, around_);
+  for (const auto& [id, set] : sets_) {
+    if (set->tree().parent >= 0) mailbox_.Expect(set->ranks()[set->tree().parent]);
+    for (int child : set->tree().children) mailbox_.Expect(set->ranks()[child]);
+  }
+}
+
+Engine::~Engine() = default;
+
+void Engine::WakeNeighbours() {
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  for (const Neighbour& neighbour : parts_.neighbours->all()) {
+    if (neighbour.arena) neighbour.bell.Ring();
+  }
+}
+
+bool Engine::Progress(bool drain) {
+  bool moved = drain && Drain();
+  moved |= mailbox_.Receive([this](int from, std::string_view message) { OnMessage(from, message); });
+  if (mailbox_.has_links() || parts_.identity.size > 1) {
+    // Dials and handshakes are rare: look at them now and then, and whenever the poller woke us.
+    if ((++rounds_ & 63) == 0) moved |= parts_.connector->Progress();
+    if (mailbox_.has_links() && (rounds_ & 3) == 0) OnEvents(parts_.poller->Collect());
+    moved |= mailbox_.Flush();
+  }
+  for (auto it = sets_.begin(); it != sets_.end();) {
+    ProcessSet& set = *(it++)->second;  // a record may add a set, and a finished one may go
+    if (set.coordinator) moved |= Decide(set);
+    moved |= Step(set);
+  }
+  CheckLinks();
+  return moved;
+}
+
+void Engine::OnEvents(const std::vector<int>& descriptors) {
+  if (descriptors.empty()) return;
+  parts_.connector->Progress();
+  for (int fd : descriptors) {
+    mailbox_.OnEvent(fd);
+    for (const Neighbour& neighbour : parts_.neighbours->all()) {
+      char byte;
+      if (neighbour.life_line != fd || recv(fd, &byte, 1, MSG_DONTWAIT | MSG_PEEK) != 0) continue;
+      // Its last words may still be in our letter box.
+      mailbox_.Receive([this](int from, std::string_view message) { OnMessage(from, message); });
+      OnGone(neighbour.rank, "its process ended");
+    }
+  }
+}
+
+std::vector<std::shared_ptr<Handle>> Engine::TakeFinished() {
+  std::vector<std::shared_ptr<Handle>> taken;
+  taken.swap(finished_);
+  return taken;
+}
+
+// ---- from this rank's callers to the leader
+
+bool Engine::Drain() {
+  if (parts_.submissions->empty()) return false;
+  parts_.submissions->TakeAll(&drained_);
+  for (auto& operation : drained_) {
+    auto set = sets_.find(operation->process_set);
+    if (!aborted_.ok()) {
+      Finish(std::move(operation), aborted_);
+    } else if (set == sets_.end()) {
+      Finish(std::move(operation), Status::Invalid("its process set was removed meanwhile"));
+    } else if (!set->second->closed.ok()) {
+      Finish(std::move(operation), set->second->closed);
+    } else {
+      Announce(*set->second, std::move(operation));
+    }
+  }
+  drained_.clear();
+  FlushReady();
+  return true;
+}
+
+void Engine::Announce(ProcessSet& set, std::unique_ptr<Operation> operation) {
+  Request& request = operation->request;
+  if (request.kind == OpKind::kAddProcessSet) {
+    const bool member = std::find(request.splits.begin(), request.splits.end(), parts_.identity.rank) !=
+                        request.splits.end();
+    Status status;
+    const size_t bytes = ProcessSet::RegionBytes(parts_.settings, static_cast<int>(request.splits.size()));
+    // No room means sockets for this set, not failure.
+    const int64_t region = parts_.arena && member ? parts_.arena->Reserve(bytes, &status) : -1;
+    request.splits.insert(request.splits.begin(), region);
+  }
+  if (request.kind == OpKind::kJoin) set.joined = true;
+  auto slot = set.slot_of.find(request.name);
+  const bool cached = slot != set.slot_of.end() && set.known[slot->second].request == request;
+  if (cached && set.leads()) {
+    set.coordinator->OnReady(set.me(), slot->second, set.applied);
+  } else if (cached) {
+    control::AddSlot(&ready_[set.id()], slot->second);
+  } else if (set.leads()) {
+    set.coordinator->OnRequest(set.me(), request);
+  } else {
+    mailbox_.Send(set.ranks()[set.tree().parent], control::EncodeRequest(set, request));
+  }
+  std::string name = request.name;
+  set.pending[std::move(name)] = std::move(operation);
+}
+
+void Engine::FlushReady() {
+  for (auto& [id, slots] : ready_) {
+    const ProcessSet& set = *sets_[id];
+    if (!slots.empty()) mailbox_.Send(set.ranks()[set.tree().parent], control::EncodeReady(set, slots));
+    slots.clear();
+  }
+}
+
+// ---- between the ranks
+
+void Engine::OnMessage(int from, std::string_view message) {
+  std::string_view body = message;
+  control::Header header;
+  if (!control::Decode(&body, &header)) return Abort(from, "it sent a control message that makes no sense");
+  if (header.type == control::Type::kBye) return OnDeparture(from);
+  if (header.type == control::Type::kAbort) {
+    int32_t lost = -1;
+    std::string why;
+    if (control::DecodeAbort(&body, &lost, &why)) Abort(lost, why);
+    return;
+  }
+  auto set = sets_.find(header.set);
+  if (set == sets_.end() || set->second->epoch() != header.epoch) {
+    // The set's birth is still on its way to us, or its death has overtaken the message.
+    if (header.epoch > newest_epoch_) early_.emplace_back(message);
+    return;
+  }
+  OnSetMessage(*set->second, message, body);
+}
+
+void Engine::OnSetMessage(ProcessSet& set, std::string_view whole, std::string_view body) {
+  switch (control::TypeOf(whole)) {
+    case control::Type::kReady:
+    case control::Type::kRequest:
+      return OnReports(set, whole, body);
+    case control::Type::kRecord: {
+      SendDown(set, whole);
+      Record record;
+      if (!Decode(&body, &record)) return Abort(set.ranks()[0], "the leader sent a record that makes no sense");
+      return Apply(set, std::move(record));
+    }
+    case control::Type::kGone: {
+      int32_t rank = -1;
+      if (!control::DecodeGone(&body, &rank)) return;
+      if (set.leads()) {
+        const int member = set.IndexOf(rank);
+        if (member > 0) set.coordinator->OnDeparture(member);
+      } else if (rank == set.ranks()[0] || rank == set.ranks()[set.tree().parent]) {
+        CloseSet(set, rank);
+      } else {
+        mailbox_.Send(set.ranks()[set.tree().parent], whole);
+      }
+      return;
+    }
+    default:
+      return;
+  }
+}
+
+void Engine::OnReports(ProcessSet& set, std::string_view whole, std::string_view body) {
+  if (!set.leads()) {
+    if (set.closed.ok()) mailbox_.Send(set.ranks()[set.tree().parent], whole);
+    return;
+  }
+  control::Report report;
+  if (!control::DecodeReport(control::TypeOf(whole), &body, &report) ||
+      report.member >= set.ranks().size()) {
+    return Abort(-1, "a member of process set " + std::to_string(set.id()) + " sent a report that makes no sense");
+  }
+  for (uint32_t slot : report.slots) set.coordinator->OnReady(static_cast<int>(report.member), slot, report.seen);
+  if (report.has_request) set.coordinator->OnRequest(static_cast<int>(report.member), report.request);
+}
+
+bool Engine::Decide(ProcessSet& set) {
+  std::vector<Record> records = set.coordinator->Decide();
+  for (Record& record : records) {
+    Publish(set, record);
+    Apply(set, std::move(record));
+  }
+  return !records.empty();
+}
+
+void Engine::Publish(ProcessSet& set, const Record& record) {
+  if (set.tree().children.empty()) return;
+  SendDown(set, control::EncodeRecord(set, record));
+}
+
+void Engine::SendDown(const ProcessSet& set, std::string_view message) {
+  for (int child : set.tree().children) {
+    if (!departed_.count(set.ranks()[child])) mailbox_.Send(set.ranks()[child], message);
+  }
+}
+
+// ---- the log
+
+void Engine::Apply(ProcessSet& set, Record record) {
+  if (!aborted_.ok()) return;
+  if (record.sequence != set.applied + 1) {
+    return Abort(set.ranks()[0], "records of process set " + std::to_string(set.id()) + " came out of order");
+  }
+  set.applied = record.sequence;
+  if (record.kind == RecordKind::kBatch) return ApplyBatch(set, std::move(record.entries));
+  if (record.kind == RecordKind::kError) {
+    for (const std::string& name : record.names) {
+      if (auto operation = TakePending(set, name)) Finish(std::move(operation), record.error);
+    }
+    return;
+  }
+  for (uint32_t slot : record.evicted) {
+    auto known = set.known.find(slot);
+    if (known == set.known.end()) continue;
+    auto named = set.slot_of.find(known->second.request.name);
+    if (named != set.slot_of.end() && named->second == slot) set.slot_of.erase(named);
+    set.known.erase(known);
+  }
+}
+
+void Engine::ApplyBatch(ProcessSet& set, std::vector<Entry> entries) {
+  for (Entry& entry : entries) {
+    if (entry.cached) {
+      auto known = set.known.find(entry.slot);
+      if (known == set.known.end()) return Abort(set.ranks()[0], "a batch names a cache slot that nobody assigned");
+      entry = known->second;
+    } else if (entry.slot != kNoSlot) {
+      set.slot_of[entry.request.name] = entry.slot;
+      set.known[entry.slot] = entry;
+      // What this member asked for is what it will compare its next request with.
+      auto mine = set.pending.find(entry.request.name);
+      if (mine != set.pending.end()) set.known[entry.slot].request = mine->second->request;
+    }
+  }
+  if (entries.empty()) return;
+  const Entry& first = entries[0];
+  switch (first.request.kind) {
+    case OpKind::kBarrier:
+      if (auto operation = TakePending(set, first.request.name)) Finish(std::move(operation), Status::Ok());
+      return;
+    case OpKind::kJoin:
+      set.joined = false;
+      if (auto operation = TakePending(set, first.request.name)) {
+        operation->handle->value = first.sizes.at(0);
+        Finish(std::move(operation), Status::Ok());
+      }
+      return;
+    case OpKind::kAddProcessSet:
+      return ApplyAddSet(set, first);
+    case OpKind::kRemoveProcessSet:
+      return ApplyRemoveSet(set, first);
+    default:
+      return Start(set, std::move(entries));
+  }
+}
+
+void Engine::Start(ProcessSet& set, std::vector<Entry> entries) {
+  ProcessSet::Running batch;
+  for (const Entry& entry : entries) {
+    batch.operations.push_back(TakePending(set, entry.request.name));
+    if (!batch.operations.back() && !set.joined) {
+      return Abort(set.ranks()[0], "a batch names '" + entry.request.name + "', which this rank never submitted");
+    }
+  }
+  Status status = Prepare(set, parts_.settings, entries, &batch);
+  if (!status.ok()) return Abort(parts_.identity.rank, status.text);
+  set.running.push_back(std::move(batch));
+}
+
+void Engine::ApplyAddSet(ProcessSet& global, const Entry& entry) {
+  auto operation = TakePending(global, entry.request.name);
+  const int id = static_cast<int>(entry.sizes.at(0));
+  const uint32_t epoch = static_cast<uint32_t>(entry.sizes.at(1));
+  std::vector<int> ranks(entry.request.splits.begin() + 1, entry.request.splits.end());
+  std::vector<int64_t> regions;
+  for (int rank : ranks) regions.push_back(entry.sizes.at(2 + static_cast<size_t>(rank)));
+  newest_epoch_ = std::max(newest_epoch_, epoch);
+  parts_.submissions->Register(id, ranks);
+  if (std::binary_search(ranks.begin(), ranks.end(), parts_.identity.rank)) {
+    auto set = std::make_unique<ProcessSet>(id, epoch, ranks, regions, around_);
+    if (set->tree().parent >= 0) mailbox_.Expect(ranks[set->tree().parent]);
+    for (int child : set->tree().children) mailbox_.Expect(ranks[child]);
+    sets_[id] = std::move(set);
+  } else {
+    foreign_[id] = ranks;
+  }
+  if (operation) {
+    operation->handle->value = id;
+    Finish(std::move(operation), Status::Ok());
+  }
+  std::deque<std::string> early;
+  early.swap(early_);
+  for (const std::string& message : early) OnMessage(-1, message);
+}
+
+void Engine::ApplyRemoveSet(ProcessSet& global, const Entry& entry) {
+  auto operation = TakePending(global, entry.request.name);
+  const int id = static_cast<int>(entry.request.splits.at(0));
+  auto set = sets_.find(id);
+  if (set != sets_.end()) {
+    FailAll(*set->second, Status::Invalid("its process set was removed"));
+    // Reuse is safe: nobody posts into a new region before everyone, having applied this removal, asked to add a set.
+    if (parts_.arena) parts_.arena->Free(set->second->region());
+    ready_.erase(id);
+    sets_.erase(set);
+  }
+  foreign_.erase(id);
+  parts_.submissions->Unregister(id);
+  if (operation) Finish(std::move(operation), Status::Ok());
+}
+
+bool Engine::Step(ProcessSet& set) {
+  bool moved = set.Pump();
+  while (!set.running.empty()) {
+    ProcessSet::Running& batch = set.running.front();
+    const Machine::Step step = batch.machine->Advance();
+    moved |= step != Machine::Step::kStuck;
+    if (step != Machine::Step::kDone) break;
+    for (auto& operation : batch.operations) {
+      if (operation) Finish(std::move(operation), Status::Ok());
+    }
+    set.running.pop_front();
+  }
+  return moved;
+}
+
+std::unique_ptr<Operation> Engine::TakePending(ProcessSet& set, const std::string& name) {
+  auto found = set.pending.find(name);
+  if (found == set.pending.end()) return nullptr;
+  std::unique_ptr<Operation> operation = std::move(found->second);
+  set.pending.erase(found);
+  return operation;
+}
+
+void Engine::Finish(std::unique_ptr<Operation> operation, const Status& status) {
+  parts_.submissions->Finished(operation->process_set, operation->request.name);
+  Handle& handle = *operation->handle;
+  if (!status.ok() && handle.status.ok()) {
+    handle.status = status;
+    handle.lost_rank = status.code == Code::kFailed ? lost_rank_ : -1;
+  }
+  if (--handle.left > 0) return;
+  finished_.push_back(operation->handle);
+  handle.done.store(true, std::memory_order_release);
+}
+
+// ---- ends
+
+void Engine::FailAll(ProcessSet& set, const Status& status) {
+  auto pending = std::move(set.pending);
+  set.pending.clear();
+  for (auto& [name, operation] : pending) Finish(std::move(operation), status);
+  for (ProcessSet::Running& batch : set.running) {
+    for (auto& operation : batch.operations) {
+      if (operation) Finish(std::move(operation), status);
+    }
+  }
+  set.running.clear();
+}
+
+void Engine::CheckLinks() {
+  for (const auto& [rank, why] : mailbox_.TakeBroken()) OnGone(rank, why);
+  if (!aborted_.ok()) return;
+  for (auto& [id, set] : sets_) {
+    const auto [rank, why] = set->Broken();
+    if (rank < 0) continue;
+    // Its farewell travels on another connection and may come a moment later.
+    mailbox_.Receive([this](int from, std::string_view message) { OnMessage(from, message); });
+    return Abort(rank, "the connection to it broke (" + why + ")");
+  }
+}
+
+void Engine::OnGone(int rank, const std::string& why) {
+  if (departed_.count(rank) || !aborted_.ok()) return;
+  Abort(rank, why);
+}
+
+void Engine::OnDeparture(int rank) {
+  if (!departed_.insert(rank).second) return;
+  for (auto& [id, set] : sets_) {
+    const int member = set->IndexOf(rank);
+    if (member < 0) continue;
+    if (set->leads()) {
+      set->coordinator->OnDeparture(member);
+    } else if (member == set->tree().parent) {
+      CloseSet(*set, rank);
+    } else {
+      const auto& children = set->tree().children;
+      if (std::find(children.begin(), children.end(), member) == children.end()) continue;
+      mailbox_.Send(set->ranks()[set->tree().parent], control::EncodeGone(*set, rank));
+    }
+  }
+}
+
+// The way to the leader is gone. What is running was agreed and can still finish; nothing else can.
+void Engine::CloseSet(ProcessSet& set, int rank) {
+  if (!set.closed.ok()) return;
+  set.closed = ShutDown(rank);
+  auto pending = std::move(set.pending);
+  set.pending.clear();
+  for (auto& [name, operation] : pending) Finish(std::move(operation), set.closed);
+  SendDown(set, control::EncodeGone(set, rank));
+}
+
+void Engine::Leave() {
+  if (aborted_.ok()) {
+    for (int rank : mailbox_.LinkedRanks()) mailbox_.Send(rank, control::EncodeBye());
+  }
+  const Status status = Status::Failed("Horovod has been shut down: this rank called shutdown");
+  parts_.submissions->Close(status);
+  Drain();
+  for (auto& [id, set] : sets_) FailAll(*set, aborted_.ok() ? status : aborted_);
+  if (aborted_.ok()) aborted_ = status;
+}
+
+void Engine::Abort(int lost_rank, const std::string& why) {
+  if (!aborted_.ok()) return;
+  lost_rank_ = lost_rank;
+  std::string text = why;
+  if (lost_rank >= 0 && why.find("rank " + std::to_string(lost_rank)) == std::string::npos) {
+    text = "rank " + std::to_string(lost_rank) + " is lost: " + why;
+  }
+  aborted_ = Status::Failed(text);
+  parts_.submissions->Close(aborted_);
+  for (int rank : mailbox_.LinkedRanks()) {
+    if (rank != lost_rank) mailbox_.Send(rank, control::EncodeAbort(lost_rank, text));
+  }
+  for (auto& [id, set] : sets_) FailAll(*set, aborted_);
+  Drain();
+}
+
+std::string Engine::Describe() const { return "{}"; }
+
+void Engine::CloseDescriptors() {
+  mailbox_.CloseDescriptors();
+  for (auto& [id, set] : sets_) set->CloseDescriptors();
+}
+
+}  // namespace hvd

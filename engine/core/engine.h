@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+// The engine proper: takes submissions, agrees with the other ranks through each set's leader, and runs what was agreed.
+// Progress does what can be done now and returns; whoever holds the driver's token calls it, nobody else.
+#pragma once
+
+#include <deque>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/config.h"
+#include "core/handle.h"
+#include "core/process_set.h"
+#include "core/submissions.h"
+#include "transport/connector.h"
+#include "transport/mailbox.h"
+#include "transport/neighbours.h"
+#include "transport/poller.h"
+
+namespace hvd {
+
+class Engine {
+ public:
+  struct Parts {
+    Identity identity;
+    Settings settings;
+    std::vector<int> host_of_rank;
+    Arena* arena;  // may be null
+    Neighbours* neighbours;
+    Connector* connector;
+    Poller* poller;
+    Submissions* submissions;
+  };
+  explicit Engine(const Parts& parts);
+  ~Engine();
+
+  // One round of everything; true if anything moved. `drain`: also take new submissions.
+  bool Progress(bool drain);
+  void OnEvents(const std::vector<int>& descriptors);
+  // Handles finished since the last call. Their callbacks run after the token has been released.
+  std::vector<std::shared_ptr<Handle>> TakeFinished();
+  bool has_finished() const { return !finished_.empty(); }
+
+  // Tells everybody that this rank leaves of its own accord; what is pending fails here.
+  void Leave();
+  bool AllSent() const { return mailbox_.AllSent(); }
+  // Something is beyond repair: every pending and later operation fails, here and on every rank.
+  void Abort(int lost_rank, const std::string& why);
+
+  std::string Describe() const;
+  void CloseDescriptors();
+
+ private:
+  bool Drain();
+  void Announce(ProcessSet& set, std::unique_ptr<Operation> operation);
+  void FlushReady();
+
+  void OnMessage(int from, std::string_view message);
+  void OnSetMessage(ProcessSet& set, std::string_view whole, std::string_view body);
+  void OnReports(ProcessSet& set, std::string_view whole, std::string_view body);
+  bool Decide(ProcessSet& set);
+  void Publish(ProcessSet& set, const Record& record);
+  void SendDown(const ProcessSet& set, std::string_view message);
+
+  void Apply(ProcessSet& set, Record record);
+  void ApplyBatch(ProcessSet& set, std::vector<Entry> entries);
+  void Start(ProcessSet& set, std::vector<Entry> entries);
+  void ApplyAddSet(ProcessSet& global, const Entry& entry);
+  void ApplyRemoveSet(ProcessSet& global, const Entry& entry);
+  bool Step(ProcessSet& set);
+
+  void Finish(std::unique_ptr<Operation> operation, const Status& status);
+  std::unique_ptr<Operation> TakePending(ProcessSet& set, const std::string& name);
+  void FailAll(ProcessSet& set, const Status& status);
+
+  void CheckLinks();
+  void OnGone(int rank, const std::string& why);
+  void OnDeparture(int rank);
+  void CloseSet(ProcessSet& set, int rank);
+  void WakeNeighbours();
+
+  Parts parts_;
+  Surroundings around_;
+  Mailbox mailbox_;
+  std::map<int, std::unique_ptr<ProcessSet>> sets_;   // those that this rank belongs to
+  std::map<int, std::vector<int>> foreign_;           // ranks of the others
+  std::deque<std::string> early_;                     // messages for a set that is not here yet
+  uint32_t newest_epoch_ = 0;
+  Submissions::Batch drained_;
+  std::map<int, std::string> ready_;                  // cache slots to report, by set
+  std::vector<std::shared_ptr<Handle>> finished_;
+  std::set<int> departed_;
+  Status aborted_;
+  int lost_rank_ = -1;
+  uint64_t rounds_ = 0;
+};
+
+}  // namespace hvd

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/execution.h"
+
+#include <cstdlib>
+
+#include "collectives/adasum.h"
+#include "collectives/allgather.h"
+#include "collectives/allreduce.h"
+#include "collectives/alltoall.h"
+#include "collectives/broadcast.h"
+#include "collectives/hierarchical.h"
+#include "collectives/reducescatter.h"
+
+namespace hvd {
+namespace {
+
+constexpr size_t kAlignment = 64;
+
+size_t RowBytes(const Request& request) {
+  size_t bytes = SizeOf(request.dtype);
+  for (size_t i = 1; i < request.shape.size(); ++i) bytes *= static_cast<size_t>(request.shape[i]);
+  return bytes;
+}
+
+// Memory for a result whose size only the agreement told; owned by the handle until the caller takes it.
+std::byte* AllocateOutput(Operation& operation, int64_t rows) {
+  std::vector<int64_t> shape = operation.request.shape;
+  shape[0] = rows;
+  Handle::Output& output = operation.handle->outputs[operation.index];
+  output.rows = rows;
+  output.bytes = static_cast<size_t>(rows) * RowBytes(operation.request);
+  if (operation.output) return operation.output;
+  if (operation.allocate) return static_cast<std::byte*>(operation.allocate(shape));
+  output.data = std::aligned_alloc(kAlignment, (output.bytes / kAlignment + 1) * kAlignment);
+  return static_cast<std::byte*>(output.data);
+}
+
+Reduction ReductionOf(const Request& request, size_t members) {
+  Reduction reduction{request.dtype, request.op, request.prescale, request.postscale};
+  if (request.op == ReduceOp::kAverage) {
+    reduction.op = ReduceOp::kSum;
+    reduction.postscale /= static_cast<double>(members);
+  }
+  return reduction;
+}
+
+Status PrepareAllreduce(ProcessSet& set, const Settings& settings, const std::vector<Entry>& entries,
+                        ProcessSet::Running* batch) {
+  size_t missing = 0;
+  for (size_t i = 0; i < entries.size(); ++i) {
+    if (!batch->operations[i]) missing += entries[i].request.Bytes();
+  }
+  batch->zeros.resize(missing);
+  std::byte* zeros = batch->zeros.data();
+  Flat in, out;
+  std::vector<Range> tensors;
+  for (size_t i = 0; i < entries.size(); ++i) {
+    const size_t bytes = entries[i].request.Bytes();
+    if (bytes) tensors.push_back({in.size(), bytes});
+    if (const Operation* operation = batch->operations[i].get()) {
+      in.Add(const_cast<std::byte*>(operation->input), bytes);
+      out.Add(operation->output, bytes);
+    } else {
+      in.Add(zeros, bytes);
+      out.Add(zeros, bytes);
+      zeros += bytes;
+    }
+  }
+  const Request& first = entries[0].request;
+  const Reduction reduction = ReductionOf(first, set.ranks().size());
+  const size_t bytes = in.size();
+  Lane* lane = set.flat().there.get();
+  if (reduction.op == ReduceOp::kAdasum) {
+    batch->machine = std::make_unique<Adasum>(&set.flat(), std::move(in), std::move(out), reduction, tensors);
+  } else if (bytes <= std::min(settings.small_bytes, lane->slot_bytes())) {
+    batch->machine = std::make_unique<SmallAllreduce>(lane, std::move(in), std::move(out), reduction);
+  } else if (set.inside()) {
+    batch->machine = std::make_unique<HierarchicalAllreduce>(set.inside(), set.across(), std::move(in),
+                                                             std::move(out), reduction);
+  } else {
+    batch->machine = std::make_unique<Allreduce>(&set.flat(), std::move(in), std::move(out), reduction);
+  }
+  return Status::Ok();
+}
+
+Status PrepareAllgather(ProcessSet& set, const std::vector<Entry>& entries, ProcessSet::Running* batch) {
+  Flat in;
+  std::vector<Flat> outs(set.ranks().size());
+  for (size_t i = 0; i < entries.size(); ++i) {
+    Operation& operation = *batch->operations[i];
+    const size_t row = RowBytes(operation.request);
+    int64_t rows = 0;
+    for (int64_t size : entries[i].sizes) rows += size;
+    std::byte* out = AllocateOutput(operation, rows);
+    if (!out) return Status::Failed("no memory for the result of allgather '" + operation.request.name + "'");
+    in.Add(const_cast<std::byte*>(operation.input), operation.request.Bytes());
+    for (size_t j = 0; j < outs.size(); ++j) {
+      const size_t bytes = static_cast<size_t>(entries[i].sizes[j]) * row;
+      outs[j].Add(out, bytes);
+      out += bytes;
+    }
+  }
+  batch->machine = std::make_unique<Allgather>(set.flat().there.get(), std::move(in), std::move(outs));
+  return Status::Ok();
+}
+
+Status PrepareBroadcast(ProcessSet& set, const std::vector<Entry>& entries, ProcessSet::Running* batch) {
+  Flat in, out;
+  for (const auto& operation : batch->operations) {
+    in.Add(const_cast<std::byte*>(operation->input), operation->request.Bytes());
+    out.Add(operation->output, operation->request.Bytes());
+  }
+  const int root = set.IndexOf(entries[0].request.root);
+  batch->machine = std::make_unique<Broadcast>(set.flat().there.get(), root, std::move(in), std::move(out));
+  return Status::Ok();
+}
+
+Status PrepareReducescatter(ProcessSet& set, const std::vector<Entry>& entries, ProcessSet::Running* batch) {
+  const int64_t members = static_cast<int64_t>(set.ranks().size());
+  std::vector<Flat> ins(set.ranks().size());
+  Flat out;
+  for (const auto& operation : batch->operations) {
+    const int64_t rows = operation->request.shape[0];
+    const size_t row = RowBytes(operation->request);
+    std::byte* from = const_cast<std::byte*>(operation->input);
+    for (int64_t j = 0; j < members; ++j) {  // the first rows % members ranks get one row more
+      const size_t bytes = static_cast<size_t>(rows / members + (j < rows % members)) * row;
+      ins[j].Add(from, bytes);
+      from += bytes;
+      if (j == set.me()) out.Add(operation->output, bytes);
+    }
+  }
+  const Reduction reduction = ReductionOf(entries[0].request, set.ranks().size());
+  batch->machine =
+      std::make_unique<Reducescatter>(set.flat().there.get(), std::move(ins), std::move(out), reduction);
+  return Status::Ok();
+}
+
+Status PrepareAlltoall(ProcessSet& set, const std::vector<Entry>& entries, ProcessSet::Running* batch) {
+  Operation* operation = batch->operations[0].get();
+  auto allocate = [operation](const std::vector<int64_t>& received) {
+    int64_t rows = 0;
+    for (int64_t from : received) rows += from;
+    operation->handle->received_splits = received;
+    return AllocateOutput(*operation, rows);
+  };
+  batch->machine =
+      std::make_unique<Alltoall>(set.flat().there.get(), operation->input, operation->request.splits,
+                                 RowBytes(operation->request), entries[0].sizes.at(0), std::move(allocate));
+  return Status::Ok();
+}
+
+}  // namespace
+
+Status Prepare(ProcessSet& set, const Settings& settings, const std::vector<Entry>& entries,
+               ProcessSet::Running* batch) {
+  switch (entries[0].request.kind) {
+    case OpKind::kAllreduce:
+      return PrepareAllreduce(set, settings, entries, batch);
+    case OpKind::kAllgather:
+      return PrepareAllgather(set, entries, batch);
+    case OpKind::kBroadcast:
+      return PrepareBroadcast(set, entries, batch);
+    case OpKind::kReducescatter:
+      return PrepareReducescatter(set, entries, batch);
+    case OpKind::kAlltoall:
+      return PrepareAlltoall(set, entries, batch);
+    default:
+      return Status::Failed("not a collective that moves data");
+  }
+}
+
+}  // namespace hvd

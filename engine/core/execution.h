@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+// Turns an agreed batch into the machine that runs it: which algorithm, over which lanes, on whose memory.
+#pragma once
+
+#include <vector>
+
+#include "core/process_set.h"
+
+namespace hvd {
+
+// `batch.operations[i]` is this rank's tensor for entries[i], or null where the rank has joined (it then contributes
+// zeros). Fills batch.machine. Allocates outputs that the caller left to the engine; kFailed if that is impossible.
+Status Prepare(ProcessSet& set, const Settings& settings, const std::vector<Entry>& entries,
+               ProcessSet::Running* batch);
+
+}  // namespace hvd

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a caller holds while its operation is under way: the results, the outcome, and who wants to hear of it.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <cstdlib>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+#include "core/message.h"
+#include "core/types.h"
+
+namespace hvd {
+
+struct Handle {
+  struct Output {
+    void* data = nullptr;  // memory that the engine allocated, until the caller takes it
+    int64_t rows = 0;
+    size_t bytes = 0;
+  };
+
+  int64_t id = 0;
+  std::vector<Output> outputs;            // by tensor of the group
+  std::vector<int64_t> received_splits;
+  int64_t value = 0;                      // join: the last rank; add_process_set: the new id
+  Status status;                          // of the first tensor that failed
+  int lost_rank = -1;
+  int left = 0;                           // tensors not finished; the driver's own
+  std::function<void(const Handle&)> on_done;
+  std::atomic<bool> done{false};
+
+  ~Handle() {
+    for (Output& output : outputs) std::free(output.data);
+  }
+};
+
+// One tensor on its way through the engine.
+struct Operation {
+  Request request;
+  int process_set = 0;
+  const std::byte* input = nullptr;
+  std::byte* output = nullptr;
+  std::function<void*(const std::vector<int64_t>& shape)> allocate;
+  std::shared_ptr<Handle> handle;
+  size_t index = 0;  // in the group
+};
+
+class HandleTable {
+ public:
+  std::shared_ptr<Handle> Create(size_t tensors) {
+    auto handle = std::make_shared<Handle>();
+    handle->outputs.resize(tensors);
+    handle->left = static_cast<int>(tensors);
+    std::lock_guard<std::mutex> lock(mutex_);
+    handle->id = ++last_;
+    table_[handle->id] = handle;
+    return handle;
+  }
+  std::shared_ptr<Handle> Find(int64_t id) const {
+    std::lock_guard<std::mutex> lock(mutex_);
+    auto found = table_.find(id);
+    return found == table_.end() ? nullptr : found->second;
+  }
+  void Forget(int64_t id) {
+    std::shared_ptr<Handle> last;  // destroyed outside the lock
+    std::lock_guard<std::mutex> lock(mutex_);
+    auto found = table_.find(id);
+    if (found == table_.end()) return;
+    last = std::move(found->second);
+    table_.erase(found);
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  int64_t last_ = 0;
+  std::unordered_map<int64_t, std::shared_ptr<Handle>> table_;
+};
+
+}  // namespace hvd

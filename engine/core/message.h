@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// What ranks tell each other while they agree on what runs next: requests up, an ordered log of entries down.
+// Encoding is little-endian and length-checked; Decode* return false on any malformed input and never read past it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/types.h"
+
+namespace hvd {
+
+// One rank's wish to run one collective on one tensor, as it is compared across ranks.
+struct Request {
+  OpKind kind = OpKind::kAllreduce;
+  DType dtype = DType::kFloat32;
+  ReduceOp op = ReduceOp::kSum;
+  int32_t root = -1;          // broadcast: global rank
+  int32_t device = -1;        // -1 is the CPU
+  double prescale = 1.0;
+  double postscale = 1.0;     // Average arrives here as Sum; its 1/N is added where the batch runs
+  std::string name;
+  std::vector<int64_t> shape;
+  // kAlltoall: rows for each member. kAddProcessSet: {arena offset of the sender, ranks...}.
+  // kRemoveProcessSet: {set id}.
+  std::vector<int64_t> splits;
+  std::string group;          // base name of the group, empty for a tensor of its own
+  uint32_t group_size = 0;
+
+  bool operator==(const Request& other) const;
+  int64_t Elements() const;
+  size_t Bytes() const;
+};
+
+constexpr uint32_t kNoSlot = 0xffffffffu;
+
+// One tensor of a batch, or one error. `sizes` is what only the leader knows after hearing everyone, by member index:
+// kAllgather: rows of each member. kAlltoall: {largest split of all}. kJoin: {last rank that joined}.
+// kAddProcessSet: {new set id, epoch, arena offset of each rank of the world}. Others: empty.
+struct Entry {
+  uint32_t slot = kNoSlot;  // cache slot to remember it under (first time) or that it was found under (afterwards)
+  bool cached = false;      // the description is known by `slot` alone: `request` and `sizes` are left out on the wire
+  Request request;          // the agreed description (shape: the first member's)
+  std::vector<int64_t> sizes;
+};
+
+enum class RecordKind : uint8_t { kBatch = 0, kError = 1, kEvict = 2 };
+
+// One record of the leader's log. Every member applies the records of its set in the order of `sequence`.
+struct Record {
+  RecordKind kind = RecordKind::kBatch;
+  uint64_t sequence = 0;
+  std::vector<Entry> entries;       // kBatch: run as one fused collective; kind, dtype, op and factors agree
+  std::vector<std::string> names;   // kError: tensors that fail with `error`
+  Status error;
+  std::vector<uint32_t> evicted;    // kEvict: cache slots to forget
+};
+
+void Encode(const Request& request, std::string* out);
+bool Decode(std::string_view* in, Request* request);
+void Encode(const Record& record, std::string* out);
+bool Decode(std::string_view* in, Record* record);
+
+}  // namespace hvd

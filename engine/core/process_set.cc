@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/process_set.h"
+
+#include <algorithm>
+#include <map>
+
+namespace hvd {
+namespace {
+
+constexpr size_t kPage = 4096;
+constexpr size_t kLeastPiece = 2048;  // with very many members, slots grow rather than pieces shrink to nothing
+constexpr int kLanesInMemory = 4;     // flat there and back, inside there and back
+
+size_t SlotBytes(const Settings& settings, int members) {
+  return std::max(settings.slot_bytes, static_cast<size_t>(members) * kLeastPiece);
+}
+
+size_t LaneBytes(const Settings& settings, size_t slot_bytes) {
+  LaneOptions options;
+  options.slot_bytes = slot_bytes;
+  options.slots = settings.slots;
+  return (Lane::BytesNeeded(options) + kPage - 1) / kPage * kPage;
+}
+
+}  // namespace
+
+size_t ProcessSet::RegionBytes(const Settings& settings, int members) {
+  return kLanesInMemory * LaneBytes(settings, SlotBytes(settings, members));
+}
+
+ProcessSet::ProcessSet(int id, uint32_t epoch, std::vector<int> ranks, const std::vector<int64_t>& regions,
+                       const Surroundings& around)
+    : id_(id),
+      epoch_(epoch),
+      ranks_(std::move(ranks)),
+      me_(IndexOf(around.rank)),
+      region_(regions[me_]),
+      slot_bytes_(SlotBytes(*around.settings, static_cast<int>(ranks_.size()))) {
+  const std::vector<int> hosts = HostsOfMembers(*around.host_of_rank);
+  tree_ = BuildTree(hosts, me_);
+  std::vector<int> everybody(ranks_.size());
+  for (size_t j = 0; j < everybody.size(); ++j) everybody[j] = static_cast<int>(j);
+  flat_.there = BuildLane(everybody, 0, regions, around);
+  flat_.back = BuildLane(everybody, 1, regions, around);
+  if (around.settings->hierarchical_allreduce != 0 && !around.settings->deterministic) {
+    BuildHierarchy(hosts, regions, around);
+  }
+  if (!leads()) return;
+  CoordinatorOptions options;
+  options.fusion_threshold = around.settings->fusion_threshold;
+  options.cache_capacity = around.settings->cache_capacity;
+  options.disable_group_fusion = around.settings->disable_group_fusion;
+  coordinator = std::make_unique<Coordinator>(ranks_, options);
+}
+
+int ProcessSet::IndexOf(int rank) const {
+  auto found = std::lower_bound(ranks_.begin(), ranks_.end(), rank);
+  return found != ranks_.end() && *found == rank ? static_cast<int>(found - ranks_.begin()) : -1;
+}
+
+std::vector<int> ProcessSet::HostsOfMembers(const std::vector<int>& host_of_rank) const {
+  std::vector<int> hosts;
+  for (int rank : ranks_) hosts.push_back(host_of_rank[rank]);
+  return hosts;
+}
+
+void ProcessSet::BuildHierarchy(const std::vector<int>& hosts, const std::vector<int64_t>& regions,
+                                const Surroundings& around) {
+  std::map<int, std::vector<int>> members_of;  // by host
+  for (size_t j = 0; j < hosts.size(); ++j) members_of[hosts[j]].push_back(static_cast<int>(j));
+  const std::vector<int>& mine = members_of[hosts[me_]];
+  const size_t local = mine.size();
+  if (members_of.size() < 2 || local < 2) return;
+  for (const auto& [host, members] : members_of) {
+    if (members.size() != local) return;
+  }
+  const size_t position = static_cast<size_t>(std::find(mine.begin(), mine.end(), me_) - mine.begin());
+  std::vector<int> counterparts;
+  for (const auto& [host, members] : members_of) counterparts.push_back(members[position]);
+  std::sort(counterparts.begin(), counterparts.end());
+  inside_ = std::make_unique<Exchange>();
+  inside_->there = BuildLane(mine, 2, regions, around);
+  inside_->back = BuildLane(mine, 3, regions, around);
+  across_ = std::make_unique<Exchange>();
+  across_->there = BuildLane(counterparts, 4, regions, around);
+  across_->back = BuildLane(counterparts, 5, regions, around);
+}
+
+std::unique_ptr<Lane> ProcessSet::BuildLane(const std::vector<int>& members, int number,
+                                            const std::vector<int64_t>& regions, const Surroundings& around) {
+  LaneOptions options;
+  options.members = static_cast<int>(members.size());
+  options.slot_bytes = slot_bytes_;
+  options.slots = around.settings->slots;
+  options.streams = around.settings->tcp_streams;
+  const size_t offset = static_cast<size_t>(number) * LaneBytes(*around.settings, slot_bytes_);
+  const bool in_memory = number < kLanesInMemory && around.arena && region_ >= 0;
+  std::vector<LaneHead*> heads(members.size(), nullptr);
+  std::vector<StreamKey> keys(members.size());
+  std::vector<int> ranks(members.size());
+  bool shared = false;
+  for (size_t i = 0; i < members.size(); ++i) {
+    const int member = members[i], rank = ranks_[member];
+    ranks[i] = rank;
+    keys[i] = {rank, static_cast<uint32_t>(id_) + 1, epoch_, static_cast<uint16_t>(number), 0};
+    if (member == me_) {
+      options.me = static_cast<int>(i);
+      continue;
+    }
+    Neighbour* neighbour = around.neighbours->Find(rank);
+    if (!in_memory || !neighbour || !neighbour->arena || regions[member] < 0) continue;
+    heads[i] = reinterpret_cast<LaneHead*>(neighbour->arena->at(static_cast<size_t>(regions[member]) + offset));
+    shared = true;
+  }
+  if (shared) {
+    heads[options.me] = reinterpret_cast<LaneHead*>(around.arena->at(static_cast<size_t>(region_) + offset));
+  }
+  auto lane = std::make_unique<Lane>(options, std::move(heads), std::move(keys), around.connector, around.changed);
+  lanes_.emplace_back(lane.get(), std::move(ranks));
+  return lane;
+}
+
+bool ProcessSet::Pump() {
+  bool moved = false;
+  for (auto& [lane, ranks] : lanes_) moved |= lane->Pump();
+  return moved;
+}
+
+std::pair<int, std::string> ProcessSet::Broken() const {
+  for (const auto& [lane, ranks] : lanes_) {
+    if (!lane->status().ok()) return {ranks[lane->lost_member()], lane->status().text};
+  }
+  return {-1, ""};
+}
+
+void ProcessSet::CloseDescriptors() {
+  for (auto& [lane, ranks] : lanes_) lane->CloseDescriptors();
+}
+
+}  // namespace hvd

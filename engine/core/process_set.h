@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+// A group of ranks that runs collectives of its own: who they are, how their bytes travel, what its members have agreed
+// on and what is running. Used by the driver alone.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "collectives/machine.h"
+#include "core/config.h"
+#include "core/coordinator.h"
+#include "core/handle.h"
+#include "core/tree.h"
+#include "transport/neighbours.h"
+
+namespace hvd {
+
+// What a set needs of its surroundings to build its lanes.
+struct Surroundings {
+  const Settings* settings;
+  int rank;
+  const std::vector<int>* host_of_rank;
+  Arena* arena;  // null: no shared memory
+  Neighbours* neighbours;
+  Connector* connector;
+  std::function<void()> changed;  // wakes the neighbours
+};
+
+class ProcessSet {
+ public:
+  // Shared memory that each member reserves in its arena for a set of `members`.
+  static size_t RegionBytes(const Settings& settings, int members);
+
+  // regions[j]: offset of member j's region in its arena, -1 if it has none.
+  ProcessSet(int id, uint32_t epoch, std::vector<int> ranks, const std::vector<int64_t>& regions,
+             const Surroundings& around);
+
+  int id() const { return id_; }
+  uint32_t epoch() const { return epoch_; }
+  const std::vector<int>& ranks() const { return ranks_; }
+  int me() const { return me_; }  // member index
+  int IndexOf(int rank) const;
+  int64_t region() const { return region_; }
+  const Tree& tree() const { return tree_; }
+  bool leads() const { return me_ == 0; }
+
+  Exchange& flat() { return flat_; }
+  // Both null unless the set spans several hosts with equally many members on each, more than one.
+  Exchange* inside() { return inside_.get(); }
+  Exchange* across() { return across_.get(); }
+  bool Pump();
+  // The first broken lane: {global rank, why} or {-1, ""}.
+  std::pair<int, std::string> Broken() const;
+  void CloseDescriptors();
+
+  struct Running {
+    std::unique_ptr<Machine> machine;
+    std::vector<std::unique_ptr<Operation>> operations;  // null where this rank has joined
+    std::vector<std::byte> zeros;                        // what a joined rank contributes
+  };
+
+  // Agreement as this member knows it; all of it follows from the leader's log.
+  std::unique_ptr<Coordinator> coordinator;  // the leader's
+  std::unordered_map<std::string, std::unique_ptr<Operation>> pending;
+  std::unordered_map<uint32_t, Entry> known;  // by cache slot
+  std::unordered_map<std::string, uint32_t> slot_of;
+  uint64_t applied = 0;
+  bool joined = false;
+  std::deque<Running> running;
+  Status closed;  // why nothing more can be agreed, once a rank that is needed for it has left
+
+ private:
+  std::vector<int> HostsOfMembers(const std::vector<int>& host_of_rank) const;
+  void BuildHierarchy(const std::vector<int>& hosts, const std::vector<int64_t>& regions, const Surroundings& around);
+  std::unique_ptr<Lane> BuildLane(const std::vector<int>& members, int number, const std::vector<int64_t>& regions,
+                                  const Surroundings& around);
+
+  int id_;
+  uint32_t epoch_;
+  std::vector<int> ranks_;
+  int me_;
+  int64_t region_;
+  size_t slot_bytes_;
+  Tree tree_;
+  Exchange flat_;
+  std::unique_ptr<Exchange> inside_, across_;
+  std::vector<std::pair<Lane*, std::vector<int>>> lanes_;  // with the global rank of each lane member
+};
+
+}  // namespace hvd

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where callers' threads hand work to the driver: the queue, and the checks that can be made on the spot.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "core/handle.h"
+#include "core/types.h"
+
+namespace hvd {
+
+class Submissions {
+ public:
+  using Clock = std::chrono::steady_clock;
+  using Batch = std::vector<std::unique_ptr<Operation>>;
+
+  // Queues the operations of one handle, all or none. kInvalid: unknown set, not a member, bad root, name in flight.
+  Status Add(Batch operations, int rank);
+  void TakeAll(Batch* operations);
+  void Finished(int process_set, const std::string& name);
+
+  void Register(int process_set, std::vector<int> ranks);
+  void Unregister(int process_set);
+  // From now on every Add is refused with `why`.
+  void Close(Status why);
+
+  bool empty() const { return bytes_or_count_.load(std::memory_order_seq_cst) == 0; }
+  size_t bytes() const { return bytes_or_count_.load(std::memory_order_relaxed); }
+  Clock::time_point oldest() const { return Clock::time_point(Clock::duration(oldest_.load())); }
+
+ private:
+  struct Set {
+    std::vector<int> ranks;
+    std::unordered_set<std::string> in_flight;
+  };
+  Status Check(const Operation& operation, int rank);
+
+  std::mutex mutex_;
+  std::unordered_map<int, Set> sets_;
+  Batch queue_;
+  Status closed_;
+  std::atomic<size_t> bytes_or_count_{0};  // bytes queued plus one for each operation: 0 exactly when empty
+  std::atomic<Clock::rep> oldest_{0};
+};
+
+}  // namespace hvd

@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/world.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <map>
+#include <mutex>
+#include <set>
+
+namespace hvd {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Worlds alive in this process, for the child of a fork. Leaked on purpose: it must outlive static destructors.
+struct Registry {
+  std::mutex mutex;
+  std::set<World*> worlds;
+};
+Registry& AllWorlds() {
+  static Registry* registry = new Registry;
+  return *registry;
+}
+
+constexpr auto kFarewell = std::chrono::seconds(1);
+
+}  // namespace
+
+World::World(const Identity& identity, const Settings& settings) : identity_(identity), settings_(settings) {
+  credentials_ = {identity.rank, identity.world_id, identity.generation, identity.secret};
+  static std::once_flag once;
+  std::call_once(once, [] { pthread_atfork(nullptr, nullptr, [] { InForkedChild(); }); });
+  std::lock_guard<std::mutex> lock(AllWorlds().mutex);
+  AllWorlds().worlds.insert(this);
+}
+
+std::unique_ptr<World> World::Open(const Identity& identity, const Settings& settings, Status* status) {
+  std::unique_ptr<World> world(new World(identity, settings));
+  if (!world->poller_.ok()) {
+    *status = Status::Failed("cannot open an epoll set or an eventfd: is the limit on open files (ulimit -n) reached?");
+    return nullptr;
+  }
+  Connector::Watcher watcher{[poller = &world->poller_](int fd) { poller->Add(fd); },
+                             [poller = &world->poller_](int fd) { poller->Remove(fd); }};
+  world->connector_ = Connector::Listen(world->credentials_, identity.listen_address, watcher, status);
+  if (!world->connector_) return nullptr;
+  world->neighbours_ = std::make_unique<Neighbours>(world->credentials_);
+  return world;
+}
+
+World::~World() {
+  Close();
+  std::lock_guard<std::mutex> lock(AllWorlds().mutex);
+  AllWorlds().worlds.erase(this);
+}
+
+Status World::CreateArena(const std::vector<Peer>& peers) {
+  const auto same_host = [this](const Peer& peer) { return peer.host == identity_.host; };
+  if (!settings_.shared_memory || std::count_if(peers.begin(), peers.end(), same_host) < 2) return Status::Ok();
+  Status status;
+  arena_ = Arena::Create(&status);
+  if (!arena_) return status;
+  if (arena_->Reserve(sizeof(ArenaHead), &status) != 0) {
+    arena_.reset();
+    return status;
+  }
+  ArenaHead* head = new (arena_->at(0)) ArenaHead;
+  head->rank = static_cast<uint32_t>(identity_.rank);
+  head->generation = identity_.generation;
+  head->asleep.store(0);
+  head->inbox.Initialise();
+  head->world_region = arena_->Reserve(ProcessSet::RegionBytes(settings_, identity_.size), &status);
+  head->magic = ArenaHead::kMagic;
+  poller_.set_asleep_flag(&head->asleep);
+  return status;
+}
+
+Status World::Connect(const std::vector<Peer>& peers, double timeout_s) {
+  if (stage_ != Stage::kOpen) return Status::Invalid("this world has been connected before");
+  if (static_cast<int>(peers.size()) != identity_.size) return Status::Invalid("one peer for each rank is needed");
+  const auto deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(timeout_s));
+  // Without shared memory everything still works, through sockets; the caller learns of it from Describe.
+  CreateArena(peers);
+  std::map<std::string, int> host_numbers;
+  std::vector<int> host_of_rank;
+  std::vector<std::pair<std::string, int>> addresses;
+  std::vector<Neighbours::Invitation> invitations;
+  for (const Peer& peer : peers) {
+    host_of_rank.push_back(host_numbers.emplace(peer.host, static_cast<int>(host_numbers.size())).first->second);
+    addresses.emplace_back(peer.address, peer.port);
+    if (peer.rank != identity_.rank && peer.host == identity_.host) invitations.push_back({peer.rank, peer.local_socket});
+  }
+  connector_->SetPeers(std::move(addresses));
+  Status status = neighbours_->Meet(invitations, {arena_.get(), &poller_, connector_.get(), deadline});
+  if (!status.ok()) return status;
+  for (const Neighbour& neighbour : neighbours_->all()) poller_.Add(neighbour.life_line);
+  engine_ = std::make_unique<Engine>(Engine::Parts{identity_, settings_, std::move(host_of_rank), arena_.get(),
+                                                   neighbours_.get(), connector_.get(), &poller_, &submissions_});
+  driver_ = std::make_unique<Driver>(engine_.get(), &submissions_, &poller_, settings_);
+  driver_->Start();
+  stage_ = Stage::kConnected;
+  return Status::Ok();
+}
+
+void World::Close() {
+  if (stage_ == Stage::kForked) {
+    // Threads do not survive a fork, locks may be held by the ones that did not, and where the arenas were mapped
+    // something else may lie by now: leave everything as it is.
+    [[maybe_unused]] void* left[] = {driver_.release(), engine_.release(), neighbours_.release(), arena_.release()};
+    return;
+  }
+  Stage connected = Stage::kConnected;
+  if (stage_.compare_exchange_strong(connected, Stage::kClosed)) {
+    driver_->Stop([this] {
+      engine_->Leave();
+      const auto until = Clock::now() + kFarewell;
+      while (!engine_->AllSent() && Clock::now() < until) {
+        if (!engine_->Progress(false)) poller_.Sleep(Clock::now() + std::chrono::milliseconds(1));
+      }
+    });
+    engine_->CloseDescriptors();
+  }
+  stage_ = Stage::kClosed;
+  neighbours_->CloseDescriptors();
+  connector_->CloseAll();
+  poller_.CloseDescriptors();
+}
+
+Status World::Usable() const {
+  switch (stage_.load()) {
+    case Stage::kConnected:
+      return Status::Ok();
+    case Stage::kForked:
+      return Status::Failed(
+          "this process was forked from one that had called hvd.init(): the engine does not cross a fork. Call "
+          "hvd.init() after forking, or start workers with the 'spawn' method");
+    case Stage::kOpen:
+      return Status::Failed("Horovod has not been initialized: the world is not connected");
+    default:
+      return Status::Failed("Horovod has been shut down: this rank called shutdown");
+  }
+}
+
+int64_t World::Submit(std::vector<std::unique_ptr<Operation>> operations, bool will_wait,
+                      std::function<void(const Handle&)> on_done, Status* status) {
+  *status = Usable();
+  if (!status->ok()) return 0;
+  std::shared_ptr<Handle> handle = handles_.Create(operations.size());
+  handle->on_done = std::move(on_done);
+  for (size_t i = 0; i < operations.size(); ++i) {
+    operations[i]->handle = handle;
+    operations[i]->index = i;
+  }
+  *status = submissions_.Add(std::move(operations), identity_.rank);
+  if (!status->ok()) {
+    handles_.Forget(handle->id);
+    return 0;
+  }
+  if (!will_wait) driver_->OnSubmit();
+  return handle->id;
+}
+
+Code World::Wait(int64_t id, int timeout_ms, Status* status, int* lost_rank) {
+  std::shared_ptr<Handle> handle = handles_.Find(id);
+  if (!handle) {
+    *status = Status::Invalid("no such handle: " + std::to_string(id));
+    return status->code;
+  }
+  if (stage_ == Stage::kForked) {
+    *status = Usable();
+    return status->code;
+  }
+  const auto until = Clock::now() + std::chrono::milliseconds(timeout_ms);
+  if (driver_ && !driver_->Wait(*handle, until)) return Code::kInProgress;
+  *status = handle->status;
+  *lost_rank = handle->lost_rank;
+  return status->code;
+}
+
+std::string World::Describe() const { return engine_ ? engine_->Describe() : "{}"; }
+
+void World::InForkedChild() {
+  // Only this thread exists here; a lock that another held would never open, so none is taken.
+  for (World* world : AllWorlds().worlds) world->AbandonAfterFork();
+}
+
+// A child that outlives us must not keep peers' connections open.
+void World::AbandonAfterFork() {
+  if (stage_ == Stage::kClosed) return;
+  stage_ = Stage::kForked;
+  if (engine_) engine_->CloseDescriptors();
+  neighbours_->CloseDescriptors();
+  connector_->CloseAll();
+  poller_.CloseDescriptors();
+  if (arena_) arena_->CloseDescriptor();
+}
+
+}  // namespace hvd

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// One world as seen by one process: opens the listeners, meets the peers, and offers the operations that the C table
+// exposes. Several can live in one process; none knows of another.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/config.h"
+#include "core/driver.h"
+#include "core/engine.h"
+#include "core/handle.h"
+#include "core/submissions.h"
+
+namespace hvd {
+
+class World {
+ public:
+  static std::unique_ptr<World> Open(const Identity& identity, const Settings& settings, Status* status);
+  ~World();
+  World(const World&) = delete;
+  World& operator=(const World&) = delete;
+
+  int tcp_port() const { return connector_->port(); }
+  const std::string& local_socket() const { return neighbours_->name(); }
+  Status Connect(const std::vector<Peer>& peers, double timeout_s);
+  void Close();
+
+  // The operations share one new handle, whose id is returned; 0 and a status if they are refused.
+  int64_t Submit(std::vector<std::unique_ptr<Operation>> operations, bool will_wait,
+                 std::function<void(const Handle&)> on_done, Status* status);
+  std::shared_ptr<Handle> Find(int64_t id) const { return handles_.Find(id); }
+  // kInProgress after `timeout_ms`.
+  Code Wait(int64_t id, int timeout_ms, Status* status, int* lost_rank);
+  void Release(int64_t id) { handles_.Forget(id); }
+  std::string Describe() const;
+
+ private:
+  World(const Identity& identity, const Settings& settings);
+  Status Usable() const;
+  Status CreateArena(const std::vector<Peer>& peers);
+  static void InForkedChild();
+  void AbandonAfterFork();
+
+  Identity identity_;
+  Settings settings_;
+  Poller poller_;
+  ConnectorIdentity credentials_;
+  std::unique_ptr<Arena> arena_;
+  std::unique_ptr<Neighbours> neighbours_;
+  std::unique_ptr<Connector> connector_;
+  Submissions submissions_;
+  HandleTable handles_;
+  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<Driver> driver_;
+  enum class Stage { kOpen, kConnected, kClosed, kForked };
+  std::atomic<Stage> stage_{Stage::kOpen};
+};
+
+}  // namespace hvd

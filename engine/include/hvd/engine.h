@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * libhvd's whole face: one versioned table of C functions. The Python module, the TensorFlow shim and the XLA handlers
+ * are clients of this table and of nothing else, so that all of them share one engine in a process.
+ * Every struct starts with its own size: fields are only ever added at the end. */
+#ifndef HVD_ENGINE_H_
+#define HVD_ENGINE_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define HVD_ABI_VERSION 1u
+
+typedef struct hvd_world hvd_world;
+
+/* Same values as hvd::Code in core/types.h. */
+enum { HVD_OK = 0, HVD_IN_PROGRESS = 1, HVD_INVALID = 2, HVD_MISMATCH = 3, HVD_FAILED = 4, HVD_NOT_IMPLEMENTED = 5, HVD_TIMEOUT = 6 };
+
+enum { HVD_WILL_WAIT = 1 };
+
+typedef struct hvd_status {
+  int32_t code;
+  int32_t lost_rank; /* the peer to blame for HVD_FAILED, or -1 */
+  char text[4096];
+} hvd_status;
+
+typedef struct hvd_settings {
+  uint32_t size;
+  uint64_t fusion_threshold;      /* bytes */
+  uint64_t cycle_time_us;         /* upper bound on gathering asynchronous work */
+  uint64_t cache_capacity;        /* response cache slots */
+  uint64_t slot_bytes;            /* staging slot: the chunk that a collective moves at a time */
+  uint64_t slots;                 /* slots in each lane */
+  uint64_t small_bytes;           /* up to here every rank reduces the whole message itself */
+  uint64_t tcp_streams;           /* sockets for each lane and peer */
+  uint64_t spin_us;               /* how long a waiting caller spins before it sleeps; 0 when oversubscribed */
+  int32_t shared_memory;          /* 0: sockets only */
+  int32_t hierarchical_allreduce; /* -1 decide, 0 never, 1 wherever possible */
+  int32_t deterministic;          /* bits independent of the host layout */
+  int32_t disable_group_fusion;
+  uint64_t peer_timeout_ms;       /* a silent peer is declared dead after this; 0 = never */
+} hvd_settings;
+
+typedef struct hvd_identity {
+  uint32_t size;
+  int32_t rank, world_size, local_rank, local_size, cross_rank, cross_size;
+  const char* host;               /* host identity given by the launcher: equal means "may share memory" */
+  const char* listen_address;     /* numeric address to listen on */
+  const char* world_id;           /* random per job */
+  uint32_t generation;
+  const uint8_t* secret;
+  uint64_t secret_size;
+} hvd_identity;
+
+typedef struct hvd_peer {
+  uint32_t size;
+  int32_t rank;
+  const char* host;
+  const char* address;            /* numeric address and port of its listener */
+  int32_t port;
+  const char* local_socket;       /* name of its abstract unix socket */
+} hvd_peer;
+
+typedef struct hvd_op {
+  uint32_t size;
+  int32_t kind;                   /* hvd::OpKind */
+  int32_t dtype;                  /* hvd::DType */
+  int32_t reduce_op;              /* hvd::ReduceOp */
+  int32_t root;
+  int32_t device;
+  int32_t ndim;
+  int32_t nsplits;
+  const char* name;
+  const int64_t* shape;
+  const int64_t* splits;
+  const void* input;
+  void* output;                   /* NULL: allocated by `allocate` or by the engine (allgather, alltoall) */
+  double prescale, postscale;
+  /* Called once the output's shape is known, from the driving thread; NULL result fails the operation. */
+  void* (*allocate)(void* context, const int64_t* shape, int32_t ndim);
+  void* allocate_context;
+} hvd_op;
+
+typedef struct hvd_api {
+  uint32_t version;
+  uint32_t size;
+  void (*default_settings)(hvd_settings*);
+  /* Opens the listeners of a new world; NULL and a status on failure. */
+  hvd_world* (*open)(const hvd_identity*, const hvd_settings*, hvd_status*);
+  int32_t (*tcp_port)(hvd_world*);
+  const char* (*local_socket)(hvd_world*);
+  /* Meets all peers (the whole world, ordered by rank) and starts the engine. */
+  int32_t (*connect)(hvd_world*, const hvd_peer*, int32_t count, double timeout_s, hvd_status*);
+  /* Ends the world: every pending operation fails, peers are told, threads and descriptors are given back. Idempotent;
+   * other functions may still be called and say that the world is gone. */
+  void (*close)(hvd_world*);
+  /* Frees what is left. No other call may be under way. */
+  void (*destroy)(hvd_world*);
+  /* Starts one operation (count 1, group NULL) or a group as one unit. Returns a handle > 0, or 0 and a status.
+   * `on_done` may be NULL; it runs on the thread that finishes the work, never under an engine lock.
+   * HVD_WILL_WAIT promises a wait at once on this thread, so that no other thread need be woken. */
+  int64_t (*submit)(hvd_world*, int32_t process_set, const hvd_op*, int32_t count, const char* group, uint32_t flags,
+                    void (*on_done)(void* context, const hvd_status*), void* context, hvd_status*);
+  int32_t (*poll)(hvd_world*, int64_t handle);                                  /* 1 done, 0 not, -1 unknown handle */
+  /* HVD_IN_PROGRESS after timeout_ms (the caller looks for signals and calls again), else the final code. */
+  int32_t (*wait)(hvd_world*, int64_t handle, int32_t timeout_ms, hvd_status*);
+  /* Results of a finished handle. Output memory the engine allocated passes to the caller: free with free_buffer. */
+  void* (*take_output)(hvd_world*, int64_t handle, int32_t index, int64_t* rows, uint64_t* bytes);
+  int32_t (*received_splits)(hvd_world*, int64_t handle, int64_t* rows, int32_t capacity);
+  int64_t (*value)(hvd_world*, int64_t handle);  /* join: last rank; add_process_set: new id */
+  void (*release)(hvd_world*, int64_t handle);   /* forget a handle */
+  void (*free_buffer)(void*);
+  /* Tagged point to point. Completes like any other handle. */
+  int64_t (*send)(hvd_world*, int32_t peer, int64_t tag, const void* data, uint64_t size, hvd_status*);
+  int64_t (*recv)(hvd_world*, int32_t peer, int64_t tag, void* data, uint64_t size, hvd_status*);
+  const char* (*describe)(hvd_world*);           /* JSON: transports, kernels, counters */
+} hvd_api;
+
+/* NULL if this library does not speak `version`. */
+#if defined(__GNUC__)
+__attribute__((visibility("default")))
+#endif
+const hvd_api* hvd_get_api(uint32_t version);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* HVD_ENGINE_H_ */

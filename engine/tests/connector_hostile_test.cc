@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+// Peers that must not get in: wrong secret, world, generation or rank, strangers, slow ones, crowds, replays.
+#include <doctest/doctest.h>
+
+#include <chrono>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/connector_world.h"
+#include "transport/connector.h"
+#include "transport/handshake.h"
+#include "transport/socket.h"
+
+namespace hvd {
+namespace {
+
+using namespace connector_testing;
+
+TEST_CASE("a peer with a wrong secret gets nowhere, and the right one still gets through") {
+  World world;
+  Node* zero = world.Add(Rank(0));
+  ConnectorIdentity wrong = Rank(1);
+  wrong.secret = "another secret";
+  Node* impostor = world.Add(wrong);
+  world.SetPeers();
+  impostor->connector->limits.dial = milliseconds(50);
+  const Status status = world.Failure(impostor, {0, 0, 0, 0, 0});
+  CHECK(status.code == Code::kFailed);
+  CHECK(status.text.find("rank 1 could not connect to rank 0 at 127.0.0.1:") == 0);
+  CHECK(status.text.find("does not know this job's secret") != std::string::npos);
+  CHECK(impostor->connector->refused() > 1);  // it tried more than once
+  REQUIRE(world.Until([&] { return zero->connector->refused() == impostor->connector->refused(); }));
+  CHECK(zero->connector->Offered().empty());
+
+  Node* one = world.Add(Rank(1));
+  world.SetPeers();
+  CheckLink(&world, zero, 0, one, 1);
+}
+
+TEST_CASE("a peer of another generation or world is told so at once, and the right one still gets through") {
+  World world;
+  Node* zero = world.Add(Rank(0));
+  ConnectorIdentity late = Rank(1), foreign = Rank(1);
+  late.generation = 6;
+  foreign.world_id = "world of others";
+  Node* late_node = world.Add(late);
+  Node* foreign_node = world.Add(foreign);
+  world.SetPeers();
+  const Clock::time_point start = Clock::now();
+  const Status first = world.Failure(late_node, {0, 0, 0, 0, 0});
+  CHECK(first.text.find("different generations") != std::string::npos);
+  CHECK(world.Failure(foreign_node, {0, 0, 0, 0, 0}).text.find("different jobs") != std::string::npos);
+  CHECK(Clock::now() - start < milliseconds(2000));  // far less than the time allowed for dialing
+  CHECK(world.Failure(late_node, {0, 0, 0, 0, 0}).text == first.text);  // it stays so
+  REQUIRE(world.Until([&] { return zero->connector->refused() == 2; }));
+
+  Node* one = world.Add(Rank(1));
+  world.SetPeers();
+  CheckLink(&world, zero, 0, one, 1);
+}
+
+TEST_CASE("an address that leads to the wrong rank is noticed") {
+  World world;
+  world.Add(Rank(0));
+  world.Add(Rank(1));
+  Node* two = world.Add(Rank(2));
+  world.SetPeers();
+  std::vector<std::pair<std::string, int>> swapped = {{"127.0.0.1", world.nodes[1]->connector->port()},
+                                                      {"127.0.0.1", world.nodes[0]->connector->port()}};
+  two->connector->SetPeers(swapped);
+  CHECK(world.Failure(two, {0, 0, 0, 0, 0}).text.find("rank other than") != std::string::npos);
+}
+
+TEST_CASE("strangers that speak garbage, half a message or nothing do no harm") {
+  World world;
+  Node* zero = world.Add(Rank(0));
+  const int port = zero->connector->port();
+  std::vector<Fd> strangers;
+  const std::string greeting = std::string("HVDLINK\x01") + std::string(32, 'n');
+  const std::string inputs[] = {std::string(100, 'x'), "GET / HTTP/1.1\r\nHost: example\r\nAccept: */*\r\n\r\n",
+                                greeting + std::string(88, 'p'), std::string(4096, '\xff')};
+  for (const std::string& input : inputs) {
+    strangers.push_back(Stranger(port));
+    REQUIRE(SendSome(strangers.back().get(), input.data(), input.size()) > 0);
+  }
+  for (size_t half = 0; half < greeting.size() + 88; half += 7) {
+    Fd stranger = Stranger(port);
+    const std::string bytes = (greeting + std::string(88, 'p')).substr(0, half);
+    if (half > 0) REQUIRE(SendSome(stranger.get(), bytes.data(), bytes.size()) > 0);
+  }  // each is closed at once
+  Node* one = world.Add(Rank(1));
+  world.SetPeers();
+  CheckLink(&world, zero, 0, one, 1);
+  REQUIRE(world.Until([&] { return zero->connector->refused() == 4 + 19; }));
+}
+
+TEST_CASE("a slow handshake is dropped in time, however often it moves") {
+  World world;
+  Node* zero = world.Add(Rank(0));
+  zero->connector->limits.handshake = milliseconds(100);
+  Fd slow = Stranger(zero->connector->port());
+  const Clock::time_point start = Clock::now();
+  Clock::time_point last = start;
+  int sent = 0;
+  REQUIRE(world.UntilAwake([&] {
+    if (Clock::now() - last > milliseconds(5) && sent < 39) {  // never a whole greeting
+      last = Clock::now();
+      sent += SendSome(slow.get(), "H", 1) == 1;
+    }
+    return zero->connector->refused() == 1;
+  }));
+  CHECK(Clock::now() - start >= milliseconds(100));
+  CHECK(Clock::now() - start < milliseconds(2000));
+  CHECK(zero->connector->NextWakeup() == milliseconds::max());
+}
+
+TEST_CASE("hundreds of idle connections do not stop a genuine peer") {
+  World world;
+  Node* zero = world.Add(Rank(0));
+  zero->connector->limits.handshake = milliseconds(150);
+  std::vector<Fd> idle;
+  for (int i = 0; i < 300; ++i) idle.push_back(Stranger(zero->connector->port()));
+  while (zero->connector->Progress()) continue;
+  CHECK(zero->watched.size() == 1 + 256);  // the others wait in the backlog
+  Node* one = world.Add(Rank(1));
+  world.SetPeers();
+  const Clock::time_point start = Clock::now();
+  CheckLink(&world, zero, 0, one, 1);
+  CHECK(Clock::now() - start < milliseconds(3000));
+  REQUIRE(world.Until([&] { return zero->connector->refused() == 300; }));
+  CHECK(zero->watched.size() == 2);  // the listener and the stream that was taken
+}
+
+// Passes a genuine dialer's bytes on to `port` and keeps what it said.
+std::string RecordHandshake(World* world, int port) {
+  int fds[2];
+  REQUIRE(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, fds) == 0);
+  Fd near(fds[0]), far(fds[1]), link = Stranger(port);
+  const ConnectorIdentity one = Rank(1);
+  Handshake dialer = Handshake::Dial(near.get(), one, {0, 0, 0, 0, 0});
+  std::string said;
+  char bytes[1024];
+  REQUIRE(world->UntilAwake([&] {
+    ssize_t n = ReceiveSome(far.get(), bytes, sizeof bytes);
+    if (n > 0) said.append(bytes, SendSome(link.get(), bytes, static_cast<size_t>(n)));
+    n = ReceiveSome(link.get(), bytes, sizeof bytes);
+    if (n > 0) SendSome(far.get(), bytes, static_cast<size_t>(n));
+    dialer.Step();
+    return dialer.outcome() != Handshake::Outcome::kInProgress;
+  }));
+  REQUIRE(dialer.outcome() == Handshake::Outcome::kReady);
+  return said;
+}
+
+TEST_CASE("a recorded handshake cannot be used again") {
+  World world;
+  Node* zero = world.Add(Rank(0));
+  const std::string said = RecordHandshake(&world, zero->connector->port());
+  REQUIRE(said.size() == 40 + 88);
+  world.Take(zero, {1, 0, 0, 0, 0});
+  Fd replay = Stranger(zero->connector->port());
+  REQUIRE(SendSome(replay.get(), said.data(), said.size()) == static_cast<ssize_t>(said.size()));
+  REQUIRE(world.Until([&] { return zero->connector->refused() == 1; }));
+  CHECK(zero->connector->Offered().empty());
+}
+
+TEST_CASE("a peer that dials again replaces the stream that it has lost") {
+  World world;
+  Node* zero = world.Add(Rank(0));
+  RecordHandshake(&world, zero->connector->port());  // its end is closed by now
+  REQUIRE(zero->connector->Offered().size() == 1);
+  Node* one = world.Add(Rank(1));
+  world.SetPeers();
+  const Stream up = world.Take(one, {0, 0, 0, 0, 0});
+  REQUIRE(world.Until([&] { return zero->watched.size() == 2; }));
+  CheckTalk(up, world.Take(zero, {1, 0, 0, 0, 0}), "hello");
+}
+
+TEST_CASE("a lower rank may not dial a higher one") {
+  World world;
+  Node* three = world.Add(Rank(3));
+  Fd link = Stranger(three->connector->port());
+  const ConnectorIdentity one = Rank(1);
+  Handshake dialer = Handshake::Dial(link.get(), one, {3, 0, 0, 0, 0});
+  REQUIRE(world.UntilAwake([&] { return dialer.Step(), three->connector->refused() == 1; }));
+  CHECK(three->connector->Offered().empty());
+}
+
+}  // namespace
+}  // namespace hvd

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+// Several connectors in one process for tests, driven as the engine drives them: edge-triggered epoll, asleep in
+// between. A world that ends checks that no descriptor is left.
+#pragma once
+
+#include <dirent.h>
+#include <doctest/doctest.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "transport/connector.h"
+#include "transport/frame.h"
+#include "transport/socket.h"
+
+namespace hvd::connector_testing {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+inline ConnectorIdentity Rank(int rank) { return {rank, "world", 7, "a secret of the job"}; }
+
+inline int OpenDescriptors() {
+  DIR* dir = opendir("/proc/self/fd");
+  int count = 0;
+  while (readdir(dir)) ++count;
+  closedir(dir);
+  return count;
+}
+
+// One rank: a connector, and the descriptors that it has asked to be watched.
+struct Node {
+  std::set<int> watched;
+  std::unique_ptr<Connector> connector;
+};
+
+// Several ranks that one thread drives, sleeping whenever none can move.
+struct World {
+  const int descriptors_before = OpenDescriptors();
+  Fd epoll{epoll_create1(EPOLL_CLOEXEC)};
+  std::vector<std::unique_ptr<Node>> nodes;
+  std::set<int> taken;
+
+  ~World() {
+    for (int fd : taken) close(fd);
+    nodes.clear();
+    epoll.Reset();
+    CHECK(OpenDescriptors() == descriptors_before);
+  }
+
+  Node* Add(const ConnectorIdentity& me, const std::string& address = "127.0.0.1") {
+    nodes.push_back(std::make_unique<Node>());
+    Node* node = nodes.back().get();
+    Connector::Watcher watcher;
+    watcher.add = [this, node](int fd) {
+      CHECK(node->watched.insert(fd).second);
+      epoll_event event = {};
+      event.events = EPOLLIN | EPOLLOUT | EPOLLET;
+      CHECK(epoll_ctl(epoll.get(), EPOLL_CTL_ADD, fd, &event) == 0);
+    };
+    watcher.remove = [this, node](int fd) {
+      CHECK(node->watched.erase(fd) == 1);
+      CHECK(epoll_ctl(epoll.get(), EPOLL_CTL_DEL, fd, nullptr) == 0);
+    };
+    Status status;
+    node->connector = Connector::Listen(me, address, watcher, &status);
+    INFO(status.text);
+    REQUIRE(node->connector);
+    return node;
+  }
+
+  void SetPeers(const std::string& address = "127.0.0.1") {
+    std::vector<std::pair<std::string, int>> peers;
+    for (auto& node : nodes) peers.emplace_back(address, node->connector->port());
+    for (auto& node : nodes) node->connector->SetPeers(peers);
+  }
+
+  // False if it did not come true in time. `sleepy` is for tests in which nobody but the nodes moves.
+  bool Until(const std::function<bool()>& done, milliseconds limit = milliseconds(5000), bool sleepy = true) {
+    const Clock::time_point end = Clock::now() + limit;
+    while (!done()) {
+      bool moved = false;
+      milliseconds sleep = std::chrono::ceil<milliseconds>(end - Clock::now());
+      if (sleep.count() <= 0) return false;
+      for (auto& node : nodes) moved |= node->connector->Progress();
+      for (auto& node : nodes) sleep = std::min(sleep, node->connector->NextWakeup());
+      epoll_event events[64];
+      if (!moved && sleepy) epoll_wait(epoll.get(), events, 64, static_cast<int>(sleep.count()));
+    }
+    return true;
+  }
+
+  bool UntilAwake(const std::function<bool()>& done) { return Until(done, milliseconds(5000), false); }
+
+  Stream Take(Node* node, const StreamKey& key) {
+    Stream stream;
+    Status status;
+    Until([&] { return (stream = node->connector->Take(key, &status)).fd >= 0 || !status.ok(); });
+    INFO(status.text);
+    REQUIRE(stream.fd >= 0);
+    taken.insert(stream.fd);
+    return stream;
+  }
+
+  Status Failure(Node* node, const StreamKey& key) {
+    Status status;
+    Until([&] { return node->connector->Take(key, &status).fd >= 0 || !status.ok(); });
+    return status;
+  }
+};
+
+// A client that does not know the secret.
+inline Fd Stranger(int port) {
+  SocketAddress address;
+  REQUIRE(ParseAddress("127.0.0.1", port, &address));
+  Fd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  REQUIRE(connect(fd.get(), address.get(), address.size) == 0);
+  return fd;
+}
+
+inline void CheckTalk(const Stream& from, const Stream& to, const std::string& text) {
+  FrameWriter writer(from.send_key);
+  FrameReader reader(to.recv_key);
+  REQUIRE(writer.Append(text));
+  REQUIRE(writer.Flush(from.fd) == FrameIo::kDone);
+  REQUIRE(reader.Fill(to.fd) == FrameIo::kDone);  // loopback: sent is arrived
+  std::string payload;
+  REQUIRE(reader.Next(&payload) == FrameReader::Result::kMessage);
+  CHECK(payload == text);
+}
+
+inline void CheckLink(World* world, Node* low, int low_rank, Node* high, int high_rank) {
+  const Stream up = world->Take(high, {low_rank, 0, 0, 0, 0}), down = world->Take(low, {high_rank, 0, 0, 0, 0});
+  CheckTalk(up, down, "up");
+  CheckTalk(down, up, "down");
+}
+
+}  // namespace hvd::connector_testing

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// Control messages on a stream. A frame is u32 length, u32 sequence, u64 tag, payload; the tag (SipHash under the
+// session key) covers the full 64-bit sequence, the length and the payload, so that nothing can be changed, replayed or
+// reordered. Neither class owns the descriptor or blocks.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace hvd {
+
+constexpr size_t kMaxFramePayload = 16u << 20;
+constexpr size_t kFrameHeaderSize = 16;
+
+enum class FrameIo {
+  kDone,    // Flush: all is sent. Fill: all that had arrived is read
+  kAgain,   // Flush: the socket is full, wait until it is writable. Fill: take the messages, then call again at once
+  kClosed,  // Fill: the peer closed its end; messages read before may still be there
+  kFailed,  // see error()
+};
+
+class FrameWriter {
+ public:
+  explicit FrameWriter(const uint64_t key[2]) : key_{key[0], key[1]} {}
+
+  // Queues one message; false (and nothing queued) if it is larger than kMaxFramePayload.
+  bool Append(std::string_view payload);
+  // Sends everything queued with as few calls as the socket allows.
+  FrameIo Flush(int fd);
+  size_t pending() const { return out_.size() - sent_; }
+  int error() const { return error_; }
+
+ private:
+  uint64_t key_[2];
+  uint64_t sequence_ = 0;
+  std::string out_;
+  size_t sent_ = 0;
+  int error_ = 0;
+};
+
+class FrameReader {
+ public:
+  enum class Result { kMessage, kNothing, kCorrupt };
+
+  explicit FrameReader(const uint64_t key[2]) : key_{key[0], key[1]} {}
+
+  // Reads until the socket is empty, as edge-triggered waiting needs, but not without bound.
+  FrameIo Fill(int fd);
+  // The next complete message. kCorrupt is final: the stream can no longer be trusted and should be closed.
+  Result Next(std::string* payload);
+  size_t buffered() const { return end_ - begin_; }
+  size_t capacity() const { return buffer_.size(); }
+  int error() const { return error_; }
+
+ private:
+  void MakeRoom();
+  void Consume(size_t bytes);
+
+  uint64_t key_[2];
+  uint64_t sequence_ = 0;
+  std::vector<char> buffer_;  // [begin_, end_) holds what was read; it grows only when bytes have filled it
+  size_t begin_ = 0;
+  size_t end_ = 0;
+  bool corrupt_ = false;
+  int error_ = 0;
+};
+
+}  // namespace hvd

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// A rank's letter box in its arena: many local writers, one reader, no locks. A message is cut into cells of one cache
+// line; cells of one writer stay in order, so the reader glues them together by writer.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <cstring>
+#include <string_view>
+
+namespace hvd {
+
+struct alignas(64) InboxCell {
+  static constexpr size_t kPayload = 48;
+  std::atomic<uint64_t> turn;  // index when free for writing, index + 1 when full
+  uint32_t writer;
+  uint16_t length;
+  uint16_t more;               // another cell of the same message follows
+  char payload[kPayload];
+};
+static_assert(sizeof(InboxCell) == 64);
+
+struct Inbox {
+  static constexpr uint64_t kCells = 1024;
+
+  alignas(64) std::atomic<uint64_t> tail;  // next cell to write
+  alignas(64) uint64_t head;               // next cell to read; the reader's own
+  InboxCell cells[kCells];
+
+  void Initialise() {
+    tail.store(0, std::memory_order_relaxed);
+    head = 0;
+    for (uint64_t i = 0; i < kCells; ++i) cells[i].turn.store(i, std::memory_order_relaxed);
+    std::atomic_thread_fence(std::memory_order_release);
+  }
+
+  // False when full: the writer keeps the cell and tries again later.
+  bool TryWrite(uint32_t writer, std::string_view part, bool more) {
+    uint64_t index = tail.load(std::memory_order_relaxed);
+    for (;;) {
+      InboxCell& cell = cells[index % kCells];
+      uint64_t turn = cell.turn.load(std::memory_order_acquire);
+      if (turn == index) {
+        if (!tail.compare_exchange_weak(index, index + 1, std::memory_order_relaxed)) continue;
+        cell.writer = writer;
+        cell.length = static_cast<uint16_t>(part.size());
+        cell.more = more;
+        std::memcpy(cell.payload, part.data(), part.size());
+        cell.turn.store(index + 1, std::memory_order_release);
+        return true;
+      }
+      if (turn < index) return false;
+      index = tail.load(std::memory_order_relaxed);
+    }
+  }
+
+  // The next full cell, or nullptr. Call Advance when its contents have been used.
+  InboxCell* Peek() {
+    InboxCell& cell = cells[head % kCells];
+    return cell.turn.load(std::memory_order_acquire) == head + 1 ? &cell : nullptr;
+  }
+  void Advance() {
+    cells[head % kCells].turn.store(head + kCells, std::memory_order_release);
+    ++head;
+  }
+};
+
+}  // namespace hvd

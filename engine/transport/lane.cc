@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "transport/lane.h"
+
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+namespace hvd {
+namespace {
+
+constexpr size_t kCacheLine = 64;
+// One system call moves at most this much, so that sending and receiving take turns on a full-duplex link.
+constexpr size_t kBurst = size_t{256} << 10;
+
+}  // namespace
+
+Lane::Lane(const LaneOptions& options, std::vector<LaneHead*> heads, std::vector<StreamKey> keys, Connector* connector,
+           std::function<void()> changed)
+    : options_(options),
+      piece_bytes_(options.slot_bytes / static_cast<size_t>(options.members) / kCacheLine * kCacheLine),
+      slots_count_(static_cast<size_t>(options.slots)),
+      heads_(std::move(heads)),
+      wires_(static_cast<size_t>(options.members)),
+      connector_(connector),
+      changed_(std::move(changed)) {
+  for (int j = 0; j < options_.members; ++j) {
+    if (j == options_.me) continue;
+    if (heads_[j]) {
+      local_.push_back(j);
+      continue;
+    }
+    remote_.push_back(j);
+    wires_[j] = std::make_unique<Wire>();
+    wires_[j]->key = keys[j];
+    wires_[j]->fds.assign(options_.streams, -1);
+    wires_[j]->queues.resize(options_.streams);
+  }
+  if (LaneHead* own = heads_[options_.me]) {
+    slots_ = own->slots;
+  } else {
+    private_slots_.reset(new std::byte[options_.slot_bytes * slots_count_]);
+    slots_ = private_slots_.get();
+  }
+}
+
+Lane::~Lane() { CloseDescriptors(); }
+
+void Lane::CloseDescriptors() {
+  for (int j : remote_) {
+    for (int& fd : wires_[j]->fds) {
+      if (fd >= 0) close(fd);
+      fd = -1;
+    }
+  }
+}
+
+bool Lane::CanPost() {
+  if (posted_ < slots_count_) return true;
+  const uint64_t reused = posted_ - slots_count_;  // the index whose slot we are about to overwrite
+  if (local_released_ <= reused && !local_.empty()) {
+    uint64_t least = UINT64_MAX;
+    for (int j : local_) least = std::min(least, heads_[j]->released.load(std::memory_order_acquire));
+    local_released_ = least;
+    if (least <= reused) return false;
+  }
+  for (int j : remote_) {
+    for (size_t stream = 0; stream < wires_[j]->queues.size(); ++stream) {
+      auto& queue = wires_[j]->queues[stream];
+      if (!queue.empty() && queue.front().index <= reused) Send(j, stream);
+      if (!queue.empty() && queue.front().index <= reused) return false;
+    }
+  }
+  return true;
+}
+
+void Lane::PostScatter(const size_t* lengths) {
+  const std::byte* slot = Slot();
+  for (int j : remote_) Queue(j, slot + static_cast<size_t>(j) * piece_bytes_, lengths[j]);
+  Announce(1);
+}
+
+void Lane::PostMulticast(size_t length) {
+  const std::byte* slot = Slot();
+  for (int j : remote_) Queue(j, slot, length);
+  Announce(1);
+}
+
+void Lane::PostNothing(uint64_t count) {
+  if (count) Announce(count);
+}
+
+void Lane::Announce(uint64_t count) {
+  const uint64_t index = posted_;
+  posted_ += count;
+  if (LaneHead* own = heads_[options_.me]) {
+    own->posted.store(posted_, std::memory_order_release);
+    changed_();
+  }
+  if (outstanding_ == 0) return;
+  for (int j : remote_) Send(j, index % options_.streams);
+}
+
+void Lane::Queue(int member, const std::byte* data, size_t length) {
+  if (length == 0) return;
+  wires_[member]->queues[posted_ % options_.streams].push_back({data, length, posted_});
+  ++outstanding_;
+}
+
+int Lane::StreamFd(int member, size_t stream) {
+  Wire& wire = *wires_[member];
+  if (wire.fds[stream] < 0 && status_.ok()) {
+    StreamKey key = wire.key;
+    key.stream = static_cast<uint16_t>(stream);
+    Status why;
+    wire.fds[stream] = connector_->Take(key, &why).fd;
+    if (!why.ok()) Break(member, why.text);
+  }
+  return wire.fds[stream];
+}
+
+bool Lane::Send(int member, size_t stream) {
+  auto& queue = wires_[member]->queues[stream];
+  if (queue.empty()) return false;
+  const int fd = StreamFd(member, stream);
+  bool moved = false;
+  while (fd >= 0 && !queue.empty()) {
+    Item& item = queue.front();
+    ssize_t sent = send(fd, item.data, std::min(item.left, kBurst), MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (sent < 0) {
+      if (errno == EINTR) continue;
+      if (errno != EAGAIN && errno != EWOULDBLOCK) Break(member, std::strerror(errno));
+      break;
+    }
+    moved = true;
+    item.data += sent;
+    item.left -= static_cast<size_t>(sent);
+    if (item.left) continue;
+    queue.pop_front();
+    --outstanding_;
+  }
+  return moved;
+}
+
+bool Lane::Pump() {
+  if (outstanding_ == 0) return false;
+  bool moved = false;
+  for (int j : remote_) {
+    for (size_t stream = 0; stream < wires_[j]->queues.size(); ++stream) moved |= Send(j, stream);
+  }
+  return moved;
+}
+
+const std::byte* Lane::Fetch(int member, Layout layout, size_t length, std::byte* direct) {
+  static const std::byte kEmpty{};
+  if (length == 0) return &kEmpty;
+  if (LaneHead* head = heads_[member]) {
+    if (head->posted.load(std::memory_order_acquire) <= released_) return nullptr;
+    const std::byte* slot = head->slots + (released_ % slots_count_) * options_.slot_bytes;
+    return layout == Layout::kScatter ? slot + static_cast<size_t>(options_.me) * piece_bytes_ : slot;
+  }
+  Wire& wire = *wires_[member];
+  if (wire.complete > released_) return wire.target;
+  const int fd = StreamFd(member, released_ % options_.streams);
+  if (fd < 0) return nullptr;
+  if (wire.got == 0) {
+    if (!direct && !wire.scratch) wire.scratch.reset(new std::byte[options_.slot_bytes]);
+    wire.target = direct ? direct : wire.scratch.get();
+  }
+  while (wire.got < length) {
+    ssize_t got = recv(fd, wire.target + wire.got, std::min(length - wire.got, kBurst), MSG_DONTWAIT);
+    if (got == 0) {
+      Break(member, "connection closed");
+      return nullptr;
+    }
+    if (got < 0) {
+      if (errno == EINTR) continue;
+      if (errno != EAGAIN && errno != EWOULDBLOCK) Break(member, std::strerror(errno));
+      return nullptr;
+    }
+    wire.got += static_cast<size_t>(got);
+  }
+  wire.got = 0;
+  wire.complete = released_ + 1;
+  return wire.target;
+}
+
+void Lane::Release(uint64_t count) {
+  released_ += count;
+  if (LaneHead* own = heads_[options_.me]) {
+    own->released.store(released_, std::memory_order_release);
+    changed_();
+  }
+}
+
+void Lane::Break(int member, const std::string& why) {
+  if (!status_.ok()) return;
+  status_ = Status::Failed(why);
+  lost_member_ = member;
+}
+
+}  // namespace hvd

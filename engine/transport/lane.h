@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+// A lane carries a sequence of chunks between the members of a group. At every index each member posts one chunk (maybe
+// empty) and looks at the pieces that the others posted for it; all members walk through the same indices in the same
+// order, which is all the protocol there is. A peer on the same host reads the poster's slot in shared memory, where it
+// lies; towards any other peer the piece goes down a socket. Collectives are written once against this class.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "core/types.h"
+#include "transport/connector.h"
+
+namespace hvd {
+
+// The shared head of a lane in its owner's arena; the slots follow it.
+struct LaneHead {
+  alignas(64) std::atomic<uint64_t> posted;    // chunks posted by the owner
+  alignas(64) std::atomic<uint64_t> released;  // chunks that the owner has done reading, from every member
+  alignas(64) std::byte slots[1];
+};
+constexpr size_t kLaneHeadBytes = 128;
+
+struct LaneOptions {
+  int members = 1;
+  int me = 0;
+  size_t slot_bytes = size_t{256} << 10;
+  int slots = 4;
+  int streams = 1;
+};
+
+class Lane {
+ public:
+  enum class Layout { kScatter, kMulticast };  // a piece of its own for each member, or one piece for all
+
+  static size_t BytesNeeded(const LaneOptions& options) {
+    return kLaneHeadBytes + options.slot_bytes * static_cast<size_t>(options.slots);
+  }
+
+  // heads[j]: member j's head if it is reached by shared memory, else nullptr. heads[me]: own head, or nullptr when
+  // no member needs it (the slots are then private). keys[j]: the stream to member j where heads[j] is null.
+  // `changed` is called after every post and release, to wake local peers.
+  Lane(const LaneOptions& options, std::vector<LaneHead*> heads, std::vector<StreamKey> keys, Connector* connector,
+       std::function<void()> changed);
+  ~Lane();
+  Lane(const Lane&) = delete;
+  Lane& operator=(const Lane&) = delete;
+
+  int members() const { return options_.members; }
+  int me() const { return options_.me; }
+  size_t slot_bytes() const { return options_.slot_bytes; }
+  size_t piece_bytes() const { return piece_bytes_; }  // the most that one member's piece of a scattered chunk holds
+
+  // True when the next slot may be overwritten.
+  bool CanPost();
+  std::byte* Slot() { return slots_ + (posted_ % slots_count_) * options_.slot_bytes; }
+  // Member j's piece lies at j * piece_bytes() in the slot; lengths[me] is ignored.
+  void PostScatter(const size_t* lengths);
+  void PostMulticast(size_t length);
+  // This member has nothing to say at the next `count` indices.
+  void PostNothing(uint64_t count);
+
+  // The piece that `member` posted for us at the current index, or nullptr while it is not all there. `length` is what
+  // it posted (all members know). A socket delivers straight into `direct` if given; the caller copies when the result
+  // is elsewhere. Valid until Release.
+  const std::byte* Fetch(int member, Layout layout, size_t length, std::byte* direct = nullptr);
+  // Done with the current index.
+  void Release(uint64_t count = 1);
+
+  // Pushes queued bytes into sockets; true if any moved.
+  bool Pump();
+  bool Idle() const { return outstanding_ == 0; }  // every posted byte has left for the kernel
+  // A broken link: which member, and why.
+  const Status& status() const { return status_; }
+  int lost_member() const { return lost_member_; }
+  void CloseDescriptors();
+
+ private:
+  struct Item {
+    const std::byte* data;
+    size_t left;
+    uint64_t index;
+  };
+  struct Wire {  // the sockets to one remote member
+    StreamKey key;
+    std::vector<int> fds;
+    std::vector<std::deque<Item>> queues;  // by stream
+    size_t got = 0;                        // bytes of the current index that have arrived
+    uint64_t complete = 0;                 // indices received in full
+    std::unique_ptr<std::byte[]> scratch;
+    std::byte* target = nullptr;
+  };
+
+  void Queue(int member, const std::byte* data, size_t length);
+  void Announce(uint64_t count);
+  int StreamFd(int member, size_t stream);
+  bool Send(int member, size_t stream);
+  void Break(int member, const std::string& why);
+
+  LaneOptions options_;
+  size_t piece_bytes_;
+  size_t slots_count_;
+  std::vector<LaneHead*> heads_;
+  std::vector<std::unique_ptr<Wire>> wires_;
+  std::vector<int> local_, remote_;  // members by how they are reached, without ourselves
+  std::unique_ptr<std::byte[]> private_slots_;
+  std::byte* slots_;
+  uint64_t posted_ = 0, released_ = 0;
+  uint64_t local_released_ = 0;      // a lower bound on what all local peers have released
+  size_t outstanding_ = 0;           // items not yet handed to the kernel
+  Connector* connector_;
+  std::function<void()> changed_;
+  Status status_;
+  int lost_member_ = -1;
+};
+
+}  // namespace hvd

@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "transport/mailbox.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+
+namespace hvd {
+
+Mailbox::Mailbox(int rank, Inbox* own, Neighbours* neighbours, Connector* connector)
+    : rank_(rank), own_(own), connector_(connector) {
+  for (Neighbour& neighbour : neighbours->all()) {
+    if (neighbour.arena) boxes_[neighbour.rank] = Box{&neighbour, {}};
+  }
+}
+
+Mailbox::~Mailbox() { CloseDescriptors(); }
+
+void Mailbox::CloseDescriptors() {
+  for (auto& [rank, link] : links_) {
+    if (link.fd >= 0) close(link.fd);
+    link.fd = -1;
+    link.broken = true;
+  }
+}
+
+void Mailbox::Expect(int rank) {
+  if (rank == rank_ || boxes_.count(rank)) return;
+  links_[rank];
+}
+
+std::vector<int> Mailbox::LinkedRanks() const {
+  std::vector<int> ranks;
+  for (const auto& [rank, box] : boxes_) ranks.push_back(rank);
+  for (const auto& [rank, link] : links_) ranks.push_back(rank);
+  return ranks;
+}
+
+void Mailbox::Send(int rank, std::string_view message) {
+  auto box = boxes_.find(rank);
+  if (box != boxes_.end()) return SendByBox(box->second, message);
+  Link& link = links_[rank];
+  if (link.broken) return;
+  if (!Establish(rank, link)) {
+    link.waiting.emplace_back(message);
+    return;
+  }
+  link.writer->Append(message);
+  if (link.writer->Flush(link.fd) == FrameIo::kFailed) Break(rank, link, std::strerror(link.writer->error()));
+}
+
+void Mailbox::SendByBox(Box& box, std::string_view message) {
+  Inbox& inbox = box.neighbour->head()->inbox;
+  bool direct = box.waiting.empty();
+  do {
+    const std::string_view part = message.substr(0, InboxCell::kPayload);
+    message.remove_prefix(part.size());
+    direct = direct && inbox.TryWrite(static_cast<uint32_t>(rank_), part, !message.empty());
+    if (!direct) {
+      box.waiting.push_back({std::string(part), !message.empty()});
+      ++waiting_cells_;
+    }
+  } while (!message.empty());
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  box.neighbour->bell.Ring();
+}
+
+bool Mailbox::FlushBox(Box& box) {
+  bool moved = false;
+  while (!box.waiting.empty()) {
+    const Cell& cell = box.waiting.front();
+    if (!box.neighbour->head()->inbox.TryWrite(static_cast<uint32_t>(rank_), cell.part, cell.more)) break;
+    box.waiting.pop_front();
+    --waiting_cells_;
+    moved = true;
+  }
+  if (moved) {
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    box.neighbour->bell.Ring();
+  }
+  return moved;
+}
+
+bool Mailbox::Establish(int rank, Link& link) {
+  if (link.fd >= 0) return true;
+  if (link.broken) return false;
+  StreamKey key;
+  key.peer = rank;
+  Status status;
+  const Stream stream = connector_->Take(key, &status);
+  if (!status.ok()) Break(rank, link, status.text);
+  if (stream.fd < 0) return false;
+  link.fd = stream.fd;
+  link.writer = std::make_unique<FrameWriter>(stream.send_key);
+  link.reader = std::make_unique<FrameReader>(stream.recv_key);
+  for (const std::string& message : link.waiting) link.writer->Append(message);
+  link.waiting.clear();
+  return true;
+}
+
+bool Mailbox::Flush() {
+  bool moved = false;
+  if (waiting_cells_) {
+    for (auto& [rank, box] : boxes_) moved |= FlushBox(box);
+  }
+  for (auto& [rank, link] : links_) {
+    if (link.broken || (link.fd < 0 && !Establish(rank, link))) continue;
+    if (link.writer->pending() == 0) continue;
+    const size_t before = link.writer->pending();
+    if (link.writer->Flush(link.fd) == FrameIo::kFailed) Break(rank, link, std::strerror(link.writer->error()));
+    moved |= link.writer->pending() != before;
+  }
+  return moved;
+}
+
+bool Mailbox::AllSent() const {
+  if (waiting_cells_) return false;
+  return std::all_of(links_.begin(), links_.end(), [](const auto& item) {
+    const Link& link = item.second;
+    return link.broken || (link.waiting.empty() && (!link.writer || link.writer->pending() == 0));
+  });
+}
+
+void Mailbox::OnEvent(int fd) {
+  for (auto& [rank, link] : links_) {
+    if (link.fd == fd) link.readable = true;
+  }
+}
+
+bool Mailbox::Receive(const Handler& handler) {
+  bool any = own_ && ReceiveByBox(handler);
+  for (auto& [rank, link] : links_) {
+    if (link.fd >= 0 && link.readable) any |= ReceiveByLink(rank, link, handler);
+  }
+  return any;
+}
+
+bool Mailbox::ReceiveByBox(const Handler& handler) {
+  bool any = false;
+  while (InboxCell* cell = own_->Peek()) {
+    any = true;
+    char part[InboxCell::kPayload];
+    const size_t length = std::min<size_t>(cell->length, sizeof part);
+    std::memcpy(part, cell->payload, length);
+    const uint32_t writer = cell->writer;
+    const bool more = cell->more;
+    own_->Advance();  // before the handler, which may make the writer send more
+    auto begun = partial_.find(writer);
+    if (!more && begun == partial_.end()) {
+      handler(static_cast<int>(writer), std::string_view(part, length));
+      continue;
+    }
+    std::string& whole = begun == partial_.end() ? partial_[writer] : begun->second;
+    whole.append(part, length);
+    if (more) continue;
+    const std::string message = std::move(whole);
+    partial_.erase(writer);
+    handler(static_cast<int>(writer), message);
+  }
+  return any;
+}
+
+bool Mailbox::ReceiveByLink(int rank, Link& link, const Handler& handler) {
+  bool any = false;
+  for (;;) {
+    const FrameIo io = link.reader->Fill(link.fd);
+    std::string message;
+    FrameReader::Result result;
+    while ((result = link.reader->Next(&message)) == FrameReader::Result::kMessage) {
+      any = true;
+      handler(rank, message);
+    }
+    if (result == FrameReader::Result::kCorrupt) {
+      Break(rank, link, "a control frame was corrupt");
+    } else if (io == FrameIo::kClosed) {
+      Break(rank, link, "connection closed");
+    } else if (io == FrameIo::kFailed) {
+      Break(rank, link, std::strerror(link.reader->error()));
+    } else if (io == FrameIo::kAgain) {
+      continue;
+    }
+    link.readable = false;
+    return any;
+  }
+}
+
+void Mailbox::Break(int rank, Link& link, const std::string& why) {
+  if (link.broken) return;
+  link.broken = true;
+  if (link.fd >= 0) close(link.fd);
+  link.fd = -1;
+  broken_.emplace_back(rank, why);
+}
+
+std::vector<std::pair<int, std::string>> Mailbox::TakeBroken() {
+  std::vector<std::pair<int, std::string>> taken;
+  taken.swap(broken_);
+  return taken;
+}
+
+}  // namespace hvd

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// Control messages between ranks: through the letter box of a neighbour's arena, or as authenticated frames on a TCP
+// link that is made when first needed. Order is kept between each pair; nothing blocks and nothing is dropped.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "transport/connector.h"
+#include "transport/frame.h"
+#include "transport/neighbours.h"
+
+namespace hvd {
+
+class Mailbox {
+ public:
+  using Handler = std::function<void(int from, std::string_view message)>;
+
+  // `own` may be null when no memory is shared with anybody.
+  Mailbox(int rank, Inbox* own, Neighbours* neighbours, Connector* connector);
+  ~Mailbox();
+
+  // Tells that control messages with `rank` will be exchanged, so that a TCP link is made where one is needed.
+  void Expect(int rank);
+  void Send(int rank, std::string_view message);
+  // Delivers what has arrived; true if anything came.
+  bool Receive(const Handler& handler);
+  // Pushes what could not be sent at once; true if anything moved.
+  bool Flush();
+  bool AllSent() const;
+  // Something happened on descriptor `fd`.
+  void OnEvent(int fd);
+  bool has_links() const { return !links_.empty(); }
+  std::vector<int> LinkedRanks() const;
+
+  // Links that broke since the last call: rank and reason.
+  std::vector<std::pair<int, std::string>> TakeBroken();
+  void CloseDescriptors();
+
+ private:
+  struct Cell {
+    std::string part;
+    bool more;
+  };
+  struct Box {  // a neighbour's letter box
+    Neighbour* neighbour;
+    std::deque<Cell> waiting;
+  };
+  struct Link {
+    int fd = -1;
+    bool broken = false, readable = true;
+    std::deque<std::string> waiting;  // until the stream is there
+    std::unique_ptr<FrameWriter> writer;
+    std::unique_ptr<FrameReader> reader;
+  };
+
+  void SendByBox(Box& box, std::string_view message);
+  bool FlushBox(Box& box);
+  bool Establish(int rank, Link& link);
+  bool ReceiveByBox(const Handler& handler);
+  bool ReceiveByLink(int rank, Link& link, const Handler& handler);
+  void Break(int rank, Link& link, const std::string& why);
+
+  int rank_;
+  Inbox* own_;
+  Connector* connector_;
+  std::map<int, Box> boxes_;
+  std::map<int, Link> links_;
+  std::map<uint32_t, std::string> partial_;  // messages of which more cells will come, by writer
+  std::vector<std::pair<int, std::string>> broken_;
+  size_t waiting_cells_ = 0;
+};
+
+}  // namespace hvd

@@ -1,0 +1,21 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Data-parallel training in a few lines: `import horovod.numpy as hvd` (or torch, tensorflow, keras, jax, mxnet).
+
+This module stays light: it imports no framework, no NumPy and no engine.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from horovod.runner import run as run
+
+__version__ = "1.0.0.dev0"
+__all__ = ["__version__", "run"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "run":
+        from horovod.runner import run
+
+        return run
+    raise AttributeError(f"module 'horovod' has no attribute {name!r}")

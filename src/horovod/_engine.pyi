@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The nanobind module: a thin face over libhvd's table of C functions (engine/include/hvd/engine.h)."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+ABI_VERSION: int
+
+class EngineError(Exception):
+    """args = (code, text, lost_rank); code as in hvd::Code (2 invalid, 3 mismatch, 4 failed, 5 not implemented, 6 timeout)."""
+
+class World:
+    """One world: this process as one rank among `size`. Opens its listeners at once; `connect` starts the engine."""
+
+    def __init__(
+        self,
+        *,
+        rank: int,
+        size: int,
+        local_rank: int,
+        local_size: int,
+        cross_rank: int,
+        cross_size: int,
+        host: str,
+        listen_address: str,
+        world_id: str,
+        generation: int,
+        secret: bytes,
+        settings: Mapping[str, int],
+    ) -> None:
+        """`settings` holds integers by the field names of hvd_settings; missing ones keep the engine's default."""
+    @property
+    def tcp_port(self) -> int: ...
+    @property
+    def local_socket(self) -> str: ...
+    def connect(self, peers: Sequence[tuple[int, str, str, int, str]], timeout_s: float) -> None:
+        """peers: (rank, host, address, port, local_socket) of the whole world, ordered by rank."""
+    def close(self) -> None: ...
+    def submit(
+        self,
+        process_set: int,
+        kind: int,
+        name: str,
+        dtype: int,
+        shape: tuple[int, ...],
+        input: int,
+        output: int,
+        reduce_op: int = 1,
+        prescale: float = 1.0,
+        postscale: float = 1.0,
+        root: int = -1,
+        splits: Sequence[int] = (),
+        will_wait: bool = False,
+    ) -> int:
+        """Start one operation on raw addresses (output 0: the engine allocates). Returns a handle > 0.
+
+        `will_wait` promises that this thread calls wait next: no other thread is woken to drive the work.
+        """
+    def submit_group(
+        self,
+        process_set: int,
+        kind: int,
+        group: str,
+        names: Sequence[str],
+        dtypes: Sequence[int],
+        shapes: Sequence[tuple[int, ...]],
+        inputs: Sequence[int],
+        outputs: Sequence[int],
+        reduce_op: int = 1,
+        prescale: float = 1.0,
+        postscale: float = 1.0,
+        will_wait: bool = False,
+    ) -> int: ...
+    def poll(self, handle: int) -> bool: ...
+    def wait(self, handle: int) -> None:
+        """Blocks with the GIL released, looks for signals every 50 ms, raises EngineError if the work failed."""
+    def take_output(self, handle: int, index: int = 0) -> tuple[npt.NDArray[np.uint8], int]:
+        """(bytes, rows) of an output that the engine allocated; the array owns the memory. Once only."""
+    def received_splits(self, handle: int, members: int) -> list[int]: ...
+    def value(self, handle: int) -> int: ...
+    def release(self, handle: int) -> None: ...
+    def send(self, peer: int, tag: int, data: int, size: int) -> int: ...
+    def recv(self, peer: int, tag: int, data: int, size: int) -> int: ...
+    def describe(self) -> str: ...

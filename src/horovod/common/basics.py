@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The questions every door answers alike (rank, size, what is built in): a veneer over one context."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from horovod.common import util
+from horovod.common.context import Context, default_context
+from horovod.common.process_sets import ProcessSet as ProcessSet
+from horovod.common.process_sets import global_process_set as global_process_set
+
+
+class HorovodBasics:
+    """Horovod's basic functions. The arguments once named a native library per framework; they are ignored."""
+
+    def __init__(self, pkg_path: str = "", *args: str, context: Context = default_context) -> None:
+        self._context = context
+
+    def init(self, comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = None) -> None:
+        """Meet the other ranks. `process_sets`: sets known from the start, or 'dynamic' to change them later."""
+        self._context.init(comm, process_sets)
+
+    def shutdown(self) -> None:
+        """Leave the other ranks; hvd.init() may be called again."""
+        self._context.shutdown()
+
+    def is_initialized(self) -> bool:
+        return self._context.is_initialized
+
+    def start_timeline(self, file_path: str, mark_cycles: bool = False) -> None:
+        """Write a timeline to a file from now on (only rank 0 writes); needs HOROVOD_TIMELINE to be set."""
+        self._require_timeline()
+
+    def stop_timeline(self) -> None:
+        """Finish the file that start_timeline began."""
+        self._require_timeline()
+
+    def _require_timeline(self) -> None:
+        if not self._context.world or self._context.settings.text("HOROVOD_TIMELINE") is None:
+            raise ValueError("Set HOROVOD_TIMELINE=DYNAMIC (or to a file) to start and stop the timeline from a script")
+        raise NotImplementedError("The engine cannot write a timeline yet")
+
+    def size(self) -> int:
+        return self._context.topology.size
+
+    def local_size(self) -> int:
+        return self._context.topology.local_size
+
+    def cross_size(self) -> int:
+        return self._context.topology.cross_size
+
+    def rank(self) -> int:
+        return self._context.topology.rank
+
+    def local_rank(self) -> int:
+        return self._context.topology.local_rank
+
+    def cross_rank(self) -> int:
+        return self._context.topology.cross_rank
+
+    def is_homogeneous(self) -> bool:
+        """Whether every host holds the same number of ranks."""
+        return self._context.is_homogeneous
+
+    def mpi_threads_supported(self) -> bool:
+        raise ValueError("MPI is not enabled: the engine does not run on MPI")
+
+    def mpi_enabled(self) -> bool:
+        return False
+
+    def mpi_built(self) -> bool:
+        return util.mpi_built()
+
+    def gloo_enabled(self) -> bool:
+        return True
+
+    def gloo_built(self) -> bool:
+        return util.gloo_built()
+
+    def nccl_built(self) -> int:
+        return util.nccl_built()
+
+    def ddl_built(self) -> bool:
+        return util.ddl_built()
+
+    def ccl_built(self) -> bool:
+        return util.ccl_built()
+
+    def cuda_built(self) -> bool:
+        return False
+
+    def rocm_built(self) -> bool:
+        return False

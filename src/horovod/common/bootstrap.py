@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Brings a world to life: opens the engine's listeners, meets the other ranks, connects to them."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import psutil
+
+from horovod._engine import EngineError, World
+from horovod.common import topology as topology_module
+from horovod.common.exceptions import HorovodInitializationError
+from horovod.common.rendezvous import Connection, RendezvousError, Server
+from horovod.common.settings import Settings
+from horovod.common.topology import Rendezvous, Topology
+
+_LOOPBACK = "127.0.0.1"
+
+
+@dataclass(frozen=True)
+class Started:
+    """A connected world, and what was learnt from the other ranks."""
+
+    world: World
+    topology: Topology
+    homogeneous: bool
+
+
+def start(
+    settings: Settings,
+    topology: Topology,
+    generation: int,
+    process_sets: Sequence[tuple[int, ...]],
+    environ: Mapping[str, str],
+) -> Started:
+    """Join the world that `topology` describes. HorovodInitializationError (a ValueError) if that fails."""
+    try:
+        if topology.size == 1:
+            return _start_alone(settings, topology, generation)
+        place = topology_module.rendezvous(topology, settings, environ)
+        return _start_together(settings, topology, generation, process_sets, place)
+    except EngineError as error:
+        raise HorovodInitializationError(f"hvd.init() failed on rank {topology.rank}: {error.args[1]}") from error
+    except (OSError, RendezvousError) as error:
+        raise HorovodInitializationError(f"hvd.init() failed on rank {topology.rank}: {error}") from error
+
+
+def _start_alone(settings: Settings, topology: Topology, generation: int) -> Started:
+    world = _open(settings, topology, generation, _LOOPBACK, secrets.token_hex(16), secrets.token_bytes(32))
+    world.connect(_peers([_introduce(world, topology, _LOOPBACK)]), settings.number("HOROVOD_GLOO_TIMEOUT_SECONDS"))
+    return Started(world, topology, homogeneous=True)
+
+
+def _start_together(
+    settings: Settings,
+    topology: Topology,
+    generation: int,
+    process_sets: Sequence[tuple[int, ...]],
+    place: Rendezvous,
+) -> Started:
+    timeout_s = settings.number("HOROVOD_GLOO_TIMEOUT_SECONDS")
+    if settings.text("HOROVOD_RENDEZVOUS") == "self" and topology.rank == 0:
+        _serve(place)
+    with Connection.open(place.address, place.port, place.secret, timeout_s) as connection:
+        interface = settings.text("HOROVOD_GLOO_IFACE")
+        address = interface_address(interface) if interface else connection.local_address
+        # The listeners must be open before the ranks meet, so the id comes from what all ranks know already.
+        world_id = hmac.new(place.secret, f"horovod world {place.port}".encode(), hashlib.sha256).hexdigest()[:32]
+        world = _open(settings, topology, generation, address, world_id, place.secret)
+        try:
+            info = _introduce(world, topology, address) | {"process_sets": [list(ranks) for ranks in process_sets]}
+            infos = connection.meet(topology.rank, topology.size, generation, info, timeout_s).infos
+            _check_agreement(infos, topology.rank)
+            world.connect(_peers(infos), timeout_s)
+        except BaseException:
+            world.close()
+            raise
+    hosts = [str(info["host"]) for info in infos]
+    placed = topology_module.after_meeting(topology, hosts, [int(info["local_rank"]) for info in infos])
+    return Started(world, placed, topology_module.is_homogeneous(hosts))
+
+
+def _open(settings: Settings, topology: Topology, generation: int, address: str, world_id: str, secret: bytes) -> World:
+    return World(
+        rank=topology.rank,
+        size=topology.size,
+        local_rank=topology.local_rank,
+        local_size=topology.local_size,
+        cross_rank=topology.cross_rank,
+        cross_size=topology.cross_size,
+        host=topology.host,
+        listen_address=address,
+        world_id=world_id,
+        generation=generation,
+        secret=secret,
+        settings=settings.for_engine(),
+    )
+
+
+def _introduce(world: World, topology: Topology, address: str) -> dict[str, Any]:
+    """What the other ranks must know about this one."""
+    return {
+        "rank": topology.rank,
+        "host": topology.host,
+        "address": address,
+        "port": world.tcp_port,
+        "local_socket": world.local_socket,
+        "local_rank": topology.local_rank,
+    }
+
+
+def _peers(infos: Sequence[Mapping[str, Any]]) -> list[tuple[int, str, str, int, str]]:
+    return [
+        (rank, info["host"], info["address"], info["port"], info["local_socket"]) for rank, info in enumerate(infos)
+    ]
+
+
+def _check_agreement(infos: Sequence[Mapping[str, Any]], rank: int) -> None:
+    """Every rank sees the same infos, so either all of them refuse or none does."""
+    for other, info in enumerate(infos):
+        if info["process_sets"] != infos[0]["process_sets"]:
+            raise HorovodInitializationError(
+                f"hvd.init() failed on rank {rank}: the ranks gave different process sets, "
+                f"rank 0 {infos[0]['process_sets']} and rank {other} {info['process_sets']}"
+            )
+
+
+def interface_address(interfaces: str) -> str:
+    """The IPv4 (else IPv6) address of the first of a comma-separated list of network interfaces."""
+    name = interfaces.split(",")[0].strip()
+    known = psutil.net_if_addrs()
+    for family in (socket.AF_INET, socket.AF_INET6):
+        for entry in known.get(name, ()):
+            if entry.family == family:
+                return str(entry.address).partition("%")[0]
+    raise ValueError(f"HOROVOD_GLOO_IFACE: no interface {name!r} with an address here; there are {', '.join(known)}")
+
+
+_servers: dict[int, Server] = {}  # by port; they outlive a shutdown, for the other ranks may initialise again later
+
+
+def _serve(place: Rendezvous) -> None:
+    if place.port not in _servers:
+        server = Server(place.address, place.port, secret=place.secret)
+        server.start()
+        _servers[place.port] = server

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compression of NumPy arrays on their way through a collective. Users may bring their own Compressor."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from horovod.common.arrays import Array
+
+
+class Compressor:
+    """compress(array) → (array to send, context); decompress(result, context) → array in the original dtype."""
+
+    @staticmethod
+    def compress(tensor: Array) -> tuple[Array, Any]:
+        raise NotImplementedError
+
+    @staticmethod
+    def decompress(tensor: Array, ctx: Any) -> Array:
+        raise NotImplementedError
+
+
+class NoneCompressor(Compressor):
+    """Sends arrays as they are."""
+
+    @staticmethod
+    def compress(tensor: Array) -> tuple[Array, Any]:
+        return tensor, None
+
+    @staticmethod
+    def decompress(tensor: Array, ctx: Any) -> Array:
+        return tensor
+
+
+class FP16Compressor(Compressor):
+    """Sends floating-point arrays as float16."""
+
+    @staticmethod
+    def compress(tensor: Array) -> tuple[Array, Any]:
+        if tensor.dtype.kind != "f":
+            return tensor, None
+        return tensor.astype(np.float16), tensor.dtype
+
+    @staticmethod
+    def decompress(tensor: Array, ctx: Any) -> Array:
+        return tensor if ctx is None else tensor.astype(ctx)
+
+
+class BF16Compressor(Compressor):
+    """Sends floating-point arrays as bfloat16, which keeps float32's range; needs the ml_dtypes package."""
+
+    @staticmethod
+    def compress(tensor: Array) -> tuple[Array, Any]:
+        if tensor.dtype.kind != "f":
+            return tensor, None
+        import ml_dtypes
+
+        return tensor.astype(ml_dtypes.bfloat16), tensor.dtype
+
+    @staticmethod
+    def decompress(tensor: Array, ctx: Any) -> Array:
+        return tensor if ctx is None else tensor.astype(ctx)
+
+
+class Compression:
+    """The compressors that come with Horovod."""
+
+    none = NoneCompressor
+    fp16 = FP16Compressor
+    bf16 = BF16Compressor

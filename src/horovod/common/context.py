@@ -1,0 +1,239 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A context: one world of ranks as this process takes part in it, from init to shutdown.
+
+Nothing here is global but `default_context`, over which the doors' module-level functions are a veneer.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+import weakref
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from horovod._engine import EngineError, World
+from horovod.common import bootstrap, settings, topology
+from horovod.common.exceptions import HorovodInitializationError, HorovodNotInitializedError
+from horovod.common.handles import HandleTable, Pending, translate
+from horovod.common.process_sets import Membership, ProcessSet, check_ranks, global_process_set
+from horovod.common.settings import Settings
+from horovod.common.topology import Topology
+
+_UINT8, _ADD_PROCESS_SET, _REMOVE_PROCESS_SET = 0, 7, 8
+
+_NOT_INITIALIZED = "Horovod has not been initialized; call hvd.init() first."
+_FORKED = (
+    "Horovod was initialized in the parent of this forked process, which cannot take part in collectives. "
+    "Call Horovod in the parent only, or start children with the 'spawn' method and call hvd.init() there."
+)
+
+
+class Context:
+    """One world. `handles` are its operations under way, `global_set` is the set of all its ranks."""
+
+    def __init__(self, global_set: ProcessSet | None = None) -> None:
+        self.handles = HandleTable()
+        self.global_set = global_set if global_set is not None else ProcessSet([])
+        self._sets: dict[int, ProcessSet] = {}
+        self._lock = threading.RLock()
+        self._world: World | None = None
+        self._topology = Topology()
+        self._settings = Settings()
+        self._homogeneous = True
+        self._dynamic_sets = False
+        self._generation = -1
+        self._inherited: World | None = None
+        _contexts.add(self)
+
+    # Life
+
+    def init(self, comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = None) -> None:
+        """Meet the other ranks and start the engine. A second call returns at once. ValueError on failure."""
+        with self._lock:
+            if self._inherited is not None:
+                raise HorovodNotInitializedError(_FORKED)
+            if self._world is not None:
+                return
+            self._settings = settings.load(os.environ)
+            self._topology = topology.discover(os.environ)
+            _check_comm(comm, self._topology.size)
+            self._dynamic_sets = process_sets == "dynamic" or self._settings.flag("HOROVOD_DYNAMIC_PROCESS_SETS")
+            static_sets = [] if process_sets is None or isinstance(process_sets, str) else list(process_sets)
+            ranks = self._check_static(process_sets, static_sets)
+            # Every rank counts its initialisations alike; an elastic driver moves the number on from outside.
+            generation = max(self._settings.integer("HOROVOD_GENERATION"), self._generation + 1)
+            self._start(generation, static_sets, ranks)
+
+    def _check_static(self, argument: object, static_sets: list[ProcessSet]) -> list[tuple[int, ...]]:
+        if isinstance(argument, str) and argument != "dynamic":
+            raise ValueError(f"process_sets is a list of ProcessSet or 'dynamic', not {argument!r}")
+        ranks: list[tuple[int, ...]] = []
+        for process_set in static_sets:
+            if process_set is self.global_set:
+                raise ValueError("process_sets holds the global process set, which exists anyway")
+            if process_set.ranks is None:
+                raise NotImplementedError("Process sets made from an MPI communicator need MPI; give a list of ranks")
+            checked = check_ranks(process_set.ranks, self._topology.size)
+            if checked in ranks or len(checked) == self._topology.size:
+                raise ValueError(
+                    f"process_sets holds the same set of ranks twice: {list(checked)} (all ranks are a set anyway)"
+                )
+            ranks.append(checked)
+        return ranks
+
+    def _start(self, generation: int, static_sets: list[ProcessSet], ranks: list[tuple[int, ...]]) -> None:
+        started = bootstrap.start(self._settings, self._topology, generation, ranks, os.environ)
+        self._generation = generation
+        self._world, self._topology, self._homogeneous = started.world, started.topology, started.homogeneous
+        self._bind(self.global_set, 0, tuple(range(self._topology.size)))
+        try:
+            for process_set, members in zip(static_sets, ranks, strict=True):
+                self._register(process_set, members)
+        except Exception as error:
+            self.shutdown()
+            raise HorovodInitializationError(f"Process sets could not be set up: {error}") from error
+
+    def shutdown(self) -> None:
+        """Leave the world: pending operations fail, memory is given back. Harmless when there is none."""
+        with self._lock:
+            world, self._world = self._world, None
+            if world is None:
+                return
+            self._forget_sets()
+            world.close()
+            self.handles.clear()
+
+    def _forget_sets(self) -> None:
+        for process_set in self._sets.values():
+            process_set.invalidate()
+        self._sets.clear()
+        self.global_set.process_set_id = 0
+
+    def leave_to_parent(self) -> None:
+        """In a forked child: the engine belongs to the parent, so refuse use and never run its destructor here."""
+        self._lock = threading.RLock()
+        if self._world is not None:
+            self._inherited, self._world = self._world, None
+            self._forget_sets()
+
+    # Questions
+
+    @property
+    def is_initialized(self) -> bool:
+        return self._world is not None
+
+    @property
+    def world(self) -> World:
+        if self._world is None:
+            self._refuse()
+        return self._world
+
+    @property
+    def topology(self) -> Topology:
+        if self._world is None:
+            self._refuse()
+        return self._topology
+
+    @property
+    def settings(self) -> Settings:
+        return self._settings
+
+    @property
+    def is_homogeneous(self) -> bool:
+        """Whether every host holds the same number of ranks."""
+        if self._world is None:
+            self._refuse()
+        return self._homogeneous
+
+    def _refuse(self) -> NoReturn:
+        raise HorovodNotInitializedError(_NOT_INITIALIZED if self._inherited is None else _FORKED)
+
+    def refuse_set(self, process_set: ProcessSet) -> NoReturn:
+        """Say why a set without membership, or without this rank, cannot run anything."""
+        if self._world is None:
+            self._refuse()
+        if process_set.membership is None:
+            raise ValueError(f"{process_set} is not registered: pass it to hvd.init() or hvd.add_process_set()")
+        raise ValueError(f"Rank {self._topology.rank} is not a member of {process_set}")
+
+    # Process sets
+
+    def add_process_set(self, process_set: ProcessSet | Sequence[int]) -> ProcessSet:
+        """Register a set on all ranks at once; every rank of the job must call this."""
+        self._require_dynamic_sets()
+        added = process_set if isinstance(process_set, ProcessSet) else ProcessSet(process_set)
+        if added.ranks is None:
+            raise NotImplementedError("Process sets made from an MPI communicator need MPI; give a list of ranks")
+        ranks = check_ranks(added.ranks, self.topology.size)
+        for existing in self._sets.values():
+            if existing.ranks == list(ranks):
+                raise ValueError(f"A process set with ranks {list(ranks)} exists already: {existing}")
+        self._register(added, ranks)
+        return added
+
+    def remove_process_set(self, process_set: ProcessSet) -> bool:
+        """Forget a set on all ranks at once; False for the global set and for one that is not registered."""
+        self._require_dynamic_sets()
+        set_id = process_set.process_set_id
+        if set_id is None or set_id == 0 or self._sets.get(set_id) is not process_set:
+            return False
+        process_set.invalidate()
+        del self._sets[set_id]
+        self._run_on_all(_REMOVE_PROCESS_SET, f"remove_process_set.{set_id}", (set_id,))
+        return True
+
+    def _require_dynamic_sets(self) -> None:
+        if self._world is None:
+            self._refuse()
+        if not self._dynamic_sets:
+            raise ValueError(
+                "Process sets can change while the job runs only if HOROVOD_DYNAMIC_PROCESS_SETS=1 is set on all "
+                "ranks, or with hvd.init(process_sets='dynamic')"
+            )
+
+    def _register(self, process_set: ProcessSet, ranks: tuple[int, ...]) -> None:
+        name = "add_process_set." + ",".join(map(str, ranks))
+        self._bind(process_set, self._run_on_all(_ADD_PROCESS_SET, name, ranks), ranks)
+
+    def _bind(self, process_set: ProcessSet, set_id: int, ranks: tuple[int, ...]) -> None:
+        process_set.bind(Membership(self.world, set_id, ranks, self._topology.rank))
+        self._sets[set_id] = process_set
+
+    def _run_on_all(self, kind: int, name: str, numbers: tuple[int, ...]) -> int:
+        world = self.world
+        try:
+            handle = world.submit(0, kind, name, _UINT8, (), 0, 0, splits=numbers, will_wait=True)
+        except EngineError as error:
+            raise translate(error, name) from None
+        value = self.handles.finish(Pending(world, handle, name, None, None, lambda it: it.world.value(it.handle)))
+        assert isinstance(value, int)
+        return value
+
+
+def _check_comm(comm: Any, size: int) -> None:
+    if comm is None or (isinstance(comm, Sequence) and list(comm) in ([], list(range(size)))):
+        return
+    raise ValueError(
+        f"hvd.init(comm={comm!r}): an MPI communicator or a part of the ranks needs MPI, which this build does not "
+        "have. Start only the ranks you want, or use process sets."
+    )
+
+
+_contexts: weakref.WeakSet[Context] = weakref.WeakSet()
+default_context = Context(global_process_set)
+
+
+def _shutdown_all() -> None:
+    for context in list(_contexts):
+        context.shutdown()
+
+
+def _leave_all_to_parent() -> None:
+    for context in list(_contexts):
+        context.leave_to_parent()
+
+
+atexit.register(_shutdown_all)
+os.register_at_fork(after_in_child=_leave_all_to_parent)

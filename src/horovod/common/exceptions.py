@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tree of exceptions that users can catch.
+
+RuntimeError
+├── HorovodInternalError              the engine could not finish an operation; elastic training recovers from it
+│   ├── HorovodMismatchError          ranks disagree about one tensor: a bug, which elastic training re-raises
+│   ├── HorovodNotInitializedError    (also a ValueError) used before hvd.init() or in a forked child
+│   └── HorovodInitializationError    (also a ValueError) hvd.init() could not bring the world to life
+└── HostsUpdatedInterrupt             the elastic driver changed the set of hosts; not a failure
+ImportError
+└── HorovodVersionMismatchError
+"""
+
+from __future__ import annotations
+
+
+class HorovodInternalError(RuntimeError):
+    """A peer died, a link broke or the engine was shut down while an operation was pending.
+
+    `lost_rank` is the rank to blame or None; `operation` is the name of the operation or None.
+    """
+
+    def __init__(self, *args: object, lost_rank: int | None = None, operation: str | None = None) -> None:
+        super().__init__(*args)
+        self.lost_rank = lost_rank
+        self.operation = operation
+
+
+class HorovodMismatchError(HorovodInternalError):
+    """Rank 0 reduces float32 of shape (3,), rank 1 float64 of shape (4,), both under one name."""
+
+
+class HorovodNotInitializedError(HorovodInternalError, ValueError):
+    """hvd.rank() stands above hvd.init() in the script, or a data loader's forked child calls hvd.allreduce()."""
+
+
+class HorovodInitializationError(HorovodInternalError, ValueError):
+    """A rank did not come to the rendezvous in time, or the ranks were started with different process sets."""
+
+
+class HostsUpdatedInterrupt(RuntimeError):  # noqa: N818 - the contract's name
+    """A host joined or left an elastic job; `skip_sync` says that the state need not be synchronised again."""
+
+    def __init__(self, skip_sync: bool) -> None:
+        super().__init__(skip_sync)
+        self.skip_sync = skip_sync
+
+
+class HorovodVersionMismatchError(ImportError):
+    """A library has another version than expected. Kept for scripts that catch it; never raised here."""
+
+    def __init__(self, name: str, version: str, installed_version: str) -> None:
+        super().__init__(get_version_mismatch_message(name, version, installed_version))
+        self.name = name
+        self.version = version
+        self.installed_version = installed_version
+
+
+def get_version_mismatch_message(name: str, version: str, installed_version: str) -> str:
+    return f"{name} {installed_version} is installed, but version {version} was expected."

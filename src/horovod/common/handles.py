@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Operations under way: what they keep alive, how they end, and the integer handles that users hold."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from horovod._engine import EngineError
+from horovod.common.exceptions import HorovodInternalError, HorovodMismatchError
+
+if TYPE_CHECKING:
+    from horovod._engine import World
+
+_INVALID, _MISMATCH, _NOT_IMPLEMENTED = 2, 3, 5
+
+
+def translate(error: EngineError, operation: str | None = None) -> Exception:
+    """The exception that users see for an engine error: who is to blame decides its class."""
+    code, text, lost_rank = error.args
+    if code == _INVALID:
+        return ValueError(text)
+    if code == _NOT_IMPLEMENTED:
+        return NotImplementedError(text)
+    kind = HorovodMismatchError if code == _MISMATCH else HorovodInternalError
+    return kind(text, lost_rank=lost_rank if lost_rank >= 0 else None, operation=operation)
+
+
+class Pending:
+    """One submitted operation. Holds its inputs and outputs until the engine is done with their memory."""
+
+    __slots__ = ("collect", "handle", "keep", "name", "output", "world")
+
+    def __init__(
+        self,
+        world: World,
+        handle: int,
+        name: str,
+        keep: Any,
+        output: Any = None,
+        collect: Callable[[Pending], Any] | None = None,
+    ) -> None:
+        self.world = world
+        self.handle = handle
+        self.name = name
+        self.keep = keep
+        self.output = output
+        self.collect = collect  # makes the result of an operation whose output the engine allocates
+
+    def wait(self) -> Any:
+        """Block until done; the result, or the exception that the operation ended with. Once only."""
+        try:
+            self.world.wait(self.handle)
+        except EngineError as error:
+            self._release()
+            raise translate(error, self.name) from None
+        result = self.output if self.collect is None else self.collect(self)
+        self._release()
+        return result
+
+    def _release(self) -> None:
+        self.world.release(self.handle)
+        self.handle = 0
+
+
+class HandleTable:
+    """The asynchronous operations of one context, by the integers that users hold: 1, 2, 3, …"""
+
+    def __init__(self) -> None:
+        self._pending: dict[int, Pending] = {}
+        self._numbers = itertools.count(1)
+
+    def add(self, pending: Pending) -> int:
+        handle = next(self._numbers)
+        self._pending[handle] = pending
+        return handle
+
+    def poll(self, handle: int) -> bool:
+        pending = self._pending.get(handle)
+        if pending is None:
+            raise ValueError(f"Handle {handle} was not created or has been cleared")
+        return pending.world.poll(pending.handle)
+
+    def synchronize(self, handle: int) -> Any:
+        """Wait for a handle and give its result; None for one that is unknown or was synchronised before."""
+        pending = self._pending.pop(handle, None)
+        if pending is None:
+            return None
+        try:
+            return pending.wait()
+        except BaseException:
+            self._keep_if_unfinished(handle, pending)
+            raise
+
+    def finish(self, pending: Pending) -> Any:
+        """The blocking form: wait for an operation that never gets a handle."""
+        try:
+            return pending.wait()
+        except BaseException:
+            self._keep_if_unfinished(-pending.handle, pending)
+            raise
+
+    def _keep_if_unfinished(self, key: int, pending: Pending) -> None:
+        # A signal broke the wait (Ctrl-C): the engine goes on and still writes to buffers that must not go away.
+        if pending.handle:
+            self._pending[key] = pending
+
+    def clear(self) -> None:
+        """Forget everything and number from 1 again. Only after the engine has stopped."""
+        self._pending.clear()
+        self._numbers = itertools.count(1)

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Process sets: groups of ranks that run collectives among themselves.
+
+A ProcessSet is only a description until a context registers it; `membership` is what registration adds.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from horovod.common.util import is_iterable
+
+if TYPE_CHECKING:
+    from horovod._engine import World
+
+
+class Membership:
+    """A registered set as one rank sees it: all that an operation needs to know, resolved in advance."""
+
+    __slots__ = ("_joins", "_numbers", "id", "index", "ranks", "size", "unnamed", "world")
+
+    def __init__(self, world: World, set_id: int, ranks: tuple[int, ...], my_rank: int) -> None:
+        self.world = world
+        self.id = set_id
+        self.ranks = ranks
+        self.size = len(ranks)
+        self.index = ranks.index(my_rank) if my_rank in ranks else -1
+        self.unnamed = ".noname."
+        self._numbers: Iterator[int] = itertools.count(1)
+        self._joins = 0
+
+    def full_name(self, operation: str, name: str | None) -> str:
+        """The name under which ranks find each other's operation.
+
+        Unnamed operations match by their order. They are counted for each set alone, and named ones are not counted:
+        ranks that did different work in other sets, or whose gradients came in another order, still agree.
+        """
+        if name:
+            return f"{operation}.{name}"
+        return f"{operation}{self.unnamed}{next(self._numbers)}"
+
+    def restart_numbers(self) -> None:
+        """Count unnamed operations anew: ranks that join early have issued fewer of them than the others."""
+        self._joins += 1
+        self.unnamed = f".noname.join{self._joins}."
+        self._numbers = itertools.count(1)
+
+
+class ProcessSet:
+    """Ranks that run collectives among themselves; register it with hvd.init() or hvd.add_process_set()."""
+
+    def __init__(self, ranks_or_comm: Any) -> None:
+        self.process_set_id: int | None = None
+        self.ranks: list[int] | None = None
+        self.mpi_comm: Any = None
+        self.membership: Membership | None = None
+        if is_iterable(ranks_or_comm):
+            self.ranks = sorted(_integers(ranks_or_comm))
+        elif hasattr(ranks_or_comm, "Get_rank"):
+            self.mpi_comm = ranks_or_comm
+        else:
+            raise ValueError(f"A process set is made from a list of ranks, not from {ranks_or_comm!r}")
+
+    def size(self) -> int | None:
+        """Number of ranks in the set, None while it is not registered."""
+        return None if self.membership is None else self.membership.size
+
+    def rank(self) -> int | None:
+        """This process's rank within the set, None while it is not registered; ValueError if it is no member."""
+        if self.membership is None:
+            return None
+        if self.membership.index < 0:
+            raise ValueError(f"This process is not a member of {self}")
+        return self.membership.index
+
+    def included(self) -> bool | None:
+        """Whether this process is a member, None while the set is not registered."""
+        return None if self.membership is None else self.membership.index >= 0
+
+    def bind(self, membership: Membership) -> None:
+        """Called by the context once the engine knows the set."""
+        self.membership = membership
+        self.process_set_id = membership.id
+        self.ranks = list(membership.ranks)
+
+    def invalidate(self) -> None:
+        """Called by the context when the engine forgets the set."""
+        self.membership = None
+        self.process_set_id = None
+
+    def __str__(self) -> str:
+        return f"ProcessSet(process_set_id={self.process_set_id}, ranks={self.ranks}, mpi_comm={self.mpi_comm})"
+
+    __repr__ = __str__
+
+
+def _integers(ranks: Any) -> list[int]:
+    result = []
+    for rank in ranks:
+        if isinstance(rank, bool) or not hasattr(rank, "__index__"):
+            raise ValueError(f"Ranks of a process set are integers, not {rank!r}")
+        result.append(rank.__index__())
+    return result
+
+
+def check_ranks(ranks: Sequence[int], world_size: int) -> tuple[int, ...]:
+    """The ranks of a valid set, sorted; ValueError for none, duplicates, or ranks that do not exist."""
+    if not ranks:
+        raise ValueError("A process set needs at least one rank")
+    if len(set(ranks)) != len(ranks):
+        raise ValueError(f"A process set names a rank twice: {list(ranks)}")
+    outside = [rank for rank in ranks if not 0 <= rank < world_size]
+    if outside:
+        raise ValueError(f"A process set names ranks {outside}, but the ranks of this job are 0 to {world_size - 1}")
+    return tuple(sorted(ranks))
+
+
+def _make_global_process_set() -> ProcessSet:
+    result = ProcessSet([])
+    result.process_set_id = 0
+    result.ranks = None
+    return result
+
+
+# All ranks of the job: id 0 from the start; its ranks are filled in by hvd.init().
+global_process_set = _make_global_process_set()
+
+
+def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
+    """Register a set while the job runs. Every rank of the job calls this with the same ranks; needs dynamic sets."""
+    from horovod.common.context import default_context
+
+    return default_context.add_process_set(process_set)
+
+
+def remove_process_set(process_set: ProcessSet) -> bool:
+    """Forget a set. Every rank of the job calls this; False for the global set and for one that is not registered."""
+    from horovod.common.context import default_context
+
+    return default_context.remove_process_set(process_set)

@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rendezvous protocol, without any socket: handshake messages, session keys and authenticated frames.
+
+    server -> client   hello   magic, version, server nonce                         (fixed size)
+    client -> server   proof   magic, version, client nonce, HMAC of both nonces    (fixed size)
+    server -> client   verdict status, HMAC of both nonces                          (fixed size)
+    both ways          frames  length, sequence number, msgpack payload, MAC
+
+Nothing but the three fixed-size messages is parsed before both sides have proved that they hold the job's secret.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import struct
+from dataclasses import dataclass
+from typing import Any
+
+import msgpack  # type: ignore[import-untyped]
+
+PROTOCOL_VERSION = 1
+SECRET_BYTES = 32
+NONCE_BYTES = 32
+MAC_BYTES = 32
+MAX_PAYLOAD_BYTES = 16 * 1024 * 1024
+HANDSHAKE_LIMIT_S = 5.0
+
+_MAGIC = b"KHVDRV"
+_PREFIX = struct.Struct(f"!{len(_MAGIC)}sH")
+_FRAME_HEADER = struct.Struct("!IQ")
+
+HELLO_BYTES = _PREFIX.size + NONCE_BYTES
+PROOF_BYTES = _PREFIX.size + NONCE_BYTES + MAC_BYTES
+VERDICT_BYTES = 1 + MAC_BYTES
+
+ACCEPTED = 0
+WRONG_SECRET = 1
+WRONG_VERSION = 2
+
+
+class RendezvousError(RuntimeError):
+    """The ranks of a job could not meet; the text says who is missing or what differs."""
+
+
+class ProtocolError(RendezvousError):
+    """The peer broke the protocol: a malformed message, a wrong or replayed MAC, an oversized frame."""
+
+
+class AuthenticationError(RendezvousError):
+    """The peer does not hold this job's secret, or speaks another version of the protocol."""
+
+
+def make_secret() -> bytes:
+    return os.urandom(SECRET_BYTES)
+
+
+def _digest(key: bytes, label: bytes, *parts: bytes) -> bytes:
+    return hmac.digest(key, label + b"\0" + b"".join(parts), hashlib.sha256)
+
+
+@dataclass(frozen=True)
+class SessionKeys:
+    """One key per direction, so that a frame reflected to its sender is refused."""
+
+    to_server: bytes
+    to_client: bytes
+
+
+def _session_keys(secret: bytes, server_nonce: bytes, client_nonce: bytes) -> SessionKeys:
+    return SessionKeys(
+        to_server=_digest(secret, b"key to server", server_nonce, client_nonce),
+        to_client=_digest(secret, b"key to client", server_nonce, client_nonce),
+    )
+
+
+def _split_prefix(message: bytes) -> tuple[int, bytes]:
+    magic, version = _PREFIX.unpack_from(message)
+    if magic != _MAGIC:
+        raise ProtocolError("the peer does not speak the rendezvous protocol")
+    return version, message[_PREFIX.size :]
+
+
+class ServerHandshake:
+    """The server's side of one connection's handshake: `hello`, then `judge` what came back."""
+
+    def __init__(self, secret: bytes) -> None:
+        self._secret = secret
+        self._nonce = os.urandom(NONCE_BYTES)
+        self.hello = _PREFIX.pack(_MAGIC, PROTOCOL_VERSION) + self._nonce
+
+    def judge(self, proof: bytes) -> tuple[bytes, SessionKeys | None]:
+        """(verdict to send, keys); no keys means: send the verdict and close."""
+        version, rest = _split_prefix(proof)
+        if version != PROTOCOL_VERSION:
+            return bytes([WRONG_VERSION]) + bytes(MAC_BYTES), None
+        client_nonce, mac = rest[:NONCE_BYTES], rest[NONCE_BYTES:]
+        if not hmac.compare_digest(mac, _digest(self._secret, b"client", self._nonce, client_nonce)):
+            return bytes([WRONG_SECRET]) + bytes(MAC_BYTES), None
+        verdict = bytes([ACCEPTED]) + _digest(self._secret, b"server", self._nonce, client_nonce)
+        return verdict, _session_keys(self._secret, self._nonce, client_nonce)
+
+
+class ClientHandshake:
+    """The client's side: `prove` answers the hello, `check` verifies the verdict."""
+
+    def __init__(self, secret: bytes) -> None:
+        self._secret = secret
+        self._nonce = os.urandom(NONCE_BYTES)
+        self._server_nonce = b""
+        self._server_version = PROTOCOL_VERSION
+
+    def prove(self, hello: bytes) -> bytes:
+        self._server_version, self._server_nonce = _split_prefix(hello)
+        mac = _digest(self._secret, b"client", self._server_nonce, self._nonce)
+        return _PREFIX.pack(_MAGIC, PROTOCOL_VERSION) + self._nonce + mac
+
+    def check(self, verdict: bytes) -> SessionKeys:
+        status, mac = verdict[0], verdict[1:]
+        if status == WRONG_VERSION or self._server_version != PROTOCOL_VERSION:
+            raise AuthenticationError(
+                f"the rendezvous speaks protocol version {self._server_version}, this process {PROTOCOL_VERSION}: "
+                "install the same khorovod version for all workers"
+            )
+        expected = _digest(self._secret, b"server", self._server_nonce, self._nonce)
+        if status != ACCEPTED or not hmac.compare_digest(mac, expected):
+            raise AuthenticationError(
+                "the rendezvous and this process do not share the same job secret: is it the rendezvous of another job?"
+            )
+        return _session_keys(self._secret, self._server_nonce, self._nonce)
+
+
+class FrameWriter:
+    """Payloads to frames, numbered from 0 under one direction's key."""
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+        self._sequence = 0
+
+    def frame(self, message: dict[str, Any]) -> bytes:
+        payload: bytes = msgpack.packb(message)
+        if len(payload) > MAX_PAYLOAD_BYTES:
+            raise ProtocolError(f"a message of {len(payload)} bytes exceeds the limit of {MAX_PAYLOAD_BYTES}")
+        body = _FRAME_HEADER.pack(len(payload), self._sequence) + payload
+        self._sequence += 1
+        return body + _digest(self._key, b"frame", body)
+
+
+class FrameReader:
+    """Bytes to messages. Memory grows only with bytes that really came, and never beyond one frame's limit."""
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+        self._sequence = 0
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> list[dict[str, Any]]:
+        """The messages completed by `data`; ProtocolError if anything is wrong (then the connection must be closed)."""
+        self._buffer += data
+        messages = []
+        while (message := self._next()) is not None:
+            messages.append(message)
+        return messages
+
+    def _next(self) -> dict[str, Any] | None:
+        if len(self._buffer) < _FRAME_HEADER.size:
+            return None
+        length, sequence = _FRAME_HEADER.unpack_from(self._buffer)
+        if length > MAX_PAYLOAD_BYTES:
+            raise ProtocolError(f"a frame announces {length} bytes; the limit is {MAX_PAYLOAD_BYTES}")
+        end = _FRAME_HEADER.size + length
+        if len(self._buffer) < end + MAC_BYTES:
+            return None
+        body, mac = bytes(self._buffer[:end]), bytes(self._buffer[end : end + MAC_BYTES])
+        if not hmac.compare_digest(mac, _digest(self._key, b"frame", body)):
+            raise ProtocolError("a frame carries a wrong MAC")
+        if sequence != self._sequence:
+            raise ProtocolError(f"frame {sequence} came where frame {self._sequence} was due (a replay?)")
+        del self._buffer[: end + MAC_BYTES]
+        self._sequence += 1
+        return _decode(body[_FRAME_HEADER.size :])
+
+
+def _decode(payload: bytes) -> dict[str, Any]:
+    try:
+        message = msgpack.unpackb(payload)
+    except Exception as error:  # msgpack raises several unrelated classes for malformed input
+        raise ProtocolError(f"a frame does not hold a valid message: {error}") from error
+    if not isinstance(message, dict):
+        raise ProtocolError("a frame does not hold a message")
+    return message

@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The worker's side of the rendezvous: an authenticated connection over which ranks meet and small values travel."""
+
+from __future__ import annotations
+
+import errno
+import socket
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from horovod.common import protocol
+from horovod.common.protocol import AuthenticationError, ProtocolError, RendezvousError
+from horovod.common.rendezvous_server import CHUNK_BYTES, Server
+
+__all__ = [
+    "AuthenticationError",
+    "Connection",
+    "MeetResult",
+    "ProtocolError",
+    "RendezvousError",
+    "Server",
+    "meet",
+]
+
+_RETRY_PAUSE_S = 0.05
+_ANSWER_SLACK_S = 2.0
+_REQUEST_LIMIT_S = 60.0
+_PERMANENT_ERRORS = (errno.EACCES, errno.EPERM, errno.EAFNOSUPPORT)
+
+
+@dataclass(frozen=True)
+class MeetResult:
+    """What every rank of a generation learns: the world's random id and each rank's info, by rank."""
+
+    world_id: str
+    infos: list[dict[str, Any]]
+    local_address: str
+
+
+class Connection:
+    """One authenticated connection to the rendezvous. Not for use by several threads at once."""
+
+    def __init__(self, sock: socket.socket, keys: protocol.SessionKeys, where: str) -> None:
+        self._socket = sock
+        self._writer = protocol.FrameWriter(keys.to_server)
+        self._reader = protocol.FrameReader(keys.to_client)
+        self._where = where
+        self.local_address: str = sock.getsockname()[0]
+
+    @classmethod
+    def open(cls, address: str, port: int, secret: bytes, timeout_s: float) -> Connection:
+        """Connect and authenticate, trying again until `timeout_s` is over: the server may still be starting."""
+        where = f"{address}:{port}"
+        deadline = time.monotonic() + timeout_s
+        while True:
+            try:
+                return cls._open_once(address, port, secret, deadline, where)
+            except AuthenticationError as error:
+                raise AuthenticationError(f"{where}: {error}") from None
+            except (OSError, ProtocolError) as error:
+                hopeless = isinstance(error, OSError) and error.errno in _PERMANENT_ERRORS
+                if hopeless or time.monotonic() + _RETRY_PAUSE_S >= deadline:
+                    raise RendezvousError(
+                        f"could not reach the rendezvous at {where} within {timeout_s:g} s: {error}"
+                    ) from error
+            time.sleep(_RETRY_PAUSE_S)
+
+    @classmethod
+    def _open_once(cls, address: str, port: int, secret: bytes, deadline: float, where: str) -> Connection:
+        limit = min(protocol.HANDSHAKE_LIMIT_S, _time_left(deadline))
+        sock = socket.create_connection((address, port), timeout=limit)
+        try:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            handshake = protocol.ClientHandshake(secret)
+            handshake_deadline = time.monotonic() + limit
+            hello = _receive_exactly(sock, protocol.HELLO_BYTES, handshake_deadline)
+            sock.sendall(handshake.prove(hello))
+            keys = handshake.check(_receive_exactly(sock, protocol.VERDICT_BYTES, handshake_deadline))
+            return cls(sock, keys, where)
+        except BaseException:
+            sock.close()
+            raise
+
+    def meet(
+        self,
+        rank: int,
+        size: int,
+        generation: int,
+        info: dict[str, Any],
+        timeout_s: float,
+        version: str | None = None,
+    ) -> MeetResult:
+        """Wait until all `size` ranks of `generation` have come. RendezvousError says why they did not."""
+        request = {
+            "op": "meet",
+            "rank": rank,
+            "size": size,
+            "generation": generation,
+            "version": version if version is not None else own_version(),
+            "info": info,
+            "timeout": timeout_s,
+        }
+        # The server knows who is missing, so its own time limit comes first.
+        reply = self._request(request, timeout_s + _ANSWER_SLACK_S)
+        return MeetResult(reply["world_id"], reply["infos"], self.local_address)
+
+    def put(self, key: str, value: bytes) -> None:
+        """Store `value` (any size: it travels in pieces and becomes visible whole)."""
+        view = memoryview(value)
+        for offset in range(0, max(1, len(value)), CHUNK_BYTES):
+            piece = bytes(view[offset : offset + CHUNK_BYTES])
+            self._request({"op": "put", "key": key, "total": len(value), "data": piece}, _REQUEST_LIMIT_S)
+
+    def get(self, key: str) -> bytes | None:
+        """The value of `key`, None if there is none."""
+        value = bytearray()
+        while True:
+            reply = self._request({"op": "get", "key": key, "offset": len(value)}, _REQUEST_LIMIT_S)
+            if reply["total"] is None:
+                return None
+            value += reply["data"]
+            if len(value) >= reply["total"]:
+                return bytes(value)
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def __enter__(self) -> Connection:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _request(self, message: dict[str, Any], timeout_s: float) -> dict[str, Any]:
+        deadline = time.monotonic() + timeout_s
+        try:
+            self._socket.settimeout(timeout_s)
+            self._socket.sendall(self._writer.frame(message))
+            reply = self._receive(deadline)
+        except TimeoutError:
+            raise RendezvousError(f"the rendezvous at {self._where} did not answer within {timeout_s:g} s") from None
+        except OSError as error:
+            raise RendezvousError(
+                f"the connection to the rendezvous at {self._where} was lost ({error}): has the launcher ended?"
+            ) from error
+        if not reply.get("ok"):
+            raise RendezvousError(str(reply.get("error")))
+        return reply
+
+    def _receive(self, deadline: float) -> dict[str, Any]:
+        while True:
+            self._socket.settimeout(_time_left(deadline))
+            data = self._socket.recv(256 * 1024)
+            if not data:
+                raise ConnectionResetError(errno.ECONNRESET, "closed by the rendezvous")
+            messages = self._reader.feed(data)
+            if len(messages) > 1:
+                raise ProtocolError(f"the rendezvous at {self._where} answered one request {len(messages)} times")
+            if messages:
+                return messages[0]
+
+
+def meet(
+    address: str,
+    port: int,
+    secret: bytes,
+    rank: int,
+    size: int,
+    generation: int,
+    info: dict[str, Any],
+    timeout_s: float,
+) -> MeetResult:
+    """Connect, meet and disconnect in one step; for callers whose info does not depend on their own address."""
+    deadline = time.monotonic() + timeout_s
+    with Connection.open(address, port, secret, timeout_s) as connection:
+        return connection.meet(rank, size, generation, info, _time_left(deadline))
+
+
+def own_version() -> str:
+    import horovod
+
+    return str(getattr(horovod, "__version__", "unknown"))
+
+
+def _time_left(deadline: float) -> float:
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise TimeoutError(errno.ETIMEDOUT, "timed out")
+    return left
+
+
+def _receive_exactly(sock: socket.socket, count: int, deadline: float) -> bytes:
+    data = bytearray()
+    while len(data) < count:
+        sock.settimeout(_time_left(deadline))
+        piece = sock.recv(count - len(data))
+        if not piece:
+            raise ConnectionResetError(errno.ECONNRESET, "closed by the peer during the handshake")
+        data += piece
+    return bytes(data)

@@ -1,0 +1,382 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rendezvous server: one thread, one selector, any number of connections.
+
+Run by the launcher, or by rank 0 of a job started without one. The rules of meeting are in meeting.py, the bytes in
+protocol.py; this file owns sockets, time limits and the small key-value store that ships functions and results.
+"""
+
+from __future__ import annotations
+
+import errno
+import math
+import os
+import selectors
+import socket
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from horovod.common import protocol
+from horovod.common.meeting import MAX_WORLD_SIZE, Answers, Arrival, MeetingBoard, Reply, refusal
+
+MAX_UNAUTHENTICATED = 512
+SLOW_AFTER_S = 5.0
+CHUNK_BYTES = 8 * 1024 * 1024
+_RECEIVE_BYTES = 256 * 1024
+_ACCEPT_PAUSE_S = 0.05
+_LONGEST_WAIT_S = 3600.0
+
+
+@dataclass
+class Statistics:
+    """What came to the door, for metrics and tests."""
+
+    authenticated: int = 0
+    refused: int = 0
+    dropped: int = 0
+    bad_frames: int = 0
+
+
+class _Peer:
+    """One connection: unauthenticated while `reader` is None."""
+
+    def __init__(self, sock: socket.socket, address: str, secret: bytes, deadline: float) -> None:
+        self.sock = sock
+        self.address = address
+        self.deadline = deadline
+        self.handshake = protocol.ServerHandshake(secret)
+        self.proof = bytearray()
+        self.reader: protocol.FrameReader | None = None
+        self.writer: protocol.FrameWriter | None = None
+        self.outgoing = bytearray(self.handshake.hello)
+        self.closing = False
+        self.uploads: dict[str, bytearray] = {}
+
+
+class Server:
+    """`start()` it, hand `port` to the workers, `stop()` it. All other methods may be called from any thread."""
+
+    def __init__(
+        self,
+        host: str,
+        port: int = 0,
+        *,
+        secret: bytes,
+        handshake_limit_s: float = protocol.HANDSHAKE_LIMIT_S,
+        max_unauthenticated: int = MAX_UNAUTHENTICATED,
+        on_slow_meeting: Callable[[str], None] | None = None,
+        slow_after_s: float = SLOW_AFTER_S,
+    ) -> None:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._listener = socket.create_server((host, port), family=family, backlog=1024)
+        self._listener.setblocking(False)
+        self.port: int = self._listener.getsockname()[1]
+        self.statistics = Statistics()
+        self._secret = secret
+        self._handshake_limit_s = handshake_limit_s
+        self._max_unauthenticated = max_unauthenticated
+        self._on_slow_meeting = on_slow_meeting
+        self._slow_after_s = slow_after_s
+        self._notice_at: float | None = None
+        self._board = MeetingBoard()
+        self._store: dict[str, bytes] = {}
+        self._selector = selectors.DefaultSelector()
+        self._wake_receiver, self._wake_sender = socket.socketpair()
+        self._wake_receiver.setblocking(False)
+        self._peers: set[_Peer] = set()
+        self._strangers: dict[_Peer, None] = {}  # unauthenticated peers, oldest first
+        self._accept_again_at: float | None = None
+        self._commands: deque[Callable[[], None]] = deque()
+        self._stopping = False
+        self._thread = threading.Thread(target=self._serve, name="horovod-rendezvous", daemon=True)
+        _open_servers.add(self)
+
+    def start(self) -> Server:
+        self._thread.start()
+        return self
+
+    def stop(self) -> None:
+        """Close every connection and the port. Idempotent."""
+        if self._thread.is_alive():
+            self._post(self._mark_stopping)
+            self._thread.join()
+        self._close_sockets()
+        _open_servers.discard(self)
+
+    def __enter__(self) -> Server:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def lose(self, rank: int, text: str) -> None:
+        """`rank` has ended and will not come any more: those who wait for it are told so, with this text."""
+        self._post(lambda: self._deliver(self._board.lose(rank, text)))
+
+    def put(self, key: str, value: bytes) -> None:
+        self._store[key] = value
+
+    def get(self, key: str) -> bytes | None:
+        return self._store.get(key)
+
+    # Below: the server's thread only.
+
+    def _post(self, command: Callable[[], None]) -> None:
+        self._commands.append(command)
+        with suppress(OSError):  # stopped already: nobody waits any more
+            self._wake_sender.send(b"\0")
+
+    def _mark_stopping(self) -> None:
+        self._stopping = True
+
+    def _serve(self) -> None:
+        self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
+        self._selector.register(self._wake_receiver, selectors.EVENT_READ, self._run_commands)
+        while not self._stopping:
+            for key, events in self._selector.select(self._time_left()):
+                if isinstance(key.data, _Peer):
+                    self._attend(key.data, events)
+                else:
+                    key.data()
+            self._keep_time()
+
+    def _time_left(self) -> float | None:
+        deadlines = [peer.deadline for peer in list(self._strangers)[:1]]
+        for moment in (self._board.next_deadline(), self._accept_again_at, self._notice_at):
+            if moment is not None:
+                deadlines.append(moment)
+        # The upper bound: epoll refuses waits of more than 24 days.
+        return min(max(0.0, min(deadlines) - time.monotonic()), _LONGEST_WAIT_S) if deadlines else None
+
+    def _keep_time(self) -> None:
+        now = time.monotonic()
+        while self._strangers and (oldest := next(iter(self._strangers))).deadline <= now:
+            self.statistics.dropped += 1
+            self._close(oldest)
+        self._deliver(self._board.expire(now))
+        self._watch_meeting(now)
+        if self._accept_again_at is not None and self._accept_again_at <= now:
+            self._accept_again_at = None
+            self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
+
+    def _watch_meeting(self, now: float) -> None:
+        """Say once for each meeting who waits for whom, if it takes long."""
+        who = self._board.who_waits() if self._on_slow_meeting is not None else None
+        if who is None:
+            self._notice_at = None
+        elif self._notice_at is None:
+            self._notice_at = now + self._slow_after_s
+        elif self._notice_at <= now:
+            assert self._on_slow_meeting is not None
+            self._on_slow_meeting(f"{who} ({self._slow_after_s:g} s so far)")
+            self._notice_at = math.inf
+
+    def _run_commands(self) -> None:
+        with suppress(BlockingIOError):
+            self._wake_receiver.recv(4096)
+        while self._commands:
+            self._commands.popleft()()
+
+    def _accept(self) -> None:
+        try:
+            sock, address = self._listener.accept()
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
+                self._make_room()
+            return
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        # The newcomer is served and the oldest stranger goes: silent connections cannot keep a worker out.
+        if len(self._strangers) >= self._max_unauthenticated:
+            self.statistics.dropped += 1
+            self._close(next(iter(self._strangers)))
+        peer = _Peer(sock, str(address[0]), self._secret, time.monotonic() + self._handshake_limit_s)
+        self._peers.add(peer)
+        self._strangers[peer] = None
+        self._selector.register(sock, selectors.EVENT_READ, peer)
+        self._flush(peer)
+
+    def _make_room(self) -> None:
+        """Out of descriptors: drop the oldest stranger, or stop accepting for a moment instead of spinning."""
+        if self._strangers:
+            self.statistics.dropped += 1
+            self._close(next(iter(self._strangers)))
+        else:
+            self._selector.unregister(self._listener)
+            self._accept_again_at = time.monotonic() + _ACCEPT_PAUSE_S
+
+    def _attend(self, peer: _Peer, events: int) -> None:
+        if peer not in self._peers:
+            return  # closed while other events of the same round were handled
+        try:
+            if events & selectors.EVENT_WRITE:
+                self._flush(peer)
+            if events & selectors.EVENT_READ and peer in self._peers:
+                self._receive(peer)
+        except protocol.ProtocolError:
+            if peer.reader is None:
+                self.statistics.refused += 1
+            else:
+                self.statistics.bad_frames += 1
+            self._close(peer)
+        except OSError:
+            self._close(peer)
+
+    def _receive(self, peer: _Peer) -> None:
+        # Before authentication not one byte more than the proof is read.
+        wanted = protocol.PROOF_BYTES - len(peer.proof) if peer.reader is None else _RECEIVE_BYTES
+        try:
+            data = peer.sock.recv(wanted)
+        except BlockingIOError:
+            return
+        if not data or peer.closing:
+            self._close(peer)
+        elif peer.reader is not None:
+            for message in peer.reader.feed(data):
+                self._answer(peer, message)
+        else:
+            peer.proof += data
+            if len(peer.proof) == protocol.PROOF_BYTES:
+                self._judge(peer)
+
+    def _judge(self, peer: _Peer) -> None:
+        verdict, keys = peer.handshake.judge(bytes(peer.proof))
+        peer.outgoing += verdict
+        if keys is None:
+            self.statistics.refused += 1
+            peer.closing = True  # still a stranger: its deadline stands
+        else:
+            self.statistics.authenticated += 1
+            peer.reader = protocol.FrameReader(keys.to_server)
+            peer.writer = protocol.FrameWriter(keys.to_client)
+            del self._strangers[peer]
+        self._flush(peer)
+
+    def _answer(self, peer: _Peer, message: dict[str, Any]) -> None:
+        try:
+            match message.get("op"):
+                case "meet":
+                    self._deliver(self._board.arrive(_arrival(peer, message)))
+                case "put":
+                    self._send(peer, self._put_chunk(peer, message))
+                case "get":
+                    self._send(peer, self._get_chunk(message))
+                case other:
+                    self._send(peer, refusal(f"unknown request {other!r:.60}"))
+        except (KeyError, TypeError, ValueError) as error:
+            self._send(peer, refusal(f"malformed request: {error}"))
+
+    def _put_chunk(self, peer: _Peer, message: dict[str, Any]) -> Reply:
+        key, total, data = message["key"], message["total"], message["data"]
+        if not isinstance(key, str) or not isinstance(data, bytes):
+            raise TypeError("put takes a text key and bytes")
+        upload = peer.uploads.setdefault(key, bytearray())
+        upload += data
+        if len(upload) >= total:
+            self._store[key] = bytes(peer.uploads.pop(key))
+        return {"ok": True}
+
+    def _get_chunk(self, message: dict[str, Any]) -> Reply:
+        key, offset = message["key"], message["offset"]
+        value = self._store.get(key)
+        if value is None:
+            return {"ok": True, "total": None, "data": b""}
+        return {"ok": True, "total": len(value), "data": value[offset : offset + CHUNK_BYTES]}
+
+    def _deliver(self, answers: Answers) -> None:
+        for peer, reply in answers:
+            assert isinstance(peer, _Peer)
+            if peer in self._peers:
+                self._send(peer, reply)
+
+    def _send(self, peer: _Peer, reply: Reply) -> None:
+        assert peer.writer is not None
+        try:
+            frame = peer.writer.frame(reply)
+        except protocol.ProtocolError as error:
+            frame = peer.writer.frame(refusal(str(error)))
+        peer.outgoing += frame
+        self._flush(peer)
+
+    def _flush(self, peer: _Peer) -> None:
+        try:
+            while peer.outgoing:
+                del peer.outgoing[: peer.sock.send(peer.outgoing)]
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._close(peer)
+            return
+        if peer.closing and not peer.outgoing:
+            peer.sock.shutdown(socket.SHUT_WR)
+        waits = selectors.EVENT_WRITE if peer.outgoing else 0
+        self._selector.modify(peer.sock, selectors.EVENT_READ | waits, peer)
+
+    def _close(self, peer: _Peer) -> None:
+        if peer not in self._peers:
+            return
+        self._peers.discard(peer)
+        self._strangers.pop(peer, None)
+        self._board.leave(peer)
+        self._selector.unregister(peer.sock)
+        peer.sock.close()
+
+    def _close_sockets(self) -> None:
+        for peer in self._peers:
+            peer.sock.close()
+        self._peers.clear()
+        self._strangers.clear()
+        for sock in (self._listener, self._wake_receiver, self._wake_sender):
+            sock.close()
+        self._selector.close()
+
+
+def _arrival(peer: _Peer, message: dict[str, Any]) -> Arrival:
+    rank, size, generation = (_integer(message, name) for name in ("rank", "size", "generation"))
+    version, info, timeout = message["version"], message["info"], float(message["timeout"])
+    if not 1 <= size <= MAX_WORLD_SIZE:
+        raise ValueError(f"the size of the world must be between 1 and {MAX_WORLD_SIZE}, not {size}")
+    if not 0 <= rank < size:
+        raise ValueError(f"rank {rank} is outside a world of {size}")
+    if generation < 0:
+        raise ValueError(f"the generation must not be negative, it is {generation}")
+    if not timeout > 0:  # so written that NaN is refused
+        raise ValueError(f"the time limit must be positive, it is {timeout}")
+    if not isinstance(version, str) or not isinstance(info, dict):
+        raise TypeError("version must be text and info a map")
+    host = info.get("host")
+    return Arrival(
+        key=peer,
+        rank=rank,
+        size=size,
+        generation=generation,
+        version=version[:200],
+        host=host[:255] if isinstance(host, str) else peer.address,
+        info=info,
+        deadline=time.monotonic() + timeout,
+    )
+
+
+def _integer(message: dict[str, Any], name: str) -> int:
+    value = message[name]
+    if type(value) is not int:
+        raise TypeError(f"{name} must be an integer")
+    return value
+
+
+_open_servers: weakref.WeakSet[Server] = weakref.WeakSet()
+
+
+def _close_in_forked_child() -> None:
+    """A forked child (a data loader) must not keep the port or a worker's connection open."""
+    for server in list(_open_servers):
+        server._close_sockets()
+    _open_servers.clear()
+
+
+os.register_at_fork(after_in_child=_close_in_forked_child)

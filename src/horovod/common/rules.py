@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rules of the collectives as pure functions: averaging, factors, splits, shares. No engine, no tensor."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import TypeAlias
+
+from horovod.common.dtypes import BOOL
+from horovod.common.exceptions import HorovodInternalError
+
+# Horovod's reduce operations and the engine's (hvd::ReduceOp).
+Average, Sum, Adasum, Min, Max, Product = range(6)
+_OPS = frozenset(range(6))
+OP_NAMES = ("Average", "Sum", "Adasum", "Min", "Max", "Product")
+
+
+# A reduction as the engine gets it: op, prescale, postscale. A plain tuple, for every small operation makes one.
+Reduction: TypeAlias = tuple[int, float, float]
+PLAIN_SUM: Reduction = (Sum, 1.0, 1.0)
+
+
+def resolve_op(op: int | None, average: bool | None) -> int:
+    """The reduce operation that a call asks for, the old `average` argument included."""
+    if average is None:
+        return Average if op is None else op
+    if op is not None:
+        raise ValueError("Give either op or the older average argument, not both")
+    # Level 3 is the caller of the door's function.
+    warnings.warn("average is deprecated: use op=Average or op=Sum", DeprecationWarning, stacklevel=3)
+    return Average if average else Sum
+
+
+def reduction(op: int, prescale: float, postscale: float, dtype: int, set_id: int) -> Reduction:
+    """Check an allreduce. Average stays what it is: the engine divides by the size that the set has when it runs."""
+    if dtype == BOOL and (op == Average or prescale != 1.0 or postscale != 1.0):
+        raise ValueError(
+            "Averaging or scaling bool is not supported; use op=hvd.Max (any) or hvd.Min (all), or convert the array"
+        )
+    if op == Adasum and set_id != 0:
+        raise NotImplementedError("Adasum works on the global process set only")
+    if op not in _OPS:
+        raise ValueError(f"op={op!r} is no reduce operation; there are {', '.join('hvd.' + name for name in OP_NAMES)}")
+    return op, prescale, postscale
+
+
+def scatter_reduction(op: int, prescale: float, postscale: float, dtype: int, set_id: int) -> Reduction:
+    """The same for a reducescatter, which sums or averages only."""
+    if op not in (Average, Sum):
+        name = OP_NAMES[op] if op in range(len(OP_NAMES)) else repr(op)
+        raise HorovodInternalError(f"reducescatter supports the operations Average and Sum, not {name}")
+    return reduction(op, prescale, postscale, dtype, set_id)
+
+
+def rows_of(index: int, rows: int, size: int) -> int:
+    """Rows that a member gets from a reducescatter: the first `rows % size` members get one more than the others."""
+    return rows // size + (index < rows % size)
+
+
+def scattered_shape(shape: tuple[int, ...], index: int, size: int) -> tuple[int, ...]:
+    """Shape of a member's share of a reducescatter."""
+    if not shape:
+        raise ValueError("reducescatter needs a tensor with at least one dimension, not a scalar")
+    return (rows_of(index, shape[0], size), *shape[1:])
+
+
+def check_gather(shape: tuple[int, ...], operation: str) -> None:
+    if not shape:
+        raise ValueError(f"{operation} needs a tensor with at least one dimension, not a scalar")
+
+
+def alltoall_splits(shape: tuple[int, ...], splits: Sequence[int] | None, size: int) -> Sequence[int]:
+    """Rows for each member; None: equal shares."""
+    check_gather(shape, "alltoall")
+    rows = shape[0]
+    if splits is None:
+        if rows % size:
+            raise ValueError(
+                f"alltoall without splits cuts the tensor's {rows} rows evenly, but there are {size} ranks"
+            )
+        return [rows // size] * size
+    if len(splits) != size:
+        raise ValueError(f"alltoall needs one split for each of the {size} ranks, not {len(splits)}")
+    if any(split < 0 for split in splits):
+        raise ValueError(f"alltoall splits cannot be negative: {list(splits)}")
+    if sum(splits) > rows:
+        raise ValueError(f"alltoall splits sum to {sum(splits)}, more than the tensor's {rows} rows")
+    return splits
+
+
+def check_root(root_rank: int, ranks: tuple[int, ...]) -> int:
+    """A broadcast's root: always a global rank."""
+    if root_rank not in ranks:
+        raise ValueError(f"broadcast: root rank {root_rank} is not among the ranks of the process set, {list(ranks)}")
+    return int(root_rank)

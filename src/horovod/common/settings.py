@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads settings from the environment: checks every value against the table of horovod.common.settings_table.
+
+Only what the user set explicitly travels on to the engine, so that each default lives in one place.
+"""
+
+from __future__ import annotations
+
+import difflib
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from horovod.common.settings_table import BUILD_TIME_PREFIXES, TABLE, Setting, Value
+
+BY_NAME: Mapping[str, Setting] = {setting.name: setting for setting in TABLE}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The values of all settings; `explicit` holds those that the environment gave."""
+
+    explicit: Mapping[str, Value] = field(default_factory=dict)
+
+    def __getitem__(self, name: str) -> Value | None:
+        return self.explicit[name] if name in self.explicit else BY_NAME[name].default
+
+    def flag(self, name: str) -> bool:
+        return bool(self[name])
+
+    def integer(self, name: str) -> int:
+        value = self[name]
+        assert isinstance(value, int), name
+        return value
+
+    def number(self, name: str) -> float:
+        value = self[name]
+        assert isinstance(value, (int, float)), name
+        return float(value)
+
+    def text(self, name: str) -> str | None:
+        value = self[name]
+        assert value is None or isinstance(value, str), name
+        return value
+
+    def for_engine(self) -> dict[str, int]:
+        """Explicit engine settings by the field names of hvd_settings, in the engine's units."""
+        result = {}
+        for name, value in self.explicit.items():
+            setting = BY_NAME[name]
+            if setting.engine_field is not None:
+                assert not isinstance(value, str), name
+                result[setting.engine_field] = round(value * setting.engine_factor)
+        return result
+
+
+def load(environ: Mapping[str, str]) -> Settings:
+    """Parse all HOROVOD_* variables. ValueError for a bad value, one warning for each unknown name."""
+    explicit = {}
+    for name, text in environ.items():
+        setting = BY_NAME.get(name)
+        if setting is not None:
+            if text != "":
+                explicit[name] = parse(setting, text)
+        elif name.startswith("HOROVOD_") and not name.startswith(BUILD_TIME_PREFIXES):
+            _warn_unknown(name)
+    return Settings(explicit)
+
+
+def parse(setting: Setting, text: str) -> Value:
+    """The value that `text` stands for; ValueError with name, value and what is accepted."""
+    value: Value
+    try:
+        if setting.type is bool:
+            value = int(text) > 0
+        elif setting.type is str:
+            value = text.strip()
+        else:
+            value = setting.type(text)
+    except ValueError:
+        raise _refusal(setting, text) from None
+    if setting.choices and str(value).lower() not in setting.choices:
+        raise _refusal(setting, text)
+    # Written so that NaN, which compares false with everything, is refused as well.
+    if not isinstance(value, str):
+        if setting.minimum is not None and not value >= setting.minimum:
+            raise _refusal(setting, text)
+        if setting.maximum is not None and not value <= setting.maximum:
+            raise _refusal(setting, text)
+    return value
+
+
+def _refusal(setting: Setting, text: str) -> ValueError:
+    return ValueError(f"{setting.name}={text!r} is not valid: expected {setting.accepted()}. {setting.help}")
+
+
+def _warn_unknown(name: str) -> None:
+    near = difflib.get_close_matches(name, BY_NAME, n=1, cutoff=0.6)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    warnings.warn(f"Unknown setting {name} is ignored{hint}", RuntimeWarning, stacklevel=4)

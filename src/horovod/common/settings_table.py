@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The one table of settings: name, type, unit, default, range, flag, YAML key, meaning.
+
+The launcher's flags, the config file, the docs page and `hvd doctor` are all made from it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+Value: TypeAlias = "bool | int | float | str"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One HOROVOD_* variable. `default` None: unset."""
+
+    name: str
+    type: type[bool] | type[int] | type[float] | type[str]
+    default: Value | None
+    help: str
+    unit: str = ""
+    minimum: float | None = None
+    maximum: float | None = None
+    choices: tuple[str, ...] = ()  # lower case; compared without regard to case
+    flag: str | None = None  # horovodrun's flag
+    yaml_key: str | None = None  # dotted path in the config file
+    engine_field: str | None = None  # field of hvd_settings, engine/include/hvd/engine.h
+    engine_factor: float = 1  # from this setting's unit to the engine's
+    flag_factor: float = 1  # from the flag's (and YAML key's) unit to this setting's
+
+    def accepted(self) -> str:
+        """What a valid value looks like, for error texts and the docs."""
+        if self.type is bool:
+            return "an integer (above 0 means on)"
+        if self.choices:
+            return "one of " + ", ".join(self.choices)
+        if self.type is str:
+            return "a text"
+        kind = "an integer" if self.type is int else "a number"
+        unit = f" of {self.unit}" if self.unit else ""
+        if self.minimum is not None and self.maximum is not None:
+            return f"{kind}{unit} from {self.minimum:g} to {self.maximum:g}"
+        if self.minimum is not None:
+            return f"{kind}{unit}, at least {self.minimum:g}"
+        return kind + unit
+
+
+_MIB = 1024 * 1024
+
+# fmt: off
+
+_TUNING = (
+    Setting("HOROVOD_FUSION_THRESHOLD", int, 128 * _MIB, "Tensors are fused up to this size; 0 turns fusion off.",
+            unit="bytes", minimum=0, flag="--fusion-threshold-mb", yaml_key="params.fusion_threshold_mb",
+            engine_field="fusion_threshold", flag_factor=_MIB),
+    Setting("HOROVOD_CYCLE_TIME", float, 1.0, "Upper bound on the time that asynchronous work is gathered for fusion.",
+            unit="milliseconds", minimum=0, flag="--cycle-time-ms", yaml_key="params.cycle_time_ms",
+            engine_field="cycle_time_us", engine_factor=1000),
+    Setting("HOROVOD_CACHE_CAPACITY", int, 1024, "Entries of the response cache; 0 turns it off.",
+            minimum=0, flag="--cache-capacity", yaml_key="params.cache_capacity", engine_field="cache_capacity"),
+    Setting("HOROVOD_HIERARCHICAL_ALLREDUCE", bool, None, "Reduce inside each host before reducing between hosts.",
+            flag="--hierarchical-allreduce", yaml_key="params.hierarchical_allreduce",
+            engine_field="hierarchical_allreduce"),
+    Setting("HOROVOD_HIERARCHICAL_ALLGATHER", bool, False, "Gather inside each host before gathering between hosts.",
+            flag="--hierarchical-allgather", yaml_key="params.hierarchical_allgather"),
+    Setting("HOROVOD_TORUS_ALLREDUCE", bool, False, "Two-dimensional allreduce over NCCL.",
+            flag="--torus-allreduce", yaml_key="params.torus_allreduce"),
+    Setting("HOROVOD_DISABLE_GROUP_FUSION", bool, False, "Never fuse a group with tensors outside it.",
+            engine_field="disable_group_fusion"),
+    Setting("HOROVOD_SHARED_MEMORY", bool, True, "Use shared memory between ranks of one host; 0: sockets only.",
+            engine_field="shared_memory"),
+    Setting("HOROVOD_CHUNK_BYTES", int, None, "Size of the chunks in which a collective moves its data.",
+            unit="bytes", minimum=64, maximum=1 << 30, engine_field="slot_bytes"),
+    Setting("HOROVOD_CHUNK_SLOTS", int, None, "Chunks that may be under way at once between two ranks.",
+            minimum=2, maximum=1024, engine_field="slots"),
+    Setting("HOROVOD_SMALL_MESSAGE_BYTES", int, None, "Up to this size every rank reduces the whole message itself.",
+            unit="bytes", minimum=0, engine_field="small_bytes"),
+    Setting("HOROVOD_TCP_STREAMS", int, None, "Sockets between two ranks of different hosts.",
+            minimum=1, maximum=64, engine_field="tcp_streams"),
+    Setting("HOROVOD_SPIN_US", int, None, "How long a waiting caller spins before it sleeps; 0: it sleeps at once.",
+            unit="microseconds", minimum=0, engine_field="spin_us"),
+    Setting("HOROVOD_DETERMINISTIC", bool, False, "Make results independent, to the bit, of how ranks lie on hosts.",
+            engine_field="deterministic"),
+    Setting("HOROVOD_PEER_TIMEOUT_SECONDS", float, None, "A silent peer is declared dead after this time; 0: never.",
+            unit="seconds", minimum=0, engine_field="peer_timeout_ms", engine_factor=1000),
+)
+
+_AUTOTUNE = (
+    Setting("HOROVOD_AUTOTUNE", bool, False, "Tune fusion and gathering while the job runs.",
+            flag="--autotune", yaml_key="autotune.enabled"),
+    Setting("HOROVOD_AUTOTUNE_LOG", str, None, "CSV file for the autotuner's samples.",
+            flag="--autotune-log-file", yaml_key="autotune.log_file"),
+    Setting("HOROVOD_AUTOTUNE_WARMUP_SAMPLES", int, 3, "Samples that are discarded at the start.",
+            minimum=0, flag="--autotune-warmup-samples", yaml_key="autotune.warmup_samples"),
+    Setting("HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE", int, 10, "Steps over which one sample is measured.",
+            minimum=0, flag="--autotune-steps-per-sample", yaml_key="autotune.steps_per_sample"),
+    Setting("HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES", int, 20, "Samples after which tuning ends.",
+            minimum=0, flag="--autotune-bayes-opt-max-samples", yaml_key="autotune.bayes_opt_max_samples"),
+    Setting("HOROVOD_AUTOTUNE_GAUSSIAN_PROCESS_NOISE", float, 0.8, "Assumed noise of a sample.",
+            minimum=0, maximum=1, flag="--autotune-gaussian-process-noise", yaml_key="autotune.gaussian_process_noise"),
+)
+
+_OBSERVATION = (
+    Setting("HOROVOD_TIMELINE", str, None, "File for the timeline, or DYNAMIC to start and stop it from the script.",
+            flag="--timeline-filename", yaml_key="timeline.filename"),
+    Setting("HOROVOD_TIMELINE_MARK_CYCLES", bool, False, "Mark cycles in the timeline.",
+            flag="--timeline-mark-cycles", yaml_key="timeline.mark_cycles"),
+    Setting("HOROVOD_STALL_CHECK_DISABLE", bool, False, "Do not look for stalled ranks.",
+            flag="--no-stall-check", yaml_key="stall_check.enabled"),
+    Setting("HOROVOD_STALL_CHECK_TIME_SECONDS", int, 60, "A tensor that waits longer for some ranks is reported.",
+            unit="seconds", minimum=0, flag="--stall-check-warning-time-seconds",
+            yaml_key="stall_check.warning_time_seconds"),
+    Setting("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", int, 0, "A stall that lasts longer ends the job; 0: never.",
+            unit="seconds", minimum=0, flag="--stall-check-shutdown-time-seconds",
+            yaml_key="stall_check.shutdown_time_seconds"),
+    Setting("HOROVOD_LOG_LEVEL", str, "warning", "What is logged.",
+            choices=("trace", "debug", "info", "warning", "error", "fatal"), flag="--log-level",
+            yaml_key="logging.level"),
+    Setting("HOROVOD_LOG_HIDE_TIME", bool, False, "Log lines carry no time.",
+            flag="--log-without-timestamp", yaml_key="logging.with_timestamp"),
+    Setting("HOROVOD_DISABLE_NVTX_RANGES", bool, False, "No NVTX ranges for NVIDIA's profilers."),
+)
+
+_JOB = (
+    Setting("HOROVOD_RANK", int, None, "Rank of this process; the launcher sets it.", minimum=0),
+    Setting("HOROVOD_SIZE", int, None, "Number of ranks; the launcher sets it.", minimum=1),
+    Setting("HOROVOD_LOCAL_RANK", int, None, "Rank among the processes of this host.", minimum=0),
+    Setting("HOROVOD_LOCAL_SIZE", int, None, "Number of ranks on this host.", minimum=1),
+    Setting("HOROVOD_CROSS_RANK", int, None, "Index of this host among those that own the same local rank.", minimum=0),
+    Setting("HOROVOD_CROSS_SIZE", int, None, "Number of hosts that own the same local rank.", minimum=1),
+    Setting("HOROVOD_HOSTNAME", str, None, "Identity of this host: ranks with the same one may share memory."),
+    Setting("HOROVOD_GENERATION", int, 0, "Number of the (re)initialisation that this process takes part in.",
+            minimum=0),
+    Setting("HOROVOD_RENDEZVOUS", str, "external", "Who serves the rendezvous: external (the launcher), "
+            "or self (rank 0, at the rendezvous address and port).", choices=("external", "self")),
+    Setting("HOROVOD_GLOO_RENDEZVOUS_ADDR", str, None, "Address of the rendezvous."),
+    Setting("HOROVOD_GLOO_RENDEZVOUS_PORT", int, None, "Port of the rendezvous.", minimum=-1, maximum=65535),
+    Setting("HOROVOD_GLOO_IFACE", str, None, "Network interface for traffic between hosts."),
+    Setting("HOROVOD_GLOO_TIMEOUT_SECONDS", float, 30, "Limit for meeting and connecting to the other ranks.",
+            unit="seconds", minimum=0, flag="--gloo-timeout-seconds", yaml_key="library_options.gloo_timeout_seconds"),
+    Setting("HOROVOD_CONTROLLER", str, "gloo", "Who starts and coordinates the ranks.", choices=("gloo", "mpi"),
+            yaml_key="controller"),
+    Setting("HOROVOD_CPU_OPERATIONS", str, "gloo", "Kept for old scripts; the engine has one CPU back end.",
+            choices=("gloo", "mpi", "ccl")),
+    Setting("HOROVOD_DYNAMIC_PROCESS_SETS", bool, False, "Allow add_process_set and remove_process_set."),
+    Setting("HOROVOD_ELASTIC", bool, False, "Set by the elastic driver."),
+    Setting("HOROVOD_START_TIMEOUT", int, 30, "Limit for the launcher's checks and the workers' start.",
+            unit="seconds", minimum=0, flag="--start-timeout"),
+    Setting("HOROVOD_ELASTIC_TIMEOUT", int, 600, "How long the elastic driver waits for enough slots.",
+            unit="seconds", minimum=0, flag="--elastic-timeout"),
+    Setting("HOROVOD_THREAD_AFFINITY", str, None, "Core of the engine thread: one number, or one for each local rank.",
+            flag="--thread-affinity", yaml_key="library_options.thread_affinity"),
+)
+
+_BACK_ENDS = (
+    Setting("HOROVOD_NUM_NCCL_STREAMS", int, 1, "Streams for NCCL.", minimum=1, flag="--num-nccl-streams",
+            yaml_key="library_options.num_nccl_streams"),
+    Setting("HOROVOD_ENABLE_ASYNC_COMPLETION", bool, False, "Complete GPU work by stream events."),
+    Setting("HOROVOD_ENABLE_XLA_OPS", bool, False, "TensorFlow: collectives inside XLA-compiled functions."),
+    Setting("HOROVOD_BATCH_D2D_MEMCOPIES", bool, True, "Batch copies into and out of the GPU's fusion buffer."),
+    Setting("HOROVOD_ADASUM_MPI_CHUNK_SIZE", int, 1 << 30, "Kept for old scripts.", unit="bytes", minimum=0),
+    Setting("HOROVOD_MPI_THREADS_DISABLE", bool, False, "MPI without threads.", flag="--mpi-threads-disable",
+            yaml_key="library_options.mpi_threads_disable"),
+    Setting("HOROVOD_CCL_CACHE", bool, False, "Kept for old scripts."),
+    Setting("HOROVOD_SPARK_START_TIMEOUT", int, 600, "Limit for Spark to start all tasks.", unit="seconds", minimum=0),
+    Setting("HOROVOD_SPARK_PYTHONPATH", str, None, "Python path of Spark tasks started through MPI."),
+    Setting("HOROVOD_SPARK_WORK_DIR", str, None, "Working directory of Spark tasks started through MPI."),
+    Setting("HOROVOD_SPARK_USE_LOCAL_RANK_GPU_INDEX", bool, False, "Spark estimators pick the GPU by local rank."),
+)
+# fmt: on
+
+TABLE: tuple[Setting, ...] = _TUNING + _AUTOTUNE + _OBSERVATION + _JOB + _BACK_ENDS
+
+# Read by Horovod's own build and tests: accepted and ignored, so that old build recipes raise no warnings.
+BUILD_TIME_PREFIXES = (
+    "HOROVOD_WITH_", "HOROVOD_WITHOUT_", "HOROVOD_GPU", "HOROVOD_ALLOW_MIXED_GPU_IMPL", "HOROVOD_CUDA_HOME",
+    "HOROVOD_ROCM_HOME", "HOROVOD_NCCL_", "HOROVOD_NVTX_", "HOROVOD_BUILD_", "HOROVOD_CMAKE", "HOROVOD_DEBUG",
+    "HOROVOD_SKIP_COMPILE", "HOROVOD_LOCAL_VERSION", "HOROVOD_TEST_", "HOROVOD_MIXED_INSTALL",
+)  # fmt: skip

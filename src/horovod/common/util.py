@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Small helpers that Horovod scripts import from here. What asks about builds answers for this one engine."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import itertools
+import os
+import sysconfig
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+from horovod.common.exceptions import HorovodVersionMismatchError as HorovodVersionMismatchError
+from horovod.common.exceptions import get_version_mismatch_message as get_version_mismatch_message
+
+T = TypeVar("T")
+
+EXTENSIONS = ["tensorflow", "torch", "mxnet"]
+
+
+def is_iterable(x: object) -> bool:
+    try:
+        iter(x)  # type: ignore[call-overload]
+    except TypeError:
+        return False
+    return True
+
+
+def num_rank_is_power_2(num_rank: int) -> bool:
+    return num_rank > 0 and num_rank & (num_rank - 1) == 0
+
+
+def split_list(l: Sequence[T], n: int) -> list[Sequence[T]]:  # noqa: E741 - the contract's parameter name
+    """Cut a list into n consecutive parts whose lengths differ by at most one, the longer ones first."""
+    short, longer = divmod(len(l), n)
+    ends = [0]
+    for index in range(n):
+        ends.append(ends[-1] + short + (index < longer))
+    return [l[start:end] for start, end in itertools.pairwise(ends)]
+
+
+@contextlib.contextmanager
+def env(**kwargs: str | None) -> Iterator[None]:
+    """Environment variables for the length of a with block; None removes one."""
+    before = {name: os.environ.get(name) for name in kwargs}
+    _set_environment(kwargs)
+    try:
+        yield
+    finally:
+        _set_environment(before)
+
+
+def _set_environment(values: dict[str, str | None]) -> None:
+    for name, value in values.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+
+
+def get_average_backwards_compatibility_fun(reduce_ops: Any) -> Callable[[int | None, bool | None], int]:
+    """The rule for the old `average` argument; the numbers of the reduce operations are the same in all doors."""
+    from horovod.common.rules import resolve_op  # late: it needs NumPy, which this module can do without
+
+    return resolve_op
+
+
+def is_version_greater_equal_than(ver: str, target: str) -> bool:
+    """Compare versions such as 2.10.0; what follows the numbers of a part (rc1, +cpu) is ignored."""
+    return _version_numbers(ver) >= _version_numbers(target)
+
+
+def _version_numbers(version: str) -> tuple[int, ...]:
+    numbers = []
+    for part in version.split("+")[0].split(".")[:3]:
+        digits = "".join(character for character in part if character.isdigit())
+        numbers.append(int(digits or 0))
+    return tuple(numbers)
+
+
+def check_installed_version(name: str, version: str, exception: BaseException | None = None) -> None:
+    """Nothing to check: the engine is built against no framework."""
+    if exception is not None:
+        raise exception
+
+
+def check_extension(ext_name: str, ext_env_var: str, pkg_path: str, *args: str) -> None:
+    """ImportError if the framework behind an extension is not installed."""
+    framework = ext_name.rpartition(".")[2]
+    if importlib.util.find_spec(framework) is None:
+        raise ImportError(f"{ext_name} needs {framework}, which is not installed: pip install {framework}")
+
+
+def extension_available(ext_base_name: str, verbose: bool = False) -> bool:
+    available = importlib.util.find_spec(ext_base_name) is not None
+    if verbose:
+        print(f"{ext_base_name}: {'available' if available else 'not installed'}")
+    return available
+
+
+def get_ext_suffix() -> str:
+    return str(sysconfig.get_config_var("EXT_SUFFIX") or ".so")
+
+
+def get_extension_full_path(pkg_path: str, *args: str) -> str:
+    return os.path.join(os.path.dirname(os.path.abspath(pkg_path)), *args) + get_ext_suffix()
+
+
+def gpu_available(ext_base_name: str, verbose: bool = False) -> bool:
+    """Whether the engine can work on GPU memory of that framework."""
+    return False
+
+
+def mpi_built(verbose: bool = False) -> bool:
+    return False
+
+
+def gloo_built(verbose: bool = False) -> bool:
+    """True: the engine does what scripts ask Gloo for (a TCP controller and CPU collectives without MPI)."""
+    return True
+
+
+def nccl_built(verbose: bool = False) -> int:
+    """NCCL's version number, 0 without NCCL."""
+    return 0
+
+
+def ddl_built(verbose: bool = False) -> bool:
+    return False
+
+
+def ccl_built(verbose: bool = False) -> bool:
+    return False

@@ -1,0 +1,6 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Starting jobs: `horovodrun` (horovod.runner.launch) and, from Python, `horovod.run`."""
+
+from horovod.runner.run_function import run
+
+__all__ = ["run"]

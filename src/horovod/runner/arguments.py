@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: Apache-2.0
+"""horovodrun's flags. Those that stand for a setting are made from the table of settings; the rest is listed here.
+
+Every flag's default is "not given": the config file fills the gaps, then DEFAULTS.
+"""
+
+from __future__ import annotations
+
+import argparse
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+from horovod.common.settings_table import TABLE, Setting
+
+# Flags made from the table, by the section of their YAML key.
+SECTIONS = {
+    "params": "tuneable parameter arguments",
+    "autotune": "autotune arguments",
+    "timeline": "timeline arguments",
+    "stall_check": "stall check arguments",
+    "library_options": "library arguments",
+    "logging": "logging arguments",
+}
+FLAG_SETTINGS: dict[str, Setting] = {
+    setting.flag.lstrip("-").replace("-", "_"): setting
+    for setting in TABLE
+    if setting.flag is not None and (setting.yaml_key or "").partition(".")[0] in SECTIONS
+}
+_METAVARS = {int: "N", float: "X", str: "TEXT"}
+SHOWN_NEGATIVES = ("--no-hierarchical-allreduce", "--no-hierarchical-allgather", "--no-torus-allreduce")
+
+
+def is_negative(flag: str) -> bool:
+    """Whether the flag says the opposite of its YAML key (--no-stall-check and stall_check.enabled)."""
+    return flag.startswith("--no-") or "-without-" in flag
+
+
+def opposite(flag: str) -> str:
+    if "-without-" in flag:
+        return flag.replace("-without-", "-with-")
+    return "--" + flag[len("--no-") :] if flag.startswith("--no-") else "--no-" + flag[2:]
+
+
+class _AddInterfaces(argparse.Action):
+    """--network-interfaces a,b and the older, repeatable --network-interface a collect into one list."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: str | Sequence[Any] | None,
+        option_string: str | None = None,
+    ) -> None:
+        names = [name.strip() for name in str(values).split(",") if name.strip()]
+        if self.const == "single" and len(names) > 1:
+            warnings.warn(
+                "--network-interface with a comma separated list is deprecated: use --network-interfaces",
+                DeprecationWarning,
+                stacklevel=2,
+            )
+        namespace.nics = [*getattr(namespace, "nics", []), *names]
+
+
+class FlagParser:
+    """An argparse parser whose flags end where the worker's command begins."""
+
+    def __init__(self) -> None:
+        self._parser = argparse.ArgumentParser(
+            prog="horovodrun",
+            usage="horovodrun -np N [flags] command [arguments...]",
+            description="Run a training script on several processes.",
+            argument_default=argparse.SUPPRESS,
+            formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=42, width=110),
+        )
+        self._actions: dict[str, argparse.Action] = {}
+        _add_general(self)
+        self._add_settings()
+        _add_elastic_and_ssh(self)
+        _add_hosts_and_controller(self)
+        self._parser.add_argument(
+            "command", nargs=argparse.REMAINDER, help="the program and its arguments, started once for each rank"
+        )
+        for action in self._parser._actions:  # argparse has no public list of them
+            for flag in action.option_strings:
+                self._actions[flag] = action
+
+    def parse(self, argv: Sequence[str]) -> dict[str, Any]:
+        """What was given, by name, and `command`. Ends the process for --help and unknown flags, as argparse does."""
+        end = self._command_start(argv)
+        given = vars(self._parser.parse_args(argv[:end]))
+        command = list(argv[end:])
+        given["command"] = command[1:] if command[:1] == ["--"] else command
+        return given
+
+    def error(self, text: str) -> None:
+        self._parser.error(text)
+
+    def group(self, title: str) -> argparse._ArgumentGroup:
+        return self._parser.add_argument_group(title)
+
+    def _command_start(self, argv: Sequence[str]) -> int:
+        """Index of the first word that is neither a flag nor a flag's value.
+
+        Found before argparse looks, because argparse would judge the command's own flags by horovodrun's.
+        """
+        index = 0
+        while index < len(argv):
+            word = argv[index]
+            if word == "--" or not word.startswith("-") or word == "-":
+                return index
+            index += 1
+            if "=" not in word:
+                index += self._values_of(word)
+        return len(argv)
+
+    def _values_of(self, flag: str) -> int:
+        action = self._actions.get(flag)
+        if action is None:
+            found = {id(self._actions[name]): self._actions[name] for name in self._actions if name.startswith(flag)}
+            if len(found) != 1:
+                return 0  # unknown or ambiguous: argparse will say so
+            action = next(iter(found.values()))
+        if isinstance(action.nargs, int):
+            return action.nargs
+        return 1
+
+    def _add_settings(self) -> None:
+        groups = {key: self.group(title) for key, title in SECTIONS.items()}
+        for dest, setting in FLAG_SETTINGS.items():
+            assert setting.flag is not None
+            assert setting.yaml_key is not None
+            group = groups[setting.yaml_key.partition(".")[0]]
+            if setting.type is bool:
+                _add_switch(group, dest, setting)
+            else:
+                choices = [choice.upper() for choice in setting.choices] or None
+                group.add_argument(
+                    setting.flag,
+                    dest=dest,
+                    type=str.upper if choices else _flag_type(setting),
+                    choices=choices,
+                    metavar=None if choices else _METAVARS[setting.type],
+                    help=f"{setting.help} Sets {setting.name}.",
+                )
+        library, logging = groups["library_options"], groups["logging"]
+        library.add_argument("--mpi-args", help='more arguments for mpirun: --mpi-args="..."')
+        library.add_argument("--tcp", action="store_true", help="TCP only: no InfiniBand. Sets NCCL_IB_DISABLE.")
+        library.add_argument("--binding-args", help="how mpirun binds processes")
+        for flag, value in (("--log-hide-timestamp", True), ("--no-log-hide-timestamp", False)):
+            logging.add_argument(
+                flag, dest="log_without_timestamp", action="store_const", const=value, help=argparse.SUPPRESS
+            )
+        logging.add_argument(
+            "-prefix-timestamp",
+            "--prefix-output-with-timestamp",
+            action="store_true",
+            help="every line of the workers' output begins with the time",
+        )
+
+
+def _flag_type(setting: Setting) -> type[int] | type[float] | type[str]:
+    if setting.type is float or setting.type is str:
+        return setting.type
+    return int
+
+
+def _add_switch(group: argparse._ArgumentGroup, dest: str, setting: Setting) -> None:
+    assert setting.flag is not None
+    negative = opposite(setting.flag)
+    group.add_argument(
+        setting.flag, dest=dest, action="store_const", const=True, help=f"{setting.help} Sets {setting.name}."
+    )
+    help_text = f"Off, also for autotune. Sets {setting.name}." if negative in SHOWN_NEGATIVES else argparse.SUPPRESS
+    group.add_argument(negative, dest=dest, action="store_const", const=False, help=help_text)
+
+
+def _add_general(flags: FlagParser) -> None:
+    add = flags.group("general arguments").add_argument
+    add("-v", "--version", action="store_true", help="print the version")
+    add("-np", "--num-proc", dest="num_proc", type=int, metavar="N", help="number of worker processes")
+    add("-cb", "--check-build", action="store_true", help="print which frameworks and back ends work here")
+    add("--disable-cache", action="store_true", help="do not reuse results of earlier ssh and interface checks")
+    add("--start-timeout", type=int, metavar="S", help="limit for all workers to start (HOROVOD_START_TIMEOUT or 30)")
+    add("--network-interfaces", dest="nics", action=_AddInterfaces, metavar="NIC[,NIC]", help="interfaces to use")
+    add("--network-interface", dest="nics", action=_AddInterfaces, const="single", metavar="NIC", help="an interface")
+    add("--output-filename", metavar="DIR", help="also write the output to DIR/rank.N/stdout and stderr")
+    add("--verbose", action="store_true", help="say more about the launch, keep all output after a failure")
+    add("--config-file", metavar="YAML", help="flags from a file; those on the command line win")
+
+
+def _add_elastic_and_ssh(flags: FlagParser) -> None:
+    add = flags.group("ssh arguments").add_argument
+    add("-p", "--ssh-port", type=int, help="port of sshd on all hosts")
+    add("-i", "--ssh-identity-file", help="file of the private key")
+    add = flags.group("elastic arguments").add_argument
+    add("--min-np", "--min-num-proc", dest="min_num_proc", type=int, help="train with at least so many (elastic)")
+    add("--max-np", "--max-num-proc", dest="max_num_proc", type=int, help="train with at most so many")
+    add("--slots-per-host", dest="slots", type=int, help="slots of hosts that discovery names without a number")
+    add("--elastic-timeout", type=int, help="limit for finding enough slots (HOROVOD_ELASTIC_TIMEOUT or 600)")
+    add("--reset-limit", type=int, help="the job fails after so many resets")
+    add(
+        "--blacklist-cooldown-range",
+        dest="cooldown_range",
+        type=int,
+        nargs=2,
+        metavar=("MIN", "MAX"),
+        help="seconds after which a failed host may come back",
+    )
+
+
+def _add_hosts_and_controller(flags: FlagParser) -> None:
+    group = flags.group("host arguments").add_mutually_exclusive_group()
+    group.add_argument("-H", "--hosts", metavar="HOST:SLOTS[,...]", help="hosts and how many workers each may run")
+    group.add_argument("-hostfile", "--hostfile", metavar="FILE", help="file of lines 'host slots=n'")
+    group.add_argument("--host-discovery-script", metavar="FILE", help="program that prints hosts (elastic)")
+    group = flags.group("controller arguments").add_mutually_exclusive_group()
+    group.add_argument("--gloo", dest="use_gloo", action="store_true", help="the built-in controller (default)")
+    group.add_argument("--mpi", dest="use_mpi", action="store_true", help="start through mpirun")
+    group.add_argument("--jsrun", dest="use_jsrun", action="store_true", help="start through LSF's jsrun")
+
+
+_UNSET = (
+    *FLAG_SETTINGS,
+    *("num_proc", "start_timeout", "nics", "output_filename", "config_file", "ssh_port", "ssh_identity_file"),
+    *("min_num_proc", "max_num_proc", "slots", "elastic_timeout", "reset_limit", "cooldown_range"),
+    *("hosts", "hostfile", "host_discovery_script", "mpi_args", "binding_args", "use_gloo", "use_mpi", "use_jsrun"),
+)
+_OFF = ("version", "check_build", "disable_cache", "verbose", "tcp", "prefix_output_with_timestamp")
+DEFAULTS: dict[str, Any] = {**dict.fromkeys(_UNSET), **dict.fromkeys(_OFF, False)}

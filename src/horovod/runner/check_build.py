@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What works here, found by looking at run time: nothing is decided when the package is built."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+_FRAMEWORKS = (
+    ("TensorFlow", "tensorflow", "tensorflow"),
+    ("PyTorch", "torch", "torch"),
+    ("MXNet", "mxnet", "mxnet"),
+    ("JAX", "jax", "jax"),
+    ("NumPy", "numpy", "numpy"),
+)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the report; `reason` says why it is not available, or what was found."""
+
+    name: str
+    available: bool
+    reason: str
+
+
+def frameworks() -> list[Finding]:
+    return [_framework(name, package, door) for name, package, door in _FRAMEWORKS]
+
+
+def controllers() -> list[Finding]:
+    return [
+        Finding("MPI", False, "not supported by this version"),
+        Finding("Gloo", *_engine()),
+    ]
+
+
+def tensor_operations() -> list[Finding]:
+    return [
+        Finding("NCCL", False, _unused("libnccl.so.2")),
+        Finding("DDL", False, "superseded by NCCL"),
+        Finding("CCL", False, _unused("libccl.so.1")),
+        Finding("MPI", False, _unused("libmpi.so.40")),
+        Finding("Gloo", *_engine()),
+    ]
+
+
+def report(verbose: bool = False) -> str:
+    import horovod
+
+    parts = [f"Horovod v{horovod.__version__}:"]
+    for title, findings in (
+        ("Available Frameworks", frameworks()),
+        ("Available Controllers", controllers()),
+        ("Available Tensor Operations", tensor_operations()),
+    ):
+        parts.append("\n".join([f"{title}:", *_boxes(findings, verbose)]))
+    return "\n\n".join(parts) + "\n"
+
+
+def _boxes(findings: Sequence[Finding], verbose: bool) -> list[str]:
+    return [
+        f"    [{'X' if finding.available else ' '}] {finding.name}" + (f"  ({finding.reason})" if verbose else "")
+        for finding in findings
+    ]
+
+
+def _framework(name: str, package: str, door: str) -> Finding:
+    if importlib.util.find_spec(package) is None:
+        return Finding(name, False, f"{package} is not installed")
+    if importlib.util.find_spec(f"horovod.{door}") is None:
+        return Finding(name, False, f"{package} is installed, but horovod.{door} is not part of this version")
+    loaded, reason = _engine()
+    return Finding(name, loaded, f"horovod.{door}" if loaded else reason)
+
+
+def _engine() -> tuple[bool, str]:
+    """Whether the engine can really be loaded, and what stands in the way if not."""
+    try:
+        importlib.import_module("horovod._engine")
+    except ImportError as error:
+        return False, f"the engine cannot be loaded: {error}"
+    return True, "built in"
+
+
+def _unused(library: str) -> str:
+    import ctypes
+
+    try:
+        ctypes.CDLL(library)
+    except OSError:
+        return f"{library} cannot be opened"
+    return f"{library} can be opened, but this version does not use it"

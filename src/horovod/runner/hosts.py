@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hosts and slots: parsing of -H and --hostfile, the place of every rank, and which hosts are this machine."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+SIMULATE_VARIABLE = "HOROVOD_SIMULATE_HOSTS"
+
+_HOST_PATTERN = re.compile(r"^[\w.-]+:[0-9]+$", re.ASCII)
+_HOSTFILE_LINE = re.compile(r"^([\w.-]+)(?:\s+slots\s*=\s*([0-9]+))?$", re.ASCII)
+
+
+@dataclass(frozen=True)
+class HostInfo:
+    hostname: str
+    slots: int
+
+    @staticmethod
+    def from_string(host_string: str) -> HostInfo:
+        if not _HOST_PATTERN.match(host_string.strip()):
+            raise ValueError(
+                f"Invalid host input {host_string[:200]!r}: write host:slots, for example worker-0:2,worker-1:2"
+            )
+        hostname, slots = host_string.strip().rsplit(":", 1)
+        if int(slots) < 1:
+            raise ValueError(f"Host {hostname} must have at least one slot, not {slots}")
+        return HostInfo(hostname, int(slots))
+
+
+@dataclass(frozen=True)
+class SlotInfo:
+    """The place of one worker."""
+
+    hostname: str
+    rank: int
+    local_rank: int
+    cross_rank: int
+    size: int
+    local_size: int
+    cross_size: int
+
+
+def parse_hosts(hosts_string: str) -> list[HostInfo]:
+    """`h1:2,h2:4` to hosts in the given order; the slots of a host that is named twice are added up."""
+    return _merged(HostInfo.from_string(entry) for entry in hosts_string.split(","))
+
+
+def parse_host_file(path: str) -> list[HostInfo]:
+    """A file of lines `host slots=n` (no slots: one); `#` starts a comment. ValueError names file and line."""
+    hosts = []
+    with open(path, encoding="utf-8", errors="replace") as file:
+        lines = file.read().splitlines()
+    for number, line in enumerate(lines, start=1):
+        text = line.partition("#")[0].strip()
+        if not text:
+            continue
+        match = _HOSTFILE_LINE.match(text)
+        if match is None or match[2] == "0":
+            raise ValueError(f"{path}:{number}: expected 'host slots=n' with n at least 1, found {text[:200]!r}")
+        hosts.append(HostInfo(match[1], int(match[2] or 1)))
+    if not hosts:
+        raise ValueError(f"{path}: the hostfile names no host")
+    return _merged(hosts)
+
+
+def parse_host_files(filename: str) -> str:
+    """The hosts of a hostfile in the notation of -H."""
+    return ",".join(f"{host.hostname}:{host.slots}" for host in parse_host_file(filename))
+
+
+def parse_hosts_and_slots(hosts: str) -> tuple[list[str], dict[str, int]]:
+    parsed = parse_hosts(hosts)
+    return [host.hostname for host in parsed], {host.hostname: host.slots for host in parsed}
+
+
+def get_host_assignments(hosts: list[HostInfo], min_num_proc: int, max_num_proc: int | None = None) -> list[SlotInfo]:
+    """Ranks in the order of hosts and slots: at least `min_num_proc`, at most `max_num_proc` of them."""
+    wanted = max_num_proc if max_num_proc is not None else min_num_proc
+    used: list[HostInfo] = []
+    left = wanted
+    for host in hosts:
+        if left > 0:
+            used.append(HostInfo(host.hostname, min(host.slots, left)))
+            left -= used[-1].slots
+    size = sum(host.slots for host in used)
+    if size < min_num_proc:
+        listed = ",".join(f"{host.hostname}:{host.slots}" for host in hosts)[:500]
+        raise ValueError(f"Requested more processes ({min_num_proc}) than there are available slots ({size}): {listed}")
+    slots: list[SlotInfo] = []
+    for host in used:
+        for local_rank in range(host.slots):
+            peers = [other.hostname for other in used if other.slots > local_rank]
+            slots.append(
+                SlotInfo(
+                    hostname=host.hostname,
+                    rank=len(slots),
+                    local_rank=local_rank,
+                    cross_rank=peers.index(host.hostname),
+                    size=size,
+                    local_size=host.slots,
+                    cross_size=len(peers),
+                )
+            )
+    return slots
+
+
+def plan_hosts(options: Mapping[str, Any]) -> list[HostInfo]:
+    """The hosts that flags name; without any, this machine with as many slots as processes."""
+    if options.get("hosts") is not None and options.get("hostfile") is not None:
+        raise ValueError("Argument hosts and hostfile only allow one provided.")
+    if options.get("hosts") is not None:
+        hosts = parse_hosts(options["hosts"])
+    elif options.get("hostfile") is not None:
+        hosts = parse_host_file(options["hostfile"])
+    else:
+        hosts = [HostInfo("localhost", options["num_proc"])]
+    get_host_assignments(hosts, options["num_proc"])  # too few slots is the first thing to say
+    require_local(hosts)
+    return hosts
+
+
+def require_local(hosts: Iterable[HostInfo]) -> None:
+    """Until workers can be started on other machines, say clearly that they cannot."""
+    remote = [host.hostname for host in hosts if not is_local(host.hostname)]
+    if remote:
+        raise NotImplementedError(
+            f"starting workers on other machines is not available yet, and {', '.join(remote)[:500]} "
+            f"{'does' if len(remote) == 1 else 'do'} not resolve to an address of this one"
+        )
+
+
+def is_local(hostname: str) -> bool:
+    """Whether the name belongs to this machine (with HOROVOD_SIMULATE_HOSTS=1 every name does)."""
+    if os.environ.get(SIMULATE_VARIABLE, "0") not in ("", "0"):
+        return True
+    if hostname in ("localhost", "127.0.0.1", socket.gethostname()):
+        return True
+    try:
+        found = socket.getaddrinfo(hostname, None, type=socket.SOCK_DGRAM)
+    except (OSError, UnicodeError):
+        return False
+    return any(_can_bind(family, address) for family, _, _, _, address in found)
+
+
+def _can_bind(family: int, address: tuple[object, ...]) -> bool:
+    # Only addresses of this machine can be bound: cheaper and surer than listing its interfaces.
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.bind(address)
+    except OSError:
+        return False
+    return True
+
+
+def _merged(hosts: Iterable[HostInfo]) -> list[HostInfo]:
+    slots: dict[str, int] = {}
+    for host in hosts:
+        slots[host.hostname] = slots.get(host.hostname, 0) + host.slots
+    return [HostInfo(hostname, count) for hostname, count in slots.items()]

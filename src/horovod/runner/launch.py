@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""horovodrun: from the command line to a running job. Also `python -m horovod.runner.launch`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from horovod.common.settings_table import Setting
+from horovod.runner.arguments import DEFAULTS, FLAG_SETTINGS, FlagParser
+
+USAGE_ERROR = 2
+COMMAND_NOT_EXECUTABLE = 126
+COMMAND_NOT_FOUND = 127
+
+
+def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """The command line merged with the config file and the defaults, checked. ValueError for a bad value."""
+    flags = FlagParser()
+    given = flags.parse(sys.argv[1:] if argv is None else argv)
+    options = {**DEFAULTS, **given}
+    if options["version"] or options["check_build"]:
+        return argparse.Namespace(**options)
+    if given.get("config_file") is not None:
+        from horovod.runner.config_file import read_config_file
+
+        options = {**DEFAULTS, **_without_overruled_controller(read_config_file(given["config_file"]), given), **given}
+    _check_values(options)
+    if options["num_proc"] is None:
+        flags.error("-np (--num-proc) is required: how many processes?")
+    if not options["command"]:
+        flags.error("no command given: what should every rank run?")
+    return argparse.Namespace(**options)
+
+
+def run_commandline() -> None:
+    """The entry point of `horovodrun`."""
+    try:
+        code = _main(sys.argv[1:])
+    except KeyboardInterrupt:
+        code = 130
+    sys.exit(code)
+
+
+def _main(argv: Sequence[str]) -> int:
+    try:
+        args = parse_args(argv)
+        if args.version:
+            import horovod
+
+            print(horovod.__version__)
+            return 0
+        if args.check_build:
+            check_build(args.verbose)
+            return 0
+        return _run(args)
+    except (ValueError, NotImplementedError) as error:
+        print(f"horovodrun: error: {error}", file=sys.stderr)
+        return USAGE_ERROR
+    except OSError as error:
+        print(f"horovodrun: error: {error}", file=sys.stderr)
+        return USAGE_ERROR
+
+
+def _run(args: argparse.Namespace) -> int:
+    refuse_unavailable(vars(args))
+    from horovod.runner.local import run_locally
+    from horovod.runner.output import descriptor_sink
+
+    command = args.command
+    try:
+        result = run_locally(vars(args), command, descriptor_sink(1), descriptor_sink(2))
+    except (FileNotFoundError, NotADirectoryError, PermissionError) as error:
+        if error.filename != command[0]:
+            raise
+        found = not isinstance(error, PermissionError)
+        text = "command not found" if found else "permission denied"
+        print(f"horovodrun: error: {text}: {command[0][:200]!r}", file=sys.stderr)
+        return COMMAND_NOT_FOUND if found else COMMAND_NOT_EXECUTABLE
+    return result.exit_code
+
+
+def refuse_unavailable(options: dict[str, Any]) -> None:
+    """NotImplementedError for what this version cannot do yet."""
+    if options.get("min_num_proc") is not None or options.get("host_discovery_script") is not None:
+        raise NotImplementedError("elastic training (--min-np, --host-discovery-script) is not available yet")
+    if options.get("use_mpi"):
+        raise NotImplementedError("starting through MPI (--mpi) is not available yet: leave it out, or use --gloo")
+    if options.get("use_jsrun"):
+        raise NotImplementedError("starting through jsrun (--jsrun) is not available yet: leave it out, or use --gloo")
+
+
+def check_build(verbose: bool) -> None:
+    """Print which frameworks, controllers and tensor operations work here."""
+    from horovod.runner.check_build import report
+
+    print(report(verbose))
+
+
+def is_gloo_used(use_gloo: bool | None = None, use_mpi: bool | None = None, use_jsrun: bool | None = None) -> bool:
+    return bool(use_gloo) or not (use_mpi or use_jsrun)
+
+
+def run_controller(
+    use_gloo: bool | None,
+    gloo_run: Callable[[], Any],
+    use_mpi: bool | None,
+    mpi_run: Callable[[], Any],
+    use_jsrun: bool | None,
+    js_run: Callable[[], Any],
+    verbosity: int | None,
+) -> Any:
+    """Call the runner of the chosen controller; the built-in one unless another is asked for."""
+    if use_mpi and not use_gloo:
+        return mpi_run()
+    return js_run() if use_jsrun and not use_gloo else gloo_run()
+
+
+def _without_overruled_controller(from_file: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+    controllers = ("use_gloo", "use_mpi", "use_jsrun")
+    if any(given.get(name) for name in controllers):
+        return {name: value for name, value in from_file.items() if name not in controllers}
+    return from_file
+
+
+def _check_values(options: dict[str, Any]) -> None:
+    for dest, setting in FLAG_SETTINGS.items():
+        value = options[dest]
+        if value is not None and not isinstance(value, (str, bool)):
+            _check_range(setting, value)
+        if setting.choices and isinstance(value, str) and value.lower() not in setting.choices:
+            raise ValueError(f"{setting.flag} must be {setting.accepted()}, not {value[:100]!r}")
+    for name in ("num_proc", "min_num_proc", "max_num_proc", "slots", "start_timeout"):
+        if options[name] is not None and options[name] < 1:
+            flag = "-np" if name == "num_proc" else "--" + name.replace("_", "-")
+            raise ValueError(f"{flag} must be at least 1, not {options[name]}")
+    _check_cooldown(options["cooldown_range"])
+
+
+def _check_range(setting: Setting, value: int | float) -> None:
+    # Ranges are in the setting's unit, the flag may have another. Written so that NaN is refused.
+    low, high = (
+        bound / setting.flag_factor if bound is not None else None for bound in (setting.minimum, setting.maximum)
+    )
+    if (low is not None and not value >= low) or (high is not None and not value <= high):
+        limits = f"at least {low:g}" if high is None else f"between {low:g} and {high:g}"
+        raise ValueError(f"{setting.flag} ({setting.yaml_key}) must be {limits}, not {value}")
+
+
+def _check_cooldown(bounds: Sequence[int] | None) -> None:
+    if bounds is not None and not 1 <= bounds[0] <= bounds[1] <= 3600:
+        raise ValueError(
+            "--blacklist-cooldown-range takes two numbers of seconds, 1 <= min <= max <= 3600, "
+            f"not {bounds[0]} {bounds[1]}"
+        )
+
+
+CACHE_FOLDER = os.path.join(os.path.expanduser("~"), ".horovod")
+CACHE_STALENESS_THRESHOLD_MINUTES = 60
+SSH_ATTEMPTS = 5
+SSH_CONNECT_TIMEOUT_S = 10
+
+
+if __name__ == "__main__":
+    run_commandline()

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A job whose workers all run on this machine: rendezvous, environment and Job put together."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from horovod.common.protocol import make_secret
+from horovod.common.rendezvous_server import Server
+from horovod.runner.hosts import get_host_assignments, plan_hosts
+from horovod.runner.job import Job, JobResult, JobSpec
+from horovod.runner.output import OutputOptions, Sink, wants_colour
+from horovod.runner.worker_environment import (
+    base_environment,
+    check_interfaces,
+    flag_environment,
+    interface_environment,
+    rendezvous_environment,
+)
+
+_ADDRESS = "127.0.0.1"
+
+
+def run_locally(
+    options: dict[str, Any],
+    command: Sequence[str],
+    stdout: Sink,
+    stderr: Sink,
+    *,
+    extra_env: Mapping[str, str] | None = None,
+    on_server: Callable[[Server], None] | None = None,
+    after: Callable[[Server, JobResult], None] | None = None,
+) -> JobResult:
+    """Run `command` once for each rank; `on_server` sees the rendezvous before they start, `after` once they ended."""
+    slots = get_host_assignments(plan_hosts(options), options["num_proc"])
+    nics = options.get("nics") or []
+    check_interfaces(nics)
+    base = base_environment(os.environ)
+    secret = make_secret()
+
+    def say_who_waits(text: str) -> None:
+        stderr(f"horovodrun: {text}\n".encode())
+
+    with Server(_ADDRESS, secret=secret, on_slow_meeting=say_who_waits) as server:
+        if on_server is not None:
+            on_server(server)
+        spec = JobSpec(
+            command=command,
+            slots=slots,
+            env={
+                **base,
+                **flag_environment(options),
+                **interface_environment(nics, base),
+                **rendezvous_environment(_ADDRESS, server.port, secret),
+                **(extra_env or {}),
+            },
+            output=OutputOptions(
+                size=len(slots),
+                directory=options.get("output_filename"),
+                timestamps=bool(options.get("prefix_output_with_timestamp")),
+                colour=wants_colour(),
+            ),
+            verbose=bool(options.get("verbose")),
+        )
+        result = Job(spec, server, stdout, stderr).run()
+        if after is not None:
+            after(server, result)
+    return result

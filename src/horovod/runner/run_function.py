@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""horovod.run: call a function on several processes and return what each of them returned."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from horovod.common.rendezvous_server import Server
+    from horovod.runner.job import JobResult
+
+_FAILED = "Horovod detected that one or more processes exited with non-zero status, so the job was ended."
+
+
+def run(
+    func: Callable[..., Any],
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    num_proc: int = 1,
+    min_num_proc: int | None = None,
+    max_num_proc: int | None = None,
+    slots: int | None = None,
+    reset_limit: int | None = None,
+    cooldown_range: tuple[int, int] | None = None,
+    hosts: str | None = None,
+    hostfile: str | None = None,
+    host_discovery_script: str | None = None,
+    start_timeout: int | None = None,
+    ssh_port: int | None = None,
+    ssh_identity_file: str | None = None,
+    disable_cache: bool | None = None,
+    output_filename: str | None = None,
+    verbose: int | None = None,
+    use_gloo: bool | None = None,
+    use_mpi: bool | None = None,
+    mpi_args: str | None = None,
+    network_interface: str | None = None,
+    network_interfaces: str | Sequence[str] | None = None,
+    executable: str | None = None,
+    np: int | None = None,
+    min_np: int | None = None,
+    max_np: int | None = None,
+) -> list[Any]:
+    """Call `func(*args, **kwargs)` on `num_proc` processes; the list of results, by rank.
+
+    The function travels by value, so lambdas and functions of a notebook work. RuntimeError if a worker fails; its text
+    holds the traceback of the one that failed first.
+    """
+    num_proc = _renamed("np", np, "num_proc", num_proc)
+    min_num_proc = _renamed("min_np", min_np, "min_num_proc", min_num_proc)
+    max_num_proc = _renamed("max_np", max_np, "max_num_proc", max_num_proc)
+    network_interfaces = _renamed("network_interface", network_interface, "network_interfaces", network_interfaces)
+    if hosts is not None and hostfile is not None:
+        raise ValueError("Argument hosts and hostfile only allow one provided.")
+    if use_gloo and use_mpi:
+        raise ValueError("Argument use_gloo and use_mpi only allow one set True.")
+    if num_proc < 1:
+        raise ValueError(f"num_proc must be at least 1, not {num_proc}")
+    options = {
+        "num_proc": num_proc,
+        "min_num_proc": min_num_proc,
+        "host_discovery_script": host_discovery_script,
+        "hosts": hosts,
+        "hostfile": hostfile,
+        "start_timeout": start_timeout,
+        "output_filename": output_filename,
+        "verbose": verbose,
+        "use_mpi": use_mpi,
+        "nics": _names(network_interfaces),
+    }
+    from horovod.runner.launch import refuse_unavailable
+
+    refuse_unavailable(options)
+    return _run(options, func, args, kwargs or {}, executable or sys.executable)
+
+
+def _run(
+    options: dict[str, Any],
+    func: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    executable: str,
+) -> list[Any]:
+    from horovod.common import serialization
+    from horovod.runner import run_task
+    from horovod.runner.local import run_locally
+    from horovod.runner.output import text_sink
+
+    shipped = serialization.dumps((func, tuple(args), dict(kwargs)))
+    results: list[Any] = []
+
+    def offer(server: Server) -> None:
+        path = [entry or os.getcwd() for entry in sys.path]
+        server.put(run_task.PATH_KEY, "\0".join(path).encode("utf-8", "surrogateescape"))
+        server.put(run_task.FUNCTION_KEY, shipped)
+
+    def collect(server: Server, result: JobResult) -> None:
+        if result.stop_signal is not None:
+            return
+        if result.exit_code != 0:
+            raise RuntimeError(_failure_text(server, result))
+        for rank in range(options["num_proc"]):
+            value = server.get(run_task.result_key(rank))
+            if value is None:
+                raise RuntimeError(f"{_FAILED}\nrank {rank} ended with exit code 0 before the function returned")
+            results.append(serialization.loads(value))
+
+    command = [executable, "-m", run_task.__name__]
+    result = run_locally(options, command, text_sink(sys.stdout), text_sink(sys.stderr), on_server=offer, after=collect)
+    if result.stop_signal == signal.SIGINT:
+        raise KeyboardInterrupt
+    if result.stop_signal is not None:
+        signal.raise_signal(result.stop_signal)  # the caller's own handler is back in place
+        raise RuntimeError(f"the job was ended by signal {result.stop_signal}")
+    return results
+
+
+def _failure_text(server: Server, result: JobResult) -> str:
+    from horovod.runner.run_task import error_key
+
+    assert result.failed_rank is not None
+    trace = server.get(error_key(result.failed_rank))
+    if trace is None:
+        return f"{_FAILED}\n{result.text}"
+    first_line = result.text.partition("\n")[0].partition(";")[0]
+    return f"{_FAILED}\n{first_line}\n{trace.decode(errors='replace')}"
+
+
+def _renamed(old_name: str, old: Any, new_name: str, new: Any) -> Any:
+    if old is None:
+        return new
+    warnings.warn(f"{old_name} is deprecated, use {new_name}", DeprecationWarning, stacklevel=3)
+    return old
+
+
+def _names(interfaces: str | Sequence[str] | None) -> list[str]:
+    if interfaces is None:
+        return []
+    listed = interfaces.split(",") if isinstance(interfaces, str) else list(interfaces)
+    return [name.strip() for name in listed if name.strip()]

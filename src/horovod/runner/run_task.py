@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The worker of `horovod.run`: fetches the function over the authenticated rendezvous, calls it, returns the result."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+
+from horovod.common import serialization
+from horovod.common.rendezvous import Connection
+from horovod.common.topology import SECRET_VARIABLE, decode_secret
+
+PATH_KEY = "run/path"
+FUNCTION_KEY = "run/function"
+_CONNECT_LIMIT_S = 30.0
+
+
+def result_key(rank: int) -> str:
+    return f"run/result/{rank}"
+
+
+def error_key(rank: int) -> str:
+    return f"run/error/{rank}"
+
+
+def main() -> int:
+    rank = int(os.environ["HOROVOD_RANK"])
+    address, port = os.environ["HOROVOD_GLOO_RENDEZVOUS_ADDR"], int(os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"])
+    secret = decode_secret(os.environ[SECRET_VARIABLE])
+    with Connection.open(address, port, secret, _CONNECT_LIMIT_S) as connection:
+        path, function = connection.get(PATH_KEY), connection.get(FUNCTION_KEY)
+    if path is None or function is None:
+        raise RuntimeError("the rendezvous holds no function: this program is started by horovod.run alone")
+    # Modules that the caller can import must be found here too when the function refers to them.
+    sys.path += [entry for entry in path.decode("utf-8", "surrogateescape").split("\0") if entry not in sys.path]
+    key, value, code = result_key(rank), b"", 0
+    try:
+        func, args, kwargs = serialization.loads(function)
+        value = serialization.dumps(func(*args, **kwargs))
+    except Exception:
+        text = traceback.format_exc()
+        print(text, end="", file=sys.stderr, flush=True)
+        key, value, code = error_key(rank), text.encode(errors="replace"), 1
+    # A new connection: the first one might have been idle for days and dropped on the way.
+    with Connection.open(address, port, secret, _CONNECT_LIMIT_S) as connection:
+        connection.put(key, value)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

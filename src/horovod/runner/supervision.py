@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What to do when a worker exits, a signal comes or time passes: decisions only, the loop in job.py acts on them.
+
+    running --failure--> ending --grace over--> killed
+    running --signal---> ending --second signal or grace over--> killed
+
+A worker that fails only because it lost a peer is not the cause: the job waits a moment for the one that is.
+"""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass, field
+from enum import Enum
+
+GRACE_S = 5.0
+CAUSE_WAIT_S = 1.0
+
+
+class State(Enum):
+    RUNNING = "running"
+    WAITING_FOR_CAUSE = "waiting for cause"
+    ENDING = "ending"
+    KILLED = "killed"
+
+
+@dataclass(frozen=True)
+class Exit:
+    """How a worker ended. `blames_peer`: its last words say that another rank was lost."""
+
+    rank: int
+    code: int
+    blames_peer: bool = False
+
+
+@dataclass
+class Supervision:
+    """Every event returns the signal that all living workers must get now, or None."""
+
+    grace_s: float = GRACE_S
+    state: State = State.RUNNING
+    failure: Exit | None = None
+    stop_signal: int | None = None
+    deadline: float | None = None
+    _suspects: list[Exit] = field(default_factory=list)
+
+    def on_exit(self, exit: Exit, now: float) -> int | None:
+        if exit.code == 0 or self.state in (State.ENDING, State.KILLED):
+            return None
+        self._suspects.append(exit)
+        if not exit.blames_peer:
+            return self._end(exit, now)
+        if self.state is State.RUNNING:
+            self.state = State.WAITING_FOR_CAUSE
+            self.deadline = now + CAUSE_WAIT_S
+        return None
+
+    def on_signal(self, number: int, now: float) -> int | None:
+        if self.stop_signal is None:
+            self.stop_signal = number
+        if self.state in (State.RUNNING, State.WAITING_FOR_CAUSE):
+            self.state = State.ENDING
+            self.deadline = now + self.grace_s
+            return number
+        return self._kill()
+
+    def on_time(self, now: float) -> int | None:
+        if self.deadline is None or now < self.deadline:
+            return None
+        if self.state is State.WAITING_FOR_CAUSE:
+            return self._end(self._suspects[0], now)
+        return self._kill()
+
+    def on_all_ended(self) -> None:
+        if self.failure is None and self._suspects and self.stop_signal is None:
+            self.failure = self._suspects[0]
+
+    def exit_code(self) -> int:
+        if self.stop_signal is not None and self.failure is None:
+            return 128 + self.stop_signal
+        return self.failure.code if self.failure is not None else 0
+
+    def _end(self, cause: Exit, now: float) -> int:
+        self.failure = cause
+        self.state = State.ENDING
+        self.deadline = now + self.grace_s
+        return signal.SIGTERM
+
+    def _kill(self) -> int | None:
+        if self.state is State.KILLED:
+            return None
+        self.state = State.KILLED
+        self.deadline = None
+        return signal.SIGKILL
+
+
+def blames_peer(last_error_lines: list[str]) -> bool:
+    """Whether a worker's last words report the loss of another rank instead of an error of its own."""
+    words = [line for line in last_error_lines if line.strip() and not line.startswith((" ", "\t"))]
+    return bool(words) and "HorovodInternalError" in words[-1]

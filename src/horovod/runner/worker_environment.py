@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The environment of a worker: the driver's, what flags and the config file ask for, and its place in the world."""
+
+from __future__ import annotations
+
+import base64
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from horovod.common import settings
+from horovod.common.topology import SECRET_VARIABLE
+from horovod.runner.arguments import FLAG_SETTINGS
+from horovod.runner.hosts import SIMULATE_VARIABLE, SlotInfo
+
+_NOT_PASSED_ON = ("OLDPWD", SECRET_VARIABLE, SIMULATE_VARIABLE)
+
+
+def is_exportable(name: str) -> bool:
+    return not (name in _NOT_PASSED_ON or name.startswith("BASH_FUNC_") or name.endswith("CUDA_VISIBLE_DEVICES"))
+
+
+def base_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """The driver's environment as workers see it. ValueError if a known setting in it has a bad value."""
+    for name, value in environ.items():
+        if value and name in settings.BY_NAME:
+            settings.parse(settings.BY_NAME[name], value)
+    passed = {name: value for name, value in environ.items() if is_exportable(name)}
+    return {**passed, "PYTHONUNBUFFERED": "1"}
+
+
+def flag_environment(options: Mapping[str, Any]) -> dict[str, str]:
+    """The variables that stand for the flags and config values given."""
+    skipped = set()
+    if not options.get("autotune"):
+        skipped |= {name for name in FLAG_SETTINGS if name.startswith("autotune_")}
+    if options.get("timeline_filename") is None:
+        skipped.add("timeline_mark_cycles")
+    if _shutdown_before_warning(options):
+        skipped.add("stall_check_shutdown_time_seconds")
+    variables = {
+        setting.name: _text(_in_unit_of(setting.flag_factor, options[dest]))
+        for dest, setting in FLAG_SETTINGS.items()
+        if options.get(dest) is not None and dest not in skipped
+    }
+    if options.get("tcp"):
+        variables["NCCL_IB_DISABLE"] = "1"
+    if options.get("start_timeout") is not None:
+        variables["HOROVOD_START_TIMEOUT"] = str(options["start_timeout"])
+    return variables
+
+
+def slot_environment(slot: SlotInfo) -> dict[str, str]:
+    return {
+        "HOROVOD_HOSTNAME": slot.hostname,
+        "HOROVOD_RANK": str(slot.rank),
+        "HOROVOD_SIZE": str(slot.size),
+        "HOROVOD_LOCAL_RANK": str(slot.local_rank),
+        "HOROVOD_LOCAL_SIZE": str(slot.local_size),
+        "HOROVOD_CROSS_RANK": str(slot.cross_rank),
+        "HOROVOD_CROSS_SIZE": str(slot.cross_size),
+    }
+
+
+def rendezvous_environment(address: str, port: int, secret: bytes) -> dict[str, str]:
+    return {
+        "HOROVOD_GLOO_RENDEZVOUS_ADDR": address,
+        "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
+        "HOROVOD_CONTROLLER": "gloo",
+        "HOROVOD_CPU_OPERATIONS": "gloo",
+        SECRET_VARIABLE: base64.b64encode(secret).decode("ascii"),
+    }
+
+
+def interface_environment(nics: list[str], environ: Mapping[str, str]) -> dict[str, str]:
+    """The interfaces to use; a choice that the user made for NCCL alone stands unless a flag overrules it."""
+    chosen = nics or [loopback_interface()]
+    variables = {"HOROVOD_GLOO_IFACE": chosen[0]}
+    if nics or "NCCL_SOCKET_IFNAME" not in environ:
+        variables["NCCL_SOCKET_IFNAME"] = ",".join(chosen)
+    return variables
+
+
+def check_interfaces(nics: list[str]) -> None:
+    import socket
+
+    known = [name for _, name in socket.if_nameindex()]
+    for nic in nics:
+        if nic not in known:
+            raise ValueError(f"no network interface {nic[:100]!r} on this machine; there are: {', '.join(known)}")
+
+
+def loopback_interface() -> str:
+    """The interface that owns 127.0.0.1."""
+    import fcntl
+    import socket
+    import struct
+
+    get_address = 0x8915  # SIOCGIFADDR
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            try:
+                answer = fcntl.ioctl(probe.fileno(), get_address, struct.pack("256s", name.encode()[:15]))
+            except OSError:
+                continue  # an interface without an IPv4 address
+            if answer[20:24] == b"\x7f\0\0\x01":
+                return name
+    return "lo"
+
+
+def _shutdown_before_warning(options: Mapping[str, Any]) -> bool:
+    shutdown = options.get("stall_check_shutdown_time_seconds")
+    if not shutdown:
+        return False
+    warning = options.get("stall_check_warning_time_seconds")
+    warning = warning if warning is not None else settings.BY_NAME["HOROVOD_STALL_CHECK_TIME_SECONDS"].default
+    if shutdown >= warning:
+        return False
+    print(
+        f"horovodrun: --stall-check-shutdown-time-seconds {shutdown} is ignored: "
+        f"it is smaller than the warning time, {warning} s",
+        file=sys.stderr,
+    )
+    return True
+
+
+def _in_unit_of(factor: float, value: Any) -> Any:
+    return value if factor == 1 else value * factor
+
+
+def _text(value: bool | int | float | str) -> str:
+    if isinstance(value, bool):
+        return "1" if value else "0"
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return str(value)

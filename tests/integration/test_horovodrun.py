@@ -1,0 +1,290 @@
+# SPDX-License-Identifier: Apache-2.0
+"""horovodrun with real workers that need no engine: environment, output, exit codes, failures. See also _signals."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+LAUNCHER = [sys.executable, "-m", "horovod.runner.launch"]
+
+
+def horovodrun(*words, env=None, cwd=None, limit_s=30):
+    return subprocess.run(
+        [*LAUNCHER, *words],
+        env={**os.environ, **(env or {})},
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=limit_s,
+        check=False,
+    )
+
+
+def python(source):
+    return [sys.executable, "-c", source]
+
+
+def lines_by_rank(text, stream="stdout"):
+    found = {}
+    for line in text.splitlines():
+        if match := re.match(rf"\[(\d+)\]<{stream}>:(.*)", line):
+            found.setdefault(int(match[1]), []).append(match[2])
+    return found
+
+
+PRINT_ENVIRONMENT = "import json, os; print(json.dumps(dict(os.environ)))"
+
+
+def environments(*words, env=None):
+    done = horovodrun(*words, *python(PRINT_ENVIRONMENT), env=env)
+    assert done.returncode == 0, done.stderr
+    return {rank: json.loads(lines[0]) for rank, lines in lines_by_rank(done.stdout).items()}
+
+
+def test_every_worker_knows_its_place():
+    found = environments("-np", "2", "--cycle-time-ms", "3", env={"OLDPWD": "/x", "CUDA_VISIBLE_DEVICES": "7"})
+    assert set(found) == {0, 1}
+    for rank, env in found.items():
+        assert env["HOROVOD_RANK"] == env["HOROVOD_LOCAL_RANK"] == str(rank)
+        assert env["HOROVOD_SIZE"] == env["HOROVOD_LOCAL_SIZE"] == "2"
+        assert (env["HOROVOD_CROSS_RANK"], env["HOROVOD_CROSS_SIZE"]) == ("0", "1")
+        assert (env["HOROVOD_HOSTNAME"], env["HOROVOD_GLOO_RENDEZVOUS_ADDR"]) == ("localhost", "127.0.0.1")
+        assert env["HOROVOD_CONTROLLER"] == env["HOROVOD_CPU_OPERATIONS"] == "gloo"
+        assert env["HOROVOD_GLOO_IFACE"] == env["NCCL_SOCKET_IFNAME"] == "lo"
+        assert env["HOROVOD_CYCLE_TIME"] == "3"
+        assert env["PYTHONUNBUFFERED"] == "1"
+        assert "OLDPWD" not in env
+        assert "CUDA_VISIBLE_DEVICES" not in env
+    assert found[0]["_HOROVOD_SECRET_KEY"] == found[1]["_HOROVOD_SECRET_KEY"]
+
+
+def test_each_job_has_its_own_secret():
+    secrets = {environments("-np", "1")[0]["_HOROVOD_SECRET_KEY"] for _ in range(2)}
+    assert len(secrets) == 2
+    assert environments("-np", "1", env={"_HOROVOD_SECRET_KEY": "mine"})[0]["_HOROVOD_SECRET_KEY"] != "mine"
+
+
+def test_simulated_hosts_give_a_layout_of_several():
+    found = environments("-np", "3", "-H", "a:2,b:1", env={"HOROVOD_SIMULATE_HOSTS": "1"})
+    layout = [(found[r]["HOROVOD_HOSTNAME"], found[r]["HOROVOD_LOCAL_RANK"]) for r in range(3)]
+    assert layout == [("a", "0"), ("a", "1"), ("b", "0")]
+    assert [found[r]["HOROVOD_CROSS_SIZE"] for r in range(3)] == ["2", "1", "2"]
+    assert "HOROVOD_SIMULATE_HOSTS" not in found[0]
+
+
+def test_fault_29_arguments_reach_the_worker_as_they_are(tmp_path):
+    words = ["; touch pwned", "$(touch pwned)", "`x`", "a b", "*", "'\"", "\\", "new\nline", "", "é", "x" * 10_000]
+    done = horovodrun("-np", "1", *python("import json, sys; print(json.dumps(sys.argv[1:]))"), *words, cwd=tmp_path)
+    assert json.loads(lines_by_rank(done.stdout)[0][0]) == words
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_output_is_prefixed_and_streams_stay_apart():
+    source = r"import sys; sys.stdout.write('a\nb\rc\r\nlast'); sys.stderr.write('e1\ne2\n')"
+    done = horovodrun("-np", "2", *python(source))
+    assert done.returncode == 0
+    assert lines_by_rank(done.stdout) == {rank: ["a", "b", "c", "last"] for rank in range(2)}
+    assert lines_by_rank(done.stderr, "stderr") == {rank: ["e1", "e2"] for rank in range(2)}
+    assert done.stdout.count("\n") == 8
+
+
+def test_no_output_is_lost():
+    source = "import sys\nfor i in range(20000): print(i)"
+    done = horovodrun("-np", "3", *python(source))
+    expected = [str(i) for i in range(20000)]
+    assert lines_by_rank(done.stdout) == dict.fromkeys(range(3), expected)
+
+
+def test_output_comes_while_the_worker_runs():
+    source = "import signal; print('now'); signal.pause()"
+    process = subprocess.Popen([*LAUNCHER, "-np", "1", *python(source)], stdout=subprocess.PIPE, text=True)
+    with process:
+        assert process.stdout.readline() == "[0]<stdout>:now\n"
+        assert process.poll() is None
+        process.terminate()
+        process.wait(timeout=20)
+
+
+def test_timestamps():
+    done = horovodrun("-np", "1", "-prefix-timestamp", *python("print('x')"))
+    assert re.fullmatch(r"\w{3} \w{3} [ \d]\d \d\d:\d\d:\d\d \d{4}\[0\]<stdout>:x\n", done.stdout)
+
+
+@pytest.mark.parametrize(("env", "coloured"), [({}, True), ({"NO_COLOR": "1"}, False)])
+def test_the_prefix_is_coloured_on_a_terminal_alone(env, coloured):
+    ours, terminal = os.openpty()
+    words = [*LAUNCHER, "-np", "2", *python("print('x')")]
+    with os.fdopen(ours, "rb", buffering=0) as screen:
+        done = subprocess.run(words, env={**os.environ, **env}, stdout=terminal, timeout=30, check=True)
+        os.close(terminal)
+        shown = screen.read(4096)
+    assert done.returncode == 0
+    assert (b"\x1b[36m[0]<stdout>:\x1b[0mx" in shown) == coloured
+    assert (b"[0]<stdout>:x" in shown) != coloured
+
+
+def test_output_files_hold_the_bytes_as_written(tmp_path):
+    source = r"""
+import os, sys
+sys.stdout.buffer.write(b'\xff\rx ' + os.environ['HOROVOD_RANK'].encode())
+print('e', file=sys.stderr)
+"""
+    done = horovodrun("-np", "11", "--output-filename", str(tmp_path / "deep" / "out"), *python(source))
+    assert done.returncode == 0
+    directories = sorted(path.name for path in (tmp_path / "deep" / "out").iterdir())
+    assert directories == [f"rank.{rank:02d}" for rank in range(11)]
+    assert (tmp_path / "deep/out/rank.07/stdout").read_bytes() == b"\xff\rx 7"
+    assert (tmp_path / "deep/out/rank.10/stderr").read_bytes() == b"e\n"
+
+
+FAIL_ON_ONE = """
+import os, sys, signal
+if os.environ["HOROVOD_RANK"] == "1":
+    print("first", file=sys.stderr)
+    {how}
+signal.pause()
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "code", "text"),
+    [
+        ("sys.exit(7)", 7, "exit code 7"),
+        ("raise ValueError('my bug')", 1, "ValueError: my bug"),
+        ("os.kill(os.getpid(), signal.SIGKILL)", 137, r"killed by signal 9 \(SIGKILL\)"),
+        ("os.kill(os.getpid(), signal.SIGSEGV)", 139, r"killed by signal 11 \(SIGSEGV\)"),
+    ],
+)
+def test_the_first_failure_is_shown_and_ends_the_job(how, code, text):
+    started = time.monotonic()
+    done = horovodrun("-np", "3", *python(FAIL_ON_ONE.format(how=how)))
+    assert time.monotonic() - started < 10
+    assert done.returncode == code
+    assert re.search(rf"horovodrun: rank 1 \(host localhost, pid \d+\) failed first:(.|\n)*{text}", done.stderr)
+    assert "    first\n" in done.stderr
+
+
+def test_fault_16_the_cause_comes_first_and_the_others_do_not_drown_it(tmp_path):
+    source = """
+import atexit, os, sys
+rank = os.environ["HOROVOD_RANK"]
+class HorovodInternalError(RuntimeError): pass
+if rank == "1":
+    # Dies last: the others report the lost peer before its own exit is seen.
+    while len(os.listdir(sys.argv[1])) < 2: pass
+    raise KeyError("the real cause")
+def leave(): open(os.path.join(sys.argv[1], rank), "w").close()
+atexit.register(leave)
+raise HorovodInternalError("rank 1 was lost")
+"""
+    done = horovodrun("-np", "3", *python(source), str(tmp_path))
+    report = done.stderr[done.stderr.index("horovodrun: rank") :]
+    assert report.startswith("horovodrun: rank 1 ")
+    assert "KeyError: 'the real cause'" in report
+    assert done.returncode == 1
+
+
+def test_stubborn_workers_are_killed_after_the_grace(tmp_path):
+    source = """
+import os, signal, sys
+ready = os.path.join(sys.argv[1], "ready")
+if os.environ["HOROVOD_RANK"] == "0":
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    open(ready, "w").close()
+    while True: signal.pause()
+while not os.path.exists(ready): pass
+sys.exit(5)
+"""
+    started = time.monotonic()
+    done = horovodrun("-np", "2", *python(source), str(tmp_path))
+    assert done.returncode == 5
+    assert 5 <= time.monotonic() - started < 12
+
+
+def test_what_a_worker_leaves_running_is_ended_with_the_job():
+    source = "import subprocess; p = subprocess.Popen(['sleep', '1000']); print(p.pid)"
+    done = horovodrun("-np", "1", *python(source))
+    assert done.returncode == 0
+    pid = int(lines_by_rank(done.stdout)[0][0])
+    # Whether a dead orphan is reaped is the business of this machine's init.
+    assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "text"),
+    [
+        (["-np", "1", "no-such-program"], 127, "command not found: 'no-such-program'"),
+        (["-np", "1", "/etc/passwd"], 126, "permission denied: '/etc/passwd'"),
+        (["-np", "3", "-H", "localhost:2", "true"], 2, "Requested more processes"),
+        (["-np", "1", "-H", "local host:2", "true"], 2, "Invalid host input"),
+        (["-np", "1", "--hostfile", "/no/such/file", "true"], 2, "/no/such/file"),
+        (["-np", "1", "--cycle-time-ms", "-1", "true"], 2, "--cycle-time-ms"),
+        (["-np", "1", "--network-interfaces", "no0", "true"], 2, "no network interface 'no0'"),
+        (["-np", "1", "-H", "192.0.2.1:1", "true"], 2, "not available yet"),
+        (["-np", "1", "--min-np", "1", "true"], 2, "not available yet"),
+    ],
+)
+def test_mistakes_are_one_line_without_a_traceback(words, code, text):
+    done = horovodrun(*words)
+    assert done.returncode == code
+    assert text in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_fault_30_a_bad_variable_stops_the_launch():
+    done = horovodrun("-np", "1", "true", env={"HOROVOD_CYCLE_TIME": "abc"})
+    assert done.returncode == 2
+    assert "HOROVOD_CYCLE_TIME='abc'" in done.stderr
+
+
+def test_version_and_check_build():
+    import horovod
+
+    assert horovodrun("--version").stdout == f"{horovod.__version__}\n"
+    boxes = horovodrun("-cb")
+    assert boxes.returncode == 0
+    assert re.search(r"Available Frameworks:\n    \[[X ]\] TensorFlow\n", boxes.stdout)
+    assert re.search(r"Available Tensor Operations:\n    \[ \] NCCL\n", boxes.stdout)
+
+
+def test_workers_meet_at_the_rendezvous():
+    source = """
+import os
+from horovod.common.rendezvous import meet
+from horovod.common.topology import decode_secret
+e = os.environ
+world = meet(e["HOROVOD_GLOO_RENDEZVOUS_ADDR"], int(e["HOROVOD_GLOO_RENDEZVOUS_PORT"]),
+             decode_secret(e["_HOROVOD_SECRET_KEY"]), int(e["HOROVOD_RANK"]), int(e["HOROVOD_SIZE"]), 0,
+             {"pid": os.getpid()}, 20)
+print(world.world_id, len(world.infos))
+"""
+    done = horovodrun("-np", "4", *python(source))
+    assert done.returncode == 0, done.stderr
+    assert len({tuple(lines) for lines in lines_by_rank(done.stdout).values()}) == 1
+
+
+@pytest.mark.parametrize("code", [0, 9])
+def test_a_worker_that_ends_before_meeting_is_named_to_those_who_wait(code):
+    source = """
+import os, sys
+from horovod.common.rendezvous import meet
+from horovod.common.topology import decode_secret
+e = os.environ
+if e["HOROVOD_RANK"] == "1": sys.exit(int(sys.argv[1]))
+import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)
+try:
+    meet(e["HOROVOD_GLOO_RENDEZVOUS_ADDR"], int(e["HOROVOD_GLOO_RENDEZVOUS_PORT"]),
+         decode_secret(e["_HOROVOD_SECRET_KEY"]), 0, 2, 0, {}, 20)
+except RuntimeError as error:
+    print(error)
+"""
+    done = horovodrun("-np", "2", *python(source), str(code))
+    assert done.returncode == code
+    assert f"[0]<stdout>:rank 1 on localhost has ended: exit code {code}" in done.stdout

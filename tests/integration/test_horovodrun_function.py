@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""horovod.run: functions in, results out, in the order of ranks."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+
+import horovod
+
+
+def rank():
+    import os
+
+    return int(os.environ["HOROVOD_RANK"])
+
+
+def test_results_come_in_rank_order():
+    assert horovod.run(lambda a, b=0: (rank(), a, b), args=(1,), kwargs={"b": 2}, num_proc=3) == [
+        (0, 1, 2),
+        (1, 1, 2),
+        (2, 1, 2),
+    ]
+
+
+def test_closures_and_large_results_travel():
+    factor = 3
+    blob = b"x" * (20 << 20)
+    [result] = horovod.run(lambda: blob * (factor - 2), num_proc=1)
+    assert result == blob
+
+
+def test_functions_of_modules_that_the_caller_can_import(tmp_path, monkeypatch):
+    (tmp_path / "my_training_module.py").write_text("def train(x):\n    return x + 1\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    import my_training_module
+
+    assert horovod.run(my_training_module.train, args=(1,), num_proc=2) == [2, 2]
+
+
+def test_a_failing_worker_is_a_runtime_error_with_its_traceback():
+    def train():
+        if rank() == 1:
+            raise KeyError("my own bug")
+        import signal
+
+        signal.pause()
+
+    with pytest.raises(RuntimeError) as caught:
+        horovod.run(train, num_proc=2)
+    text = str(caught.value)
+    assert text.startswith("Horovod detected that one or more processes exited with non-zero status")
+    assert "rank 1" in text
+    assert "KeyError: 'my own bug'" in text
+    assert "in train" in text
+
+
+def test_a_killed_worker_is_named():
+    def train():
+        import os
+        import signal
+
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    with pytest.raises(RuntimeError, match=r"rank 0 .*killed by signal 9 \(SIGKILL\)"):
+        horovod.run(train)
+
+
+def test_a_result_that_cannot_travel_is_named():
+    with pytest.raises(RuntimeError, match="pickle"):
+        horovod.run(lambda: __import__("threading").Lock())
+
+
+def test_a_worker_that_leaves_early_is_named():
+    with pytest.raises(RuntimeError, match="rank 0 ended with exit code 0 before the function returned"):
+        horovod.run(lambda: __import__("os")._exit(0))
+
+
+def test_output_goes_to_the_callers_stdout(capsys):
+    horovod.run(lambda: print("hello"), num_proc=2)
+    assert sorted(capsys.readouterr().out.splitlines()) == ["[0]<stdout>:hello", "[1]<stdout>:hello"]
+
+
+def test_it_runs_in_a_thread_too():
+    results = []
+    thread = threading.Thread(target=lambda: results.append(horovod.run(rank, num_proc=2)))
+    thread.start()
+    thread.join(timeout=40)
+    assert results == [[0, 1]]
+
+
+def test_old_names_are_deprecated_and_work():
+    with pytest.warns(DeprecationWarning, match="np is deprecated, use num_proc"):
+        assert horovod.run(rank, np=2) == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "text"),
+    [
+        ({"hosts": "localhost:1", "hostfile": "f"}, ValueError, "hosts and hostfile"),
+        ({"use_gloo": True, "use_mpi": True}, ValueError, "use_gloo and use_mpi"),
+        ({"num_proc": 0}, ValueError, "at least 1"),
+        ({"hosts": "localhost:1", "num_proc": 2}, ValueError, "Requested more processes"),
+        ({"min_num_proc": 1}, NotImplementedError, "not available yet"),
+        ({"use_mpi": True}, NotImplementedError, "not available yet"),
+    ],
+)
+def test_bad_options(options, error, text):
+    with pytest.raises(error, match=text):
+        horovod.run(rank, **options)
+
+
+def test_nothing_changes_for_the_caller():
+    before = signal.getsignal(signal.SIGINT), threading.active_count(), len(os.listdir("/proc/self/fd"))
+    horovod.run(rank, num_proc=2)
+    assert (signal.getsignal(signal.SIGINT), threading.active_count(), len(os.listdir("/proc/self/fd"))) == before
+
+
+def test_it_works_from_a_prompt_and_ctrl_c_is_a_keyboard_interrupt():
+    source = (
+        "import horovod\n"
+        "print(horovod.run(lambda: 5, num_proc=2))\n"
+        "try: horovod.run(lambda: (print('waiting'), __import__('signal').pause()))\n"
+        "except KeyboardInterrupt: print('interrupted')\n\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-i", "-q"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    with process:
+        process.stdin.write(source)
+        process.stdin.flush()
+        assert process.stdout.readline() == "[5, 5]\n"
+        assert process.stdout.readline() == "[0]<stdout>:waiting\n"
+        process.send_signal(signal.SIGINT)
+        assert process.stdout.readline() == "interrupted\n"
+        process.stdin.close()
+        assert process.wait(timeout=20) == 0

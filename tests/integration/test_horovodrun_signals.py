@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""horovodrun under Ctrl-C, SIGTERM and kill -9: nothing is orphaned, nothing hangs, nobody drowns in tracebacks."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+LAUNCHER = [sys.executable, "-m", "horovod.runner.launch"]
+
+# Each worker has a child of its own, prints both process ids, and waits. {setup} may install handlers.
+WORKER = """
+import os, signal, subprocess, sys
+{setup}
+child = subprocess.Popen(["sleep", "1000"])
+print(os.getpid(), child.pid)
+while True: signal.pause()
+"""
+
+
+class Launched:
+    """A running horovodrun whose workers have all reported their process ids."""
+
+    def __init__(self, size=2, setup="", flags=()):
+        command = [sys.executable, "-c", WORKER.format(setup=setup)]
+        self.process = subprocess.Popen(
+            [*LAUNCHER, "-np", str(size), *flags, *command],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        lines = [self.process.stdout.readline() for _ in range(size)]
+        pids = [int(pid) for line in lines for pid in line.partition(":")[2].split()]
+        self.everyone = [psutil.Process(pid) for pid in pids]
+        assert len(self.everyone) == 2 * size
+
+    def send(self, number):
+        self.process.send_signal(number)
+
+    def wait(self, limit_s=15):
+        """(exit code, stderr, seconds until it ended)"""
+        started = time.monotonic()
+        _, stderr = self.process.communicate(timeout=limit_s)
+        return self.process.returncode, stderr, time.monotonic() - started
+
+    def all_gone(self, limit_s=0.5):
+        _, alive = psutil.wait_procs(self.everyone, timeout=limit_s)
+        return not [process for process in alive if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
+
+
+@pytest.fixture
+def launch():
+    started = []
+
+    def start(*args, **kwargs):
+        started.append(Launched(*args, **kwargs))
+        return started[-1]
+
+    yield start
+    for job in started:
+        for process in [*job.everyone, job.process]:
+            try:
+                process.kill()
+            except (psutil.NoSuchProcess, ProcessLookupError):
+                pass
+        job.process.stdout.close()
+        job.process.stderr.close()
+        job.process.wait()
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_fault_7_a_signal_is_forwarded_and_ends_the_job(launch, number, code):
+    job = launch(3)
+    job.send(number)
+    returncode, stderr, seconds = job.wait()
+    assert returncode == code
+    assert seconds < 4
+    assert job.all_gone()
+    assert stderr.count("Traceback") <= 1
+
+
+def test_fault_7_each_worker_gets_the_signal_once(launch):
+    setup = """
+def on_interrupt(*_):
+    sys.stderr.write("got it\\n")
+    signal.setitimer(signal.ITIMER_REAL, 0.5)  # time enough for a second one to be noticed
+signal.signal(signal.SIGINT, on_interrupt)
+signal.signal(signal.SIGALRM, lambda *_: os._exit(0))
+"""
+    job = launch(2, setup=setup, flags=["--verbose"])
+    job.send(signal.SIGINT)
+    returncode, stderr, _ = job.wait()
+    assert returncode == 130
+    assert stderr.count("got it") == 2
+
+
+IGNORE = "signal.signal(signal.SIGINT, signal.SIG_IGN); signal.signal(signal.SIGTERM, signal.SIG_IGN)"
+
+
+def test_fault_7_the_second_ctrl_c_kills(launch):
+    job = launch(2, setup=IGNORE)
+    job.send(signal.SIGINT)
+    assert "Ctrl-C again kills" in job.process.stderr.readline()
+    job.send(signal.SIGINT)
+    returncode, stderr, seconds = job.wait()
+    assert returncode == 130
+    assert seconds < 3
+    assert "killing" in stderr
+    assert job.all_gone()
+
+
+def test_fault_7_the_grace_is_five_seconds(launch):
+    job = launch(1, setup=IGNORE)
+    job.send(signal.SIGTERM)
+    returncode, _, seconds = job.wait()
+    assert returncode == 143
+    assert 4 < seconds < 8
+    assert job.all_gone()
+
+
+@pytest.mark.parametrize("setup", ["", IGNORE])
+def test_fault_6_killing_the_launcher_leaves_nothing(launch, setup):
+    job = launch(2, setup=setup)
+    started = time.monotonic()
+    job.send(signal.SIGKILL)
+    assert job.all_gone(limit_s=5)
+    assert time.monotonic() - started < 5
+
+
+def test_fault_6_workers_in_a_shell_script_end_too(launch):
+    process = subprocess.Popen(
+        [*LAUNCHER, "-np", "1", "sh", "-c", "sleep 1000 & echo $!; wait"], stdout=subprocess.PIPE, text=True
+    )
+    with process:
+        grandchild = psutil.Process(int(process.stdout.readline().partition(":")[2]))
+        process.kill()
+        psutil.wait_procs([grandchild], timeout=5)
+        assert not grandchild.is_running() or grandchild.status() == psutil.STATUS_ZOMBIE
+
+
+def test_a_reader_that_goes_away_does_not_end_the_job(tmp_path):
+    source = f"import sys\nfor i in range(100000): print(i)\nopen({str(tmp_path / 'done')!r}, 'w').close()"
+    with subprocess.Popen([*LAUNCHER, "-np", "1", sys.executable, "-c", source], stdout=subprocess.PIPE) as process:
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.wait(timeout=30) == 0
+    assert (tmp_path / "done").exists()
+
+
+def test_fault_28_the_secret_is_in_the_workers_environment_alone(launch):
+    job = launch(2)
+    launcher = psutil.Process(job.process.pid)
+    secret = job.everyone[0].environ()["_HOROVOD_SECRET_KEY"]
+    family = [launcher, *launcher.children(recursive=True)]
+    assert len(family) >= 4
+    for process in family:
+        assert not any(secret in word for word in process.cmdline())
+    guard = [process for process in launcher.children() if process.name() in ("sh", "dash", "bash")]
+    assert len(guard) == 1
+    assert all("_HOROVOD_SECRET_KEY" not in process.environ() for process in [launcher, *guard])
+    job.send(signal.SIGTERM)
+    _, stderr, _ = job.wait()
+    assert secret not in stderr
+
+
+def test_no_descriptors_of_the_launcher_reach_the_workers():
+    source = "import os; print(sorted(int(fd) for fd in os.listdir('/proc/self/fd')))"
+    done = subprocess.run(
+        [*LAUNCHER, "-np", "2", sys.executable, "-c", source], capture_output=True, text=True, timeout=30, check=True
+    )
+    # 3 is the listing itself.
+    assert sorted(done.stdout.splitlines()) == [f"[{rank}]<stdout>:[0, 1, 2, 3]" for rank in range(2)]
+
+
+def test_the_launcher_alone_survives_a_strict_sandbox_without_pidfd(tmp_path):
+    (tmp_path / "sitecustomize.py").write_text("import os\ndel os.pidfd_open\n")
+    env = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
+    command = [sys.executable, "-c", "import os, sys; sys.exit(int(os.environ['HOROVOD_RANK']) * 3)"]
+    done = subprocess.run([*LAUNCHER, "-np", "2", *command], env=env, capture_output=True, timeout=30, check=False)
+    assert done.returncode == 3

@@ -1,0 +1,249 @@
+# SPDX-License-Identifier: Apache-2.0
+"""horovodrun's command line and config file: what is accepted, who wins, what is refused and how."""
+
+import warnings
+
+import pytest
+
+from horovod.runner.launch import parse_args, refuse_unavailable
+from horovod.runner.worker_environment import base_environment, flag_environment
+
+COMMAND = ["python", "train.py"]
+
+
+def parse(*words):
+    return parse_args(["-np", "2", *words, *COMMAND])
+
+
+def environment(*words):
+    return flag_environment(vars(parse(*words)))
+
+
+def config(tmp_path, text):
+    path = tmp_path / "config.yaml"
+    path.write_text(text)
+    return str(path)
+
+
+def test_the_command_begins_at_the_first_word_that_is_no_flag():
+    args = parse_args(["-np", "4", "--verbose", "python", "-u", "train.py", "--log", "x", "--np", "7", "-H", "$(x); y"])
+    assert args.num_proc == 4
+    assert args.verbose is True
+    assert args.command == ["python", "-u", "train.py", "--log", "x", "--np", "7", "-H", "$(x); y"]
+
+
+def test_two_dashes_end_the_flags():
+    assert parse_args(["-np", "1", "--", "-odd-program", "--", "x"]).command == ["-odd-program", "--", "x"]
+
+
+@pytest.mark.parametrize(
+    ("words", "name", "value"),
+    [
+        (["--num-proc", "3"], "num_proc", 3),
+        (["--num-proc=3"], "num_proc", 3),
+        (["--num-p", "3"], "num_proc", 3),
+        (["-H", "localhost:2"], "hosts", "localhost:2"),
+        (["-hostfile", "f"], "hostfile", "f"),
+        (["-p", "22"], "ssh_port", 22),
+        (["-i", "key"], "ssh_identity_file", "key"),
+        (["-prefix-timestamp"], "prefix_output_with_timestamp", True),
+        (["--prefix-output"], "prefix_output_with_timestamp", True),
+        (["--min-np", "2"], "min_num_proc", 2),
+        (["--max-num-proc", "2"], "max_num_proc", 2),
+        (["--blacklist-cooldown-range", "1", "10"], "cooldown_range", [1, 10]),
+        (["--fusion", "32"], "fusion_threshold_mb", 32),
+        (["--network-interfaces", "lo,eth0"], "nics", ["lo", "eth0"]),
+        (["--network-interface", "lo", "--network-interface", "eth0"], "nics", ["lo", "eth0"]),
+        (["--log-level", "debug"], "log_level", "DEBUG"),
+        (["--mpi-args=-x --y"], "mpi_args", "-x --y"),
+    ],
+)
+def test_flags_and_abbreviations(words, name, value):
+    assert getattr(parse(*words), name) == value
+
+
+def test_a_comma_list_for_the_single_interface_flag_is_deprecated():
+    with pytest.warns(DeprecationWarning, match="--network-interfaces"):
+        assert parse("--network-interface", "lo,eth0").nics == ["lo", "eth0"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["-H", "a:1", "-hostfile", "f"],
+        ["--gloo", "--mpi"],
+        ["--no-such-flag"],
+        ["--log-level", "LOUD"],
+        ["--auto"],
+        ["--cycle-time-ms", "fast"],
+    ],
+)
+def test_argparse_refuses(words, capsys):
+    with pytest.raises(SystemExit) as caught:
+        parse(*words)
+    assert caught.value.code == 2
+    assert "horovodrun: error:" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("argv", [["python", "x.py"], ["-np", "2"]])
+def test_number_and_command_are_required(argv, capsys):
+    with pytest.raises(SystemExit):
+        parse_args(argv)
+    assert "error:" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["--fusion-threshold-mb", "-1"], "--fusion-threshold-mb .* at least 0, not -1"),
+        (["--cycle-time-ms", "-0.5"], "--cycle-time-ms"),
+        (["--cycle-time-ms", "nan"], "--cycle-time-ms"),
+        (["--cache-capacity", "-1"], "--cache-capacity"),
+        (["--autotune-warmup-samples", "-1"], "--autotune-warmup-samples"),
+        (["--autotune-gaussian-process-noise", "1.5"], "between 0 and 1, not 1.5"),
+        (["--num-nccl-streams", "0"], "--num-nccl-streams"),
+        (["-np", "0"], "-np must be at least 1"),
+        (["--blacklist-cooldown-range", "10", "1"], "min <= max"),
+        (["--blacklist-cooldown-range", "0", "1"], "min <= max"),
+    ],
+)
+def test_values_out_of_range_are_value_errors(words, text):
+    with pytest.raises(ValueError, match=text):
+        parse(*words)
+
+
+def test_flags_become_variables_only_when_given():
+    assert environment() == {}
+    assert environment("--fusion-threshold-mb", "32", "--cycle-time-ms", "3.5", "--cache-capacity", "0") == {
+        "HOROVOD_FUSION_THRESHOLD": "33554432",
+        "HOROVOD_CYCLE_TIME": "3.5",
+        "HOROVOD_CACHE_CAPACITY": "0",
+    }
+
+
+@pytest.mark.parametrize(
+    ("words", "name", "value"),
+    [
+        (["--hierarchical-allreduce"], "HOROVOD_HIERARCHICAL_ALLREDUCE", "1"),
+        (["--no-hierarchical-allreduce"], "HOROVOD_HIERARCHICAL_ALLREDUCE", "0"),
+        (["--no-stall-check"], "HOROVOD_STALL_CHECK_DISABLE", "1"),
+        (["--stall-check"], "HOROVOD_STALL_CHECK_DISABLE", "0"),
+        (["--log-without-timestamp"], "HOROVOD_LOG_HIDE_TIME", "1"),
+        (["--log-with-timestamp"], "HOROVOD_LOG_HIDE_TIME", "0"),
+        (["--log-hide-timestamp"], "HOROVOD_LOG_HIDE_TIME", "1"),
+        (["--gloo-timeout-seconds", "60"], "HOROVOD_GLOO_TIMEOUT_SECONDS", "60"),
+        (["--tcp"], "NCCL_IB_DISABLE", "1"),
+        (["--start-timeout", "9"], "HOROVOD_START_TIMEOUT", "9"),
+    ],
+)
+def test_each_flag_sets_its_variable(words, name, value):
+    assert environment(*words) == {name: value}
+
+
+def test_autotune_variables_need_autotune_and_marks_need_a_timeline():
+    assert environment("--autotune-log-file", "f", "--timeline-mark-cycles") == {}
+    assert environment("--autotune", "--autotune-log-file", "f") == {
+        "HOROVOD_AUTOTUNE": "1",
+        "HOROVOD_AUTOTUNE_LOG": "f",
+    }
+    assert environment("--timeline-filename", "t", "--timeline-mark-cycles") == {
+        "HOROVOD_TIMELINE": "t",
+        "HOROVOD_TIMELINE_MARK_CYCLES": "1",
+    }
+
+
+def test_a_stall_shutdown_before_the_warning_is_ignored_with_a_word(capsys):
+    assert environment("--stall-check-shutdown-time-seconds", "10") == {}
+    assert "ignored" in capsys.readouterr().err
+
+
+FULL = """
+controller: gloo
+params: {fusion_threshold_mb: 16, cycle_time_ms: 2.5, hierarchical_allreduce: true}
+autotune:
+  enabled: true
+  gaussian_process_noise: 0.5
+stall_check: {enabled: false}
+library_options: {num_nccl_streams: 2, thread_affinity: 3}
+logging: {level: info, with_timestamp: false}
+timeline:
+"""
+
+
+def test_the_config_file_gives_what_the_command_line_does_not(tmp_path):
+    assert environment("--config-file", config(tmp_path, FULL)) == {
+        "HOROVOD_FUSION_THRESHOLD": str(16 * 1024 * 1024),
+        "HOROVOD_CYCLE_TIME": "2.5",
+        "HOROVOD_HIERARCHICAL_ALLREDUCE": "1",
+        "HOROVOD_AUTOTUNE": "1",
+        "HOROVOD_AUTOTUNE_GAUSSIAN_PROCESS_NOISE": "0.5",
+        "HOROVOD_STALL_CHECK_DISABLE": "1",
+        "HOROVOD_NUM_NCCL_STREAMS": "2",
+        "HOROVOD_THREAD_AFFINITY": "3",
+        "HOROVOD_LOG_LEVEL": "info",
+        "HOROVOD_LOG_HIDE_TIME": "1",
+    }
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_the_command_line_wins_wherever_it_stands(tmp_path, before):
+    flags = ["--fusion-threshold-mb", "8", "--no-hierarchical-allreduce", "--mpi"]
+    file = ["--config-file", config(tmp_path, FULL)]
+    args = parse(*flags, *file) if before else parse(*file, *flags)
+    assert args.fusion_threshold_mb == 8
+    assert args.hierarchical_allreduce is False
+    assert (args.use_mpi, args.use_gloo) == (True, None)
+    assert args.cycle_time_ms == 2.5
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("params: {fusion_treshold_mb: 1}", r":1: unknown key .*did you mean 'params.fusion_threshold_mb'"),
+        ("params:\n  cycle_time_ms: fast", r":2: params.cycle_time_ms must be a number of milliseconds"),
+        ("params:\n  cache_capacity: 1.5", r":2: params.cache_capacity must be an integer"),
+        ("params:\n  hierarchical_allreduce: 1", r":2: .* must be true or false"),
+        ("param:\n  cache_capacity: 1", r":1: unknown key 'param'; did you mean 'params'"),
+        ("logging:\n  hide_timestamp: true", r":2: unknown key .*'logging.with_timestamp'"),
+        ("controller: mpd", r":1: controller must be one of gloo, mpi, not 'mpd'"),
+        ("params: [1]", r":1: expected 'key: value'"),
+        ("params: {a: 1", r":\d: not valid YAML"),
+        ("params: {cache_capacity: 1}\nparams: {}", r":2: 'params' is given twice"),
+        ("autotune: {gaussian_process_noise: 7}", r"autotune.gaussian_process_noise\) must be between 0 and 1"),
+        ("params: !!python/object/apply:os.system ['x']", r":1: "),
+    ],
+)
+def test_fault_30_a_bad_file_is_refused_with_its_line(tmp_path, text, message):
+    with pytest.raises(ValueError, match=message):
+        parse("--config-file", config(tmp_path, text))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("HOROVOD_CYCLE_TIME", "abc"), ("HOROVOD_CACHE_CAPACITY", "-1"), ("HOROVOD_LOG_LEVEL", "loud")]
+)
+def test_fault_30_a_bad_variable_is_refused_before_anything_starts(name, value):
+    with pytest.raises(ValueError, match=name):
+        base_environment({name: value})
+
+
+def test_the_workers_environment_drops_what_does_not_belong_there():
+    inherited = {
+        "PATH": "/bin",
+        "BASH_FUNC_x%%": "() { :; }",
+        "OLDPWD": "/",
+        "CUDA_VISIBLE_DEVICES": "0",
+        "_HOROVOD_SECRET_KEY": "old",
+    }
+    assert base_environment(inherited) == {"PATH": "/bin", "PYTHONUNBUFFERED": "1"}
+
+
+@pytest.mark.parametrize("words", [["--min-np", "1"], ["--host-discovery-script", "x"], ["--mpi"], ["--jsrun"]])
+def test_what_is_not_there_yet_says_so(words):
+    with pytest.raises(NotImplementedError, match="not available yet"):
+        refuse_unavailable(vars(parse(*words)))
+
+
+def test_version_and_check_build_need_no_number():
+    with warnings.catch_warnings():
+        assert parse_args(["-v"]).version
+        assert parse_args(["-cb"]).check_build

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hosts, slots and the place of every rank."""
+
+import socket
+
+import pytest
+
+from horovod.runner.hosts import (
+    HostInfo,
+    get_host_assignments,
+    is_local,
+    parse_host_file,
+    parse_host_files,
+    parse_hosts,
+    plan_hosts,
+)
+
+
+def places(hosts, size):
+    return [
+        (s.hostname, s.rank, s.local_rank, s.cross_rank, s.local_size, s.cross_size)
+        for s in get_host_assignments(parse_hosts(hosts), size)
+    ]
+
+
+def test_ranks_follow_hosts_and_slots():
+    assert places("a:2,b:2", 4) == [
+        ("a", 0, 0, 0, 2, 2),
+        ("a", 1, 1, 0, 2, 2),
+        ("b", 2, 0, 1, 2, 2),
+        ("b", 3, 1, 1, 2, 2),
+    ]
+
+
+def test_uneven_hosts_count_only_hosts_that_own_the_slot():
+    assert places("a:1,b:3", 4) == [
+        ("a", 0, 0, 0, 1, 2),
+        ("b", 1, 0, 1, 3, 2),
+        ("b", 2, 1, 0, 3, 1),
+        ("b", 3, 2, 0, 3, 1),
+    ]
+
+
+def test_slots_that_are_not_needed_stay_empty():
+    assert places("a:4,b:4", 5)[-1] == ("b", 4, 0, 1, 1, 2)
+    assert {place[0] for place in places("a:4,b:4", 3)} == {"a"}
+
+
+def test_too_few_slots():
+    with pytest.raises(ValueError, match="Requested more processes"):
+        places("a:1,b:1", 3)
+
+
+@pytest.mark.parametrize("text", ["a", "a:", "a:x", ":2", "a:2,", "a b:2", "a;rm -rf:1", "$(x):1", "a:0", "a:-1", ""])
+def test_bad_hosts(text):
+    with pytest.raises(ValueError, match="host|Host"):
+        parse_hosts(text)
+
+
+def test_a_host_named_twice_has_all_its_slots():
+    assert parse_hosts("a:1,b:1,a:2") == [HostInfo("a", 3), HostInfo("b", 1)]
+
+
+def test_hostfile(tmp_path):
+    path = tmp_path / "hosts"
+    path.write_text("# ours\nnode-1 slots=2\n\nnode-2.x   slots = 4 # big\nnode-3\n")
+    assert parse_host_files(str(path)) == "node-1:2,node-2.x:4,node-3:1"
+
+
+@pytest.mark.parametrize("line", ["node slots=x", "node slots=0", "node 4", "no;de slots=1", "node slots=1 max=2"])
+def test_fault_30_a_bad_hostfile_is_refused_with_its_line(tmp_path, line):
+    path = tmp_path / "hosts"
+    path.write_text(f"ok slots=1\n{line}\n")
+    with pytest.raises(ValueError, match=r"hosts:2: expected 'host slots=n'"):
+        parse_host_file(str(path))
+
+
+def test_an_empty_hostfile_is_refused(tmp_path):
+    (tmp_path / "hosts").write_text("# nothing\n")
+    with pytest.raises(ValueError, match="names no host"):
+        parse_host_file(str(tmp_path / "hosts"))
+
+
+def test_what_counts_as_this_machine(monkeypatch):
+    assert all(is_local(name) for name in ("localhost", "127.0.0.1", "127.0.0.2", socket.gethostname()))
+    assert not is_local("192.0.2.1")
+    assert not is_local("no-such-host.invalid")
+    monkeypatch.setenv("HOROVOD_SIMULATE_HOSTS", "1")
+    assert is_local("no-such-host.invalid")
+
+
+def test_other_machines_are_refused_for_now():
+    with pytest.raises(NotImplementedError, match=r"192.0.2.1 does not resolve to an address of this one"):
+        plan_hosts({"hosts": "localhost:1,192.0.2.1:1", "num_proc": 2})
+
+
+def test_without_hosts_it_is_this_machine():
+    assert plan_hosts({"num_proc": 3}) == [HostInfo("localhost", 3)]

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the launcher decides when workers exit and signals come, and how it cuts output into lines. No process runs."""
+
+import signal
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from horovod.runner.output import LineSplitter
+from horovod.runner.processes import describe_exit
+from horovod.runner.supervision import CAUSE_WAIT_S, Exit, State, Supervision, blames_peer
+
+
+def test_good_exits_lead_to_zero():
+    supervision = Supervision()
+    assert [supervision.on_exit(Exit(rank, 0), rank) for rank in range(3)] == [None] * 3
+    supervision.on_all_ended()
+    assert supervision.exit_code() == 0
+
+
+def test_the_first_failure_ends_the_others_then_kills_them():
+    supervision = Supervision(grace_s=5)
+    assert supervision.on_exit(Exit(1, 3), 100) == signal.SIGTERM
+    assert supervision.on_exit(Exit(0, 143), 101) is None
+    assert supervision.on_time(104.9) is None
+    assert supervision.on_time(105) == signal.SIGKILL
+    assert supervision.on_time(106) is None
+    assert supervision.failure == Exit(1, 3)
+    assert supervision.exit_code() == 3
+
+
+def test_one_who_only_lost_a_peer_is_not_the_cause():
+    supervision = Supervision()
+    assert supervision.on_exit(Exit(0, 1, blames_peer=True), 10) is None
+    assert supervision.on_exit(Exit(2, 1, blames_peer=True), 10.1) is None
+    assert supervision.on_exit(Exit(1, 137), 10.2) == signal.SIGTERM
+    assert supervision.exit_code() == 137
+
+
+def test_without_a_better_cause_the_first_counts():
+    supervision = Supervision()
+    supervision.on_exit(Exit(2, 1, blames_peer=True), 10)
+    assert supervision.on_time(10 + CAUSE_WAIT_S) == signal.SIGTERM
+    assert supervision.failure == Exit(2, 1, blames_peer=True)
+
+
+def test_if_all_lost_a_peer_the_first_counts():
+    supervision = Supervision()
+    supervision.on_exit(Exit(1, 4, blames_peer=True), 10)
+    supervision.on_exit(Exit(0, 5, blames_peer=True), 10)
+    supervision.on_all_ended()
+    assert supervision.exit_code() == 4
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_a_signal_is_forwarded_once_and_the_second_kills(number, code):
+    supervision = Supervision()
+    assert supervision.on_signal(number, 0) == number
+    assert supervision.on_exit(Exit(0, 1), 1) is None
+    assert supervision.on_signal(number, 2) == signal.SIGKILL
+    assert supervision.on_signal(number, 3) is None
+    supervision.on_all_ended()
+    assert supervision.exit_code() == code
+    assert supervision.failure is None
+
+
+def test_the_grace_after_a_signal_ends():
+    supervision = Supervision(grace_s=5)
+    supervision.on_signal(signal.SIGTERM, 0)
+    assert supervision.on_time(5) == signal.SIGKILL
+    assert supervision.state is State.KILLED
+
+
+def test_ctrl_c_while_a_failed_job_ends_kills_at_once():
+    supervision = Supervision()
+    supervision.on_exit(Exit(0, 7), 0)
+    assert supervision.on_signal(signal.SIGINT, 1) == signal.SIGKILL
+    assert supervision.exit_code() == 7
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        ([], False),
+        (["Traceback", "  File x", "ValueError: bad"], False),
+        (["horovod.common.exceptions.HorovodInternalError: lost rank 1"], True),
+        (["x.HorovodInternalError: lost rank 1", "    detail", ""], True),
+        (["HorovodInternalError: caught", "ValueError: mine"], False),
+    ],
+)
+def test_last_words(lines, expected):
+    assert blames_peer(lines) is expected
+
+
+@pytest.mark.parametrize(
+    ("code", "text"),
+    [
+        (3, "exit code 3"),
+        (137, "killed by signal 9 (SIGKILL)"),
+        (139, "killed by signal 11 (SIGSEGV)"),
+        (250, "exit code 250"),
+    ],
+)
+def test_describe_exit(code, text):
+    assert describe_exit(code) == text
+
+
+@pytest.mark.parametrize(
+    ("chunks", "lines"),
+    [
+        ([b"a\nb\n"], [b"a", b"b"]),
+        ([b"a", b"b\nc"], [b"ab", b"c"]),
+        ([b"a\r\nb\r\n"], [b"a", b"b"]),
+        ([b"a\r", b"\nb\n"], [b"a", b"b"]),
+        ([b"\r 10%", b"\r 20%", b"\r100%\n"], [b" 10%", b" 20%", b"100%"]),
+        ([b"\n\nx\n"], [b"", b"", b"x"]),
+        ([b"\xff\xfe\n"], [b"\xff\xfe"]),
+    ],
+)
+def test_lines(chunks, lines):
+    splitter = LineSplitter()
+    assert [line for chunk in chunks for line in splitter.feed(chunk)] + splitter.flush() == lines
+
+
+@settings(deadline=None)  # the machine may be busy
+@given(st.lists(st.sampled_from([b"a", b"bc", b"\n", b"\r\n", b"\r", b"\r", b"x" * 5])), st.data())
+def test_cutting_the_stream_elsewhere_gives_the_same_lines(pieces, data):
+    stream = b"".join(pieces)
+    whole, cut = LineSplitter(), LineSplitter()
+    expected = whole.feed(stream) + whole.flush()
+    position, lines = 0, []
+    while position < len(stream):
+        step = data.draw(st.integers(1, 5))
+        lines += cut.feed(stream[position : position + step])
+        position += step
+    assert lines + cut.flush() == expected
+
+
+def test_an_endless_line_does_not_fill_the_memory():
+    splitter = LineSplitter()
+    lines = [line for _ in range(40) for line in splitter.feed(b"x" * (1 << 16))]
+    assert sum(map(len, lines + splitter.flush())) == 40 << 16
+    assert len(lines) >= 2

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The table of settings: parsing, ranges, what reaches the engine, warnings about unknown names."""
+
+import re
+import warnings
+from pathlib import Path
+
+import pytest
+
+from horovod.common import settings
+from horovod.common.settings_table import TABLE
+
+ENGINE_HEADER = Path(__file__).parents[2] / "engine" / "include" / "hvd" / "engine.h"
+
+
+def test_defaults_without_environment() -> None:
+    loaded = settings.load({})
+    assert loaded.integer("HOROVOD_FUSION_THRESHOLD") == 128 * 1024 * 1024
+    assert loaded.number("HOROVOD_CYCLE_TIME") == 1.0
+    assert loaded.flag("HOROVOD_SHARED_MEMORY") is True
+    assert loaded.text("HOROVOD_TIMELINE") is None
+    assert loaded.for_engine() == {}
+
+
+def test_only_explicit_settings_reach_the_engine_in_its_units() -> None:
+    loaded = settings.load(
+        {"HOROVOD_CYCLE_TIME": "2.5", "HOROVOD_SHARED_MEMORY": "0", "HOROVOD_PEER_TIMEOUT_SECONDS": "1.5", "PATH": "x"}
+    )
+    assert loaded.for_engine() == {"cycle_time_us": 2500, "shared_memory": 0, "peer_timeout_ms": 1500}
+
+
+@pytest.mark.parametrize(("text", "expected"), [("1", True), ("2", True), ("0", False), ("-1", False)])
+def test_booleans_are_integers_above_zero(text: str, expected: bool) -> None:
+    assert settings.load({"HOROVOD_ELASTIC": text}).flag("HOROVOD_ELASTIC") is expected
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "accepted"),
+    [
+        ("HOROVOD_FUSION_THRESHOLD", "-1", "an integer of bytes, at least 0"),
+        ("HOROVOD_FUSION_THRESHOLD", "64M", "an integer of bytes, at least 0"),
+        ("HOROVOD_CYCLE_TIME", "nan", "a number of milliseconds, at least 0"),
+        ("HOROVOD_ELASTIC", "yes", "an integer (above 0 means on)"),
+        ("HOROVOD_LOG_LEVEL", "loud", "one of trace, debug, info, warning, error, fatal"),
+        ("HOROVOD_AUTOTUNE_GAUSSIAN_PROCESS_NOISE", "1.5", "a number from 0 to 1"),
+        ("HOROVOD_CONTROLLER", "smoke", "one of gloo, mpi"),
+    ],
+)
+def test_bad_value_is_refused_with_name_value_and_range(name: str, text: str, accepted: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(f"{name}={text!r} is not valid: expected {accepted}.")):
+        settings.load({name: text})
+
+
+def test_choices_ignore_case_and_empty_text_means_unset() -> None:
+    loaded = settings.load({"HOROVOD_CONTROLLER": "GLOO", "HOROVOD_SIZE": ""})
+    assert loaded.text("HOROVOD_CONTROLLER") == "GLOO"
+    assert loaded["HOROVOD_SIZE"] is None
+
+
+def test_unknown_name_warns_once_with_the_nearest_one() -> None:
+    with pytest.warns(
+        RuntimeWarning, match="HOROVOD_FUSION_TRESHOLD is ignored; did you mean HOROVOD_FUSION_THRESHOLD"
+    ):
+        settings.load({"HOROVOD_FUSION_TRESHOLD": "1"})
+
+
+def test_build_time_names_are_silent() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        settings.load({"HOROVOD_WITH_PYTORCH": "1", "HOROVOD_GPU_OPERATIONS": "NCCL", "HOROVOD_NCCL_HOME": "/x"})
+
+
+def test_table_is_consistent() -> None:
+    names = [setting.name for setting in TABLE]
+    assert len(set(names)) == len(names)
+    for key in ("flag", "yaml_key", "engine_field"):
+        values = [getattr(setting, key) for setting in TABLE if getattr(setting, key)]
+        assert len(set(values)) == len(values), key
+    for setting in TABLE:
+        if setting.default is not None and setting.type is not bool:
+            assert settings.parse(setting, str(setting.default)) == setting.default
+
+
+def test_engine_fields_exist_in_the_header() -> None:
+    body = ENGINE_HEADER.read_text().partition("typedef struct hvd_settings {")[2].partition("} hvd_settings;")[0]
+    fields = set(re.findall(r"^ +\w+ (\w+);", body, re.MULTILINE)) - {"size"}
+    assert {setting.engine_field for setting in TABLE if setting.engine_field} == fields
