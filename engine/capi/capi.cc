@@ -225,13 +225,38 @@ int64_t Value(hvd_world* world, int64_t id) {
 void Release(hvd_world* world, int64_t id) { world->world->Release(id); }
 void FreeBuffer(void* data) { std::free(data); }
 
-int64_t Send(hvd_world*, int32_t, int64_t, const void*, uint64_t, hvd_status* status) {
-  Fill({Code::kNotImplemented, "point to point is not there yet"}, -1, status);
-  return 0;
+int64_t SubmitTransfer(hvd_world* world, hvd::OpKind kind, int32_t peer, int64_t tag, const void* from, void* to,
+                       uint64_t size, hvd_status* status) {
+  return Guard<int64_t>(status, 0, [&]() -> int64_t {
+    if (peer < 0 || peer >= world->world->size()) {
+      Fill(Status::Invalid("there is no rank " + std::to_string(peer)), -1, status);
+      return 0;
+    }
+    static std::atomic<uint64_t> count{0};  // names must differ, nothing more
+    auto operation = std::make_unique<hvd::Operation>();
+    operation->request.kind = kind;
+    operation->request.dtype = hvd::DType::kUInt8;
+    operation->request.root = peer;
+    operation->request.shape = {static_cast<int64_t>(size)};
+    operation->request.splits = {tag};
+    operation->request.name = "message." + std::to_string(count.fetch_add(1));
+    operation->input = static_cast<const std::byte*>(from);
+    operation->output = static_cast<std::byte*>(to);
+    std::vector<std::unique_ptr<hvd::Operation>> operations;
+    operations.push_back(std::move(operation));
+    Status why;
+    const int64_t id = world->world->Submit(std::move(operations), false, nullptr, &why);
+    if (!id) Fill(why, -1, status);
+    return id;
+  });
 }
-int64_t Recv(hvd_world*, int32_t, int64_t, void*, uint64_t, hvd_status* status) {
-  Fill({Code::kNotImplemented, "point to point is not there yet"}, -1, status);
-  return 0;
+
+int64_t Send(hvd_world* world, int32_t peer, int64_t tag, const void* data, uint64_t size, hvd_status* status) {
+  return SubmitTransfer(world, hvd::OpKind::kSend, peer, tag, data, nullptr, size, status);
+}
+
+int64_t Recv(hvd_world* world, int32_t peer, int64_t tag, void* data, uint64_t size, hvd_status* status) {
+  return SubmitTransfer(world, hvd::OpKind::kReceive, peer, tag, nullptr, data, size, status);
 }
 
 const char* Describe(hvd_world* world) {

@@ -34,6 +34,11 @@ struct Avx2 {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), ordered);
   }
 
+  static HVD_INLINE void Widen(F32 part, Vec<double, kBytes>* out) {
+    out[0] = _mm256_cvtps_pd(_mm256_castps256_ps128(part));
+    out[1] = _mm256_cvtps_pd(_mm256_extractf128_ps(part, 1));
+  }
+
  private:
   static HVD_INLINE __m128i LoadHalves(const uint16_t* from) {
     return _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The kernels for x86 processors with AVX-512 F, BW, VL and DQ (servers of 2017 and later).
 #if defined(__x86_64__)
+#if !defined(__clang__)  // gcc 12 warns of its own header, where an undefined value is meant
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#endif
 #include <immintrin.h>
 
 #include "collectives/kernels_impl.h"
@@ -30,6 +34,11 @@ struct Avx512 {
   static HVD_INLINE void StoreBFloat16(uint16_t* to, const F32* parts) {
     StoreHalves(to, Rounded(parts[0]));
     StoreHalves(to + 16, Rounded(parts[1]));
+  }
+
+  static HVD_INLINE void Widen(F32 part, Vec<double, kBytes>* out) {
+    out[0] = _mm512_cvtps_pd(_mm512_castps512_ps256(part));
+    out[1] = _mm512_cvtps_pd(_mm512_extractf32x8_ps(part, 1));
   }
 
  private:

@@ -4,12 +4,14 @@
 #pragma once
 
 #include <limits>
-#include <utility>
 
 #include "collectives/kernels_simd.h"
 #include "collectives/kernels_table.h"
 
 namespace hvd {
+
+// How many vectors of lanes one turn of a loop works on: enough to hide the latency of the arithmetic.
+constexpr int kTileParts = 4;
 
 struct SumOp {
   template <class Lane, class V>
@@ -30,7 +32,7 @@ struct MinOp {
   template <class Lane, class V>
   static HVD_INLINE V Apply(V a, V b) {
     if constexpr (std::is_integral_v<Lane>) return a < b ? a : b;
-    return (a < b) | (a != a) ? a : b;
+    return ((a < b) | (a != a)) ? a : b;
   }
 };
 
@@ -38,7 +40,7 @@ struct MaxOp {
   template <class Lane, class V>
   static HVD_INLINE V Apply(V a, V b) {
     if constexpr (std::is_integral_v<Lane>) return a > b ? a : b;
-    return (a > b) | (a != a) ? a : b;
+    return ((a > b) | (a != a)) ? a : b;
   }
 };
 
@@ -69,7 +71,7 @@ HVD_INLINE T TruncateAndClamp(double value) {
 template <class E>
 __attribute__((noinline)) void ScaleIntegers(typename E::V* parts, double factor) {
   using Lane = typename E::Lane;
-  Lane lanes[4 * sizeof(typename E::V) / sizeof(Lane)];
+  Lane lanes[kTileParts * sizeof(typename E::V) / sizeof(Lane)];
   std::memcpy(lanes, parts, sizeof lanes);
   for (Lane& lane : lanes) lane = TruncateAndClamp<Lane>(static_cast<double>(lane) * factor);
   std::memcpy(parts, lanes, sizeof lanes);
@@ -86,15 +88,15 @@ HVD_INLINE TileType Scaled(TileType tile, double factor) {
   return tile;
 }
 
-// The elements that one turn of a loop works on: four vectors of lanes, or a rest of which only `size` elements exist.
+// The elements of one turn, or a rest of which only `size` elements exist.
 template <class E, bool kWhole>
 struct Tile {
   using Storage = typename E::Storage;
   using V = typename E::V;
-  static constexpr int kVectors = 4 / E::kParts;
+  static constexpr int kVectors = kTileParts / E::kParts;
   static constexpr int kWidth = sizeof(V) / sizeof(Storage);
   static constexpr size_t kSize = kVectors * kWidth;
-  V parts[4];
+  V parts[kTileParts];
 
   static HVD_INLINE Tile Load(const Storage* from, size_t size) {
     Storage padded[kSize];
@@ -142,7 +144,7 @@ void ReduceLoop(void* dst, void* dst2, const void* const* srcs, int nsrcs, size_
     TileType sum = TileType::Load(source(0) + i, size);
     for (int s = 1; s < n; s++) {
       const TileType next = TileType::Load(source(s) + i, size);
-      for (int k = 0; k < 4; k++) sum.parts[k] = Combine<Op, Lane>(sum.parts[k], next.parts[k]);
+      for (int k = 0; k < kTileParts; k++) sum.parts[k] = Combine<Op, Lane>(sum.parts[k], next.parts[k]);
     }
     if constexpr (E::kScalable) {
       if (scaled) sum = Scaled<E>(sum, postscale);
@@ -152,19 +154,17 @@ void ReduceLoop(void* dst, void* dst2, const void* const* srcs, int nsrcs, size_
   });
 }
 
+// Gradients get loops of their own for up to four sources, other types for two: each loop costs some kilobytes.
 template <class E, class Op>
 HVD_INLINE void ReduceBySources(void* dst, void* dst2, const void* const* srcs, int nsrcs, size_t count,
                                 double postscale) {
-  switch (nsrcs) {
-    case 2:
-      return ReduceLoop<E, Op, 2>(dst, dst2, srcs, nsrcs, count, postscale);
-    case 3:
-      return ReduceLoop<E, Op, 3>(dst, dst2, srcs, nsrcs, count, postscale);
-    case 4:
-      return ReduceLoop<E, Op, 4>(dst, dst2, srcs, nsrcs, count, postscale);
-    default:
-      return ReduceLoop<E, Op, 0>(dst, dst2, srcs, nsrcs, count, postscale);
+  constexpr bool kGradients = std::is_floating_point_v<typename E::Lane> && sizeof(typename E::Storage) > 1;
+  if (nsrcs == 2) return ReduceLoop<E, Op, 2>(dst, dst2, srcs, nsrcs, count, postscale);
+  if constexpr (kGradients) {
+    if (nsrcs == 3) return ReduceLoop<E, Op, 3>(dst, dst2, srcs, nsrcs, count, postscale);
+    if (nsrcs == 4) return ReduceLoop<E, Op, 4>(dst, dst2, srcs, nsrcs, count, postscale);
   }
+  ReduceLoop<E, Op, 0>(dst, dst2, srcs, nsrcs, count, postscale);
 }
 
 template <class E>
@@ -199,7 +199,7 @@ void LinearCombinationLoop(void* dst, const void* a, double ca, const void* b, d
     using TileType = std::remove_pointer_t<decltype(tag)>;
     TileType sum = Scaled<E>(TileType::Load(static_cast<const Storage*>(a) + i, size), ca);
     const TileType right = Scaled<E>(TileType::Load(static_cast<const Storage*>(b) + i, size), cb);
-    for (int k = 0; k < 4; k++) sum.parts[k] += right.parts[k];
+    for (int k = 0; k < kTileParts; k++) sum.parts[k] += right.parts[k];
     sum.Store(static_cast<Storage*>(dst) + i, size);
   });
 }
@@ -212,22 +212,14 @@ void LinearCombinationFor(DType dtype, void* dst, const void* a, double ca, cons
 // Element i is added to partial sum i % kPartials: the same order, and so the same bits, for vectors of any size.
 constexpr int kPartials = 8;
 
-template <class V, size_t... kLane>
-HVD_INLINE auto LanesFrom(V v, int half, std::index_sequence<kLane...>) {
-  constexpr size_t kHalf = sizeof...(kLane);
-  return half == 0 ? __builtin_shufflevector(v, v, kLane...) : __builtin_shufflevector(v, v, (kHalf + kLane)...);
-}
-
 // The lanes of a tile as doubles, in their order.
-template <class E, class TileType, class Doubles>
+template <class Isa, class TileType, class Doubles>
 HVD_INLINE void Widen(const TileType& tile, Doubles* out) {
-  if constexpr (std::is_same_v<typename E::Lane, double>) {
-    for (int k = 0; k < 4; k++) out[k] = tile.parts[k];
-  } else {
-    constexpr auto kLanes = std::make_index_sequence<sizeof(Doubles) / sizeof(double)>();
-    for (int k = 0; k < 4; k++) {
-      out[2 * k] = __builtin_convertvector(LanesFrom(tile.parts[k], 0, kLanes), Doubles);
-      out[2 * k + 1] = __builtin_convertvector(LanesFrom(tile.parts[k], 1, kLanes), Doubles);
+  for (int k = 0; k < kTileParts; k++) {
+    if constexpr (std::is_same_v<typename TileType::V, Doubles>) {
+      out[k] = tile.parts[k];
+    } else {
+      Isa::Widen(tile.parts[k], out + 2 * k);
     }
   }
 }
@@ -237,13 +229,13 @@ void DotProductsLoop(const void* a, const void* b, size_t count, double out[3]) 
   using Storage = typename E::Storage;
   using Doubles = Vec<double, Isa::kBytes>;
   constexpr int kSums = kPartials * sizeof(double) / sizeof(Doubles);
-  constexpr int kWide = 4 * sizeof(double) / sizeof(typename E::Lane);  // vectors of doubles in a tile
+  constexpr int kWide = kTileParts * sizeof(double) / sizeof(typename E::Lane);  // vectors of doubles in a tile
   Doubles ab[kSums] = {}, aa[kSums] = {}, bb[kSums] = {};
   ForEachTile<E>(count, [&](size_t i, size_t size, auto* tag) __attribute__((always_inline)) {
     using TileType = std::remove_pointer_t<decltype(tag)>;
     Doubles x[kWide], y[kWide];
-    Widen<E>(TileType::Load(static_cast<const Storage*>(a) + i, size), x);
-    Widen<E>(TileType::Load(static_cast<const Storage*>(b) + i, size), y);
+    Widen<Isa>(TileType::Load(static_cast<const Storage*>(a) + i, size), x);
+    Widen<Isa>(TileType::Load(static_cast<const Storage*>(b) + i, size), y);
     for (int k = 0; k < kWide; k++) {
       ab[k % kSums] += x[k] * y[k];
       aa[k % kSums] += x[k] * x[k];

@@ -34,6 +34,11 @@ struct Neon {
     vst1q_u16(to, vaddhn_high_u32(low, WithTieToEven(parts[1]), below_half));
   }
 
+  static HVD_INLINE void Widen(F32 part, Vec<double, kBytes>* out) {
+    out[0] = vcvt_f64_f32(vget_low_f32(part));
+    out[1] = vcvt_high_f64_f32(part);
+  }
+
  private:
   // One more where the last bit that stays is odd (a test gives -1).
   static HVD_INLINE uint32x4_t WithTieToEven(float32x4_t value) {

@@ -2,6 +2,8 @@
 // The kernels for ARM processors with half precision arithmetic (ARMv8.2 FP16): float16 without conversions where that
 // gives the same bits as float32 rounded once; all else is plain NEON.
 #if defined(__aarch64__)
+#include <arm_neon.h>
+
 #include "collectives/kernels_impl.h"
 
 namespace hvd {
@@ -17,16 +19,45 @@ struct NativeFloat16Element {
   static HVD_INLINE void Store(uint16_t* to, const V* parts) { std::memcpy(to, parts, sizeof(V)); }
 };
 
-// A sum or product of two float16 rounded to float32 and then to float16 is the same as rounded once, because float32
-// has more than twice the bits (24 >= 2 * 11 + 2). That is not so for three, nor with a factor.
-bool SameWithoutFloat32(ReduceOp op, int nsrcs, double postscale) {
-  return postscale == 1 && (nsrcs == 2 || op == ReduceOp::kMin || op == ReduceOp::kMax);
+// (a + b) / 2, the average of two ranks. Halving is exact, or the sum was (below 2^-13), so again nothing is rounded
+// twice; only a sum that overflows although its half would not needs float32.
+void HalvedSum(void* dst, void* dst2, const void* const* srcs, size_t count) {
+  const auto at = [](const void* base, size_t i) { return static_cast<const uint16_t*>(base) + i; };
+  const auto into = [](void* base, size_t i) { return base == nullptr ? nullptr : static_cast<uint16_t*>(base) + i; };
+  const void* const a = srcs[0];
+  const void* const b = srcs[1];
+  ForEachTile<NativeFloat16Element>(count, [=](size_t i, size_t size, auto* tag) __attribute__((always_inline)) {
+    using TileType = std::remove_pointer_t<decltype(tag)>;
+    TileType sum = TileType::Load(at(a, i), size);
+    const TileType right = TileType::Load(at(b, i), size);
+    const NativeFloat16Element::V half = vdupq_n_f16(0.5);
+    NativeFloat16Element::V check = {};  // stays 0 for finite numbers, becomes NaN for others
+    for (int k = 0; k < kTileParts; k++) {
+      sum.parts[k] += right.parts[k];
+      check += sum.parts[k] - sum.parts[k];
+      sum.parts[k] *= half;
+    }
+    if (vmaxvq_u16(vreinterpretq_u16_f16(check)) == 0) {
+      sum.Store(into(dst, i), size);
+      if (dst2 != nullptr) sum.Store(into(dst2, i), size);
+    } else {
+      const void* const tile[] = {at(a, i), at(b, i)};
+      NeonKernels().reduce(DType::kFloat16, ReduceOp::kSum, into(dst, i), into(dst2, i), tile, 2, size, 0.5);
+    }
+  });
 }
 
+// A sum or product of two float16 rounded to float32 and then to float16 is the same as rounded once, because float32
+// has more than twice the bits (24 >= 2 * 11 + 2). That is not so for three, nor with most factors.
 void Reduce(DType dtype, ReduceOp op, void* dst, void* dst2, const void* const* srcs, int nsrcs, size_t count,
             double postscale) {
-  if (dtype == DType::kFloat16 && SameWithoutFloat32(op, nsrcs, postscale)) {
-    ReduceByOp<NativeFloat16Element>(op, dst, dst2, srcs, nsrcs, count, 1);
+  const bool pair = dtype == DType::kFloat16 && nsrcs == 2;
+  if (pair && op == ReduceOp::kSum && postscale == 1) {
+    ReduceLoop<NativeFloat16Element, SumOp, 2>(dst, dst2, srcs, nsrcs, count, postscale);
+  } else if (pair && op == ReduceOp::kSum && postscale == 0.5) {
+    HalvedSum(dst, dst2, srcs, count);
+  } else if (pair && op == ReduceOp::kProduct && postscale == 1) {
+    ReduceLoop<NativeFloat16Element, ProductOp, 2>(dst, dst2, srcs, nsrcs, count, postscale);
   } else {
     NeonKernels().reduce(dtype, op, dst, dst2, srcs, nsrcs, count, postscale);
   }

@@ -30,6 +30,10 @@ struct Portable {
     std::memcpy(lanes, parts, sizeof lanes);
     for (int i = 0; i < 8; i++) to[i] = BFloat16FromFloat(lanes[i]);
   }
+  static HVD_INLINE void Widen(F32 part, Vec<double, kBytes>* out) {
+    out[0] = Vec<double, kBytes>{part[0], part[1]};
+    out[1] = Vec<double, kBytes>{part[2], part[3]};
+  }
 };
 
 }  // namespace

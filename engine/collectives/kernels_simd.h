@@ -12,8 +12,8 @@
 
 namespace hvd {
 
-// An Isa names the size of a vector register, kBytes, and converts one register full of 16-bit floats:
-//   Load{Float16,BFloat16}(const uint16_t*, Vec<float, kBytes> (&)[2]) and Store... the other way round.
+// An Isa names the size of a vector register, kBytes, and converts one register full of 16-bit floats to two of float
+// (Load{Float16,BFloat16}) and back (Store...), and one of float to two of double (Widen), all in the order of memory.
 template <class Lane, int kBytes>
 struct VecOf {
   typedef Lane type __attribute__((vector_size(kBytes)));
@@ -61,8 +61,8 @@ struct Float16Element {
   static HVD_INLINE void Store(uint16_t* to, const V* parts) { Isa::StoreFloat16(to, parts); }
 };
 
-// The stores of an Isa need not look for NaN: every NaN that can come out of arithmetic on bfloat16 values (an operand's
-// payload, or the processor's default NaN) has its low 16 bits clear, and rounding leaves such a number alone.
+// The stores of an Isa need not look for NaN: every NaN that can come out of arithmetic on bfloat16 values (the payload
+// of an operand, or the processor's default NaN) has its low 16 bits clear, and rounding leaves such a number alone.
 template <class Isa>
 struct BFloat16Element {
   using Storage = uint16_t;

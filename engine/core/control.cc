@@ -57,10 +57,22 @@ std::string EncodeAbort(int lost_rank, std::string_view why) {
   return out;
 }
 
+std::string EncodeOffer(const Offer& offer) {
+  std::string out = Begin(Type::kOffer, 0, 0);
+  wire::Put(&out, offer);
+  return out;
+}
+
+std::string EncodeAccept(const Accept& accept) {
+  std::string out = Begin(Type::kAccept, 0, 0);
+  wire::Put(&out, accept);
+  return out;
+}
+
 bool Decode(std::string_view* in, Header* header) {
   uint8_t type = 0;
   if (!wire::Get(in, &type) || !wire::Get(in, &header->set) || !wire::Get(in, &header->epoch)) return false;
-  if (type < static_cast<uint8_t>(Type::kReady) || type > static_cast<uint8_t>(Type::kAbort)) return false;
+  if (type < static_cast<uint8_t>(Type::kReady) || type > static_cast<uint8_t>(Type::kAccept)) return false;
   header->type = static_cast<Type>(type);
   return true;
 }
@@ -84,5 +96,8 @@ bool DecodeGone(std::string_view* in, int32_t* rank) { return wire::Get(in, rank
 bool DecodeAbort(std::string_view* in, int32_t* lost_rank, std::string* why) {
   return wire::Get(in, lost_rank) && wire::GetString(in, why);
 }
+
+bool DecodeOffer(std::string_view* in, Offer* offer) { return wire::Get(in, offer); }
+bool DecodeAccept(std::string_view* in, Accept* accept) { return wire::Get(in, accept); }
 
 }  // namespace hvd::control

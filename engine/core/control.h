@@ -15,7 +15,7 @@ class ProcessSet;
 
 namespace control {
 
-enum class Type : uint8_t { kReady = 1, kRequest = 2, kRecord = 3, kGone = 4, kBye = 5, kAbort = 6 };
+enum class Type : uint8_t { kReady = 1, kRequest = 2, kRecord = 3, kGone = 4, kBye = 5, kAbort = 6, kOffer = 7, kAccept = 8 };
 
 struct Header {
   Type type = Type::kReady;
@@ -31,6 +31,19 @@ struct Report {
   Request request;
 };
 
+// Point to point: `region` is where the sender of the message keeps the pair's lane in its arena, or -1.
+struct Offer {
+  uint64_t id = 0;
+  int64_t tag = 0;
+  uint64_t bytes = 0;
+  int64_t region = -1;
+};
+struct Accept {
+  uint64_t id = 0;
+  uint64_t bytes = 0;  // room in the receiver's buffer
+  int64_t region = -1;
+};
+
 void AddSlot(std::string* slots, uint32_t slot);
 std::string EncodeReady(const ProcessSet& set, std::string_view slots);
 std::string EncodeRequest(const ProcessSet& set, const Request& request);
@@ -38,12 +51,16 @@ std::string EncodeRecord(const ProcessSet& set, const Record& record);
 std::string EncodeGone(const ProcessSet& set, int rank);
 std::string EncodeBye();
 std::string EncodeAbort(int lost_rank, std::string_view why);
+std::string EncodeOffer(const Offer& offer);
+std::string EncodeAccept(const Accept& accept);
 
 bool Decode(std::string_view* in, Header* header);
 Type TypeOf(std::string_view message);
 bool DecodeReport(Type type, std::string_view* in, Report* report);
 bool DecodeGone(std::string_view* in, int32_t* rank);
 bool DecodeAbort(std::string_view* in, int32_t* lost_rank, std::string* why);
+bool DecodeOffer(std::string_view* in, Offer* offer);
+bool DecodeAccept(std::string_view* in, Accept* accept);
 
 }  // namespace control
 }  // namespace hvd

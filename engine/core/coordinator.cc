@@ -15,6 +15,9 @@ namespace {
 
 bool IsCacheable(OpKind kind) { return kind <= OpKind::kReducescatter; }
 
+// Operations that the user did not name get a number instead and never come again under it.
+bool IsNumbered(const Request& request) { return request.name.find(".noname.") != std::string::npos; }
+
 // Tensors submitted as one unit: none starts before all are complete.
 struct Group {
   uint32_t size = 0;
@@ -309,7 +312,7 @@ void Coordinator::State::AssignSlots(std::vector<Record>* out) {
   for (Tensor* tensor : accepted) {
     if (tensor->by_slot) continue;
     tensor->fusion = FusionItemOf(tensor->reports);
-    if (IsCacheable(tensor->fusion.key.kind)) table.Remember(tensor, sequence + 1, &evicted);
+    if (IsCacheable(tensor->fusion.key.kind) && !IsNumbered(tensor->reports.First())) table.Remember(tensor, sequence + 1, &evicted);
   }
   if (evicted.empty()) return;
   Append(out, RecordKind::kEvict).evicted.swap(evicted);

@@ -16,7 +16,6 @@ constexpr unsigned kSpinsBetweenClockReads = 64;
 constexpr unsigned kYields = 32;                  // when cores are short: let others run before sleeping
 constexpr unsigned kEngineThreadSpins = 200;      // about 10 us: long enough for a peer in step, no burden on compute
 constexpr unsigned kTokenSpins = 4000;
-constexpr auto kHousekeeping = std::chrono::seconds(1);
 
 inline void Relax() {
 #if defined(__aarch64__)
@@ -146,7 +145,7 @@ void Driver::Doze(Clock::time_point until) {
   std::atomic<uint32_t>* asleep = poller_->bell().asleep;
   asleep->store(1, std::memory_order_seq_cst);
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  if (!engine_->Progress(true)) poller_->Sleep(until);
+  if (!engine_->Progress(true, true)) poller_->Sleep(std::min(until, Clock::now() + engine_->MaximumSleep()));
   asleep->store(0, std::memory_order_relaxed);
   engine_->OnEvents(poller_->Collect());
 }
@@ -180,7 +179,7 @@ void Driver::RunThread() {
   std::atomic<uint32_t>* asleep = poller_->bell().asleep;
   while (!stop_.load(std::memory_order_relaxed)) {
     if (!TryToken()) {
-      AwaitToken([this] { return stop_.load(); }, Clock::now() + kHousekeeping);
+      AwaitToken([this] { return stop_.load(); }, Clock::now() + std::chrono::seconds(1));
       continue;
     }
     engine_->OnEvents(poller_->Collect());
@@ -194,10 +193,11 @@ void Driver::RunThread() {
     asleep->store(1, std::memory_order_seq_cst);
     std::atomic_thread_fence(std::memory_order_seq_cst);
     const bool missed = !gathering && !submissions_->empty();  // queued just before the flag went up
-    const bool more = engine_->Progress(false) || engine_->has_finished() || missed;
+    const bool more = engine_->Progress(false, true) || engine_->has_finished() || missed;
+    Clock::time_point until = Clock::now() + engine_->MaximumSleep();
+    if (gathering) until = std::min(until, submissions_->oldest() + gather_);
     ReleaseToken();
-    if (more) continue;
-    poller_->Sleep(gathering ? submissions_->oldest() + gather_ : Clock::now() + kHousekeeping);
+    if (!more) poller_->Sleep(until);
   }
 }
 

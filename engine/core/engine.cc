@@ -4,6 +4,7 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <cerrno>
 
 #include "core/control.h"
 #include "core/execution.h"
@@ -12,6 +13,7 @@ namespace hvd {
 namespace {
 
 constexpr int kGlobalSet = 0;
+constexpr auto kGrace = std::chrono::milliseconds(200);
 
 Status ShutDown(int rank) {
   return Status::Failed("Horovod has been shut down: rank " + std::to_string(rank) +
@@ -27,6 +29,9 @@ Engine::Engine(const Parts& parts)
                parts.connector) {
   around_ = {&parts_.settings, parts_.identity.rank,  &parts_.host_of_rank,      parts_.arena,
              parts_.neighbours, parts_.connector, [this] { WakeNeighbours(); }};
+  messages_ = std::make_unique<PointToPoint>(
+      around_, &mailbox_,
+      [this](std::unique_ptr<Operation> operation, const Status& status) { Finish(std::move(operation), status); });
   std::vector<int> everybody(parts_.identity.size);
   std::vector<int64_t> regions(parts_.identity.size, -1);
   for (int rank = 0; rank < parts_.identity.size; ++rank) everybody[rank] = rank;
@@ -53,22 +58,31 @@ void Engine::WakeNeighbours() {
   }
 }
 
-bool Engine::Progress(bool drain) {
+bool Engine::Progress(bool drain, bool thorough) {
   bool moved = drain && Drain();
   moved |= mailbox_.Receive([this](int from, std::string_view message) { OnMessage(from, message); });
   if (mailbox_.has_links() || parts_.identity.size > 1) {
     // Dials and handshakes are rare: look at them now and then, and whenever the poller woke us.
-    if ((++rounds_ & 63) == 0) moved |= parts_.connector->Progress();
-    if (mailbox_.has_links() && (rounds_ & 3) == 0) OnEvents(parts_.poller->Collect());
+    if ((++rounds_ & 63) == 0 || thorough) moved |= parts_.connector->Progress();
+    if (mailbox_.has_links() && ((rounds_ & 3) == 0 || thorough)) OnEvents(parts_.poller->Collect());
     moved |= mailbox_.Flush();
   }
   for (auto it = sets_.begin(); it != sets_.end();) {
-    ProcessSet& set = *(it++)->second;  // a record may add a set, and a finished one may go
+    const int id = it->first;
+    ProcessSet& set = *it->second;
     if (set.coordinator) moved |= Decide(set);
     moved |= Step(set);
+    it = sets_.upper_bound(id);  // the global set's records add and remove others
   }
+  moved |= messages_->Step();
   CheckLinks();
   return moved;
+}
+
+Engine::Clock::duration Engine::MaximumSleep() const {
+  constexpr Clock::duration kHousekeeping = std::chrono::seconds(1);
+  if (broken_since_ != Clock::time_point()) return kGrace;
+  return std::min<Clock::duration>(kHousekeeping, parts_.connector->NextWakeup());
 }
 
 void Engine::OnEvents(const std::vector<int>& descriptors) {
@@ -77,13 +91,18 @@ void Engine::OnEvents(const std::vector<int>& descriptors) {
   for (int fd : descriptors) {
     mailbox_.OnEvent(fd);
     for (const Neighbour& neighbour : parts_.neighbours->all()) {
-      char byte;
-      if (neighbour.life_line != fd || recv(fd, &byte, 1, MSG_DONTWAIT | MSG_PEEK) != 0) continue;
-      // Its last words may still be in our letter box.
-      mailbox_.Receive([this](int from, std::string_view message) { OnMessage(from, message); });
-      OnGone(neighbour.rank, "its process ended");
+      if (neighbour.life_line == fd) ReadLifeLine(neighbour);
     }
   }
+}
+
+// The farewell on the life line only tells that the end was meant. What the rank published before it left is in our
+// letter box, and so is the message that makes us act on its departure, in the right order.
+void Engine::ReadLifeLine(const Neighbour& neighbour) {
+  char byte;
+  ssize_t got;
+  while ((got = recv(neighbour.life_line, &byte, 1, MSG_DONTWAIT)) == 1) farewells_.insert(neighbour.rank);
+  if (got == 0 || (errno != EAGAIN && errno != EINTR)) OnGone(neighbour.rank, "its process ended");
 }
 
 std::vector<std::shared_ptr<Handle>> Engine::TakeFinished() {
@@ -99,8 +118,16 @@ bool Engine::Drain() {
   parts_.submissions->TakeAll(&drained_);
   for (auto& operation : drained_) {
     auto set = sets_.find(operation->process_set);
+    const OpKind kind = operation->request.kind;
     if (!aborted_.ok()) {
       Finish(std::move(operation), aborted_);
+    } else if (kind == OpKind::kSend || kind == OpKind::kReceive) {
+      const int peer = operation->request.root;
+      if (departed_.count(peer)) {
+        Finish(std::move(operation), ShutDown(peer));
+      } else {
+        messages_->Start(std::move(operation));
+      }
     } else if (set == sets_.end()) {
       Finish(std::move(operation), Status::Invalid("its process set was removed meanwhile"));
     } else if (!set->second->closed.ok()) {
@@ -135,6 +162,7 @@ void Engine::Announce(ProcessSet& set, std::unique_ptr<Operation> operation) {
   } else if (set.leads()) {
     set.coordinator->OnRequest(set.me(), request);
   } else {
+    FlushReady();  // the leader hears what was submitted first, first: above all before a join
     mailbox_.Send(set.ranks()[set.tree().parent], control::EncodeRequest(set, request));
   }
   std::string name = request.name;
@@ -160,6 +188,12 @@ void Engine::OnMessage(int from, std::string_view message) {
     int32_t lost = -1;
     std::string why;
     if (control::DecodeAbort(&body, &lost, &why)) Abort(lost, why);
+    return;
+  }
+  if (header.type == control::Type::kOffer || header.type == control::Type::kAccept) {
+    const bool clear = header.type == control::Type::kOffer ? messages_->OnOffer(from, body)
+                                                            : messages_->OnAccept(from, body);
+    if (!clear) Abort(from, "it sent a point-to-point message that makes no sense");
     return;
   }
   auto set = sets_.find(header.set);
@@ -244,6 +278,7 @@ void Engine::Apply(ProcessSet& set, Record record) {
   set.applied = record.sequence;
   if (record.kind == RecordKind::kBatch) return ApplyBatch(set, std::move(record.entries));
   if (record.kind == RecordKind::kError) {
+    if (record.names.empty()) return Abort(set.ranks()[0], record.error.text);
     for (const std::string& name : record.names) {
       if (auto operation = TakePending(set, name)) Finish(std::move(operation), record.error);
     }
@@ -401,22 +436,25 @@ void Engine::FailAll(ProcessSet& set, const Status& status) {
 void Engine::CheckLinks() {
   for (const auto& [rank, why] : mailbox_.TakeBroken()) OnGone(rank, why);
   if (!aborted_.ok()) return;
+  std::pair<int, std::string> broken = messages_->Broken();
   for (auto& [id, set] : sets_) {
-    const auto [rank, why] = set->Broken();
-    if (rank < 0) continue;
-    // Its farewell travels on another connection and may come a moment later.
-    mailbox_.Receive([this](int from, std::string_view message) { OnMessage(from, message); });
-    return Abort(rank, "the connection to it broke (" + why + ")");
+    if (broken.first < 0) broken = set->Broken();
   }
+  if (broken.first < 0) return;
+  // Whoever holds the other end's control link knows more; wait for its word before we give ours.
+  if (broken_since_ == Clock::time_point()) broken_since_ = Clock::now();
+  if (Clock::now() - broken_since_ < kGrace) return;
+  Abort(broken.first, "the connection to it broke (" + broken.second + ")");
 }
 
 void Engine::OnGone(int rank, const std::string& why) {
-  if (departed_.count(rank) || !aborted_.ok()) return;
+  if (departed_.count(rank) || farewells_.count(rank) || !aborted_.ok()) return;
   Abort(rank, why);
 }
 
 void Engine::OnDeparture(int rank) {
   if (!departed_.insert(rank).second) return;
+  messages_->Fail(rank, ShutDown(rank));
   for (auto& [id, set] : sets_) {
     const int member = set->IndexOf(rank);
     if (member < 0) continue;
@@ -443,13 +481,21 @@ void Engine::CloseSet(ProcessSet& set, int rank) {
 }
 
 void Engine::Leave() {
-  if (aborted_.ok()) {
+  const bool busy = std::any_of(sets_.begin(), sets_.end(), [](const auto& item) { return !item.second->running.empty(); });
+  if (busy && aborted_.ok()) {
+    Abort(parts_.identity.rank, "Horovod has been shut down: rank " + std::to_string(parts_.identity.rank) +
+                                    " called shutdown or exited in the middle of a collective");
+  } else if (aborted_.ok()) {
     for (int rank : mailbox_.LinkedRanks()) mailbox_.Send(rank, control::EncodeBye());
+  }
+  for (const Neighbour& neighbour : parts_.neighbours->all()) {
+    send(neighbour.life_line, "B", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
   }
   const Status status = Status::Failed("Horovod has been shut down: this rank called shutdown");
   parts_.submissions->Close(status);
   Drain();
   for (auto& [id, set] : sets_) FailAll(*set, aborted_.ok() ? status : aborted_);
+  messages_->Fail(-1, aborted_.ok() ? status : aborted_);
   if (aborted_.ok()) aborted_ = status;
 }
 
@@ -466,13 +512,20 @@ void Engine::Abort(int lost_rank, const std::string& why) {
     if (rank != lost_rank) mailbox_.Send(rank, control::EncodeAbort(lost_rank, text));
   }
   for (auto& [id, set] : sets_) FailAll(*set, aborted_);
+  messages_->Fail(-1, aborted_);
   Drain();
+}
+
+bool Engine::AllSent() const {
+  const bool idle = std::all_of(sets_.begin(), sets_.end(), [](const auto& item) { return item.second->AllSent(); });
+  return idle && messages_->AllSent() && mailbox_.AllSent();
 }
 
 std::string Engine::Describe() const { return "{}"; }
 
 void Engine::CloseDescriptors() {
   mailbox_.CloseDescriptors();
+  messages_->CloseDescriptors();
   for (auto& [id, set] : sets_) set->CloseDescriptors();
 }
 

@@ -3,6 +3,7 @@
 // Progress does what can be done now and returns; whoever holds the driver's token calls it, nobody else.
 #pragma once
 
+#include <chrono>
 #include <deque>
 #include <map>
 #include <memory>
@@ -13,6 +14,7 @@
 
 #include "core/config.h"
 #include "core/handle.h"
+#include "core/point_to_point.h"
 #include "core/process_set.h"
 #include "core/submissions.h"
 #include "transport/connector.h"
@@ -24,6 +26,8 @@ namespace hvd {
 
 class Engine {
  public:
+  using Clock = std::chrono::steady_clock;
+
   struct Parts {
     Identity identity;
     Settings settings;
@@ -37,8 +41,11 @@ class Engine {
   explicit Engine(const Parts& parts);
   ~Engine();
 
-  // One round of everything; true if anything moved. `drain`: also take new submissions.
-  bool Progress(bool drain);
+  // One round of everything; true if anything moved. `drain`: also take new submissions. `thorough`: also what is
+  // looked at only now and then, as a last look before sleeping must.
+  bool Progress(bool drain, bool thorough = false);
+  // How long the driver may sleep when nothing wakes it.
+  Clock::duration MaximumSleep() const;
   void OnEvents(const std::vector<int>& descriptors);
   // Handles finished since the last call. Their callbacks run after the token has been released.
   std::vector<std::shared_ptr<Handle>> TakeFinished();
@@ -46,7 +53,7 @@ class Engine {
 
   // Tells everybody that this rank leaves of its own accord; what is pending fails here.
   void Leave();
-  bool AllSent() const { return mailbox_.AllSent(); }
+  bool AllSent() const;
   // Something is beyond repair: every pending and later operation fails, here and on every rank.
   void Abort(int lost_rank, const std::string& why);
 
@@ -76,6 +83,7 @@ class Engine {
   std::unique_ptr<Operation> TakePending(ProcessSet& set, const std::string& name);
   void FailAll(ProcessSet& set, const Status& status);
 
+  void ReadLifeLine(const Neighbour& neighbour);
   void CheckLinks();
   void OnGone(int rank, const std::string& why);
   void OnDeparture(int rank);
@@ -85,6 +93,7 @@ class Engine {
   Parts parts_;
   Surroundings around_;
   Mailbox mailbox_;
+  std::unique_ptr<PointToPoint> messages_;
   std::map<int, std::unique_ptr<ProcessSet>> sets_;   // those that this rank belongs to
   std::map<int, std::vector<int>> foreign_;           // ranks of the others
   std::deque<std::string> early_;                     // messages for a set that is not here yet
@@ -92,7 +101,9 @@ class Engine {
   Submissions::Batch drained_;
   std::map<int, std::string> ready_;                  // cache slots to report, by set
   std::vector<std::shared_ptr<Handle>> finished_;
-  std::set<int> departed_;
+  std::set<int> departed_;   // said goodbye; what they had published has been applied
+  std::set<int> farewells_;  // neighbours whose end was meant
+  Clock::time_point broken_since_;
   Status aborted_;
   int lost_rank_ = -1;
   uint64_t rounds_ = 0;

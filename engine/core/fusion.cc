@@ -19,6 +19,8 @@ bool IsFusable(OpKind kind) {
     case OpKind::kJoin:
     case OpKind::kAddProcessSet:
     case OpKind::kRemoveProcessSet:
+    case OpKind::kSend:
+    case OpKind::kReceive:
       return false;
   }
   return false;

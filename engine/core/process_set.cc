@@ -126,6 +126,10 @@ bool ProcessSet::Pump() {
   return moved;
 }
 
+bool ProcessSet::AllSent() const {
+  return std::all_of(lanes_.begin(), lanes_.end(), [](const auto& item) { return item.first->Idle(); });
+}
+
 std::pair<int, std::string> ProcessSet::Broken() const {
   for (const auto& [lane, ranks] : lanes_) {
     if (!lane->status().ok()) return {ranks[lane->lost_member()], lane->status().text};

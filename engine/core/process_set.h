@@ -54,6 +54,7 @@ class ProcessSet {
   Exchange* inside() { return inside_.get(); }
   Exchange* across() { return across_.get(); }
   bool Pump();
+  bool AllSent() const;
   // The first broken lane: {global rank, why} or {-1, ""}.
   std::pair<int, std::string> Broken() const;
   void CloseDescriptors();

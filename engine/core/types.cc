@@ -85,6 +85,10 @@ const char* NameOf(OpKind kind) {
       return "ADD_PROCESS_SET";
     case OpKind::kRemoveProcessSet:
       return "REMOVE_PROCESS_SET";
+    case OpKind::kSend:
+      return "SEND";
+    case OpKind::kReceive:
+      return "RECEIVE";
   }
   return "UNKNOWN";
 }

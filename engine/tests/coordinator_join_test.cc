@@ -92,6 +92,11 @@ TEST_CASE("a group of another collective fails as a whole") {
   coordinator.OnRequest(2, Join());
   CHECK(Summary(coordinator.Decide()) == "E:g1 E:g2");
   CHECK(coordinator.Pending().empty());
+  coordinator.OnRequest(0, Join());
+  coordinator.OnRequest(1, Join());
+  CHECK(Summary(coordinator.Decide()) == "join");
+  RunAll(&coordinator, 3, Grouped(Make(OpKind::kAllgather, "g1"), "g", 2));
+  CHECK(Summary(RunAll(&coordinator, 3, Grouped(Make(OpKind::kAllgather, "g2"), "g", 2))) == "g1 g2");
 }
 
 TEST_CASE("when all have joined, everyone learns who was last and the next join starts afresh") {

@@ -86,7 +86,8 @@ Request Describe(int name, int use, int member, int members) {
   const bool disagree = random() % 16 == 0 && member == 1;
   const std::string text = "t" + std::to_string(name);
   if (name % 3 == 0) return Make(OpKind::kAllgather, text, {member + variant, disagree ? 2 : 3});
-  if (name % 3 == 1) return Alltoall(text, std::vector<int64_t>(static_cast<size_t>(members), variant), disagree ? 99 : 8);
+  const std::vector<int64_t> splits(static_cast<size_t>(members), variant);
+  if (name % 3 == 1) return Alltoall(text, splits, disagree ? 0 : 8);
   return Allreduce(text, {4 + variant + (disagree ? 1 : 0)});
 }
 

@@ -58,7 +58,7 @@ class TcpConnector final : public Connector {
     std::optional<Handshake> handshake;
     Clock::time_point started, deadline, next_attempt;
     milliseconds backoff = kFirstBackoff;
-    std::string problem;  // of the last attempt
+    std::string problem;  // of the last attempt that ended
     Status failure;
     Stream stream;
   };
@@ -147,6 +147,7 @@ bool TcpConnector::AcceptNew(Clock::time_point now) {
       accept_again_ = now;
       break;
     }
+    if (!HasInput(listener_.get())) break;  // an accept in vain costs ten times as much
     Fd fd(accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (!fd) {
       if (WouldBlock(errno)) break;
@@ -292,7 +293,6 @@ void TcpConnector::Attempt(const StreamKey& key, Dial* dial, Clock::time_point n
   watcher_.add(fd.get());  // not earlier: epoll reports a socket that is not yet connecting as hung up
   dial->fd = std::move(fd);
   dial->handshake = Handshake::Dial(dial->fd.get(), me_, key);
-  dial->problem.clear();
   dial->state = DialState::kShakingHands;
 }
 

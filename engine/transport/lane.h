@@ -74,7 +74,8 @@ class Lane {
 
   // Pushes queued bytes into sockets; true if any moved.
   bool Pump();
-  bool Idle() const { return outstanding_ == 0; }  // every posted byte has left for the kernel
+  // Every posted byte has left for the kernel, or never will.
+  bool Idle() const { return outstanding_ == 0 || !status_.ok(); }
   // A broken link: which member, and why.
   const Status& status() const { return status_; }
   int lost_member() const { return lost_member_; }

@@ -6,6 +6,7 @@
 #include <net/if.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include <cstring>
@@ -86,6 +87,11 @@ ssize_t SendSome(int fd, const void* data, size_t size) {
   do n = send(fd, data, size, MSG_NOSIGNAL | MSG_DONTWAIT);
   while (n < 0 && errno == EINTR);
   return n;
+}
+
+bool HasInput(int fd) {
+  pollfd one = {fd, POLLIN, 0};
+  return poll(&one, 1, 0) > 0;
 }
 
 std::string ErrorText(int error) { return std::generic_category().message(error); }

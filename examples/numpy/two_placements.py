@@ -149,16 +149,18 @@ def compare(momentum: float, x: Array, y: Array) -> list[str]:
     if hvd.rank() == 0:
         print(f"\nmomentum {momentum}, {hvd.size()} ranks, {STEPS} steps")
         print(f"{'averaged':<28}{'loss on all shards':>20}{'away from hook':>16}{'between ranks':>15}  same bits")
-    differences, spreads, same = {}, {}, {}
+    shards = [make_shard(rank) for rank in range(hvd.size())]
+    losses, differences, spreads, same = {}, {}, {}, {}
     for name, model in placements.items():
         weights = weights_of(model)
-        loss = hvd.allreduce(model.loss(x, y), name="loss")
+        own_loss = np.mean([model.loss(*shard) for shard in shards])
+        losses[name] = float(hvd.allreduce(own_loss, name="loss"))
         differences[name] = float(np.max(np.abs(weights - reference)))
         spreads[name] = spread(weights)
         same[name] = weights.tobytes() == reference.tobytes()
         if hvd.rank() == 0:
             print(
-                f"{name:<28}{float(loss):>20.6f}{differences[name]:>16.2e}{spreads[name]:>15.2e}"
+                f"{name:<28}{losses[name]:>20.6f}{differences[name]:>16.2e}{spreads[name]:>15.2e}"
                 f"  {'yes' if same[name] else 'no'}"
             )
     claims = {
@@ -166,6 +168,7 @@ def compare(momentum: float, x: Array, y: Array) -> list[str]:
         "all ranks hold the same weights": spreads["in a backward hook"] == spreads["in a wrapped optimizer"] == 0,
         "averaged velocities agree up to rounding": differences["velocity, after its update"] < 1e-4,
         "averaging too late makes ranks drift apart": spreads["after the momentum update"] > 1e-2,
+        "and learn less": losses["after the momentum update"] > 1.1 * losses["in a backward hook"],
     }
     return [f"momentum {momentum}: {claim}" for claim, holds in claims.items() if not holds]
 

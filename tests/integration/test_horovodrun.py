@@ -188,6 +188,8 @@ raise HorovodInternalError("rank 1 was lost")
     report = done.stderr[done.stderr.index("horovodrun: rank") :]
     assert report.startswith("horovodrun: rank 1 ")
     assert "KeyError: 'the real cause'" in report
+    assert done.stderr.count("Traceback") == 2  # as it was written, and in the report
+    assert done.stderr.count("HorovodInternalError: rank 1 was lost (traceback folded") == 2
     assert done.returncode == 1
 
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from horovod.runner.output import LineSplitter
 from horovod.runner.processes import describe_exit
 from horovod.runner.supervision import CAUSE_WAIT_S, Exit, State, Supervision, blames_peer
+from horovod.runner.tracebacks import TracebackFolder
 
 
 def test_good_exits_lead_to_zero():
@@ -135,6 +136,31 @@ def test_cutting_the_stream_elsewhere_gives_the_same_lines(pieces, data):
         lines += cut.feed(stream[position : position + step])
         position += step
     assert lines + cut.flush() == expected
+
+
+START = b"Traceback (most recent call last):"
+PEER = b"horovod.common.exceptions.HorovodInternalError: rank 1 was lost"
+
+
+@pytest.mark.parametrize(
+    ("lines", "shown"),
+    [
+        ([b"a", b"b"], [b"a", b"b"]),
+        ([START, b"  File x", b"ValueError: y", b"z"], [START, b"  File x", b"ValueError: y", b"z"]),
+        ([b"a", START, b"  File x", PEER, b"z"], [b"a", PEER + b" (traceback folded; --verbose shows it)", b"z"]),
+        (
+            [START, b"  1", b"KeyError: HorovodInternalError", START, b"  2", b"E: x"],
+            [START, b"  1", b"KeyError: HorovodInternalError", START, b"  2", b"E: x"],
+        ),
+        ([START, b"  cut off"], [START, b"  cut off"]),
+        ([START, START, b"  1", b"E: x"], [START, START, b"  1", b"E: x"]),
+    ],
+)
+def test_tracebacks_about_a_lost_peer_are_folded_and_no_others(lines, shown):
+    folder = TracebackFolder()
+    assert folder.feed(lines) + folder.flush() == shown
+    one_by_one = TracebackFolder()
+    assert [out for line in lines for out in one_by_one.feed([line])] + one_by_one.flush() == shown
 
 
 def test_an_endless_line_does_not_fill_the_memory():

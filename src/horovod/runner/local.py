@@ -61,6 +61,7 @@ def run_locally(
                 directory=options.get("output_filename"),
                 timestamps=bool(options.get("prefix_output_with_timestamp")),
                 colour=wants_colour(),
+                fold_tracebacks=not options.get("verbose"),
             ),
             verbose=bool(options.get("verbose")),
         )

@@ -18,6 +18,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import IO, BinaryIO, TextIO
 
+from horovod.runner.tracebacks import TracebackFolder
+
 Sink = Callable[[bytes], None]
 
 _LINE_END = re.compile(rb"\r\n|\n|\r")
@@ -66,6 +68,7 @@ class OutputOptions:
     directory: str | None = None
     timestamps: bool = False
     colour: bool = False
+    fold_tracebacks: bool = True
 
 
 class _Stream:
@@ -79,6 +82,7 @@ class _Stream:
         self.tail: deque[bytes] = deque(maxlen=_TAIL_LINES)
         self.muted = False
         self.muted_lines = 0
+        self._folder = TracebackFolder() if name == "stderr" and options.fold_tracebacks else None
         self._sink = sink
         self._timestamps = options.timestamps
         self._prefix = f"[{rank}]<{name}>:".encode()
@@ -97,14 +101,19 @@ class _Stream:
 
     def finish(self) -> None:
         self._show(self.splitter.flush())
+        if self._folder is not None:
+            self._write(self._folder.flush())
         if self._file is not None:
             self._file.close()
         self.pipe.close()
 
     def _show(self, lines: list[bytes]) -> None:
+        self.tail.extend(line[:_TAIL_LINE_BYTES] for line in lines)
+        self._write(self._folder.feed(lines) if self._folder is not None else lines)
+
+    def _write(self, lines: list[bytes]) -> None:
         if not lines:
             return
-        self.tail.extend(line[:_TAIL_LINE_BYTES] for line in lines)
         if self.muted:
             self.muted_lines += len(lines)
             return

@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The libraries that can be measured: whether they are here, and how their ranks are launched."""
+
+from __future__ import annotations
+
+import base64
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from benchkit.world import World
+
+
+class Khorovod(World):
+    """Our engine, started from plain environment variables. `extra` changes its settings for a comparison."""
+
+    def __init__(
+        self,
+        ranks: int,
+        cores: Sequence[int],
+        transport: str,
+        name: str = "khorovod",
+        extra: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(name, ranks, cores, transport)
+        self._extra = dict(extra or {})
+
+    def unavailable(self) -> str | None:
+        return _cannot_import(sys.executable, "import horovod.numpy", self._extra)
+
+    def launch(self, worker_arguments: list[str]) -> None:
+        shared = {
+            "HOROVOD_SIZE": str(self.ranks),
+            "HOROVOD_LOCAL_SIZE": str(self.ranks),
+            "HOROVOD_RENDEZVOUS": "self",
+            "HOROVOD_GLOO_RENDEZVOUS_ADDR": "127.0.0.1",
+            "HOROVOD_GLOO_RENDEZVOUS_PORT": str(_free_port()),
+            "_HOROVOD_SECRET_KEY": base64.b64encode(secrets.token_bytes(32)).decode(),
+        }
+        if self.transport == "tcp":
+            shared["HOROVOD_SHARED_MEMORY"] = "0"
+        for rank in range(self.ranks):
+            own = {"BENCH_RANK": str(rank), "HOROVOD_RANK": str(rank), "HOROVOD_LOCAL_RANK": str(rank)}
+            command = [sys.executable, "-m", "benchkit.worker", "khorovod", *worker_arguments]
+            self.spawn(command, self._extra | shared | own)
+
+
+class Gloo(World):
+    """torch.distributed's Gloo. It knows TCP only, so `transport` makes no difference to it."""
+
+    def __init__(self, ranks: int, cores: Sequence[int], transport: str) -> None:
+        super().__init__("gloo", ranks, cores, "tcp")
+
+    def unavailable(self) -> str | None:
+        return _cannot_import(sys.executable, "import torch.distributed")
+
+    def launch(self, worker_arguments: list[str]) -> None:
+        store = {"BENCH_STORE": str(self.folder / "store"), "GLOO_SOCKET_IFNAME": "lo"}
+        for rank in range(self.ranks):
+            command = [sys.executable, "-m", "benchkit.worker", "gloo", *worker_arguments]
+            self.spawn(command, store | {"BENCH_RANK": str(rank)})
+
+
+class Mpi(World):
+    """An MPI library by its own mpiexec, with the Python that has mpi4py for it (often another environment's)."""
+
+    vendor = ""  # as the library names itself
+
+    def __init__(self, name: str, ranks: int, cores: Sequence[int], transport: str, python: str) -> None:
+        super().__init__(name, ranks, cores, transport)
+        self._python = python
+
+    def unavailable(self) -> str | None:
+        found = "import sys; from mpi4py import MPI; found = MPI.Get_library_version().splitlines()[0]"
+        wrong = f"sys.exit(None if '{self.vendor}' in found else 'mpi4py has another MPI: ' + found)"
+        reason = _cannot_import(self._python, f"{found}; {wrong}")
+        return reason or (None if self._mpiexec() else "mpiexec is not installed")
+
+    def launch(self, worker_arguments: list[str]) -> None:
+        command = [str(self._mpiexec()), *self.flags(), self._python, "-m", "benchkit.worker", "mpi", *worker_arguments]
+        self.spawn(command, self.variables())
+
+    def flags(self) -> list[str]:
+        return ["-n", str(self.ranks)]
+
+    def variables(self) -> dict[str, str]:
+        return {}
+
+    def _mpiexec(self) -> str | None:
+        # Beside the interpreter first: a wheel's mpiexec and its library belong together.
+        beside = Path(self._python).parent / "mpiexec"
+        return str(beside) if beside.exists() else shutil.which("mpiexec")
+
+
+class OpenMpi(Mpi):
+    vendor = "Open MPI"
+
+    def flags(self) -> list[str]:
+        tcp = ["--mca", "pml", "ob1", "--mca", "btl", "tcp,self"] if self.transport == "tcp" else []
+        return [*super().flags(), "--bind-to", "none", "--map-by", ":OVERSUBSCRIBE", *tcp]
+
+    def variables(self) -> dict[str, str]:
+        return {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+
+
+class Mpich(Mpi):
+    vendor = "MPICH"
+
+    def variables(self) -> dict[str, str]:
+        # MPICH's own shared memory off, then also that of the network layer it was built on.
+        tcp = {"MPIR_CVAR_NOLOCAL": "1", "UCX_TLS": "tcp,self", "FI_PROVIDER": "tcp"}
+        return tcp if self.transport == "tcp" else {}
+
+
+def _cannot_import(python: str, statement: str, extra: Mapping[str, str] | None = None) -> str | None:
+    environment = os.environ | dict(extra or {})
+    try:
+        done = subprocess.run([python, "-c", statement], capture_output=True, text=True, timeout=60, env=environment)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    return None if done.returncode == 0 else (done.stderr.strip().splitlines() or ["import failed"])[-1]
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

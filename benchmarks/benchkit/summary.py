@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From times to figures: percentiles, bandwidth, and the ratio of two series with its confidence interval."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from benchkit.problem import Problem
+
+_RESAMPLES = 1000
+_CONFIDENCE = 0.95
+_KEPT_PER_ROUND = 64  # of a round's times, for the bootstrap: more would not narrow it, only slow it down
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """How many times longer the peer takes; `low` and `high` bound it with 95 % confidence."""
+
+    value: float
+    low: float
+    high: float
+
+
+def figures(problem: Problem, rounds: Sequence[Sequence[float]]) -> dict[str, Any]:
+    """The figures of one series; times in seconds, by round."""
+    times = np.concatenate([np.asarray(times) for times in rounds])
+    p10, median, p90, p99 = np.percentile(times, [10, 50, 90, 99])
+    return {
+        "median_us": round(median * 1e6, 3),
+        "p10_us": round(p10 * 1e6, 3),
+        "p90_us": round(p90 * 1e6, 3),
+        "p99_us": round(p99 * 1e6, 3),
+        "min_us": round(times.min() * 1e6, 3),
+        "iterations": len(times),
+        "rounds": len(rounds),
+        "algbw_gbps": round(problem.actual_bytes * problem.tensors / median / 1e9, 6),
+        "busbw_gbps": round(problem.actual_bytes * problem.tensors * problem.bus_factor / median / 1e9, 6),
+    }
+
+
+def ratio(ours: Sequence[Sequence[float]], peer: Sequence[Sequence[float]]) -> Ratio:
+    """Median of the peer over ours. Whole rounds are resampled, both series' together.
+
+    The runs of one round share the machine's mood, so they are not independent; rounds nearly are.
+    """
+    generator = np.random.default_rng(0)
+    draws = generator.integers(0, len(ours), (_RESAMPLES, len(ours)))
+    top, bottom = _medians(peer, draws), _medians(ours, draws)
+    edge = (1 - _CONFIDENCE) / 2
+    low, high = np.quantile(top / bottom, [edge, 1 - edge])
+    value = np.median(np.concatenate(peer)) / np.median(np.concatenate(ours))
+    return Ratio(round(float(value), 3), round(float(low), 3), round(float(high), 3))
+
+
+def _medians(rounds: Sequence[Sequence[float]], draws: Any) -> Any:
+    kept = min(_KEPT_PER_ROUND, *(len(times) for times in rounds))
+    picks = [np.linspace(0, len(times) - 1, kept).astype(int) for times in rounds]
+    samples = np.stack([np.sort(times)[pick] for times, pick in zip(rounds, picks, strict=True)])
+    return np.median(samples[draws].reshape(len(draws), -1), axis=1)

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One rank: joins the world of one library, then takes orders over a socket and sleeps in between.
+
+Run as `python -m benchkit.worker`; benchkit.world starts it and holds the other end of the socket. One order and one
+answer are a line of JSON each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import resource
+import socket
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchkit.backend import Backend, Operation, UnsupportedError, join_world
+from benchkit.gate import Gate
+from benchkit.lifetime import die_with_parent
+from benchkit.problem import Problem
+
+_RANK_VARIABLES = ("BENCH_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
+
+
+class Worker:
+    """The prepared operations of one rank, by door, and how they are timed."""
+
+    def __init__(self, backend: Backend, gate: Gate, rank: int) -> None:
+        self.backend = backend
+        self.gate = gate
+        self.rank = rank
+        self.operations: dict[str, Operation] = {}
+
+    def obey(self, order: dict[str, Any]) -> dict[str, Any]:
+        action = order.pop("do")
+        answer: dict[str, Any] = getattr(self, f"do_{action}")(**order)
+        return answer
+
+    def do_prepare(self, door: str, problem: dict[str, Any]) -> dict[str, Any]:
+        """Allocate, run once and check the result: figures of a wrong collective are worth nothing."""
+        wanted = Problem(**problem)
+        operation = self.backend.prepare(wanted, door)
+        operation.run()
+        expected = wanted.expected(self.rank)
+        for result in operation.results():
+            if not np.array_equal(np.asarray(result).ravel(), expected):
+                raise ArithmeticError(f"wrong result of {wanted} on rank {self.rank}")
+        operation.rewrite()  # zeros stay zeros however often they are summed
+        self.operations[door] = operation
+        return {}
+
+    def do_measure(self, door: str, warmup: int, iterations: int, dirty: bool, aligned: bool) -> dict[str, Any]:
+        """Nanoseconds of each run. `aligned`: all ranks start each run together, otherwise run follows run."""
+        operation = self.operations[door]
+        run, meet, clock = operation.run, self.gate.meet, time.perf_counter_ns
+        times = []
+        for _ in range(warmup):
+            run()
+        meet()
+        for _ in range(iterations):
+            if dirty:
+                operation.rewrite()
+            if dirty or aligned:
+                meet()
+            start = clock()
+            run()
+            times.append(clock() - start)
+        return {"times": times}
+
+    def do_forget(self) -> dict[str, Any]:
+        self.operations.clear()
+        gc.collect()
+        return {}
+
+    def do_idle(self, seconds: float) -> dict[str, Any]:
+        """CPU time and wake-ups of the whole process, with all its threads, while it does nothing."""
+        before = resource.getrusage(resource.RUSAGE_SELF)
+        time.sleep(seconds)
+        after = resource.getrusage(resource.RUSAGE_SELF)
+        cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+        return {"cpu_s": cpu, "wakeups": after.ru_nvcsw - before.ru_nvcsw}
+
+
+def answer_to(worker: Worker, line: str) -> dict[str, Any]:
+    try:
+        return worker.obey(json.loads(line))
+    except (UnsupportedError, NotImplementedError) as error:
+        return {"unsupported": str(error)}
+    except Exception:
+        return {"error": traceback.format_exc()}
+
+
+def resident_bytes() -> int:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("backend")
+    parser.add_argument("--ranks", type=int, required=True)
+    parser.add_argument("--socket", required=True)
+    parser.add_argument("--gate", type=Path, required=True)
+    parser.add_argument("--cores", default="", help="one core for each rank; empty: wherever the system likes")
+    options = parser.parse_args()
+    die_with_parent()
+    rank = next(int(os.environ[name]) for name in _RANK_VARIABLES if name in os.environ)
+    if options.cores:
+        os.sched_setaffinity(0, {int(options.cores.split(",")[rank])})
+    control = socket.socket(socket.AF_UNIX)
+    control.connect(options.socket)
+    resident = resident_bytes()
+    backend = join_world(options.backend, rank, options.ranks)
+    hello = {"rank": rank, "pid": os.getpid(), "library": backend.library, "added_bytes": resident_bytes() - resident}
+    gate = Gate(options.gate, rank, options.ranks, crowded=not options.cores)
+    worker = Worker(backend, gate, rank)
+    gc.disable()  # a collection in the middle of a run would be charged to the library
+    with control, control.makefile("rw") as lines:
+        lines.write(json.dumps(hello) + "\n")
+        lines.flush()
+        for line in lines:  # ends when the benchmark closes its end, or dies
+            lines.write(json.dumps(answer_to(worker, line)) + "\n")
+            lines.flush()
+    backend.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A world: the processes of one library, started, ordered about and ended by the benchmark.
+
+Everything here has a time limit, and nothing outlives the benchmark. How ranks are launched: benchkit.libraries.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchkit.gate import Gate
+from benchkit.lifetime import die_with_parent, end_group
+from benchkit.problem import Problem
+
+_HERE = Path(__file__).resolve().parent
+_START_TIMEOUT_S = 90.0
+_ORDER_TIMEOUT_S = 180.0
+IDLE_LIMIT = 0.05
+
+
+class WorldError(Exception):
+    """A world did not start, died, fell silent or computed nonsense; it is of no more use."""
+
+
+class UnsupportedError(Exception):
+    """The library cannot do what was asked; the world goes on."""
+
+
+class World:
+    """`ranks` processes of one library. Subclasses say how they are launched."""
+
+    def __init__(self, name: str, ranks: int, cores: Sequence[int], transport: str) -> None:
+        self.name = name
+        self.ranks = ranks
+        self.cores = cores  # one for each rank, or none at all: no pinning
+        self.transport = transport
+        self.library = ""
+        self.idle_share = 0.0  # of a core that a rank takes while it has nothing to do; see check_idle
+        self.hellos: list[dict[str, Any]] = []
+        self.folder = Path(tempfile.mkdtemp(prefix=f"bench-{name}-"))
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._lines: list[_Line] = []
+
+    def unavailable(self) -> str | None:
+        """Why this world cannot exist here, or None."""
+        return None
+
+    def launch(self, worker_arguments: list[str]) -> None:
+        """Start the ranks, each as `python -m benchkit.worker` with these arguments."""
+        raise NotImplementedError
+
+    def start(self) -> None:
+        gate = self.folder / "gate"
+        gate.write_bytes(bytes(Gate.bytes_for(self.ranks)))
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(str(self.folder / "control"))
+            listener.listen(self.ranks)
+            pins = ["--cores", ",".join(map(str, self.cores))] if self.cores else []
+            self.launch(
+                ["--ranks", str(self.ranks), "--socket", str(self.folder / "control"), "--gate", str(gate), *pins]
+            )
+            self._accept_all(listener)
+        self.library = str(self.hellos[0]["library"])
+
+    def prepare(self, problem: Problem, door: str) -> None:
+        self._order({"do": "prepare", "door": door, "problem": problem.to_json()})
+
+    def measure(self, door: str, **how: Any) -> list[float]:
+        """Seconds of each run: that of the slowest rank."""
+        answers = self._order({"do": "measure", "door": door} | how)
+        return [max(times) * 1e-9 for times in zip(*(answer["times"] for answer in answers), strict=True)]
+
+    def forget(self) -> None:
+        self._order({"do": "forget"})
+
+    def idle(self, seconds: float) -> list[dict[str, Any]]:
+        return self._order({"do": "idle", "seconds": seconds})
+
+    def check_idle(self) -> bool:
+        """Whether idle ranks leave the cores to others. If not, they spoil what is measured beside them."""
+        seconds = 0.3
+        self.idle_share = max(float(answer["cpu_s"]) for answer in self.idle(seconds)) / seconds
+        return self.idle_share < IDLE_LIMIT
+
+    def stop(self) -> None:
+        """Ask the ranks to leave, then make them. Harmless if called again."""
+        for line in self._lines:
+            line.close()
+        self._lines.clear()
+        deadline = time.monotonic() + 5
+        for process in self._processes:
+            try:
+                process.wait(max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                pass
+        for process in self._processes:
+            end_group(process)
+        self._processes.clear()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def spawn(self, command: list[str], extra: dict[str, str]) -> None:
+        paths = [str(_HERE.parent), *filter(None, [extra.get("PYTHONPATH") or os.environ.get("PYTHONPATH")])]
+        environment = os.environ | {"OMP_NUM_THREADS": "1"} | extra | {"PYTHONPATH": os.pathsep.join(paths)}
+        with (self.folder / "log").open("ab") as log:
+            self._processes.append(
+                subprocess.Popen(
+                    command,
+                    env=environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,
+                    preexec_fn=die_with_parent,
+                )
+            )
+
+    def _accept_all(self, listener: socket.socket) -> None:
+        deadline = time.monotonic() + _START_TIMEOUT_S
+        listener.settimeout(0.2)
+        lines: list[_Line] = []
+        while len(lines) < self.ranks:
+            try:
+                lines.append(_Line(listener.accept()[0]))
+            except TimeoutError:
+                self._check_alive()
+                if time.monotonic() > deadline:
+                    raise self._failure(f"did not start in {_START_TIMEOUT_S:.0f} s") from None
+        self._lines = lines
+        hellos = [self._answer(line, deadline) for line in lines]
+        order = sorted(range(self.ranks), key=lambda index: int(hellos[index]["rank"]))
+        self._lines, self.hellos = [lines[index] for index in order], [hellos[index] for index in order]
+
+    def _order(self, order: dict[str, Any]) -> list[dict[str, Any]]:
+        if not self._lines:
+            raise WorldError(f"{self.name} has been stopped")
+        deadline = time.monotonic() + _ORDER_TIMEOUT_S
+        try:
+            for line in self._lines:
+                line.send(order)
+        except OSError as error:
+            raise self._failure(f"a rank is gone: {error}") from None
+        answers = [self._answer(line, deadline) for line in self._lines]
+        for answer in answers:
+            if "error" in answer:
+                raise WorldError(f"{self.name}: {order['do']} failed\n{answer['error']}")
+        for answer in answers:
+            if "unsupported" in answer:
+                raise UnsupportedError(answer["unsupported"])
+        return answers
+
+    def _answer(self, line: _Line, deadline: float) -> dict[str, Any]:
+        while True:
+            try:
+                return line.receive(0.5)
+            except TimeoutError:
+                self._check_alive()
+                if time.monotonic() > deadline:
+                    raise self._failure("a rank gave no answer in time") from None
+            except OSError as error:
+                raise self._failure(f"a rank is gone: {error}") from None
+
+    def _check_alive(self) -> None:
+        for process in self._processes:
+            if process.poll() is not None:
+                raise self._failure(f"a process ended with exit status {process.returncode}")
+
+    def _failure(self, what: str) -> WorldError:
+        log = (self.folder / "log").read_text(errors="replace").strip().splitlines()[-15:]
+        return WorldError("\n  ".join([f"{self.name}: {what}", *log]))
+
+
+class _Line:
+    """Lines of JSON over one socket, received with a limit."""
+
+    def __init__(self, control: socket.socket) -> None:
+        self._control = control
+        self._received = bytearray()
+
+    def send(self, message: dict[str, Any]) -> None:
+        self._control.settimeout(10)
+        self._control.sendall(json.dumps(message).encode() + b"\n")
+
+    def receive(self, timeout_s: float) -> dict[str, Any]:
+        self._control.settimeout(timeout_s)
+        while b"\n" not in self._received:
+            data = self._control.recv(1 << 20)
+            if not data:
+                raise ConnectionResetError("connection closed")
+            self._received += data
+        line, _, rest = self._received.partition(b"\n")
+        self._received = rest
+        message: dict[str, Any] = json.loads(line)
+        return message
+
+    def close(self) -> None:
+        self._control.close()

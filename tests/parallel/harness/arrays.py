@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Arrays for tests: every rank knows every rank's input, and NumPy says what a reduction of them must give."""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+
+import horovod.numpy as hvd
+
+Array = npt.NDArray[Any]
+
+SIGNED = ("int8", "int16", "int32", "int64")
+INTEGERS = ("uint8", "uint16", "uint32", "uint64", *SIGNED)
+HALVES = ("float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
+FLOATS = (*HALVES, "float32", "float64")
+DTYPES = (*INTEGERS, *FLOATS, "bool")
+OPS = {"Average": hvd.Average, "Sum": hvd.Sum, "Min": hvd.Min, "Max": hvd.Max, "Product": hvd.Product}
+
+# None, one, not a multiple of any vector or number of ranks, several chunks of harness.worlds.SMALL_CHUNKS.
+SHAPES: tuple[tuple[int, ...], ...] = ((0,), (), (17,), (3, 0, 2), (5, 3, 7), (1237,))
+
+
+def dtype_of(name: str) -> np.dtype[Any]:
+    return np.dtype(getattr(ml_dtypes, name)) if hasattr(ml_dtypes, name) else np.dtype(name)
+
+
+def inputs(shape: Sequence[int], dtype: str, seed: object = 0, size: int | None = None) -> list[Array]:
+    """The input of each rank. Integers fill their range (64 bits: what a double holds exactly, summed over ranks)."""
+    return [_values(tuple(shape), dtype, f"{seed} {rank}") for rank in range(hvd.size() if size is None else size)]
+
+
+def _values(shape: tuple[int, ...], dtype: str, seed: str) -> Array:
+    random = np.random.default_rng(zlib.crc32(seed.encode()))
+    kind = dtype_of(dtype)
+    if dtype == "bool":
+        return np.asarray(random.random(shape) < 0.5)
+    if dtype in INTEGERS:
+        limits = np.iinfo(kind)
+        low, high = max(limits.min, -(1 << 50)), min(limits.max, 1 << 50)
+        return np.asarray(random.integers(low, high, shape, endpoint=True, dtype=kind))
+    # Bounded, so that products of four stay finite even in eight bits.
+    return np.asarray(random.uniform(-4, 4, shape)).astype(kind)
+
+
+def mine(arrays: Sequence[Array]) -> Array:
+    """This rank's array, a copy."""
+    return arrays[hvd.rank()].copy()
+
+
+def reduced(arrays: Sequence[Array], op: str, prescale: float = 1, postscale: float = 1) -> Array:
+    """The reduction in rank order: postscale · R(prescale · x)."""
+    dtype = arrays[0].dtype
+    with np.errstate(over="ignore", invalid="ignore"):
+        scaled = [scale(array, prescale) for array in arrays]
+        total = accumulator(scaled[0])
+        for array in scaled[1:]:
+            total = _combine(op, total, accumulator(array))
+        if op == "Average" and dtype.kind in "iu":
+            total = _divide(total, len(arrays))
+        elif op == "Average":
+            postscale = postscale / len(arrays)
+        return rounded(total, postscale, dtype)
+
+
+def _combine(op: str, left: Array, right: Array) -> Array:
+    if op in ("Sum", "Average"):
+        return left | right if left.dtype == bool else left + right
+    if op == "Product":
+        return left & right if left.dtype == bool else left * right
+    return np.minimum(left, right) if op == "Min" else np.maximum(left, right)
+
+
+def _divide(total: Array, count: int) -> Array:
+    """Integer division that truncates toward zero."""
+    quotient = np.abs(total.astype(object)) // count
+    return np.asarray(np.where(total < 0, -quotient, quotient)).astype(total.dtype)
+
+
+def accumulator(array: Array) -> Array:
+    """The type in which a reduction adds: float32 for the half types, else the array's own."""
+    narrow = array.dtype.itemsize < 4 and array.dtype.name in HALVES
+    return array.astype(np.float32) if narrow else array
+
+
+def scale(array: Array, factor: float) -> Array:
+    return array if factor == 1 else rounded(accumulator(array), factor, array.dtype)
+
+
+def rounded(total: Array, factor: float, dtype: np.dtype[Any]) -> Array:
+    """Apply a factor and come back to the dtype: floats in their own precision, integers through double."""
+    if factor == 1:
+        return np.asarray(total).astype(dtype)
+    if dtype.kind in "iu":
+        limits = np.iinfo(dtype)
+        product = np.trunc(total.astype(np.float64) * factor)
+        return np.clip(product, float(limits.min), float(limits.max)).astype(dtype)
+    return np.asarray(total * total.dtype.type(factor)).astype(dtype)
+
+
+def check_equal(result: Array, expected: Array) -> str:
+    """Same dtype, shape and values; returns a digest of the bits, for the comparison between ranks."""
+    assert result.dtype == expected.dtype, f"{result.dtype} instead of {expected.dtype}"
+    assert result.shape == expected.shape, f"shape {result.shape} instead of {expected.shape}"
+    np.testing.assert_array_equal(comparable(result), comparable(expected))
+    return digest(result)
+
+
+def reduced_by_hosts(arrays: Sequence[Array], op: str, prescale: float = 1, postscale: float = 1) -> Array:
+    """The reduction inside each host first, where hosts hold equally many consecutive ranks."""
+    if op == "Average":
+        op, postscale = "Sum", postscale / len(arrays)
+    starts = range(0, len(arrays), hvd.local_size())
+    partial = [reduced(arrays[start : start + hvd.local_size()], op, prescale) for start in starts]
+    return reduced(partial, op, 1, postscale)
+
+
+def check_reduced(result: Array, arrays: Sequence[Array], op: str, prescale: float = 1, postscale: float = 1) -> str:
+    """The result of a reduction over all ranks, exactly: in rank order, or by hosts where there are several."""
+    expected = reduced(arrays, op, prescale, postscale)
+    hosts = hvd.cross_size() > 1 and hvd.local_size() > 1 and hvd.is_homogeneous()
+    if hosts and expected.dtype.name in FLOATS and digest(result) != digest(expected):
+        expected = reduced_by_hosts(arrays, op, prescale, postscale)
+    return check_equal(result, expected)
+
+
+def comparable(array: Array) -> Array:
+    """Types that NumPy itself does not know, as float32."""
+    return array.astype(np.float32) if array.dtype.name in HALVES else array
+
+
+def digest(array: Array) -> str:
+    return hashlib.sha256(array.tobytes()).hexdigest()[:16]

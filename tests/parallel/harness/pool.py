@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A pool: the live ranks of one world, which run bodies in step. Nothing here waits without a limit.
+
+A rank that fails, dies or is late costs the whole pool: what the others are left in is not worth guessing.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
+
+import pytest
+from harness.worker import Answer, Task
+from harness.worlds import World
+
+from horovod.common.protocol import make_secret
+from horovod.common.rendezvous_server import Server
+from horovod.runner.hosts import SlotInfo, get_host_assignments, parse_hosts
+from horovod.runner.worker_environment import rendezvous_environment, slot_environment
+
+START_LIMIT_S = 30.0
+EXIT_LIMIT_S = 10.0
+GRACE_S = 3.0  # for the other ranks, once one has failed
+STACKS_LIMIT_S = 2.0
+LOG_CHARACTERS = 6000
+
+_HERE = Path(__file__).parent
+_ADDRESS = "127.0.0.1"
+
+
+class Rank:
+    """One worker process, the connection to it and what it printed."""
+
+    def __init__(self, slot: SlotInfo, environment: dict[str, str]) -> None:
+        self.rank = slot.rank
+        self.log = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 - closed by end()
+        self.connection, theirs = Pipe()
+        with theirs:
+            self.process = subprocess.Popen(
+                [sys.executable, "-W", "error", "-m", "harness.worker", str(theirs.fileno())],
+                env=environment | slot_environment(slot),
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=self.log,
+                stderr=subprocess.STDOUT,
+            )
+
+    def ask_for_stacks(self) -> None:
+        """Let faulthandler print all stacks to the log; returns once they are there."""
+        before = os.fstat(self.log.fileno()).st_size
+        self.process.send_signal(signal.SIGUSR1)
+        give_up = time.monotonic() + STACKS_LIMIT_S
+        size = before
+        while time.monotonic() < give_up:
+            time.sleep(0.05)
+            last, size = size, os.fstat(self.log.fileno()).st_size
+            if last == size > before:
+                return
+
+    def printed(self) -> str:
+        end = os.fstat(self.log.fileno()).st_size
+        text = os.pread(self.log.fileno(), LOG_CHARACTERS, max(0, end - LOG_CHARACTERS)).decode(errors="replace")
+        return f"\nprinted by rank {self.rank}:\n{text}" if text else ""
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        self.connection.close()
+        self.log.close()
+
+
+class Pool:
+    """Starts the ranks of a world and returns once all are initialised."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.size = world.size
+        self.usable = True
+        secret = make_secret()
+        self._server = Server(_ADDRESS, secret=secret).start()
+        path = os.pathsep.join([str(_HERE.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
+        environment = {
+            **os.environ,
+            **rendezvous_environment(_ADDRESS, self._server.port, secret),
+            **world.env,
+            "PYTHONPATH": path,
+        }
+        slots = get_host_assignments(parse_hosts(world.hosts), world.size)
+        self._ranks = [Rank(slot, environment) for slot in slots]
+        self._collect("the start", START_LIMIT_S)
+
+    def run(self, body: Callable[..., Any], limit_s: float = 30, **arguments: Any) -> list[Any]:
+        """Run a function of a test module on all ranks; what it returned, by rank. A failure fails the test."""
+        task = Task(inspect.getfile(body), body.__name__, arguments)
+        try:
+            for rank in self._ranks:
+                rank.connection.send(task)
+            return [answer.value for answer in self._collect(body.__name__, limit_s)]
+        except BaseException:  # such as the limit of the test itself: the ranks are out of step
+            self._end()
+            raise
+
+    def close(self) -> None:
+        """Let the ranks shut down by themselves; fails if one does not, or not well."""
+        troubles = []
+        if self.usable:
+            for rank in self._ranks:
+                rank.connection.send(None)
+            give_up = time.monotonic() + EXIT_LIMIT_S
+            troubles = [trouble for rank in self._ranks if (trouble := self._exit(rank, give_up))]
+        self._end()
+        if troubles:
+            pytest.fail(f"world {self.world.name} did not end well\n" + "\n".join(troubles), pytrace=False)
+
+    def _exit(self, rank: Rank, give_up: float) -> str | None:
+        try:
+            code = rank.process.wait(max(0.1, give_up - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            rank.ask_for_stacks()
+            return f"rank {rank.rank} did not exit within {EXIT_LIMIT_S} s{rank.printed()}"
+        return f"rank {rank.rank} exited with {code}{rank.printed()}" if code else None
+
+    def _collect(self, what: str, limit_s: float) -> list[Answer]:
+        answers: dict[int, Answer] = {}
+        give_up = time.monotonic() + limit_s
+        waiting: dict[Connection, Rank] = {rank.connection: rank for rank in self._ranks}
+        while waiting:
+            ready = wait(list(waiting), max(0.0, give_up - time.monotonic()))
+            if not ready:
+                break
+            for connection in ready:
+                rank = waiting.pop(connection)  # type: ignore[index]
+                answers[rank.rank] = self._receive(rank)
+                if answers[rank.rank].failure:
+                    give_up = min(give_up, time.monotonic() + GRACE_S)
+        for rank in waiting.values():
+            rank.ask_for_stacks()
+            answers[rank.rank] = Answer(failure=f"no answer from rank {rank.rank}; its stacks are below")
+        if any(answer.failure for answer in answers.values()):
+            self._fail(what, answers, limit_s)
+        return [answers[rank] for rank in range(self.size)]
+
+    def _receive(self, rank: Rank) -> Answer:
+        try:
+            answer: Answer = rank.connection.recv()
+        except (EOFError, ConnectionError):
+            code = rank.process.wait(EXIT_LIMIT_S)
+            answer = Answer(failure=f"rank {rank.rank} died with {code}")
+        return answer
+
+    def _fail(self, what: str, answers: dict[int, Answer], limit_s: float) -> None:
+        parts = [f"{what} failed in world {self.world.name} (limit {limit_s:g} s)"]
+        for rank in self._ranks:
+            failure = answers[rank.rank].failure or "passed"
+            parts.append(f"--- rank {rank.rank}\n{failure}{rank.printed()}")
+        self._end()
+        pytest.fail("\n".join(parts), pytrace=False)
+
+    def _end(self) -> None:
+        if self.usable:
+            self.usable = False
+            for rank in self._ranks:
+                rank.end()
+            self._server.stop()
+
+
+class Pools:
+    """The one pool that is alive at a time: starting another world ends it."""
+
+    def __init__(self) -> None:
+        self._pool: Pool | None = None
+
+    def get(self, world: World) -> Pool:
+        if self._pool is None or not self._pool.usable or self._pool.world.name != world.name:
+            self._close()
+            self._pool = Pool(world)
+        return self._pool
+
+    def _close(self) -> None:
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.close()
+
+    def __enter__(self) -> Pools:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._close()

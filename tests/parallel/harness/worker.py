@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One rank of a pool: runs the bodies that the tests' process names, until that closes the connection."""
+
+from __future__ import annotations
+
+import faulthandler
+import importlib.util
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from multiprocessing.connection import Connection
+from types import ModuleType
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Task:
+    """A body, by the file and name it is found under, and its arguments."""
+
+    file: str
+    name: str
+    arguments: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a body returned, or the traceback it ended with."""
+
+    value: Any = None
+    failure: str | None = None
+
+
+@cache
+def _load(file: str) -> ModuleType:
+    name = "body_" + file.rpartition("/")[2].removesuffix(".py")
+    spec = importlib.util.spec_from_file_location(name, file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def _perform(task: Task) -> Answer:
+    try:
+        function: Callable[..., Any] = getattr(_load(task.file), task.name)
+        return Answer(getattr(function, "body", function)(**task.arguments))
+    except BaseException:  # also pytest's outcomes, and SystemExit: whatever ends a body fails the test
+        return Answer(failure=traceback.format_exc())
+
+
+def main(descriptor: int) -> None:
+    faulthandler.enable()
+    faulthandler.register(signal.SIGUSR1, all_threads=True)
+    import horovod.numpy as hvd
+
+    hvd.init()
+    with Connection(descriptor) as connection:
+        connection.send(Answer())
+        while (task := connection.recv()) is not None:
+            connection.send(_perform(task))
+    hvd.shutdown()
+
+
+if __name__ == "__main__":
+    from harness import worker  # under its own name, so that both sides pickle the same classes
+
+    worker.main(int(sys.argv[1]))

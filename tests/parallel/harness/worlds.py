@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The worlds that tests run in, and the decorators that put a test there.
+
+The body of an `on_all_ranks` test runs in every rank of a world. What it returns must be equal on all ranks.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from harness.pool import Pool
+
+# Chunks so small that inputs of a few hundred elements take every path of a large message.
+SMALL_CHUNKS = {
+    "HOROVOD_CHUNK_BYTES": "1024",
+    "HOROVOD_CHUNK_SLOTS": "3",
+    "HOROVOD_SMALL_MESSAGE_BYTES": "64",
+}
+TCP = {"HOROVOD_SHARED_MEMORY": "0", "HOROVOD_TCP_STREAMS": "2"}
+DYNAMIC = {"HOROVOD_DYNAMIC_PROCESS_SETS": "1"}
+
+
+@dataclass(frozen=True)
+class World:
+    """How many ranks, on which (simulated) hosts, with which settings."""
+
+    name: str
+    hosts: str  # as for horovodrun -H
+    env: Mapping[str, str] = field(default_factory=dict, hash=False)
+
+    @property
+    def size(self) -> int:
+        return sum(int(host.rpartition(":")[2]) for host in self.hosts.split(","))
+
+
+WORLDS = {
+    world.name: world
+    for world in (
+        World("one", "a:1", DYNAMIC | SMALL_CHUNKS),
+        World("shm2", "a:2", DYNAMIC | SMALL_CHUNKS),
+        World("tcp2", "a:2", DYNAMIC | SMALL_CHUNKS | TCP),
+        World("hosts3", "a:2,b:1", DYNAMIC | SMALL_CHUNKS),  # unequal hosts: flat, over shared memory and TCP
+        World("shm4", "a:4", DYNAMIC | SMALL_CHUNKS),
+        World("tcp4", "a:4", DYNAMIC | SMALL_CHUNKS | TCP),
+        World("hosts4", "a:2,b:2", DYNAMIC | SMALL_CHUNKS),  # equal hosts: hierarchical
+    )
+}
+ALL = tuple(WORLDS)
+SEVERAL = tuple(name for name in ALL if name != "one")
+FOURS = ("shm4", "tcp4", "hosts4")
+
+
+def in_worlds(*worlds: str | World) -> pytest.MarkDecorator:
+    """Parametrise a test that takes a `world`."""
+    specs = [WORLDS[world] if isinstance(world, str) else world for world in worlds or ALL]
+    return pytest.mark.parametrize("world", specs, indirect=True, ids=[spec.name for spec in specs])
+
+
+def on_all_ranks(*worlds: str | World, limit_s: float = 30) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Make a test of a body that every rank of the worlds (all of them, if none is named) runs."""
+
+    def decorate(body: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(body)
+        def test(world: Pool, **arguments: Any) -> None:
+            first, *others = world.run(body, limit_s=limit_s, **arguments)
+            for rank, answer in enumerate(others, start=1):
+                assert answer == first, f"rank {rank} and rank 0 differ: {answer!r} and {first!r}"
+
+        signature = inspect.signature(body)
+        parameter = inspect.Parameter("world", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        test.__signature__ = signature.replace(parameters=[parameter, *signature.parameters.values()])  # type: ignore[attr-defined]
+        test.body = body  # type: ignore[attr-defined]
+        return in_worlds(*worlds)(test)
+
+    return decorate
