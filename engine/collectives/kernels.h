@@ -27,7 +27,7 @@ void DotProducts(DType dtype, const void* a, const void* b, size_t count, double
 // dst[i] = ca * a[i] + cb * b[i], in float64 for float64 and float32 for all others. dst may equal a or b.
 void LinearCombination(DType dtype, void* dst, const void* a, double ca, const void* b, double cb, size_t count);
 
-// "avx512", "avx2", "neon" or "portable".
+// "avx512", "avx2", "neon_fp16", "neon" or "portable".
 const char* KernelFlavour();
 // Tests force a flavour; false if this machine cannot run it.
 bool SelectKernelFlavour(const char* flavour);

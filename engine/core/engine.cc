@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "collectives/kernels.h"
 #include "core/control.h"
 #include "core/execution.h"
 
@@ -80,9 +81,9 @@ bool Engine::Progress(bool drain, bool thorough) {
 }
 
 Engine::Clock::duration Engine::MaximumSleep() const {
-  constexpr Clock::duration kHousekeeping = std::chrono::seconds(1);
+  constexpr std::chrono::milliseconds kHousekeeping{1000};
   if (broken_since_ != Clock::time_point()) return kGrace;
-  return std::min<Clock::duration>(kHousekeeping, parts_.connector->NextWakeup());
+  return std::min(kHousekeeping, parts_.connector->NextWakeup());  // in milliseconds: its maximum overflows finer units
 }
 
 void Engine::OnEvents(const std::vector<int>& descriptors) {
@@ -521,7 +522,18 @@ bool Engine::AllSent() const {
   return idle && messages_->AllSent() && mailbox_.AllSent();
 }
 
-std::string Engine::Describe() const { return "{}"; }
+std::string Engine::Describe() const {
+  int by_memory = 0, by_socket = 0;
+  for (int rank = 0; rank < parts_.identity.size; ++rank) {
+    if (rank == parts_.identity.rank) continue;
+    const Neighbour* neighbour = parts_.neighbours->Find(rank);
+    ++(neighbour && neighbour->arena ? by_memory : by_socket);
+  }
+  return std::string("{\"kernels\": \"") + KernelFlavour() + "\", \"peers_by_shared_memory\": " +
+         std::to_string(by_memory) + ", \"peers_by_socket\": " + std::to_string(by_socket) +
+         ", \"process_sets\": " + std::to_string(sets_.size() + foreign_.size()) +
+         ", \"refused_connections\": " + std::to_string(parts_.connector->refused()) + "}";
+}
 
 void Engine::CloseDescriptors() {
   mailbox_.CloseDescriptors();

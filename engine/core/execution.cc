@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/execution.h"
 
+#include <sys/mman.h>
+
+#include <cmath>
 #include <cstdlib>
 
 #include "collectives/adasum.h"
@@ -15,6 +18,7 @@ namespace hvd {
 namespace {
 
 constexpr size_t kAlignment = 64;
+constexpr size_t kHugePage = size_t{2} << 20;
 
 size_t RowBytes(const Request& request) {
   size_t bytes = SizeOf(request.dtype);
@@ -31,8 +35,26 @@ std::byte* AllocateOutput(Operation& operation, int64_t rows) {
   output.bytes = static_cast<size_t>(rows) * RowBytes(operation.request);
   if (operation.output) return operation.output;
   if (operation.allocate) return static_cast<std::byte*>(operation.allocate(shape));
-  output.data = std::aligned_alloc(kAlignment, (output.bytes / kAlignment + 1) * kAlignment);
+  // Fresh memory costs a fault a page: large results ask for large pages.
+  const bool large = output.bytes >= kHugePage;
+  const size_t alignment = large ? kHugePage : kAlignment;
+  output.data = std::aligned_alloc(alignment, (output.bytes / alignment + 1) * alignment);
+  if (output.data && large) madvise(output.data, output.bytes, MADV_HUGEPAGE);
   return static_cast<std::byte*>(output.data);
+}
+
+bool IsInteger(DType dtype) {
+  switch (dtype) {
+    case DType::kFloat16:
+    case DType::kFloat32:
+    case DType::kFloat64:
+    case DType::kBFloat16:
+    case DType::kFloat8E4M3:
+    case DType::kFloat8E5M2:
+      return false;
+    default:
+      return true;
+  }
 }
 
 Reduction ReductionOf(const Request& request, size_t members) {
@@ -40,6 +62,8 @@ Reduction ReductionOf(const Request& request, size_t members) {
   if (request.op == ReduceOp::kAverage) {
     reduction.op = ReduceOp::kSum;
     reduction.postscale /= static_cast<double>(members);
+    // 49 * (1.0 / 49) is less than 1 and would be truncated to 0: one unit up, the product never falls short.
+    if (members > 1 && IsInteger(request.dtype)) reduction.postscale = std::nextafter(reduction.postscale, INFINITY);
   }
   return reduction;
 }

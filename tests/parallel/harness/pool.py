@@ -80,11 +80,16 @@ class Rank:
 
 
 class Pool:
-    """Starts the ranks of a world and returns once all are initialised."""
+    """Starts the ranks of a world and returns once all are initialised; starts them anew for a run after a failure."""
 
     def __init__(self, world: World) -> None:
         self.world = world
         self.size = world.size
+        self.usable = False
+        self._start()
+
+    def _start(self) -> None:
+        world = self.world
         self.usable = True
         secret = make_secret()
         self._server = Server(_ADDRESS, secret=secret).start()
@@ -101,6 +106,8 @@ class Pool:
 
     def run(self, body: Callable[..., Any], limit_s: float = 30, **arguments: Any) -> list[Any]:
         """Run a function of a test module on all ranks; what it returned, by rank. A failure fails the test."""
+        if not self.usable:
+            self._start()
         task = Task(inspect.getfile(body), body.__name__, arguments)
         try:
             for rank in self._ranks:
@@ -181,7 +188,7 @@ class Pools:
         self._pool: Pool | None = None
 
     def get(self, world: World) -> Pool:
-        if self._pool is None or not self._pool.usable or self._pool.world.name != world.name:
+        if self._pool is None or self._pool.world.name != world.name:
             self._close()
             self._pool = Pool(world)
         return self._pool
