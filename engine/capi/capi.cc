@@ -264,10 +264,9 @@ const char* Describe(hvd_world* world) {
   return world->description.c_str();
 }
 
-const hvd_api kApi = {HVD_ABI_VERSION, sizeof(hvd_api), DefaultSettings, Open,    TcpPort,    LocalSocket,
-                      Connect,         Close,           Destroy,         Submit,  Poll,       Wait,
-                      TakeOutput,      ReceivedSplits,  Value,           Release, FreeBuffer, Send,
-                      Recv,            Describe};
+const hvd_api kApi = {HVD_ABI_VERSION, sizeof(hvd_api), DefaultSettings, Open, TcpPort, LocalSocket, Connect,
+                      Close,           Destroy,         Submit,          Poll, Wait,    TakeOutput,  ReceivedSplits,
+                      Value,           Release,         FreeBuffer,      Send, Recv,    Describe};
 
 }  // namespace
 

@@ -35,13 +35,13 @@ class Adasum : public Machine {
   Exchange* exchange_;
   Flat in_, out_;
   Reduction reduction_;
-  std::vector<Range> tensors_;   // the part of each tensor that lies in our slice, relative to the slice
+  std::vector<Range> tensors_;  // the part of each tensor that lies in our slice, relative to the slice
   std::vector<size_t> tensor_of_;
   size_t tensor_count_;
   Phase phase_ = Phase::kScatter;
-  size_t slice_bytes_;           // of the largest slice
+  size_t slice_bytes_;  // of the largest slice
   std::vector<std::byte> vectors_;
-  std::vector<int> alive_;       // members whose vectors are still to be combined, in order
+  std::vector<int> alive_;  // members whose vectors are still to be combined, in order
   std::vector<double> dots_, sums_;
   uint64_t rounds_, sent_ = 0, received_ = 0, shown_ = 0, collected_ = 0;
   size_t dots_shown_ = 0, dots_heard_ = 0;  // bytes

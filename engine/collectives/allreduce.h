@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Allreduce inside one group. Small messages: everybody shows everything and reduces all of it, one hop. Larger ones, in
-// chunks: each member shows every other member the piece that it owns, the owner sums in rank order and shows the
+// Allreduce inside one group. Small messages: everybody shows everything and reduces all of it, one hop. Larger ones,
+// in chunks: each member shows every other member the piece that it owns, the owner sums in rank order and shows the
 // result. Both sum the same elements in the same order and round once, so the choice never changes a bit.
 #pragma once
 
@@ -48,8 +48,8 @@ class Allreduce : public Machine {
   std::vector<std::byte> scaled_;
 };
 
-// Combines sources (one for each member in order; sources[me] is taken from `in`, scaled into `scratch` if need be) over
-// [begin, begin + length) of the batch into `out` and into `copy`; either may be null.
+// Combines sources (one for each member in order; sources[me] is taken from `in`, scaled into `scratch` if need be)
+// over [begin, begin + length) of the batch into `out` and into `copy`; either may be null.
 void ReducePiece(const Reduction& reduction, const Flat& in, const Flat* out, size_t begin, size_t length,
                  const std::vector<const std::byte*>& sources, int me, std::vector<std::byte>* scratch,
                  std::byte* copy);

@@ -91,12 +91,8 @@ HVD_INLINE uint16_t BFloat16FromFloat(float value) {
 }
 
 HVD_INLINE float FloatFromFloat8E4M3(uint8_t bits) { return Float8E4M3Format::ToFloat(bits); }
-HVD_INLINE uint8_t Float8E4M3FromFloat(float value) {
-  return static_cast<uint8_t>(Float8E4M3Format::FromFloat(value));
-}
+HVD_INLINE uint8_t Float8E4M3FromFloat(float value) { return static_cast<uint8_t>(Float8E4M3Format::FromFloat(value)); }
 HVD_INLINE float FloatFromFloat8E5M2(uint8_t bits) { return Float8E5M2Format::ToFloat(bits); }
-HVD_INLINE uint8_t Float8E5M2FromFloat(float value) {
-  return static_cast<uint8_t>(Float8E5M2Format::FromFloat(value));
-}
+HVD_INLINE uint8_t Float8E5M2FromFloat(float value) { return static_cast<uint8_t>(Float8E5M2Format::FromFloat(value)); }
 
 }  // namespace hvd

@@ -8,8 +8,7 @@
 #include "collectives/kernels.h"
 
 namespace hvd {
-HierarchicalAllreduce::HierarchicalAllreduce(Exchange* inside, Exchange* across, Flat in, Flat out,
-                                             Reduction reduction)
+HierarchicalAllreduce::HierarchicalAllreduce(Exchange* inside, Exchange* across, Flat in, Flat out, Reduction reduction)
     : inside_(inside),
       across_(across),
       in_(std::move(in)),
@@ -96,11 +95,11 @@ bool HierarchicalAllreduce::CollectAcross() {
     const Range share = Share(gathered_, h);
     return std::make_pair(share.length, Partial(gathered_) + share.begin);
   };
-  Step step = collector_across_.Run(*across_->back, Lane::Layout::kMulticast, target,
-                                    [&](int h, const std::byte* result) {
-                                      const auto [length, to] = target(h);
-                                      if (length && result != to) std::memcpy(to, result, length);
-                                    });
+  Step step =
+      collector_across_.Run(*across_->back, Lane::Layout::kMulticast, target, [&](int h, const std::byte* result) {
+        const auto [length, to] = target(h);
+        if (length && result != to) std::memcpy(to, result, length);
+      });
   if (step == Step::kDone) ++gathered_;
   return step != Step::kStuck;
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Allreduce over hosts that hold several ranks each: chunks are reduced inside the host through shared memory, the owner
-// of each piece combines it with its counterparts on the other hosts, and the result is shown inside the host. Each host
-// sends a byte once instead of once for every rank. Needs the same number of members on every host.
+// Allreduce over hosts that hold several ranks each: chunks are reduced inside the host through shared memory, the
+// owner of each piece combines it with its counterparts on the other hosts, and the result is shown inside the host.
+// Each host sends a byte once instead of once for every rank. Needs the same number of members on every host.
 #pragma once
 
 #include <vector>
@@ -19,8 +19,8 @@ class HierarchicalAllreduce : public Machine {
  private:
   static constexpr uint64_t kInFlight = 4;  // chunks between the local reduction and the local result
 
-  Range Piece(uint64_t chunk, int member) const;           // of the batch, by member inside
-  Range Share(uint64_t chunk, int host) const;             // of our own piece, by member across
+  Range Piece(uint64_t chunk, int member) const;  // of the batch, by member inside
+  Range Share(uint64_t chunk, int host) const;    // of our own piece, by member across
   std::byte* Partial(uint64_t chunk) { return partials_.data() + (chunk % kInFlight) * inside_->there->piece_bytes(); }
 
   bool Publish();

@@ -55,9 +55,7 @@ std::atomic<const Kernels*>& Chosen() {
 const Kernels& Current() { return *Chosen().load(std::memory_order_relaxed); }
 
 // The stores of bfloat16 rely on NaN having no payload in its low bits.
-double WithoutPayload(double factor) {
-  return std::isnan(factor) ? std::numeric_limits<double>::quiet_NaN() : factor;
-}
+double WithoutPayload(double factor) { return std::isnan(factor) ? std::numeric_limits<double>::quiet_NaN() : factor; }
 
 void Copy(void* dst, const void* src, size_t bytes) {
   if (dst != nullptr && dst != src) std::memcpy(dst, src, bytes);

@@ -187,9 +187,8 @@ void ReduceByOp(ReduceOp op, void* dst, void* dst2, const void* const* srcs, int
 template <class Isa>
 void ReduceFor(DType dtype, ReduceOp op, void* dst, void* dst2, const void* const* srcs, int nsrcs, size_t count,
                double postscale) {
-  WithElement<Isa>(dtype, [=](auto element) {
-    ReduceByOp<decltype(element)>(op, dst, dst2, srcs, nsrcs, count, postscale);
-  });
+  WithElement<Isa>(dtype,
+                   [=](auto element) { ReduceByOp<decltype(element)>(op, dst, dst2, srcs, nsrcs, count, postscale); });
 }
 
 template <class E>

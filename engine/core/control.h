@@ -15,7 +15,16 @@ class ProcessSet;
 
 namespace control {
 
-enum class Type : uint8_t { kReady = 1, kRequest = 2, kRecord = 3, kGone = 4, kBye = 5, kAbort = 6, kOffer = 7, kAccept = 8 };
+enum class Type : uint8_t {
+  kReady = 1,
+  kRequest = 2,
+  kRecord = 3,
+  kGone = 4,
+  kBye = 5,
+  kAbort = 6,
+  kOffer = 7,
+  kAccept = 8
+};
 
 struct Header {
   Type type = Type::kReady;

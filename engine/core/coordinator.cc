@@ -156,8 +156,7 @@ void Coordinator::State::CompleteInGroup(Tensor* tensor, const Request& agreed) 
   if (group.size != agreed.group_size) {
     return Fail(*tensor, Status::Mismatch("Mismatched groups: group '" + agreed.group + "' has " +
                                           std::to_string(group.size) + " tensors, but " +
-                                          std::to_string(agreed.group_size) + " according to '" + tensor->name +
-                                          "'."));
+                                          std::to_string(agreed.group_size) + " according to '" + tensor->name + "'."));
   }
   group.complete.push_back(tensor);
   if (group.complete.size() < group.size) return;
@@ -312,7 +311,8 @@ void Coordinator::State::AssignSlots(std::vector<Record>* out) {
   for (Tensor* tensor : accepted) {
     if (tensor->by_slot) continue;
     tensor->fusion = FusionItemOf(tensor->reports);
-    if (IsCacheable(tensor->fusion.key.kind) && !IsNumbered(tensor->reports.First())) table.Remember(tensor, sequence + 1, &evicted);
+    if (IsCacheable(tensor->fusion.key.kind) && !IsNumbered(tensor->reports.First()))
+      table.Remember(tensor, sequence + 1, &evicted);
   }
   if (evicted.empty()) return;
   Append(out, RecordKind::kEvict).evicted.swap(evicted);
@@ -323,8 +323,7 @@ void Coordinator::State::AppendBatches(std::vector<Record>* out) {
     items.push_back(tensor->fusion);
     items.back().group = tensor->unit;
   }
-  const std::vector<uint32_t>& batch_of =
-      planner.Plan(items, {options.fusion_threshold, options.disable_group_fusion});
+  const std::vector<uint32_t>& batch_of = planner.Plan(items, {options.fusion_threshold, options.disable_group_fusion});
   const size_t first_batch = out->size();
   out->reserve(first_batch + planner.counts().size());
   for (uint32_t count : planner.counts()) Append(out, RecordKind::kBatch).entries.reserve(count);

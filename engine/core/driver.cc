@@ -13,9 +13,10 @@ using std::chrono::milliseconds;
 
 constexpr size_t kGatherBytes = size_t{8} << 20;  // this much is worth sending before the gathering time is over
 constexpr unsigned kSpinsBetweenClockReads = 64;
-constexpr unsigned kYields = 32;                  // when cores are short: let others run before sleeping
-constexpr unsigned kEngineThreadSpins = 200;      // about 10 us: long enough for a peer in step, no burden on compute
+constexpr unsigned kYields = 32;              // when cores are short: let others run before sleeping
+constexpr unsigned kEngineThreadSpins = 200;  // about 10 us: long enough for a peer in step, no burden on compute
 constexpr unsigned kTokenSpins = 4000;
+constexpr unsigned kSettlingRounds = 8;
 
 inline void Relax() {
 #if defined(__aarch64__)
@@ -155,9 +156,11 @@ void Driver::SettleAndRelease() {
   std::atomic<uint32_t>* asleep = poller_->bell().asleep;
   asleep->store(1, std::memory_order_seq_cst);
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  const bool more = engine_->Progress(true);
+  // A message that merely had to be noted is no reason to wake the engine thread; work that goes on and on is.
+  unsigned rounds = 0;
+  while (engine_->Progress(true) && ++rounds < kSettlingRounds) continue;
   ReleaseToken();
-  if (more) poller_->bell().Force();  // the engine thread takes it from here
+  if (rounds == kSettlingRounds) poller_->bell().Force();
 }
 
 // ---- the engine thread

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who drives the engine. One token: a caller that waits takes it and serves itself, with no thread hand-over in its way;
-// when nobody waits, the engine thread holds it, only while there is something to do. A caller may sleep with the token,
-// the engine thread never does.
+// Who drives the engine. One token: a caller that waits takes it and serves itself, with no thread hand-over in its
+// way; when nobody waits, the engine thread holds it, only while there is something to do. A caller may sleep with the
+// token, the engine thread never does.
 #pragma once
 
 #include <atomic>
@@ -53,7 +53,7 @@ class Driver {
   Clock::duration gather_;
   std::atomic<bool> token_{false};
   std::atomic<int> waiters_{0};
-  std::atomic<int> blocked_{0};       // threads asleep in `turn_`
+  std::atomic<int> blocked_{0};  // threads asleep in `turn_`
   std::atomic<bool> wake_on_submit_{false};
   std::atomic<bool> stop_{false};
   std::mutex turn_mutex_;

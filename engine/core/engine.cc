@@ -25,11 +25,10 @@ Status ShutDown(int rank) {
 
 Engine::Engine(const Parts& parts)
     : parts_(parts),
-      mailbox_(parts.identity.rank,
-               parts.arena ? &reinterpret_cast<ArenaHead*>(parts.arena->at(0))->inbox : nullptr, parts.neighbours,
-               parts.connector) {
-  around_ = {&parts_.settings, parts_.identity.rank,  &parts_.host_of_rank,      parts_.arena,
-             parts_.neighbours, parts_.connector, [this] { WakeNeighbours(); }};
+      mailbox_(parts.identity.rank, parts.arena ? &reinterpret_cast<ArenaHead*>(parts.arena->at(0))->inbox : nullptr,
+               parts.neighbours, parts.connector) {
+  around_ = {&parts_.settings,  parts_.identity.rank, &parts_.host_of_rank,        parts_.arena,
+             parts_.neighbours, parts_.connector,     [this] { WakeNeighbours(); }};
   messages_ = std::make_unique<PointToPoint>(
       around_, &mailbox_,
       [this](std::unique_ptr<Operation> operation, const Status& status) { Finish(std::move(operation), status); });
@@ -145,8 +144,8 @@ bool Engine::Drain() {
 void Engine::Announce(ProcessSet& set, std::unique_ptr<Operation> operation) {
   Request& request = operation->request;
   if (request.kind == OpKind::kAddProcessSet) {
-    const bool member = std::find(request.splits.begin(), request.splits.end(), parts_.identity.rank) !=
-                        request.splits.end();
+    const bool member =
+        std::find(request.splits.begin(), request.splits.end(), parts_.identity.rank) != request.splits.end();
     Status status;
     const size_t bytes = ProcessSet::RegionBytes(parts_.settings, static_cast<int>(request.splits.size()));
     // No room means sockets for this set, not failure.
@@ -192,8 +191,8 @@ void Engine::OnMessage(int from, std::string_view message) {
     return;
   }
   if (header.type == control::Type::kOffer || header.type == control::Type::kAccept) {
-    const bool clear = header.type == control::Type::kOffer ? messages_->OnOffer(from, body)
-                                                            : messages_->OnAccept(from, body);
+    const bool clear =
+        header.type == control::Type::kOffer ? messages_->OnOffer(from, body) : messages_->OnAccept(from, body);
     if (!clear) Abort(from, "it sent a point-to-point message that makes no sense");
     return;
   }
@@ -241,8 +240,7 @@ void Engine::OnReports(ProcessSet& set, std::string_view whole, std::string_view
     return;
   }
   control::Report report;
-  if (!control::DecodeReport(control::TypeOf(whole), &body, &report) ||
-      report.member >= set.ranks().size()) {
+  if (!control::DecodeReport(control::TypeOf(whole), &body, &report) || report.member >= set.ranks().size()) {
     return Abort(-1, "a member of process set " + std::to_string(set.id()) + " sent a report that makes no sense");
   }
   for (uint32_t slot : report.slots) set.coordinator->OnReady(static_cast<int>(report.member), slot, report.seen);
@@ -482,7 +480,8 @@ void Engine::CloseSet(ProcessSet& set, int rank) {
 }
 
 void Engine::Leave() {
-  const bool busy = std::any_of(sets_.begin(), sets_.end(), [](const auto& item) { return !item.second->running.empty(); });
+  const bool busy =
+      std::any_of(sets_.begin(), sets_.end(), [](const auto& item) { return !item.second->running.empty(); });
   if (busy && aborted_.ok()) {
     Abort(parts_.identity.rank, "Horovod has been shut down: rank " + std::to_string(parts_.identity.rank) +
                                     " called shutdown or exited in the middle of a collective");
@@ -529,8 +528,9 @@ std::string Engine::Describe() const {
     const Neighbour* neighbour = parts_.neighbours->Find(rank);
     ++(neighbour && neighbour->arena ? by_memory : by_socket);
   }
-  return std::string("{\"kernels\": \"") + KernelFlavour() + "\", \"peers_by_shared_memory\": " +
-         std::to_string(by_memory) + ", \"peers_by_socket\": " + std::to_string(by_socket) +
+  return std::string("{\"kernels\": \"") + KernelFlavour() +
+         "\", \"peers_by_shared_memory\": " + std::to_string(by_memory) +
+         ", \"peers_by_socket\": " + std::to_string(by_socket) +
          ", \"process_sets\": " + std::to_string(sets_.size() + foreign_.size()) +
          ", \"refused_connections\": " + std::to_string(parts_.connector->refused()) + "}";
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The engine proper: takes submissions, agrees with the other ranks through each set's leader, and runs what was agreed.
-// Progress does what can be done now and returns; whoever holds the driver's token calls it, nobody else.
+// The engine proper: takes submissions, agrees with the other ranks through each set's leader, and runs what was
+// agreed. Progress does what can be done now and returns; whoever holds the driver's token calls it, nobody else.
 #pragma once
 
 #include <chrono>
@@ -94,12 +94,12 @@ class Engine {
   Surroundings around_;
   Mailbox mailbox_;
   std::unique_ptr<PointToPoint> messages_;
-  std::map<int, std::unique_ptr<ProcessSet>> sets_;   // those that this rank belongs to
-  std::map<int, std::vector<int>> foreign_;           // ranks of the others
-  std::deque<std::string> early_;                     // messages for a set that is not here yet
+  std::map<int, std::unique_ptr<ProcessSet>> sets_;  // those that this rank belongs to
+  std::map<int, std::vector<int>> foreign_;          // ranks of the others
+  std::deque<std::string> early_;                    // messages for a set that is not here yet
   uint32_t newest_epoch_ = 0;
   Submissions::Batch drained_;
-  std::map<int, std::string> ready_;                  // cache slots to report, by set
+  std::map<int, std::string> ready_;  // cache slots to report, by set
   std::vector<std::shared_ptr<Handle>> finished_;
   std::set<int> departed_;   // said goodbye; what they had published has been applied
   std::set<int> farewells_;  // neighbours whose end was meant

@@ -99,8 +99,8 @@ Status PrepareAllreduce(ProcessSet& set, const Settings& settings, const std::ve
   } else if (bytes <= std::min(settings.small_bytes, lane->slot_bytes())) {
     batch->machine = std::make_unique<SmallAllreduce>(lane, std::move(in), std::move(out), reduction);
   } else if (set.inside()) {
-    batch->machine = std::make_unique<HierarchicalAllreduce>(set.inside(), set.across(), std::move(in),
-                                                             std::move(out), reduction);
+    batch->machine =
+        std::make_unique<HierarchicalAllreduce>(set.inside(), set.across(), std::move(in), std::move(out), reduction);
   } else {
     batch->machine = std::make_unique<Allreduce>(&set.flat(), std::move(in), std::move(out), reduction);
   }
@@ -155,8 +155,7 @@ Status PrepareReducescatter(ProcessSet& set, const std::vector<Entry>& entries, 
     }
   }
   const Reduction reduction = ReductionOf(entries[0].request, set.ranks().size());
-  batch->machine =
-      std::make_unique<Reducescatter>(set.flat().there.get(), std::move(ins), std::move(out), reduction);
+  batch->machine = std::make_unique<Reducescatter>(set.flat().there.get(), std::move(ins), std::move(out), reduction);
   return Status::Ok();
 }
 

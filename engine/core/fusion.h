@@ -31,7 +31,7 @@ struct FusionItem {
 };
 
 struct FusionLimits {
-  size_t threshold = 0;             // bytes of one batch; 0 fuses nothing
+  size_t threshold = 0;               // bytes of one batch; 0 fuses nothing
   bool disable_group_fusion = false;  // a group keeps to itself
 };
 

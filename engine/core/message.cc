@@ -81,10 +81,9 @@ bool GetNames(std::string_view* in, std::vector<std::string>* names) {
 }  // namespace
 
 bool Request::operator==(const Request& other) const {
-  return kind == other.kind && dtype == other.dtype && op == other.op && root == other.root &&
-         device == other.device && prescale == other.prescale && postscale == other.postscale &&
-         group_size == other.group_size && shape == other.shape && splits == other.splits && name == other.name &&
-         group == other.group;
+  return kind == other.kind && dtype == other.dtype && op == other.op && root == other.root && device == other.device &&
+         prescale == other.prescale && postscale == other.postscale && group_size == other.group_size &&
+         shape == other.shape && splits == other.splits && name == other.name && group == other.group;
 }
 
 int64_t Request::Elements() const {
@@ -122,10 +121,10 @@ bool Decode(std::string_view* in, Request* request) {
   return GetEnum(in, OpKind::kRemoveProcessSet, &request->kind) &&
          GetEnum(in, static_cast<DType>(kDTypeCount - 1), &request->dtype) &&
          GetEnum(in, ReduceOp::kProduct, &request->op) && wire::Get(in, &request->root) &&
-         wire::Get(in, &request->device) && wire::Get(in, &request->prescale) &&
-         wire::Get(in, &request->postscale) && wire::GetString(in, &request->name) &&
-         GetShape(in, &request->shape) && wire::GetVector(in, &request->splits) &&
-         wire::GetString(in, &request->group) && wire::Get(in, &request->group_size);
+         wire::Get(in, &request->device) && wire::Get(in, &request->prescale) && wire::Get(in, &request->postscale) &&
+         wire::GetString(in, &request->name) && GetShape(in, &request->shape) &&
+         wire::GetVector(in, &request->splits) && wire::GetString(in, &request->group) &&
+         wire::Get(in, &request->group_size);
 }
 
 void Encode(const Record& record, std::string* out) {

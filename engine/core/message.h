@@ -17,16 +17,16 @@ struct Request {
   OpKind kind = OpKind::kAllreduce;
   DType dtype = DType::kFloat32;
   ReduceOp op = ReduceOp::kSum;
-  int32_t root = -1;          // broadcast: global rank
-  int32_t device = -1;        // -1 is the CPU
+  int32_t root = -1;    // broadcast: global rank
+  int32_t device = -1;  // -1 is the CPU
   double prescale = 1.0;
-  double postscale = 1.0;     // Average arrives here as Sum; its 1/N is added where the batch runs
+  double postscale = 1.0;  // Average arrives here as Sum; its 1/N is added where the batch runs
   std::string name;
   std::vector<int64_t> shape;
   // kAlltoall: rows for each member. kAddProcessSet: {arena offset of the sender, ranks...}.
   // kRemoveProcessSet: {set id}.
   std::vector<int64_t> splits;
-  std::string group;          // base name of the group, empty for a tensor of its own
+  std::string group;  // base name of the group, empty for a tensor of its own
   uint32_t group_size = 0;
 
   bool operator==(const Request& other) const;
@@ -52,10 +52,10 @@ enum class RecordKind : uint8_t { kBatch = 0, kError = 1, kEvict = 2 };
 struct Record {
   RecordKind kind = RecordKind::kBatch;
   uint64_t sequence = 0;
-  std::vector<Entry> entries;       // kBatch: run as one fused collective; kind, dtype, op and factors agree
-  std::vector<std::string> names;   // kError: tensors that fail with `error`
+  std::vector<Entry> entries;      // kBatch: run as one fused collective; kind, dtype, op and factors agree
+  std::vector<std::string> names;  // kError: tensors that fail with `error`
   Status error;
-  std::vector<uint32_t> evicted;    // kEvict: cache slots to forget
+  std::vector<uint32_t> evicted;  // kEvict: cache slots to forget
 };
 
 void Encode(const Request& request, std::string* out);

@@ -44,11 +44,11 @@ class PointToPoint {
     int64_t my_region = -1, their_region = -1;
     bool reserved = false;
     std::unique_ptr<Lane> lane;
-    std::map<uint64_t, std::unique_ptr<Operation>> offered;                       // sends that wait to be accepted
-    std::map<int64_t, std::deque<Offer>> offers;                                  // by tag, without a buffer yet
-    std::map<int64_t, std::deque<std::unique_ptr<Operation>>> receives;           // by tag, without an offer yet
-    std::deque<std::unique_ptr<Operation>> outgoing, incoming;                    // accepted, in order
-    uint64_t sent = 0, received = 0;                                              // bytes of the front ones
+    std::map<uint64_t, std::unique_ptr<Operation>> offered;              // sends that wait to be accepted
+    std::map<int64_t, std::deque<Offer>> offers;                         // by tag, without a buffer yet
+    std::map<int64_t, std::deque<std::unique_ptr<Operation>>> receives;  // by tag, without an offer yet
+    std::deque<std::unique_ptr<Operation>> outgoing, incoming;           // accepted, in order
+    uint64_t sent = 0, received = 0;                                     // bytes of the front ones
   };
 
   Pair& PairWith(int rank);

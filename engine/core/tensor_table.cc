@@ -85,8 +85,7 @@ std::vector<const Tensor*> TensorTable::Waiting() const {
   for (const auto& [name, tensor] : tensors_) {
     if (tensor->waiting) waiting.push_back(tensor.get());
   }
-  std::sort(waiting.begin(), waiting.end(),
-            [](const Tensor* a, const Tensor* b) { return a->arrival < b->arrival; });
+  std::sort(waiting.begin(), waiting.end(), [](const Tensor* a, const Tensor* b) { return a->arrival < b->arrival; });
   return waiting;
 }
 

@@ -25,12 +25,12 @@ struct Tensor {
 
   // While it waits.
   bool waiting = false;
-  bool by_slot = false;   // every report so far came by `slot`; then `reports` stays empty and `cached` speaks
-  bool complete = false;  // all that must report have reported
-  bool queued = false;    // complete, and so is its group: the next decision takes it
-  uint32_t unit = 0;      // number of its group while queued, 0 for a tensor of its own
-  size_t count = 0;       // members that reported
-  uint64_t arrival = 0;   // order of first reports
+  bool by_slot = false;           // every report so far came by `slot`; then `reports` stays empty and `cached` speaks
+  bool complete = false;          // all that must report have reported
+  bool queued = false;            // complete, and so is its group: the next decision takes it
+  uint32_t unit = 0;              // number of its group while queued, 0 for a tensor of its own
+  size_t count = 0;               // members that reported
+  uint64_t arrival = 0;           // order of first reports
   std::vector<uint8_t> reported;  // by member
   Reports reports;
   std::vector<int64_t> sizes;  // of the entry, known once validated

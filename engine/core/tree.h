@@ -15,8 +15,8 @@ struct Tree {
 
 // `hosts[j]`: any number that identifies member j's host.
 inline Tree BuildTree(const std::vector<int>& hosts, int me, int radix = 32) {
-  std::vector<int> leaders;                       // first member of each host, in member order
-  std::vector<int> host_position(hosts.size());   // position of member j's host among them
+  std::vector<int> leaders;                      // first member of each host, in member order
+  std::vector<int> host_position(hosts.size());  // position of member j's host among them
   for (size_t j = 0; j < hosts.size(); ++j) {
     auto same = std::find_if(leaders.begin(), leaders.end(), [&](int leader) { return hosts[leader] == hosts[j]; });
     host_position[j] = static_cast<int>(same - leaders.begin());

@@ -41,14 +41,14 @@ enum class OpKind : uint8_t {
   kJoin = 6,
   kAddProcessSet = 7,
   kRemoveProcessSet = 8,
-  kSend = 9,     // point to point: never agreed upon, only between two ranks
+  kSend = 9,  // point to point: never agreed upon, only between two ranks
   kReceive = 10,
 };
 
 size_t SizeOf(DType dtype);
-const char* NameOf(DType dtype);   // "float32"
-const char* NameOf(OpKind kind);   // "ALLREDUCE", as the timeline and the mismatch texts spell it
-const char* NameOf(ReduceOp op);   // "SUM"
+const char* NameOf(DType dtype);  // "float32"
+const char* NameOf(OpKind kind);  // "ALLREDUCE", as the timeline and the mismatch texts spell it
+const char* NameOf(ReduceOp op);  // "SUM"
 
 // Who is to blame decides the class of exception the doors raise.
 enum class Code : int32_t {

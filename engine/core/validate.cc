@@ -23,9 +23,7 @@ bool SameShape(const Request& a, const Request& b) {
   if (!MayDifferInRows(a.kind) || a.shape.empty() || b.shape.empty()) return a.shape == b.shape;
   return std::equal(a.shape.begin() + 1, a.shape.end(), b.shape.begin() + 1, b.shape.end());
 }
-bool SameScale(const Request& a, const Request& b) {
-  return a.prescale == b.prescale && a.postscale == b.postscale;
-}
+bool SameScale(const Request& a, const Request& b) { return a.prescale == b.prescale && a.postscale == b.postscale; }
 bool SameOp(const Request& a, const Request& b) { return a.op == b.op; }
 bool SameRoot(const Request& a, const Request& b) { return a.root == b.root; }
 bool SameDevice(const Request& a, const Request& b) { return (a.device < 0) == (b.device < 0); }
@@ -89,8 +87,8 @@ constexpr Check kChecks[] = {
     {IsProcessSet, SameProcessSet, "process set", "has", ShowProcessSet,
      "Every rank of the job must add and remove the same process sets in the same order."},
 };
-constexpr Check kGroupCheck = {Always, SameGroup, "groups", "is in", ShowGroup,
-                               "Every rank must submit the same tensors as one group."};
+constexpr Check kGroupCheck = {Always,  SameGroup, "groups",
+                               "is in", ShowGroup, "Every rank must submit the same tensors as one group."};
 
 std::string Title(const Check& check, OpKind kind) {
   std::string title = check.title;
@@ -163,9 +161,7 @@ Status Validate(const Reports& reports, const std::vector<int>& ranks) {
   return Status::Ok();
 }
 
-Status ValidateGroup(const Reports& reports, const std::vector<int>& ranks) {
-  return Run(kGroupCheck, reports, ranks);
-}
+Status ValidateGroup(const Reports& reports, const std::vector<int>& ranks) { return Run(kGroupCheck, reports, ranks); }
 
 std::vector<int64_t> SizesOf(const Reports& reports) {
   const OpKind kind = reports.First().kind;

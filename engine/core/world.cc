@@ -88,7 +88,8 @@ Status World::CreateArena(const std::vector<Peer>& peers) {
 Status World::Connect(const std::vector<Peer>& peers, double timeout_s) {
   if (stage_ != Stage::kOpen) return Status::Invalid("this world has been connected before");
   if (static_cast<int>(peers.size()) != identity_.size) return Status::Invalid("one peer for each rank is needed");
-  const auto deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(timeout_s));
+  const auto deadline =
+      Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(timeout_s));
   // Without shared memory everything still works, through sockets; the caller learns of it from Describe.
   CreateArena(peers);
   std::map<std::string, int> host_numbers;
@@ -98,7 +99,8 @@ Status World::Connect(const std::vector<Peer>& peers, double timeout_s) {
   for (const Peer& peer : peers) {
     host_of_rank.push_back(host_numbers.emplace(peer.host, static_cast<int>(host_numbers.size())).first->second);
     addresses.emplace_back(peer.address, peer.port);
-    if (peer.rank != identity_.rank && peer.host == identity_.host) invitations.push_back({peer.rank, peer.local_socket});
+    if (peer.rank != identity_.rank && peer.host == identity_.host)
+      invitations.push_back({peer.rank, peer.local_socket});
   }
   // Spinning helps only while every local rank has a core of its own.
   if (static_cast<int>(invitations.size()) + 1 > CoresForLocalRanks()) settings_.spin_us = 0;

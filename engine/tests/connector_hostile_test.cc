@@ -54,7 +54,7 @@ TEST_CASE("a peer of another generation or world is told so at once, and the rig
   const Status first = world.Failure(late_node, {0, 0, 0, 0, 0});
   CHECK(first.text.find("different generations") != std::string::npos);
   CHECK(world.Failure(foreign_node, {0, 0, 0, 0, 0}).text.find("different jobs") != std::string::npos);
-  CHECK(Clock::now() - start < milliseconds(2000));  // far less than the time allowed for dialing
+  CHECK(Clock::now() - start < milliseconds(2000));                     // far less than the time allowed for dialing
   CHECK(world.Failure(late_node, {0, 0, 0, 0, 0}).text == first.text);  // it stays so
   REQUIRE(world.Until([&] { return zero->connector->refused() == 2; }));
 

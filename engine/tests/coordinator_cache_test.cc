@@ -153,7 +153,7 @@ TEST_CASE("the least recently used slot goes first") {
   CHECK(Summary(coordinator.Decide()) == "#0");
   const auto records = RunAll(&coordinator, 1, Allreduce("b"));
   CHECK(Summary(records) == "-3 | b");
-  CHECK(records[1].entries[0].slot == 5);  // never a number that was used before
+  CHECK(records[1].entries[0].slot == 5);                         // never a number that was used before
   for (uint32_t slot : {0, 4}) coordinator.OnReady(0, slot, 11);  // used together, as one batch
   CHECK(Summary(coordinator.Decide()) == "#0 #4");
   CHECK(Summary(RunAll(&coordinator, 1, Allreduce("f"))) == "-5 | f");
@@ -219,8 +219,7 @@ TEST_CASE("a slot that never was is reported with the rank that named it") {
   CHECK(records[0].kind == RecordKind::kError);
   CHECK(records[0].names.empty());
   CHECK(records[0].error.code == Code::kFailed);
-  CHECK(records[0].error.text ==
-        "Protocol error: rank 5 reported a tensor by cache slot 77, which no tensor has.");
+  CHECK(records[0].error.text == "Protocol error: rank 5 reported a tensor by cache slot 77, which no tensor has.");
   CHECK(Summary(RunAll(&coordinator, 2, Allreduce("x"))) == "x");
 }
 

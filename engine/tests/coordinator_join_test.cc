@@ -18,8 +18,8 @@ using testing::RunAll;
 using testing::Summary;
 
 TEST_CASE("a joined member is ready for every allreduce, whatever the operation") {
-  for (ReduceOp op : {ReduceOp::kAverage, ReduceOp::kSum, ReduceOp::kAdasum, ReduceOp::kMin, ReduceOp::kMax,
-                      ReduceOp::kProduct}) {
+  for (ReduceOp op :
+       {ReduceOp::kAverage, ReduceOp::kSum, ReduceOp::kAdasum, ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kProduct}) {
     Coordinator coordinator({0, 1, 2}, {});
     coordinator.OnRequest(1, Join());
     CHECK(coordinator.Decide().empty());

@@ -30,12 +30,12 @@ struct Cached {
 
 struct Member {
   std::deque<Message> outbox;
-  std::deque<Record> log;              // published, not yet applied
+  std::deque<Record> log;  // published, not yet applied
   uint64_t applied = 0;
   std::map<std::string, Request> pending;
   std::map<uint32_t, Cached> cache;
   std::map<std::string, uint32_t> slot_of;
-  std::vector<std::string> finished;   // in order, errors marked
+  std::vector<std::string> finished;  // in order, errors marked
 
   void Submit(const Request& request) {
     pending[request.name] = request;

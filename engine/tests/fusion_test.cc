@@ -52,9 +52,12 @@ TEST_CASE("tensors fill a batch up to the threshold and not beyond") {
 TEST_CASE("every part of the key keeps tensors apart, and those between are passed over") {
   using Change = void (*)(FusionKey*);
   const Change changes[] = {
-      [](FusionKey* k) { k->kind = OpKind::kReducescatter; }, [](FusionKey* k) { k->dtype = DType::kFloat16; },
-      [](FusionKey* k) { k->op = ReduceOp::kAdasum; },        [](FusionKey* k) { k->root = 1; },
-      [](FusionKey* k) { k->devices = 9; },                   [](FusionKey* k) { k->prescale = 2; },
+      [](FusionKey* k) { k->kind = OpKind::kReducescatter; },
+      [](FusionKey* k) { k->dtype = DType::kFloat16; },
+      [](FusionKey* k) { k->op = ReduceOp::kAdasum; },
+      [](FusionKey* k) { k->root = 1; },
+      [](FusionKey* k) { k->devices = 9; },
+      [](FusionKey* k) { k->prescale = 2; },
       [](FusionKey* k) { k->postscale = 2; },
   };
   for (Change change : changes) {
@@ -69,9 +72,9 @@ TEST_CASE("which kinds are fused at all") {
     OpKind kind;
     bool fused;
   } cases[] = {
-      {OpKind::kAllreduce, true},     {OpKind::kAllgather, true},       {OpKind::kBroadcast, true},
-      {OpKind::kReducescatter, true}, {OpKind::kAlltoall, false},       {OpKind::kBarrier, false},
-      {OpKind::kJoin, false},         {OpKind::kAddProcessSet, false},  {OpKind::kRemoveProcessSet, false},
+      {OpKind::kAllreduce, true},     {OpKind::kAllgather, true},      {OpKind::kBroadcast, true},
+      {OpKind::kReducescatter, true}, {OpKind::kAlltoall, false},      {OpKind::kBarrier, false},
+      {OpKind::kJoin, false},         {OpKind::kAddProcessSet, false}, {OpKind::kRemoveProcessSet, false},
   };
   for (const auto& c : cases) {
     FusionItem item = Item(1);

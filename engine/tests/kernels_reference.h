@@ -63,10 +63,10 @@ void ReduceIntegers(ReduceOp op, const std::vector<Bytes>& srcs, size_t count, d
       const double scaled = std::trunc(static_cast<double>(v) * postscale);
       const double low = static_cast<double>(std::numeric_limits<T>::lowest());
       const double end = std::ldexp(1.0, std::numeric_limits<T>::digits);
-      v = scaled >= end    ? std::numeric_limits<T>::max()
-          : scaled <= low  ? std::numeric_limits<T>::lowest()
+      v = scaled >= end      ? std::numeric_limits<T>::max()
+          : scaled <= low    ? std::numeric_limits<T>::lowest()
           : scaled == scaled ? static_cast<T>(scaled)
-                           : T{0};
+                             : T{0};
     }
     Set<T>(out, i, v);
   }

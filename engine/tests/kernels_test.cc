@@ -20,9 +20,9 @@ namespace {
 
 using namespace reference;
 
-const DType kAllDTypes[] = {DType::kUInt8,   DType::kInt8,    DType::kUInt16,   DType::kInt16,      DType::kInt32,
-                            DType::kInt64,   DType::kFloat16, DType::kFloat32,  DType::kFloat64,    DType::kBool,
-                            DType::kBFloat16, DType::kUInt32, DType::kUInt64,   DType::kFloat8E4M3, DType::kFloat8E5M2};
+const DType kAllDTypes[] = {DType::kUInt8,    DType::kInt8,    DType::kUInt16,  DType::kInt16,      DType::kInt32,
+                            DType::kInt64,    DType::kFloat16, DType::kFloat32, DType::kFloat64,    DType::kBool,
+                            DType::kBFloat16, DType::kUInt32,  DType::kUInt64,  DType::kFloat8E4M3, DType::kFloat8E5M2};
 const DType kFloatingDTypes[] = {DType::kFloat16,  DType::kFloat32,    DType::kFloat64,
                                  DType::kBFloat16, DType::kFloat8E4M3, DType::kFloat8E5M2};
 const ReduceOp kOps[] = {ReduceOp::kSum, ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kProduct};

@@ -241,12 +241,18 @@ TEST_CASE("elements and bytes") {
 TEST_CASE("every field of a request counts when two are compared") {
   using Change = void (*)(Request*);
   const Change changes[] = {
-      [](Request* r) { r->kind = OpKind::kBarrier; }, [](Request* r) { r->dtype = DType::kBool; },
-      [](Request* r) { r->op = ReduceOp::kMin; },     [](Request* r) { r->root = 0; },
-      [](Request* r) { r->device = -1; },             [](Request* r) { r->prescale = 2; },
-      [](Request* r) { r->postscale = 2; },           [](Request* r) { r->name = "other"; },
-      [](Request* r) { r->shape = {1}; },             [](Request* r) { r->splits = {1}; },
-      [](Request* r) { r->group = "other"; },         [](Request* r) { r->group_size = 1; },
+      [](Request* r) { r->kind = OpKind::kBarrier; },
+      [](Request* r) { r->dtype = DType::kBool; },
+      [](Request* r) { r->op = ReduceOp::kMin; },
+      [](Request* r) { r->root = 0; },
+      [](Request* r) { r->device = -1; },
+      [](Request* r) { r->prescale = 2; },
+      [](Request* r) { r->postscale = 2; },
+      [](Request* r) { r->name = "other"; },
+      [](Request* r) { r->shape = {1}; },
+      [](Request* r) { r->splits = {1}; },
+      [](Request* r) { r->group = "other"; },
+      [](Request* r) { r->group_size = 1; },
   };
   for (Change change : changes) {
     Request changed = FullRequest();

@@ -118,7 +118,7 @@ void RunWorld(const Layout& layout, const std::function<void(Rank&)>& body) {
 }
 
 const std::vector<Layout> kLayouts = {
-    {1, 1, true, 4096}, {2, 1, true, 4096}, {2, 1, false, 4096}, {3, 1, true, 8192},
+    {1, 1, true, 4096}, {2, 1, true, 4096},  {2, 1, false, 4096}, {3, 1, true, 8192},
     {4, 2, true, 8192}, {4, 2, false, 8192}, {3, 3, true, 4096},
 };
 
@@ -163,9 +163,9 @@ TEST_CASE("world: many tensors in flight, submitted in different orders") {
           const int forward = (i + 7 * self.rank() * step) % kTensors;
           const int tensor = self.rank() % 2 ? kTensors - 1 - forward : forward;
           for (float& value : data[tensor]) value = static_cast<float>(tensor + self.rank());
-          handles[tensor] = self.Submit(self.Operation(OpKind::kAllreduce, "t" + std::to_string(tensor),
-                                                       DType::kFloat32, {100}, data[tensor].data(),
-                                                       data[tensor].data()));
+          handles[tensor] =
+              self.Submit(self.Operation(OpKind::kAllreduce, "t" + std::to_string(tensor), DType::kFloat32, {100},
+                                         data[tensor].data(), data[tensor].data()));
           CHECK(handles[tensor] > 0);
         }
         for (int i = 0; i < kTensors; ++i) {
@@ -198,8 +198,8 @@ TEST_CASE("world: allgather, broadcast, alltoall, reducescatter, barrier") {
 
       for (int root = 0; root < n; ++root) {
         std::vector<double> value(3000, me == root ? root + 0.5 : -1.0);
-        auto broadcast = self.Operation<double>(OpKind::kBroadcast, "b", DType::kFloat64, {3000}, value.data(),
-                                                value.data());
+        auto broadcast =
+            self.Operation<double>(OpKind::kBroadcast, "b", DType::kFloat64, {3000}, value.data(), value.data());
         broadcast->request.root = root;
         CHECK(self.Run(std::move(broadcast)).ok());
         CHECK(value[2999] == root + 0.5);
@@ -233,12 +233,13 @@ TEST_CASE("world: allgather, broadcast, alltoall, reducescatter, barrier") {
 TEST_CASE("world: a mismatch fails on every rank and the engine goes on") {
   RunWorld({3, 1, true, 4096}, [](Rank& self) {
     std::vector<float> data(10, 1.0f);
-    auto odd = self.Operation<float>(OpKind::kAllreduce, "m", DType::kFloat32, {self.rank() == 2 ? 5 : 10},
-                                     data.data(), data.data());
+    auto odd = self.Operation<float>(OpKind::kAllreduce, "m", DType::kFloat32, {self.rank() == 2 ? 5 : 10}, data.data(),
+                                     data.data());
     hvd::Status status = self.Run(std::move(odd));
     CHECK(status.code == Code::kMismatch);
     CHECK(status.text.find("Mismatched ALLREDUCE tensor shapes") == 0);
-    CHECK(self.Run(self.Operation<float>(OpKind::kAllreduce, "m", DType::kFloat32, {10}, data.data(), data.data())).ok());
+    CHECK(
+        self.Run(self.Operation<float>(OpKind::kAllreduce, "m", DType::kFloat32, {10}, data.data(), data.data())).ok());
     CHECK(data[9] == 3.0f);
   });
 }
@@ -281,7 +282,8 @@ TEST_CASE("world: process sets come and go, and run beside each other") {
       }
       CHECK(ids == std::vector<int>{1, 2});
       std::vector<int32_t> data(3000, self.rank() + 1);
-      auto operation = self.Operation<int32_t>(OpKind::kAllreduce, "x", DType::kInt32, {3000}, data.data(), data.data());
+      auto operation =
+          self.Operation<int32_t>(OpKind::kAllreduce, "x", DType::kInt32, {3000}, data.data(), data.data());
       operation->process_set = ids[self.rank() % 2];
       CHECK(self.Run(std::move(operation)).ok());
       CHECK(data[2999] == (self.rank() % 2 ? 6 : 4));

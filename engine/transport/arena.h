@@ -38,8 +38,8 @@ class Arena {
 
   int fd_;
   std::byte* base_;
-  size_t end_ = 0;                     // bytes allocated so far
-  std::map<size_t, size_t> used_;      // offset -> size
+  size_t end_ = 0;                 // bytes allocated so far
+  std::map<size_t, size_t> used_;  // offset -> size
 };
 
 }  // namespace hvd

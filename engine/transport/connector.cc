@@ -217,8 +217,8 @@ Stream TcpConnector::Take(const StreamKey& key, Status* status) {
     return {};
   }
   if (key.peer < 0 || key.peer == me_.rank) {
-    *status = Status::Invalid("rank " + std::to_string(me_.rank) + " cannot connect to rank " +
-                              std::to_string(key.peer));
+    *status =
+        Status::Invalid("rank " + std::to_string(me_.rank) + " cannot connect to rank " + std::to_string(key.peer));
     return {};
   }
   return key.peer > me_.rank ? TakeOffered(key) : TakeDialed(key, status);
@@ -335,10 +335,10 @@ void TcpConnector::Fail(const StreamKey& key, Dial* dial, Clock::time_point now)
   if (dial->problem.empty()) dial->problem = "no answer";
   const auto& [host, port] = peers_[static_cast<size_t>(key.peer)];
   const auto waited = std::chrono::duration_cast<milliseconds>(now - dial->started).count();
-  dial->failure = Status::Failed("rank " + std::to_string(me_.rank) + " could not connect to rank " +
-                                 std::to_string(key.peer) + " at " + FormatAddress(host, port) + " (tried for " +
-                                 std::to_string(waited / 1000) + "." + std::to_string(waited % 1000 / 100) +
-                                 " s): " + dial->problem);
+  dial->failure =
+      Status::Failed("rank " + std::to_string(me_.rank) + " could not connect to rank " + std::to_string(key.peer) +
+                     " at " + FormatAddress(host, port) + " (tried for " + std::to_string(waited / 1000) + "." +
+                     std::to_string(waited % 1000 / 100) + " s): " + dial->problem);
 }
 
 Fd BindAndListen(const std::string& address, Status* status) {

@@ -18,9 +18,9 @@ namespace hvd {
 
 // Which conversation a stream carries.
 struct StreamKey {
-  int32_t peer = -1;      // global rank at the other end
-  uint32_t channel = 0;   // 0: control. Others: one for each lane owner (process set, point-to-point)
-  uint32_t epoch = 0;     // process set ids are reused; (channel, epoch) is not
+  int32_t peer = -1;     // global rank at the other end
+  uint32_t channel = 0;  // 0: control. Others: one for each lane owner (process set, point-to-point)
+  uint32_t epoch = 0;    // process set ids are reused; (channel, epoch) is not
   uint16_t lane = 0;
   uint16_t stream = 0;
   bool operator<(const StreamKey& other) const;
@@ -29,7 +29,7 @@ struct StreamKey {
 
 struct ConnectorIdentity {
   int rank = 0;
-  std::string world_id;   // up to 32 bytes
+  std::string world_id;  // up to 32 bytes
   uint32_t generation = 0;
   std::string secret;
 };

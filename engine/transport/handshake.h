@@ -41,8 +41,8 @@ class Handshake {
   bool Step();
 
   Outcome outcome() const { return outcome_; }
-  const StreamKey& key() const { return key_; }        // the acceptor knows it once kReady; `peer` is the other end
-  Stream stream() const;                               // once kReady
+  const StreamKey& key() const { return key_; }            // the acceptor knows it once kReady; `peer` is the other end
+  Stream stream() const;                                   // once kReady
   const std::string& problem() const { return problem_; }  // why not kReady, as the end of a sentence
 
  private:

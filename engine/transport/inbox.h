@@ -15,7 +15,7 @@ struct alignas(64) InboxCell {
   std::atomic<uint64_t> turn;  // index when free for writing, index + 1 when full
   uint32_t writer;
   uint16_t length;
-  uint16_t more;               // another cell of the same message follows
+  uint16_t more;  // another cell of the same message follows
   char payload[kPayload];
 };
 static_assert(sizeof(InboxCell) == 64);

@@ -112,8 +112,8 @@ class Lane {
   std::unique_ptr<std::byte[]> private_slots_;
   std::byte* slots_;
   uint64_t posted_ = 0, released_ = 0;
-  uint64_t local_released_ = 0;      // a lower bound on what all local peers have released
-  size_t outstanding_ = 0;           // items not yet handed to the kernel
+  uint64_t local_released_ = 0;  // a lower bound on what all local peers have released
+  size_t outstanding_ = 0;       // items not yet handed to the kernel
   Connector* connector_;
   std::function<void()> changed_;
   Status status_;

@@ -185,7 +185,8 @@ Status Neighbours::DialByTcp(int rank, const Offer& offer) {
   while ((neighbour.life_line = offer.connector->Take(key, &status).fd) < 0) {
     if (!status.ok()) return status;
     if (Clock::now() > offer.deadline) return {Code::kTimeout, "rank " + std::to_string(rank) + " cannot be reached"};
-    if (!offer.connector->Progress()) AwaitReady(offer.poller->fd(), POLLIN, Clock::now() + std::chrono::milliseconds(5));
+    if (!offer.connector->Progress())
+      AwaitReady(offer.poller->fd(), POLLIN, Clock::now() + std::chrono::milliseconds(5));
   }
   neighbours_.push_back(std::move(neighbour));
   return Status::Ok();

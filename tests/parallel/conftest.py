@@ -11,6 +11,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from harness.pool import Pool, Pools
 
+
 @pytest.fixture(scope="session")
 def pools() -> Iterator[Pools]:
     with Pools() as pools:
@@ -31,5 +32,5 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _world_of(item: pytest.Item) -> str:
-    spec = item.callspec.params.get("world") if isinstance(item, pytest.Function) and hasattr(item, "callspec") else None
-    return "" if spec is None else spec.name
+    callspec = getattr(item, "callspec", None)
+    return callspec.params["world"].name if callspec is not None and "world" in callspec.params else ""

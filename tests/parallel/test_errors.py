@@ -47,11 +47,13 @@ MISMATCHES = {
     ),
     "shape of alltoall": (
         lambda odd: hvd.alltoall(np.ones((hvd.size(), 2 if odd else 1)), name="x"),
-        "Mismatched ALLTOALL tensor shapes: tensor 'alltoall.x' has shape [{size}, 1] on rank 0 but [{size}, 2] on rank {odd}.",
+        "Mismatched ALLTOALL tensor shapes: tensor 'alltoall.x' has shape [{size}, 1] on rank 0 but [{size}, 2] on "
+        "rank {odd}.",
     ),
     "shape of reducescatter": (
         lambda odd: hvd.reducescatter(np.ones(3 if odd else 4), name="x"),
-        "Mismatched REDUCESCATTER tensor shapes: tensor 'reducescatter.x' has shape [4] on rank 0 but [3] on rank {odd}.",
+        "Mismatched REDUCESCATTER tensor shapes: tensor 'reducescatter.x' has shape [4] on rank 0 but [3] on "
+        "rank {odd}.",
     ),
     "prescale": (
         lambda odd: hvd.allreduce(np.ones(3), prescale_factor=2 if odd else 1, name="x"),
@@ -81,7 +83,9 @@ MISMATCHES = {
         "rank {odd}.",
     ),
     "dtype comes first": (
-        lambda odd: hvd.allreduce(np.ones(3, "f8") if odd else np.ones(4, "f4"), op=hvd.Max if odd else hvd.Sum, name="x"),
+        lambda odd: hvd.allreduce(
+            np.ones(3, "f8") if odd else np.ones(4, "f4"), op=hvd.Max if odd else hvd.Sum, name="x"
+        ),
         "Mismatched data types:",
     ),
     "shape comes before factors and op": (

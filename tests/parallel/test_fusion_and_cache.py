@@ -73,7 +73,9 @@ def test_rows_that_change_on_one_rank_only():
 @on_all_ranks(*WORLDS)
 def test_more_names_than_the_cache_holds():
     for step in range(3):
-        handles = [hvd.allreduce_async(np.full(3, index + step), op=hvd.Sum, name=f"many{index}") for index in range(60)]
+        handles = [
+            hvd.allreduce_async(np.full(3, index + step), op=hvd.Sum, name=f"many{index}") for index in range(60)
+        ]
         for index, handle in enumerate(handles):
             check_equal(hvd.synchronize(handle), np.full(3, (index + step) * hvd.size()))
 

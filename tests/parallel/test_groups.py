@@ -60,7 +60,9 @@ def test_groups_under_way_at_once_finish_in_any_order():
         hvd.grouped_allreduce_async([mine(arrays) for arrays in group], op=hvd.Sum, name=f"group{index}")
         for index, group in enumerate(groups)
     ]
-    handles_in_place = [hvd.grouped_allreduce_async_([mine(arrays) for arrays in group], op=hvd.Max) for group in groups]
+    handles_in_place = [
+        hvd.grouped_allreduce_async_([mine(arrays) for arrays in group], op=hvd.Max) for group in groups
+    ]
     digests = []
     for index in (2, 0, 1):
         results = hvd.synchronize(handles[index])

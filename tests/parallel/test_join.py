@@ -64,7 +64,9 @@ def test_a_joined_rank_gives_zeros_to_every_operation(op, dtype):
         check_equal(result, expected)
     else:
         tolerance = 1e-2 if dtype == "float16" else 1e-5
-        np.testing.assert_allclose(result.astype(np.float64), expected.astype(np.float64), rtol=tolerance, atol=tolerance)
+        np.testing.assert_allclose(
+            result.astype(np.float64), expected.astype(np.float64), rtol=tolerance, atol=tolerance
+        )
     hvd.join()
 
 
@@ -74,7 +76,9 @@ def test_a_joined_rank_takes_part_in_groups_and_adasum():
         last = hvd.join()
     else:
         size = hvd.size() - 1
-        results = hvd.grouped_allreduce([np.ones(3), np.ones(400, np.float32), np.ones(2, np.int8)], op=hvd.Sum, name="g")
+        results = hvd.grouped_allreduce(
+            [np.ones(3), np.ones(400, np.float32), np.ones(2, np.int8)], op=hvd.Sum, name="g"
+        )
         assert [result.tolist() for result in results] == [[size] * 3, [size] * 400, [size] * 2]
         result = hvd.allreduce(np.arange(20.0), op=hvd.Adasum, name="adasum")
         np.testing.assert_allclose(result, np.arange(20.0), rtol=1e-12)

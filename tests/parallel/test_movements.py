@@ -63,7 +63,9 @@ def test_broadcast_of_every_dtype(dtype):
 
 @on_all_ranks()
 def test_broadcast_from_every_root():
-    return [check_broadcast(root, shape, "float32") for root in range(hvd.size()) for shape in ((0,), (), (17,), (1001,))]
+    return [
+        check_broadcast(root, shape, "float32") for root in range(hvd.size()) for shape in ((0,), (), (17,), (1001,))
+    ]
 
 
 def check_broadcast(root, shape, dtype):
@@ -145,7 +147,7 @@ def test_alltoall_where_one_rank_sends_nearly_everything():
         check_equal(result, np.repeat(np.arange(hvd.size(), dtype=np.float32), counts)[:, None].repeat(2, axis=1))
 
 
-@pytest.mark.parametrize("dtype", (*INTEGERS, *FLOATS))
+@pytest.mark.parametrize("dtype", [*INTEGERS, *FLOATS])
 @on_all_ranks()
 def test_reducescatter_of_uneven_rows(dtype):
     for rows in (0, 1, 2 * hvd.size() + 1, 203):

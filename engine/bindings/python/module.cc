@@ -41,13 +41,20 @@ struct SettingField {
   void (*set)(hvd_settings&, int64_t);
 };
 
-#define HVD_FIELD(field) \
-  { #field, [](hvd_settings& s, int64_t v) { s.field = static_cast<decltype(s.field)>(v); } }
+#define HVD_FIELD(field) {#field, [](hvd_settings& s, int64_t v) { s.field = static_cast<decltype(s.field)>(v); }}
 const SettingField kFields[] = {
-    HVD_FIELD(fusion_threshold), HVD_FIELD(cycle_time_us), HVD_FIELD(cache_capacity),
-    HVD_FIELD(slot_bytes),       HVD_FIELD(slots),         HVD_FIELD(small_bytes),
-    HVD_FIELD(tcp_streams),      HVD_FIELD(spin_us),       HVD_FIELD(shared_memory),
-    HVD_FIELD(hierarchical_allreduce), HVD_FIELD(deterministic), HVD_FIELD(disable_group_fusion),
+    HVD_FIELD(fusion_threshold),
+    HVD_FIELD(cycle_time_us),
+    HVD_FIELD(cache_capacity),
+    HVD_FIELD(slot_bytes),
+    HVD_FIELD(slots),
+    HVD_FIELD(small_bytes),
+    HVD_FIELD(tcp_streams),
+    HVD_FIELD(spin_us),
+    HVD_FIELD(shared_memory),
+    HVD_FIELD(hierarchical_allreduce),
+    HVD_FIELD(deterministic),
+    HVD_FIELD(disable_group_fusion),
     HVD_FIELD(peer_timeout_ms),
 };
 #undef HVD_FIELD
@@ -105,7 +112,8 @@ class World {
   int tcp_port() const { return Api()->tcp_port(world_); }
   std::string local_socket() const { return Api()->local_socket(world_); }
 
-  void Connect(const std::vector<std::tuple<int, std::string, std::string, int, std::string>>& peers, double timeout_s) {
+  void Connect(const std::vector<std::tuple<int, std::string, std::string, int, std::string>>& peers,
+               double timeout_s) {
     std::vector<hvd_peer> all;
     for (const auto& [rank, host, address, port, local] : peers) {
       all.push_back({sizeof(hvd_peer), rank, host.c_str(), address.c_str(), port, local.c_str()});
@@ -176,7 +184,8 @@ class World {
     void* data = Api()->take_output(world_, handle, index, &rows, &bytes);
     if (!data) throw nb::value_error("this handle has no such output, or it was taken before");
     nb::capsule owner(data, [](void* memory) noexcept { Api()->free_buffer(memory); });
-    return std::make_pair(nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>>(data, {static_cast<size_t>(bytes)}, owner), rows);
+    return std::make_pair(nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>>(data, {static_cast<size_t>(bytes)}, owner),
+                          rows);
   }
 
   std::vector<int64_t> ReceivedSplits(int64_t handle, int members) const {
@@ -224,8 +233,8 @@ class World {
 
   int64_t Start(int process_set, const hvd_op* ops, int32_t count, const char* group, bool will_wait) {
     hvd_status status;
-    const int64_t handle = Api()->submit(world_, process_set, ops, count, group, will_wait ? HVD_WILL_WAIT : 0, nullptr,
-                                         nullptr, &status);
+    const int64_t handle =
+        Api()->submit(world_, process_set, ops, count, group, will_wait ? HVD_WILL_WAIT : 0, nullptr, nullptr, &status);
     if (!handle) Raise(status);
     return handle;
   }

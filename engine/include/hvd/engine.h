@@ -17,7 +17,15 @@ extern "C" {
 typedef struct hvd_world hvd_world;
 
 /* Same values as hvd::Code in core/types.h. */
-enum { HVD_OK = 0, HVD_IN_PROGRESS = 1, HVD_INVALID = 2, HVD_MISMATCH = 3, HVD_FAILED = 4, HVD_NOT_IMPLEMENTED = 5, HVD_TIMEOUT = 6 };
+enum {
+  HVD_OK = 0,
+  HVD_IN_PROGRESS = 1,
+  HVD_INVALID = 2,
+  HVD_MISMATCH = 3,
+  HVD_FAILED = 4,
+  HVD_NOT_IMPLEMENTED = 5,
+  HVD_TIMEOUT = 6
+};
 
 enum { HVD_WILL_WAIT = 1 };
 
@@ -41,15 +49,15 @@ typedef struct hvd_settings {
   int32_t hierarchical_allreduce; /* -1 decide, 0 never, 1 wherever possible */
   int32_t deterministic;          /* bits independent of the host layout */
   int32_t disable_group_fusion;
-  uint64_t peer_timeout_ms;       /* a silent peer is declared dead after this; 0 = never */
+  uint64_t peer_timeout_ms; /* a silent peer is declared dead after this; 0 = never */
 } hvd_settings;
 
 typedef struct hvd_identity {
   uint32_t size;
   int32_t rank, world_size, local_rank, local_size, cross_rank, cross_size;
-  const char* host;               /* host identity given by the launcher: equal means "may share memory" */
-  const char* listen_address;     /* numeric address to listen on */
-  const char* world_id;           /* random per job */
+  const char* host;           /* host identity given by the launcher: equal means "may share memory" */
+  const char* listen_address; /* numeric address to listen on */
+  const char* world_id;       /* random per job */
   uint32_t generation;
   const uint8_t* secret;
   uint64_t secret_size;
@@ -59,16 +67,16 @@ typedef struct hvd_peer {
   uint32_t size;
   int32_t rank;
   const char* host;
-  const char* address;            /* numeric address and port of its listener */
+  const char* address; /* numeric address and port of its listener */
   int32_t port;
-  const char* local_socket;       /* name of its abstract unix socket */
+  const char* local_socket; /* name of its abstract unix socket */
 } hvd_peer;
 
 typedef struct hvd_op {
   uint32_t size;
-  int32_t kind;                   /* hvd::OpKind */
-  int32_t dtype;                  /* hvd::DType */
-  int32_t reduce_op;              /* hvd::ReduceOp */
+  int32_t kind;      /* hvd::OpKind */
+  int32_t dtype;     /* hvd::DType */
+  int32_t reduce_op; /* hvd::ReduceOp */
   int32_t root;
   int32_t device;
   int32_t ndim;
@@ -77,7 +85,7 @@ typedef struct hvd_op {
   const int64_t* shape;
   const int64_t* splits;
   const void* input;
-  void* output;                   /* NULL: allocated by `allocate` or by the engine (allgather, alltoall) */
+  void* output; /* NULL: allocated by `allocate` or by the engine (allgather, alltoall) */
   double prescale, postscale;
   /* Called once the output's shape is known, from the driving thread; NULL result fails the operation. */
   void* (*allocate)(void* context, const int64_t* shape, int32_t ndim);
@@ -104,19 +112,19 @@ typedef struct hvd_api {
    * HVD_WILL_WAIT promises a wait at once on this thread, so that no other thread need be woken. */
   int64_t (*submit)(hvd_world*, int32_t process_set, const hvd_op*, int32_t count, const char* group, uint32_t flags,
                     void (*on_done)(void* context, const hvd_status*), void* context, hvd_status*);
-  int32_t (*poll)(hvd_world*, int64_t handle);                                  /* 1 done, 0 not, -1 unknown handle */
+  int32_t (*poll)(hvd_world*, int64_t handle); /* 1 done, 0 not, -1 unknown handle */
   /* HVD_IN_PROGRESS after timeout_ms (the caller looks for signals and calls again), else the final code. */
   int32_t (*wait)(hvd_world*, int64_t handle, int32_t timeout_ms, hvd_status*);
   /* Results of a finished handle. Output memory the engine allocated passes to the caller: free with free_buffer. */
   void* (*take_output)(hvd_world*, int64_t handle, int32_t index, int64_t* rows, uint64_t* bytes);
   int32_t (*received_splits)(hvd_world*, int64_t handle, int64_t* rows, int32_t capacity);
-  int64_t (*value)(hvd_world*, int64_t handle);  /* join: last rank; add_process_set: new id */
-  void (*release)(hvd_world*, int64_t handle);   /* forget a handle */
+  int64_t (*value)(hvd_world*, int64_t handle); /* join: last rank; add_process_set: new id */
+  void (*release)(hvd_world*, int64_t handle);  /* forget a handle */
   void (*free_buffer)(void*);
   /* Tagged point to point. Completes like any other handle. */
   int64_t (*send)(hvd_world*, int32_t peer, int64_t tag, const void* data, uint64_t size, hvd_status*);
   int64_t (*recv)(hvd_world*, int32_t peer, int64_t tag, void* data, uint64_t size, hvd_status*);
-  const char* (*describe)(hvd_world*);           /* JSON: transports, kernels, counters */
+  const char* (*describe)(hvd_world*); /* JSON: transports, kernels, counters */
 } hvd_api;
 
 /* NULL if this library does not speak `version`. */

@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from harness.worker import Answer, Task
 from harness.worlds import World
-
 from horovod.common.protocol import make_secret
 from horovod.common.rendezvous_server import Server
 from horovod.runner.hosts import SlotInfo, get_host_assignments, parse_hosts
