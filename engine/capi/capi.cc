@@ -53,6 +53,8 @@ hvd::Settings Convert(const hvd_settings& in) {
   out.deterministic = in.deterministic != 0;
   out.disable_group_fusion = in.disable_group_fusion != 0;
   out.peer_timeout_ms = in.peer_timeout_ms;
+  out.stall_warning_ms = in.stall_warning_ms;
+  out.stall_shutdown_ms = in.stall_shutdown_ms;
   return out;
 }
 
@@ -71,6 +73,8 @@ void DefaultSettings(hvd_settings* out) {
   out->shared_memory = defaults.shared_memory;
   out->hierarchical_allreduce = defaults.hierarchical_allreduce;
   out->peer_timeout_ms = defaults.peer_timeout_ms;
+  out->stall_warning_ms = defaults.stall_warning_ms;
+  out->stall_shutdown_ms = defaults.stall_shutdown_ms;
 }
 
 hvd_world* Open(const hvd_identity* identity, const hvd_settings* settings, hvd_status* status) {
@@ -264,9 +268,26 @@ const char* Describe(hvd_world* world) {
   return world->description.c_str();
 }
 
+int32_t StartTimeline(hvd_world* world, const char* path, int32_t mark_cycles, hvd_status* status) {
+  return Guard<int32_t>(status, HVD_FAILED, [&] {
+    const Status result = world->world->StartTimeline(path, mark_cycles != 0);
+    Fill(result, -1, status);
+    return static_cast<int32_t>(result.code);
+  });
+}
+
+int32_t StopTimeline(hvd_world* world, hvd_status* status) {
+  return Guard<int32_t>(status, HVD_FAILED, [&] {
+    const Status result = world->world->StopTimeline();
+    Fill(result, -1, status);
+    return static_cast<int32_t>(result.code);
+  });
+}
+
 const hvd_api kApi = {HVD_ABI_VERSION, sizeof(hvd_api), DefaultSettings, Open, TcpPort, LocalSocket, Connect,
                       Close,           Destroy,         Submit,          Poll, Wait,    TakeOutput,  ReceivedSplits,
-                      Value,           Release,         FreeBuffer,      Send, Recv,    Describe};
+                      Value,           Release,         FreeBuffer,      Send, Recv,    Describe,    StartTimeline,
+                      StopTimeline};
 
 }  // namespace
 

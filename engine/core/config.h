@@ -30,6 +30,8 @@ struct Settings {
   bool deterministic = false;
   bool disable_group_fusion = false;
   uint64_t peer_timeout_ms = 10000;
+  uint64_t stall_warning_ms = 60000;
+  uint64_t stall_shutdown_ms = 0;
 };
 
 struct Peer {

@@ -22,9 +22,7 @@ enum class Type : uint8_t {
   kGone = 4,
   kBye = 5,
   kAbort = 6,
-  kOffer = 7,
-  kAccept = 8
-};
+  kOffer = 7, kAccept = 8, kPing = 9, kStall = 10 };
 
 struct Header {
   Type type = Type::kReady;
@@ -60,6 +58,8 @@ std::string EncodeRecord(const ProcessSet& set, const Record& record);
 std::string EncodeGone(const ProcessSet& set, int rank);
 std::string EncodeBye();
 std::string EncodeAbort(int lost_rank, std::string_view why);
+std::string EncodePing();
+std::string EncodeStall(const ProcessSet& set, std::string_view name, std::string_view text);
 std::string EncodeOffer(const Offer& offer);
 std::string EncodeAccept(const Accept& accept);
 
@@ -68,6 +68,7 @@ Type TypeOf(std::string_view message);
 bool DecodeReport(Type type, std::string_view* in, Report* report);
 bool DecodeGone(std::string_view* in, int32_t* rank);
 bool DecodeAbort(std::string_view* in, int32_t* lost_rank, std::string* why);
+bool DecodeStall(std::string_view* in, std::string* name, std::string* text);
 bool DecodeOffer(std::string_view* in, Offer* offer);
 bool DecodeAccept(std::string_view* in, Accept* accept);
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 
 #include "collectives/kernels.h"
 #include "core/control.h"
@@ -76,6 +77,7 @@ bool Engine::Progress(bool drain, bool thorough) {
   }
   moved |= messages_->Step();
   CheckLinks();
+  if (thorough || (rounds_ & 1023) == 0) Housekeep();
   return moved;
 }
 
@@ -116,6 +118,7 @@ std::vector<std::shared_ptr<Handle>> Engine::TakeFinished() {
 bool Engine::Drain() {
   if (parts_.submissions->empty()) return false;
   parts_.submissions->TakeAll(&drained_);
+  if (Timeline* shown = timeline()) shown->Cycle();
   for (auto& operation : drained_) {
     auto set = sets_.find(operation->process_set);
     const OpKind kind = operation->request.kind;
@@ -153,6 +156,7 @@ void Engine::Announce(ProcessSet& set, std::unique_ptr<Operation> operation) {
     request.splits.insert(request.splits.begin(), region);
   }
   if (request.kind == OpKind::kJoin) set.joined = true;
+  if (Timeline* shown = timeline()) shown->Ready(set.id(), request, parts_.identity.rank);
   auto slot = set.slot_of.find(request.name);
   const bool cached = slot != set.slot_of.end() && set.known[slot->second].request == request;
   if (cached && set.leads()) {
@@ -166,6 +170,7 @@ void Engine::Announce(ProcessSet& set, std::unique_ptr<Operation> operation) {
     mailbox_.Send(set.ranks()[set.tree().parent], control::EncodeRequest(set, request));
   }
   std::string name = request.name;
+  if (set.leads()) set.last_heard[0] = name;
   set.pending[std::move(name)] = std::move(operation);
 }
 
@@ -183,6 +188,7 @@ void Engine::OnMessage(int from, std::string_view message) {
   std::string_view body = message;
   control::Header header;
   if (!control::Decode(&body, &header)) return Abort(from, "it sent a control message that makes no sense");
+  if (header.type == control::Type::kPing) return;  // hearing it was all
   if (header.type == control::Type::kBye) return OnDeparture(from);
   if (header.type == control::Type::kAbort) {
     int32_t lost = -1;
@@ -229,6 +235,12 @@ void Engine::OnSetMessage(ProcessSet& set, std::string_view whole, std::string_v
       }
       return;
     }
+    case control::Type::kStall: {
+      SendDown(set, whole);
+      std::string name, text;
+      if (control::DecodeStall(&body, &name, &text)) ShowStall(set, name, text);
+      return;
+    }
     default:
       return;
   }
@@ -243,7 +255,13 @@ void Engine::OnReports(ProcessSet& set, std::string_view whole, std::string_view
   if (!control::DecodeReport(control::TypeOf(whole), &body, &report) || report.member >= set.ranks().size()) {
     return Abort(-1, "a member of process set " + std::to_string(set.id()) + " sent a report that makes no sense");
   }
+  if (Timeline* shown = timeline()) shown->Reported(set, report);
   for (uint32_t slot : report.slots) set.coordinator->OnReady(static_cast<int>(report.member), slot, report.seen);
+  if (!report.slots.empty()) {
+    auto known = set.known.find(report.slots.back());
+    if (known != set.known.end()) set.last_heard[report.member] = known->second.request.name;
+  }
+  if (report.has_request) set.last_heard[report.member] = report.request.name;
   if (report.has_request) set.coordinator->OnRequest(static_cast<int>(report.member), report.request);
 }
 
@@ -336,7 +354,10 @@ void Engine::Start(ProcessSet& set, std::vector<Entry> entries) {
       return Abort(set.ranks()[0], "a batch names '" + entry.request.name + "', which this rank never submitted");
     }
   }
+  Timeline* shown = timeline();
+  if (shown) shown->Agreed(set, entries, batch);
   Status status = Prepare(set, parts_.settings, entries, &batch);
+  if (shown) shown->Queued(batch);
   if (!status.ok()) return Abort(parts_.identity.rank, status.text);
   set.running.push_back(std::move(batch));
 }
@@ -387,6 +408,7 @@ bool Engine::Step(ProcessSet& set) {
   bool moved = set.Pump();
   while (!set.running.empty()) {
     ProcessSet::Running& batch = set.running.front();
+    if (Timeline* shown = timeline()) shown->Transfers(set, &batch);
     const Machine::Step step = batch.machine->Advance();
     moved |= step != Machine::Step::kStuck;
     if (step != Machine::Step::kDone) break;
@@ -408,6 +430,7 @@ std::unique_ptr<Operation> Engine::TakePending(ProcessSet& set, const std::strin
 
 void Engine::Finish(std::unique_ptr<Operation> operation, const Status& status) {
   parts_.submissions->Finished(operation->process_set, operation->request.name);
+  if (Timeline* shown = timeline()) shown->Finished(*operation, status.ok());
   Handle& handle = *operation->handle;
   if (!status.ok() && handle.status.ok()) {
     handle.status = status;
@@ -416,6 +439,69 @@ void Engine::Finish(std::unique_ptr<Operation> operation, const Status& status) 
   if (--handle.left > 0) return;
   finished_.push_back(operation->handle);
   handle.done.store(true, std::memory_order_release);
+}
+
+// ---- the watch
+
+void Engine::Housekeep() {
+  const Clock::time_point now = Clock::now();
+  if (now < next_housekeeping_ || !aborted_.ok()) return;
+  next_housekeeping_ = now + Heartbeats::kPeriod;
+  TakePulses(now);
+  for (auto& [id, set] : sets_) {
+    if (set->coordinator) InspectStalls(*set, now);
+  }
+  for (int rank : heartbeats_.Silent(now)) {
+    const std::string limit = std::to_string(parts_.settings.peer_timeout_ms / 1000);
+    return Abort(rank, "it has given no sign of life for " + limit +
+                           " s (frozen, or cut off; HOROVOD_PEER_TIMEOUT_SECONDS sets the limit)");
+  }
+}
+
+void Engine::TakePulses(Clock::time_point now) {
+  if (parts_.arena) {
+    reinterpret_cast<ArenaHead*>(parts_.arena->at(0))->pulse.fetch_add(1, std::memory_order_relaxed);
+  }
+  for (const Neighbour& neighbour : parts_.neighbours->all()) {
+    if (!neighbour.arena) continue;
+    const uint64_t pulse = neighbour.head()->pulse.load(std::memory_order_relaxed);
+    auto [seen, first] = pulses_.emplace(neighbour.rank, pulse);
+    if (first) heartbeats_.Expect(neighbour.rank, now);
+    if (seen->second != pulse) heartbeats_.Heard(neighbour.rank, now);
+    seen->second = pulse;
+  }
+  for (const auto& [rank, age] : mailbox_.HeardOnLinks()) {
+    heartbeats_.Expect(rank, now);
+    if (age < 2 * Heartbeats::kPeriod) heartbeats_.Heard(rank, now);
+    mailbox_.Send(rank, control::EncodePing());
+  }
+  for (int rank : departed_) heartbeats_.Forget(rank);
+  for (int rank : farewells_) heartbeats_.Forget(rank);
+}
+
+void Engine::InspectStalls(ProcessSet& set, Clock::time_point now) {
+  for (const StallInspector::Finding& finding : set.inspector->Inspect(set.coordinator->Pending(), now)) {
+    std::string text = "'" + finding.name.substr(0, 200) + "' has waited " +
+                       std::to_string(std::chrono::duration_cast<std::chrono::seconds>(finding.waited).count()) +
+                       " s: rank" + (finding.missing.size() > 1 ? "s " : " ") + ListOfRanks(finding.missing) + " of " +
+                       std::to_string(set.ranks().size()) + " did not submit it (last heard of: ";
+    for (size_t i = 0; i < finding.missing.size() && i < 6; ++i) {
+      const std::string& last = set.last_heard[set.IndexOf(finding.missing[i])];
+      text += std::string(i ? "; " : "") + "rank " + std::to_string(finding.missing[i]) + ": " +
+              (last.empty() ? "nothing yet" : "'" + last.substr(0, 200) + "'");
+    }
+    text += ")";
+    if (finding.fatal) return Abort(-1, text + ". The job ends because HOROVOD_STALL_SHUTDOWN_TIME_SECONDS is set");
+    text += ". If they are only slow, raise HOROVOD_STALL_CHECK_TIME_SECONDS (now " +
+            std::to_string(parts_.settings.stall_warning_ms / 1000) + "); `hvd stacks PID` shows what a process does";
+    SendDown(set, control::EncodeStall(set, finding.name, text));
+    ShowStall(set, finding.name, text);
+  }
+}
+
+// Every rank that waits for it says so, once.
+void Engine::ShowStall(const ProcessSet& set, const std::string& name, const std::string& text) const {
+  if (set.pending.count(name)) std::fprintf(stderr, "[horovod] WARNING: %s\n", text.c_str());
 }
 
 // ---- ends
@@ -508,9 +594,8 @@ void Engine::Abort(int lost_rank, const std::string& why) {
   }
   aborted_ = Status::Failed(text);
   parts_.submissions->Close(aborted_);
-  for (int rank : mailbox_.LinkedRanks()) {
-    if (rank != lost_rank) mailbox_.Send(rank, control::EncodeAbort(lost_rank, text));
-  }
+  // The lost one too: if it was only frozen, it finds out when it thaws.
+  for (int rank : mailbox_.LinkedRanks()) mailbox_.Send(rank, control::EncodeAbort(lost_rank, text));
   for (auto& [id, set] : sets_) FailAll(*set, aborted_);
   messages_->Fail(-1, aborted_);
   Drain();

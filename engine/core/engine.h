@@ -17,6 +17,7 @@
 #include "core/point_to_point.h"
 #include "core/process_set.h"
 #include "core/submissions.h"
+#include "core/timeline.h"
 #include "transport/connector.h"
 #include "transport/mailbox.h"
 #include "transport/neighbours.h"
@@ -37,6 +38,7 @@ class Engine {
     Connector* connector;
     Poller* poller;
     Submissions* submissions;
+    Timeline* timeline;
   };
   explicit Engine(const Parts& parts);
   ~Engine();
@@ -83,12 +85,17 @@ class Engine {
   std::unique_ptr<Operation> TakePending(ProcessSet& set, const std::string& name);
   void FailAll(ProcessSet& set, const Status& status);
 
+  void Housekeep();
+  void TakePulses(Clock::time_point now);
+  void InspectStalls(ProcessSet& set, Clock::time_point now);
+  void ShowStall(const ProcessSet& set, const std::string& name, const std::string& text) const;
   void ReadLifeLine(const Neighbour& neighbour);
   void CheckLinks();
   void OnGone(int rank, const std::string& why);
   void OnDeparture(int rank);
   void CloseSet(ProcessSet& set, int rank);
   void WakeNeighbours();
+  Timeline* timeline() const { return parts_.timeline->on() ? parts_.timeline : nullptr; }
 
   Parts parts_;
   Surroundings around_;
@@ -104,6 +111,9 @@ class Engine {
   std::set<int> departed_;   // said goodbye; what they had published has been applied
   std::set<int> farewells_;  // neighbours whose end was meant
   Clock::time_point broken_since_;
+  Heartbeats heartbeats_{std::chrono::milliseconds(parts_.settings.peer_timeout_ms)};
+  std::map<int, uint64_t> pulses_;  // of neighbours, when last seen
+  Clock::time_point next_housekeeping_;
   Status aborted_;
   int lost_rank_ = -1;
   uint64_t rounds_ = 0;

@@ -51,6 +51,10 @@ ProcessSet::ProcessSet(int id, uint32_t epoch, std::vector<int> ranks, const std
   options.cache_capacity = around.settings->cache_capacity;
   options.disable_group_fusion = around.settings->disable_group_fusion;
   coordinator = std::make_unique<Coordinator>(ranks_, options);
+  last_heard.resize(ranks_.size());
+  inspector = std::make_unique<StallInspector>(
+      StallInspector::Options{std::chrono::milliseconds(around.settings->stall_warning_ms),
+                              std::chrono::milliseconds(around.settings->stall_shutdown_ms)});
 }
 
 int ProcessSet::IndexOf(int rank) const {
@@ -112,6 +116,8 @@ std::unique_ptr<Lane> ProcessSet::BuildLane(const std::vector<int>& members, int
     heads[i] = reinterpret_cast<LaneHead*>(neighbour->arena->at(static_cast<size_t>(regions[member]) + offset));
     shared = true;
   }
+  const bool remote = std::count(heads.begin(), heads.end(), nullptr) > 1;  // one of them is our own
+  if (number == 0 && members.size() > 1) transport_ = !remote ? "SHM" : shared ? "SHM_TCP" : "TCP";
   if (shared) {
     heads[options.me] = reinterpret_cast<LaneHead*>(around.arena->at(static_cast<size_t>(region_) + offset));
   }

@@ -16,6 +16,7 @@
 #include "core/coordinator.h"
 #include "core/handle.h"
 #include "core/tree.h"
+#include "core/watch.h"
 #include "transport/neighbours.h"
 
 namespace hvd {
@@ -48,6 +49,7 @@ class ProcessSet {
   int64_t region() const { return region_; }
   const Tree& tree() const { return tree_; }
   bool leads() const { return me_ == 0; }
+  const char* transport() const { return transport_; }  // "SHM", "TCP", "SHM_TCP", or "LOCAL" without any peer
 
   Exchange& flat() { return flat_; }
   // Both null unless the set spans several hosts with equally many members on each, more than one.
@@ -63,6 +65,7 @@ class ProcessSet {
     std::unique_ptr<Machine> machine;
     std::vector<std::unique_ptr<Operation>> operations;  // null where this rank has joined
     std::vector<std::byte> zeros;                        // what a joined rank contributes
+    bool shown = false;                                  // the timeline knows that it runs
   };
 
   // Agreement as this member knows it; all of it follows from the leader's log.
@@ -71,7 +74,9 @@ class ProcessSet {
   std::unordered_map<uint32_t, Entry> known;  // by cache slot
   std::unordered_map<std::string, uint32_t> slot_of;
   uint64_t applied = 0;
-  bool joined = false;
+bool joined = false;
+  std::vector<std::string> last_heard;        // the leader's: what each member submitted last
+  std::unique_ptr<StallInspector> inspector;  // the leader's
   std::deque<Running> running;
   Status closed;  // why nothing more can be agreed, once a rank that is needed for it has left
 
@@ -87,6 +92,7 @@ class ProcessSet {
   int me_;
   int64_t region_;
   size_t slot_bytes_;
+  const char* transport_ = "LOCAL";
   Tree tree_;
   Exchange flat_;
   std::unique_ptr<Exchange> inside_, across_;

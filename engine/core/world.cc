@@ -38,6 +38,7 @@ int CoresForLocalRanks() {
 
 World::World(const Identity& identity, const Settings& settings) : identity_(identity), settings_(settings) {
   credentials_ = {identity.rank, identity.world_id, identity.generation, identity.secret};
+  timeline_ = std::make_unique<Timeline>(identity.rank);
   static std::once_flag once;
   std::call_once(once, [] { pthread_atfork(nullptr, nullptr, [] { InForkedChild(); }); });
   std::lock_guard<std::mutex> lock(AllWorlds().mutex);
@@ -78,6 +79,7 @@ Status World::CreateArena(const std::vector<Peer>& peers) {
   head->rank = static_cast<uint32_t>(identity_.rank);
   head->generation = identity_.generation;
   head->asleep.store(0);
+  head->pulse.store(0);
   head->inbox.Initialise();
   head->world_region = arena_->Reserve(ProcessSet::RegionBytes(settings_, identity_.size), &status);
   head->magic = ArenaHead::kMagic;
@@ -109,7 +111,8 @@ Status World::Connect(const std::vector<Peer>& peers, double timeout_s) {
   if (!status.ok()) return status;
   for (const Neighbour& neighbour : neighbours_->all()) poller_.Add(neighbour.life_line);
   engine_ = std::make_unique<Engine>(Engine::Parts{identity_, settings_, std::move(host_of_rank), arena_.get(),
-                                                   neighbours_.get(), connector_.get(), &poller_, &submissions_});
+                                                   neighbours_.get(), connector_.get(), &poller_, &submissions_,
+                                                   timeline_.get()});
   driver_ = std::make_unique<Driver>(engine_.get(), &submissions_, &poller_, settings_);
   driver_->Start();
   stage_ = Stage::kConnected;
@@ -120,7 +123,8 @@ void World::Close() {
   if (stage_ == Stage::kForked) {
     // Threads do not survive a fork, locks may be held by the ones that did not, and where the arenas were mapped
     // something else may lie by now: leave everything as it is.
-    [[maybe_unused]] void* left[] = {driver_.release(), engine_.release(), neighbours_.release(), arena_.release()};
+    [[maybe_unused]] void* left[] = {driver_.release(), engine_.release(), neighbours_.release(), arena_.release(),
+                                     timeline_.release()};
     return;
   }
   Stage connected = Stage::kConnected;
@@ -133,6 +137,7 @@ void World::Close() {
       }
     });
     engine_->CloseDescriptors();
+    timeline_->Stop();
   }
   stage_ = Stage::kClosed;
   neighbours_->CloseDescriptors();
@@ -193,6 +198,17 @@ Code World::Wait(int64_t id, int timeout_ms, Status* status, int* lost_rank) {
 
 std::string World::Describe() const { return engine_ ? engine_->Describe() : "{}"; }
 
+Status World::StartTimeline(const std::string& path, bool mark_cycles) {
+  Status status = Usable();
+  return status.ok() ? timeline_->Start(path, mark_cycles) : status;
+}
+
+Status World::StopTimeline() {
+  Status status = Usable();
+  if (status.ok()) timeline_->Stop();
+  return status;
+}
+
 void World::InForkedChild() {
   // Only this thread exists here; a lock that another held would never open, so none is taken.
   for (World* world : AllWorlds().worlds) world->AbandonAfterFork();
@@ -203,6 +219,7 @@ void World::AbandonAfterFork() {
   if (stage_ == Stage::kClosed) return;
   stage_ = Stage::kForked;
   if (engine_) engine_->CloseDescriptors();
+  timeline_->CloseDescriptor();
   neighbours_->CloseDescriptors();
   connector_->CloseAll();
   poller_.CloseDescriptors();

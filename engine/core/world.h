@@ -13,6 +13,7 @@
 #include "core/engine.h"
 #include "core/handle.h"
 #include "core/submissions.h"
+#include "core/timeline.h"
 
 namespace hvd {
 
@@ -37,6 +38,8 @@ class World {
   Code Wait(int64_t id, int timeout_ms, Status* status, int* lost_rank);
   void Release(int64_t id) { handles_.Forget(id); }
   std::string Describe() const;
+  Status StartTimeline(const std::string& path, bool mark_cycles);
+  Status StopTimeline();
 
  private:
   World(const Identity& identity, const Settings& settings);
@@ -54,6 +57,7 @@ class World {
   std::unique_ptr<Connector> connector_;
   Submissions submissions_;
   HandleTable handles_;
+  std::unique_ptr<Timeline> timeline_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<Driver> driver_;
   enum class Stage { kOpen, kConnected, kClosed, kForked };

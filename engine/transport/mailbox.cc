@@ -37,6 +37,15 @@ std::vector<int> Mailbox::LinkedRanks() const {
   return ranks;
 }
 
+std::vector<std::pair<int, std::chrono::steady_clock::duration>> Mailbox::HeardOnLinks() const {
+  const auto now = std::chrono::steady_clock::now();
+  std::vector<std::pair<int, std::chrono::steady_clock::duration>> ages;
+  for (const auto& [rank, link] : links_) {
+    if (link.fd >= 0) ages.emplace_back(rank, now - link.heard);
+  }
+  return ages;
+}
+
 void Mailbox::Send(int rank, std::string_view message) {
   auto box = boxes_.find(rank);
   if (box != boxes_.end()) return SendByBox(box->second, message);
@@ -92,6 +101,7 @@ bool Mailbox::Establish(int rank, Link& link) {
   if (!status.ok()) Break(rank, link, status.text);
   if (stream.fd < 0) return false;
   link.fd = stream.fd;
+  link.heard = std::chrono::steady_clock::now();
   link.writer = std::make_unique<FrameWriter>(stream.send_key);
   link.reader = std::make_unique<FrameReader>(stream.recv_key);
   for (const std::string& message : link.waiting) link.writer->Append(message);
@@ -171,6 +181,7 @@ bool Mailbox::ReceiveByLink(int rank, Link& link, const Handler& handler) {
       any = true;
       handler(rank, message);
     }
+    if (any) link.heard = std::chrono::steady_clock::now();
     if (result == FrameReader::Result::kCorrupt) {
       Break(rank, link, "a control frame was corrupt");
     } else if (io == FrameIo::kClosed) {

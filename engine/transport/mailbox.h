@@ -3,6 +3,7 @@
 // link that is made when first needed. Order is kept between each pair; nothing blocks and nothing is dropped.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -38,6 +39,8 @@ class Mailbox {
   void OnEvent(int fd);
   bool has_links() const { return !links_.empty(); }
   std::vector<int> LinkedRanks() const;
+  // TCP links that are up, with the time since anything came over them.
+  std::vector<std::pair<int, std::chrono::steady_clock::duration>> HeardOnLinks() const;
 
   // Links that broke since the last call: rank and reason.
   std::vector<std::pair<int, std::string>> TakeBroken();
@@ -55,6 +58,7 @@ class Mailbox {
   struct Link {
     int fd = -1;
     bool broken = false, readable = true;
+    std::chrono::steady_clock::time_point heard;
     std::deque<std::string> waiting;  // until the stream is there
     std::unique_ptr<FrameWriter> writer;
     std::unique_ptr<FrameReader> reader;

@@ -27,6 +27,7 @@ struct ArenaHead {
   uint32_t generation;
   int64_t world_region;  // offset of the lanes of the global process set, -1 if there was no room
   alignas(64) std::atomic<uint32_t> asleep;
+  alignas(64) std::atomic<uint64_t> pulse;  // goes up about once a second while the owner's engine is alive
   Inbox inbox;
 };
 

@@ -9,7 +9,10 @@ import numpy.typing as npt
 ABI_VERSION: int
 
 class EngineError(Exception):
-    """args = (code, text, lost_rank); code as in hvd::Code (2 invalid, 3 mismatch, 4 failed, 5 not implemented, 6 timeout)."""
+    """args = (code, text, lost_rank).
+
+    code as in hvd::Code: 2 invalid, 3 mismatch, 4 failed, 5 not implemented, 6 timeout.
+    """
 
 class World:
     """One world: this process as one rank among `size`. Opens its listeners at once; `connect` starts the engine."""
@@ -84,3 +87,6 @@ class World:
     def send(self, peer: int, tag: int, data: int, size: int) -> int: ...
     def recv(self, peer: int, tag: int, data: int, size: int) -> int: ...
     def describe(self) -> str: ...
+    def start_timeline(self, path: str, mark_cycles: bool = False) -> None:
+        """Write what this rank does to a file as a Chrome trace; EngineError if the file cannot be written."""
+    def stop_timeline(self) -> None: ...

@@ -80,6 +80,16 @@ def check_broadcast(root, shape, dtype):
 
 
 @on_all_ranks()
+def test_broadcast_right_behind_another_operation():
+    """A rank that only receives must not disturb what is still under way before it."""
+    for index in range(20):
+        before = hvd.allreduce_async(np.full(300, float(index)), op=hvd.Sum, name=f"before{index}")
+        handle = hvd.broadcast_async(np.full(300, float(hvd.rank())), index % hvd.size(), name=f"behind{index}")
+        check_equal(hvd.synchronize(before), np.full(300, float(index * hvd.size())))
+        check_equal(hvd.synchronize(handle), np.full(300, float(index % hvd.size())))
+
+
+@on_all_ranks()
 def test_broadcast_parameters():
     parameters = {name: np.full(shape, hvd.rank(), np.float32) for name, shape in (("w", (30, 9)), ("b", (9,)))}
     hvd.broadcast_parameters(parameters, root_rank=hvd.size() - 1)

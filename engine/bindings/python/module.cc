@@ -56,6 +56,8 @@ const SettingField kFields[] = {
     HVD_FIELD(deterministic),
     HVD_FIELD(disable_group_fusion),
     HVD_FIELD(peer_timeout_ms),
+    HVD_FIELD(stall_warning_ms),
+    HVD_FIELD(stall_shutdown_ms),
 };
 #undef HVD_FIELD
 
@@ -211,6 +213,25 @@ class World {
   }
   std::string DescribeWorld() const { return Api()->describe(world_); }
 
+  void StartTimeline(const std::string& path, bool mark_cycles) {
+    hvd_status status{};
+    int32_t code;
+    {
+      nb::gil_scoped_release unlocked;
+      code = Api()->start_timeline(world_, path.c_str(), mark_cycles, &status);
+    }
+    if (code != HVD_OK) Raise(status);
+  }
+  void StopTimeline() {
+    hvd_status status{};
+    int32_t code;
+    {
+      nb::gil_scoped_release unlocked;
+      code = Api()->stop_timeline(world_, &status);
+    }
+    if (code != HVD_OK) Raise(status);
+  }
+
  private:
   static hvd_op Describe(int kind, const char* name, int dtype, const Shape& shape, uintptr_t input, uintptr_t output,
                          int reduce_op, double prescale, double postscale) {
@@ -270,5 +291,7 @@ NB_MODULE(_engine, m) {
       .def("release", &World::Release, "handle"_a)
       .def("send", &World::Send, "peer"_a, "tag"_a, "data"_a, "size"_a)
       .def("recv", &World::Recv, "peer"_a, "tag"_a, "data"_a, "size"_a)
-      .def("describe", &World::DescribeWorld);
+      .def("describe", &World::DescribeWorld)
+      .def("start_timeline", &World::StartTimeline, "path"_a, "mark_cycles"_a = false)
+      .def("stop_timeline", &World::StopTimeline);
 }

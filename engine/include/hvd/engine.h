@@ -49,7 +49,9 @@ typedef struct hvd_settings {
   int32_t hierarchical_allreduce; /* -1 decide, 0 never, 1 wherever possible */
   int32_t deterministic;          /* bits independent of the host layout */
   int32_t disable_group_fusion;
-  uint64_t peer_timeout_ms; /* a silent peer is declared dead after this; 0 = never */
+  uint64_t peer_timeout_ms;       /* a silent peer is declared dead after this; 0 = never */
+  uint64_t stall_warning_ms;      /* a tensor that waits longer for some ranks is reported; 0 = never */
+  uint64_t stall_shutdown_ms;     /* ... and ends the job; 0 = never */
 } hvd_settings;
 
 typedef struct hvd_identity {
@@ -125,6 +127,9 @@ typedef struct hvd_api {
   int64_t (*send)(hvd_world*, int32_t peer, int64_t tag, const void* data, uint64_t size, hvd_status*);
   int64_t (*recv)(hvd_world*, int32_t peer, int64_t tag, void* data, uint64_t size, hvd_status*);
   const char* (*describe)(hvd_world*); /* JSON: transports, kernels, counters */
+  /* Writes what this rank does to a file as a Chrome trace, from now on. Ends a timeline that was being written. */
+  int32_t (*start_timeline)(hvd_world*, const char* path, int32_t mark_cycles, hvd_status*);
+  int32_t (*stop_timeline)(hvd_world*, hvd_status*);
 } hvd_api;
 
 /* NULL if this library does not speak `version`. */

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from horovod._engine import EngineError, World
-from horovod.common import bootstrap, settings, topology
+from horovod.common import bootstrap, settings, stacks, topology
 from horovod.common.exceptions import HorovodInitializationError, HorovodNotInitializedError
 from horovod.common.handles import HandleTable, Pending, translate
 from horovod.common.process_sets import Membership, ProcessSet, check_ranks, global_process_set
@@ -56,6 +56,7 @@ class Context:
                 raise HorovodNotInitializedError(_FORKED)
             if self._world is not None:
                 return
+            stacks.offer()
             self._settings = settings.load(os.environ)
             self._topology = topology.discover(os.environ)
             _check_comm(comm, self._topology.size)

@@ -51,6 +51,8 @@ class Settings:
             if setting.engine_field is not None:
                 assert not isinstance(value, str), name
                 result[setting.engine_field] = round(value * setting.engine_factor)
+        if self["HOROVOD_STALL_CHECK_DISABLE"]:
+            result["stall_warning_ms"] = result["stall_shutdown_ms"] = 0
         return result
 
 

@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/timeline.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+
+#include "core/control.h"
+
+namespace hvd {
+namespace {
+
+constexpr auto kFlushPeriod = std::chrono::milliseconds(50);
+constexpr size_t kFlushBytes = size_t{256} << 10;
+
+int64_t Now() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+// What ranks agree upon and the timeline has a name for.
+bool IsShown(OpKind kind) { return kind <= OpKind::kBarrier; }
+
+}  // namespace
+
+Timeline::Timeline(int rank, size_t capacity) : rank_(rank), capacity_(capacity) {}
+
+Timeline::~Timeline() { Stop(); }
+
+Status Timeline::Start(const std::string& path, bool mark_cycles) {
+  Stop();
+  std::lock_guard<std::mutex> lock(life_mutex_);
+  Status status = file_.Open(path);
+  if (!status.ok()) return status;
+  if (!ring_) ring_ = std::make_unique<Moment[]>(capacity_);
+  path_ = path;
+  start_ns_ = Now();
+  start_since_epoch_us_ =
+      std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::system_clock::now().time_since_epoch())
+          .count();
+  stop_ = false;
+  dropped_.store(0, std::memory_order_relaxed);
+  mark_cycles_.store(mark_cycles, std::memory_order_relaxed);
+  sigset_t all, before;  // signals belong to the application's threads
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  thread_ = std::thread([this] { Run(); });
+  pthread_setname_np(thread_.native_handle(), "hvd-timeline");
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  on_.store(true, std::memory_order_release);
+  return status;
+}
+
+void Timeline::Stop() {
+  std::lock_guard<std::mutex> lock(life_mutex_);
+  on_.store(false, std::memory_order_release);
+  if (!thread_.joinable()) return;
+  {
+    std::lock_guard<std::mutex> wake_lock(wake_mutex_);
+    stop_ = true;
+  }
+  wake_.notify_one();
+  thread_.join();
+  file_.CloseDescriptor();
+}
+
+void Timeline::CloseDescriptor() {
+  on_.store(false, std::memory_order_release);
+  file_.CloseDescriptor();
+}
+
+// ---- the driver's side
+
+Moment* Timeline::Claim(Moment::What what, int set, const Request& request) {
+  const uint64_t next = published_.load(std::memory_order_relaxed);
+  const uint64_t waiting = next - taken_.load(std::memory_order_acquire);
+  if (waiting >= capacity_) {
+    dropped_.fetch_add(1, std::memory_order_relaxed);
+    return nullptr;
+  }
+  if (waiting == capacity_ / 2) wake_.notify_one();
+  Moment* moment = &ring_[next & (capacity_ - 1)];
+  moment->what = what;
+  moment->kind = request.kind;
+  moment->adasum = request.kind == OpKind::kAllreduce && request.op == ReduceOp::kAdasum;
+  moment->set = set;
+  moment->time_ns = Now();
+  moment->SetName(request.name);
+  return moment;
+}
+
+void Timeline::Publish() { published_.fetch_add(1, std::memory_order_release); }
+
+void Timeline::Cycle() {
+  static const Request none;
+  if (mark_cycles_.load(std::memory_order_relaxed) && Claim(Moment::What::kCycle, 0, none)) Publish();
+}
+
+void Timeline::Ready(int set, const Request& request, int rank) {
+  if (!IsShown(request.kind)) return;
+  Moment* moment = Claim(Moment::What::kReady, set, request);
+  if (!moment) return;
+  moment->rank = rank;
+  Publish();
+}
+
+void Timeline::Reported(const ProcessSet& set, const control::Report& report) {
+  const int rank = set.ranks()[report.member];
+  for (uint32_t slot : report.slots) {
+    auto known = set.known.find(slot);
+    if (known != set.known.end()) Ready(set.id(), known->second.request, rank);
+  }
+  if (report.has_request) Ready(set.id(), report.request, rank);
+}
+
+void Timeline::Agreed(const ProcessSet& set, const std::vector<Entry>& entries, const ProcessSet::Running& batch) {
+  for (size_t i = 0; i < entries.size(); ++i) {
+    const Request& request = entries[i].request;
+    const bool mine = batch.operations[i] != nullptr;
+    if (Claim(mine ? Moment::What::kAgreed : Moment::What::kLeft, set.id(), request)) Publish();
+    if (!mine || request.kind != OpKind::kAllgather) continue;
+    if (Moment* moment = Claim(Moment::What::kActivity, set.id(), request)) {
+      moment->text = "ALLOCATE_OUTPUT";
+      Publish();
+    }
+  }
+}
+
+void Timeline::Queued(const ProcessSet::Running& batch) {
+  for (const auto& operation : batch.operations) {
+    if (!operation) continue;
+    Moment* moment = Claim(Moment::What::kActivity, operation->process_set, operation->request);
+    if (!moment) continue;
+    moment->text = "QUEUE";
+    Publish();
+  }
+}
+
+void Timeline::Transfers(const ProcessSet& set, ProcessSet::Running* batch) {
+  if (batch->shown) return;
+  batch->shown = true;
+  for (const auto& operation : batch->operations) {
+    if (!operation) continue;
+    Moment* moment = Claim(Moment::What::kTransfer, operation->process_set, operation->request);
+    if (!moment) continue;
+    moment->text = set.transport();
+    Publish();
+  }
+}
+
+void Timeline::Finished(const Operation& operation, bool ok) {
+  const Request& request = operation.request;
+  if (!IsShown(request.kind)) return;
+  Moment* moment = Claim(ok ? Moment::What::kDone : Moment::What::kFailed, operation.process_set, request);
+  if (!moment) return;
+  moment->dtype = request.dtype;
+  moment->dimensions = static_cast<uint8_t>(std::min<size_t>(request.shape.size(), 255));
+  std::copy_n(request.shape.begin(), std::min(request.shape.size(), Moment::kMostDimensions), moment->shape);
+  Publish();
+}
+
+// ---- the writer's side
+
+void Timeline::Run() {
+  Trace trace(&file_, rank_, start_ns_, start_since_epoch_us_);
+  uint64_t told = 0;
+  if (Status status = file_.Flush(); !status.ok()) return GiveUp(status);
+  for (bool last = false; !last;) {
+    {
+      std::unique_lock<std::mutex> lock(wake_mutex_);
+      const auto half_full = [this] { return published_.load() - taken_.load() >= capacity_ / 2; };
+      wake_.wait_for(lock, kFlushPeriod, [&] { return stop_ || half_full(); });
+      last = stop_;
+    }
+    if (!TakeAll(&trace)) return;
+    const uint64_t lost = dropped();
+    if (lost != told) trace.AddDropped(lost, Now());
+    told = lost;
+    if (last) trace.Finish(Now());
+    if (Status status = file_.Flush(); !status.ok()) return GiveUp(status);
+  }
+}
+
+bool Timeline::TakeAll(Trace* trace) {
+  uint64_t next = taken_.load(std::memory_order_relaxed);
+  const uint64_t end = published_.load(std::memory_order_acquire);
+  while (next != end) {
+    trace->Add(ring_[next & (capacity_ - 1)]);
+    taken_.store(++next, std::memory_order_release);
+    if (file_.pending() < kFlushBytes) continue;
+    if (Status status = file_.Flush(); !status.ok()) {
+      GiveUp(status);
+      return false;
+    }
+  }
+  return true;
+}
+
+void Timeline::GiveUp(const Status& status) {
+  on_.store(false, std::memory_order_release);
+  std::fprintf(stderr, "[%d] WARNING: the timeline '%s' ends here, the job goes on: %s\n", rank_, path_.c_str(),
+               status.text.c_str());
+}
+
+}  // namespace hvd

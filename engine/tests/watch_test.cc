@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/watch.h"
+
+#include <doctest/doctest.h>
+
+using hvd::Heartbeats;
+using hvd::StallInspector;
+using hvd::WatchTime;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+namespace {
+
+const WatchTime kStart = WatchTime() + std::chrono::hours(1);
+
+std::vector<hvd::Coordinator::Waiting> Waiting(std::vector<std::string> names) {
+  std::vector<hvd::Coordinator::Waiting> waiting;
+  for (std::string& name : names) waiting.push_back({std::move(name), {1, 3}});
+  return waiting;
+}
+
+}  // namespace
+
+TEST_CASE("watch: a peer is silent only after the limit, and a sign of life starts it anew") {
+  Heartbeats beats{seconds(10)};
+  beats.Expect(1, kStart);
+  beats.Expect(2, kStart);
+  for (int second = 1; second <= 10; ++second) {
+    beats.Heard(2, kStart + seconds(second));
+    CHECK(beats.Silent(kStart + seconds(second)).empty());
+  }
+  CHECK(beats.Silent(kStart + milliseconds(10500)) == std::vector<int>{1});
+  beats.Forget(1);
+  CHECK(beats.Silent(kStart + milliseconds(11500)).empty());
+}
+
+TEST_CASE("watch: whoever slept himself blames nobody") {
+  Heartbeats beats{seconds(10)};
+  beats.Expect(1, kStart);
+  CHECK(beats.Silent(kStart + seconds(1)).empty());
+  CHECK(beats.Silent(kStart + seconds(60)).empty());  // we were stopped for a minute
+  for (int second = 61; second <= 70; ++second) CHECK(beats.Silent(kStart + seconds(second)).empty());
+  CHECK(beats.Silent(kStart + seconds(71)) == std::vector<int>{1});
+}
+
+TEST_CASE("watch: a limit of zero means for ever") {
+  Heartbeats beats{seconds(0)};
+  beats.Expect(1, kStart);
+  for (int second = 1; second < 100; ++second) CHECK(beats.Silent(kStart + seconds(second)).empty());
+}
+
+TEST_CASE("watch: a stall is reported once, with who is missing and how long") {
+  StallInspector inspector({seconds(60), seconds(0)});
+  CHECK(inspector.Inspect(Waiting({"x"}), kStart).empty());
+  CHECK(inspector.Inspect(Waiting({"x"}), kStart + seconds(59)).empty());
+  const auto findings = inspector.Inspect(Waiting({"x", "y"}), kStart + seconds(60));
+  REQUIRE(findings.size() == 1);
+  CHECK(findings[0].name == "x");
+  CHECK(findings[0].missing == std::vector<int>{1, 3});
+  CHECK(findings[0].waited == seconds(60));
+  CHECK(!findings[0].fatal);
+  CHECK(inspector.Inspect(Waiting({"x"}), kStart + seconds(61)).empty());
+  // It came after all; the same name may stall again later.
+  CHECK(inspector.Inspect({}, kStart + seconds(62)).empty());
+  CHECK(inspector.Inspect(Waiting({"x"}), kStart + seconds(63)).empty());
+  CHECK(inspector.Inspect(Waiting({"x"}), kStart + seconds(123)).size() == 1);
+}
+
+TEST_CASE("watch: a stall is fatal only where that was asked for") {
+  StallInspector inspector({seconds(5), seconds(8)});
+  inspector.Inspect(Waiting({"x"}), kStart);
+  CHECK(!inspector.Inspect(Waiting({"x"}), kStart + seconds(5)).at(0).fatal);
+  CHECK(inspector.Inspect(Waiting({"x"}), kStart + seconds(8)).at(0).fatal);
+  StallInspector off({seconds(0), seconds(0)});
+  off.Inspect(Waiting({"x"}), kStart);
+  CHECK(off.Inspect(Waiting({"x"}), kStart + seconds(1000)).empty());
+}
+
+TEST_CASE("watch: lists of ranks are cut") {
+  CHECK(hvd::ListOfRanks({1, 2}) == "1, 2");
+  CHECK(hvd::ListOfRanks(std::vector<int>(20, 7)).find(" and 4 more") != std::string::npos);
+}

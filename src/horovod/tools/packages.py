@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The part of `hvd doctor` about Python packages. Nothing heavy is imported: versions come from their metadata."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import platform
+
+from horovod.tools.findings import Finding
+
+# Name for people, distributions that provide it, door that serves it (empty: none of its own).
+_FRAMEWORKS = (
+    ("PyTorch", ("torch",), "horovod.torch"),
+    ("TensorFlow", ("tensorflow", "tensorflow-cpu", "tensorflow-gpu", "tf-nightly"), "horovod.tensorflow"),
+    ("Keras", ("keras", "keras-nightly"), "horovod.keras"),
+    ("JAX", ("jax",), "horovod.jax"),
+    ("MXNet", ("mxnet", "mxnet-cu112"), "horovod.mxnet"),
+    ("Ray", ("ray",), "horovod.ray"),
+    ("Spark", ("pyspark",), "horovod.spark"),
+    ("mpi4py", ("mpi4py",), ""),
+)
+
+
+def versions() -> list[Finding]:
+    import horovod
+
+    findings = [
+        Finding("khorovod", f"{horovod.__version__} in {horovod.__path__[0]}"),
+        Finding("Python", f"{platform.python_version()} ({platform.python_implementation()})"),
+        Finding("NumPy", version_of(("numpy",)) or "not installed"),
+    ]
+    return findings + original_horovod()
+
+
+def frameworks() -> list[Finding]:
+    findings, missing = [], []
+    for name, distributions, door in _FRAMEWORKS:
+        version = version_of(distributions)
+        if version is None:
+            missing.append(name)
+        else:
+            findings.append(Finding(name, version + _door_text(door)))
+    return [*findings, Finding("not installed", ", ".join(missing))] if missing else findings
+
+
+def _door_text(door: str) -> str:
+    if not door:
+        return ""
+    return f", served by {door}" if _exists(door) else f", but {door} is not part of this version"
+
+
+def _exists(module: str) -> bool:
+    return importlib.util.find_spec(module) is not None
+
+
+def version_of(distributions: tuple[str, ...]) -> str | None:
+    for name in distributions:
+        try:
+            return importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return None
+
+
+def original_horovod() -> list[Finding]:
+    """A finding if Horovod itself is installed beside us: both own the folder `horovod`, so each breaks the other."""
+    try:
+        found = importlib.metadata.distribution("horovod")
+    except importlib.metadata.PackageNotFoundError:
+        return []
+    if any(requirement.startswith("khorovod") for requirement in found.requires or []):
+        return []  # the distribution without code that points to khorovod
+    value = f"the original, {found.version}, is installed in {found.locate_file('')}"
+    advice = "pip uninstall -y horovod khorovod && pip install khorovod: both own the folder 'horovod'"
+    return [Finding("horovod", value, advice)]

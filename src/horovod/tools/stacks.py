@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`hvd stacks`: asks running workers for the Python stacks of their threads. See horovod.common.stacks.
+
+A process is signalled only if it offers this: it holds the file for the answer and catches the signal named by it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+
+import psutil
+
+from horovod.common.stacks import FILE_PREFIX
+
+_LINK = re.compile(rf".*[/:]{FILE_PREFIX}(\d+)-.* \(deleted\)")
+_LOOK_S = 0.005
+
+
+class NoAnswer(Exception):  # noqa: N818 - the reason is printed beside the answers
+    """The process is gone, offers nothing, belongs to someone else, or is frozen."""
+
+
+@dataclass(frozen=True)
+class Offer:
+    """A worker that can be asked: where its answer appears, and the signal that asks for it."""
+
+    pid: int
+    path: str
+    signal: int
+
+
+def find_offer(pid: int) -> Offer | None:
+    """None for a process that is no worker. PermissionError for someone else's, FileNotFoundError if it is gone."""
+    for name in os.listdir(f"/proc/{pid}/fd"):
+        path = f"/proc/{pid}/fd/{name}"
+        with suppress(FileNotFoundError):
+            match = _LINK.fullmatch(os.readlink(path))
+            if match is not None and _masks(f"/proc/{pid}/status", "SigCgt") >> (int(match[1]) - 1) & 1:
+                return Offer(pid, path, int(match[1]))
+    return None
+
+
+def find_workers(pids: Sequence[int]) -> list[Offer]:
+    """The workers among these processes; of a launcher, its workers; without pids, all of this user's."""
+    if not pids:
+        return [offer for offer in map(_quietly, sorted(psutil.pids())) if offer is not None]
+    return [offer for pid in pids for offer in _workers_under(pid)]
+
+
+def read_stacks(offer: Offer, limit_s: float = 2.0) -> str:
+    """Send the signal and return what the worker writes. NoAnswer if it does not do so within the limit."""
+    try:
+        with _process(offer.pid) as process, _answer_file(offer) as answer:
+            os.ftruncate(answer, 0)
+            unaware = _threads_that_block(offer)
+            process.send(offer.signal)
+            deadline = time.monotonic() + limit_s
+            while os.fstat(answer).st_size == 0 or _threads_that_block(offer) - unaware:
+                if time.monotonic() > deadline:
+                    raise NoAnswer(f"no answer within {limit_s:g} s; the process is {_state(offer.pid)}")
+                time.sleep(_LOOK_S)
+            text = os.pread(answer, os.fstat(answer).st_size, 0).decode(errors="replace")
+            os.ftruncate(answer, 0)
+            return text
+    except (FileNotFoundError, ProcessLookupError, psutil.NoSuchProcess):
+        raise NoAnswer("the process has ended") from None
+    except PermissionError:
+        raise NoAnswer("no permission to look at the process") from None
+
+
+def title(pid: int) -> str:
+    """Pid, rank and command of a worker, for people."""
+    with suppress(psutil.Error):
+        process = psutil.Process(pid)
+        rank = process.environ().get("HOROVOD_RANK")
+        place = f"rank {rank}, " if rank is not None else ""
+        return f"{place}pid {pid}: {' '.join(process.cmdline())[:200]}"
+    return f"pid {pid}"
+
+
+def _workers_under(pid: int) -> list[Offer]:
+    try:
+        offer = find_offer(pid)
+        if offer is not None:
+            return [offer]
+        children = [child.pid for child in psutil.Process(pid).children(recursive=True)]
+    except (FileNotFoundError, ProcessLookupError, psutil.NoSuchProcess):
+        raise NoAnswer(f"there is no process {pid}") from None
+    except (PermissionError, psutil.AccessDenied):
+        raise NoAnswer(f"no permission to look at process {pid}: is it another user's?") from None
+    found = [offer for offer in map(_quietly, sorted(children)) if offer is not None]
+    if not found:
+        raise NoAnswer(f"process {pid} is no worker that has called hvd.init(), nor has it started one")
+    return found
+
+
+def _quietly(pid: int) -> Offer | None:
+    try:
+        return find_offer(pid)
+    except OSError:
+        return None
+
+
+@contextmanager
+def _answer_file(offer: Offer) -> Iterator[int]:
+    """The worker's file, locked so that two who ask at once do not mix their answers."""
+    # Looked up again after the process was pinned: the pid could have been reused since.
+    if find_offer(offer.pid) != offer:
+        raise ProcessLookupError
+    descriptor = os.open(offer.path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+class _Pinned:
+    """A process that cannot be mistaken for a later one with the same pid, where the kernel has pidfds."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.descriptor: int | None = None
+        try:
+            self.descriptor = os.pidfd_open(pid)
+        except ProcessLookupError:
+            raise
+        except (AttributeError, OSError):
+            pass
+
+    def send(self, number: int) -> None:
+        if self.descriptor is None:
+            os.kill(self.pid, number)
+        else:
+            signal.pidfd_send_signal(self.descriptor, number)
+
+
+@contextmanager
+def _process(pid: int) -> Iterator[_Pinned]:
+    pinned = _Pinned(pid)
+    try:
+        yield pinned
+    finally:
+        if pinned.descriptor is not None:
+            os.close(pinned.descriptor)
+
+
+def _threads_that_block(offer: Offer) -> set[str]:
+    """Threads with the signal blocked: the kernel blocks it in the thread that is just writing the answer."""
+    blocking = set()
+    for thread in os.listdir(f"/proc/{offer.pid}/task"):
+        with suppress(FileNotFoundError, ProcessLookupError):
+            if _masks(f"/proc/{offer.pid}/task/{thread}/status", "SigBlk") >> (offer.signal - 1) & 1:
+                blocking.add(thread)
+    return blocking
+
+
+def _masks(path: str, field: str) -> int:
+    with open(path, encoding="ascii", errors="replace") as status:
+        for line in status:
+            if line.startswith(field):
+                return int(line.split()[1], 16)
+    return 0
+
+
+def _state(pid: int) -> str:
+    return str(psutil.Process(pid).status())

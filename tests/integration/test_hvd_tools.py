@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`hvd test`, `hvd doctor` and `hvd stacks` with real ranks."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from horovod.tools import trial
+
+HVD = [sys.executable, "-m", "horovod.tools.cli"]
+LAUNCHER = [sys.executable, "-m", "horovod.runner.launch"]
+
+
+def hvd(*words, env=None):
+    return subprocess.run(
+        [*HVD, *words], env={**os.environ, **(env or {})}, capture_output=True, text=True, timeout=50, check=False
+    )
+
+
+@pytest.mark.parametrize(("transport", "used"), [("shm", "shared memory"), ("tcp", "TCP")])
+def test_all_collectives_pass_over_each_transport(transport, used):
+    done = hvd("test", "--transport", transport, "--json")
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert document["passed"] is True
+    assert (document["ranks"], document["transport"]) == (2, used)
+    assert sum(check["outcome"] == "pass" for check in document["checks"]) > 130
+    assert all(line["bytes_per_second"] > 0 for line in document["allreduce"])
+
+
+def test_the_page_of_a_test_fits_a_terminal():
+    done = hvd("test", "-np", "3")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "3 ranks over" in done.stdout
+    assert "passed: " in done.stdout
+    assert max(map(len, done.stdout.splitlines())) <= 100
+
+
+def test_a_bad_setting_is_named_and_fails_the_test():
+    done = hvd("test", env={"HOROVOD_CYCLE_TIME": "abc"})
+    assert done.returncode == 1
+    assert "HOROVOD_CYCLE_TIME='abc' is not valid" in done.stderr
+
+
+def hang():
+    import signal
+
+    signal.pause()
+
+
+def test_ranks_that_hang_are_ended_with_their_stacks():
+    start = time.monotonic()
+    with pytest.raises(trial.TrialFailed, match=r"in hang"):
+        trial.run(hang, ranks=2, transport="auto", limit_s=2)
+    assert time.monotonic() - start < 12
+
+
+def test_a_trial_leaves_the_environment_as_it_was(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOROVOD_TIMELINE", str(tmp_path / "mine.json"))
+    before = dict(os.environ)
+    done = trial.run(os.getpid, ranks=2, transport="tcp", limit_s=20)
+    assert len(set(done.results)) == 2
+    assert done.transport == "TCP"
+    assert dict(os.environ) == before
+    assert not (tmp_path / "mine.json").exists()
+
+
+def test_doctor_measures_both_transports():
+    done = hvd("doctor", "--json")
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    found = {transport["name"]: transport for transport in document["transports"]}
+    assert set(found) == {"shared memory", "TCP"}
+    for transport in found.values():
+        assert transport["works"], transport["reason"]
+        assert 0 < transport["latency_s"] < 1
+        assert transport["bandwidth"] > 1e6
+    page = hvd("doctor").stdout
+    assert "reduction kernels" in page
+    assert max(map(len, page.splitlines())) <= 100
+
+
+# Rank 1 comes only when the test says so; until then rank 0 waits inside the engine.
+WAITING = """
+import os, sys, numpy, horovod.numpy as hvd
+hvd.init()
+def call_the_others():
+    return hvd.allreduce(numpy.ones(3), op=hvd.Sum, name="late")
+def be_late():
+    print("waiting", flush=True)
+    open(sys.argv[1]).read()
+if hvd.rank() == 1:
+    be_late()
+assert call_the_others().sum() == 6
+"""
+
+
+def test_stacks_of_a_job_whose_ranks_wait_for_each_other(tmp_path):
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    command = [*LAUNCHER, "-np", "2", sys.executable, "-c", WAITING, str(gate)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as job:
+        assert job.stdout.readline() == "[1]<stdout>:waiting\n"
+        try:
+            for _ in range(3):  # each look interrupts the engine's waiting, which must go on
+                done = hvd("stacks", str(job.pid))
+                assert done.returncode == 0, done.stderr
+                rank_0, rank_1 = done.stdout.split("== rank ")[1:]
+                assert rank_0.startswith("0, pid ")
+                assert "in be_late" in rank_1
+            assert "in call_the_others" in rank_0
+        finally:
+            gate.write_text("go")
+        assert job.wait(timeout=20) == 0
