@@ -22,26 +22,50 @@ void ReducePiece(const Reduction& reduction, const Flat& in, const Flat* out, si
     pointers[me] = reduction.prescale != 1.0 ? scratch->data() + offset : own;
     std::byte* second = copy ? copy + offset : nullptr;
     std::byte* first = out ? out->Contiguous(begin + offset, bytes) : second;
-    Reduce(reduction.dtype, reduction.op, first, out ? second : nullptr, pointers.data(),
-           static_cast<int>(pointers.size()), bytes / element, reduction.postscale);
+    Combine(reduction, first, out ? second : nullptr, pointers.data(), static_cast<int>(pointers.size()),
+            bytes / element);
   });
 }
 
-SmallAllreduce::SmallAllreduce(Lane* lane, Flat in, Flat out, Reduction reduction)
-    : lane_(lane), in_(std::move(in)), out_(std::move(out)), reduction_(reduction) {}
+SmallAllreduce::SmallAllreduce(Lane* lane, Flat in, Flat out, Reduction reduction,
+                               const std::vector<std::vector<int>>* hosts)
+    : lane_(lane), in_(std::move(in)), out_(std::move(out)), reduction_(reduction), hosts_(hosts) {}
 
 Machine::Step SmallAllreduce::Advance() {
   const size_t bytes = in_.size();
   if (!posted_) {
     if (!lane_->CanPost()) return Step::kStuck;
+    own_ = lane_->Slot();
     Gather(in_, 0, bytes, reduction_.dtype, reduction_.prescale, lane_->Slot());
     lane_->PostMulticast(bytes);
     posted_ = true;
   }
   if (!FetchAll(*lane_, Lane::Layout::kMulticast, bytes, &sources_)) return Step::kStuck;
-  ReducePiece(reduction_, in_, &out_, 0, bytes, sources_, lane_->me(), &scaled_, nullptr);
+  if (hosts_) {
+    ReduceByHosts();
+  } else {
+    ReducePiece(reduction_, in_, &out_, 0, bytes, sources_, lane_->me(), &scaled_, nullptr);
+  }
   lane_->Release();
   return Step::kDone;
+}
+
+// In the order in which the hierarchy would: inside each host first.
+void SmallAllreduce::ReduceByHosts() {
+  const size_t bytes = in_.size(), count = bytes / SizeOf(reduction_.dtype);
+  sources_[lane_->me()] = own_;
+  const Reduction inside{reduction_.dtype, reduction_.op, 1.0, 1.0, 1};
+  scaled_.resize(bytes * hosts_->size());
+  std::vector<const void*> partials, members;
+  for (const std::vector<int>& host : *hosts_) {
+    std::byte* partial = scaled_.data() + partials.size() * bytes;
+    members.clear();
+    for (int member : host) members.push_back(sources_[member]);
+    Combine(inside, partial, nullptr, members.data(), static_cast<int>(members.size()), count);
+    partials.push_back(partial);
+  }
+  Combine(reduction_, scaled_.data(), nullptr, partials.data(), static_cast<int>(partials.size()), count);
+  Scatter(scaled_.data(), out_, 0, bytes);
 }
 
 Allreduce::Allreduce(Exchange* exchange, Flat in, Flat out, Reduction reduction)

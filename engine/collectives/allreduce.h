@@ -12,16 +12,21 @@ namespace hvd {
 
 class SmallAllreduce : public Machine {
  public:
-  // in.size() <= the lane's slot.
-  SmallAllreduce(Lane* lane, Flat in, Flat out, Reduction reduction);
+  // in.size() <= the lane's slot. `hosts`: members by host where larger messages go by the hierarchy, else null; the
+  // sum is then taken in the hierarchy's order, so that size and fusion never change a bit there either.
+  SmallAllreduce(Lane* lane, Flat in, Flat out, Reduction reduction, const std::vector<std::vector<int>>* hosts);
   Step Advance() override;
 
  private:
+  void ReduceByHosts();
+
   Lane* lane_;
   Flat in_, out_;
   Reduction reduction_;
   std::vector<const std::byte*> sources_;
   std::vector<std::byte> scaled_;
+  const std::vector<std::vector<int>>* hosts_;
+  const std::byte* own_ = nullptr;  // what we posted
   bool posted_ = false;
 };
 

@@ -11,9 +11,7 @@ Broadcast::Broadcast(Lane* lane, int root, Flat in, Flat out)
       root_(root),
       in_(std::move(in)),
       out_(std::move(out)),
-      chunks_((out_.size() + lane->slot_bytes() - 1) / lane->slot_bytes()) {
-  if (!is_root_) lane_->PostNothing(chunks_);
-}
+      chunks_((out_.size() + lane->slot_bytes() - 1) / lane->slot_bytes()) {}
 
 size_t Broadcast::ChunkLength(uint64_t chunk) const {
   return std::min(lane_->slot_bytes(), out_.size() - chunk * lane_->slot_bytes());
@@ -42,6 +40,8 @@ bool Broadcast::CopyNext() {
 }
 
 Machine::Step Broadcast::Advance() {
+  if (!begun_ && !is_root_) lane_->PostNothing(chunks_);  // not before: the lane belongs to the machine before us
+  begun_ = true;
   if (done_ == chunks_) return Step::kDone;
   if (!(is_root_ ? ShowNext() : CopyNext())) return Step::kStuck;
   return ++done_ == chunks_ ? Step::kDone : Step::kMoved;

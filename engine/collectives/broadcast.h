@@ -21,6 +21,7 @@ class Broadcast : public Machine {
   int root_;
   Flat in_, out_;
   uint64_t chunks_, done_ = 0;
+  bool begun_ = false;
 };
 
 }  // namespace hvd

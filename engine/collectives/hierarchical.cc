@@ -13,8 +13,8 @@ HierarchicalAllreduce::HierarchicalAllreduce(Exchange* inside, Exchange* across,
       across_(across),
       in_(std::move(in)),
       out_(std::move(out)),
-      local_{reduction.dtype, reduction.op, reduction.prescale, 1.0},
-      cross_{reduction.dtype, reduction.op, 1.0, reduction.postscale},
+      local_{reduction.dtype, reduction.op, reduction.prescale, 1.0, 1},
+      cross_{reduction.dtype, reduction.op, 1.0, reduction.postscale, reduction.divisor},
       chunk_bytes_(inside->there->piece_bytes() * static_cast<size_t>(inside->members())),
       chunks_((in_.size() + chunk_bytes_ - 1) / chunk_bytes_),
       partials_(kInFlight * inside->there->piece_bytes()),
@@ -81,8 +81,7 @@ bool HierarchicalAllreduce::ReduceAcross() {
   if (!FetchAll(there, Lane::Layout::kScatter, share.length, &sources_)) return false;
   sources_[there.me()] = own;
   std::vector<const void*> sources(sources_.begin(), sources_.end());
-  Reduce(cross_.dtype, cross_.op, own, back.Slot(), sources.data(), there.members(),
-         share.length / SizeOf(cross_.dtype), cross_.postscale);
+  Combine(cross_, own, back.Slot(), sources.data(), there.members(), share.length / SizeOf(cross_.dtype));
   there.Release();
   back.PostMulticast(share.length);
   ++combined_;

@@ -22,6 +22,9 @@ void Reduce(DType dtype, ReduceOp op, void* dst, void* dst2, const void* const* 
 // dst[i] = factor * src[i], rounded and truncated as above; a plain copy when factor is 1. dst may equal src.
 void ScaleCopy(DType dtype, void* dst, const void* src, size_t count, double factor);
 
+// data[i] /= divisor, truncated toward zero. Integer dtypes only; nothing happens to others.
+void Divide(DType dtype, void* data, size_t count, int64_t divisor);
+
 // Adasum's scalars over one range, in float64: out = {a.b, a.a, b.b}. Floating dtypes only.
 void DotProducts(DType dtype, const void* a, const void* b, size_t count, double out[3]);
 // dst[i] = ca * a[i] + cb * b[i], in float64 for float64 and float32 for all others. dst may equal a or b.

@@ -26,6 +26,14 @@ Range ShareOf(Range whole, int count, int index) {
   return {whole.begin + low, std::min(share, whole.length - low)};
 }
 
+void Combine(const Reduction& reduction, void* dst, void* dst2, const void* const* sources, int count_of_sources,
+             size_t count) {
+  Reduce(reduction.dtype, reduction.op, dst, dst2, sources, count_of_sources, count, reduction.postscale);
+  if (reduction.divisor == 1) return;
+  Divide(reduction.dtype, dst, count, reduction.divisor);
+  if (dst2) std::memcpy(dst2, dst, count * SizeOf(reduction.dtype));
+}
+
 void Gather(const Flat& from, size_t begin, size_t length, DType dtype, double factor, std::byte* to) {
   from.ForRange(begin, length, [&](std::byte* data, size_t bytes, size_t offset) {
     if (factor == 1.0) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A collective under way. Advance does what can be done now and never blocks, so that any thread may drive it and many
-// can be under way at once.
+// can be under way at once. A machine touches its lanes only in Advance: until then they may be another's.
 #pragma once
 
 #include <algorithm>
@@ -78,7 +78,12 @@ struct Reduction {
   ReduceOp op = ReduceOp::kSum;  // kAverage never gets here: it is kSum with a factor
   double prescale = 1.0;
   double postscale = 1.0;
+  int64_t divisor = 1;  // of integers: the exact average, truncated toward zero
 };
+
+// Combines `count` elements of each source, in their order, with the factor and the divisor; dst2 may be null.
+void Combine(const Reduction& reduction, void* dst, void* dst2, const void* const* sources, int count_of_sources,
+             size_t count);
 
 // Copies [begin, begin + length) of `from` to `to`, times `factor`.
 void Gather(const Flat& from, size_t begin, size_t length, DType dtype, double factor, std::byte* to);

@@ -22,7 +22,11 @@ enum class Type : uint8_t {
   kGone = 4,
   kBye = 5,
   kAbort = 6,
-  kOffer = 7, kAccept = 8, kPing = 9, kStall = 10 };
+  kOffer = 7,
+  kAccept = 8,
+  kPing = 9,
+  kStall = 10
+};
 
 struct Header {
   Type type = Type::kReady;

@@ -3,7 +3,6 @@
 
 #include <sys/mman.h>
 
-#include <cmath>
 #include <cstdlib>
 
 #include "collectives/adasum.h"
@@ -58,12 +57,14 @@ bool IsInteger(DType dtype) {
 }
 
 Reduction ReductionOf(const Request& request, size_t members) {
-  Reduction reduction{request.dtype, request.op, request.prescale, request.postscale};
+  Reduction reduction{request.dtype, request.op, request.prescale, request.postscale, 1};
   if (request.op == ReduceOp::kAverage) {
     reduction.op = ReduceOp::kSum;
-    reduction.postscale /= static_cast<double>(members);
-    // 49 * (1.0 / 49) is less than 1 and would be truncated to 0: one unit up, the product never falls short.
-    if (members > 1 && IsInteger(request.dtype)) reduction.postscale = std::nextafter(reduction.postscale, INFINITY);
+    if (IsInteger(request.dtype) && request.postscale == 1.0) {
+      reduction.divisor = static_cast<int64_t>(members);  // 49 * (1.0 / 49) is less than 1 and would be truncated to 0
+    } else {
+      reduction.postscale /= static_cast<double>(members);
+    }
   }
   return reduction;
 }
@@ -97,7 +98,8 @@ Status PrepareAllreduce(ProcessSet& set, const Settings& settings, const std::ve
   if (reduction.op == ReduceOp::kAdasum) {
     batch->machine = std::make_unique<Adasum>(&set.flat(), std::move(in), std::move(out), reduction, tensors);
   } else if (bytes <= std::min(settings.small_bytes, lane->slot_bytes())) {
-    batch->machine = std::make_unique<SmallAllreduce>(lane, std::move(in), std::move(out), reduction);
+    batch->machine =
+        std::make_unique<SmallAllreduce>(lane, std::move(in), std::move(out), reduction, set.members_by_host());
   } else if (set.inside()) {
     batch->machine =
         std::make_unique<HierarchicalAllreduce>(set.inside(), set.across(), std::move(in), std::move(out), reduction);

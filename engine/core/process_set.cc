@@ -79,9 +79,11 @@ void ProcessSet::BuildHierarchy(const std::vector<int>& hosts, const std::vector
     if (members.size() != local) return;
   }
   const size_t position = static_cast<size_t>(std::find(mine.begin(), mine.end(), me_) - mine.begin());
-  std::vector<int> counterparts;
-  for (const auto& [host, members] : members_of) counterparts.push_back(members[position]);
-  std::sort(counterparts.begin(), counterparts.end());
+  std::vector<int> counterparts;  // by host number, in every position: the order of sums must not depend on the owner
+  for (const auto& [host, members] : members_of) {
+    counterparts.push_back(members[position]);
+    members_by_host_.push_back(members);
+  }
   inside_ = std::make_unique<Exchange>();
   inside_->there = BuildLane(mine, 2, regions, around);
   inside_->back = BuildLane(mine, 3, regions, around);

@@ -55,6 +55,7 @@ class ProcessSet {
   // Both null unless the set spans several hosts with equally many members on each, more than one.
   Exchange* inside() { return inside_.get(); }
   Exchange* across() { return across_.get(); }
+  const std::vector<std::vector<int>>* members_by_host() const { return inside_ ? &members_by_host_ : nullptr; }
   bool Pump();
   bool AllSent() const;
   // The first broken lane: {global rank, why} or {-1, ""}.
@@ -74,7 +75,7 @@ class ProcessSet {
   std::unordered_map<uint32_t, Entry> known;  // by cache slot
   std::unordered_map<std::string, uint32_t> slot_of;
   uint64_t applied = 0;
-bool joined = false;
+  bool joined = false;
   std::vector<std::string> last_heard;        // the leader's: what each member submitted last
   std::unique_ptr<StallInspector> inspector;  // the leader's
   std::deque<Running> running;
@@ -96,6 +97,7 @@ bool joined = false;
   Tree tree_;
   Exchange flat_;
   std::unique_ptr<Exchange> inside_, across_;
+  std::vector<std::vector<int>> members_by_host_;
   std::vector<std::pair<Lane*, std::vector<int>>> lanes_;  // with the global rank of each lane member
 };
 

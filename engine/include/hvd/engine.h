@@ -49,9 +49,9 @@ typedef struct hvd_settings {
   int32_t hierarchical_allreduce; /* -1 decide, 0 never, 1 wherever possible */
   int32_t deterministic;          /* bits independent of the host layout */
   int32_t disable_group_fusion;
-  uint64_t peer_timeout_ms;       /* a silent peer is declared dead after this; 0 = never */
-  uint64_t stall_warning_ms;      /* a tensor that waits longer for some ranks is reported; 0 = never */
-  uint64_t stall_shutdown_ms;     /* ... and ends the job; 0 = never */
+  uint64_t peer_timeout_ms;   /* a silent peer is declared dead after this; 0 = never */
+  uint64_t stall_warning_ms;  /* a tensor that waits longer for some ranks is reported; 0 = never */
+  uint64_t stall_shutdown_ms; /* ... and ends the job; 0 = never */
 } hvd_settings;
 
 typedef struct hvd_identity {

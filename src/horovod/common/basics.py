@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from horovod.common import util
+from horovod.common import timeline, util
 from horovod.common.context import Context, default_context
 from horovod.common.process_sets import ProcessSet as ProcessSet
 from horovod.common.process_sets import global_process_set as global_process_set
@@ -31,16 +31,12 @@ class HorovodBasics:
 
     def start_timeline(self, file_path: str, mark_cycles: bool = False) -> None:
         """Write a timeline to a file from now on (only rank 0 writes); needs HOROVOD_TIMELINE to be set."""
-        self._require_timeline()
+        context = self._context
+        timeline.start(context.world, context.settings, context.topology.rank, file_path, mark_cycles)
 
     def stop_timeline(self) -> None:
-        """Finish the file that start_timeline began."""
-        self._require_timeline()
-
-    def _require_timeline(self) -> None:
-        if not self._context.world or self._context.settings.text("HOROVOD_TIMELINE") is None:
-            raise ValueError("Set HOROVOD_TIMELINE=DYNAMIC (or to a file) to start and stop the timeline from a script")
-        raise NotImplementedError("The engine cannot write a timeline yet")
+        """Finish the file that start_timeline, or hvd.init(), began."""
+        timeline.stop(self._context.world, self._context.settings)
 
     def size(self) -> int:
         return self._context.topology.size

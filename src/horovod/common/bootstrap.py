@@ -7,7 +7,7 @@ import hashlib
 import hmac
 import secrets
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,13 +38,18 @@ def start(
     generation: int,
     process_sets: Sequence[tuple[int, ...]],
     environ: Mapping[str, str],
+    met: Callable[[], None],
 ) -> Started:
-    """Join the world that `topology` describes. HorovodInitializationError (a ValueError) if that fails."""
+    """Join the world that `topology` describes. HorovodInitializationError (a ValueError) if that fails.
+
+    `met` is called once all ranks have met, whatever comes of it: this generation is then used up for all of them.
+    """
     try:
         if topology.size == 1:
+            met()
             return _start_alone(settings, topology, generation)
         place = topology_module.rendezvous(topology, settings, environ)
-        return _start_together(settings, topology, generation, process_sets, place)
+        return _start_together(settings, topology, generation, process_sets, place, met)
     except EngineError as error:
         raise HorovodInitializationError(f"hvd.init() failed on rank {topology.rank}: {error.args[1]}") from error
     except (OSError, RendezvousError) as error:
@@ -63,6 +68,7 @@ def _start_together(
     generation: int,
     process_sets: Sequence[tuple[int, ...]],
     place: Rendezvous,
+    met: Callable[[], None],
 ) -> Started:
     timeout_s = settings.number("HOROVOD_GLOO_TIMEOUT_SECONDS")
     if settings.text("HOROVOD_RENDEZVOUS") == "self" and topology.rank == 0:
@@ -76,6 +82,7 @@ def _start_together(
         try:
             info = _introduce(world, topology, address) | {"process_sets": [list(ranks) for ranks in process_sets]}
             infos = connection.meet(topology.rank, topology.size, generation, info, timeout_s).infos
+            met()
             _check_agreement(infos, topology.rank)
             world.connect(_peers(infos), timeout_s)
         except BaseException:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from horovod._engine import EngineError, World
-from horovod.common import bootstrap, settings, stacks, topology
+from horovod.common import bootstrap, settings, stacks, timeline, topology
 from horovod.common.exceptions import HorovodInitializationError, HorovodNotInitializedError
 from horovod.common.handles import HandleTable, Pending, translate
 from horovod.common.process_sets import Membership, ProcessSet, check_ranks, global_process_set
@@ -85,9 +85,12 @@ class Context:
         return ranks
 
     def _start(self, generation: int, static_sets: list[ProcessSet], ranks: list[tuple[int, ...]]) -> None:
-        started = bootstrap.start(self._settings, self._topology, generation, ranks, os.environ)
-        self._generation = generation
+        def met() -> None:
+            self._generation = generation
+
+        started = bootstrap.start(self._settings, self._topology, generation, ranks, os.environ, met)
         self._world, self._topology, self._homogeneous = started.world, started.topology, started.homogeneous
+        timeline.begin(self._world, self._settings, self._topology.rank)
         self._bind(self.global_set, 0, tuple(range(self._topology.size)))
         try:
             for process_set, members in zip(static_sets, ranks, strict=True):

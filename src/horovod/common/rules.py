@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Sequence
 from typing import TypeAlias
 
-from horovod.common.dtypes import BOOL
+from horovod.common.dtypes import BOOL, FLOATING, NAME_BY_ID
 from horovod.common.exceptions import HorovodInternalError
 
 # Horovod's reduce operations and the engine's (hvd::ReduceOp).
@@ -40,6 +40,8 @@ def reduction(op: int, prescale: float, postscale: float, dtype: int, set_id: in
         )
     if op == Adasum and set_id != 0:
         raise NotImplementedError("Adasum works on the global process set only")
+    if op == Adasum and dtype not in FLOATING:
+        raise ValueError(f"Adasum needs floating-point values, not {NAME_BY_ID[dtype]}: convert the tensor first")
     if op not in _OPS:
         raise ValueError(f"op={op!r} is no reduce operation; there are {', '.join('hvd.' + name for name in OP_NAMES)}")
     return op, prescale, postscale

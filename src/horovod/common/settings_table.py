@@ -107,6 +107,7 @@ _OBSERVATION = (
             flag="--timeline-filename", yaml_key="timeline.filename"),
     Setting("HOROVOD_TIMELINE_MARK_CYCLES", bool, False, "Mark cycles in the timeline.",
             flag="--timeline-mark-cycles", yaml_key="timeline.mark_cycles"),
+    Setting("HOROVOD_TIMELINE_ALL_RANKS", bool, False, "Each rank writes a timeline, its number in the file's name."),
     Setting("HOROVOD_STALL_CHECK_DISABLE", bool, False, "Do not look for stalled ranks.",
             flag="--no-stall-check", yaml_key="stall_check.enabled"),
     Setting("HOROVOD_STALL_CHECK_TIME_SECONDS", int, 60, "A tensor that waits longer for some ranks is reported.",

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from enum import Enum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -127,6 +128,31 @@ def _print_page(page: list[RenderableType]) -> None:
         console.width = PAGE_WIDTH  # a file or a pipe has no width of its own
     for part in page:
         console.print(part)
+
+
+timeline_app = typer.Typer(help="Work with timelines (HOROVOD_TIMELINE).", no_args_is_help=True)
+app.add_typer(timeline_app, name="timeline")
+
+
+@timeline_app.callback()
+def _timeline() -> None:
+    """Work with timelines (HOROVOD_TIMELINE)."""
+
+
+@timeline_app.command("merge")
+def merge_timelines(
+    output: Annotated[Path, typer.Argument(metavar="OUT", help="Where to write the one timeline.")],
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="The timelines of the ranks.")],
+) -> None:
+    """Make one timeline of those of several ranks, on one clock."""
+    from horovod.tools import timeline
+
+    try:
+        count = timeline.merge(output, files)
+    except (OSError, ValueError) as error:
+        typer.echo(f"hvd timeline merge: {error}", err=True)
+        raise typer.Exit(1) from None
+    typer.echo(f"{output}: {count} events of {len(files)} timelines")
 
 
 def main() -> None:

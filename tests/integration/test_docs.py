@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every Python example of the README and the docs runs, on two ranks unless it starts its own."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+LAUNCHER = [sys.executable, "-m", "horovod.runner.launch", "-np", "2"]
+# What the text around an example takes for granted, by the example's first line.
+GIVEN = {"import horovod.numpy as hvd  # the doors for": "import numpy\ngradient = numpy.ones(3)\n"}
+
+
+def blocks():
+    for page in PAGES:
+        for match in re.finditer(r"^```python\n(.*?)^```$", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE):
+            line = page.read_text(encoding="utf-8")[: match.start()].count("\n") + 1
+            yield pytest.param(match[1], id=f"{page.name}:{line}")
+
+
+BLOCKS = list(blocks())
+
+
+def test_examples_are_found():
+    assert len([block for block in BLOCKS if block.id.startswith("README.md:")]) >= 2
+
+
+@pytest.mark.parametrize("source", BLOCKS)
+def test_example(source, tmp_path):
+    given = "".join(text for start, text in GIVEN.items() if source.startswith(start))
+    program = tmp_path / "example.py"
+    program.write_text(given + source, encoding="utf-8")
+    launcher = [] if "horovod.run(" in source else LAUNCHER
+    done = subprocess.run(
+        [*launcher, sys.executable, str(program)],
+        env={**os.environ, "HOROVOD_DYNAMIC_PROCESS_SETS": "1"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
