@@ -147,16 +147,8 @@ bool Adasum::ShowResult() {
 
 bool Adasum::CollectResult() {
   if (collected_ == rounds_) return false;
-  Step step = collector_.Run(
-      *exchange_->back, Lane::Layout::kMulticast,
-      [this](int j) {
-        const Range piece = PieceOf(j, collected_);
-        return std::make_pair(piece.length, out_.Contiguous(piece.begin, piece.length));
-      },
-      [this](int j, const std::byte* bytes) {
-        const Range piece = PieceOf(j, collected_);
-        Scatter(bytes, out_, piece.begin, piece.length);
-      });
+  const Step step = CollectPieces(collector_, *exchange_->back, Lane::Layout::kMulticast, out_,
+                                  [this](int j) { return PieceOf(j, collected_); });
   if (step == Step::kDone) ++collected_;
   return step != Step::kStuck;
 }

@@ -86,14 +86,8 @@ Range Allreduce::Piece(uint64_t chunk, int member) const {
 bool Allreduce::Publish() {
   Lane& lane = *exchange_->there;
   if (published_ == chunks_ || !lane.CanPost()) return false;
-  for (int j = 0; j < lane.members(); ++j) {
-    const Range piece = Piece(published_, j);
-    lengths_[j] = piece.length;
-    if (j == lane.me()) continue;
-    std::byte* to = lane.Slot() + static_cast<size_t>(j) * lane.piece_bytes();
-    Gather(in_, piece.begin, piece.length, reduction_.dtype, reduction_.prescale, to);
-  }
-  lane.PostScatter(lengths_.data());
+  PostPieces(lane, in_, reduction_.dtype, reduction_.prescale, &lengths_,
+             [this](int j) { return Piece(published_, j); });
   ++published_;
   return true;
 }
@@ -114,16 +108,8 @@ bool Allreduce::ReduceOwn() {
 
 bool Allreduce::Collect() {
   if (collected_ == reduced_) return false;
-  Step step = collector_.Run(
-      *exchange_->back, Lane::Layout::kMulticast,
-      [this](int j) {
-        const Range piece = Piece(collected_, j);
-        return std::make_pair(piece.length, out_.Contiguous(piece.begin, piece.length));
-      },
-      [this](int j, const std::byte* result) {
-        const Range piece = Piece(collected_, j);
-        Scatter(result, out_, piece.begin, piece.length);
-      });
+  const Step step = CollectPieces(collector_, *exchange_->back, Lane::Layout::kMulticast, out_,
+                                  [this](int j) { return Piece(collected_, j); });
   if (step == Step::kDone) ++collected_;
   return step != Step::kStuck;
 }

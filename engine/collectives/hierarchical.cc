@@ -33,15 +33,7 @@ Range HierarchicalAllreduce::Share(uint64_t chunk, int host) const {
 bool HierarchicalAllreduce::Publish() {
   Lane& lane = *inside_->there;
   if (published_ == chunks_ || !lane.CanPost()) return false;
-  std::vector<size_t> lengths(lane.members());
-  for (int j = 0; j < lane.members(); ++j) {
-    const Range piece = Piece(published_, j);
-    lengths[j] = piece.length;
-    if (j == lane.me()) continue;
-    std::byte* to = lane.Slot() + static_cast<size_t>(j) * lane.piece_bytes();
-    Gather(in_, piece.begin, piece.length, local_.dtype, local_.prescale, to);
-  }
-  lane.PostScatter(lengths.data());
+  PostPieces(lane, in_, local_.dtype, local_.prescale, &lengths_, [this](int j) { return Piece(published_, j); });
   ++published_;
   return true;
 }
@@ -116,16 +108,8 @@ bool HierarchicalAllreduce::ShowResult() {
 
 bool HierarchicalAllreduce::CollectInside() {
   if (collected_ == shown_) return false;
-  Step step = collector_inside_.Run(
-      *inside_->back, Lane::Layout::kMulticast,
-      [this](int j) {
-        const Range piece = Piece(collected_, j);
-        return std::make_pair(piece.length, out_.Contiguous(piece.begin, piece.length));
-      },
-      [this](int j, const std::byte* result) {
-        const Range piece = Piece(collected_, j);
-        Scatter(result, out_, piece.begin, piece.length);
-      });
+  const Step step = CollectPieces(collector_inside_, *inside_->back, Lane::Layout::kMulticast, out_,
+                                  [this](int j) { return Piece(collected_, j); });
   if (step == Step::kDone) ++collected_;
   return step != Step::kStuck;
 }

@@ -90,4 +90,33 @@ void Gather(const Flat& from, size_t begin, size_t length, DType dtype, double f
 // Copies `from` over [begin, begin + length) of `to`.
 void Scatter(const std::byte* from, const Flat& to, size_t begin, size_t length);
 
+// Posts a scattered chunk: for each other member j its piece of `in`, at piece_of(j), times `factor`.
+template <typename PieceOf>
+void PostPieces(Lane& lane, const Flat& in, DType dtype, double factor, std::vector<size_t>* lengths,
+                PieceOf piece_of) {
+  lengths->resize(static_cast<size_t>(lane.members()));
+  for (int j = 0; j < lane.members(); ++j) {
+    const Range piece = piece_of(j);
+    (*lengths)[j] = piece.length;
+    if (j == lane.me()) continue;
+    Gather(in, piece.begin, piece.length, dtype, factor, lane.Slot() + static_cast<size_t>(j) * lane.piece_bytes());
+  }
+  lane.PostScatter(lengths->data());
+}
+
+// Takes every other member's chunk at the current index to its place piece_of(j) in `out`.
+template <typename PieceOf>
+Machine::Step CollectPieces(Collector& collector, Lane& lane, Lane::Layout layout, const Flat& out, PieceOf piece_of) {
+  return collector.Run(
+      lane, layout,
+      [&](int j) {
+        const Range piece = piece_of(j);
+        return std::make_pair(piece.length, out.Contiguous(piece.begin, piece.length));
+      },
+      [&](int j, const std::byte* bytes) {
+        const Range piece = piece_of(j);
+        Scatter(bytes, out, piece.begin, piece.length);
+      });
+}
+
 }  // namespace hvd

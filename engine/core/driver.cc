@@ -16,6 +16,7 @@ constexpr unsigned kSpinsBetweenClockReads = 64;
 constexpr unsigned kYields = 32;              // when cores are short: let others run before sleeping
 constexpr unsigned kEngineThreadSpins = 200;  // about 10 us: long enough for a peer in step, no burden on compute
 constexpr unsigned kTokenSpins = 4000;
+constexpr unsigned kSpinsBeforeRinging = 32;  // a few us: a peer in step has answered by then
 constexpr unsigned kSettlingRounds = 8;
 
 inline void Relax() {
@@ -119,7 +120,7 @@ void Driver::Pause(unsigned spins) const {
 }
 
 void Driver::DriveUntilDone(const Handle& handle, Clock::time_point until) {
-  poller_->bell().asleep->store(0, std::memory_order_relaxed);
+  poller_->bell().asleep->store(Bell::kAwake, std::memory_order_relaxed);
   unsigned spins = 0;
   Clock::time_point quiet_since;
   while (!handle.done.load(std::memory_order_relaxed)) {
@@ -129,6 +130,7 @@ void Driver::DriveUntilDone(const Handle& handle, Clock::time_point until) {
       continue;
     }
     if (spins++ == 0) quiet_since = Clock::now();
+    if (spins == kSpinsBeforeRinging) engine_->RingUnread();
     Pause(spins);
     bool tired = settings_.spin_us ? false : spins >= kYields;
     if (settings_.spin_us && spins % kSpinsBetweenClockReads == 0) {
@@ -144,21 +146,23 @@ void Driver::DriveUntilDone(const Handle& handle, Clock::time_point until) {
 // Sleeps with the token held, unless a last look finds work.
 void Driver::Doze(Clock::time_point until) {
   std::atomic<uint32_t>* asleep = poller_->bell().asleep;
-  asleep->store(1, std::memory_order_seq_cst);
+  asleep->store(Bell::kHungry, std::memory_order_seq_cst);
   std::atomic_thread_fence(std::memory_order_seq_cst);
   if (!engine_->Progress(true, true)) poller_->Sleep(std::min(until, Clock::now() + engine_->MaximumSleep()));
-  asleep->store(0, std::memory_order_relaxed);
+  asleep->store(Bell::kAwake, std::memory_order_relaxed);
   engine_->OnEvents(poller_->Collect());
 }
 
 // Before a caller goes: raise the flag so that peers wake the engine thread, and look once more for what came before.
 void Driver::SettleAndRelease() {
-  std::atomic<uint32_t>* asleep = poller_->bell().asleep;
-  asleep->store(1, std::memory_order_seq_cst);
-  std::atomic_thread_fence(std::memory_order_seq_cst);
   // A message that merely had to be noted is no reason to wake the engine thread; work that goes on and on is.
   unsigned rounds = 0;
-  while (engine_->Progress(true) && ++rounds < kSettlingRounds) continue;
+  do {
+    const uint32_t sleep = engine_->Hungry() ? Bell::kHungry : Bell::kIdle;
+    poller_->bell().asleep->store(sleep, std::memory_order_seq_cst);
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+  } while (engine_->Progress(true) && ++rounds < kSettlingRounds);
+  engine_->RingUnread();
   ReleaseToken();
   if (rounds == kSettlingRounds) poller_->bell().Force();
 }
@@ -188,12 +192,13 @@ void Driver::RunThread() {
     engine_->OnEvents(poller_->Collect());
     for (unsigned quiet = 0; quiet < kEngineThreadSpins && waiters_.load(std::memory_order_relaxed) == 0; ++quiet) {
       if (engine_->Progress(!submissions_->empty() && GatherIsOver())) quiet = 0;
+      if (quiet == 1) engine_->RingUnread();
       if (engine_->has_finished()) break;  // callbacks wait for the token's release
       Pause(quiet);
     }
     const bool gathering = !submissions_->empty();
     wake_on_submit_.store(!gathering, std::memory_order_seq_cst);
-    asleep->store(1, std::memory_order_seq_cst);
+    asleep->store(engine_->Hungry() ? Bell::kHungry : Bell::kIdle, std::memory_order_seq_cst);
     std::atomic_thread_fence(std::memory_order_seq_cst);
     const bool missed = !gathering && !submissions_->empty();  // queued just before the flag went up
     const bool more = engine_->Progress(false, true) || engine_->has_finished() || missed;

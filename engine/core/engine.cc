@@ -55,7 +55,7 @@ Engine::~Engine() = default;
 void Engine::WakeNeighbours() {
   std::atomic_thread_fence(std::memory_order_seq_cst);
   for (const Neighbour& neighbour : parts_.neighbours->all()) {
-    if (neighbour.arena) neighbour.bell.Ring();
+    if (neighbour.arena) neighbour.bell.RingIfHungry();
   }
 }
 
@@ -78,13 +78,20 @@ bool Engine::Progress(bool drain, bool thorough) {
   moved |= messages_->Step();
   CheckLinks();
   if (thorough || (rounds_ & 1023) == 0) Housekeep();
+  if (thorough || (rounds_ & 63) == 0) mailbox_.RingUnread();
   return moved;
 }
 
 Engine::Clock::duration Engine::MaximumSleep() const {
   constexpr std::chrono::milliseconds kHousekeeping{1000};
   if (broken_since_ != Clock::time_point()) return kGrace;
+  if (mailbox_.congested()) return std::chrono::microseconds(200);
   return std::min(kHousekeeping, parts_.connector->NextWakeup());  // in milliseconds: its maximum overflows finer units
+}
+
+bool Engine::Hungry() const {
+  return messages_->Busy() ||
+         std::any_of(sets_.begin(), sets_.end(), [](const auto& item) { return !item.second->running.empty(); });
 }
 
 void Engine::OnEvents(const std::vector<int>& descriptors) {
@@ -574,6 +581,7 @@ void Engine::Leave() {
   } else if (aborted_.ok()) {
     for (int rank : mailbox_.LinkedRanks()) mailbox_.Send(rank, control::EncodeBye());
   }
+  mailbox_.RingUnread();
   for (const Neighbour& neighbour : parts_.neighbours->all()) {
     send(neighbour.life_line, "B", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
   }
@@ -596,6 +604,7 @@ void Engine::Abort(int lost_rank, const std::string& why) {
   parts_.submissions->Close(aborted_);
   // The lost one too: if it was only frozen, it finds out when it thaws.
   for (int rank : mailbox_.LinkedRanks()) mailbox_.Send(rank, control::EncodeAbort(lost_rank, text));
+  mailbox_.RingUnread();
   for (auto& [id, set] : sets_) FailAll(*set, aborted_);
   messages_->Fail(-1, aborted_);
   Drain();

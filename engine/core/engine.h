@@ -49,6 +49,9 @@ class Engine {
   // How long the driver may sleep when nothing wakes it.
   Clock::duration MaximumSleep() const;
   void OnEvents(const std::vector<int>& descriptors);
+  // Wakes neighbours who sleep on messages of ours; before a pause, and when a wait takes longer than a moment.
+  void RingUnread() { mailbox_.RingUnread(); }
+  bool Hungry() const;  // in the middle of something that peers' data move on
   // Handles finished since the last call. Their callbacks run after the token has been released.
   std::vector<std::shared_ptr<Handle>> TakeFinished();
   bool has_finished() const { return !finished_.empty(); }

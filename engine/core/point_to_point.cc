@@ -212,6 +212,11 @@ bool PointToPoint::AllSent() const {
                      [](const auto& item) { return !item.second.lane || item.second.lane->Idle(); });
 }
 
+bool PointToPoint::Busy() const {
+  return std::any_of(pairs_.begin(), pairs_.end(),
+                     [](const auto& item) { return !item.second.outgoing.empty() || !item.second.incoming.empty(); });
+}
+
 std::pair<int, std::string> PointToPoint::Broken() const {
   for (const auto& [rank, pair] : pairs_) {
     if (pair.lane && !pair.lane->status().ok()) return {rank, pair.lane->status().text};

@@ -30,6 +30,7 @@ class PointToPoint {
   bool OnAccept(int from, std::string_view body);
   bool Step();
   bool AllSent() const;
+  bool Busy() const;  // bytes are under way
   // {rank, why} of a broken lane or {-1, ""}.
   std::pair<int, std::string> Broken() const;
   void Fail(int rank, const Status& status);  // rank -1: all

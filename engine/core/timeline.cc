@@ -14,7 +14,7 @@ namespace hvd {
 namespace {
 
 constexpr auto kFlushPeriod = std::chrono::milliseconds(50);
-constexpr size_t kFlushBytes = size_t{256} << 10;
+constexpr size_t kFlushBytes = size_t{64} << 10;
 
 int64_t Now() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())

@@ -24,18 +24,18 @@ struct Inbox {
   static constexpr uint64_t kCells = 1024;
 
   alignas(64) std::atomic<uint64_t> tail;  // next cell to write
-  alignas(64) uint64_t head;               // next cell to read; the reader's own
+  alignas(64) std::atomic<uint64_t> head;  // next cell to read; only the reader writes it
   InboxCell cells[kCells];
 
   void Initialise() {
     tail.store(0, std::memory_order_relaxed);
-    head = 0;
+    head.store(0, std::memory_order_relaxed);
     for (uint64_t i = 0; i < kCells; ++i) cells[i].turn.store(i, std::memory_order_relaxed);
     std::atomic_thread_fence(std::memory_order_release);
   }
 
-  // False when full: the writer keeps the cell and tries again later.
-  bool TryWrite(uint32_t writer, std::string_view part, bool more) {
+  // False when full: the writer keeps the cell and tries again later. `written`: where it went.
+  bool TryWrite(uint32_t writer, std::string_view part, bool more, uint64_t* written) {
     uint64_t index = tail.load(std::memory_order_relaxed);
     for (;;) {
       InboxCell& cell = cells[index % kCells];
@@ -47,6 +47,7 @@ struct Inbox {
         cell.more = more;
         std::memcpy(cell.payload, part.data(), part.size());
         cell.turn.store(index + 1, std::memory_order_release);
+        *written = index;
         return true;
       }
       if (turn < index) return false;
@@ -56,12 +57,14 @@ struct Inbox {
 
   // The next full cell, or nullptr. Call Advance when its contents have been used.
   InboxCell* Peek() {
-    InboxCell& cell = cells[head % kCells];
-    return cell.turn.load(std::memory_order_acquire) == head + 1 ? &cell : nullptr;
+    const uint64_t index = head.load(std::memory_order_relaxed);
+    InboxCell& cell = cells[index % kCells];
+    return cell.turn.load(std::memory_order_acquire) == index + 1 ? &cell : nullptr;
   }
   void Advance() {
-    cells[head % kCells].turn.store(head + kCells, std::memory_order_release);
-    ++head;
+    const uint64_t index = head.load(std::memory_order_relaxed);
+    cells[index % kCells].turn.store(index + kCells, std::memory_order_release);
+    head.store(index + 1, std::memory_order_relaxed);
   }
 };
 

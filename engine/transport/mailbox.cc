@@ -11,7 +11,7 @@ namespace hvd {
 Mailbox::Mailbox(int rank, Inbox* own, Neighbours* neighbours, Connector* connector)
     : rank_(rank), own_(own), connector_(connector) {
   for (Neighbour& neighbour : neighbours->all()) {
-    if (neighbour.arena) boxes_[neighbour.rank] = Box{&neighbour, {}};
+    if (neighbour.arena) boxes_[neighbour.rank].neighbour = &neighbour;
   }
 }
 
@@ -65,29 +65,38 @@ void Mailbox::SendByBox(Box& box, std::string_view message) {
   do {
     const std::string_view part = message.substr(0, InboxCell::kPayload);
     message.remove_prefix(part.size());
-    direct = direct && inbox.TryWrite(static_cast<uint32_t>(rank_), part, !message.empty());
+    direct = direct && inbox.TryWrite(static_cast<uint32_t>(rank_), part, !message.empty(), &box.last_cell);
     if (!direct) {
       box.waiting.push_back({std::string(part), !message.empty()});
       ++waiting_cells_;
     }
   } while (!message.empty());
+  box.unrung = unrung_ = true;
+}
+
+void Mailbox::RingUnread() {
+  if (!unrung_) return;
+  unrung_ = false;
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  box.neighbour->bell.Ring();
+  for (auto& [rank, box] : boxes_) {
+    if (!box.unrung) continue;
+    box.unrung = false;
+    const Inbox& inbox = box.neighbour->head()->inbox;
+    if (inbox.head.load(std::memory_order_relaxed) <= box.last_cell) box.neighbour->bell.Ring();
+  }
 }
 
 bool Mailbox::FlushBox(Box& box) {
   bool moved = false;
   while (!box.waiting.empty()) {
     const Cell& cell = box.waiting.front();
-    if (!box.neighbour->head()->inbox.TryWrite(static_cast<uint32_t>(rank_), cell.part, cell.more)) break;
+    Inbox& inbox = box.neighbour->head()->inbox;
+    if (!inbox.TryWrite(static_cast<uint32_t>(rank_), cell.part, cell.more, &box.last_cell)) break;
     box.waiting.pop_front();
     --waiting_cells_;
     moved = true;
   }
-  if (moved) {
-    std::atomic_thread_fence(std::memory_order_seq_cst);
-    box.neighbour->bell.Ring();
-  }
+  if (moved) box.unrung = unrung_ = true;
   return moved;
 }
 

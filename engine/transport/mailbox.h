@@ -34,6 +34,10 @@ class Mailbox {
   bool Receive(const Handler& handler);
   // Pushes what could not be sent at once; true if anything moved.
   bool Flush();
+  // Wakes neighbours who sleep on messages of ours. Sending alone does not: two ranks in step find their mail by
+  // themselves, and a needless wake-up costs more than the message.
+  void RingUnread();
+  bool congested() const { return waiting_cells_ > 0; }  // somebody's letter box is full; nobody tells when it is not
   bool AllSent() const;
   // Something happened on descriptor `fd`.
   void OnEvent(int fd);
@@ -54,6 +58,8 @@ class Mailbox {
   struct Box {  // a neighbour's letter box
     Neighbour* neighbour;
     std::deque<Cell> waiting;
+    uint64_t last_cell = 0;  // where our latest went
+    bool unrung = false;
   };
   struct Link {
     int fd = -1;
@@ -79,6 +85,7 @@ class Mailbox {
   std::map<uint32_t, std::string> partial_;  // messages of which more cells will come, by writer
   std::vector<std::pair<int, std::string>> broken_;
   size_t waiting_cells_ = 0;
+  bool unrung_ = false;  // any box
 };
 
 }  // namespace hvd

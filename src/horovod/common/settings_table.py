@@ -41,10 +41,14 @@ class Setting:
         kind = "an integer" if self.type is int else "a number"
         unit = f" of {self.unit}" if self.unit else ""
         if self.minimum is not None and self.maximum is not None:
-            return f"{kind}{unit} from {self.minimum:g} to {self.maximum:g}"
+            return f"{kind}{unit} from {_plain(self.minimum)} to {_plain(self.maximum)}"
         if self.minimum is not None:
-            return f"{kind}{unit}, at least {self.minimum:g}"
+            return f"{kind}{unit}, at least {_plain(self.minimum)}"
         return kind + unit
+
+
+def _plain(number: float) -> str:
+    return str(int(number)) if number == int(number) else str(number)
 
 
 _MIB = 1024 * 1024

@@ -41,7 +41,7 @@ def stop(world: World, settings: Settings) -> None:
 
 
 def file_of_rank(path: str, rank: int, all_ranks: bool) -> str | None:
-    """`trace.%r.json` is a file for each rank, and with `all_ranks` so is `trace.json`: `trace.3.json`. None: no file."""
+    """`trace.%r.json` is a file for each rank; with `all_ranks` so is `trace.json`: `trace.3.json`. None: no file."""
     if _RANK in path:
         return path.replace(_RANK, str(rank))
     if all_ranks:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import io
+import sys
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -156,6 +158,9 @@ def merge_timelines(
 
 
 def main() -> None:
+    # A terminal that knows no check marks gets question marks, not a traceback.
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
     app()
 
 

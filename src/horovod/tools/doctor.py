@@ -54,7 +54,7 @@ def examine(limit_s: float = _LIMIT_S) -> Examination:
         ("Limits", machine.limits()),
         ("Shared memory", machine.shared_memory()),
         ("Kernel", machine.kernel()),
-        ("Two ranks here", [*map(_transport_finding, _TRANSPORTS, transports), _kernels(transports)]),
+        ("Allreduce, 2 ranks", [*map(_transport_finding, _TRANSPORTS, transports), _kernels(transports)]),
     ]
     return Examination(sections, transports)
 
@@ -82,7 +82,7 @@ def _transport_finding(kind: str, found: Transport) -> Finding:
         return Finding(found.name, "does not work: " + _last_line(found.reason), _WHAT_TO_DO[kind])
     size = speed.size_text(speed.SHORT[-1][0])
     latency, bandwidth = speed.time_text(found.latency_s), speed.bandwidth_text(found.bandwidth)
-    return Finding(found.name, f"works: allreduce takes {latency} for 8 B; {bandwidth} at {size}")
+    return Finding(found.name, f"works: {latency} for 8 B, {bandwidth} for {size}")
 
 
 def _kernels(transports: list[Transport]) -> Finding:
