@@ -4,6 +4,8 @@
 #include <sched.h>
 
 #include <csignal>
+#include <exception>
+#include <string>
 
 namespace hvd {
 namespace {
@@ -60,6 +62,16 @@ void Driver::Stop(const std::function<void()>& last) {
   ReleaseToken();
   poller_->bell().Force();
   thread_.join();
+}
+
+// An engine error ends the world, never the process.
+bool Driver::Progress(bool drain, bool thorough) {
+  try {
+    return engine_->Progress(drain, thorough);
+  } catch (const std::exception& error) {
+    engine_->AbortHere(std::string("its engine failed: ") + error.what());
+    return true;
+  }
 }
 
 // ---- the token
@@ -124,7 +136,7 @@ void Driver::DriveUntilDone(const Handle& handle, Clock::time_point until) {
   unsigned spins = 0;
   Clock::time_point quiet_since;
   while (!handle.done.load(std::memory_order_relaxed)) {
-    if (engine_->Progress(true)) {
+    if (Progress(true)) {
       if (engine_->has_finished()) WakeBlocked();
       spins = 0;
       continue;
@@ -148,7 +160,7 @@ void Driver::Doze(Clock::time_point until) {
   std::atomic<uint32_t>* asleep = poller_->bell().asleep;
   asleep->store(Bell::kHungry, std::memory_order_seq_cst);
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  if (!engine_->Progress(true, true)) poller_->Sleep(std::min(until, Clock::now() + engine_->MaximumSleep()));
+  if (!Progress(true, true)) poller_->Sleep(std::min(until, Clock::now() + engine_->MaximumSleep()));
   asleep->store(Bell::kAwake, std::memory_order_relaxed);
   engine_->OnEvents(poller_->Collect());
 }
@@ -161,7 +173,7 @@ void Driver::SettleAndRelease() {
     const uint32_t sleep = engine_->Hungry() ? Bell::kHungry : Bell::kIdle;
     poller_->bell().asleep->store(sleep, std::memory_order_seq_cst);
     std::atomic_thread_fence(std::memory_order_seq_cst);
-  } while (engine_->Progress(true) && ++rounds < kSettlingRounds);
+  } while (Progress(true) && ++rounds < kSettlingRounds);
   engine_->RingUnread();
   ReleaseToken();
   if (rounds == kSettlingRounds) poller_->bell().Force();
@@ -191,7 +203,7 @@ void Driver::RunThread() {
     }
     engine_->OnEvents(poller_->Collect());
     for (unsigned quiet = 0; quiet < kEngineThreadSpins && waiters_.load(std::memory_order_relaxed) == 0; ++quiet) {
-      if (engine_->Progress(!submissions_->empty() && GatherIsOver())) quiet = 0;
+      if (Progress(!submissions_->empty() && GatherIsOver())) quiet = 0;
       if (quiet == 1) engine_->RingUnread();
       if (engine_->has_finished()) break;  // callbacks wait for the token's release
       Pause(quiet);
@@ -201,7 +213,7 @@ void Driver::RunThread() {
     asleep->store(engine_->Hungry() ? Bell::kHungry : Bell::kIdle, std::memory_order_seq_cst);
     std::atomic_thread_fence(std::memory_order_seq_cst);
     const bool missed = !gathering && !submissions_->empty();  // queued just before the flag went up
-    const bool more = engine_->Progress(false, true) || engine_->has_finished() || missed;
+    const bool more = Progress(false, true) || engine_->has_finished() || missed;
     Clock::time_point until = Clock::now() + engine_->MaximumSleep();
     if (gathering) until = std::min(until, submissions_->oldest() + gather_);
     ReleaseToken();

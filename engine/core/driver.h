@@ -35,6 +35,7 @@ class Driver {
   bool Wait(const Handle& handle, Clock::time_point until);
 
  private:
+  bool Progress(bool drain, bool thorough = false);
   bool TryToken();
   void AwaitToken(const std::function<bool()>& enough, Clock::time_point until);
   void ReleaseToken();

@@ -5,9 +5,7 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdio>
 
-#include "collectives/kernels.h"
 #include "core/control.h"
 #include "core/execution.h"
 
@@ -15,12 +13,6 @@ namespace hvd {
 namespace {
 
 constexpr int kGlobalSet = 0;
-constexpr auto kGrace = std::chrono::milliseconds(200);
-
-Status ShutDown(int rank) {
-  return Status::Failed("Horovod has been shut down: rank " + std::to_string(rank) +
-                        " called shutdown or exited, and this operation needs it");
-}
 
 }  // namespace
 
@@ -358,6 +350,7 @@ void Engine::Start(ProcessSet& set, std::vector<Entry> entries) {
   for (const Entry& entry : entries) {
     batch.operations.push_back(TakePending(set, entry.request.name));
     if (!batch.operations.back() && !set.joined) {
+      set.running.push_back(std::move(batch));  // so that what was taken from `pending` fails with the rest
       return Abort(set.ranks()[0], "a batch names '" + entry.request.name + "', which this rank never submitted");
     }
   }
@@ -365,8 +358,8 @@ void Engine::Start(ProcessSet& set, std::vector<Entry> entries) {
   if (shown) shown->Agreed(set, entries, batch);
   Status status = Prepare(set, parts_.settings, entries, &batch);
   if (shown) shown->Queued(batch);
-  if (!status.ok()) return Abort(parts_.identity.rank, status.text);
   set.running.push_back(std::move(batch));
+  if (!status.ok()) Abort(parts_.identity.rank, status.text);
 }
 
 void Engine::ApplyAddSet(ProcessSet& global, const Entry& entry) {
@@ -446,193 +439,6 @@ void Engine::Finish(std::unique_ptr<Operation> operation, const Status& status) 
   if (--handle.left > 0) return;
   finished_.push_back(operation->handle);
   handle.done.store(true, std::memory_order_release);
-}
-
-// ---- the watch
-
-void Engine::Housekeep() {
-  const Clock::time_point now = Clock::now();
-  if (now < next_housekeeping_ || !aborted_.ok()) return;
-  next_housekeeping_ = now + Heartbeats::kPeriod;
-  TakePulses(now);
-  for (auto& [id, set] : sets_) {
-    if (set->coordinator) InspectStalls(*set, now);
-  }
-  for (int rank : heartbeats_.Silent(now)) {
-    const std::string limit = std::to_string(parts_.settings.peer_timeout_ms / 1000);
-    return Abort(rank, "it has given no sign of life for " + limit +
-                           " s (frozen, or cut off; HOROVOD_PEER_TIMEOUT_SECONDS sets the limit)");
-  }
-}
-
-void Engine::TakePulses(Clock::time_point now) {
-  if (parts_.arena) {
-    reinterpret_cast<ArenaHead*>(parts_.arena->at(0))->pulse.fetch_add(1, std::memory_order_relaxed);
-  }
-  for (const Neighbour& neighbour : parts_.neighbours->all()) {
-    if (!neighbour.arena) continue;
-    const uint64_t pulse = neighbour.head()->pulse.load(std::memory_order_relaxed);
-    auto [seen, first] = pulses_.emplace(neighbour.rank, pulse);
-    if (first) heartbeats_.Expect(neighbour.rank, now);
-    if (seen->second != pulse) heartbeats_.Heard(neighbour.rank, now);
-    seen->second = pulse;
-  }
-  for (const auto& [rank, age] : mailbox_.HeardOnLinks()) {
-    heartbeats_.Expect(rank, now);
-    if (age < 2 * Heartbeats::kPeriod) heartbeats_.Heard(rank, now);
-    mailbox_.Send(rank, control::EncodePing());
-  }
-  for (int rank : departed_) heartbeats_.Forget(rank);
-  for (int rank : farewells_) heartbeats_.Forget(rank);
-}
-
-void Engine::InspectStalls(ProcessSet& set, Clock::time_point now) {
-  for (const StallInspector::Finding& finding : set.inspector->Inspect(set.coordinator->Pending(), now)) {
-    std::string text = "'" + finding.name.substr(0, 200) + "' has waited " +
-                       std::to_string(std::chrono::duration_cast<std::chrono::seconds>(finding.waited).count()) +
-                       " s: rank" + (finding.missing.size() > 1 ? "s " : " ") + ListOfRanks(finding.missing) + " of " +
-                       std::to_string(set.ranks().size()) + " did not submit it (last heard of: ";
-    for (size_t i = 0; i < finding.missing.size() && i < 6; ++i) {
-      const std::string& last = set.last_heard[set.IndexOf(finding.missing[i])];
-      text += std::string(i ? "; " : "") + "rank " + std::to_string(finding.missing[i]) + ": " +
-              (last.empty() ? "nothing yet" : "'" + last.substr(0, 200) + "'");
-    }
-    text += ")";
-    if (finding.fatal) return Abort(-1, text + ". The job ends because HOROVOD_STALL_SHUTDOWN_TIME_SECONDS is set");
-    text += ". If they are only slow, raise HOROVOD_STALL_CHECK_TIME_SECONDS (now " +
-            std::to_string(parts_.settings.stall_warning_ms / 1000) + "); `hvd stacks PID` shows what a process does";
-    SendDown(set, control::EncodeStall(set, finding.name, text));
-    ShowStall(set, finding.name, text);
-  }
-}
-
-// Every rank that waits for it says so, once.
-void Engine::ShowStall(const ProcessSet& set, const std::string& name, const std::string& text) const {
-  if (set.pending.count(name)) std::fprintf(stderr, "[horovod] WARNING: %s\n", text.c_str());
-}
-
-// ---- ends
-
-void Engine::FailAll(ProcessSet& set, const Status& status) {
-  auto pending = std::move(set.pending);
-  set.pending.clear();
-  for (auto& [name, operation] : pending) Finish(std::move(operation), status);
-  for (ProcessSet::Running& batch : set.running) {
-    for (auto& operation : batch.operations) {
-      if (operation) Finish(std::move(operation), status);
-    }
-  }
-  set.running.clear();
-}
-
-void Engine::CheckLinks() {
-  for (const auto& [rank, why] : mailbox_.TakeBroken()) OnGone(rank, why);
-  if (!aborted_.ok()) return;
-  std::pair<int, std::string> broken = messages_->Broken();
-  for (auto& [id, set] : sets_) {
-    if (broken.first < 0) broken = set->Broken();
-  }
-  if (broken.first < 0) return;
-  // Whoever holds the other end's control link knows more; wait for its word before we give ours.
-  if (broken_since_ == Clock::time_point()) broken_since_ = Clock::now();
-  if (Clock::now() - broken_since_ < kGrace) return;
-  Abort(broken.first, "the connection to it broke (" + broken.second + ")");
-}
-
-void Engine::OnGone(int rank, const std::string& why) {
-  if (departed_.count(rank) || farewells_.count(rank) || !aborted_.ok()) return;
-  Abort(rank, why);
-}
-
-void Engine::OnDeparture(int rank) {
-  if (!departed_.insert(rank).second) return;
-  messages_->Fail(rank, ShutDown(rank));
-  for (auto& [id, set] : sets_) {
-    const int member = set->IndexOf(rank);
-    if (member < 0) continue;
-    if (set->leads()) {
-      set->coordinator->OnDeparture(member);
-    } else if (member == set->tree().parent) {
-      CloseSet(*set, rank);
-    } else {
-      const auto& children = set->tree().children;
-      if (std::find(children.begin(), children.end(), member) == children.end()) continue;
-      mailbox_.Send(set->ranks()[set->tree().parent], control::EncodeGone(*set, rank));
-    }
-  }
-}
-
-// The way to the leader is gone. What is running was agreed and can still finish; nothing else can.
-void Engine::CloseSet(ProcessSet& set, int rank) {
-  if (!set.closed.ok()) return;
-  set.closed = ShutDown(rank);
-  auto pending = std::move(set.pending);
-  set.pending.clear();
-  for (auto& [name, operation] : pending) Finish(std::move(operation), set.closed);
-  SendDown(set, control::EncodeGone(set, rank));
-}
-
-void Engine::Leave() {
-  const bool busy =
-      std::any_of(sets_.begin(), sets_.end(), [](const auto& item) { return !item.second->running.empty(); });
-  if (busy && aborted_.ok()) {
-    Abort(parts_.identity.rank, "Horovod has been shut down: rank " + std::to_string(parts_.identity.rank) +
-                                    " called shutdown or exited in the middle of a collective");
-  } else if (aborted_.ok()) {
-    for (int rank : mailbox_.LinkedRanks()) mailbox_.Send(rank, control::EncodeBye());
-  }
-  mailbox_.RingUnread();
-  for (const Neighbour& neighbour : parts_.neighbours->all()) {
-    send(neighbour.life_line, "B", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
-  }
-  const Status status = Status::Failed("Horovod has been shut down: this rank called shutdown");
-  parts_.submissions->Close(status);
-  Drain();
-  for (auto& [id, set] : sets_) FailAll(*set, aborted_.ok() ? status : aborted_);
-  messages_->Fail(-1, aborted_.ok() ? status : aborted_);
-  if (aborted_.ok()) aborted_ = status;
-}
-
-void Engine::Abort(int lost_rank, const std::string& why) {
-  if (!aborted_.ok()) return;
-  lost_rank_ = lost_rank;
-  std::string text = why;
-  if (lost_rank >= 0 && why.find("rank " + std::to_string(lost_rank)) == std::string::npos) {
-    text = "rank " + std::to_string(lost_rank) + " is lost: " + why;
-  }
-  aborted_ = Status::Failed(text);
-  parts_.submissions->Close(aborted_);
-  // The lost one too: if it was only frozen, it finds out when it thaws.
-  for (int rank : mailbox_.LinkedRanks()) mailbox_.Send(rank, control::EncodeAbort(lost_rank, text));
-  mailbox_.RingUnread();
-  for (auto& [id, set] : sets_) FailAll(*set, aborted_);
-  messages_->Fail(-1, aborted_);
-  Drain();
-}
-
-bool Engine::AllSent() const {
-  const bool idle = std::all_of(sets_.begin(), sets_.end(), [](const auto& item) { return item.second->AllSent(); });
-  return idle && messages_->AllSent() && mailbox_.AllSent();
-}
-
-std::string Engine::Describe() const {
-  int by_memory = 0, by_socket = 0;
-  for (int rank = 0; rank < parts_.identity.size; ++rank) {
-    if (rank == parts_.identity.rank) continue;
-    const Neighbour* neighbour = parts_.neighbours->Find(rank);
-    ++(neighbour && neighbour->arena ? by_memory : by_socket);
-  }
-  return std::string("{\"kernels\": \"") + KernelFlavour() +
-         "\", \"peers_by_shared_memory\": " + std::to_string(by_memory) +
-         ", \"peers_by_socket\": " + std::to_string(by_socket) +
-         ", \"process_sets\": " + std::to_string(sets_.size() + foreign_.size()) +
-         ", \"refused_connections\": " + std::to_string(parts_.connector->refused()) + "}";
-}
-
-void Engine::CloseDescriptors() {
-  mailbox_.CloseDescriptors();
-  messages_->CloseDescriptors();
-  for (auto& [id, set] : sets_) set->CloseDescriptors();
 }
 
 }  // namespace hvd

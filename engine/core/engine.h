@@ -59,6 +59,8 @@ class Engine {
   // Tells everybody that this rank leaves of its own accord; what is pending fails here.
   void Leave();
   bool AllSent() const;
+  // An exception came out of Progress: as beyond repair as anything.
+  void AbortHere(const std::string& why) { Abort(parts_.identity.rank, why); }
   // Something is beyond repair: every pending and later operation fails, here and on every rank.
   void Abort(int lost_rank, const std::string& why);
 
@@ -66,6 +68,9 @@ class Engine {
   void CloseDescriptors();
 
  private:
+  // A broken lane is judged only after this long: whoever holds the control link of the other end knows more.
+  static constexpr std::chrono::milliseconds kGrace{200};
+
   bool Drain();
   void Announce(ProcessSet& set, std::unique_ptr<Operation> operation);
   void FlushReady();
@@ -97,6 +102,7 @@ class Engine {
   void OnGone(int rank, const std::string& why);
   void OnDeparture(int rank);
   void CloseSet(ProcessSet& set, int rank);
+  static Status ShutDown(int rank);
   void WakeNeighbours();
   Timeline* timeline() const { return parts_.timeline->on() ? parts_.timeline : nullptr; }
 

@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 
 #include <cstdlib>
+#include <new>
 
 #include "collectives/adasum.h"
 #include "collectives/allgather.h"
@@ -33,12 +34,17 @@ std::byte* AllocateOutput(Operation& operation, int64_t rows) {
   output.rows = rows;
   output.bytes = static_cast<size_t>(rows) * RowBytes(operation.request);
   if (operation.output) return operation.output;
-  if (operation.allocate) return static_cast<std::byte*>(operation.allocate(shape));
+  if (operation.allocate) {
+    void* data = operation.allocate(shape);
+    if (!data) throw std::bad_alloc();
+    return static_cast<std::byte*>(data);
+  }
   // Fresh memory costs a fault a page: large results ask for large pages.
   const bool large = output.bytes >= kHugePage;
   const size_t alignment = large ? kHugePage : kAlignment;
   output.data = std::aligned_alloc(alignment, (output.bytes / alignment + 1) * alignment);
-  if (output.data && large) madvise(output.data, output.bytes, MADV_HUGEPAGE);
+  if (!output.data) throw std::bad_alloc();
+  if (large) madvise(output.data, output.bytes, MADV_HUGEPAGE);
   return static_cast<std::byte*>(output.data);
 }
 
@@ -118,7 +124,6 @@ Status PrepareAllgather(ProcessSet& set, const std::vector<Entry>& entries, Proc
     int64_t rows = 0;
     for (int64_t size : entries[i].sizes) rows += size;
     std::byte* out = AllocateOutput(operation, rows);
-    if (!out) return Status::Failed("no memory for the result of allgather '" + operation.request.name + "'");
     in.Add(const_cast<std::byte*>(operation.input), operation.request.Bytes());
     for (size_t j = 0; j < outs.size(); ++j) {
       const size_t bytes = static_cast<size_t>(entries[i].sizes[j]) * row;

@@ -9,7 +9,8 @@
 namespace hvd {
 
 // `batch.operations[i]` is this rank's tensor for entries[i], or null where the rank has joined (it then contributes
-// zeros). Fills batch.machine. Allocates outputs that the caller left to the engine; kFailed if that is impossible.
+// zeros). Fills batch.machine. Allocates outputs that the caller left to the engine; throws std::bad_alloc without
+// memory.
 Status Prepare(ProcessSet& set, const Settings& settings, const std::vector<Entry>& entries,
                ProcessSet::Running* batch);
 

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <map>
 #include <mutex>
 #include <set>
@@ -93,7 +94,7 @@ Status World::Connect(const std::vector<Peer>& peers, double timeout_s) {
   const auto deadline =
       Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(timeout_s));
   // Without shared memory everything still works, through sockets; the caller learns of it from Describe.
-  CreateArena(peers);
+  const Status no_arena = CreateArena(peers);
   std::map<std::string, int> host_numbers;
   std::vector<int> host_of_rank;
   std::vector<std::pair<std::string, int>> addresses;
@@ -109,6 +110,7 @@ Status World::Connect(const std::vector<Peer>& peers, double timeout_s) {
   connector_->SetPeers(std::move(addresses));
   Status status = neighbours_->Meet(invitations, {arena_.get(), &poller_, connector_.get(), deadline});
   if (!status.ok()) return status;
+  if (settings_.shared_memory) WarnOfSockets(no_arena);
   for (const Neighbour& neighbour : neighbours_->all()) poller_.Add(neighbour.life_line);
   engine_ = std::make_unique<Engine>(Engine::Parts{identity_, settings_, std::move(host_of_rank), arena_.get(),
                                                    neighbours_.get(), connector_.get(), &poller_, &submissions_,
@@ -117,6 +119,21 @@ Status World::Connect(const std::vector<Peer>& peers, double timeout_s) {
   driver_->Start();
   stage_ = Stage::kConnected;
   return Status::Ok();
+}
+
+// Once for each host, by its first rank.
+void World::WarnOfSockets(const Status& no_arena) const {
+  int without = 0;
+  for (const Neighbour& neighbour : neighbours_->all()) {
+    if (neighbour.rank < identity_.rank) return;
+    without += neighbour.arena == nullptr;
+  }
+  if (without == 0) return;
+  const std::string why = no_arena.ok() ? "it could not be handed over between them" : no_arena.text;
+  std::fprintf(stderr,
+               "[horovod] WARNING: %d of the other ranks on host '%s' share no memory with rank %d (%s). They use "
+               "sockets instead, which is slower; `hvd doctor` tells what to change.\n",
+               without, identity_.host.c_str(), identity_.rank, why.c_str());
 }
 
 void World::Close() {

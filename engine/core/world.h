@@ -45,6 +45,7 @@ class World {
   World(const Identity& identity, const Settings& settings);
   Status Usable() const;
   Status CreateArena(const std::vector<Peer>& peers);
+  void WarnOfSockets(const Status& no_arena) const;
   static void InForkedChild();
   void AbandonAfterFork();
 

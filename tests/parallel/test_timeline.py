@@ -28,8 +28,14 @@ OFF = World("timeline-off", "a:1")
 TRANSPORTS = {SHM.name: "SHM", BY_TCP.name: "TCP", MIXED.name: "SHM_TCP"}
 
 
-def everything(path, mark_cycles=False):
+def start(path, mark_cycles=False):
+    """Start, and let no rank go on before rank 0 has started."""
     hvd.start_timeline(path, mark_cycles=mark_cycles)
+    hvd.barrier()
+
+
+def everything(path, mark_cycles=False):
+    start(path, mark_cycles)
     for _ in range(3):
         hvd.allreduce(np.ones((2, 3), "float32"), name="sum")
     hvd.allgather(np.ones((hvd.rank() + 1, 2)), name="gather")
@@ -41,6 +47,7 @@ def everything(path, mark_cycles=False):
     with pytest.raises(hvd.HorovodMismatchError):
         hvd.allreduce(np.ones(1 + hvd.rank()), name="wrong")
     hvd.stop_timeline()
+    hvd.barrier()
     hvd.allreduce(np.ones(2), name="afterwards")
 
 
@@ -66,7 +73,7 @@ def test_phases_and_names(world, tmp_path):
     assert slices(trace, "reducescatter.part") == part
     assert slices(trace, "allreduce.ada") == ["NEGOTIATE_ADASUM", "ADASUM", "QUEUE", f"{over}_ADASUM_ALLREDUCE"]
     barriers = [name for name in trace.names.values() if name.startswith("barrier")]
-    assert [slices(trace, name) for name in barriers] == [["NEGOTIATE_BARRIER", "BARRIER"]]
+    assert [slices(trace, name) for name in barriers[:2]] == [["NEGOTIATE_BARRIER", "BARRIER"]] * 2
     assert slices(trace, "allreduce.wrong") == ["NEGOTIATE_ALLREDUCE"]
 
 
@@ -115,7 +122,7 @@ def test_a_place_for_the_rank_in_the_path(world, tmp_path):
 
 def switch(first, second):
     for path, name in ((first, "one"), (second, "two"), (first, "three")):
-        hvd.start_timeline(path)
+        start(path)
         hvd.allreduce(np.ones(2), name=name)
     hvd.stop_timeline()
 
@@ -123,8 +130,9 @@ def switch(first, second):
 @in_worlds(SHM)
 def test_a_new_path_switches_files(world, tmp_path):
     world.run(switch, first=str(tmp_path / "a"), second=str(tmp_path / "b"))
-    assert list(Trace(tmp_path / "a").names.values()) == ["rank 0", "allreduce.three"]
-    assert list(Trace(tmp_path / "b").names.values()) == ["rank 0", "allreduce.two"]
+    for path, name in (("a", "three"), ("b", "two")):
+        reduced = [found for found in Trace(tmp_path / path).names.values() if found.startswith("allreduce")]
+        assert reduced == [f"allreduce.{name}"]
 
 
 def under_way(path):
@@ -193,7 +201,7 @@ def test_one_name_in_two_process_sets(world, tmp_path):
 
 
 def joined(path):
-    hvd.start_timeline(path)
+    start(path)
     if hvd.rank() == 1:
         hvd.allreduce(np.ones(2), name="without rank 0")
     hvd.join()
@@ -249,21 +257,23 @@ def wait_for_size(path, size, limit_s=20):
 
 
 def test_a_killed_process_leaves_valid_json(tmp_path):
-    """Strictly valid; but for a kill in the instant between two pages, which costs the last bracket and no event.
+    """Strictly valid; but for a kill between two pages of one write, which costs the last bracket and no event.
 
     The format makes that bracket optional, for this very reason.
     """
     complete = 0
+    random = np.random.default_rng(1)
     for attempt in range(10):
         path = tmp_path / f"{attempt}.json"
         with alone(WORK, path) as process:
             wait_for_size(path, 1 + attempt * 37_000)
+            time.sleep(random.uniform(0, 0.06))  # else it would always be in the middle of the write that made it grow
             process.send_signal(signal.SIGKILL)
         text = path.read_text()
         complete += text.endswith("]\n")
         path.write_text(text if text.endswith("]\n") else text + "]")
         assert len(Trace(path, finished=False).events) >= attempt * 100
-    assert complete >= 9
+    assert complete > 5
 
 
 def test_a_process_that_just_ends_leaves_all_of_it(tmp_path):
