@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hosts made of network namespaces, joined by a switch in a namespace of its own. Needs root and `ip`."""
+
+from __future__ import annotations
+
+import subprocess
+import uuid
+
+from horovod.runner.hosts import SlotInfo
+
+SWITCH = "switch"
+
+
+class Network:
+    """`names` are hosts with the addresses 10.77.0.1, 10.77.0.2, ... in a network that nothing else can reach."""
+
+    def __init__(self, names: list[str]) -> None:
+        self._mark = uuid.uuid4().hex[:6]
+        self._made: list[str] = []
+        self.addresses = {name: f"10.77.0.{number}" for number, name in enumerate(names, start=1)}
+        try:
+            self._build(names)
+        except BaseException:
+            self.close()
+            raise
+
+    def _build(self, names: list[str]) -> None:
+        for name in [SWITCH, *names]:
+            _ip("netns", "add", self._namespace(name))
+            self._made.append(name)
+            _ip("-n", self._namespace(name), "link", "set", "lo", "up")
+        switch = self._namespace(SWITCH)
+        _ip("-n", switch, "link", "add", "bridge0", "type", "bridge")
+        _ip("-n", switch, "link", "set", "bridge0", "up")
+        for name in names:
+            host = self._namespace(name)
+            port = self._port(name)
+            _ip("-n", switch, "link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", host)
+            _ip("-n", switch, "link", "set", port, "master", "bridge0", "up")
+            _ip("-n", host, "address", "add", f"{self.addresses[name]}/24", "dev", "eth0")
+            _ip("-n", host, "link", "set", "eth0", "up")
+
+    def inside(self, name: str) -> list[str]:
+        """What to put before a command so that it runs on that host."""
+        return ["ip", "netns", "exec", self._namespace(name)]
+
+    def place(self, slot: SlotInfo) -> list[str]:
+        return self.inside(slot.hostname)
+
+    def cut(self, name: str) -> None:
+        """Pull the host's cable out of the switch: packets vanish, no connection is closed or reset."""
+        _ip("-n", self._namespace(SWITCH), "link", "set", self._port(name), "down")
+
+    def close(self) -> None:
+        while self._made:
+            _ip("netns", "delete", self._namespace(self._made.pop()))
+
+    def _namespace(self, name: str) -> str:
+        return f"hvd-{self._mark}-{name}"
+
+    def _port(self, name: str) -> str:
+        return f"port-{name}"
+
+
+def _ip(*words: str) -> None:
+    done = subprocess.run(["ip", *words], capture_output=True, text=True, timeout=10, check=False)
+    if done.returncode != 0:
+        raise RuntimeError(f"`ip {' '.join(words)}` failed (root and network namespaces are needed): {done.stderr}")

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How the ranks of a job tell a test what happened to them and when: datagrams, so that a dead rank blocks nobody.
+
+Times are of the monotonic clock, which all processes of a machine share.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+VARIABLE = "HOROVOD_TEST_REPORTS"
+
+Report = dict[str, Any]
+
+
+def report(event: str, **details: Any) -> None:
+    """Called by a rank."""
+    message = {"event": event, "rank": int(os.environ["HOROVOD_RANK"]), "pid": os.getpid(), "at": time.monotonic()}
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+        sock.sendto(json.dumps(message | details).encode(), os.environ[VARIABLE])
+
+
+class Reports:
+    """The test's end: keeps all that was reported."""
+
+    def __init__(self) -> None:
+        self._directory = tempfile.mkdtemp(prefix="hvd-faults-")
+        self.path = str(Path(self._directory) / "reports")
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.bind(self.path)
+        self.all: list[Report] = []
+
+    def close(self) -> None:
+        self._socket.close()
+        shutil.rmtree(self._directory)
+
+    def await_event(self, event: str, ranks: range | list[int], limit_s: float = 20) -> dict[int, Report]:
+        """The first report of this event from each of the ranks; AssertionError if one does not come in time."""
+        give_up = time.monotonic() + limit_s
+        while True:
+            found = self.of(event)
+            missing = [rank for rank in ranks if rank not in found]
+            if not missing:
+                return found
+            left = give_up - time.monotonic()
+            assert left > 0, f"no {event!r} from ranks {missing} within {limit_s} s; reported: {self.all}"
+            self._socket.settimeout(left)
+            try:
+                self.all.append(json.loads(self._socket.recv(1 << 16)))
+            except TimeoutError:
+                pass
+
+    def of(self, event: str) -> dict[int, Report]:
+        found: dict[int, Report] = {}
+        for entry in self.all:
+            if entry["event"] == event:
+                found.setdefault(entry["rank"], entry)
+        return found

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reduces until something breaks, or until rank 0 gets SIGUSR1: then starts anew once, and ends well."""
+
+import json
+import os
+import signal
+import time
+
+import numpy as np
+from faultkit.reports import report
+
+import horovod.numpy as hvd
+from horovod.common.context import default_context
+
+stop = False
+
+
+def ask_to_stop(*_: object) -> None:
+    global stop
+    stop = True
+
+
+def fail(error: hvd.HorovodInternalError, pending: int) -> None:
+    failed_at = time.monotonic()
+    try:
+        hvd.synchronize(pending)
+        lost_rank = None
+    except hvd.HorovodInternalError as own:
+        lost_rank = own.lost_rank
+    try:
+        hvd.allreduce(np.ones(3), name="after the failure")
+        again = "no error"
+    except hvd.HorovodInternalError as later:
+        again = str(later)
+    again_took = time.monotonic() - failed_at
+    hvd.shutdown()
+    report(
+        "failed",
+        at=failed_at,
+        text=str(error),
+        lost_rank=lost_rank,
+        again=again,
+        again_took=again_took,
+        shutdown_took=time.monotonic() - failed_at - again_took,
+    )
+
+
+def check_sum(elements: int) -> None:
+    result = hvd.allreduce(np.full(elements, hvd.rank() + 1.0), op=hvd.Sum, name=f"loop.{elements}")
+    assert (result == hvd.size() * (hvd.size() + 1) / 2).all(), result
+
+
+def loop() -> tuple[int, float]:
+    """(rounds, the longest one in seconds)"""
+    rounds, slowest = 0, 0.0
+    while True:
+        began = time.monotonic()
+        for elements in (10, 100_000):
+            check_sum(elements)
+        if hvd.allreduce(np.array([stop], np.int32), op=hvd.Max, name="stop")[0]:
+            return rounds, slowest
+        rounds, slowest = rounds + 1, max(slowest, time.monotonic() - began)
+        if rounds == 3:
+            world = default_context.world
+            rendezvous = int(os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"])
+            report("ready", port=world.tcp_port, rendezvous=rendezvous)
+
+
+# The launcher ends the survivors when one rank fails: they must have time to tell what the engine told them.
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+signal.signal(signal.SIGUSR1, ask_to_stop)
+hvd.init()
+# No other rank knows this name, so it is under way all the time: a failure finds it there.
+pending = hvd.allreduce_async(np.ones(1), name=f"only on rank {hvd.rank()}")
+try:
+    rounds, slowest = loop()
+except hvd.HorovodInternalError as error:
+    fail(error, pending)
+    raise
+refused = json.loads(default_context.world.describe())["refused_connections"]
+hvd.shutdown()
+hvd.init()
+check_sum(1000)
+report("finished", rounds=rounds, slowest=slowest, refused=refused)

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hosts with a network between them: a job across it is right, and a cable pulled out of it ends the job in time."""
+
+import signal
+import time
+from collections.abc import Iterator
+
+import pytest
+from faultkit.hosts import Network
+from faultkit.jobs import PlainJob, program
+
+
+@pytest.fixture
+def network() -> Iterator[Network]:
+    network = Network(["a", "b"])
+    yield network
+    network.close()
+
+
+def variables(network: Network, **more: str) -> dict[str, str]:
+    """Rank 0 serves the rendezvous on its own host, where every port is free."""
+    return {
+        "HOROVOD_RENDEZVOUS": "self",
+        "HOROVOD_GLOO_RENDEZVOUS_ADDR": network.addresses["a"],
+        "HOROVOD_GLOO_RENDEZVOUS_PORT": "29500",
+        **more,
+    }
+
+
+@pytest.mark.parametrize(
+    ("hosts", "more"),
+    [
+        ("a:2,b:2", {}),
+        ("a:2,b:1", {"HOROVOD_TCP_STREAMS": "2"}),
+        # Ranks that are told to be on one host but cannot reach each other's memory.
+        ("a:1,b:1", {"HOROVOD_HOSTNAME": "same"}),
+    ],
+    ids=["equal hosts", "unequal hosts", "one name for two hosts"],
+)
+def test_a_job_across_hosts(network, hosts, more):
+    with PlainJob(program("loop"), hosts, variables(network, **more), network.place) as job:
+        job.ready()
+        job.signal(0, signal.SIGUSR1)
+        assert set(job.wait(limit_s=15)) == {0}, job.printed_by_all()
+        assert len(job.reports.await_event("finished", range(job.size))) == job.size
+
+
+def test_fault_4_a_host_that_vanishes_is_noticed_by_its_silence(network):
+    with PlainJob(
+        program("loop"), "a:2,b:2", variables(network, HOROVOD_PEER_TIMEOUT_SECONDS="2"), network.place
+    ) as job:
+        job.ready()
+        cut = time.monotonic()
+        network.cut("b")
+        failures = job.failed([0, 1, 2, 3], limit_s=10)
+        for rank, failure in failures.items():
+            assert failure["at"] - cut < 2 + 2, failure
+            other_side = [2, 3] if rank < 2 else [0, 1]
+            assert failure["lost_rank"] in other_side, failure
+            assert failure["shutdown_took"] < 2, failure
+        assert job.wait(limit_s=3) == [1, 1, 1, 1]

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A rank dies or freezes in the middle of allreduces: the others learn who, in time, over every transport."""
+
+import re
+import signal
+import time
+
+import pytest
+from faultkit.jobs import Job, LaunchedJob, PlainJob, program
+
+TCP = {"HOROVOD_SHARED_MEMORY": "0"}
+PLACES = {
+    "shared memory": (3, [], {}),
+    "tcp": (3, [], TCP),
+    "hosts": (4, ["-H", "a:2,b:2"], {"HOROVOD_SIMULATE_HOSTS": "1"}),
+}
+
+
+def check_failures(job: Job, survivors: list[int], victim: int, since: float, limit_s: float) -> None:
+    for rank, failure in job.failed(survivors, limit_s + 5).items():
+        if rank not in survivors:
+            continue
+        assert failure["at"] - since < limit_s, failure
+        assert failure["lost_rank"] == victim, failure
+        assert re.search(rf"\brank {victim}\b", failure["text"]), failure
+        assert re.search(rf"\brank {victim}\b", failure["again"]), failure
+        assert failure["again_took"] < 0.5, failure
+        assert failure["shutdown_took"] < 2, failure
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("victim", [0, 2])
+def test_fault_1_and_5_a_killed_rank_is_named_to_all(place, victim):
+    size, flags, env = PLACES[place]
+    with LaunchedJob(program("loop"), size, flags, env) as job:
+        victim_pid = job.ready()[victim]["pid"]
+        killed = job.signal(victim, signal.SIGKILL)
+        check_failures(job, [rank for rank in range(size) if rank != victim], victim, killed, limit_s=2)
+        assert job.wait(limit_s=5) == [128 + signal.SIGKILL]
+        ended = time.monotonic()
+        assert ended - killed < 5
+        shown = job.printed()
+    report = shown[shown.index("horovodrun: rank") :]
+    assert report.startswith(f"horovodrun: rank {victim} "), shown
+    assert f"pid {victim_pid}" in report.splitlines()[0]
+    assert "killed by signal 9 (SIGKILL)" in report
+
+
+@pytest.mark.parametrize(
+    ("hosts", "env", "victim"),
+    [("a:3", {}, 1), ("a:3", TCP, 0), ("a:1,b:2", {}, 1)],
+    ids=["shared memory", "tcp and rank 0", "leader of a host"],
+)
+def test_fault_3_a_frozen_rank_is_declared_dead_and_finds_out_when_it_thaws(hosts, env, victim):
+    survivors = [rank for rank in range(3) if rank != victim]
+    with PlainJob(program("loop"), hosts, {"HOROVOD_PEER_TIMEOUT_SECONDS": "2", **env}) as job:
+        job.ready()
+        frozen = job.signal(victim, signal.SIGSTOP)
+        check_failures(job, survivors, victim, frozen, limit_s=4.5)
+        assert min(job.reports.of("failed")[rank]["at"] for rank in survivors) - frozen > 1
+        thawed = job.signal(victim, signal.SIGCONT)
+        failure = job.failed([victim], limit_s=3)[victim]
+        assert failure["at"] - thawed < 2
+        assert job.wait(limit_s=3) == [1, 1, 1]

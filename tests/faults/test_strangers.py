@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Faults 24, 25 and 27 against the open ports of a running job: it does not notice, and nothing is believed."""
+
+import os
+import signal
+
+import psutil
+import pytest
+from faultkit.jobs import LaunchedJob, program
+from faultkit.strangers import Dripping, crowd, echo, garbage, speak
+
+MEBIBYTE = 1 << 20
+
+
+def listening(pids: list[int]) -> set[int]:
+    """The TCP ports that these processes listen on."""
+    ports = set()
+    for pid in pids:
+        for connection in psutil.Process(pid).net_connections("tcp"):
+            if connection.status == psutil.CONN_LISTEN:
+                ports.add(connection.laddr.port)
+    return ports
+
+
+@pytest.mark.parametrize("env", [{}, {"HOROVOD_SHARED_MEMORY": "0"}], ids=["shared memory", "tcp"])
+def test_faults_24_25_and_27_strangers_at_every_port(env, tmp_path):
+    bomb = tmp_path / "loaded"
+    with LaunchedJob(program("loop"), 2, env=env) as job:
+        ready = job.ready()
+        pids = [report["pid"] for report in ready.values()]
+        ports = sorted(listening([*pids, job.processes[0].pid]))
+        assert {ready[0]["port"], ready[0]["rendezvous"]} <= set(ports)
+        before = [psutil.Process(pid).memory_info().rss for pid in pids]
+        for port in ports:
+            for data in garbage(bomb):
+                speak(port, data)
+            echo(port)
+        with crowd(ports, 2000 // len(ports)):
+            for port in ports:
+                speak(port, os.urandom(100))
+            grown = [psutil.Process(pid).memory_info().rss - rss for pid, rss in zip(pids, before, strict=True)]
+            job.signal(0, signal.SIGUSR1)  # the ranks now also start anew, in the middle of the crowd
+            finished = job.reports.await_event("finished", [0, 1], limit_s=15)
+            assert job.wait(limit_s=5) == [0], job.printed()
+    assert max(grown) < 32 * MEBIBYTE
+    assert all(report["slowest"] < 1 and report["rounds"] > 10 for report in finished.values()), finished
+    assert all(report["refused"] >= 15 for report in finished.values()), finished
+    assert not bomb.exists()
+
+
+def test_fault_24_bytes_that_drip_are_dropped_in_time():
+    with LaunchedJob(program("loop"), 2) as job:
+        pids = [report["pid"] for report in job.ready().values()]
+        dripping = [Dripping(port) for port in sorted(listening([*pids, job.processes[0].pid]))]
+        dropped = [stranger.join() for stranger in dripping]
+        job.signal(0, signal.SIGUSR1)
+        assert job.wait(limit_s=5) == [0], job.printed()
+    assert len(dropped) == 3
+    assert all(seconds is not None and 3 < seconds < 8 for seconds in dropped), dropped

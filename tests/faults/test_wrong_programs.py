@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs whose ranks do not do the same: skipped and different collectives, early ends, an error on one rank."""
+
+import re
+import signal
+import time
+
+from faultkit.jobs import Job, LaunchedJob, PlainJob, program
+
+WARNING = re.compile(
+    r"WARNING: '\S*gradient' has waited (\d+) s: rank 1 of 3 did not submit it \(last heard of: (.*?)\)"
+)
+
+
+def await_text(job: Job, index: int, pattern: re.Pattern[str], limit_s: float) -> re.Match[str]:
+    give_up = time.monotonic() + limit_s
+    while (found := pattern.search(job.printed(index))) is None:
+        assert time.monotonic() < give_up, f"not printed within {limit_s} s:\n{job.printed_by_all()}"
+        time.sleep(0.05)
+    return found
+
+
+def test_fault_18_a_late_rank_is_named_once_by_everybody_who_waits():
+    env = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "1"}
+    with PlainJob(program("stall", "late"), "a:2,b:1", env) as job:
+        job.ready()
+        for waiting in (0, 2):
+            assert "before" in await_text(job, waiting, WARNING, limit_s=4)[2]
+        time.sleep(1.5)  # more than one further look of the inspector, which must keep quiet
+        job.signal(1, signal.SIGUSR1)
+        assert job.wait(limit_s=5) == [0, 0, 0]
+        assert [job.printed(rank).count("WARNING") for rank in range(3)] == [1, 0, 1], job.printed_by_all()
+
+
+def test_fault_18_a_rank_that_does_something_else_ends_the_job_if_asked():
+    env = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "1", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "2"}
+    with PlainJob(program("stall", "different"), "a:3", env) as job:
+        ready = max(report["at"] for report in job.ready().values())
+        failures = job.failed([0, 1, 2], limit_s=8)
+        assert job.wait(limit_s=3) == [1, 1, 1]
+    for failure in failures.values():
+        assert 1.5 < failure["at"] - ready < 4.5, failure
+        assert "did not submit it (last heard of: rank" in failure["text"], failure
+        assert "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS" in failure["text"], failure
+
+
+def test_fault_15_a_rank_that_ends_early_is_named_to_those_who_still_work():
+    with LaunchedJob(program("early", "exit"), 3) as job:
+        left = job.reports.await_event("leaving", [1])[1]["at"]
+        assert job.wait(limit_s=5) == [1]
+        assert time.monotonic() - left < 5
+        shown = job.printed()
+    assert re.search(r"HorovodInternalError: .*Horovod has been shut down: rank 1\b", shown), shown
+
+
+def test_fault_16_the_error_of_one_rank_is_shown_first_and_whole():
+    with LaunchedJob(program("early", "raise"), 3) as job:
+        left = job.reports.await_event("leaving", [1])[1]["at"]
+        assert job.wait(limit_s=5) == [1]
+        assert time.monotonic() - left < 5
+        shown = job.printed()
+    report = shown[shown.index("horovodrun: rank") :]
+    assert report.startswith("horovodrun: rank 1 "), shown
+    assert "KeyError: 'a mistake of the user'" in report
+    assert shown.count("Traceback") == 2, shown  # as it was written, and in the report
+
+
+def test_fault_14_a_worker_of_an_old_generation_is_refused_and_the_job_goes_on():
+    with PlainJob(program("loop"), "a:2", {"HOROVOD_GENERATION": "5"}) as job:
+        job.ready()
+        late = {**job.meeting_point, "HOROVOD_RANK": "1", "HOROVOD_SIZE": "2", "HOROVOD_GENERATION": "4"}
+        job.start(program("loop"), job.environment(late))
+        assert job.processes[2].wait(10) == 1
+        text = "rank 1 came with generation 4, but generation 5 has already met: this process is not part of it"
+        assert text in job.printed(2)
+        job.signal(0, signal.SIGUSR1)
+        assert job.wait(limit_s=5) == [0, 0, 1], job.printed_by_all()
