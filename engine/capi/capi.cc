@@ -18,10 +18,10 @@ namespace {
 using hvd::Code;
 using hvd::Status;
 
-void Fill(const Status& status, int lost_rank, hvd_status* out) {
+void Fill(const Status& status, hvd_status* out) {
   if (!out) return;
   out->code = static_cast<int32_t>(status.code);
-  out->lost_rank = lost_rank;
+  out->lost_rank = status.lost_rank;
   const size_t length = std::min(status.text.size(), sizeof out->text - 1);
   std::memcpy(out->text, status.text.data(), length);
   out->text[length] = 0;
@@ -33,7 +33,7 @@ Result Guard(hvd_status* status, Result otherwise, Body body) {
   try {
     return body();
   } catch (const std::exception& error) {
-    Fill(Status::Failed(std::string("the engine failed: ") + error.what()), -1, status);
+    Fill(Status::Failed(std::string("the engine failed: ") + error.what()), status);
     return otherwise;
   }
 }
@@ -89,7 +89,7 @@ hvd_world* Open(const hvd_identity* identity, const hvd_settings* settings, hvd_
     me.secret.assign(reinterpret_cast<const char*>(identity->secret), identity->secret_size);
     Status why;
     auto world = hvd::World::Open(me, Convert(*settings), &why);
-    Fill(why, -1, status);
+    Fill(why, status);
     if (!world) return nullptr;
     return new hvd_world{std::move(world), {}};
   });
@@ -105,7 +105,7 @@ int32_t Connect(hvd_world* world, const hvd_peer* peers, int32_t count, double t
       all.push_back({peers[i].rank, peers[i].host, peers[i].address, peers[i].port, peers[i].local_socket});
     }
     const Status result = world->world->Connect(all, timeout_s);
-    Fill(result, -1, status);
+    Fill(result, status);
     return static_cast<int32_t>(result.code);
   });
 }
@@ -169,7 +169,7 @@ int64_t Submit(hvd_world* world, int32_t process_set, const hvd_op* ops, int32_t
     std::vector<std::unique_ptr<hvd::Operation>> operations;
     for (int32_t i = 0; i < count; ++i) {
       if (Status bad = Check(ops[i]); !bad.ok()) {
-        Fill(bad, -1, status);
+        Fill(bad, status);
         return 0;
       }
       operations.push_back(Convert(ops[i], process_set, group, count));
@@ -178,13 +178,13 @@ int64_t Submit(hvd_world* world, int32_t process_set, const hvd_op* ops, int32_t
     if (on_done) {
       callback = [on_done, context](const hvd::Handle& handle) {
         hvd_status outcome;
-        Fill(handle.status, handle.lost_rank, &outcome);
+        Fill(handle.status, &outcome);
         on_done(context, &outcome);
       };
     }
     Status why;
     const int64_t id = world->world->Submit(std::move(operations), flags & HVD_WILL_WAIT, std::move(callback), &why);
-    if (!id) Fill(why, -1, status);
+    if (!id) Fill(why, status);
     return id;
   });
 }
@@ -197,9 +197,8 @@ int32_t Poll(hvd_world* world, int64_t id) {
 int32_t Wait(hvd_world* world, int64_t id, int32_t timeout_ms, hvd_status* status) {
   return Guard<int32_t>(status, HVD_FAILED, [&] {
     Status why;
-    int lost_rank = -1;
-    const Code code = world->world->Wait(id, timeout_ms, &why, &lost_rank);
-    if (code != Code::kOk && code != Code::kInProgress) Fill(why, lost_rank, status);
+    const Code code = world->world->Wait(id, timeout_ms, &why);
+    if (code != Code::kOk && code != Code::kInProgress) Fill(why, status);
     return static_cast<int32_t>(code);
   });
 }
@@ -233,7 +232,7 @@ int64_t SubmitTransfer(hvd_world* world, hvd::OpKind kind, int32_t peer, int64_t
                        uint64_t size, hvd_status* status) {
   return Guard<int64_t>(status, 0, [&]() -> int64_t {
     if (peer < 0 || peer >= world->world->size()) {
-      Fill(Status::Invalid("there is no rank " + std::to_string(peer)), -1, status);
+      Fill(Status::Invalid("there is no rank " + std::to_string(peer)), status);
       return 0;
     }
     static std::atomic<uint64_t> count{0};  // names must differ, nothing more
@@ -250,7 +249,7 @@ int64_t SubmitTransfer(hvd_world* world, hvd::OpKind kind, int32_t peer, int64_t
     operations.push_back(std::move(operation));
     Status why;
     const int64_t id = world->world->Submit(std::move(operations), false, nullptr, &why);
-    if (!id) Fill(why, -1, status);
+    if (!id) Fill(why, status);
     return id;
   });
 }
@@ -271,7 +270,7 @@ const char* Describe(hvd_world* world) {
 int32_t StartTimeline(hvd_world* world, const char* path, int32_t mark_cycles, hvd_status* status) {
   return Guard<int32_t>(status, HVD_FAILED, [&] {
     const Status result = world->world->StartTimeline(path, mark_cycles != 0);
-    Fill(result, -1, status);
+    Fill(result, status);
     return static_cast<int32_t>(result.code);
   });
 }
@@ -279,7 +278,7 @@ int32_t StartTimeline(hvd_world* world, const char* path, int32_t mark_cycles, h
 int32_t StopTimeline(hvd_world* world, hvd_status* status) {
   return Guard<int32_t>(status, HVD_FAILED, [&] {
     const Status result = world->world->StopTimeline();
-    Fill(result, -1, status);
+    Fill(result, status);
     return static_cast<int32_t>(result.code);
   });
 }

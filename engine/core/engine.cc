@@ -37,8 +37,8 @@ Engine::Engine(const Parts& parts)
   parts_.submissions->Register(kGlobalSet, everybody);
   sets_[kGlobalSet] = std::make_unique<ProcessSet>(kGlobalSet, 0, everybody, regions, around_);
   for (const auto& [id, set] : sets_) {
-    if (set->tree().parent >= 0) mailbox_.Expect(set->ranks()[set->tree().parent]);
-    for (int child : set->tree().children) mailbox_.Expect(set->ranks()[child]);
+    if (set->tree().parent >= 0) mailbox_.Expect(set->ranks()[set->tree().parent], true);
+    for (int child : set->tree().children) mailbox_.Expect(set->ranks()[child], true);
   }
 }
 
@@ -373,8 +373,8 @@ void Engine::ApplyAddSet(ProcessSet& global, const Entry& entry) {
   parts_.submissions->Register(id, ranks);
   if (std::binary_search(ranks.begin(), ranks.end(), parts_.identity.rank)) {
     auto set = std::make_unique<ProcessSet>(id, epoch, ranks, regions, around_);
-    if (set->tree().parent >= 0) mailbox_.Expect(ranks[set->tree().parent]);
-    for (int child : set->tree().children) mailbox_.Expect(ranks[child]);
+    if (set->tree().parent >= 0) mailbox_.Expect(ranks[set->tree().parent], true);
+    for (int child : set->tree().children) mailbox_.Expect(ranks[child], true);
     sets_[id] = std::move(set);
   } else {
     foreign_[id] = ranks;
@@ -432,10 +432,7 @@ void Engine::Finish(std::unique_ptr<Operation> operation, const Status& status) 
   parts_.submissions->Finished(operation->process_set, operation->request.name);
   if (Timeline* shown = timeline()) shown->Finished(*operation, status.ok());
   Handle& handle = *operation->handle;
-  if (!status.ok() && handle.status.ok()) {
-    handle.status = status;
-    handle.lost_rank = status.code == Code::kFailed ? lost_rank_ : -1;
-  }
+  if (!status.ok() && handle.status.ok()) handle.status = status;
   if (--handle.left > 0) return;
   finished_.push_back(operation->handle);
   handle.done.store(true, std::memory_order_release);

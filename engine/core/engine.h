@@ -124,7 +124,6 @@ class Engine {
   std::map<int, uint64_t> pulses_;  // of neighbours, when last seen
   Clock::time_point next_housekeeping_;
   Status aborted_;
-  int lost_rank_ = -1;
   uint64_t rounds_ = 0;
 };
 

@@ -14,7 +14,8 @@ namespace hvd {
 
 Status Engine::ShutDown(int rank) {
   return Status::Failed("Horovod has been shut down: rank " + std::to_string(rank) +
-                        " called shutdown or exited, and this operation needs it");
+                            " called shutdown or exited, and this operation needs it",
+                        rank);
 }
 
 // ---- the watch
@@ -46,10 +47,10 @@ void Engine::TakePulses(Clock::time_point now) {
     if (seen->second != pulse) heartbeats_.Heard(neighbour.rank, now);
     seen->second = pulse;
   }
-  for (const auto& [rank, age] : mailbox_.HeardOnLinks()) {
-    heartbeats_.Expect(rank, now);
-    if (age < 2 * Heartbeats::kPeriod) heartbeats_.Heard(rank, now);
-    mailbox_.Send(rank, control::EncodePing());
+  for (const Mailbox::Sign& sign : mailbox_.SignsOfLife()) {
+    heartbeats_.Expect(sign.rank, now);
+    if (sign.age < 2 * Heartbeats::kPeriod) heartbeats_.Heard(sign.rank, now);
+    if (sign.up) mailbox_.Send(sign.rank, control::EncodePing());
   }
   for (int rank : departed_) heartbeats_.Forget(rank);
   for (int rank : farewells_) heartbeats_.Forget(rank);
@@ -164,12 +165,11 @@ void Engine::Leave() {
 
 void Engine::Abort(int lost_rank, const std::string& why) {
   if (!aborted_.ok()) return;
-  lost_rank_ = lost_rank;
   std::string text = why;
   if (lost_rank >= 0 && why.find("rank " + std::to_string(lost_rank)) == std::string::npos) {
     text = "rank " + std::to_string(lost_rank) + " is lost: " + why;
   }
-  aborted_ = Status::Failed(text);
+  aborted_ = Status::Failed(text, lost_rank);
   parts_.submissions->Close(aborted_);
   // The lost one too: if it was only frozen, it finds out when it thaws.
   for (int rank : mailbox_.LinkedRanks()) mailbox_.Send(rank, control::EncodeAbort(lost_rank, text));

@@ -28,8 +28,7 @@ struct Handle {
   std::vector<int64_t> received_splits;
   int64_t value = 0;  // join: the last rank; add_process_set: the new id
   Status status;      // of the first tensor that failed
-  int lost_rank = -1;
-  int left = 0;  // tensors not finished; the driver's own
+  int left = 0;       // tensors not finished; the driver's own
   std::function<void(const Handle&)> on_done;
   std::atomic<bool> done{false};
 

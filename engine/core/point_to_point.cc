@@ -39,7 +39,7 @@ PointToPoint::Pair& PointToPoint::PairWith(int rank) {
   Pair& pair = pairs_[rank];
   if (pair.reserved || rank == around_.rank) return pair;
   pair.reserved = true;
-  mailbox_->Expect(rank);
+  mailbox_->Expect(rank, false);
   Neighbour* neighbour = around_.neighbours->Find(rank);
   Status no_room;  // then the pair uses sockets
   if (around_.arena && neighbour && neighbour->arena) {

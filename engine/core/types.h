@@ -64,12 +64,13 @@ enum class Code : int32_t {
 struct Status {
   Code code = Code::kOk;
   std::string text;
+  int lost_rank = -1;  // the peer to blame for kFailed, where one is
 
   bool ok() const { return code == Code::kOk; }
   static Status Ok() { return {}; }
-  static Status Invalid(std::string text) { return {Code::kInvalid, std::move(text)}; }
-  static Status Mismatch(std::string text) { return {Code::kMismatch, std::move(text)}; }
-  static Status Failed(std::string text) { return {Code::kFailed, std::move(text)}; }
+  static Status Invalid(std::string text) { return {Code::kInvalid, std::move(text), -1}; }
+  static Status Mismatch(std::string text) { return {Code::kMismatch, std::move(text), -1}; }
+  static Status Failed(std::string text, int lost_rank = -1) { return {Code::kFailed, std::move(text), lost_rank}; }
 };
 
 }  // namespace hvd

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/watch.h"
 
+#include <algorithm>
+
 namespace hvd {
 
 void Heartbeats::Heard(int rank, WatchTime now) {
@@ -9,7 +11,7 @@ void Heartbeats::Heard(int rank, WatchTime now) {
 }
 
 std::vector<int> Heartbeats::Silent(WatchTime now) {
-  const bool overslept = looked_ != WatchTime() && now - looked_ > 3 * kPeriod;
+  const bool overslept = looked_ != WatchTime() && now - looked_ > std::max<WatchSpan>(2 * kPeriod, limit_ / 2);
   looked_ = now;
   std::vector<int> silent;
   for (auto& [rank, heard] : heard_) {

@@ -26,8 +26,8 @@ class Heartbeats {
   void Expect(int rank, WatchTime now) { heard_.emplace(rank, now); }
   void Heard(int rank, WatchTime now);
   void Forget(int rank) { heard_.erase(rank); }
-  // Ranks that have been silent for too long. If we have not looked for longer than a few periods, it was us who
-  // slept (a stopped container, a debugger): everybody starts anew.
+  // Ranks that have been silent for too long. If we have not looked for much longer than a period, it was us who slept
+  // (a stopped container, a debugger): everybody starts anew.
   std::vector<int> Silent(WatchTime now);
 
  private:

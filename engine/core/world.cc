@@ -196,7 +196,7 @@ int64_t World::Submit(std::vector<std::unique_ptr<Operation>> operations, bool w
   return handle->id;
 }
 
-Code World::Wait(int64_t id, int timeout_ms, Status* status, int* lost_rank) {
+Code World::Wait(int64_t id, int timeout_ms, Status* status) {
   std::shared_ptr<Handle> handle = handles_.Find(id);
   if (!handle) {
     *status = Status::Invalid("no such handle: " + std::to_string(id));
@@ -209,7 +209,6 @@ Code World::Wait(int64_t id, int timeout_ms, Status* status, int* lost_rank) {
   const auto until = Clock::now() + std::chrono::milliseconds(timeout_ms);
   if (driver_ && !driver_->Wait(*handle, until)) return Code::kInProgress;
   *status = handle->status;
-  *lost_rank = handle->lost_rank;
   return status->code;
 }
 

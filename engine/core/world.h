@@ -35,7 +35,7 @@ class World {
                  std::function<void(const Handle&)> on_done, Status* status);
   std::shared_ptr<Handle> Find(int64_t id) const { return handles_.Find(id); }
   // kInProgress after `timeout_ms`.
-  Code Wait(int64_t id, int timeout_ms, Status* status, int* lost_rank);
+  Code Wait(int64_t id, int timeout_ms, Status* status);
   void Release(int64_t id) { handles_.Forget(id); }
   std::string Describe() const;
   Status StartTimeline(const std::string& path, bool mark_cycles);

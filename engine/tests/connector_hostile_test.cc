@@ -125,7 +125,7 @@ TEST_CASE("hundreds of idle connections do not stop a genuine peer") {
   std::vector<Fd> idle;
   for (int i = 0; i < 300; ++i) idle.push_back(Stranger(zero->connector->port()));
   while (zero->connector->Progress()) continue;
-  CHECK(zero->watched.size() == 1 + 256);  // the others wait in the backlog
+  CHECK(zero->watched.size() == 1 + 256);  // the oldest had to make room
   Node* one = world.Add(Rank(1));
   world.SetPeers();
   const Clock::time_point start = Clock::now();

@@ -56,9 +56,8 @@ class Rank {
 
   hvd::Status Wait(int64_t handle) {
     hvd::Status status;
-    int lost = -1;
     Code code;
-    while ((code = world_->Wait(handle, 1000, &status, &lost)) == Code::kInProgress) continue;
+    while ((code = world_->Wait(handle, 1000, &status)) == Code::kInProgress) continue;
     return status;
   }
 

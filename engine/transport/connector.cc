@@ -141,13 +141,18 @@ milliseconds TcpConnector::NextWakeup() const {
 bool TcpConnector::AcceptNew(Clock::time_point now) {
   bool moved = false;
   accept_again_ = Clock::time_point::max();
-  // While the table is full nobody is accepted: room comes from AdvanceIncoming, and then we are back here.
-  for (size_t accepted = 0; incoming_.size() < limits.handshakes; ++accepted) {
+  for (size_t accepted = 0;; ++accepted) {
     if (accepted == limits.handshakes) {  // a flood must not keep the driver here
       accept_again_ = now;
       break;
     }
     if (!HasInput(listener_.get())) break;  // an accept in vain costs ten times as much
+    if (incoming_.size() >= limits.handshakes) {
+      // Peers are done in a moment; whoever has been here longest is most likely a stranger. A peer dials again.
+      Drop(&incoming_.front().fd);
+      incoming_.pop_front();
+      ++refused_;
+    }
     Fd fd(accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (!fd) {
       if (WouldBlock(errno)) break;

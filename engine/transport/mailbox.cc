@@ -25,9 +25,11 @@ void Mailbox::CloseDescriptors() {
   }
 }
 
-void Mailbox::Expect(int rank) {
+void Mailbox::Expect(int rank, bool vital) {
   if (rank == rank_ || boxes_.count(rank)) return;
-  links_[rank];
+  Link& link = links_[rank];
+  if (vital && !link.vital) link.heard = std::chrono::steady_clock::now();
+  link.vital |= vital;
 }
 
 std::vector<int> Mailbox::LinkedRanks() const {
@@ -37,13 +39,13 @@ std::vector<int> Mailbox::LinkedRanks() const {
   return ranks;
 }
 
-std::vector<std::pair<int, std::chrono::steady_clock::duration>> Mailbox::HeardOnLinks() const {
+std::vector<Mailbox::Sign> Mailbox::SignsOfLife() const {
   const auto now = std::chrono::steady_clock::now();
-  std::vector<std::pair<int, std::chrono::steady_clock::duration>> ages;
+  std::vector<Sign> signs;
   for (const auto& [rank, link] : links_) {
-    if (link.fd >= 0) ages.emplace_back(rank, now - link.heard);
+    if (!link.broken && (link.fd >= 0 || link.vital)) signs.push_back({rank, link.fd >= 0, now - link.heard});
   }
-  return ages;
+  return signs;
 }
 
 void Mailbox::Send(int rank, std::string_view message) {

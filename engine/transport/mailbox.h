@@ -27,8 +27,9 @@ class Mailbox {
   Mailbox(int rank, Inbox* own, Neighbours* neighbours, Connector* connector);
   ~Mailbox();
 
-  // Tells that control messages with `rank` will be exchanged, so that a TCP link is made where one is needed.
-  void Expect(int rank);
+  // Tells that control messages with `rank` will be exchanged, so that a TCP link is made where one is needed. `vital`:
+  // the other end expects it too, so that not even coming into being is a sign that it is lost.
+  void Expect(int rank, bool vital);
   void Send(int rank, std::string_view message);
   // Delivers what has arrived; true if anything came.
   bool Receive(const Handler& handler);
@@ -43,8 +44,13 @@ class Mailbox {
   void OnEvent(int fd);
   bool has_links() const { return !links_.empty(); }
   std::vector<int> LinkedRanks() const;
-  // TCP links that are up, with the time since anything came over them.
-  std::vector<std::pair<int, std::chrono::steady_clock::duration>> HeardOnLinks() const;
+  // TCP links that are up or vital, with the time since anything came over them.
+  struct Sign {
+    int rank;
+    bool up;
+    std::chrono::steady_clock::duration age;
+  };
+  std::vector<Sign> SignsOfLife() const;
 
   // Links that broke since the last call: rank and reason.
   std::vector<std::pair<int, std::string>> TakeBroken();
@@ -63,7 +69,7 @@ class Mailbox {
   };
   struct Link {
     int fd = -1;
-    bool broken = false, readable = true;
+    bool broken = false, readable = true, vital = false;
     std::chrono::steady_clock::time_point heard;
     std::deque<std::string> waiting;  // until the stream is there
     std::unique_ptr<FrameWriter> writer;

@@ -12,8 +12,6 @@
 #include <cstddef>
 #include <cstring>
 
-#include "transport/handshake.h"
-
 namespace hvd {
 namespace {
 
@@ -21,6 +19,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr uint32_t kLifeLineChannel = 0xffffffffu;
 constexpr uint32_t kNoMemoryChannel = 0xfffffffeu;
+constexpr size_t kMostArriving = 256;
 
 std::string Reason(const char* what) { return std::string(what) + ": " + std::strerror(errno); }
 
@@ -117,6 +116,7 @@ Neighbours::Neighbours(const ConnectorIdentity& me) : me_(me) {
 Neighbours::~Neighbours() { CloseDescriptors(); }
 
 void Neighbours::CloseDescriptors() {
+  while (!arriving_.empty()) DropArriving(arriving_.begin());
   if (listener_ >= 0) close(listener_);
   listener_ = -1;
   for (Neighbour& neighbour : neighbours_) {
@@ -152,6 +152,7 @@ Status Neighbours::Meet(const std::vector<Invitation>& others, const Offer& offe
   std::sort(neighbours_.begin(), neighbours_.end(), [](const auto& a, const auto& b) { return a.rank < b.rank; });
   close(listener_);
   listener_ = -1;
+  while (!arriving_.empty()) DropArriving(arriving_.begin());
   return Status::Ok();
 }
 
@@ -206,22 +207,34 @@ bool Neighbours::AcceptByTcp(const Offer& offer) {
   return false;
 }
 
+// Several may be shaking hands at once: a stranger that says nothing holds nobody up.
 Status Neighbours::AcceptOne(const Offer& offer) {
   while (Clock::now() < offer.deadline) {
-    const int fd = accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
-    if (fd < 0) {
-      if (AcceptByTcp(offer)) return Status::Ok();
-      pollfd both[2] = {{listener_, POLLIN, 0}, {offer.poller->fd(), POLLIN, 0}};
-      poll(both, 2, 5);
-      continue;
+    for (int fd; (fd = accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK)) >= 0;) {
+      arriving_.push_back({fd, Handshake::Accept(fd, me_), Clock::now() + std::chrono::seconds(5)});
+      if (arriving_.size() > kMostArriving) DropArriving(arriving_.begin());
     }
-    Handshake handshake = Handshake::Accept(fd, me_);
-    // A stranger on the socket must not take the whole time.
-    const auto limit = std::min(offer.deadline, Clock::now() + std::chrono::seconds(5));
-    if (Finish(handshake, fd, limit).ok()) return Exchange(fd, handshake.key().peer, offer);
-    close(fd);
+    std::vector<pollfd> watched = {{listener_, POLLIN, 0}, {offer.poller->fd(), POLLIN, 0}};
+    for (auto it = arriving_.begin(); it != arriving_.end();) {
+      it->handshake.Step();
+      if (it->handshake.outcome() == Handshake::Outcome::kReady) {
+        const int fd = it->fd, rank = it->handshake.key().peer;
+        arriving_.erase(it);
+        return Exchange(fd, rank, offer);
+      }
+      const bool over = it->handshake.outcome() != Handshake::Outcome::kInProgress || Clock::now() > it->deadline;
+      if (!over) watched.push_back({it->fd, POLLIN, 0});
+      it = over ? DropArriving(it) : std::next(it);
+    }
+    if (AcceptByTcp(offer)) return Status::Ok();
+    poll(watched.data(), watched.size(), 5);
   }
   return {Code::kTimeout, "the other ranks of this host did not come in time"};
+}
+
+std::list<Neighbours::Arriving>::iterator Neighbours::DropArriving(std::list<Arriving>::iterator arriving) {
+  close(arriving->fd);
+  return arriving_.erase(arriving);
 }
 
 Status Neighbours::Exchange(int fd, int rank, const Offer& offer) {

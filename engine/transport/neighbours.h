@@ -7,6 +7,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <list>
 #include <memory>
 #include <string>
 #include <vector>
@@ -14,6 +15,7 @@
 #include "transport/arena.h"
 #include "transport/bell.h"
 #include "transport/connector.h"
+#include "transport/handshake.h"
 #include "transport/inbox.h"
 #include "transport/poller.h"
 
@@ -69,7 +71,13 @@ class Neighbours {
 
  private:
   Status DialOne(const Invitation& other, const Offer& offer);
+  struct Arriving {
+    int fd;
+    Handshake handshake;
+    std::chrono::steady_clock::time_point deadline;
+  };
   Status AcceptOne(const Offer& offer);
+  std::list<Arriving>::iterator DropArriving(std::list<Arriving>::iterator arriving);
   Status DialByTcp(int rank, const Offer& offer);
   bool AcceptByTcp(const Offer& offer);
   Status Exchange(int fd, int rank, const Offer& offer);
@@ -77,6 +85,7 @@ class Neighbours {
   ConnectorIdentity me_;
   std::string name_;
   int listener_ = -1;
+  std::list<Arriving> arriving_;
   std::vector<Neighbour> neighbours_;
 };
 
