@@ -81,17 +81,12 @@ using Shape = std::vector<int64_t>;
 
 class World {
  public:
-  World(int rank, int size, int local_rank, int local_size, int cross_rank, int cross_size, const std::string& host,
-        const std::string& listen_address, const std::string& world_id, uint32_t generation, nb::bytes secret,
-        const nb::dict& settings) {
+  World(int rank, int size, const std::string& host, const std::string& listen_address, const std::string& world_id,
+        uint32_t generation, nb::bytes secret, const nb::dict& settings) {
     hvd_identity identity{};
     identity.size = sizeof identity;
     identity.rank = rank;
     identity.world_size = size;
-    identity.local_rank = local_rank;
-    identity.local_size = local_size;
-    identity.cross_rank = cross_rank;
-    identity.cross_size = cross_size;
     identity.host = host.c_str();
     identity.listen_address = listen_address.c_str();
     identity.world_id = world_id.c_str();
@@ -270,10 +265,10 @@ NB_MODULE(_engine, m) {
   engine_error = PyErr_NewException("horovod._engine.EngineError", nullptr, nullptr);
   m.attr("EngineError") = nb::borrow(engine_error);
   nb::class_<World>(m, "World")
-      .def(nb::init<int, int, int, int, int, int, const std::string&, const std::string&, const std::string&, uint32_t,
-                    nb::bytes, const nb::dict&>(),
-           nb::kw_only(), "rank"_a, "size"_a, "local_rank"_a, "local_size"_a, "cross_rank"_a, "cross_size"_a, "host"_a,
-           "listen_address"_a, "world_id"_a, "generation"_a, "secret"_a, "settings"_a)
+      .def(nb::init<int, int, const std::string&, const std::string&, const std::string&, uint32_t, nb::bytes,
+                    const nb::dict&>(),
+           nb::kw_only(), "rank"_a, "size"_a, "host"_a, "listen_address"_a, "world_id"_a, "generation"_a, "secret"_a,
+           "settings"_a)
       .def_prop_ro("tcp_port", &World::tcp_port)
       .def_prop_ro("local_socket", &World::local_socket)
       .def("connect", &World::Connect, "peers"_a, "timeout_s"_a)

@@ -56,7 +56,7 @@ typedef struct hvd_settings {
 
 typedef struct hvd_identity {
   uint32_t size;
-  int32_t rank, world_size, local_rank, local_size, cross_rank, cross_size;
+  int32_t rank, world_size;
   const char* host;           /* host identity given by the launcher: equal means "may share memory" */
   const char* listen_address; /* numeric address to listen on */
   const char* world_id;       /* random per job */
