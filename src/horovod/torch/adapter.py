@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""torch tensors as the engine sees them: address, shape, dtype. Nothing is compiled against torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from horovod.common.dtypes import ID_BY_NAME
+from horovod.common.ops import Description
+
+Tensor = torch.Tensor
+
+
+class _IdByDType(dict[torch.dtype, int]):
+    """A plain dict where it is hot; a dtype that the engine does not have is refused with a list of those it has."""
+
+    def __missing__(self, dtype: torch.dtype) -> int:
+        raise ValueError(f"{dtype} is not supported; supported are {', '.join(str(known) for known in self)}")
+
+
+# Older versions of torch lack some of these types.
+ID_BY_DTYPE = _IdByDType({getattr(torch, name): number for name, number in ID_BY_NAME.items() if hasattr(torch, name)})
+
+
+class TorchAdapter:
+    """See horovod.common.ops.Adapter."""
+
+    @staticmethod
+    def source(tensor: Tensor) -> Description:
+        if not tensor.is_cpu or not tensor.is_contiguous():
+            refuse(tensor)
+        return tensor.data_ptr(), tuple(tensor.shape), ID_BY_DTYPE[tensor.dtype]
+
+    target = source
+
+    @staticmethod
+    def empty(like: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, int]:
+        tensor = torch.empty(shape, dtype=like.dtype)
+        return tensor, tensor.data_ptr()
+
+    @staticmethod
+    def adopt(memory: npt.NDArray[np.uint8], like: Tensor, rows: int) -> Tensor:
+        shape = (rows, *like.shape[1:])
+        if not memory.size:
+            return torch.empty(shape, dtype=like.dtype)
+        return torch.from_numpy(memory).view(like.dtype).reshape(shape)
+
+    @staticmethod
+    def split_sizes(splits: Any) -> list[int]:
+        if isinstance(splits, Tensor) and splits.dtype != torch.int32:
+            raise ValueError(
+                f"splits must be a torch.int32 tensor or a list of integers, not a tensor of {splits.dtype}"
+            )
+        sizes = torch.as_tensor(splits, dtype=torch.int32)
+        if sizes.dim() != 1:
+            raise ValueError(f"splits must be one-dimensional, not {splits!r}")
+        return [int(size) for size in sizes.tolist()]
+
+    @staticmethod
+    def splits_tensor(received: Sequence[int], splits: Any) -> Tensor:
+        fits = max(received, default=0) <= torch.iinfo(torch.int32).max
+        device = splits.device if isinstance(splits, Tensor) else None
+        return torch.tensor(received, dtype=torch.int32 if fits else torch.int64, device=device)
+
+
+def refuse(tensor: Any) -> None:
+    """Say why the engine cannot work on a tensor's own memory."""
+    if not isinstance(tensor, Tensor):
+        raise ValueError(f"Expected a torch.Tensor, not {type(tensor).__name__}")
+    if tensor.layout != torch.strided:
+        raise ValueError(f"Expected a dense tensor, not one with {tensor.layout}; use hvd.sparse_allreduce_async")
+    if not tensor.is_cpu:
+        raise ValueError(f"Tensors on device {tensor.device} are not supported; give tensor.cpu()")
+    raise ValueError("The tensor is not contiguous; give tensor.contiguous()")
