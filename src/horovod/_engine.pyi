@@ -73,8 +73,11 @@ class World:
         will_wait: bool = False,
     ) -> int: ...
     def poll(self, handle: int) -> bool: ...
-    def wait(self, handle: int) -> None:
-        """Blocks with the GIL released, looks for signals every 50 ms, raises EngineError if the work failed."""
+    def wait(self, handle: int, timeout_s: float = -1.0) -> bool:
+        """Blocks with the GIL released, looks for signals every 50 ms, raises EngineError if the work failed.
+
+        False if the work is not done after `timeout_s` seconds (negative: no limit).
+        """
     def take_output(self, handle: int, index: int = 0) -> tuple[npt.NDArray[np.uint8], int]:
         """(bytes, rows) of an output that the engine allocated; the array owns the memory. Once only."""
     def received_splits(self, handle: int, members: int) -> list[int]: ...

@@ -161,17 +161,19 @@ class World {
     return done;
   }
 
-  void Wait(int64_t handle) {
+  bool Wait(int64_t handle, double timeout_s) {
     hvd_status status{};
-    for (;;) {
+    for (double left_ms = timeout_s * 1e3;; left_ms -= kSignalPeriodMs) {
+      const bool last = timeout_s >= 0 && left_ms <= kSignalPeriodMs;
       int32_t code;
       {
         nb::gil_scoped_release unlocked;
-        code = Api()->wait(world_, handle, kSignalPeriodMs, &status);
+        code = Api()->wait(world_, handle, last ? static_cast<int32_t>(left_ms) : kSignalPeriodMs, &status);
       }
-      if (code == HVD_OK) return;
+      if (code == HVD_OK) return true;
       if (code != HVD_IN_PROGRESS) Raise(status);
       if (PyErr_CheckSignals()) throw nb::python_error();
+      if (last) return false;
     }
   }
 
@@ -279,7 +281,7 @@ NB_MODULE(_engine, m) {
       .def("submit_group", &World::SubmitGroup, "process_set"_a, "kind"_a, "group"_a, "names"_a, "dtypes"_a, "shapes"_a,
            "inputs"_a, "outputs"_a, "reduce_op"_a = 1, "prescale"_a = 1.0, "postscale"_a = 1.0, "will_wait"_a = false)
       .def("poll", &World::Poll, "handle"_a)
-      .def("wait", &World::Wait, "handle"_a)
+      .def("wait", &World::Wait, "handle"_a, "timeout_s"_a = -1.0)
       .def("take_output", &World::TakeOutput, "handle"_a, "index"_a = 0)
       .def("received_splits", &World::ReceivedSplits, "handle"_a, "members"_a)
       .def("value", &World::Value, "handle"_a)
