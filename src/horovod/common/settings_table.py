@@ -164,6 +164,8 @@ _BACK_ENDS = (
             yaml_key="library_options.num_nccl_streams"),
     Setting("HOROVOD_ENABLE_ASYNC_COMPLETION", bool, False, "Complete GPU work by stream events."),
     Setting("HOROVOD_ENABLE_XLA_OPS", bool, False, "TensorFlow: collectives inside XLA-compiled functions."),
+    Setting("HOROVOD_TORCH_WAIT_IN_BACKWARD", bool, True,
+            "PyTorch: gradients are complete when backward() returns; 0: when optimizer.step() begins."),
     Setting("HOROVOD_BATCH_D2D_MEMCOPIES", bool, True, "Batch copies into and out of the GPU's fusion buffer."),
     Setting("HOROVOD_ADASUM_MPI_CHUNK_SIZE", int, 1 << 30, "Kept for old scripts.", unit="bytes", minimum=0),
     Setting("HOROVOD_MPI_THREADS_DISABLE", bool, False, "MPI without threads.", flag="--mpi-threads-disable",

@@ -65,12 +65,14 @@ from horovod.torch.mpi_ops import (
     stop_timeline,
     synchronize,
 )
+from horovod.torch.optimizer import DistributedOptimizer
 
 __all__ = [
     "Adasum",
     "Average",
     "Compression",
     "Compressor",
+    "DistributedOptimizer",
     "HorovodInternalError",
     "HorovodMismatchError",
     "Max",

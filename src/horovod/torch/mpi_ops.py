@@ -391,3 +391,7 @@ def recv(tensor: Tensor, src: int, tag: int = 0) -> Tensor:
 def recv_async(tensor: Tensor, src: int, tag: int = 0) -> int:
     """Start a receive."""
     return _add(_collectives.recv(tensor, src, tag))
+
+
+def sparse_allreduce_async(tensor: Tensor, name: str, op: int, process_set: ProcessSet = global_process_set) -> Any:
+    raise NotImplementedError

@@ -1,0 +1,304 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gradients on their way from backward() to step(): hooks start each reduction as soon as autograd is done with it.
+
+A round begins with the first backward pass after a step and ends with synchronize(). In it every parameter counts down
+its passes; at zero its gradient is reduced, alone or with its group. Names, not order, match gradients across ranks.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+
+from horovod.common.process_sets import ProcessSet
+from horovod.torch import mpi_ops
+from horovod.torch.compression import Compressor
+from horovod.torch.gradient_buckets import GradientBuckets
+from horovod.torch.layout import in_memory_order, is_dense
+
+Tensor = torch.Tensor
+
+_TOO_MANY_PASSES = (
+    "The gradient of {name} was computed again before optimizer.step(): more than backward_passes_per_step={passes} "
+    "backward passes. Raise backward_passes_per_step to accumulate gradients over several passes, or call "
+    "optimizer.step() or optimizer.zero_grad() between them."
+)
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """How gradients are reduced; the same for all parameters of an optimizer."""
+
+    op: int
+    prescale: float
+    postscale: float
+    compression: type[Compressor]
+    sparse_as_dense: bool
+    process_set: ProcessSet
+
+
+class Gradient:
+    """One parameter's gradient. `passes_left` 0: its reduction has begun, and ended if it is not in flight."""
+
+    __slots__ = ("group", "hook", "in_flight", "name", "parameter", "passes_left", "reduced", "was_sparse")
+
+    def __init__(self, name: str, parameter: Tensor, passes: int) -> None:
+        self.name = name
+        self.parameter = parameter
+        self.passes_left = passes
+        self.in_flight = False
+        self.reduced: weakref.ref[Tensor] | None = None
+        self.was_sparse = False
+        self.group: Group | None = None
+        self.hook: Any = None
+
+
+class Group:
+    """Gradients that are reduced as one unit, once all of them are there."""
+
+    __slots__ = ("gradients", "name", "ready")
+
+    def __init__(self, name: str, gradients: list[Gradient]) -> None:
+        self.name = name
+        self.gradients = gradients
+        self.ready: list[Gradient] = []
+
+
+class GradientReducer:
+    """Watches the parameters of one optimizer and reduces their gradients."""
+
+    def __init__(
+        self,
+        reduction: Reduction,
+        named: Iterable[tuple[str, Tensor]],
+        passes: int,
+        wait_in_backward: bool,
+        buckets: GradientBuckets | None,
+    ) -> None:
+        self._reduction = reduction
+        self._passes = passes
+        self._wait_in_backward = wait_in_backward
+        self._buckets = buckets
+        self._flights: list[Callable[[], None]] = []  # each waits for one operation and puts its result in place
+        self._callback_queued = False
+        self._lock = threading.Lock()  # with several devices autograd calls hooks from several threads
+        self._gradients: dict[Tensor, Gradient] = {}
+        for name, parameter in named:
+            self.watch(name, parameter)
+
+    # What is watched
+
+    def watch(self, name: str, parameter: Tensor) -> None:
+        """Reduce a parameter's gradients from now on; one that needs none yet is looked at again in each round."""
+        self._gradients[parameter] = Gradient(name, parameter, self._passes)
+        self._hook(self._gradients[parameter])
+
+    def _hook(self, gradient: Gradient) -> None:
+        if gradient.hook is None and gradient.parameter.requires_grad:
+            # A weak reference: hooks of an optimizer that is gone must not reduce anything any more.
+            fire = partial(_fire, weakref.ref(self), gradient)
+            gradient.hook = gradient.parameter.register_post_accumulate_grad_hook(fire)
+
+    def unwatch(self) -> None:
+        """Remove all hooks."""
+        for gradient in self._gradients.values():
+            if gradient.hook is not None:
+                gradient.hook.remove()
+                gradient.hook = None
+
+    def make_groups(self, groups: Sequence[Sequence[str]]) -> None:
+        """Reduce the named parameters of each list as one unit."""
+        by_name = {gradient.name: gradient for gradient in self._gradients.values()}
+        for names in groups:
+            group = Group(".".join((names[0], names[-1], str(len(names)))), [by_name[name] for name in names])
+            for gradient in group.gradients:
+                gradient.group = group
+
+    # Rounds
+
+    @property
+    def busy(self) -> bool:
+        """Whether reductions are under way."""
+        return bool(self._flights)
+
+    def set_passes(self, passes: int) -> None:
+        self._passes = passes
+        self.restart()
+
+    def restart(self) -> None:
+        """Forget the round: every parameter counts its passes anew."""
+        self._flights.clear()
+        self._callback_queued = False
+        for gradient in self._gradients.values():
+            gradient.passes_left = self._passes
+            gradient.in_flight = False
+            gradient.reduced = None
+            if gradient.group is not None:
+                gradient.group.ready.clear()
+
+    def forget_reduced(self) -> None:
+        """Gradients were dropped or zeroed after they had been reduced: the next pass begins a new round for them."""
+        self._callback_queued = False
+        for gradient in self._gradients.values():
+            if gradient.passes_left == 0:
+                gradient.passes_left = self._passes
+
+    def finish_round(self) -> None:
+        """Reduce what no pass of this round has brought, too, and wait for everything.
+
+        A parameter without a gradient contributes zeros: other ranks, with another graph, may have one for it.
+        """
+        missing = [it for it in self._gradients.values() if it.passes_left and it.parameter.requires_grad]
+        with self._lock:
+            for gradient in missing:
+                self._hook(gradient)
+                self._make_gradient(gradient)
+                self._begin(gradient)
+        try:
+            self.wait()
+        finally:
+            self.restart()
+
+    def wait(self) -> None:
+        """Wait for every reduction that has begun: for all of them, even if one fails. The first failure is raised."""
+        flights, self._flights = self._flights, []
+        failure: Exception | None = None
+        for finish in flights:
+            try:
+                finish()
+            except Exception as error:
+                failure = failure or error
+        if failure is not None:
+            self.restart()
+            raise failure
+
+    # Hooks
+
+    def accumulated(self, gradient: Gradient) -> None:
+        """Autograd has added a pass's gradient to a parameter."""
+        with self._lock:
+            if gradient.passes_left == 0:
+                self._begin_again(gradient)
+            gradient.passes_left -= 1
+            if gradient.passes_left:
+                return
+            self._begin(gradient)
+            if self._wait_in_backward and not self._callback_queued:
+                self._callback_queued = True
+                torch.autograd.Variable._execution_engine.queue_callback(self._end_of_backward)
+
+    def _begin_again(self, gradient: Gradient) -> None:
+        # Allowed only if the reduced gradient was dropped since (model.zero_grad()), say by a gradient scaler that
+        # skipped the step.
+        if gradient.in_flight or (gradient.reduced is not None and gradient.reduced() is gradient.parameter.grad):
+            raise AssertionError(_TOO_MANY_PASSES.format(name=gradient.name, passes=self._passes))
+        gradient.passes_left = self._passes
+
+    def _end_of_backward(self) -> None:
+        self._callback_queued = False
+        self.wait()
+
+    # Reductions
+
+    def _make_gradient(self, gradient: Gradient) -> None:
+        parameter = gradient.parameter
+        if parameter.grad is None:
+            layout = torch.sparse_coo if gradient.was_sparse else torch.strided
+            parameter.grad = torch.zeros_like(parameter, layout=layout, requires_grad=False)
+
+    def _begin(self, gradient: Gradient) -> None:
+        gradient.passes_left = 0
+        gradient.in_flight = True
+        grad = gradient.parameter.grad
+        assert grad is not None
+        if grad.is_sparse:
+            gradient.was_sparse = True
+            if not self._reduction.sparse_as_dense:
+                self._begin_sparse(gradient, grad)
+                return
+            gradient.parameter.grad = grad.to_dense()
+        if self._buckets is not None:
+            self._buckets.adopt(gradient.parameter)
+        if gradient.group is None:
+            self._begin_dense(gradient)
+            return
+        gradient.group.ready.append(gradient)
+        if len(gradient.group.ready) == len(gradient.group.gradients):
+            self._begin_group(gradient.group)
+
+    def _begin_dense(self, gradient: Gradient) -> None:
+        how = self._reduction
+        grad = gradient.parameter.grad
+        assert grad is not None
+        sent, context = self._compress(grad)
+        handle = mpi_ops.allreduce_async_(
+            in_memory_order(sent), None, gradient.name, how.op, how.prescale, how.postscale, how.process_set
+        )
+        self._flights.append(partial(self._finish_dense, handle, gradient, grad, sent, context))
+
+    def _finish_dense(self, handle: int, gradient: Gradient, grad: Tensor, sent: Tensor, context: Any) -> None:
+        mpi_ops.synchronize(handle)
+        self._land(gradient, grad, sent, context)
+
+    def _begin_group(self, group: Group) -> None:
+        how = self._reduction
+        grads = [gradient.parameter.grad for gradient in group.gradients]
+        compressed = [self._compress(grad) for grad in grads if grad is not None]
+        handle = mpi_ops.grouped_allreduce_async_(
+            [in_memory_order(sent) for sent, _ in compressed],
+            None,
+            group.name,
+            how.op,
+            how.prescale,
+            how.postscale,
+            how.process_set,
+        )
+
+        def finish() -> None:
+            mpi_ops.synchronize(handle)
+            group.ready.clear()
+            for gradient, grad, (sent, context) in zip(group.gradients, grads, compressed, strict=True):
+                assert grad is not None
+                self._land(gradient, grad, sent, context)
+
+        self._flights.append(finish)
+
+    def _begin_sparse(self, gradient: Gradient, grad: Tensor) -> None:
+        finish_sparse = mpi_ops.sparse_allreduce_async(
+            grad, gradient.name, self._reduction.op, self._reduction.process_set
+        )
+
+        def finish() -> None:
+            gradient.parameter.grad = finish_sparse()
+            gradient.in_flight = False
+            gradient.reduced = weakref.ref(gradient.parameter.grad)
+
+        self._flights.append(finish)
+
+    def _compress(self, grad: Tensor) -> tuple[Tensor, Any]:
+        sent, context = self._reduction.compression.compress(grad)
+        return (sent, context) if is_dense(sent) else (sent.contiguous(), context)
+
+    def _land(self, gradient: Gradient, grad: Tensor, sent: Tensor, context: Any) -> None:
+        if sent is not grad:
+            received = self._reduction.compression.decompress(sent, context)
+            with torch.no_grad():
+                if self._buckets is None and received.dtype == grad.dtype:
+                    grad.set_(received)
+                else:
+                    grad.copy_(received)
+        gradient.in_flight = False
+        gradient.reduced = weakref.ref(grad)
+
+
+@torch.compiler.disable
+def _fire(reducer: weakref.ref[GradientReducer], gradient: Gradient, parameter: Tensor) -> None:
+    watching = reducer()
+    if watching is not None:
+        watching.accumulated(gradient)

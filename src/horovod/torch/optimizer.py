@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""DistributedOptimizer: an optimizer of the user's own class whose gradients are reduced over all ranks."""
+
+from __future__ import annotations
+
+import os
+import warnings
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from horovod.common.context import default_context
+from horovod.common.process_sets import ProcessSet, global_process_set
+from horovod.common.util import split_list
+from horovod.torch.adasum_optimizer import _DistributedAdasumOptimizer, make_adasum_optimizer
+from horovod.torch.compression import Compression, Compressor
+from horovod.torch.functions import broadcast_object
+from horovod.torch.gradient_buckets import GradientBuckets
+from horovod.torch.gradients import GradientReducer, Reduction
+from horovod.torch.mpi_ops import Adasum, Average, Sum, size
+from horovod.torch.parameter_names import name_parameters, unnamed
+from horovod.torch.wrapping import wrap
+
+__all__ = ["Adasum", "Average", "DistributedOptimizer", "Sum", "_DistributedAdasumOptimizer", "_DistributedOptimizer"]
+
+Tensor = torch.Tensor
+Closure = Callable[[], Any]
+Groups = int | Sequence[Sequence[Tensor]]
+
+
+class _DistributedOptimizer(torch.optim.Optimizer):
+    """What is added to the user's optimizer class; instances come from DistributedOptimizer()."""
+
+    _reducer: GradientReducer | None  # None: this rank has nobody to reduce with
+    _should_synchronize: bool
+    _synchronized: bool
+
+    def set_backward_passes_per_step(self, passes: int) -> None:
+        """Accumulate gradients over so many backward passes before they are reduced."""
+        _check_passes(passes)
+        if self._reducer is not None:
+            self._reducer.set_passes(passes)
+
+    def synchronize(self) -> None:
+        """Complete this round's gradients on all ranks, those that no backward pass has brought included."""
+        if self._reducer is not None:
+            self._reducer.finish_round()
+        self._synchronized = True
+
+    @contextmanager
+    def skip_synchronize(self) -> Iterator[None]:
+        """step() inside this block takes gradients as they are; for use after synchronize()."""
+        self._should_synchronize = False
+        try:
+            yield
+        finally:
+            self._should_synchronize = True
+
+    def step(self, closure: Closure | None = None) -> Any:  # type: ignore[override]
+        """Complete the gradients, then let the wrapped class make its step."""
+        if closure is not None:
+            return super().step(self._completing(closure))
+        if self._should_synchronize:
+            if self._synchronized:
+                warnings.warn(
+                    "optimizer.step() was called after optimizer.synchronize(), so gradients are reduced twice. "
+                    "Call step() inside `with optimizer.skip_synchronize():`, or leave out synchronize().",
+                    stacklevel=2,
+                )
+            self.synchronize()
+        self._synchronized = False
+        return super().step()
+
+    # Optimizer.load_state_dict() would wrap step() once more, and run step hooks twice: the wrapped class runs them.
+    step.hooked = True  # type: ignore[attr-defined]
+
+    def _completing(self, closure: Closure) -> Closure:
+        if self._reducer is not None and self._reducer.busy:
+            self._reducer.finish_round()
+
+        def completed() -> Any:
+            with torch.enable_grad():
+                loss = closure()
+            if self._reducer is not None and self._should_synchronize:
+                self._reducer.finish_round()
+            return loss
+
+        return completed
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """As torch's; refused while reductions are under way."""
+        if self._reducer is not None:
+            if self._reducer.busy:
+                raise AssertionError(
+                    "optimizer.zero_grad() was called after loss.backward() but before optimizer.step() or "
+                    "optimizer.synchronize(): the gradients are being reduced at this moment."
+                )
+            self._reducer.forget_reduced()
+        super().zero_grad(set_to_none)
+
+    def load_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        if self._reducer is not None:
+            self._reducer.restart()
+        self._synchronized = False
+        super().load_state_dict(*args, **kwargs)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        super().add_param_group(param_group)
+        if self._reducer is not None:
+            number = len(self.param_groups) - 1
+            for index, parameter in enumerate(self.param_groups[-1]["params"]):
+                self._reducer.watch(unnamed(number, index), parameter)
+
+    @staticmethod
+    def find_duplicates(lst: Iterable[Any]) -> set[Any]:
+        """Elements that a list holds more than once."""
+        seen: set[Any] = set()
+        return {element for element in lst if element in seen or seen.add(element)}  # type: ignore[func-returns-value]
+
+
+def DistributedOptimizer(  # noqa: N802 - the contract's name
+    optimizer: torch.optim.Optimizer,
+    named_parameters: Iterable[tuple[str, Tensor]] | None = None,
+    compression: type[Compressor] = Compression.none,
+    backward_passes_per_step: int = 1,
+    op: int = Average,
+    gradient_predivide_factor: float = 1.0,
+    num_groups: int = 0,
+    groups: Groups | None = None,
+    sparse_as_dense: bool = False,
+    process_set: ProcessSet = global_process_set,
+    gradient_as_bucket_view: bool = False,
+) -> torch.optim.Optimizer:
+    """An optimizer like the given one that reduces gradients over all ranks of the set before each step.
+
+    Reductions start while backward() is still running and are complete when it returns; with
+    HOROVOD_TORCH_WAIT_IN_BACKWARD=0 they may go on until step(). `gradient_as_bucket_view` keeps gradients in memory
+    that the ranks of a host share.
+    """
+    if gradient_predivide_factor != 1.0 and op != Average:
+        raise ValueError("gradient_predivide_factor needs op=hvd.Average")
+    _check_passes(backward_passes_per_step)
+    if num_groups:
+        warnings.warn("num_groups is deprecated: use groups", DeprecationWarning, stacklevel=2)
+        groups = num_groups if groups is None else groups
+    named = name_parameters(optimizer, named_parameters)
+    if op == Adasum and size() > 1:
+        return make_adasum_optimizer(optimizer, named, compression, process_set)
+
+    wrapped = wrap(optimizer, _DistributedOptimizer)
+    wrapped._should_synchronize, wrapped._synchronized, wrapped._reducer = True, False, None
+    if _reduces(process_set):
+        reduction = Reduction(
+            op,
+            1.0 / gradient_predivide_factor,
+            gradient_predivide_factor,
+            compression,
+            sparse_as_dense,
+            process_set,
+        )
+        wait = default_context.settings.flag("HOROVOD_TORCH_WAIT_IN_BACKWARD")
+        buckets = GradientBuckets([parameter for _, parameter in named]) if gradient_as_bucket_view else None
+        wrapped._reducer = GradientReducer(reduction, named, backward_passes_per_step, wait, buckets)
+        weakref.finalize(wrapped, GradientReducer.unwatch, wrapped._reducer)
+        if groups:
+            wrapped._reducer.make_groups(_agree_on_groups(groups, named, process_set))
+    return wrapped
+
+
+def _check_passes(passes: int) -> None:
+    if passes <= 0:
+        raise ValueError(f"backward_passes_per_step must be at least 1, not {passes}")
+
+
+def _reduces(process_set: ProcessSet) -> bool:
+    """Whether this rank has anyone to reduce with, now or after an elastic reset."""
+    default_context.topology  # noqa: B018 - says that hvd.init() is missing
+    if not process_set.included():
+        return False
+    return (process_set.size() or 0) > 1 or os.environ.get("HOROVOD_ELASTIC") == "1"
+
+
+def _agree_on_groups(groups: Groups, named: list[tuple[str, Tensor]], process_set: ProcessSet) -> list[list[str]]:
+    """Rank 0's groups, by name: each rank may have listed its parameters in another order."""
+    mine = [(name, parameter) for name, parameter in named if parameter.requires_grad]
+    if isinstance(groups, int):
+        if groups < 0:
+            raise ValueError(f"groups must not be negative, but is {groups}")
+        parts = split_list([name for name, _ in mine], min(groups, len(mine)))
+    else:
+        names = {parameter: name for name, parameter in mine}
+        listed = [parameter for group in groups for parameter in group]
+        if any(not isinstance(parameter, Tensor) for parameter in listed):
+            raise ValueError("groups is a number of groups, or a list of lists of parameters")
+        if _DistributedOptimizer.find_duplicates(listed):
+            raise ValueError("groups holds a parameter twice")
+        parts = [[names[parameter] for parameter in group if parameter in names] for group in groups]
+    root = process_set.ranks[0] if process_set.ranks else 0
+    agreed = broadcast_object([list(part) for part in parts if part], root, "optimizer.groups", process_set)
+    unknown = {name for part in agreed for name in part} - {name for name, _ in mine}
+    if unknown:
+        raise ValueError(f"Rank {root} groups parameters that this rank does not have: {', '.join(sorted(unknown))}")
+    return [list(part) for part in agreed]
