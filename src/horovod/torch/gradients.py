@@ -3,6 +3,9 @@
 
 A round begins with the first backward pass after a step and ends with synchronize(). In it every parameter counts down
 its passes; at zero its gradient is reduced, alone or with its group. Names, not order, match gradients across ranks.
+
+Where backward() waits for its gradients, ranks whose graphs differ would wait for each other for ever. So they first
+tell each other what they have begun, and give zeros to what only others have: one small allreduce per backward().
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ import torch
 from horovod.common.process_sets import ProcessSet
 from horovod.torch import mpi_ops
 from horovod.torch.compression import Compressor
+from horovod.torch.dynamo import outside_dynamo
 from horovod.torch.gradient_buckets import GradientBuckets
 from horovod.torch.layout import in_memory_order, is_dense
 
@@ -87,6 +91,7 @@ class GradientReducer:
         self._buckets = buckets
         self._flights: list[Callable[[], None]] = []  # each waits for one operation and puts its result in place
         self._callback_queued = False
+        self._complete = False  # every gradient of this round is reduced, on all ranks
         self._lock = threading.Lock()  # with several devices autograd calls hooks from several threads
         self._gradients: dict[Tensor, Gradient] = {}
         for name, parameter in named:
@@ -135,6 +140,7 @@ class GradientReducer:
         """Forget the round: every parameter counts its passes anew."""
         self._flights.clear()
         self._callback_queued = False
+        self._complete = False
         for gradient in self._gradients.values():
             gradient.passes_left = self._passes
             gradient.in_flight = False
@@ -142,28 +148,53 @@ class GradientReducer:
             if gradient.group is not None:
                 gradient.group.ready.clear()
 
+    @outside_dynamo
     def forget_reduced(self) -> None:
         """Gradients were dropped or zeroed after they had been reduced: the next pass begins a new round for them."""
         self._callback_queued = False
+        self._complete = False
         for gradient in self._gradients.values():
             if gradient.passes_left == 0:
                 gradient.passes_left = self._passes
 
+    @outside_dynamo
     def finish_round(self) -> None:
         """Reduce what no pass of this round has brought, too, and wait for everything.
 
         A parameter without a gradient contributes zeros: other ranks, with another graph, may have one for it.
         """
-        missing = [it for it in self._gradients.values() if it.passes_left and it.parameter.requires_grad]
-        with self._lock:
-            for gradient in missing:
-                self._hook(gradient)
-                self._make_gradient(gradient)
-                self._begin(gradient)
         try:
+            if self._wait_in_backward and not self._complete:
+                while self._agree(in_backward=False):
+                    pass
+            self._begin_missing(it for it in self._gradients.values() if it.parameter.requires_grad)
             self.wait()
         finally:
             self.restart()
+
+    def _agree(self, in_backward: bool) -> bool:
+        """Tell the others which reductions have begun here, join in those that have begun there, wait for all of them.
+
+        True if some rank is at the end of a backward pass and may begin more, False if all have come to their step.
+        """
+        gradients = list(self._gradients.values())
+        begun = torch.tensor([*(it.passes_left == 0 for it in gradients), in_backward], dtype=torch.uint8)
+        mpi_ops.allreduce_(
+            begun, None, f"begun.{gradients[0].name}", mpi_ops.Max, process_set=self._reduction.process_set
+        )
+        *anywhere, elsewhere_in_backward = begun.tolist()
+        self._begin_missing(it for it, there in zip(gradients, anywhere, strict=True) if there)
+        self.wait()
+        self._complete = all(anywhere)
+        return bool(elsewhere_in_backward)
+
+    def _begin_missing(self, gradients: Iterable[Gradient]) -> None:
+        with self._lock:
+            for gradient in gradients:
+                if gradient.passes_left:
+                    self._hook(gradient)
+                    self._make_gradient(gradient)
+                    self._begin(gradient)
 
     def wait(self) -> None:
         """Wait for every reduction that has begun: for all of them, even if one fails. The first failure is raised."""
@@ -200,9 +231,10 @@ class GradientReducer:
             raise AssertionError(_TOO_MANY_PASSES.format(name=gradient.name, passes=self._passes))
         gradient.passes_left = self._passes
 
+    @outside_dynamo
     def _end_of_backward(self) -> None:
         self._callback_queued = False
-        self.wait()
+        self._agree(in_backward=True)
 
     # Reductions
 
@@ -297,7 +329,7 @@ class GradientReducer:
         gradient.reduced = weakref.ref(grad)
 
 
-@torch.compiler.disable
+@outside_dynamo
 def _fire(reducer: weakref.ref[GradientReducer], gradient: Gradient, parameter: Tensor) -> None:
     watching = reducer()
     if watching is not None:

@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keep torch.compile out of what talks to the engine, at no cost to those who do not use it.
+
+torch.compiler.disable would import the compiler, which takes seconds, and adds microseconds to every call.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def _find_tracing() -> Callable[[], Any]:
+    from torch._C._dynamo import eval_frame
+
+    # Absent in torch 2.1: there everything counts as traced once the compiler is loaded.
+    return getattr(eval_frame, "get_eval_frame_callback", lambda: sys.modules.get("torch._dynamo"))
+
+
+_tracing = _find_tracing()
+
+
+def outside_dynamo(function: Function) -> Function:
+    """Run a function as it is, also when it is reached from compiled code."""
+    disabled: Callable[..., Any] | None = None
+
+    @functools.wraps(function)
+    def call(*arguments: Any) -> Any:
+        nonlocal disabled
+        if _tracing() is None:
+            return function(*arguments)
+        if disabled is None:
+            disabled = torch.compiler.disable(function)
+        return disabled(*arguments)
+
+    call._torchdynamo_disable = True  # type: ignore[attr-defined]  # seen by dynamo before it would trace into it
+    return call  # type: ignore[return-value]

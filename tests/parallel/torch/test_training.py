@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Training as a whole: bit for bit as DistributedDataParallel, under torch.compile, and with communication overlapped."""
+
+import json
+import os
+import socket
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from harness.torch_training import (
+    OPTIMIZERS,
+    batches,
+    check_same_weights,
+    loss_of,
+    make_model,
+    on_torch_ranks,
+    shard,
+    train_alone,
+    weights,
+)
+
+import horovod.torch as hvd
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+@on_torch_ranks("shm2")
+def test_two_ranks_equal_ddp_bit_for_bit(name):
+    port = hvd.broadcast_object(free_port(), name="port")
+    dist.init_process_group(
+        "gloo", f"tcp://127.0.0.1:{port}", timedelta(seconds=60), rank=hvd.rank(), world_size=hvd.size()
+    )
+    try:
+        ours, theirs = make_model(), make_model()
+        optimizer = hvd.DistributedOptimizer(OPTIMIZERS[name](ours.parameters()), ours.named_parameters())
+        ddp = torch.nn.parallel.DistributedDataParallel(theirs)
+        plain = OPTIMIZERS[name](theirs.parameters())
+        for images, labels in batches(50):
+            for model, stepper in ((ours, optimizer), (ddp, plain)):
+                stepper.zero_grad()
+                loss_of(model, shard(images), shard(labels)).backward()
+                stepper.step()
+        assert torch.equal(weights(ours), weights(theirs))
+    finally:
+        dist.destroy_process_group()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.mark.parametrize("what", ["model", "whole step"])
+@on_torch_ranks("shm2")
+def test_compiled(what):
+    # The eager backend traces as the others do; code generation is not ours to test.
+    model = make_model()
+    optimizer = hvd.DistributedOptimizer(OPTIMIZERS["sgd"](model.parameters()), model.named_parameters())
+    forward = torch.compile(model, backend="aot_eager") if what == "model" else model
+
+    def step(images, labels):
+        optimizer.zero_grad()
+        loss_of(forward, images, labels).backward()
+        optimizer.step()
+
+    run = step if what == "model" else torch.compile(step, backend="aot_eager")
+    for images, labels in batches(5):
+        run(shard(images), shard(labels))
+    torch._dynamo.reset()
+    return check_same_weights(model, train_alone(OPTIMIZERS["sgd"], 5))
+
+
+class Mark(torch.autograd.Function):
+    """Hands its input on; in backward says when it was reached."""
+
+    @staticmethod
+    def forward(ctx, tensor, reached):
+        ctx.reached = reached
+        return tensor.view_as(tensor)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        ctx.reached()
+        return gradient, None
+
+
+@on_torch_ranks("shm2")
+def test_last_layers_are_reduced_before_backward_ends():
+    # The first layer's backward cannot go on before the last layer's gradient is reduced: no overlap, no end.
+    first, last = torch.nn.Linear(4, 4), torch.nn.Linear(4, 1)
+    model = torch.nn.ModuleList([first, last])
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), 0.1), model.named_parameters())
+    done = []
+
+    def wait_for_last_layer():
+        flights = list(optimizer._reducer._flights)
+        assert flights, "no reduction has begun"
+        for finish in flights:
+            finish()
+        optimizer._reducer._flights.clear()
+        done.append(True)
+
+    loss = last(Mark.apply(first(torch.ones(1, 4)), wait_for_last_layer)).sum()
+    loss.backward()
+    assert done == [True]
+    optimizer.step()
+
+
+@on_torch_ranks("shm2")
+def test_timeline_shows_the_overlap():
+    path = Path(hvd.broadcast_object(f"/tmp/overlap-{os.getpid()}.json", name="path"))
+    first, last = torch.nn.Linear(4, 4), torch.nn.Linear(4, 1)
+    model = torch.nn.ModuleList([first, last])
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), 0.1), model.named_parameters())
+
+    def barrier():
+        for finish in list(optimizer._reducer._flights):
+            finish()
+        optimizer._reducer._flights.clear()
+        hvd.allreduce(torch.ones(1), name="middle.of.backward")
+
+    hvd.start_timeline(str(path))
+    last(Mark.apply(first(torch.ones(1, 4)), barrier)).sum().backward()
+    optimizer.step()
+    hvd.stop_timeline()
+    hvd.barrier()
+    if hvd.rank() == 0:
+        events = json.loads(path.read_text())
+        path.unlink()
+        names = {event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"}
+        ends = {names[event["pid"]]: event["ts"] for event in events if event["ph"] in "EX" and event["pid"] in names}
+        starts = {}
+        for event in events:
+            if event["ph"] in "BX" and event["pid"] in names:
+                starts.setdefault(names[event["pid"]], event["ts"])
+        assert ends["allreduce.1.weight"] <= starts["allreduce.middle.of.backward"] <= starts["allreduce.0.weight"]
+    hvd.barrier()
