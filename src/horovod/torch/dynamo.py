@@ -33,7 +33,8 @@ def outside_dynamo(function: Function) -> Function:
     @functools.wraps(function)
     def call(*arguments: Any) -> Any:
         nonlocal disabled
-        if _tracing() is None:
+        # While this very frame is traced the first answer is True, and the second question is not asked.
+        if not torch.compiler.is_compiling() and _tracing() is None:
             return function(*arguments)
         if disabled is None:
             disabled = torch.compiler.disable(function)

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gradients as views of memory that the ranks of a host share, so that nothing is staged on the way to the others."""
+"""Gradients as views of memory that the ranks of a host share, so that nothing is staged on the way to the others.
+
+Worth it for those who keep gradients between steps, zero_grad(set_to_none=False): then autograd itself writes there. A
+gradient that autograd has made elsewhere is copied to its place once.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +11,46 @@ from collections.abc import Sequence
 
 import torch
 
+from horovod.common import shared_buffers
+from horovod.common.context import default_context
+
+Tensor = torch.Tensor
+
+_ALIGNMENT = 64  # a cache line: no two gradients share one
+
 
 class GradientBuckets:
-    """One run of memory per dtype that holds the gradients of many parameters, each with its parameter's strides."""
+    """One run of shared memory with a place for each parameter's gradient, strides as the parameter's."""
 
-    def __init__(self, parameters: Sequence[torch.Tensor]) -> None:
-        self._parameters = parameters
+    def __init__(self, parameters: Sequence[Tensor]) -> None:
+        self._parameters = [parameter for parameter in parameters if parameter.is_cpu]
+        self._places: dict[Tensor, Tensor] = {}
+        self._world: object = None
 
-    def adopt(self, parameter: torch.Tensor) -> None:
+    def adopt(self, parameter: Tensor) -> None:
         """See to it that a parameter's gradient lies in its place."""
+        # Memory belongs to the generation that allocated it.
+        if self._world is not default_context.world:
+            self._make_places()
+        place = self._places.get(parameter)
+        if place is not None and parameter.grad is not place and parameter.grad is not None:
+            with torch.no_grad():
+                place.copy_(parameter.grad)
+            parameter.grad = place
+
+    def _make_places(self) -> None:
+        sizes = [parameter.numel() * parameter.element_size() for parameter in self._parameters]
+        starts = [0]
+        for size in sizes:
+            starts.append(starts[-1] + -(-size // _ALIGNMENT) * _ALIGNMENT)
+        memory = torch.from_numpy(shared_buffers.allocate(default_context, starts[-1]))
+        before, self._places = self._places, {}
+        for parameter, start, size in zip(self._parameters, starts, sizes, strict=False):
+            run = memory[start : start + size].view(parameter.dtype)
+            # What zeros_like would give: the parameter's strides if it is dense, else contiguous ones.
+            strides = torch.empty_like(parameter, device="meta").stride()
+            place = self._places[parameter] = run.as_strided(parameter.shape, strides, run.storage_offset())
+            if parameter.grad is not None and parameter.grad is before.get(parameter):
+                place.copy_(parameter.grad)
+                parameter.grad = place
+        self._world = default_context.world
