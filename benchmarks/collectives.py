@@ -31,7 +31,7 @@ from rich.markup import escape
 SIZES = "4,64,1K,4K,32K,256K,1M,4M,25M,100M,256M"
 QUICK_SIZES = "4,1K,32K,1M,25M"
 PEERS = ("gloo", "openmpi", "mpich")
-DOORS = ("numpy", "address")
+DOORS = ("numpy", "address", "shared")
 
 
 def main() -> int:
@@ -149,7 +149,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     add("--ops", type=_list_of(OPS), default=list(OPS), help=f"of {','.join(OPS)} (default all)")
     add("--sizes", type=_sizes, help=f"bytes, with K, M, G (default {SIZES}; quick {QUICK_SIZES})")
     add("--peers", type=_list_of(PEERS), default=list(PEERS), help=f"of {','.join(PEERS)} (default all)")
-    add("--doors", type=_list_of(DOORS), default=list(DOORS), help="our entrances: numpy, address (default both)")
+    add("--doors", type=_list_of(DOORS), default=list(DOORS), help=f"our entrances, of {','.join(DOORS)} (default all)")
     add(
         "--variant",
         action="append",

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Our engine in one rank, through the NumPy door or by raw addresses (what a framework's compiled door would do)."""
+"""Our engine in one rank, through the NumPy door or by raw addresses (what a framework's compiled door would do).
+
+The door "shared" is the NumPy door on arrays in shared memory.
+"""
 
 from __future__ import annotations
 
@@ -34,13 +37,16 @@ class Khorovod:
             return self._many(problem)
         # A fixed name: training reduces the same tensors in every step.
         name = f"{problem.op}.{problem.bytes}.{problem.dtype}.{door}"
-        return self._by_array(problem, name) if door == "numpy" else self._by_address(problem, name)
+        return self._by_address(problem, name) if door == "address" else self._by_array(problem, name, door == "shared")
 
     def close(self) -> None:
         hvd.shutdown()
 
-    def _by_array(self, problem: Problem, name: str) -> Operation:
+    def _by_array(self, problem: Problem, name: str, shared: bool) -> Operation:
         array = problem.input(self.rank)
+        if shared:
+            array, values = hvd.shared_zeros(array.shape, array.dtype), array
+            array[:] = values
         calls: dict[str, Callable[[], Array]] = {
             "allreduce": lambda: hvd.allreduce_(array, name=name, op=hvd.Sum),
             "allgather": lambda: hvd.allgather(array, name=name),

@@ -283,10 +283,28 @@ int32_t StopTimeline(hvd_world* world, hvd_status* status) {
   });
 }
 
+int32_t Allocate(hvd_world* world, uint64_t bytes, hvd_buffer* out, hvd_status* status) {
+  return Guard<int32_t>(status, HVD_FAILED, [&] {
+    Status why;
+    std::unique_ptr<hvd::Buffer> buffer = world->world->Allocate(bytes, &why);
+    Fill(why, status);
+    if (!buffer) return static_cast<int32_t>(why.code);
+    out->shared = buffer->shared();
+    out->data = buffer->data();
+    out->owner = buffer.release();
+    return static_cast<int32_t>(HVD_OK);
+  });
+}
+
+void ReleaseBuffer(hvd_buffer* buffer) {
+  delete static_cast<hvd::Buffer*>(std::exchange(buffer->owner, nullptr));
+  buffer->data = nullptr;
+}
+
 const hvd_api kApi = {HVD_ABI_VERSION, sizeof(hvd_api), DefaultSettings, Open, TcpPort, LocalSocket, Connect,
                       Close,           Destroy,         Submit,          Poll, Wait,    TakeOutput,  ReceivedSplits,
                       Value,           Release,         FreeBuffer,      Send, Recv,    Describe,    StartTimeline,
-                      StopTimeline};
+                      StopTimeline,    Allocate,        ReleaseBuffer};
 
 }  // namespace
 

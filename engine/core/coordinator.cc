@@ -75,6 +75,8 @@ struct Coordinator::State {
   // Deciding.
   bool IsOneKnownTensor() const { return ready.size() == 1 && ready[0]->by_slot && errors.empty(); }
   void AppendKnown(std::vector<Record>* out);
+  // A rank that has joined takes part with zeros, not with the memory it once named.
+  bool MayBeDirect(const Tensor& tensor) const { return tensor.fusion.key.direct && joined_count == 0; }
   bool HasWork() const { return !ready.empty() || !errors.empty() || joined_count == ranks.size(); }
   void AcceptReady();
   Status Accept(Tensor* tensor);
@@ -251,6 +253,7 @@ void Coordinator::State::AppendKnown(std::vector<Record>* out) {
   Entry& entry = Append(out, RecordKind::kBatch).entries.emplace_back();
   entry.slot = tensor->slot;
   entry.cached = true;
+  entry.direct = MayBeDirect(*tensor);
   table.Release(tensor);
 }
 
@@ -322,6 +325,7 @@ void Coordinator::State::AppendBatches(std::vector<Record>* out) {
   for (const Tensor* tensor : accepted) {
     items.push_back(tensor->fusion);
     items.back().group = tensor->unit;
+    items.back().key.direct = MayBeDirect(*tensor);
   }
   const std::vector<uint32_t>& batch_of = planner.Plan(items, {options.fusion_threshold, options.disable_group_fusion});
   const size_t first_batch = out->size();
@@ -332,6 +336,7 @@ void Coordinator::State::AppendBatches(std::vector<Record>* out) {
     Entry& entry = (*out)[first_batch + batch_of[i]].entries.emplace_back();
     entry.slot = tensor->slot;
     entry.cached = tensor->by_slot;
+    entry.direct = MayBeDirect(*tensor);
     if (!tensor->by_slot) {
       entry.request = tensor->Agreed();
       entry.sizes = std::move(tensor->sizes);

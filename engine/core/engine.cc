@@ -154,6 +154,10 @@ void Engine::Announce(ProcessSet& set, std::unique_ptr<Operation> operation) {
     const int64_t region = parts_.arena && member ? parts_.arena->Reserve(bytes, &status) : -1;
     request.splits.insert(request.splits.begin(), region);
   }
+  if (request.kind == OpKind::kAllreduce && request.op != ReduceOp::kAdasum && set.all_in_memory() &&
+      operation->input == operation->output) {
+    request.place = parts_.arena->OffsetOf(operation->input, request.Bytes());
+  }
   if (request.kind == OpKind::kJoin) set.joined = true;
   if (Timeline* shown = timeline()) shown->Ready(set.id(), request, parts_.identity.rank);
   auto slot = set.slot_of.find(request.name);
@@ -314,7 +318,9 @@ void Engine::ApplyBatch(ProcessSet& set, std::vector<Entry> entries) {
     if (entry.cached) {
       auto known = set.known.find(entry.slot);
       if (known == set.known.end()) return Abort(set.ranks()[0], "a batch names a cache slot that nobody assigned");
+      const bool direct = entry.direct;
       entry = known->second;
+      entry.direct = direct;
     } else if (entry.slot != kNoSlot) {
       set.slot_of[entry.request.name] = entry.slot;
       set.known[entry.slot] = entry;

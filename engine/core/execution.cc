@@ -11,6 +11,7 @@
 #include "collectives/allreduce.h"
 #include "collectives/alltoall.h"
 #include "collectives/broadcast.h"
+#include "collectives/direct.h"
 #include "collectives/hierarchical.h"
 #include "collectives/reducescatter.h"
 
@@ -75,6 +76,21 @@ Reduction ReductionOf(const Request& request, size_t members) {
   return reduction;
 }
 
+// The tensors of every member where they lie. Null where the leader's word cannot be: a place outside of an arena.
+std::unique_ptr<Machine> PrepareDirect(ProcessSet& set, const std::vector<Entry>& entries, const Reduction& reduction) {
+  std::vector<Flat> views(set.ranks().size());
+  for (const Entry& entry : entries) {
+    const size_t bytes = entry.request.Bytes();
+    if (!set.all_in_memory() || entry.sizes.size() != views.size() || bytes > Arena::kExtent) return nullptr;
+    for (size_t j = 0; j < views.size(); ++j) {
+      const auto place = static_cast<size_t>(entry.sizes[j]);
+      if (place > Arena::kExtent - bytes) return nullptr;
+      views[j].Add(set.arena_of(static_cast<int>(j)) + place, bytes);
+    }
+  }
+  return std::make_unique<DirectAllreduce>(set.flat().there.get(), std::move(views), reduction);
+}
+
 Status PrepareAllreduce(ProcessSet& set, const Settings& settings, const std::vector<Entry>& entries,
                         ProcessSet::Running* batch) {
   size_t missing = 0;
@@ -106,6 +122,9 @@ Status PrepareAllreduce(ProcessSet& set, const Settings& settings, const std::ve
   } else if (bytes <= std::min(settings.small_bytes, lane->slot_bytes())) {
     batch->machine =
         std::make_unique<SmallAllreduce>(lane, std::move(in), std::move(out), reduction, set.members_by_host());
+  } else if (entries[0].direct) {
+    batch->machine = PrepareDirect(set, entries, reduction);
+    if (!batch->machine) return Status::Failed("the leader named places in shared memory that do not exist");
   } else if (set.inside()) {
     batch->machine =
         std::make_unique<HierarchicalAllreduce>(set.inside(), set.across(), std::move(in), std::move(out), reduction);

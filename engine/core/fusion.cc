@@ -35,13 +35,15 @@ size_t SaturatingAdd(size_t a, size_t b) {
 
 bool FusionKey::operator==(const FusionKey& other) const {
   return kind == other.kind && dtype == other.dtype && op == other.op && root == other.root &&
-         devices == other.devices && prescale == other.prescale && postscale == other.postscale;
+         devices == other.devices && prescale == other.prescale && postscale == other.postscale &&
+         direct == other.direct;
 }
 
 FusionItem FusionItemOf(const Reports& reports) {
   const Request& agreed = reports.First();
   FusionItem item;
-  item.key = {agreed.kind, agreed.dtype, agreed.op, agreed.root, 0, agreed.prescale, agreed.postscale};
+  item.key = {agreed.kind, agreed.dtype, agreed.op, agreed.root, 0, agreed.prescale, agreed.postscale, false};
+  item.key.direct = reports.AllPlaced();
   item.bytes = agreed.kind == OpKind::kAllgather ? 0 : agreed.Bytes();
   for (size_t member = 0; member < reports.members(); ++member) {
     const Request& request = reports.Has(member) ? reports.Of(member) : agreed;

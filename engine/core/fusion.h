@@ -20,6 +20,7 @@ struct FusionKey {
   uint64_t devices = 0;  // digest of every member's device: a rank with two GPUs may place two tensors apart
   double prescale = 1.0;
   double postscale = 1.0;
+  bool direct = false;  // every member's tensor lies where all reach it
 
   bool operator==(const FusionKey& other) const;
 };

@@ -28,10 +28,13 @@ bool GetEnum(std::string_view* in, E last, E* value) {
   return true;
 }
 
-bool GetFlag(std::string_view* in, bool* value) {
+constexpr uint8_t kCached = 1, kDirect = 2;
+
+bool GetFlags(std::string_view* in, Entry* entry) {
   uint8_t raw = 0;
-  if (!wire::Get(in, &raw) || raw > 1) return false;
-  *value = raw == 1;
+  if (!wire::Get(in, &raw) || raw > (kCached | kDirect)) return false;
+  entry->cached = raw & kCached;
+  entry->direct = raw & kDirect;
   return true;
 }
 
@@ -49,14 +52,14 @@ bool GetShape(std::string_view* in, std::vector<int64_t>* shape) {
 
 void PutEntry(const Entry& entry, std::string* out) {
   wire::Put(out, entry.slot);
-  wire::Put<uint8_t>(out, entry.cached);
+  wire::Put<uint8_t>(out, static_cast<uint8_t>((entry.cached ? kCached : 0) | (entry.direct ? kDirect : 0)));
   if (entry.cached) return;
   Encode(entry.request, out);
   wire::PutVector(out, entry.sizes);
 }
 
 bool GetEntry(std::string_view* in, Entry* entry) {
-  if (!wire::Get(in, &entry->slot) || !GetFlag(in, &entry->cached)) return false;
+  if (!wire::Get(in, &entry->slot) || !GetFlags(in, entry)) return false;
   return entry->cached || (Decode(in, &entry->request) && wire::GetVector(in, &entry->sizes));
 }
 
@@ -83,7 +86,7 @@ bool GetNames(std::string_view* in, std::vector<std::string>* names) {
 bool Request::operator==(const Request& other) const {
   return kind == other.kind && dtype == other.dtype && op == other.op && root == other.root && device == other.device &&
          prescale == other.prescale && postscale == other.postscale && group_size == other.group_size &&
-         shape == other.shape && splits == other.splits && name == other.name && group == other.group;
+         place == other.place &&         shape == other.shape && splits == other.splits && name == other.name && group == other.group;
 }
 
 int64_t Request::Elements() const {
@@ -115,6 +118,7 @@ void Encode(const Request& request, std::string* out) {
   wire::PutVector(out, request.splits);
   wire::PutString(out, request.group);
   wire::Put(out, request.group_size);
+  wire::Put(out, request.place);
 }
 
 bool Decode(std::string_view* in, Request* request) {
@@ -124,7 +128,7 @@ bool Decode(std::string_view* in, Request* request) {
          wire::Get(in, &request->device) && wire::Get(in, &request->prescale) && wire::Get(in, &request->postscale) &&
          wire::GetString(in, &request->name) && GetShape(in, &request->shape) &&
          wire::GetVector(in, &request->splits) && wire::GetString(in, &request->group) &&
-         wire::Get(in, &request->group_size);
+         wire::Get(in, &request->group_size) && wire::Get(in, &request->place);
 }
 
 void Encode(const Record& record, std::string* out) {

@@ -28,6 +28,7 @@ struct Request {
   std::vector<int64_t> splits;
   std::string group;  // base name of the group, empty for a tensor of its own
   uint32_t group_size = 0;
+  int64_t place = -1;  // kAllreduce in place, in memory that every member reaches: offset in the sender's arena
 
   bool operator==(const Request& other) const;
   int64_t Elements() const;
@@ -38,10 +39,12 @@ constexpr uint32_t kNoSlot = 0xffffffffu;
 
 // One tensor of a batch, or one error. `sizes` is what only the leader knows after hearing everyone, by member index:
 // kAllgather: rows of each member. kAlltoall: {largest split of all}. kJoin: {last rank that joined}.
-// kAddProcessSet: {new set id, epoch, arena offset of each rank of the world}. Others: empty.
+// kAddProcessSet: {new set id, epoch, arena offset of each rank of the world}.
+// kAllreduce: place of each member, if all have one. Others: empty.
 struct Entry {
   uint32_t slot = kNoSlot;  // cache slot to remember it under (first time) or that it was found under (afterwards)
   bool cached = false;      // the description is known by `slot` alone: `request` and `sizes` are left out on the wire
+  bool direct = false;      // kAllreduce: all members take part with their tensors at the places in `sizes`
   Request request;          // the agreed description (shape: the first member's)
   std::vector<int64_t> sizes;
 };

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <map>
+#include <string_view>
 
 namespace hvd {
 namespace {
@@ -42,6 +43,7 @@ ProcessSet::ProcessSet(int id, uint32_t epoch, std::vector<int> ranks, const std
   for (size_t j = 0; j < everybody.size(); ++j) everybody[j] = static_cast<int>(j);
   flat_.there = BuildLane(everybody, 0, regions, around);
   flat_.back = BuildLane(everybody, 1, regions, around);
+  if (std::string_view(transport_) == "SHM") FindArenas(around);
   if (around.settings->hierarchical_allreduce != 0 && !around.settings->deterministic) {
     BuildHierarchy(hosts, regions, around);
   }
@@ -90,6 +92,12 @@ void ProcessSet::BuildHierarchy(const std::vector<int>& hosts, const std::vector
   across_ = std::make_unique<Exchange>();
   across_->there = BuildLane(counterparts, 4, regions, around);
   across_->back = BuildLane(counterparts, 5, regions, around);
+}
+
+void ProcessSet::FindArenas(const Surroundings& around) {
+  for (int rank : ranks_) {
+    arenas_.push_back(rank == around.rank ? around.arena->at(0) : around.neighbours->Find(rank)->arena->at(0));
+  }
 }
 
 std::unique_ptr<Lane> ProcessSet::BuildLane(const std::vector<int>& members, int number,

@@ -51,6 +51,10 @@ class ProcessSet {
   bool leads() const { return me_ == 0; }
   const char* transport() const { return transport_; }  // "SHM", "TCP", "SHM_TCP", or "LOCAL" without any peer
 
+  // Whether every member reaches the memory of every other; then, where member j's arena lies here.
+  bool all_in_memory() const { return !arenas_.empty(); }
+  std::byte* arena_of(int member) const { return arenas_[static_cast<size_t>(member)]; }
+
   Exchange& flat() { return flat_; }
   // Both null unless the set spans several hosts with equally many members on each, more than one.
   Exchange* inside() { return inside_.get(); }
@@ -84,6 +88,7 @@ class ProcessSet {
  private:
   std::vector<int> HostsOfMembers(const std::vector<int>& host_of_rank) const;
   void BuildHierarchy(const std::vector<int>& hosts, const std::vector<int64_t>& regions, const Surroundings& around);
+  void FindArenas(const Surroundings& around);
   std::unique_ptr<Lane> BuildLane(const std::vector<int>& members, int number, const std::vector<int64_t>& regions,
                                   const Surroundings& around);
 
@@ -94,6 +99,7 @@ class ProcessSet {
   int64_t region_;
   size_t slot_bytes_;
   const char* transport_ = "LOCAL";
+  std::vector<std::byte*> arenas_;  // by member; empty if one is not reached
   Tree tree_;
   Exchange flat_;
   std::unique_ptr<Exchange> inside_, across_;

@@ -28,6 +28,12 @@ class Reports {
   }
   const Request& First() const { return Of(FirstMember()); }
 
+  // Whether every member spoke and said where local peers find its tensor.
+  bool AllPlaced() const {
+    return std::find(which_.begin(), which_.end(), kSilent) == which_.end() &&
+           std::all_of(distinct_.begin(), distinct_.end(), [](const Request& one) { return one.place >= 0; });
+  }
+
   void Add(size_t member, const Request& request) {
     // The devices of one host differ, and repeat on the next: a short search finds those. Allgather and alltoall
     // may differ on every member, where a long search would only cost.

@@ -100,6 +100,11 @@ void Submissions::Unregister(int process_set) {
   sets_.erase(process_set);
 }
 
+Status Submissions::closed() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return closed_;
+}
+
 void Submissions::Close(Status why) {
   std::lock_guard<std::mutex> lock(mutex_);
   if (closed_.ok()) closed_ = std::move(why);

@@ -30,6 +30,7 @@ class Submissions {
   void Unregister(int process_set);
   // From now on every Add is refused with `why`.
   void Close(Status why);
+  Status closed();  // why, or ok
 
   bool empty() const { return bytes_or_count_.load(std::memory_order_seq_cst) == 0; }
   size_t bytes() const { return bytes_or_count_.load(std::memory_order_relaxed); }

@@ -169,6 +169,8 @@ std::vector<int64_t> SizesOf(const Reports& reports) {
   if (kind == OpKind::kAllgather) {
     sizes.reserve(reports.members());
     for (size_t member = 0; member < reports.members(); ++member) sizes.push_back(reports.Of(member).shape[0]);
+  } else if (kind == OpKind::kAllreduce && reports.AllPlaced()) {
+    for (size_t member = 0; member < reports.members(); ++member) sizes.push_back(reports.Of(member).place);
   } else if (kind == OpKind::kAlltoall) {
     int64_t largest = 0;
     for (const Request& request : reports.distinct()) {

@@ -140,8 +140,7 @@ void World::Close() {
   if (stage_ == Stage::kForked) {
     // Threads do not survive a fork, locks may be held by the ones that did not, and where the arenas were mapped
     // something else may lie by now: leave everything as it is.
-    [[maybe_unused]] void* left[] = {driver_.release(), engine_.release(), neighbours_.release(), arena_.release(),
-                                     timeline_.release()};
+    [[maybe_unused]] void* left[] = {driver_.release(), engine_.release(), neighbours_.release(), timeline_.release()};
     return;
   }
   Stage connected = Stage::kConnected;
@@ -160,6 +159,7 @@ void World::Close() {
   neighbours_->CloseDescriptors();
   connector_->CloseAll();
   poller_.CloseDescriptors();
+  if (arena_) arena_->CloseDescriptor();
 }
 
 Status World::Usable() const {
@@ -210,6 +210,16 @@ Code World::Wait(int64_t id, int timeout_ms, Status* status) {
   if (driver_ && !driver_->Wait(*handle, until)) return Code::kInProgress;
   *status = handle->status;
   return status->code;
+}
+
+std::unique_ptr<Buffer> World::Allocate(size_t bytes, Status* status) {
+  *status = Usable();
+  // A peer that has not heard of the end may still write where a tensor was: no new one comes to lie there.
+  if (status->ok()) *status = submissions_.closed();
+  if (!status->ok()) return nullptr;
+  std::unique_ptr<Buffer> buffer = Buffer::Allocate(arena_, bytes);
+  if (!buffer) *status = Status::Failed("out of memory: cannot allocate " + std::to_string(bytes) + " bytes");
+  return buffer;
 }
 
 std::string World::Describe() const { return engine_ ? engine_->Describe() : "{}"; }

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "core/buffer.h"
 #include "core/config.h"
 #include "core/driver.h"
 #include "core/engine.h"
@@ -37,6 +38,8 @@ class World {
   // kInProgress after `timeout_ms`.
   Code Wait(int64_t id, int timeout_ms, Status* status);
   void Release(int64_t id) { handles_.Forget(id); }
+  // Memory for tensors, in shared memory if this world has any with room. Null and a status on failure.
+  std::unique_ptr<Buffer> Allocate(size_t bytes, Status* status);
   std::string Describe() const;
   Status StartTimeline(const std::string& path, bool mark_cycles);
   Status StopTimeline();
@@ -53,7 +56,7 @@ class World {
   Settings settings_;
   Poller poller_;
   ConnectorIdentity credentials_;
-  std::unique_ptr<Arena> arena_;
+  std::shared_ptr<Arena> arena_;  // shared with the buffers in it, which may outlive us
   std::unique_ptr<Neighbours> neighbours_;
   std::unique_ptr<Connector> connector_;
   Submissions submissions_;

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <string>
@@ -63,43 +64,72 @@ std::unique_ptr<Arena> Arena::Map(int fd, Status* status) {
   return std::unique_ptr<Arena>(new Arena(fd, base));
 }
 
+Arena::Arena(int fd, std::byte* base) : fd_(fd), base_(base), process_(getpid()) {}
+
 Arena::~Arena() {
-  munmap(base_, kExtent);
+  if (!InForkedChild()) munmap(base_, kExtent);
   CloseDescriptor();
 }
 
+// Most of the mapping is not there then (MADV_DONTFORK), and something else may lie in its place.
+bool Arena::InForkedChild() const { return getpid() != process_; }
+
 void Arena::CloseDescriptor() {
+  std::unique_lock<std::mutex> lock(mutex_, std::defer_lock);
+  if (!InForkedChild()) lock.lock();
   if (fd_ >= 0) close(fd_);
   fd_ = -1;
 }
 
-int64_t Arena::Reserve(size_t bytes, Status* status) {
+int64_t Arena::Reserve(size_t bytes, Status* status, Use use) {
+  if (bytes > kExtent) {
+    *status = Status::Failed("a shared-memory arena holds at most " + std::to_string(kExtent >> 30) + " GiB");
+    return -1;
+  }
   bytes = (bytes + kPage - 1) / kPage * kPage;
+  std::lock_guard<std::mutex> lock(mutex_);
   size_t candidate = 0;
-  for (const auto& [offset, size] : used_) {
+  for (const auto& [offset, region] : used_) {
     if (offset - candidate >= bytes) break;
-    candidate = offset + size;
+    candidate = offset + region.bytes;
   }
   if (candidate + bytes > kExtent) {
     *status = Status::Failed("the shared-memory arena is full: fewer process sets, or a smaller HOROVOD_CHUNK_BYTES");
     return -1;
   }
-  if (candidate + bytes > end_) {
-    // posix_fallocate reports a full /dev/shm or cgroup here, where we can still fall back, not as SIGBUS later.
-    int error = posix_fallocate(fd_, static_cast<off_t>(end_), static_cast<off_t>(candidate + bytes - end_));
-    if (error) {
-      *status = Status::Failed(std::string("cannot allocate shared memory: ") + std::strerror(error));
-      return -1;
-    }
-    end_ = candidate + bytes;
+  // posix_fallocate reports a full /dev/shm or cgroup here, where we can still fall back, not as SIGBUS later.
+  int error;
+  do {
+    error = posix_fallocate(fd_, static_cast<off_t>(candidate), static_cast<off_t>(bytes));
+  } while (error == EINTR);
+  if (error) {
+    *status = Status::Failed(std::string("cannot allocate shared memory: ") + std::strerror(error));
+    return -1;
   }
+  if (use == Use::kTensor) madvise(base_ + candidate, bytes, MADV_DOFORK);
   std::memset(base_ + candidate, 0, bytes);
-  used_[candidate] = bytes;
+  used_[candidate] = {bytes, use};
   return static_cast<int64_t>(candidate);
 }
 
 void Arena::Free(int64_t offset) {
-  if (offset >= 0) used_.erase(static_cast<size_t>(offset));
+  if (offset < 0 || InForkedChild()) return;
+  std::lock_guard<std::mutex> lock(mutex_);
+  auto found = used_.find(static_cast<size_t>(offset));
+  if (found == used_.end()) return;
+  const auto [begin, region] = *found;
+  used_.erase(found);
+  if (region.use == Use::kEngine) return;  // a peer may be about to look at it for the last time
+  // Tensors are large: their pages go back to the system, where it takes them.
+  [[maybe_unused]] int taken = fallocate(fd_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(begin),
+                                         static_cast<off_t>(region.bytes));
+  madvise(base_ + begin, region.bytes, MADV_DONTFORK);
+}
+
+int64_t Arena::OffsetOf(const void* address, size_t bytes) const {
+  const auto begin = reinterpret_cast<uintptr_t>(base_), at = reinterpret_cast<uintptr_t>(address);
+  if (at < begin || at - begin > kExtent || bytes > kExtent - (at - begin)) return -1;
+  return static_cast<int64_t>(at - begin);
 }
 
 }  // namespace hvd

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <mutex>
 
 #include "core/types.h"
 
@@ -15,7 +16,7 @@ namespace hvd {
 
 class Arena {
  public:
-  static constexpr size_t kExtent = size_t{1} << 32;  // address space each rank's arena may take in its peers
+  static constexpr size_t kExtent = size_t{1} << 34;  // address space each rank's arena may take in its peers
 
   static std::unique_ptr<Arena> Create(Status* status);
   // Maps a peer's arena; takes ownership of `fd`.
@@ -27,19 +28,29 @@ class Arena {
   std::byte* at(size_t offset) const { return base_ + offset; }
   int fd() const { return fd_; }
 
-  // Owner only. Returns the offset of a zeroed, fully allocated, page-aligned region, or -1 and a status.
-  int64_t Reserve(size_t bytes, Status* status);
+  // Owner only, from any thread. Returns the offset of a zeroed, fully allocated, page-aligned region, or -1 and a
+  // status. A forked child sees only regions for tensors.
+  enum class Use { kEngine, kTensor };
+  int64_t Reserve(size_t bytes, Status* status, Use use = Use::kEngine);
   void Free(int64_t offset);
-  // In a forked child: the mapping is not there (MADV_DONTFORK), only the descriptor has to go.
+  // Where [address, address + bytes) lies in here, or -1.
+  int64_t OffsetOf(const void* address, size_t bytes) const;
+  // Nothing can be reserved any more; what was lives on.
   void CloseDescriptor();
 
  private:
-  Arena(int fd, std::byte* base) : fd_(fd), base_(base) {}
+  Arena(int fd, std::byte* base);
+  bool InForkedChild() const;
 
   int fd_;
   std::byte* base_;
-  size_t end_ = 0;                 // bytes allocated so far
-  std::map<size_t, size_t> used_;  // offset -> size
+  int process_;                    // that made this mapping
+  struct Region {
+    size_t bytes;
+    Use use;
+  };
+  std::mutex mutex_;                // guards used_; never taken in a forked child
+  std::map<size_t, Region> used_;  // by offset
 };
 
 }  // namespace hvd

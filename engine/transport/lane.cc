@@ -187,6 +187,12 @@ const std::byte* Lane::Fetch(int member, Layout layout, size_t length, std::byte
   return wire.target;
 }
 
+bool Lane::AllPosted() const {
+  return std::all_of(local_.begin(), local_.end(), [this](int j) {
+    return heads_[j]->posted.load(std::memory_order_acquire) > released_;
+  });
+}
+
 void Lane::Release(uint64_t count) {
   released_ += count;
   if (LaneHead* own = heads_[options_.me]) {

@@ -69,6 +69,8 @@ class Lane {
   // it posted (all members know). A socket delivers straight into `direct` if given; the caller copies when the result
   // is elsewhere. Valid until Release.
   const std::byte* Fetch(int member, Layout layout, size_t length, std::byte* direct = nullptr);
+  // Whether all others have posted something, or nothing, at the current index. Where all are reached by memory only.
+  bool AllPosted() const;
   // Done with the current index.
   void Release(uint64_t count = 1);
 

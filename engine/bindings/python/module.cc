@@ -208,6 +208,27 @@ class World {
     if (!handle) Raise(status);
     return handle;
   }
+  // A NumPy array of bytes: whatever looks at it keeps it, and the memory goes when nobody does.
+  auto Allocate(uint64_t bytes) {
+    auto buffer = std::make_unique<hvd_buffer>();
+    buffer->size = sizeof(hvd_buffer);
+    hvd_status status{};
+    int32_t code;
+    {
+      nb::gil_scoped_release unlocked;
+      code = Api()->allocate(world_, bytes, buffer.get(), &status);
+    }
+    if (code != HVD_OK) Raise(status);
+    void* const data = buffer->data;
+    const bool shared = buffer->shared;
+    nb::capsule owner(buffer.release(), [](void* pointer) noexcept {
+      std::unique_ptr<hvd_buffer> last(static_cast<hvd_buffer*>(pointer));
+      Api()->release_buffer(last.get());
+    });
+    return std::make_pair(nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>>(data, {static_cast<size_t>(bytes)}, owner),
+                          shared);
+  }
+
   std::string DescribeWorld() const { return Api()->describe(world_); }
 
   void StartTimeline(const std::string& path, bool mark_cycles) {
@@ -288,6 +309,7 @@ NB_MODULE(_engine, m) {
       .def("release", &World::Release, "handle"_a)
       .def("send", &World::Send, "peer"_a, "tag"_a, "data"_a, "size"_a)
       .def("recv", &World::Recv, "peer"_a, "tag"_a, "data"_a, "size"_a)
+      .def("allocate", &World::Allocate, "nbytes"_a)
       .def("describe", &World::DescribeWorld)
       .def("start_timeline", &World::StartTimeline, "path"_a, "mark_cycles"_a = false)
       .def("stop_timeline", &World::StopTimeline);

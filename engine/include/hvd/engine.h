@@ -94,6 +94,15 @@ typedef struct hvd_op {
   void* allocate_context;
 } hvd_op;
 
+/* Memory for tensors that the engine owns. In-place allreduces of tensors in it are not staged where all members of the
+ * process set are on one host and do the same. */
+typedef struct hvd_buffer {
+  uint32_t size;
+  int32_t shared; /* 0: ordinary memory, because there is none to share or no room; everything works, only slower */
+  void* data;     /* zeroed if shared, on a page boundary */
+  void* owner;    /* the engine's */
+} hvd_buffer;
+
 typedef struct hvd_api {
   uint32_t version;
   uint32_t size;
@@ -130,6 +139,10 @@ typedef struct hvd_api {
   /* Writes what this rank does to a file as a Chrome trace, from now on. Ends a timeline that was being written. */
   int32_t (*start_timeline)(hvd_world*, const char* path, int32_t mark_cycles, hvd_status*);
   int32_t (*stop_timeline)(hvd_world*, hvd_status*);
+  /* Fills a buffer of `bytes` for this world; HVD_OK or the reason. It belongs to this world's life: after `close`, and
+   * even after `destroy`, the memory is still there until release_buffer, but no collective knows it any more. */
+  int32_t (*allocate)(hvd_world*, uint64_t bytes, hvd_buffer*, hvd_status*);
+  void (*release_buffer)(hvd_buffer*);
 } hvd_api;
 
 /* NULL if this library does not speak `version`. */

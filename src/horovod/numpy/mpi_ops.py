@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from horovod.common.arrays import Array, NumpyAdapter, as_array, as_target
+from horovod.common import shared_buffers
 from horovod.common.basics import HorovodBasics
 from horovod.common.compression import Compression, Compressor
 from horovod.common.context import default_context
@@ -60,6 +61,14 @@ def poll(handle: int) -> bool:
 def synchronize(handle: int) -> Any:
     """Wait for an asynchronous operation and give its result; None if that was given before."""
     return default_context.handles.synchronize(handle)
+
+
+def shared_zeros(shape: int | Sequence[int], dtype: Any = float) -> Array:
+    """An array of zeros in shared memory: where all ranks of a host reduce such arrays in place, nothing is copied.
+
+    It belongs to this generation: after hvd.shutdown() it is an ordinary array, and a new one is as fast again.
+    """
+    return shared_buffers.zeros(default_context, shape, dtype)
 
 
 # Allreduce
