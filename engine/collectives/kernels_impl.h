@@ -10,8 +10,10 @@
 
 namespace hvd {
 
-// How many vectors of lanes one turn of a loop works on: enough to hide the latency of the arithmetic.
-constexpr int kTileParts = 4;
+// How many vectors of lanes one turn of a loop works on: enough to hide the latency of the arithmetic, which is long
+// where elements must be converted, and no more than there are registers for.
+template <class E>
+constexpr int kTilePartsOf = E::kParts == 2 && sizeof(typename E::V) == 16 ? 8 : 4;
 
 struct SumOp {
   template <class Lane, class V>
@@ -67,23 +69,26 @@ HVD_INLINE T TruncateAndClamp(double value) {
   return value == value ? static_cast<T>(value) : T{0};
 }
 
+// The factor in the lanes' own type, once; integers are scaled in double.
+template <class E>
+using FactorOf = std::conditional_t<std::is_integral_v<typename E::Lane>, double, typename E::Lane>;
+
 // Not inlined: it is large, and the same for every operation.
 template <class E>
 __attribute__((noinline)) void ScaleIntegers(typename E::V* parts, double factor) {
   using Lane = typename E::Lane;
-  Lane lanes[kTileParts * sizeof(typename E::V) / sizeof(Lane)];
+  Lane lanes[kTilePartsOf<E> * sizeof(typename E::V) / sizeof(Lane)];
   std::memcpy(lanes, parts, sizeof lanes);
   for (Lane& lane : lanes) lane = TruncateAndClamp<Lane>(static_cast<double>(lane) * factor);
   std::memcpy(parts, lanes, sizeof lanes);
 }
 
 template <class E, class TileType>
-HVD_INLINE TileType Scaled(TileType tile, double factor) {
-  using Lane = typename E::Lane;
-  if constexpr (std::is_integral_v<Lane>) {
+HVD_INLINE TileType Scaled(TileType tile, FactorOf<E> factor) {
+  if constexpr (std::is_integral_v<typename E::Lane>) {
     ScaleIntegers<E>(tile.parts, factor);
   } else {
-    for (auto& part : tile.parts) part *= static_cast<Lane>(factor);
+    for (auto& part : tile.parts) part *= factor;
   }
   return tile;
 }
@@ -93,6 +98,7 @@ template <class E, bool kWhole>
 struct Tile {
   using Storage = typename E::Storage;
   using V = typename E::V;
+  static constexpr int kTileParts = kTilePartsOf<E>;
   static constexpr int kVectors = kTileParts / E::kParts;
   static constexpr int kWidth = sizeof(V) / sizeof(Storage);
   static constexpr size_t kSize = kVectors * kWidth;
@@ -136,7 +142,10 @@ void ReduceLoop(void* dst, void* dst2, const void* const* srcs, int nsrcs, size_
   const void* known[kSources > 0 ? kSources : 1];  // a copy, since the stores below could change srcs for all gcc knows
   for (int s = 0; s < kSources; s++) known[s] = srcs[s];
   const void* const* from = kSources > 0 ? known : srcs;
-  const bool scaled = postscale != 1;
+  // A compiler that knew what the flag means would compare again in every turn, in a unit that is needed for the sums.
+  int scaled = postscale != 1;
+  __asm__("" : "+r"(scaled));
+  const auto factor = static_cast<FactorOf<E>>(postscale);
   const auto source = [from](int s) { return static_cast<const Storage*>(from[s]); };
 
   ForEachTile<E>(count, [=](size_t i, size_t size, auto* tag) __attribute__((always_inline)) {
@@ -144,10 +153,10 @@ void ReduceLoop(void* dst, void* dst2, const void* const* srcs, int nsrcs, size_
     TileType sum = TileType::Load(source(0) + i, size);
     for (int s = 1; s < n; s++) {
       const TileType next = TileType::Load(source(s) + i, size);
-      for (int k = 0; k < kTileParts; k++) sum.parts[k] = Combine<Op, Lane>(sum.parts[k], next.parts[k]);
+      for (int k = 0; k < TileType::kTileParts; k++) sum.parts[k] = Combine<Op, Lane>(sum.parts[k], next.parts[k]);
     }
     if constexpr (E::kScalable) {
-      if (scaled) sum = Scaled<E>(sum, postscale);
+      if (scaled) sum = Scaled<E>(sum, factor);
     }
     sum.Store(static_cast<Storage*>(dst) + i, size);
     if (dst2 != nullptr) sum.Store(static_cast<Storage*>(dst2) + i, size);
@@ -194,11 +203,12 @@ void ReduceFor(DType dtype, ReduceOp op, void* dst, void* dst2, const void* cons
 template <class E>
 void LinearCombinationLoop(void* dst, const void* a, double ca, const void* b, double cb, size_t count) {
   using Storage = typename E::Storage;
+  const auto left_factor = static_cast<FactorOf<E>>(ca), right_factor = static_cast<FactorOf<E>>(cb);
   ForEachTile<E>(count, [=](size_t i, size_t size, auto* tag) __attribute__((always_inline)) {
     using TileType = std::remove_pointer_t<decltype(tag)>;
-    TileType sum = Scaled<E>(TileType::Load(static_cast<const Storage*>(a) + i, size), ca);
-    const TileType right = Scaled<E>(TileType::Load(static_cast<const Storage*>(b) + i, size), cb);
-    for (int k = 0; k < kTileParts; k++) sum.parts[k] += right.parts[k];
+    TileType sum = Scaled<E>(TileType::Load(static_cast<const Storage*>(a) + i, size), left_factor);
+    const TileType right = Scaled<E>(TileType::Load(static_cast<const Storage*>(b) + i, size), right_factor);
+    for (int k = 0; k < TileType::kTileParts; k++) sum.parts[k] += right.parts[k];
     sum.Store(static_cast<Storage*>(dst) + i, size);
   });
 }
@@ -214,7 +224,7 @@ constexpr int kPartials = 8;
 // The lanes of a tile as doubles, in their order.
 template <class Isa, class TileType, class Doubles>
 HVD_INLINE void Widen(const TileType& tile, Doubles* out) {
-  for (int k = 0; k < kTileParts; k++) {
+  for (int k = 0; k < TileType::kTileParts; k++) {
     if constexpr (std::is_same_v<typename TileType::V, Doubles>) {
       out[k] = tile.parts[k];
     } else {
@@ -228,7 +238,7 @@ void DotProductsLoop(const void* a, const void* b, size_t count, double out[3]) 
   using Storage = typename E::Storage;
   using Doubles = Vec<double, Isa::kBytes>;
   constexpr int kSums = kPartials * sizeof(double) / sizeof(Doubles);
-  constexpr int kWide = kTileParts * sizeof(double) / sizeof(typename E::Lane);  // vectors of doubles in a tile
+  constexpr int kWide = kTilePartsOf<E> * sizeof(double) / sizeof(typename E::Lane);  // vectors of doubles in a tile
   Doubles ab[kSums] = {}, aa[kSums] = {}, bb[kSums] = {};
   ForEachTile<E>(count, [&](size_t i, size_t size, auto* tag) __attribute__((always_inline)) {
     using TileType = std::remove_pointer_t<decltype(tag)>;

@@ -32,7 +32,7 @@ void HalvedSum(void* dst, void* dst2, const void* const* srcs, size_t count) {
     const TileType right = TileType::Load(at(b, i), size);
     const NativeFloat16Element::V half = vdupq_n_f16(0.5);
     NativeFloat16Element::V check = {};  // stays 0 for finite numbers, becomes NaN for others
-    for (int k = 0; k < kTileParts; k++) {
+    for (int k = 0; k < TileType::kTileParts; k++) {
       sum.parts[k] += right.parts[k];
       check += sum.parts[k] - sum.parts[k];
       sum.parts[k] *= half;
