@@ -92,23 +92,23 @@ void Trace::AddTo(Tensor* tensor, const Moment& moment) {
 void Trace::Ready(Tensor* tensor, const Moment& moment, int rank) {
   if (tensor->phase == Phase::kOperating) return tensor->early.push_back(rank);
   if (tensor->phase == Phase::kIdle) {
-    Emit('B', tensor->pid, moment.time_ns, "NEGOTIATE_" + OperationName(moment));
+    Begin(tensor, moment.time_ns, "NEGOTIATE_" + OperationName(moment));
     tensor->phase = Phase::kNegotiating;
   }
-  Emit('X', tensor->pid, moment.time_ns, std::to_string(rank), ",\"dur\":0");
+  Emit('X', tensor->pid, std::max(moment.time_ns, tensor->latest_ns), std::to_string(rank), ",\"dur\":0");
 }
 
 void Trace::Operate(Tensor* tensor, const Moment& moment) {
   Close(tensor, moment.time_ns, {});
   tensor->early.clear();
-  Emit('B', tensor->pid, moment.time_ns, OperationName(moment));
+  Begin(tensor, moment.time_ns, OperationName(moment));
   tensor->phase = Phase::kOperating;
 }
 
 void Trace::Activity(Tensor* tensor, const Moment& moment, const std::string& name) {
   if (tensor->phase != Phase::kOperating) return;
-  if (tensor->in_activity) Emit('E', tensor->pid, moment.time_ns, {});
-  Emit('B', tensor->pid, moment.time_ns, name);
+  if (tensor->in_activity) End(tensor, moment.time_ns);
+  Begin(tensor, moment.time_ns, name);
   tensor->in_activity = true;
 }
 
@@ -126,9 +126,20 @@ void Trace::ShowEarly(Tensor* tensor, const Moment& moment) {
   for (int rank : early) Ready(tensor, moment, rank);
 }
 
+void Trace::Begin(Tensor* tensor, int64_t time_ns, std::string_view name) {
+  tensor->began_ns = tensor->latest_ns = std::max(time_ns, tensor->latest_ns);
+  Emit('B', tensor->pid, tensor->began_ns, name);
+}
+
+// Viewers sort by time and let an end come before a beginning of the same moment: no slice may take no time at all.
+void Trace::End(Tensor* tensor, int64_t time_ns, std::string_view arguments) {
+  tensor->latest_ns = std::max({time_ns, tensor->latest_ns, tensor->began_ns + 1});
+  Emit('E', tensor->pid, tensor->latest_ns, {}, arguments);
+}
+
 void Trace::Close(Tensor* tensor, int64_t time_ns, std::string_view arguments) {
-  if (tensor->in_activity) Emit('E', tensor->pid, time_ns, {});
-  if (tensor->phase != Phase::kIdle) Emit('E', tensor->pid, time_ns, {}, arguments);
+  if (tensor->in_activity) End(tensor, time_ns);
+  if (tensor->phase != Phase::kIdle) End(tensor, time_ns, arguments);
   tensor->in_activity = false;
   tensor->phase = Phase::kIdle;
 }

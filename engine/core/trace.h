@@ -63,6 +63,8 @@ class Trace {
     int pid = 0;
     Phase phase = Phase::kIdle;
     bool in_activity = false;
+    int64_t began_ns = 0;    // the latest slice
+    int64_t latest_ns = 0;   // of all its events
     std::vector<int> early;  // ranks that reported it again before it was done here
   };
 
@@ -72,6 +74,8 @@ class Trace {
   void Activity(Tensor* tensor, const Moment& moment, const std::string& name);
   void Done(Tensor* tensor, const Moment& moment);
   void ShowEarly(Tensor* tensor, const Moment& moment);
+  void Begin(Tensor* tensor, int64_t time_ns, std::string_view name);
+  void End(Tensor* tensor, int64_t time_ns, std::string_view arguments = {});
   void Close(Tensor* tensor, int64_t time_ns, std::string_view arguments);
   void Describe(int pid, std::string_view name, std::string_view more);
   void Emit(char phase, int pid, int64_t time_ns, std::string_view name, std::string_view more = {});

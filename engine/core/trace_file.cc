@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -13,6 +14,7 @@ namespace {
 
 constexpr std::string_view kStart = "[\n";
 constexpr std::string_view kEnd = "\n]\n";
+constexpr std::string_view kSeparator = ",\n";  // nowhere else: strings hold no line ends
 
 // Length of the valid UTF-8 sequence at the start of `text`, 0 if there is none.
 size_t SequenceLength(std::string_view text) {
@@ -30,6 +32,17 @@ size_t SequenceLength(std::string_view text) {
   if ((lead == 0xe0 && byte(1) < 0xa0) || (lead == 0xed && byte(1) >= 0xa0)) return 0;
   if ((lead == 0xf0 && byte(1) < 0x90) || (lead == 0xf4 && byte(1) >= 0x90)) return 0;
   return length;
+}
+
+// How many bytes of whole events, with the array's end behind them, fit into `room`; at least one event.
+size_t SizeOfPiece(std::string_view events, size_t room) {
+  size_t size = 0;
+  while (size < events.size()) {
+    const size_t next = std::min(events.find(kSeparator, size + 1), events.size());
+    if (size > 0 && next + kEnd.size() > room) break;
+    size = next;
+  }
+  return size;
 }
 
 }  // namespace
@@ -67,7 +80,7 @@ Status TraceFile::Open(const std::string& path) {
 }
 
 void TraceFile::Add(std::string_view event) {
-  const std::string_view separator = first_ ? "" : ",\n";
+  const std::string_view separator = first_ ? std::string_view() : kSeparator;
   const size_t length = separator.size() + event.size();
   const size_t room = kPage - (end_ + pending_.size()) % kPage;
   if (length > room) pending_.append(room, ' ');
@@ -75,16 +88,18 @@ void TraceFile::Add(std::string_view event) {
   first_ = false;
 }
 
+// Each piece takes its own end with it, which the next one overwrites: between two pieces the array is complete.
 Status TraceFile::Flush() {
-  if (pending_.empty() || fd_ < 0) return Status::Ok();
-  const size_t added = pending_.size();
-  pending_.append(kEnd);
-  const Status status = Write(pending_);
-  pending_.clear();
-  if (status.ok()) {
-    end_ += added;
-    return status;
+  Status status = Status::Ok();
+  std::string_view rest = pending_;
+  while (!rest.empty() && fd_ >= 0 && status.ok()) {
+    const size_t size = SizeOfPiece(rest, kPage - end_ % kPage);
+    status = Write(std::string(rest.substr(0, size)).append(kEnd));
+    if (status.ok()) end_ += size;
+    rest.remove_prefix(size);
   }
+  pending_.clear();
+  if (status.ok()) return status;
   // What was there needs no more room than it had, so this works on a full disk too.
   if (end_ > 0 && Write(kEnd).ok()) {
     [[maybe_unused]] const int ignored = ftruncate(fd_, static_cast<off_t>(end_ + kEnd.size()));

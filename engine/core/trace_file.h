@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A JSON array in a file that grows by whole events and is complete after every write. An event never crosses a page of
-// the file: a write that is cut short (killed in the middle, disk full) ends between two events.
+// A JSON array in a file that grows by whole events and is complete after every write. A write stays inside one page of
+// the file wherever it can: the kernel does not cut that. The few that must move the array's end to the next page can
+// lose it to a kill in that very microsecond, but no event: events never cross pages.
 #pragma once
 
 #include <cstddef>
@@ -26,7 +27,7 @@ class TraceFile {
   // Adds one JSON object of at most kPage - 2 bytes to the next Flush.
   void Add(std::string_view event);
   size_t pending() const { return pending_.size(); }
-  // Writes what was added, and the end of the array behind it, at once. On failure the file keeps what it had, is
+  // Writes what was added, and the end of the array behind it. On failure the file keeps what it had, is
   // complete, and is closed.
   Status Flush();
   void CloseDescriptor();

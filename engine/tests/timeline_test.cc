@@ -258,6 +258,30 @@ TEST_CASE("timeline: one allreduce") {
   CHECK(text == expected);
 }
 
+TEST_CASE("timeline: no slice takes no time, or viewers would see its end before its beginning") {
+  TemporaryFile temporary;
+  TraceFile file;
+  REQUIRE(file.Open(temporary.path).ok());
+  Trace trace(&file, 0, 0, 0);
+  for (What what : {What::kReady, What::kAgreed, What::kTransfer, What::kDone}) trace.Add(Make(what, "x", 5000));
+  trace.Add(Make(What::kReady, "x", 5000));
+  REQUIRE(file.Flush().ok());
+  std::vector<double> open, times;
+  for (const std::string& line : Lines(temporary.Read())) {
+    char phase = 0;
+    double time = 0;
+    if (std::sscanf(line.c_str(), "{\"ph\":\"%c\",\"pid\":1,\"tid\":1,\"ts\":%lf", &phase, &time) != 2) continue;
+    if (phase == 'B') open.push_back(time);
+    if (phase == 'E') {
+      CHECK(time > open.back());
+      open.pop_back();
+    }
+    CHECK((times.empty() || time >= times.back()));
+    times.push_back(time);
+  }
+  CHECK(times.size() == 9);
+}
+
 TEST_CASE("timeline: slices nest whatever moments are missing") {
   const std::vector<What> all = {What::kReady, What::kAgreed, What::kActivity, What::kTransfer,
                                  What::kDone,  What::kFailed, What::kLeft,     What::kCycle};

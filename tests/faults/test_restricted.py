@@ -38,6 +38,14 @@ def test_fault_23_no_memory_to_share(size, fill):
         check_one_warning(job)
 
 
+def test_fault_23_a_small_dev_shm_is_enough():
+    """64 MB, as containers have it: the arenas of two ranks fit, nothing falls back and nothing is said."""
+    prefix = ["unshare", "--mount", "sh", "-c", SMALL_SHM.format(size="64m", fill=""), "sh"]
+    with LaunchedJob(program("restricted", "memfd_create"), 2, prefix=prefix) as job:
+        check_done(job, by_memory=1, by_socket=0)
+        assert "WARNING" not in job.printed_by_all()
+
+
 def test_fault_23_memory_refused_to_one_rank_only():
     """Each rank has a /dev/shm of its own, that of rank 1 is full: what they use must suit both."""
 

@@ -7,7 +7,7 @@ import signal
 import psutil
 import pytest
 from faultkit.jobs import LaunchedJob, program
-from faultkit.strangers import Dripping, crowd, echo, garbage, speak
+from faultkit.strangers import Dripping, crowd, echo, garbage, rush, speak
 
 MEBIBYTE = 1 << 20
 
@@ -57,3 +57,29 @@ def test_fault_24_bytes_that_drip_are_dropped_in_time():
         assert job.wait(limit_s=5) == [0], job.printed()
     assert len(dropped) == 3
     assert all(seconds is not None and 3 < seconds < 8 for seconds in dropped), dropped
+
+
+def local_listeners(pids: list[int]) -> list[str]:
+    """The names of the unix sockets on which these processes listen."""
+    held = {os.readlink(f"/proc/{pid}/fd/{fd}") for pid in pids for fd in os.listdir(f"/proc/{pid}/fd")}
+    with open("/proc/net/unix") as table:
+        rows = [line.split() for line in table][1:]
+    return [row[-1] for row in rows if int(row[3], 16) & 0x10000 and f"socket:[{row[6]}]" in held]
+
+
+def test_fault_24_ten_thousand_connections_to_every_port():
+    """Three ports; the unix sockets over which the ranks of a host meet are closed once they have met."""
+    with LaunchedJob(program("loop"), 2) as job:
+        pids = [report["pid"] for report in job.ready().values()]
+        everyone = [*pids, job.processes[0].pid]
+        ports = sorted(listening(everyone))
+        assert len(ports) == 3
+        assert local_listeners(everyone) == []
+        before = [psutil.Process(pid).memory_info().rss for pid in everyone]
+        assert [rush(port, 10_000) for port in ports] == [10_000] * 3
+        grown = [psutil.Process(pid).memory_info().rss - rss for pid, rss in zip(everyone, before, strict=True)]
+        job.signal(0, signal.SIGUSR1)
+        finished = job.reports.await_event("finished", [0, 1], limit_s=15)
+        assert job.wait(limit_s=5) == [0], job.printed()
+    assert max(grown) < 32 * MEBIBYTE, grown
+    assert all(report["slowest"] < 2 for report in finished.values()), finished

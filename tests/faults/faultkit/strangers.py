@@ -77,6 +77,20 @@ def crowd(ports: list[int], each: int) -> Iterator[list[socket.socket]]:
         yield sockets
 
 
+def rush(port: int, count: int) -> int:
+    """Connect, say a word and go, `count` times or for a minute; how often that worked."""
+    served = 0
+    give_up = time.monotonic() + 60
+    while served < count and time.monotonic() < give_up:
+        with socket.socket() as sock, suppress(OSError):
+            sock.settimeout(_LIMIT_S)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # else the port stays taken
+            sock.connect(("127.0.0.1", port))
+            sock.sendall(b"knock")
+            served += 1
+    return served
+
+
 class Dripping:
     """A connection that sends one byte ten times a second, so that it is never quite silent."""
 

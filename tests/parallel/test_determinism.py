@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The same inputs give the same bits: in every run of a layout, however cut and fused; if asked for, in every layout.
+
+A body returns a digest of each result; the bits of one world are the measure for the others. Inputs have magnitudes so
+different that nearly every other order of adding shows.
+"""
+
+import itertools
+
+import numpy as np
+import pytest
+from harness.arrays import digest, dtype_of, inputs, reduced
+from harness.pool import Pool, Pools
+from harness.worlds import TCP, World
+
+import horovod.numpy as hvd
+
+DETERMINISTIC = {"HOROVOD_DETERMINISTIC": "1"}
+TINY = {"HOROVOD_CHUNK_BYTES": "1024", "HOROVOD_CHUNK_SLOTS": "3", "HOROVOD_SMALL_MESSAGE_BYTES": "0"}
+WIDE = {"HOROVOD_CHUNK_BYTES": "1048576", "HOROVOD_SMALL_MESSAGE_BYTES": "65536"}
+NEVER_FUSED = {"HOROVOD_FUSION_THRESHOLD": "0"}
+
+SIZES = (1, 7, 1000, 20_011)
+DTYPES = ("float32", "float16", "bfloat16")
+OPS = {"Sum": hvd.Sum, "Average": hvd.Average, "Adasum": hvd.Adasum}
+
+
+def uneven(size: int, dtype: str) -> list[np.ndarray]:
+    """The input of each rank: magnitudes from 2**-6 to 2**6, so that sums round differently in another order."""
+    powers = np.random.default_rng(size).integers(-6, 7, (4, size))
+    return [
+        (array.astype("float32") * np.exp2(power, dtype="float32")).astype(dtype_of(dtype))
+        for array, power in zip(inputs((size,), dtype, seed=size, size=4), powers, strict=True)
+    ]
+
+
+def bits_of_everything():
+    """{case: digest of the result}: each tensor alone, then all of them together so that they may be fused."""
+    bits = {}
+    for op, dtype in itertools.product(OPS, DTYPES):
+        tensors = {size: uneven(size, dtype)[hvd.rank()] for size in SIZES}
+        for size, tensor in tensors.items():
+            result = hvd.allreduce(tensor, op=OPS[op], name=f"alone.{op}.{dtype}.{size}")
+            bits[f"{op} {dtype} {size}"] = digest(result)
+        pending = {
+            size: hvd.allreduce_async(tensor, op=OPS[op], name=f"fused.{op}.{dtype}.{size}")
+            for size, tensor in tensors.items()
+        }
+        for size, handle in pending.items():
+            assert digest(hvd.synchronize(handle)) == bits[f"{op} {dtype} {size}"], f"fusing changes {op} {dtype} {size}"
+        if op != "Adasum":
+            rows = uneven(4 * 333, dtype)[hvd.rank()].reshape(4, 333)
+            parts = hvd.allgather(hvd.reducescatter(rows, op=OPS[op]))
+            bits[f"reducescatter {op} {dtype}"] = digest(parts)
+    return bits
+
+
+def agreed_bits(pool: Pool) -> dict[str, str]:
+    first, *others = pool.run(bits_of_everything, limit_s=60)
+    for rank, bits in enumerate(others, start=1):
+        assert bits == first, f"rank {rank} differs from rank 0"
+    return first
+
+
+def check_same(pools: Pools, world: World, measure: World) -> None:
+    found, expected = agreed_bits(pools.get(world)), agreed_bits(pools.get(measure))
+    different = [case for case in expected if found[case] != expected[case]]
+    assert not different, f"{world.name} and {measure.name} differ in {different}"
+
+
+def test_the_inputs_can_tell_one_order_from_another():
+    """The half types are added in float32, where order hardly shows; rounding between two stages does."""
+    for dtype in DTYPES:
+        arrays = uneven(20_011, dtype)
+        pairs = [reduced(arrays[:2], "Sum"), reduced(arrays[2:], "Sum")]
+        assert digest(reduced(pairs, "Sum")) != digest(reduced(arrays, "Sum"))
+    assert digest(reduced(uneven(20_011, "float32")[::-1], "Sum")) != digest(reduced(uneven(20_011, "float32"), "Sum"))
+
+
+ALONE = World("deterministic-shm4", "a:4", DETERMINISTIC)
+
+
+def test_deterministic_results_do_not_depend_on_transport_or_layout(pools):
+    bits = agreed_bits(pools.get(ALONE))
+    for op, dtype, size in itertools.product(("Sum", "Average"), DTYPES, SIZES):
+        assert bits[f"{op} {dtype} {size}"] == digest(reduced(uneven(size, dtype), op)), (op, dtype, size)
+    for other in (
+        World("deterministic-tcp4", "a:4", DETERMINISTIC | TCP),
+        World("deterministic-hosts4", "a:2,b:2", DETERMINISTIC | TINY),
+        World("deterministic-uneven4", "a:1,b:3", DETERMINISTIC | WIDE | NEVER_FUSED),
+    ):
+        check_same(pools, other, ALONE)
+
+
+@pytest.mark.parametrize("hosts", ["a:4", "a:2,b:2", "a:1,b:3"])
+def test_results_do_not_depend_on_chunks_fusion_or_the_run(pools, hosts):
+    mark = hosts.replace(":", "").replace(",", "")
+    check_same(pools, World(f"bits-tiny-{mark}", hosts, TINY), World(f"bits-{mark}", hosts, WIDE | NEVER_FUSED))
