@@ -256,28 +256,46 @@ def wait_for_size(path, size, limit_s=20):
         time.sleep(0.005)
 
 
+# Fifty lives for the price of one start: a child begins its own world, as a timeline that somebody will cut off.
+NURSERY = """
+import os, sys, numpy, horovod.numpy as hvd
+for path in sys.stdin:
+    child = os.fork()
+    if child == 0:
+        os.environ["HOROVOD_TIMELINE"] = path.strip()
+        hvd.init()
+        while True:
+            for number in range(50):
+                hvd.allreduce(numpy.ones(4), name=str(number))
+    print(child, flush=True)
+    os.waitpid(child, 0)
+"""
+
+
 def test_fifty_killed_processes_leave_valid_json(tmp_path):
     """Strictly valid; but for a kill in the microsecond that moves the last bracket to a new page (none is likely).
 
     No event is ever cut, and the format makes that bracket optional, for this very reason.
     """
     random = np.random.default_rng(1)
-    for group in range(10):
-        with contextlib.ExitStack() as stack:
-            paths = [tmp_path / f"{group}.{one}.json" for one in range(5)]
-            writers = [stack.enter_context(alone(WORK, path)) for path in paths]
-            for path, writer in zip(paths, writers, strict=True):
-                wait_for_size(path, 1 + group * 20_000)
-                time.sleep(random.uniform(0, 0.02))  # else always in the middle of the write that made it grow
-                writer.send_signal(signal.SIGKILL)
-    texts = [path.read_text() for path in sorted(tmp_path.iterdir())]
-    complete = sum(text.endswith("]\n") for text in texts)
-    assert len(texts) == 50
-    assert complete >= 49
-    for text in texts:
-        path = tmp_path / "closed.json"
+    paths = [tmp_path / f"{number}.json" for number in range(50)]
+    with alone(NURSERY, tmp_path / "none", stdin=subprocess.PIPE, stdout=subprocess.PIPE) as nursery:
+        for number, path in enumerate(paths):
+            nursery.stdin.write(f"{path}\n")
+            nursery.stdin.flush()
+            child = int(nursery.stdout.readline())
+            wait_for_size(path, 1 + number * 2_000)
+            time.sleep(random.uniform(0, 0.02))  # else always in the middle of the write that made it grow
+            os.kill(child, signal.SIGKILL)
+        nursery.stdin.close()
+        assert nursery.wait(20) == 0
+    complete = 0
+    for path in paths:
+        text = path.read_text()
+        complete += text.endswith("]\n")
         path.write_text(text if text.endswith("]\n") else text + "]")
         Trace(path, finished=False)
+    assert complete >= 49
 
 
 def test_a_process_that_just_ends_leaves_all_of_it(tmp_path):
