@@ -47,7 +47,9 @@ def bits_of_everything():
             for size, tensor in tensors.items()
         }
         for size, handle in pending.items():
-            assert digest(hvd.synchronize(handle)) == bits[f"{op} {dtype} {size}"], f"fusing changes {op} {dtype} {size}"
+            assert digest(hvd.synchronize(handle)) == bits[f"{op} {dtype} {size}"], (
+                f"fusing changes {op} {dtype} {size}"
+            )
         if op != "Adasum":
             rows = uneven(4 * 333, dtype)[hvd.rank()].reshape(4, 333)
             parts = hvd.allgather(hvd.reducescatter(rows, op=OPS[op]))
@@ -80,6 +82,7 @@ def test_the_inputs_can_tell_one_order_from_another():
 ALONE = World("deterministic-shm4", "a:4", DETERMINISTIC)
 
 
+@pytest.mark.timeout(180)  # sixteen ranks in turn, and NumPy's reference of all they did
 def test_deterministic_results_do_not_depend_on_transport_or_layout(pools):
     bits = agreed_bits(pools.get(ALONE))
     for op, dtype, size in itertools.product(("Sum", "Average"), DTYPES, SIZES):

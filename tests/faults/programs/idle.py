@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What hvd.init() changes in a process, and what an engine costs while nobody uses it. Reports both."""
+
+import os
+import signal
+import time
+
+import numpy as np
+from faultkit.reports import report
+
+import horovod.numpy as hvd
+
+IDLE_S = 2.0
+SETTINGS = ("OMP_", "MKL_", "OPENBLAS_", "GOMP_", "KMP_", "NUMEXPR_")
+
+
+def threads() -> dict[str, str]:
+    names = {}
+    for thread in os.listdir("/proc/self/task"):
+        with open(f"/proc/self/task/{thread}/comm") as comm:
+            names[thread] = comm.read().strip()
+    return names
+
+
+def surroundings() -> dict[str, object]:
+    """What belongs to the program and not to us."""
+    return {
+        "affinity": {str(thread): sorted(os.sched_getaffinity(int(thread))) for thread in before},
+        "scheduler": os.sched_getscheduler(0),
+        "nice": os.getpriority(os.PRIO_PROCESS, 0),
+        "variables": {name: value for name, value in os.environ.items() if name.startswith(SETTINGS)},
+        "signals": [str(signal.getsignal(number)) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD)],
+        "blocked": sorted(signal.pthread_sigmask(signal.SIG_BLOCK, [])),
+    }
+
+
+def switches(thread: str) -> int:
+    with open(f"/proc/self/task/{thread}/status") as status:
+        return sum(int(line.split()[1]) for line in status if "ctxt_switches" in line)
+
+
+def cpu_ticks(thread: str) -> int:
+    with open(f"/proc/self/task/{thread}/stat") as stat:
+        fields = stat.read().rpartition(")")[2].split()
+    return int(fields[11]) + int(fields[12])
+
+
+before = threads()
+untouched = surroundings()
+hvd.init()
+hvd.allreduce(np.ones(1000), name="warm")
+hvd.barrier()
+added = {thread: name for thread, name in threads().items() if thread not in before}
+changed = {name: value for name, value in surroundings().items() if value != untouched[name]}
+affinity = {name: sorted(os.sched_getaffinity(int(thread))) for thread, name in added.items()}
+start = {thread: (cpu_ticks(thread), switches(thread)) for thread in added}
+cpu = time.process_time()
+time.sleep(IDLE_S)
+cpu = time.process_time() - cpu
+spent = {name: cpu_ticks(thread) - start[thread][0] for thread, name in added.items()}
+woken = {name: switches(thread) - start[thread][1] for thread, name in added.items()}
+hvd.barrier()
+hvd.shutdown()
+report(
+    "done",
+    added=sorted(added.values()),
+    changed=changed,
+    affinity=affinity,
+    whole=sorted(os.sched_getaffinity(0)),
+    cpu=cpu,
+    ticks=spent,
+    woken=woken,
+    left=len(threads()) - len(before),
+)

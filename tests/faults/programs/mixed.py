@@ -1,0 +1,17 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rank 1 has another release installed than the others, so to say: hvd.init() must fail on all of them."""
+
+import os
+
+from faultkit.reports import report
+
+import horovod
+import horovod.numpy as hvd
+
+if os.environ["HOROVOD_RANK"] == "1":
+    horovod.__version__ = "99.0"
+try:
+    hvd.init()
+except ValueError as error:
+    report("refused", text=str(error))
+    raise

@@ -1,0 +1,23 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An engine that nobody uses costs nothing, and hvd.init() leaves the program's threads, affinity and settings alone."""
+
+import pytest
+from faultkit.jobs import PlainJob, program
+
+
+@pytest.mark.parametrize(
+    ("hosts", "env"),
+    [("a:2", {}), ("a:2", {"HOROVOD_SHARED_MEMORY": "0"}), ("a:1,b:1", {})],
+    ids=["shared memory", "tcp", "hosts"],
+)
+def test_an_idle_engine(hosts, env):
+    with PlainJob(program("idle"), hosts, env) as job:
+        assert set(job.wait(limit_s=20)) == {0}, job.printed_by_all()
+        reports = job.reports.await_event("done", range(job.size))
+    for report in reports.values():
+        assert report["changed"] == {}
+        assert len(report["added"]) == 1, report["added"]
+        assert all(cores == report["whole"] for cores in report["affinity"].values()), report
+        assert report["left"] == 0
+        assert report["cpu"] < 0.02, report  # of two seconds: one percent
+        assert sum(report["woken"].values()) <= 40, report  # heartbeats, a few a second; no polling
