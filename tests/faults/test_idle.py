@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An engine that nobody uses costs nothing, and hvd.init() leaves the program's threads, affinity and settings alone."""
+"""An engine that nobody uses costs nothing; hvd.init() leaves the program's threads, affinity and settings alone."""
 
 import pytest
 from faultkit.jobs import PlainJob, program

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fault 32: one rank of another release is refused at the rendezvous, with a table of hosts and versions for everyone."""
+"""Fault 32: a rank of another release is refused at the rendezvous; everyone is shown the hosts and their versions."""
 
 import re
 
