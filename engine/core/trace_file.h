@@ -27,8 +27,8 @@ class TraceFile {
   // Adds one JSON object of at most kPage - 2 bytes to the next Flush.
   void Add(std::string_view event);
   size_t pending() const { return pending_.size(); }
-  // Writes what was added, and the end of the array behind it. On failure the file keeps what it had, is
-  // complete, and is closed.
+  // Writes what was added, and the end of the array behind it. On failure the file keeps what found
+  // room, is complete, and is closed.
   Status Flush();
   void CloseDescriptor();
 
