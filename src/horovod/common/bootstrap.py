@@ -6,16 +6,15 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
-import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
-
-import psutil
 
 from horovod._engine import EngineError, World
 from horovod.common import topology as topology_module
 from horovod.common.exceptions import HorovodInitializationError
+from horovod.common.introduction import Introduction, interface_address, introduce
 from horovod.common.rendezvous import Connection, RendezvousError, Server
 from horovod.common.settings import Settings
 from horovod.common.topology import Rendezvous, Topology
@@ -48,8 +47,8 @@ def start(
         if topology.size == 1:
             met()
             return _start_alone(settings, topology, generation)
-        place = topology_module.rendezvous(topology, settings, environ)
-        return _start_together(settings, topology, generation, process_sets, place, met)
+        with _introduced(settings, topology, environ) as introduction:
+            return _start_together(settings, topology, generation, process_sets, introduction, met)
     except EngineError as error:
         raise HorovodInitializationError(f"hvd.init() failed on rank {topology.rank}: {error.args[1]}") from error
     except (OSError, RendezvousError) as error:
@@ -62,32 +61,48 @@ def _start_alone(settings: Settings, topology: Topology, generation: int) -> Sta
     return Started(world, topology, homogeneous=True)
 
 
+@contextmanager
+def _introduced(settings: Settings, topology: Topology, environ: Mapping[str, str]) -> Iterator[Introduction]:
+    """A connection to the rendezvous that the environment names, or to one that the ranks agree on by themselves."""
+    if topology.by_foreign_launcher and not settings.text("HOROVOD_GLOO_RENDEZVOUS_ADDR"):
+        introduction = introduce(topology, settings, environ)
+    else:
+        place = topology_module.rendezvous(topology, settings, environ)
+        if settings.text("HOROVOD_RENDEZVOUS") == "self" and topology.rank == 0:
+            _serve(place)
+        timeout_s = settings.number("HOROVOD_GLOO_TIMEOUT_SECONDS")
+        introduction = Introduction(place, Connection.open(place.address, place.port, place.secret, timeout_s))
+    with introduction.connection:
+        try:
+            yield introduction
+        finally:
+            introduction.settled()
+
+
 def _start_together(
     settings: Settings,
     topology: Topology,
     generation: int,
     process_sets: Sequence[tuple[int, ...]],
-    place: Rendezvous,
+    introduction: Introduction,
     met: Callable[[], None],
 ) -> Started:
     timeout_s = settings.number("HOROVOD_GLOO_TIMEOUT_SECONDS")
-    if settings.text("HOROVOD_RENDEZVOUS") == "self" and topology.rank == 0:
-        _serve(place)
-    with Connection.open(place.address, place.port, place.secret, timeout_s) as connection:
-        interface = settings.text("HOROVOD_GLOO_IFACE")
-        address = interface_address(interface) if interface else connection.local_address
-        # The listeners must be open before the ranks meet, so the id comes from what all ranks know already.
-        world_id = hmac.new(place.secret, f"horovod world {place.port}".encode(), hashlib.sha256).hexdigest()[:32]
-        world = _open(settings, topology, generation, address, world_id, place.secret)
-        try:
-            info = _introduce(world, topology, address) | {"process_sets": [list(ranks) for ranks in process_sets]}
-            infos = connection.meet(topology.rank, topology.size, generation, info, timeout_s).infos
-            met()
-            _check_agreement(infos, topology.rank)
-            world.connect(_peers(infos), timeout_s)
-        except BaseException:
-            world.close()
-            raise
+    place, connection = introduction.place, introduction.connection
+    interface = settings.text("HOROVOD_GLOO_IFACE")
+    address = interface_address(interface) if interface else connection.local_address
+    # The listeners must be open before the ranks meet, so the id comes from what all ranks know already.
+    world_id = hmac.new(place.secret, f"horovod world {place.port}".encode(), hashlib.sha256).hexdigest()[:32]
+    world = _open(settings, topology, generation, address, world_id, place.secret)
+    try:
+        info = _introduce(world, topology, address) | {"process_sets": [list(ranks) for ranks in process_sets]}
+        infos = connection.meet(topology.rank, topology.size, generation, info, timeout_s).infos
+        met()
+        _check_agreement(infos, topology.rank)
+        world.connect(_peers(infos), timeout_s)
+    except BaseException:
+        world.close()
+        raise
     hosts = [str(info["host"]) for info in infos]
     placed = topology_module.after_meeting(topology, hosts, [int(info["local_rank"]) for info in infos])
     return Started(world, placed, topology_module.is_homogeneous(hosts))
@@ -132,17 +147,6 @@ def _check_agreement(infos: Sequence[Mapping[str, Any]], rank: int) -> None:
                 f"hvd.init() failed on rank {rank}: the ranks gave different process sets, "
                 f"rank 0 {infos[0]['process_sets']} and rank {other} {info['process_sets']}"
             )
-
-
-def interface_address(interfaces: str) -> str:
-    """The IPv4 (else IPv6) address of the first of a comma-separated list of network interfaces."""
-    name = interfaces.split(",")[0].strip()
-    known = psutil.net_if_addrs()
-    for family in (socket.AF_INET, socket.AF_INET6):
-        for entry in known.get(name, ()):
-            if entry.family == family:
-                return str(entry.address).partition("%")[0]
-    raise ValueError(f"HOROVOD_GLOO_IFACE: no interface {name!r} with an address here; there are {', '.join(known)}")
 
 
 _servers: dict[int, Server] = {}  # by port; they outlive a shutdown, for the other ranks may initialise again later
