@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from horovod._engine import EngineError, World
+from horovod.common import stacks
 from horovod.common import topology as topology_module
 from horovod.common.exceptions import HorovodInitializationError
 from horovod.common.introduction import Introduction, interface_address, introduce
@@ -109,7 +110,7 @@ def _start_together(
 
 
 def _open(settings: Settings, topology: Topology, generation: int, address: str, world_id: str, secret: bytes) -> World:
-    return World(
+    world = World(
         rank=topology.rank,
         size=topology.size,
         host=topology.host,
@@ -119,6 +120,8 @@ def _open(settings: Settings, topology: Topology, generation: int, address: str,
         secret=secret,
         settings=settings.for_engine(),
     )
+    world.tell_stack(stacks.main_stack)
+    return world
 
 
 def _introduce(world: World, topology: Topology, address: str) -> dict[str, Any]:
