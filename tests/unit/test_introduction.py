@@ -79,9 +79,15 @@ def test_slurm_names_the_host_since_several_nodes_may_share_one():
     assert topology.discover(SLURM | {"HOROVOD_HOSTNAME": "mine"}).host == "mine"
 
 
-def introduce(environ, timeout="2"):
+def introduced(environ, timeout="2"):
     found = topology.discover(environ)
-    return introduction.introduce(found, settings.load(environ | {"HOROVOD_GLOO_TIMEOUT_SECONDS": timeout}), environ)
+    return introduction.introduced(found, settings.load(environ | {"HOROVOD_GLOO_TIMEOUT_SECONDS": timeout}), environ)
+
+
+def introduce(environ, timeout="2"):
+    """The meeting place, once this rank has been told."""
+    with introduced(environ, timeout) as (place, _):
+        return place
 
 
 @pytest.fixture
@@ -104,16 +110,11 @@ def test_a_note_of_a_crashed_job_and_a_damaged_one_are_read_again_until_rank_0_h
     follower.start()
     private_note.write(path, b"{")
     monkeypatch.setattr(introduction, "_known", None)
-    leader = introduce(rank(SLURM, 0) | runtime)
-    follower.join(10)
-    (made,) = met
-    assert made.place == leader.place
-    assert path.stat().st_mode & 0o777 == 0o600
-    leader.settled()
-    made.settled()
+    with introduced(rank(SLURM, 0) | runtime) as (place, _):
+        follower.join(10)
+        assert path.stat().st_mode & 0o777 == 0o600
+    assert met == [place]
     assert not path.exists()
-    made.connection.close()
-    leader.connection.close()
 
 
 def test_without_rank_0_the_wait_is_bounded_and_names_the_file(runtime):

@@ -9,18 +9,20 @@ import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from horovod._engine import EngineError, World
 from horovod.common import stacks
 from horovod.common import topology as topology_module
 from horovod.common.exceptions import HorovodInitializationError
-from horovod.common.introduction import Introduction, interface_address, introduce
-from horovod.common.rendezvous import Connection, RendezvousError, Server
+from horovod.common.interfaces import LOOPBACK, interface_address
+from horovod.common.rendezvous import Connection, RendezvousError
 from horovod.common.settings import Settings
 from horovod.common.topology import Rendezvous, Topology
 
-_LOOPBACK = "127.0.0.1"
+
+if TYPE_CHECKING:
+    from horovod.common.rendezvous_server import Server
 
 
 @dataclass(frozen=True)
@@ -57,27 +59,28 @@ def start(
 
 
 def _start_alone(settings: Settings, topology: Topology, generation: int) -> Started:
-    world = _open(settings, topology, generation, _LOOPBACK, secrets.token_hex(16), secrets.token_bytes(32))
-    world.connect(_peers([_introduce(world, topology, _LOOPBACK)]), settings.number("HOROVOD_GLOO_TIMEOUT_SECONDS"))
+    world = _open(settings, topology, generation, LOOPBACK, secrets.token_hex(16), secrets.token_bytes(32))
+    world.connect(_peers([_introduce(world, topology, LOOPBACK)]), settings.number("HOROVOD_GLOO_TIMEOUT_SECONDS"))
     return Started(world, topology, homogeneous=True)
 
 
 @contextmanager
-def _introduced(settings: Settings, topology: Topology, environ: Mapping[str, str]) -> Iterator[Introduction]:
+def _introduced(
+    settings: Settings, topology: Topology, environ: Mapping[str, str]
+) -> Iterator[tuple[Rendezvous, Connection]]:
     """A connection to the rendezvous that the environment names, or to one that the ranks agree on by themselves."""
     if topology.by_foreign_launcher and not settings.text("HOROVOD_GLOO_RENDEZVOUS_ADDR"):
-        introduction = introduce(topology, settings, environ)
-    else:
-        place = topology_module.rendezvous(topology, settings, environ)
-        if settings.text("HOROVOD_RENDEZVOUS") == "self" and topology.rank == 0:
-            _serve(place)
-        timeout_s = settings.number("HOROVOD_GLOO_TIMEOUT_SECONDS")
-        introduction = Introduction(place, Connection.open(place.address, place.port, place.secret, timeout_s))
-    with introduction.connection:
-        try:
+        from horovod.common.introduction import introduced  # late: jobs of horovodrun start quicker without it
+
+        with introduced(topology, settings, environ) as introduction:
             yield introduction
-        finally:
-            introduction.settled()
+        return
+    place = topology_module.rendezvous(topology, settings, environ)
+    if settings.text("HOROVOD_RENDEZVOUS") == "self" and topology.rank == 0:
+        _serve(place)
+    timeout_s = settings.number("HOROVOD_GLOO_TIMEOUT_SECONDS")
+    with Connection.open(place.address, place.port, place.secret, timeout_s) as connection:
+        yield place, connection
 
 
 def _start_together(
@@ -85,11 +88,11 @@ def _start_together(
     topology: Topology,
     generation: int,
     process_sets: Sequence[tuple[int, ...]],
-    introduction: Introduction,
+    introduction: tuple[Rendezvous, Connection],
     met: Callable[[], None],
 ) -> Started:
     timeout_s = settings.number("HOROVOD_GLOO_TIMEOUT_SECONDS")
-    place, connection = introduction.place, introduction.connection
+    place, connection = introduction
     interface = settings.text("HOROVOD_GLOO_IFACE")
     address = interface_address(interface) if interface else connection.local_address
     # The listeners must be open before the ranks meet, so the id comes from what all ranks know already.
@@ -156,6 +159,8 @@ _servers: dict[int, Server] = {}  # by port; they outlive a shutdown, for the ot
 
 
 def _serve(place: Rendezvous) -> None:
+    from horovod.common.rendezvous_server import Server  # late: only one rank of few jobs serves
+
     if place.port not in _servers:
         server = Server(place.address, place.port, secret=place.secret)
         server.start()

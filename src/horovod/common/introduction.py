@@ -13,58 +13,50 @@ from __future__ import annotations
 import base64
 import importlib.util
 import json
-import socket
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-
-import psutil
 
 from horovod.common import private_note
 from horovod.common.exceptions import HorovodInitializationError
+from horovod.common.interfaces import LOOPBACK, interface_address, reachable_address
 from horovod.common.job_identity import job_identity
 from horovod.common.protocol import make_secret
-from horovod.common.rendezvous import Connection, RendezvousError, Server
+from horovod.common.rendezvous import Connection, RendezvousError
+from horovod.common.rendezvous_server import Server
 from horovod.common.settings import Settings
 from horovod.common.topology import SECRET_VARIABLE, Rendezvous, Topology, decode_secret
 
-_LOOPBACK = "127.0.0.1"
 _LOOK_AGAIN_S = 0.01
 _TRY_S = 1.0  # for one attempt at what a note says; it may be of a job that crashed
 _BROADCAST_BYTES = 1024
 
 
-@dataclass
-class Introduction:
-    """A way to the rendezvous, and what must be cleaned up once all ranks have met there."""
-
-    place: Rendezvous
-    connection: Connection
-    note: Path | None = None
-
-    def settled(self) -> None:
-        if self.note is not None:
-            self.note.unlink(missing_ok=True)
-            self.note = None
-
-
 _known: Rendezvous | None = None  # after the first time nobody needs to be introduced any more
 
 
-def introduce(topology: Topology, settings: Settings, environ: Mapping[str, str]) -> Introduction:
-    """Connect to the rendezvous of this job. ValueError that says what to do if there is no safe way to it."""
+@contextmanager
+def introduced(
+    topology: Topology, settings: Settings, environ: Mapping[str, str]
+) -> Iterator[tuple[Rendezvous, Connection]]:
+    """A connection to this job's rendezvous, until all have met. ValueError that says what to do if there is no way."""
     global _known
     timeout_s = settings.number("HOROVOD_GLOO_TIMEOUT_SECONDS")
-    if _known is not None:
-        return Introduction(_known, Connection.open(_known.address, _known.port, _known.secret, timeout_s))
-    if _way(topology, settings, environ) == "mpi":
-        place = _by_mpi(topology, settings, environ, time.monotonic() + timeout_s)
-        made = Introduction(place, Connection.open(place.address, place.port, place.secret, timeout_s))
+    if _known is None and _way(topology, settings, environ) == "file":
+        path = _note_path(topology, settings, environ)
+        place, connection = _by_note(path, topology, settings, environ)
     else:
-        made = _by_note(_note_path(topology, settings, environ), topology, settings, environ)
-    _known = made.place
-    return made
+        path = None
+        place = _known or _by_mpi(topology, settings, environ, time.monotonic() + timeout_s)
+        connection = Connection.open(place.address, place.port, place.secret, timeout_s)
+    _known = place
+    try:
+        with connection:
+            yield place, connection
+    finally:
+        if path is not None and topology.rank == 0:
+            path.unlink(missing_ok=True)
 
 
 def _way(topology: Topology, settings: Settings, environ: Mapping[str, str]) -> str:
@@ -82,7 +74,11 @@ def _way(topology: Topology, settings: Settings, environ: Mapping[str, str]) -> 
 
 
 def _serve(topology: Topology, settings: Settings, environ: Mapping[str, str]) -> Rendezvous:
-    address = own_address(settings.text("HOROVOD_GLOO_IFACE"), topology.on_one_host)
+    interfaces = settings.text("HOROVOD_GLOO_IFACE")
+    if interfaces:
+        address = interface_address(interfaces)
+    else:
+        address = LOOPBACK if topology.on_one_host else reachable_address()
     given = environ.get(SECRET_VARIABLE)
     secret = decode_secret(given) if given else make_secret()
     server = Server(address, secret=secret)
@@ -92,34 +88,6 @@ def _serve(topology: Topology, settings: Settings, environ: Mapping[str, str]) -
 
 
 _servers: list[Server] = []  # they outlive a shutdown, for the ranks may initialise again
-
-
-def own_address(interfaces: str | None, on_one_host: bool) -> str:
-    """The address at which the other ranks find this one."""
-    if interfaces:
-        return interface_address(interfaces)
-    if on_one_host:
-        return _LOOPBACK
-    try:
-        found = socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET, socket.SOCK_STREAM)
-    except OSError:
-        found = []
-    listed = [str(entry[4][0]) for entry in found]
-    up = {name for name, state in psutil.net_if_stats().items() if state.isup}
-    for name, entries in psutil.net_if_addrs().items():
-        listed += [entry.address for entry in entries if entry.family == socket.AF_INET and name in up]
-    return next((address for address in listed if not address.startswith("127.")), _LOOPBACK)
-
-
-def interface_address(interfaces: str) -> str:
-    """The IPv4 (else IPv6) address of the first of a comma-separated list of network interfaces."""
-    name = interfaces.split(",")[0].strip()
-    known = psutil.net_if_addrs()
-    for family in (socket.AF_INET, socket.AF_INET6):
-        for entry in known.get(name, ()):
-            if entry.family == family:
-                return str(entry.address).partition("%")[0]
-    raise ValueError(f"HOROVOD_GLOO_IFACE: no interface {name!r} with an address here; there are {', '.join(known)}")
 
 
 # ---- by a note
@@ -142,13 +110,15 @@ def _note_path(topology: Topology, settings: Settings, environ: Mapping[str, str
     return private_note.private_directory(base) / identity
 
 
-def _by_note(path: Path, topology: Topology, settings: Settings, environ: Mapping[str, str]) -> Introduction:
+def _by_note(
+    path: Path, topology: Topology, settings: Settings, environ: Mapping[str, str]
+) -> tuple[Rendezvous, Connection]:
     timeout_s = settings.number("HOROVOD_GLOO_TIMEOUT_SECONDS")
     if topology.rank == 0:
         place = _serve(topology, settings, environ)
         connection = Connection.open(place.address, place.port, place.secret, timeout_s)
         private_note.write(path, _encode(place))
-        return Introduction(place, connection, path)
+        return place, connection
     deadline = time.monotonic() + timeout_s
     problem = "it is not there"
     while time.monotonic() < deadline:
@@ -156,7 +126,7 @@ def _by_note(path: Path, topology: Topology, settings: Settings, environ: Mappin
         if data is not None:
             try:
                 place = _decode(data)
-                return Introduction(place, Connection.open(place.address, place.port, place.secret, _TRY_S))
+                return place, Connection.open(place.address, place.port, place.secret, _TRY_S)
             except RendezvousError as error:
                 problem = str(error)
         time.sleep(_LOOK_AGAIN_S)

@@ -26,7 +26,6 @@ from horovod.common.meeting import MAX_WORLD_SIZE, Answers, Arrival, MeetingBoar
 
 MAX_UNAUTHENTICATED = 512
 SLOW_AFTER_S = 5.0
-CHUNK_BYTES = 8 * 1024 * 1024
 _RECEIVE_BYTES = 256 * 1024
 _ACCEPT_PAUSE_S = 0.05
 _LONGEST_WAIT_S = 3600.0
@@ -286,7 +285,7 @@ class Server:
         value = self._store.get(key)
         if value is None:
             return {"ok": True, "total": None, "data": b""}
-        return {"ok": True, "total": len(value), "data": value[offset : offset + CHUNK_BYTES]}
+        return {"ok": True, "total": len(value), "data": value[offset : offset + protocol.CHUNK_BYTES]}
 
     def _deliver(self, answers: Answers) -> None:
         for peer, reply in answers:

@@ -16,9 +16,7 @@ import fcntl
 import os
 import signal
 import sys
-import tempfile
 import threading
-import traceback
 
 # The signal's number follows the name, for it depends on the C library and on what the application uses itself.
 FILE_PREFIX = "hvd-stacks-"
@@ -31,6 +29,8 @@ _descriptor: int | None = None
 
 def main_stack() -> str:
     """The main thread's Python stack as Python prints it, innermost call last; the outermost are cut if it is long."""
+    import traceback
+
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
     if frame is None:
         return "its main thread has ended"
@@ -74,6 +74,8 @@ def _nameless_file(prefix: str) -> int:
     try:
         return os.memfd_create(prefix)
     except (AttributeError, OSError):  # refused by a sandbox: a file that loses its name at once
+        import tempfile
+
         descriptor, path = tempfile.mkstemp(prefix=prefix)
         os.unlink(path)
         return descriptor
