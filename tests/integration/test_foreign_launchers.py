@@ -81,6 +81,11 @@ def test_srun_starts_a_job_on_one_host(cluster: dict[str, str], tmp_path: Path):
 def test_srun_starts_a_job_on_several_hosts_through_a_shared_directory(cluster: dict[str, str], tmp_path: Path):
     env = cluster | {"HOROVOD_SHARED_DIR": str(tmp_path)}
     ranks = started(["srun", "-N2", "-n4", "--overcommit", sys.executable, "-c", PROGRAM], env)
-    assert [rank[0] for rank in ranks] == [[0, 4, 0, 2, 0, 2], [1, 4, 1, 2, 0, 2], [2, 4, 0, 2, 1, 2], [3, 4, 1, 2, 1, 2]]
+    assert [rank[0] for rank in ranks] == [
+        [0, 4, 0, 2, 0, 2],
+        [1, 4, 1, 2, 0, 2],
+        [2, 4, 0, 2, 1, 2],
+        [3, 4, 1, 2, 1, 2],
+    ]
     assert all(rank[1] == [10, 10, 10] for rank in ranks)
     assert left_in(tmp_path) == []

@@ -20,7 +20,6 @@ from horovod.common.rendezvous import Connection, RendezvousError
 from horovod.common.settings import Settings
 from horovod.common.topology import Rendezvous, Topology
 
-
 if TYPE_CHECKING:
     from horovod.common.rendezvous_server import Server
 

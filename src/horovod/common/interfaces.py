@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Network interfaces of this machine and their addresses. Every worker asks, so the usual answers cost next to nothing."""
+"""Network interfaces of this machine and their addresses. Every worker asks: the usual answers cost next to nothing."""
 
 from __future__ import annotations
 

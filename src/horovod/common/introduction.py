@@ -75,10 +75,8 @@ def _way(topology: Topology, settings: Settings, environ: Mapping[str, str]) -> 
 
 def _serve(topology: Topology, settings: Settings, environ: Mapping[str, str]) -> Rendezvous:
     interfaces = settings.text("HOROVOD_GLOO_IFACE")
-    if interfaces:
-        address = interface_address(interfaces)
-    else:
-        address = LOOPBACK if topology.on_one_host else reachable_address()
+    usual = LOOPBACK if topology.on_one_host else reachable_address()
+    address = interface_address(interfaces) if interfaces else usual
     given = environ.get(SECRET_VARIABLE)
     secret = decode_secret(given) if given else make_secret()
     server = Server(address, secret=secret)
@@ -103,11 +101,8 @@ def _note_path(topology: Topology, settings: Settings, environ: Mapping[str, str
             f"HOROVOD_GLOO_RENDEZVOUS_PORT, HOROVOD_RENDEZVOUS=self and {SECRET_VARIABLE} on every rank."
         )
     shared = settings.text("HOROVOD_SHARED_DIR")
-    if shared:
-        base = Path(shared)
-    else:
-        base = private_note.runtime_base(environ) if topology.on_one_host else Path.home()
-    return private_note.private_directory(base) / identity
+    usual = private_note.runtime_base(environ) if topology.on_one_host else Path.home()
+    return private_note.private_directory(Path(shared) if shared else usual) / identity
 
 
 def _by_note(
@@ -158,8 +153,8 @@ def _by_mpi(topology: Topology, settings: Settings, environ: Mapping[str, str], 
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
         raise HorovodInitializationError(
-            f"hvd.init() failed on rank {topology.rank}: mpi4py cannot be used ({error}). Install one that matches this "
-            "mpirun, or set HOROVOD_RENDEZVOUS=file and HOROVOD_SHARED_DIR to a directory that all hosts share."
+            f"hvd.init() failed on rank {topology.rank}: mpi4py cannot be used ({error}). Install one that matches "
+            "this mpirun, or set HOROVOD_RENDEZVOUS=file and HOROVOD_SHARED_DIR to a directory that all hosts share."
         ) from error
     world = MPI.COMM_WORLD
     if (world.Get_rank(), world.Get_size()) != (topology.rank, topology.size):

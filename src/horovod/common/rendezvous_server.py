@@ -117,6 +117,15 @@ class Server:
         """`rank` has ended and will not come any more: those who wait for it are told so, with this text."""
         self._post(lambda: self._deliver(self._board.lose(rank, text)))
 
+    @property
+    def waiting(self) -> int:
+        """How many ranks wait for the others right now."""
+        return self._board.waiting
+
+    @property
+    def has_met(self) -> bool:
+        return self._board.has_met
+
     def put(self, key: str, value: bytes) -> None:
         self._store[key] = value
 

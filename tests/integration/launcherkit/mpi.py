@@ -38,7 +38,9 @@ def install(name: str) -> Mpi:
     if not complete.exists():
         pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
         where = ["--ignore-installed", "--prefix", str(mpi.folder), "--constraint", str(_ROOT / "constraints-test.txt")]
-        done = subprocess.run([*pip, *where, *_PACKAGES[name]], capture_output=True, text=True, timeout=100, check=False)
+        done = subprocess.run(
+            [*pip, *where, *_PACKAGES[name]], capture_output=True, text=True, timeout=100, check=False
+        )
         assert done.returncode == 0, f"pip could not install {_PACKAGES[name]}:\n{done.stdout}{done.stderr}"
         complete.touch()
     return mpi

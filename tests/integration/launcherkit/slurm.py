@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Slurm cluster of two nodes on this machine: munged, slurmctld and two slurmd, all of its own, on ports of its own."""
+"""A Slurm cluster of two nodes on this machine: munged, slurmctld and two slurmd, on ports of their own."""
 
 from __future__ import annotations
 
@@ -98,7 +98,11 @@ def _await_idle_nodes(environment: dict[str, str], folder: Path) -> None:
     give_up = time.monotonic() + _LIMIT_S
     while True:
         shown = subprocess.run(
-            ["sinfo", "--noheader", "--Node", "--format=%t"], env=environment, capture_output=True, text=True, check=False
+            ["sinfo", "--noheader", "--Node", "--format=%t"],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
         )
         if shown.stdout.split() == ["idle", "idle"]:
             return
