@@ -86,8 +86,8 @@ void Engine::InspectStalls(ProcessSet& set, Clock::time_point now) {
   }
 }
 
-// The warning goes out at once; what the missing ranks are doing follows if they can tell. A rank that is frozen or dead
-// does not answer, and nobody waits for it.
+// The warning goes out at once; what the missing ranks are doing follows if they can tell. A rank that is frozen or
+// dead does not answer, and nobody waits for it.
 void Engine::OnStall(ProcessSet& set, std::string_view whole, std::string_view body) {
   SendDown(set, whole);
   std::string name, text;

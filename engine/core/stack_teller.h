@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What this rank's program is doing, told by whoever embeds the engine (Python). It is asked on a thread of its own: the
-// program may hold what the telling needs (Python's GIL) for ever, and the engine waits for nobody.
+// What this rank's program is doing, told by whoever embeds the engine (Python). It is asked on a thread of its own:
+// the program may hold what the telling needs (Python's GIL) for ever, and the engine waits for nobody.
 #pragma once
 
 #include <chrono>
