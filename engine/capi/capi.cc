@@ -305,9 +305,9 @@ void TellStack(hvd_world* world, uint64_t (*tell)(void*, char*, uint64_t), void*
   world->world->UseStackTeller({tell, context});
 }
 
-const hvd_api kApi = {HVD_ABI_VERSION, sizeof(hvd_api), DefaultSettings, Open, TcpPort, LocalSocket, Connect,
-                      Close,           Destroy,         Submit,          Poll, Wait,    TakeOutput,  ReceivedSplits,
-                      Value,           Release,         FreeBuffer,      Send, Recv,    Describe,    StartTimeline,
+const hvd_api kApi = {HVD_ABI_VERSION, sizeof(hvd_api), DefaultSettings, Open,     TcpPort, LocalSocket, Connect,
+                      Close,           Destroy,         Submit,          Poll,     Wait,    TakeOutput,  ReceivedSplits,
+                      Value,           Release,         FreeBuffer,      Send,     Recv,    Describe,    StartTimeline,
                       StopTimeline,    Allocate,        ReleaseBuffer,   TellStack};
 
 }  // namespace
