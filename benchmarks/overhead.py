@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What the engine costs beside moving bytes: latency of small operations, an idle engine, importing and launching.
+"""What the engine costs beside moving bytes: latency of small operations, an idle engine, importing.
 
     python benchmarks/overhead.py
 
-Prints a table and writes JSON lines. Where torch is installed, Gloo and torchrun stand beside our figures.
+Prints a table and writes JSON lines. Where torch is installed, Gloo stands beside our figures.
 """
 
 from __future__ import annotations
@@ -14,8 +14,6 @@ import json
 import signal
 import subprocess
 import sys
-import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
@@ -23,7 +21,6 @@ from typing import NoReturn
 
 from benchkit import machine
 from benchkit.libraries import Gloo, Khorovod
-from benchkit.lifetime import die_with_parent, end_group
 from benchkit.measuring import Pace, Series, measure
 from benchkit.problem import Problem
 from benchkit.summary import figures
@@ -40,18 +37,6 @@ LATENCIES = {
     "32 KB allreduce": (32 * 1024, 1),
     "32 async allreduces of 1 KB": (1024, 32),
 }
-# Each rank tells when it has its first result; what counts is the last of them.
-FIRST_COLLECTIVE = {
-    "khorovod": "import time, sys, numpy, horovod.numpy as hvd; hvd.init(); hvd.allreduce(numpy.ones(4)); "
-    "open(sys.argv[1] + str(hvd.rank()), 'w').write(str(time.time()))",
-    "gloo": "import time, sys, torch, torch.distributed as dist; dist.init_process_group('gloo'); "
-    "dist.all_reduce(torch.ones(4)); open(sys.argv[1] + str(dist.get_rank()), 'w').write(str(time.time()))",
-}
-LAUNCHERS = {
-    "khorovod": ["-m", "horovod.runner.launch", "-np"],
-    "gloo": ["-m", "torch.distributed.run", "--no-python", "--standalone", "--nproc-per-node"],
-}
-LAUNCH_TIMEOUT_S = 60
 
 
 def main() -> int:
@@ -69,9 +54,7 @@ def main() -> int:
     finally:
         for world in worlds:
             world.stop()
-    names = [one.world.name for one in series]
     rows += import_rows(options.repeats)
-    rows += [launch_row(name, options.np, options.repeats) for name in names]
     console.print(table(rows))
     options.output.mkdir(parents=True, exist_ok=True)
     about = {"ranks": options.np, "settings": machine.settings(), "machine": machine.facts()}
@@ -154,33 +137,6 @@ def import_rows(repeats: int) -> list[Row]:
     ]
 
 
-def launch_row(name: str, ranks: int, repeats: int) -> Row:
-    command = [sys.executable, *LAUNCHERS[name], str(ranks), sys.executable, "-c", FIRST_COLLECTIVE[name]]
-    seconds = _typical(lambda _: launch_once(command, ranks), "", repeats)
-    launcher = "horovodrun" if name == "khorovod" else "torchrun"
-    row: Row = {"what": f"launch to first collective, {ranks} ranks", "library": name, "value": seconds, "unit": "s"}
-    return row | {"note": launcher}
-
-
-def launch_once(command: list[str], ranks: int) -> float:
-    with tempfile.TemporaryDirectory(prefix="bench-launch-") as folder:
-        start = time.time()
-        process = subprocess.Popen(
-            [*command, f"{folder}/"],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            preexec_fn=die_with_parent,
-        )
-        try:
-            output, _ = process.communicate(timeout=LAUNCH_TIMEOUT_S)
-        finally:
-            end_group(process)
-        if process.returncode != 0:
-            raise RuntimeError(f"{command[2]} failed:\n{output.decode(errors='replace')[-2000:]}")
-        return max(float(Path(folder, str(rank)).read_text()) for rank in range(ranks)) - start
-
-
 def table(rows: list[Row]) -> Table:
     result = Table(title="Overhead (medians)", title_justify="left")
     for heading in ("what", "library", "value", "note"):
@@ -197,7 +153,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--np", type=int, default=2, help="ranks (default 2)")
     parser.add_argument("--seconds", type=float, default=1.0, help="time for one library and problem")
     parser.add_argument("--idle-seconds", type=float, default=2.0)
-    parser.add_argument("--repeats", type=int, default=5, help="imports and launches of each kind")
+    parser.add_argument("--repeats", type=int, default=5, help="imports of each kind")
     parser.add_argument("--output", type=Path, default=Path("build/benchmarks"), metavar="DIR")
     return parser.parse_args(arguments)
 

@@ -301,10 +301,14 @@ void ReleaseBuffer(hvd_buffer* buffer) {
   buffer->data = nullptr;
 }
 
-const hvd_api kApi = {HVD_ABI_VERSION, sizeof(hvd_api), DefaultSettings, Open, TcpPort, LocalSocket, Connect,
-                      Close,           Destroy,         Submit,          Poll, Wait,    TakeOutput,  ReceivedSplits,
-                      Value,           Release,         FreeBuffer,      Send, Recv,    Describe,    StartTimeline,
-                      StopTimeline,    Allocate,        ReleaseBuffer};
+void TellStack(hvd_world* world, uint64_t (*tell)(void*, char*, uint64_t), void* context) {
+  world->world->UseStackTeller({tell, context});
+}
+
+const hvd_api kApi = {HVD_ABI_VERSION, sizeof(hvd_api), DefaultSettings, Open,     TcpPort, LocalSocket, Connect,
+                      Close,           Destroy,         Submit,          Poll,     Wait,    TakeOutput,  ReceivedSplits,
+                      Value,           Release,         FreeBuffer,      Send,     Recv,    Describe,    StartTimeline,
+                      StopTimeline,    Allocate,        ReleaseBuffer,   TellStack};
 
 }  // namespace
 

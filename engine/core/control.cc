@@ -59,8 +59,17 @@ std::string EncodeAbort(int lost_rank, std::string_view why) {
 
 std::string EncodePing() { return Begin(Type::kPing, 0, 0); }
 
-std::string EncodeStall(const ProcessSet& set, std::string_view name, std::string_view text) {
+std::string EncodeStall(const ProcessSet& set, std::string_view name, std::string_view text,
+                        const std::vector<int32_t>& asked) {
   std::string out = Begin(Type::kStall, set);
+  wire::PutString(&out, name);
+  wire::PutString(&out, text);
+  wire::PutVector(&out, asked);
+  return out;
+}
+
+std::string EncodeStack(const ProcessSet& set, std::string_view name, std::string_view text) {
+  std::string out = Begin(Type::kStack, set);
   wire::PutString(&out, name);
   wire::PutString(&out, text);
   return out;
@@ -81,7 +90,7 @@ std::string EncodeAccept(const Accept& accept) {
 bool Decode(std::string_view* in, Header* header) {
   uint8_t type = 0;
   if (!wire::Get(in, &type) || !wire::Get(in, &header->set) || !wire::Get(in, &header->epoch)) return false;
-  if (type < static_cast<uint8_t>(Type::kReady) || type > static_cast<uint8_t>(Type::kStall)) return false;
+  if (type < static_cast<uint8_t>(Type::kReady) || type > static_cast<uint8_t>(Type::kStack)) return false;
   header->type = static_cast<Type>(type);
   return true;
 }
@@ -106,9 +115,14 @@ bool DecodeAbort(std::string_view* in, int32_t* lost_rank, std::string* why) {
   return wire::Get(in, lost_rank) && wire::GetString(in, why);
 }
 
-bool DecodeStall(std::string_view* in, std::string* name, std::string* text) {
+bool DecodeStall(std::string_view* in, std::string* name, std::string* text, std::vector<int32_t>* asked) {
+  return wire::GetString(in, name) && wire::GetString(in, text) && wire::GetVector(in, asked);
+}
+
+bool DecodeStack(std::string_view* in, std::string* name, std::string* text) {
   return wire::GetString(in, name) && wire::GetString(in, text);
 }
+
 bool DecodeOffer(std::string_view* in, Offer* offer) { return wire::Get(in, offer); }
 bool DecodeAccept(std::string_view* in, Accept* accept) { return wire::Get(in, accept); }
 

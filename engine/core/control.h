@@ -25,8 +25,11 @@ enum class Type : uint8_t {
   kOffer = 7,
   kAccept = 8,
   kPing = 9,
-  kStall = 10
+  kStall = 10,
+  kStack = 11
 };
+
+constexpr size_t kHeaderBytes = sizeof(uint8_t) + sizeof(int32_t) + sizeof(uint32_t);
 
 struct Header {
   Type type = Type::kReady;
@@ -63,7 +66,10 @@ std::string EncodeGone(const ProcessSet& set, int rank);
 std::string EncodeBye();
 std::string EncodeAbort(int lost_rank, std::string_view why);
 std::string EncodePing();
-std::string EncodeStall(const ProcessSet& set, std::string_view name, std::string_view text);
+// `asked`: ranks that shall say what they are doing.
+std::string EncodeStall(const ProcessSet& set, std::string_view name, std::string_view text,
+                        const std::vector<int32_t>& asked);
+std::string EncodeStack(const ProcessSet& set, std::string_view name, std::string_view text);
 std::string EncodeOffer(const Offer& offer);
 std::string EncodeAccept(const Accept& accept);
 
@@ -72,7 +78,8 @@ Type TypeOf(std::string_view message);
 bool DecodeReport(Type type, std::string_view* in, Report* report);
 bool DecodeGone(std::string_view* in, int32_t* rank);
 bool DecodeAbort(std::string_view* in, int32_t* lost_rank, std::string* why);
-bool DecodeStall(std::string_view* in, std::string* name, std::string* text);
+bool DecodeStall(std::string_view* in, std::string* name, std::string* text, std::vector<int32_t>* asked);
+bool DecodeStack(std::string_view* in, std::string* name, std::string* text);
 bool DecodeOffer(std::string_view* in, Offer* offer);
 bool DecodeAccept(std::string_view* in, Accept* accept);
 

@@ -19,7 +19,8 @@ constexpr int kGlobalSet = 0;
 Engine::Engine(const Parts& parts)
     : parts_(parts),
       mailbox_(parts.identity.rank, parts.arena ? &reinterpret_cast<ArenaHead*>(parts.arena->at(0))->inbox : nullptr,
-               parts.neighbours, parts.connector) {
+               parts.neighbours, parts.connector),
+      stack_teller_(parts.stack_teller) {
   around_ = {&parts_.settings,  parts_.identity.rank, &parts_.host_of_rank,        parts_.arena,
              parts_.neighbours, parts_.connector,     [this] { WakeNeighbours(); }};
   messages_ = std::make_unique<PointToPoint>(
@@ -69,6 +70,7 @@ bool Engine::Progress(bool drain, bool thorough) {
   }
   moved |= messages_->Step();
   CheckLinks();
+  if (stack_teller_.asked()) ReportStack();
   if (thorough || (rounds_ & 1023) == 0) Housekeep();
   if (thorough || (rounds_ & 63) == 0) mailbox_.RingUnread();
   return moved;
@@ -78,6 +80,7 @@ Engine::Clock::duration Engine::MaximumSleep() const {
   constexpr std::chrono::milliseconds kHousekeeping{1000};
   if (broken_since_ != Clock::time_point()) return kGrace;
   if (mailbox_.congested()) return std::chrono::microseconds(200);
+  if (stack_teller_.asked()) return std::chrono::milliseconds(10);
   return std::min(kHousekeeping, parts_.connector->NextWakeup());  // in milliseconds: its maximum overflows finer units
 }
 
@@ -238,12 +241,10 @@ void Engine::OnSetMessage(ProcessSet& set, std::string_view whole, std::string_v
       }
       return;
     }
-    case control::Type::kStall: {
-      SendDown(set, whole);
-      std::string name, text;
-      if (control::DecodeStall(&body, &name, &text)) ShowStall(set, name, text);
-      return;
-    }
+    case control::Type::kStall:
+      return OnStall(set, whole, body);
+    case control::Type::kStack:
+      return OnStack(set, whole, body);
     default:
       return;
   }

@@ -16,6 +16,7 @@
 #include "core/handle.h"
 #include "core/point_to_point.h"
 #include "core/process_set.h"
+#include "core/stack_teller.h"
 #include "core/submissions.h"
 #include "core/timeline.h"
 #include "transport/connector.h"
@@ -39,6 +40,7 @@ class Engine {
     Poller* poller;
     Submissions* submissions;
     Timeline* timeline;
+    StackTeller stack_teller;
   };
   explicit Engine(const Parts& parts);
   ~Engine();
@@ -96,7 +98,11 @@ class Engine {
   void Housekeep();
   void TakePulses(Clock::time_point now);
   void InspectStalls(ProcessSet& set, Clock::time_point now);
+  void OnStall(ProcessSet& set, std::string_view whole, std::string_view body);
+  void OnStack(ProcessSet& set, std::string_view whole, std::string_view body);
   void ShowStall(const ProcessSet& set, const std::string& name, const std::string& text) const;
+  void AskForStack(const ProcessSet& set, const std::string& name);
+  void ReportStack();
   void ReadLifeLine(const Neighbour& neighbour);
   void CheckLinks();
   void OnGone(int rank, const std::string& why);
@@ -122,6 +128,8 @@ class Engine {
   Clock::time_point broken_since_;
   Heartbeats heartbeats_{std::chrono::milliseconds(parts_.settings.peer_timeout_ms)};
   std::map<int, uint64_t> pulses_;  // of neighbours, when last seen
+  StackTeller stack_teller_;
+  std::pair<int, std::string> stack_asked_by_;  // the set, and its tensor that waits for this rank
   Clock::time_point next_housekeeping_;
   Status aborted_;
   uint64_t rounds_ = 0;

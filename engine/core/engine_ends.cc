@@ -11,6 +11,11 @@
 #include "core/engine.h"
 
 namespace hvd {
+namespace {
+
+constexpr size_t kMostAsked = 6;  // missing ranks whose stacks are shown
+
+}  // namespace
 
 Status Engine::ShutDown(int rank) {
   return Status::Failed("Horovod has been shut down: rank " + std::to_string(rank) +
@@ -57,12 +62,13 @@ void Engine::TakePulses(Clock::time_point now) {
 }
 
 void Engine::InspectStalls(ProcessSet& set, Clock::time_point now) {
+  bool first = true;
   for (const StallInspector::Finding& finding : set.inspector->Inspect(set.coordinator->Pending(), now)) {
     std::string text = "'" + finding.name.substr(0, 200) + "' has waited " +
                        std::to_string(std::chrono::duration_cast<std::chrono::seconds>(finding.waited).count()) +
                        " s: rank" + (finding.missing.size() > 1 ? "s " : " ") + ListOfRanks(finding.missing) + " of " +
                        std::to_string(set.ranks().size()) + " did not submit it (last heard of: ";
-    for (size_t i = 0; i < finding.missing.size() && i < 6; ++i) {
+    for (size_t i = 0; i < finding.missing.size() && i < kMostAsked; ++i) {
       const std::string& last = set.last_heard[set.IndexOf(finding.missing[i])];
       text += std::string(i ? "; " : "") + "rank " + std::to_string(finding.missing[i]) + ": " +
               (last.empty() ? "nothing yet" : "'" + last.substr(0, 200) + "'");
@@ -71,14 +77,55 @@ void Engine::InspectStalls(ProcessSet& set, Clock::time_point now) {
     if (finding.fatal) return Abort(-1, text + ". The job ends because HOROVOD_STALL_SHUTDOWN_TIME_SECONDS is set");
     text += ". If they are only slow, raise HOROVOD_STALL_CHECK_TIME_SECONDS (now " +
             std::to_string(parts_.settings.stall_warning_ms / 1000) + "); `hvd stacks PID` shows what a process does";
-    SendDown(set, control::EncodeStall(set, finding.name, text));
-    ShowStall(set, finding.name, text);
+    // Where the missing ranks are is the same for all that waits: asked once for each look.
+    std::vector<int32_t> asked;
+    for (size_t i = 0; first && i < finding.missing.size() && i < kMostAsked; ++i) asked.push_back(finding.missing[i]);
+    first = false;
+    const std::string message = control::EncodeStall(set, finding.name, "WARNING: " + text, asked);
+    OnStall(set, message, std::string_view(message).substr(control::kHeaderBytes));
+  }
+}
+
+// The warning goes out at once; what the missing ranks are doing follows if they can tell. A rank that is frozen or
+// dead does not answer, and nobody waits for it.
+void Engine::OnStall(ProcessSet& set, std::string_view whole, std::string_view body) {
+  SendDown(set, whole);
+  std::string name, text;
+  std::vector<int32_t> asked;
+  if (!control::DecodeStall(&body, &name, &text, &asked)) return;
+  ShowStall(set, name, text);
+  if (std::find(asked.begin(), asked.end(), parts_.identity.rank) != asked.end()) AskForStack(set, name);
+}
+
+void Engine::OnStack(ProcessSet& set, std::string_view whole, std::string_view body) {
+  std::string name, text;
+  if (!set.leads()) {
+    if (set.closed.ok()) mailbox_.Send(set.ranks()[set.tree().parent], whole);
+  } else if (control::DecodeStack(&body, &name, &text)) {
+    SendDown(set, control::EncodeStall(set, name, text, {}));
+    ShowStall(set, name, text);
   }
 }
 
 // Every rank that waits for it says so, once.
 void Engine::ShowStall(const ProcessSet& set, const std::string& name, const std::string& text) const {
-  if (set.pending.count(name)) std::fprintf(stderr, "[horovod] WARNING: %s\n", text.c_str());
+  if (set.pending.count(name)) std::fprintf(stderr, "[horovod] %s\n", text.c_str());
+}
+
+void Engine::AskForStack(const ProcessSet& set, const std::string& name) {
+  if (stack_teller_.asked()) return;  // one answer is enough
+  stack_asked_by_ = {set.id(), name};
+  stack_teller_.Ask(Clock::now());
+}
+
+void Engine::ReportStack() {
+  const std::optional<std::string> answer = stack_teller_.Answer(Clock::now());
+  if (!answer) return;
+  auto set = sets_.find(stack_asked_by_.first);
+  if (set == sets_.end() || !aborted_.ok()) return;
+  const std::string text = "rank " + std::to_string(parts_.identity.rank) + ", which is missing, is here: " + *answer;
+  const std::string message = control::EncodeStack(*set->second, stack_asked_by_.second, text);
+  OnStack(*set->second, message, std::string_view(message).substr(control::kHeaderBytes));
 }
 
 // ---- ends

@@ -114,7 +114,7 @@ Status World::Connect(const std::vector<Peer>& peers, double timeout_s) {
   for (const Neighbour& neighbour : neighbours_->all()) poller_.Add(neighbour.life_line);
   engine_ = std::make_unique<Engine>(Engine::Parts{identity_, settings_, std::move(host_of_rank), arena_.get(),
                                                    neighbours_.get(), connector_.get(), &poller_, &submissions_,
-                                                   timeline_.get()});
+                                                   timeline_.get(), stack_teller_});
   driver_ = std::make_unique<Driver>(engine_.get(), &submissions_, &poller_, settings_);
   driver_->Start();
   stage_ = Stage::kConnected;

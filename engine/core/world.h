@@ -28,6 +28,8 @@ class World {
   int size() const { return identity_.size; }
   int tcp_port() const { return connector_->port(); }
   const std::string& local_socket() const { return neighbours_->name(); }
+  // Who tells what the program is doing when other ranks ask; before Connect.
+  void UseStackTeller(const StackTeller& teller) { stack_teller_ = teller; }
   Status Connect(const std::vector<Peer>& peers, double timeout_s);
   void Close();
 
@@ -62,6 +64,7 @@ class World {
   Submissions submissions_;
   HandleTable handles_;
   std::unique_ptr<Timeline> timeline_;
+  StackTeller stack_teller_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<Driver> driver_;
   enum class Stage { kOpen, kConnected, kClosed, kForked };

@@ -44,7 +44,10 @@ void ParseControl(std::string_view input) {
   body = input;
   control::DecodeGone(&body, &rank);
   body = input;
-  control::DecodeStall(&body, &first, &second);
+  std::vector<int32_t> asked;
+  control::DecodeStall(&body, &first, &second, &asked);
+  body = input;
+  control::DecodeStack(&body, &first, &second);
   control::Offer offer;
   control::Accept accept;
   body = input;

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The nanobind module: a thin face over libhvd's table of C functions (engine/include/hvd/engine.h)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -91,3 +91,5 @@ class World:
     def start_timeline(self, path: str, mark_cycles: bool = False) -> None:
         """Write what this rank does to a file as a Chrome trace; EngineError if the file cannot be written."""
     def stop_timeline(self) -> None: ...
+    def tell_stack(self, function: Callable[[], str]) -> None:
+        """Before connect: who says what this program is doing, when other ranks wait for it. Kept for ever."""

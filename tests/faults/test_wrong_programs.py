@@ -32,6 +32,54 @@ def test_fault_18_a_late_rank_is_named_once_by_everybody_who_waits():
         assert [job.printed(rank).count("WARNING") for rank in range(3)] == [1, 0, 1], job.printed_by_all()
 
 
+# What follows a warning: where the missing rank is.
+HERE = re.compile(r"\[horovod\] rank 1, which is missing, is here: (.*\n(?: .*\n)*)")
+
+
+def test_fault_18_the_warning_is_followed_by_the_stack_of_the_missing_rank():
+    env = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "1"}
+    with PlainJob(program("stall", "late"), "a:2,b:1", env) as job:
+        job.ready()
+        for waiting in (0, 2):
+            stack = await_text(job, waiting, HERE, limit_s=6)[1]
+            assert stack.startswith(f"pid {job.processes[1].pid}, main thread"), stack
+            assert "programs/stall.py" in stack, stack
+            assert "signal.sigwait" in stack, stack
+        job.signal(1, signal.SIGUSR1)
+        assert job.wait(limit_s=5) == [0, 0, 0]
+        assert [len(HERE.findall(job.printed(rank))) for rank in range(3)] == [1, 0, 1], job.printed_by_all()
+
+
+def test_fault_18_a_leader_that_is_missing_tells_where_it_is_too():
+    env = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "1"}
+    with PlainJob(program("stall", "leader"), "a:2", env) as job:
+        job.ready()
+        stack = await_text(job, 1, re.compile(r"rank 0, which is missing, is here: (.*\n(?: .*\n)*)"), limit_s=6)[1]
+        assert "signal.sigwait" in stack, stack
+        job.signal(0, signal.SIGUSR1)
+        assert job.wait(limit_s=5) == [0, 0]
+
+
+def test_fault_18_a_missing_rank_that_keeps_the_gil_or_is_frozen_delays_nobody():
+    env = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "1"}
+    with PlainJob(program("stall", "native"), "a:3", env) as job:
+        job.ready()
+        for waiting in (0, 2):
+            await_text(job, waiting, WARNING, limit_s=4)
+            assert "keeps Python's lock" in await_text(job, waiting, HERE, limit_s=6)[1]
+        job.signal(1, signal.SIGUSR1)
+        assert job.wait(limit_s=8) == [0, 0, 0], job.printed_by_all()
+    with PlainJob(program("stall", "late"), "a:3", env | {"HOROVOD_PEER_TIMEOUT_SECONDS": "4"}) as job:
+        job.ready()
+        job.signal(1, signal.SIGSTOP)
+        for waiting in (0, 2):
+            await_text(job, waiting, WARNING, limit_s=4)
+        failures = job.failed([0, 2], limit_s=8)
+        assert {failure["lost_rank"] for failure in failures.values()} == {1}
+        job.signal(1, signal.SIGKILL)
+        assert job.wait(limit_s=5) == [1, -signal.SIGKILL, 1]
+
+
 def test_fault_18_a_rank_that_does_something_else_ends_the_job_if_asked():
     env = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "1", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "2"}
     with PlainJob(program("stall", "different"), "a:3", env) as job:

@@ -290,3 +290,35 @@ except RuntimeError as error:
     done = horovodrun("-np", "2", *python(source), str(code))
     assert done.returncode == code
     assert f"[0]<stdout>:rank 1 on localhost has ended: exit code {code}" in done.stdout
+
+
+STARTS_LATE = """
+import os, sys, time, numpy, horovod.numpy as hvd
+if os.environ["HOROVOD_RANK"] == "1":
+    while not os.path.exists(sys.argv[1]):
+        time.sleep(0.02)
+hvd.init()
+print("done")
+"""
+
+
+def test_a_line_tells_on_a_terminal_who_has_started_and_goes_away(tmp_path):
+    """In pipes there is never such a line: every other test of this file would see it."""
+    import pty
+
+    go = tmp_path / "go"
+    ours, theirs = pty.openpty()
+    command = [*LAUNCHER, "-np", "2", *python(STARTS_LATE), str(go)]
+    env = {**os.environ, "TERM": "xterm"}
+    process = subprocess.Popen(command, env=env, stdin=theirs, stdout=subprocess.PIPE, stderr=theirs)
+    os.close(theirs)
+    shown = b""
+    while b"1 of 2 ranks have called hvd.init()" not in shown:
+        shown += os.read(ours, 4096)
+    go.touch()
+    output, _ = process.communicate(timeout=30)
+    assert process.returncode == 0, shown
+    assert sorted(output.split()) == [b"[0]<stdout>:done", b"[1]<stdout>:done"]
+    while b"\x1b[?25h" not in shown:  # the cursor is back
+        shown += os.read(ours, 4096)
+    os.close(ours)

@@ -10,6 +10,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <string>
 #include <tuple>
@@ -77,6 +78,25 @@ hvd_settings ReadSettings(const nb::dict& given) {
   return settings;
 }
 
+// Calls a Python function for its text. No C++ object may live across PyGILState_Ensure: an interpreter that ends may
+// end this thread there.
+uint64_t CallTeller(void* function, char* text, uint64_t capacity) {
+  if (!Py_IsInitialized()) return 0;
+  const PyGILState_STATE state = PyGILState_Ensure();
+  uint64_t bytes = 0;
+  PyObject* answer = PyObject_CallNoArgs(static_cast<PyObject*>(function));
+  Py_ssize_t size = 0;
+  const char* data = answer ? PyUnicode_AsUTF8AndSize(answer, &size) : nullptr;
+  if (data) {
+    bytes = static_cast<uint64_t>(size) < capacity ? static_cast<uint64_t>(size) : capacity;
+    std::memcpy(text, data, bytes);
+  }
+  PyErr_Clear();
+  Py_XDECREF(answer);
+  PyGILState_Release(state);
+  return bytes;
+}
+
 using Shape = std::vector<int64_t>;
 
 class World {
@@ -105,6 +125,9 @@ class World {
   }
   World(const World&) = delete;
   World& operator=(const World&) = delete;
+
+  // The function is kept for ever: its thread may outlive this object.
+  void TellStack(nb::callable function) { Api()->tell_stack(world_, CallTeller, function.release().ptr()); }
 
   int tcp_port() const { return Api()->tcp_port(world_); }
   std::string local_socket() const { return Api()->local_socket(world_); }
@@ -294,6 +317,7 @@ NB_MODULE(_engine, m) {
            "settings"_a)
       .def_prop_ro("tcp_port", &World::tcp_port)
       .def_prop_ro("local_socket", &World::local_socket)
+      .def("tell_stack", &World::TellStack, "function"_a)
       .def("connect", &World::Connect, "peers"_a, "timeout_s"_a)
       .def("close", &World::Close)
       .def("submit", &World::Submit, "process_set"_a, "kind"_a, "name"_a, "dtype"_a, "shape"_a, "input"_a, "output"_a,

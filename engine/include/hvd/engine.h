@@ -143,6 +143,9 @@ typedef struct hvd_api {
    * even after `destroy`, the memory is still there until release_buffer, but no collective knows it any more. */
   int32_t (*allocate)(hvd_world*, uint64_t bytes, hvd_buffer*, hvd_status*);
   void (*release_buffer)(hvd_buffer*);
+  /* Before connect: `tell` writes what the program is doing (its stack) and returns the number of bytes. Called when
+   * other ranks wait for this one, on a thread of its own, which may be kept waiting; `context` must stay for ever. */
+  void (*tell_stack)(hvd_world*, uint64_t (*tell)(void* context, char* text, uint64_t capacity), void* context);
 } hvd_api;
 
 /* NULL if this library does not speak `version`. */

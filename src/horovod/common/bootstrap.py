@@ -6,21 +6,22 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
-import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
-
-import psutil
+from typing import TYPE_CHECKING, Any
 
 from horovod._engine import EngineError, World
+from horovod.common import stacks
 from horovod.common import topology as topology_module
 from horovod.common.exceptions import HorovodInitializationError
-from horovod.common.rendezvous import Connection, RendezvousError, Server
+from horovod.common.interfaces import LOOPBACK, interface_address
+from horovod.common.rendezvous import Connection, RendezvousError
 from horovod.common.settings import Settings
 from horovod.common.topology import Rendezvous, Topology
 
-_LOOPBACK = "127.0.0.1"
+if TYPE_CHECKING:
+    from horovod.common.rendezvous_server import Server
 
 
 @dataclass(frozen=True)
@@ -48,8 +49,8 @@ def start(
         if topology.size == 1:
             met()
             return _start_alone(settings, topology, generation)
-        place = topology_module.rendezvous(topology, settings, environ)
-        return _start_together(settings, topology, generation, process_sets, place, met)
+        with _introduced(settings, topology, environ) as introduction:
+            return _start_together(settings, topology, generation, process_sets, introduction, met)
     except EngineError as error:
         raise HorovodInitializationError(f"hvd.init() failed on rank {topology.rank}: {error.args[1]}") from error
     except (OSError, RendezvousError) as error:
@@ -57,9 +58,28 @@ def start(
 
 
 def _start_alone(settings: Settings, topology: Topology, generation: int) -> Started:
-    world = _open(settings, topology, generation, _LOOPBACK, secrets.token_hex(16), secrets.token_bytes(32))
-    world.connect(_peers([_introduce(world, topology, _LOOPBACK)]), settings.number("HOROVOD_GLOO_TIMEOUT_SECONDS"))
+    world = _open(settings, topology, generation, LOOPBACK, secrets.token_hex(16), secrets.token_bytes(32))
+    world.connect(_peers([_introduce(world, topology, LOOPBACK)]), settings.number("HOROVOD_GLOO_TIMEOUT_SECONDS"))
     return Started(world, topology, homogeneous=True)
+
+
+@contextmanager
+def _introduced(
+    settings: Settings, topology: Topology, environ: Mapping[str, str]
+) -> Iterator[tuple[Rendezvous, Connection]]:
+    """A connection to the rendezvous that the environment names, or to one that the ranks agree on by themselves."""
+    if topology.by_foreign_launcher and not settings.text("HOROVOD_GLOO_RENDEZVOUS_ADDR"):
+        from horovod.common.introduction import introduced  # late: jobs of horovodrun start quicker without it
+
+        with introduced(topology, settings, environ) as introduction:
+            yield introduction
+        return
+    place = topology_module.rendezvous(topology, settings, environ)
+    if settings.text("HOROVOD_RENDEZVOUS") == "self" and topology.rank == 0:
+        _serve(place)
+    timeout_s = settings.number("HOROVOD_GLOO_TIMEOUT_SECONDS")
+    with Connection.open(place.address, place.port, place.secret, timeout_s) as connection:
+        yield place, connection
 
 
 def _start_together(
@@ -67,34 +87,32 @@ def _start_together(
     topology: Topology,
     generation: int,
     process_sets: Sequence[tuple[int, ...]],
-    place: Rendezvous,
+    introduction: tuple[Rendezvous, Connection],
     met: Callable[[], None],
 ) -> Started:
     timeout_s = settings.number("HOROVOD_GLOO_TIMEOUT_SECONDS")
-    if settings.text("HOROVOD_RENDEZVOUS") == "self" and topology.rank == 0:
-        _serve(place)
-    with Connection.open(place.address, place.port, place.secret, timeout_s) as connection:
-        interface = settings.text("HOROVOD_GLOO_IFACE")
-        address = interface_address(interface) if interface else connection.local_address
-        # The listeners must be open before the ranks meet, so the id comes from what all ranks know already.
-        world_id = hmac.new(place.secret, f"horovod world {place.port}".encode(), hashlib.sha256).hexdigest()[:32]
-        world = _open(settings, topology, generation, address, world_id, place.secret)
-        try:
-            info = _introduce(world, topology, address) | {"process_sets": [list(ranks) for ranks in process_sets]}
-            infos = connection.meet(topology.rank, topology.size, generation, info, timeout_s).infos
-            met()
-            _check_agreement(infos, topology.rank)
-            world.connect(_peers(infos), timeout_s)
-        except BaseException:
-            world.close()
-            raise
+    place, connection = introduction
+    interface = settings.text("HOROVOD_GLOO_IFACE")
+    address = interface_address(interface) if interface else connection.local_address
+    # The listeners must be open before the ranks meet, so the id comes from what all ranks know already.
+    world_id = hmac.new(place.secret, f"horovod world {place.port}".encode(), hashlib.sha256).hexdigest()[:32]
+    world = _open(settings, topology, generation, address, world_id, place.secret)
+    try:
+        info = _introduce(world, topology, address) | {"process_sets": [list(ranks) for ranks in process_sets]}
+        infos = connection.meet(topology.rank, topology.size, generation, info, timeout_s).infos
+        met()
+        _check_agreement(infos, topology.rank)
+        world.connect(_peers(infos), timeout_s)
+    except BaseException:
+        world.close()
+        raise
     hosts = [str(info["host"]) for info in infos]
     placed = topology_module.after_meeting(topology, hosts, [int(info["local_rank"]) for info in infos])
     return Started(world, placed, topology_module.is_homogeneous(hosts))
 
 
 def _open(settings: Settings, topology: Topology, generation: int, address: str, world_id: str, secret: bytes) -> World:
-    return World(
+    world = World(
         rank=topology.rank,
         size=topology.size,
         host=topology.host,
@@ -104,6 +122,8 @@ def _open(settings: Settings, topology: Topology, generation: int, address: str,
         secret=secret,
         settings=settings.for_engine(),
     )
+    world.tell_stack(stacks.main_stack)
+    return world
 
 
 def _introduce(world: World, topology: Topology, address: str) -> dict[str, Any]:
@@ -134,21 +154,12 @@ def _check_agreement(infos: Sequence[Mapping[str, Any]], rank: int) -> None:
             )
 
 
-def interface_address(interfaces: str) -> str:
-    """The IPv4 (else IPv6) address of the first of a comma-separated list of network interfaces."""
-    name = interfaces.split(",")[0].strip()
-    known = psutil.net_if_addrs()
-    for family in (socket.AF_INET, socket.AF_INET6):
-        for entry in known.get(name, ()):
-            if entry.family == family:
-                return str(entry.address).partition("%")[0]
-    raise ValueError(f"HOROVOD_GLOO_IFACE: no interface {name!r} with an address here; there are {', '.join(known)}")
-
-
 _servers: dict[int, Server] = {}  # by port; they outlive a shutdown, for the other ranks may initialise again later
 
 
 def _serve(place: Rendezvous) -> None:
+    from horovod.common.rendezvous_server import Server  # late: only one rank of few jobs serves
+
     if place.port not in _servers:
         server = Server(place.address, place.port, secret=place.secret)
         server.start()

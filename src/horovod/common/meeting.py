@@ -117,6 +117,15 @@ class MeetingBoard:
             return None
         return min(arrival.deadline for arrival in self._meeting.arrivals.values())
 
+    @property
+    def waiting(self) -> int:
+        """How many ranks have come to the open meeting."""
+        return len(self._meeting.arrivals) if self._meeting is not None else 0
+
+    @property
+    def has_met(self) -> bool:
+        return self._last_met >= 0
+
     def who_waits(self) -> str | None:
         """The state of an open meeting in words, None if nobody waits."""
         meeting = self._meeting

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from horovod.common import protocol
-from horovod.common.protocol import AuthenticationError, ProtocolError, RendezvousError
-from horovod.common.rendezvous_server import CHUNK_BYTES, Server
+from horovod.common.protocol import CHUNK_BYTES, AuthenticationError, ProtocolError, RendezvousError
 
 __all__ = [
     "AuthenticationError",
@@ -19,7 +18,6 @@ __all__ = [
     "MeetResult",
     "ProtocolError",
     "RendezvousError",
-    "Server",
     "meet",
 ]
 

@@ -26,7 +26,6 @@ from horovod.common.meeting import MAX_WORLD_SIZE, Answers, Arrival, MeetingBoar
 
 MAX_UNAUTHENTICATED = 512
 SLOW_AFTER_S = 5.0
-CHUNK_BYTES = 8 * 1024 * 1024
 _RECEIVE_BYTES = 256 * 1024
 _ACCEPT_PAUSE_S = 0.05
 _LONGEST_WAIT_S = 3600.0
@@ -117,6 +116,15 @@ class Server:
     def lose(self, rank: int, text: str) -> None:
         """`rank` has ended and will not come any more: those who wait for it are told so, with this text."""
         self._post(lambda: self._deliver(self._board.lose(rank, text)))
+
+    @property
+    def waiting(self) -> int:
+        """How many ranks wait for the others right now."""
+        return self._board.waiting
+
+    @property
+    def has_met(self) -> bool:
+        return self._board.has_met
 
     def put(self, key: str, value: bytes) -> None:
         self._store[key] = value
@@ -286,7 +294,7 @@ class Server:
         value = self._store.get(key)
         if value is None:
             return {"ok": True, "total": None, "data": b""}
-        return {"ok": True, "total": len(value), "data": value[offset : offset + CHUNK_BYTES]}
+        return {"ok": True, "total": len(value), "data": value[offset : offset + protocol.CHUNK_BYTES]}
 
     def _deliver(self, answers: Answers) -> None:
         for peer, reply in answers:

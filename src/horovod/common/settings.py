@@ -6,7 +6,6 @@ Only what the user set explicitly travels on to the engine, so that each default
 
 from __future__ import annotations
 
-import difflib
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -97,6 +96,8 @@ def _refusal(setting: Setting, text: str) -> ValueError:
 
 
 def _warn_unknown(name: str) -> None:
+    import difflib
+
     near = difflib.get_close_matches(name, BY_NAME, n=1, cutoff=0.6)
     hint = f"; did you mean {near[0]}?" if near else ""
     warnings.warn(f"Unknown setting {name} is ignored{hint}", RuntimeWarning, stacklevel=4)

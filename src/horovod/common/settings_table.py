@@ -138,8 +138,11 @@ _JOB = (
     Setting("HOROVOD_HOSTNAME", str, None, "Identity of this host: ranks with the same one may share memory."),
     Setting("HOROVOD_GENERATION", int, 0, "Number of the (re)initialisation that this process takes part in.",
             minimum=0),
-    Setting("HOROVOD_RENDEZVOUS", str, "external", "Who serves the rendezvous: external (the launcher), "
-            "or self (rank 0, at the rendezvous address and port).", choices=("external", "self")),
+    Setting("HOROVOD_RENDEZVOUS", str, "auto", "Who serves the rendezvous: external (the launcher), self (rank 0, at "
+            "the rendezvous address and port), mpi or file (rank 0, which tells the others by MPI or by a file).",
+            choices=("auto", "external", "self", "mpi", "file")),
+    Setting("HOROVOD_SHARED_DIR", str, None, "Directory, seen by all hosts, in which rank 0 leaves the others a file "
+            "when mpirun or srun started them."),
     Setting("HOROVOD_GLOO_RENDEZVOUS_ADDR", str, None, "Address of the rendezvous."),
     Setting("HOROVOD_GLOO_RENDEZVOUS_PORT", int, None, "Port of the rendezvous.", minimum=-1, maximum=65535),
     Setting("HOROVOD_GLOO_IFACE", str, None, "Network interface for traffic between hosts."),

@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A worker's side of `hvd stacks`: on a real-time signal it writes the Python stacks of all its threads.
+"""What a worker's program is doing, for those who ask.
 
-They go into memory without a path that `hvd stacks` reads through /proc, so nothing is ever left behind. The writer is
-faulthandler's C code: it also works while the main thread waits inside the engine.
+`hvd stacks` asks by a real-time signal, on which the Python stacks of all threads are written. They go into memory
+without a path that `hvd stacks` reads through /proc, so nothing is ever left behind. The writer is faulthandler's C
+code: it also works while the main thread waits inside the engine.
+
+The engine asks when other ranks wait for this one. No signal is used then, for nobody is there to see what it might
+disturb.
 """
 
 from __future__ import annotations
@@ -11,13 +15,31 @@ import faulthandler
 import fcntl
 import os
 import signal
-import tempfile
+import sys
+import threading
 
 # The signal's number follows the name, for it depends on the C library and on what the application uses itself.
 FILE_PREFIX = "hvd-stacks-"
 _FIRST_SIGNAL = 3  # above SIGRTMIN; debuggers and libraries like the first ones
 
+_MOST_BYTES = 3000  # of a stack that travels to other ranks
+
 _descriptor: int | None = None
+
+
+def main_stack() -> str:
+    """The main thread's Python stack as Python prints it, innermost call last; the outermost are cut if it is long."""
+    import traceback
+
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    if frame is None:
+        return "its main thread has ended"
+    calls = traceback.format_stack(frame)
+    kept: list[str] = []
+    while calls and sum(map(len, kept)) + len(calls[-1]) <= _MOST_BYTES:
+        kept.insert(0, calls.pop())
+    first = f"pid {os.getpid()}, main thread" + (f" (without the {len(calls)} outermost calls)" if calls else "")
+    return "\n".join([first, *"".join(kept).rstrip().splitlines()])
 
 
 def offer() -> None:
@@ -52,6 +74,8 @@ def _nameless_file(prefix: str) -> int:
     try:
         return os.memfd_create(prefix)
     except (AttributeError, OSError):  # refused by a sandbox: a file that loses its name at once
+        import tempfile
+
         descriptor, path = tempfile.mkstemp(prefix=prefix)
         os.unlink(path)
         return descriptor

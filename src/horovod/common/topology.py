@@ -16,6 +16,8 @@ from dataclasses import dataclass, replace
 from horovod.common.settings import Settings
 
 SECRET_VARIABLE = "_HOROVOD_SECRET_KEY"
+_OURS = "HOROVOD_* variables"
+_NOBODY = "no launcher"
 
 
 @dataclass(frozen=True)
@@ -29,9 +31,18 @@ class Topology:
     cross_rank: int = 0
     cross_size: int = 1
     host: str = "localhost"
-    source: str = "no launcher"
+    source: str = _NOBODY
     local_given: bool = True  # False: one rank for each host is a guess, until all ranks have met
     cross_given: bool = True  # False: equally many ranks on each host is a guess, until all ranks have met
+
+    @property
+    def on_one_host(self) -> bool:
+        """Whether the launcher says that all ranks are here; False if it says nothing about it."""
+        return self.local_given and self.local_size == self.size
+
+    @property
+    def by_foreign_launcher(self) -> bool:
+        return self.source not in (_OURS, _NOBODY)
 
 
 @dataclass(frozen=True)
@@ -46,7 +57,7 @@ class _Launcher:
 
 
 _LAUNCHERS = (
-    _Launcher("HOROVOD_* variables", "HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE"),
+    _Launcher(_OURS, "HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE"),
     _Launcher(
         "Open MPI",
         "OMPI_COMM_WORLD_RANK",
@@ -59,11 +70,18 @@ _LAUNCHERS = (
 )
 
 
+def rank_variable(source: str) -> str:
+    """The variable that holds the rank in processes started by this launcher."""
+    return next(launcher.rank for launcher in _LAUNCHERS if launcher.source == source)
+
+
 def discover(environ: Mapping[str, str]) -> Topology:
     """This process's place in the world. ValueError if the variables contradict each other."""
     host = environ.get("HOROVOD_HOSTNAME") or socket.gethostname()
     for launcher in _LAUNCHERS:
         if environ.get(launcher.rank) and environ.get(launcher.size):
+            if launcher.source == "Slurm":  # several of its nodes may live on one machine
+                host = environ.get("HOROVOD_HOSTNAME") or environ.get("SLURMD_NODENAME") or host
             return _checked(_complete(_read(launcher, environ, host), environ))
     if environ.get("HOROVOD_RANK") or environ.get("HOROVOD_SIZE"):
         raise ValueError("HOROVOD_RANK and HOROVOD_SIZE go together: set both, or none for a world of one.")

@@ -7,11 +7,11 @@ Every flag's default is "not given": the config file fills the gaps, then DEFAUL
 from __future__ import annotations
 
 import argparse
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
 from horovod.common.settings_table import TABLE, Setting
+from horovod.runner.actions import make_nic_action
 
 # Flags made from the table, by the section of their YAML key.
 SECTIONS = {
@@ -40,26 +40,6 @@ def opposite(flag: str) -> str:
     if "-without-" in flag:
         return flag.replace("-without-", "-with-")
     return "--" + flag[len("--no-") :] if flag.startswith("--no-") else "--no-" + flag[2:]
-
-
-class _AddInterfaces(argparse.Action):
-    """--network-interfaces a,b and the older, repeatable --network-interface a collect into one list."""
-
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: str | Sequence[Any] | None,
-        option_string: str | None = None,
-    ) -> None:
-        names = [name.strip() for name in str(values).split(",") if name.strip()]
-        if self.const == "single" and len(names) > 1:
-            warnings.warn(
-                "--network-interface with a comma separated list is deprecated: use --network-interfaces",
-                DeprecationWarning,
-                stacklevel=2,
-            )
-        namespace.nics = [*getattr(namespace, "nics", []), *names]
 
 
 class FlagParser:
@@ -178,12 +158,25 @@ def _add_switch(group: argparse._ArgumentGroup, dest: str, setting: Setting) -> 
 def _add_general(flags: FlagParser) -> None:
     add = flags.group("general arguments").add_argument
     add("-v", "--version", action="store_true", help="print the version")
-    add("-np", "--num-proc", dest="num_proc", type=int, metavar="N", help="number of worker processes")
+    add(
+        "-np",
+        "--num-proc",
+        dest="num_proc",
+        type=int,
+        metavar="N",
+        help="number of worker processes (LSF, Slurm: theirs)",
+    )
     add("-cb", "--check-build", action="store_true", help="print which frameworks and back ends work here")
     add("--disable-cache", action="store_true", help="do not reuse results of earlier ssh and interface checks")
     add("--start-timeout", type=int, metavar="S", help="limit for all workers to start (HOROVOD_START_TIMEOUT or 30)")
-    add("--network-interfaces", dest="nics", action=_AddInterfaces, metavar="NIC[,NIC]", help="interfaces to use")
-    add("--network-interface", dest="nics", action=_AddInterfaces, const="single", metavar="NIC", help="an interface")
+    add(
+        "--network-interfaces",
+        dest="nics",
+        action=make_nic_action(False),
+        metavar="NIC[,NIC]",
+        help="interfaces to use",
+    )
+    add("--network-interface", dest="nics", action=make_nic_action(True), metavar="NIC", help="an interface")
     add("--output-filename", metavar="DIR", help="also write the output to DIR/rank.N/stdout and stderr")
     add("--verbose", action="store_true", help="say more about the launch, keep all output after a failure")
     add("--config-file", metavar="YAML", help="flags from a file; those on the command line win")

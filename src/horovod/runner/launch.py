@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from horovod.common.settings_table import Setting
+from horovod.runner.allocation import default_processes
 from horovod.runner.arguments import DEFAULTS, FLAG_SETTINGS, FlagParser
 
 USAGE_ERROR = 2
@@ -30,7 +31,9 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
         options = {**DEFAULTS, **_without_overruled_controller(read_config_file(given["config_file"]), given), **given}
     _check_values(options)
     if options["num_proc"] is None:
-        flags.error("-np (--num-proc) is required: how many processes?")
+        options["num_proc"] = default_processes(os.environ)
+    if options["num_proc"] is None:
+        flags.error("-np (--num-proc) is required outside LSF and Slurm: how many processes?")
     if not options["command"]:
         flags.error("no command given: what should every rank run?")
     return argparse.Namespace(**options)
@@ -156,6 +159,36 @@ def _check_cooldown(bounds: Sequence[int] | None) -> None:
             "--blacklist-cooldown-range takes two numbers of seconds, 1 <= min <= max <= 3600, "
             f"not {bounds[0]} {bounds[1]}"
         )
+
+
+# Names that other programs import from here. They come when asked for, so that a launch does not wait for them.
+_ELSEWHERE = {
+    **dict.fromkeys(
+        ("ccl_built", "ddl_built", "extension_available", "gloo_built", "mpi_built", "nccl_built"),
+        "horovod.common.util",
+    ),
+    **dict.fromkeys(
+        (
+            *("make_check_build_action", "make_deprecated_bool_action", "make_nic_action", "make_override_action"),
+            *("make_override_bool_action", "make_override_false_action", "make_override_true_action"),
+        ),
+        "horovod.runner.actions",
+    ),
+}
+_MODULES = {
+    **{name: f"horovod.runner.common.util.{name}" for name in ("hosts", "secret", "timeout")},
+    **{name: f"horovod.runner.util.{name}" for name in ("lsf", "threads")},
+}
+
+
+def __getattr__(name: str) -> Any:
+    import importlib
+
+    if name in _MODULES:
+        return importlib.import_module(_MODULES[name])
+    if name in _ELSEWHERE:
+        return getattr(importlib.import_module(_ELSEWHERE[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 CACHE_FOLDER = os.path.join(os.path.expanduser("~"), ".horovod")

@@ -12,6 +12,7 @@ from horovod.common.rendezvous_server import Server
 from horovod.runner.hosts import get_host_assignments, plan_hosts
 from horovod.runner.job import Job, JobResult, JobSpec
 from horovod.runner.output import OutputOptions, Sink, wants_colour
+from horovod.runner.progress import start_progress
 from horovod.runner.worker_environment import (
     base_environment,
     check_interfaces,
@@ -65,7 +66,8 @@ def run_locally(
             ),
             verbose=bool(options.get("verbose")),
         )
-        result = Job(spec, server, stdout, stderr).run()
+        with start_progress(server, len(slots), stdout, stderr) as (out, err):
+            result = Job(spec, server, out, err).run()
         if after is not None:
             after(server, result)
     return result

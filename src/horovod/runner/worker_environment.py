@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from horovod.common import settings
+from horovod.common.interfaces import loopback_interface
 from horovod.common.topology import SECRET_VARIABLE
 from horovod.runner.arguments import FLAG_SETTINGS
 from horovod.runner.hosts import SIMULATE_VARIABLE, SlotInfo
@@ -88,24 +89,6 @@ def check_interfaces(nics: list[str]) -> None:
     for nic in nics:
         if nic not in known:
             raise ValueError(f"no network interface {nic[:100]!r} on this machine; there are: {', '.join(known)}")
-
-
-def loopback_interface() -> str:
-    """The interface that owns 127.0.0.1."""
-    import fcntl
-    import socket
-    import struct
-
-    get_address = 0x8915  # SIOCGIFADDR
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        for _, name in socket.if_nameindex():
-            try:
-                answer = fcntl.ioctl(probe.fileno(), get_address, struct.pack("256s", name.encode()[:15]))
-            except OSError:
-                continue  # an interface without an IPv4 address
-            if answer[20:24] == b"\x7f\0\0\x01":
-                return name
-    return "lo"
 
 
 def _shutdown_before_warning(options: Mapping[str, Any]) -> bool:

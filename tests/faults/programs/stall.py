@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All ranks do 'before'; then rank 1 waits for SIGUSR1 before it does 'gradient' (or does 'other' at once)."""
+"""All ranks do 'before'; then one waits for SIGUSR1 before it does 'gradient' (or does 'other' at once).
 
+Which one, and how: 'late' rank 1, 'leader' rank 0, 'native' rank 1 in C code that keeps the GIL, 'different' rank 1.
+"""
+
+import ctypes
 import signal
 import sys
 
@@ -13,10 +17,16 @@ signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
 hvd.init()
 hvd.allreduce(np.ones(3), name="before")
 report("ready")
+way = sys.argv[1]
 try:
-    if hvd.rank() == 1 and sys.argv[1] == "late":
-        signal.sigwait([signal.SIGUSR1])
-    name = "other" if hvd.rank() == 1 and sys.argv[1] == "different" else "gradient"
+    if hvd.rank() == (0 if way == "leader" else 1):
+        if way in ("late", "leader"):
+            signal.sigwait([signal.SIGUSR1])
+        elif way == "native":
+            # PyDLL does not release the GIL; the set of signals to wait for has bit n - 1 for signal n.
+            awaited = (ctypes.c_uint64 * 16)(1 << (signal.SIGUSR1 - 1))
+            ctypes.PyDLL(None).sigwait(awaited, ctypes.byref(ctypes.c_int()))
+    name = "other" if hvd.rank() == 1 and way == "different" else "gradient"
     hvd.allreduce(np.ones(3), name=name)
 except hvd.HorovodInternalError as error:
     report("failed", text=str(error), lost_rank=error.lost_rank)

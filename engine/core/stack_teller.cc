@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/stack_teller.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <atomic>
+
+namespace hvd {
+
+struct StackTeller::Telling {
+  Tell tell;
+  void* context;
+  std::atomic<bool> done{false};
+  uint64_t bytes = 0;
+  char text[kMostBytes];
+
+  // A plain thread: an interpreter that ends may end it in the middle, which std::thread would not survive.
+  static void* Run(void* argument) {
+    std::unique_ptr<std::shared_ptr<Telling>> mine(static_cast<std::shared_ptr<Telling>*>(argument));
+    Telling& telling = **mine;
+    telling.bytes = telling.tell(telling.context, telling.text, sizeof telling.text);
+    telling.done.store(true, std::memory_order_release);
+    return nullptr;
+  }
+};
+
+void StackTeller::Ask(Clock::time_point now) {
+  if (!tell_ || asked_) return;
+  asked_ = true;
+  since_ = now;
+  if (telling_) return;  // an earlier one still waits for the program; its answer is as good
+  auto telling = std::make_shared<Telling>();
+  telling->tell = tell_;
+  telling->context = context_;
+  auto shared = std::make_unique<std::shared_ptr<Telling>>(telling);
+  pthread_attr_t attributes;
+  pthread_t thread;
+  pthread_attr_init(&attributes);
+  pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+  if (pthread_create(&thread, &attributes, Telling::Run, shared.get()) == 0) {
+    shared.release();
+    telling_ = std::move(telling);
+  } else {
+    asked_ = false;
+  }
+  pthread_attr_destroy(&attributes);
+}
+
+std::optional<std::string> StackTeller::Answer(Clock::time_point now) {
+  if (!asked_) return std::nullopt;
+  if (telling_->done.load(std::memory_order_acquire)) {
+    asked_ = false;
+    std::string text(telling_->text, std::min<uint64_t>(telling_->bytes, kMostBytes));
+    telling_.reset();
+    return text;
+  }
+  if (now - since_ < kLimit) return std::nullopt;
+  asked_ = false;
+  return "no answer within " + std::to_string(kLimit.count()) +
+         " s: it is in native code that keeps Python's lock (the GIL). `hvd stacks PID` can look at it";
+}
+
+}  // namespace hvd

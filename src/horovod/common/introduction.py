@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How ranks that mpirun or srun started get to know each other: rank 0 serves the rendezvous and tells the others.
+
+    one host          a note that only this user can read, under the job's own name
+    several hosts     an MPI broadcast if mpi4py is there, else a note in a directory that the hosts share
+
+The note holds the rendezvous' address and a secret made for this job. It is removed once all ranks have met; one that a
+crashed job left leads nowhere, for the handshake fails, and is read again until rank 0 has replaced it.
+"""
+
+from __future__ import annotations
+
+import base64
+import importlib.util
+import json
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from horovod.common import private_note
+from horovod.common.exceptions import HorovodInitializationError
+from horovod.common.interfaces import LOOPBACK, interface_address, reachable_address
+from horovod.common.job_identity import job_identity
+from horovod.common.protocol import make_secret
+from horovod.common.rendezvous import Connection, RendezvousError
+from horovod.common.rendezvous_server import Server
+from horovod.common.settings import Settings
+from horovod.common.topology import SECRET_VARIABLE, Rendezvous, Topology, decode_secret
+
+_LOOK_AGAIN_S = 0.01
+_TRY_S = 1.0  # for one attempt at what a note says; it may be of a job that crashed
+_BROADCAST_BYTES = 1024
+
+
+_known: Rendezvous | None = None  # after the first time nobody needs to be introduced any more
+
+
+@contextmanager
+def introduced(
+    topology: Topology, settings: Settings, environ: Mapping[str, str]
+) -> Iterator[tuple[Rendezvous, Connection]]:
+    """A connection to this job's rendezvous, until all have met. ValueError that says what to do if there is no way."""
+    global _known
+    timeout_s = settings.number("HOROVOD_GLOO_TIMEOUT_SECONDS")
+    if _known is None and _way(topology, settings, environ) == "file":
+        path = _note_path(topology, settings, environ)
+        place, connection = _by_note(path, topology, settings, environ)
+    else:
+        path = None
+        place = _known or _by_mpi(topology, settings, environ, time.monotonic() + timeout_s)
+        connection = Connection.open(place.address, place.port, place.secret, timeout_s)
+    _known = place
+    try:
+        with connection:
+            yield place, connection
+    finally:
+        if path is not None and topology.rank == 0:
+            path.unlink(missing_ok=True)
+
+
+def _way(topology: Topology, settings: Settings, environ: Mapping[str, str]) -> str:
+    """Decided by what all ranks see alike, so that none of them waits for a broadcast that the others do not do."""
+    asked = settings.text("HOROVOD_RENDEZVOUS")
+    if asked in ("mpi", "file"):
+        return asked
+    if topology.on_one_host or settings.text("HOROVOD_SHARED_DIR"):
+        return "file"
+    by_mpi = topology.source in ("Open MPI", "PMI") or "PMIX_RANK" in environ
+    return "mpi" if by_mpi and importlib.util.find_spec("mpi4py") is not None else "file"
+
+
+# ---- rank 0
+
+
+def _serve(topology: Topology, settings: Settings, environ: Mapping[str, str]) -> Rendezvous:
+    interfaces = settings.text("HOROVOD_GLOO_IFACE")
+    usual = LOOPBACK if topology.on_one_host else reachable_address()
+    address = interface_address(interfaces) if interfaces else usual
+    given = environ.get(SECRET_VARIABLE)
+    secret = decode_secret(given) if given else make_secret()
+    server = Server(address, secret=secret)
+    server.start()
+    _servers.append(server)
+    return Rendezvous(address, server.port, secret)
+
+
+_servers: list[Server] = []  # they outlive a shutdown, for the ranks may initialise again
+
+
+# ---- by a note
+
+
+def _note_path(topology: Topology, settings: Settings, environ: Mapping[str, str]) -> Path:
+    identity = job_identity(topology, environ)
+    if identity is None:
+        raise HorovodInitializationError(
+            f"This is rank {topology.rank} of {topology.size} (from {topology.source}), but no way was found to hand "
+            "the ranks of this job a common secret: the launcher gives the job no name. Start it with horovodrun; or "
+            "install mpi4py, and the ranks are introduced by MPI; or set HOROVOD_GLOO_RENDEZVOUS_ADDR, "
+            f"HOROVOD_GLOO_RENDEZVOUS_PORT, HOROVOD_RENDEZVOUS=self and {SECRET_VARIABLE} on every rank."
+        )
+    shared = settings.text("HOROVOD_SHARED_DIR")
+    usual = private_note.runtime_base(environ) if topology.on_one_host else Path.home()
+    return private_note.private_directory(Path(shared) if shared else usual) / identity
+
+
+def _by_note(
+    path: Path, topology: Topology, settings: Settings, environ: Mapping[str, str]
+) -> tuple[Rendezvous, Connection]:
+    timeout_s = settings.number("HOROVOD_GLOO_TIMEOUT_SECONDS")
+    if topology.rank == 0:
+        place = _serve(topology, settings, environ)
+        connection = Connection.open(place.address, place.port, place.secret, timeout_s)
+        private_note.write(path, _encode(place))
+        return place, connection
+    deadline = time.monotonic() + timeout_s
+    problem = "it is not there"
+    while time.monotonic() < deadline:
+        data = private_note.read(path)
+        if data is not None:
+            try:
+                place = _decode(data)
+                return place, Connection.open(place.address, place.port, place.secret, _TRY_S)
+            except RendezvousError as error:
+                problem = str(error)
+        time.sleep(_LOOK_AGAIN_S)
+    raise RendezvousError(
+        f"rank 0 has left no note that works at {path} within {timeout_s:g} s ({problem}). Did rank 0 start? "
+        + ("" if topology.on_one_host else "Is this directory shared by all hosts (HOROVOD_SHARED_DIR names another)?")
+    )
+
+
+def _encode(place: Rendezvous) -> bytes:
+    secret = base64.b64encode(place.secret).decode()
+    return json.dumps({"address": place.address, "port": place.port, "secret": secret}).encode()
+
+
+def _decode(data: bytes) -> Rendezvous:
+    try:
+        found = json.loads(data)
+        return Rendezvous(str(found["address"]), int(found["port"]), decode_secret(found["secret"]))
+    except (ValueError, KeyError, TypeError) as error:
+        raise RendezvousError(f"the note is damaged: {error}") from None
+
+
+# ---- by MPI
+
+
+def _by_mpi(topology: Topology, settings: Settings, environ: Mapping[str, str], deadline: float) -> Rendezvous:
+    """One broadcast of plain bytes. Importing mpi4py.MPI initialises MPI, and ends it when the process ends."""
+    try:
+        from mpi4py import MPI
+    except (ImportError, RuntimeError) as error:
+        raise HorovodInitializationError(
+            f"hvd.init() failed on rank {topology.rank}: mpi4py cannot be used ({error}). Install one that matches "
+            "this mpirun, or set HOROVOD_RENDEZVOUS=file and HOROVOD_SHARED_DIR to a directory that all hosts share."
+        ) from error
+    world = MPI.COMM_WORLD
+    if (world.Get_rank(), world.Get_size()) != (topology.rank, topology.size):
+        raise HorovodInitializationError(
+            f"hvd.init() failed: {topology.source} says rank {topology.rank} of {topology.size}, but mpi4py says rank "
+            f"{world.Get_rank()} of {world.Get_size()}: it belongs to another MPI than the one that started this job "
+            f"({MPI.get_vendor()[0]}). Install a matching mpi4py, or set HOROVOD_RENDEZVOUS=file."
+        )
+    buffer = bytearray(_BROADCAST_BYTES)
+    if topology.rank == 0:
+        data = _encode(_serve(topology, settings, environ))
+        buffer[: len(data)] = data
+    request = world.Ibcast([buffer, MPI.BYTE], root=0)
+    while not request.Test():
+        if time.monotonic() > deadline:
+            raise RendezvousError("rank 0 has not broadcast the rendezvous by MPI: did all ranks call hvd.init()?")
+        time.sleep(_LOOK_AGAIN_S)
+    return _decode(bytes(buffer).rstrip(b"\0"))

@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A name for the job that a foreign launcher started: the same on all its ranks, different for every other job."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+
+import psutil
+
+from horovod.common.topology import Topology, rank_variable
+
+# Open MPI 5 and everything on PMIx; Slurm's PMI-2; Open MPI 4 and older.
+_NAMES = ("PMIX_NAMESPACE", "PMI_JOBID", "OMPI_MCA_ess_base_jobid", "OMPI_MCA_orte_ess_jobid")
+
+
+def job_identity(topology: Topology, environ: Mapping[str, str]) -> str | None:
+    """Hexadecimal text, fit for a file's name; None if this launcher tells nothing that all ranks would see alike."""
+    known = _from_variables(topology, environ)
+    if known is None and topology.on_one_host:
+        known = _from_launcher_process(topology, environ)
+    return hashlib.sha256(known.encode()).hexdigest()[:32] if known else None
+
+
+def _from_variables(topology: Topology, environ: Mapping[str, str]) -> str | None:
+    # A step's number tells apart what runs in one allocation; mpirun inside a batch script has none of its own.
+    step = [environ.get(name, "") for name in ("SLURM_CLUSTER_NAME", "SLURM_JOB_ID", "SLURM_STEP_ID")]
+    slurm = f"slurm {' '.join(step)}" if step[1] and step[2] else None
+    if topology.source == "Slurm":
+        return slurm
+    named = next((f"{name} {environ[name]}" for name in _NAMES if environ.get(name)), None)
+    return named if named or topology.on_one_host else slurm
+
+
+def _from_launcher_process(topology: Topology, environ: Mapping[str, str]) -> str | None:
+    """The nearest ancestor that is no rank itself: MPICH's proxy, say. Wrapper scripts carry the rank's variables."""
+    variable = rank_variable(topology.source)
+    for ancestor in psutil.Process().parents():
+        try:
+            if environ.get(variable) == ancestor.environ().get(variable):
+                continue
+        except psutil.NoSuchProcess:
+            return None
+        except psutil.Error:
+            pass  # another user's: certainly no rank of this job
+        return f"process {ancestor.pid} {ancestor.create_time()}"
+    return None

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Jobs that real mpirun and srun start, without a launcher of ours."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from launcherkit import mpi, slurm
+
+pytestmark = pytest.mark.timeout(120)
+
+PROGRAM = """
+import json, sys
+import numpy as np
+import horovod.numpy as hvd
+for again in range(2):
+    hvd.init()
+    total = hvd.allreduce(np.full(3, hvd.rank() + 1), op=hvd.Sum, name="x")
+    place = [hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size(), hvd.cross_rank(), hvd.cross_size()]
+    hvd.shutdown()
+sys.stdout.write(json.dumps([place, total.tolist(), "mpi4py.MPI" in sys.modules]) + "\\n")
+"""
+
+
+def started(command: Sequence[str], env: dict[str, str]) -> list[list[object]]:
+    """What each rank wrote, by rank."""
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return sorted(json.loads(line) for line in done.stdout.splitlines())
+
+
+def left_in(folder: Path) -> list[Path]:
+    """Files below the private directory, which must exist: it was used."""
+    (private,) = folder.iterdir()
+    assert private.stat().st_mode & 0o777 == 0o700
+    return list(private.iterdir())
+
+
+@pytest.mark.parametrize("name", ["openmpi", "mpich"])
+def test_mpirun_starts_a_job_on_one_host(name: str, tmp_path: Path):
+    library = mpi.install(name)
+    env = library.environment() | {"XDG_RUNTIME_DIR": str(tmp_path)}
+    # Through a shell, as people's wrapper scripts do.
+    words = ["sh", "-c", '"$@"; exit $?', "sh", sys.executable, "-c", PROGRAM]
+    ranks = started([library.mpirun, "-np", "2", *words], env)
+    assert ranks == [[[0, 2, 0, 2, 0, 1], [3, 3, 3], False], [[1, 2, 1, 2, 0, 1], [3, 3, 3], False]]
+    assert left_in(tmp_path) == []
+
+
+def test_mpirun_introduces_the_ranks_by_a_broadcast_if_asked(tmp_path: Path):
+    library = mpi.install("openmpi")
+    env = library.environment() | {"XDG_RUNTIME_DIR": str(tmp_path), "HOROVOD_RENDEZVOUS": "mpi"}
+    ranks = started([library.mpirun, "-np", "2", sys.executable, "-c", PROGRAM], env)
+    assert ranks == [[[0, 2, 0, 2, 0, 1], [3, 3, 3], True], [[1, 2, 1, 2, 0, 1], [3, 3, 3], True]]
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    if absent := slurm.missing():
+        pytest.skip(f"Slurm is not installed here ({', '.join(absent)} missing): apt install slurm-wlm munge")
+    with slurm.cluster(tmp_path_factory.mktemp("slurm")) as environment:
+        yield environment
+
+
+def test_srun_starts_a_job_on_one_host(cluster: dict[str, str], tmp_path: Path):
+    env = cluster | {"XDG_RUNTIME_DIR": str(tmp_path)}
+    ranks = started(["srun", "-N1", "-n2", sys.executable, "-c", PROGRAM], env)
+    assert [rank[:2] for rank in ranks] == [[[0, 2, 0, 2, 0, 1], [3, 3, 3]], [[1, 2, 1, 2, 0, 1], [3, 3, 3]]]
+    assert left_in(tmp_path) == []
+
+
+def test_srun_starts_a_job_on_several_hosts_through_a_shared_directory(cluster: dict[str, str], tmp_path: Path):
+    env = cluster | {"HOROVOD_SHARED_DIR": str(tmp_path)}
+    ranks = started(["srun", "-N2", "-n4", "--overcommit", sys.executable, "-c", PROGRAM], env)
+    assert [rank[0] for rank in ranks] == [
+        [0, 4, 0, 2, 0, 2],
+        [1, 4, 1, 2, 0, 2],
+        [2, 4, 0, 2, 1, 2],
+        [3, 4, 1, 2, 1, 2],
+    ]
+    assert all(rank[1] == [10, 10, 10] for rank in ranks)
+    assert left_in(tmp_path) == []
