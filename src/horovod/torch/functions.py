@@ -54,9 +54,7 @@ def broadcast_optimizer_state(
     have is dropped. `model` is accepted for old scripts and not needed.
     """
     if isinstance(optimizer, torch.optim.LBFGS):
-        raise ValueError(
-            "broadcast_optimizer_state does not support torch.optim.LBFGS, whose state is the history of its own searches"
-        )
+        raise ValueError("broadcast_optimizer_state does not support torch.optim.LBFGS")
     is_root = rank() == root_rank
     layout = optimizer_state.describe(optimizer) if is_root else None
     layout = broadcast_object(layout, root_rank, "broadcast_optimizer_state", process_set)

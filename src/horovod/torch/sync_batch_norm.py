@@ -21,6 +21,9 @@ from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.torch.mpi_ops import Sum, allgather_async, allreduce_async, synchronize
 from horovod.torch.mpi_ops import size as size
 
+# torch.compiler has it since 2.3.
+_is_compiling: Callable[[], bool] = getattr(torch.compiler, "is_compiling", None) or torch._utils.is_compiling
+
 
 class SyncBatchNorm(_BatchNorm):
     """Like torch.nn.BatchNorm*d over all ranks of the set. In eval mode, or alone, it is plain batch normalisation."""
@@ -58,6 +61,11 @@ class SyncBatchNorm(_BatchNorm):
     def forward(self, input: Tensor) -> Tensor:
         if not self.training or self.process_set.size() == 1:
             return super().forward(input)
+        if _is_compiling():  # a clean break of the graph, instead of the compiler's tries to look into the engine
+            return torch.compiler.disable(self._forward_on_all)(input)  # type: ignore[no-any-return]
+        return self._forward_on_all(input)
+
+    def _forward_on_all(self, input: Tensor) -> Tensor:
         self._check_input_dim(input)
         normalize: Callable[..., tuple[Tensor, ...]] = _SyncBatchNormFunction.apply
         output, mean, variance, count = normalize(input, self.weight, self.bias, self.eps, self.process_set)
