@@ -43,16 +43,22 @@ class SyncBatchNorm(_BatchNorm):
     @classmethod
     def convert_sync_batchnorm(cls, module: torch.nn.Module, process_set: ProcessSet = global_process_set) -> Any:
         """The module with every BatchNorm*d in it replaced by a SyncBatchNorm of the same parameters and statistics."""
+        made: dict[torch.nn.Module, torch.nn.Module] = {}  # a layer that is used twice stays one layer
+        for parent in list(module.modules()):
+            for name, child in parent._modules.items():
+                if isinstance(child, _BatchNorm) and not isinstance(child, cls):
+                    made[child] = made.get(child) or cls._like(child, process_set)
+                    parent._modules[name] = made[child]
         if isinstance(module, _BatchNorm) and not isinstance(module, cls):
-            settings = (module.num_features, module.eps, module.momentum, module.affine, module.track_running_stats)
-            converted = cls(*settings, process_set=process_set)
-            converted._parameters = module._parameters
-            converted._buffers = module._buffers
-            converted.training = module.training
-            return converted
-        for name, child in module.named_children():
-            setattr(module, name, cls.convert_sync_batchnorm(child, process_set))
+            return cls._like(module, process_set)
         return module
+
+    @classmethod
+    def _like(cls, layer: _BatchNorm, process_set: ProcessSet) -> SyncBatchNorm:
+        settings = (layer.num_features, layer.eps, layer.momentum, layer.affine, layer.track_running_stats)
+        made = cls(*settings, process_set=process_set)
+        made._parameters, made._buffers, made.training = layer._parameters, layer._buffers, layer.training
+        return made
 
     def _check_input_dim(self, input: Tensor) -> None:
         if input.dim() < 2 or input.shape[1] != self.num_features:
@@ -62,7 +68,8 @@ class SyncBatchNorm(_BatchNorm):
         if not self.training or self.process_set.size() == 1:
             return super().forward(input)
         if _is_compiling():  # a clean break of the graph, instead of the compiler's tries to look into the engine
-            return torch.compiler.disable(self._forward_on_all)(input)  # type: ignore[no-any-return]
+            outside: Callable[[Tensor], Tensor] = torch.compiler.disable(self._forward_on_all)  # type: ignore[no-untyped-call]
+            return outside(input)
         return self._forward_on_all(input)
 
     def _forward_on_all(self, input: Tensor) -> Tensor:

@@ -6,9 +6,9 @@ import functools
 
 import pytest
 import torch
+from harness import worlds
 
 import horovod.torch as hvd
-from harness import worlds
 from horovod.torch import functions
 
 on_all_ranks = functools.partial(worlds.on_all_ranks, limit_s=55)  # the first body of a world also imports torch
@@ -17,7 +17,9 @@ TWO_AND_FOUR = ("shm2", "shm4")
 
 def make_model(seed):
     torch.manual_seed(seed)
-    model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4), torch.nn.Flatten(), torch.nn.Linear(64, 5))
+    model = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4), torch.nn.Flatten(), torch.nn.Linear(64, 5)
+    )
     return model.to(memory_format=torch.channels_last)
 
 
@@ -127,6 +129,7 @@ def train(model, optimizer, steps, seed):
 
 def flattened(optimizer):
     """State and options of an optimizer as comparable Python values, types included."""
+
     def plain(value):
         if isinstance(value, torch.Tensor):
             return "tensor", str(value.dtype), str(value.device), value.tolist()

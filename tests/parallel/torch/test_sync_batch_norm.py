@@ -7,9 +7,9 @@ import pickle
 
 import pytest
 import torch
+from harness import worlds
 
 import horovod.torch as hvd
-from harness import worlds
 from horovod.torch.sync_batch_norm import SyncBatchNorm
 
 on_all_ranks = functools.partial(worlds.on_all_ranks, limit_s=55)  # the first body of a world also imports torch
@@ -134,14 +134,15 @@ def test_several_layers_and_one_used_twice():
     torch.manual_seed(5)
     shared = torch.nn.BatchNorm2d(3)
     reference = torch.nn.Sequential(
-        torch.nn.Conv2d(2, 3, 1), shared, torch.nn.Sigmoid(), torch.nn.Conv2d(3, 3, 1), shared, torch.nn.BatchNorm2d(3)
+        torch.nn.Conv2d(3, 3, 1), shared, torch.nn.Sigmoid(), torch.nn.Conv2d(3, 3, 1), shared, torch.nn.BatchNorm2d(3)
     ).double()
     layers = SyncBatchNorm.convert_sync_batchnorm(copy.deepcopy(reference))
-    assert [type(layer) for layer in layers][1::3] == [SyncBatchNorm, SyncBatchNorm]
-    assert layers[1].weight is layers[4].weight
+    assert [type(layers[index]) for index in (1, 4, 5)] == [SyncBatchNorm] * 3
+    assert layers[1] is layers[4]
+    assert type(SyncBatchNorm.convert_sync_batchnorm(torch.nn.BatchNorm1d(3))) is SyncBatchNorm
     rows = [2 + rank for rank in range(hvd.size())]
     for seed in range(2):
-        compare(layers, reference, parts((0, 2, 3, 3), torch.float64, rows, seed))
+        compare(layers, reference, parts((0, 3, 3, 3), torch.float64, rows, seed))
 
 
 @on_all_ranks("shm2")
