@@ -18,11 +18,9 @@ from torch.autograd.function import once_differentiable
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from horovod.common.process_sets import ProcessSet, global_process_set
+from horovod.torch.dynamo import outside_dynamo
 from horovod.torch.mpi_ops import Sum, allgather_async, allreduce_async, synchronize
 from horovod.torch.mpi_ops import size as size
-
-# torch.compiler has it since 2.3.
-_is_compiling: Callable[[], bool] = getattr(torch.compiler, "is_compiling", None) or torch._utils.is_compiling
 
 
 class SyncBatchNorm(_BatchNorm):
@@ -67,11 +65,9 @@ class SyncBatchNorm(_BatchNorm):
     def forward(self, input: Tensor) -> Tensor:
         if not self.training or self.process_set.size() == 1:
             return super().forward(input)
-        if _is_compiling():  # a clean break of the graph, instead of the compiler's tries to look into the engine
-            outside: Callable[[Tensor], Tensor] = torch.compiler.disable(self._forward_on_all)  # type: ignore[no-untyped-call]
-            return outside(input)
         return self._forward_on_all(input)
 
+    @outside_dynamo
     def _forward_on_all(self, input: Tensor) -> Tensor:
         self._check_input_dim(input)
         normalize: Callable[..., tuple[Tensor, ...]] = _SyncBatchNormFunction.apply

@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """TorchState and hvd.elastic.run on live ranks. Workers that really die are for the elastic driver's tests."""
 
-import functools
-
 import pytest
 import torch
-from harness import worlds
+from harness.torch_training import on_torch_ranks
 
 import horovod.torch as hvd
 from horovod.common import elastic as common_elastic
@@ -13,7 +11,6 @@ from horovod.common.exceptions import HorovodInternalError, HorovodMismatchError
 from horovod.torch import elastic
 from horovod.torch.elastic import ElasticSampler, TorchState
 
-on_all_ranks = functools.partial(worlds.on_all_ranks, limit_s=55)  # the first body of a world also imports torch
 TWO_AND_FOUR = ("shm2", "shm4")
 
 
@@ -54,7 +51,7 @@ def contents(state):
     return weights, moments, state.optimizer.param_groups[0]["lr"], progress
 
 
-@on_all_ranks(*TWO_AND_FOUR)
+@on_torch_ranks(*TWO_AND_FOUR)
 def test_sync_makes_all_like_rank_0():
     state = make_state(hvd.rank(), batch=0)
     if hvd.rank() == 0:  # the others are new workers
@@ -76,7 +73,7 @@ def test_sync_makes_all_like_rank_0():
     return contents(state)
 
 
-@on_all_ranks(*TWO_AND_FOUR)
+@on_torch_ranks(*TWO_AND_FOUR)
 def test_training_goes_on_from_the_last_commit():
     """With failures that hit all ranks at once, and real meetings of the ranks anew."""
     troubles = [HorovodInternalError("played"), common_elastic.HostUpdateResult.added, None]
@@ -112,7 +109,7 @@ def test_training_goes_on_from_the_last_commit():
     return result
 
 
-@on_all_ranks(*TWO_AND_FOUR)
+@on_torch_ranks(*TWO_AND_FOUR)
 def test_a_new_worker_is_synchronised_though_the_old_ones_could_do_without():
     """A removal lets survivors skip the sync; a replacement in the same round must not wait for them in vain."""
     state = make_state(hvd.rank(), batch=hvd.rank())
@@ -139,7 +136,7 @@ def test_a_new_worker_is_synchronised_though_the_old_ones_could_do_without():
         common_elastic._any_rank = real
 
 
-@on_all_ranks("shm2")
+@on_torch_ranks("shm2")
 def test_ranks_that_disagree_are_not_lost_workers():
     calls = []
 

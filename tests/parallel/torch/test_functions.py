@@ -2,16 +2,14 @@
 """Parameters, optimizer state and objects of one rank reach all others, whatever they had before."""
 
 import copy
-import functools
 
 import pytest
 import torch
-from harness import worlds
+from harness.torch_training import on_torch_ranks
 
 import horovod.torch as hvd
 from horovod.torch import functions
 
-on_all_ranks = functools.partial(worlds.on_all_ranks, limit_s=55)  # the first body of a world also imports torch
 TWO_AND_FOUR = ("shm2", "shm4")
 
 
@@ -32,7 +30,7 @@ def equal_everywhere(tensors, root):
         torch.testing.assert_close(mine, expected, rtol=0, atol=0)
 
 
-@on_all_ranks(*TWO_AND_FOUR)
+@on_torch_ranks(*TWO_AND_FOUR)
 def test_broadcast_parameters_of_every_kind():
     root = hvd.size() - 1
     model = make_model(hvd.rank())
@@ -60,7 +58,7 @@ def test_broadcast_parameters_of_every_kind():
     assert tensors[1].tolist() == [complex(root, 1)] * 3
 
 
-@on_all_ranks(*TWO_AND_FOUR)
+@on_torch_ranks(*TWO_AND_FOUR)
 def test_what_is_no_tensor_in_a_dict_is_replaced():
     state = {"weight": torch.full((2,), float(hvd.rank())), "seen": hvd.rank(), "extra": {"rank": hvd.rank()}}
     functions.broadcast_parameters(state, root_rank=1)
@@ -68,7 +66,7 @@ def test_what_is_no_tensor_in_a_dict_is_replaced():
     assert (state["seen"], state["extra"]) == (1, {"rank": 1})
 
 
-@on_all_ranks("shm2")
+@on_torch_ranks("shm2")
 def test_what_cannot_be_broadcast_is_refused():
     for wrong in ("weights", 5, torch.ones(2), [5], [("count", 5)]):
         with pytest.raises(ValueError, match="broadcast_parameters"):
@@ -142,7 +140,7 @@ def flattened(optimizer):
     return plain(optimizer.state_dict())
 
 
-@on_all_ranks(*TWO_AND_FOUR)
+@on_torch_ranks(*TWO_AND_FOUR)
 @pytest.mark.parametrize("name", AVAILABLE)
 def test_optimizer_state(name):
     kind, options = OPTIMIZERS[name]
@@ -180,7 +178,7 @@ def test_optimizer_state(name):
     assert all(state == everyone[0] for state in everyone)
 
 
-@on_all_ranks("shm2")
+@on_torch_ranks("shm2")
 def test_state_that_the_root_does_not_have_is_dropped():
     model = Net(False)
     optimizer = torch.optim.Adam(model.parameters())
@@ -190,7 +188,7 @@ def test_state_that_the_root_does_not_have_is_dropped():
     assert not optimizer.state_dict()["state"]
 
 
-@on_all_ranks("shm2")
+@on_torch_ranks("shm2")
 def test_sparse_adam_and_embeddings():
     torch.manual_seed(hvd.rank())
     model = torch.nn.Embedding(6, 2, sparse=True)
@@ -202,6 +200,30 @@ def test_sparse_adam_and_embeddings():
     everyone = hvd.allgather_object(flattened(optimizer), name="check")
     assert everyone[0] == everyone[1]
     assert everyone[0]["state"]
+
+
+@on_torch_ranks(*TWO_AND_FOUR)
+def test_a_distributed_optimizer_that_only_the_root_resumed():
+    torch.manual_seed(hvd.rank())
+    model = Net(False)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+    if hvd.rank() == 0:
+        source = Net(False)
+        checkpointed = torch.optim.Adam(source.parameters(), lr=0.3, weight_decay=0.1)
+        train(source, checkpointed, steps=3, seed=4)
+        model.load_state_dict(source.state_dict())
+        checkpoint = checkpointed.state_dict()
+    optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+    if hvd.rank() == 0:
+        optimizer.load_state_dict(checkpoint)
+    functions.broadcast_parameters(model.state_dict(), root_rank=0)
+    functions.broadcast_optimizer_state(optimizer, root_rank=0)
+    train(model, optimizer, steps=2, seed=5)
+    equal_everywhere(model.parameters(), 0)
+    assert optimizer.param_groups[0]["lr"] == 0.3
+    everyone = hvd.allgather_object(flattened(optimizer), name="check")
+    assert all(state == everyone[0] for state in everyone)
+    assert {state["step"].item() for state in optimizer.state.values()} == {5.0}
 
 
 class Odd(torch.optim.SGD):
@@ -219,7 +241,7 @@ class Odd(torch.optim.SGD):
                 }
 
 
-@on_all_ranks("shm2")
+@on_torch_ranks("shm2")
 def test_state_of_odd_shapes():
     model = torch.nn.Linear(2, 1)
     optimizer = Odd(model.parameters(), lr=0.1)
@@ -235,7 +257,7 @@ def test_state_of_odd_shapes():
     assert state["lookup"].to_dense().tolist() == [[0.0, 5.0]]
 
 
-@on_all_ranks("shm2")
+@on_torch_ranks("shm2")
 def test_state_has_the_memory_format_of_its_parameter():
     model = make_model(hvd.rank())
     optimizer = torch.optim.Adam(model.parameters())
@@ -249,7 +271,7 @@ def test_state_has_the_memory_format_of_its_parameter():
     equal_everywhere([moments], 0)
 
 
-@on_all_ranks("shm2")
+@on_torch_ranks("shm2")
 def test_other_parameter_groups_are_named():
     model = Net(False)
     parameters = list(model.parameters())
@@ -261,7 +283,7 @@ def test_other_parameter_groups_are_named():
             functions.broadcast_optimizer_state(optimizer, root_rank=0)
 
 
-@on_all_ranks("shm4")
+@on_torch_ranks("shm4")
 def test_process_sets():
     even = hvd.add_process_set([0, 2])
     torch.manual_seed(hvd.rank())
@@ -277,7 +299,7 @@ def test_process_sets():
     hvd.remove_process_set(even)
 
 
-@on_all_ranks(*TWO_AND_FOUR)
+@on_torch_ranks(*TWO_AND_FOUR)
 def test_objects_with_tensors():
     mine = {"tensor": torch.arange(3) + hvd.rank(), "nested": [torch.ones(2, dtype=torch.bfloat16) * hvd.rank()]}
     everyone = functions.allgather_object(mine)
@@ -288,7 +310,7 @@ def test_objects_with_tensors():
     return root["nested"][0].tolist()
 
 
-@on_all_ranks("shm2")
+@on_torch_ranks("shm2")
 def test_compression():
     tensor = torch.tensor([1.0, 1 / 3, 70000.0], dtype=torch.float64) * (hvd.rank() + 1)
     halves = {hvd.Compression.none: None, hvd.Compression.fp16: torch.float16, hvd.Compression.bf16: torch.bfloat16}

@@ -2,17 +2,15 @@
 """SyncBatchNorm on parts of a batch is BatchNorm of one process on the whole batch: outputs, statistics, gradients."""
 
 import copy
-import functools
 import pickle
 
 import pytest
 import torch
-from harness import worlds
+from harness.torch_training import on_torch_ranks
 
 import horovod.torch as hvd
 from horovod.torch.sync_batch_norm import SyncBatchNorm
 
-on_all_ranks = functools.partial(worlds.on_all_ranks, limit_s=55)  # the first body of a world also imports torch
 TWO_AND_FOUR = ("shm2", "shm4")
 PLAIN = {2: torch.nn.BatchNorm1d, 3: torch.nn.BatchNorm1d, 4: torch.nn.BatchNorm2d, 5: torch.nn.BatchNorm3d}
 # How far a result may be from that of float64 arithmetic, in units of its largest value.
@@ -71,7 +69,7 @@ def pair(dims, channels, **options):
     return layer, reference
 
 
-@on_all_ranks(*TWO_AND_FOUR)
+@on_torch_ranks(*TWO_AND_FOUR)
 @pytest.mark.parametrize("dtype", list(TOLERANCE), ids=str)
 @pytest.mark.parametrize("shape", [(4, 3), (3, 4, 5), (2, 3, 4, 5), (2, 3, 2, 3, 2)], ids=len)
 def test_equals_one_process(shape, dtype):
@@ -85,7 +83,7 @@ def test_equals_one_process(shape, dtype):
     return layer.running_mean.tolist(), layer.running_var.tolist()
 
 
-@on_all_ranks(*TWO_AND_FOUR)
+@on_torch_ranks(*TWO_AND_FOUR)
 @pytest.mark.parametrize(
     "options",
     [
@@ -107,7 +105,7 @@ def test_options(options):
     close(layer(mine).detach(), reference(mine).detach(), torch.float64)
 
 
-@on_all_ranks(*TWO_AND_FOUR)
+@on_torch_ranks(*TWO_AND_FOUR)
 def test_empty_batches():
     layer, reference = pair(4, 3)
     for empty in range(hvd.size()):
@@ -118,7 +116,7 @@ def test_empty_batches():
     assert all(torch.equal(before[name], value) for name, value in layer.state_dict().items())
 
 
-@on_all_ranks("shm2")
+@on_torch_ranks("shm2")
 def test_too_few_values():
     layer = SyncBatchNorm(2)
     mine = torch.ones(1 - hvd.rank(), 2)
@@ -129,7 +127,7 @@ def test_too_few_values():
     layer(torch.ones(1, 2))  # two, over all ranks
 
 
-@on_all_ranks(*TWO_AND_FOUR)
+@on_torch_ranks(*TWO_AND_FOUR)
 def test_several_layers_and_one_used_twice():
     torch.manual_seed(5)
     shared = torch.nn.BatchNorm2d(3)
@@ -145,7 +143,7 @@ def test_several_layers_and_one_used_twice():
         compare(layers, reference, parts((0, 3, 3, 3), torch.float64, rows, seed))
 
 
-@on_all_ranks("shm2")
+@on_torch_ranks("shm2")
 def test_alone_it_is_plain():
     sets = [hvd.add_process_set([rank]) for rank in range(hvd.size())]
     torch.manual_seed(hvd.rank())
@@ -158,7 +156,7 @@ def test_alone_it_is_plain():
         hvd.remove_process_set(process_set)
 
 
-@on_all_ranks("shm2")
+@on_torch_ranks("shm2")
 def test_copies_and_frozen_inputs():
     layer = SyncBatchNorm(3, affine=True)
     twin = pickle.loads(pickle.dumps(copy.deepcopy(layer)))
@@ -169,7 +167,7 @@ def test_copies_and_frozen_inputs():
     torch.testing.assert_close(layer.weight.grad, twin.weight.grad)
 
 
-@on_all_ranks("shm2")
+@on_torch_ranks("shm2")
 def test_under_compile():
     torch.manual_seed(1)
     eager = torch.nn.Sequential(torch.nn.Linear(2, 3), SyncBatchNorm(3), torch.nn.ReLU(), SyncBatchNorm(3))
