@@ -131,11 +131,10 @@ def test_too_few_values():
 @on_torch_ranks(*TWO_AND_FOUR)
 def test_several_layers_and_one_used_twice():
     torch.manual_seed(5)
-    first, second = (
-        torch.nn.Conv2d(3, 3, 1, bias=False) for _ in range(2)
-    )  # a bias would have no gradient but rounding
+    # Without a bias, whose gradient before a normalisation is zero but for rounding.
+    first, second = torch.nn.Conv2d(3, 3, 1, bias=False), torch.nn.Conv2d(3, 3, 1, bias=False)
     shared = torch.nn.BatchNorm2d(3)
-    reference = torch.nn.Sequential(first, shared, torch.nn.Sigmoid(), first, shared, torch.nn.BatchNorm2d(3)).double()
+    reference = torch.nn.Sequential(first, shared, torch.nn.Sigmoid(), second, shared, torch.nn.BatchNorm2d(3)).double()
     layers = SyncBatchNorm.convert_sync_batchnorm(copy.deepcopy(reference))
     assert [type(layers[index]) for index in (1, 4, 5)] == [SyncBatchNorm] * 3
     assert layers[1] is layers[4]
