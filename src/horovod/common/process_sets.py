@@ -90,6 +90,16 @@ class ProcessSet:
         self.membership = None
         self.process_set_id = None
 
+    def __deepcopy__(self, memo: object) -> ProcessSet:
+        """A set is an identity, which copies of what refers to it (a module, an optimizer) share."""
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A set travels as its ranks, unregistered; the set of all ranks as that of whoever unpickles it."""
+        if self is global_process_set:
+            return _get_global_process_set, ()
+        return ProcessSet, (self.ranks if self.mpi_comm is None else self.mpi_comm,)
+
     def __str__(self) -> str:
         return f"ProcessSet(process_set_id={self.process_set_id}, ranks={self.ranks}, mpi_comm={self.mpi_comm})"
 
@@ -126,6 +136,10 @@ def _make_global_process_set() -> ProcessSet:
 
 # All ranks of the job: id 0 from the start; its ranks are filled in by hvd.init().
 global_process_set = _make_global_process_set()
+
+
+def _get_global_process_set() -> ProcessSet:
+    return global_process_set
 
 
 def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:

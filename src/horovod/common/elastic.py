@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Elastic training: a state that can be saved, restored and handed to new workers, and the loop around the user's
+training function. Doors add states that know their models; the driver of an elastic job is not here.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import queue
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from horovod.common.context import default_context
+from horovod.common.exceptions import (
+    HorovodInitializationError,
+    HorovodInternalError,
+    HorovodMismatchError,
+    HorovodNotInitializedError,
+    HostsUpdatedInterrupt,
+)
+from horovod.common.notifications import HostUpdateResult, WorkerNotificationManager
+from horovod.common.objects import allgather_object
+
+notification_manager = WorkerNotificationManager()
+
+# A bug, or a world that did not come back: trying again would only hide it.
+_NOT_A_LOST_WORKER = (HorovodMismatchError, HorovodNotInitializedError, HorovodInitializationError)
+
+
+class State:
+    """What training would lose with a worker. Subclasses say what it is by save, restore and sync.
+
+    `bcast_object(object)` gives rank 0's object on every rank, `get_rank()` is this worker's rank.
+    """
+
+    def __init__(self, bcast_object: Callable[[Any], Any], get_rank: Callable[[], int]) -> None:
+        self._bcast_object = bcast_object
+        self._rank = get_rank
+        self._host_messages: queue.SimpleQueue[tuple[float, int]] = queue.SimpleQueue()
+        self._reset_callbacks: list[Callable[[], object]] = []
+
+    def register_reset_callbacks(self, callbacks: Iterable[Callable[[], object]]) -> None:
+        """Functions to call after the set of workers has changed: to adapt a learning rate, say."""
+        self._reset_callbacks.extend(callbacks)
+
+    def on_reset(self) -> None:
+        """Called after the workers have met anew."""
+        self._take_messages()  # they speak of hosts that this meeting already knows of
+        self.reset()
+        for callback in self._reset_callbacks:
+            callback()
+
+    def on_hosts_updated(self, timestamp: float, update_res: int) -> None:
+        """Called, on any thread, when the driver says that hosts came or went."""
+        self._host_messages.put((timestamp, update_res))
+
+    def commit(self) -> None:
+        """Save the state, then let training be interrupted if hosts came or went."""
+        self.save()
+        self.check_host_updates()
+
+    def check_host_updates(self) -> None:
+        """HostsUpdatedInterrupt on every rank if rank 0 has heard of new or lost hosts. Every rank must call this."""
+        update = HostUpdateResult.no_update
+        for _, update_res in self._take_messages():
+            update |= update_res
+        update = self._bcast_object(update)
+        if update != HostUpdateResult.no_update:
+            raise HostsUpdatedInterrupt(skip_sync=update == HostUpdateResult.removed)
+
+    def _take_messages(self) -> list[tuple[float, int]]:
+        messages = []
+        while not self._host_messages.empty():
+            messages.append(self._host_messages.get())
+        return messages
+
+    def save(self) -> None:
+        """Keep a copy of the state in memory."""
+        raise NotImplementedError
+
+    def restore(self) -> None:
+        """Go back to what was saved last."""
+        raise NotImplementedError
+
+    def sync(self) -> None:
+        """Make the state of all workers that of rank 0."""
+        raise NotImplementedError
+
+    def reset(self) -> None:
+        """Adapt to a new set of workers; called before the reset callbacks."""
+
+
+class ObjectState(State):
+    """A state of plain Python values: every keyword becomes an attribute.
+
+    `sync` hands out what rank 0 *saved* last: changes since then are lost on all ranks alike.
+    """
+
+    def __init__(self, bcast_object: Callable[[Any], Any], get_rank: Callable[[], int], **kwargs: Any) -> None:
+        super().__init__(bcast_object, get_rank)
+        self._saved_state: dict[str, Any] = {}
+        for name, value in kwargs.items():
+            setattr(self, name, value)
+            self._saved_state[name] = _copied(name, value)
+
+    def save(self) -> None:
+        self._saved_state = {name: _copied(name, getattr(self, name)) for name in self._saved_state}
+
+    def restore(self) -> None:
+        for name, value in self._saved_state.items():
+            setattr(self, name, _copied(name, value))
+
+    def sync(self) -> None:
+        if self._saved_state:
+            self._saved_state = self._bcast_object(self._saved_state)
+            ObjectState.restore(self)
+
+
+def _copied(name: str, value: Any) -> Any:
+    """A copy of its own: training goes on to change lists and dicts in place."""
+    try:
+        return copy.deepcopy(value)
+    except TypeError as error:
+        raise TypeError(f"The elastic state cannot keep {name!r}: {error}. Leave it out of the state") from error
+
+
+def run_fn(func: Callable[..., Any], reset: Callable[[], object]) -> Callable[..., Any]:
+    """Wrap `func(state, ...)` so that it starts again, from the last commit, after workers were lost or added.
+
+    `reset` leaves the world and meets the other workers anew.
+    """
+
+    @functools.wraps(func)
+    def wrapper(state: State, *args: Any, **kwargs: Any) -> Any:
+        notification_manager.init()
+        notification_manager.register_listener(state)
+        needs_sync, needs_reset = True, False
+        try:
+            while True:
+                try:
+                    if needs_reset:
+                        reset()
+                        state.on_reset()
+                        needs_reset = False
+                    if _any_rank(needs_sync):
+                        state.sync()
+                    return func(state, *args, **kwargs)
+                except _NOT_A_LOST_WORKER:
+                    raise
+                except HorovodInternalError:
+                    state.restore()
+                    needs_sync = True
+                except HostsUpdatedInterrupt as interrupt:
+                    needs_sync = not interrupt.skip_sync
+                needs_reset = True
+        finally:
+            notification_manager.remove_listener(state)
+
+    return wrapper
+
+
+def _any_rank(needs_sync: bool) -> bool:
+    """Whether to synchronise: all together or nobody. Who just started needs it even if the others could do without."""
+    return any(allgather_object(needs_sync, "elastic.sync")) if default_context.is_initialized else needs_sync

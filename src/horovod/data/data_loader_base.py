@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A base class for data loaders, and a mixin that lets a thread load batches ahead of their use."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+_CLOSE_LIMIT_S = 5.0  # how long closing waits for a loader that is busy with one batch
+
+
+class BaseDataLoader:
+    """Subclasses say by `_iterate` where batches come from, and may change each one in `_process_batch`."""
+
+    def __len__(self) -> int:
+        raise NotImplementedError
+
+    def __iter__(self) -> Iterator[Any]:
+        for batch in self._iterate():
+            yield self._process_batch(batch)
+
+    def _iterate(self) -> Iterator[Any]:
+        raise NotImplementedError
+
+    def _process_batch(self, batch: Any) -> Any:
+        """Called by whoever uses the batch, in its own thread: the place to move it to a device."""
+        return batch
+
+
+class AsyncDataLoaderMixin:
+    """Loads up to `async_loader_queue_size` batches ahead in a thread (0: none, and no thread).
+
+    It must be the first base class: `class Loader(AsyncDataLoaderMixin, MyLoader)`. An exception of the loader is
+    raised where its batch would have come. The thread ends with the epoch, when its loop is left, or when closed.
+    """
+
+    def __init__(
+        self, async_loader_queue_size: int = 64, debug_data_loader: bool = False, *args: Any, **kwargs: Any
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self.async_loader_queue_size = async_loader_queue_size
+        self.debug_data_loader = debug_data_loader
+        self._readers: set[_ReadAhead] = set()
+
+    def close_async_loader(self) -> None:
+        """Stop loading; a loop that is still going on ends after the batches that are loaded. May be called twice."""
+        for reader in list(self._readers):
+            reader.close()
+
+    def __iter__(self) -> Iterator[Any]:
+        if self.async_loader_queue_size <= 0:
+            yield from super().__iter__()  # type: ignore[misc]
+            return
+        reader = _ReadAhead(self._iterate, self.async_loader_queue_size)  # type: ignore[attr-defined]
+        self._readers.add(reader)
+        try:
+            for batch in reader:
+                self._debug("takes a batch")
+                yield self._process_batch(batch)  # type: ignore[attr-defined]
+        finally:
+            self._readers.discard(reader)
+            reader.close()
+            self._debug("ended")
+
+    def _debug(self, what: str) -> None:
+        if self.debug_data_loader:
+            print(f"{type(self).__name__} {what}; queue size {self.async_loader_queue_size}", file=sys.stderr)
+
+
+class _ReadAhead:
+    """A thread that runs an iterator and the bounded queue of what it gave."""
+
+    def __init__(self, start: Any, limit: int) -> None:
+        self._start = start
+        self._limit = limit
+        self._ready: deque[Any] = deque()
+        self._changed = threading.Condition()
+        self._closed = self._ended = False
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._load, name="hvd-data-loader", daemon=True)
+        self._thread.start()
+
+    def _load(self) -> None:
+        try:
+            for batch in self._start():
+                if not self._put(batch):
+                    break
+        except BaseException as error:  # raised again where the batches are used
+            self._failure = error
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+
+    def _put(self, batch: Any) -> bool:
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or len(self._ready) < self._limit)
+            if not self._closed:
+                self._ready.append(batch)
+                self._changed.notify_all()
+            return not self._closed
+
+    def __iter__(self) -> Iterator[Any]:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._ready or self._ended or self._closed)
+                if not self._ready:
+                    break
+                batch = self._ready.popleft()
+                self._changed.notify_all()
+            yield batch
+        if self._failure is not None:
+            raise self._failure
+
+    def close(self) -> None:
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        if self._thread is not threading.current_thread():
+            self._thread.join(_CLOSE_LIMIT_S)

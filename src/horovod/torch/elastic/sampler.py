@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A sampler that remembers what of an epoch has been processed, and shares out only the rest when workers change."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from horovod.torch.mpi_ops import rank, size
+
+
+class ElasticSampler(torch.utils.data.Sampler[int]):
+    """Every rank's part of a dataset, in an order that depends on seed and epoch alone.
+
+    Put it into the state, call `record_batch` after every batch and `set_epoch` at the *end* of every epoch. When the
+    rest does not divide evenly, some of its samples are given out twice, so that all ranks do as many steps.
+    """
+
+    def __init__(self, dataset: Any, shuffle: bool = True, seed: int = 0) -> None:
+        # Not super().__init__, whose argument came and went with the versions of torch.
+        self.dataset = dataset
+        self.shuffle = shuffle
+        self.seed = seed
+        self.epoch = 0
+        self.processed_num = 0
+        self.reset()
+
+    def set_epoch(self, epoch: int) -> None:
+        """Begin an epoch from its first sample."""
+        self.epoch = epoch
+        self.processed_num = 0
+        self.reset()
+
+    def record_batch(self, batch_idx: int, batch_size: int) -> None:
+        """Say that every rank has processed a batch. The order of the rest does not change until the next reset."""
+        self.processed_num += batch_size * self.num_replicas
+
+    def state_dict(self) -> dict[str, int]:
+        return {"epoch": self.epoch, "processed_num": self.processed_num}
+
+    def load_state_dict(self, state_dict: dict[str, int]) -> None:
+        self.epoch = state_dict["epoch"]
+        self.processed_num = state_dict["processed_num"]
+        self.reset()
+
+    def reset(self) -> None:
+        """Share out what is not processed among the ranks that there are now."""
+        self.num_replicas = size()
+        self.rank = rank()
+        order = list(range(len(self.dataset)))
+        if self.shuffle:
+            random.Random(self.seed + self.epoch).shuffle(order)
+        self.remaining_indices = order[self.processed_num :]
+        self.num_samples = -(-len(self.remaining_indices) // self.num_replicas)
+        self.total_size = self.num_samples * self.num_replicas
+        self.indices = self._padded()[self.rank :: self.num_replicas]
+
+    def _padded(self) -> list[int]:
+        remaining = self.remaining_indices
+        return [remaining[index % len(remaining)] for index in range(self.total_size)]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.indices)
+
+    def __len__(self) -> int:
+        return self.num_samples

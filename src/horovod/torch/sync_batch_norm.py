@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Batch normalisation over the batches of all ranks, as if one process had them all; on any device.
+
+Each rank tells the others how many values it has, their mean and their squared deviations; these are combined in
+float64, in rank order. Batches may differ in size and may be empty. `weight` and `bias` get the gradients of this
+rank's part of the batch: summed over the ranks, as an optimizer does, they are those of the whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - torch's own abbreviation
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from horovod.common.process_sets import ProcessSet, global_process_set
+from horovod.torch.dynamo import outside_dynamo
+from horovod.torch.mpi_ops import Sum, allgather_async, allreduce_async, synchronize
+from horovod.torch.mpi_ops import size as size
+
+
+class SyncBatchNorm(_BatchNorm):
+    """Like torch.nn.BatchNorm*d over all ranks of the set. In eval mode, or alone, it is plain batch normalisation."""
+
+    def __init__(
+        self,
+        num_features: int,
+        eps: float = 1e-05,
+        momentum: float | None = 0.1,
+        affine: bool = True,
+        track_running_stats: bool = True,
+        process_set: ProcessSet = global_process_set,
+    ) -> None:
+        super().__init__(num_features, eps, momentum, affine, track_running_stats)
+        self.process_set = process_set
+
+    @classmethod
+    def convert_sync_batchnorm(cls, module: torch.nn.Module, process_set: ProcessSet = global_process_set) -> Any:
+        """The module with every BatchNorm*d in it replaced by a SyncBatchNorm of the same parameters and statistics."""
+        made: dict[torch.nn.Module, torch.nn.Module] = {}  # a layer that is used twice stays one layer
+        for parent in list(module.modules()):
+            for name, child in parent._modules.items():
+                if isinstance(child, _BatchNorm) and not isinstance(child, cls):
+                    made[child] = made.get(child) or cls._like(child, process_set)
+                    parent._modules[name] = made[child]
+        if isinstance(module, _BatchNorm) and not isinstance(module, cls):
+            return cls._like(module, process_set)
+        return module
+
+    @classmethod
+    def _like(cls, layer: _BatchNorm, process_set: ProcessSet) -> SyncBatchNorm:
+        settings = (layer.num_features, layer.eps, layer.momentum, layer.affine, layer.track_running_stats)
+        made = cls(*settings, process_set=process_set)
+        made._parameters, made._buffers, made.training = layer._parameters, layer._buffers, layer.training
+        return made
+
+    def _check_input_dim(self, input: Tensor) -> None:
+        if input.dim() < 2 or input.shape[1] != self.num_features:
+            raise ValueError(f"Expected an input of shape (N, {self.num_features}, ...), got {tuple(input.shape)}")
+
+    def forward(self, input: Tensor) -> Tensor:
+        if not self.training or self.process_set.size() == 1:
+            return super().forward(input)
+        return self._forward_on_all(input)
+
+    @outside_dynamo
+    def _forward_on_all(self, input: Tensor) -> Tensor:
+        self._check_input_dim(input)
+        normalize: Callable[..., tuple[Tensor, ...]] = _SyncBatchNormFunction.apply
+        output, mean, variance, count = normalize(input, self.weight, self.bias, self.eps, self.process_set)
+        self._track(mean, variance, int(count))
+        return output
+
+    @torch.no_grad()
+    def _track(self, mean: Tensor, variance: Tensor, count: int) -> None:
+        if count == 1:
+            raise ValueError("Expected more than 1 value per channel when training, counted over all ranks")
+        if not self.track_running_stats or self.running_mean is None or self.running_var is None or count == 0:
+            return
+        factor = 0.0 if self.momentum is None else self.momentum
+        if self.num_batches_tracked is not None:
+            self.num_batches_tracked.add_(1)
+            if self.momentum is None:  # the average over all batches so far
+                factor = 1.0 / float(self.num_batches_tracked)
+        unbiased = variance * (count / (count - 1))
+        for running, new in ((self.running_mean, mean), (self.running_var, unbiased)):
+            running.copy_(running.double() * (1 - factor) + new * factor)
+
+
+class _SyncBatchNormFunction(torch.autograd.Function):
+    """(input, weight, bias, eps, process_set) -> (output, mean, biased variance, count of values per channel)."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, input: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, process_set: ProcessSet
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        wide = _widened(input)
+        mean, variance, count = _combined(_local_moments(wide), process_set)
+        narrow = [_cast(tensor, wide.dtype) for tensor in (mean, variance, weight, bias)]
+        output = F.batch_norm(wide, narrow[0], narrow[1], narrow[2], narrow[3], False, 0.0, eps)
+        ctx.save_for_backward(input, weight, mean, torch.rsqrt(variance + eps), count)
+        ctx.process_set = process_set
+        ctx.mark_non_differentiable(mean, variance, count)
+        return output.to(input.dtype), mean, variance, count
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_output: Tensor, *unused: Any) -> tuple[Tensor | None, ...]:
+        input, weight, mean, invstd, count = ctx.saved_tensors
+        grad, deviation = _widened(grad_output), _widened(input)
+        deviation = deviation - _along_channels(mean, deviation)
+        dims = _other_dims(grad)
+        sums = torch.stack([grad.sum(dims), (grad * deviation).sum(dims)]).double()
+        grad_input = None
+        if ctx.needs_input_grad[0]:
+            name = "sync_batch_norm.backward"
+            means = synchronize(allreduce_async(sums, name=name, op=Sum, process_set=ctx.process_set)) / count
+            scale = invstd if weight is None else invstd * weight.double()
+            grad = grad - _along_channels(means[0], grad)
+            deviation = deviation.mul_(_along_channels(means[1] * invstd * invstd, grad))
+            grad_input = grad.sub_(deviation).mul_(_along_channels(scale, grad)).to(input.dtype)
+        grad_weight = _cast(sums[1] * invstd, weight.dtype) if ctx.needs_input_grad[1] else None
+        grad_bias = _cast(sums[0], weight.dtype) if ctx.needs_input_grad[2] else None
+        return grad_input, grad_weight, grad_bias, None, None
+
+
+def _local_moments(values: Tensor) -> Tensor:
+    """One row of float64: mean of every channel, squared deviations from it, and how many values a channel has."""
+    channels = values.shape[1]
+    count = values.numel() // channels if channels else 0
+    row = torch.zeros(1, 2 * channels + 1, dtype=torch.float64, device=values.device)
+    if count:
+        variance, mean = torch.var_mean(values, _other_dims(values), correction=0)
+        row[0, :channels] = mean
+        row[0, channels:-1] = variance
+        row[0, channels:-1] *= count
+        row[0, -1] = count
+    return row
+
+
+def _combined(row: Tensor, process_set: ProcessSet) -> tuple[Tensor, Tensor, Tensor]:
+    """Mean, biased variance and count over all ranks."""
+    rows = synchronize(allgather_async(row, name="sync_batch_norm.forward", process_set=process_set))
+    channels = row.shape[1] // 2
+    means, deviations, counts = rows[:, :channels], rows[:, channels:-1], rows[:, -1:]
+    count = counts.sum()
+    divisor = count.clamp(min=1)
+    mean = (means * counts).sum(0) / divisor
+    squares = deviations + counts * (means - mean) ** 2  # what each rank's values deviate from the common mean
+    return mean, squares.sum(0) / divisor, count
+
+
+def _widened(tensor: Tensor) -> Tensor:
+    """In the type in which is computed: float32 for the half types, else the tensor's own."""
+    return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
+
+
+def _cast(tensor: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+    return None if tensor is None else tensor.to(dtype)
+
+
+def _other_dims(tensor: Tensor) -> list[int]:
+    return [0, *range(2, tensor.dim())]
+
+
+def _along_channels(per_channel: Tensor, like: Tensor) -> Tensor:
+    return per_channel.to(like.dtype).view(1, -1, *[1] * (like.dim() - 2))

@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ElasticSampler and TorchState in one process: orders, shares, what is saved and what is restored."""
+
+import random
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from horovod.torch import elastic  # noqa: E402 - torch may be missing
+from horovod.torch.elastic import sampler as sampler_module  # noqa: E402
+from horovod.torch.elastic import state as state_module  # noqa: E402
+from horovod.torch.elastic.sampler import ElasticSampler  # noqa: E402
+from horovod.torch.elastic.state import TorchState  # noqa: E402
+
+
+@pytest.fixture
+def world(monkeypatch):
+    """Sets the rank and size that samplers see."""
+
+    def be(rank, size):
+        monkeypatch.setattr(sampler_module, "rank", lambda: rank)
+        monkeypatch.setattr(sampler_module, "size", lambda: size)
+
+    be(0, 1)
+    return be
+
+
+def shares(world, size, state=None, **options):
+    """The indices that each rank of a world would get."""
+    result = []
+    for rank in range(size):
+        world(rank, size)
+        sampler = ElasticSampler(range(10), **options)
+        if state:
+            sampler.load_state_dict(state)
+        assert len(sampler) == len(list(sampler))
+        result.append(list(sampler))
+    return result
+
+
+def shuffled(seed, count=10):
+    order = list(range(count))
+    random.Random(seed).shuffle(order)
+    return order
+
+
+def test_every_sample_once_in_a_shuffled_order(world):
+    order = shuffled(7)
+    assert shares(world, 2, seed=7) == [order[0::2], order[1::2]]
+    assert shares(world, 2, shuffle=False) == [[0, 2, 4, 6, 8], [1, 3, 5, 7, 9]]
+
+
+def test_uneven_shares_are_filled_by_repetition(world):
+    assert shares(world, 4, shuffle=False) == [[0, 4, 8], [1, 5, 9], [2, 6, 0], [3, 7, 1]]
+
+
+def test_the_epoch_changes_the_order_and_forgets_progress(world):
+    sampler = ElasticSampler(range(10), seed=3)
+    sampler.record_batch(0, 4)
+    sampler.set_epoch(2)
+    assert list(sampler) == shuffled(5)
+    assert sampler.state_dict() == {"epoch": 2, "processed_num": 0}
+
+
+def test_after_a_reset_only_the_rest_is_shared_out(world):
+    world(1, 2)
+    sampler = ElasticSampler(range(10), seed=3)
+    before = list(sampler)
+    sampler.record_batch(0, 2)
+    assert list(sampler) == before  # until the reset
+    assert sampler.state_dict() == {"epoch": 0, "processed_num": 4}
+    rest = shuffled(3)[4:]
+    assert shares(world, 3, sampler.state_dict(), seed=3) == [rest[0::3], rest[1::3], rest[2::3]]
+    world(0, 1)
+    sampler.reset()
+    assert list(sampler) == rest
+
+
+@pytest.mark.parametrize("processed", [10, 12])
+def test_nothing_is_left(world, processed):
+    assert shares(world, 3, {"epoch": 0, "processed_num": processed}) == [[], [], []]
+
+
+def test_few_samples_and_many_ranks(world):
+    assert shares(world, 4, {"epoch": 0, "processed_num": 9}, shuffle=False) == [[9], [9], [9], [9]]
+
+
+def test_it_works_in_a_data_loader(world):
+    loader = torch.utils.data.DataLoader(list(range(10)), batch_size=4, sampler=ElasticSampler(range(10), False))
+    assert [batch.tolist() for batch in loader] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+
+
+def step(model, optimizer):
+    optimizer.zero_grad()
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+
+
+def snapshot(state):
+    return [value.clone() for value in state.model.state_dict().values()], [
+        value.clone() for entry in state.optimizer.state.values() for value in entry.values()
+    ]
+
+
+def make_state(**values):
+    torch.manual_seed(0)
+    model = torch.nn.Linear(2, 2)
+    return TorchState(model=model, optimizer=torch.optim.Adam(model.parameters()), **values)
+
+
+def test_restore_goes_back_to_the_last_save_any_number_of_times(world):
+    scheduled = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=1.0)
+    state = make_state(
+        sampler=ElasticSampler(range(10)),
+        scheduler=torch.optim.lr_scheduler.StepLR(scheduled, 1),
+        epoch=3,
+        losses=[1.0],
+    )
+    step(state.model, state.optimizer)
+    state.sampler.record_batch(0, 4)
+    state.save()
+    saved = snapshot(state)
+    for _ in range(2):  # the second time finds out whether the first one handed out the saved copy itself
+        step(state.model, state.optimizer)
+        scheduled.step()
+        state.scheduler.step()
+        state.sampler.record_batch(1, 4)
+        state.epoch = 4
+        state.losses.append(2.0)
+        state.restore()
+        for restored, expected in zip(snapshot(state), saved, strict=True):
+            torch.testing.assert_close(restored, expected, rtol=0, atol=0)
+        assert (state.epoch, state.losses) == (3, [1.0])
+        assert state.sampler.state_dict() == {"epoch": 0, "processed_num": 4}
+        assert len(state.sampler) == 6
+        assert state.scheduler.last_epoch == 0
+
+
+def test_before_the_first_step_there_is_no_optimizer_state(world):
+    state = make_state()
+    step(state.model, state.optimizer)
+    state.restore()
+    assert not state.optimizer.state
+
+
+def test_assigning_saves(world):
+    state = make_state(epoch=0)
+    other = torch.nn.Linear(2, 2)
+    weight = other.weight.detach().clone()
+    state.model = other
+    torch.nn.init.zeros_(other.weight)
+    state.epoch = 5  # a plain value is not saved by assigning it
+    state.restore()
+    assert state.model is other
+    torch.testing.assert_close(other.weight.detach(), weight)
+    assert state.epoch == 0
+
+
+def test_reset_shares_out_anew_without_a_sync(world):
+    state = TorchState(sampler=ElasticSampler(range(10), shuffle=False))
+    assert state.model is None
+    world(1, 2)
+    state.on_reset()
+    assert list(state.sampler) == [1, 3, 5, 7, 9]
+
+
+def test_users_bring_their_own_handlers(world):
+    class Counter:
+        count = 0
+
+    class CounterHandler(state_module.StateHandler):
+        saved = 0
+
+        def save(self):
+            self.saved = self.value.count
+
+        def restore(self):
+            self.value.count = self.saved
+
+    registry = state_module.get_handler_registry()
+    state_module.set_handler_registry([(Counter, CounterHandler), *registry])
+    try:
+        counter = Counter()
+        state = TorchState(counter=counter)
+        counter.count = 1
+        state.save()
+        counter.count = 2
+        state.restore()
+        assert state.counter is counter
+        assert counter.count == 1
+    finally:
+        state_module.set_handler_registry(registry)
+
+
+def test_public_names():
+    assert sorted(elastic.__all__) == ["ElasticSampler", "TorchState", "run"]
+    for name in ("init", "shutdown", "run_fn"):
+        assert callable(getattr(elastic, name))
