@@ -7,8 +7,8 @@ scaling) decides the direction, so that is what must be combined.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -35,12 +35,10 @@ class _DistributedAdasumOptimizer(torch.optim.Optimizer):
     def synchronize(self) -> None:
         """Nothing to wait for: steps are combined in step()."""
 
-    @contextmanager
-    def skip_synchronize(self) -> Iterator[None]:
+    def skip_synchronize(self) -> AbstractContextManager[None]:
         raise AssertionError("skip_synchronize() is not supported with op=hvd.Adasum: steps are combined in step()")
-        yield
 
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Make the local step, then replace it by the combination of all ranks' steps."""
         trained = [(name, parameter) for name, parameter in self._named if parameter.requires_grad]
         with torch.no_grad():

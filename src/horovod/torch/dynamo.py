@@ -37,7 +37,7 @@ def outside_dynamo(function: Function) -> Function:
         if not torch.compiler.is_compiling() and _tracing() is None:
             return function(*arguments)
         if disabled is None:
-            disabled = torch.compiler.disable(function)
+            disabled = torch.compiler.disable(function)  # type: ignore[no-untyped-call]
         return disabled(*arguments)
 
     call._torchdynamo_disable = True  # type: ignore[attr-defined]  # seen by dynamo before it would trace into it

@@ -108,7 +108,8 @@ class GradientReducer:
         if gradient.hook is None and gradient.parameter.requires_grad:
             # A weak reference: hooks of an optimizer that is gone must not reduce anything any more.
             fire = partial(_fire, weakref.ref(self), gradient)
-            gradient.hook = gradient.parameter.register_post_accumulate_grad_hook(fire)
+            register: Any = gradient.parameter.register_post_accumulate_grad_hook
+            gradient.hook = register(fire)
 
     def unwatch(self) -> None:
         """Remove all hooks."""
@@ -322,7 +323,7 @@ class GradientReducer:
             received = self._reduction.compression.decompress(sent, context)
             with torch.no_grad():
                 if self._buckets is None and received.dtype == grad.dtype:
-                    grad.set_(received)
+                    grad.set_(received)  # type: ignore[call-overload]
                 else:
                     grad.copy_(received)
         gradient.in_flight = False

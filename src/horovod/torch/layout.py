@@ -10,7 +10,8 @@ def in_memory_order(tensor: torch.Tensor) -> torch.Tensor:
     """The memory of a dense tensor as a contiguous one, its dimensions permuted."""
     if tensor.is_contiguous():
         return tensor
-    return tensor.permute(sorted(range(tensor.dim()), key=lambda dim: (-tensor.stride(dim), dim)))
+    strides = tensor.stride()
+    return tensor.permute(sorted(range(tensor.dim()), key=lambda dim: (-strides[dim], dim)))
 
 
 def is_dense(tensor: torch.Tensor) -> bool:

@@ -59,7 +59,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         finally:
             self._should_synchronize = True
 
-    def step(self, closure: Closure | None = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Closure | None = None) -> Any:
         """Complete the gradients, then let the wrapped class make its step."""
         if closure is not None:
             return super().step(self._completing(closure))

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 
@@ -18,8 +18,8 @@ def wrap(optimizer: torch.optim.Optimizer, mixin: type[Mixin]) -> Mixin:
     if isinstance(optimizer, mixin):
         raise ValueError("This optimizer is a hvd.DistributedOptimizer already; wrap it once only")
     cls = optimizer.__class__
-    made = type(cls.__name__, (mixin, cls), {"__module__": cls.__module__, "__doc__": cls.__doc__})
-    wrapped = made.__new__(made)
+    made: Any = type(cls.__name__, (mixin, cls), {"__module__": cls.__module__, "__doc__": cls.__doc__})
+    wrapped: Mixin = made.__new__(made)
     # A scheduler made for the original has put its own step() there, which would lead past ours.
     wrapped.__dict__.update({name: value for name, value in vars(optimizer).items() if name != "step"})
     return wrapped
