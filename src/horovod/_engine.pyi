@@ -72,6 +72,24 @@ class World:
         postscale: float = 1.0,
         will_wait: bool = False,
     ) -> int: ...
+    def submit_many(
+        self,
+        process_set: int,
+        kind: int,
+        names: Sequence[str],
+        dtypes: Sequence[int],
+        shapes: Sequence[tuple[int, ...]],
+        inputs: Sequence[int],
+        outputs: Sequence[int],
+        reduce_op: int,
+        prescale: float,
+        postscale: float,
+        started: list[int],
+    ) -> None:
+        """Start operations, each for itself; adds their handles to `started` also if a later one is refused."""
+    def wait_all(self, handles: Sequence[int]) -> None:
+        """Waits for all of them, then raises the first failure."""
+    def release_all(self, handles: Sequence[int]) -> None: ...
     def poll(self, handle: int) -> bool: ...
     def wait(self, handle: int, timeout_s: float = -1.0) -> bool:
         """Blocks with the GIL released, looks for signals every 50 ms, raises EngineError if the work failed.

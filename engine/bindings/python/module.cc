@@ -178,6 +178,52 @@ class World {
     return Start(process_set, ops.data(), static_cast<int32_t>(count), group, will_wait);
   }
 
+  // Each operation for itself, in one call. Handles are added to `started` one by one, so that none is lost if a later
+  // operation is refused.
+  void SubmitMany(int process_set, int kind, const std::vector<const char*>& names, const std::vector<int>& dtypes,
+                  const std::vector<Shape>& shapes, const std::vector<uintptr_t>& inputs,
+                  const std::vector<uintptr_t>& outputs, int reduce_op, double prescale, double postscale,
+                  nb::list started) {
+    const size_t count = names.size();
+    if (dtypes.size() != count || shapes.size() != count || inputs.size() != count || outputs.size() != count) {
+      throw nb::value_error("the operations' descriptions have different lengths");
+    }
+    for (size_t i = 0; i < count; ++i) {
+      const hvd_op op =
+          Describe(kind, names[i], dtypes[i], shapes[i], inputs[i], outputs[i], reduce_op, prescale, postscale);
+      started.append(Start(process_set, &op, 1, nullptr, false));
+    }
+  }
+
+  // Waits for all of them, also after a failure; then raises the first failure.
+  void WaitAll(const std::vector<int64_t>& handles) {
+    hvd_status first{};
+    bool failed = false;
+    for (size_t i = 0; i < handles.size();) {
+      hvd_status status{};
+      int32_t code = HVD_OK;
+      {
+        nb::gil_scoped_release unlocked;
+        while (i < handles.size() && code == HVD_OK) {
+          code = Api()->wait(world_, handles[i], kSignalPeriodMs, &status);
+          if (code == HVD_OK) ++i;
+        }
+      }
+      if (code == HVD_IN_PROGRESS) {
+        if (PyErr_CheckSignals()) throw nb::python_error();
+      } else if (code != HVD_OK) {
+        if (!failed) first = status;
+        failed = true;
+        ++i;
+      }
+    }
+    if (failed) Raise(first);
+  }
+
+  void ReleaseAll(const std::vector<int64_t>& handles) {
+    for (const int64_t handle : handles) Api()->release(world_, handle);
+  }
+
   bool Poll(int64_t handle) const {
     const int32_t done = Api()->poll(world_, handle);
     if (done < 0) throw nb::value_error("no such handle");
@@ -325,6 +371,10 @@ NB_MODULE(_engine, m) {
            "splits"_a = std::vector<int64_t>(), "will_wait"_a = false)
       .def("submit_group", &World::SubmitGroup, "process_set"_a, "kind"_a, "group"_a, "names"_a, "dtypes"_a, "shapes"_a,
            "inputs"_a, "outputs"_a, "reduce_op"_a = 1, "prescale"_a = 1.0, "postscale"_a = 1.0, "will_wait"_a = false)
+      .def("submit_many", &World::SubmitMany, "process_set"_a, "kind"_a, "names"_a, "dtypes"_a, "shapes"_a, "inputs"_a,
+           "outputs"_a, "reduce_op"_a, "prescale"_a, "postscale"_a, "started"_a)
+      .def("wait_all", &World::WaitAll, "handles"_a)
+      .def("release_all", &World::ReleaseAll, "handles"_a)
       .def("poll", &World::Poll, "handle"_a)
       .def("wait", &World::Wait, "handle"_a, "timeout_s"_a = -1.0)
       .def("take_output", &World::TakeOutput, "handle"_a, "index"_a = 0)

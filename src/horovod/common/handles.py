@@ -64,11 +64,36 @@ class Pending:
         self.handle = 0
 
 
+class Batch:
+    """Operations that were submitted together, each for itself, and are waited for together."""
+
+    __slots__ = ("handles", "keep", "world")
+
+    def __init__(self, world: World, keep: Any) -> None:
+        self.world = world
+        self.keep = keep
+        self.handles: list[int] = []
+
+    def wait(self) -> None:
+        """Block until all are done; then raise the first failure. Once only."""
+        try:
+            self.world.wait_all(self.handles)
+        except EngineError as error:
+            self._release()
+            raise translate(error) from None
+        self._release()
+
+    def _release(self) -> None:
+        self.world.release_all(self.handles)
+        self.handles = []
+
+
 class HandleTable:
     """The asynchronous operations of one context, by the integers that users hold: 1, 2, 3, …"""
 
     def __init__(self) -> None:
         self._pending: dict[int, Pending] = {}
+        self._interrupted: list[Batch] = []
         self._numbers = itertools.count(1)
 
     def add(self, pending: Pending) -> int:
@@ -101,6 +126,19 @@ class HandleTable:
             self._keep_if_unfinished(-pending.handle, pending)
             raise
 
+    def finish_batch(self, batch: Batch) -> None:
+        """The same for operations that were submitted together."""
+        try:
+            batch.wait()
+        except BaseException:
+            self.abandon(batch)
+            raise
+
+    def abandon(self, batch: Batch) -> None:
+        """Nobody will wait for these any more; the engine may still write to their buffers."""
+        if batch.handles:
+            self._interrupted.append(batch)
+
     def _keep_if_unfinished(self, key: int, pending: Pending) -> None:
         # A signal broke the wait (Ctrl-C): the engine goes on and still writes to buffers that must not go away.
         if pending.handle:
@@ -109,4 +147,5 @@ class HandleTable:
     def clear(self) -> None:
         """Forget everything and number from 1 again. Only after the engine has stopped."""
         self._pending.clear()
+        self._interrupted.clear()
         self._numbers = itertools.count(1)

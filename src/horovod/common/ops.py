@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar
 from horovod._engine import EngineError
 from horovod.common import rules
 from horovod.common.dtypes import ITEM_BYTES, UINT8
-from horovod.common.handles import Pending, translate
+from horovod.common.handles import Batch, Pending, translate
 from horovod.common.rules import PLAIN_SUM, Reduction
 
 if TYPE_CHECKING:
@@ -106,6 +106,27 @@ class Collectives(Generic[T]):
         full_name = member.full_name("grouped_allreduce", name)
         handle = _submit_group(member, _ALLREDUCE, full_name, described, targets, will_wait, reduction)
         return Pending(member.world, handle, full_name, tuple(tensors), tuple(outputs))
+
+    def start_allreduces(
+        self,
+        full_names: Sequence[str],
+        described: Sequence[Description],
+        keep: Any,
+        reduction: Reduction,
+        process_set: ProcessSet,
+    ) -> Batch:
+        """Many allreduces in place, each for itself, at the price of one call. The caller has checked the reduction."""
+        member = self._member(process_set)
+        batch = Batch(member.world, keep)
+        addresses, shapes, dtypes = zip(*described, strict=True)
+        try:
+            member.world.submit_many(
+                member.id, _ALLREDUCE, full_names, dtypes, shapes, addresses, addresses, *reduction, batch.handles
+            )
+        except EngineError as error:
+            self.handles.abandon(batch)
+            raise translate(error, full_names[len(batch.handles)]) from None
+        return batch
 
     def reducescatter(
         self,

@@ -19,14 +19,20 @@ from typing import Any
 
 import torch
 
+from horovod.common.ops import Description
 from horovod.common.process_sets import ProcessSet
 from horovod.torch import mpi_ops
-from horovod.torch.compression import Compressor
+from horovod.torch.adapter import ID_BY_DTYPE, TorchAdapter
+from horovod.torch.compression import Compressor, NoneCompressor
 from horovod.torch.dynamo import outside_dynamo
 from horovod.torch.gradient_buckets import GradientBuckets
 from horovod.torch.layout import in_memory_order, is_dense
 
 Tensor = torch.Tensor
+Cargo = tuple["Gradient", Tensor, Tensor, Any]  # a gradient, its tensor, what is sent for it, the compressor's context
+
+_CARGO_BYTES = 256 * 1024
+_CARGO_COUNT = 32
 
 _TOO_MANY_PASSES = (
     "The gradient of {name} was computed again before optimizer.step(): more than backward_passes_per_step={passes} "
@@ -50,11 +56,26 @@ class Reduction:
 class Gradient:
     """One parameter's gradient. `passes_left` 0: its reduction has begun, and ended if it is not in flight."""
 
-    __slots__ = ("group", "hook", "in_flight", "name", "parameter", "passes_left", "reduced", "was_sparse")
+    __slots__ = (
+        "dtype",
+        "full_name",
+        "group",
+        "hook",
+        "in_flight",
+        "name",
+        "parameter",
+        "passes_left",
+        "reduced",
+        "shape",
+        "was_sparse",
+    )
 
     def __init__(self, name: str, parameter: Tensor, passes: int) -> None:
         self.name = name
+        self.full_name = f"allreduce.{name}"
         self.parameter = parameter
+        self.shape = tuple(parameter.shape)
+        self.dtype = ID_BY_DTYPE[parameter.dtype]
         self.passes_left = passes
         self.in_flight = False
         self.reduced: weakref.ref[Tensor] | None = None
@@ -89,7 +110,9 @@ class GradientReducer:
         self._passes = passes
         self._wait_in_backward = wait_in_backward
         self._buckets = buckets
-        self._flights: list[Callable[[], None]] = []  # each waits for one operation and puts its result in place
+        self._flights: list[Callable[[], None]] = []  # each waits for operations and puts their results in place
+        self._cargo: list[Cargo] = []  # dense gradients that are there but not yet submitted
+        self._cargo_bytes = 0
         self._callback_queued = False
         self._complete = False  # every gradient of this round is reduced, on all ranks
         self._lock = threading.Lock()  # with several devices autograd calls hooks from several threads
@@ -131,7 +154,7 @@ class GradientReducer:
     @property
     def busy(self) -> bool:
         """Whether reductions are under way."""
-        return bool(self._flights)
+        return bool(self._flights or self._cargo)
 
     def set_passes(self, passes: int) -> None:
         self._passes = passes
@@ -140,6 +163,8 @@ class GradientReducer:
     def restart(self) -> None:
         """Forget the round: every parameter counts its passes anew."""
         self._flights.clear()
+        self._cargo.clear()
+        self._cargo_bytes = 0
         self._callback_queued = False
         self._complete = False
         for gradient in self._gradients.values():
@@ -178,6 +203,7 @@ class GradientReducer:
 
         True if some rank is at the end of a backward pass and may begin more, False if all have come to their step.
         """
+        self._submit()
         gradients = list(self._gradients.values())
         begun = torch.tensor([*(it.passes_left == 0 for it in gradients), in_backward], dtype=torch.uint8)
         mpi_ops.allreduce_(
@@ -199,6 +225,7 @@ class GradientReducer:
 
     def wait(self) -> None:
         """Wait for every reduction that has begun: for all of them, even if one fails. The first failure is raised."""
+        self._submit()
         flights, self._flights = self._flights, []
         failure: Exception | None = None
         for finish in flights:
@@ -221,7 +248,7 @@ class GradientReducer:
             if gradient.passes_left:
                 return
             self._begin(gradient)
-            if self._wait_in_backward and not self._callback_queued:
+            if not self._callback_queued:
                 self._callback_queued = True
                 torch.autograd.Variable._execution_engine.queue_callback(self._end_of_backward)
 
@@ -235,7 +262,9 @@ class GradientReducer:
     @outside_dynamo
     def _end_of_backward(self) -> None:
         self._callback_queued = False
-        self._agree(in_backward=True)
+        self._submit()
+        if self._wait_in_backward:
+            self._agree(in_backward=True)
 
     # Reductions
 
@@ -266,18 +295,50 @@ class GradientReducer:
             self._begin_group(gradient.group)
 
     def _begin_dense(self, gradient: Gradient) -> None:
-        how = self._reduction
         grad = gradient.parameter.grad
         assert grad is not None
         sent, context = self._compress(grad)
+        if not sent.is_cpu:
+            self._begin_elsewhere(gradient, grad, sent, context)
+            return
+        self._cargo.append((gradient, grad, sent, context))
+        self._cargo_bytes += sent.nbytes
+        # Small gradients travel together: a call and a wake-up for each would cost more than their reduction.
+        if self._cargo_bytes >= _CARGO_BYTES or len(self._cargo) >= _CARGO_COUNT:
+            self._submit()
+
+    def _submit(self) -> None:
+        """Hand over the gradients that have gathered."""
+        if not self._cargo:
+            return
+        cargo, self._cargo, self._cargo_bytes = self._cargo, [], 0
+        how = self._reduction
+        names = [gradient.full_name for gradient, _, _, _ in cargo]
+        described = [_describe(gradient, grad, sent) for gradient, grad, sent, _ in cargo]
+        batch = mpi_ops.start_allreduces(
+            names, described, cargo, (how.op, how.prescale, how.postscale), how.process_set
+        )
+
+        def finish() -> None:
+            try:
+                mpi_ops.finish_allreduces(batch)
+            finally:
+                for gradient, grad, sent, context in cargo:
+                    self._land(gradient, grad, sent, context)
+
+        self._flights.append(finish)
+
+    def _begin_elsewhere(self, gradient: Gradient, grad: Tensor, sent: Tensor, context: Any) -> None:
+        how = self._reduction
         handle = mpi_ops.allreduce_async_(
             in_memory_order(sent), None, gradient.name, how.op, how.prescale, how.postscale, how.process_set
         )
-        self._flights.append(partial(self._finish_dense, handle, gradient, grad, sent, context))
 
-    def _finish_dense(self, handle: int, gradient: Gradient, grad: Tensor, sent: Tensor, context: Any) -> None:
-        mpi_ops.synchronize(handle)
-        self._land(gradient, grad, sent, context)
+        def finish() -> None:
+            mpi_ops.synchronize(handle)
+            self._land(gradient, grad, sent, context)
+
+        self._flights.append(finish)
 
     def _begin_group(self, group: Group) -> None:
         how = self._reduction
@@ -315,6 +376,8 @@ class GradientReducer:
         self._flights.append(finish)
 
     def _compress(self, grad: Tensor) -> tuple[Tensor, Any]:
+        if self._reduction.compression is NoneCompressor and grad.is_contiguous():
+            return grad, None
         sent, context = self._reduction.compression.compress(grad)
         return (sent, context) if is_dense(sent) else (sent.contiguous(), context)
 
@@ -328,6 +391,12 @@ class GradientReducer:
                     grad.copy_(received)
         gradient.in_flight = False
         gradient.reduced = weakref.ref(grad)
+
+
+def _describe(gradient: Gradient, grad: Tensor, sent: Tensor) -> Description:
+    if sent is grad and grad.is_contiguous():
+        return grad.data_ptr(), gradient.shape, gradient.dtype
+    return TorchAdapter.target(in_memory_order(sent))
 
 
 @outside_dynamo

@@ -393,5 +393,9 @@ def recv_async(tensor: Tensor, src: int, tag: int = 0) -> int:
     return _add(_collectives.recv(tensor, src, tag))
 
 
+start_allreduces = _collectives.start_allreduces
+finish_allreduces = default_context.handles.finish_batch
+
+
 def sparse_allreduce_async(tensor: Tensor, name: str, op: int, process_set: ProcessSet = global_process_set) -> Any:
     raise NotImplementedError

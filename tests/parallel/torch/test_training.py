@@ -97,7 +97,7 @@ class Mark(torch.autograd.Function):
 @on_torch_ranks("shm2")
 def test_last_layers_are_reduced_before_backward_ends():
     # The first layer's backward cannot go on before the last layer's gradient is reduced: no overlap, no end.
-    first, last = torch.nn.Linear(4, 4), torch.nn.Linear(4, 1)
+    first, last = torch.nn.Linear(4, 300), torch.nn.Linear(300, 300)  # too large to be gathered with others
     model = torch.nn.ModuleList([first, last])
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), 0.1), model.named_parameters())
     done = []
@@ -119,7 +119,7 @@ def test_last_layers_are_reduced_before_backward_ends():
 @on_torch_ranks(World("timeline2", "a:2", {"HOROVOD_TIMELINE": "DYNAMIC"}))
 def test_timeline_shows_the_overlap():
     path = Path(hvd.broadcast_object(f"/tmp/overlap-{os.getpid()}.json", name="path"))
-    first, last = torch.nn.Linear(4, 4), torch.nn.Linear(4, 1)
+    first, last = torch.nn.Linear(4, 300), torch.nn.Linear(300, 300)  # too large to be gathered with others
     model = torch.nn.ModuleList([first, last])
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), 0.1), model.named_parameters())
 
