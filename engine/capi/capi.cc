@@ -55,6 +55,13 @@ hvd::Settings Convert(const hvd_settings& in) {
   out.peer_timeout_ms = in.peer_timeout_ms;
   out.stall_warning_ms = in.stall_warning_ms;
   out.stall_shutdown_ms = in.stall_shutdown_ms;
+  out.autotune = in.autotune != 0;
+  out.autotune_fixed = in.autotune_fixed;
+  out.autotune_warmup_samples = static_cast<int>(in.autotune_warmup_samples);
+  out.autotune_steps_per_sample = static_cast<int>(in.autotune_steps_per_sample);
+  out.autotune_max_samples = static_cast<int>(in.autotune_max_samples);
+  out.autotune_noise = in.autotune_noise_permille / 1000.0;
+  out.autotune_log = in.autotune_log ? in.autotune_log : "";
   return out;
 }
 
@@ -75,6 +82,10 @@ void DefaultSettings(hvd_settings* out) {
   out->peer_timeout_ms = defaults.peer_timeout_ms;
   out->stall_warning_ms = defaults.stall_warning_ms;
   out->stall_shutdown_ms = defaults.stall_shutdown_ms;
+  out->autotune_warmup_samples = static_cast<uint32_t>(defaults.autotune_warmup_samples);
+  out->autotune_steps_per_sample = static_cast<uint32_t>(defaults.autotune_steps_per_sample);
+  out->autotune_max_samples = static_cast<uint32_t>(defaults.autotune_max_samples);
+  out->autotune_noise_permille = static_cast<uint32_t>(defaults.autotune_noise * 1000);
 }
 
 hvd_world* Open(const hvd_identity* identity, const hvd_settings* settings, hvd_status* status) {

@@ -16,6 +16,9 @@ struct Identity {
   std::string secret;
 };
 
+// Values that the user chose: the autotuner leaves them alone.
+enum AutotuneFixed : uint32_t { kFixedFusion = 1, kFixedCycle = 2, kFixedChunk = 4 };
+
 struct Settings {
   size_t fusion_threshold = size_t{128} << 20;
   uint64_t cycle_time_us = 1000;
@@ -32,6 +35,13 @@ struct Settings {
   uint64_t peer_timeout_ms = 10000;
   uint64_t stall_warning_ms = 60000;
   uint64_t stall_shutdown_ms = 0;
+  bool autotune = false;
+  uint32_t autotune_fixed = 0;  // AutotuneFixed
+  int autotune_warmup_samples = 3;
+  int autotune_steps_per_sample = 10;
+  int autotune_max_samples = 20;
+  double autotune_noise = 0.8;
+  std::string autotune_log;  // the leader's; empty: none
 };
 
 struct Peer {

@@ -3,6 +3,7 @@
 #include "core/coordinator.h"
 
 #include <algorithm>
+#include <optional>
 #include <unordered_map>
 #include <utility>
 
@@ -14,9 +15,6 @@ namespace hvd {
 namespace {
 
 bool IsCacheable(OpKind kind) { return kind <= OpKind::kReducescatter; }
-
-// Operations that the user did not name get a number instead and never come again under it.
-bool IsNumbered(const Request& request) { return request.name.find(".noname.") != std::string::npos; }
 
 // Tensors submitted as one unit: none starts before all are complete.
 struct Group {
@@ -77,7 +75,8 @@ struct Coordinator::State {
   void AppendKnown(std::vector<Record>* out);
   // A rank that has joined takes part with zeros, not with the memory it once named.
   bool MayBeDirect(const Tensor& tensor) const { return tensor.fusion.key.direct && joined_count == 0; }
-  bool HasWork() const { return !ready.empty() || !errors.empty() || joined_count == ranks.size(); }
+  bool HasWork() const { return !ready.empty() || !errors.empty() || joined_count == ranks.size() || tuning; }
+  void AppendTuning(std::vector<Record>* out);
   void AcceptReady();
   Status Accept(Tensor* tensor);
   Status AcceptProcessSet(Tensor* tensor);
@@ -95,8 +94,9 @@ struct Coordinator::State {
   CoordinatorOptions options;
   TensorTable table;
   std::unordered_map<std::string, Group> groups;
-  std::vector<Tensor*> ready;  // in the order in which they became ready; a group's tensors are neighbours
-  std::vector<Record> errors;  // to be published; without sequence yet
+  std::vector<Tensor*> ready;    // in the order in which they became ready; a group's tensors are neighbours
+  std::vector<Record> errors;    // to be published; without sequence yet
+  std::optional<Tuning> tuning;  // to be published
   uint64_t sequence = 0;
   uint32_t last_unit = 0;
   ProcessSetIds process_sets;
@@ -245,6 +245,12 @@ int Coordinator::State::FirstJoinedRank() const {
   return ranks[static_cast<size_t>(std::find(joined.begin(), joined.end(), 1) - joined.begin())];
 }
 
+void Coordinator::State::AppendTuning(std::vector<Record>* out) {
+  options.fusion_threshold = static_cast<size_t>(tuning->fusion_threshold);
+  Append(out, RecordKind::kTune).tuning = *tuning;
+  tuning.reset();
+}
+
 // A caller that blocks on one small tensor after the other spends its time here: nothing to compare or to plan.
 void Coordinator::State::AppendKnown(std::vector<Record>* out) {
   Tensor* tensor = ready[0];
@@ -314,7 +320,7 @@ void Coordinator::State::AssignSlots(std::vector<Record>* out) {
   for (Tensor* tensor : accepted) {
     if (tensor->by_slot) continue;
     tensor->fusion = FusionItemOf(tensor->reports);
-    if (IsCacheable(tensor->fusion.key.kind) && !IsNumbered(tensor->reports.First()))
+    if (IsCacheable(tensor->fusion.key.kind) && !tensor->reports.First().IsNumbered())
       table.Remember(tensor, sequence + 1, &evicted);
   }
   if (evicted.empty()) return;
@@ -394,6 +400,7 @@ void Coordinator::OnDeparture(int member) { state_->Depart(static_cast<size_t>(m
 std::vector<Record> Coordinator::Decide() {
   std::vector<Record> out;
   if (!state_->HasWork()) return out;
+  if (state_->tuning) state_->AppendTuning(&out);
   if (state_->IsOneKnownTensor()) {
     state_->AppendKnown(&out);
   } else {
@@ -425,6 +432,6 @@ std::vector<Coordinator::Waiting> Coordinator::Pending() const {
   return pending;
 }
 
-void Coordinator::set_fusion_threshold(size_t bytes) { state_->options.fusion_threshold = bytes; }
+void Coordinator::Tune(const Tuning& tuning) { state_->tuning = tuning; }
 
 }  // namespace hvd

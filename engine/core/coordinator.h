@@ -33,9 +33,12 @@ class Coordinator {
   // A member called shutdown: all that waits for it, now or later, fails with a text naming it.
   void OnDeparture(int member);
 
-  // Everything decidable now, as records with consecutive sequence numbers (first ever: 1): errors, then at most one
-  // eviction, then batches, then the end of a join. Entries with `cached` carry their slot alone.
-  // An error without names is a broken protocol: no tensor of this set can be trusted to finish.
+  // The next decision starts with a record of these values, and everything after it is fused by them.
+  void Tune(const Tuning& tuning);
+
+  // Everything decidable now, as records with consecutive sequence numbers (first ever: 1): tuning, errors, then at
+  // most one eviction, then batches, then the end of a join. Entries with `cached` carry their slot alone. An error
+  // without names is a broken protocol: no tensor of this set can be trusted to finish.
   std::vector<Record> Decide();
 
   // Tensors heard of but not ready everywhere, for the stall inspector: name and global ranks that are missing.
@@ -44,8 +47,6 @@ class Coordinator {
     std::vector<int> missing;
   };
   std::vector<Waiting> Pending() const;
-
-  void set_fusion_threshold(size_t bytes);  // autotune
 
  private:
   struct State;

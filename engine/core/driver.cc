@@ -32,11 +32,7 @@ inline void Relax() {
 }  // namespace
 
 Driver::Driver(Engine* engine, Submissions* submissions, Poller* poller, const Settings& settings)
-    : engine_(engine),
-      submissions_(submissions),
-      poller_(poller),
-      settings_(settings),
-      gather_(microseconds(settings.cycle_time_us)) {}
+    : engine_(engine), submissions_(submissions), poller_(poller), settings_(settings) {}
 
 Driver::~Driver() {
   Stop([] {});
@@ -191,7 +187,7 @@ void Driver::OnSubmit() {
 }
 
 bool Driver::GatherIsOver() const {
-  return submissions_->bytes() >= kGatherBytes || Clock::now() >= submissions_->oldest() + gather_;
+  return submissions_->bytes() >= kGatherBytes || Clock::now() >= submissions_->oldest() + engine_->gathering_time();
 }
 
 void Driver::RunThread() {
@@ -215,7 +211,7 @@ void Driver::RunThread() {
     const bool missed = !gathering && !submissions_->empty();  // queued just before the flag went up
     const bool more = Progress(false, true) || engine_->has_finished() || missed;
     Clock::time_point until = Clock::now() + engine_->MaximumSleep();
-    if (gathering) until = std::min(until, submissions_->oldest() + gather_);
+    if (gathering) until = std::min(until, submissions_->oldest() + engine_->gathering_time());
     ReleaseToken();
     if (!more) poller_->Sleep(until);
   }

@@ -51,7 +51,6 @@ class Driver {
   Submissions* submissions_;
   Poller* poller_;
   Settings settings_;
-  Clock::duration gather_;
   std::atomic<bool> token_{false};
   std::atomic<int> waiters_{0};
   std::atomic<int> blocked_{0};  // threads asleep in `turn_`

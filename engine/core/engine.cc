@@ -37,6 +37,11 @@ Engine::Engine(const Parts& parts)
   }
   parts_.submissions->Register(kGlobalSet, everybody);
   sets_[kGlobalSet] = std::make_unique<ProcessSet>(kGlobalSet, 0, everybody, regions, around_);
+  tuned_.Store(InitialTuning(parts_.settings));
+  ProcessSet& global = *sets_[kGlobalSet];
+  if (parts_.settings.autotune && global.leads()) {
+    tuning_ = std::make_unique<TuningSession>(parts_.settings, global.inside() != nullptr);
+  }
   for (const auto& [id, set] : sets_) {
     if (set->tree().parent >= 0) mailbox_.Expect(set->ranks()[set->tree().parent], true);
     for (int child : set->tree().children) mailbox_.Expect(set->ranks()[child], true);
@@ -298,6 +303,7 @@ void Engine::Apply(ProcessSet& set, Record record) {
   }
   set.applied = record.sequence;
   if (record.kind == RecordKind::kBatch) return ApplyBatch(set, std::move(record.entries));
+  if (record.kind == RecordKind::kTune) return ApplyTuning(set, record.tuning);
   if (record.kind == RecordKind::kError) {
     if (record.names.empty()) return Abort(set.ranks()[0], record.error.text);
     for (const std::string& name : record.names) {
@@ -311,6 +317,28 @@ void Engine::Apply(ProcessSet& set, Record record) {
     auto named = set.slot_of.find(known->second.request.name);
     if (named != set.slot_of.end() && named->second == slot) set.slot_of.erase(named);
     set.known.erase(known);
+  }
+}
+
+void Engine::Tuned::Store(const Tuning& values) {
+  fusion_threshold.store(values.fusion_threshold, kRelaxed);
+  cycle_time_us.store(values.cycle_time_us, kRelaxed);
+  chunk_bytes.store(values.chunk_bytes, kRelaxed);
+  final.store(values.final, kRelaxed);
+}
+
+Tuning Engine::Tuned::Load() const {
+  return {fusion_threshold.load(kRelaxed), cycle_time_us.load(kRelaxed), chunk_bytes.load(kRelaxed),
+          final.load(kRelaxed)};
+}
+
+// Every set's chunks change by its own log: a leader that learns of new values passes them on there.
+void Engine::ApplyTuning(ProcessSet& set, const Tuning& tuning) {
+  set.chunk_bytes = static_cast<size_t>(tuning.chunk_bytes);
+  if (set.id() != kGlobalSet) return;
+  tuned_.Store(tuning);
+  for (auto& [id, other] : sets_) {
+    if (id != kGlobalSet && other->leads()) other->coordinator->Tune(tuning);
   }
 }
 
@@ -331,6 +359,12 @@ void Engine::ApplyBatch(ProcessSet& set, std::vector<Entry> entries) {
     }
   }
   if (entries.empty()) return;
+  if (tuning_ && set.id() == kGlobalSet) {
+    if (std::optional<Tuning> next = tuning_->OnBatch(entries, Clock::now())) {
+      set.coordinator->Tune(*next);
+      if (next->final) tuning_.reset();
+    }
+  }
   const Entry& first = entries[0];
   switch (first.request.kind) {
     case OpKind::kBarrier:
@@ -361,12 +395,13 @@ void Engine::Start(ProcessSet& set, std::vector<Entry> entries) {
       return Abort(set.ranks()[0], "a batch names '" + entry.request.name + "', which this rank never submitted");
     }
   }
-  Timeline* shown = timeline();
-  if (shown) shown->Agreed(set, entries, batch);
-  Status status = Prepare(set, parts_.settings, entries, &batch);
-  if (shown) shown->Queued(batch);
+  if (Timeline* shown = timeline()) {
+    shown->Agreed(set, entries, batch);
+    shown->Queued(batch);
+  }
+  batch.entries = std::move(entries);
+  batch.chunk_bytes = set.chunk_bytes;
   set.running.push_back(std::move(batch));
-  if (!status.ok()) Abort(parts_.identity.rank, status.text);
 }
 
 void Engine::ApplyAddSet(ProcessSet& global, const Entry& entry) {
@@ -382,6 +417,9 @@ void Engine::ApplyAddSet(ProcessSet& global, const Entry& entry) {
     auto set = std::make_unique<ProcessSet>(id, epoch, ranks, regions, around_);
     if (set->tree().parent >= 0) mailbox_.Expect(ranks[set->tree().parent], true);
     for (int child : set->tree().children) mailbox_.Expect(ranks[child], true);
+    const Tuning current = tuned_.Load();
+    set->chunk_bytes = static_cast<size_t>(current.chunk_bytes);
+    if (parts_.settings.autotune && set->leads()) set->coordinator->Tune(current);
     sets_[id] = std::move(set);
   } else {
     foreign_[id] = ranks;
@@ -415,6 +453,7 @@ bool Engine::Step(ProcessSet& set) {
   bool moved = set.Pump();
   while (!set.running.empty()) {
     ProcessSet::Running& batch = set.running.front();
+    if (!batch.machine && !Prepare(set, &batch)) return true;
     if (Timeline* shown = timeline()) shown->Transfers(set, &batch);
     const Machine::Step step = batch.machine->Advance();
     moved |= step != Machine::Step::kStuck;
@@ -425,6 +464,14 @@ bool Engine::Step(ProcessSet& set) {
     set.running.pop_front();
   }
   return moved;
+}
+
+// The lanes are free for the batch only now, and so is their chunk size.
+bool Engine::Prepare(ProcessSet& set, ProcessSet::Running* batch) {
+  set.UseChunks(batch->chunk_bytes);
+  const Status status = hvd::Prepare(set, parts_.settings, batch->entries, batch);
+  if (!status.ok()) Abort(parts_.identity.rank, status.text);  // which empties set.running
+  return status.ok();
 }
 
 std::unique_ptr<Operation> Engine::TakePending(ProcessSet& set, const std::string& name) {

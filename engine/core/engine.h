@@ -3,6 +3,7 @@
 // agreed. Progress does what can be done now and returns; whoever holds the driver's token calls it, nobody else.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <deque>
 #include <map>
@@ -19,6 +20,7 @@
 #include "core/stack_teller.h"
 #include "core/submissions.h"
 #include "core/timeline.h"
+#include "core/tuning_session.h"
 #include "transport/connector.h"
 #include "transport/mailbox.h"
 #include "transport/neighbours.h"
@@ -48,6 +50,8 @@ class Engine {
   // One round of everything; true if anything moved. `drain`: also take new submissions. `thorough`: also what is
   // looked at only now and then, as a last look before sleeping must.
   bool Progress(bool drain, bool thorough = false);
+  // How long asynchronous work is gathered at most.
+  Clock::duration gathering_time() const { return std::chrono::microseconds(tuned_.cycle_time_us.load(kRelaxed)); }
   // How long the driver may sleep when nothing wakes it.
   Clock::duration MaximumSleep() const;
   void OnEvents(const std::vector<int>& descriptors);
@@ -70,6 +74,15 @@ class Engine {
   void CloseDescriptors();
 
  private:
+  static constexpr std::memory_order kRelaxed = std::memory_order_relaxed;
+  // What is in force for what the global set's log brings next. Written by the driver, read by Describe too.
+  struct Tuned {
+    std::atomic<uint64_t> fusion_threshold, cycle_time_us, chunk_bytes;
+    std::atomic<bool> final;
+    void Store(const Tuning& values);
+    Tuning Load() const;
+  };
+
   // A broken lane is judged only after this long: whoever holds the control link of the other end knows more.
   static constexpr std::chrono::milliseconds kGrace{200};
 
@@ -85,11 +98,13 @@ class Engine {
   void SendDown(const ProcessSet& set, std::string_view message);
 
   void Apply(ProcessSet& set, Record record);
+  void ApplyTuning(ProcessSet& set, const Tuning& tuning);
   void ApplyBatch(ProcessSet& set, std::vector<Entry> entries);
   void Start(ProcessSet& set, std::vector<Entry> entries);
   void ApplyAddSet(ProcessSet& global, const Entry& entry);
   void ApplyRemoveSet(ProcessSet& global, const Entry& entry);
   bool Step(ProcessSet& set);
+  bool Prepare(ProcessSet& set, ProcessSet::Running* batch);
 
   void Finish(std::unique_ptr<Operation> operation, const Status& status);
   std::unique_ptr<Operation> TakePending(ProcessSet& set, const std::string& name);
@@ -117,8 +132,10 @@ class Engine {
   Mailbox mailbox_;
   std::unique_ptr<PointToPoint> messages_;
   std::map<int, std::unique_ptr<ProcessSet>> sets_;  // those that this rank belongs to
-  std::map<int, std::vector<int>> foreign_;          // ranks of the others
-  std::deque<std::string> early_;                    // messages for a set that is not here yet
+  Tuned tuned_;
+  std::unique_ptr<TuningSession> tuning_;    // the leader's, until the tuning is over
+  std::map<int, std::vector<int>> foreign_;  // ranks of the others
+  std::deque<std::string> early_;            // messages for a set that is not here yet
   uint32_t newest_epoch_ = 0;
   Submissions::Batch drained_;
   std::map<int, std::string> ready_;  // cache slots to report, by set

@@ -238,8 +238,13 @@ std::string Engine::Describe() const {
     const Neighbour* neighbour = parts_.neighbours->Find(rank);
     ++(neighbour && neighbour->arena ? by_memory : by_socket);
   }
-  return std::string("{\"kernels\": \"") + KernelFlavour() +
-         "\", \"peers_by_shared_memory\": " + std::to_string(by_memory) +
+  const Tuning tuning = tuned_.Load();
+  const char* autotune = !parts_.settings.autotune ? "off" : tuning.final ? "done" : "running";
+  return std::string("{\"kernels\": \"") + KernelFlavour() + "\", \"autotune\": \"" + autotune +
+         "\", \"fusion_threshold\": " + std::to_string(tuning.fusion_threshold) +
+         ", \"cycle_time_us\": " + std::to_string(tuning.cycle_time_us) +
+         ", \"chunk_bytes\": " + std::to_string(tuning.chunk_bytes) +
+         ", \"peers_by_shared_memory\": " + std::to_string(by_memory) +
          ", \"peers_by_socket\": " + std::to_string(by_socket) +
          ", \"process_sets\": " + std::to_string(sets_.size() + foreign_.size()) +
          ", \"refused_connections\": " + std::to_string(parts_.connector->refused()) + "}";

@@ -81,6 +81,21 @@ bool GetNames(std::string_view* in, std::vector<std::string>* names) {
   return true;
 }
 
+void PutTuning(const Tuning& tuning, std::string* out) {
+  wire::Put(out, tuning.fusion_threshold);
+  wire::Put(out, tuning.cycle_time_us);
+  wire::Put(out, tuning.chunk_bytes);
+  wire::Put<uint8_t>(out, tuning.final);
+}
+
+bool GetTuning(std::string_view* in, Tuning* tuning) {
+  uint8_t final = 0;
+  const bool whole = wire::Get(in, &tuning->fusion_threshold) && wire::Get(in, &tuning->cycle_time_us) &&
+                     wire::Get(in, &tuning->chunk_bytes) && wire::Get(in, &final);
+  tuning->final = final == 1;
+  return whole && final <= 1;
+}
+
 }  // namespace
 
 bool Request::operator==(const Request& other) const {
@@ -141,14 +156,15 @@ void Encode(const Record& record, std::string* out) {
   PutEnum(out, record.error.code);
   wire::PutString(out, record.error.text);
   wire::PutVector(out, record.evicted);
+  if (record.kind == RecordKind::kTune) PutTuning(record.tuning, out);
 }
 
 bool Decode(std::string_view* in, Record* record) {
   *record = Record();  // a record that is reused must not keep entries or names of its former life
-  return GetEnum(in, RecordKind::kEvict, &record->kind) && wire::Get(in, &record->sequence) &&
+  return GetEnum(in, RecordKind::kTune, &record->kind) && wire::Get(in, &record->sequence) &&
          GetEntries(in, &record->entries) && GetNames(in, &record->names) &&
          GetEnum(in, Code::kTimeout, &record->error.code) && wire::GetString(in, &record->error.text) &&
-         wire::GetVector(in, &record->evicted);
+         wire::GetVector(in, &record->evicted) && (record->kind != RecordKind::kTune || GetTuning(in, &record->tuning));
 }
 
 }  // namespace hvd

@@ -33,6 +33,8 @@ struct Request {
   bool operator==(const Request& other) const;
   int64_t Elements() const;
   size_t Bytes() const;
+  // The user gave no name: a number stands for it, under which it never comes again.
+  bool IsNumbered() const { return name.find(".noname.") != std::string::npos; }
 };
 
 constexpr uint32_t kNoSlot = 0xffffffffu;
@@ -49,7 +51,20 @@ struct Entry {
   std::vector<int64_t> sizes;
 };
 
-enum class RecordKind : uint8_t { kBatch = 0, kError = 1, kEvict = 2 };
+enum class RecordKind : uint8_t { kBatch = 0, kError = 1, kEvict = 2, kTune = 3 };
+
+// What the autotuner may change while the job runs.
+struct Tuning {
+  uint64_t fusion_threshold = 0;  // bytes
+  uint64_t cycle_time_us = 0;
+  uint64_t chunk_bytes = 0;
+  bool final = false;  // tuning is over
+
+  bool operator==(const Tuning& other) const {
+    return fusion_threshold == other.fusion_threshold && cycle_time_us == other.cycle_time_us &&
+           chunk_bytes == other.chunk_bytes;
+  }
+};
 
 // One record of the leader's log. Every member applies the records of its set in the order of `sequence`.
 struct Record {
@@ -59,6 +74,7 @@ struct Record {
   std::vector<std::string> names;  // kError: tensors that fail with `error`
   Status error;
   std::vector<uint32_t> evicted;  // kEvict: cache slots to forget
+  Tuning tuning;                  // kTune: holds for all records that follow
 };
 
 void Encode(const Request& request, std::string* out);

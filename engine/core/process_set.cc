@@ -5,6 +5,8 @@
 #include <map>
 #include <string_view>
 
+#include "core/autotune.h"
+
 namespace hvd {
 namespace {
 
@@ -13,7 +15,7 @@ constexpr size_t kLeastPiece = 2048;  // with very many members, slots grow rath
 constexpr int kLanesInMemory = 4;     // flat there and back, inside there and back
 
 size_t SlotBytes(const Settings& settings, int members) {
-  return std::max(settings.slot_bytes, static_cast<size_t>(members) * kLeastPiece);
+  return std::max(LargestChunk(settings), static_cast<size_t>(members) * kLeastPiece);
 }
 
 size_t LaneBytes(const Settings& settings, size_t slot_bytes) {
@@ -31,7 +33,8 @@ size_t ProcessSet::RegionBytes(const Settings& settings, int members) {
 
 ProcessSet::ProcessSet(int id, uint32_t epoch, std::vector<int> ranks, const std::vector<int64_t>& regions,
                        const Surroundings& around)
-    : id_(id),
+    : chunk_bytes(around.settings->slot_bytes),
+      id_(id),
       epoch_(epoch),
       ranks_(std::move(ranks)),
       me_(IndexOf(around.rank)),
@@ -134,6 +137,11 @@ std::unique_ptr<Lane> ProcessSet::BuildLane(const std::vector<int>& members, int
   auto lane = std::make_unique<Lane>(options, std::move(heads), std::move(keys), around.connector, around.changed);
   lanes_.emplace_back(lane.get(), std::move(ranks));
   return lane;
+}
+
+void ProcessSet::UseChunks(size_t bytes) {
+  const size_t least = ranks_.size() * kLeastPiece;
+  for (auto& [lane, ranks] : lanes_) lane->set_chunk_bytes(std::min(std::max(bytes, least), slot_bytes_));
 }
 
 bool ProcessSet::Pump() {

@@ -60,6 +60,8 @@ class ProcessSet {
   Exchange* inside() { return inside_.get(); }
   Exchange* across() { return across_.get(); }
   const std::vector<std::vector<int>>* members_by_host() const { return inside_ ? &members_by_host_ : nullptr; }
+  // From here on the lanes carry chunks of this size, or of what comes nearest to it. Only between two machines.
+  void UseChunks(size_t bytes);
   bool Pump();
   bool AllSent() const;
   // The first broken lane: {global rank, why} or {-1, ""}.
@@ -67,7 +69,9 @@ class ProcessSet {
   void CloseDescriptors();
 
   struct Running {
-    std::unique_ptr<Machine> machine;
+    std::vector<Entry> entries;
+    size_t chunk_bytes = 0;                              // in force where the batch stands in the log
+    std::unique_ptr<Machine> machine;                    // made when the lanes are free for it
     std::vector<std::unique_ptr<Operation>> operations;  // null where this rank has joined
     std::vector<std::byte> zeros;                        // what a joined rank contributes
     bool shown = false;                                  // the timeline knows that it runs
@@ -79,6 +83,7 @@ class ProcessSet {
   std::unordered_map<uint32_t, Entry> known;  // by cache slot
   std::unordered_map<std::string, uint32_t> slot_of;
   uint64_t applied = 0;
+  size_t chunk_bytes;  // of the batches that follow in the log
   bool joined = false;
   std::vector<std::string> last_heard;        // the leader's: what each member submitted last
   std::unique_ptr<StallInspector> inspector;  // the leader's

@@ -101,13 +101,15 @@ TEST_CASE("ready tensors are fused over incompatible ones, up to the present thr
     return coordinator.Decide();
   };
   CHECK(Summary(run()) == "a b | w | c | big");
-  coordinator.set_fusion_threshold(1000);
+  coordinator.Tune({1000, 0, 0});
   auto records = run();
-  records.erase(records.begin());  // the eviction of the former descriptions
+  CHECK(records[0].kind == RecordKind::kTune);
+  CHECK(records[0].tuning.fusion_threshold == 1000);
+  records.erase(records.begin(), records.begin() + 2);  // the tuning, and the eviction of the former descriptions
   CHECK(Summary(records) == "a b c big | w");
-  coordinator.set_fusion_threshold(0);
+  coordinator.Tune({0, 0, 0});
   records = run();
-  records.erase(records.begin());
+  records.erase(records.begin(), records.begin() + 2);
   CHECK(Summary(records) == "a | w | b | c | big");
 }
 

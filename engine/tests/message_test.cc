@@ -43,6 +43,7 @@ Record FullRecord() {
   record.names = {"a", "", std::string(300, 'x')};
   record.error = Status::Mismatch("Mismatched data types");
   record.evicted = {1, 2, kNoSlot};
+  record.tuning = {1, 2, uint64_t{1} << 63, true};
   return record;
 }
 
@@ -60,6 +61,7 @@ void CheckEqual(const Record& a, const Record& b) {
   CHECK(a.error.code == b.error.code);
   CHECK(a.error.text == b.error.text);
   CHECK(a.evicted == b.evicted);
+  if (a.kind == RecordKind::kTune) CHECK((a.tuning == b.tuning && a.tuning.final == b.tuning.final));
   REQUIRE(a.entries.size() == b.entries.size());
   for (size_t i = 0; i < a.entries.size(); ++i) {
     CHECK(a.entries[i].slot == b.entries[i].slot);
@@ -82,7 +84,7 @@ TEST_CASE("a request survives the wire, and leaves what follows it") {
 
 TEST_CASE("a record survives the wire, also into one that was used before") {
   Record decoded = FullRecord();
-  for (RecordKind kind : {RecordKind::kBatch, RecordKind::kError, RecordKind::kEvict}) {
+  for (RecordKind kind : {RecordKind::kBatch, RecordKind::kError, RecordKind::kEvict, RecordKind::kTune}) {
     for (Record record : {FullRecord(), Record()}) {
       record.kind = kind;
       const std::string bytes = Encoded(record);
@@ -112,7 +114,9 @@ TEST_CASE("every truncation is refused") {
     Request decoded;
     CHECK_FALSE(Decode(&in, &decoded));
   }
-  const std::string record = Encoded(FullRecord());
+  Record tuning = FullRecord();
+  tuning.kind = RecordKind::kTune;
+  const std::string record = Encoded(tuning);
   for (size_t size = 0; size < record.size(); ++size) {
     std::string exact = record.substr(0, size);
     std::string_view in = exact;
@@ -123,7 +127,9 @@ TEST_CASE("every truncation is refused") {
 
 TEST_CASE("random bytes and flipped bits neither crash nor read too far") {
   std::mt19937 random(1);
-  const std::string valid = Encoded(FullRecord());
+  Record tuning = FullRecord();
+  tuning.kind = RecordKind::kTune;
+  const std::string valid = Encoded(tuning);
   for (int round = 0; round < 20000; ++round) {
     std::string bytes = valid;
     if (round % 2 == 0) {

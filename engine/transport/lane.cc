@@ -20,12 +20,12 @@ constexpr size_t kBurst = size_t{256} << 10;
 Lane::Lane(const LaneOptions& options, std::vector<LaneHead*> heads, std::vector<StreamKey> keys, Connector* connector,
            std::function<void()> changed)
     : options_(options),
-      piece_bytes_(options.slot_bytes / static_cast<size_t>(options.members) / kCacheLine * kCacheLine),
       slots_count_(static_cast<size_t>(options.slots)),
       heads_(std::move(heads)),
       wires_(static_cast<size_t>(options.members)),
       connector_(connector),
       changed_(std::move(changed)) {
+  set_chunk_bytes(options.slot_bytes);
   for (int j = 0; j < options_.members; ++j) {
     if (j == options_.me) continue;
     if (heads_[j]) {
@@ -57,9 +57,17 @@ void Lane::CloseDescriptors() {
   }
 }
 
+void Lane::set_chunk_bytes(size_t bytes) {
+  if (bytes == slot_bytes_) return;
+  slot_bytes_ = bytes;
+  piece_bytes_ = bytes / static_cast<size_t>(options_.members) / kCacheLine * kCacheLine;
+  moved_at_ = posted_;
+}
+
 bool Lane::CanPost() {
-  if (posted_ < slots_count_) return true;
-  const uint64_t reused = posted_ - slots_count_;  // the index whose slot we are about to overwrite
+  const uint64_t free = std::max(moved_at_, posted_ < slots_count_ ? 0 : posted_ - slots_count_ + 1);
+  if (free == 0) return true;
+  const uint64_t reused = free - 1;  // the last index whose bytes we may be about to overwrite
   if (local_released_ <= reused && !local_.empty()) {
     uint64_t least = UINT64_MAX;
     for (int j : local_) least = std::min(least, heads_[j]->released.load(std::memory_order_acquire));
@@ -158,7 +166,7 @@ const std::byte* Lane::Fetch(int member, Layout layout, size_t length, std::byte
   if (length == 0) return &kEmpty;
   if (LaneHead* head = heads_[member]) {
     if (head->posted.load(std::memory_order_acquire) <= released_) return nullptr;
-    const std::byte* slot = head->slots + (released_ % slots_count_) * options_.slot_bytes;
+    const std::byte* slot = head->slots + (released_ % slots_count_) * slot_bytes_;
     return layout == Layout::kScatter ? slot + static_cast<size_t>(options_.me) * piece_bytes_ : slot;
   }
   Wire& wire = *wires_[member];

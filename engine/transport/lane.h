@@ -53,12 +53,14 @@ class Lane {
 
   int members() const { return options_.members; }
   int me() const { return options_.me; }
-  size_t slot_bytes() const { return options_.slot_bytes; }
+  size_t slot_bytes() const { return slot_bytes_; }  // the most that one chunk holds
+  // Smaller slots than there is room for, lying closer together. All members must do this at the same index.
+  void set_chunk_bytes(size_t bytes);
   size_t piece_bytes() const { return piece_bytes_; }  // the most that one member's piece of a scattered chunk holds
 
   // True when the next slot may be overwritten.
   bool CanPost();
-  std::byte* Slot() { return slots_ + (posted_ % slots_count_) * options_.slot_bytes; }
+  std::byte* Slot() { return slots_ + (posted_ % slots_count_) * slot_bytes_; }
   // Member j's piece lies at j * piece_bytes() in the slot; lengths[me] is ignored.
   void PostScatter(const size_t* lengths);
   void PostMulticast(size_t length);
@@ -106,7 +108,7 @@ class Lane {
   void Break(int member, const std::string& why);
 
   LaneOptions options_;
-  size_t piece_bytes_;
+  size_t slot_bytes_ = 0, piece_bytes_ = 0;
   size_t slots_count_;
   std::vector<LaneHead*> heads_;
   std::vector<std::unique_ptr<Wire>> wires_;
@@ -114,6 +116,7 @@ class Lane {
   std::unique_ptr<std::byte[]> private_slots_;
   std::byte* slots_;
   uint64_t posted_ = 0, released_ = 0;
+  uint64_t moved_at_ = 0;        // chunks posted before the slots were moved: they must be released before the next
   uint64_t local_released_ = 0;  // a lower bound on what all local peers have released
   size_t outstanding_ = 0;       // items not yet handed to the kernel
   Connector* connector_;

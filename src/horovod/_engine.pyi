@@ -27,9 +27,9 @@ class World:
         world_id: str,
         generation: int,
         secret: bytes,
-        settings: Mapping[str, int],
+        settings: Mapping[str, int | str],
     ) -> None:
-        """`settings` holds integers by the field names of hvd_settings; missing ones keep the engine's default."""
+        """`settings` holds values by the field names of hvd_settings; missing ones keep the engine's default."""
     @property
     def tcp_port(self) -> int: ...
     @property

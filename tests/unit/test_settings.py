@@ -29,6 +29,19 @@ def test_only_explicit_settings_reach_the_engine_in_its_units() -> None:
     assert loaded.for_engine() == {"cycle_time_us": 2500, "shared_memory": 0, "peer_timeout_ms": 1500}
 
 
+def test_the_autotuner_learns_what_the_user_fixed() -> None:
+    fixed = {"HOROVOD_AUTOTUNE": "1", "HOROVOD_AUTOTUNE_LOG": "log.csv", "HOROVOD_CYCLE_TIME": "2"}
+    assert settings.load(fixed).for_engine() == {
+        "autotune": 1,
+        "autotune_log": "log.csv",
+        "autotune_fixed": 2,
+        "cycle_time_us": 2000,
+    }
+    everything = fixed | {"HOROVOD_FUSION_THRESHOLD": "0", "HOROVOD_CHUNK_BYTES": "4096"}
+    assert settings.load(everything).for_engine()["autotune_fixed"] == 7
+    assert settings.load({"HOROVOD_AUTOTUNE": "1"}).for_engine() == {"autotune": 1, "autotune_fixed": 0}
+
+
 @pytest.mark.parametrize(("text", "expected"), [("1", True), ("2", True), ("0", False), ("-1", False)])
 def test_booleans_are_integers_above_zero(text: str, expected: bool) -> None:
     assert settings.load({"HOROVOD_ELASTIC": text}).flag("HOROVOD_ELASTIC") is expected
@@ -83,5 +96,6 @@ def test_table_is_consistent() -> None:
 
 def test_engine_fields_exist_in_the_header() -> None:
     body = ENGINE_HEADER.read_text().partition("typedef struct hvd_settings {")[2].partition("} hvd_settings;")[0]
-    fields = set(re.findall(r"^ +\w+ (\w+);", body, re.MULTILINE)) - {"size"}
+    derived = {"size", "autotune_fixed"}
+    fields = set(re.findall(r"^ +(?:\w+|const char\*) (\w+);", body, re.MULTILINE)) - derived
     assert {setting.engine_field for setting in TABLE if setting.engine_field} == fields

@@ -59,15 +59,26 @@ const SettingField kFields[] = {
     HVD_FIELD(peer_timeout_ms),
     HVD_FIELD(stall_warning_ms),
     HVD_FIELD(stall_shutdown_ms),
+    HVD_FIELD(autotune),
+    HVD_FIELD(autotune_fixed),
+    HVD_FIELD(autotune_warmup_samples),
+    HVD_FIELD(autotune_steps_per_sample),
+    HVD_FIELD(autotune_max_samples),
+    HVD_FIELD(autotune_noise_permille),
 };
 #undef HVD_FIELD
 
+// `given` keeps the texts alive that the result points to.
 hvd_settings ReadSettings(const nb::dict& given) {
   hvd_settings settings;
   Api()->default_settings(&settings);
   for (auto [key, value] : given) {
     const std::string name = nb::cast<std::string>(key);
     bool known = false;
+    if (name == "autotune_log") {
+      settings.autotune_log = nb::cast<const char*>(value);
+      continue;
+    }
     for (const SettingField& field : kFields) {
       if (name != field.name) continue;
       field.set(settings, nb::cast<int64_t>(value));

@@ -52,6 +52,13 @@ typedef struct hvd_settings {
   uint64_t peer_timeout_ms;   /* a silent peer is declared dead after this; 0 = never */
   uint64_t stall_warning_ms;  /* a tensor that waits longer for some ranks is reported; 0 = never */
   uint64_t stall_shutdown_ms; /* ... and ends the job; 0 = never */
+  int32_t autotune;           /* rank 0 tunes fusion_threshold, cycle_time_us and slot_bytes while the job runs */
+  uint32_t autotune_fixed;    /* ... but not these: 1 fusion_threshold, 2 cycle_time_us, 4 slot_bytes */
+  uint32_t autotune_warmup_samples;
+  uint32_t autotune_steps_per_sample;
+  uint32_t autotune_max_samples;
+  uint32_t autotune_noise_permille;
+  const char* autotune_log; /* CSV file that rank 0 writes, or NULL */
 } hvd_settings;
 
 typedef struct hvd_identity {

@@ -14,6 +14,9 @@ from horovod.common.settings_table import BUILD_TIME_PREFIXES, TABLE, Setting, V
 
 BY_NAME: Mapping[str, Setting] = {setting.name: setting for setting in TABLE}
 
+# What the autotuner leaves alone if the user set it: the bits of hvd_settings.autotune_fixed.
+_TUNED: Mapping[str, int] = {"HOROVOD_FUSION_THRESHOLD": 1, "HOROVOD_CYCLE_TIME": 2, "HOROVOD_CHUNK_BYTES": 4}
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -42,16 +45,18 @@ class Settings:
         assert value is None or isinstance(value, str), name
         return value
 
-    def for_engine(self) -> dict[str, int]:
+    def for_engine(self) -> dict[str, int | str]:
         """Explicit engine settings by the field names of hvd_settings, in the engine's units."""
-        result = {}
+        result: dict[str, int | str] = {}
         for name, value in self.explicit.items():
             setting = BY_NAME[name]
             if setting.engine_field is not None:
-                assert not isinstance(value, str), name
-                result[setting.engine_field] = round(value * setting.engine_factor)
+                whole = value if isinstance(value, str) else round(value * setting.engine_factor)
+                result[setting.engine_field] = whole
         if self["HOROVOD_STALL_CHECK_DISABLE"]:
             result["stall_warning_ms"] = result["stall_shutdown_ms"] = 0
+        if self["HOROVOD_AUTOTUNE"]:
+            result["autotune_fixed"] = sum(bit for name, bit in _TUNED.items() if name in self.explicit)
         return result
 
 

@@ -52,6 +52,7 @@ def _plain(number: float) -> str:
 
 
 _MIB = 1024 * 1024
+_MANY = 1_000_000  # a count that nobody means to reach
 
 # fmt: off
 
@@ -92,18 +93,24 @@ _TUNING = (
 )
 
 _AUTOTUNE = (
-    Setting("HOROVOD_AUTOTUNE", bool, False, "Tune fusion and gathering while the job runs.",
-            flag="--autotune", yaml_key="autotune.enabled"),
+    Setting("HOROVOD_AUTOTUNE", bool, False, "Tune fusion, gathering and chunks while the job runs (tuning.md).",
+            flag="--autotune", yaml_key="autotune.enabled", engine_field="autotune"),
     Setting("HOROVOD_AUTOTUNE_LOG", str, None, "CSV file for the autotuner's samples.",
-            flag="--autotune-log-file", yaml_key="autotune.log_file"),
+            flag="--autotune-log-file", yaml_key="autotune.log_file", engine_field="autotune_log"),
     Setting("HOROVOD_AUTOTUNE_WARMUP_SAMPLES", int, 3, "Samples that are discarded at the start.",
-            minimum=0, flag="--autotune-warmup-samples", yaml_key="autotune.warmup_samples"),
+            minimum=0, maximum=_MANY, flag="--autotune-warmup-samples", yaml_key="autotune.warmup_samples",
+            engine_field="autotune_warmup_samples"),
     Setting("HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE", int, 10, "Steps over which one sample is measured.",
-            minimum=0, flag="--autotune-steps-per-sample", yaml_key="autotune.steps_per_sample"),
-    Setting("HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES", int, 20, "Samples after which tuning ends.",
-            minimum=0, flag="--autotune-bayes-opt-max-samples", yaml_key="autotune.bayes_opt_max_samples"),
-    Setting("HOROVOD_AUTOTUNE_GAUSSIAN_PROCESS_NOISE", float, 0.8, "Assumed noise of a sample.",
-            minimum=0, maximum=1, flag="--autotune-gaussian-process-noise", yaml_key="autotune.gaussian_process_noise"),
+            minimum=0, maximum=_MANY, flag="--autotune-steps-per-sample", yaml_key="autotune.steps_per_sample",
+            engine_field="autotune_steps_per_sample"),
+    Setting("HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES", int, 20,
+            "Samples of the search; the best are then measured again.",
+            minimum=0, maximum=_MANY, flag="--autotune-bayes-opt-max-samples",
+            yaml_key="autotune.bayes_opt_max_samples", engine_field="autotune_max_samples"),
+    Setting("HOROVOD_AUTOTUNE_GAUSSIAN_PROCESS_NOISE", float, 0.8,
+            "Assumed noise of a sample, where 1 is all that samples differ by.",
+            minimum=0, maximum=1, flag="--autotune-gaussian-process-noise", yaml_key="autotune.gaussian_process_noise",
+            engine_field="autotune_noise_permille", engine_factor=1000),
 )
 
 _OBSERVATION = (
