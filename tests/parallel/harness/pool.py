@@ -28,8 +28,8 @@ from horovod.common.rendezvous_server import Server
 from horovod.runner.hosts import SlotInfo, get_host_assignments, parse_hosts
 from horovod.runner.worker_environment import rendezvous_environment, slot_environment
 
-START_LIMIT_S = 30.0
-EXIT_LIMIT_S = 10.0
+START_LIMIT_S = 60.0
+EXIT_LIMIT_S = 30.0
 GRACE_S = 3.0  # for the other ranks, once one has failed
 STACKS_LIMIT_S = 2.0
 LOG_CHARACTERS = 6000
