@@ -41,6 +41,6 @@ def sparse_allreduce(tensor: Tensor, name: str | None, op: int, process_set: Pro
             every_value = every_value / process_set.size() if every_value.is_floating_point() else torch.div(
                 every_value, process_set.size(), rounding_mode="trunc"
             )
-        return torch.sparse_coo_tensor(every_index.t(), every_value, shape)
+        return torch.sparse_coo_tensor(every_index.t(), every_value, shape, check_invariants=False)
 
     return finish
