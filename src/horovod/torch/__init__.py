@@ -3,6 +3,7 @@
 
 from horovod.common.exceptions import HorovodInternalError, HorovodMismatchError
 from horovod.common.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
+from horovod.common.util import check_extension
 from horovod.torch.compression import Compression, Compressor
 from horovod.torch.functions import allgather_object, broadcast_object, broadcast_parameters
 from horovod.torch.mpi_ops import (
@@ -61,6 +62,7 @@ from horovod.torch.mpi_ops import (
     send_async,
     shutdown,
     size,
+    sparse_allreduce_async,
     start_timeline,
     stop_timeline,
     synchronize,
@@ -98,6 +100,7 @@ __all__ = [
     "broadcast_object",
     "broadcast_parameters",
     "ccl_built",
+    "check_extension",
     "cross_rank",
     "cross_size",
     "cuda_built",
@@ -135,6 +138,7 @@ __all__ = [
     "send_async",
     "shutdown",
     "size",
+    "sparse_allreduce_async",
     "start_timeline",
     "stop_timeline",
     "synchronize",

@@ -52,9 +52,7 @@ def grouped_allreduce(
         return list(HorovodGroupedAllreduce.apply(*arguments, *tensors))  # type: ignore[no-untyped-call]
     return list(
         finish(
-            collectives.grouped_allreduce(
-                tensors, False, name, op, prescale, postscale, process_set, will_wait=True
-            )
+            collectives.grouped_allreduce(tensors, False, name, op, prescale, postscale, process_set, will_wait=True)
         )
     )
 
@@ -111,11 +109,7 @@ def grouped_reducescatter(
         arguments = (name, op, process_set, prescale, postscale)
         return list(HorovodGroupedReducescatter.apply(*arguments, *tensors))  # type: ignore[no-untyped-call]
     return list(
-        finish(
-            collectives.grouped_reducescatter(
-                tensors, name, op, prescale, postscale, process_set, will_wait=True
-            )
-        )
+        finish(collectives.grouped_reducescatter(tensors, name, op, prescale, postscale, process_set, will_wait=True))
     )
 
 
@@ -136,9 +130,7 @@ def grouped_allreduce_(
 ) -> list[Tensor]:
     collectives = collectives_for_group(tensors)
     return list(
-        finish(
-            collectives.grouped_allreduce(tensors, True, name, op, prescale, postscale, process_set, will_wait=True)
-        )
+        finish(collectives.grouped_allreduce(tensors, True, name, op, prescale, postscale, process_set, will_wait=True))
     )
 
 
@@ -174,9 +166,7 @@ def _starts(rows: Sequence[int], name: str | None, process_set: ProcessSet) -> l
     return [int(start) for start in everyone[: process_set.rank()].sum(0).tolist()]
 
 
-def alltoall_gradient(
-    grad: Tensor, received: Any, rows: int, name: str | None, process_set: ProcessSet
-) -> Tensor:
+def alltoall_gradient(grad: Tensor, received: Any, rows: int, name: str | None, process_set: ProcessSet) -> Tensor:
     """Send every row back where it came from; rows that were never sent have no gradient."""
     back, _ = alltoall(grad.contiguous(), received, name, process_set)
     missing = rows - back.shape[0]

@@ -23,7 +23,6 @@ from horovod.common.ops import Collectives
 from horovod.common.process_sets import ProcessSet
 from horovod.torch.adapter import ID_BY_DTYPE, Tensor, TorchAdapter, refuse
 from horovod.torch.cuda_streams import Event, Streams
-from horovod.torch.cuda_streams import CudaStreams as CudaStreams
 from horovod.torch.submitter import Submitter
 
 _INVALID, _FAILED = 2, 4  # hvd::Code
@@ -185,9 +184,7 @@ class StagedCollectives(Collectives[Tensor]):
         will_wait: bool,
     ) -> Pending:
         stage, [host], deferred = self._stage([tensor], process_set, will_wait)
-        return stage.up(
-            super().allreduce(host, True, name, op, prescale, postscale, deferred, will_wait), in_place
-        )
+        return stage.up(super().allreduce(host, True, name, op, prescale, postscale, deferred, will_wait), in_place)
 
     def grouped_allreduce(
         self,
@@ -256,7 +253,7 @@ class StagedCollectives(Collectives[Tensor]):
     def alltoall(
         self, tensor: Tensor, splits: Any, name: str | None, process_set: ProcessSet, will_wait: bool
     ) -> Pending:
-        stage, [host], deferred = self._stage([tensor], process_set, will_wait)
+        _, [host], deferred = self._stage([tensor], process_set, will_wait)
         pending = super().alltoall(host, splits, name, deferred, will_wait)
         collect = pending.collect
         assert collect is not None

@@ -23,7 +23,8 @@ finish_batch = default_context.handles.finish_batch
 
 @functools.cache
 def _staged() -> Collectives[Tensor]:
-    from horovod.torch.cuda_staging import CudaStreams, StagedCollectives
+    from horovod.torch.cuda_staging import StagedCollectives
+    from horovod.torch.cuda_streams import CudaStreams
 
     return StagedCollectives(default_context, CudaStreams())
 
@@ -33,11 +34,9 @@ def collectives_for(tensor: Tensor) -> Collectives[Tensor]:
     try:
         if tensor.is_cpu:
             return host
-        if tensor.is_cuda:
-            return _staged()
     except AttributeError:  # no tensor at all
-        pass
-    refuse(tensor)
+        refuse(tensor)
+    return _staged() if tensor.is_cuda else refuse(tensor)
 
 
 def collectives_for_group(tensors: Sequence[Tensor]) -> Collectives[Tensor]:

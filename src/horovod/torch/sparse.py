@@ -27,19 +27,17 @@ def sparse_allreduce(tensor: Tensor, name: str | None, op: int, process_set: Pro
     values = tensor._values().detach().contiguous()
     collectives = collectives_for(values)
     started = [
-        add(
-            collectives.allgather(
-                part, f"{name}.{what}" if name else None, process_set, will_wait=False
-            )
-        )
+        add(collectives.allgather(part, f"{name}.{what}" if name else None, process_set, will_wait=False))
         for part, what in ((indices, "indices"), (values, "values"))
     ]
 
     def finish() -> Tensor:
         every_index, every_value = (synchronize(handle) for handle in started)
         if is_average:
-            every_value = every_value / process_set.size() if every_value.is_floating_point() else torch.div(
-                every_value, process_set.size(), rounding_mode="trunc"
+            every_value = (
+                every_value / process_set.size()
+                if every_value.is_floating_point()
+                else torch.div(every_value, process_set.size(), rounding_mode="trunc")
             )
         return torch.sparse_coo_tensor(every_index.t(), every_value, shape, check_invariants=False)
 

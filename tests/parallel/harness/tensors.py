@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+
 from harness.arrays import DTYPES, Array, check_equal, dtype_of, mine
 
 # Older versions of torch lack some.

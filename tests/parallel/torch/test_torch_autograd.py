@@ -37,7 +37,11 @@ def weights(rows):
 @pytest.mark.parametrize("name", [None, "named"])
 @on_all_ranks(*WORLDS)
 def test_allreduce(name):
-    for op, expected in ((hvd.Sum, weights(4).sum(0)), (hvd.Average, weights(4).mean(0)), (hvd.Max, weights(4).amax(0))):
+    for op, expected in (
+        (hvd.Sum, weights(4).sum(0)),
+        (hvd.Average, weights(4).mean(0)),
+        (hvd.Max, weights(4).amax(0)),
+    ):
         tensor = leaf(4)
         backward(hvd.allreduce(tensor, op=op, name=name))
         check_tensor(tensor.grad, expected)
@@ -86,7 +90,7 @@ def test_allgather():
 
 @on_all_ranks(*WORLDS)
 def test_grouped_allgather():
-    rows = [[rank for rank in range(hvd.size())], [2] * hvd.size()]
+    rows = [list(range(hvd.size())), [2] * hvd.size()]
     tensors = [leaf(rows[0][hvd.rank()]), leaf(2)]
     for result in hvd.grouped_allgather(tensors):
         backward_of_group = (result * weight(hvd.rank(), result.shape[0])).sum()

@@ -63,9 +63,15 @@ def test_mistakes_that_a_rank_sees_by_itself():
 @on_all_ranks(*WORLDS)
 def test_ranks_that_disagree():
     mistakes = [
-        (lambda odd: hvd.allreduce(torch.ones(3, dtype=torch.float64 if odd else torch.float32), name="x"), "data types"),
+        (
+            lambda odd: hvd.allreduce(torch.ones(3, dtype=torch.float64 if odd else torch.float32), name="x"),
+            "data types",
+        ),
         (lambda odd: hvd.allreduce(torch.ones(3 if odd else 4), name="x"), "ALLREDUCE tensor shapes"),
-        (lambda odd: hvd.allreduce(torch.ones(3, requires_grad=odd), op=hvd.Max if odd else hvd.Sum, name="x"), "reduction"),
+        (
+            lambda odd: hvd.allreduce(torch.ones(3, requires_grad=odd), op=hvd.Max if odd else hvd.Sum, name="x"),
+            "reduction",
+        ),
         (lambda odd: hvd.broadcast_(torch.ones(3), int(odd), name="x"), "BROADCAST root ranks"),
     ]
     for call, text in mistakes:

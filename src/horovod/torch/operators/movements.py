@@ -97,9 +97,7 @@ gather_with_rows = define(
 _allgather_gradient = define(
     "allgather_backward",
     "(Tensor grad, SymInt rows, str? name, int process_set) -> Tensor",
-    lambda grad, rows, name, set_id: autograd.allgather_gradient(
-        dense(grad), rows, name, process_set(set_id)
-    ).clone(),
+    lambda grad, rows, name, set_id: autograd.allgather_gradient(dense(grad), rows, name, process_set(set_id)).clone(),
     lambda grad, rows, *_: empty_with_rows(grad, rows),
 )
 differentiate("allgather", keep_arguments, _allgather_backward)
