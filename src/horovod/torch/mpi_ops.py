@@ -134,7 +134,8 @@ def allreduce_(
 ) -> Tensor:
     """Allreduce in place: the tensor is overwritten and returned."""
     op = resolve_op(op, average)
-    return blocking().allreduce_(tensor, name, op, prescale_factor, postscale_factor, process_set)
+    result: Tensor = blocking().allreduce_(tensor, name, op, prescale_factor, postscale_factor, process_set)
+    return result
 
 
 @leaves_graph
@@ -204,7 +205,10 @@ def grouped_allreduce_(
 ) -> list[Tensor]:
     """Allreduce a list of tensors in place."""
     op = resolve_op(op, average)
-    return blocking().grouped_allreduce_(tensors, name, op, prescale_factor, postscale_factor, process_set)
+    results: list[Tensor] = blocking().grouped_allreduce_(
+        tensors, name, op, prescale_factor, postscale_factor, process_set
+    )
+    return results
 
 
 @leaves_graph
@@ -240,7 +244,8 @@ def sparse_allreduce_async(
 @joins_graph
 def allgather(tensor: Tensor, name: str | None = None, process_set: ProcessSet = global_process_set) -> Tensor:
     """Arrays of all ranks, one after the other along the first dimension, in which they may differ."""
-    return blocking().allgather(tensor, name, process_set)
+    result: Tensor = blocking().allgather(tensor, name, process_set)
+    return result
 
 
 @leaves_graph
@@ -254,7 +259,8 @@ def grouped_allgather(
     tensors: Sequence[Tensor], name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> list[Tensor]:
     """Allgather each tensor of a list, as one unit."""
-    return blocking().grouped_allgather(tensors, name, process_set)
+    results: list[Tensor] = blocking().grouped_allgather(tensors, name, process_set)
+    return results
 
 
 @leaves_graph
@@ -273,7 +279,8 @@ def broadcast(
     tensor: Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Tensor:
     """The tensor of the (global) rank `root_rank`, as a new tensor."""
-    return blocking().broadcast(tensor, root_rank, name, process_set)
+    result: Tensor = blocking().broadcast(tensor, root_rank, name, process_set)
+    return result
 
 
 @leaves_graph
@@ -289,7 +296,8 @@ def broadcast_(
     tensor: Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Tensor:
     """Overwrite the tensor with the root's."""
-    return blocking().broadcast_(tensor, root_rank, name, process_set)
+    result: Tensor = blocking().broadcast_(tensor, root_rank, name, process_set)
+    return result
 
 
 @leaves_graph
