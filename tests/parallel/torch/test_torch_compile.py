@@ -12,7 +12,7 @@ from harness.worlds import on_all_ranks
 import horovod.torch as hvd
 from horovod.torch.graph import HAS_OPERATORS
 
-WORLDS = ("shm2", "shm4")
+WORLDS = ("shm2",)  # compilers of four ranks would only take twice as long
 
 
 def compiled(function, unknown_sizes=False, **options):
@@ -36,7 +36,7 @@ def check_same(function, unknown_sizes=False, **options):
 
 
 def split(tensor):
-    return hvd.alltoall(tensor * 2, splits=[hvd.rank() + 1] * hvd.size())[0] + 1
+    return hvd.alltoall(tensor * 2, splits=[hvd.rank() % 3 + 1] * hvd.size())[0] + 1
 
 
 FUNCTIONS = {
