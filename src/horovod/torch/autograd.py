@@ -196,7 +196,7 @@ class HorovodAllreduce(torch.autograd.Function):
     """The gradient of an allreduce is an allreduce with the same operation and factors."""
 
     @staticmethod
-    def forward(  # type: ignore[override]
+    def forward(
         ctx: Any,
         tensor: Tensor,
         average: bool | None,
@@ -211,7 +211,7 @@ class HorovodAllreduce(torch.autograd.Function):
         return allreduce(tensor, name, op, prescale_factor, postscale_factor, process_set)
 
     @staticmethod
-    def backward(ctx: Any, grad_output: Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, grad_output: Tensor) -> Any:
         return allreduce(grad_output.contiguous(), *ctx.backward_arguments), *[None] * 6
 
 
@@ -219,7 +219,7 @@ class HorovodGroupedAllreduce(torch.autograd.Function):
     """The same for a group."""
 
     @staticmethod
-    def forward(  # type: ignore[override]
+    def forward(
         ctx: Any,
         average: bool | None,
         name: str | None,
@@ -236,7 +236,7 @@ class HorovodGroupedAllreduce(torch.autograd.Function):
         return tuple(results)
 
     @staticmethod
-    def backward(ctx: Any, *grad_output: Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, *grad_output: Tensor) -> Any:
         grads = [grad_output[index].contiguous() for index in ctx.differentiable]
         return *[None] * 6, *_placed(grouped_allreduce(grads, *ctx.backward_arguments), ctx, len(grad_output))
 
@@ -245,13 +245,13 @@ class HorovodAllgather(torch.autograd.Function):
     """The gradient of an allgather: averaged over the ranks, then the rank's own rows."""
 
     @staticmethod
-    def forward(ctx: Any, tensor: Tensor, name: str | None, process_set: ProcessSet) -> Tensor:  # type: ignore[override]
+    def forward(ctx: Any, tensor: Tensor, name: str | None, process_set: ProcessSet) -> Tensor:
         result = allgather(tensor, name, process_set)
         ctx.backward_arguments = (tensor.shape[0], _grad_name(name), process_set)
         return result
 
     @staticmethod
-    def backward(ctx: Any, grad_output: Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, grad_output: Tensor) -> Any:
         return allgather_gradient(grad_output, *ctx.backward_arguments), None, None
 
 
@@ -259,9 +259,7 @@ class HorovodGroupedAllgather(torch.autograd.Function):
     """The same for a group."""
 
     @staticmethod
-    def forward(  # type: ignore[override]
-        ctx: Any, name: str | None, process_set: ProcessSet, *tensors: Tensor
-    ) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, name: str | None, process_set: ProcessSet, *tensors: Tensor) -> tuple[Tensor, ...]:
         results = grouped_allgather(tensors, name, process_set)
         ctx.differentiable = _mark_differentiable(ctx, results)
         rows = [tensors[index].shape[0] for index in ctx.differentiable]
@@ -269,7 +267,7 @@ class HorovodGroupedAllgather(torch.autograd.Function):
         return tuple(results)
 
     @staticmethod
-    def backward(ctx: Any, *grad_output: Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, *grad_output: Tensor) -> Any:
         grads = [grad_output[index] for index in ctx.differentiable]
         return None, None, *_placed(grouped_allgather_gradient(grads, *ctx.backward_arguments), ctx, len(grad_output))
 
@@ -278,14 +276,12 @@ class HorovodBroadcast(torch.autograd.Function):
     """The gradient of a broadcast: averaged over the ranks, for the root alone."""
 
     @staticmethod
-    def forward(  # type: ignore[override]
-        ctx: Any, tensor: Tensor, root_rank: int, name: str | None, process_set: ProcessSet
-    ) -> Tensor:
+    def forward(ctx: Any, tensor: Tensor, root_rank: int, name: str | None, process_set: ProcessSet) -> Tensor:
         ctx.backward_arguments = (root_rank, _grad_name(name), process_set)
         return broadcast(tensor, root_rank, name, process_set)
 
     @staticmethod
-    def backward(ctx: Any, grad_output: Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, grad_output: Tensor) -> Any:
         return broadcast_gradient(grad_output, *ctx.backward_arguments), None, None, None
 
 
@@ -293,7 +289,7 @@ class HorovodAlltoall(torch.autograd.Function):
     """The gradient of an alltoall goes back the way the rows came."""
 
     @staticmethod
-    def forward(  # type: ignore[override]
+    def forward(
         ctx: Any, tensor: Tensor, splits: Any, name: str | None, process_set: ProcessSet
     ) -> tuple[Tensor, Tensor]:
         output, received = alltoall(tensor, splits, name, process_set)
@@ -302,7 +298,7 @@ class HorovodAlltoall(torch.autograd.Function):
         return output, received
 
     @staticmethod
-    def backward(ctx: Any, grad_output: Tensor, *dead_gradients: Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, grad_output: Tensor, *dead_gradients: Tensor) -> Any:
         return alltoall_gradient(grad_output, *ctx.backward_arguments), None, None, None
 
 
@@ -310,7 +306,7 @@ class HorovodReducescatter(torch.autograd.Function):
     """The gradient of a reducescatter is an allgather, times the factors and, for a sum, the number of ranks."""
 
     @staticmethod
-    def forward(  # type: ignore[override]
+    def forward(
         ctx: Any,
         tensor: Tensor,
         name: str | None,
@@ -325,7 +321,7 @@ class HorovodReducescatter(torch.autograd.Function):
         return result
 
     @staticmethod
-    def backward(ctx: Any, grad_output: Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, grad_output: Tensor) -> Any:
         return allgather(_scaled(grad_output, ctx.factor), *ctx.backward_arguments), *[None] * 5
 
 
@@ -333,7 +329,7 @@ class HorovodGroupedReducescatter(torch.autograd.Function):
     """The same for a group."""
 
     @staticmethod
-    def forward(  # type: ignore[override]
+    def forward(
         ctx: Any,
         name: str | None,
         op: int,
@@ -349,7 +345,7 @@ class HorovodGroupedReducescatter(torch.autograd.Function):
         return tuple(results)
 
     @staticmethod
-    def backward(ctx: Any, *grad_output: Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, *grad_output: Tensor) -> Any:
         grads = [_scaled(grad_output[index], ctx.factor) for index in ctx.differentiable]
         return *[None] * 5, *_placed(grouped_allgather(grads, *ctx.backward_arguments), ctx, len(grad_output))
 

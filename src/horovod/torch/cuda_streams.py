@@ -38,7 +38,7 @@ class CudaStreams:
     def _stream(self, device: torch.device, direction: str) -> torch.cuda.Stream:
         key = (device, direction)
         if key not in self._streams:
-            self._streams[key] = torch.cuda.Stream(device)
+            self._streams[key] = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         return self._streams[key]
 
     def host_memory(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:

@@ -34,11 +34,9 @@ def sparse_allreduce(tensor: Tensor, name: str | None, op: int, process_set: Pro
     def finish() -> Tensor:
         every_index, every_value = (synchronize(handle) for handle in started)
         if is_average:
-            every_value = (
-                every_value / process_set.size()
-                if every_value.is_floating_point()
-                else torch.div(every_value, process_set.size(), rounding_mode="trunc")
-            )
+            size = process_set.size() or 1
+            rounding = None if every_value.is_floating_point() else "trunc"  # integers stay integers
+            every_value = torch.div(every_value, size, rounding_mode=rounding)
         return torch.sparse_coo_tensor(every_index.t(), every_value, shape, check_invariants=False)
 
     return finish
