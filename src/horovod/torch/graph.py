@@ -20,6 +20,10 @@ is_compiling: Callable[[], bool] = getattr(torch.compiler, "is_compiling", None)
 # Custom operators with gradients need 2.4; before that, every operation leaves the graph.
 HAS_OPERATORS = hasattr(torch.library, "register_autograd")
 
+# The stack level, as warnings count it, of whoever calls a function that joins or leaves graphs.
+CALLER_OF_LEFT = 4
+CALLER_OF_JOINED = 3 if HAS_OPERATORS else CALLER_OF_LEFT
+
 
 def blocking() -> Any:
     """The module of blocking operations: on the engine directly, or as operators that a graph under way can hold."""

@@ -42,7 +42,7 @@ from horovod.torch.direct import add as _add
 from horovod.torch.direct import collectives_for as _on
 from horovod.torch.direct import collectives_for_group as _on_group
 from horovod.torch.direct import finish as _finish
-from horovod.torch.graph import blocking, joins_graph, leaves_graph
+from horovod.torch.graph import CALLER_OF_JOINED, CALLER_OF_LEFT, blocking, joins_graph, leaves_graph
 from horovod.torch.sparse import sparse_allreduce
 
 _basics = HorovodBasics()
@@ -99,7 +99,7 @@ def allreduce(
     process_set: ProcessSet = global_process_set,
 ) -> Tensor:
     """Reduce a tensor over all ranks of the set (op: Average unless given) into a new tensor."""
-    op = resolve_op(op, average)
+    op = resolve_op(op, average, CALLER_OF_JOINED)
     tensor, ctx = compression.compress(tensor)
     result = blocking().allreduce(tensor, name, op, prescale_factor, postscale_factor, process_set)
     return compression.decompress(result, ctx)
@@ -116,7 +116,7 @@ def allreduce_async(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Start an allreduce; the handle is for poll and synchronize."""
-    op = resolve_op(op, average, 4)
+    op = resolve_op(op, average, CALLER_OF_LEFT)
     return _add(
         _on(tensor).allreduce(tensor, False, name, op, prescale_factor, postscale_factor, process_set, will_wait=False)
     )
@@ -133,7 +133,7 @@ def allreduce_(
     process_set: ProcessSet = global_process_set,
 ) -> Tensor:
     """Allreduce in place: the tensor is overwritten and returned."""
-    op = resolve_op(op, average)
+    op = resolve_op(op, average, CALLER_OF_JOINED)
     result: Tensor = blocking().allreduce_(tensor, name, op, prescale_factor, postscale_factor, process_set)
     return result
 
@@ -149,7 +149,7 @@ def allreduce_async_(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Start an allreduce in place."""
-    op = resolve_op(op, average, 4)
+    op = resolve_op(op, average, CALLER_OF_LEFT)
     return _add(
         _on(tensor).allreduce(tensor, True, name, op, prescale_factor, postscale_factor, process_set, will_wait=False)
     )
@@ -167,7 +167,7 @@ def grouped_allreduce(
     process_set: ProcessSet = global_process_set,
 ) -> list[Tensor]:
     """Allreduce a list of tensors as one unit."""
-    op = resolve_op(op, average)
+    op = resolve_op(op, average, CALLER_OF_JOINED)
     compressed = [compression.compress(tensor) for tensor in tensors]
     tensors = [tensor for tensor, _ in compressed]
     results = blocking().grouped_allreduce(tensors, name, op, prescale_factor, postscale_factor, process_set)
@@ -185,7 +185,7 @@ def grouped_allreduce_async(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Start an allreduce of a list of tensors; one handle for all of them."""
-    op = resolve_op(op, average, 4)
+    op = resolve_op(op, average, CALLER_OF_LEFT)
     return _add(
         _on_group(tensors).grouped_allreduce(
             tensors, False, name, op, prescale_factor, postscale_factor, process_set, will_wait=False
@@ -204,7 +204,7 @@ def grouped_allreduce_(
     process_set: ProcessSet = global_process_set,
 ) -> list[Tensor]:
     """Allreduce a list of tensors in place."""
-    op = resolve_op(op, average)
+    op = resolve_op(op, average, CALLER_OF_JOINED)
     results: list[Tensor] = blocking().grouped_allreduce_(
         tensors, name, op, prescale_factor, postscale_factor, process_set
     )
@@ -222,7 +222,7 @@ def grouped_allreduce_async_(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Start an allreduce of a list of tensors in place."""
-    op = resolve_op(op, average, 4)
+    op = resolve_op(op, average, CALLER_OF_LEFT)
     return _add(
         _on_group(tensors).grouped_allreduce(
             tensors, True, name, op, prescale_factor, postscale_factor, process_set, will_wait=False

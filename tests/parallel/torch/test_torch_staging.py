@@ -167,6 +167,7 @@ def test_mistakes_are_refused_at_the_call():
     for gate in late.gates:
         gate.open()
     check_tensor(hvd.synchronize(handle), torch.full((3,), total()))
+    late.is_open = True
     again = staged.allreduce(mine(3), False, "twice", hvd.Sum, 1.0, 1.0, EVERYONE, False)
     check_tensor(finish(again), torch.full((3,), total()))
 
