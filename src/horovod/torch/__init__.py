@@ -4,8 +4,14 @@
 from horovod.common.exceptions import HorovodInternalError, HorovodMismatchError
 from horovod.common.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from horovod.common.util import check_extension
+from horovod.torch import elastic
 from horovod.torch.compression import Compression, Compressor
-from horovod.torch.functions import allgather_object, broadcast_object, broadcast_parameters
+from horovod.torch.functions import (
+    allgather_object,
+    broadcast_object,
+    broadcast_optimizer_state,
+    broadcast_parameters,
+)
 from horovod.torch.mpi_ops import (
     Adasum,
     Average,
@@ -68,6 +74,7 @@ from horovod.torch.mpi_ops import (
     synchronize,
 )
 from horovod.torch.optimizer import DistributedOptimizer
+from horovod.torch.sync_batch_norm import SyncBatchNorm
 
 __all__ = [
     "Adasum",
@@ -82,6 +89,7 @@ __all__ = [
     "ProcessSet",
     "Product",
     "Sum",
+    "SyncBatchNorm",
     "add_process_set",
     "allgather",
     "allgather_async",
@@ -98,6 +106,7 @@ __all__ = [
     "broadcast_async",
     "broadcast_async_",
     "broadcast_object",
+    "broadcast_optimizer_state",
     "broadcast_parameters",
     "ccl_built",
     "check_extension",
@@ -105,6 +114,7 @@ __all__ = [
     "cross_size",
     "cuda_built",
     "ddl_built",
+    "elastic",
     "global_process_set",
     "gloo_built",
     "gloo_enabled",
