@@ -168,7 +168,7 @@ class StagedCollectives(Collectives[Tensor]):
         stage = _Stage(self._streams, tensors)
         copies, arrived = stage.down()
         submitter = None if will_wait else self._submitter
-        deferred = copy.copy(process_set)
+        deferred = ProcessSet(member.ranks)  # not a copy: copies of a set are the set itself
         deferred.membership = copy.copy(member)
         deferred.membership.world = cast("Any", DeferredWorld(member.world, copies, arrived, submitter, self._names))
         return stage, copies, deferred
