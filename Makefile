@@ -7,6 +7,7 @@ JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 DEMO ?= horovodrun -np 2 python examples/numpy/digits.py
 BENCH ?= python benchmarks/collectives.py
 PYTEST_ARGS ?=
+OLD_TORCH_VENV ?= .venv-old-torch
 
 export VENV := $(abspath $(VENV))
 export BUILD := $(abspath $(BUILD))
@@ -19,7 +20,7 @@ PACKAGE := $(VENV)/.package-installed
 TOOLS := $(VENV)/.tools-installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format sanitize engine-tests wheel bench clean
+.PHONY: help demo test test-old-torch lint format sanitize engine-tests wheel bench clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(firstword $(MAKEFILE_LIST)) | sed 's/:.*## /\t/' | expand -t16
@@ -28,7 +29,12 @@ demo: $(PACKAGE) ## install the package into .venv and train with two workers
 	$(DEMO)
 
 test: lint engine-tests ## lint, engine unit tests, Python tests
-	python -m pytest $(PYTEST_ARGS)
+	HOROVOD_TEST_DOORS=torch python -m pytest $(PYTEST_ARGS)
+
+test-old-torch: ## the PyTorch tests with torch 2.1.2, in an environment of their own
+	VENV=$(abspath $(OLD_TORCH_VENV)) scripts/setup old-torch
+	HOROVOD_TEST_DOORS=torch $(OLD_TORCH_VENV)/bin/python -m pytest $(PYTEST_ARGS) \
+	  tests/parallel/torch $(wildcard tests/unit/test_torch*.py)
 
 lint: $(TOOLS) ## ruff, mypy, clang-format, line counts
 	scripts/lint

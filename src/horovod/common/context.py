@@ -177,6 +177,14 @@ class Context:
         self._register(added, ranks)
         return added
 
+    def set_with_id(self, set_id: int) -> ProcessSet:
+        """The registered set that has an id, for those who can carry only a number."""
+        if self._world is None:
+            self._refuse()
+        if set_id not in self._sets:
+            raise ValueError(f"There is no process set with id {set_id}: it was removed, or never registered")
+        return self._sets[set_id]
+
     def remove_process_set(self, process_set: ProcessSet) -> bool:
         """Forget a set on all ranks at once; False for the global set and for one that is not registered."""
         self._require_dynamic_sets()

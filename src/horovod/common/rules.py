@@ -21,14 +21,14 @@ Reduction: TypeAlias = tuple[int, float, float]
 PLAIN_SUM: Reduction = (Sum, 1.0, 1.0)
 
 
-def resolve_op(op: int | None, average: bool | None) -> int:
+def resolve_op(op: int | None, average: bool | None, stacklevel: int = 3) -> int:
     """The reduce operation that a call asks for, the old `average` argument included."""
     if average is None:
         return Average if op is None else op
     if op is not None:
         raise ValueError("Give either op or the older average argument, not both")
-    # Level 3 is the caller of the door's function.
-    warnings.warn("average is deprecated: use op=Average or op=Sum", DeprecationWarning, stacklevel=3)
+    # Level 3 is the caller of the door's function, if nothing is wrapped around that.
+    warnings.warn("average is deprecated: use op=Average or op=Sum", DeprecationWarning, stacklevel=stacklevel)
     return Average if average else Sum
 
 

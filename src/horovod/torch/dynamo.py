@@ -13,6 +13,8 @@ from typing import Any, TypeVar
 
 import torch
 
+from horovod.torch.graph import is_compiling
+
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
@@ -34,7 +36,7 @@ def outside_dynamo(function: Function) -> Function:
     def call(*arguments: Any) -> Any:
         nonlocal disabled
         # While this very frame is traced the first answer is True, and the second question is not asked.
-        if not torch.compiler.is_compiling() and _tracing() is None:
+        if not is_compiling() and _tracing() is None:
             return function(*arguments)
         if disabled is None:
             disabled = torch.compiler.disable(function)  # type: ignore[no-untyped-call]

@@ -1,18 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """The operations of the PyTorch door: names, signatures, defaults and errors of Horovod's contract.
 
-Functions that end in an underscore write into the tensor they get.
+Functions that end in an underscore write into the tensor they get. Those that compiled code can hold in its graph ask
+the compiler first; the others leave the graph.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from horovod import _engine as mpi_lib  # noqa: F401 - the contract's name for the native library
 from horovod.common.basics import HorovodBasics
-from horovod.common.context import default_context
-from horovod.common.ops import Collectives
+from horovod.common.exceptions import HorovodInternalError as HorovodInternalError
 from horovod.common.process_sets import ProcessSet, global_process_set
+from horovod.common.process_sets import add_process_set as add_process_set
+from horovod.common.process_sets import remove_process_set as remove_process_set
 from horovod.common.rules import Adasum as Adasum
 from horovod.common.rules import Average as Average
 from horovod.common.rules import Max as Max
@@ -20,8 +23,27 @@ from horovod.common.rules import Min as Min
 from horovod.common.rules import Product as Product
 from horovod.common.rules import Sum as Sum
 from horovod.common.rules import resolve_op
-from horovod.torch.adapter import Tensor, TorchAdapter
+from horovod.common.util import check_installed_version as check_installed_version
+from horovod.common.util import get_average_backwards_compatibility_fun as get_average_backwards_compatibility_fun
+from horovod.common.util import gpu_available as gpu_available
+from horovod.common.util import num_rank_is_power_2 as num_rank_is_power_2
+from horovod.torch import direct
+from horovod.torch.adapter import Tensor
+from horovod.torch.autograd import HorovodAllgather as HorovodAllgather
+from horovod.torch.autograd import HorovodAllreduce as HorovodAllreduce
+from horovod.torch.autograd import HorovodAlltoall as HorovodAlltoall
+from horovod.torch.autograd import HorovodBroadcast as HorovodBroadcast
+from horovod.torch.autograd import HorovodGroupedAllgather as HorovodGroupedAllgather
+from horovod.torch.autograd import HorovodGroupedAllreduce as HorovodGroupedAllreduce
+from horovod.torch.autograd import HorovodGroupedReducescatter as HorovodGroupedReducescatter
+from horovod.torch.autograd import HorovodReducescatter as HorovodReducescatter
 from horovod.torch.compression import Compression, Compressor
+from horovod.torch.direct import add as _add
+from horovod.torch.direct import collectives_for as _on
+from horovod.torch.direct import collectives_for_group as _on_group
+from horovod.torch.direct import finish as _finish
+from horovod.torch.graph import CALLER_OF_JOINED, CALLER_OF_LEFT, blocking, joins_graph, leaves_graph
+from horovod.torch.sparse import sparse_allreduce
 
 _basics = HorovodBasics()
 init = _basics.init
@@ -47,24 +69,25 @@ ccl_built = _basics.ccl_built
 cuda_built = _basics.cuda_built
 rocm_built = _basics.rocm_built
 
-_collectives: Collectives[Tensor] = Collectives(default_context, TorchAdapter())
-_finish = default_context.handles.finish
-_add = default_context.handles.add
+handle_average_backwards_compatibility = resolve_op
 
 
+@leaves_graph
 def poll(handle: int) -> bool:
     """Whether an asynchronous operation is done, so that synchronize would not block."""
-    return default_context.handles.poll(handle)
+    return direct.poll(handle)
 
 
+@leaves_graph
 def synchronize(handle: int) -> Any:
     """Wait for an asynchronous operation and give its result; None if that was given before."""
-    return default_context.handles.synchronize(handle)
+    return direct.synchronize(handle)
 
 
 # Allreduce
 
 
+@joins_graph
 def allreduce(
     tensor: Tensor,
     average: bool | None = None,
@@ -76,14 +99,13 @@ def allreduce(
     process_set: ProcessSet = global_process_set,
 ) -> Tensor:
     """Reduce a tensor over all ranks of the set (op: Average unless given) into a new tensor."""
-    op = resolve_op(op, average)
+    op = resolve_op(op, average, CALLER_OF_JOINED)
     tensor, ctx = compression.compress(tensor)
-    pending = _collectives.allreduce(
-        tensor, False, name, op, prescale_factor, postscale_factor, process_set, will_wait=True
-    )
-    return compression.decompress(_finish(pending), ctx)
+    result = blocking().allreduce(tensor, name, op, prescale_factor, postscale_factor, process_set)
+    return compression.decompress(result, ctx)
 
 
+@leaves_graph
 def allreduce_async(
     tensor: Tensor,
     average: bool | None = None,
@@ -94,12 +116,13 @@ def allreduce_async(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Start an allreduce; the handle is for poll and synchronize."""
-    op = resolve_op(op, average)
+    op = resolve_op(op, average, CALLER_OF_LEFT)
     return _add(
-        _collectives.allreduce(tensor, False, name, op, prescale_factor, postscale_factor, process_set, will_wait=False)
+        _on(tensor).allreduce(tensor, False, name, op, prescale_factor, postscale_factor, process_set, will_wait=False)
     )
 
 
+@joins_graph
 def allreduce_(
     tensor: Tensor,
     average: bool | None = None,
@@ -110,14 +133,12 @@ def allreduce_(
     process_set: ProcessSet = global_process_set,
 ) -> Tensor:
     """Allreduce in place: the tensor is overwritten and returned."""
-    op = resolve_op(op, average)
-    pending = _collectives.allreduce(
-        tensor, True, name, op, prescale_factor, postscale_factor, process_set, will_wait=True
-    )
-    result: Tensor = _finish(pending)
+    op = resolve_op(op, average, CALLER_OF_JOINED)
+    result: Tensor = blocking().allreduce_(tensor, name, op, prescale_factor, postscale_factor, process_set)
     return result
 
 
+@leaves_graph
 def allreduce_async_(
     tensor: Tensor,
     average: bool | None = None,
@@ -128,12 +149,13 @@ def allreduce_async_(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Start an allreduce in place."""
-    op = resolve_op(op, average)
+    op = resolve_op(op, average, CALLER_OF_LEFT)
     return _add(
-        _collectives.allreduce(tensor, True, name, op, prescale_factor, postscale_factor, process_set, will_wait=False)
+        _on(tensor).allreduce(tensor, True, name, op, prescale_factor, postscale_factor, process_set, will_wait=False)
     )
 
 
+@joins_graph
 def grouped_allreduce(
     tensors: Sequence[Tensor],
     average: bool | None = None,
@@ -145,16 +167,14 @@ def grouped_allreduce(
     process_set: ProcessSet = global_process_set,
 ) -> list[Tensor]:
     """Allreduce a list of tensors as one unit."""
-    op = resolve_op(op, average)
+    op = resolve_op(op, average, CALLER_OF_JOINED)
     compressed = [compression.compress(tensor) for tensor in tensors]
     tensors = [tensor for tensor, _ in compressed]
-    pending = _collectives.grouped_allreduce(
-        tensors, False, name, op, prescale_factor, postscale_factor, process_set, will_wait=True
-    )
-    results = zip(_finish(pending), compressed, strict=True)
-    return [compression.decompress(result, ctx) for result, (_, ctx) in results]
+    results = blocking().grouped_allreduce(tensors, name, op, prescale_factor, postscale_factor, process_set)
+    return [compression.decompress(result, ctx) for result, (_, ctx) in zip(results, compressed, strict=True)]
 
 
+@leaves_graph
 def grouped_allreduce_async(
     tensors: Sequence[Tensor],
     average: bool | None = None,
@@ -165,14 +185,15 @@ def grouped_allreduce_async(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Start an allreduce of a list of tensors; one handle for all of them."""
-    op = resolve_op(op, average)
+    op = resolve_op(op, average, CALLER_OF_LEFT)
     return _add(
-        _collectives.grouped_allreduce(
+        _on_group(tensors).grouped_allreduce(
             tensors, False, name, op, prescale_factor, postscale_factor, process_set, will_wait=False
         )
     )
 
 
+@joins_graph
 def grouped_allreduce_(
     tensors: Sequence[Tensor],
     average: bool | None = None,
@@ -183,13 +204,14 @@ def grouped_allreduce_(
     process_set: ProcessSet = global_process_set,
 ) -> list[Tensor]:
     """Allreduce a list of tensors in place."""
-    op = resolve_op(op, average)
-    pending = _collectives.grouped_allreduce(
-        tensors, True, name, op, prescale_factor, postscale_factor, process_set, will_wait=True
+    op = resolve_op(op, average, CALLER_OF_JOINED)
+    results: list[Tensor] = blocking().grouped_allreduce_(
+        tensors, name, op, prescale_factor, postscale_factor, process_set
     )
-    return list(_finish(pending))
+    return results
 
 
+@leaves_graph
 def grouped_allreduce_async_(
     tensors: Sequence[Tensor],
     average: bool | None = None,
@@ -200,96 +222,116 @@ def grouped_allreduce_async_(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Start an allreduce of a list of tensors in place."""
-    op = resolve_op(op, average)
+    op = resolve_op(op, average, CALLER_OF_LEFT)
     return _add(
-        _collectives.grouped_allreduce(
+        _on_group(tensors).grouped_allreduce(
             tensors, True, name, op, prescale_factor, postscale_factor, process_set, will_wait=False
         )
     )
 
 
+@leaves_graph
+def sparse_allreduce_async(
+    tensor: Tensor, name: str | None, op: int, process_set: ProcessSet = global_process_set
+) -> Callable[[], Tensor]:
+    """Start the allreduce (Average or Sum) of a sparse tensor; call what is returned to wait and get the result."""
+    return sparse_allreduce(tensor, name, op, process_set)
+
+
 # Allgather
 
 
+@joins_graph
 def allgather(tensor: Tensor, name: str | None = None, process_set: ProcessSet = global_process_set) -> Tensor:
     """Arrays of all ranks, one after the other along the first dimension, in which they may differ."""
-    result: Tensor = _finish(_collectives.allgather(tensor, name, process_set, will_wait=True))
+    result: Tensor = blocking().allgather(tensor, name, process_set)
     return result
 
 
+@leaves_graph
 def allgather_async(tensor: Tensor, name: str | None = None, process_set: ProcessSet = global_process_set) -> int:
     """Start an allgather."""
-    return _add(_collectives.allgather(tensor, name, process_set, will_wait=False))
+    return _add(_on(tensor).allgather(tensor, name, process_set, will_wait=False))
 
 
+@joins_graph
 def grouped_allgather(
     tensors: Sequence[Tensor], name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> list[Tensor]:
     """Allgather each tensor of a list, as one unit."""
-    return list(_finish(_collectives.grouped_allgather(tensors, name, process_set, will_wait=True)))
+    results: list[Tensor] = blocking().grouped_allgather(tensors, name, process_set)
+    return results
 
 
+@leaves_graph
 def grouped_allgather_async(
     tensors: Sequence[Tensor], name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:
     """Start an allgather of each tensor of a list; one handle for all of them."""
-    return _add(_collectives.grouped_allgather(tensors, name, process_set, will_wait=False))
+    return _add(_on_group(tensors).grouped_allgather(tensors, name, process_set, will_wait=False))
 
 
 # Broadcast
 
 
+@joins_graph
 def broadcast(
     tensor: Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Tensor:
     """The tensor of the (global) rank `root_rank`, as a new tensor."""
-    result: Tensor = _finish(_collectives.broadcast(tensor, False, root_rank, name, process_set, will_wait=True))
+    result: Tensor = blocking().broadcast(tensor, root_rank, name, process_set)
     return result
 
 
+@leaves_graph
 def broadcast_async(
     tensor: Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:
     """Start a broadcast."""
-    return _add(_collectives.broadcast(tensor, False, root_rank, name, process_set, will_wait=False))
+    return _add(_on(tensor).broadcast(tensor, False, root_rank, name, process_set, will_wait=False))
 
 
+@joins_graph
 def broadcast_(
     tensor: Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Tensor:
     """Overwrite the tensor with the root's."""
-    result: Tensor = _finish(_collectives.broadcast(tensor, True, root_rank, name, process_set, will_wait=True))
+    result: Tensor = blocking().broadcast_(tensor, root_rank, name, process_set)
     return result
 
 
+@leaves_graph
 def broadcast_async_(
     tensor: Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:
     """Start a broadcast in place."""
-    return _add(_collectives.broadcast(tensor, True, root_rank, name, process_set, will_wait=False))
+    return _add(_on(tensor).broadcast(tensor, True, root_rank, name, process_set, will_wait=False))
 
 
 # Alltoall
 
 
+@joins_graph
 def alltoall(
     tensor: Tensor, splits: Any = None, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Any:
     """Send rows to every rank: equal shares, or `splits[i]` rows to member i; then (output, received splits)."""
-    output, received = _finish(_collectives.alltoall(tensor, splits, name, process_set, will_wait=True))
+    output, received = blocking().alltoall(tensor, splits, name, process_set)
     return output if splits is None else (output, received)
 
 
+@leaves_graph
 def alltoall_async(
     tensor: Tensor, splits: Any = None, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:
     """Start an alltoall; its result is always (output, received splits)."""
-    return _add(_collectives.alltoall(tensor, splits, name, process_set, will_wait=False))
+    return _add(_on(tensor).alltoall(tensor, splits, name, process_set, will_wait=False))
 
 
 # Reducescatter
 
 
+@joins_graph
 def reducescatter(
     tensor: Tensor,
     name: str | None = None,
@@ -301,12 +343,11 @@ def reducescatter(
 ) -> Tensor:
     """Reduce a tensor over all ranks; each gets its share of the rows, the first ranks one more if uneven."""
     tensor, ctx = compression.compress(tensor)
-    pending = _collectives.reducescatter(
-        tensor, name, op, prescale_factor, postscale_factor, process_set, will_wait=True
-    )
-    return compression.decompress(_finish(pending), ctx)
+    result = blocking().reducescatter(tensor, name, op, prescale_factor, postscale_factor, process_set)
+    return compression.decompress(result, ctx)
 
 
+@leaves_graph
 def reducescatter_async(
     tensor: Tensor,
     name: str | None = None,
@@ -317,10 +358,11 @@ def reducescatter_async(
 ) -> int:
     """Start a reducescatter."""
     return _add(
-        _collectives.reducescatter(tensor, name, op, prescale_factor, postscale_factor, process_set, will_wait=False)
+        _on(tensor).reducescatter(tensor, name, op, prescale_factor, postscale_factor, process_set, will_wait=False)
     )
 
 
+@joins_graph
 def grouped_reducescatter(
     tensors: Sequence[Tensor],
     name: str | None = None,
@@ -333,13 +375,11 @@ def grouped_reducescatter(
     """Reducescatter each tensor of a list, as one unit."""
     compressed = [compression.compress(tensor) for tensor in tensors]
     tensors = [tensor for tensor, _ in compressed]
-    pending = _collectives.grouped_reducescatter(
-        tensors, name, op, prescale_factor, postscale_factor, process_set, will_wait=True
-    )
-    results = zip(_finish(pending), compressed, strict=True)
-    return [compression.decompress(result, ctx) for result, (_, ctx) in results]
+    results = blocking().grouped_reducescatter(tensors, name, op, prescale_factor, postscale_factor, process_set)
+    return [compression.decompress(result, ctx) for result, (_, ctx) in zip(results, compressed, strict=True)]
 
 
+@leaves_graph
 def grouped_reducescatter_async(
     tensors: Sequence[Tensor],
     name: str | None = None,
@@ -350,7 +390,7 @@ def grouped_reducescatter_async(
 ) -> int:
     """Start a reducescatter of each tensor of a list; one handle for all of them."""
     return _add(
-        _collectives.grouped_reducescatter(
+        _on_group(tensors).grouped_reducescatter(
             tensors, name, op, prescale_factor, postscale_factor, process_set, will_wait=False
         )
     )
@@ -359,43 +399,46 @@ def grouped_reducescatter_async(
 # Meetings
 
 
+@leaves_graph
 def barrier(process_set: ProcessSet = global_process_set) -> None:
     """Wait until every rank of the set is here."""
-    _finish(_collectives.barrier(process_set, will_wait=True))
+    _finish(direct.host.barrier(process_set, will_wait=True))
 
 
+@leaves_graph
 def join(device: int = -1) -> int:
     """This rank has no more data: give zeros to the others' allreduces until all have joined; who came last."""
-    return _collectives.join()
+    return direct.host.join()
 
 
 # Point to point
 
 
+@leaves_graph
 def send(tensor: Tensor, dst: int, tag: int = 0) -> None:
     """Send a tensor to one rank, which receives it with the same tag."""
-    _finish(_collectives.send(tensor, dst, tag))
+    _finish(_on(tensor).send(tensor, dst, tag))
 
 
+@leaves_graph
 def send_async(tensor: Tensor, dst: int, tag: int = 0) -> int:
     """Start a send; the tensor must not change until it is done."""
-    return _add(_collectives.send(tensor, dst, tag))
+    return _add(_on(tensor).send(tensor, dst, tag))
 
 
+@leaves_graph
 def recv(tensor: Tensor, src: int, tag: int = 0) -> Tensor:
     """Overwrite a tensor with what one rank sends, which must have the same size."""
-    result: Tensor = _finish(_collectives.recv(tensor, src, tag))
+    result: Tensor = _finish(_on(tensor).recv(tensor, src, tag))
     return result
 
 
+@leaves_graph
 def recv_async(tensor: Tensor, src: int, tag: int = 0) -> int:
     """Start a receive."""
-    return _add(_collectives.recv(tensor, src, tag))
+    return _add(_on(tensor).recv(tensor, src, tag))
 
 
-start_allreduces = _collectives.start_allreduces
-finish_allreduces = default_context.handles.finish_batch
-
-
-def sparse_allreduce_async(tensor: Tensor, name: str, op: int, process_set: ProcessSet = global_process_set) -> Any:
-    raise NotImplementedError
+# Many small allreduces of host tensors handed over together, for the optimizer.
+start_allreduces = direct.host.start_allreduces
+finish_allreduces = direct.finish_batch

@@ -21,6 +21,11 @@ from horovod.torch.functions import broadcast_object
 from horovod.torch.gradient_buckets import GradientBuckets
 from horovod.torch.gradients import GradientReducer, Reduction
 from horovod.torch.mpi_ops import Adasum, Average, Sum, size
+from horovod.torch.mpi_ops import allreduce_async_ as allreduce_async_
+from horovod.torch.mpi_ops import grouped_allreduce_async_ as grouped_allreduce_async_
+from horovod.torch.mpi_ops import rocm_built as rocm_built
+from horovod.torch.mpi_ops import sparse_allreduce_async as sparse_allreduce_async
+from horovod.torch.mpi_ops import synchronize as synchronize
 from horovod.torch.parameter_names import name_parameters, unnamed
 from horovod.torch.wrapping import wrap
 

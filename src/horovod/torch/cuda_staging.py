@@ -1,0 +1,279 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Collectives on CUDA tensors through pinned host memory.
+
+An operation copies its input down on a stream of its own, reaches the engine once the copy has arrived, and copies its
+result up on another stream when somebody asks for it; that somebody's stream waits, not the processor. Arguments are
+checked and unnamed operations numbered at the call, so that everything but the submission is as for host memory.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import torch
+
+from horovod._engine import EngineError
+from horovod.common.context import Context
+from horovod.common.handles import Pending
+from horovod.common.ops import Collectives
+from horovod.common.process_sets import ProcessSet
+from horovod.torch.adapter import ID_BY_DTYPE, Tensor, TorchAdapter, refuse
+from horovod.torch.cuda_streams import Event, Streams
+from horovod.torch.submitter import Submitter
+
+_INVALID, _FAILED = 2, 4  # hvd::Code
+_tickets = itertools.count(1 << 40)  # far from the engine's own handles
+
+
+class StagedAdapter(TorchAdapter):
+    """Outputs are pinned, so that they go up without another copy."""
+
+    def __init__(self, streams: Streams) -> None:
+        self._streams = streams
+
+    def empty(self, like: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, int]:  # type: ignore[override]
+        tensor = self._streams.host_memory(shape, like.dtype)
+        return tensor, tensor.data_ptr()
+
+
+class DeferredWorld:
+    """Stands in for the engine's World in one operation, which it submits when the input has arrived."""
+
+    def __init__(self, world: Any, keep: Any, arrived: Event, submitter: Submitter | None, names: Names) -> None:
+        self._world = world
+        self._keep = keep  # memory that a submission still to come refers to by its address
+        self._arrived = arrived
+        self._submitter = submitter  # None: the caller waits anyway
+        self._names = names
+        self._submitted: Any = None
+        self._handle = 0
+        self._failure: EngineError | None = None
+        self._over = False
+
+    def submit(self, *arguments: Any) -> int:
+        return self._later(self._world.submit, arguments)
+
+    def submit_group(self, *arguments: Any) -> int:
+        return self._later(self._world.submit_group, arguments)
+
+    def _later(self, submit: Callable[..., int], arguments: tuple[Any, ...]) -> int:
+        set_id, _, name = arguments[:3]
+        self._names.claim(set_id, name, self)
+        if self._submitter is None:
+            self._arrived.synchronize()
+            self._handle = submit(*arguments)
+        else:
+            self._submitted = self._submitter.put(lambda: self._submit(submit, arguments))
+        return next(_tickets)
+
+    def _submit(self, submit: Callable[..., int], arguments: tuple[Any, ...]) -> None:
+        """On the submitter's thread: a failure is kept for whoever waits."""
+        try:
+            self._arrived.synchronize()
+            self._handle = submit(*arguments)
+        except EngineError as error:
+            self._failure = error
+        except Exception as error:  # whatever CUDA reports late; the waiting thread must hear of it
+            self._failure = EngineError(_FAILED, f"{arguments[2]}: copying the tensor to the host failed: {error}", -1)
+
+    def poll(self, ticket: int = 0) -> bool:
+        if self._submitted is not None and not self._submitted.is_set():
+            return False
+        return self._over or self._failure is not None or bool(self._world.poll(self._handle))
+
+    def wait(self, ticket: int) -> None:
+        if self._submitted is not None:
+            self._submitted.wait()
+        if self._failure is not None:
+            raise self._failure
+        self._world.wait(self._handle)
+
+    def take_output(self, ticket: int, index: int = 0) -> Any:
+        return self._world.take_output(self._handle, index)
+
+    def received_splits(self, ticket: int, members: int) -> list[int]:
+        return cast("list[int]", self._world.received_splits(self._handle, members))
+
+    def release(self, ticket: int) -> None:
+        self._over = True
+        if self._handle:
+            self._world.release(self._handle)
+
+
+class Names:
+    """Names of operations that may not have reached the engine yet, so that a second use is refused at the call."""
+
+    def __init__(self) -> None:
+        self._worlds: weakref.WeakValueDictionary[tuple[int, str], DeferredWorld] = weakref.WeakValueDictionary()
+
+    def claim(self, set_id: int, name: str, world: DeferredWorld) -> None:
+        other = self._worlds.get((set_id, name))
+        if other is not None and not other.poll():
+            text = f"'{name}' is already being processed: wait for it (synchronize) or give this one another name"
+            raise EngineError(_INVALID, f"A tensor named {text}", -1)
+        self._worlds[set_id, name] = world
+
+
+class _Stage:
+    """One operation's tensors on the device, their copies on the host, and the way back."""
+
+    def __init__(self, streams: Streams, tensors: Sequence[Tensor]) -> None:
+        for tensor in tensors:
+            if tensor.layout is not torch.strided or not tensor.is_contiguous():
+                refuse(tensor)
+            ID_BY_DTYPE[tensor.dtype]  # a dtype that the engine lacks is refused here
+        self._streams = streams
+        self._tensors = tuple(tensors)
+        self._device = tensors[0].device
+
+    def down(self) -> tuple[list[Tensor], Event]:
+        return self._streams.to_host(self._tensors)
+
+    def up(self, pending: Pending, in_place: bool = False) -> Pending:
+        """Let the operation's result come back to the device: into the inputs, or into new tensors."""
+        collect_on_host = pending.collect
+        targets = self._tensors if in_place else None
+
+        def collect(done: Pending) -> Any:
+            result = done.output if collect_on_host is None else collect_on_host(done)
+            return self._lift(result, targets)
+
+        pending.collect = collect
+        return pending
+
+    def _lift(self, result: Any, targets: tuple[Tensor, ...] | None) -> Any:
+        if isinstance(result, Tensor):
+            return self._streams.to_device([result], targets, self._device)[0]
+        return tuple(self._streams.to_device(result, targets, self._device))
+
+
+class StagedCollectives(Collectives[Tensor]):
+    """The collectives on device tensors, by those on their host copies. These are the engine's to overwrite."""
+
+    def __init__(self, context: Context, streams: Streams) -> None:
+        super().__init__(context, StagedAdapter(streams))
+        self._streams = streams
+        self._submitter = Submitter()
+        self._names = Names()
+
+    def _stage(
+        self, tensors: Sequence[Tensor], process_set: ProcessSet, will_wait: bool
+    ) -> tuple[_Stage, list[Tensor], ProcessSet]:
+        """(stage, host copies, the set in which an operation on them is submitted when they have arrived)."""
+        member = self._member(process_set)
+        stage = _Stage(self._streams, tensors)
+        copies, arrived = stage.down()
+        submitter = None if will_wait else self._submitter
+        deferred = ProcessSet(member.ranks)  # not a copy: copies of a set are the set itself
+        deferred.membership = copy.copy(member)
+        deferred.membership.world = cast("Any", DeferredWorld(member.world, copies, arrived, submitter, self._names))
+        return stage, copies, deferred
+
+    def allreduce(
+        self,
+        tensor: Tensor,
+        in_place: bool,
+        name: str | None,
+        op: int,
+        prescale: float,
+        postscale: float,
+        process_set: ProcessSet,
+        will_wait: bool,
+    ) -> Pending:
+        stage, [host], deferred = self._stage([tensor], process_set, will_wait)
+        return stage.up(super().allreduce(host, True, name, op, prescale, postscale, deferred, will_wait), in_place)
+
+    def grouped_allreduce(
+        self,
+        tensors: Sequence[Tensor],
+        in_place: bool,
+        name: str | None,
+        op: int,
+        prescale: float,
+        postscale: float,
+        process_set: ProcessSet,
+        will_wait: bool,
+    ) -> Pending:
+        stage, hosts, deferred = self._stage(tensors, process_set, will_wait)
+        return stage.up(
+            super().grouped_allreduce(hosts, True, name, op, prescale, postscale, deferred, will_wait), in_place
+        )
+
+    def reducescatter(
+        self,
+        tensor: Tensor,
+        name: str | None,
+        op: int,
+        prescale: float,
+        postscale: float,
+        process_set: ProcessSet,
+        will_wait: bool,
+    ) -> Pending:
+        stage, [host], deferred = self._stage([tensor], process_set, will_wait)
+        return stage.up(super().reducescatter(host, name, op, prescale, postscale, deferred, will_wait))
+
+    def grouped_reducescatter(
+        self,
+        tensors: Sequence[Tensor],
+        name: str | None,
+        op: int,
+        prescale: float,
+        postscale: float,
+        process_set: ProcessSet,
+        will_wait: bool,
+    ) -> Pending:
+        stage, hosts, deferred = self._stage(tensors, process_set, will_wait)
+        return stage.up(super().grouped_reducescatter(hosts, name, op, prescale, postscale, deferred, will_wait))
+
+    def allgather(self, tensor: Tensor, name: str | None, process_set: ProcessSet, will_wait: bool) -> Pending:
+        stage, [host], deferred = self._stage([tensor], process_set, will_wait)
+        return stage.up(super().allgather(host, name, deferred, will_wait))
+
+    def grouped_allgather(
+        self, tensors: Sequence[Tensor], name: str | None, process_set: ProcessSet, will_wait: bool
+    ) -> Pending:
+        stage, hosts, deferred = self._stage(tensors, process_set, will_wait)
+        return stage.up(super().grouped_allgather(hosts, name, deferred, will_wait))
+
+    def broadcast(
+        self,
+        tensor: Tensor,
+        in_place: bool,
+        root_rank: int,
+        name: str | None,
+        process_set: ProcessSet,
+        will_wait: bool,
+    ) -> Pending:
+        stage, [host], deferred = self._stage([tensor], process_set, will_wait)
+        return stage.up(super().broadcast(host, True, root_rank, name, deferred, will_wait), in_place)
+
+    def alltoall(
+        self, tensor: Tensor, splits: Any, name: str | None, process_set: ProcessSet, will_wait: bool
+    ) -> Pending:
+        _, [host], deferred = self._stage([tensor], process_set, will_wait)
+        pending = super().alltoall(host, splits, name, deferred, will_wait)
+        collect = pending.collect
+        assert collect is not None
+
+        def lift_output(done: Pending) -> tuple[Tensor, Tensor]:
+            output, received = collect(done)
+            return self._streams.to_device([output], None, tensor.device)[0], received
+
+        pending.collect = lift_output
+        return pending
+
+    def send(self, tensor: Tensor, peer: int, tag: int) -> Pending:
+        """Unlike the collectives, waits for the copy: transfers between two ranks match by their order."""
+        [host], arrived = _Stage(self._streams, [tensor]).down()
+        arrived.synchronize()
+        return super().send(host, peer, tag)
+
+    def recv(self, tensor: Tensor, peer: int, tag: int) -> Pending:
+        stage = _Stage(self._streams, [tensor])
+        [host], arrived = stage.down()  # also what orders the write after earlier work on the tensor
+        arrived.synchronize()
+        return stage.up(super().recv(host, peer, tag), in_place=True)

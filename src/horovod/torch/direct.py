@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The way from a tensor to the collectives that can work on it: its own memory, or a staged copy of it.
+
+Neither autograd nor the compiler is known here; both build on this.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+
+from horovod.common.context import default_context
+from horovod.common.ops import Collectives
+from horovod.torch.adapter import Tensor, TorchAdapter, refuse
+
+host: Collectives[Tensor] = Collectives(default_context, TorchAdapter())
+finish = default_context.handles.finish
+add = default_context.handles.add
+poll = default_context.handles.poll
+synchronize = default_context.handles.synchronize
+finish_batch = default_context.handles.finish_batch
+
+
+@functools.cache
+def _staged() -> Collectives[Tensor]:
+    from horovod.torch.cuda_staging import StagedCollectives
+    from horovod.torch.cuda_streams import CudaStreams
+
+    return StagedCollectives(default_context, CudaStreams())
+
+
+def collectives_for(tensor: Tensor) -> Collectives[Tensor]:
+    """The collectives for the memory that a tensor lies in."""
+    try:
+        if tensor.is_cpu:
+            return host
+    except AttributeError:  # no tensor at all
+        refuse(tensor)
+    return _staged() if tensor.is_cuda else refuse(tensor)
+
+
+def collectives_for_group(tensors: Sequence[Tensor]) -> Collectives[Tensor]:
+    """The same for tensors that must lie in one memory."""
+    devices = {tensor.device if isinstance(tensor, Tensor) else refuse(tensor) for tensor in tensors}
+    if len(devices) > 1:
+        raise RuntimeError(
+            "The tensors of a group must be on one device, but these are on "
+            f"{', '.join(sorted(map(str, devices)))}; make one group for each device"
+        )
+    return collectives_for(tensors[0]) if tensors else host

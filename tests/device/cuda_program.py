@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What each rank of test_torch_cuda.py runs. All ranks use the one GPU; every check raises when it fails."""
+
+import sys
+import time
+
+import pytest
+import torch
+
+import horovod.torch as hvd
+
+hvd.init()
+DEVICE = torch.device("cuda", 0)
+SIZE, RANK = hvd.size(), hvd.rank()
+TOTAL = float(sum(range(1, SIZE + 1)))
+
+
+def mine(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.full(shape, RANK + 1, device=DEVICE).to(dtype)
+
+
+def same(result: torch.Tensor, expected: object) -> None:
+    assert result.device == DEVICE, result.device
+    wanted = torch.as_tensor(expected, device=DEVICE).to(result.dtype)
+    torch.testing.assert_close(result, wanted.expand_as(result), rtol=0, atol=0)
+
+
+def raises(kind: type[BaseException], text: str, call: object) -> None:
+    with pytest.raises(kind, match=text):
+        call()  # type: ignore[operator]
+
+
+def check_every_operation() -> None:
+    same(hvd.allreduce(mine(5), op=hvd.Sum), TOTAL)
+    for operation in (hvd.allreduce_, lambda it, op: hvd.synchronize(hvd.allreduce_async_(it, op=op))):
+        tensor = mine(3, 2)
+        assert operation(tensor, op=hvd.Sum) is tensor
+        same(tensor, TOTAL)
+    for results in (
+        hvd.grouped_allreduce([mine(2), mine(0), mine(4, 4)], op=hvd.Sum),
+        hvd.grouped_allreduce_([mine(2), mine(4, 4)], op=hvd.Sum),
+        hvd.synchronize(hvd.grouped_allreduce_async_([mine(7)], op=hvd.Sum)),
+    ):
+        for result in results:
+            same(result, TOTAL)
+    same(hvd.broadcast(mine(3), SIZE - 1), SIZE)
+    same(hvd.broadcast_(mine(3), SIZE - 1), SIZE)
+    rows = torch.cat([torch.full((rank, 2), rank + 1.0) for rank in range(SIZE)])
+    same(hvd.allgather(mine(RANK, 2)), rows)
+    same(hvd.grouped_allgather([mine(RANK, 2), mine(1)])[0], rows)
+    same(hvd.alltoall(mine(SIZE)), torch.arange(1.0, SIZE + 1))
+    splits = torch.full((SIZE,), 2, dtype=torch.int32, device=DEVICE)
+    output, received = hvd.alltoall(mine(2 * SIZE + 1), splits=splits)
+    same(output, torch.arange(1.0, SIZE + 1).repeat_interleave(2))
+    same(received, splits)
+    same(hvd.reducescatter(mine(SIZE, 3), op=hvd.Sum), torch.full((1, 3), TOTAL))
+    same(hvd.grouped_reducescatter([mine(SIZE)], op=hvd.Sum)[0], torch.full((1,), TOTAL))
+    if SIZE > 1:
+        handle = hvd.send_async(mine(9), (RANK + 1) % SIZE)
+        same(hvd.recv(torch.empty(9, device=DEVICE), (RANK - 1) % SIZE), float((RANK - 1) % SIZE + 1))
+        hvd.synchronize(handle)
+    embedding = torch.nn.Embedding(4, 2, sparse=True).to(DEVICE)
+    embedding(torch.tensor([1], device=DEVICE)).sum().backward()
+    sparse = hvd.sparse_allreduce_async(embedding.weight.grad, "embedding", hvd.Sum)()
+    same(sparse.to_dense()[1], float(SIZE))
+
+
+def check_dtypes() -> None:
+    for name in ("uint8", "int32", "int64", "float16", "bfloat16", "float32", "float64", "float8_e4m3fn"):
+        tensor = mine(6, dtype=getattr(torch, name))
+        same(hvd.allreduce(tensor, op=hvd.Sum).to(torch.float32), TOTAL)
+        same(hvd.broadcast(tensor, 0).to(torch.float32), 1.0)
+
+
+def check_streams() -> None:
+    """Inputs are taken as the current stream leaves them, and results are there for the current stream."""
+    side = torch.cuda.Stream()
+    for turn in range(20):
+        with torch.cuda.stream(side):
+            tensor = torch.zeros(1 << 20, device=DEVICE)
+            torch.cuda._sleep(2_000_000)  # the fill below is far from done when the operation is called
+            tensor.fill_(float(RANK + 1 + turn))
+            handle = hvd.allreduce_async_(tensor, op=hvd.Sum)
+            result = hvd.synchronize(handle)
+            doubled = result * 2
+            other = hvd.allreduce(tensor.clone(), op=hvd.Max)
+        side.synchronize()
+        same(doubled, 2 * (TOTAL + SIZE * turn))
+        same(other, TOTAL + SIZE * turn)
+    # Memory that torch gives back while its copy is under way must not be reused before that is done.
+    handles = [
+        hvd.allreduce_async(torch.full((1 << 18,), float(index), device=DEVICE), op=hvd.Max) for index in range(30)
+    ]
+    noise = [torch.full((1 << 18,), -1.0, device=DEVICE) for _ in range(30)]
+    for index, handle in enumerate(handles):
+        same(hvd.synchronize(handle), float(index))
+    assert len(noise) == 30
+
+
+def check_asynchrony() -> None:
+    """The caller gets its handle while the device is still busy with what comes before the input."""
+    tensor = mine(1 << 20)
+    hvd.allreduce(tensor, name="warm")
+    torch.cuda.synchronize()
+    hvd.barrier()
+    torch.cuda._sleep(int(1e9))  # half a second or so
+    began = time.perf_counter()
+    handle = hvd.allreduce_async(tensor, op=hvd.Sum, name="late")
+    took = time.perf_counter() - began
+    assert not hvd.poll(handle)
+    assert took < 0.1, f"{took} s"
+    same(hvd.allgather(torch.tensor([RANK]), name="on the host").to(DEVICE), torch.arange(SIZE))
+    same(hvd.synchronize(handle), TOTAL)
+    while not hvd.poll(handle := hvd.allreduce_async(tensor, op=hvd.Sum)):
+        pass
+    hvd.synchronize(handle)
+
+
+def check_autograd() -> None:
+    tensor = mine(4).requires_grad_()
+    (hvd.allreduce(tensor, op=hvd.Sum) * (RANK + 1)).sum().backward()
+    same(tensor.grad, TOTAL)
+    tensor = mine(RANK + 1).requires_grad_()
+    (hvd.allgather(tensor) * 2).sum().backward()
+    same(tensor.grad, 2.0)
+    tensor = mine(SIZE).requires_grad_()
+    hvd.alltoall(tensor).sum().backward()
+    same(tensor.grad, 1.0)
+    tensor = mine(SIZE).requires_grad_()
+    hvd.reducescatter(tensor, op=hvd.Sum).sum().backward()
+    same(tensor.grad, float(SIZE))
+    tensor = mine(SIZE).requires_grad_()
+    hvd.broadcast(tensor, 0).sum().backward()
+    same(tensor.grad, float(RANK == 0))
+
+
+def check_errors() -> None:
+    raises(
+        RuntimeError,
+        "on one device, but these are on cpu, cuda:0",
+        lambda: hvd.grouped_allreduce([torch.ones(2), mine(2)]),
+    )
+    raises(ValueError, "not contiguous", lambda: hvd.allreduce(mine(4, 4)[:, 1]))
+    if SIZE > 1:
+        shape = 3 if RANK else 4
+        handle = hvd.allreduce_async(mine(shape), name="shapes")
+        raises(hvd.HorovodInternalError, "Mismatched ALLREDUCE tensor shapes", lambda: hvd.synchronize(handle))
+        # A rank with the tensor on its GPU and one with it on the host meet: both go through host memory.
+        result = hvd.allreduce(mine(3) if RANK else mine(3).cpu(), op=hvd.Sum, name="both")
+        same(result.to(DEVICE), TOTAL)
+
+
+def check_compiled() -> None:
+    if hasattr(torch.library, "register_autograd"):
+        function = torch.compile(lambda it: hvd.allreduce(it * 2, op=hvd.Sum) + 1, fullgraph=True, backend="aot_eager")
+        tensor = mine(4).requires_grad_()
+        result = function(tensor)
+        same(result, 2 * TOTAL + 1)
+        result.sum().backward()
+        same(tensor.grad, 2.0 * SIZE)
+
+
+def measure() -> None:
+    for elements in (1, 1 << 20, 1 << 24):
+        tensor = mine(elements)
+        times = []
+        for _ in range(10):
+            torch.cuda.synchronize()
+            hvd.barrier()
+            began = time.perf_counter()
+            hvd.allreduce_(tensor, op=hvd.Max, name="measured")
+            torch.cuda.synchronize()
+            times.append(time.perf_counter() - began)
+        if RANK == 0:
+            print(f"allreduce_ of {elements * 4} bytes on {SIZE} ranks: {min(times) * 1e6:.0f} us")
+
+
+for check in (
+    check_every_operation,
+    check_dtypes,
+    check_streams,
+    check_asynchrony,
+    check_autograd,
+    check_errors,
+    check_compiled,
+    measure,
+):
+    check()
+torch.cuda.synchronize()
+print("all checks passed")
+sys.stdout.flush()
+hvd.shutdown()

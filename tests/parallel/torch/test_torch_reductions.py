@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reductions of torch tensors: every operation and dtype against NumPy, in every form that the door has."""
+
+import pytest
+import torch
+from harness.arrays import FLOATS, INTEGERS, OPS, check_reduced, inputs, reduced
+from harness.tensors import TORCH_DTYPES, check_tensor, my_tensor, to_numpy
+from harness.worlds import on_all_ranks
+
+import horovod.torch as hvd
+
+SHAPES = ((0,), (), (17,), (5, 3, 7), (611,))
+WORLDS = ("shm2", "shm4")
+
+
+@pytest.mark.parametrize("op", OPS)
+@on_all_ranks(*WORLDS)
+def test_allreduce_of_every_dtype(op):
+    digests = []
+    for dtype in TORCH_DTYPES:
+        if op == "Average" and dtype == "bool":
+            with pytest.raises(ValueError, match="bool is not supported"):
+                hvd.allreduce(torch.ones(3, dtype=torch.bool))
+            continue
+        group = [inputs(shape, dtype, seed=f"{op} {dtype} {shape}") for shape in SHAPES]
+        tensors = [my_tensor(arrays) for arrays in group]
+        in_place = [tensor.clone() for tensor in tensors]
+        handles = [hvd.allreduce_async_(tensor, op=OPS[op]) for tensor in in_place]
+        results = [hvd.allreduce(tensor, op=OPS[op]) for tensor in tensors]
+        results += [hvd.allreduce_(tensor.clone(), op=OPS[op]) for tensor in tensors]
+        results += hvd.grouped_allreduce(tensors, op=OPS[op])
+        results += hvd.grouped_allreduce_([tensor.clone() for tensor in tensors], op=OPS[op])
+        results += hvd.synchronize(hvd.grouped_allreduce_async(tensors, op=OPS[op]))
+        for tensor, handle in zip(in_place, handles, strict=True):
+            assert hvd.synchronize(handle) is tensor
+        results += in_place
+        for tensor, arrays in zip(tensors, group, strict=True):
+            check_tensor(tensor, arrays[hvd.rank()])  # the input of what is not in place is as it was
+        digests += [
+            check_reduced(to_numpy(result), group[index % len(group)], op) for index, result in enumerate(results)
+        ]
+    return digests
+
+
+@on_all_ranks(*WORLDS)
+def test_in_place_forms_return_their_argument():
+    tensors = [torch.ones(3), torch.ones(2, 2)]
+    assert hvd.allreduce_(tensors[0], op=hvd.Sum) is tensors[0]
+    assert hvd.broadcast_(tensors[0], 0) is tensors[0]
+    assert all(a is b for a, b in zip(hvd.grouped_allreduce_(tensors, op=hvd.Sum), tensors, strict=True))
+    results = hvd.synchronize(hvd.grouped_allreduce_async_(tensors, op=hvd.Sum))
+    assert isinstance(results, tuple)
+    assert all(a is b for a, b in zip(results, tensors, strict=True))
+    size = hvd.size()
+    check_tensor(tensors[0], torch.full((3,), float(size**3)))
+    parameter = torch.nn.Parameter(torch.full((2,), float(hvd.rank())))
+    assert hvd.broadcast_(parameter, 1) is parameter
+    assert parameter.tolist() == [1.0, 1.0]
+
+
+@on_all_ranks(*WORLDS)
+def test_reducescatter_of_every_dtype():
+    for dtype in (*INTEGERS, *FLOATS):
+        if dtype not in TORCH_DTYPES:
+            continue
+        group = [inputs(shape, dtype, seed=f"scatter {shape}") for shape in ((7, 3), (2,), (130, 2))]
+        tensors = [my_tensor(arrays) for arrays in group]
+        for op, number in (("Sum", hvd.Sum), ("Average", hvd.Average)):
+            results = [hvd.reducescatter(tensor, op=number) for tensor in tensors]
+            results += hvd.grouped_reducescatter(tensors, op=number)
+            results += [hvd.synchronize(hvd.reducescatter_async(tensor, op=number)) for tensor in tensors]
+            results += hvd.synchronize(hvd.grouped_reducescatter_async(tensors, op=number))
+            for index, result in enumerate(results):
+                whole = torch.tensor_split(torch.arange(group[index % 3][0].shape[0]), hvd.size())
+                rows = whole[hvd.rank()].tolist()
+                expected = reduced(group[index % 3], op)
+                check_tensor(result, expected[rows[0] : rows[-1] + 1] if rows else expected[:0])
+
+
+@on_all_ranks(*WORLDS)
+def test_factors_and_the_old_average_argument():
+    size = hvd.size()
+    result = hvd.allreduce(torch.ones(3), op=hvd.Sum, prescale_factor=2, postscale_factor=0.25)
+    check_tensor(result, torch.full((3,), size / 2))
+    check_tensor(hvd.reducescatter(torch.ones(size), op=hvd.Sum, prescale_factor=3.0), torch.full((1,), 3.0 * size))
+    with pytest.warns(DeprecationWarning, match="average is deprecated") as caught:
+        summed = hvd.allreduce(torch.ones(3), average=False)
+    with pytest.warns(DeprecationWarning, match="average is deprecated") as caught_later:
+        handle = hvd.allreduce_async(torch.ones(3), average=True)
+    check_tensor(summed, torch.full((3,), float(size)))
+    check_tensor(hvd.synchronize(handle), torch.ones(3))
+    assert {warning.filename for warning in (*caught, *caught_later)} == {__file__}
+
+
+@on_all_ranks(*WORLDS)
+def test_compression():
+    tensor = torch.full((5,), 1.0 + 2**-12, dtype=torch.float64)  # more bits than the half types have
+    for compression in (hvd.Compression.fp16, hvd.Compression.bf16):
+        check_tensor(hvd.allreduce(tensor, compression=compression), torch.ones(5, dtype=torch.float64))
+        check_tensor(hvd.reducescatter(tensor, compression=compression), torch.ones(5, dtype=torch.float64)[mine_of(5)])
+        integers, floats = hvd.grouped_allreduce([torch.ones(2, dtype=torch.int64), tensor], compression=compression)
+        check_tensor(integers, torch.ones(2, dtype=torch.int64))
+        check_tensor(floats, torch.ones(5, dtype=torch.float64))
+    check_tensor(hvd.allreduce(tensor), tensor)
+
+
+def mine_of(rows):
+    return torch.tensor_split(torch.arange(rows), hvd.size())[hvd.rank()]
+
+
+@on_all_ranks(*WORLDS)
+def test_adasum():
+    """Orthogonal gradients add up, equal ones average."""
+    tensor = torch.zeros(hvd.size())
+    tensor[hvd.rank()] = 1.0
+    check_tensor(hvd.allreduce(tensor, op=hvd.Adasum), torch.ones(hvd.size()))
+    check_tensor(hvd.allreduce(torch.full((3,), 2.0), op=hvd.Adasum), torch.full((3,), 2.0))

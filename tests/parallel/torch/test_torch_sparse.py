@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sparse tensors: gathered, and equal to the dense reduction."""
+
+import pytest
+import torch
+from harness.tensors import check_tensor
+from harness.worlds import on_all_ranks
+
+import horovod.torch as hvd
+
+WORLDS = ("shm2", "shm4")
+
+
+def sparse_of(rank, dtype=torch.float32):
+    """Two rows of five, one of which is given twice; rank 0 gives nothing at all."""
+    if rank == 0:
+        return torch.zeros(5, 3, dtype=dtype).to_sparse(1)
+    indices = torch.tensor([[rank, 4, rank]])
+    values = torch.arange(9).reshape(3, 3).to(dtype) + rank
+    return torch.sparse_coo_tensor(indices, values, (5, 3), check_invariants=True)
+
+
+@pytest.mark.parametrize("name", ["sparse", None])
+@on_all_ranks(*WORLDS)
+def test_sum_and_average(name):
+    everything = sum(sparse_of(rank).to_dense() for rank in range(hvd.size()))
+    pending = hvd.sparse_allreduce_async(sparse_of(hvd.rank()), name=name, op=hvd.Sum)
+    assert callable(pending)
+    result = pending()
+    assert result.layout == torch.sparse_coo
+    assert result.shape == (5, 3)
+    check_tensor(result.to_dense(), everything)
+    average = hvd.sparse_allreduce_async(sparse_of(hvd.rank()), name=name, op=hvd.Average)()
+    torch.testing.assert_close(average.to_dense(), everything / hvd.size())
+
+
+@on_all_ranks(*WORLDS)
+def test_integers_and_several_sparse_dimensions():
+    everything = sum(sparse_of(rank, torch.int64).to_dense() for rank in range(hvd.size()))
+    given = sparse_of(hvd.rank(), torch.int64)
+    check_tensor(hvd.sparse_allreduce_async(given, "integers", hvd.Sum)().to_dense(), everything)
+    check_tensor(
+        hvd.sparse_allreduce_async(given, "average", hvd.Average)().to_dense().sum() <= everything.sum(),
+        torch.tensor(True),
+    )
+    flat = sparse_of(hvd.rank()).to_dense().to_sparse(2)
+    check_tensor(
+        hvd.sparse_allreduce_async(flat, "flat", hvd.Sum)().to_dense(),
+        sum(sparse_of(rank).to_dense() for rank in range(hvd.size())),
+    )
+
+
+@on_all_ranks(*WORLDS)
+def test_gradient_of_a_sparse_embedding():
+    embedding = torch.nn.Embedding(6, 2, sparse=True)
+    embedding(torch.tensor([hvd.rank(), 5])).sum().backward()
+    result = hvd.sparse_allreduce_async(embedding.weight.grad, "embedding", hvd.Sum)().to_dense()
+    expected = torch.zeros(6, 2)
+    expected[: hvd.size()] = 1
+    expected[5] = hvd.size()
+    check_tensor(result, expected)

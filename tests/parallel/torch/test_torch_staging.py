@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Staging of device tensors without a device: copies that arrive when the test says so, all else as with CUDA."""
+
+import threading
+
+import pytest
+import torch
+from harness.tensors import check_tensor
+from harness.worlds import on_all_ranks
+
+import horovod.torch as hvd
+from horovod.common.context import default_context
+from horovod.torch.cuda_staging import StagedCollectives
+
+WORLDS = ("shm2", "shm4")
+finish = default_context.handles.finish
+add = default_context.handles.add
+EVERYONE = hvd.global_process_set
+
+
+class Gate:
+    """An event of the device: the copy behind it happens when the gate is opened."""
+
+    def __init__(self, copy, is_open):
+        self._copy = copy
+        self._opened = threading.Event()
+        if is_open:
+            self._opened.set()
+
+    def open(self):
+        self._opened.set()
+
+    def synchronize(self):
+        assert self._opened.wait(20)
+        self._copy()
+
+
+class LateStreams:
+    """Host memory is poisoned until the copy has arrived, so that whoever reads it early gets wrong numbers."""
+
+    def __init__(self, is_open=True):
+        self.is_open = is_open
+        self.gates = []
+        self.lifted = 0
+
+    def host_memory(self, shape, dtype):
+        return torch.full(tuple(shape), 99, dtype=dtype)
+
+    def to_host(self, tensors):
+        copies = [self.host_memory(tensor.shape, tensor.dtype) for tensor in tensors]
+
+        def copy():
+            for target, source in zip(copies, tensors, strict=True):
+                target.copy_(source.detach())
+
+        self.gates.append(Gate(copy, self.is_open))
+        return copies, self.gates[-1]
+
+    def to_device(self, results, targets, device):
+        self.lifted += len(results)
+        if targets is None:
+            return [result.clone() for result in results]
+        for target, result in zip(targets, results, strict=True):
+            target.detach().copy_(result)
+        return list(targets)
+
+
+def mine(*shape):
+    return torch.full(shape, float(hvd.rank() + 1))
+
+
+def total():
+    return float(sum(range(1, hvd.size() + 1)))
+
+
+@on_all_ranks(*WORLDS)
+def test_every_operation():
+    streams = LateStreams()
+    staged = StagedCollectives(default_context, streams)
+    size, rank = hvd.size(), hvd.rank()
+    for will_wait in (True, False):
+        run = finish if will_wait else (lambda pending: hvd.synchronize(add(pending)))
+        for in_place in (False, True):
+            tensor = mine(3)
+            result = run(staged.allreduce(tensor, in_place, None, hvd.Sum, 1.0, 1.0, EVERYONE, will_wait))
+            check_tensor(result, torch.full((3,), total()))
+            assert (result is tensor) == in_place
+            check_tensor(tensor, result if in_place else mine(3))
+            tensors = [mine(2), mine(4)]
+            results = run(staged.grouped_allreduce(tensors, in_place, None, hvd.Sum, 1.0, 1.0, EVERYONE, will_wait))
+            for given, each in zip(tensors, results, strict=True):
+                check_tensor(each, torch.full(tuple(given.shape), total()))
+                assert (each is given) == in_place
+            tensor = mine(3)
+            result = run(staged.broadcast(tensor, in_place, 1, None, EVERYONE, will_wait))
+            check_tensor(result, torch.full((3,), 2.0))
+            assert (result is tensor) == in_place
+        ones = torch.ones(size, 2)
+        check_tensor(
+            run(staged.reducescatter(ones, None, hvd.Sum, 1.0, 1.0, EVERYONE, will_wait)),
+            torch.full((1, 2), float(size)),
+        )
+        for part in run(staged.grouped_reducescatter([ones, ones], None, hvd.Sum, 1.0, 1.0, EVERYONE, will_wait)):
+            check_tensor(part, torch.full((1, 2), float(size)))
+        gathered = torch.arange(size)
+        own = torch.tensor([rank])
+        check_tensor(run(staged.allgather(own, None, EVERYONE, will_wait)), gathered)
+        for part in run(staged.grouped_allgather([own, own], None, EVERYONE, will_wait)):
+            check_tensor(part, gathered)
+        output, received = run(staged.alltoall(torch.full((size,), rank), None, None, EVERYONE, will_wait))
+        check_tensor(output, gathered)
+        check_tensor(received, torch.ones(size, dtype=torch.int32))
+        sent = staged.send(mine(5), (rank + 1) % size, 1)
+        arrived = finish(staged.recv(torch.empty(5), (rank - 1) % size, 1))
+        check_tensor(arrived, torch.full((5,), float((rank - 1) % size + 1)))
+        finish(sent)
+    assert streams.lifted > 20
+
+
+@on_all_ranks(*WORLDS)
+def test_callers_of_asynchronous_operations_do_not_wait_for_the_device():
+    streams = LateStreams(is_open=False)
+    staged = StagedCollectives(default_context, streams)
+    pending = [staged.allreduce(mine(3), True, None, hvd.Sum, 1.0, 1.0, EVERYONE, False) for _ in range(3)]
+    handles = [add(each) for each in pending]
+    assert not any(hvd.poll(handle) for handle in handles)
+    hvd.barrier()  # an operation on the host overtakes them
+    check_tensor(hvd.allreduce(torch.ones(2), op=hvd.Sum), torch.full((2,), float(hvd.size())))
+    for gate in streams.gates:
+        gate.open()
+    for handle in reversed(handles):
+        check_tensor(hvd.synchronize(handle), torch.full((3,), total()))
+
+
+@on_all_ranks(*WORLDS)
+def test_unnamed_operations_are_numbered_at_the_call():
+    """Rank 0's first operation is staged and late, the others' is on the host; both are the first of their kind."""
+    late = LateStreams(is_open=False)
+    staged = StagedCollectives(default_context, late)
+    if hvd.rank() == 0:
+        first = add(staged.allreduce(mine(3), False, None, hvd.Sum, 1.0, 1.0, EVERYONE, False))
+    else:
+        first = hvd.allreduce_async(mine(3), op=hvd.Sum)
+    second = hvd.allreduce_async(torch.ones(5), op=hvd.Max)
+    check_tensor(hvd.synchronize(second), torch.ones(5))
+    for gate in late.gates:
+        gate.open()
+    check_tensor(hvd.synchronize(first), torch.full((3,), total()))
+
+
+@on_all_ranks(*WORLDS)
+def test_mistakes_are_refused_at_the_call():
+    late = LateStreams(is_open=False)
+    staged = StagedCollectives(default_context, late)
+    handle = add(staged.allreduce(mine(3), False, "twice", hvd.Sum, 1.0, 1.0, EVERYONE, False))
+    for will_wait in (False, True):
+        with pytest.raises(ValueError, match="'allreduce.twice' is already being processed"):
+            staged.allreduce(mine(3), False, "twice", hvd.Sum, 1.0, 1.0, EVERYONE, will_wait)
+    with pytest.raises(ValueError, match="not contiguous"):
+        staged.allreduce(torch.ones(4, 4)[:, 1], False, None, hvd.Sum, 1.0, 1.0, EVERYONE, False)
+    with pytest.raises(ValueError, match="complex64 is not supported"):
+        staged.allgather(torch.ones(4, dtype=torch.complex64), None, EVERYONE, False)
+    with pytest.raises(ValueError, match="root rank 99"):
+        staged.broadcast(mine(3), False, 99, None, EVERYONE, False)
+    with pytest.raises(ValueError, match="not registered"):
+        staged.allreduce(mine(3), False, None, hvd.Sum, 1.0, 1.0, hvd.ProcessSet([0]), False)
+    for gate in late.gates:
+        gate.open()
+    check_tensor(hvd.synchronize(handle), torch.full((3,), total()))
+    late.is_open = True
+    again = staged.allreduce(mine(3), False, "twice", hvd.Sum, 1.0, 1.0, EVERYONE, False)
+    check_tensor(finish(again), torch.full((3,), total()))
+
+
+@on_all_ranks(*WORLDS)
+def test_failures_reach_whoever_waits():
+    staged = StagedCollectives(default_context, LateStreams())
+    shape = 3 if hvd.rank() else 4
+    handle = add(staged.allreduce(mine(shape), False, "shapes", hvd.Sum, 1.0, 1.0, EVERYONE, False))
+    with pytest.raises(hvd.HorovodMismatchError, match="Mismatched ALLREDUCE tensor shapes"):
+        hvd.synchronize(handle)
+    assert hvd.synchronize(handle) is None
+
+    class Broken:
+        def synchronize(self):
+            raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    streams = LateStreams()
+    streams.to_host = lambda tensors: ([torch.empty(3)], Broken())
+    broken = StagedCollectives(default_context, streams)
+    handle = add(broken.allreduce(mine(3), False, "broken", hvd.Sum, 1.0, 1.0, EVERYONE, False))
+    with pytest.raises(hvd.HorovodInternalError, match="broken: copying the tensor to the host failed: CUDA error"):
+        hvd.synchronize(handle)
+    check_tensor(hvd.allreduce(torch.ones(2), op=hvd.Sum), torch.full((2,), float(hvd.size())))
