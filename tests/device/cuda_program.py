@@ -111,7 +111,8 @@ def check_asynchrony() -> None:
     assert took < 0.1, f"{took} s"
     same(hvd.allgather(torch.tensor([RANK]), name="on the host").to(DEVICE), torch.arange(SIZE))
     same(hvd.synchronize(handle), TOTAL)
-    while not hvd.poll(handle := hvd.allreduce_async(tensor, op=hvd.Sum)):
+    handle = hvd.allreduce_async(tensor, op=hvd.Sum)
+    while not hvd.poll(handle):
         pass
     hvd.synchronize(handle)
 
