@@ -43,8 +43,7 @@ struct Case {
 
 std::unique_ptr<hvd::Operation> Allreduce(Rank& self, const Case& wanted, const std::string& name, size_t count,
                                           std::byte* data) {
-  auto operation =
-      self.Operation(OpKind::kAllreduce, name, wanted.dtype, {static_cast<int64_t>(count)}, data, data);
+  auto operation = self.Operation(OpKind::kAllreduce, name, wanted.dtype, {static_cast<int64_t>(count)}, data, data);
   operation->request.op = wanted.op;
   operation->request.prescale = wanted.prescale;
   operation->request.postscale = wanted.postscale;
@@ -112,9 +111,10 @@ TEST_CASE("direct: fused with others, at other offsets on every rank") {
         std::vector<int64_t> handles;
         for (size_t i = 0; i < 2 * kTensors; ++i) {
           float* data = (i % 2 ? plain.data() : shared) + i / 2 * kCount;
-          for (size_t k = 0; k < kCount; ++k) data[k] = static_cast<float>(i + k * static_cast<size_t>(self.rank() + step));
-          handles.push_back(self.Submit(self.Operation(OpKind::kAllreduce, "f" + std::to_string(i), DType::kFloat32,
-                                                       {kCount}, data, data)));
+          for (size_t k = 0; k < kCount; ++k)
+            data[k] = static_cast<float>(i + k * static_cast<size_t>(self.rank() + step));
+          handles.push_back(self.Submit(
+              self.Operation(OpKind::kAllreduce, "f" + std::to_string(i), DType::kFloat32, {kCount}, data, data)));
         }
         for (int64_t handle : handles) CHECK(self.Wait(handle).ok());
         const size_t n = static_cast<size_t>(self.size()), ranks = n * (n - 1) / 2 + n * static_cast<size_t>(step);

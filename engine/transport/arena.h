@@ -44,12 +44,12 @@ class Arena {
 
   int fd_;
   std::byte* base_;
-  int process_;                    // that made this mapping
+  int process_;  // that made this mapping
   struct Region {
     size_t bytes;
     Use use;
   };
-  std::mutex mutex_;                // guards used_; never taken in a forked child
+  std::mutex mutex_;               // guards used_; never taken in a forked child
   std::map<size_t, Region> used_;  // by offset
 };
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arrays in shared memory: the same results as with others, without staging where all ranks have them, and their life."""
+"""Arrays in shared memory: the same results as with others, without staging where all ranks have them; their life."""
 
 import gc
 import json
@@ -51,7 +51,9 @@ def test_factors_fusion_and_changing_places():
         tensors = [inputs((311 + index,), "float16", seed=f"{step} {index}") for index in range(12)]
         # New arrays in every step, at other places and on one rank in ordinary memory, under the same names.
         ordinary = hvd.rank() == 1 and step == 1
-        targets = [mine(arrays) if ordinary and not index % 3 else shared(mine(arrays)) for index, arrays in enumerate(tensors)]
+        targets = [
+            mine(arrays) if ordinary and not index % 3 else shared(mine(arrays)) for index, arrays in enumerate(tensors)
+        ]
         factors = {"op": hvd.Average, "prescale_factor": 0.3, "postscale_factor": 1.7}
         handles = [hvd.allreduce_async_(target, name=f"t{index}", **factors) for index, target in enumerate(targets)]
         for arrays, target, handle in zip(tensors, targets, handles, strict=True):
