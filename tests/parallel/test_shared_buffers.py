@@ -132,7 +132,7 @@ def test_bad_arguments():
 @on_all_ranks("shm2")
 def test_ordinary_memory_where_there_is_no_room():
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, limits[1]))  # shared memory is a file, and may not grow any more
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, limits[1]))  # shared memory is a file: no growth
     try:
         with pytest.warns(RuntimeWarning, match="no room for 3000000 bytes .* `hvd doctor`"):
             array = hvd.shared_zeros(3_000_000, np.uint8)
