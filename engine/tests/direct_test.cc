@@ -72,7 +72,7 @@ void CheckSameBits(Rank& self, const Case& wanted, size_t count, std::byte* shar
     hvd::Status status = self.Run(Allreduce(self, wanted, name + std::to_string(count), count, data));
     CHECK_MESSAGE(status.ok(), status.text);
   }
-  CHECK(std::memcmp(plain.data(), shared, plain.size()) == 0);
+  CHECK(std::equal(plain.begin(), plain.end(), shared));
 }
 
 }  // namespace
