@@ -470,6 +470,7 @@ bool Engine::Step(ProcessSet& set) {
 bool Engine::Prepare(ProcessSet& set, ProcessSet::Running* batch) {
   set.UseChunks(batch->chunk_bytes);
   const Status status = hvd::Prepare(set, parts_.settings, batch->entries, batch);
+  direct_batches_ += batch->direct;
   if (!status.ok()) Abort(parts_.identity.rank, status.text);  // which empties set.running
   return status.ok();
 }

@@ -150,6 +150,7 @@ class Engine {
   Clock::time_point next_housekeeping_;
   Status aborted_;
   uint64_t rounds_ = 0;
+  std::atomic<uint64_t> direct_batches_{0};  // so far, for Describe
 };
 
 }  // namespace hvd

@@ -246,6 +246,7 @@ std::string Engine::Describe() const {
          ", \"chunk_bytes\": " + std::to_string(tuning.chunk_bytes) +
          ", \"peers_by_shared_memory\": " + std::to_string(by_memory) +
          ", \"peers_by_socket\": " + std::to_string(by_socket) +
+         ", \"direct_batches\": " + std::to_string(direct_batches_.load()) +
          ", \"process_sets\": " + std::to_string(sets_.size() + foreign_.size()) +
          ", \"refused_connections\": " + std::to_string(parts_.connector->refused()) + "}";
 }

@@ -124,6 +124,7 @@ Status PrepareAllreduce(ProcessSet& set, const Settings& settings, const std::ve
         std::make_unique<SmallAllreduce>(lane, std::move(in), std::move(out), reduction, set.members_by_host());
   } else if (entries[0].direct) {
     batch->machine = PrepareDirect(set, entries, reduction);
+    batch->direct = true;
     if (!batch->machine) return Status::Failed("the leader named places in shared memory that do not exist");
   } else if (set.inside()) {
     batch->machine =

@@ -75,6 +75,7 @@ class ProcessSet {
     std::vector<std::unique_ptr<Operation>> operations;  // null where this rank has joined
     std::vector<std::byte> zeros;                        // what a joined rank contributes
     bool shown = false;                                  // the timeline knows that it runs
+    bool direct = false;                                 // works on the tensors of all where they lie
   };
 
   // Agreement as this member knows it; all of it follows from the leader's log.

@@ -222,7 +222,7 @@ TEST_CASE("the wire format stays as it is") {
   request.name = "x";
   request.shape = {2};
   const std::string bytes = Encoded(request);
-  CHECK(bytes.size() == 3 + 4 + 4 + 8 + 8 + (4 + 1) + (4 + 8) + 4 + 4 + 4);
+  CHECK(bytes.size() == 3 + 4 + 4 + 8 + 8 + (4 + 1) + (4 + 8) + 4 + 4 + 4 + 8);
   CHECK(bytes.substr(0, 11) == std::string("\x00\x07\x01\xff\xff\xff\xff\xff\xff\xff\xff", 11));
 }
 

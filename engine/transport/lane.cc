@@ -196,9 +196,8 @@ const std::byte* Lane::Fetch(int member, Layout layout, size_t length, std::byte
 }
 
 bool Lane::AllPosted() const {
-  return std::all_of(local_.begin(), local_.end(), [this](int j) {
-    return heads_[j]->posted.load(std::memory_order_acquire) > released_;
-  });
+  return std::all_of(local_.begin(), local_.end(),
+                     [this](int j) { return heads_[j]->posted.load(std::memory_order_acquire) > released_; });
 }
 
 void Lane::Release(uint64_t count) {

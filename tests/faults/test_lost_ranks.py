@@ -11,6 +11,7 @@ from faultkit.jobs import Job, LaunchedJob, PlainJob, program
 TCP = {"HOROVOD_SHARED_MEMORY": "0"}
 PLACES = {
     "shared memory": (3, [], {}),
+    "shared arrays": (3, [], {"LOOP_IN_SHARED_ARRAYS": "1"}),
     "tcp": (3, [], TCP),
     "hosts": (4, ["-H", "a:2,b:2"], {"HOROVOD_SIMULATE_HOSTS": "1"}),
 }

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Memory for tensors in this rank's shared memory, where the other ranks of the host reach it.
 
-An in-place allreduce of tensors that lie in it on every rank is not staged: twice as fast or more. Memory belongs to the
-generation that allocated it: after a shutdown it can still be read and written, but collectives of a new generation
+An in-place allreduce of tensors that lie in it on every rank is not staged: twice as fast or more. Memory belongs to
+the generation that allocated it: after a shutdown it can still be read and written, but collectives of a new generation
 treat it like any other memory.
 """
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def allocate(context: Context, nbytes: int) -> npt.NDArray[np.uint8]:
     """`nbytes` of zeros on a page boundary; ordinary memory where there is no shared memory, or no room in it.
 
-    Whatever looks at the array keeps its memory (np.frombuffer, torch.frombuffer, views); it goes with the last of them.
+    Whatever looks at the array (a view, np.frombuffer, torch.frombuffer) keeps the memory; it goes with the last one.
     """
     if nbytes < 0:
         raise ValueError(f"nbytes is a number of bytes, not {nbytes}")
@@ -43,9 +43,9 @@ def _explain(context: Context, nbytes: int) -> None:
     if context.topology.local_size == 1 or not context.settings.flag("HOROVOD_SHARED_MEMORY"):
         return
     warnings.warn(
-        f"Rank {context.topology.rank} has no room for {nbytes} bytes of shared memory and takes ordinary memory, which "
-        "is slower. Give the container more memory (docker run --shm-size), or free arrays; `hvd doctor` shows what "
-        "there is.",
+        f"Rank {context.topology.rank} has no room for {nbytes} bytes of shared memory and takes ordinary memory, "
+        "which is slower. Give the container more memory (docker run --shm-size), or free arrays; `hvd doctor` shows "
+        "what there is.",
         RuntimeWarning,
         stacklevel=3,
     )

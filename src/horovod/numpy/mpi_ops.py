@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from horovod.common.arrays import Array, NumpyAdapter, as_array, as_target
 from horovod.common import shared_buffers
+from horovod.common.arrays import Array, NumpyAdapter, as_array, as_target
 from horovod.common.basics import HorovodBasics
 from horovod.common.compression import Compression, Compressor
 from horovod.common.context import default_context

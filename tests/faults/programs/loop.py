@@ -46,7 +46,12 @@ def fail(error: hvd.HorovodInternalError, pending: int) -> None:
 
 
 def check_sum(elements: int) -> None:
-    result = hvd.allreduce(np.full(elements, hvd.rank() + 1.0), op=hvd.Sum, name=f"loop.{elements}")
+    if "LOOP_IN_SHARED_ARRAYS" in os.environ:
+        array = hvd.shared_zeros(elements)
+        array[:] = hvd.rank() + 1
+        result = hvd.allreduce_(array, op=hvd.Sum, name=f"loop.{elements}")
+    else:
+        result = hvd.allreduce(np.full(elements, hvd.rank() + 1.0), op=hvd.Sum, name=f"loop.{elements}")
     assert (result == hvd.size() * (hvd.size() + 1) / 2).all(), result
 
 
