@@ -11,9 +11,9 @@ from functools import partial
 
 import torch
 import torch.distributed as dist
-from harness.worlds import on_all_ranks
 
 import horovod.torch.distributed  # noqa: F401 - registers the backend
+from harness.worlds import on_all_ranks
 
 LIMIT = timedelta(seconds=20)
 on_torch_ranks = partial(on_all_ranks, limit_s=120)  # the first body waits until every rank has imported torch

@@ -48,7 +48,7 @@ def create(options: Any) -> HorovodProcessGroup:
     store = _TorchStore(options.store)
     host = _host_of(options.store)
     channel = open_channel(store, host, options.group_rank, options.group_size, timeout_s, label, members)
-    return HorovodProcessGroup(channel, timeout_s)
+    return HorovodProcessGroup(channel, timeout_s, str(options.group_id))
 
 
 def _host_of(store: Any) -> str | None:

@@ -24,8 +24,10 @@ _ProcessGroup: Any = dist.ProcessGroup  # its type stubs differ from one version
 class HorovodProcessGroup(_ProcessGroup):  # type: ignore[misc]
     """A group of ranks over the engine."""
 
-    def __init__(self, channel: Channel, timeout_s: float) -> None:
+    def __init__(self, channel: Channel, timeout_s: float, name: str) -> None:
         super().__init__(channel.rank, channel.size)
+        self._group_name = name
+        self._group_description = ""
         self._channel = channel
         self._collectives = Collectives(channel)
         self._timeout_s = timeout_s
@@ -180,6 +182,28 @@ class HorovodProcessGroup(_ProcessGroup):  # type: ignore[misc]
 
     def name(self) -> str:
         return "horovod"
+
+    # torch keeps a group's name in its C++ back ends, of which this one has none.
+
+    @property
+    def group_name(self) -> str:
+        return self._group_name
+
+    @property
+    def group_desc(self) -> str:
+        return self._group_description
+
+    def _set_group_name(self, name: str) -> None:
+        self._group_name = name
+
+    def _set_group_desc(self, description: str) -> None:
+        self._group_description = description
+
+    def getGroupName(self) -> str:  # noqa: N802 - torch's name
+        return self._group_name
+
+    def getGroupDesc(self) -> str:  # noqa: N802 - torch's name
+        return self._group_description
 
     def _set_sequence_number_for_group(self) -> None:
         """Operations are numbered anyway."""
