@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from horovod.torch.distributed.channel import Call, Channel
 from horovod.torch.distributed.collectives import Collectives
-from horovod.torch.distributed.work import WorkList
+from horovod.torch.distributed.work import WORK_SURVIVES_CPP, WorkList, as_cpp_work
 
 Tensor = torch.Tensor
 _ProcessGroup: Any = dist.ProcessGroup  # its type stubs differ from one version of torch to the next
@@ -154,7 +154,7 @@ class HorovodProcessGroup(_ProcessGroup):  # type: ignore[misc]
     def _begun(self, work: dist.Work) -> dist.Work:
         if self._coalesced is not None:
             self._coalesced.append(work)
-        return work
+        return work if WORK_SURVIVES_CPP else as_cpp_work(work)
 
     # Life
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
+from torch._C import _distributed_c10d
 
 from horovod._engine import EngineError
 from horovod.torch.distributed.channel import Call, Channel
@@ -23,6 +24,8 @@ Tensor = torch.Tensor
 _Work: Any = dist.Work  # its type stubs differ from one version of torch to the next
 Finish = Callable[[Sequence[int]], None]
 
+# Older versions forget the Python half of a Work that passes through C++ (DDP does that), and then wait for ever.
+WORK_SURVIVES_CPP = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 9)
 _NO_LIMIT_GIVEN = timedelta(0)
 # The rank that knows who is missing gives its verdict at the limit; the others wait a little longer for it.
 _VERDICT_SLACK_S = 2.0
@@ -59,7 +62,8 @@ class Work(_Work):  # type: ignore[misc]
         self._lock = threading.Lock()
         self._done = False
         self._error: Exception | None = None
-        self._future: torch.futures.Future[list[Tensor]] | None = None
+        self._trigger: Any = None
+        self._future: Any = None
 
     # What torch calls
 
@@ -91,11 +95,13 @@ class Work(_Work):  # type: ignore[misc]
     def source_rank(self) -> int:
         return self._source
 
-    def get_future(self) -> torch.futures.Future[list[Tensor]]:
+    def get_future(self) -> Any:
         with self._lock:
             if self._future is not None:
                 return self._future
-            self._future = torch.futures.Future()
+            # An exception that a callback raises also reaches those who wait in C++; set_exception's does not.
+            self._trigger = torch.futures.Future()
+            self._future = self._trigger.then(self._outcome)
             done = self._done
         if done:
             self.fulfil()
@@ -126,11 +132,12 @@ class Work(_Work):  # type: ignore[misc]
 
     def fulfil(self) -> None:
         """Give the outcome to the future. Runs the callbacks of whoever holds it, which may take long."""
-        assert self._future is not None
+        self._trigger.set_result(None)
+
+    def _outcome(self, _: Any) -> list[Tensor]:
         if self._error is not None:
-            self._future.set_exception(self._error)  # type: ignore[arg-type, unused-ignore]
-        else:
-            self._future.set_result(self._results)
+            raise self._error
+        return self._results
 
     def _wait_for_engine(self, limit_s: float) -> bool:
         until = time.monotonic() + limit_s
@@ -162,6 +169,12 @@ class Work(_Work):  # type: ignore[misc]
             self._channel.world.release(handle)
         self._keep = self._finish = None
         self._done = True
+
+
+def as_cpp_work(work: Any) -> Any:
+    """The same operation as an object of torch's own; its errors are plain RuntimeErrors with our text."""
+    functions: Any = _distributed_c10d
+    return functions._create_work_from_future(work.get_future())
 
 
 class WorkList(_Work):  # type: ignore[misc]
