@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Asynchronous work, futures, wrong calls, time limits, lost ranks, and ends of groups."""
 
+import gc
 import os
 import signal
 import threading
 import time
+import weakref
 from datetime import timedelta
 
 import pytest
@@ -181,3 +183,22 @@ def lose_a_rank():
 def test_a_lost_rank_is_named(world):
     with pytest.raises(BaseException, match="told: 1 all_reduce: .*rank 1"):  # pytest's own failure: a rank died
         world.run(lose_a_rank, limit_s=120)
+
+
+@on_torch_ranks("shm2")
+def test_work_that_nobody_waits_for():
+    with process_group() as (rank, size):
+        late = None
+        if rank == 0:
+            late = torch.zeros(200_000)
+            dist.all_reduce(late, async_op=True)  # forgotten before rank 1 has even come
+            watched = weakref.ref(late)
+            late = None
+            gc.collect()
+            assert watched() is not None, "the tensor was freed while the engine still writes to it"
+        hvd.barrier()
+        if rank == 1:
+            dist.all_reduce(torch.ones(200_000))
+        total = torch.ones(1)
+        dist.all_reduce(total)
+        assert total.item() == size

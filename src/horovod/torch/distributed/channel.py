@@ -12,9 +12,12 @@ import itertools
 import os
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, cast
+
+import torch
 
 from horovod._engine import EngineError, World
 from horovod.common import settings as settings_module
@@ -51,6 +54,7 @@ class Channel:
     global_ranks: Sequence[int] = ()
     failure: str | None = None
     _numbers: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
+    _forgotten: list[Any] = field(default_factory=list)
     _closing: threading.Lock = field(default_factory=threading.Lock)
 
     def submit(
@@ -65,6 +69,8 @@ class Channel:
         splits: Sequence[int] = (),
     ) -> int:
         """Start one collective. Its name is its number, so that ranks whose calls differ learn of it at once."""
+        if self._forgotten:
+            self._sweep()
         address, count, dtype = source
         op, prescale, postscale = reduction
         shape = (count,) if shape is None else shape
@@ -106,6 +112,25 @@ class Channel:
             return start(peer, tag, buffer.address, buffer.bytes)
         except EngineError as error:
             raise self.error(call, error) from None
+
+    def keep_until_done(
+        self, handles: Sequence[int], keep: object, finish: Callable[[Sequence[int]], None] | None
+    ) -> None:
+        """Take over an operation that was started and then forgotten by its owner."""
+        self._forgotten.append((handles, keep, finish))
+
+    def _sweep(self) -> None:
+        for entry in list(self._forgotten):
+            handles, _, finish = entry
+            if all(self.world.poll(handle) for handle in handles):
+                self._forgotten.remove(entry)
+                with suppress(EngineError), torch.no_grad():
+                    for handle in handles:
+                        self.world.wait(handle)
+                    if finish is not None:
+                        finish(handles)
+                for handle in handles:
+                    self.world.release(handle)
 
     def error(self, call: Call, error: EngineError) -> Exception:
         if self.failure is not None:

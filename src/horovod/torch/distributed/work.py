@@ -50,6 +50,7 @@ class Work(_Work):  # type: ignore[misc]
         source: int = -1,
     ) -> None:
         super().__init__()
+        self._done = False
         self._channel = channel
         self._completion = completion
         self._call = call
@@ -60,7 +61,6 @@ class Work(_Work):  # type: ignore[misc]
         self._source = source
         self._deadline = time.monotonic() + call.timeout_s + _VERDICT_SLACK_S
         self._lock = threading.Lock()
-        self._done = False
         self._error: Exception | None = None
         self._trigger: Any = None
         self._future: Any = None
@@ -114,6 +114,11 @@ class Work(_Work):  # type: ignore[misc]
         self._finish = lambda handles: finish()
         self._results = results
         return self
+
+    def __del__(self) -> None:
+        """Nobody waits any more, but the engine still works on the tensors."""
+        if not self._done:
+            self._channel.keep_until_done(self._handles, self._keep, self._finish)
 
     # What the completion threads call
 
