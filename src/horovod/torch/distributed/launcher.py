@@ -17,6 +17,7 @@ from torch._C._distributed_c10d import TCPStore
 
 from horovod.common import bootstrap, settings
 from horovod.common import topology as topology_module
+from horovod.common.interfaces import interface_address
 from horovod.common.rendezvous import Connection, RendezvousError
 from horovod.common.topology import Rendezvous, Topology
 
@@ -40,7 +41,7 @@ def _store(topology: Topology, place: Rendezvous, interface: str | None, timeout
     key = f"torch.distributed {next(_groups)}"
     with Connection.open(place.address, place.port, place.secret, timeout.total_seconds()) as connection:
         if topology.rank == 0:
-            own = bootstrap.interface_address(interface) if interface else connection.local_address
+            own = interface_address(interface) if interface else connection.local_address
             store = TCPStore(own, 0, topology.size, is_master=True, timeout=timeout, wait_for_workers=False)
             connection.put(key, f"{own} {store.port}".encode())
             return store
