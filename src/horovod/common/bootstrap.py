@@ -58,8 +58,8 @@ def start(
 
 
 def _start_alone(settings: Settings, topology: Topology, generation: int) -> Started:
-    world = _open(settings, topology, generation, LOOPBACK, secrets.token_hex(16), secrets.token_bytes(32))
-    world.connect(_peers([_introduce(world, topology, LOOPBACK)]), settings.number("HOROVOD_GLOO_TIMEOUT_SECONDS"))
+    world = open_world(settings, topology, generation, LOOPBACK, secrets.token_hex(16), secrets.token_bytes(32))
+    world.connect(peers([introduce(world, topology, LOOPBACK)]), settings.number("HOROVOD_GLOO_TIMEOUT_SECONDS"))
     return Started(world, topology, homogeneous=True)
 
 
@@ -76,7 +76,7 @@ def _introduced(
         return
     place = topology_module.rendezvous(topology, settings, environ)
     if settings.text("HOROVOD_RENDEZVOUS") == "self" and topology.rank == 0:
-        _serve(place)
+        serve(place)
     timeout_s = settings.number("HOROVOD_GLOO_TIMEOUT_SECONDS")
     with Connection.open(place.address, place.port, place.secret, timeout_s) as connection:
         yield place, connection
@@ -96,13 +96,13 @@ def _start_together(
     address = interface_address(interface) if interface else connection.local_address
     # The listeners must be open before the ranks meet, so the id comes from what all ranks know already.
     world_id = hmac.new(place.secret, f"horovod world {place.port}".encode(), hashlib.sha256).hexdigest()[:32]
-    world = _open(settings, topology, generation, address, world_id, place.secret)
+    world = open_world(settings, topology, generation, address, world_id, place.secret)
     try:
-        info = _introduce(world, topology, address) | {"process_sets": [list(ranks) for ranks in process_sets]}
+        info = introduce(world, topology, address) | {"process_sets": [list(ranks) for ranks in process_sets]}
         infos = connection.meet(topology.rank, topology.size, generation, info, timeout_s).infos
         met()
         _check_agreement(infos, topology.rank)
-        world.connect(_peers(infos), timeout_s)
+        world.connect(peers(infos), timeout_s)
     except BaseException:
         world.close()
         raise
@@ -111,7 +111,9 @@ def _start_together(
     return Started(world, placed, topology_module.is_homogeneous(hosts))
 
 
-def _open(settings: Settings, topology: Topology, generation: int, address: str, world_id: str, secret: bytes) -> World:
+def open_world(
+    settings: Settings, topology: Topology, generation: int, address: str, world_id: str, secret: bytes
+) -> World:
     world = World(
         rank=topology.rank,
         size=topology.size,
@@ -126,7 +128,7 @@ def _open(settings: Settings, topology: Topology, generation: int, address: str,
     return world
 
 
-def _introduce(world: World, topology: Topology, address: str) -> dict[str, Any]:
+def introduce(world: World, topology: Topology, address: str) -> dict[str, Any]:
     """What the other ranks must know about this one."""
     return {
         "rank": topology.rank,
@@ -138,7 +140,7 @@ def _introduce(world: World, topology: Topology, address: str) -> dict[str, Any]
     }
 
 
-def _peers(infos: Sequence[Mapping[str, Any]]) -> list[tuple[int, str, str, int, str]]:
+def peers(infos: Sequence[Mapping[str, Any]]) -> list[tuple[int, str, str, int, str]]:
     return [
         (rank, info["host"], info["address"], info["port"], info["local_socket"]) for rank, info in enumerate(infos)
     ]
@@ -157,7 +159,7 @@ def _check_agreement(infos: Sequence[Mapping[str, Any]], rank: int) -> None:
 _servers: dict[int, Server] = {}  # by port; they outlive a shutdown, for the other ranks may initialise again later
 
 
-def _serve(place: Rendezvous) -> None:
+def serve(place: Rendezvous) -> None:
     from horovod.common.rendezvous_server import Server  # late: only one rank of few jobs serves
 
     if place.port not in _servers:

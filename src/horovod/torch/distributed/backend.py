@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Makes process groups for torch: the creator behind the backend's name, and the store in which their ranks meet."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+from horovod.torch.distributed.channel import open_channel
+from horovod.torch.distributed.process_group import HorovodProcessGroup
+
+
+class _TorchStore:
+    """torch's store as horovod.common.store_bootstrap.Store."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+
+    def set(self, key: str, value: str) -> None:
+        self._store.set(key, value)
+
+    def get(self, key: str) -> bytes:
+        return bytes(self._store.get(key))
+
+    def add(self, key: str, amount: int) -> int:
+        return int(self._store.add(key, amount))
+
+    def check(self, key: str) -> bool:
+        return bool(self._store.check([key]))
+
+    def wait(self, keys: Sequence[str], timeout_s: float) -> bool:
+        try:
+            self._store.wait(list(keys), timedelta(seconds=timeout_s))
+        except RuntimeError:
+            return all(self.check(key) for key in keys)
+        return True
+
+    def delete(self, key: str) -> None:
+        self._store.delete_key(key)
+
+
+def create(options: Any) -> HorovodProcessGroup:
+    """Called by torch on every member of a new group, with the store and the numbers of that group."""
+    timeout_s = options.timeout.total_seconds()
+    members = list(options.global_ranks_in_group)
+    label = f"process group {options.group_id}" if members else "the default process group"
+    store = _TorchStore(options.store)
+    host = _host_of(options.store)
+    channel = open_channel(store, host, options.group_rank, options.group_size, timeout_s, label, members)
+    return HorovodProcessGroup(channel, timeout_s, str(options.group_id))
+
+
+def _host_of(store: Any) -> str | None:
+    """Where a store is served, if that can be told."""
+    while hasattr(store, "underlying_store"):
+        store = store.underlying_store
+    host = getattr(store, "host", None)
+    return host if isinstance(host, str) and host else None

@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The world of one process group: operations are matched by their order, as torch.distributed has it.
+
+Every group has a world of its own. torch makes a subgroup on its members only, while a process set of a larger world
+would have to be agreed by all of that world's ranks.
+"""
+
+from __future__ import annotations
+
+import atexit
+import itertools
+import os
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import torch
+
+from horovod._engine import EngineError, World
+from horovod.common import settings as settings_module
+from horovod.common import stacks, store_bootstrap, timeline
+from horovod.common.context import default_context
+from horovod.common.dtypes import UINT8
+from horovod.common.rules import PLAIN_SUM, Reduction
+from horovod.common.settings import Settings
+from horovod.common.settings_table import Value
+from horovod.torch.distributed.buffers import Buffer
+from horovod.torch.distributed.errors import ProcessGroupError, from_engine
+
+ALLREDUCE, ALLGATHER, BROADCAST, ALLTOALL, REDUCESCATTER, BARRIER = range(6)  # hvd::OpKind
+_EVERYBODY = 0  # the process set of all ranks of a world
+
+
+@dataclass(frozen=True)
+class Call:
+    """How one operation was asked for."""
+
+    operation: str  # for error texts
+    timeout_s: float
+    will_wait: bool = False  # the caller waits next, so that nobody need be woken to drive the work
+
+
+@dataclass(eq=False)
+class Channel:
+    """One connected world. `global_ranks` is empty for the default group, whose ranks are the global ones."""
+
+    world: World
+    rank: int
+    size: int
+    label: str
+    global_ranks: Sequence[int] = ()
+    failure: str | None = None
+    _numbers: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
+    _forgotten: list[Any] = field(default_factory=list)
+    _closing: threading.Lock = field(default_factory=threading.Lock)
+
+    def submit(
+        self,
+        call: Call,
+        kind: int,
+        source: Buffer,
+        target: int = 0,
+        shape: tuple[int, ...] | None = None,
+        reduction: Reduction = PLAIN_SUM,
+        root: int = -1,
+        splits: Sequence[int] = (),
+    ) -> int:
+        """Start one collective. Its name is its number, so that ranks whose calls differ learn of it at once."""
+        if self._forgotten:
+            self._sweep()
+        address, count, dtype = source
+        op, prescale, postscale = reduction
+        shape = (count,) if shape is None else shape
+        name = f"operation {next(self._numbers)}"
+        try:
+            return self.world.submit(
+                _EVERYBODY, kind, name, dtype, shape, address, target, op, prescale, postscale, root, splits,
+                call.will_wait,
+            )  # fmt: skip
+        except EngineError as error:
+            raise self.error(call, error) from None
+
+    def submit_group(
+        self,
+        call: Call,
+        kind: int,
+        sources: Sequence[Buffer],
+        targets: Sequence[int],
+        shapes: Sequence[tuple[int, ...]],
+        reduction: Reduction = PLAIN_SUM,
+    ) -> int:
+        """Start several collectives of one kind as one unit."""
+        name = f"operation {next(self._numbers)}"
+        names = [f"{name}, tensor {index} of {len(sources)}" for index in range(1, len(sources) + 1)]
+        addresses, dtypes = [source.address for source in sources], [source.dtype for source in sources]
+        try:
+            return self.world.submit_group(
+                _EVERYBODY, kind, name, names, dtypes, shapes, addresses, targets, *reduction, call.will_wait
+            )
+        except EngineError as error:
+            raise self.error(call, error) from None
+
+    def barrier(self, call: Call) -> int:
+        return self.submit(call, BARRIER, Buffer(0, 0, UINT8), shape=())
+
+    def transfer(self, call: Call, peer: int, tag: int, buffer: Buffer, sends: bool) -> int:
+        start = self.world.send if sends else self.world.recv
+        try:
+            return start(peer, tag, buffer.address, buffer.bytes)
+        except EngineError as error:
+            raise self.error(call, error) from None
+
+    def keep_until_done(
+        self, handles: Sequence[int], keep: object, finish: Callable[[Sequence[int]], None] | None
+    ) -> None:
+        """Take over an operation that was started and then forgotten by its owner."""
+        self._forgotten.append((handles, keep, finish))
+
+    def _sweep(self) -> None:
+        for entry in list(self._forgotten):
+            handles, _, finish = entry
+            if all(self.world.poll(handle) for handle in handles):
+                self._forgotten.remove(entry)
+                with suppress(EngineError), torch.no_grad():
+                    for handle in handles:
+                        self.world.wait(handle)
+                    if finish is not None:
+                        finish(handles)
+                for handle in handles:
+                    self.world.release(handle)
+
+    def error(self, call: Call, error: EngineError) -> Exception:
+        if self.failure is not None:
+            return ProcessGroupError(f"{call.operation}: {self.failure}{self.where()}", operation=call.operation)
+        return from_engine(error, call.operation, self.where())
+
+    def where(self) -> str:
+        if not self.global_ranks:
+            return f" [{self.label}]"
+        return f" [{self.label}; its ranks 0 to {self.size - 1} are the global ranks {list(self.global_ranks)}]"
+
+    def fail(self, why: str) -> None:
+        """End the world for a reason of ours: all that is pending, here and elsewhere, fails."""
+        with self._closing:
+            self.failure = self.failure or why
+        self.world.close()
+
+    def close(self) -> None:
+        self.fail("the process group has been destroyed")
+
+    def __del__(self) -> None:
+        self.world.close()
+
+
+_channels: weakref.WeakSet[Channel] = weakref.WeakSet()
+
+
+def open_channel(
+    store: store_bootstrap.Store,
+    store_host: str | None,
+    rank: int,
+    size: int,
+    timeout_s: float,
+    label: str,
+    global_ranks: Sequence[int],
+) -> Channel:
+    """Meet the other members of a group."""
+    stacks.offer()
+    settings = _settings(timeout_s)
+    place = store_bootstrap.place_of(rank, size)
+    started = store_bootstrap.start(store, settings, place, store_host, timeout_s, label)
+    if not global_ranks and not default_context.is_initialized:
+        timeline.begin(started.world, settings, rank)  # a timeline has one file, so the default group alone writes it
+    channel = Channel(started.world, rank, size, label, tuple(global_ranks))
+    _channels.add(channel)
+    return channel
+
+
+def _settings(timeout_s: float) -> Settings:
+    """The user's settings, and what suits torch.distributed where the user has said nothing."""
+    given = settings_module.load(os.environ)
+    suited: dict[str, Value] = {
+        # DDP and FSDP make large buckets themselves: to gather small ones would only delay them.
+        "HOROVOD_CYCLE_TIME": 0.0,
+        # The leader knows who is missing, so that its time limit comes first; it counts in whole seconds.
+        "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": max(1, round(timeout_s)),
+    }
+    return Settings({**suited, **given.explicit})
+
+
+class _NoWorld:
+    """Stands in for a world at the end of the process, when torch's own globals still hold the group."""
+
+    def close(self) -> None:
+        pass
+
+    def __getattr__(self, name: str) -> Any:
+        raise EngineError(4, "this process is ending", -1)
+
+
+@atexit.register
+def _close_all() -> None:
+    for channel in list(_channels):
+        channel.close()
+        channel.world = cast(World, _NoWorld())

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Threads that watch a group's operations on behalf of their futures.
+
+One thread watches at a time. When it finds something done it leaves the watch to another, since the callbacks of a
+future may wait for another future (DDP's PowerSGD hook does). Threads start when they are needed; two are the rule.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from horovod.torch.distributed.work import Work
+
+# Operations end mostly in the order in which they began, so the oldest is waited for; after this time the others get
+# a look as well, for a receive may wait for something that happens after them.
+_TURN_S = 0.005
+
+
+class Completion:
+    """Fulfils the futures of one group."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._watch = threading.Lock()
+        self._works: list[Work] = []
+        self._free_threads = 0  # those that watch or wait for their turn to
+        self._closed = False
+
+    def add(self, work: Work) -> None:
+        with self._changed:
+            self._works.append(work)
+            self._changed.notify()
+            self._ensure_watcher()
+
+    def close(self) -> None:
+        """Let the threads end once all operations have; the group's world must be closed, so that they do."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def _ensure_watcher(self) -> None:
+        if self._free_threads == 0:
+            self._free_threads += 1
+            threading.Thread(target=self._run, name="horovod futures", daemon=True).start()
+
+    def _run(self) -> None:
+        while True:
+            with self._watch:
+                work = self._next_done()
+            if work is None:
+                return
+            with self._changed:
+                self._free_threads -= 1
+                if self._works:
+                    self._ensure_watcher()
+            work.fulfil()
+            with self._changed:
+                self._free_threads += 1
+
+    def _next_done(self) -> Work | None:
+        """The next operation that ends; None once there will be none."""
+        while True:
+            with self._changed:
+                while not self._works:
+                    if self._closed:
+                        return None
+                    self._changed.wait()
+                works = list(self._works)
+            for index, work in enumerate(works):
+                if work.advance(0.0 if index else _TURN_S):
+                    with self._changed:
+                        self._works.remove(work)
+                    return work

@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The process group that torch holds: torch's method names, old and new, over `Collectives`.
+
+torch calls these methods from Python and, for DDP and the functional collectives, from C++ by their names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from horovod.torch.distributed.channel import Call, Channel
+from horovod.torch.distributed.collectives import Collectives
+from horovod.torch.distributed.work import WORK_SURVIVES_CPP, WorkList, as_cpp_work
+
+Tensor = torch.Tensor
+_ProcessGroup: Any = dist.ProcessGroup  # its type stubs differ from one version of torch to the next
+
+
+class HorovodProcessGroup(_ProcessGroup):  # type: ignore[misc]
+    """A group of ranks over the engine."""
+
+    def __init__(self, channel: Channel, timeout_s: float, name: str) -> None:
+        super().__init__(channel.rank, channel.size)
+        self._group_name = name
+        self._group_description = ""
+        self._channel = channel
+        self._collectives = Collectives(channel)
+        self._timeout_s = timeout_s
+        self._coalesced: list[dist.Work] | None = None
+
+    # Reductions
+
+    def allreduce(self, tensors: Any, opts: Any = None, timeout: timedelta | None = None) -> dist.Work:
+        call = self._call("all_reduce", opts, timeout)
+        return self._begun(self._collectives.all_reduce(call, _listed(tensors), _reduce_op(opts)))
+
+    def allreduce_coalesced(self, tensors: list[Tensor], opts: Any = None) -> dist.Work:
+        call = self._call("all_reduce_coalesced", opts)
+        works = [self._collectives.all_reduce(call, group, _reduce_op(opts)) for group in _by_dtype(tensors) if group]
+        return self._begun(works[0] if len(works) == 1 else WorkList(works))
+
+    def reduce(self, tensors: Any, opts: Any = None, *others: Any) -> dist.Work:
+        (tensor,) = _listed(tensors)
+        root = opts if isinstance(opts, int) else opts.rootRank
+        op = others[0] if others else _reduce_op(opts)
+        return self._begun(self._collectives.reduce(self._call("reduce", opts), tensor, root, op))
+
+    def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> dist.Work:
+        (output,) = _listed(outputs)
+        parts = inputs[0] if isinstance(inputs[0], list) else inputs
+        call = self._call("reduce_scatter", opts)
+        return self._begun(self._collectives.reduce_scatter_list(call, output, parts, _reduce_op(opts)))
+
+    def reduce_scatter_single(self, output: Tensor, given: Tensor, opts: Any = None) -> dist.Work:
+        return self.reduce_scatter_single_coalesced([output], [given], opts)
+
+    def reduce_scatter_single_coalesced(
+        self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None
+    ) -> dist.Work:
+        call = self._call("reduce_scatter_tensor", opts)
+        return self._begun(self._collectives.reduce_scatter(call, outputs, inputs, _reduce_op(opts)))
+
+    _reduce_scatter_base = reduce_scatter_single
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+
+    # Movements
+
+    def broadcast(self, tensors: Any, opts: Any = None, timeout: timedelta | None = None) -> dist.Work:
+        root = opts if isinstance(opts, int) else opts.rootRank
+        call = self._call("broadcast", opts, timeout)
+        return self._begun(self._collectives.broadcast(call, _listed(tensors), root))
+
+    def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> dist.Work:
+        (given,) = _listed(inputs)
+        call = self._call("all_gather", opts)
+        parts = outputs[0] if isinstance(outputs[0], list) else outputs
+        return self._begun(self._collectives.all_gather_list(call, parts, given))
+
+    def allgather_coalesced(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None) -> dist.Work:
+        """`outputs[i][r]` gets the i-th input of rank r."""
+        call = self._call("all_gather_coalesced", opts)
+        pairs = zip(outputs, inputs, strict=True)
+        return self._begun(WorkList([self._collectives.all_gather_list(call, parts, given) for parts, given in pairs]))
+
+    def all_gather_single(self, output: Tensor, given: Tensor, opts: Any = None) -> dist.Work:
+        return self.all_gather_single_coalesced([output], [given], opts)
+
+    def all_gather_single_coalesced(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> dist.Work:
+        call = self._call("all_gather_into_tensor", opts)
+        return self._begun(self._collectives.all_gather(call, outputs, inputs))
+
+    _allgather_base = all_gather_single
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+
+    def all_to_all_single(
+        self, output: Tensor, given: Tensor, output_rows: Sequence[int], input_rows: Sequence[int], opts: Any = None
+    ) -> dist.Work:
+        call = self._call("all_to_all_single", opts)
+        return self._begun(self._collectives.all_to_all(call, output, given, list(output_rows), list(input_rows)))
+
+    alltoall_base = all_to_all_single
+
+    def alltoall(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> dist.Work:
+        return self._begun(self._collectives.all_to_all_list(self._call("all_to_all", opts), outputs, inputs))
+
+    def gather(self, outputs: Any, inputs: Any, opts: Any = None, *others: Any) -> dist.Work:
+        (given,) = _listed(inputs)
+        root = opts if isinstance(opts, int) else opts.rootRank
+        parts = outputs[0] if outputs and isinstance(outputs[0], list) else outputs
+        return self._begun(self._collectives.gather(self._call("gather", opts), list(parts), given, root))
+
+    def scatter(self, outputs: Any, inputs: Any, opts: Any = None, *others: Any) -> dist.Work:
+        (output,) = _listed(outputs)
+        root = opts if isinstance(opts, int) else opts.rootRank
+        parts = inputs[0] if inputs and isinstance(inputs[0], list) else inputs
+        return self._begun(self._collectives.scatter(self._call("scatter", opts), output, list(parts), root))
+
+    # Meetings, and point to point
+
+    def barrier(self, opts: Any = None, timeout: timedelta | None = None) -> dist.Work:
+        return self._begun(self._collectives.barrier(self._call("barrier", opts, timeout)))
+
+    def send(self, tensors: list[Tensor], peer: int, tag: int = 0) -> dist.Work:
+        return self._transfer(tensors, peer, tag, sends=True)
+
+    def recv(self, tensors: list[Tensor], peer: int, tag: int = 0) -> dist.Work:
+        return self._transfer(tensors, peer, tag, sends=False)
+
+    def recv_anysource(self, tensors: list[Tensor], tag: int = 0) -> dist.Work:
+        raise NotImplementedError(
+            "The horovod backend receives from a rank that is named: give src to recv (a message carries no more than "
+            "its tag, so that the ranks could not agree whose comes first)"
+        )
+
+    def _transfer(self, tensors: list[Tensor], peer: int, tag: int, sends: bool) -> dist.Work:
+        (tensor,) = tensors
+        call = self._call(f"send to rank {peer}" if sends else f"recv from rank {peer}")
+        return self._begun(self._collectives.transfer(call, tensor, peer, tag, sends))
+
+    # Coalescing: operations start at once, and are waited for together.
+
+    def _start_coalescing(self, device: Any = None) -> None:
+        self._coalesced = []
+
+    def _end_coalescing(self, device: Any = None) -> dist.Work:
+        works, self._coalesced = self._coalesced or [], None
+        return WorkList(works)
+
+    def _begun(self, work: dist.Work) -> dist.Work:
+        if self._coalesced is not None:
+            self._coalesced.append(work)
+        return work if WORK_SURVIVES_CPP else as_cpp_work(work)
+
+    # Life
+
+    def shutdown(self) -> None:
+        """Leave the group: what is pending fails, here and, if it needs this rank, elsewhere."""
+        self._channel.close()
+        self._collectives.completion.close()
+
+    def abort(self) -> None:
+        self._channel.fail("the process group has been aborted")
+        self._collectives.completion.close()
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        self._timeout_s = timeout.total_seconds()
+
+    def __del__(self) -> None:
+        collectives = getattr(self, "_collectives", None)
+        if collectives is not None:  # torch below 2.5 destroys a group by forgetting it
+            self.shutdown()
+
+    # Questions
+
+    def getBackendName(self) -> str:  # noqa: N802 - torch's name
+        return "horovod"
+
+    def name(self) -> str:
+        return "horovod"
+
+    # torch keeps a group's name in its C++ back ends, of which this one has none.
+
+    @property
+    def group_name(self) -> str:
+        return self._group_name
+
+    @property
+    def group_desc(self) -> str:
+        return self._group_description
+
+    def _set_group_name(self, name: str) -> None:
+        self._group_name = name
+
+    def _set_group_desc(self, description: str) -> None:
+        self._group_description = description
+
+    def getGroupName(self) -> str:  # noqa: N802 - torch's name
+        return self._group_name
+
+    def getGroupDesc(self) -> str:  # noqa: N802 - torch's name
+        return self._group_description
+
+    def _set_sequence_number_for_group(self) -> None:
+        """Operations are numbered anyway."""
+
+    def _call(self, operation: str, opts: Any = None, timeout: timedelta | None = None) -> Call:
+        given = timeout if timeout is not None else getattr(opts, "timeout", None)
+        seconds = given.total_seconds() if given is not None else 0.0
+        # torch below 2.7 does not tell whether the caller waits.
+        will_wait = self._coalesced is None and not getattr(opts, "asyncOp", True)
+        return Call(operation, seconds if seconds > 0 else self._timeout_s, will_wait)
+
+
+def _listed(tensors: Any) -> list[Tensor]:
+    return [tensors] if isinstance(tensors, Tensor) else list(tensors)
+
+
+def _reduce_op(opts: Any) -> Any:
+    if opts is None:
+        return dist.ReduceOp.SUM
+    return opts.reduceOp if hasattr(opts, "reduceOp") else opts
+
+
+def _by_dtype(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
+    groups: dict[torch.dtype, list[Tensor]] = {}
+    for tensor in tensors:
+        groups.setdefault(tensor.dtype, []).append(tensor)
+    return list(groups.values())

@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Operations under way, as torch knows them: something to wait for, or a future for those who would be called."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch._C import _distributed_c10d
+
+from horovod._engine import EngineError
+from horovod.torch.distributed.channel import Call, Channel
+from horovod.torch.distributed.errors import ProcessGroupError
+
+if TYPE_CHECKING:
+    from horovod.torch.distributed.completion import Completion
+
+Tensor = torch.Tensor
+_Work: Any = dist.Work  # its type stubs differ from one version of torch to the next
+Finish = Callable[[Sequence[int]], None]
+
+# Older versions forget the Python half of a Work that passes through C++ (DDP does that), and then wait for ever.
+WORK_SURVIVES_CPP = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 9)
+_NO_LIMIT_GIVEN = timedelta(0)
+# The rank that knows who is missing gives its verdict at the limit; the others wait a little longer for it.
+_VERDICT_SLACK_S = 2.0
+
+
+class Work(_Work):  # type: ignore[misc]
+    """One operation: engine handles, and what is left to do here (`finish`) when those are done.
+
+    Whoever needs the result finishes it: the waiting caller, who then drives the engine himself, or the group's
+    completion threads if somebody asked for a future.
+    """
+
+    def __init__(
+        self,
+        channel: Channel,
+        completion: Completion,
+        call: Call,
+        handles: Sequence[int],
+        results: list[Tensor],
+        keep: object = None,
+        finish: Finish | None = None,
+        source: int = -1,
+    ) -> None:
+        super().__init__()
+        self._done = False
+        self._channel = channel
+        self._completion = completion
+        self._call = call
+        self._handles = list(handles)
+        self._results = results
+        self._keep = keep  # the engine reads and writes this memory until the handles are done
+        self._finish = finish
+        self._source = source
+        self._deadline = time.monotonic() + call.timeout_s + _VERDICT_SLACK_S
+        self._lock = threading.Lock()
+        self._error: Exception | None = None
+        self._trigger: Any = None
+        self._future: Any = None
+
+    # What torch calls
+
+    def wait(self, timeout: timedelta = _NO_LIMIT_GIVEN) -> bool:
+        """Block until done. A limit of the caller's own is his affair; the group's limit ends the group."""
+        if timeout > _NO_LIMIT_GIVEN and not self.advance(timeout.total_seconds()):
+            raise ProcessGroupError(f"{self._call.operation} is not done after {timeout.total_seconds():g} s")
+        while not self.advance(max(0.0, self._deadline - time.monotonic())):
+            pass
+        if self._error is not None:
+            raise self._error
+        return True
+
+    def synchronize(self) -> None:
+        self.wait()
+
+    def is_completed(self) -> bool:
+        return self.advance(0.0)
+
+    def is_success(self) -> bool:
+        return self.advance(0.0) and self._error is None
+
+    def exception(self) -> Exception | None:
+        return self._error
+
+    def result(self) -> list[Tensor]:
+        return self._results
+
+    def source_rank(self) -> int:
+        return self._source
+
+    def get_future(self) -> Any:
+        with self._lock:
+            if self._future is not None:
+                return self._future
+            # An exception that a callback raises also reaches those who wait in C++; set_exception's does not.
+            self._trigger = torch.futures.Future()
+            self._future = self._trigger.then(self._outcome)
+            done = self._done
+        if done:
+            self.fulfil()
+        else:
+            self._completion.add(self)
+        return self._future
+
+    def then(self, finish: Callable[[], None], results: list[Tensor]) -> Work:
+        """This operation with a last step, before anybody has waited for it."""
+        self._finish = lambda handles: finish()
+        self._results = results
+        return self
+
+    def __del__(self) -> None:
+        """Nobody waits any more, but the engine still works on the tensors."""
+        if not self._done:
+            self._channel.keep_until_done(self._handles, self._keep, self._finish)
+
+    # What the completion threads call
+
+    def advance(self, limit_s: float) -> bool:
+        """Wait for a while; whether it is done, well or not."""
+        if self._done:
+            return True
+        if not self._lock.acquire(timeout=limit_s):
+            return self._done  # somebody else waits, and will see to it
+        try:
+            if not self._done and self._wait_for_engine(limit_s):
+                self._end()
+            return self._done
+        finally:
+            self._lock.release()
+
+    def fulfil(self) -> None:
+        """Give the outcome to the future. Runs the callbacks of whoever holds it, which may take long."""
+        self._trigger.set_result(None)
+
+    def _outcome(self, _: Any) -> list[Tensor]:
+        if self._error is not None:
+            raise self._error
+        return self._results
+
+    def _wait_for_engine(self, limit_s: float) -> bool:
+        until = time.monotonic() + limit_s
+        for handle in self._handles:
+            try:
+                if not self._channel.world.wait(handle, max(0.0, until - time.monotonic())):
+                    return self._give_up_if_late()
+            except EngineError as error:
+                self._error = self._error or self._channel.error(self._call, error)
+        return True
+
+    def _give_up_if_late(self) -> bool:
+        if time.monotonic() < self._deadline:
+            return False
+        # The engine may still write to the tensors: only a world that is closed leaves them alone.
+        why = f"{self._call.operation} was not done after {self._call.timeout_s:g} s, the time limit of the group"
+        self._channel.fail(why)
+        self._error = self._error or ProcessGroupError(why + self._channel.where(), operation=self._call.operation)
+        return True
+
+    def _end(self) -> None:
+        try:
+            if self._error is None and self._finish is not None:
+                with torch.no_grad():
+                    self._finish(self._handles)
+        except Exception as error:
+            self._error = error
+        for handle in self._handles:
+            self._channel.world.release(handle)
+        self._keep = self._finish = None
+        self._done = True
+
+
+def as_cpp_work(work: Any) -> Any:
+    """The same operation as an object of torch's own; its errors are plain RuntimeErrors with our text."""
+    functions: Any = _distributed_c10d
+    return functions._create_work_from_future(work.get_future())
+
+
+class WorkList(_Work):  # type: ignore[misc]
+    """Several operations that are waited for as one."""
+
+    def __init__(self, works: Sequence[dist.Work]) -> None:
+        super().__init__()
+        self._works = list(works)
+
+    def wait(self, timeout: timedelta = _NO_LIMIT_GIVEN) -> bool:
+        for work in self._works:
+            work.wait(timeout)
+        return True
+
+    def is_completed(self) -> bool:
+        return all(work.is_completed() for work in self._works)
+
+    def is_success(self) -> bool:
+        return all(work.is_success() for work in self._works)
+
+    def result(self) -> list[Tensor]:
+        return [tensor for work in self._works for tensor in work.result()]
+
+    def get_future(self) -> Any:
+        together = torch.futures.collect_all([work.get_future() for work in self._works])
+        return together.then(lambda done: [tensor for future in done.value() for tensor in future.value()])

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whole scripts over the horovod backend: under both launchers, with Lightning and Accelerate, and autoloaded."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+LIMIT_S = 150
+
+needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
+pytestmark = [needs_torch, pytest.mark.timeout(LIMIT_S + 20)]
+TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+HOROVODRUN = ["-m", "horovod.runner.launch", "-np", "2", sys.executable]
+
+SUM = """
+import faulthandler
+faulthandler.dump_traceback_later(120, exit=True)
+import torch, torch.distributed as dist
+dist.init_process_group("horovod")
+total = torch.tensor([dist.get_rank() + 1.0])
+dist.all_reduce(total)
+assert dist.get_backend() == "horovod"
+assert total.item() == 3, total
+print("sum", int(total.item()), flush=True)
+dist.destroy_process_group()
+"""
+
+LIGHTNING = """
+import faulthandler
+faulthandler.dump_traceback_later(120, exit=True)
+import warnings; warnings.simplefilter("ignore")
+import lightning, torch, torch.distributed as dist
+import horovod.torch.distributed.lightning
+torch.set_num_threads(1)
+
+class Line(lightning.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.line = torch.nn.Linear(4, 1)
+    def training_step(self, batch, index):
+        return self.line(batch).square().mean()
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+lightning.seed_everything(1, verbose=False)
+model = Line()
+trainer = lightning.Trainer(
+    strategy="horovod", accelerator="cpu", devices=2, max_steps=3, logger=False, enable_checkpointing=False,
+    enable_progress_bar=False, enable_model_summary=False, barebones=False,
+)
+trainer.fit(model, torch.utils.data.DataLoader(torch.randn(32, 4), batch_size=4))
+assert dist.get_backend() == "horovod" and trainer.world_size == 2
+weights = [None, None]
+dist.all_gather_object(weights, model.line.weight.tolist())
+assert weights[0] == weights[1], weights
+print("weights agree", flush=True)
+"""
+
+ACCELERATE = """
+import faulthandler
+faulthandler.dump_traceback_later(120, exit=True)
+import torch, torch.distributed as dist
+import horovod.torch.distributed
+from accelerate import Accelerator
+dist.init_process_group("horovod")  # Accelerate takes the group that exists
+accelerator = Accelerator(cpu=True)
+torch.manual_seed(accelerator.process_index)
+model = torch.nn.Linear(4, 1)
+model, optimizer = accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+for _ in range(3):
+    optimizer.zero_grad()
+    accelerator.backward(model(torch.randn(8, 4)).square().mean())
+    optimizer.step()
+weights = accelerator.gather(next(model.parameters()).detach().reshape(1, -1))
+assert dist.get_backend() == "horovod" and accelerator.num_processes == 2
+assert torch.equal(weights[0], weights[1]), weights
+print("weights agree", flush=True)
+dist.destroy_process_group()
+"""
+
+
+def run(launcher, source, folder, path=None, **variables):
+    program = folder / "program.py"
+    program.write_text(source, encoding="utf-8")
+    path = os.pathsep.join(filter(None, [path, os.environ.get("PYTHONPATH")]))
+    return subprocess.run(
+        [sys.executable, *launcher, str(program)],
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path, **variables},
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+
+
+def check(done, line, times=2):
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count(line) == times, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("launcher", [TORCHRUN, HOROVODRUN], ids=["torchrun", "horovodrun"])
+def test_one_script_under_both_launchers(launcher, tmp_path):
+    check(run(launcher, "import horovod.torch.distributed\n" + SUM, tmp_path), "sum 3")
+
+
+def declare_entry_point(folder):
+    """What an installed package tells torch."""
+    info = folder / "declared-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: declared\nVersion: 1.0\n", encoding="utf-8")
+    section = (ROOT / "pyproject.toml").read_text(encoding="utf-8").partition('"torch.backends"]\n')[2]
+    name, _, target = section.partition("\n")[0].partition(" = ")
+    (info / "entry_points.txt").write_text(f"[torch.backends]\n{name} = {target.strip(chr(34))}\n", encoding="utf-8")
+    return str(folder)
+
+
+def test_torch_finds_the_backend_by_itself_and_imports_no_engine(tmp_path):
+    import torch
+
+    if tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 5):
+        pytest.skip("this torch loads no extensions by itself")
+    path = declare_entry_point(tmp_path / "site")
+    look = "import sys, torch.distributed as dist\nprint('known', 'horovod' in dist.Backend.backend_list)\n"
+    look += "assert 'horovod._engine' not in sys.modules and 'horovod.torch' not in sys.modules\n"
+    check(run([], look, tmp_path, path), "known True", times=1)
+    check(run([], look, tmp_path, path, TORCH_DEVICE_BACKEND_AUTOLOAD="0"), "known False", times=1)
+    check(run(HOROVODRUN, SUM, tmp_path, path), "sum 3")
+
+
+@pytest.mark.skipif(importlib.util.find_spec("lightning") is None, reason="Lightning is not installed")
+@pytest.mark.parametrize("launcher", [[], HOROVODRUN], ids=["lightning's own launcher", "horovodrun"])
+def test_lightning(launcher, tmp_path):
+    check(run(launcher, LIGHTNING, tmp_path), "weights agree", times=2)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("accelerate") is None, reason="Accelerate is not installed")
+def test_accelerate(tmp_path):
+    check(run(TORCHRUN, ACCELERATE, tmp_path), "weights agree")
