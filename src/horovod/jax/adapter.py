@@ -74,7 +74,7 @@ def concrete(leaf: Any) -> JaxArray:
 
 
 def as_jax(arrays: Sequence[Array]) -> list[JaxArray]:
-    """Arrays that the engine has filled, as JAX arrays: one call for all of them, for its cost hardly depends on that."""
+    """Arrays that the engine has filled, as JAX arrays, in one call: its cost hardly depends on their number."""
     result: list[JaxArray] = jax.device_put(list(arrays), _cpu())
     return result
 

@@ -63,25 +63,31 @@ def _backward(spec: Spec, shapes: Any, cotangents: Arrays) -> tuple[tuple[Any, .
 collective.defvjp(_forward, _backward)
 
 
+def _again(spec: Spec, cotangents: Arrays) -> Arrays:
+    """Differentiable in turn."""
+    result: Arrays = collective(spec, cotangents)
+    return result
+
+
 def _of_allreduce(spec: Spec, shapes: Sequence[Any], cotangents: Arrays) -> Sequence[JaxArray]:
     if spec.op not in (rules.Average, rules.Sum, rules.Adasum):
         raise NotImplementedError(
             f"allreduce with op=hvd.{rules.OP_NAMES[spec.op]} has no gradient; use jax.lax.stop_gradient on its input"
         )
-    return collective(spec.gradient(), cotangents)
+    return _again(spec.gradient(), cotangents)
 
 
 def _of_allgather(spec: Spec, shapes: Sequence[Any], cotangents: Arrays) -> Sequence[JaxArray]:
     # The average over ranks, of which each takes its own rows.
-    return collective(spec.gradient(kind=REDUCESCATTER, op=rules.Average), cotangents)
+    return _again(spec.gradient(kind=REDUCESCATTER, op=rules.Average), cotangents)
 
 
 def _of_broadcast(spec: Spec, shapes: Sequence[Any], cotangents: Arrays) -> Sequence[JaxArray]:
-    return collective(spec.gradient(kind=ALLREDUCE, op=rules.Average, only_root=True), cotangents)
+    return _again(spec.gradient(kind=ALLREDUCE, op=rules.Average, only_root=True), cotangents)
 
 
 def _of_alltoall(spec: Spec, shapes: Sequence[Any], cotangents: Arrays) -> Sequence[JaxArray]:
-    return collective(spec.gradient(), cotangents)
+    return _again(spec.gradient(), cotangents)
 
 
 def _of_reducescatter(spec: Spec, shapes: Sequence[Any], cotangents: Arrays) -> Sequence[JaxArray]:
@@ -89,7 +95,7 @@ def _of_reducescatter(spec: Spec, shapes: Sequence[Any], cotangents: Arrays) -> 
     factor = spec.prescale * spec.postscale * (size if spec.op == rules.Sum else 1)
     most = [-(-shape[0] // size) for shape in shapes]
     padded = tuple(_pad_rows(one * factor, rows) for one, rows in zip(cotangents, most, strict=True))
-    gathered = collective(spec.gradient(kind=ALLGATHER, op=rules.Sum, prescale=1.0, postscale=1.0), padded)
+    gathered = _again(spec.gradient(kind=ALLGATHER, op=rules.Sum, prescale=1.0, postscale=1.0), padded)
     return [_drop_padding(one, shape[0], size) for one, shape in zip(gathered, shapes, strict=True)]
 
 

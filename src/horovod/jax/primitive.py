@@ -83,12 +83,14 @@ def bind(spec: Spec, arrays: Sequence[JaxArray]) -> tuple[JaxArray, ...]:
     return tuple(collective_p.bind(*arrays, spec=spec)) if arrays else ()
 
 
-@collective_p.def_abstract_eval
 def _abstract(*avals: Any, spec: Spec) -> list[Any]:
     member = membership(spec.process_set)
     for aval in avals:
         check(spec, aval.dtype, member)
     return [jax.core.ShapedArray(result_shape(spec, aval.shape, member), aval.dtype) for aval in avals]
+
+
+collective_p.def_abstract_eval(_abstract)
 
 
 # Eager: a transformation such as grad without jit computes with the arrays themselves.
@@ -102,9 +104,11 @@ def define_eager(run: Callable[[Spec, Sequence[JaxArray]], Sequence[JaxArray]]) 
     _run_eagerly = run
 
 
-@collective_p.def_impl
 def _implementation(*arrays: JaxArray, spec: Spec) -> list[JaxArray]:
     return list(_run_eagerly(spec, arrays))
+
+
+collective_p.def_impl(_implementation)
 
 
 # jit
