@@ -134,7 +134,7 @@ XLA_FFI_Error* Execute(Frame& frame) {
   const bindings::Membership* member = contexts.Find(frame.Integer("context"));
   const std::string name(frame.Text("name"));
   if (!member) {
-    return frame.Error(XLA_FFI_Error_Code_FAILED_PRECONDITION,
+    return frame.Error(XLA_FFI_Error_Code_UNAVAILABLE,
                        "Horovod: '" + name + "' runs while Horovod is not initialized, or its process set is not "
                        "registered any more: call hvd.init() first");
   }

@@ -31,7 +31,7 @@ _FORKED = (
 
 
 class Observer(Protocol):
-    """Hears when a set of a context comes to life and when it goes: for doors whose compiled programs outlive worlds."""
+    """Hears when a set comes to life and when it goes: for doors whose compiled programs outlive worlds."""
 
     def bound(self, process_set: ProcessSet, /) -> None: ...
 

@@ -4,6 +4,7 @@
 from horovod.common.exceptions import HorovodInternalError, HorovodMismatchError
 from horovod.common.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from horovod.jax.compression import Compression, Compressor
+from horovod.jax.errors import translated_errors
 from horovod.jax.functions import (
     allgather_object,
     broadcast_object,
@@ -127,5 +128,6 @@ __all__ = [
     "start_timeline",
     "stop_timeline",
     "synchronize",
+    "translated_errors",
     "value_and_grad",
 ]

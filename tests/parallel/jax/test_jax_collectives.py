@@ -75,6 +75,7 @@ def test_movements(mode):
 @on_all_ranks(*WORLDS, limit_s=60)
 def test_reducescatter(mode):
     from harness.jax_door import check_all, hvd, run
+
     from horovod.common.rules import rows_of
 
     me, size = hvd.rank(), hvd.size()

@@ -12,6 +12,7 @@ both_modes = pytest.mark.parametrize("mode", ["eager", "jit"])
 @on_all_ranks(*WORLDS, limit_s=60)
 def test_gradients_are_those_of_the_other_doors(mode):
     from harness.jax_door import hvd, jax, jnp, np, run
+
     from horovod.common.rules import rows_of
 
     me, size = hvd.rank(), hvd.size()
@@ -64,7 +65,9 @@ def test_vmap(mode):
     from harness.jax_door import hvd, jax, jnp, np, run
 
     me = hvd.rank()
-    x = jnp.arange(24.0).reshape(2, 4, 3) * (me + 1)  # batches of (4, 3) in the first dimension, or of (2, 4) in the last
+    x = jnp.arange(24.0).reshape(2, 4, 3) * (
+        me + 1
+    )  # batches of (4, 3) in the first dimension, or of (2, 4) in the last
     both = [np.arange(24.0).reshape(2, 4, 3) * (rank + 1) for rank in range(2)]
     summed = run(mode, jax.vmap(lambda a: hvd.allreduce(a, op=hvd.Sum), in_axes=2), x)
     np.testing.assert_array_equal(summed, np.moveaxis(both[0] + both[1], 2, 0))
@@ -123,7 +126,7 @@ def test_a_jitted_function_called_several_times_in_one_program():
         return [inner(x * (index + 1)) for index, x in enumerate(xs)]
 
     for count in (8, 1 << 15):
-        xs = [jnp.full(count, float(me + 10 * index)) for index in range(12)]
+        xs = [np.full(count, float(me + 10 * index)) for index in range(12)]
         for index, result in enumerate(outer(xs)):
             expected = sum(rank + 10 * index for rank in range(size)) * (index + 1)
             np.testing.assert_array_equal(result, np.full(count, float(expected)))
