@@ -19,7 +19,7 @@ PACKAGE := $(VENV)/.package-installed
 TOOLS := $(VENV)/.tools-installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format sanitize engine-tests wheel bench clean
+.PHONY: help demo test test-jax lint format sanitize engine-tests wheel bench clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(firstword $(MAKEFILE_LIST)) | sed 's/:.*## /\t/' | expand -t16
@@ -29,6 +29,10 @@ demo: $(PACKAGE) ## install the package into .venv and train with two workers
 
 test: lint engine-tests ## lint, engine unit tests, Python tests
 	python -m pytest $(PYTEST_ARGS)
+
+test-jax: ## the JAX door's tests, on the newest and the oldest supported JAX
+	scripts/test-jax newest constraints-test.txt flax equinox orbax-checkpoint
+	scripts/test-jax oldest constraints-test-jax-oldest.txt
 
 lint: $(TOOLS) ## ruff, mypy, clang-format, line counts
 	scripts/lint
