@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -36,8 +37,13 @@ def main() -> None:
         answer({"times": times})
 
 
+# Gloo prints to standard output: answers get a descriptor of their own, and all else goes to the log.
+_answers = os.fdopen(os.dup(1), "w")
+os.dup2(2, 1)
+
+
 def answer(message: dict[str, Any]) -> None:
-    print(json.dumps(message), flush=True)
+    print(json.dumps(message), file=_answers, flush=True)
 
 
 def problem(options: argparse.Namespace) -> tuple[Any, Any, Any, Callable[..., Any]]:

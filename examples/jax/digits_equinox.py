@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Learn to read digits with Equinox on several ranks; rank 0 keeps checkpoints with Orbax and can go on from one.
 
-    horovodrun -np 2 python digits_equinox.py
+horovodrun -np 2 python digits_equinox.py
 """
 
 from __future__ import annotations

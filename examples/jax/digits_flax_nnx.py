@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Learn to read digits with Flax NNX on several ranks; rank 0 keeps checkpoints with Orbax.
 
-    horovodrun -np 2 python digits_flax_nnx.py
+horovodrun -np 2 python digits_flax_nnx.py
 """
 
 from __future__ import annotations

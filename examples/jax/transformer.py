@@ -53,7 +53,9 @@ def main() -> int:
     hvd.init()
     console = Console(quiet=hvd.rank() != 0)
     text, shape = load_text(), Shape()
-    params = hvd.broadcast_parameters(jax.jit(initialise, static_argnums=1)(jax.random.key(hvd.rank()), shape), root_rank=0)
+    params = hvd.broadcast_parameters(
+        jax.jit(initialise, static_argnums=1)(jax.random.key(hvd.rank()), shape), root_rank=0
+    )
     optimizer = hvd.DistributedOptimizer(optax.adamw(1e-3))
     state = optimizer.init(params)
 

@@ -135,8 +135,9 @@ XLA_FFI_Error* Execute(Frame& frame) {
   const std::string name(frame.Text("name"));
   if (!member) {
     return frame.Error(XLA_FFI_Error_Code_UNAVAILABLE,
-                       "Horovod: '" + name + "' runs while Horovod is not initialized, or its process set is not "
-                       "registered any more: call hvd.init() first");
+                       "Horovod: '" + name +
+                           "' runs while Horovod is not initialized, or its process set is not "
+                           "registered any more: call hvd.init() first");
   }
   const Instance* instance = InstanceOf(frame);
   auto call = std::make_shared<Call>(frame.api(), member->world);

@@ -3,6 +3,7 @@
 
 from horovod.common.exceptions import HorovodInternalError, HorovodMismatchError
 from horovod.common.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
+from horovod.jax import elastic
 from horovod.jax.compression import Compression, Compressor
 from horovod.jax.errors import translated_errors
 from horovod.jax.functions import (
@@ -96,6 +97,7 @@ __all__ = [
     "cross_size",
     "cuda_built",
     "ddl_built",
+    "elastic",
     "fold_in_rank",
     "global_process_set",
     "gloo_built",

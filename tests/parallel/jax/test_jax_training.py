@@ -143,3 +143,35 @@ def test_join():
     if hvd.rank() == 1:
         np.testing.assert_array_equal(total, [2.0] * 3)
     assert hvd.join() == 1
+
+
+@on_all_ranks("shm2", limit_s=60)
+def test_elastic_state_goes_on_from_the_last_commit():
+    import functools
+
+    from harness.jax_door import hvd, jax, jnp
+
+    me = hvd.rank()
+    state = hvd.elastic.JaxState(params={"w": jnp.full(3, float(me))}, key=jax.random.key(me), epoch=me, log=[str(me)])
+    failures = iter([True])
+
+    @functools.partial(jax.jit, donate_argnums=0)
+    def step(params):
+        return {"w": params["w"] + hvd.allreduce(jnp.ones(3), op=hvd.Sum)}
+
+    @hvd.elastic.run
+    def train(state):
+        start = state.epoch
+        while state.epoch < 4:
+            state.params = step(state.params)
+            state.epoch += 1
+            if state.epoch == 3 and next(failures, False):
+                raise hvd.HorovodInternalError("a worker was lost")
+            state.log.append(f"epoch {state.epoch}")
+            state.commit()
+        return start
+
+    assert train(state) == 2  # the second start, from the commit of epoch 2
+    np.testing.assert_array_equal(state.params["w"], [8.0] * 3)
+    assert state.log == ["0", "epoch 1", "epoch 2", "epoch 3", "epoch 4"]
+    assert jax.random.key_data(state.key).tolist() == jax.random.key_data(jax.random.key(0)).tolist()
