@@ -7,7 +7,6 @@ JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 DEMO ?= horovodrun -np 2 python examples/numpy/digits.py
 BENCH ?= python benchmarks/collectives.py
 PYTEST_ARGS ?=
-OLD_TORCH_VENV ?= .venv-old-torch
 
 export VENV := $(abspath $(VENV))
 export BUILD := $(abspath $(BUILD))
@@ -20,7 +19,7 @@ PACKAGE := $(VENV)/.package-installed
 TOOLS := $(VENV)/.tools-installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-old-torch lint format sanitize engine-tests wheel bench clean
+.PHONY: help demo test test-main test-old-torch test-jax lint format sanitize engine-tests wheel bench clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(firstword $(MAKEFILE_LIST)) | sed 's/:.*## /\t/' | expand -t16
@@ -28,13 +27,19 @@ help: ## list the targets
 demo: $(PACKAGE) ## install the package into .venv and train with two workers
 	$(DEMO)
 
-test: lint engine-tests ## lint, engine unit tests, Python tests
+test: lint engine-tests test-main test-old-torch test-jax ## lint, engine unit tests, Python tests
+
+test-main: $(TOOLS) ## the Python tests in .venv, with the newest PyTorch
 	HOROVOD_TEST_DOORS=torch python -m pytest $(PYTEST_ARGS)
 
-test-old-torch: ## the PyTorch tests with torch 2.1.2, in an environment of their own
-	VENV=$(abspath $(OLD_TORCH_VENV)) scripts/setup old-torch
-	HOROVOD_TEST_DOORS=torch $(OLD_TORCH_VENV)/bin/python -m pytest $(PYTEST_ARGS) \
+test-old-torch: $(TOOLS) ## the PyTorch tests with the oldest supported PyTorch, in an environment of their own
+	scripts/setup environment old-torch constraints-test-torch-oldest.txt torch
+	HOROVOD_TEST_DOORS=torch $(VENV)-old-torch/bin/python -m pytest $(PYTEST_ARGS) \
 	  tests/parallel/torch $(wildcard tests/unit/test_torch*.py)
+
+test-jax: $(TOOLS) ## the JAX door's tests, on the newest and the oldest supported JAX
+	scripts/test-jax newest constraints-test.txt flax equinox orbax-checkpoint
+	scripts/test-jax oldest constraints-test-jax-oldest.txt
 
 lint: $(TOOLS) ## ruff, mypy, clang-format, line counts
 	scripts/lint

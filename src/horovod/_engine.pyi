@@ -31,6 +31,9 @@ class World:
     ) -> None:
         """`settings` holds values by the field names of hvd_settings; missing ones keep the engine's default."""
     @property
+    def address(self) -> int:
+        """The world's hvd_world*, for other clients of the C table."""
+    @property
     def tcp_port(self) -> int: ...
     @property
     def local_socket(self) -> str: ...
@@ -70,6 +73,7 @@ class World:
         reduce_op: int = 1,
         prescale: float = 1.0,
         postscale: float = 1.0,
+        root: int = -1,
         will_wait: bool = False,
     ) -> int: ...
     def submit_many(

@@ -140,6 +140,7 @@ class World {
   // The function is kept for ever: its thread may outlive this object.
   void TellStack(nb::callable function) { Api()->tell_stack(world_, CallTeller, function.release().ptr()); }
 
+  uintptr_t address() const { return reinterpret_cast<uintptr_t>(world_); }
   int tcp_port() const { return Api()->tcp_port(world_); }
   std::string local_socket() const { return Api()->local_socket(world_); }
 
@@ -176,7 +177,7 @@ class World {
   int64_t SubmitGroup(int process_set, int kind, const char* group, const std::vector<std::string>& names,
                       const std::vector<int>& dtypes, const std::vector<Shape>& shapes,
                       const std::vector<uintptr_t>& inputs, const std::vector<uintptr_t>& outputs, int reduce_op,
-                      double prescale, double postscale, bool will_wait) {
+                      double prescale, double postscale, int root, bool will_wait) {
     const size_t count = names.size();
     if (dtypes.size() != count || shapes.size() != count || inputs.size() != count || outputs.size() != count) {
       throw nb::value_error("the lists of a group differ in length");
@@ -185,6 +186,7 @@ class World {
     for (size_t i = 0; i < count; ++i) {
       ops.push_back(Describe(kind, names[i].c_str(), dtypes[i], shapes[i], inputs[i], outputs[i], reduce_op, prescale,
                              postscale));
+      ops.back().root = root;
     }
     return Start(process_set, ops.data(), static_cast<int32_t>(count), group, will_wait);
   }
@@ -372,6 +374,7 @@ NB_MODULE(_engine, m) {
                     const nb::dict&>(),
            nb::kw_only(), "rank"_a, "size"_a, "host"_a, "listen_address"_a, "world_id"_a, "generation"_a, "secret"_a,
            "settings"_a)
+      .def_prop_ro("address", &World::address)
       .def_prop_ro("tcp_port", &World::tcp_port)
       .def_prop_ro("local_socket", &World::local_socket)
       .def("tell_stack", &World::TellStack, "function"_a)
@@ -381,7 +384,8 @@ NB_MODULE(_engine, m) {
            "reduce_op"_a = 1, "prescale"_a = 1.0, "postscale"_a = 1.0, "root"_a = -1,
            "splits"_a = std::vector<int64_t>(), "will_wait"_a = false)
       .def("submit_group", &World::SubmitGroup, "process_set"_a, "kind"_a, "group"_a, "names"_a, "dtypes"_a, "shapes"_a,
-           "inputs"_a, "outputs"_a, "reduce_op"_a = 1, "prescale"_a = 1.0, "postscale"_a = 1.0, "will_wait"_a = false)
+           "inputs"_a, "outputs"_a, "reduce_op"_a = 1, "prescale"_a = 1.0, "postscale"_a = 1.0, "root"_a = -1,
+           "will_wait"_a = false)
       .def("submit_many", &World::SubmitMany, "process_set"_a, "kind"_a, "names"_a, "dtypes"_a, "shapes"_a, "inputs"_a,
            "outputs"_a, "reduce_op"_a, "prescale"_a, "postscale"_a, "started"_a)
       .def("wait_all", &World::WaitAll, "handles"_a)

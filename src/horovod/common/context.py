@@ -11,7 +11,7 @@ import os
 import threading
 import weakref
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 from horovod._engine import EngineError, World
 from horovod.common import bootstrap, settings, stacks, timeline, topology
@@ -30,6 +30,15 @@ _FORKED = (
 )
 
 
+class Observer(Protocol):
+    """Hears when a set comes to life and when it goes: for doors whose compiled programs outlive worlds."""
+
+    def bound(self, process_set: ProcessSet, /) -> None: ...
+
+    def unbound(self, process_set: ProcessSet, /) -> None:
+        """Before the engine forgets the set; its membership is still there."""
+
+
 class Context:
     """One world. `handles` are its operations under way, `global_set` is the set of all its ranks."""
 
@@ -37,6 +46,7 @@ class Context:
         self.handles = HandleTable()
         self.global_set = global_set if global_set is not None else ProcessSet([])
         self._sets: dict[int, ProcessSet] = {}
+        self._observers: list[Observer] = []
         self._lock = threading.RLock()
         self._world: World | None = None
         self._topology = Topology()
@@ -105,6 +115,8 @@ class Context:
             world, self._world = self._world, None
             if world is None:
                 return
+            for process_set in self._sets.values():
+                self._tell_unbound(process_set)
             self._forget_sets()
             world.close()
             self.handles.clear()
@@ -191,6 +203,7 @@ class Context:
         set_id = process_set.process_set_id
         if set_id is None or set_id == 0 or self._sets.get(set_id) is not process_set:
             return False
+        self._tell_unbound(process_set)
         process_set.invalidate()
         del self._sets[set_id]
         self._run_on_all(_REMOVE_PROCESS_SET, f"remove_process_set.{set_id}", (set_id,))
@@ -212,6 +225,19 @@ class Context:
     def _bind(self, process_set: ProcessSet, set_id: int, ranks: tuple[int, ...]) -> None:
         process_set.bind(Membership(self.world, set_id, ranks, self._topology.rank))
         self._sets[set_id] = process_set
+        for observer in self._observers:
+            observer.bound(process_set)
+
+    def observe(self, observer: Observer) -> None:
+        """Tell the observer of all sets, those that exist already first."""
+        with self._lock:
+            self._observers.append(observer)
+            for process_set in self._sets.values():
+                observer.bound(process_set)
+
+    def _tell_unbound(self, process_set: ProcessSet) -> None:
+        for observer in self._observers:
+            observer.unbound(process_set)
 
     def _run_on_all(self, kind: int, name: str, numbers: tuple[int, ...]) -> int:
         world = self.world

@@ -212,6 +212,21 @@ class Collectives(Generic[T]):
         handle = _submit(member, _BROADCAST, full_name, dtype, shape, address, target, will_wait, root=root)
         return Pending(member.world, handle, full_name, tensor, output)
 
+    def grouped_broadcast(
+        self, tensors: Sequence[T], root_rank: int, name: str | None, process_set: ProcessSet, will_wait: bool
+    ) -> Pending:
+        member = self._member(process_set)
+        root = rules.check_root(root_rank, member.ranks)
+        outputs, described, targets = [], [], []
+        for tensor in tensors:
+            output, description, target = self._output_like(tensor, False)
+            outputs.append(output)
+            described.append(description)
+            targets.append(target)
+        full_name = member.full_name("grouped_broadcast", name)
+        handle = _submit_group(member, _BROADCAST, full_name, described, targets, will_wait, PLAIN_SUM, root)
+        return Pending(member.world, handle, full_name, tuple(tensors), tuple(outputs))
+
     def alltoall(self, tensor: T, splits: Any, name: str | None, process_set: ProcessSet, will_wait: bool) -> Pending:
         """The result is always (output, received splits)."""
         member = self._member(process_set)
@@ -318,6 +333,7 @@ def _submit_group(
     targets: Sequence[int],
     will_wait: bool,
     reduction: Reduction,
+    root: int = -1,
 ) -> int:
     if not described:
         raise ValueError(f"{name}: a group needs at least one tensor")
@@ -326,7 +342,7 @@ def _submit_group(
     names = [f"{name}_{index}of{count}" for index in range(1, count + 1)]
     try:
         return member.world.submit_group(
-            member.id, kind, name, names, dtypes, shapes, addresses, targets, *reduction, will_wait
+            member.id, kind, name, names, dtypes, shapes, addresses, targets, *reduction, root, will_wait
         )
     except EngineError as error:
         raise translate(error, name) from None

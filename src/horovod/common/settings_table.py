@@ -176,6 +176,8 @@ _BACK_ENDS = (
     Setting("HOROVOD_ENABLE_XLA_OPS", bool, False, "TensorFlow: collectives inside XLA-compiled functions."),
     Setting("HOROVOD_TORCH_WAIT_IN_BACKWARD", bool, True,
             "PyTorch: gradients are complete when backward() returns; 0: when optimizer.step() begins."),
+    Setting("HOROVOD_JAX_FFI", bool, None,
+            "JAX: programs call the engine directly; 0: through Python. Unset: directly wherever XLA lets them."),
     Setting("HOROVOD_BATCH_D2D_MEMCOPIES", bool, True, "Batch copies into and out of the GPU's fusion buffer."),
     Setting("HOROVOD_ADASUM_MPI_CHUNK_SIZE", int, 1 << 30, "Kept for old scripts.", unit="bytes", minimum=0),
     Setting("HOROVOD_MPI_THREADS_DISABLE", bool, False, "MPI without threads.", flag="--mpi-threads-disable",

@@ -6,6 +6,7 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import platform
+from pathlib import Path
 
 from horovod.tools.findings import Finding
 
@@ -40,8 +41,22 @@ def frameworks() -> list[Finding]:
         if version is None:
             missing.append(name)
         else:
-            findings.append(Finding(name, version + _door_text(door)))
+            findings.append(Finding(name, version + _door_text(door), _advice(name, version)))
     return [*findings, Finding("not installed", ", ".join(missing))] if missing else findings
+
+
+def _advice(name: str, version: str) -> str:
+    """What stands in the way of a framework's door, found without importing the framework."""
+    if name != "JAX":
+        return ""
+    import horovod
+
+    number = tuple(int(part) for part in version.split(".")[:3] if part.isdigit())
+    if number < (0, 4, 38):
+        return "programs reach the engine through Python, slowly: pip install -U jax (0.4.38 or newer)"
+    if not any(Path(folder, "libhvd_xla.so").exists() for folder in horovod.__path__):
+        return "libhvd_xla.so is missing, so programs reach the engine through Python, slowly: reinstall khorovod"
+    return ""
 
 
 def _door_text(door: str) -> str:

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// What compiled programs bake in instead of a world: numbers that stand for process sets of the world of the moment.
+// A program that was traced before a re-initialisation then runs in the new world, with its size and membership.
+#pragma once
+
+#include <hvd/engine.h>
+
+#include <cstdint>
+#include <mutex>
+#include <shared_mutex>
+#include <unordered_map>
+
+namespace hvd::bindings {
+
+struct Membership {
+  hvd_world* world;
+  int32_t process_set, size, index, rank;  // index: this rank's place in the set; rank: in the world
+};
+
+class Contexts {
+ public:
+  // Keeps the worlds behind the memberships alive; held only for moments, for closing a world waits for it.
+  class Reading {
+   public:
+    explicit Reading(Contexts& contexts) : contexts_(contexts), lock_(contexts.mutex_) {}
+    const Membership* Find(int64_t context) const {
+      auto found = contexts_.members_.find(context);
+      return found == contexts_.members_.end() ? nullptr : &found->second;
+    }
+
+   private:
+    Contexts& contexts_;
+    std::shared_lock<std::shared_mutex> lock_;
+  };
+
+  void Bind(int64_t context, const Membership& member) {
+    std::unique_lock<std::shared_mutex> lock(mutex_);
+    members_[context] = member;
+  }
+  void Unbind(int64_t context) {
+    std::unique_lock<std::shared_mutex> lock(mutex_);
+    members_.erase(context);
+  }
+
+ private:
+  std::shared_mutex mutex_;
+  std::unordered_map<int64_t, Membership> members_;
+};
+
+}  // namespace hvd::bindings

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bindings/xla/instances.h"
+
+#include <cstddef>
+#include <map>
+#include <mutex>
+#include <string>
+#include <utility>
+
+namespace hvd::xla {
+namespace {
+
+// The state that XLA keeps for us at each place. Its C structs changed with the minor version while the entries of
+// the table stayed where they are; these are the ones that differ from the vendored header.
+constexpr int kNewestKnownMinor = 3;
+
+struct TypeInfo {  // since 0.2
+  size_t struct_size;
+  XLA_FFI_Extension_Base* extension_start;
+  void (*deleter)(void*);
+};
+struct TypeRegister {  // since 0.2: with type_info at the end, which 0.1 does not read
+  size_t struct_size;
+  XLA_FFI_Extension_Base* extension_start;
+  XLA_FFI_ByteSpan name;
+  XLA_FFI_TypeId* type_id;
+  const TypeInfo* type_info;
+};
+struct State {  // of 0.3, for set and get: with a stage
+  size_t struct_size;
+  XLA_FFI_Extension_Base* extension_start;
+  XLA_FFI_ExecutionContext* ctx;
+  XLA_FFI_ExecutionStage stage;
+  XLA_FFI_TypeId* type_id;
+  void* state;
+};
+
+void Keep(void*) {}  // instances are few and live on: executables are rarely thrown away
+
+struct Registry {
+  std::mutex mutex;
+  XLA_FFI_TypeId type_id{0};
+  std::map<int64_t, Program*> programs;
+  std::map<std::pair<int64_t, std::string>, int> numbers;
+};
+Registry& All() {
+  static Registry* registry = new Registry;
+  return *registry;
+}
+
+bool Discard(const XLA_FFI_Api* api, XLA_FFI_Error* error) {
+  if (!error) return false;
+  XLA_FFI_Error_Destroy_Args args{};
+  args.struct_size = sizeof args;
+  args.error = error;
+  api->XLA_FFI_Error_Destroy(&args);
+  return true;
+}
+
+bool KnowsState(const XLA_FFI_Api* api) { return api->api_version.minor_version <= kNewestKnownMinor; }
+
+bool RegisterType(const XLA_FFI_Api* api, XLA_FFI_TypeId* type_id) {
+  if (type_id->type_id != 0) return true;
+  static const TypeInfo info{sizeof(TypeInfo), nullptr, Keep};
+  static constexpr std::string_view kName = "hvd_instance";
+  TypeRegister args{sizeof args, nullptr, {kName.data(), kName.size()}, type_id, &info};
+  if (api->api_version.minor_version < 2) args.struct_size = sizeof(XLA_FFI_TypeId_Register_Args);
+  return !Discard(api, api->XLA_FFI_TypeId_Register(reinterpret_cast<XLA_FFI_TypeId_Register_Args*>(&args)));
+}
+
+bool SetState(const Frame& frame, XLA_FFI_TypeId* type_id, Instance* instance) {
+  const XLA_FFI_Api* api = frame.api();
+  if (api->api_version.minor_version >= 3) {
+    State args{sizeof args, nullptr, frame.context(), XLA_FFI_ExecutionStage_INSTANTIATE, type_id, instance};
+    return !Discard(api, api->XLA_FFI_State_Set(reinterpret_cast<XLA_FFI_State_Set_Args*>(&args)));
+  }
+  XLA_FFI_State_Set_Args args{sizeof args, nullptr, frame.context(), type_id, instance, Keep};
+  if (api->api_version.minor_version == 2) args.struct_size = offsetof(XLA_FFI_State_Set_Args, deleter);
+  return !Discard(api, api->XLA_FFI_State_Set(&args));
+}
+
+}  // namespace
+
+XLA_FFI_Error* Instantiate(const Frame& frame) {
+  Registry& all = All();
+  const int64_t program_id = frame.Integer("program");
+  const std::string name(frame.Text("name"));
+  std::lock_guard<std::mutex> lock(all.mutex);
+  Program*& program = all.programs[program_id];
+  if (!program) program = new Program;
+  program->instances.fetch_add(1);
+  const int number = all.numbers[{program_id, name}]++;
+  if (KnowsState(frame.api()) && RegisterType(frame.api(), &all.type_id)) {
+    auto* instance = new Instance{program, number};
+    if (SetState(frame, &all.type_id, instance)) return nullptr;
+    delete instance;
+  }
+  if (number == 0) return nullptr;
+  return frame.Error(XLA_FFI_Error_Code_UNIMPLEMENTED,
+                     "Horovod: the collective '" + name +
+                         "' stands in one compiled program more than once (a jitted function that is called twice, or "
+                         "jax.checkpoint), and this version of XLA does not tell the copies apart. Mark the inner "
+                         "function with jax.jit(..., inline=True), or take the collective out of it.");
+}
+
+const Instance* InstanceOf(const Frame& frame) {
+  const XLA_FFI_Api* api = frame.api();
+  XLA_FFI_TypeId* type_id = &All().type_id;
+  if (!KnowsState(api) || type_id->type_id == 0) return nullptr;
+  if (api->api_version.minor_version >= 3) {
+    State args{sizeof args, nullptr, frame.context(), XLA_FFI_ExecutionStage_INSTANTIATE, type_id, nullptr};
+    if (Discard(api, api->XLA_FFI_State_Get(reinterpret_cast<XLA_FFI_State_Get_Args*>(&args)))) return nullptr;
+    return static_cast<const Instance*>(args.state);
+  }
+  XLA_FFI_State_Get_Args args{sizeof args, nullptr, frame.context(), type_id, nullptr};
+  if (Discard(api, api->XLA_FFI_State_Get(&args))) return nullptr;
+  return static_cast<const Instance*>(args.state);
+}
+
+}  // namespace hvd::xla

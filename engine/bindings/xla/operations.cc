@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bindings/xla/operations.h"
+
+namespace hvd::xla {
+namespace {
+
+enum Kind { kAllreduce, kAllgather, kBroadcast, kAlltoall, kReducescatter };  // hvd::OpKind
+enum { kUnknownDType = -1 };
+
+// hvd::DType
+int32_t DTypeOf(XLA_FFI_DataType dtype) {
+  switch (dtype) {
+    case XLA_FFI_DataType_U8:
+      return 0;
+    case XLA_FFI_DataType_S8:
+      return 1;
+    case XLA_FFI_DataType_U16:
+      return 2;
+    case XLA_FFI_DataType_S16:
+      return 3;
+    case XLA_FFI_DataType_S32:
+      return 4;
+    case XLA_FFI_DataType_S64:
+      return 5;
+    case XLA_FFI_DataType_F16:
+      return 6;
+    case XLA_FFI_DataType_F32:
+      return 7;
+    case XLA_FFI_DataType_F64:
+      return 8;
+    case XLA_FFI_DataType_PRED:
+      return 9;
+    case XLA_FFI_DataType_BF16:
+      return 10;
+    case XLA_FFI_DataType_F8E4M3FN:
+      return 11;
+    case XLA_FFI_DataType_F8E5M2:
+      return 12;
+    case XLA_FFI_DataType_U32:
+      return 13;
+    case XLA_FFI_DataType_U64:
+      return 14;
+    default:
+      return kUnknownDType;
+  }
+}
+
+size_t Bytes(const XLA_FFI_Buffer& buffer) {
+  static constexpr size_t kItemBytes[] = {1, 1, 2, 2, 4, 8, 2, 4, 8, 1, 2, 1, 1, 4, 8};
+  size_t bytes = kItemBytes[DTypeOf(buffer.dtype)];
+  for (int64_t i = 0; i < buffer.rank; ++i) bytes *= static_cast<size_t>(buffer.dims[i]);
+  return bytes;
+}
+
+int64_t Rows(const XLA_FFI_Buffer& buffer) { return buffer.rank ? buffer.dims[0] : 0; }
+
+std::string OtherSize(int32_t size) {
+  return "was traced for another number of ranks than the " + std::to_string(size) +
+         " that there are now, and its result has another shape: trace the function again (jax.clear_caches())";
+}
+
+}  // namespace
+
+// The agreement allows allgather and alltoall to differ in the first dimension. Shapes in a compiled program are fixed,
+// so the rows move to the second dimension, where the coordinator refuses a difference on every rank alike.
+std::string Operations::Shape(const Frame& frame, int64_t i, const bindings::Membership& member) {
+  const XLA_FFI_Buffer& in = frame.arg(i);
+  const XLA_FFI_Buffer& out = frame.ret(i);
+  const int64_t size = member.size, rows = Rows(in);
+  std::vector<int64_t>& shape = shapes[i];
+  shape.assign(in.dims, in.dims + in.rank);
+  switch (frame.Integer("kind")) {
+    case kAllgather:
+      if (Rows(out) != rows * size) return OtherSize(member.size);
+      shape.insert(shape.begin(), 1);
+      return {};
+    case kAlltoall:
+      if (rows % size) return OtherSize(member.size);
+      shape[0] = rows / size;
+      shape.insert(shape.begin(), size);
+      splits.assign(static_cast<size_t>(size), 1);
+      return {};
+    case kReducescatter:
+      return Rows(out) == rows / size + (member.index < rows % size) ? "" : OtherSize(member.size);
+    default:
+      return {};
+  }
+}
+
+bool Operations::RowsMustAgree() const { return ops[0].kind == kAllgather || ops[0].kind == kAlltoall; }
+
+std::string Operations::Describe(const Frame& frame, const bindings::Membership& member, int copy) {
+  const int64_t count = frame.args();
+  name = std::string(frame.Text("name")) + (copy ? "#" + std::to_string(copy + 1) : "");
+  if (frame.rets() != count) return "has " + std::to_string(frame.rets()) + " results";
+  names.resize(static_cast<size_t>(count));
+  shapes.resize(static_cast<size_t>(count));
+  ops.resize(static_cast<size_t>(count));
+  const bool only_root = frame.Integer("only_root") != 0;
+  for (int64_t i = 0; i < count; ++i) {
+    names[i] = count == 1 ? name : name + "_" + std::to_string(i + 1) + "of" + std::to_string(count);
+    const XLA_FFI_Buffer& in = frame.arg(i);
+    hvd_op& op = ops[i];
+    op = {};
+    op.size = sizeof op;
+    op.kind = static_cast<int32_t>(frame.Integer("kind"));
+    op.dtype = DTypeOf(in.dtype);
+    if (op.dtype == kUnknownDType) return "has a dtype that is not supported";
+    if (std::string wrong = Shape(frame, i, member); !wrong.empty()) return wrong;
+    op.reduce_op = static_cast<int32_t>(frame.Integer("op"));
+    op.root = static_cast<int32_t>(frame.Integer("root"));
+    op.device = -1;
+    op.name = names[i].c_str();
+    op.shape = shapes[i].data();
+    op.ndim = static_cast<int32_t>(shapes[i].size());
+    op.splits = splits.data();
+    op.nsplits = static_cast<int32_t>(splits.size());
+    op.input = in.data;
+    op.output = frame.ret(i).data;
+    op.prescale = frame.Real("prescale");
+    op.postscale = frame.Real("postscale");
+    if (only_root && op.root != member.rank) zeros.emplace_back(op.output, Bytes(in));
+    if (only_root) op.root = -1;
+  }
+  return {};
+}
+
+}  // namespace hvd::xla

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""jax.Array as the engine sees it: read where it lies, by its buffer's address; results are built without a copy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import jax
+import numpy as np
+
+from horovod.common.arrays import Array, NumpyAdapter, address_of
+from horovod.common.dtypes import ID_BY_DTYPE
+from horovod.common.ops import Description
+
+JaxArray: TypeAlias = Any  # jax.Array; also a tracer inside jit
+Tree: TypeAlias = Any
+
+# What jax.device_put adopts instead of copying it.
+_ALIGNMENT = 64
+
+
+class JaxAdapter(NumpyAdapter):
+    """See horovod.common.ops.Adapter. Outputs are NumPy arrays at first: `as_jax` turns them into JAX's."""
+
+    @staticmethod
+    def source(array: Any) -> Description:
+        # A NumPy array is one that was converted for this call; see concrete().
+        if isinstance(array, np.ndarray):
+            return NumpyAdapter.source(array)
+        array.block_until_ready()
+        return array.unsafe_buffer_pointer(), array.shape, ID_BY_DTYPE[array.dtype]
+
+    @staticmethod
+    def target(array: Any) -> Description:
+        raise ValueError("JAX arrays are immutable: there are no in-place operations")
+
+    @staticmethod
+    def empty(like: Any, shape: tuple[int, ...]) -> tuple[Array, int]:
+        dtype = like.dtype
+        count = dtype.itemsize
+        for extent in shape:
+            count *= extent
+        raw = np.empty(count + _ALIGNMENT, np.uint8)
+        start = -address_of(raw) % _ALIGNMENT
+        array = raw[start : start + count].view(dtype).reshape(shape)
+        return array, address_of(array)
+
+
+def is_traced(leaves: Sequence[Any]) -> bool:
+    """Whether a transformation (jit, grad, vmap, …) is under way on one of them."""
+    return any(isinstance(leaf, jax.core.Tracer) for leaf in leaves)
+
+
+def concrete(leaf: Any) -> JaxArray:
+    """A leaf of a tree as an array of one CPU device; lists, scalars and NumPy arrays are converted."""
+    if not isinstance(leaf, jax.Array):
+        return jax.numpy.asarray(leaf)
+    devices = leaf.devices()
+    if len(devices) != 1:
+        raise ValueError(
+            f"horovod.jax works on arrays of one device, but this one is spread over {len(devices)}: run one process "
+            "for each device, or use the shards of the array (x.addressable_shards)"
+        )
+    (device,) = devices
+    if device.platform != "cpu":
+        raise ValueError(
+            f"horovod.jax works on CPU arrays in this version, but this one is on {device}: set JAX_PLATFORMS=cpu, or "
+            "move it with jax.device_put(x, jax.devices('cpu')[0])"
+        )
+    if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        raise ValueError("A PRNG key array has no bytes to send; give jax.random.key_data(key) and wrap the result")
+    return leaf
+
+
+def as_jax(arrays: Sequence[Array]) -> list[JaxArray]:
+    """Arrays that the engine has filled, as JAX arrays, in one call: its cost hardly depends on their number."""
+    result: list[JaxArray] = jax.device_put(list(arrays), _cpu())
+    return result
+
+
+def _cpu() -> Any:
+    return jax.devices("cpu")[0]

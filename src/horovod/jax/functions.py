@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Functions built on the operations: parameters and objects from one rank to all, and keys that differ by rank."""
+
+from __future__ import annotations
+
+import numbers
+from typing import Any
+
+import jax
+import numpy as np
+
+from horovod.common.context import default_context
+from horovod.common.objects import allgather_object as allgather_object
+from horovod.common.objects import broadcast_object as broadcast_object
+from horovod.common.process_sets import ProcessSet, global_process_set
+from horovod.jax.adapter import JaxArray, Tree
+from horovod.jax.mpi_ops import broadcast
+
+
+def broadcast_parameters(
+    params: Tree, root_rank: int = 0, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> Tree:
+    """The tree as the root has it: arrays, PRNG keys and Python numbers. JAX arrays are immutable: use what it returns.
+
+    Other leaves, such as the functions in an Equinox module, are left as they are.
+    """
+    leaves, structure = jax.tree_util.tree_flatten(params)
+    keys = [_is_key(leaf) for leaf in leaves]
+    plain = [jax.random.key_data(leaf) if key else leaf for leaf, key in zip(leaves, keys, strict=True)]
+    arrays = [index for index, leaf in enumerate(plain) if isinstance(leaf, (jax.Array, np.ndarray, np.generic))]
+    scalars = [index for index, leaf in enumerate(plain) if isinstance(leaf, numbers.Number) and index not in arrays]
+    stem = name or "parameters"
+    if arrays:
+        sent = broadcast([plain[index] for index in arrays], root_rank, stem, process_set)
+        for index, value in zip(arrays, sent, strict=True):
+            plain[index] = (
+                jax.random.wrap_key_data(value, impl=jax.random.key_impl(leaves[index])) if keys[index] else value
+            )
+    if scalars:
+        values = broadcast_object([plain[index] for index in scalars], root_rank, f"{stem}.scalars", process_set)
+        for index, value in zip(scalars, values, strict=True):
+            plain[index] = value
+    return structure.unflatten(plain)
+
+
+def broadcast_optimizer_state(
+    optimizer_state: Tree, root_rank: int = 0, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> Tree:
+    """The same for the state of an optimizer, which is a tree like any other."""
+    return broadcast_parameters(optimizer_state, root_rank, name or "optimizer_state", process_set)
+
+
+def fold_in_rank(key: JaxArray) -> JaxArray:
+    """A PRNG key of this rank's own: give it to what must differ between ranks, such as dropout and shuffling."""
+    return jax.random.fold_in(key, default_context.topology.rank)
+
+
+def _is_key(leaf: Any) -> bool:
+    return isinstance(leaf, jax.Array) and bool(jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key))

@@ -1,0 +1,283 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The operations of the JAX door: names, signatures and defaults as in the other doors, on trees of arrays.
+
+Every function takes an array or a whole tree; a tree goes through as one unit. On arrays that are there the functions
+run at once; inside jit, grad, scan and vmap they become part of the program. JAX arrays are immutable, so there are no
+in-place functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+
+from horovod.common.basics import HorovodBasics
+from horovod.common.context import default_context
+from horovod.common.process_sets import ProcessSet, global_process_set
+from horovod.common.rules import Adasum as Adasum
+from horovod.common.rules import Average as Average
+from horovod.common.rules import Max as Max
+from horovod.common.rules import Min as Min
+from horovod.common.rules import Product as Product
+from horovod.common.rules import Sum as Sum
+from horovod.common.rules import resolve_op
+from horovod.jax import eager
+from horovod.jax.adapter import JaxArray, Tree, as_jax, concrete, is_traced
+from horovod.jax.compression import Compression, Compressor
+from horovod.jax.gradients import collective
+from horovod.jax.primitive import ALLGATHER, ALLREDUCE, ALLTOALL, BROADCAST, REDUCESCATTER, Spec
+
+_basics = HorovodBasics()
+init = _basics.init
+shutdown = _basics.shutdown
+is_initialized = _basics.is_initialized
+start_timeline = _basics.start_timeline
+stop_timeline = _basics.stop_timeline
+size = _basics.size
+local_size = _basics.local_size
+cross_size = _basics.cross_size
+rank = _basics.rank
+local_rank = _basics.local_rank
+cross_rank = _basics.cross_rank
+is_homogeneous = _basics.is_homogeneous
+mpi_threads_supported = _basics.mpi_threads_supported
+mpi_enabled = _basics.mpi_enabled
+mpi_built = _basics.mpi_built
+gloo_enabled = _basics.gloo_enabled
+gloo_built = _basics.gloo_built
+nccl_built = _basics.nccl_built
+ddl_built = _basics.ddl_built
+ccl_built = _basics.ccl_built
+cuda_built = _basics.cuda_built
+rocm_built = _basics.rocm_built
+
+_add = default_context.handles.add
+
+
+def poll(handle: int) -> bool:
+    """Whether an asynchronous operation is done, so that synchronize would not block."""
+    return default_context.handles.poll(handle)
+
+
+def synchronize(handle: int) -> Any:
+    """Wait for an asynchronous operation and give its result; None if that was given before."""
+    return default_context.handles.synchronize(handle)
+
+
+def _run(spec: Spec, tree: Tree, compression: type[Compressor] = Compression.none) -> Tree:
+    leaves, structure = jax.tree_util.tree_flatten(tree)
+    pairs = [compression.compress(leaf) for leaf in leaves]
+    arrays = [array for array, _ in pairs]
+    results = collective(spec, tuple(arrays)) if is_traced(arrays) else eager.run(spec, arrays)
+    restored = [compression.decompress(result, ctx) for result, (_, ctx) in zip(results, pairs, strict=True)]
+    return structure.unflatten(restored)
+
+
+def _start(spec: Spec, tree: Tree) -> int:
+    leaves, structure = jax.tree_util.tree_flatten(tree)
+    if is_traced(leaves):
+        raise ValueError(
+            "Asynchronous operations are for arrays that are there; inside jit call the function without _async: "
+            "XLA runs it beside whatever does not depend on it"
+        )
+    return _add(eager.then(eager.submit(spec, leaves, will_wait=False), structure.unflatten))
+
+
+# Allreduce
+
+
+def allreduce(
+    tensor: Tree,
+    average: bool | None = None,
+    name: str | None = None,
+    compression: type[Compressor] = Compression.none,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> Tree:
+    """Reduce an array or a tree over all ranks of the set (op: Average unless given)."""
+    op = resolve_op(op, average)
+    return _run(Spec(ALLREDUCE, process_set, name, op, prescale_factor, postscale_factor), tensor, compression)
+
+
+def allreduce_async(
+    tensor: Tree,
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """Start an allreduce; the handle is for poll and synchronize."""
+    op = resolve_op(op, average)
+    return _start(Spec(ALLREDUCE, process_set, name, op, prescale_factor, postscale_factor), tensor)
+
+
+def grouped_allreduce(
+    tensors: Sequence[Tree],
+    average: bool | None = None,
+    name: str | None = None,
+    compression: type[Compressor] = Compression.none,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> list[Tree]:
+    """Allreduce a list as one unit, as allreduce does with any tree."""
+    op = resolve_op(op, average)
+    spec = Spec(ALLREDUCE, process_set, name, op, prescale_factor, postscale_factor)
+    return list(_run(spec, list(tensors), compression))
+
+
+def grouped_allreduce_async(
+    tensors: Sequence[Tree],
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """Start an allreduce of a list; one handle for all of it."""
+    op = resolve_op(op, average)
+    return _start(Spec(ALLREDUCE, process_set, name, op, prescale_factor, postscale_factor), list(tensors))
+
+
+# Allgather
+
+
+def allgather(tensor: Tree, name: str | None = None, process_set: ProcessSet = global_process_set) -> Tree:
+    """Arrays of all ranks, one after the other along the first dimension, in which they may differ outside jit."""
+    return _run(Spec(ALLGATHER, process_set, name), tensor)
+
+
+def allgather_async(tensor: Tree, name: str | None = None, process_set: ProcessSet = global_process_set) -> int:
+    """Start an allgather."""
+    return _start(Spec(ALLGATHER, process_set, name), tensor)
+
+
+def grouped_allgather(
+    tensors: Sequence[Tree], name: str | None = None, process_set: ProcessSet = global_process_set
+) -> list[Tree]:
+    """Allgather each array of a list, as one unit."""
+    return list(_run(Spec(ALLGATHER, process_set, name), list(tensors)))
+
+
+def grouped_allgather_async(
+    tensors: Sequence[Tree], name: str | None = None, process_set: ProcessSet = global_process_set
+) -> int:
+    """Start an allgather of each array of a list; one handle for all of them."""
+    return _start(Spec(ALLGATHER, process_set, name), list(tensors))
+
+
+# Broadcast
+
+
+def broadcast(
+    tensor: Tree, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> Tree:
+    """The array or tree of the (global) rank `root_rank`."""
+    return _run(Spec(BROADCAST, process_set, name, root=root_rank), tensor)
+
+
+def broadcast_async(
+    tensor: Tree, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> int:
+    """Start a broadcast."""
+    return _start(Spec(BROADCAST, process_set, name, root=root_rank), tensor)
+
+
+# Alltoall
+
+
+def alltoall(
+    tensor: JaxArray, splits: Any = None, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> Any:
+    """Send rows to every rank: equal shares, or `splits[i]` rows to member i (outside jit); then (output, received)."""
+    if splits is None:
+        return _run(Spec(ALLTOALL, process_set, name), tensor)
+    return synchronize(alltoall_async(tensor, splits, name, process_set))
+
+
+def alltoall_async(
+    tensor: JaxArray, splits: Any = None, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> int:
+    """Start an alltoall; its result is always (output, received splits)."""
+    if is_traced([tensor]) or is_traced(jax.tree_util.tree_leaves(splits)):
+        raise ValueError(
+            "alltoall with splits needs arrays that are there: inside jit the shape of its result would depend on the "
+            "other ranks' splits. Call it outside jit, or pad to equal shares and leave splits out"
+        )
+    pending = eager.collectives.alltoall(concrete(tensor), splits, name, process_set, will_wait=False)
+    return _add(eager.then(pending, lambda result: tuple(as_jax(result))))
+
+
+# Reducescatter
+
+
+def reducescatter(
+    tensor: Tree,
+    name: str | None = None,
+    compression: type[Compressor] = Compression.none,
+    op: int = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> Tree:
+    """Reduce over all ranks; each gets its share of the rows, the first ranks one more if uneven."""
+    return _run(Spec(REDUCESCATTER, process_set, name, op, prescale_factor, postscale_factor), tensor, compression)
+
+
+def reducescatter_async(
+    tensor: Tree,
+    name: str | None = None,
+    op: int = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> int:
+    """Start a reducescatter."""
+    return _start(Spec(REDUCESCATTER, process_set, name, op, prescale_factor, postscale_factor), tensor)
+
+
+def grouped_reducescatter(
+    tensors: Sequence[Tree],
+    name: str | None = None,
+    compression: type[Compressor] = Compression.none,
+    op: int = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> list[Tree]:
+    """Reducescatter each array of a list, as one unit."""
+    spec = Spec(REDUCESCATTER, process_set, name, op, prescale_factor, postscale_factor)
+    return list(_run(spec, list(tensors), compression))
+
+
+def grouped_reducescatter_async(
+    tensors: Sequence[Tree],
+    name: str | None = None,
+    op: int = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> int:
+    """Start a reducescatter of each array of a list; one handle for all of them."""
+    return _start(Spec(REDUCESCATTER, process_set, name, op, prescale_factor, postscale_factor), list(tensors))
+
+
+# Meetings
+
+
+def barrier(process_set: ProcessSet = global_process_set) -> None:
+    """Wait until every rank of the set is here."""
+    eager.finish(eager.collectives.barrier(process_set, will_wait=True))
+
+
+def join(device: int = -1) -> int:
+    """This rank has no more data: give zeros to the others' allreduces until all have joined; who came last."""
+    return eager.collectives.join()

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gradients averaged over all ranks: as an optax transformation around an optimizer, or around jax.grad."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from horovod.common.process_sets import ProcessSet, global_process_set
+from horovod.common.rules import Average
+from horovod.jax.adapter import JaxArray, Tree
+from horovod.jax.compression import Compression, Compressor
+from horovod.jax.mpi_ops import allreduce
+
+
+class DistributedState(NamedTuple):
+    """State of a DistributedOptimizer that gathers several gradients before it reduces them."""
+
+    inner: Tree
+    passes: JaxArray  # gradients gathered since the last step
+    sums: Tree
+
+
+def DistributedOptimizer(  # noqa: N802 - the name in all doors
+    optimizer: Any,
+    compression: type[Compressor] = Compression.none,
+    backward_passes_per_step: int = 1,
+    op: int = Average,
+    gradient_predivide_factor: float = 1.0,
+    average_aggregated_gradients: bool = False,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """An optax GradientTransformation that reduces gradients over all ranks, then updates as `optimizer` does.
+
+    With backward_passes_per_step=k, gradients of k calls are summed (or averaged) locally; only every k-th call
+    communicates and changes parameters, the others return zero updates.
+    """
+    import optax
+
+    if gradient_predivide_factor != 1.0 and op != Average:
+        raise ValueError("gradient_predivide_factor works with op=Average only")
+    if backward_passes_per_step < 1:
+        raise ValueError(f"backward_passes_per_step is at least 1, not {backward_passes_per_step}")
+    inner = optax.with_extra_args_support(optimizer)
+    reduce = functools.partial(
+        allreduce,
+        op=op,
+        name=name,
+        compression=compression,
+        prescale_factor=1.0 / gradient_predivide_factor,
+        postscale_factor=gradient_predivide_factor,
+        process_set=process_set,
+    )
+
+    def update(updates: Tree, state: Tree, params: Tree = None, **extra: Any) -> tuple[Tree, Tree]:
+        changed: tuple[Tree, Tree] = inner.update(reduce(updates), state, params, **extra)
+        return changed
+
+    if backward_passes_per_step == 1:
+        return optax.GradientTransformationExtraArgs(inner.init, update)
+    passes = backward_passes_per_step
+    divisor = passes if average_aggregated_gradients else 1
+    return _every(passes, divisor, optax.GradientTransformationExtraArgs(inner.init, update))
+
+
+def _every(passes: int, divisor: int, step: Any) -> Any:
+    """Gather gradients and take a step with each `passes`-th."""
+    import optax
+
+    def init(params: Tree) -> DistributedState:
+        zeros = jax.tree_util.tree_map(jnp.zeros_like, params)
+        return DistributedState(step.init(params), jnp.zeros((), jnp.int32), zeros)
+
+    def update(updates: Tree, state: DistributedState, params: Tree = None, **extra: Any) -> tuple[Tree, Tree]:
+        sums = jax.tree_util.tree_map(jnp.add, state.sums, updates)
+        zeros = jax.tree_util.tree_map(jnp.zeros_like, sums)
+
+        def take(_: None) -> tuple[Tree, DistributedState]:
+            gradients = jax.tree_util.tree_map(lambda total: total / divisor, sums) if divisor > 1 else sums
+            changes, inner = step.update(gradients, state.inner, params, **extra)
+            return changes, DistributedState(inner, jnp.zeros((), jnp.int32), zeros)
+
+        def gather(_: None) -> tuple[Tree, DistributedState]:
+            return zeros, DistributedState(state.inner, state.passes + 1, sums)
+
+        result: tuple[Tree, Tree] = jax.lax.cond(state.passes + 1 >= passes, take, gather, None)
+        return result
+
+    return optax.GradientTransformationExtraArgs(init, update)
+
+
+def value_and_grad(
+    fun: Callable[..., Any],
+    argnums: int | tuple[int, ...] = 0,
+    has_aux: bool = False,
+    compression: type[Compressor] = Compression.none,
+    op: int = Average,
+    name: str | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    **options: Any,
+) -> Callable[..., Any]:
+    """jax.value_and_grad whose gradients are reduced over all ranks. The value stays this rank's own."""
+    local = jax.value_and_grad(fun, argnums, has_aux, **options)
+
+    @functools.wraps(fun)
+    def wrapped(*args: Any, **kwargs: Any) -> tuple[Any, Tree]:
+        value, gradients = local(*args, **kwargs)
+        reduced = allreduce(
+            gradients,
+            name=name,
+            compression=compression,
+            op=op,
+            prescale_factor=prescale_factor,
+            postscale_factor=postscale_factor,
+            process_set=process_set,
+        )
+        return value, reduced
+
+    return wrapped
+
+
+def grad(
+    fun: Callable[..., Any], argnums: int | tuple[int, ...] = 0, has_aux: bool = False, **options: Any
+) -> Callable[..., Any]:
+    """jax.grad whose gradients are reduced over all ranks; takes the options of hvd.value_and_grad."""
+    both = value_and_grad(fun, argnums, has_aux, **options)
+
+    @functools.wraps(fun)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        value, gradients = both(*args, **kwargs)
+        return (gradients, value[1]) if has_aux else gradients
+
+    return wrapped

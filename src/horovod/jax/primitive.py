@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The JAX primitive behind all collectives: what its results look like, how it runs eagerly, in jit and under vmap.
+
+One call carries a whole tree of arrays. Ranks find each other's calls by name; inside jit a call that has none is
+named after its program and its place there, so that it does not matter how often a rank traced what.
+"""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import numpy as np
+from jax.extend.core import Primitive
+from jax.interpreters import batching, mlir
+
+from horovod.common import rules
+from horovod.common.context import default_context
+from horovod.common.dtypes import ID_BY_DTYPE
+from horovod.common.process_sets import Membership, ProcessSet
+from horovod.jax import dispatch, handlers
+from horovod.jax.adapter import JaxArray
+
+ALLREDUCE, ALLGATHER, BROADCAST, ALLTOALL, REDUCESCATTER = range(5)  # hvd::OpKind
+KIND_NAMES = ("allreduce", "allgather", "broadcast", "alltoall", "reducescatter")
+
+
+@dataclass(frozen=True)
+class Spec:
+    """All of a call but its arrays."""
+
+    kind: int
+    process_set: ProcessSet
+    name: str | None = None
+    op: int = rules.Sum
+    prescale: float = 1.0
+    postscale: float = 1.0
+    root: int = -1
+    only_root: bool = False  # allreduce: zeros on all ranks but `root`; the gradient of a broadcast
+
+    def gradient(self, **changes: Any) -> Spec:
+        return replace(self, name=f"{self.name}.gradient" if self.name else None, **changes)
+
+
+def membership(process_set: ProcessSet) -> Membership:
+    member = process_set.membership
+    if member is None or member.index < 0:
+        default_context.refuse_set(process_set)
+    return member
+
+
+def result_shape(spec: Spec, shape: tuple[int, ...], member: Membership) -> tuple[int, ...]:
+    if spec.kind == ALLGATHER:
+        rules.check_gather(shape, "allgather")
+        return (shape[0] * member.size, *shape[1:])
+    if spec.kind == REDUCESCATTER:
+        return rules.scattered_shape(shape, member.index, member.size)
+    if spec.kind == ALLTOALL:
+        rules.alltoall_splits(shape, None, member.size)
+    return shape
+
+
+def check(spec: Spec, dtype: Any, member: Membership) -> None:
+    """What can be refused while tracing, as the eager functions refuse it."""
+    number = ID_BY_DTYPE[np.dtype(dtype)]
+    if spec.kind == ALLREDUCE:
+        rules.reduction(spec.op, spec.prescale, spec.postscale, number, member.id)
+    elif spec.kind == REDUCESCATTER:
+        rules.scatter_reduction(spec.op, spec.prescale, spec.postscale, number, member.id)
+    elif spec.kind == BROADCAST:
+        rules.check_root(spec.root, member.ranks)
+
+
+collective_p = Primitive("hvd_collective")
+collective_p.multiple_results = True
+
+
+def bind(spec: Spec, arrays: Sequence[JaxArray]) -> tuple[JaxArray, ...]:
+    return tuple(collective_p.bind(*arrays, spec=spec)) if arrays else ()
+
+
+def _abstract(*avals: Any, spec: Spec) -> list[Any]:
+    member = membership(spec.process_set)
+    for aval in avals:
+        check(spec, aval.dtype, member)
+    return [jax.core.ShapedArray(result_shape(spec, aval.shape, member), aval.dtype) for aval in avals]
+
+
+collective_p.def_abstract_eval(_abstract)
+
+
+# Eager: a transformation such as grad without jit computes with the arrays themselves.
+
+_run_eagerly: Callable[[Spec, Sequence[JaxArray]], Sequence[JaxArray]]
+
+
+def define_eager(run: Callable[[Spec, Sequence[JaxArray]], Sequence[JaxArray]]) -> None:
+    """Called by the module with the eager operations, which stands above this one."""
+    global _run_eagerly
+    _run_eagerly = run
+
+
+def _implementation(*arrays: JaxArray, spec: Spec) -> list[JaxArray]:
+    return list(_run_eagerly(spec, arrays))
+
+
+collective_p.def_impl(_implementation)
+
+
+# jit
+
+_program_numbers = itertools.count(1)
+
+
+class _Program:
+    """One program on its way to XLA: a number of its own, and how many calls of each kind it holds so far."""
+
+    def __init__(self) -> None:
+        self.number = next(_program_numbers)
+        self.calls: dict[str, int] = {}
+
+    def name(self, stem: str) -> str:
+        self.calls[stem] = self.calls.get(stem, 0) + 1
+        return f"{stem}.{self.calls[stem]}"
+
+
+_programs: weakref.WeakKeyDictionary[Any, _Program] = weakref.WeakKeyDictionary()
+
+
+def _program_of(ctx: Any) -> _Program:
+    # The MLIR context lives as long as the program is being built.
+    key = ctx.module_context.context
+    if key not in _programs:
+        _programs[key] = _Program()
+    return _programs[key]
+
+
+def _module_name(ctx: Any) -> str:
+    return str(mlir.ir.StringAttr(ctx.module_context.module.operation.attributes["sym_name"]).value)
+
+
+def _attributes(ctx: Any, spec: Spec) -> dict[str, Any]:
+    program = _program_of(ctx)
+    kind = KIND_NAMES[spec.kind]
+    return {
+        "kind": np.int64(spec.kind),
+        "op": np.int64(spec.op),
+        "root": np.int64(spec.root),
+        "only_root": np.int64(spec.only_root),
+        "prescale": np.float64(spec.prescale),
+        "postscale": np.float64(spec.postscale),
+        "context": np.int64(handlers.number_of(spec.process_set)),
+        "program": np.int64(program.number),
+        "name": f"{kind}.{spec.name}" if spec.name else program.name(f"{kind}.{_module_name(ctx)}"),
+    }
+
+
+def _lower(ctx: Any, *operands: Any, spec: Spec) -> Any:
+    loaded = handlers.load()
+    if loaded is None:
+        return _lower_through_python(ctx, *operands, spec=spec)
+    dispatch.check()
+    return loaded.lowering()(ctx, *operands, **_attributes(ctx, spec))
+
+
+def _through_python(*arrays: JaxArray, spec: Spec) -> list[JaxArray]:
+    member = membership(spec.process_set)
+    results = [jax.ShapeDtypeStruct(result_shape(spec, one.shape, member), one.dtype) for one in arrays]
+
+    def call(*values: Any) -> list[Any]:
+        return [np.asarray(result) for result in _run_eagerly(spec, [np.asarray(value) for value in values])]
+
+    return list(jax.pure_callback(call, results, *arrays))
+
+
+_lower_through_python = mlir.lower_fun(_through_python, multiple_results=True)
+
+
+def _refuse_platform(ctx: Any, *operands: Any, spec: Spec) -> Any:
+    raise NotImplementedError(
+        f"hvd.{KIND_NAMES[spec.kind]} inside jit works on the CPU in this version: set JAX_PLATFORMS=cpu, or jit the "
+        "function with arrays that lie on jax.devices('cpu')[0]"
+    )
+
+
+mlir.register_lowering(collective_p, _refuse_platform)
+mlir.register_lowering(collective_p, _lower, platform="cpu")
+
+
+# vmap: the same collective on arrays with one dimension more. Where rows matter, the new one is the second.
+
+
+def _batch(arrays: Sequence[JaxArray], dims: Sequence[Any], *, spec: Spec) -> tuple[list[JaxArray], list[Any]]:
+    by_rows = spec.kind in (ALLGATHER, ALLTOALL, REDUCESCATTER)
+    moved, new_dims = [], []
+    for array, dim in zip(arrays, dims, strict=True):
+        if dim is not None and by_rows:
+            array, dim = jax.numpy.moveaxis(array, dim, 1), 1
+        moved.append(array)
+        new_dims.append(dim)
+    return collective_p.bind(*moved, spec=spec), new_dims
+
+
+batching.primitive_batchers[collective_p] = _batch
