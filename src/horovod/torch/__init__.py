@@ -75,6 +75,9 @@ from horovod.torch.mpi_ops import (
 )
 from horovod.torch.optimizer import DistributedOptimizer
 from horovod.torch.sync_batch_norm import SyncBatchNorm
+from horovod.torch_backend import register
+
+register()  # torch.distributed.init_process_group("horovod"); newer versions of torch do it by themselves
 
 __all__ = [
     "Adasum",
