@@ -119,7 +119,7 @@ Status PrepareAllreduce(ProcessSet& set, const Settings& settings, const std::ve
   Lane* lane = set.flat().there.get();
   if (reduction.op == ReduceOp::kAdasum) {
     batch->machine = std::make_unique<Adasum>(&set.flat(), std::move(in), std::move(out), reduction, tensors);
-  } else if (bytes <= std::min(settings.small_bytes, lane->slot_bytes())) {
+  } else if (bytes * (set.ranks().size() - 1) <= settings.small_bytes && bytes <= lane->slot_bytes()) {
     batch->machine =
         std::make_unique<SmallAllreduce>(lane, std::move(in), std::move(out), reduction, set.members_by_host());
   } else if (entries[0].direct) {

@@ -42,7 +42,7 @@ typedef struct hvd_settings {
   uint64_t cache_capacity;        /* response cache slots */
   uint64_t slot_bytes;            /* staging slot: the chunk that a collective moves at a time */
   uint64_t slots;                 /* slots in each lane */
-  uint64_t small_bytes;           /* up to here every rank reduces the whole message itself */
+  uint64_t small_bytes;           /* while the others' messages are no longer than this, every rank reduces all */
   uint64_t tcp_streams;           /* sockets for each lane and peer */
   uint64_t spin_us;               /* how long a waiting caller spins before it sleeps; 0 when oversubscribed */
   int32_t shared_memory;          /* 0: sockets only */
