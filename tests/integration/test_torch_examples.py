@@ -113,10 +113,9 @@ def test_imagenet_style_warms_up_and_resumes(tmp_path):
     # Two steps an epoch, two epochs of warm-up, four passes for each step of all ranks: 3/4 of the way from 1 to 4.
     assert [epoch[1] for epoch in first] == [pytest.approx(0.0125 * factor, abs=1e-4) for factor in (1.75, 3.25)]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-1.pt", "checkpoint-2.pt"]
-    said = run(EXAMPLES / "imagenet_style.py", *words, "--epochs", 3, "--steps", 1)
+    said = run(EXAMPLES / "imagenet_style.py", *words, "--epochs", 3, "--steps", 1, ranks=1)
     assert "goes on after epoch 2" in said[0]
     assert [epoch[0] for epoch in figures(shape, said[0])] == [3]
-    assert said[1] == []
 
 
 def test_adasum_and_average_differ():
