@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BUILD ?= build
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
-DEMO ?= horovodrun -np 2 python examples/numpy/digits.py
+DEMO ?= horovodrun -np 2 python examples/pytorch/digits.py --compare-with demo-output/one-process/digits.json
 BENCH ?= python benchmarks/collectives.py
 PYTEST_ARGS ?=
 
@@ -16,6 +16,7 @@ export PATH := $(VENV)/bin:$(PATH)
 
 SOURCES := $(shell find engine src -type f -not -name '*.pyc' -not -path 'engine/tests/*')
 PACKAGE := $(VENV)/.package-installed
+EXAMPLES := $(VENV)/.examples-installed
 TOOLS := $(VENV)/.tools-installed
 
 .DEFAULT_GOAL := help
@@ -24,8 +25,13 @@ TOOLS := $(VENV)/.tools-installed
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(firstword $(MAKEFILE_LIST)) | sed 's/:.*## /\t/' | expand -t16
 
-demo: $(PACKAGE) ## install the package into .venv and train with two workers
-	$(DEMO)
+demo: export OMP_NUM_THREADS = 1
+demo: $(EXAMPLES) ## install the package and PyTorch into .venv, train with one process, then with two
+	@echo "one process:"
+	python examples/pytorch/digits.py --output demo-output/one-process
+	@echo "the main job:"
+	HOROVOD_TIMELINE=demo-output/timeline.json $(DEMO)
+	@echo "timeline demo-output/timeline.json (open it at https://ui.perfetto.dev or in chrome://tracing)"
 
 test: lint engine-tests test-main test-old-torch test-jax ## lint, engine unit tests, Python tests
 
@@ -58,8 +64,7 @@ sanitize: $(TOOLS) ## engine unit tests under ASan + UBSan, then under TSan
 wheel: $(TOOLS) ## a manylinux_2_28 wheel in dist/
 	scripts/wheel
 
-bench: $(TOOLS) ## collectives against Gloo (installs PyTorch for the comparison)
-	python -m pip install --quiet --constraint constraints-test.txt torch
+bench: $(TOOLS) ## collectives against PyTorch's Gloo
 	$(BENCH)
 
 clean: ## remove build output; the environment stays
@@ -68,6 +73,10 @@ clean: ## remove build output; the environment stays
 # The stamps keep repeated runs quick: the package is built again only if its sources changed, and then incrementally.
 $(PACKAGE): pyproject.toml CMakeLists.txt constraints-test.txt $(SOURCES)
 	scripts/setup package
+	@touch $@
+
+$(EXAMPLES): $(PACKAGE)
+	scripts/setup examples
 	@touch $@
 
 $(TOOLS): $(PACKAGE)

@@ -46,7 +46,7 @@ class Khorovod(World):
             shared["HOROVOD_SHARED_MEMORY"] = "0"
         for rank in range(self.ranks):
             own = {"BENCH_RANK": str(rank), "HOROVOD_RANK": str(rank), "HOROVOD_LOCAL_RANK": str(rank)}
-            command = [sys.executable, "-m", "benchkit.worker", "khorovod", *worker_arguments]
+            command = [sys.executable, "-m", self.worker, "khorovod", *worker_arguments]
             self.spawn(command, self._extra | shared | own)
 
 
@@ -62,7 +62,7 @@ class Gloo(World):
     def launch(self, worker_arguments: list[str]) -> None:
         store = {"BENCH_STORE": str(self.folder / "store"), "GLOO_SOCKET_IFNAME": "lo"}
         for rank in range(self.ranks):
-            command = [sys.executable, "-m", "benchkit.worker", "gloo", *worker_arguments]
+            command = [sys.executable, "-m", self.worker, "gloo", *worker_arguments]
             self.spawn(command, store | {"BENCH_RANK": str(rank)})
 
 
@@ -82,7 +82,7 @@ class Mpi(World):
         return reason or (None if self._mpiexec() else "mpiexec is not installed")
 
     def launch(self, worker_arguments: list[str]) -> None:
-        command = [str(self._mpiexec()), *self.flags(), self._python, "-m", "benchkit.worker", "mpi", *worker_arguments]
+        command = [str(self._mpiexec()), *self.flags(), self._python, "-m", self.worker, "mpi", *worker_arguments]
         self.spawn(command, self.variables())
 
     def flags(self) -> list[str]:

@@ -28,7 +28,16 @@ from benchkit.problem import Problem
 _RANK_VARIABLES = ("BENCH_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 
 
-class Worker:
+class Obedient:
+    """Has a method do_x for every order x."""
+
+    def obey(self, order: dict[str, Any]) -> dict[str, Any]:
+        action = order.pop("do")
+        answer: dict[str, Any] = getattr(self, f"do_{action}")(**order)
+        return answer
+
+
+class Worker(Obedient):
     """The prepared operations of one rank, by door, and how they are timed."""
 
     def __init__(self, backend: Backend, gate: Gate, rank: int) -> None:
@@ -36,11 +45,6 @@ class Worker:
         self.gate = gate
         self.rank = rank
         self.operations: dict[str, Operation] = {}
-
-    def obey(self, order: dict[str, Any]) -> dict[str, Any]:
-        action = order.pop("do")
-        answer: dict[str, Any] = getattr(self, f"do_{action}")(**order)
-        return answer
 
     def do_prepare(self, door: str, problem: dict[str, Any]) -> dict[str, Any]:
         """Allocate, run once and check the result: figures of a wrong collective are worth nothing."""
@@ -87,7 +91,7 @@ class Worker:
         return {"cpu_s": cpu, "wakeups": after.ru_nvcsw - before.ru_nvcsw}
 
 
-def answer_to(worker: Worker, line: str) -> dict[str, Any]:
+def answer_to(worker: Obedient, line: str) -> dict[str, Any]:
     try:
         return worker.obey(json.loads(line))
     except (UnsupportedError, NotImplementedError) as error:
@@ -101,32 +105,47 @@ def resident_bytes() -> int:
     return pages * resource.getpagesize()
 
 
-def main() -> None:
+def parse_arguments() -> argparse.Namespace:
+    """What benchkit.world tells every rank."""
     parser = argparse.ArgumentParser()
     parser.add_argument("backend")
     parser.add_argument("--ranks", type=int, required=True)
     parser.add_argument("--socket", required=True)
     parser.add_argument("--gate", type=Path, required=True)
     parser.add_argument("--cores", default="", help="one core for each rank; empty: wherever the system likes")
-    options = parser.parse_args()
+    return parser.parse_args()
+
+
+def settle(options: argparse.Namespace) -> int:
+    """Take this rank's place on its core, and tell which rank it is."""
     die_with_parent()
     rank = next(int(os.environ[name]) for name in _RANK_VARIABLES if name in os.environ)
     if options.cores:
         os.sched_setaffinity(0, {int(options.cores.split(",")[rank])})
+    return rank
+
+
+def serve(control: socket.socket, hello: dict[str, Any], worker: Obedient) -> None:
+    """Say hello, then answer orders until the benchmark closes its end, or dies."""
+    with control, control.makefile("rw") as lines:
+        lines.write(json.dumps(hello) + "\n")
+        lines.flush()
+        for line in lines:
+            lines.write(json.dumps(answer_to(worker, line)) + "\n")
+            lines.flush()
+
+
+def main() -> None:
+    options = parse_arguments()
+    rank = settle(options)
     control = socket.socket(socket.AF_UNIX)
     control.connect(options.socket)
     resident = resident_bytes()
     backend = join_world(options.backend, rank, options.ranks)
     hello = {"rank": rank, "pid": os.getpid(), "library": backend.library, "added_bytes": resident_bytes() - resident}
     gate = Gate(options.gate, rank, options.ranks, crowded=not options.cores)
-    worker = Worker(backend, gate, rank)
     gc.disable()  # a collection in the middle of a run would be charged to the library
-    with control, control.makefile("rw") as lines:
-        lines.write(json.dumps(hello) + "\n")
-        lines.flush()
-        for line in lines:  # ends when the benchmark closes its end, or dies
-            lines.write(json.dumps(answer_to(worker, line)) + "\n")
-            lines.flush()
+    serve(control, hello, Worker(backend, gate, rank))
     backend.close()
 
 

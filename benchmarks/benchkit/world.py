@@ -38,6 +38,8 @@ class UnsupportedError(Exception):
 class World:
     """`ranks` processes of one library. Subclasses say how they are launched."""
 
+    worker = "benchkit.worker"  # the module that each rank runs
+
     def __init__(self, name: str, ranks: int, cores: Sequence[int], transport: str) -> None:
         self.name = name
         self.ranks = ranks
@@ -55,7 +57,7 @@ class World:
         return None
 
     def launch(self, worker_arguments: list[str]) -> None:
-        """Start the ranks, each as `python -m benchkit.worker` with these arguments."""
+        """Start the ranks, each as `python -m` the worker with these arguments."""
         raise NotImplementedError
 
     def start(self) -> None:
@@ -78,6 +80,10 @@ class World:
         """Seconds of each run: that of the slowest rank."""
         answers = self._order({"do": "measure", "door": door} | how)
         return [max(times) * 1e-9 for times in zip(*(answer["times"] for answer in answers), strict=True)]
+
+    def ask(self, do: str, **how: Any) -> list[dict[str, Any]]:
+        """An order that a worker of another kind knows; its answers by rank."""
+        return self._order({"do": do} | how)
 
     def forget(self) -> None:
         self._order({"do": "forget"})

@@ -17,14 +17,14 @@ ELSEWHERE = {ROOT / "docs" / f"{name}.md" for name in ("jax",) if importlib.util
 PAGES = [ROOT / "README.md", *sorted({*(ROOT / "docs").glob("*.md")} - ELSEWHERE)]
 LAUNCHER = [sys.executable, "-m", "horovod.runner.launch", "-np", "2"]
 # What the text around an example takes for granted, by the example's first line.
-GIVEN = {"import horovod.numpy as hvd  # the doors for": "import numpy\ngradient = numpy.ones(3)\n"}
+GIVEN = {"import horovod.torch as hvd  # likewise": "import torch\nmodel = torch.nn.Linear(2, 1)\n"}
 
 
 def blocks():
     for page in PAGES:
         for match in re.finditer(r"^```python\n(.*?)^```$", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE):
             line = page.read_text(encoding="utf-8")[: match.start()].count("\n") + 1
-            missing = "import torch" in match[1] and find_spec("torch") is None
+            missing = "torch" in match[1] and find_spec("torch") is None
             marks = [pytest.mark.skip(reason="torch is not installed")] if missing else []
             yield pytest.param(match[1], id=f"{page.name}:{line}", marks=marks)
 

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ways to make a training step on several ranks that are compared, and how the ranks of each are launched."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from benchkit.libraries import Gloo, Khorovod
+from benchkit.world import World
+
+BOUND = "independent"
+
+
+@dataclass(frozen=True)
+class Way:
+    """`options` go to DistributedDataParallel or DistributedOptimizer."""
+
+    name: str
+    library: str
+    options: dict[str, Any] = field(default_factory=dict)
+    keeps_gradients: bool = False  # zero_grad(set_to_none=False): autograd adds to memory that is already in place
+
+
+WAYS = (
+    Way(BOUND, "none"),
+    Way("ddp", "gloo"),
+    Way("ddp, bucket view", "gloo", {"gradient_as_bucket_view": True}, keeps_gradients=True),
+    Way("ddp, static graph", "gloo", {"static_graph": True}),
+    Way("khorovod", "khorovod"),
+    Way("khorovod, bucket view", "khorovod", {"gradient_as_bucket_view": True}, keeps_gradients=True),
+    Way("khorovod, fp16", "khorovod", {"compression": "fp16"}),
+    Way("khorovod, bf16", "khorovod", {"compression": "bf16"}),
+)
+BY_NAME = {way.name: way for way in WAYS}
+QUICK = (BOUND, "ddp", "khorovod", "khorovod, bucket view")
+
+
+class Alone(World):
+    """Processes that know nothing of each other: what no way can beat."""
+
+    def launch(self, worker_arguments: list[str]) -> None:
+        for rank in range(self.ranks):
+            command = [sys.executable, "-m", self.worker, "none", *worker_arguments]
+            self.spawn(command, {"BENCH_RANK": str(rank)})
+
+
+def world_of(way: Way, ranks: int, cores: Sequence[int]) -> World:
+    world: World
+    if way.library == "none":
+        world = Alone(way.name, ranks, cores, "none")
+    else:
+        world = {"gloo": Gloo, "khorovod": Khorovod}[way.library](ranks, cores, "shm")
+    world.name, world.worker = way.name, "benchkit.training_worker"
+    return world
+
+
+def unavailable() -> str | None:
+    """Why nothing can be measured here, or None."""
+    missing = [name for name in ("torch", "horovod") if importlib.util.find_spec(name) is None]
+    return f"not installed: {', '.join(missing)}" if missing else None

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the training-step benchmark trains: models whose forward pass gives the loss, and a batch for each rank."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import nn
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples" / "pytorch"))
+
+from gpt_model import Gpt, Size
+from resnet import resnet50
+
+Inputs = tuple[torch.Tensor, ...]
+
+TINY_TENSORS = 200
+
+
+class Classifier(nn.Module):
+    """A network and its cross-entropy."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return nn.functional.cross_entropy(self.network(images), labels)
+
+
+class LanguageModel(nn.Module):
+    def __init__(self, size: Size) -> None:
+        super().__init__()
+        self.gpt = Gpt(size)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.gpt.loss(tokens)
+
+
+class Sums(nn.Module):
+    """Parameters of given shapes and no more arithmetic than gradients for all of them need."""
+
+    def __init__(self, shapes: list[torch.Size]) -> None:
+        super().__init__()
+        self.weights = nn.ParameterList(nn.Parameter(torch.zeros(shape)) for shape in shapes)
+
+    def forward(self, factor: torch.Tensor) -> torch.Tensor:
+        return torch.stack([weight.sum() for weight in self.weights]).sum() * factor
+
+
+def _resnet_shapes() -> list[torch.Size]:
+    with torch.device("meta"):  # the shapes alone: no memory that would count as this workload's peak
+        return [parameter.shape for parameter in resnet50().parameters()]
+
+
+_GPT = Size(vocabulary=3000, context=128, layers=6, heads=8, width=512)  # 20.5 M parameters
+
+_MODELS: dict[str, Callable[[], nn.Module]] = {
+    "resnet50": lambda: Classifier(resnet50(classes=1000)),
+    "gpt": lambda: LanguageModel(_GPT),
+    "tensors": lambda: Sums(_resnet_shapes()),
+    "tiny": lambda: Sums([torch.Size([1])] * TINY_TENSORS),
+}
+
+_INPUTS: dict[str, Callable[[int], Inputs]] = {
+    "resnet50": lambda batch: (torch.randn(batch, 3, 32, 32), torch.randint(1000, (batch,))),
+    "gpt": lambda batch: (torch.randint(_GPT.vocabulary, (batch, _GPT.context + 1)),),
+    "tensors": lambda batch: (torch.randn(()),),
+    "tiny": lambda batch: (torch.randn(()),),
+}
+
+
+def build(name: str, rank: int, batch: int) -> tuple[nn.Module, Inputs]:
+    """The same weights on every rank, other data on each."""
+    torch.manual_seed(0)
+    model = _MODELS[name]()
+    torch.manual_seed(1 + rank)
+    return model, _INPUTS[name](batch)

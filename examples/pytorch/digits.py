@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Learn to read handwritten digits on several ranks.
+
+    horovodrun -np 2 python digits.py
+    horovodrun -np 2 python digits.py --epochs 20 --resume     # goes on where the last run stopped
+
+Rank 0 shows progress and leaves a checkpoint, the run's figures, a plot of the losses and a page in --output.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from pathlib import Path
+
+import torch
+from digits_dataset import DigitsNet, load, training_loader, validate
+from digits_report import Run, compare, progress_line, save_page, save_plot
+from placement import pin
+from torch import nn
+from torch.utils.data import DataLoader
+
+import horovod.torch as hvd
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--epochs", type=int, default=12)
+    parser.add_argument("--steps", type=int, default=None, help="at most so many in an epoch")
+    parser.add_argument("--batch-size", type=int, default=32, help="for each rank")
+    parser.add_argument("--lr", type=float, default=0.02, help="for one rank: it is multiplied by their number")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--resume", action="store_true", help="go on from the checkpoint in --output, if there is one")
+    parser.add_argument("--output", type=Path, default=Path("demo-output"))
+    parser.add_argument("--compare-with", type=Path, default=None, metavar="RUN.json", help="figures of an earlier run")
+    return parser.parse_args()
+
+
+def train_epoch(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    loader: DataLoader[tuple[torch.Tensor, ...]],
+    device: torch.device,
+    steps: int | None,
+) -> float:
+    """One pass over this rank's part of the data; the mean loss of all ranks."""
+    losses = []
+    for step, (images, labels) in enumerate(loader):
+        if step == steps:
+            break
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(images.to(device)), labels.to(device))
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.detach())
+    return float(hvd.allreduce(torch.stack(losses).mean().cpu(), name="training loss"))
+
+
+def resume(checkpoint: Path, model: nn.Module, optimizer: torch.optim.Optimizer, run: Run) -> Run:
+    """What rank 0 finds in its checkpoint, on all ranks; they need not see its disk."""
+    if hvd.rank() == 0 and checkpoint.exists():
+        saved = torch.load(checkpoint, weights_only=True)
+        model.load_state_dict(saved["model"])
+        optimizer.load_state_dict(saved["optimizer"])
+        run.train_losses, run.losses, run.accuracies = saved["curves"]
+    return hvd.broadcast_object(run, root_rank=0, name="run")
+
+
+def save(checkpoint: Path, model: nn.Module, optimizer: torch.optim.Optimizer, run: Run) -> None:
+    """Written beside the old one first, so that a crash while writing leaves one that is whole."""
+    checkpoint.parent.mkdir(parents=True, exist_ok=True)
+    curves = (run.train_losses, run.losses, run.accuracies)
+    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "curves": curves}
+    torch.save(state, f"{checkpoint}.new")
+    Path(f"{checkpoint}.new").replace(checkpoint)
+
+
+def train(options: argparse.Namespace, device: torch.device) -> Run:
+    torch.manual_seed(options.seed)
+    training, validation = load()
+    loader = training_loader(training, options.batch_size, options.seed)
+    model = DigitsNet().to(device)
+    # A batch of all ranks is that many times larger, so its steps can be longer.
+    optimizer = torch.optim.SGD(model.parameters(), lr=options.lr * hvd.size(), momentum=0.9)
+    optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+
+    checkpoint = options.output / "digits.pt"
+    run = Run(ranks=hvd.size(), seed=options.seed)
+    if options.resume:
+        run = resume(checkpoint, model, optimizer, run)
+    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+    hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+
+    for epoch in range(len(run.losses), options.epochs):
+        loader.sampler.set_epoch(epoch)  # another order in every epoch
+        started = time.perf_counter()
+        run.train_losses.append(train_epoch(model, optimizer, loader, device, options.steps))
+        run.epoch_seconds.append(time.perf_counter() - started)
+        run.samples_per_epoch = hvd.size() * options.batch_size * min(len(loader), options.steps or len(loader))
+        loss, accuracy = validate(model, validation, device)
+        run.losses.append(loss)
+        run.accuracies.append(accuracy)
+        if hvd.rank() == 0:
+            print(progress_line(run, options.epochs), end="\r" if sys.stdout.isatty() else "\n", flush=True)
+            save(checkpoint, model, optimizer, run)
+    return run
+
+
+def main() -> int:
+    options = parse_arguments()
+    hvd.init()
+    device = pin()
+    if hvd.rank() == 0:
+        print(f"digits on {hvd.size()} rank(s), {torch.get_num_threads()} thread(s) each, {device}")
+    run = train(options, device)
+    if hvd.rank() == 0:
+        earlier = Run.read(options.compare_with) if options.compare_with else None
+        print()
+        run.write(options.output / "digits.json")
+        save_plot(options.output / "digits.svg", run, earlier)
+        save_page(options.output / "digits.html", run, earlier)
+        print(compare(run, earlier))
+        load, cores = os.getloadavg()[0], len(os.sched_getaffinity(0))
+        if earlier is not None and load > cores + 1:
+            print(f"(other programs are busy here, load {load:.0f} on {cores} cores: the times mean little)")
+        print(f"checkpoint {options.output / 'digits.pt'}  plot {options.output / 'digits.svg'}")
+        print(f"page {options.output / 'digits.html'} (open it in a browser)")
+    hvd.shutdown()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a run of the digits example leaves behind: its figures, a line for each epoch, a plot and a page."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from html import escape
+from pathlib import Path
+from statistics import median
+
+_BAR = 24
+
+_PAGE = """<!doctype html>
+<html lang="en"><meta charset="utf-8"><title>Digits on {ranks} ranks</title>
+<style>body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 52rem; margin: 2rem auto; padding: 0 1rem }}
+b {{ font-size: 2.4rem }} img {{ width: 100% }} pre {{ background: #8882; padding: 1rem; overflow-x: auto }}</style>
+<h1>Reading digits on {ranks} rank(s)</h1>
+<p><b>{accuracy:.1%}</b> of the validation digits are read correctly after {epochs} epochs.</p>
+<img src="digits.svg" alt="training and validation loss over epochs">
+<pre>{table}</pre></html>
+"""
+
+
+@dataclass
+class Run:
+    """What was measured after each epoch, over all ranks."""
+
+    ranks: int
+    seed: int
+    train_losses: list[float] = field(default_factory=list)
+    losses: list[float] = field(default_factory=list)
+    accuracies: list[float] = field(default_factory=list)
+    epoch_seconds: list[float] = field(default_factory=list)
+    samples_per_epoch: int = 0
+
+    @property
+    def samples_per_second(self) -> float:
+        """Of a typical epoch: the first one also warms caches up."""
+        return self.samples_per_epoch / median(self.epoch_seconds) if self.epoch_seconds else 0.0
+
+    def write(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(asdict(self)) + "\n")
+
+    @staticmethod
+    def read(path: Path) -> Run:
+        return Run(**json.loads(path.read_text()))
+
+
+def progress_line(run: Run, epochs: int) -> str:
+    """A bar and the last epoch's figures. Under a launcher every line stands, so that the bar grows downwards."""
+    done = len(run.losses)
+    filled = _BAR * done // epochs
+    return (
+        f"epoch {done:>3}/{epochs} {'█' * filled}{'░' * (_BAR - filled)} loss {run.train_losses[-1]:.4f}  "
+        f"validation {run.losses[-1]:.4f}, {run.accuracies[-1]:6.2%}  {run.epoch_seconds[-1]:.2f} s"
+    )
+
+
+def compare(run: Run, earlier: Run | None) -> str:
+    """One line for each run, and what the ranks of the second brought."""
+    runs = [one for one in (earlier, run) if one is not None]
+    lines = [f"{'processes':>9}{'s/epoch':>9}{'samples/s':>11}{'val. loss':>11}{'accuracy':>10}"]
+    for one in runs:
+        seconds = median(one.epoch_seconds) if one.epoch_seconds else 0.0
+        lines.append(
+            f"{one.ranks:>9}{seconds:>9.2f}{one.samples_per_second:>11.0f}{one.losses[-1]:>11.4f}"
+            f"{one.accuracies[-1]:>10.2%}"
+        )
+    if earlier is not None and run.epoch_seconds and earlier.epoch_seconds:
+        factor = run.samples_per_second / earlier.samples_per_second
+        lines.append(f"{run.ranks} processes handle {factor:.2f} times the samples per second of {earlier.ranks}")
+    return "\n".join(lines)
+
+
+def save_plot(path: Path, run: Run, earlier: Run | None) -> None:
+    # Slow to import, and only rank 0 draws.
+    import matplotlib as mpl
+
+    mpl.use("svg")
+    from matplotlib import pyplot as plt
+
+    plt.rcParams["svg.fonttype"] = "none"
+    figure, axes = plt.subplots(figsize=(7, 4))
+    epochs = range(1, len(run.losses) + 1)
+    axes.plot(epochs, run.train_losses, label=f"training, {run.ranks} rank(s)", color="#0072b2")
+    axes.plot(epochs, run.losses, label=f"validation, {run.ranks} rank(s)", color="#d55e00")
+    if earlier is not None:
+        before = range(1, len(earlier.losses) + 1)
+        axes.plot(before, earlier.losses, "--", label=f"validation, {earlier.ranks} rank(s)", color="#e69f00")
+    axes.set(xlabel="epoch", ylabel="cross-entropy", yscale="log", title="Loss on handwritten digits")
+    axes.grid(alpha=0.3)
+    axes.legend()
+    figure.tight_layout()
+    figure.savefig(path)
+    plt.close(figure)
+
+
+def save_page(path: Path, run: Run, earlier: Run | None) -> None:
+    table = escape(compare(run, earlier))
+    path.write_text(
+        _PAGE.format(ranks=run.ranks, accuracy=run.accuracies[-1], epochs=len(run.losses), table=table),
+        encoding="utf-8",
+    )
