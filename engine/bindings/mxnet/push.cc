@@ -59,6 +59,9 @@ const hvd_api* Api() {
   return api;
 }
 
+// Equal for arrays in the same memory: a pointer to that is an NDArray's first member. hvd_mxnet_memory lets Python check.
+const void* Memory(Array array) { return *static_cast<const void* const*>(array); }
+
 // A collective in MXNet's queue: everything that it needs, for the caller's memory is gone when it starts.
 class Task {
  public:
@@ -89,8 +92,13 @@ class Task {
   bool KeepArrays() {
     for (hvd_op& op : ops_) {
       if (!Keep(const_cast<void*>(op.input), &inputs_) || !Keep(op.output, &outputs_)) return false;
-      if (op.input != op.output) read_.push_back(inputs_.back());
-      written_.push_back(outputs_.back());
+    }
+    // MXNet would wait for ever for an array that is named twice. Views of one array count as that array.
+    for (Array array : outputs_) {
+      if (!Holds(written_, array)) written_.push_back(array);
+    }
+    for (Array array : inputs_) {
+      if (!Holds(written_, array) && !Holds(read_, array)) read_.push_back(array);
     }
     return true;
   }
@@ -108,6 +116,13 @@ class Task {
     if (mxnet.MXShallowCopyNDArray(array, &own)) return false;
     kept->push_back(own);
     return true;
+  }
+
+  static bool Holds(const std::vector<Array>& arrays, Array wanted) {
+    for (Array array : arrays) {
+      if (Memory(array) == Memory(wanted)) return true;
+    }
+    return false;
   }
 
   static void Delete(void* task) { delete static_cast<Task*>(task); }
@@ -217,6 +232,8 @@ __attribute__((visibility("default"))) const char* hvd_mxnet_use(void* library) 
 #undef HVD_LOOK
   return nullptr;
 }
+
+__attribute__((visibility("default"))) const void* hvd_mxnet_memory(void* array) { return Memory(array); }
 
 // Queues one collective (group NULL) or a group; input and output of each operation are NDArrayHandles, equal for one in
 // place. The world must outlive it. As in MXNet's own C interface: 0, or -1 and MXGetLastError says why.

@@ -64,6 +64,12 @@ def _load() -> ctypes.CDLL:
     missing = library.hvd_mxnet_use(_LIB._handle)
     if missing:
         raise ImportError(f"horovod.mxnet needs MXNet 1.9: {mx.__version__} has no {missing.decode()}")
+    library.hvd_mxnet_memory.argtypes = [ctypes.c_void_p]
+    library.hvd_mxnet_memory.restype = ctypes.c_void_p
+    whole, other = mx.nd.zeros(4), mx.nd.zeros(4)
+    memory = [library.hvd_mxnet_memory(array.handle) for array in (whole, whole[2:], other)]
+    if memory[0] != memory[1] or memory[0] == memory[2]:
+        raise ImportError(f"horovod.mxnet does not know how MXNet {mx.__version__} lays out its arrays; use MXNet 1.9.1")
     return library
 
 
