@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Collectives as operations of MXNet's own dependency engine: one starts when MXNet has its arrays ready, and MXNet goes
-// on with what depends on it when it is done. No Python runs in between. Nothing of MXNet is needed to build this: its C
-// functions are looked up at run time.
+// Collectives as operations of MXNet's own dependency engine: one starts when MXNet has its arrays ready, and MXNet
+// goes on with what depends on it when it is done. No Python runs in between. Nothing of MXNet is needed to build this:
+// its C functions are looked up at run time.
 #include <dlfcn.h>
 #include <hvd/engine.h>
 
@@ -59,7 +59,8 @@ const hvd_api* Api() {
   return api;
 }
 
-// Equal for arrays in the same memory: a pointer to that is an NDArray's first member. hvd_mxnet_memory lets Python check.
+// Equal for arrays in the same memory: a pointer to that is an NDArray's first member. hvd_mxnet_memory lets Python
+// check.
 const void* Memory(Array array) { return *static_cast<const void* const*>(array); }
 
 // A collective in MXNet's queue: everything that it needs, for the caller's memory is gone when it starts.
@@ -152,8 +153,8 @@ class Task {
     }
   }
 
-  // Where an array's elements are, now that they have been computed. MXNDArrayGetData would wait for the array if it has
-  // to bring it into the plain layout, and inside an operation that wait never ends; this refuses instead.
+  // Where an array's elements are, now that they have been computed. MXNDArrayGetData would wait for the array if it
+  // has to bring it into the plain layout, and inside an operation that wait never ends; this refuses instead.
   bool Find(Array array, void** data) {
     Managed* managed = nullptr;
     if (mxnet.MXNDArrayToDLPack(array, &managed)) {
@@ -235,8 +236,8 @@ __attribute__((visibility("default"))) const char* hvd_mxnet_use(void* library) 
 
 __attribute__((visibility("default"))) const void* hvd_mxnet_memory(void* array) { return Memory(array); }
 
-// Queues one collective (group NULL) or a group; input and output of each operation are NDArrayHandles, equal for one in
-// place. The world must outlive it. As in MXNet's own C interface: 0, or -1 and MXGetLastError says why.
+// Queues one collective (group NULL) or a group; input and output of each operation are NDArrayHandles, equal for one
+// in place. The world must outlive it. As in MXNet's own C interface: 0, or -1 and MXGetLastError says why.
 __attribute__((visibility("default"))) int hvd_mxnet_push(hvd_world* world, int32_t process_set, const hvd_op* ops,
                                                           int32_t count, const char* group, int32_t priority) {
   auto task = std::make_unique<Task>(world, process_set, ops, count, group);

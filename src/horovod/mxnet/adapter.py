@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MXNet arrays as the door sees them: handle, shape, dtype. Where their elements are is known only when MXNet gets there."""
+"""MXNet arrays as the door sees them: handle, shape, dtype. Where elements are is known only when MXNet gets there."""
 
 from __future__ import annotations
 

@@ -102,9 +102,7 @@ class QueuedCollectives(Collectives[NDArray]):
         member.world.submit(
             member.id, _ALLTOALL, full_name, dtype, shape, handle, output.handle.value, splits=list(sizes)
         )
-        return Pending(
-            member.world, 0, full_name, tensor, (output, self.adapter.splits_tensor(received, splits))
-        )
+        return Pending(member.world, 0, full_name, tensor, (output, self.adapter.splits_tensor(received, splits)))
 
 
 def plain(tensor: NDArray) -> NDArray:

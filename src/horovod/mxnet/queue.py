@@ -50,6 +50,9 @@ class _Operation(ctypes.Structure):
 
 
 def _load() -> ctypes.CDLL:
+    if not mx.__version__.startswith("1."):
+        # Their queue calls back in another way, so this would not fail but crash.
+        raise ImportError(f"horovod.mxnet works with MXNet 1.9, not with {mx.__version__}: pip install mxnet==1.9.1")
     library = ctypes.CDLL(LIBRARY_PATH)
     library.hvd_mxnet_use.argtypes = [ctypes.c_void_p]
     library.hvd_mxnet_use.restype = ctypes.c_char_p
@@ -69,7 +72,9 @@ def _load() -> ctypes.CDLL:
     whole, other = mx.nd.zeros(4), mx.nd.zeros(4)
     memory = [library.hvd_mxnet_memory(array.handle) for array in (whole, whole[2:], other)]
     if memory[0] != memory[1] or memory[0] == memory[2]:
-        raise ImportError(f"horovod.mxnet does not know how MXNet {mx.__version__} lays out its arrays; use MXNet 1.9.1")
+        raise ImportError(
+            f"horovod.mxnet does not know how MXNet {mx.__version__} lays out its arrays; use MXNet 1.9.1"
+        )
     return library
 
 

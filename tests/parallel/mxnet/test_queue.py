@@ -87,7 +87,9 @@ def test_results_of_convolutions():
 def test_a_mismatch_is_raised_where_the_result_is_used_and_harms_nothing_else():
     wrong = hvd.allreduce(mx.nd.ones(3 + hvd.rank()), name="shapes")
     good = hvd.allreduce(mx.nd.ones(3), op=hvd.Sum, name="good")
-    with pytest.raises(hvd.HorovodMismatchError, match="^Mismatched allreduce tensor shapes|^Mismatched ALLREDUCE") as it:
+    with pytest.raises(
+        hvd.HorovodMismatchError, match="^Mismatched allreduce tensor shapes|^Mismatched ALLREDUCE"
+    ) as it:
         (wrong + 1).asnumpy()
     assert it.value.operation == "allreduce.shapes"
     assert good.asnumpy().tolist() == [hvd.size()] * 3
