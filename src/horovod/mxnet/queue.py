@@ -143,12 +143,15 @@ class Queue:
         reduce_op: int = 1,
         prescale: float = 1.0,
         postscale: float = 1.0,
+        root: int = -1,
         will_wait: bool = False,
     ) -> int:
         described = [
             _describe(kind, *tensor, reduce_op, prescale, postscale)
             for tensor in zip(names, dtypes, shapes, inputs, outputs, strict=True)
         ]
+        for operation in described:
+            operation.root = root
         operations = (_Operation * len(described))(*described)
         return self._push(process_set, operations, len(described), group.encode())
 
