@@ -50,7 +50,6 @@ class QueuedCollectives(Collectives[NDArray]):
 
     def allgather(self, tensor: NDArray, name: str | None, process_set: ProcessSet, will_wait: bool) -> Pending:
         member = self._member(process_set)
-        tensor = plain(tensor)
         handle, shape, dtype = self._source(tensor)
         rules.check_gather(shape, "allgather")
         full_name = member.full_name("allgather", name)
@@ -63,7 +62,6 @@ class QueuedCollectives(Collectives[NDArray]):
         self, tensors: Sequence[NDArray], name: str | None, process_set: ProcessSet, will_wait: bool
     ) -> Pending:
         member = self._member(process_set)
-        tensors = [plain(tensor) for tensor in tensors]
         described = [self._source(tensor) for tensor in tensors]
         if not described:
             raise ValueError("grouped_allgather: a group needs at least one tensor")
@@ -90,7 +88,6 @@ class QueuedCollectives(Collectives[NDArray]):
         self, tensor: NDArray, splits: Any, name: str | None, process_set: ProcessSet, will_wait: bool
     ) -> Pending:
         member = self._member(process_set)
-        tensor = plain(tensor)
         handle, shape, dtype = self._source(tensor)
         wanted = None if splits is None else self.adapter.split_sizes(splits)
         sizes = rules.alltoall_splits(shape, wanted, member.size)

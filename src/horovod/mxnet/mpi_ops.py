@@ -27,7 +27,7 @@ from horovod.common.util import get_average_backwards_compatibility_fun as get_a
 from horovod.common.util import get_ext_suffix as get_ext_suffix
 from horovod.mxnet import queue
 from horovod.mxnet.adapter import NDArray
-from horovod.mxnet.collectives import QueuedCollectives
+from horovod.mxnet.collectives import QueuedCollectives, plain
 
 dll_path = queue.LIBRARY_PATH
 MPI_MXNET_LIB_CTYPES = queue.library
@@ -158,7 +158,7 @@ def allgather(
     tensor: NDArray, name: str | None = None, priority: int = 0, process_set: ProcessSet = global_process_set
 ) -> NDArray:
     """Arrays of all ranks, one after the other along the first dimension, in which they may differ."""
-    return _at(priority).allgather(tensor, name, process_set, will_wait=False).output
+    return _at(priority).allgather(plain(tensor), name, process_set, will_wait=False).output
 
 
 def grouped_allgather(
@@ -168,7 +168,11 @@ def grouped_allgather(
     process_set: ProcessSet = global_process_set,
 ) -> list[NDArray]:
     """Allgather each array of a list, as one unit."""
-    return list(_at(priority).grouped_allgather(tensors, name, process_set, will_wait=False).output)
+    return list(
+        _at(priority)
+        .grouped_allgather([plain(tensor) for tensor in tensors], name, process_set, will_wait=False)
+        .output
+    )
 
 
 def broadcast(
@@ -201,7 +205,7 @@ def alltoall(
     process_set: ProcessSet = global_process_set,
 ) -> Any:
     """Send rows to every rank: equal shares, or `splits[i]` rows to member i; then (output, received splits)."""
-    output, received = _at(priority).alltoall(tensor, splits, name, process_set, will_wait=False).output
+    output, received = _at(priority).alltoall(plain(tensor), splits, name, process_set, will_wait=False).output
     return output if splits is None else (output, received)
 
 
@@ -221,7 +225,7 @@ def reducescatter(
     assert op in (Average, Sum), "reducescatter supports the operations Average and Sum"
     return (
         _at(priority)
-        .reducescatter(tensor, name, op, prescale_factor, postscale_factor, process_set, will_wait=False)
+        .reducescatter(plain(tensor), name, op, prescale_factor, postscale_factor, process_set, will_wait=False)
         .output
     )
 
@@ -238,6 +242,6 @@ def grouped_reducescatter(
     """Reducescatter each array of a list, as one unit."""
     assert op in (Average, Sum), "grouped_reducescatter supports the operations Average and Sum"
     pending = _at(priority).grouped_reducescatter(
-        tensors, name, op, prescale_factor, postscale_factor, process_set, will_wait=False
+        [plain(tensor) for tensor in tensors], name, op, prescale_factor, postscale_factor, process_set, will_wait=False
     )
     return list(pending.output)

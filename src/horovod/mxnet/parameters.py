@@ -40,7 +40,7 @@ def _arrays_of(parameter: Any, name: str) -> Any:
     except _DeferredInitializationError:
         return None
     except RuntimeError as error:
-        raise ValueError(f"broadcast_parameters: {name!r} is not initialised; call initialize() first") from error
+        raise ValueError(f"broadcast_parameters: {name!r}: {error}") from error
 
 
 def _broadcast_arrays(arrays: Any, root_rank: int, name: str) -> Any:

@@ -36,6 +36,13 @@ def test_ranks_may_start_in_different_orders():
 
 
 @on_mxnet_ranks(*TWO_AND_FOUR)
+def test_unnamed_ones_match_by_the_order_of_calls():
+    """Whatever the order in which MXNet then starts them."""
+    results = [hvd.allreduce(mx.nd.ones(3) * index, op=hvd.Sum, priority=index % 7) for index in range(40)]
+    assert [result.asnumpy()[0] for result in results] == [index * hvd.size() for index in range(40)]
+
+
+@on_mxnet_ranks(*TWO_AND_FOUR)
 def test_inputs_are_computed_first_and_results_are_used_after():
     """A chain through MXNet's own operations, all queued before the first is done; intermediate arrays are dropped."""
     value = mx.nd.ones((64, 64)) / 64
