@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import os
 import sys
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -64,6 +66,10 @@ def _load() -> ctypes.CDLL:
         ctypes.c_char_p,
         ctypes.c_int32,
     ]
+    if os.environ.get("MXNET_ENGINE_TYPE") == "NaiveEngine":
+        warnings.warn(
+            "NaiveEngine drops the errors of asynchronous operations: a failed collective goes unseen", stacklevel=2
+        )
     missing = library.hvd_mxnet_use(_LIB._handle)
     if missing:
         raise ImportError(f"horovod.mxnet needs MXNet 1.9: {mx.__version__} has no {missing.decode()}")
