@@ -20,7 +20,7 @@ EXAMPLES := $(VENV)/.examples-installed
 TOOLS := $(VENV)/.tools-installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-main test-old-torch test-jax lint format sanitize engine-tests wheel bench clean
+.PHONY: help demo test test-main test-old-torch test-jax test-mxnet lint format sanitize engine-tests wheel bench clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(firstword $(MAKEFILE_LIST)) | sed 's/:.*## /\t/' | expand -t16
@@ -46,6 +46,9 @@ test-old-torch: $(TOOLS) ## the PyTorch tests with the oldest supported PyTorch,
 test-jax: $(TOOLS) ## the JAX door's tests, on the newest and the oldest supported JAX
 	scripts/test-jax newest constraints-test.txt flax equinox orbax-checkpoint
 	scripts/test-jax oldest constraints-test-jax-oldest.txt
+
+test-mxnet: $(TOOLS) ## the MXNet door's tests, with the NumPy that MXNet needs
+	scripts/test-mxnet
 
 lint: $(TOOLS) ## ruff, mypy, clang-format, line counts
 	scripts/lint

@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0
+// Collectives as operations of MXNet's own dependency engine: one starts when MXNet has its arrays ready, and MXNet
+// goes on with what depends on it when it is done. No Python runs in between. Nothing of MXNet is needed to build this:
+// its C functions are looked up at run time.
+#include <dlfcn.h>
+#include <hvd/engine.h>
+
+#include <atomic>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace {
+
+using Array = void*;  // MXNet's NDArrayHandle
+
+// What MXNet passes for the end of an operation (mxnet/engine.h, the same in all of 1.x): copied, and called once from
+// any thread. The error is a dmlc::Error, which is a std::runtime_error with nothing added; MXNet copies it.
+struct OnComplete {
+  void (*callback)(void* engine, void* operation, const std::runtime_error* error);
+  void* engine;
+  void* operation;
+};
+
+struct Context {
+  int32_t device_type = 1;  // CPU
+  int32_t device_id = 0;
+};
+
+// The start of a DLManagedTensor (DLPack is a stable ABI).
+struct Managed {
+  void* data;
+  int32_t device_type, device_id;
+  int32_t ndim;
+  uint8_t code, bits;
+  uint16_t lanes;
+  int64_t* shape;
+  int64_t* strides;
+  uint64_t byte_offset;
+};
+
+constexpr int kStartSoon = 3;  // FnProperty::kCPUPrioritized: not behind long computations
+
+struct Library {
+  int (*MXEnginePushAsyncND)(void (*)(void*, void*, void*), void* task, void (*deleter)(void*), const Context*,
+                             Array* read, int reads, Array* written, int writes, const int* property, int priority,
+                             const char* name, bool wait);
+  int (*MXShallowCopyNDArray)(Array, Array*);
+  int (*MXNDArrayFree)(Array);
+  int (*MXNDArrayToDLPack)(Array, Managed**);
+  int (*MXNDArrayCallDLPackDeleter)(Managed*);
+  const char* (*MXGetLastError)();
+};
+Library mxnet;
+
+const hvd_api* Api() {
+  static const hvd_api* const api = hvd_get_api(HVD_ABI_VERSION);
+  return api;
+}
+
+// Equal for arrays in the same memory: a pointer to that is an NDArray's first member. hvd_mxnet_memory lets Python
+// check.
+const void* Memory(Array array) { return *static_cast<const void* const*>(array); }
+
+// A collective in MXNet's queue: everything that it needs, for the caller's memory is gone when it starts.
+class Task {
+ public:
+  Task(hvd_world* world, int32_t process_set, const hvd_op* ops, int32_t count, const char* group)
+      : world_(world), process_set_(process_set), group_(group ? group : ""), ops_(ops, ops + count) {
+    const size_t tensors = ops_.size();
+    names_.reserve(tensors);
+    shapes_.reserve(tensors);
+    for (hvd_op& op : ops_) {
+      names_.emplace_back(op.name);
+      shapes_.emplace_back(op.shape, op.shape + op.ndim);
+      op.name = names_.back().c_str();
+      op.shape = shapes_.back().data();
+    }
+    if (count == 1) {
+      splits_.assign(ops->splits, ops->splits + ops->nsplits);
+      ops_[0].splits = splits_.data();
+    }
+  }
+  ~Task() {
+    for (Array array : inputs_) mxnet.MXNDArrayFree(array);
+    for (Array array : outputs_) mxnet.MXNDArrayFree(array);
+  }
+  Task(const Task&) = delete;
+  Task& operator=(const Task&) = delete;
+
+  // Takes references of its own to the arrays, which Python may drop at any time. False: MXNet has noted why.
+  bool KeepArrays() {
+    for (hvd_op& op : ops_) {
+      if (!Keep(const_cast<void*>(op.input), &inputs_) || !Keep(op.output, &outputs_)) return false;
+    }
+    // MXNet would wait for ever for an array that is named twice. Views of one array count as that array.
+    for (Array array : outputs_) {
+      if (!Holds(written_, array)) written_.push_back(array);
+    }
+    for (Array array : inputs_) {
+      if (!Holds(written_, array) && !Holds(read_, array)) read_.push_back(array);
+    }
+    return true;
+  }
+
+  int Push(int32_t priority) {
+    const Context cpu;
+    return mxnet.MXEnginePushAsyncND(Start, this, Delete, &cpu, read_.data(), static_cast<int>(read_.size()),
+                                     written_.data(), static_cast<int>(written_.size()), &kStartSoon, priority,
+                                     name().c_str(), false);
+  }
+
+ private:
+  static bool Keep(Array array, std::vector<Array>* kept) {
+    Array own = nullptr;
+    if (mxnet.MXShallowCopyNDArray(array, &own)) return false;
+    kept->push_back(own);
+    return true;
+  }
+
+  static bool Holds(const std::vector<Array>& arrays, Array wanted) {
+    for (Array array : arrays) {
+      if (Memory(array) == Memory(wanted)) return true;
+    }
+    return false;
+  }
+
+  static void Delete(void* task) { delete static_cast<Task*>(task); }
+
+  static void Start(void*, void* on_complete, void* pointer) {
+    Task* const task = static_cast<Task*>(pointer);
+    task->on_complete_ = *static_cast<OnComplete*>(on_complete);
+    task->Submit();
+    task->Leave();
+  }
+
+  void Submit() {
+    for (size_t i = 0; i < ops_.size(); ++i) {
+      void* input = nullptr;
+      if (!Find(inputs_[i], &input) || !Find(outputs_[i], &ops_[i].output)) return;
+      ops_[i].input = input;
+    }
+    hvd_status status{};
+    parties_.fetch_add(1);
+    const int64_t handle = Api()->submit(world_, process_set_, ops_.data(), static_cast<int32_t>(ops_.size()),
+                                         group_.empty() ? nullptr : group_.c_str(), 0, Done, this, &status);
+    if (handle) {
+      Api()->release(world_, handle);
+    } else {
+      Note(status);
+      parties_.fetch_sub(1);
+    }
+  }
+
+  // Where an array's elements are, now that they have been computed. MXNDArrayGetData would wait for the array if it
+  // has to bring it into the plain layout, and inside an operation that wait never ends; this refuses instead.
+  bool Find(Array array, void** data) {
+    Managed* managed = nullptr;
+    if (mxnet.MXNDArrayToDLPack(array, &managed)) {
+      error_ = std::string("ValueError: ") + mxnet.MXGetLastError();
+      return false;
+    }
+    *data = static_cast<char*>(managed->data) + managed->byte_offset;
+    mxnet.MXNDArrayCallDLPackDeleter(managed);
+    return true;
+  }
+
+  static void Done(void* context, const hvd_status* status) {
+    Task* const task = static_cast<Task*>(context);
+    if (status->code != HVD_OK) task->Note(*status);
+    task->Leave();
+  }
+
+  // MXNet's Python makes an exception of the class that the text starts with; horovod/mxnet/queue.py reads the rest.
+  void Note(const hvd_status& status) {
+    if (status.code == HVD_INVALID || status.code == HVD_NOT_IMPLEMENTED) {
+      error_ = std::string(status.code == HVD_INVALID ? "ValueError: " : "NotImplementedError: ") + status.text;
+      return;
+    }
+    const char* kind = status.code == HVD_MISMATCH ? "HorovodMismatchError: " : "HorovodInternalError: ";
+    error_ = kind + std::to_string(status.lost_rank) + " " + name() + "\n" + status.text;
+  }
+
+  const std::string& name() const { return group_.empty() ? names_[0] : group_; }
+
+  // The starter and the engine may be done in either order; the last one tells MXNet, and then nobody here needs the
+  // world or the task any more.
+  void Leave() {
+    if (parties_.fetch_sub(1) > 1) return;
+    const OnComplete end = on_complete_;
+    if (error_.empty()) {
+      end.callback(end.engine, end.operation, nullptr);
+    } else {
+      const std::runtime_error error(error_);
+      end.callback(end.engine, end.operation, &error);
+    }
+  }
+
+  hvd_world* const world_;
+  const int32_t process_set_;
+  const std::string group_;
+  std::vector<hvd_op> ops_;
+  std::vector<std::string> names_;
+  std::vector<std::vector<int64_t>> shapes_;
+  std::vector<int64_t> splits_;
+  std::vector<Array> inputs_, outputs_, read_, written_;
+  OnComplete on_complete_{};
+  std::atomic<int> parties_{1};
+  std::string error_;
+};
+
+template <typename Function>
+bool Look(void* library, const char* name, Function* function) {
+  *function = reinterpret_cast<Function>(dlsym(library, name));
+  return *function != nullptr;
+}
+
+}  // namespace
+
+extern "C" {
+
+// Once, with the dlopen handle of libmxnet. Returns NULL, or the function that this MXNet does not have.
+__attribute__((visibility("default"))) const char* hvd_mxnet_use(void* library) {
+#define HVD_LOOK(name) \
+  if (!Look(library, #name, &mxnet.name)) return #name
+  HVD_LOOK(MXEnginePushAsyncND);
+  HVD_LOOK(MXShallowCopyNDArray);
+  HVD_LOOK(MXNDArrayFree);
+  HVD_LOOK(MXNDArrayToDLPack);
+  HVD_LOOK(MXNDArrayCallDLPackDeleter);
+  HVD_LOOK(MXGetLastError);
+#undef HVD_LOOK
+  return nullptr;
+}
+
+__attribute__((visibility("default"))) const void* hvd_mxnet_memory(void* array) { return Memory(array); }
+
+// Queues one collective (group NULL) or a group; input and output of each operation are NDArrayHandles, equal for one
+// in place. The world must outlive it. As in MXNet's own C interface: 0, or -1 and MXGetLastError says why.
+__attribute__((visibility("default"))) int hvd_mxnet_push(hvd_world* world, int32_t process_set, const hvd_op* ops,
+                                                          int32_t count, const char* group, int32_t priority) {
+  auto task = std::make_unique<Task>(world, process_set, ops, count, group);
+  if (!task->KeepArrays()) return -1;
+  return task.release()->Push(priority);
+}
+
+}  // extern "C"

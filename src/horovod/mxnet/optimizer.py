@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An optimizer that sums its gradients over all ranks before each update: for Module, and for loops of one's own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mxnet as mx
+
+from horovod.common.process_sets import ProcessSet, global_process_set
+from horovod.mxnet.gradients import Named, Reducer
+
+
+class DistributedOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]  # MXNet has no types
+    """Wraps an optimizer; its rescale_grad then holds the division by the number of ranks."""
+
+    def __init__(
+        self,
+        optimizer: Any,
+        gradient_predivide_factor: float = 1.0,
+        num_groups: int = 0,
+        process_set: ProcessSet = global_process_set,
+    ) -> None:
+        # Not super().__init__: every attribute is the wrapped optimizer's.
+        self._optimizer = optimizer
+        self._reducer = Reducer(gradient_predivide_factor, num_groups, process_set)
+        optimizer.rescale_grad *= self._reducer.scale
+
+    def __getattr__(self, item: str) -> Any:
+        if item == "_optimizer":  # while unpickling there is none yet
+            raise AttributeError(item)
+        return getattr(self._optimizer, item)
+
+    def unwrap(self) -> Any:
+        """The optimizer as it was before."""
+        self._optimizer.rescale_grad /= self._reducer.scale
+        return self._optimizer
+
+    def create_state(self, index: Any, weight: Any) -> Any:
+        return self._optimizer.create_state(index, weight)
+
+    def create_state_multi_precision(self, index: Any, weight: Any) -> Any:
+        return self._optimizer.create_state_multi_precision(index, weight)
+
+    def update(self, index: Any, weight: Any, grad: Any, state: Any) -> None:
+        self._reducer.reduce(_named(index, grad))
+        self._optimizer.update(index, weight, grad, state)
+
+    def update_multi_precision(self, index: Any, weight: Any, grad: Any, state: Any) -> None:
+        self._reducer.reduce(_named(index, grad))
+        self._optimizer.update_multi_precision(index, weight, grad, state)
+
+    def set_learning_rate(self, lr: float) -> None:
+        self._optimizer.set_learning_rate(lr)
+
+    def set_lr_mult(self, args_lr_mult: Any) -> None:
+        self._optimizer.set_lr_mult(args_lr_mult)
+
+    def set_wd_mult(self, args_wd_mult: Any) -> None:
+        self._optimizer.set_wd_mult(args_wd_mult)
+
+
+def _named(index: Any, grad: Any) -> Named:
+    """An updater gives one parameter, or lists of several."""
+    if not isinstance(index, (list, tuple)):
+        return [(str(index), _priority(index), grad)]
+    return [(str(one), _priority(one), gradient) for one, gradient in zip(index, grad, strict=True)]
+
+
+def _priority(index: Any) -> int:
+    return -index if isinstance(index, int) else 0

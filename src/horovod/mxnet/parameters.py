@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Parameters from one rank to all; those whose shape is not known yet follow when the first batch makes them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import mxnet as mx
+
+from horovod.mxnet.mpi_ops import broadcast_
+
+_DeferredInitializationError = mx.gluon.parameter.DeferredInitializationError
+
+
+def broadcast_parameters(params: Any, root_rank: int = 0, prefix: str | None = None) -> None:
+    """Overwrite arrays or parameters with those of one rank: what collect_params() or Module.get_params() gives.
+
+    `prefix` keeps the names of several models apart.
+    """
+    if not isinstance(params, Mapping) and not hasattr(params, "items"):
+        raise ValueError(f"broadcast_parameters takes a dict or a ParameterDict, not {type(params).__name__}")
+    under_way = []
+    for key, value in sorted(params.items()):
+        name = f"{prefix or ''}{key}"
+        if not isinstance(value, mx.gluon.Parameter):
+            under_way.append(broadcast_(value, root_rank, name))
+        elif (arrays := _arrays_of(value, name)) is not None:
+            under_way.append(_broadcast_arrays(arrays, root_rank, name))
+        else:
+            _broadcast_when_made(value, root_rank, name)
+    for array in under_way:
+        array.wait_to_read()
+
+
+def _arrays_of(parameter: Any, name: str) -> Any:
+    """A parameter's array in each context; None if its shape is still to be found."""
+    try:
+        return parameter.list_data()
+    except _DeferredInitializationError:
+        return None
+    except RuntimeError as error:
+        raise ValueError(f"broadcast_parameters: {name!r}: {error}") from error
+
+
+def _broadcast_arrays(arrays: Any, root_rank: int, name: str) -> Any:
+    first, *others = arrays
+    broadcast_(first, root_rank, name)
+    for other in others:
+        first.copyto(other)
+    return first
+
+
+def _broadcast_when_made(parameter: Any, root_rank: int, name: str) -> None:
+    make = parameter._init_impl
+
+    def make_and_broadcast(*arguments: Any) -> None:
+        parameter._init_impl = make
+        make(*arguments)
+        _broadcast_arrays(parameter.list_data(), root_rank, name)
+
+    parameter._init_impl = make_and_broadcast

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""gluon's Trainer with its gradients summed over all ranks instead of through a kvstore."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import mxnet as mx
+
+from horovod.common.process_sets import ProcessSet, global_process_set
+from horovod.mxnet.compression import Compression
+from horovod.mxnet.gradients import Reducer
+from horovod.mxnet.optimizer import DistributedOptimizer
+
+
+class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]  # MXNet has no types
+    """As mx.gluon.Trainer; step(batch_size) takes the batch size of this rank. `prefix` tells trainers apart."""
+
+    def __init__(
+        self,
+        params: Any,
+        optimizer: Any,
+        optimizer_params: Any = None,
+        compression: Any = Compression.none,
+        gradient_predivide_factor: float = 1.0,
+        prefix: str | None = None,
+        num_groups: int = 0,
+        process_set: ProcessSet = global_process_set,
+    ) -> None:
+        self._prefix = prefix or ""
+        self._reducer = Reducer(gradient_predivide_factor, num_groups, process_set, compression)
+        if isinstance(optimizer, DistributedOptimizer):
+            warnings.warn(
+                "DistributedTrainer does what DistributedOptimizer does: give it the optimizer itself", stacklevel=2
+            )
+            optimizer = optimizer.unwrap()
+        super().__init__(params, optimizer, optimizer_params=optimizer_params, kvstore=None)
+        self._scale *= self._reducer.scale
+
+    def _allreduce_grads(self) -> None:
+        self._reducer.reduce(
+            [
+                (f"{self._prefix}{index}", -index, _gradient(parameter))
+                for index, parameter in enumerate(self._params)
+                if parameter.grad_req != "null"
+            ]
+        )
+
+
+def _gradient(parameter: Any) -> Any:
+    gradients = parameter.list_grad()
+    if len(gradients) > 1:
+        contexts = ", ".join(str(gradient.context) for gradient in gradients)
+        raise ValueError(f"{parameter.name} lies in several contexts ({contexts}): start one rank for each instead")
+    return gradients[0]

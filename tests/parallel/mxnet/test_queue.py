@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Operations wait in MXNet's queue, not in the caller; what depends on them waits for them; failures come out there."""
+
+import gc
+from concurrent import futures
+
+import numpy as np
+import pytest
+from harness.mxnet_arrays import arange, mx, on_mxnet_ranks
+
+import horovod.mxnet as hvd
+import horovod.numpy as hvd_numpy
+
+TWO_AND_FOUR = ("shm2", "shm4")
+
+
+@on_mxnet_ranks(*TWO_AND_FOUR)
+def test_a_call_does_not_wait_for_the_other_ranks():
+    """Rank 0 starts before, all others after a barrier: a call that blocked would never let rank 0 get there."""
+    if hvd.rank() == 0:
+        total = hvd.allreduce(mx.nd.ones(5), op=hvd.Sum, name="early")
+        doubled = total * 2
+    hvd_numpy.barrier()
+    if hvd.rank() != 0:
+        doubled = hvd.allreduce(mx.nd.ones(5), op=hvd.Sum, name="early") * 2
+    assert doubled.asnumpy().tolist() == [2 * hvd.size()] * 5
+
+
+@on_mxnet_ranks(*TWO_AND_FOUR)
+def test_ranks_may_start_in_different_orders():
+    names = [f"tensor.{index}" for index in range(20)]
+    order = names if hvd.rank() % 2 else list(reversed(names))
+    results = {name: hvd.allreduce(mx.nd.ones(4) * names.index(name), op=hvd.Sum, name=name) for name in order}
+    for name in names:
+        assert results[name].asnumpy().tolist() == [names.index(name) * hvd.size()] * 4
+
+
+@on_mxnet_ranks(*TWO_AND_FOUR)
+def test_unnamed_ones_match_by_the_order_of_calls():
+    """Whatever the order in which MXNet then starts them."""
+    results = [hvd.allreduce(mx.nd.ones(3) * index, op=hvd.Sum, priority=index % 7) for index in range(40)]
+    assert [result.asnumpy()[0] for result in results] == [index * hvd.size() for index in range(40)]
+
+
+@on_mxnet_ranks(*TWO_AND_FOUR)
+def test_inputs_are_computed_first_and_results_are_used_after():
+    """A chain through MXNet's own operations, all queued before the first is done; intermediate arrays are dropped."""
+    value = mx.nd.ones((64, 64)) / 64
+    for _ in range(30):
+        value = hvd.allreduce(mx.nd.dot(value, value) * (hvd.rank() + 1), op=hvd.Sum)
+        value = value * (64.0 / hvd.size() / (hvd.size() + 1) * 2) / 64
+        gc.collect()
+    np.testing.assert_allclose(value.asnumpy(), np.full((64, 64), 1 / 64), rtol=1e-4)
+
+
+@on_mxnet_ranks(*TWO_AND_FOUR)
+def test_one_that_is_held_up_holds_up_no_other():
+    """On rank 1 the first needs the result of the last, so on rank 0 the last must go on while the first waits."""
+    one = mx.nd.ones(3)
+    if hvd.rank() == 1:
+        middle = hvd.allreduce(one, op=hvd.Sum, name="middle")
+        last = hvd.allreduce(middle, op=hvd.Sum, name="last")
+        first = hvd.allreduce(last, op=hvd.Sum, name="first")
+    else:
+        first = hvd.allreduce(one * hvd.size() ** 2, op=hvd.Sum, name="first")
+        middle = hvd.allreduce(one, op=hvd.Sum, name="middle")
+        last = hvd.allreduce(middle, op=hvd.Sum, name="last")
+    assert first.asnumpy().tolist() == [hvd.size() ** 3] * 3
+
+
+@on_mxnet_ranks(*TWO_AND_FOUR)
+def test_views_are_reduced_where_they_lie():
+    whole = arange(6, 4)
+    expected = whole.asnumpy()
+    expected[2:4] *= hvd.size()
+    expected[5] = expected[5] * hvd.size()
+    hvd.grouped_allreduce_([whole[2:4], whole[5:6]], op=hvd.Sum)
+    np.testing.assert_array_equal(whole.asnumpy(), expected)
+
+
+@on_mxnet_ranks("shm2")
+def test_results_of_convolutions():
+    """They may lie in a layout of their own."""
+    images = arange(2, 16, 8, 8) / 100
+    weight = arange(16, 16, 3, 3) / 1000
+    convolved = mx.nd.Convolution(images, weight, kernel=(3, 3), num_filter=16, no_bias=True)
+    expected = mx.nd.Convolution(images, weight, kernel=(3, 3), num_filter=16, no_bias=True).asnumpy()
+    np.testing.assert_allclose(hvd.allreduce(convolved, op=hvd.Sum).asnumpy(), expected * hvd.size(), rtol=1e-6)
+    np.testing.assert_allclose(hvd.allgather(convolved).asnumpy(), np.concatenate([expected] * hvd.size()), rtol=1e-6)
+    np.testing.assert_allclose(hvd.reducescatter(convolved).asnumpy(), expected[hvd.rank() : hvd.rank() + 1], rtol=1e-6)
+
+
+@on_mxnet_ranks(*TWO_AND_FOUR)
+def test_a_mismatch_is_raised_where_the_result_is_used_and_harms_nothing_else():
+    wrong = hvd.allreduce(mx.nd.ones(3 + hvd.rank()), name="shapes")
+    good = hvd.allreduce(mx.nd.ones(3), op=hvd.Sum, name="good")
+    with pytest.raises(
+        hvd.HorovodMismatchError, match="^Mismatched allreduce tensor shapes|^Mismatched ALLREDUCE"
+    ) as it:
+        (wrong + 1).asnumpy()
+    assert it.value.operation == "allreduce.shapes"
+    assert good.asnumpy().tolist() == [hvd.size()] * 3
+    assert hvd.allreduce(mx.nd.ones(2), op=hvd.Sum, name="shapes").asnumpy().tolist() == [hvd.size()] * 2
+    # What nobody has used is still reported by waitall; after that all is well again.
+    hvd.broadcast(mx.nd.ones(2), root_rank=hvd.rank(), name="roots")
+    with pytest.raises(hvd.HorovodMismatchError, match="root ranks"):
+        mx.nd.waitall()
+    mx.nd.waitall()
+
+
+@on_mxnet_ranks("shm2")
+def test_a_name_in_flight_is_refused():
+    if hvd.rank() == 1:
+        hvd_numpy.barrier()
+        assert hvd.allreduce(mx.nd.ones(1), op=hvd.Sum, name="twice").asscalar() == 2
+        return
+    results = [hvd.allreduce(mx.nd.ones(1), op=hvd.Sum, name="twice") for _ in range(2)]
+    with futures.ThreadPoolExecutor(2) as threads:
+        waits = [threads.submit(result.asscalar) for result in results]  # which one comes second is MXNet's choice
+        (refused,), (other,) = futures.wait(waits, return_when=futures.FIRST_COMPLETED)
+        hvd_numpy.barrier()
+        assert other.result() == 2
+        with pytest.raises(ValueError, match="twice"):
+            refused.result()
+
+
+@on_mxnet_ranks("shm2")
+def test_what_can_be_refused_at_once_is():
+    ones = mx.nd.ones((3, 2))
+    with pytest.raises(ValueError, match="not ndarray"):
+        hvd.allreduce(np.ones(3))
+    with pytest.raises(ValueError, match="dense"):
+        hvd.allreduce(ones.tostype("row_sparse"))
+    with pytest.raises(AssertionError, match="Adasum"):
+        hvd.allreduce(ones, op=hvd.Adasum)
+    with pytest.raises(AssertionError, match="Average and Sum"):
+        hvd.reducescatter(ones, op=hvd.Max)
+    with pytest.raises(ValueError, match="either op or"):
+        hvd.allreduce(ones, average=True, op=hvd.Sum)
+    with pytest.raises(ValueError, match="root rank 7"):
+        hvd.broadcast(ones, 7)
+    with pytest.raises(ValueError, match="one split for each"):
+        hvd.alltoall(ones, splits=[3])
+    with pytest.raises(ValueError, match="3 rows evenly"):
+        hvd.alltoall(ones)
+    with pytest.raises(ValueError, match="at least one tensor"):
+        hvd.grouped_allreduce([])
+    with mx.util.np_shape(True), pytest.raises(ValueError, match="scalar"):
+        hvd.reducescatter(mx.np.array(1.0))
+
+
+@on_mxnet_ranks("shm2")
+def test_leaving_and_coming_back():
+    """What is queued still runs when a rank leaves; what comes after says so; a new world works."""
+    if hvd.rank() == 0:
+        hvd.allreduce(mx.nd.ones(2), name="last words")
+    else:
+        hvd_numpy.allreduce(np.ones(2, np.float32), name="last words")
+    hvd.shutdown()
+    assert not hvd.is_initialized()
+    with pytest.raises(ValueError, match="init"):
+        hvd.allreduce(mx.nd.ones(2))
+    hvd.init()
+    assert hvd.allreduce(mx.nd.ones(2), op=hvd.Sum).asnumpy().tolist() == [2, 2]
