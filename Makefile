@@ -33,7 +33,7 @@ demo: $(EXAMPLES) ## install the package and PyTorch into .venv, train with one 
 	HOROVOD_TIMELINE=demo-output/timeline.json $(DEMO)
 	@echo "timeline demo-output/timeline.json (open it at https://ui.perfetto.dev or in chrome://tracing)"
 
-test: lint engine-tests test-main test-old-torch test-jax ## lint, engine unit tests, Python tests
+test: lint engine-tests test-main test-old-torch test-jax test-mxnet ## lint, engine unit tests, Python tests
 
 test-main: $(TOOLS) ## the Python tests in .venv, with the newest PyTorch
 	HOROVOD_TEST_DOORS=torch python -m pytest $(PYTEST_ARGS)
