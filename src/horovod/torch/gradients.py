@@ -19,10 +19,9 @@ from typing import Any
 
 import torch
 
-from horovod.common.ops import Description
 from horovod.common.process_sets import ProcessSet
 from horovod.torch import mpi_ops
-from horovod.torch.adapter import ID_BY_DTYPE, TorchAdapter
+from horovod.torch.adapter import TorchAdapter
 from horovod.torch.compression import Compressor, NoneCompressor
 from horovod.torch.dynamo import outside_dynamo
 from horovod.torch.gradient_buckets import GradientBuckets
@@ -57,7 +56,6 @@ class Gradient:
     """One parameter's gradient. `passes_left` 0: its reduction has begun, and ended if it is not in flight."""
 
     __slots__ = (
-        "dtype",
         "full_name",
         "group",
         "hook",
@@ -66,7 +64,6 @@ class Gradient:
         "parameter",
         "passes_left",
         "reduced",
-        "shape",
         "was_sparse",
     )
 
@@ -74,8 +71,6 @@ class Gradient:
         self.name = name
         self.full_name = f"allreduce.{name}"
         self.parameter = parameter
-        self.shape = tuple(parameter.shape)
-        self.dtype = ID_BY_DTYPE[parameter.dtype]
         self.passes_left = passes
         self.in_flight = False
         self.reduced: weakref.ref[Tensor] | None = None
@@ -314,7 +309,7 @@ class GradientReducer:
         cargo, self._cargo, self._cargo_bytes = self._cargo, [], 0
         how = self._reduction
         names = [gradient.full_name for gradient, _, _, _ in cargo]
-        described = [_describe(gradient, grad, sent) for gradient, grad, sent, _ in cargo]
+        described = [TorchAdapter.target(in_memory_order(sent)) for _, _, sent, _ in cargo]
         batch = mpi_ops.start_allreduces(
             names, described, cargo, (how.op, how.prescale, how.postscale), how.process_set
         )
@@ -391,12 +386,6 @@ class GradientReducer:
                     grad.copy_(received)
         gradient.in_flight = False
         gradient.reduced = weakref.ref(grad)
-
-
-def _describe(gradient: Gradient, grad: Tensor, sent: Tensor) -> Description:
-    if sent is grad and grad.is_contiguous():
-        return grad.data_ptr(), gradient.shape, gradient.dtype
-    return TorchAdapter.target(in_memory_order(sent))
 
 
 @outside_dynamo
