@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from horovod.common import protocol
 from horovod.common.meeting import Arrival, MeetingBoard
-from horovod.common.rendezvous import Connection, RendezvousError, Server
+from horovod.common.rendezvous import Connection, RendezvousError
+from horovod.common.rendezvous_server import Server
 
 SECRET = b"s" * 32
 ADDRESS = "127.0.0.1"
