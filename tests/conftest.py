@@ -3,12 +3,17 @@
 
 import importlib.util
 import os
+import signal
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
+
+# A shell without job control lets what it starts in the background ignore Ctrl-C, and children inherit that too.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Children inherit it, so they are found even after their own parent has ended.
 _MARK = "HOROVOD_TEST_SESSION"
