@@ -21,8 +21,11 @@ PACKAGE := $(VENV)/.package-installed
 EXAMPLES := $(VENV)/.examples-installed
 TOOLS := $(VENV)/.tools-installed
 
+# Whole programs that take minutes to show what the other tests show in pieces: not part of `make test`.
+PROGRAMS := tests/integration/test_torch_examples.py tests/integration/test_torch_frameworks.py
+
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-main test-old-torch test-jax test-mxnet lint format sanitize engine-tests wheel bench clean
+.PHONY: help demo test test-main test-programs test-old-torch test-jax test-mxnet lint format sanitize engine-tests wheel bench clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(firstword $(MAKEFILE_LIST)) | sed 's/:.*## /\t/' | expand -t16
@@ -38,7 +41,10 @@ demo: $(EXAMPLES) ## install the package and PyTorch into .venv, train with one 
 test: lint engine-tests test-main test-old-torch test-jax test-mxnet ## lint, engine unit tests, Python tests
 
 test-main: $(TOOLS) ## the Python tests in .venv, with the newest PyTorch
-	HOROVOD_TEST_DOORS=torch python -m pytest $(PYTEST_ARGS)
+	HOROVOD_TEST_DOORS=torch python -m pytest $(PYTEST_ARGS) $(PROGRAMS:%=--ignore=%)
+
+test-programs: $(TOOLS) ## the examples, and the frameworks that run over our torch.distributed backend
+	HOROVOD_TEST_DOORS=torch python -m pytest $(PYTEST_ARGS) $(PROGRAMS)
 
 test-old-torch: $(TOOLS) ## the PyTorch tests with the oldest supported PyTorch, in an environment of their own
 	scripts/setup environment old-torch constraints-test-torch-oldest.txt torch
