@@ -37,7 +37,7 @@ def train(model, optimizer, steps=STEPS):
 
 @pytest.mark.parametrize("named", [True, False])
 @pytest.mark.parametrize("name", OPTIMIZERS)
-@on_torch_ranks("shm2", "shm4", "hosts4")
+@on_torch_ranks("shm2", "shm4")
 def test_workers_equal_one_worker(name, named):
     model = make_model()
     names = {"named_parameters": model.named_parameters()} if named else {}
@@ -60,7 +60,7 @@ OPTIONS = {
 
 
 @pytest.mark.parametrize("option", OPTIONS)
-@on_torch_ranks("shm2", "tcp2", "shm4")
+@on_torch_ranks("shm2", "shm4")
 def test_options_change_nothing(option):
     model = make_model()
     train(model, wrapped(model, **OPTIONS[option](model)), steps=10)
