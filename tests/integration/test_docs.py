@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every Python example of the README and the docs runs, on two ranks unless it starts its own."""
 
-import importlib.util
 import os
 import re
 import subprocess
@@ -13,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 # Pages of doors whose framework is not installed here: `make test-jax` and `make test-mxnet` run theirs.
-ELSEWHERE = {ROOT / "docs" / f"{name}.md" for name in ("jax", "mxnet") if importlib.util.find_spec(name) is None}
+ELSEWHERE = {ROOT / "docs" / f"{name}.md" for name in ("jax", "mxnet") if find_spec(name) is None}
 PAGES = [ROOT / "README.md", *sorted({*(ROOT / "docs").glob("*.md")} - ELSEWHERE)]
 LAUNCHER = [sys.executable, "-m", "horovod.runner.launch", "-np", "2"]
 # What the text around an example takes for granted, by the example's first line.
@@ -24,7 +23,9 @@ def blocks():
     for page in PAGES:
         for match in re.finditer(r"^```python\n(.*?)^```$", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE):
             line = page.read_text(encoding="utf-8")[: match.start()].count("\n") + 1
-            missing = "torch" in match[1] and find_spec("torch") is None
+            # Where a door is required, as in CI, an example without its framework fails.
+            optional = "torch" not in os.environ.get("HOROVOD_TEST_DOORS", "")
+            missing = optional and "torch" in match[1] and find_spec("torch") is None
             marks = [pytest.mark.skip(reason="torch is not installed")] if missing else []
             yield pytest.param(match[1], id=f"{page.name}:{line}", marks=marks)
 
@@ -39,8 +40,6 @@ def test_examples_are_found():
 @pytest.mark.parametrize("source", BLOCKS)
 @pytest.mark.timeout(120)
 def test_example(source, tmp_path):
-    if "import torch" in source and importlib.util.find_spec("torch") is None:
-        pytest.skip("torch is not installed")
     given = "".join(text for start, text in GIVEN.items() if source.startswith(start))
     program = tmp_path / "example.py"
     program.write_text(given + source, encoding="utf-8")

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whole scripts over the horovod backend: under both launchers, with Lightning and Accelerate, and autoloaded."""
 
-import importlib.util
 import os
 import subprocess
 import sys
@@ -12,8 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 LIMIT_S = 150
 
-needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
-pytestmark = [needs_torch, pytest.mark.timeout(LIMIT_S + 20)]
+pytestmark = pytest.mark.timeout(LIMIT_S + 20)
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 HOROVODRUN = ["-m", "horovod.runner.launch", "-np", "2", sys.executable]
 
@@ -133,12 +131,10 @@ def test_torch_finds_the_backend_by_itself_and_imports_no_engine(tmp_path):
     check(run(HOROVODRUN, SUM, tmp_path, path), "sum 3")
 
 
-@pytest.mark.skipif(importlib.util.find_spec("lightning") is None, reason="Lightning is not installed")
 @pytest.mark.parametrize("launcher", [[], HOROVODRUN], ids=["lightning's own launcher", "horovodrun"])
 def test_lightning(launcher, tmp_path):
     check(run(launcher, LIGHTNING, tmp_path), "weights agree", times=2)
 
 
-@pytest.mark.skipif(importlib.util.find_spec("accelerate") is None, reason="Accelerate is not installed")
 def test_accelerate(tmp_path):
     check(run(TORCHRUN, ACCELERATE, tmp_path), "weights agree")

