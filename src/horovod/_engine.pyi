@@ -89,6 +89,7 @@ class World:
         prescale: float,
         postscale: float,
         started: list[int],
+        will_wait: bool,
     ) -> None:
         """Start operations, each for itself; adds their handles to `started` also if a later one is refused."""
     def wait_all(self, handles: Sequence[int]) -> None:
@@ -100,6 +101,8 @@ class World:
 
         False if the work is not done after `timeout_s` seconds (negative: no limit).
         """
+    def finish(self, handle: int) -> None:
+        """Wait and release in one call: released also if the operation failed, not if a signal broke the wait."""
     def take_output(self, handle: int, index: int = 0) -> tuple[npt.NDArray[np.uint8], int]:
         """(bytes, rows) of an output that the engine allocated; the array owns the memory. Once only."""
     def received_splits(self, handle: int, members: int) -> list[int]: ...
@@ -115,3 +118,15 @@ class World:
     def stop_timeline(self) -> None: ...
     def tell_stack(self, function: Callable[[], str]) -> None:
         """Before connect: who says what this program is doing, when other ranks wait for it. Kept for ever."""
+
+class Arrivals:
+    """Numbers of what has arrived, in order, with cheap hooks that tell of arrivals. True if there are any."""
+
+    def __init__(self, limit: int, notify: Callable[[], object]) -> None:
+        """notify() is called by the first arrival, and by those with which the bytes together come to the limit."""
+    def hook(self, number: int, nbytes: int) -> Callable[[object], None]:
+        """A hook that tells of `number`, whose size is `nbytes`."""
+    def take(self) -> list[int]: ...
+    @property
+    def full(self) -> bool: ...
+    def __bool__(self) -> bool: ...

@@ -16,6 +16,8 @@
 #include <tuple>
 #include <vector>
 
+#include "bindings/python/arrivals.h"
+
 namespace nb = nanobind;
 using namespace nb::literals;
 
@@ -196,7 +198,7 @@ class World {
   void SubmitMany(int process_set, int kind, const std::vector<const char*>& names, const std::vector<int>& dtypes,
                   const std::vector<Shape>& shapes, const std::vector<uintptr_t>& inputs,
                   const std::vector<uintptr_t>& outputs, int reduce_op, double prescale, double postscale,
-                  nb::list started) {
+                  nb::list started, bool will_wait) {
     const size_t count = names.size();
     if (dtypes.size() != count || shapes.size() != count || inputs.size() != count || outputs.size() != count) {
       throw nb::value_error("the operations' descriptions have different lengths");
@@ -204,7 +206,7 @@ class World {
     for (size_t i = 0; i < count; ++i) {
       const hvd_op op =
           Describe(kind, names[i], dtypes[i], shapes[i], inputs[i], outputs[i], reduce_op, prescale, postscale);
-      started.append(Start(process_set, &op, 1, nullptr, false));
+      started.append(Start(process_set, &op, 1, nullptr, will_wait));
     }
   }
 
@@ -244,19 +246,20 @@ class World {
   }
 
   bool Wait(int64_t handle, double timeout_s) {
-    hvd_status status{};
-    for (double left_ms = timeout_s * 1e3;; left_ms -= kSignalPeriodMs) {
-      const bool last = timeout_s >= 0 && left_ms <= kSignalPeriodMs;
-      int32_t code;
-      {
-        nb::gil_scoped_release unlocked;
-        code = Api()->wait(world_, handle, last ? static_cast<int32_t>(left_ms) : kSignalPeriodMs, &status);
-      }
-      if (code == HVD_OK) return true;
-      if (code != HVD_IN_PROGRESS) Raise(status);
-      if (PyErr_CheckSignals()) throw nb::python_error();
-      if (last) return false;
-    }
+    hvd_status status;
+    const int32_t code = WaitUnlocked(handle, timeout_s, &status);
+    if (code != HVD_OK && code != HVD_IN_PROGRESS) Raise(status);
+    return code == HVD_OK;
+  }
+
+  // Wait and release in one call; what is done already needs no other thread to run meanwhile. An interrupted wait
+  // leaves the handle as it is.
+  void Finish(int64_t handle) {
+    hvd_status status;
+    const bool done = Api()->poll(world_, handle) == 1;
+    const int32_t code = done ? Api()->wait(world_, handle, 0, &status) : WaitUnlocked(handle, -1, &status);
+    Api()->release(world_, handle);
+    if (code != HVD_OK) Raise(status);
   }
 
   auto TakeOutput(int64_t handle, int index) {
@@ -333,6 +336,21 @@ class World {
   }
 
  private:
+  // Without the GIL, looking for signals: HVD_IN_PROGRESS once the time is over (negative: never).
+  int32_t WaitUnlocked(int64_t handle, double timeout_s, hvd_status* status) {
+    for (double left_ms = timeout_s * 1e3;; left_ms -= kSignalPeriodMs) {
+      const bool last = timeout_s >= 0 && left_ms <= kSignalPeriodMs;
+      int32_t code;
+      {
+        nb::gil_scoped_release unlocked;
+        code = Api()->wait(world_, handle, last ? static_cast<int32_t>(left_ms) : kSignalPeriodMs, status);
+      }
+      if (code != HVD_IN_PROGRESS) return code;
+      if (PyErr_CheckSignals()) throw nb::python_error();
+      if (last) return code;
+    }
+  }
+
   static hvd_op Describe(int kind, const char* name, int dtype, const Shape& shape, uintptr_t input, uintptr_t output,
                          int reduce_op, double prescale, double postscale) {
     hvd_op op{};
@@ -387,11 +405,12 @@ NB_MODULE(_engine, m) {
            "inputs"_a, "outputs"_a, "reduce_op"_a = 1, "prescale"_a = 1.0, "postscale"_a = 1.0, "root"_a = -1,
            "will_wait"_a = false)
       .def("submit_many", &World::SubmitMany, "process_set"_a, "kind"_a, "names"_a, "dtypes"_a, "shapes"_a, "inputs"_a,
-           "outputs"_a, "reduce_op"_a, "prescale"_a, "postscale"_a, "started"_a)
+           "outputs"_a, "reduce_op"_a, "prescale"_a, "postscale"_a, "started"_a, "will_wait"_a)
       .def("wait_all", &World::WaitAll, "handles"_a)
       .def("release_all", &World::ReleaseAll, "handles"_a)
       .def("poll", &World::Poll, "handle"_a)
       .def("wait", &World::Wait, "handle"_a, "timeout_s"_a = -1.0)
+      .def("finish", &World::Finish, "handle"_a)
       .def("take_output", &World::TakeOutput, "handle"_a, "index"_a = 0)
       .def("received_splits", &World::ReceivedSplits, "handle"_a, "members"_a)
       .def("value", &World::Value, "handle"_a)
@@ -402,4 +421,5 @@ NB_MODULE(_engine, m) {
       .def("describe", &World::DescribeWorld)
       .def("start_timeline", &World::StartTimeline, "path"_a, "mark_cycles"_a = false)
       .def("stop_timeline", &World::StopTimeline);
+  hvd_python::BindArrivals(m);
 }

@@ -110,18 +110,20 @@ class Collectives(Generic[T]):
     def start_allreduces(
         self,
         full_names: Sequence[str],
-        described: Sequence[Description],
+        addresses: Sequence[int],
+        shapes: Sequence[tuple[int, ...]],
+        dtypes: Sequence[int],
         keep: Any,
         reduction: Reduction,
         process_set: ProcessSet,
+        will_wait: bool,
     ) -> Batch:
         """Many allreduces in place, each for itself, at the price of one call. The caller has checked the reduction."""
         member = self._member(process_set)
         batch = Batch(member.world, keep)
-        addresses, shapes, dtypes = zip(*described, strict=True)
         try:
             member.world.submit_many(
-                member.id, _ALLREDUCE, full_names, dtypes, shapes, addresses, addresses, *reduction, batch.handles
+                member.id, _ALLREDUCE, full_names, dtypes, shapes, addresses, addresses, *reduction, batch.handles, will_wait
             )
         except EngineError as error:
             self.handles.abandon(batch)

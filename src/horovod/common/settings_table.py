@@ -177,6 +177,8 @@ _BACK_ENDS = (
     Setting("HOROVOD_ENABLE_XLA_OPS", bool, False, "TensorFlow: collectives inside XLA-compiled functions."),
     Setting("HOROVOD_TORCH_WAIT_IN_BACKWARD", bool, True,
             "PyTorch: gradients are complete when backward() returns; 0: when optimizer.step() begins."),
+    Setting("HOROVOD_TORCH_OVERLAP", bool, None,
+            "PyTorch: gradients are reduced while backward() runs; 0: at its end. Unset: meanwhile where a core is free."),
     Setting("HOROVOD_JAX_FFI", bool, None,
             "JAX: programs call the engine directly; 0: through Python. Unset: directly wherever XLA lets them."),
     Setting("HOROVOD_BATCH_D2D_MEMCOPIES", bool, True, "Batch copies into and out of the GPU's fusion buffer."),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gradients on their way from backward() to step(): hooks start each reduction as soon as autograd is done with it.
+"""Gradients on their way from backward() to step(): hooks tell of each as soon as autograd is done with it.
 
 A round begins with the first backward pass after a step and ends with synchronize(). In it every parameter counts down
 its passes; at zero its gradient is reduced, alone or with its group. Names, not order, match gradients across ranks.
@@ -13,81 +13,28 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
 
-from horovod.common.process_sets import ProcessSet
+from horovod._engine import Arrivals
 from horovod.torch import mpi_ops
-from horovod.torch.adapter import TorchAdapter
-from horovod.torch.compression import Compressor, NoneCompressor
 from horovod.torch.dynamo import outside_dynamo
+from horovod.torch.flights import Flights, Gradient, Group, Reduction
 from horovod.torch.gradient_buckets import GradientBuckets
-from horovod.torch.layout import in_memory_order, is_dense
 
 Tensor = torch.Tensor
-Cargo = tuple["Gradient", Tensor, Tensor, Any]  # a gradient, its tensor, what is sent for it, the compressor's context
 
-_CARGO_BYTES = 256 * 1024
-_CARGO_COUNT = 32
+# A call and a wake-up for each small gradient would cost more than its reduction: they wait until so many bytes are
+# together, or for the end of backward().
+_CARGO_BYTES = 512 * 1024
+_NO_LIMIT = 1 << 62
 
 _TOO_MANY_PASSES = (
     "The gradient of {name} was computed again before optimizer.step(): more than backward_passes_per_step={passes} "
     "backward passes. Raise backward_passes_per_step to accumulate gradients over several passes, or call "
     "optimizer.step() or optimizer.zero_grad() between them."
 )
-
-
-@dataclass(frozen=True)
-class Reduction:
-    """How gradients are reduced; the same for all parameters of an optimizer."""
-
-    op: int
-    prescale: float
-    postscale: float
-    compression: type[Compressor]
-    sparse_as_dense: bool
-    process_set: ProcessSet
-
-
-class Gradient:
-    """One parameter's gradient. `passes_left` 0: its reduction has begun, and ended if it is not in flight."""
-
-    __slots__ = (
-        "full_name",
-        "group",
-        "hook",
-        "in_flight",
-        "name",
-        "parameter",
-        "passes_left",
-        "reduced",
-        "was_sparse",
-    )
-
-    def __init__(self, name: str, parameter: Tensor, passes: int) -> None:
-        self.name = name
-        self.full_name = f"allreduce.{name}"
-        self.parameter = parameter
-        self.passes_left = passes
-        self.in_flight = False
-        self.reduced: weakref.ref[Tensor] | None = None
-        self.was_sparse = False
-        self.group: Group | None = None
-        self.hook: Any = None
-
-
-class Group:
-    """Gradients that are reduced as one unit, once all of them are there."""
-
-    __slots__ = ("gradients", "name", "ready")
-
-    def __init__(self, name: str, gradients: list[Gradient]) -> None:
-        self.name = name
-        self.gradients = gradients
-        self.ready: list[Gradient] = []
 
 
 class GradientReducer:
@@ -99,19 +46,20 @@ class GradientReducer:
         named: Iterable[tuple[str, Tensor]],
         passes: int,
         wait_in_backward: bool,
+        overlap: bool,
         buckets: GradientBuckets | None,
     ) -> None:
-        self._reduction = reduction
+        self._process_set = reduction.process_set
         self._passes = passes
         self._wait_in_backward = wait_in_backward
-        self._buckets = buckets
-        self._flights: list[Callable[[], None]] = []  # each waits for operations and puts their results in place
-        self._cargo: list[Cargo] = []  # dense gradients that are there but not yet submitted
-        self._cargo_bytes = 0
+        self._flights = Flights(reduction, buckets)
+        # Hooks of an optimizer that is gone must not reduce anything any more, nor keep it.
+        self._arrived = Arrivals(_CARGO_BYTES if overlap else _NO_LIMIT, _notifier(weakref.ref(self)))
+        self._begun = bytearray(1)  # for each gradient whether its reduction has begun, then whether this is backward()
         self._callback_queued = False
         self._complete = False  # every gradient of this round is reduced, on all ranks
         self._lock = threading.Lock()  # with several devices autograd calls hooks from several threads
-        self._gradients: dict[Tensor, Gradient] = {}
+        self._gradients: list[Gradient] = []
         for name, parameter in named:
             self.watch(name, parameter)
 
@@ -119,26 +67,27 @@ class GradientReducer:
 
     def watch(self, name: str, parameter: Tensor) -> None:
         """Reduce a parameter's gradients from now on; one that needs none yet is looked at again in each round."""
-        self._gradients[parameter] = Gradient(name, parameter, self._passes)
-        self._hook(self._gradients[parameter])
+        gradient = Gradient(name, len(self._gradients), parameter, self._passes)
+        self._gradients.append(gradient)
+        self._begun.insert(gradient.number, 0)
+        self._hook(gradient)
 
     def _hook(self, gradient: Gradient) -> None:
-        if gradient.hook is None and gradient.parameter.requires_grad:
-            # A weak reference: hooks of an optimizer that is gone must not reduce anything any more.
-            fire = partial(_fire, weakref.ref(self), gradient)
-            register: Any = gradient.parameter.register_post_accumulate_grad_hook
-            gradient.hook = register(fire)
+        parameter = gradient.parameter
+        if gradient.hook is None and parameter.requires_grad:
+            register: Any = parameter.register_post_accumulate_grad_hook
+            gradient.hook = register(self._arrived.hook(gradient.number, parameter.nbytes if parameter.is_cpu else _NO_LIMIT))
 
     def unwatch(self) -> None:
         """Remove all hooks."""
-        for gradient in self._gradients.values():
+        for gradient in self._gradients:
             if gradient.hook is not None:
                 gradient.hook.remove()
                 gradient.hook = None
 
     def make_groups(self, groups: Sequence[Sequence[str]]) -> None:
         """Reduce the named parameters of each list as one unit."""
-        by_name = {gradient.name: gradient for gradient in self._gradients.values()}
+        by_name = {gradient.name: gradient for gradient in self._gradients}
         for names in groups:
             group = Group(".".join((names[0], names[-1], str(len(names)))), [by_name[name] for name in names])
             for gradient in group.gradients:
@@ -149,7 +98,7 @@ class GradientReducer:
     @property
     def busy(self) -> bool:
         """Whether reductions are under way."""
-        return bool(self._flights or self._cargo)
+        return bool(self._flights or self._arrived)
 
     def set_passes(self, passes: int) -> None:
         self._passes = passes
@@ -158,11 +107,11 @@ class GradientReducer:
     def restart(self) -> None:
         """Forget the round: every parameter counts its passes anew."""
         self._flights.clear()
-        self._cargo.clear()
-        self._cargo_bytes = 0
+        self._arrived.take()
+        self._begun = bytearray(len(self._begun))
         self._callback_queued = False
         self._complete = False
-        for gradient in self._gradients.values():
+        for gradient in self._gradients:
             gradient.passes_left = self._passes
             gradient.in_flight = False
             gradient.reduced = None
@@ -172,9 +121,10 @@ class GradientReducer:
     @outside_dynamo
     def forget_reduced(self) -> None:
         """Gradients were dropped or zeroed after they had been reduced: the next pass begins a new round for them."""
+        self._begun = bytearray(len(self._begun))
         self._callback_queued = False
         self._complete = False
-        for gradient in self._gradients.values():
+        for gradient in self._gradients:
             if gradient.passes_left == 0:
                 gradient.passes_left = self._passes
 
@@ -188,8 +138,10 @@ class GradientReducer:
             if self._wait_in_backward and not self._complete:
                 while self._agree(in_backward=False):
                     pass
-            self._begin_missing(it for it in self._gradients.values() if it.parameter.requires_grad)
-            self.wait()
+            if not self._complete:
+                self._take_arrived(will_wait=True)
+                self._begin_missing(it for it in self._gradients if it.parameter.requires_grad)
+            self._flights.wait()
         finally:
             self.restart()
 
@@ -198,54 +150,57 @@ class GradientReducer:
 
         True if some rank is at the end of a backward pass and may begin more, False if all have come to their step.
         """
-        self._submit()
-        gradients = list(self._gradients.values())
-        begun = torch.tensor([*(it.passes_left == 0 for it in gradients), in_backward], dtype=torch.uint8)
+        self._take_arrived(will_wait=True)
+        count = len(self._gradients)
+        self._begun[count] = in_backward
+        anywhere = torch.frombuffer(bytearray(self._begun), dtype=torch.uint8)
         mpi_ops.allreduce_(
-            begun, None, f"begun.{gradients[0].name}", mpi_ops.Max, process_set=self._reduction.process_set
+            anywhere, None, f"begun.{self._gradients[0].name}", mpi_ops.Max, process_set=self._process_set
         )
-        *anywhere, elsewhere_in_backward = begun.tolist()
-        self._begin_missing(it for it, there in zip(gradients, anywhere, strict=True) if there)
-        self.wait()
-        self._complete = all(anywhere)
-        return bool(elsewhere_in_backward)
+        union = anywhere.numpy().tobytes()
+        if union[:count] != self._begun[:count]:
+            self._begin_missing(it for it, there in zip(self._gradients, union, strict=False) if there)
+        self._wait()
+        self._complete = union.count(1, 0, count) == count
+        return bool(union[count])
 
     def _begin_missing(self, gradients: Iterable[Gradient]) -> None:
         with self._lock:
-            for gradient in gradients:
-                if gradient.passes_left:
-                    self._hook(gradient)
-                    self._make_gradient(gradient)
-                    self._begin(gradient)
+            missing = [gradient for gradient in gradients if gradient.passes_left]
+            for gradient in missing:
+                self._hook(gradient)
+                _make_gradient(gradient)
+            self._begin(missing, will_wait=True)
 
-    def wait(self) -> None:
-        """Wait for every reduction that has begun: for all of them, even if one fails. The first failure is raised."""
-        self._submit()
-        flights, self._flights = self._flights, []
-        failure: Exception | None = None
-        for finish in flights:
-            try:
-                finish()
-            except Exception as error:
-                failure = failure or error
-        if failure is not None:
+    def _wait(self) -> None:
+        try:
+            self._flights.wait()
+        except Exception:
             self.restart()
-            raise failure
+            raise
 
     # Hooks
 
-    def accumulated(self, gradient: Gradient) -> None:
-        """Autograd has added a pass's gradient to a parameter."""
+    def notified(self) -> None:
+        """A hook has told of the first of some gradients, or of one with which they are many bytes."""
+        if not self._callback_queued:
+            self._callback_queued = True
+            torch.autograd.Variable._execution_engine.queue_callback(self._end_of_backward)
+        if self._arrived.full:
+            self._take_arrived(will_wait=False)
+
+    def _take_arrived(self, will_wait: bool) -> None:
+        """Begin the reductions of gradients that hooks have told of."""
         with self._lock:
-            if gradient.passes_left == 0:
-                self._begin_again(gradient)
-            gradient.passes_left -= 1
-            if gradient.passes_left:
-                return
-            self._begin(gradient)
-            if not self._callback_queued:
-                self._callback_queued = True
-                torch.autograd.Variable._execution_engine.queue_callback(self._end_of_backward)
+            ready = []
+            for number in self._arrived.take():
+                gradient = self._gradients[number]
+                if gradient.passes_left == 0:
+                    self._begin_again(gradient)
+                gradient.passes_left -= 1
+                if gradient.passes_left == 0:
+                    ready.append(gradient)
+            self._begin(ready, will_wait)
 
     def _begin_again(self, gradient: Gradient) -> None:
         # Allowed only if the reduced gradient was dropped since (model.zero_grad()), say by a gradient scaler that
@@ -254,142 +209,34 @@ class GradientReducer:
             raise AssertionError(_TOO_MANY_PASSES.format(name=gradient.name, passes=self._passes))
         gradient.passes_left = self._passes
 
+    def _begin(self, gradients: list[Gradient], will_wait: bool) -> None:
+        begun = self._begun
+        for gradient in gradients:
+            gradient.passes_left = 0
+            begun[gradient.number] = 1
+        self._flights.start(gradients, will_wait)
+
     @outside_dynamo
     def _end_of_backward(self) -> None:
         self._callback_queued = False
-        self._submit()
         if self._wait_in_backward:
             self._agree(in_backward=True)
-
-    # Reductions
-
-    def _make_gradient(self, gradient: Gradient) -> None:
-        parameter = gradient.parameter
-        if parameter.grad is None:
-            layout = torch.sparse_coo if gradient.was_sparse else torch.strided
-            parameter.grad = torch.zeros_like(parameter, layout=layout, requires_grad=False)
-
-    def _begin(self, gradient: Gradient) -> None:
-        gradient.passes_left = 0
-        gradient.in_flight = True
-        grad = gradient.parameter.grad
-        assert grad is not None
-        if grad.is_sparse:
-            gradient.was_sparse = True
-            if not self._reduction.sparse_as_dense:
-                self._begin_sparse(gradient, grad)
-                return
-            gradient.parameter.grad = grad.to_dense()
-        if self._buckets is not None:
-            self._buckets.adopt(gradient.parameter)
-        if gradient.group is None:
-            self._begin_dense(gradient)
-            return
-        gradient.group.ready.append(gradient)
-        if len(gradient.group.ready) == len(gradient.group.gradients):
-            self._begin_group(gradient.group)
-
-    def _begin_dense(self, gradient: Gradient) -> None:
-        grad = gradient.parameter.grad
-        assert grad is not None
-        sent, context = self._compress(grad)
-        if not sent.is_cpu:
-            self._begin_elsewhere(gradient, grad, sent, context)
-            return
-        self._cargo.append((gradient, grad, sent, context))
-        self._cargo_bytes += sent.nbytes
-        # Small gradients travel together: a call and a wake-up for each would cost more than their reduction.
-        if self._cargo_bytes >= _CARGO_BYTES or len(self._cargo) >= _CARGO_COUNT:
-            self._submit()
-
-    def _submit(self) -> None:
-        """Hand over the gradients that have gathered."""
-        if not self._cargo:
-            return
-        cargo, self._cargo, self._cargo_bytes = self._cargo, [], 0
-        how = self._reduction
-        names = [gradient.full_name for gradient, _, _, _ in cargo]
-        described = [TorchAdapter.target(in_memory_order(sent)) for _, _, sent, _ in cargo]
-        batch = mpi_ops.start_allreduces(
-            names, described, cargo, (how.op, how.prescale, how.postscale), how.process_set
-        )
-
-        def finish() -> None:
-            try:
-                mpi_ops.finish_allreduces(batch)
-            finally:
-                for gradient, grad, sent, context in cargo:
-                    self._land(gradient, grad, sent, context)
-
-        self._flights.append(finish)
-
-    def _begin_elsewhere(self, gradient: Gradient, grad: Tensor, sent: Tensor, context: Any) -> None:
-        how = self._reduction
-        handle = mpi_ops.allreduce_async_(
-            in_memory_order(sent), None, gradient.name, how.op, how.prescale, how.postscale, how.process_set
-        )
-
-        def finish() -> None:
-            mpi_ops.synchronize(handle)
-            self._land(gradient, grad, sent, context)
-
-        self._flights.append(finish)
-
-    def _begin_group(self, group: Group) -> None:
-        how = self._reduction
-        grads = [gradient.parameter.grad for gradient in group.gradients]
-        compressed = [self._compress(grad) for grad in grads if grad is not None]
-        handle = mpi_ops.grouped_allreduce_async_(
-            [in_memory_order(sent) for sent, _ in compressed],
-            None,
-            group.name,
-            how.op,
-            how.prescale,
-            how.postscale,
-            how.process_set,
-        )
-
-        def finish() -> None:
-            mpi_ops.synchronize(handle)
-            group.ready.clear()
-            for gradient, grad, (sent, context) in zip(group.gradients, grads, compressed, strict=True):
-                assert grad is not None
-                self._land(gradient, grad, sent, context)
-
-        self._flights.append(finish)
-
-    def _begin_sparse(self, gradient: Gradient, grad: Tensor) -> None:
-        finish_sparse = mpi_ops.sparse_allreduce_async(
-            grad, gradient.name, self._reduction.op, self._reduction.process_set
-        )
-
-        def finish() -> None:
-            gradient.parameter.grad = finish_sparse()
-            gradient.in_flight = False
-            gradient.reduced = weakref.ref(gradient.parameter.grad)
-
-        self._flights.append(finish)
-
-    def _compress(self, grad: Tensor) -> tuple[Tensor, Any]:
-        if self._reduction.compression is NoneCompressor and grad.is_contiguous():
-            return grad, None
-        sent, context = self._reduction.compression.compress(grad)
-        return (sent, context) if is_dense(sent) else (sent.contiguous(), context)
-
-    def _land(self, gradient: Gradient, grad: Tensor, sent: Tensor, context: Any) -> None:
-        if sent is not grad:
-            received = self._reduction.compression.decompress(sent, context)
-            with torch.no_grad():
-                if self._buckets is None and received.dtype == grad.dtype:
-                    grad.set_(received)  # type: ignore[call-overload]
-                else:
-                    grad.copy_(received)
-        gradient.in_flight = False
-        gradient.reduced = weakref.ref(grad)
+        else:
+            self._take_arrived(will_wait=False)
 
 
-@outside_dynamo
-def _fire(reducer: weakref.ref[GradientReducer], gradient: Gradient, parameter: Tensor) -> None:
-    watching = reducer()
-    if watching is not None:
-        watching.accumulated(gradient)
+def _make_gradient(gradient: Gradient) -> None:
+    parameter = gradient.parameter
+    if parameter.grad is None:
+        layout = torch.sparse_coo if gradient.was_sparse else torch.strided
+        parameter.grad = torch.zeros_like(parameter, layout=layout, requires_grad=False)
+
+
+def _notifier(reducer: weakref.ref[GradientReducer]) -> Callable[[], None]:
+    @outside_dynamo
+    def notify() -> None:
+        watching = reducer()
+        if watching is not None:
+            watching.notified()
+
+    return notify

@@ -105,20 +105,20 @@ class Mark(torch.autograd.Function):
         return gradient, None
 
 
-@on_torch_ranks("shm2")
+OVERLAP = World("overlap2", "a:2", {"HOROVOD_TIMELINE": "DYNAMIC", "HOROVOD_TORCH_OVERLAP": "1"})
+
+
+@on_torch_ranks(OVERLAP)
 def test_last_layers_are_reduced_before_backward_ends():
     # The first layer's backward cannot go on before the last layer's gradient is reduced: no overlap, no end.
-    first, last = torch.nn.Linear(4, 300), torch.nn.Linear(300, 300)  # too large to be gathered with others
+    first, last = torch.nn.Linear(4, 400), torch.nn.Linear(400, 400)  # large enough to go at once
     model = torch.nn.ModuleList([first, last])
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), 0.1), model.named_parameters())
     done = []
 
     def wait_for_last_layer():
-        flights = list(optimizer._reducer._flights)
-        assert flights, "no reduction has begun"
-        for finish in flights:
-            finish()
-        optimizer._reducer._flights.clear()
+        assert optimizer._reducer._flights, "no reduction has begun"
+        optimizer._reducer._flights.wait()
         done.append(True)
 
     loss = last(Mark.apply(first(torch.ones(1, 4)), wait_for_last_layer)).sum()
@@ -127,17 +127,15 @@ def test_last_layers_are_reduced_before_backward_ends():
     optimizer.step()
 
 
-@on_torch_ranks(World("timeline2", "a:2", {"HOROVOD_TIMELINE": "DYNAMIC"}))
+@on_torch_ranks(OVERLAP)
 def test_timeline_shows_the_overlap():
     path = Path(hvd.broadcast_object(f"/tmp/overlap-{os.getpid()}.json", name="path"))
-    first, last = torch.nn.Linear(4, 300), torch.nn.Linear(300, 300)  # too large to be gathered with others
+    first, last = torch.nn.Linear(4, 400), torch.nn.Linear(400, 400)  # large enough to go at once
     model = torch.nn.ModuleList([first, last])
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), 0.1), model.named_parameters())
 
     def barrier():
-        for finish in list(optimizer._reducer._flights):
-            finish()
-        optimizer._reducer._flights.clear()
+        optimizer._reducer._flights.wait()
         hvd.allreduce(torch.ones(1), name="middle.of.backward")
 
     hvd.start_timeline(str(path))

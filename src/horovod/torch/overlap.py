@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether gradients are reduced while backward() still runs.
+
+A reduction through shared memory is work for a processor. On one that backward() keeps busy it gains nothing, and the
+two threads take turns and spoil each other's caches: then all of it is left to the thread that waits at the end.
+"""
+
+from __future__ import annotations
+
+import os
+
+import torch
+
+from horovod.common.context import default_context
+
+
+def overlaps() -> bool:
+    """As HOROVOD_TORCH_OVERLAP says; else if other hosts take part, or if this rank has a processor to spare."""
+    chosen = default_context.settings["HOROVOD_TORCH_OVERLAP"]
+    if chosen is not None:
+        return bool(chosen)
+    topology = default_context.topology
+    return topology.local_size < topology.size or _processors(topology.local_size) > torch.get_num_threads()
+
+
+def _processors(local_size: int) -> float:
+    """How many this rank may count on: those it is bound to, or its share of all."""
+    mine = len(os.sched_getaffinity(0))
+    return mine if mine < (os.cpu_count() or 1) else mine / local_size
