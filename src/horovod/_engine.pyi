@@ -2,6 +2,7 @@
 """The nanobind module: a thin face over libhvd's table of C functions (engine/include/hvd/engine.h)."""
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -118,6 +119,13 @@ class World:
     def stop_timeline(self) -> None: ...
     def tell_stack(self, function: Callable[[], str]) -> None:
         """Before connect: who says what this program is doing, when other ranks wait for it. Kept for ever."""
+
+class ArrayReader:
+    """Reads NumPy arrays by the layout of NumPy's public struct; the caller has seen that it is right."""
+
+    def __init__(self, array_type: type, dtypes: Mapping[np.dtype[Any], int]) -> None: ...
+    def read(self, array: object) -> tuple[int, tuple[int, ...], int] | None:
+        """Address, shape and dtype id; None for what needs a closer look."""
 
 class Arrivals:
     """Numbers of what has arrived, in order, with cheap hooks that tell of arrivals. True if there are any."""

@@ -21,6 +21,10 @@ class ScriptedWorld:
         if self.failures:
             raise self.failures.pop(0)
 
+    def finish(self, handle: int) -> None:
+        self.wait(handle)
+        self.release(handle)
+
     def poll(self, handle: int) -> bool:
         return not self.failures
 

@@ -16,6 +16,7 @@
 #include <tuple>
 #include <vector>
 
+#include "bindings/python/arrays.h"
 #include "bindings/python/arrivals.h"
 
 namespace nb = nanobind;
@@ -421,5 +422,6 @@ NB_MODULE(_engine, m) {
       .def("describe", &World::DescribeWorld)
       .def("start_timeline", &World::StartTimeline, "path"_a, "mark_cycles"_a = false)
       .def("stop_timeline", &World::StopTimeline);
+  hvd_python::BindArrays(m);
   hvd_python::BindArrivals(m);
 }

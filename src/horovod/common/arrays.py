@@ -3,40 +3,38 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from horovod.common.dtypes import ID_BY_DTYPE
+from horovod._engine import ArrayReader
+from horovod.common.dtypes import ID_BY_DTYPE, ID_BY_NAME
 from horovod.common.ops import Description
 
 Array = npt.NDArray[Any]
 
-_from_address = ctypes.c_void_p.from_address
-_HEADER_BYTES = object.__basicsize__
 
-
-def _address_by_layout(array: Array) -> int:
-    # The data pointer is the first member of NumPy's public array struct, right behind Python's object header.
-    # Reading it takes a seventh of the time of array.ctypes.data, on the way of every small operation.
-    return _from_address(id(array) + _HEADER_BYTES).value or 0
-
-
-def _address_by_interface(array: Array) -> int:
+def address_of(array: Array) -> int:
     return int(array.__array_interface__["data"][0])
 
 
-def _choose_address() -> Callable[[Array], int]:
-    probes: list[Array] = [np.zeros(3), np.arange(12)[5:], np.array(1, np.uint8)]
-    if all(_address_by_layout(probe) == _address_by_interface(probe) for probe in probes):
-        return _address_by_layout
-    return _address_by_interface
+def _describe(array: Array) -> Description:
+    return address_of(array), array.shape, ID_BY_DTYPE[array.dtype]
 
 
-address_of = _choose_address()
+def _choose_reader() -> Callable[[Array], Description | None]:
+    """The engine's own reader, which takes a fifth of the time on the way of every small operation, if it reads well."""
+    own = {np.dtype(name): number for name, number in ID_BY_NAME.items() if name in np.sctypeDict}
+    read = ArrayReader(np.ndarray, own).read
+    probes: list[Array] = [np.zeros(3), np.arange(12)[5:], np.array(1, np.uint8), np.zeros((2, 0, 3), np.float16)]
+    if all(read(probe) == _describe(probe) for probe in probes) and read(np.zeros((2, 2)).T) is None:
+        return read
+    return lambda array: None
+
+
+_read = _choose_reader()
 
 
 class NumpyAdapter:
@@ -44,23 +42,26 @@ class NumpyAdapter:
 
     @staticmethod
     def source(array: Array) -> Description:
-        # carray: C-contiguous, aligned and writable, in one look.
-        if not array.flags.carray:
+        description = _read(array)
+        if description is None:
             _check_layout(array)
-        return address_of(array), array.shape, ID_BY_DTYPE[array.dtype]
+            return _describe(array)
+        return description
 
     @staticmethod
     def target(array: Array) -> Description:
-        if not array.flags.carray:
+        description = _read(array)
+        if description is None:
             _check_layout(array)
             if not array.flags.writeable:
                 raise ValueError("The array is read-only, and an in-place operation writes to it; give a copy")
-        return address_of(array), array.shape, ID_BY_DTYPE[array.dtype]
+            return _describe(array)
+        return description
 
     @staticmethod
     def empty(like: Array, shape: tuple[int, ...]) -> tuple[Array, int]:
         array = np.empty(shape, like.dtype)
-        return array, address_of(array)
+        return array, (_read(array) or _describe(array))[0]
 
     @staticmethod
     def adopt(memory: npt.NDArray[np.uint8], like: Array, rows: int) -> Array:

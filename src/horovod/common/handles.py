@@ -51,17 +51,18 @@ class Pending:
     def wait(self) -> Any:
         """Block until done; the result, or the exception that the operation ended with. Once only."""
         try:
-            self.world.wait(self.handle)
+            if self.collect is None:
+                self.world.finish(self.handle)
+            else:
+                self.world.wait(self.handle)
+                self.output = self.collect(self)
+                self.world.release(self.handle)
         except EngineError as error:
-            self._release()
+            self.world.release(self.handle)  # a second time does no harm
+            self.handle = 0
             raise translate(error, self.name) from None
-        result = self.output if self.collect is None else self.collect(self)
-        self._release()
-        return result
-
-    def _release(self) -> None:
-        self.world.release(self.handle)
         self.handle = 0
+        return self.output
 
 
 class Batch:
@@ -102,6 +103,7 @@ class HandleTable:
         return handle
 
     def poll(self, handle: int) -> bool:
+        """Whether an asynchronous operation is done, so that synchronize would not block."""
         pending = self._pending.get(handle)
         if pending is None:
             raise ValueError(f"Handle {handle} was not created or has been cleared")
@@ -110,12 +112,11 @@ class HandleTable:
     def synchronize(self, handle: int) -> Any:
         """Wait for a handle and give its result; None for one that is unknown or was synchronised before."""
         pending = self._pending.pop(handle, None)
-        if pending is None:
-            return None
         try:
-            return pending.wait()
+            return None if pending is None else pending.wait()
         except BaseException:
-            self._keep_if_unfinished(handle, pending)
+            if pending is not None:
+                self._keep_if_unfinished(handle, pending)
             raise
 
     def finish(self, pending: Pending) -> Any:

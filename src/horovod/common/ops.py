@@ -123,7 +123,16 @@ class Collectives(Generic[T]):
         batch = Batch(member.world, keep)
         try:
             member.world.submit_many(
-                member.id, _ALLREDUCE, full_names, dtypes, shapes, addresses, addresses, *reduction, batch.handles, will_wait
+                member.id,
+                _ALLREDUCE,
+                full_names,
+                dtypes,
+                shapes,
+                addresses,
+                addresses,
+                *reduction,
+                batch.handles,
+                will_wait,
             )
         except EngineError as error:
             self.handles.abandon(batch)

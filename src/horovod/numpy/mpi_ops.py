@@ -53,14 +53,8 @@ _finish = default_context.handles.finish
 _add = default_context.handles.add
 
 
-def poll(handle: int) -> bool:
-    """Whether an asynchronous operation is done, so that synchronize would not block."""
-    return default_context.handles.poll(handle)
-
-
-def synchronize(handle: int) -> Any:
-    """Wait for an asynchronous operation and give its result; None if that was given before."""
-    return default_context.handles.synchronize(handle)
+poll = default_context.handles.poll
+synchronize = default_context.handles.synchronize
 
 
 def shared_zeros(shape: int | Sequence[int], dtype: Any = float) -> Array:

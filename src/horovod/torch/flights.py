@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reductions of gradients that are under way: how one is handed to the engine, and how its result gets into place.
 
-Dense gradients in host memory travel many to a call. Those of a group, sparse ones and those of devices go their own ways.
+Dense gradients in host memory travel many to a call; those of groups, sparse ones and those of devices go other ways.
 """
 
 from __future__ import annotations
@@ -142,8 +142,8 @@ class Flights:
             gradient.parameter.grad = grad.to_dense()
         if self._buckets is not None:
             self._buckets.adopt(gradient.parameter)
-        grad = gradient.parameter.grad
-        assert grad is not None
+        assert gradient.parameter.grad is not None
+        grad = gradient.parameter.grad  # which may be another one now
         if gradient.group is not None:
             gradient.group.ready.append(gradient)
             if len(gradient.group.ready) == len(gradient.group.gradients):

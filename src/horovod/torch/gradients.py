@@ -76,7 +76,9 @@ class GradientReducer:
         parameter = gradient.parameter
         if gradient.hook is None and parameter.requires_grad:
             register: Any = parameter.register_post_accumulate_grad_hook
-            gradient.hook = register(self._arrived.hook(gradient.number, parameter.nbytes if parameter.is_cpu else _NO_LIMIT))
+            gradient.hook = register(
+                self._arrived.hook(gradient.number, parameter.nbytes if parameter.is_cpu else _NO_LIMIT)
+            )
 
     def unwatch(self) -> None:
         """Remove all hooks."""
