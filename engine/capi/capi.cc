@@ -6,6 +6,7 @@
 #include <cstring>
 #include <exception>
 
+#include "core/output_pool.h"
 #include "core/world.h"
 
 struct hvd_world {
@@ -237,7 +238,7 @@ int64_t Value(hvd_world* world, int64_t id) {
 }
 
 void Release(hvd_world* world, int64_t id) { world->world->Release(id); }
-void FreeBuffer(void* data) { std::free(data); }
+void FreeBuffer(void* data) { hvd::FreeOutput(data); }
 
 int64_t SubmitTransfer(hvd_world* world, hvd::OpKind kind, int32_t peer, int64_t tag, const void* from, void* to,
                        uint64_t size, hvd_status* status) {

@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/execution.h"
 
-#include <sys/mman.h>
-
-#include <cstdlib>
 #include <new>
 
 #include "collectives/adasum.h"
@@ -14,12 +11,10 @@
 #include "collectives/direct.h"
 #include "collectives/hierarchical.h"
 #include "collectives/reducescatter.h"
+#include "core/output_pool.h"
 
 namespace hvd {
 namespace {
-
-constexpr size_t kAlignment = 64;
-constexpr size_t kHugePage = size_t{2} << 20;
 
 size_t RowBytes(const Request& request) {
   size_t bytes = SizeOf(request.dtype);
@@ -28,7 +23,7 @@ size_t RowBytes(const Request& request) {
 }
 
 // Memory for a result whose size only the agreement told; owned by the handle until the caller takes it.
-std::byte* AllocateOutput(Operation& operation, int64_t rows) {
+std::byte* OutputOf(Operation& operation, int64_t rows) {
   std::vector<int64_t> shape = operation.request.shape;
   shape[0] = rows;
   Handle::Output& output = operation.handle->outputs[operation.index];
@@ -40,12 +35,8 @@ std::byte* AllocateOutput(Operation& operation, int64_t rows) {
     if (!data) throw std::bad_alloc();
     return static_cast<std::byte*>(data);
   }
-  // Fresh memory costs a fault a page: large results ask for large pages.
-  const bool large = output.bytes >= kHugePage;
-  const size_t alignment = large ? kHugePage : kAlignment;
-  output.data = std::aligned_alloc(alignment, (output.bytes / alignment + 1) * alignment);
+  output.data = AllocateOutput(output.bytes);
   if (!output.data) throw std::bad_alloc();
-  if (large) madvise(output.data, output.bytes, MADV_HUGEPAGE);
   return static_cast<std::byte*>(output.data);
 }
 
@@ -143,7 +134,7 @@ Status PrepareAllgather(ProcessSet& set, const std::vector<Entry>& entries, Proc
     const size_t row = RowBytes(operation.request);
     int64_t rows = 0;
     for (int64_t size : entries[i].sizes) rows += size;
-    std::byte* out = AllocateOutput(operation, rows);
+    std::byte* out = OutputOf(operation, rows);
     in.Add(const_cast<std::byte*>(operation.input), operation.request.Bytes());
     for (size_t j = 0; j < outs.size(); ++j) {
       const size_t bytes = static_cast<size_t>(entries[i].sizes[j]) * row;
@@ -192,7 +183,7 @@ Status PrepareAlltoall(ProcessSet& set, const std::vector<Entry>& entries, Proce
     int64_t rows = 0;
     for (int64_t from : received) rows += from;
     operation->handle->received_splits = received;
-    return AllocateOutput(*operation, rows);
+    return OutputOf(*operation, rows);
   };
   batch->machine =
       std::make_unique<Alltoall>(set.flat().there.get(), operation->input, operation->request.splits,

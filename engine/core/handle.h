@@ -4,7 +4,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <cstdlib>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -12,6 +11,7 @@
 #include <vector>
 
 #include "core/message.h"
+#include "core/output_pool.h"
 #include "core/types.h"
 
 namespace hvd {
@@ -33,7 +33,7 @@ struct Handle {
   std::atomic<bool> done{false};
 
   ~Handle() {
-    for (Output& output : outputs) std::free(output.data);
+    for (Output& output : outputs) FreeOutput(output.data);
   }
 };
 

@@ -160,6 +160,7 @@ void World::Close() {
   connector_->CloseAll();
   poller_.CloseDescriptors();
   if (arena_) arena_->CloseDescriptor();
+  TrimOutputs();
 }
 
 Status World::Usable() const {

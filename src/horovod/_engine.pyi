@@ -15,6 +15,13 @@ class EngineError(Exception):
     code as in hvd::Code: 2 invalid, 3 mismatch, 4 failed, 5 not implemented, 6 timeout.
     """
 
+class Output:
+    """Memory that the engine allocated for a result, for arrays to be made over it."""
+
+    @property
+    def nbytes(self) -> int: ...
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+
 class World:
     """One world: this process as one rank among `size`. Opens its listeners at once; `connect` starts the engine."""
 
@@ -104,7 +111,7 @@ class World:
         """
     def finish(self, handle: int) -> None:
         """Wait and release in one call: released also if the operation failed, not if a signal broke the wait."""
-    def take_output(self, handle: int, index: int = 0) -> tuple[npt.NDArray[np.uint8], int]:
+    def take_output(self, handle: int, index: int = 0) -> tuple[Output, int]:
         """(bytes, rows) of an output that the engine allocated; the array owns the memory. Once only."""
     def received_splits(self, handle: int, members: int) -> list[int]: ...
     def value(self, handle: int) -> int: ...

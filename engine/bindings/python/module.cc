@@ -7,6 +7,7 @@
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
+#include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
 #include <cstdint>
@@ -112,6 +113,29 @@ uint64_t CallTeller(void* function, char* text, uint64_t capacity) {
 }
 
 using Shape = std::vector<int64_t>;
+
+// Memory that the engine allocated for a result. Arrays are made over it by the buffer protocol, at a tenth of what
+// nanobind's own arrays cost.
+class Output {
+ public:
+  Output(void* data, size_t bytes) : data_(data), bytes_(bytes) {}
+  ~Output() { Api()->free_buffer(data_); }
+  Output(const Output&) = delete;
+  Output& operator=(const Output&) = delete;
+
+  size_t bytes() const { return bytes_; }
+
+  static int GetBuffer(PyObject* self, Py_buffer* view, int flags) {
+    const Output* output = nb::inst_ptr<Output>(self);
+    return PyBuffer_FillInfo(view, self, output->data_, static_cast<Py_ssize_t>(output->bytes_), 0, flags);
+  }
+
+ private:
+  void* data_;
+  size_t bytes_;
+};
+
+PyType_Slot output_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(Output::GetBuffer)}, {0, nullptr}};
 
 class World {
  public:
@@ -268,9 +292,7 @@ class World {
     uint64_t bytes = 0;
     void* data = Api()->take_output(world_, handle, index, &rows, &bytes);
     if (!data) throw nb::value_error("this handle has no such output, or it was taken before");
-    nb::capsule owner(data, [](void* memory) noexcept { Api()->free_buffer(memory); });
-    return std::make_pair(nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>>(data, {static_cast<size_t>(bytes)}, owner),
-                          rows);
+    return std::make_pair(std::make_unique<Output>(data, static_cast<size_t>(bytes)), rows);
   }
 
   std::vector<int64_t> ReceivedSplits(int64_t handle, int members) const {
@@ -388,6 +410,7 @@ NB_MODULE(_engine, m) {
   m.attr("ABI_VERSION") = HVD_ABI_VERSION;
   engine_error = PyErr_NewException("horovod._engine.EngineError", nullptr, nullptr);
   m.attr("EngineError") = nb::borrow(engine_error);
+  nb::class_<Output>(m, "Output", nb::type_slots(output_slots)).def_prop_ro("nbytes", &Output::bytes);
   nb::class_<World>(m, "World")
       .def(nb::init<int, int, const std::string&, const std::string&, const std::string&, uint32_t, nb::bytes,
                     const nb::dict&>(),

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from horovod._engine import ArrayReader
+from horovod._engine import ArrayReader, Output
 from horovod.common.dtypes import ID_BY_DTYPE, ID_BY_NAME
 from horovod.common.ops import Description
 
@@ -64,8 +64,8 @@ class NumpyAdapter:
         return array, (_read(array) or _describe(array))[0]
 
     @staticmethod
-    def adopt(memory: npt.NDArray[np.uint8], like: Array, rows: int) -> Array:
-        return memory.view(like.dtype).reshape((rows, *like.shape[1:]))
+    def adopt(memory: Output, like: Array, rows: int) -> Array:
+        return np.ndarray((rows, *like.shape[1:]), like.dtype, memory)  # type: ignore[arg-type]
 
     @staticmethod
     def split_sizes(splits: Any) -> list[int]:
@@ -76,7 +76,7 @@ class NumpyAdapter:
 
     @staticmethod
     def splits_tensor(received: Sequence[int], splits: Any) -> Array:
-        fits = max(received, default=0) <= np.iinfo(np.int32).max
+        fits = max(received, default=0) < 1 << 31
         return np.array(received, np.int32 if fits else np.int64)
 
 

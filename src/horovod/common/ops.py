@@ -18,9 +18,7 @@ from horovod.common.handles import Batch, Pending, translate
 from horovod.common.rules import PLAIN_SUM, Reduction
 
 if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-
+    from horovod._engine import Output
     from horovod.common.context import Context
     from horovod.common.process_sets import Membership, ProcessSet
 
@@ -42,7 +40,7 @@ class Adapter(Protocol[T]):
     def empty(self, like: T, shape: tuple[int, ...], /) -> tuple[T, int]:
         """A new tensor of `shape` with dtype and device of `like`, and its address."""
 
-    def adopt(self, memory: npt.NDArray[np.uint8], like: T, rows: int, /) -> T:
+    def adopt(self, memory: Output, like: T, rows: int, /) -> T:
         """Memory that the engine allocated, as a tensor of `rows` rows of `like`."""
 
     def split_sizes(self, splits: Any, /) -> list[int]:

@@ -178,7 +178,7 @@ _BACK_ENDS = (
     Setting("HOROVOD_TORCH_WAIT_IN_BACKWARD", bool, True,
             "PyTorch: gradients are complete when backward() returns; 0: when optimizer.step() begins."),
     Setting("HOROVOD_TORCH_OVERLAP", bool, None,
-            "PyTorch: gradients are reduced while backward() runs; 0: at its end. Unset: meanwhile where a core is free."),
+            "PyTorch: reduce gradients while backward() runs; 0: at its end. Unset: meanwhile if a core is free."),
     Setting("HOROVOD_JAX_FFI", bool, None,
             "JAX: programs call the engine directly; 0: through Python. Unset: directly wherever XLA lets them."),
     Setting("HOROVOD_BATCH_D2D_MEMCOPIES", bool, True, "Batch copies into and out of the GPU's fusion buffer."),

@@ -8,8 +8,8 @@ from typing import Any, NoReturn
 
 import mxnet as mx
 import numpy as np
-import numpy.typing as npt
 
+from horovod._engine import Output
 from horovod.common.arrays import NumpyAdapter
 from horovod.common.dtypes import ID_BY_DTYPE
 from horovod.common.ops import Description
@@ -34,7 +34,7 @@ class MXNetAdapter:
         return array, int(array.handle.value)
 
     @staticmethod
-    def adopt(memory: npt.NDArray[np.uint8], like: NDArray, rows: int) -> NDArray:
+    def adopt(memory: Output, like: NDArray, rows: int) -> NDArray:
         raise NotImplementedError("the sizes of all results are known in advance here")
 
     @staticmethod

@@ -6,10 +6,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-import numpy as np
-import numpy.typing as npt
 import torch
 
+from horovod._engine import Output
 from horovod.common.dtypes import ID_BY_NAME
 from horovod.common.ops import Description
 
@@ -44,11 +43,11 @@ class TorchAdapter:
         return tensor, tensor.data_ptr()
 
     @staticmethod
-    def adopt(memory: npt.NDArray[np.uint8], like: Tensor, rows: int) -> Tensor:
+    def adopt(memory: Output, like: Tensor, rows: int) -> Tensor:
         shape = (rows, *like.shape[1:])
-        if not memory.size:
+        if not memory.nbytes:
             return torch.empty(shape, dtype=like.dtype)
-        return torch.from_numpy(memory).view(like.dtype).reshape(shape)
+        return torch.frombuffer(memory, dtype=like.dtype).reshape(shape)
 
     @staticmethod
     def split_sizes(splits: Any) -> list[int]:
@@ -66,7 +65,7 @@ class TorchAdapter:
 
     @staticmethod
     def splits_tensor(received: Sequence[int], splits: Any) -> Tensor:
-        fits = max(received, default=0) <= torch.iinfo(torch.int32).max
+        fits = max(received, default=0) < 1 << 31
         device = splits.device if isinstance(splits, Tensor) else None
         return torch.tensor(received, dtype=torch.int32 if fits else torch.int64, device=device)
 

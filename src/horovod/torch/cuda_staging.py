@@ -92,6 +92,10 @@ class DeferredWorld:
             raise self._failure
         self._world.wait(self._handle)
 
+    def finish(self, ticket: int) -> None:
+        self.wait(ticket)
+        self.release(ticket)
+
     def take_output(self, ticket: int, index: int = 0) -> Any:
         return self._world.take_output(self._handle, index)
 

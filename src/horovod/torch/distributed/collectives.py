@@ -234,7 +234,7 @@ class Collectives:
 
     def _received(self, call: Call, handle: int, dtype: torch.dtype, expected: int) -> Tensor:
         memory, _ = self.channel.world.take_output(handle)
-        flat = torch.from_numpy(memory).view(dtype) if memory.size else torch.empty(0, dtype=dtype)
+        flat = torch.frombuffer(memory, dtype=dtype) if memory.nbytes else torch.empty(0, dtype=dtype)
         if flat.numel() != expected:
             raise ProcessGroupMismatchError(
                 f"{call.operation}: {flat.numel()} elements came, but the output tensors hold {expected}"
