@@ -6,6 +6,7 @@
 #include <csignal>
 #include <exception>
 #include <string>
+#include <utility>
 
 namespace hvd {
 namespace {
@@ -18,6 +19,7 @@ constexpr unsigned kSpinsBetweenClockReads = 64;
 constexpr unsigned kYields = 32;              // when cores are short: let others run before sleeping
 constexpr unsigned kEngineThreadSpins = 200;  // about 10 us: long enough for a peer in step, no burden on compute
 constexpr unsigned kTokenSpins = 4000;
+constexpr auto kNap = milliseconds(1);  // of the engine thread, while callers come and go: each costs some 40 us
 constexpr unsigned kSpinsBeforeRinging = 32;  // a few us: a peer in step has answered by then
 constexpr unsigned kSettlingRounds = 8;
 
@@ -107,6 +109,7 @@ bool Driver::Wait(const Handle& handle, Clock::time_point until) {
   auto done = [&handle] { return handle.done.load(std::memory_order_acquire); };
   if (done()) return true;
   waiters_.fetch_add(1, std::memory_order_relaxed);
+  waits_.fetch_add(1, std::memory_order_relaxed);
   while (!done() && !stop_.load(std::memory_order_relaxed) && Clock::now() < until) {
     if (!TryToken()) {
       AwaitToken(done, until);
@@ -190,9 +193,20 @@ bool Driver::GatherIsOver() const {
   return submissions_->bytes() >= kGatherBytes || Clock::now() >= submissions_->oldest() + engine_->gathering_time();
 }
 
+// Sockets would wake the engine thread for every message that a waiting caller deals with anyway. So while callers come
+// and go it only looks now and then whether they still do; the bell wakes it as ever.
+bool Driver::LeavesSockets(uint64_t* seen) const {
+  if (!engine_->has_links()) return false;
+  const uint64_t waits = waits_.load(std::memory_order_relaxed);
+  const bool served = std::exchange(*seen, waits) != waits || waiters_.load(std::memory_order_relaxed);
+  return served && !poller_->Nap(kNap);
+}
+
 void Driver::RunThread() {
   std::atomic<uint32_t>* asleep = poller_->bell().asleep;
+  uint64_t seen_waits = 0;
   while (!stop_.load(std::memory_order_relaxed)) {
+    if (LeavesSockets(&seen_waits)) continue;
     if (!TryToken()) {
       AwaitToken([this] { return stop_.load(); }, Clock::now() + std::chrono::seconds(1));
       continue;

@@ -43,6 +43,7 @@ class Driver {
   void Doze(Clock::time_point until);
   void SettleAndRelease();
   void RunThread();
+  bool LeavesSockets(uint64_t* seen) const;
   bool GatherIsOver() const;
   void WakeBlocked();
   void Pause(unsigned spins) const;
@@ -53,6 +54,7 @@ class Driver {
   Settings settings_;
   std::atomic<bool> token_{false};
   std::atomic<int> waiters_{0};
+  std::atomic<uint64_t> waits_{0};  // that callers have begun
   std::atomic<int> blocked_{0};  // threads asleep in `turn_`
   std::atomic<bool> wake_on_submit_{false};
   std::atomic<bool> stop_{false};

@@ -50,6 +50,8 @@ class Engine {
   // One round of everything; true if anything moved. `drain`: also take new submissions. `thorough`: also what is
   // looked at only now and then, as a last look before sleeping must.
   bool Progress(bool drain, bool thorough = false);
+  // Whether some ranks are reached by sockets.
+  bool has_links() const { return mailbox_.has_links(); }
   // How long asynchronous work is gathered at most.
   Clock::duration gathering_time() const { return std::chrono::microseconds(tuned_.cycle_time_us.load(kRelaxed)); }
   // How long the driver may sleep when nothing wakes it.

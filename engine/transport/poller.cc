@@ -46,6 +46,12 @@ void Poller::Sleep(Clock::time_point until) const {
   ppoll(&whole, 1, &timeout, nullptr);
 }
 
+bool Poller::Nap(Clock::duration time) const {
+  const timespec timeout{0, std::chrono::duration_cast<std::chrono::nanoseconds>(time).count()};
+  pollfd bell{bell_.fd, POLLIN, 0};
+  return ppoll(&bell, 1, &timeout, nullptr) > 0;
+}
+
 const std::vector<int>& Poller::Collect() {
   ready_.clear();
   epoll_event events[64];

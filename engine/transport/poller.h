@@ -30,6 +30,8 @@ class Poller {
 
   // Sleeps until something happens or `until`. Says nothing about what it was; call Collect under the driver's token.
   void Sleep(Clock::time_point until) const;
+  // Sleeps whatever happens, but for the bell; true if that rang.
+  bool Nap(Clock::duration time) const;
   // Descriptors with news. Silences the bell.
   const std::vector<int>& Collect();
   void CloseDescriptors();
