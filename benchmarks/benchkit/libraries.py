@@ -34,20 +34,20 @@ class Khorovod(World):
         return _cannot_import(sys.executable, "import horovod.numpy", self._extra)
 
     def launch(self, worker_arguments: list[str]) -> None:
+        neighbours = 1 if self.hosts else self.ranks
         shared = {
             "HOROVOD_SIZE": str(self.ranks),
-            "HOROVOD_LOCAL_SIZE": str(self.ranks),
+            "HOROVOD_LOCAL_SIZE": str(neighbours),
             "HOROVOD_RENDEZVOUS": "self",
-            "HOROVOD_GLOO_RENDEZVOUS_ADDR": "127.0.0.1",
-            "HOROVOD_GLOO_RENDEZVOUS_PORT": str(_free_port()),
+            "HOROVOD_GLOO_RENDEZVOUS_ADDR": self.address(),
+            "HOROVOD_GLOO_RENDEZVOUS_PORT": str(free_port()),
             "_HOROVOD_SECRET_KEY": base64.b64encode(secrets.token_bytes(32)).decode(),
         }
         if self.transport == "tcp":
             shared["HOROVOD_SHARED_MEMORY"] = "0"
         for rank in range(self.ranks):
-            own = {"BENCH_RANK": str(rank), "HOROVOD_RANK": str(rank), "HOROVOD_LOCAL_RANK": str(rank)}
-            command = [sys.executable, "-m", self.worker, "khorovod", *worker_arguments]
-            self.spawn(command, self._extra | shared | own)
+            own = {"HOROVOD_RANK": str(rank), "HOROVOD_LOCAL_RANK": str(rank % neighbours)}
+            self.spawn_rank(rank, "khorovod", worker_arguments, self._extra | shared | own)
 
 
 class Gloo(World):
@@ -60,10 +60,9 @@ class Gloo(World):
         return _cannot_import(sys.executable, "import torch.distributed")
 
     def launch(self, worker_arguments: list[str]) -> None:
-        store = {"BENCH_STORE": str(self.folder / "store"), "GLOO_SOCKET_IFNAME": "lo"}
+        store = {"BENCH_STORE": str(self.folder / "store"), "GLOO_SOCKET_IFNAME": self.interface()}
         for rank in range(self.ranks):
-            command = [sys.executable, "-m", self.worker, "gloo", *worker_arguments]
-            self.spawn(command, store | {"BENCH_RANK": str(rank)})
+            self.spawn_rank(rank, "gloo", worker_arguments, store)
 
 
 class Mpi(World):
@@ -126,7 +125,7 @@ def _cannot_import(python: str, statement: str, extra: Mapping[str, str] | None 
     return None if done.returncode == 0 else (done.stderr.strip().splitlines() or ["import failed"])[-1]
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -13,11 +13,14 @@ _ORANGE, _DASHED = "#d55e00", "5 3"
 _STYLES = {
     "khorovod": (_ORANGE, ""),
     "khorovod, address": (_ORANGE, _DASHED),
+    "khorovod, shared": ("#e69f00", ""),
     "gloo": ("#0072b2", ""),
     "openmpi": ("#009e73", ""),
     "mpich": ("#cc79a7", ""),
+    "floor": ("#656d76", _DASHED),
+    "floor, shared": ("#a8adb3", _DASHED),
 }
-_OTHER_COLOURS = ("#56b4e9", "#e69f00", "#000000")
+_OTHER_COLOURS = ("#56b4e9", "#000000", "#f0e442")
 _WIDTH, _HEIGHT = 470, 330  # of one panel
 _LEFT, _RIGHT, _TOP, _BOTTOM = 58, 14, 34, 40
 _HEADER, _LEGEND_ROW, _FOOTER = 52, 20, 24
