@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The bare C prototypes of benchmarks/floor in one rank: what a collective costs at least on this machine.
 
-Doors: "" for ordinary buffers, "shared" for tensors that live in shared memory, "socket" for a bare full-duplex exchange.
+Doors: "" for ordinary buffers, "shared" for tensors that live in shared memory, "socket" for a bare full-duplex
+exchange.
 """
 
 from __future__ import annotations
