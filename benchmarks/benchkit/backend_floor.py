@@ -12,6 +12,7 @@ import os
 import socket
 import time
 from ctypes import POINTER, c_char_p, c_int, c_size_t, c_uint64, c_void_p
+from typing import Any
 
 import numpy as np
 
@@ -69,7 +70,7 @@ class Floor:
         memory = self._calls.FloorTensor(self._floor, problem.actual_bytes)
         if not memory:
             raise UnsupportedError(f"no room for {problem.actual_bytes} bytes in the floor's shared memory")
-        array = np.frombuffer((ctypes.c_char * problem.actual_bytes).from_address(memory), np.float32)
+        array = np.ctypeslib.as_array((ctypes.c_float * problem.count).from_address(memory))
         array[:] = problem.input(self.rank)
         return self._operation(_SHARED_ALLREDUCE, array, array, problem.count)
 
@@ -105,7 +106,7 @@ def _load(path: str) -> ctypes.CDLL:
     calls.FloorJoin.argtypes = [c_char_p, c_int, c_int, c_int, c_size_t]
     calls.FloorTensor.argtypes = [c_void_p, c_size_t]
     calls.FloorUseSocket.argtypes = [c_void_p, c_int]
-    run = [c_void_p, c_int, c_void_p, c_void_p, c_size_t]
+    run: list[Any] = [c_void_p, c_int, c_void_p, c_void_p, c_size_t]
     calls.FloorRun.argtypes = calls.FloorTune.argtypes = run
     calls.FloorTime.argtypes = [*run, c_int, POINTER(c_uint64)]
     return calls

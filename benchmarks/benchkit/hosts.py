@@ -21,10 +21,10 @@ class NamespaceHosts:
         self._network = Network(self._names)
 
     def address(self, rank: int) -> str:
-        return self._network.addresses[self._names[rank]]
+        return str(self._network.addresses[self._names[rank]])
 
     def inside(self, rank: int) -> list[str]:
-        return self._network.inside(self._names[rank])
+        return list(self._network.inside(self._names[rank]))
 
     def close(self) -> None:
         self._network.close()

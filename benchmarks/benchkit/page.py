@@ -17,13 +17,13 @@ _INTRODUCTION = """\
 Made by `python benchmarks/report.py`; do not edit.
 
 How to read it: everything in a row was measured in the same run on the same cores, in turn, round after round. `time`
-is the median of our own times with its 95 % confidence interval. A column with the name of a peer tells **how many times
-longer the peer takes** than we do, with its 95 % interval; where the peer is faster beyond chance, the figure is bold.
+is the median of our own times with its 95 % confidence interval. A column with the name of a peer tells **how many
+times longer the peer takes** than we do, with its 95 % interval; where the peer is faster beyond chance, it is bold.
 "Above the floor" is how many times longer we take than a bare C program that moves the same bytes and does nothing else
 ([benchmarks/floor](../benchmarks/floor)): no names, no agreement between the ranks, no Python. `default` works on
 ordinary memory, `shared` on tensors in memory that the engine owns.
 
-To reproduce it (peers that are not installed are left out; [benchmarks](../benchmarks/README.md) tells how to get them):
+To reproduce it ([benchmarks](../benchmarks/README.md) tells how to get the peers; those that are missing are left out):
 
 ```
 python benchmarks/report.py            # 20 to 25 minutes on a machine that does nothing else

@@ -31,7 +31,8 @@ void ExchangeOverSocket(const Floor* floor, const float* input, float* output, s
       if (n > 0) sent += (size_t)n, moved = 1;
     }
     if (received < bytes) {
-      const ssize_t n = recv(floor->socket, (char*)output + received, LeastBytes(bytes - received, kSegment), MSG_DONTWAIT);
+      const ssize_t n =
+          recv(floor->socket, (char*)output + received, LeastBytes(bytes - received, kSegment), MSG_DONTWAIT);
       if (n == 0 || (n < 0 && errno != EAGAIN)) Die("recv");
       if (n > 0) received += (size_t)n, moved = 1;
     }
