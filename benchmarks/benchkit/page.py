@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from benchkit import plots, tables
@@ -32,96 +33,109 @@ python benchmarks/report.py --quick    # a look, with wide intervals
 """
 
 
+class Writer:
+    """The section about one kind of machine as it grows, and the pictures that it shows, by file name."""
+
+    def __init__(self, kind: str) -> None:
+        self.lines: list[str] = []
+        self.pictures: dict[str, str] = {}
+        self._kind = kind
+
+    def section(self, title: str, text: str, table: Sequence[str] = (), level: int = 3) -> None:
+        self.lines += ["", f"{'#' * level} {title}", *(["", text] if text else []), "", *table]
+
+    def picture(self, name: str, alternative: str, drawn: str | None) -> None:
+        if drawn is not None:
+            file = f"performance-{self._kind}-{name}.svg"
+            self.pictures[file] = drawn
+            self.lines += ["", f"![{alternative}]({file})", ""]
+
+
 def write_page(docs: Path, results: Sequence[Results]) -> list[Path]:
     """The files that were written."""
     docs.mkdir(parents=True, exist_ok=True)
-    pictures: dict[str, str] = {}
-    sections = [_INTRODUCTION, *(_machine(one, pictures) for one in results)]
-    paths = [docs / "performance.md", *(docs / name for name in pictures)]
-    for path, text in zip(paths, ["\n".join(sections), *pictures.values()], strict=True):
-        path.write_text(text, encoding="utf-8")
-    return paths
+    files = {"performance.md": _INTRODUCTION}
+    for machine in results:
+        writer = Writer(machine.kind)
+        for part in (_about, _collectives, _small, _types, _network, _launch, _training, _scaling):
+            part(writer, machine)
+        text = re.sub(r"\n{3,}", "\n\n", "\n".join(writer.lines)).rstrip()
+        files["performance.md"] += text + "\n"
+        files |= writer.pictures
+    for name, text in files.items():
+        (docs / name).write_text(text, encoding="utf-8")
+    return [docs / name for name in files]
 
 
-def _machine(results: Results, pictures: dict[str, str]) -> str:
-    """Everything about one kind of machine; its pictures are added to `pictures`."""
-    lines = [*_about(results), "", "### At a glance", ""]
-    lines += tables.verdicts([case for case in results.cases if case[0]["part"] != "idle"])
-
-    def section(title: str, text: str, table: list[str]) -> None:
-        lines.extend(["", f"### {title}", "", *([text, ""] if text else []), *table])
-
-    def picture(name: str, alternative: str, drawn: str | None) -> None:
-        if drawn is not None:
-            pictures[f"performance-{results.kind}-{name}.svg"] = drawn
-            lines.extend(["", f"![{alternative}](performance-{results.kind}-{name}.svg)"])
-
-    for ranks in sorted({case[0]["case"]["ranks"] for case in results.of("collectives")}):
-        _collectives(results, ranks, section)
-        picture(f"collectives-{ranks}", f"time of the collectives by size on {ranks} ranks",
-                plots.collectives(results, ranks))  # fmt: skip
-    if results.of("small"):
-        text = "Allreduces through the Python door, 2 ranks."
-        section("Small messages", text, tables.comparison(results.of("small"), _message, p99=True))
-    for case in results.of("idle"):
-        section("Idle", "A rank that has worked and now does nothing.", tables.idle(case))
-    if results.of("types"):
-        text = "float16 and bfloat16; the column float32 is our bytes per second relative to those of float32."
-        section("Half precision", text, tables.comparison(results.of("types"), _type))
-    _network(results, section)
-    if results.of("launch"):
-        text = (
-            "Two ranks, from the command line to the first result of the last one. The floor only imports the library."
-        )
-        section("Launch", text, tables.comparison(results.of("launch"), lambda case: str(case["program"])))
-    _training(results, section)
-    picture("training", "cost of a training step above independent processes", plots.training(results))
-    if results.of("scaling"):
-        text = "Allreduce, a core for each rank."
-        section("Scaling over ranks", text, tables.comparison(results.of("scaling"), _scaled))
-        picture("scaling", "time of an allreduce by ranks", plots.scaling(results))
-    return "\n".join(lines) + "\n"
-
-
-Section = Callable[[str, str, list[str]], None]
-
-
-def _about(results: Results) -> list[str]:
+def _about(writer: Writer, results: Results) -> None:
     used = [results.runs[run] for run in sorted({case[0]["run"] for case in results.cases})]
-    facts: Record = used[-1]["machine"] if used else {}
+    if not used:
+        return
+    facts: Record = used[-1]["machine"]
     named = (record["library"] for case in results.cases for record in case if case[0]["part"] != "training")
-    libraries = dict.fromkeys(name for name in named if name)
+    libraries = ", ".join(dict.fromkeys(name for name in named if name))
     runs = ", ".join(f"{run['run']}{' (quick)' * run['quick']}, load {run['machine']['load_before']}" for run in used)
-    return [
-        f"## {facts.get('processor', results.kind)}, {facts.get('cores', '?')} cores",
-        "",
-        f"{facts.get('architecture')}, {facts.get('memory_gib')} GiB, Linux {facts.get('kernel')}, "
-        f"Python {facts.get('python')}, NumPy {facts.get('numpy')}. {', '.join(libraries)}. Measured: {runs}.",
-    ]
+    text = f"{facts['architecture']}, {facts['memory_gib']} GiB, Linux {facts['kernel']}, Python {facts['python']}, "
+    text += f"NumPy {facts['numpy']}. {libraries}.\nMeasured: {runs}."
+    writer.section(f"{facts['processor']}, {facts['cores']} cores", text, level=2)
+    writer.section("At a glance", "", tables.verdicts([case for case in results.cases if case[0]["part"] != "idle"]))
 
 
-def _collectives(results: Results, ranks: int, section: Section) -> None:
-    crowded = all(ranks > run["machine"]["cores"] for run in results.runs.values())
-    for op in dict.fromkeys(case[0]["case"]["op"] for case in results.of("collectives", ranks=ranks)):
-        text = "More ranks than cores." if crowded else ""
-        section(f"{op} on {ranks} ranks", text, tables.comparison(results.of("collectives", ranks=ranks, op=op), _size))
+def _collectives(writer: Writer, results: Results) -> None:
+    cores = max((run["machine"]["cores"] for run in results.runs.values()), default=0)
+    for ranks in sorted({case[0]["case"]["ranks"] for case in results.of("collectives")}):
+        writer.section(f"Collectives on {ranks} ranks", "More ranks than cores." if ranks > cores else "")
+        drawn = plots.collectives(results, ranks)
+        writer.picture(f"collectives-{ranks}", f"time of the collectives by size on {ranks} ranks", drawn)
+        for op in dict.fromkeys(case[0]["case"]["op"] for case in results.of("collectives", ranks=ranks)):
+            table = tables.comparison(results.of("collectives", ranks=ranks, op=op), _size)
+            writer.section(f"{op} on {ranks} ranks", "", table, level=4)
 
 
-def _network(results: Results, section: Section) -> None:
+def _small(writer: Writer, results: Results) -> None:
+    if cases := results.of("small"):
+        text = "Allreduces through the Python door, 2 ranks."
+        table = [*tables.comparison(cases, _message), "", *tables.percentiles(cases, _message)]
+        writer.section("Small messages", text, table)
+    for case in results.of("idle"):
+        writer.section("Idle", "A rank that has worked and now does nothing.", tables.idle(case))
+
+
+def _types(writer: Writer, results: Results) -> None:
+    if cases := results.of("types"):
+        text = "Allreduce. The column float32 is our bytes per second relative to those of our own float32."
+        writer.section("Half precision", text, tables.comparison(cases, _type))
+
+
+def _network(writer: Writer, results: Results) -> None:
     measured = [case for case in results.of("network") if "median" in case[0]]
     if measured:
         text = "Allreduce of two ranks on two hosts (network namespaces). The floor is a bare full-duplex exchange."
-        section("TCP", text, tables.comparison(measured, _size))
+        writer.section("TCP", text, tables.comparison(measured, _size))
     elif results.of("network"):
-        section("TCP", "Not measured: there are no network namespaces on this machine.", [])
+        writer.section("TCP", "Not measured: there are no network namespaces on this machine.")
 
 
-def _training(results: Results, section: Section) -> None:
+def _launch(writer: Writer, results: Results) -> None:
+    if cases := results.of("launch"):
+        text = "Two ranks, from the command line to the first result of the last one. The floor is Python that imports"
+        text += "\nNumPy or torch, with no launcher and no collective."
+        writer.section("Launch", text, tables.comparison(cases, lambda case: str(case["program"])))
+
+
+def _training(writer: Writer, results: Results) -> None:
     for case in results.of("training"):
         facts = f"{case[0]['parameters']:,} parameters in {case[0]['tensors']} tensors, 2 ranks with one thread each."
-        text = f"{facts} The bound is the same step in processes that do not know each other."
+        text = f"{facts}\nThe bound is the same step in processes that do not know each other."
         table = [*tables.training_costs(case), "", *tables.comparison([case], lambda _: "step")]
-        section(f"Training step: {WORKLOADS[case[0]['case']['workload']]}", text, table)
+        writer.section(f"Training step: {WORKLOADS[case[0]['case']['workload']]}", text, table)
+    writer.picture("training", "cost of a training step above independent processes", plots.training(results))
+
+
+def _scaling(writer: Writer, results: Results) -> None:
+    if cases := results.of("scaling"):
+        writer.section("Scaling over ranks", "Allreduce.", tables.comparison(cases, _scaled))
+        writer.picture("scaling", "time of an allreduce by ranks", plots.scaling(results))
 
 
 def _size(case: Record) -> str:

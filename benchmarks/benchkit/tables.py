@@ -25,12 +25,12 @@ def markdown(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str
     return ["| " + " | ".join(cells) + " |" for cells in (headings, aligned, *rows)]
 
 
-def comparison(cases: Sequence[Case], label: Callable[[Record], str], p99: bool = False) -> list[str]:
+def comparison(cases: Sequence[Case], label: Callable[[Record], str]) -> list[str]:
     """One row for each case and way of ours: how many times longer each peer takes, and how far the floor is."""
     peers = list(dict.fromkeys(it["way"] for case in cases for it in case if not is_ours(it) and not is_floor(it)))
     with_floor = any(is_floor(it) for case in cases for it in case)
     with_ways = any(sum(map(is_ours, case)) > 1 for case in cases)
-    headings = ["", *["ours"] * with_ways, "time", *["p99"] * p99, *peers, *["above the floor"] * with_floor]
+    headings = ["", *["ours"] * with_ways, "time", *peers, *["above the floor"] * with_floor]
     rows = []
     for case in cases:
         for own in filter(is_ours, case):
@@ -38,11 +38,20 @@ def comparison(cases: Sequence[Case], label: Callable[[Record], str], p99: bool 
             if with_ways:
                 cells.append(own["way"].removeprefix(OURS).removeprefix(", ") or "default")
             cells.append(f"{time_text(own['median'])} ({time_text(own['low'])} to {time_text(own['high'])})")
-            cells += [time_text(own["p99"])] if p99 else []
             cells += [_ratio(case, peer, own) for peer in peers]
             cells += [_above_floor(case, own)] if with_floor else []
             rows.append(cells)
     return markdown(headings, rows)
+
+
+def percentiles(cases: Sequence[Case], label: Callable[[Record], str]) -> list[str]:
+    """Median and 99th percentile of everyone."""
+    ways = list(dict.fromkeys(record["way"] for case in cases for record in case))
+    rows = []
+    for case in cases:
+        found = {it["way"]: f"{time_text(it['median'])}, {time_text(it['p99'])}" for it in case}
+        rows.append([label(case[0]["case"]), *(found.get(way, "") for way in ways)])
+    return markdown(["median, p99", *ways], rows)
 
 
 def floor_of(case: Case, own: Record) -> Record | None:
@@ -97,19 +106,17 @@ def idle(case: Case) -> list[str]:
 
 
 def verdicts(cases: Sequence[Case]) -> list[str]:
-    """For each peer: at how many points the best of our ways for it is faster, or slower, beyond chance."""
-    faster: dict[str, int] = {}
-    slower: dict[str, int] = {}
-    points: dict[str, int] = {}
+    """For each part and peer: at how many points the best of our ways is faster, or slower, beyond chance."""
+    counts: dict[tuple[str, str], list[int]] = {}
     for case in cases:
         for record in case:
             if is_ours(record) or is_floor(record) or record["way"] == "float32" or not record.get("against"):
                 continue  # our own float32 is no contest
             best = max(record["against"].values(), key=lambda found: float(found["value"]))
-            points[record["way"]] = points.get(record["way"], 0) + 1
-            faster[record["way"]] = faster.get(record["way"], 0) + (best["low"] > 1)
-            slower[record["way"]] = slower.get(record["way"], 0) + (best["high"] < 1)
-    rows = [[way, str(points[way]), str(faster[way]), str(slower[way])] for way in points]
+            count = counts.setdefault((record["part"], record["way"]), [0, 0, 0])
+            for index, true in enumerate((True, best["low"] > 1, best["high"] < 1)):
+                count[index] += true
+    rows = [[f"{part}: {way}", *map(str, count)] for (part, way), count in counts.items()]
     return markdown(["against", "points", "ours is faster", "ours is slower"], rows)
 
 

@@ -32,7 +32,7 @@ def page(benchkit, tmp_path):
 
 def cells_after(page, heading):
     """The rows of the first table under a heading, as lists of cells."""
-    lines = page.split(f"### {heading}\n")[1].split("###")[0].splitlines()
+    lines = page.split(f"# {heading}\n")[1].split("##")[0].splitlines()
     table = [line for line in lines if line.startswith("|")]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in table]
 
