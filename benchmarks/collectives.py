@@ -12,15 +12,14 @@ from __future__ import annotations
 
 import argparse
 import shlex
-import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
 
 from benchkit import machine
 from benchkit.floor import Floor
 from benchkit.libraries import Gloo, Khorovod, Mpich, OpenMpi
+from benchkit.lifetime import interrupt_on_sigterm
 from benchkit.measuring import Pace, Series, measure
 from benchkit.problem import OPS, Problem
 from benchkit.report import Record, Report
@@ -37,7 +36,7 @@ DOORS = ("numpy", "address", "shared")
 
 def main() -> int:
     options = parse(sys.argv[1:])
-    signal.signal(signal.SIGTERM, _end)
+    interrupt_on_sigterm()
     console = Console(width=None if sys.stdout.isatty() else 180, highlight=False)
     log = Console(stderr=True, highlight=False, soft_wrap=True)
     pace = Pace(options.rounds, options.seconds, options.dirty, not options.back_to_back)
@@ -192,10 +191,6 @@ def _sizes(text: str) -> list[int]:
         return [int(part.rstrip("KMG")) * factors.get(part[-1], 1) for part in text.upper().split(",")]
     except (ValueError, IndexError):
         raise argparse.ArgumentTypeError(f"{text!r} is not a list of sizes such as 4,32K,25M") from None
-
-
-def _end(number: int, frame: object) -> NoReturn:
-    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":

@@ -13,14 +13,13 @@ Lines are appended to benchmarks/results/MACHINE.jsonl as they come: an interrup
 from __future__ import annotations
 
 import argparse
-import signal
 import sys
 import time
 from pathlib import Path
-from typing import NoReturn
 
 from benchkit import machine
 from benchkit.ledger import Ledger, read
+from benchkit.lifetime import interrupt_on_sigterm
 from benchkit.page import write_page
 
 _HERE = Path(__file__).resolve().parent
@@ -29,7 +28,7 @@ PARTS = ("collectives", "small", "types", "network", "launch", "training", "scal
 
 def main() -> int:
     options = parse(sys.argv[1:])
-    signal.signal(signal.SIGTERM, _end)
+    interrupt_on_sigterm()
     status = 0 if options.page else run(options)
     results = [read(path) for path in sorted(options.results.glob("*.jsonl"))]
     for path in write_page(options.docs, results):
@@ -84,10 +83,6 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     add("--results", type=Path, default=_HERE / "results", metavar="DIR")
     add("--docs", type=Path, default=_HERE.parent / "docs", metavar="DIR")
     return parser.parse_args(arguments)
-
-
-def _end(number: int, frame: object) -> NoReturn:
-    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":

@@ -13,12 +13,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import signal
 import sys
 from pathlib import Path
-from typing import NoReturn
 
 from benchkit import bars, machine
+from benchkit.lifetime import interrupt_on_sigterm
 from benchkit.svg import time_text
 from benchkit.training import BATCH, WORKLOADS, Cost, Record, Setup, measure, records_of
 from benchkit.training_ways import BOUND, BY_NAME, QUICK, WAYS, unavailable
@@ -30,7 +29,7 @@ from rich.table import Table
 
 def main() -> int:
     options = parse(sys.argv[1:])
-    signal.signal(signal.SIGTERM, _end)
+    interrupt_on_sigterm()
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
     reason = unavailable()
     if reason is not None:
@@ -119,10 +118,6 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     if unknown:
         parser.error(f"unknown: {', '.join(sorted(unknown))}")
     return options
-
-
-def _end(number: int, frame: object) -> NoReturn:
-    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":
