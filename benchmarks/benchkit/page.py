@@ -22,7 +22,8 @@ is the median of our own times with its 95 % confidence interval. A column with 
 times longer the peer takes** than we do, with its 95 % interval; where the peer is faster beyond chance, it is bold.
 "Above the floor" is how many times longer we take than a bare C program that moves the same bytes and does nothing else
 ([benchmarks/floor](../benchmarks/floor)): no names, no agreement between the ranks, no Python. `default` works on
-ordinary memory, `shared` on tensors in memory that the engine owns.
+ordinary memory, `shared` on tensors in memory that the engine owns; `address` is the engine alone, called with raw
+addresses and so without most of the Python door.
 
 To reproduce it ([benchmarks](../benchmarks/README.md) tells how to get the peers; those that are missing are left out):
 

@@ -106,13 +106,14 @@ def idle(case: Case) -> list[str]:
 
 
 def verdicts(cases: Sequence[Case]) -> list[str]:
-    """For each part and peer: at how many points the best of our ways is faster, or slower, beyond chance."""
+    """For each part and peer: at how many points the best of our public ways is faster, or slower, beyond chance."""
     counts: dict[tuple[str, str], list[int]] = {}
     for case in cases:
         for record in case:
             if is_ours(record) or is_floor(record) or record["way"] == "float32" or not record.get("against"):
                 continue  # our own float32 is no contest
-            best = max(record["against"].values(), key=lambda found: float(found["value"]))
+            doors = [found for way, found in record["against"].items() if not way.endswith("address")]
+            best = max(doors, key=lambda found: float(found["value"]))
             count = counts.setdefault((record["part"], record["way"]), [0, 0, 0])
             for index, true in enumerate((True, best["low"] > 1, best["high"] < 1)):
                 count[index] += true

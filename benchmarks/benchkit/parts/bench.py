@@ -18,8 +18,7 @@ from benchkit.svg import size_text, time_text
 from benchkit.world import IDLE_LIMIT, Hosts, World
 
 OURS = "khorovod"
-SHARED = "khorovod, shared"
-_LARGE = 64 << 20
+_SMALL, _LARGE = 32 << 10, 64 << 20
 
 
 @dataclass
@@ -79,11 +78,16 @@ class Bench:
         self.say(f"{part}: {problem.op} {tensors}{size_text(problem.actual_bytes)}, {problem.ranks} ranks: {times}")
 
 
-def usual_series(worlds: dict[str, World], shared: bool) -> list[Series]:
-    """Every library once; with `shared`, ours and the floor also on tensors in shared memory."""
+def usual_series(worlds: dict[str, World], problem: Problem) -> list[Series]:
+    """Every library once; ours and the floor also on tensors in shared memory, where these make a difference; small
+    messages also by raw addresses, which tells our engine's share from our door's."""
+    shared = problem.op == "allreduce" and problem.tensors == 1 and problem.bytes > _SMALL
+    address = problem.tensors == 1 and problem.bytes <= _SMALL
     series = []
     for name, world in worlds.items():
         series.append(Series(name, world, "numpy" if name == OURS else ""))
+        if address and name == OURS:
+            series.append(Series(f"{name}, address", world, "address"))
         if shared and name in (OURS, "floor"):
             series.append(Series(f"{name}, shared", world, "shared"))
     return series

@@ -20,10 +20,9 @@ def measure_collectives(bench: Bench) -> None:
             for op in OPS:
                 for size in _QUICK_SIZES if bench.quick else _SIZES:
                     if not crowded or size <= _CROWDED_LIMIT or op == "allreduce":
-                        series = usual_series(worlds, shared=op == "allreduce")
                         problem = Problem(op, size, "float32", ranks)
                         case = {"op": op, "bytes": size, "ranks": ranks}
-                        bench.compare("collectives", case, problem, series, bench.pace(size))
+                        bench.compare("collectives", case, problem, usual_series(worlds, problem), bench.pace(size))
 
 
 def measure_scaling(bench: Bench) -> None:
@@ -35,4 +34,4 @@ def measure_scaling(bench: Bench) -> None:
             for size in _SCALING_SIZES:
                 problem = Problem("allreduce", size, "float32", ranks)
                 case = {"op": "allreduce", "bytes": size, "ranks": ranks}
-                bench.compare("scaling", case, problem, usual_series(worlds, shared=True), bench.pace(size))
+                bench.compare("scaling", case, problem, usual_series(worlds, problem), bench.pace(size))

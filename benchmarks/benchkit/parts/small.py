@@ -20,7 +20,7 @@ def measure_small(bench: Bench) -> None:
             # Longer than usual: a 99th percentile needs thousands of runs.
             pace = replace(bench.pace(size), seconds=0.5 if bench.quick else 3.0)
             case = {"bytes": size, "tensors": tensors, "ranks": 2}
-            bench.compare("small", case, problem, usual_series(worlds, shared=False), pace)
+            bench.compare("small", case, problem, usual_series(worlds, problem), pace)
         for world in worlds.values():
             if world.name != "floor":
                 _watch_idle(bench, world)
