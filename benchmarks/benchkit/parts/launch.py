@@ -56,7 +56,9 @@ class Way:
 def measure_launch(bench: Bench) -> None:
     ways = [way for way in _ways(bench) if _works(bench, way)]  # also fills the page cache and writes byte code
     times: dict[Way, list[list[float]]] = {way: [] for way in ways}
-    for turn in range(4 if bench.quick else 12):
+    turns = 4 if bench.quick else 12
+    for turn in range(turns):
+        bench.say(f"launch: turn {turn + 1} of {turns}, {len(ways)} launches")
         for way in ways if turn % 2 == 0 else ways[::-1]:
             times[way].append([_launch_once(way)])
     for case in ("numpy", "torch"):
