@@ -55,7 +55,7 @@ class Writer:
 def write_page(docs: Path, results: Sequence[Results]) -> list[Path]:
     """The files that were written."""
     docs.mkdir(parents=True, exist_ok=True)
-    files = {"performance.md": _INTRODUCTION}
+    files = {"performance.md": _INTRODUCTION if results else _INTRODUCTION + "\nNo results are stored yet.\n"}
     for machine in results:
         writer = Writer(machine.kind)
         for part in (_about, _collectives, _small, _types, _network, _launch, _training, _scaling):
