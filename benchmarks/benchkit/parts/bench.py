@@ -15,7 +15,7 @@ from benchkit.libraries import Gloo, Khorovod, Mpich, OpenMpi
 from benchkit.measuring import Pace, Series, measure
 from benchkit.problem import Problem
 from benchkit.svg import size_text, time_text
-from benchkit.world import IDLE_LIMIT, Hosts, World
+from benchkit.world import IDLE_LIMIT, Hosts, World, WorldError
 
 OURS = "khorovod"
 _SMALL, _LARGE = 32 << 10, 64 << 20
@@ -58,6 +58,8 @@ class Bench:
                     started[world.name] = world
                     if world.idle_share > IDLE_LIMIT:
                         self.say(f"WARNING: idle ranks of {world.name} take {world.idle_share:.0%} of a core")
+                elif world.name == OURS:
+                    raise WorldError(f"without our own engine there is nothing to compare: {reason}")
                 else:
                     self.say(f"{world.name} is left out: {reason}")
             pinned = "pinned" if place[1] else "not pinned"

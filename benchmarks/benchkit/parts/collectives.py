@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from benchkit.parts.bench import Bench, usual_series
+from benchkit.parts.bench import OURS, Bench, usual_series
 from benchkit.problem import OPS, Problem
 
 _KB, _MB = 1 << 10, 1 << 20
@@ -16,7 +16,7 @@ _CROWDED_LIMIT = 25 * _MB  # more ranks than cores: above this only allreduce, o
 def measure_collectives(bench: Bench) -> None:
     for ranks in (2, 4):
         with bench.alive(ranks) as worlds:
-            crowded = not worlds or not next(iter(worlds.values())).cores
+            crowded = not worlds[OURS].cores
             for op in OPS:
                 for size in _QUICK_SIZES if bench.quick else _SIZES:
                     if not crowded or size <= _CROWDED_LIMIT or op == "allreduce":

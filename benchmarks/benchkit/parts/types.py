@@ -18,10 +18,9 @@ _SIZES = (1 << 20, 25 << 20)
 
 def measure_types(bench: Bench) -> None:
     with bench.alive(2) as worlds:
-        if OURS in worlds:
-            for size in _SIZES[1:] if bench.quick else _SIZES:
-                for average in (False, True):
-                    _measure(bench, worlds, Problem("allreduce", size, "float32", 2, average=average))
+        for size in _SIZES[1:] if bench.quick else _SIZES:
+            for average in (False, True):
+                _measure(bench, worlds, Problem("allreduce", size, "float32", 2, average=average))
 
 
 def _measure(bench: Bench, worlds: dict[str, World], problem: Problem) -> None:
