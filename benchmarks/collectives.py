@@ -12,31 +12,31 @@ from __future__ import annotations
 
 import argparse
 import shlex
-import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
 
 from benchkit import machine
+from benchkit.floor import Floor
 from benchkit.libraries import Gloo, Khorovod, Mpich, OpenMpi
+from benchkit.lifetime import interrupt_on_sigterm
 from benchkit.measuring import Pace, Series, measure
 from benchkit.problem import OPS, Problem
 from benchkit.report import Record, Report
 from benchkit.svg import size_text, time_text
-from benchkit.world import IDLE_LIMIT, World, WorldError
+from benchkit.world import IDLE_LIMIT, World
 from rich.console import Console
 from rich.markup import escape
 
 SIZES = "4,64,1K,4K,32K,256K,1M,4M,25M,100M,256M"
 QUICK_SIZES = "4,1K,32K,1M,25M"
-PEERS = ("gloo", "openmpi", "mpich")
+PEERS = ("gloo", "openmpi", "mpich", "floor")
 DOORS = ("numpy", "address", "shared")
 
 
 def main() -> int:
     options = parse(sys.argv[1:])
-    signal.signal(signal.SIGTERM, _end)
+    interrupt_on_sigterm()
     console = Console(width=None if sys.stdout.isatty() else 180, highlight=False)
     log = Console(stderr=True, highlight=False, soft_wrap=True)
     pace = Pace(options.rounds, options.seconds, options.dirty, not options.back_to_back)
@@ -87,7 +87,9 @@ def start_all(options: argparse.Namespace, worlds: list[World], log: Console) ->
         "openmpi": lambda: OpenMpi("openmpi", *place, options.openmpi_python),
         "mpich": lambda: Mpich("mpich", *place, options.mpich_python),
     }
-    wanted += [(makers[peer](), [(peer, "")]) for peer in options.peers]
+    wanted += [(makers[peer](), [(peer, "")]) for peer in options.peers if peer != "floor"]
+    if "floor" in options.peers:
+        wanted.append((Floor(*place), [("floor", ""), ("floor, shared", "shared")]))
     series = []
     for world, labels in wanted:
         worlds.append(world)
@@ -99,14 +101,9 @@ def start_all(options: argparse.Namespace, worlds: list[World], log: Console) ->
 
 
 def start(world: World, log: Console) -> bool:
-    reason = world.unavailable()
-    if reason is None:
-        try:
-            world.start()
-            if not world.check_idle():
-                log.print(f"[red]{idle_warning(world)}")
-        except WorldError as error:
-            reason = str(error)
+    reason = world.try_start()
+    if reason is None and world.idle_share > IDLE_LIMIT:
+        log.print(f"[red]{idle_warning(world)}")
     log.print(f"[yellow]{world.name} is left out: {escape(reason)}" if reason else f"{world.name}: {world.library}")
     return reason is None
 
@@ -194,10 +191,6 @@ def _sizes(text: str) -> list[int]:
         return [int(part.rstrip("KMG")) * factors.get(part[-1], 1) for part in text.upper().split(",")]
     except (ValueError, IndexError):
         raise argparse.ArgumentTypeError(f"{text!r} is not a list of sizes such as 4,32K,25M") from None
-
-
-def _end(number: int, frame: object) -> NoReturn:
-    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -23,6 +22,7 @@ from statistics import median
 from typing import Any
 
 from benchkit import machine
+from benchkit.libraries import free_port
 from benchkit.lifetime import die_with_parent
 from benchkit.summary import ratio
 from rich.console import Console
@@ -46,9 +46,7 @@ def main() -> int:
     options = parse(sys.argv[1:])
     if "RANK" in os.environ:
         return measure_all(options)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
+    port = str(free_port())
     cores = machine.cores_for(options.np)
     ranks = []
     for rank in range(options.np):
@@ -94,6 +92,8 @@ def measure_all(options: argparse.Namespace) -> int:
 
 def problems(torch: Any, dist: Any) -> dict[str, Callable[[Any], Any]]:
     """By what they are called: given a group, the step to time."""
+    from benchkit.workloads import resnet50_shapes
+
     size, count = dist.get_world_size(), MEGABYTES * 1_000_000 // 4 // dist.get_world_size()
     gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
     scatter = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
@@ -112,7 +112,7 @@ def problems(torch: Any, dist: Any) -> dict[str, Callable[[Any], Any]]:
 class DdpStep:
     """One training step; calling it takes the next one."""
 
-    def __init__(self, torch: Any, group: Any, shapes: list[tuple[int, ...]] | None, images: int) -> None:
+    def __init__(self, torch: Any, group: Any, shapes: list[Any] | None, images: int) -> None:
         torch.manual_seed(0)
         self._torch = torch
         model = Parameters(torch, shapes) if shapes is not None else convolutional(torch)
@@ -136,7 +136,7 @@ class DdpStep:
         return [float(parameter.detach().double().sum()) for parameter in self._model.parameters()]
 
 
-def Parameters(torch: Any, shapes: list[tuple[int, ...]]) -> Any:  # noqa: N802 - makes a module
+def Parameters(torch: Any, shapes: list[Any]) -> Any:  # noqa: N802 - makes a module
     """Tensors of given shapes that cost next to nothing to differentiate: what is left is DDP and the backend."""
 
     class Model(torch.nn.Module):  # type: ignore[misc, name-defined, unused-ignore]
@@ -149,20 +149,6 @@ def Parameters(torch: Any, shapes: list[tuple[int, ...]]) -> Any:  # noqa: N802 
             return torch.stack([tensor.view(-1)[:1].sum() * scale for tensor in self.tensors])
 
     return Model()
-
-
-def resnet50_shapes() -> list[tuple[int, ...]]:
-    """The parameters of ResNet-50: 161 tensors, 25.6 million numbers."""
-    shapes: list[tuple[int, ...]] = [(64, 3, 7, 7), (64,), (64,)]
-    inputs = 64
-    for width, blocks in ((64, 3), (128, 4), (256, 6), (512, 3)):
-        for block in range(blocks):
-            for shape in ((width, inputs, 1, 1), (width, width, 3, 3), (4 * width, width, 1, 1)):
-                shapes += [shape, (shape[0],), (shape[0],)]
-            if block == 0:
-                shapes += [(4 * width, inputs, 1, 1), (4 * width,), (4 * width,)]
-            inputs = 4 * width
-    return [*shapes, (1000, 2048), (1000,)]
 
 
 def convolutional(torch: Any) -> Any:

@@ -17,7 +17,6 @@ import json
 import os
 import secrets
 import selectors
-import socket
 import subprocess
 import sys
 import tempfile
@@ -26,6 +25,7 @@ from statistics import median
 from typing import Any
 
 from benchkit import machine
+from benchkit.libraries import free_port
 from benchkit.lifetime import die_with_parent, end_group
 from rich.console import Console
 from rich.table import Table
@@ -41,7 +41,7 @@ class Team:
         self.way = way
         self.times: list[float] = []
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the ranks
-        port = str(_free_port())
+        port = str(free_port())
         shared = {
             "HOROVOD_SIZE": str(options.np),
             "HOROVOD_LOCAL_SIZE": str(options.np),
@@ -172,12 +172,6 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=10, help="in each turn of a round")
     parser.add_argument("--output", type=Path, default=Path("build/benchmarks"), metavar="DIR")
     return parser.parse_args(arguments)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ _MODULES = {
     "khorovod": "benchkit.backend_khorovod",
     "gloo": "benchkit.backend_gloo",
     "mpi": "benchkit.backend_mpi",
+    "floor": "benchkit.backend_floor",
 }
 
 
@@ -23,11 +24,15 @@ class UnsupportedError(Exception):
 
 @dataclass
 class Operation:
-    """A prepared collective: `run` does it once on `inputs`; `results` gives what the last run left."""
+    """A prepared collective: `run` does it once on `inputs`; `results` gives what the last run left.
+
+    `timed` is for what is not called from Python: so many runs from common starts, the nanoseconds of each.
+    """
 
     run: Callable[[], object]
     inputs: list[Array]
     results: Callable[[], list[Array]]
+    timed: Callable[[int], list[int]] | None = None
 
     def rewrite(self) -> None:
         """Write all input anew, as a training step would: the data is then dirty in this core's cache."""

@@ -32,6 +32,8 @@ class Gloo:
         self.library = f"Gloo in torch {torch.__version__}"
 
     def prepare(self, problem: Problem, door: str) -> Operation:
+        if problem.average:
+            raise UnsupportedError("Gloo has no average")
         if problem.tensors > 1:
             return self._many(problem)
         array = problem.input(self.rank)

@@ -36,7 +36,7 @@ class Khorovod:
         if problem.tensors > 1:
             return self._many(problem)
         # A fixed name: training reduces the same tensors in every step.
-        name = f"{problem.op}.{problem.bytes}.{problem.dtype}.{door}"
+        name = f"{problem.op}.{problem.bytes}.{problem.dtype}.{door}.{problem.average}"
         return self._by_address(problem, name) if door == "address" else self._by_array(problem, name, door == "shared")
 
     def close(self) -> None:
@@ -47,8 +47,9 @@ class Khorovod:
         if shared:
             array, values = hvd.shared_zeros(array.shape, array.dtype), array
             array[:] = values
+        reduce = hvd.Average if problem.average else hvd.Sum
         calls: dict[str, Callable[[], Array]] = {
-            "allreduce": lambda: hvd.allreduce_(array, name=name, op=hvd.Sum),
+            "allreduce": lambda: hvd.allreduce_(array, name=name, op=reduce),
             "allgather": lambda: hvd.allgather(array, name=name),
             "broadcast": lambda: hvd.broadcast_(array, ROOT, name=name),
             "alltoall": lambda: hvd.alltoall(array, name=name),
@@ -62,6 +63,8 @@ class Khorovod:
         return Operation(run, [array], lambda: list(result))
 
     def _by_address(self, problem: Problem, name: str) -> Operation:
+        if problem.average:
+            raise UnsupportedError("averages by address are not measured")
         array = problem.input(self.rank)
         output = array if problem.op in _IN_PLACE else problem.output()
         kind, dtype, shape = OPS.index(problem.op), ID_BY_DTYPE[array.dtype], array.shape

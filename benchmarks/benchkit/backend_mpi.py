@@ -28,6 +28,8 @@ class Mpi:
         self.library = " ".join(first_line.replace("Version:", "").split())
 
     def prepare(self, problem: Problem, door: str) -> Operation:
+        if problem.average:
+            raise UnsupportedError("MPI has no average")
         if problem.dtype in ("float16", "bfloat16"):
             raise UnsupportedError(f"MPI has no {problem.dtype}")
         if problem.tensors > 1:

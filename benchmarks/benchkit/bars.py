@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from benchkit.svg import _GREY, _GRID, _line, _text, time_text
@@ -27,7 +27,7 @@ class Bar:
         return "#d55e00" if self.label.startswith("khorovod") else "#0072b2"
 
 
-def draw(title: str, subtitle: str, footer: str, groups: dict[str, Sequence[Bar]]) -> str:
+def draw(title: str, subtitle: str, footer: str, groups: Mapping[str, Sequence[Bar]]) -> str:
     """The whole picture as SVG text. Every group has a scale of its own."""
     height = _HEADER + sum(_TITLE + _ROW * len(bars) for bars in groups.values()) + _FOOTER
     parts = [

@@ -34,20 +34,20 @@ class Khorovod(World):
         return _cannot_import(sys.executable, "import horovod.numpy", self._extra)
 
     def launch(self, worker_arguments: list[str]) -> None:
+        neighbours = 1 if self.hosts else self.ranks
         shared = {
             "HOROVOD_SIZE": str(self.ranks),
-            "HOROVOD_LOCAL_SIZE": str(self.ranks),
+            "HOROVOD_LOCAL_SIZE": str(neighbours),
             "HOROVOD_RENDEZVOUS": "self",
-            "HOROVOD_GLOO_RENDEZVOUS_ADDR": "127.0.0.1",
-            "HOROVOD_GLOO_RENDEZVOUS_PORT": str(_free_port()),
+            "HOROVOD_GLOO_RENDEZVOUS_ADDR": self.address(),
+            "HOROVOD_GLOO_RENDEZVOUS_PORT": str(free_port()),
             "_HOROVOD_SECRET_KEY": base64.b64encode(secrets.token_bytes(32)).decode(),
         }
         if self.transport == "tcp":
             shared["HOROVOD_SHARED_MEMORY"] = "0"
         for rank in range(self.ranks):
-            own = {"BENCH_RANK": str(rank), "HOROVOD_RANK": str(rank), "HOROVOD_LOCAL_RANK": str(rank)}
-            command = [sys.executable, "-m", self.worker, "khorovod", *worker_arguments]
-            self.spawn(command, self._extra | shared | own)
+            own = {"HOROVOD_RANK": str(rank), "HOROVOD_LOCAL_RANK": str(rank % neighbours)}
+            self.spawn_rank(rank, "khorovod", worker_arguments, self._extra | shared | own)
 
 
 class Gloo(World):
@@ -60,10 +60,9 @@ class Gloo(World):
         return _cannot_import(sys.executable, "import torch.distributed")
 
     def launch(self, worker_arguments: list[str]) -> None:
-        store = {"BENCH_STORE": str(self.folder / "store"), "GLOO_SOCKET_IFNAME": "lo"}
+        store = {"BENCH_STORE": str(self.folder / "store"), "GLOO_SOCKET_IFNAME": self.interface()}
         for rank in range(self.ranks):
-            command = [sys.executable, "-m", self.worker, "gloo", *worker_arguments]
-            self.spawn(command, store | {"BENCH_RANK": str(rank)})
+            self.spawn_rank(rank, "gloo", worker_arguments, store)
 
 
 class Mpi(World):
@@ -73,16 +72,16 @@ class Mpi(World):
 
     def __init__(self, name: str, ranks: int, cores: Sequence[int], transport: str, python: str) -> None:
         super().__init__(name, ranks, cores, transport)
-        self._python = python
+        self.python = python
 
     def unavailable(self) -> str | None:
         found = "import sys; from mpi4py import MPI; found = MPI.Get_library_version().splitlines()[0]"
         wrong = f"sys.exit(None if '{self.vendor}' in found else 'mpi4py has another MPI: ' + found)"
-        reason = _cannot_import(self._python, f"{found}; {wrong}")
-        return reason or (None if self._mpiexec() else "mpiexec is not installed")
+        reason = _cannot_import(self.python, f"{found}; {wrong}")
+        return reason or (None if self.mpiexec() else "mpiexec is not installed")
 
     def launch(self, worker_arguments: list[str]) -> None:
-        command = [str(self._mpiexec()), *self.flags(), self._python, "-m", self.worker, "mpi", *worker_arguments]
+        command = [str(self.mpiexec()), *self.flags(), self.python, "-m", self.worker, "mpi", *worker_arguments]
         self.spawn(command, self.variables())
 
     def flags(self) -> list[str]:
@@ -91,18 +90,33 @@ class Mpi(World):
     def variables(self) -> dict[str, str]:
         return {}
 
-    def _mpiexec(self) -> str | None:
+    def mpiexec(self) -> str | None:
         # Beside the interpreter first: a wheel's mpiexec and its library belong together.
-        beside = Path(self._python).parent / "mpiexec"
+        beside = Path(self.python).parent / "mpiexec"
         return str(beside) if beside.exists() else shutil.which("mpiexec")
 
 
 class OpenMpi(Mpi):
     vendor = "Open MPI"
 
+    def launch(self, worker_arguments: list[str]) -> None:
+        if self.hosts is None:
+            super().launch(worker_arguments)
+            return
+        # One mpiexec on the first host; each rank enters its own, from where it reaches mpiexec over the network.
+        command = [*self.hosts.inside(0), str(self.mpiexec()), *self.flags()]
+        command += ["--mca", "btl_tcp_if_include", self.interface()]
+        for rank in range(self.ranks):
+            worker = [self.python, "-m", self.worker, "mpi", *worker_arguments]
+            command += [*([":"] if rank else []), "-n", "1", *self.hosts.inside(rank), *worker]
+        reachable = {f"{name}_ptl_base_if_include": self.interface() for name in ("PMIX_MCA", "PRTE_MCA")}
+        reachable |= {"PRTE_MCA_prte_if_include": self.interface(), "PMIX_MCA_ptl_base_remote_connections": "1"}
+        self.spawn(command, self.variables() | reachable)
+
     def flags(self) -> list[str]:
         tcp = ["--mca", "pml", "ob1", "--mca", "btl", "tcp,self"] if self.transport == "tcp" else []
-        return [*super().flags(), "--bind-to", "none", "--map-by", ":OVERSUBSCRIBE", *tcp]
+        count = [] if self.hosts else super().flags()
+        return [*count, "--bind-to", "none", "--map-by", ":OVERSUBSCRIBE", *tcp]
 
     def variables(self) -> dict[str, str]:
         return {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
@@ -126,7 +140,7 @@ def _cannot_import(python: str, statement: str, extra: Mapping[str, str] | None 
     return None if done.returncode == 0 else (done.stderr.strip().splitlines() or ["import failed"])[-1]
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -7,6 +7,7 @@ import ctypes
 import os
 import signal
 import subprocess
+from typing import NoReturn
 
 _PR_SET_PDEATHSIG = 1
 
@@ -14,6 +15,15 @@ _PR_SET_PDEATHSIG = 1
 def die_with_parent() -> None:
     """Have the kernel end this process when the one that started it ends, even by SIGKILL."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def interrupt_on_sigterm() -> None:
+    """SIGTERM becomes KeyboardInterrupt, so that what a `finally` owes is done."""
+    signal.signal(signal.SIGTERM, _interrupt)
+
+
+def _interrupt(number: int, frame: object) -> NoReturn:
+    raise KeyboardInterrupt
 
 
 def end_group(process: subprocess.Popen[bytes]) -> None:

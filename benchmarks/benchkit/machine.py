@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,12 @@ def facts() -> dict[str, Any]:
         "numpy": np.__version__,
         "load_before": round(os.getloadavg()[0], 2),
     }
+
+
+def kind() -> str:
+    """A name for machines like this one, fit for a file."""
+    words = re.sub(r"\(.*?\)|@.*|\bCPU\b", " ", _processor())
+    return re.sub(r"[^a-z0-9]+", "-", f"{words} {len(os.sched_getaffinity(0))} cores".lower()).strip("-")
 
 
 def settings() -> dict[str, str]:

@@ -26,11 +26,12 @@ class Pace:
 
 @dataclass
 class Series:
-    """One curve: a library through one of its doors."""
+    """One curve: a library through one of its doors, on a problem of its own if need be."""
 
     label: str
     world: World
     door: str = ""
+    problem: Problem | None = None
     failure: str | None = None
     rounds: list[list[float]] = field(default_factory=list)
     iterations: int = 0
@@ -53,7 +54,7 @@ def measure(problem: Problem, series: Sequence[Series], pace: Pace, say: Callabl
 
 def _get_ready(one: Series, problem: Problem, pace: Pace) -> None:
     one.rounds, one.warmup = [], 1
-    one.world.prepare(problem, one.door)
+    one.world.prepare(one.label, one.problem or problem, one.door)
     typical = median(_turn(one, pace, 3))
     if typical < 1e-3:
         typical = median(_turn(one, pace, 20))
@@ -71,7 +72,7 @@ def _forget(one: Series) -> None:
 
 def _turn(one: Series, pace: Pace, iterations: int) -> list[float]:
     how = {"warmup": one.warmup, "iterations": iterations, "dirty": pace.dirty, "aligned": pace.aligned}
-    return one.world.measure(one.door, **how)
+    return one.world.measure(one.label, **how)
 
 
 def _attempt(one: Series, say: Callable[[str], None], action: Callable[..., None], *arguments: Any) -> bool:

@@ -21,13 +21,17 @@ ROOT = 0
 
 @dataclass(frozen=True)
 class Problem:
-    """`tensors` above 1: that many independent allreduces are started, then all of them are waited for."""
+    """`tensors` above 1: that many independent allreduces are started, then all of them are waited for.
+
+    `average`: allreduce gives the mean instead of the sum.
+    """
 
     op: str
     bytes: int
     dtype: str
     ranks: int
     tensors: int = 1
+    average: bool = False
 
     @property
     def count(self) -> int:
@@ -68,12 +72,12 @@ class Problem:
         return np.zeros(count, numpy_dtype(self.dtype))
 
     def expected(self, rank: int) -> Array:
-        """The right result. Its values are small integers, which every type holds exactly."""
+        """The right result. Its values are small integers or halves of them, which every type holds exactly."""
         if self.op == "allgather":
             return self._blocks([source + 1 for source in range(self.ranks)])
         if self.op == "alltoall":
             return self._blocks([source * self.ranks + rank for source in range(self.ranks)])
-        total = self.ranks * (self.ranks + 1) // 2
+        total = self.ranks * (self.ranks + 1) / 2 / (self.ranks if self.average else 1)
         count = self.share if self.op == "reducescatter" else self.count
         return np.full(count, ROOT + 1 if self.op == "broadcast" else total, numpy_dtype(self.dtype))
 

@@ -12,7 +12,7 @@ import numpy as np
 from benchkit.problem import Problem
 
 _RESAMPLES = 1000
-_CONFIDENCE = 0.95
+_EDGES = (0.025, 0.975)
 _KEPT_PER_ROUND = 64  # of a round's times, for the bootstrap: more would not narrow it, only slow it down
 
 
@@ -42,22 +42,29 @@ def figures(problem: Problem, rounds: Sequence[Sequence[float]]) -> dict[str, An
     }
 
 
+def median_interval(rounds: Sequence[Sequence[float]]) -> tuple[float, float]:
+    """Bounds of the median with 95 % confidence; whole rounds are resampled."""
+    low, high = np.quantile(_medians(rounds, _draws(len(rounds))), _EDGES)
+    return float(low), float(high)
+
+
 def ratio(ours: Sequence[Sequence[float]], peer: Sequence[Sequence[float]]) -> Ratio:
     """Median of the peer over ours. Whole rounds are resampled, both series' together.
 
     The runs of one round share the machine's mood, so they are not independent; rounds nearly are.
     """
-    generator = np.random.default_rng(0)
-    draws = generator.integers(0, len(ours), (_RESAMPLES, len(ours)))
-    top, bottom = _medians(peer, draws), _medians(ours, draws)
-    edge = (1 - _CONFIDENCE) / 2
-    low, high = np.quantile(top / bottom, [edge, 1 - edge])
+    draws = _draws(len(ours))
+    low, high = np.quantile(_medians(peer, draws) / _medians(ours, draws), _EDGES)
     value = np.median(np.concatenate(peer)) / np.median(np.concatenate(ours))
-    return Ratio(round(float(value), 3), round(float(low), 3), round(float(high), 3))
+    return Ratio(*(float(f"{one:.4g}") for one in (value, low, high)))
+
+
+def _draws(rounds: int) -> Any:
+    return np.random.default_rng(0).integers(0, rounds, (_RESAMPLES, rounds))
 
 
 def _medians(rounds: Sequence[Sequence[float]], draws: Any) -> Any:
-    kept = min(_KEPT_PER_ROUND, *(len(times) for times in rounds))
+    kept = min([_KEPT_PER_ROUND, *(len(times) for times in rounds)])
     picks = [np.linspace(0, len(times) - 1, kept).astype(int) for times in rounds]
     samples = np.stack([np.sort(times)[pick] for times, pick in zip(rounds, picks, strict=True)])
     return np.median(samples[draws].reshape(len(draws), -1), axis=1)

@@ -13,11 +13,14 @@ _ORANGE, _DASHED = "#d55e00", "5 3"
 _STYLES = {
     "khorovod": (_ORANGE, ""),
     "khorovod, address": (_ORANGE, _DASHED),
+    "khorovod, shared": ("#e69f00", ""),
     "gloo": ("#0072b2", ""),
     "openmpi": ("#009e73", ""),
     "mpich": ("#cc79a7", ""),
+    "floor": ("#656d76", _DASHED),
+    "floor, shared": ("#a8adb3", _DASHED),
 }
-_OTHER_COLOURS = ("#56b4e9", "#e69f00", "#000000")
+_OTHER_COLOURS = ("#56b4e9", "#000000", "#f0e442")
 _WIDTH, _HEIGHT = 470, 330  # of one panel
 _LEFT, _RIGHT, _TOP, _BOTTOM = 58, 14, 34, 40
 _HEADER, _LEGEND_ROW, _FOOTER = 52, 20, 24
@@ -26,9 +29,9 @@ _INK, _GREY, _GRID = "#1f2328", "#656d76", "#e3e6e9"
 
 @dataclass(frozen=True)
 class Point:
-    """Bytes, and the time in microseconds: median, with the tenth and ninetieth percentile as a band."""
+    """Bytes or ranks, and the time in microseconds: median, with the tenth and ninetieth percentile as a band."""
 
-    bytes: int
+    x: int
     median: float
     low: float
     high: float
@@ -38,6 +41,10 @@ class Point:
 class Panel:
     title: str
     curves: dict[str, list[Point]]  # by label
+    unit: str = ""  # of x; bytes if none is given
+
+    def x_text(self, x: int) -> str:
+        return f"{x} {self.unit}" if self.unit else size_text(x)
 
 
 def draw(title: str, subtitle: str, footer: str, panels: Sequence[Panel]) -> str:
@@ -82,21 +89,22 @@ def _legend(styles: dict[str, tuple[str, str]]) -> list[str]:
 
 def _panel(panel: Panel, styles: dict[str, tuple[str, str]]) -> list[str]:
     points = [point for curve in panel.curves.values() for point in curve]
-    sizes = sorted({point.bytes for point in points})
+    sizes = sorted({point.x for point in points})
     x = _logarithmic(sizes[0], max(sizes[-1], sizes[0] * 2), _LEFT + 8, _WIDTH - _RIGHT - 8)
     lowest = 10 ** math.floor(math.log10(min(point.low for point in points)))
     highest = 10 ** math.ceil(math.log10(max(point.high for point in points) * 1.0001))
     y = _logarithmic(lowest, highest, _HEIGHT - _BOTTOM, _TOP)
-    parts = [_text(_LEFT, 20, panel.title, size=13, weight=600), *_grid(sizes, lowest, highest, x, y)]
+    parts = [_text(_LEFT, 20, panel.title, size=13, weight=600), *_grid(panel, lowest, highest, x, y)]
     for label, curve in reversed(panel.curves.items()):  # ours last, on top
-        parts += _curve(sorted(curve, key=lambda point: point.bytes), *styles[label], x, y)
+        parts += _curve(panel, sorted(curve, key=lambda point: point.x), styles[label], x, y)
     return parts
 
 
 def _grid(
-    sizes: list[int], lowest: float, highest: float, x: Callable[[float], float], y: Callable[[float], float]
+    panel: Panel, lowest: float, highest: float, x: Callable[[float], float], y: Callable[[float], float]
 ) -> list[str]:
     parts = []
+    sizes = sorted({point.x for curve in panel.curves.values() for point in curve})
     for exponent in range(round(math.log10(lowest)), round(math.log10(highest)) + 1):
         value = 10.0**exponent
         parts.append(_line(_LEFT, y(value), _WIDTH - _RIGHT, y(value), _GRID, 1))
@@ -107,32 +115,38 @@ def _grid(
         if x(size) - last >= 44:
             last = x(size)
             parts.append(
-                _text(x(size), _HEIGHT - _BOTTOM + 18, size_text(size), colour=_GREY, anchor="middle", size=11)
+                _text(x(size), _HEIGHT - _BOTTOM + 18, panel.x_text(size), colour=_GREY, anchor="middle", size=11)
             )
     parts.append(_line(_LEFT, _HEIGHT - _BOTTOM, _WIDTH - _RIGHT, _HEIGHT - _BOTTOM, _GREY, 1))
     return parts
 
 
 def _curve(
-    curve: list[Point], colour: str, dash: str, x: Callable[[float], float], y: Callable[[float], float]
+    panel: Panel,
+    curve: list[Point],
+    style: tuple[str, str],
+    x: Callable[[float], float],
+    y: Callable[[float], float],
 ) -> list[str]:
-    upper = [(x(point.bytes), y(point.high)) for point in curve]
-    lower = [(x(point.bytes), y(point.low)) for point in reversed(curve)]
-    middle = [(x(point.bytes), y(point.median)) for point in curve]
+    colour, dash = style
+    upper = [(x(point.x), y(point.high)) for point in curve]
+    lower = [(x(point.x), y(point.low)) for point in reversed(curve)]
+    middle = [(x(point.x), y(point.median)) for point in curve]
     dashes = f' stroke-dasharray="{dash}"' if dash else ""
     return [
         f'<polygon points="{_path(upper + lower)}" fill="{colour}" fill-opacity="0.13"/>',
         f'<polyline points="{_path(middle)}" fill="none" stroke="{colour}" stroke-width="2.2" '
         f'stroke-linejoin="round"{dashes}/>',
         *(
-            f'<circle cx="{at:.1f}" cy="{height:.1f}" r="3" fill="{colour}"><title>{_tip(point)}</title></circle>'
+            f'<circle cx="{at:.1f}" cy="{height:.1f}" r="3" fill="{colour}">'
+            f"<title>{panel.x_text(point.x)}: {_tip(point)}</title></circle>"
             for (at, height), point in zip(middle, curve, strict=True)
         ),
     ]
 
 
 def _tip(point: Point) -> str:
-    return f"{size_text(point.bytes)}: {time_text(point.median)} ({time_text(point.low)} to {time_text(point.high)})"
+    return f"{time_text(point.median)} ({time_text(point.low)} to {time_text(point.high)})"
 
 
 def _logarithmic(start: float, end: float, pixel_start: float, pixel_end: float) -> Callable[[float], float]:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import importlib.util
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -44,8 +43,7 @@ class Alone(World):
 
     def launch(self, worker_arguments: list[str]) -> None:
         for rank in range(self.ranks):
-            command = [sys.executable, "-m", self.worker, "none", *worker_arguments]
-            self.spawn(command, {"BENCH_RANK": str(rank)})
+            self.spawn_rank(rank, "none", worker_arguments, {})
 
 
 def world_of(way: Way, ranks: int, cores: Sequence[int]) -> World:

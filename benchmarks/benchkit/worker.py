@@ -38,7 +38,7 @@ class Obedient:
 
 
 class Worker(Obedient):
-    """The prepared operations of one rank, by door, and how they are timed."""
+    """The prepared operations of one rank, by name, and how they are timed."""
 
     def __init__(self, backend: Backend, gate: Gate, rank: int) -> None:
         self.backend = backend
@@ -46,7 +46,7 @@ class Worker(Obedient):
         self.rank = rank
         self.operations: dict[str, Operation] = {}
 
-    def do_prepare(self, door: str, problem: dict[str, Any]) -> dict[str, Any]:
+    def do_prepare(self, name: str, door: str, problem: dict[str, Any]) -> dict[str, Any]:
         """Allocate, run once and check the result: figures of a wrong collective are worth nothing."""
         wanted = Problem(**problem)
         operation = self.backend.prepare(wanted, door)
@@ -56,17 +56,19 @@ class Worker(Obedient):
             if not np.array_equal(np.asarray(result).ravel(), expected):
                 raise ArithmeticError(f"wrong result of {wanted} on rank {self.rank}")
         operation.rewrite()  # zeros stay zeros however often they are summed
-        self.operations[door] = operation
+        self.operations[name] = operation
         return {}
 
-    def do_measure(self, door: str, warmup: int, iterations: int, dirty: bool, aligned: bool) -> dict[str, Any]:
+    def do_measure(self, name: str, warmup: int, iterations: int, dirty: bool, aligned: bool) -> dict[str, Any]:
         """Nanoseconds of each run. `aligned`: all ranks start each run together, otherwise run follows run."""
-        operation = self.operations[door]
+        operation = self.operations[name]
         run, meet, clock = operation.run, self.gate.meet, time.perf_counter_ns
         times = []
         for _ in range(warmup):
             run()
         meet()
+        if operation.timed is not None and aligned and not dirty:
+            return {"times": operation.timed(iterations)}
         for _ in range(iterations):
             if dirty:
                 operation.rewrite()

@@ -51,7 +51,7 @@ class Sums(nn.Module):
         return torch.stack([weight.sum() for weight in self.weights]).sum() * factor
 
 
-def _resnet_shapes() -> list[torch.Size]:
+def resnet50_shapes() -> list[torch.Size]:
     with torch.device("meta"):  # the shapes alone: no memory that would count as this workload's peak
         return [parameter.shape for parameter in resnet50().parameters()]
 
@@ -61,7 +61,7 @@ _GPT = Size(vocabulary=3000, context=128, layers=6, heads=8, width=512)  # 20.5 
 _MODELS: dict[str, Callable[[], nn.Module]] = {
     "resnet50": lambda: Classifier(resnet50(classes=1000)),
     "gpt": lambda: LanguageModel(_GPT),
-    "tensors": lambda: Sums(_resnet_shapes()),
+    "tensors": lambda: Sums(resnet50_shapes()),
     "tiny": lambda: Sums([torch.Size([1])] * TINY_TENSORS),
 }
 

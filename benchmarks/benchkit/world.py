@@ -11,11 +11,12 @@ import os
 import shutil
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from benchkit.gate import Gate
 from benchkit.lifetime import die_with_parent, end_group
@@ -35,6 +36,17 @@ class UnsupportedError(Exception):
     """The library cannot do what was asked; the world goes on."""
 
 
+class Hosts(Protocol):
+    """Hosts with one rank each."""
+
+    interface: str  # the name of every host's network interface
+
+    def address(self, rank: int) -> str: ...
+
+    def inside(self, rank: int) -> list[str]:
+        """What to put before a command so that it runs on the rank's host."""
+
+
 class World:
     """`ranks` processes of one library. Subclasses say how they are launched."""
 
@@ -47,6 +59,7 @@ class World:
         self.transport = transport
         self.library = ""
         self.idle_share = 0.0  # of a core that a rank takes while it has nothing to do; see check_idle
+        self.hosts: Hosts | None = None  # where the ranks run, if not all on this host
         self.hellos: list[dict[str, Any]] = []
         self.folder = Path(tempfile.mkdtemp(prefix=f"bench-{name}-"))
         self._processes: list[subprocess.Popen[bytes]] = []
@@ -73,12 +86,24 @@ class World:
             self._accept_all(listener)
         self.library = str(self.hellos[0]["library"])
 
-    def prepare(self, problem: Problem, door: str) -> None:
-        self._order({"do": "prepare", "door": door, "problem": problem.to_json()})
+    def try_start(self) -> str | None:
+        """Why this world cannot be measured here, or None: it is alive, and `idle_share` is known."""
+        reason = self.unavailable()
+        if reason is None:
+            try:
+                self.start()
+                self.check_idle()
+            except WorldError as error:
+                reason = str(error)
+        return reason
 
-    def measure(self, door: str, **how: Any) -> list[float]:
+    def prepare(self, name: str, problem: Problem, door: str) -> None:
+        """Every rank holds this operation ready under the name until it is told to forget all."""
+        self._order({"do": "prepare", "name": name, "door": door, "problem": problem.to_json()})
+
+    def measure(self, name: str, **how: Any) -> list[float]:
         """Seconds of each run: that of the slowest rank."""
-        answers = self._order({"do": "measure", "door": door} | how)
+        answers = self._order({"do": "measure", "name": name} | how)
         return [max(times) * 1e-9 for times in zip(*(answer["times"] for answer in answers), strict=True)]
 
     def ask(self, do: str, **how: Any) -> list[dict[str, Any]]:
@@ -112,6 +137,19 @@ class World:
             end_group(process)
         self._processes.clear()
         shutil.rmtree(self.folder, ignore_errors=True)
+
+    def address(self) -> str:
+        """Where the other ranks find the first one."""
+        return self.hosts.address(0) if self.hosts else "127.0.0.1"
+
+    def interface(self) -> str:
+        return self.hosts.interface if self.hosts else "lo"
+
+    def spawn_rank(self, rank: int, backend: str, worker_arguments: list[str], extra: dict[str, str]) -> None:
+        """Start one rank in our own interpreter, on its host."""
+        command = [sys.executable, "-m", self.worker, backend, *worker_arguments]
+        inside = self.hosts.inside(rank) if self.hosts else []
+        self.spawn([*inside, *command], extra | {"BENCH_RANK": str(rank)})
 
     def spawn(self, command: list[str], extra: dict[str, str]) -> None:
         paths = [str(_HERE.parent), *filter(None, [extra.get("PYTHONPATH") or os.environ.get("PYTHONPATH")])]

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""docs/performance.md and its pictures, from stored results alone: nothing here measures anything."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchkit import plots, tables
+from benchkit.ledger import Record, Results
+from benchkit.svg import size_text
+from benchkit.training import WORKLOADS
+
+_INTRODUCTION = """\
+# Performance
+
+Made by `python benchmarks/report.py`; do not edit.
+
+How to read it: everything in a row was measured in the same run on the same cores, in turn, round after round. `time`
+is the median of our own times with its 95 % confidence interval. A column with the name of a peer tells **how many
+times longer the peer takes** than we do, with its 95 % interval; where the peer is faster beyond chance, it is bold.
+"Above the floor" is how many times longer we take than a bare C program that moves the same bytes and does nothing else
+([benchmarks/floor](../benchmarks/floor)): no names, no agreement between the ranks, no Python. `default` works on
+ordinary memory, `shared` on tensors in memory that the engine owns; `address` is the engine alone, called with raw
+addresses and so without most of the Python door.
+
+To reproduce it ([benchmarks](../benchmarks/README.md) tells how to get the peers; those that are missing are left out):
+
+```
+python benchmarks/report.py            # 20 to 25 minutes on a machine that does nothing else
+python benchmarks/report.py --quick    # a look, with wide intervals
+```
+"""
+
+
+class Writer:
+    """The section about one kind of machine as it grows, and the pictures that it shows, by file name."""
+
+    def __init__(self, kind: str) -> None:
+        self.lines: list[str] = []
+        self.pictures: dict[str, str] = {}
+        self._kind = kind
+
+    def section(self, title: str, text: str, table: Sequence[str] = (), level: int = 3) -> None:
+        self.lines += ["", f"{'#' * level} {title}", *(["", text] if text else []), "", *table]
+
+    def picture(self, name: str, alternative: str, drawn: str | None) -> None:
+        if drawn is not None:
+            file = f"performance-{self._kind}-{name}.svg"
+            self.pictures[file] = drawn
+            self.lines += ["", f"![{alternative}]({file})", ""]
+
+
+def write_page(docs: Path, results: Sequence[Results]) -> list[Path]:
+    """The files that were written."""
+    docs.mkdir(parents=True, exist_ok=True)
+    files = {"performance.md": _INTRODUCTION if results else _INTRODUCTION + "\nNo results are stored yet.\n"}
+    for machine in results:
+        writer = Writer(machine.kind)
+        for part in (_about, _collectives, _small, _types, _network, _launch, _training, _scaling):
+            part(writer, machine)
+        text = re.sub(r"\n{3,}", "\n\n", "\n".join(writer.lines)).rstrip()
+        files["performance.md"] += text + "\n"
+        files |= writer.pictures
+    for name, text in files.items():
+        (docs / name).write_text(text, encoding="utf-8")
+    return [docs / name for name in files]
+
+
+def _about(writer: Writer, results: Results) -> None:
+    used = [results.runs[run] for run in sorted({case[0]["run"] for case in results.cases})]
+    if not used:
+        return
+    facts: Record = used[-1]["machine"]
+    named = (record["library"] for case in results.cases for record in case if case[0]["part"] != "training")
+    libraries = ", ".join(dict.fromkeys(name for name in named if name))
+    runs = ", ".join(f"{run['run']}{' (quick)' * run['quick']}, load {run['machine']['load_before']}" for run in used)
+    text = f"{facts['architecture']}, {facts['memory_gib']} GiB, Linux {facts['kernel']}, Python {facts['python']}, "
+    text += f"NumPy {facts['numpy']}. {libraries}.\nMeasured: {runs}."
+    writer.section(f"{facts['processor']}, {facts['cores']} cores", text, level=2)
+    writer.section("At a glance", "", tables.verdicts([case for case in results.cases if case[0]["part"] != "idle"]))
+
+
+def _collectives(writer: Writer, results: Results) -> None:
+    cores = max((run["machine"]["cores"] for run in results.runs.values()), default=0)
+    for ranks in sorted({case[0]["case"]["ranks"] for case in results.of("collectives")}):
+        writer.section(f"Collectives on {ranks} ranks", "More ranks than cores." if ranks > cores else "")
+        drawn = plots.collectives(results, ranks)
+        writer.picture(f"collectives-{ranks}", f"time of the collectives by size on {ranks} ranks", drawn)
+        for op in dict.fromkeys(case[0]["case"]["op"] for case in results.of("collectives", ranks=ranks)):
+            table = tables.comparison(results.of("collectives", ranks=ranks, op=op), _size)
+            writer.section(f"{op} on {ranks} ranks", "", table, level=4)
+
+
+def _small(writer: Writer, results: Results) -> None:
+    if cases := results.of("small"):
+        text = "Allreduces through the Python door, 2 ranks."
+        table = [*tables.comparison(cases, _message), "", *tables.percentiles(cases, _message)]
+        writer.section("Small messages", text, table)
+    for case in results.of("idle"):
+        writer.section("Idle", "A rank that has worked and now does nothing.", tables.idle(case))
+
+
+def _types(writer: Writer, results: Results) -> None:
+    if cases := results.of("types"):
+        text = "Allreduce. The column float32 is our bytes per second relative to those of our own float32."
+        writer.section("Half precision", text, tables.comparison(cases, _type))
+
+
+def _network(writer: Writer, results: Results) -> None:
+    measured = [case for case in results.of("network") if "median" in case[0]]
+    if measured:
+        text = "Allreduce of two ranks on two hosts (network namespaces). The floor is a bare full-duplex exchange."
+        writer.section("TCP", text, tables.comparison(measured, _size))
+    elif results.of("network"):
+        writer.section("TCP", "Not measured: there are no network namespaces on this machine.")
+
+
+def _launch(writer: Writer, results: Results) -> None:
+    if cases := results.of("launch"):
+        text = "Two ranks, from the command line to the first result of the last one. The floor is Python that imports"
+        text += "\nNumPy or torch, with no launcher and no collective."
+        writer.section("Launch", text, tables.comparison(cases, lambda case: str(case["program"])))
+
+
+def _training(writer: Writer, results: Results) -> None:
+    for case in results.of("training"):
+        facts = f"{case[0]['parameters']:,} parameters in {case[0]['tensors']} tensors, 2 ranks with one thread each."
+        text = f"{facts}\nThe bound is the same step in processes that do not know each other."
+        table = [*tables.training_costs(case), "", *tables.comparison([case], lambda _: "step")]
+        writer.section(f"Training step: {WORKLOADS[case[0]['case']['workload']]}", text, table)
+    writer.picture("training", "cost of a training step above independent processes", plots.training(results))
+
+
+def _scaling(writer: Writer, results: Results) -> None:
+    if cases := results.of("scaling"):
+        writer.section("Scaling over ranks", "Allreduce.", tables.comparison(cases, _scaled))
+        writer.picture("scaling", "time of an allreduce by ranks", plots.scaling(results))
+
+
+def _size(case: Record) -> str:
+    return size_text(case["bytes"])
+
+
+def _message(case: Record) -> str:
+    many = f"{case['tensors']} at once of " if case["tensors"] > 1 else ""
+    return many + size_text(case["bytes"])
+
+
+def _type(case: Record) -> str:
+    return f"{case['dtype']}, {case['reduce']}, {case['buffers']}, {size_text(case['bytes'])}"
+
+
+def _scaled(case: Record) -> str:
+    return f"{size_text(case['bytes'])}, {case['ranks']} ranks"

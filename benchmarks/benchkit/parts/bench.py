@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What all parts of the report share: the libraries' worlds, alive together; taking turns; progress; the ledger."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from benchkit import machine
+from benchkit.floor import Floor
+from benchkit.ledger import Ledger, Record, Sample
+from benchkit.libraries import Gloo, Khorovod, Mpich, OpenMpi
+from benchkit.measuring import Pace, Series, measure
+from benchkit.problem import Problem
+from benchkit.svg import size_text, time_text
+from benchkit.world import IDLE_LIMIT, Hosts, World, WorldError
+
+OURS = "khorovod"
+_SMALL, _LARGE = 32 << 10, 64 << 20
+
+
+@dataclass
+class Bench:
+    """One run of the report."""
+
+    quick: bool
+    ledger: Ledger
+    openmpi_python: str
+    mpich_python: str
+    ranks: list[int]  # for the scaling part
+    started: float = field(default_factory=time.monotonic)
+
+    def say(self, text: str) -> None:
+        elapsed = int(time.monotonic() - self.started)
+        print(f"[{elapsed // 60:2d}:{elapsed % 60:02d}] {text}", flush=True)
+
+    def pace(self, size: int) -> Pace:
+        if self.quick:
+            return Pace(rounds=4, seconds=0.1, dirty=False, aligned=True)
+        return Pace(rounds=6 if size >= _LARGE else 12, seconds=0.4, dirty=False, aligned=True)
+
+    @contextmanager
+    def alive(self, ranks: int, hosts: Hosts | None = None) -> Iterator[dict[str, World]]:
+        """All libraries that are here, each with its ranks, by name; nothing of them is left afterwards."""
+        place = (ranks, machine.cores_for(ranks), "tcp" if hosts else "shm")
+        worlds: list[World] = [Khorovod(*place), Gloo(*place), OpenMpi("openmpi", *place, self.openmpi_python)]
+        if hosts is None:
+            worlds.append(Mpich("mpich", *place, self.mpich_python))
+        worlds.append(Floor(*place))
+        started: dict[str, World] = {}
+        try:
+            for world in worlds:
+                world.hosts = hosts
+                reason = world.try_start()
+                if reason is None:
+                    started[world.name] = world
+                    if world.idle_share > IDLE_LIMIT:
+                        self.say(f"WARNING: idle ranks of {world.name} take {world.idle_share:.0%} of a core")
+                elif world.name == OURS:
+                    raise WorldError(f"without our own engine there is nothing to compare: {reason}")
+                else:
+                    self.say(f"{world.name} is left out: {reason}")
+            pinned = "pinned" if place[1] else "not pinned"
+            self.say(f"{ranks} ranks, {pinned}: " + ", ".join(world.library for world in started.values()))
+            yield started
+        finally:
+            for world in worlds:
+                world.stop()
+
+    def compare(self, part: str, case: Record, problem: Problem, series: Sequence[Series], pace: Pace) -> None:
+        """Measure all series in turn, write them down and say what came out."""
+        done = measure(problem, series, pace, self.say)
+        ours = [one.label for one in done if one.label.startswith(OURS)]
+        samples = [Sample(one.label, one.world.library, one.rounds) for one in done]
+        records = self.ledger.add(part, case, samples, ours)
+        times = "  ".join(f"{record['way']} {time_text(record['median'])}" for record in records)
+        tensors = f"{problem.tensors} x " if problem.tensors > 1 else ""
+        self.say(f"{part}: {problem.op} {tensors}{size_text(problem.actual_bytes)}, {problem.ranks} ranks: {times}")
+
+
+def usual_series(worlds: dict[str, World], problem: Problem) -> list[Series]:
+    """Every library once; ours and the floor also on tensors in shared memory, where these make a difference; small
+    messages also by raw addresses, which tells our engine's share from our door's."""
+    shared = problem.op == "allreduce" and problem.tensors == 1 and problem.bytes > _SMALL
+    address = problem.tensors == 1 and problem.bytes <= _SMALL
+    series = []
+    for name, world in worlds.items():
+        series.append(Series(name, world, "numpy" if name == OURS else ""))
+        if address and name == OURS:
+            series.append(Series(f"{name}, address", world, "address"))
+        if shared and name in (OURS, "floor"):
+            series.append(Series(f"{name}, shared", world, "shared"))
+    return series

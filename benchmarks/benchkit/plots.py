@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The performance page's pictures, out of the ledger's records."""
+
+from __future__ import annotations
+
+from benchkit import bars, svg
+from benchkit.ledger import Record, Results
+from benchkit.tables import Case
+from benchkit.training import WORKLOADS
+
+
+def collectives(results: Results, ranks: int) -> str | None:
+    """Time by size, one panel for each collective."""
+    panels: dict[str, dict[str, list[svg.Point]]] = {}
+    for case in results.of("collectives", ranks=ranks):
+        _add(panels.setdefault(case[0]["case"]["op"], {}), case, case[0]["case"]["bytes"])
+    if not panels:
+        return None
+    title = f"Collectives on {ranks} ranks: time by size"
+    subtitle = "float32, common starts; medians, bands from p10 to p90; lower is better"
+    drawn = [svg.Panel(op, curves) for op, curves in panels.items()]
+    return svg.draw(title, subtitle, _footer(results), drawn)
+
+
+def scaling(results: Results) -> str | None:
+    """Time by ranks, one panel for each size."""
+    panels: dict[int, dict[str, list[svg.Point]]] = {}
+    for case in results.of("scaling"):
+        _add(panels.setdefault(case[0]["case"]["bytes"], {}), case, case[0]["case"]["ranks"])
+    if not panels:
+        return None
+    title, subtitle = "Allreduce: how its time grows with the ranks", "float32; medians, bands from p10 to p90"
+    drawn = [svg.Panel(svg.size_text(size), curves, "ranks") for size, curves in panels.items()]
+    return svg.draw(title, subtitle, _footer(results), drawn)
+
+
+def training(results: Results) -> str | None:
+    """Bars: what each way adds to a step."""
+    groups: dict[str, list[bars.Bar]] = {}
+    for case in results.of("training"):
+        workload = WORKLOADS[case[0]["case"]["workload"]]
+        groups[workload] = [
+            bars.Bar(record["way"], **record["cost"], note=f" ({record['peak_mib']:.0f} MiB)")
+            for record in case
+            if "cost" in record
+        ]
+    if not groups:
+        return None
+    subtitle = "2 ranks, one thread each; 95 % intervals; peak memory of a rank in brackets"
+    title = "Cost of a training step above independent processes"
+    return bars.draw(title, subtitle, _footer(results), groups)
+
+
+def _add(curves: dict[str, list[svg.Point]], case: Case, x: int) -> None:
+    for record in case:
+        point = svg.Point(x, record["median"], record["p10"], record["p90"])
+        curves.setdefault(record["way"], []).append(point)
+
+
+def _footer(results: Results) -> str:
+    run: Record = max(results.runs.values(), key=lambda one: str(one["run"]))
+    facts = run["machine"]
+    return f"{facts['processor']}, {facts['cores']} cores, Linux {facts['kernel']}, {run['run'][:10]}"

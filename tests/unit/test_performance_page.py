@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The performance page is made from stored lines alone, and its ratios are those of the lines."""
+
+import json
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+STORED = ROOT / "tests" / "unit" / "data" / "performance.jsonl"
+
+
+@pytest.fixture
+def benchkit(monkeypatch):
+    """The benchmarks' own package, found as the benchmarks' commands find it."""
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    yield
+    for name in [name for name in sys.modules if name.split(".")[0] == "benchkit"]:
+        del sys.modules[name]
+
+
+@pytest.fixture
+def page(benchkit, tmp_path):
+    from benchkit.ledger import read
+    from benchkit.page import write_page
+
+    paths = write_page(tmp_path, [read(STORED)])
+    return paths[0].read_text(encoding="utf-8"), paths[1:]
+
+
+def cells_after(page, heading):
+    """The rows of the first table under a heading, as lists of cells."""
+    lines = page.split(f"# {heading}\n")[1].split("##")[0].splitlines()
+    table = [line for line in lines if line.startswith("|")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in table]
+
+
+def test_ratios_are_to_each_of_our_ways_and_slower_is_bold(page):
+    headings, _, ordinary, shared = cells_after(page[0], "allreduce on 2 ranks")
+    assert headings == ["", "ours", "time", "gloo", "mpich", "above the floor"]
+    assert ordinary[:4] == ["1 MB", "default", "100 µs (99 µs to 101 µs)", "3.00 (2.90 to 3.10)"]
+    assert ordinary[4] == "**0.8** (0.79 to 0.81)"
+    assert shared[3:5] == ["6.00 (5.80 to 6.20)", "1.60 (1.50 to 1.70)"]
+
+
+def test_distance_from_the_floor_is_the_inverse_of_the_ratio_for_the_same_kind_of_memory(page):
+    _, _, ordinary, shared = cells_after(page[0], "allreduce on 2 ranks")
+    assert ordinary[-1] == "2.00 (1.60 to 2.50)"
+    assert shared[-1] == "1.25 (1.22 to 1.28)"
+
+
+def test_a_full_run_counts_more_than_a_newer_quick_one_but_both_are_named(page):
+    assert not any("900 µs (" in cell for row in cells_after(page[0], "allreduce on 2 ranks") for cell in row)
+    assert "2026-01-01T00:00:00Z, load 0.1, 2026-02-02T00:00:00Z (quick), load 3.0" in page[0]
+
+
+def test_costs_of_training_are_above_the_bound_and_for_each_tensor(page):
+    ours = cells_after(page[0], "Training step: 200 parameters of 4 B")[3]
+    assert ours == ["khorovod", "2 ms", "1 ms (900 µs to 1.1 ms)", "+100.0%", "5 µs", "110 MiB"]
+
+
+def test_pictures_are_named_in_the_page_and_hold_every_way(page):
+    text, pictures = page
+    assert {path.name for path in pictures} == {
+        "performance-performance-collectives-2.svg",
+        "performance-performance-training.svg",
+    }
+    assert all(f"]({path.name})" in text for path in pictures)
+    words = {element.text for element in ElementTree.parse(pictures[0]).iter() if element.text}
+    assert {"allreduce", "khorovod", "khorovod, shared", "gloo", "mpich", "floor"} <= words
+
+
+def test_what_is_written_reads_back_with_right_ratios(benchkit, tmp_path):
+    from benchkit.ledger import Ledger, Sample, read
+
+    about = {"run": "2026-03-03T00:00:00Z", "quick": False, "machine": {"cores": 2}}
+    ledger = Ledger(tmp_path / "made.jsonl", about)
+    case = {"bytes": 4, "ranks": 2}
+    rounds = [[1e-6, 1.1e-6, 0.9e-6]] * 5
+    samples = [Sample("khorovod", "ours", rounds), Sample("gloo", "theirs", [[4 * t for t in one] for one in rounds])]
+    ledger.add("small", case, samples, ["khorovod"])
+    assert len([json.loads(line) for line in ledger.path.read_text().splitlines()]) == 3
+    ((ours, theirs),) = read(ledger.path).of("small", bytes=4)
+    assert (ours["median"], ours["low"], ours["high"], ours["against"]) == (1.0, 1.0, 1.0, {})
+    assert theirs["against"] == {"khorovod": {"value": 4.0, "low": 4.0, "high": 4.0}}
