@@ -19,7 +19,7 @@ constexpr unsigned kSpinsBetweenClockReads = 64;
 constexpr unsigned kYields = 32;              // when cores are short: let others run before sleeping
 constexpr unsigned kEngineThreadSpins = 200;  // about 10 us: long enough for a peer in step, no burden on compute
 constexpr unsigned kTokenSpins = 4000;
-constexpr auto kNap = milliseconds(1);  // of the engine thread, while callers come and go: each costs some 40 us
+constexpr auto kNap = milliseconds(1);        // of the engine thread, while callers come and go: each costs some 40 us
 constexpr unsigned kSpinsBeforeRinging = 32;  // a few us: a peer in step has answered by then
 constexpr unsigned kSettlingRounds = 8;
 

@@ -55,7 +55,7 @@ class Driver {
   std::atomic<bool> token_{false};
   std::atomic<int> waiters_{0};
   std::atomic<uint64_t> waits_{0};  // that callers have begun
-  std::atomic<int> blocked_{0};  // threads asleep in `turn_`
+  std::atomic<int> blocked_{0};     // threads asleep in `turn_`
   std::atomic<bool> wake_on_submit_{false};
   std::atomic<bool> stop_{false};
   std::mutex turn_mutex_;
