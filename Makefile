@@ -17,15 +17,18 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PATH := $(VENV)/bin:$(PATH)
 
 SOURCES := $(shell find engine src -type f -not -name '*.pyc' -not -path 'engine/tests/*')
+BUILD_TOOLS := $(VENV)/.build-tools-installed
 PACKAGE := $(VENV)/.package-installed
 EXAMPLES := $(VENV)/.examples-installed
 TOOLS := $(VENV)/.tools-installed
 
 # Whole programs that take minutes to show what the other tests show in pieces: not part of `make test`.
 PROGRAMS := tests/integration/test_torch_examples.py tests/integration/test_torch_frameworks.py
+DOCS := tests/integration/test_docs.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-main test-programs test-old-torch test-jax test-mxnet lint format sanitize engine-tests wheel bench clean
+.PHONY: help demo test test-main test-jobs test-ranks test-programs test-old-torch test-jax test-mxnet
+.PHONY: lint format sanitize engine-tests wheel bench clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(firstword $(MAKEFILE_LIST)) | sed 's/:.*## /\t/' | expand -t16
@@ -40,8 +43,15 @@ demo: $(EXAMPLES) ## install the package and PyTorch into .venv, train with one 
 
 test: lint engine-tests test-main test-old-torch test-jax test-mxnet ## lint, engine unit tests, Python tests
 
-test-main: $(TOOLS) ## the Python tests in .venv, with the newest PyTorch
-	HOROVOD_TEST_DOORS=torch python -m pytest $(PYTEST_ARGS) $(PROGRAMS:%=--ignore=%)
+# Two halves that take equally long: `make -j2 test-main` runs them side by side, since the first spends much of its time
+# waiting for what it has killed, frozen or refused.
+test-main: test-jobs test-ranks ## the Python tests in .venv, with the newest PyTorch
+
+test-jobs: $(TOOLS) ## unit tests, the launcher, faults
+	HOROVOD_TEST_DOORS=torch python -m pytest $(PYTEST_ARGS) $(patsubst %,--ignore=%,tests/parallel $(DOCS) $(PROGRAMS))
+
+test-ranks: $(TOOLS) ## what ranks do together, and the programs of the documentation
+	HOROVOD_TEST_DOORS=torch python -m pytest $(PYTEST_ARGS) tests/parallel $(DOCS)
 
 test-programs: $(TOOLS) ## the examples, and the frameworks that run over our torch.distributed backend
 	HOROVOD_TEST_DOORS=torch python -m pytest $(PYTEST_ARGS) $(PROGRAMS)
@@ -67,10 +77,9 @@ format: $(TOOLS) ## rewrite the sources in the project's format
 engine-tests: $(TOOLS) ## build and run the engine's unit tests
 	scripts/engine-tests
 
-sanitize: $(TOOLS) ## engine unit tests under ASan + UBSan, then under TSan
+sanitize: $(BUILD_TOOLS) ## engine unit tests under ASan + UBSan, then under TSan
 	scripts/engine-tests address,undefined
-	@# What has no threads of its own would only be slow here.
-	scripts/engine-tests thread -sfe="*kernels_test*,*half_test*,*fuzz_test*"
+	scripts/engine-tests thread
 
 wheel: $(TOOLS) ## a manylinux_2_28 wheel in dist/
 	scripts/wheel
@@ -82,7 +91,11 @@ clean: ## remove build output; the environment stays
 	rm -rf $(BUILD) dist
 
 # The stamps keep repeated runs quick: the package is built again only if its sources changed, and then incrementally.
-$(PACKAGE): pyproject.toml CMakeLists.txt constraints-test.txt $(SOURCES)
+$(BUILD_TOOLS): constraints-test.txt
+	scripts/setup build
+	@touch $@
+
+$(PACKAGE): $(BUILD_TOOLS) pyproject.toml CMakeLists.txt constraints-test.txt $(SOURCES)
 	scripts/setup package
 	@touch $@
 

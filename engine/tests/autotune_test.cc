@@ -10,9 +10,12 @@
 #include <random>
 #include <vector>
 
+#include "tests/repeats.h"
+
 using hvd::AutotuneOptions;
 using hvd::Autotuner;
 using hvd::GaussianProcess;
+using hvd::Repeats;
 using hvd::Tuning;
 using Phase = hvd::Autotuner::Phase;
 
@@ -78,7 +81,7 @@ TEST_CASE("autotune: within 5 % of the best point of a recorded grid, disturbed 
   for (double noise : {0.0, 0.02, 0.05}) {
     double worst = 1;
     int misses = 0;
-    for (unsigned seed = 1; seed <= 50; ++seed) {
+    for (unsigned seed = 1; seed <= Repeats(50); ++seed) {
       std::mt19937 random(seed);
       Autotuner tuner(Defaults());
       const int samples = Tune(&tuner, Noisy(Recorded, noise, &random));
@@ -96,7 +99,7 @@ TEST_CASE("autotune: within 5 % of the best point of a recorded grid, disturbed 
 TEST_CASE("autotune: heavy noise or few samples may miss the best, but not by choosing what is worse") {
   for (int search : {1, 4, 20}) {
     double mean = 0;
-    for (unsigned seed = 1; seed <= 40; ++seed) {
+    for (unsigned seed = 1; seed <= Repeats(40); ++seed) {
       std::mt19937 random(seed);
       AutotuneOptions options = Defaults();
       options.search_samples = search;
@@ -104,7 +107,7 @@ TEST_CASE("autotune: heavy noise or few samples may miss the best, but not by ch
       Tune(&tuner, Noisy(Recorded, 0.15, &random));
       const double gain = Recorded(tuner.values()) / Recorded(options.start);
       CHECK(gain > 0.8);
-      mean += gain / 40;
+      mean += gain / Repeats(40);
     }
     CAPTURE(search);
     CHECK(mean > (search == 20 ? 1.2 : 0.99));
