@@ -265,9 +265,39 @@ void DotProductsFor(DType dtype, const void* a, const void* b, size_t count, dou
   WithFloating<Isa>(dtype, [=](auto element) { DotProductsLoop<Isa, decltype(element)>(a, b, count, out); });
 }
 
+// A tile's lanes are float32 in the order of memory: what is left to do is to load or to store them as they are.
+template <class E>
+void NarrowLoop(void* dst, const void* src, size_t count) {
+  ForEachTile<E>(count, [=](size_t i, size_t size, auto* tag) __attribute__((always_inline)) {
+    std::remove_pointer_t<decltype(tag)> tile = {};
+    std::memcpy(tile.parts, static_cast<const float*>(src) + i, size * sizeof(float));
+    for (auto& part : tile.parts) part = E::Storable(part);
+    tile.Store(static_cast<uint16_t*>(dst) + i, size);
+  });
+}
+
+template <class E>
+void WidenLoop(void* dst, const void* src, size_t count) {
+  ForEachTile<E>(count, [=](size_t i, size_t size, auto* tag) __attribute__((always_inline)) {
+    using TileType = std::remove_pointer_t<decltype(tag)>;
+    const TileType tile = TileType::Load(static_cast<const uint16_t*>(src) + i, size);
+    std::memcpy(static_cast<float*>(dst) + i, tile.parts, size * sizeof(float));
+  });
+}
+
+template <class Isa>
+void NarrowFor(DType half, void* dst, const void* src, size_t count) {
+  WithHalf<Isa>(half, [=](auto element) { NarrowLoop<decltype(element)>(dst, src, count); });
+}
+
+template <class Isa>
+void WidenFor(DType half, void* dst, const void* src, size_t count) {
+  WithHalf<Isa>(half, [=](auto element) { WidenLoop<decltype(element)>(dst, src, count); });
+}
+
 template <class Isa>
 constexpr Kernels KernelsFor(const char* flavour) {
-  return {flavour, ReduceFor<Isa>, DotProductsFor<Isa>, LinearCombinationFor<Isa>};
+  return {flavour, ReduceFor<Isa>, DotProductsFor<Isa>, LinearCombinationFor<Isa>, NarrowFor<Isa>, WidenFor<Isa>};
 }
 
 }  // namespace hvd
