@@ -59,7 +59,7 @@ struct Float16Element {
   static constexpr bool kScalable = true;
   static HVD_INLINE void Load(const uint16_t* from, V* parts) { Isa::LoadFloat16(from, parts); }
   static HVD_INLINE void Store(uint16_t* to, const V* parts) { Isa::StoreFloat16(to, parts); }
-  static HVD_INLINE V Storable(V any) { return any; }
+  static constexpr bool kStoresAnyNan = true;
 };
 
 // The stores of an Isa need not look for NaN: every NaN that can come out of arithmetic on bfloat16 values (the payload
@@ -73,12 +73,8 @@ struct BFloat16Element {
   static constexpr bool kScalable = true;
   static HVD_INLINE void Load(const uint16_t* from, V* parts) { Isa::LoadBFloat16(from, parts); }
   static HVD_INLINE void Store(uint16_t* to, const V* parts) { Isa::StoreBFloat16(to, parts); }
-  // Any float32, with the payload of a NaN cut to what Store can take.
-  static HVD_INLINE V Storable(V any) {
-    using Bits = Vec<int32_t, Isa::kBytes>;
-    const Bits nan = any != any;
-    return reinterpret_cast<V>((reinterpret_cast<Bits>(any) | (nan & 0x00400000)) & ~(nan & 0xffff));
-  }
+  static constexpr bool kStoresAnyNan = false;
+  static HVD_INLINE uint16_t FromFloat(float any) { return BFloat16FromFloat(any); }
 };
 
 // Not inlined: speed matters less here than the size of the code.

@@ -98,13 +98,13 @@ def test_compression_gives_the_bits_of_torch(compression, kind):
         torch.manual_seed(3)
         model = torch.nn.Sequential(torch.nn.Conv2d(3, 5, 3), torch.nn.Flatten(), torch.nn.Linear(180, 4))
         model[0].to(memory_format=torch.channels_last)
-        model.register_parameter("double", torch.nn.Parameter(torch.ones(7, dtype=torch.float64)))
+        model.register_parameter("precise", torch.nn.Parameter(torch.ones(7, dtype=torch.float64)))
         optimizer = wrapped(model, named_parameters=model.named_parameters(), compression=compressor, **KINDS[kind])
         for step in range(3):
             optimizer.zero_grad()
             inputs = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(10 * step + hvd.rank()))
             output = model(inputs.to(memory_format=torch.channels_last))
-            (output.square().sum() + (model.double * (hvd.rank() + 1.0 / 3)).sum()).backward()
+            (output.square().sum() + (model.precise * (hvd.rank() + 1.0 / 3)).sum()).backward()
             optimizer.step()
         results.append([parameter.tolist() for parameter in model.parameters()])
     assert results[0] == results[1]
