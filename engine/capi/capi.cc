@@ -3,6 +3,7 @@
 #include <hvd/engine.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstring>
 #include <exception>
 
@@ -134,12 +135,25 @@ void Destroy(hvd_world* world) {
   delete world;
 }
 
+// The fields that an older client does not know are 0.
+int32_t WireOf(const hvd_op& op) {
+  return op.size >= offsetof(hvd_op, wire_dtype) + sizeof op.wire_dtype ? op.wire_dtype : 0;
+}
+
+// Its structs are also smaller than ours.
+const hvd_op& At(const hvd_op* ops, int32_t i) {
+  return *reinterpret_cast<const hvd_op*>(reinterpret_cast<const char*>(ops) + static_cast<size_t>(i) * ops->size);
+}
+
 Status Check(const hvd_op& op) {
   if (op.dtype < 0 || op.dtype >= hvd::kDTypeCount) return Status::Invalid("unknown dtype " + std::to_string(op.dtype));
   if (op.kind < 0 || op.kind > static_cast<int>(hvd::OpKind::kRemoveProcessSet)) return Status::Invalid("unknown kind");
   if (op.reduce_op < 0 || op.reduce_op > static_cast<int>(hvd::ReduceOp::kProduct)) {
     return Status::Invalid("unknown reduce operation " + std::to_string(op.reduce_op));
   }
+  const int32_t wire = WireOf(op);
+  const bool half = wire == static_cast<int>(hvd::DType::kFloat16) || wire == static_cast<int>(hvd::DType::kBFloat16);
+  if (wire && !half) return Status::Invalid("tensors travel as float16 or bfloat16, not as " + std::to_string(wire));
   if (!op.name || !*op.name) return Status::Invalid("an operation needs a name");
   for (int32_t i = 0; i < op.ndim; ++i) {
     if (op.shape[i] < 0) return Status::Invalid("a dimension is negative");
@@ -152,6 +166,10 @@ std::unique_ptr<hvd::Operation> Convert(const hvd_op& op, int32_t process_set, c
   hvd::Request& request = operation->request;
   request.kind = static_cast<hvd::OpKind>(op.kind);
   request.dtype = static_cast<hvd::DType>(op.dtype);
+  if (request.kind == hvd::OpKind::kAllreduce && request.dtype == hvd::DType::kFloat32 && WireOf(op)) {
+    request.dtype = static_cast<hvd::DType>(WireOf(op));  // to the other ranks it is that, however it lies here
+    operation->wide = true;
+  }
   request.op = static_cast<hvd::ReduceOp>(op.reduce_op);
   request.root = op.root;
   request.device = op.device;
@@ -180,11 +198,11 @@ int64_t Submit(hvd_world* world, int32_t process_set, const hvd_op* ops, int32_t
   return Guard<int64_t>(status, 0, [&]() -> int64_t {
     std::vector<std::unique_ptr<hvd::Operation>> operations;
     for (int32_t i = 0; i < count; ++i) {
-      if (Status bad = Check(ops[i]); !bad.ok()) {
+      if (Status bad = Check(At(ops, i)); !bad.ok()) {
         Fill(bad, status);
         return 0;
       }
-      operations.push_back(Convert(ops[i], process_set, group, count));
+      operations.push_back(Convert(At(ops, i), process_set, group, count));
     }
     std::function<void(const hvd::Handle&)> callback;
     if (on_done) {

@@ -139,7 +139,7 @@ bool Adasum::ShowResult() {
   const Range piece = PieceOf(lane.me(), shown_);
   const std::byte* result = Vector(alive_[0]) + piece.begin - SliceOf(lane.me()).begin;
   ScaleCopy(reduction_.dtype, lane.Slot(), result, piece.length / SizeOf(reduction_.dtype), reduction_.postscale);
-  Scatter(lane.Slot(), out_, piece.begin, piece.length);
+  Scatter(lane.Slot(), out_, piece.begin, piece.length, reduction_.dtype);
   lane.PostMulticast(piece.length);
   ++shown_;
   return true;
@@ -147,7 +147,7 @@ bool Adasum::ShowResult() {
 
 bool Adasum::CollectResult() {
   if (collected_ == rounds_) return false;
-  const Step step = CollectPieces(collector_, *exchange_->back, Lane::Layout::kMulticast, out_,
+  const Step step = CollectPieces(collector_, *exchange_->back, Lane::Layout::kMulticast, out_, reduction_.dtype,
                                   [this](int j) { return PieceOf(j, collected_); });
   if (step == Step::kDone) ++collected_;
   return step != Step::kStuck;

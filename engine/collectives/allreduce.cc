@@ -10,20 +10,23 @@ namespace hvd {
 void ReducePiece(const Reduction& reduction, const Flat& in, const Flat* out, size_t begin, size_t length,
                  const std::vector<const std::byte*>& sources, int me, std::vector<std::byte>* scratch,
                  std::byte* copy) {
-  if (reduction.prescale != 1.0) {
-    scratch->resize(length);
-    Gather(in, begin, length, reduction.dtype, reduction.prescale, scratch->data());
-  }
   const size_t element = SizeOf(reduction.dtype);
   std::vector<const void*> pointers(sources.size());
   // In and out have the same layout: a stretch of one is a stretch of the other.
-  in.ForRange(begin, length, [&](std::byte* own, size_t bytes, size_t offset) {
+  in.ForRange(begin, length, [&](std::byte* own, size_t bytes, size_t offset, bool wide) {
     for (size_t j = 0; j < sources.size(); ++j) pointers[j] = sources[j] + offset;
-    pointers[me] = reduction.prescale != 1.0 ? scratch->data() + offset : own;
-    std::byte* second = copy ? copy + offset : nullptr;
-    std::byte* first = out ? out->Contiguous(begin + offset, bytes) : second;
-    Combine(reduction, first, out ? second : nullptr, pointers.data(), static_cast<int>(pointers.size()),
+    pointers[me] = own;
+    if (wide || reduction.prescale != 1.0) {
+      scratch->resize(std::max(scratch->size(), bytes));
+      Gather(in, begin + offset, bytes, reduction.dtype, reduction.prescale, scratch->data());
+      pointers[me] = scratch->data();
+    }
+    std::byte* const shown = copy ? copy + offset : nullptr;
+    std::byte* const narrow = shown ? shown : scratch->data();
+    std::byte* const result = out && !wide ? out->Contiguous(begin + offset, bytes) : narrow;
+    Combine(reduction, result, result == shown ? nullptr : shown, pointers.data(), static_cast<int>(pointers.size()),
             bytes / element);
+    if (out && wide) Scatter(result, *out, begin + offset, bytes, reduction.dtype);
   });
 }
 
@@ -65,7 +68,7 @@ void SmallAllreduce::ReduceByHosts() {
     partials.push_back(partial);
   }
   Combine(reduction_, scaled_.data(), nullptr, partials.data(), static_cast<int>(partials.size()), count);
-  Scatter(scaled_.data(), out_, 0, bytes);
+  Scatter(scaled_.data(), out_, 0, bytes, reduction_.dtype);
 }
 
 Allreduce::Allreduce(Exchange* exchange, Flat in, Flat out, Reduction reduction)
@@ -108,7 +111,7 @@ bool Allreduce::ReduceOwn() {
 
 bool Allreduce::Collect() {
   if (collected_ == reduced_) return false;
-  const Step step = CollectPieces(collector_, *exchange_->back, Lane::Layout::kMulticast, out_,
+  const Step step = CollectPieces(collector_, *exchange_->back, Lane::Layout::kMulticast, out_, reduction_.dtype,
                                   [this](int j) { return Piece(collected_, j); });
   if (step == Step::kDone) ++collected_;
   return step != Step::kStuck;

@@ -53,8 +53,8 @@ class Allreduce : public Machine {
   std::vector<std::byte> scaled_;
 };
 
-// Combines sources (one for each member in order; sources[me] is taken from `in`, scaled into `scratch` if need be)
-// over [begin, begin + length) of the batch into `out` and into `copy`; either may be null.
+// Combines sources (one for each member in order; sources[me] is taken from `in`, by way of `scratch` if it must be
+// scaled or converted) over [begin, begin + length) of the batch into `out` and into `copy`; either may be null.
 void ReducePiece(const Reduction& reduction, const Flat& in, const Flat* out, size_t begin, size_t length,
                  const std::vector<const std::byte*>& sources, int me, std::vector<std::byte>* scratch,
                  std::byte* copy);

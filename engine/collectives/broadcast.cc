@@ -24,7 +24,7 @@ bool Broadcast::ShowNext() {
   Gather(in_, begin, length, DType::kUInt8, 1.0, slot);
   lane_->PostMulticast(length);
   lane_->Release();
-  in_.ForRange(begin, length, [&](std::byte* data, size_t bytes, size_t offset) {
+  in_.ForRange(begin, length, [&](std::byte* data, size_t bytes, size_t offset, bool) {
     Scatter(data, out_, begin + offset, bytes);  // copies nothing where the root works in place
   });
   return true;

@@ -50,7 +50,7 @@ Machine::Step DirectAllreduce::Advance() {
 }
 
 void DirectAllreduce::ReduceBlock(size_t begin, size_t length) {
-  views_[0].ForRange(begin, length, [&](std::byte*, size_t bytes, size_t offset) {
+  views_[0].ForRange(begin, length, [&](std::byte*, size_t bytes, size_t offset, bool) {
     for (size_t j = 0; j < views_.size(); ++j) places_[j] = views_[j].Contiguous(begin + offset, bytes);
     ReduceStretch(bytes);
   });

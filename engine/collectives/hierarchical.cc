@@ -101,14 +101,14 @@ bool HierarchicalAllreduce::ShowResult() {
   const Range piece = Piece(shown_, lane.me());
   std::memcpy(lane.Slot(), Partial(shown_), piece.length);
   lane.PostMulticast(piece.length);
-  Scatter(Partial(shown_), out_, piece.begin, piece.length);
+  Scatter(Partial(shown_), out_, piece.begin, piece.length, local_.dtype);
   ++shown_;
   return true;
 }
 
 bool HierarchicalAllreduce::CollectInside() {
   if (collected_ == shown_) return false;
-  const Step step = CollectPieces(collector_inside_, *inside_->back, Lane::Layout::kMulticast, out_,
+  const Step step = CollectPieces(collector_inside_, *inside_->back, Lane::Layout::kMulticast, out_, local_.dtype,
                                   [this](int j) { return Piece(collected_, j); });
   if (step == Step::kDone) ++collected_;
   return step != Step::kStuck;

@@ -86,6 +86,9 @@ void ScaleCopy(DType dtype, void* dst, const void* src, size_t count, double fac
   }
 }
 
+void Narrow(DType half, void* dst, const void* src, size_t count) { Current().narrow(half, dst, src, count); }
+void Widen(DType half, void* dst, const void* src, size_t count) { Current().widen(half, dst, src, count); }
+
 void DotProducts(DType dtype, const void* a, const void* b, size_t count, double out[3]) {
   Current().dot_products(dtype, a, b, count, out);
 }

@@ -22,6 +22,10 @@ void Reduce(DType dtype, ReduceOp op, void* dst, void* dst2, const void* const* 
 // dst[i] = factor * src[i], rounded and truncated as above; a plain copy when factor is 1. dst may equal src.
 void ScaleCopy(DType dtype, void* dst, const void* src, size_t count, double factor);
 
+// float32 to float16 or bfloat16, to nearest even as above, and back. dst and src do not overlap.
+void Narrow(DType half, void* dst, const void* src, size_t count);
+void Widen(DType half, void* dst, const void* src, size_t count);
+
 // data[i] /= divisor, truncated toward zero. Integer dtypes only; nothing happens to others.
 void Divide(DType dtype, void* data, size_t count, int64_t divisor);
 

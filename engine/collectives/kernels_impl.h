@@ -122,6 +122,29 @@ struct Tile {
     for (int k = 0; k < kVectors; k++) E::Store(whole + k * kWidth, parts + k * E::kParts);
     if constexpr (!kWhole) std::memcpy(to, padded, size * sizeof(Storage));
   }
+
+  // The same for elements that are stored as what the lanes are.
+  using Lane = typename E::Lane;
+  static constexpr int kLanes = sizeof(V) / sizeof(Lane);
+
+  static HVD_INLINE Tile LoadLanes(const Lane* from, size_t size) {
+    Lane padded[kSize];
+    if constexpr (!kWhole) {
+      std::memset(padded, 0, sizeof padded);
+      std::memcpy(padded, from, size * sizeof(Lane));
+      from = padded;
+    }
+    Tile tile;
+    for (int k = 0; k < kTileParts; k++) std::memcpy(&tile.parts[k], from + k * kLanes, sizeof(V));
+    return tile;
+  }
+
+  HVD_INLINE void StoreLanes(Lane* to, size_t size) const {
+    Lane padded[kSize];
+    Lane* const whole = kWhole ? to : padded;
+    for (int k = 0; k < kTileParts; k++) std::memcpy(whole + k * kLanes, &parts[k], sizeof(V));
+    if constexpr (!kWhole) std::memcpy(to, padded, size * sizeof(Lane));
+  }
 };
 
 // Calls f(offset, size, a null pointer to the type of tile) for tiles that cover [0, count).
@@ -265,9 +288,59 @@ void DotProductsFor(DType dtype, const void* a, const void* b, size_t count, dou
   WithFloating<Isa>(dtype, [=](auto element) { DotProductsLoop<Isa, decltype(element)>(a, b, count, out); });
 }
 
+// Whether a sum is NaN in any lane, as it is if one of the summands was.
+template <class V>
+HVD_INLINE bool HasNan(V sum) {
+  const auto nan = sum != sum;
+  uint64_t words[sizeof nan / sizeof(uint64_t)], any = 0;
+  std::memcpy(words, &nan, sizeof nan);
+  for (uint64_t word : words) any |= word;
+  return any != 0;
+}
+
+// Not inlined: it is rare.
+template <class E>
+__attribute__((noinline)) void NarrowOneByOne(uint16_t* dst, const float* src, size_t count) {
+  for (size_t i = 0; i < count; i++) dst[i] = E::FromFloat(src[i]);
+}
+
+template <class E>
+void NarrowLoop(void* dst, const void* src, size_t count) {
+  const auto to = static_cast<uint16_t*>(dst);
+  const auto from = static_cast<const float*>(src);
+  ForEachTile<E>(count, [=](size_t i, size_t size, auto* tag) __attribute__((always_inline)) {
+    using TileType = std::remove_pointer_t<decltype(tag)>;
+    const TileType tile = TileType::LoadLanes(from + i, size);
+    tile.Store(to + i, size);
+    if constexpr (!E::kStoresAnyNan) {
+      auto sum = tile.parts[0] + tile.parts[1];
+      for (int k = 2; k < TileType::kTileParts; k += 2) sum += tile.parts[k] + tile.parts[k + 1];
+      if (HasNan(sum)) NarrowOneByOne<E>(to + i, from + i, size);
+    }
+  });
+}
+
+template <class E>
+void WidenLoop(void* dst, const void* src, size_t count) {
+  ForEachTile<E>(count, [=](size_t i, size_t size, auto* tag) __attribute__((always_inline)) {
+    using TileType = std::remove_pointer_t<decltype(tag)>;
+    TileType::Load(static_cast<const uint16_t*>(src) + i, size).StoreLanes(static_cast<float*>(dst) + i, size);
+  });
+}
+
+template <class Isa>
+void NarrowFor(DType half, void* dst, const void* src, size_t count) {
+  WithHalf<Isa>(half, [=](auto element) { NarrowLoop<decltype(element)>(dst, src, count); });
+}
+
+template <class Isa>
+void WidenFor(DType half, void* dst, const void* src, size_t count) {
+  WithHalf<Isa>(half, [=](auto element) { WidenLoop<decltype(element)>(dst, src, count); });
+}
+
 template <class Isa>
 constexpr Kernels KernelsFor(const char* flavour) {
-  return {flavour, ReduceFor<Isa>, DotProductsFor<Isa>, LinearCombinationFor<Isa>};
+  return {flavour, ReduceFor<Isa>, DotProductsFor<Isa>, LinearCombinationFor<Isa>, NarrowFor<Isa>, WidenFor<Isa>};
 }
 
 }  // namespace hvd

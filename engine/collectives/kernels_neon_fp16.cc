@@ -66,7 +66,12 @@ void Reduce(DType dtype, ReduceOp op, void* dst, void* dst2, const void* const* 
 }  // namespace
 
 const Kernels& NeonFp16Kernels() {
-  static const Kernels kernels = {"neon_fp16", Reduce, NeonKernels().dot_products, NeonKernels().linear_combination};
+  static const Kernels kernels = [] {
+    Kernels all = NeonKernels();
+    all.flavour = "neon_fp16";
+    all.reduce = Reduce;
+    return all;
+  }();
   return kernels;
 }
 

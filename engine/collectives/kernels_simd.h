@@ -59,6 +59,7 @@ struct Float16Element {
   static constexpr bool kScalable = true;
   static HVD_INLINE void Load(const uint16_t* from, V* parts) { Isa::LoadFloat16(from, parts); }
   static HVD_INLINE void Store(uint16_t* to, const V* parts) { Isa::StoreFloat16(to, parts); }
+  static constexpr bool kStoresAnyNan = true;
 };
 
 // The stores of an Isa need not look for NaN: every NaN that can come out of arithmetic on bfloat16 values (the payload
@@ -72,6 +73,8 @@ struct BFloat16Element {
   static constexpr bool kScalable = true;
   static HVD_INLINE void Load(const uint16_t* from, V* parts) { Isa::LoadBFloat16(from, parts); }
   static HVD_INLINE void Store(uint16_t* to, const V* parts) { Isa::StoreBFloat16(to, parts); }
+  static constexpr bool kStoresAnyNan = false;
+  static HVD_INLINE uint16_t FromFloat(float any) { return BFloat16FromFloat(any); }
 };
 
 // Not inlined: speed matters less here than the size of the code.
@@ -93,6 +96,11 @@ struct Float8Element {
     for (int i = 0; i < Isa::kBytes; i++) to[i] = static_cast<uint8_t>(Format::FromFloat(lanes[i]));
   }
 };
+
+template <class Isa, class F>
+HVD_INLINE void WithHalf(DType dtype, F&& f) {
+  return dtype == DType::kFloat16 ? f(Float16Element<Isa>{}) : f(BFloat16Element<Isa>{});
+}
 
 // Calls f with a value of the element type that belongs to the dtype.
 template <class Isa, class F>

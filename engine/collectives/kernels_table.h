@@ -14,6 +14,8 @@ struct Kernels {
                  double postscale);
   void (*dot_products)(DType dtype, const void* a, const void* b, size_t count, double out[3]);
   void (*linear_combination)(DType dtype, void* dst, const void* a, double ca, const void* b, double cb, size_t count);
+  void (*narrow)(DType half, void* dst, const void* src, size_t count);
+  void (*widen)(DType half, void* dst, const void* src, size_t count);
 };
 
 // Each is defined in the file of that name, on its own platform only.

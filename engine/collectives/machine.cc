@@ -35,18 +35,23 @@ void Combine(const Reduction& reduction, void* dst, void* dst2, const void* cons
 }
 
 void Gather(const Flat& from, size_t begin, size_t length, DType dtype, double factor, std::byte* to) {
-  from.ForRange(begin, length, [&](std::byte* data, size_t bytes, size_t offset) {
-    if (factor == 1.0) {
-      std::memcpy(to + offset, data, bytes);
-    } else {
-      ScaleCopy(dtype, to + offset, data, bytes / SizeOf(dtype), factor);
+  from.ForRange(begin, length, [&](std::byte* data, size_t bytes, size_t offset, bool wide) {
+    const size_t count = bytes / SizeOf(dtype);
+    if (wide) {
+      Narrow(dtype, to + offset, data, count);
+      data = to + offset;
     }
+    ScaleCopy(dtype, to + offset, data, count, factor);
   });
 }
 
-void Scatter(const std::byte* from, const Flat& to, size_t begin, size_t length) {
-  to.ForRange(begin, length, [&](std::byte* data, size_t bytes, size_t offset) {
-    if (data != from + offset) std::memcpy(data, from + offset, bytes);
+void Scatter(const std::byte* from, const Flat& to, size_t begin, size_t length, DType dtype) {
+  to.ForRange(begin, length, [&](std::byte* data, size_t bytes, size_t offset, bool wide) {
+    if (wide) {
+      Widen(dtype, data, from + offset, bytes / SizeOf(dtype));
+    } else if (data != from + offset) {
+      std::memcpy(data, from + offset, bytes);
+    }
   });
 }
 

@@ -85,10 +85,11 @@ struct Reduction {
 void Combine(const Reduction& reduction, void* dst, void* dst2, const void* const* sources, int count_of_sources,
              size_t count);
 
-// Copies [begin, begin + length) of `from` to `to`, times `factor`.
+// Copies [begin, begin + length) of `from` to `to`, times `factor`. A wide tensor is rounded to `dtype` before that, as
+// if it had been given so.
 void Gather(const Flat& from, size_t begin, size_t length, DType dtype, double factor, std::byte* to);
-// Copies `from` over [begin, begin + length) of `to`.
-void Scatter(const std::byte* from, const Flat& to, size_t begin, size_t length);
+// Copies `from` over [begin, begin + length) of `to`; wide tensors need to know its dtype.
+void Scatter(const std::byte* from, const Flat& to, size_t begin, size_t length, DType dtype = DType::kUInt8);
 
 // Posts a scattered chunk: for each other member j its piece of `in`, at piece_of(j), times `factor`.
 template <typename PieceOf>
@@ -106,7 +107,8 @@ void PostPieces(Lane& lane, const Flat& in, DType dtype, double factor, std::vec
 
 // Takes every other member's chunk at the current index to its place piece_of(j) in `out`.
 template <typename PieceOf>
-Machine::Step CollectPieces(Collector& collector, Lane& lane, Lane::Layout layout, const Flat& out, PieceOf piece_of) {
+Machine::Step CollectPieces(Collector& collector, Lane& lane, Lane::Layout layout, const Flat& out, DType dtype,
+                            PieceOf piece_of) {
   return collector.Run(
       lane, layout,
       [&](int j) {
@@ -115,7 +117,7 @@ Machine::Step CollectPieces(Collector& collector, Lane& lane, Lane::Layout layou
       },
       [&](int j, const std::byte* bytes) {
         const Range piece = piece_of(j);
-        Scatter(bytes, out, piece.begin, piece.length);
+        Scatter(bytes, out, piece.begin, piece.length, dtype);
       });
 }
 

@@ -163,7 +163,7 @@ void Engine::Announce(ProcessSet& set, std::unique_ptr<Operation> operation) {
     request.splits.insert(request.splits.begin(), region);
   }
   if (request.kind == OpKind::kAllreduce && request.op != ReduceOp::kAdasum && set.all_in_memory() &&
-      operation->input == operation->output) {
+      operation->input == operation->output && !operation->wide) {
     request.place = parts_.arena->OffsetOf(operation->input, request.Bytes());
   }
   if (request.kind == OpKind::kJoin) set.joined = true;

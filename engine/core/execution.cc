@@ -96,8 +96,8 @@ Status PrepareAllreduce(ProcessSet& set, const Settings& settings, const std::ve
     const size_t bytes = entries[i].request.Bytes();
     if (bytes) tensors.push_back({in.size(), bytes});
     if (const Operation* operation = batch->operations[i].get()) {
-      in.Add(const_cast<std::byte*>(operation->input), bytes);
-      out.Add(operation->output, bytes);
+      in.Add(const_cast<std::byte*>(operation->input), bytes, operation->wide);
+      out.Add(operation->output, bytes, operation->wide);
     } else {
       in.Add(zeros, bytes);
       out.Add(zeros, bytes);

@@ -43,6 +43,7 @@ struct Operation {
   int process_set = 0;
   const std::byte* input = nullptr;
   std::byte* output = nullptr;
+  bool wide = false;  // kAllreduce: input and output are float32, rounded to request.dtype on the way and widened again
   std::function<void*(const std::vector<int64_t>& shape)> allocate;
   std::shared_ptr<Handle> handle;
   size_t index = 0;  // in the group

@@ -63,10 +63,12 @@ class World:
         root: int = -1,
         splits: Sequence[int] = (),
         will_wait: bool = False,
+        wire_dtype: int = 0,
     ) -> int:
         """Start one operation on raw addresses (output 0: the engine allocates). Returns a handle > 0.
 
         `will_wait` promises that this thread calls wait next: no other thread is woken to drive the work.
+        `wire_dtype` (6 float16, 10 bfloat16): an allreduce of float32 is rounded to it, reduced and moved so.
         """
     def submit_group(
         self,
@@ -83,6 +85,7 @@ class World:
         postscale: float = 1.0,
         root: int = -1,
         will_wait: bool = False,
+        wire_dtype: int = 0,
     ) -> int: ...
     def submit_many(
         self,
@@ -98,6 +101,7 @@ class World:
         postscale: float,
         started: list[int],
         will_wait: bool,
+        wire_dtype: int = 0,
     ) -> None:
         """Start operations, each for itself; adds their handles to `started` also if a later one is refused."""
     def wait_all(self, handles: Sequence[int]) -> None:

@@ -193,8 +193,8 @@ class World {
 
   int64_t Submit(int process_set, int kind, const char* name, int dtype, const Shape& shape, uintptr_t input,
                  uintptr_t output, int reduce_op, double prescale, double postscale, int root,
-                 const std::vector<int64_t>& splits, bool will_wait) {
-    hvd_op op = Describe(kind, name, dtype, shape, input, output, reduce_op, prescale, postscale);
+                 const std::vector<int64_t>& splits, bool will_wait, int wire_dtype) {
+    hvd_op op = Describe(kind, name, dtype, shape, input, output, reduce_op, prescale, postscale, wire_dtype);
     op.root = root;
     op.splits = splits.data();
     op.nsplits = static_cast<int32_t>(splits.size());
@@ -204,7 +204,7 @@ class World {
   int64_t SubmitGroup(int process_set, int kind, const char* group, const std::vector<std::string>& names,
                       const std::vector<int>& dtypes, const std::vector<Shape>& shapes,
                       const std::vector<uintptr_t>& inputs, const std::vector<uintptr_t>& outputs, int reduce_op,
-                      double prescale, double postscale, int root, bool will_wait) {
+                      double prescale, double postscale, int root, bool will_wait, int wire_dtype) {
     const size_t count = names.size();
     if (dtypes.size() != count || shapes.size() != count || inputs.size() != count || outputs.size() != count) {
       throw nb::value_error("the lists of a group differ in length");
@@ -212,7 +212,7 @@ class World {
     std::vector<hvd_op> ops;
     for (size_t i = 0; i < count; ++i) {
       ops.push_back(Describe(kind, names[i].c_str(), dtypes[i], shapes[i], inputs[i], outputs[i], reduce_op, prescale,
-                             postscale));
+                             postscale, wire_dtype));
       ops.back().root = root;
     }
     return Start(process_set, ops.data(), static_cast<int32_t>(count), group, will_wait);
@@ -223,14 +223,14 @@ class World {
   void SubmitMany(int process_set, int kind, const std::vector<const char*>& names, const std::vector<int>& dtypes,
                   const std::vector<Shape>& shapes, const std::vector<uintptr_t>& inputs,
                   const std::vector<uintptr_t>& outputs, int reduce_op, double prescale, double postscale,
-                  nb::list started, bool will_wait) {
+                  nb::list started, bool will_wait, int wire_dtype) {
     const size_t count = names.size();
     if (dtypes.size() != count || shapes.size() != count || inputs.size() != count || outputs.size() != count) {
       throw nb::value_error("the operations' descriptions have different lengths");
     }
     for (size_t i = 0; i < count; ++i) {
-      const hvd_op op =
-          Describe(kind, names[i], dtypes[i], shapes[i], inputs[i], outputs[i], reduce_op, prescale, postscale);
+      const hvd_op op = Describe(kind, names[i], dtypes[i], shapes[i], inputs[i], outputs[i], reduce_op, prescale,
+                                 postscale, wire_dtype);
       started.append(Start(process_set, &op, 1, nullptr, will_wait));
     }
   }
@@ -375,7 +375,7 @@ class World {
   }
 
   static hvd_op Describe(int kind, const char* name, int dtype, const Shape& shape, uintptr_t input, uintptr_t output,
-                         int reduce_op, double prescale, double postscale) {
+                         int reduce_op, double prescale, double postscale, int wire_dtype) {
     hvd_op op{};
     op.size = sizeof op;
     op.kind = kind;
@@ -390,6 +390,7 @@ class World {
     op.output = reinterpret_cast<void*>(output);
     op.prescale = prescale;
     op.postscale = postscale;
+    op.wire_dtype = wire_dtype;
     return op;
   }
 
@@ -424,12 +425,12 @@ NB_MODULE(_engine, m) {
       .def("close", &World::Close)
       .def("submit", &World::Submit, "process_set"_a, "kind"_a, "name"_a, "dtype"_a, "shape"_a, "input"_a, "output"_a,
            "reduce_op"_a = 1, "prescale"_a = 1.0, "postscale"_a = 1.0, "root"_a = -1,
-           "splits"_a = std::vector<int64_t>(), "will_wait"_a = false)
+           "splits"_a = std::vector<int64_t>(), "will_wait"_a = false, "wire_dtype"_a = 0)
       .def("submit_group", &World::SubmitGroup, "process_set"_a, "kind"_a, "group"_a, "names"_a, "dtypes"_a, "shapes"_a,
            "inputs"_a, "outputs"_a, "reduce_op"_a = 1, "prescale"_a = 1.0, "postscale"_a = 1.0, "root"_a = -1,
-           "will_wait"_a = false)
+           "will_wait"_a = false, "wire_dtype"_a = 0)
       .def("submit_many", &World::SubmitMany, "process_set"_a, "kind"_a, "names"_a, "dtypes"_a, "shapes"_a, "inputs"_a,
-           "outputs"_a, "reduce_op"_a, "prescale"_a, "postscale"_a, "started"_a, "will_wait"_a)
+           "outputs"_a, "reduce_op"_a, "prescale"_a, "postscale"_a, "started"_a, "will_wait"_a, "wire_dtype"_a = 0)
       .def("wait_all", &World::WaitAll, "handles"_a)
       .def("release_all", &World::ReleaseAll, "handles"_a)
       .def("poll", &World::Poll, "handle"_a)

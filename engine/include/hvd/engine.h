@@ -99,6 +99,9 @@ typedef struct hvd_op {
   /* Called once the output's shape is known, from the driving thread; NULL result fails the operation. */
   void* (*allocate)(void* context, const int64_t* shape, int32_t ndim);
   void* allocate_context;
+  /* Allreduce of float32: 6 (float16) or 10 (bfloat16) rounds it to that type on the way, so that to the other ranks it
+   * is a tensor of that type, and gives the result as float32 again. 0: as it is, and so is any other dtype. */
+  int32_t wire_dtype;
 } hvd_op;
 
 /* Memory for tensors that the engine owns. In-place allreduces of tensors in it are not staged where all members of the

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from horovod.common.arrays import Array
+from horovod.common.wire import travels_as
 
 
 class Compressor:
@@ -34,6 +35,7 @@ class NoneCompressor(Compressor):
         return tensor
 
 
+@travels_as("float16")
 class FP16Compressor(Compressor):
     """Sends floating-point arrays as float16."""
 
@@ -48,8 +50,9 @@ class FP16Compressor(Compressor):
         return tensor if ctx is None else tensor.astype(ctx)
 
 
+@travels_as("bfloat16")
 class BF16Compressor(Compressor):
-    """Sends floating-point arrays as bfloat16, which keeps float32's range; needs the ml_dtypes package."""
+    """Sends floating-point arrays as bfloat16, which keeps float32's range; float64 needs the ml_dtypes package."""
 
     @staticmethod
     def compress(tensor: Array) -> tuple[Array, Any]:

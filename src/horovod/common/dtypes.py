@@ -31,6 +31,8 @@ ITEM_BYTES = (1, 1, 2, 2, 4, 8, 2, 4, 8, 1, 2, 1, 1, 4, 8)
 NAME_BY_ID = {number: name for name, number in ID_BY_NAME.items()}
 UINT8 = ID_BY_NAME["uint8"]
 BOOL = ID_BY_NAME["bool"]
+FLOAT32 = ID_BY_NAME["float32"]
+AS_IT_IS = 0  # in place of the type that an allreduce travels as: its own
 FLOATING = frozenset(number for name, number in ID_BY_NAME.items() if "float" in name)
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar
 
 from horovod._engine import EngineError
 from horovod.common import rules
-from horovod.common.dtypes import ITEM_BYTES, UINT8
+from horovod.common.dtypes import AS_IT_IS, ITEM_BYTES, UINT8
 from horovod.common.handles import Batch, Pending, translate
 from horovod.common.rules import PLAIN_SUM, Reduction
 
@@ -73,12 +73,14 @@ class Collectives(Generic[T]):
         postscale: float,
         process_set: ProcessSet,
         will_wait: bool,
+        wire: int = AS_IT_IS,
     ) -> Pending:
+        """`wire`: the id of the half type that float32 is rounded to, reduced and moved in; others go as they are."""
         member = self._member(process_set)
         output, (address, shape, dtype), target = self._output_like(tensor, in_place)
         reduction = rules.reduction(op, prescale, postscale, dtype, member.id)
         full_name = member.full_name("allreduce", name)
-        handle = _submit(member, _ALLREDUCE, full_name, dtype, shape, address, target, will_wait, reduction)
+        handle = _submit(member, _ALLREDUCE, full_name, dtype, shape, address, target, will_wait, reduction, wire=wire)
         return Pending(member.world, handle, full_name, tensor, output)
 
     def grouped_allreduce(
@@ -91,6 +93,7 @@ class Collectives(Generic[T]):
         postscale: float,
         process_set: ProcessSet,
         will_wait: bool,
+        wire: int = AS_IT_IS,
     ) -> Pending:
         member = self._member(process_set)
         reduction = PLAIN_SUM
@@ -102,7 +105,7 @@ class Collectives(Generic[T]):
             described.append(description)
             targets.append(target)
         full_name = member.full_name("grouped_allreduce", name)
-        handle = _submit_group(member, _ALLREDUCE, full_name, described, targets, will_wait, reduction)
+        handle = _submit_group(member, _ALLREDUCE, full_name, described, targets, will_wait, reduction, wire=wire)
         return Pending(member.world, handle, full_name, tuple(tensors), tuple(outputs))
 
     def start_allreduces(
@@ -115,6 +118,7 @@ class Collectives(Generic[T]):
         reduction: Reduction,
         process_set: ProcessSet,
         will_wait: bool,
+        wire: int = AS_IT_IS,
     ) -> Batch:
         """Many allreduces in place, each for itself, at the price of one call. The caller has checked the reduction."""
         member = self._member(process_set)
@@ -131,6 +135,7 @@ class Collectives(Generic[T]):
                 *reduction,
                 batch.handles,
                 will_wait,
+                wire,
             )
         except EngineError as error:
             self.handles.abandon(batch)
@@ -324,11 +329,12 @@ def _submit(
     reduction: Reduction = PLAIN_SUM,
     root: int = -1,
     splits: Sequence[int] = (),
+    wire: int = AS_IT_IS,
 ) -> int:
     op, prescale, postscale = reduction
     try:
         return member.world.submit(
-            member.id, kind, name, dtype, shape, address, target, op, prescale, postscale, root, splits, will_wait
+            member.id, kind, name, dtype, shape, address, target, op, prescale, postscale, root, splits, will_wait, wire
         )
     except EngineError as error:
         raise translate(error, name) from None
@@ -343,6 +349,7 @@ def _submit_group(
     will_wait: bool,
     reduction: Reduction,
     root: int = -1,
+    wire: int = AS_IT_IS,
 ) -> int:
     if not described:
         raise ValueError(f"{name}: a group needs at least one tensor")
@@ -351,7 +358,7 @@ def _submit_group(
     names = [f"{name}_{index}of{count}" for index in range(1, count + 1)]
     try:
         return member.world.submit_group(
-            member.id, kind, name, names, dtypes, shapes, addresses, targets, *reduction, root, will_wait
+            member.id, kind, name, names, dtypes, shapes, addresses, targets, *reduction, root, will_wait, wire
         )
     except EngineError as error:
         raise translate(error, name) from None

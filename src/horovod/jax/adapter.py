@@ -52,6 +52,10 @@ def is_traced(leaves: Sequence[Any]) -> bool:
     return any(isinstance(leaf, jax.core.Tracer) for leaf in leaves)
 
 
+def is_float32(leaf: Any) -> bool:
+    return isinstance(leaf, jax.Array) and leaf.dtype == np.float32
+
+
 def concrete(leaf: Any) -> JaxArray:
     """A leaf of a tree as an array of one CPU device; lists, scalars and NumPy arrays are converted."""
     if not isinstance(leaf, jax.Array):

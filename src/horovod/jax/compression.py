@@ -7,6 +7,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from horovod.common.wire import travels_as
 from horovod.jax.adapter import JaxArray
 
 
@@ -50,12 +51,14 @@ class _Cast(Compressor):
         return tensor if ctx is None else tensor.astype(ctx)
 
 
+@travels_as("float16")
 class FP16Compressor(_Cast):
     """Sends wider floating-point arrays as float16."""
 
     dtype = jnp.float16
 
 
+@travels_as("bfloat16")
 class BF16Compressor(_Cast):
     """Sends wider floating-point arrays as bfloat16, which keeps float32's range."""
 

@@ -50,7 +50,7 @@ def then(pending: Pending, transform: Callable[[Any], Any]) -> Pending:
 
 
 def _allreduce(spec: Spec, leaves: list[JaxArray], will_wait: bool) -> Pending:
-    how = (spec.name, spec.op, spec.prescale, spec.postscale, spec.process_set, will_wait)
+    how = (spec.name, spec.op, spec.prescale, spec.postscale, spec.process_set, will_wait, spec.wire)
     if len(leaves) == 1:
         return collectives.allreduce(leaves[0], False, *how)
     return collectives.grouped_allreduce(leaves, False, *how)

@@ -9,6 +9,7 @@ in-place functions.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -23,8 +24,9 @@ from horovod.common.rules import Min as Min
 from horovod.common.rules import Product as Product
 from horovod.common.rules import Sum as Sum
 from horovod.common.rules import resolve_op
+from horovod.common.wire import wire_of
 from horovod.jax import eager
-from horovod.jax.adapter import JaxArray, Tree, as_jax, concrete, is_traced
+from horovod.jax.adapter import JaxArray, Tree, as_jax, concrete, is_float32, is_traced
 from horovod.jax.compression import Compression, Compressor
 from horovod.jax.gradients import collective
 from horovod.jax.primitive import ALLGATHER, ALLREDUCE, ALLTOALL, BROADCAST, REDUCESCATTER, Spec
@@ -68,7 +70,9 @@ def synchronize(handle: int) -> Any:
 
 def _run(spec: Spec, tree: Tree, compression: type[Compressor] = Compression.none) -> Tree:
     leaves, structure = jax.tree_util.tree_flatten(tree)
-    pairs = [compression.compress(leaf) for leaf in leaves]
+    if spec.kind == ALLREDUCE and not is_traced(leaves):  # what is there, the engine converts on its way
+        spec = replace(spec, wire=wire_of(compression))
+    pairs = [(leaf, None) if spec.wire and is_float32(leaf) else compression.compress(leaf) for leaf in leaves]
     arrays = [array for array, _ in pairs]
     results = collective(spec, tuple(arrays)) if is_traced(arrays) else eager.run(spec, arrays)
     restored = [compression.decompress(result, ctx) for result, (_, ctx) in zip(results, pairs, strict=True)]

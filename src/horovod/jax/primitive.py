@@ -20,7 +20,7 @@ from jax.interpreters import batching, mlir
 
 from horovod.common import rules
 from horovod.common.context import default_context
-from horovod.common.dtypes import ID_BY_DTYPE
+from horovod.common.dtypes import AS_IT_IS, ID_BY_DTYPE
 from horovod.common.process_sets import Membership, ProcessSet
 from horovod.jax import dispatch, handlers
 from horovod.jax.adapter import JaxArray
@@ -40,6 +40,7 @@ class Spec:
     prescale: float = 1.0
     postscale: float = 1.0
     root: int = -1
+    wire: int = AS_IT_IS  # allreduce of arrays that are there: the type that float32 is carried as
     only_root: bool = False  # allreduce: zeros on all ranks but `root`; the gradient of a broadcast
 
     def gradient(self, **changes: Any) -> Spec:

@@ -48,6 +48,7 @@ class _Operation(ctypes.Structure):
         ("postscale", ctypes.c_double),
         ("allocate", ctypes.c_void_p),
         ("allocate_context", ctypes.c_void_p),
+        ("wire_dtype", ctypes.c_int32),
     )
 
 
@@ -129,8 +130,9 @@ class Queue:
         root: int = -1,
         splits: Sequence[int] = (),
         will_wait: bool = False,
+        wire_dtype: int = 0,
     ) -> int:
-        operation = _describe(kind, name, dtype, shape, input, output, reduce_op, prescale, postscale)
+        operation = _describe(kind, name, dtype, shape, input, output, reduce_op, prescale, postscale, wire_dtype)
         operation.root = root
         operation.nsplits = len(splits)
         operation.splits = (ctypes.c_int64 * len(splits))(*splits)
@@ -151,9 +153,10 @@ class Queue:
         postscale: float = 1.0,
         root: int = -1,
         will_wait: bool = False,
+        wire_dtype: int = 0,
     ) -> int:
         described = [
-            _describe(kind, *tensor, reduce_op, prescale, postscale)
+            _describe(kind, *tensor, reduce_op, prescale, postscale, wire_dtype)
             for tensor in zip(names, dtypes, shapes, inputs, outputs, strict=True)
         ]
         for operation in described:
@@ -178,12 +181,14 @@ def _describe(
     reduce_op: int,
     prescale: float,
     postscale: float,
+    wire_dtype: int,
 ) -> _Operation:
     extents = (ctypes.c_int64 * len(shape))(*shape)
     operation = _Operation(ctypes.sizeof(_Operation), kind, dtype, reduce_op, -1, -1, len(shape), 0, name.encode())
     operation.shape = extents
     operation.input, operation.output = input, output
     operation.prescale, operation.postscale = prescale, postscale
+    operation.wire_dtype = wire_dtype
     return operation
 
 

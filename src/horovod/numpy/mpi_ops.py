@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from horovod.common import shared_buffers
 from horovod.common.arrays import Array, NumpyAdapter, as_array, as_target
 from horovod.common.basics import HorovodBasics
@@ -23,6 +25,7 @@ from horovod.common.rules import Min as Min
 from horovod.common.rules import Product as Product
 from horovod.common.rules import Sum as Sum
 from horovod.common.rules import resolve_op
+from horovod.common.wire import wire_of
 
 _basics = HorovodBasics()
 init = _basics.init
@@ -68,6 +71,11 @@ def shared_zeros(shape: int | Sequence[int], dtype: Any = float) -> Array:
 # Allreduce
 
 
+def _compress(array: Array, compression: type[Compressor], wire: int) -> tuple[Array, Any]:
+    """What the engine carries as `wire` stays as it is, and needs no decompress either."""
+    return (array, None) if wire and array.dtype == np.float32 else compression.compress(array)
+
+
 def allreduce(
     tensor: Any,
     average: bool | None = None,
@@ -80,10 +88,9 @@ def allreduce(
 ) -> Array:
     """Reduce an array over all ranks of the set (op: Average unless given) into a new array."""
     op = resolve_op(op, average)
-    array, ctx = compression.compress(as_array(tensor))
-    pending = _collectives.allreduce(
-        array, False, name, op, prescale_factor, postscale_factor, process_set, will_wait=True
-    )
+    wire = wire_of(compression)
+    array, ctx = _compress(as_array(tensor), compression, wire)
+    pending = _collectives.allreduce(array, False, name, op, prescale_factor, postscale_factor, process_set, True, wire)
     return compression.decompress(_finish(pending), ctx)
 
 
@@ -152,10 +159,11 @@ def grouped_allreduce(
 ) -> list[Array]:
     """Allreduce a list of arrays as one unit."""
     op = resolve_op(op, average)
-    compressed = [compression.compress(as_array(tensor)) for tensor in tensors]
+    wire = wire_of(compression)
+    compressed = [_compress(as_array(tensor), compression, wire) for tensor in tensors]
     arrays = [array for array, _ in compressed]
     pending = _collectives.grouped_allreduce(
-        arrays, False, name, op, prescale_factor, postscale_factor, process_set, will_wait=True
+        arrays, False, name, op, prescale_factor, postscale_factor, process_set, True, wire
     )
     results = zip(_finish(pending), compressed, strict=True)
     return [compression.decompress(result, ctx) for result, (_, ctx) in results]

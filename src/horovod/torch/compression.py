@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from horovod.common.wire import travels_as
+
 
 class Compressor:
     """compress(tensor) → (tensor to send, context); decompress(result, context) → tensor in the original dtype."""
@@ -32,6 +34,7 @@ class NoneCompressor(Compressor):
         return tensor
 
 
+@travels_as("float16")
 class FP16Compressor(Compressor):
     """Sends floating-point tensors as float16."""
 
@@ -44,6 +47,7 @@ class FP16Compressor(Compressor):
         return tensor if ctx is None else tensor.to(ctx)
 
 
+@travels_as("bfloat16")
 class BF16Compressor(Compressor):
     """Sends floating-point tensors as bfloat16, which keeps float32's range."""
 
@@ -54,6 +58,12 @@ class BF16Compressor(Compressor):
     @staticmethod
     def decompress(tensor: torch.Tensor, ctx: Any) -> torch.Tensor:
         return tensor if ctx is None else tensor.to(ctx)
+
+
+def is_convertible(tensor: torch.Tensor) -> bool:
+    """Whether the engine can convert the tensor on its way, in place of a compressor that says so (common/wire)."""
+    recorded = tensor.requires_grad and torch.is_grad_enabled()
+    return tensor.dtype is torch.float32 and tensor.is_cpu and not recorded
 
 
 class Compression:

@@ -18,6 +18,7 @@ import torch
 
 from horovod._engine import EngineError
 from horovod.common.context import Context
+from horovod.common.dtypes import AS_IT_IS
 from horovod.common.handles import Pending
 from horovod.common.ops import Collectives
 from horovod.common.process_sets import ProcessSet
@@ -187,9 +188,11 @@ class StagedCollectives(Collectives[Tensor]):
         postscale: float,
         process_set: ProcessSet,
         will_wait: bool,
+        wire: int = AS_IT_IS,
     ) -> Pending:
         stage, [host], deferred = self._stage([tensor], process_set, will_wait)
-        return stage.up(super().allreduce(host, True, name, op, prescale, postscale, deferred, will_wait), in_place)
+        pending = super().allreduce(host, True, name, op, prescale, postscale, deferred, will_wait, wire)
+        return stage.up(pending, in_place)
 
     def grouped_allreduce(
         self,
@@ -201,11 +204,11 @@ class StagedCollectives(Collectives[Tensor]):
         postscale: float,
         process_set: ProcessSet,
         will_wait: bool,
+        wire: int = AS_IT_IS,
     ) -> Pending:
         stage, hosts, deferred = self._stage(tensors, process_set, will_wait)
-        return stage.up(
-            super().grouped_allreduce(hosts, True, name, op, prescale, postscale, deferred, will_wait), in_place
-        )
+        pending = super().grouped_allreduce(hosts, True, name, op, prescale, postscale, deferred, will_wait, wire)
+        return stage.up(pending, in_place)
 
     def reducescatter(
         self,

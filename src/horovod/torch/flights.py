@@ -13,10 +13,12 @@ from typing import Any
 
 import torch
 
+from horovod.common.dtypes import AS_IT_IS
 from horovod.common.process_sets import ProcessSet
+from horovod.common.wire import wire_of
 from horovod.torch import mpi_ops
 from horovod.torch.adapter import ID_BY_DTYPE
-from horovod.torch.compression import Compressor, NoneCompressor
+from horovod.torch.compression import Compressor, NoneCompressor, is_convertible
 from horovod.torch.gradient_buckets import GradientBuckets
 from horovod.torch.layout import in_memory_order, is_dense
 
@@ -24,7 +26,7 @@ Tensor = torch.Tensor
 # A gradient, its tensor, what is sent for it, the compressor's context, the shape of what is sent in memory order.
 Cargo = tuple["Gradient", Tensor, Tensor, Any, tuple[int, ...]]
 
-_STRIDED = torch.strided
+_STRIDED, _FLOAT32 = torch.strided, torch.float32
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,9 @@ class Flights:
     def __init__(self, reduction: Reduction, buckets: GradientBuckets | None) -> None:
         self._reduction = reduction
         self._buckets = buckets
+        self._wire = wire_of(reduction.compression)
         self._as_they_are = reduction.compression is NoneCompressor and buckets is None
+        self._float32_as_it_is = self._wire != AS_IT_IS and buckets is None
         self._finishers: list[Callable[[], None]] = []  # each waits for operations and puts their results in place
 
     def __bool__(self) -> bool:
@@ -102,12 +106,12 @@ class Flights:
         `will_wait`: the calling thread goes on to wait for them, so that nobody need be woken to drive them.
         """
         cargo: list[Cargo] = []
-        as_they_are = self._as_they_are
+        as_they_are, float32_as_it_is = self._as_they_are, self._float32_as_it_is
         for gradient in gradients:
             gradient.in_flight = True
             grad: Any = gradient.parameter.grad
             if (
-                as_they_are
+                (as_they_are or (float32_as_it_is and grad.dtype is _FLOAT32))
                 and gradient.group is None
                 and grad.layout is _STRIDED
                 and grad.is_cpu
@@ -162,7 +166,15 @@ class Flights:
         addresses = [sent.data_ptr() for sent in sents]
         dtypes = [ID_BY_DTYPE[sent.dtype] for sent in sents]
         batch = mpi_ops.start_allreduces(
-            names, addresses, shapes, dtypes, cargo, (how.op, how.prescale, how.postscale), how.process_set, will_wait
+            names,
+            addresses,
+            shapes,
+            dtypes,
+            cargo,
+            (how.op, how.prescale, how.postscale),
+            how.process_set,
+            will_wait,
+            self._wire,
         )
 
         def finish() -> None:
@@ -193,14 +205,12 @@ class Flights:
         how = self._reduction
         grads = [gradient.parameter.grad for gradient in group.gradients]
         compressed = [self._compress(grad) for grad in grads if grad is not None]
-        handle = mpi_ops.grouped_allreduce_async_(
+        handle = mpi_ops.start_grouped_allreduce(
             [in_memory_order(sent) for sent, _ in compressed],
-            None,
             group.name,
-            how.op,
-            how.prescale,
-            how.postscale,
+            (how.op, how.prescale, how.postscale),
             how.process_set,
+            self._wire,
         )
 
         def finish() -> None:
@@ -227,9 +237,9 @@ class Flights:
     # What is sent, and what comes back
 
     def _compress(self, grad: Tensor) -> tuple[Tensor, Any]:
-        if self._reduction.compression is NoneCompressor and grad.is_contiguous():
-            return grad, None
-        sent, context = self._reduction.compression.compress(grad)
+        compression = self._reduction.compression
+        as_it_is = compression is NoneCompressor or (self._wire != AS_IT_IS and is_convertible(grad))
+        sent, context = (grad, None) if as_it_is else compression.compress(grad)
         return (sent, context) if is_dense(sent) else (sent.contiguous(), context)
 
     def _land(self, gradient: Gradient, grad: Tensor, sent: Tensor, context: Any) -> None:

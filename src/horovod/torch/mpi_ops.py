@@ -12,6 +12,7 @@ from typing import Any
 
 from horovod import _engine as mpi_lib  # noqa: F401 - the contract's name for the native library
 from horovod.common.basics import HorovodBasics
+from horovod.common.dtypes import AS_IT_IS
 from horovod.common.exceptions import HorovodInternalError as HorovodInternalError
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.process_sets import add_process_set as add_process_set
@@ -21,12 +22,13 @@ from horovod.common.rules import Average as Average
 from horovod.common.rules import Max as Max
 from horovod.common.rules import Min as Min
 from horovod.common.rules import Product as Product
+from horovod.common.rules import Reduction, resolve_op
 from horovod.common.rules import Sum as Sum
-from horovod.common.rules import resolve_op
 from horovod.common.util import check_installed_version as check_installed_version
 from horovod.common.util import get_average_backwards_compatibility_fun as get_average_backwards_compatibility_fun
 from horovod.common.util import gpu_available as gpu_available
 from horovod.common.util import num_rank_is_power_2 as num_rank_is_power_2
+from horovod.common.wire import wire_of
 from horovod.torch import direct
 from horovod.torch.adapter import Tensor
 from horovod.torch.autograd import HorovodAllgather as HorovodAllgather
@@ -37,12 +39,12 @@ from horovod.torch.autograd import HorovodGroupedAllgather as HorovodGroupedAllg
 from horovod.torch.autograd import HorovodGroupedAllreduce as HorovodGroupedAllreduce
 from horovod.torch.autograd import HorovodGroupedReducescatter as HorovodGroupedReducescatter
 from horovod.torch.autograd import HorovodReducescatter as HorovodReducescatter
-from horovod.torch.compression import Compression, Compressor
+from horovod.torch.compression import Compression, Compressor, is_convertible
 from horovod.torch.direct import add as _add
 from horovod.torch.direct import collectives_for as _on
 from horovod.torch.direct import collectives_for_group as _on_group
 from horovod.torch.direct import finish as _finish
-from horovod.torch.graph import CALLER_OF_JOINED, CALLER_OF_LEFT, blocking, joins_graph, leaves_graph
+from horovod.torch.graph import CALLER_OF_JOINED, CALLER_OF_LEFT, blocking, is_compiling, joins_graph, leaves_graph
 from horovod.torch.sparse import sparse_allreduce
 
 _basics = HorovodBasics()
@@ -100,6 +102,11 @@ def allreduce(
 ) -> Tensor:
     """Reduce a tensor over all ranks of the set (op: Average unless given) into a new tensor."""
     op = resolve_op(op, average, CALLER_OF_JOINED)
+    wire = AS_IT_IS if is_compiling() else wire_of(compression)
+    if wire and is_convertible(tensor):
+        how = (name, op, prescale_factor, postscale_factor, process_set, True, wire)
+        carried: Tensor = _finish(direct.host.allreduce(tensor.contiguous(), False, *how))
+        return carried
     tensor, ctx = compression.compress(tensor)
     result = blocking().allreduce(tensor, name, op, prescale_factor, postscale_factor, process_set)
     return compression.decompress(result, ctx)
@@ -168,6 +175,10 @@ def grouped_allreduce(
 ) -> list[Tensor]:
     """Allreduce a list of tensors as one unit."""
     op = resolve_op(op, average, CALLER_OF_JOINED)
+    wire = AS_IT_IS if is_compiling() else wire_of(compression)
+    if wire and all(map(is_convertible, tensors)):
+        how = (name, op, prescale_factor, postscale_factor, process_set, True, wire)
+        return list(_finish(direct.host.grouped_allreduce([tensor.contiguous() for tensor in tensors], False, *how)))
     compressed = [compression.compress(tensor) for tensor in tensors]
     tensors = [tensor for tensor, _ in compressed]
     results = blocking().grouped_allreduce(tensors, name, op, prescale_factor, postscale_factor, process_set)
@@ -442,3 +453,10 @@ def recv_async(tensor: Tensor, src: int, tag: int = 0) -> int:
 # Many small allreduces of host tensors handed over together, for the optimizer.
 start_allreduces = direct.host.start_allreduces
 finish_allreduces = direct.finish_batch
+
+
+def start_grouped_allreduce(
+    tensors: Sequence[Tensor], name: str, reduction: Reduction, process_set: ProcessSet, wire: int
+) -> int:
+    """grouped_allreduce_async_ for the optimizer; `wire` is what float32 on the host is carried as."""
+    return _add(_on_group(tensors).grouped_allreduce(tensors, True, name, *reduction, process_set, False, wire))

@@ -76,6 +76,41 @@ def test_compression(compression, groups):
     return check_same_weights(model, train_alone(OPTIMIZERS["sgd"], 10), tolerance=2e-2)
 
 
+class HalfByTorch(hvd.Compression.fp16):
+    """A user's compressor, made from ours: torch converts, not the engine."""
+
+
+class BFloatByTorch(hvd.Compression.bf16):
+    pass
+
+
+BY_TORCH = {"fp16": HalfByTorch, "bf16": BFloatByTorch}
+KINDS = {"alone": {}, "in groups": {"groups": 2}, "in buckets": {"gradient_as_bucket_view": True}}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("compression", BY_TORCH)
+@on_torch_ranks("shm2", "shm4")
+def test_compression_gives_the_bits_of_torch(compression, kind):
+    """Also for gradients in channels_last, and for those of another type."""
+    results = []
+    for compressor in (getattr(hvd.Compression, compression), BY_TORCH[compression]):
+        torch.manual_seed(3)
+        model = torch.nn.Sequential(torch.nn.Conv2d(3, 5, 3), torch.nn.Flatten(), torch.nn.Linear(180, 4))
+        model[0].to(memory_format=torch.channels_last)
+        model.register_parameter("precise", torch.nn.Parameter(torch.ones(7, dtype=torch.float64)))
+        optimizer = wrapped(model, named_parameters=model.named_parameters(), compression=compressor, **KINDS[kind])
+        for step in range(3):
+            optimizer.zero_grad()
+            inputs = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(10 * step + hvd.rank()))
+            output = model(inputs.to(memory_format=torch.channels_last))
+            (output.square().sum() + (model.precise * (hvd.rank() + 1.0 / 3)).sum()).backward()
+            optimizer.step()
+        results.append([parameter.tolist() for parameter in model.parameters()])
+    assert results[0] == results[1]
+    return results[0]
+
+
 class HalfTheValue(hvd.Compression.none):
     """A user's own compressor."""
 

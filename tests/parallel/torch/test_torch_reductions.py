@@ -104,6 +104,34 @@ def test_compression():
     check_tensor(hvd.allreduce(tensor), tensor)
 
 
+class HalfByTorch(hvd.Compression.fp16):
+    """A user's compressor, made from ours: torch converts, not the engine."""
+
+
+@on_all_ranks(*WORLDS)
+def test_compression_gives_the_bits_of_torch():
+    generator = torch.Generator().manual_seed(hvd.rank())
+    whole = torch.randn(60, 70, generator=generator)
+    for tensor in (whole, whole[:, ::2], whole[:1, :1], whole[:0]):
+        before = tensor.clone()
+        ours, by_torch = (hvd.allreduce(tensor, compression=it) for it in (hvd.Compression.fp16, HalfByTorch))
+        check_tensor(ours, by_torch)
+        check_tensor(tensor, before)
+    group = [whole, torch.ones(3, dtype=torch.int64), whole.double(), whole.bfloat16()]
+    for tensors in (group, group[:1] * 3):
+        ours, by_torch = (
+            hvd.grouped_allreduce(tensors, op=hvd.Sum, compression=it, name="group")
+            for it in (hvd.Compression.fp16, HalfByTorch)
+        )
+        for one, other in zip(ours, by_torch, strict=True):
+            check_tensor(one, other)
+    # A rank that asks for gradients lets torch convert: the others need not.
+    tensor = whole.clone().requires_grad_(hvd.rank() == 0)
+    check_tensor(
+        hvd.allreduce(tensor, compression=hvd.Compression.fp16).detach(), hvd.allreduce(whole, compression=HalfByTorch)
+    )
+
+
 def mine_of(rows):
     return torch.tensor_split(torch.arange(rows), hvd.size())[hvd.rank()]
 
