@@ -29,6 +29,13 @@ bool Allgather::Show() {
   }
   if (!lane_->CanPost()) return false;
   const size_t begin = shown_ * lane_->slot_bytes();
+  const std::byte* lies = lane_->by_sockets() ? in_.Contiguous(begin, length) : nullptr;
+  if (lies) {
+    Scatter(lies, outs_[lane_->me()], begin, length);
+    lane_->PostMulticastFrom(lies, length);
+    ++shown_;
+    return true;
+  }
   std::byte* slot = lane_->Slot();
   Gather(in_, begin, length, DType::kUInt8, 1.0, slot);
   Scatter(slot, outs_[lane_->me()], begin, length);

@@ -78,8 +78,7 @@ Allreduce::Allreduce(Exchange* exchange, Flat in, Flat out, Reduction reduction)
       reduction_(reduction),
       chunk_bytes_(exchange->there->piece_bytes() * static_cast<size_t>(exchange->members())),
       chunks_((in_.size() + chunk_bytes_ - 1) / chunk_bytes_),
-      collector_(exchange->members()),
-      lengths_(static_cast<size_t>(exchange->members())) {}
+      collector_(exchange->members()) {}
 
 Range Allreduce::Piece(uint64_t chunk, int member) const {
   const size_t begin = chunk * chunk_bytes_;
@@ -89,7 +88,7 @@ Range Allreduce::Piece(uint64_t chunk, int member) const {
 bool Allreduce::Publish() {
   Lane& lane = *exchange_->there;
   if (published_ == chunks_ || !lane.CanPost()) return false;
-  PostPieces(lane, in_, reduction_.dtype, reduction_.prescale, &lengths_,
+  PostPieces(lane, in_, reduction_.dtype, reduction_.prescale, &outgoing_,
              [this](int j) { return Piece(published_, j); });
   ++published_;
   return true;
@@ -102,9 +101,16 @@ bool Allreduce::ReduceOwn() {
   if (reduced_ == published_ || !back.CanPost()) return false;
   const Range piece = Piece(reduced_, there.me());
   if (!FetchAll(there, Lane::Layout::kScatter, piece.length, &sources_)) return false;
-  ReducePiece(reduction_, in_, &out_, piece.begin, piece.length, sources_, there.me(), &scaled_, back.Slot());
+  // Towards sockets the result is sent from the tensor, and a second copy of it is not made.
+  const std::byte* lies = back.by_sockets() ? out_.Contiguous(piece.begin, piece.length) : nullptr;
+  ReducePiece(reduction_, in_, &out_, piece.begin, piece.length, sources_, there.me(), &scaled_,
+              lies ? nullptr : back.Slot());
   there.Release();
-  back.PostMulticast(piece.length);
+  if (lies) {
+    back.PostMulticastFrom(lies, piece.length);
+  } else {
+    back.PostMulticast(piece.length);
+  }
   ++reduced_;
   return true;
 }

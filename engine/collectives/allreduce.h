@@ -49,7 +49,7 @@ class Allreduce : public Machine {
   uint64_t published_ = 0, reduced_ = 0, collected_ = 0;
   Collector collector_;
   std::vector<const std::byte*> sources_;
-  std::vector<size_t> lengths_;
+  Outgoing outgoing_;
   std::vector<std::byte> scaled_;
 };
 

@@ -33,7 +33,7 @@ Range HierarchicalAllreduce::Share(uint64_t chunk, int host) const {
 bool HierarchicalAllreduce::Publish() {
   Lane& lane = *inside_->there;
   if (published_ == chunks_ || !lane.CanPost()) return false;
-  PostPieces(lane, in_, local_.dtype, local_.prescale, &lengths_, [this](int j) { return Piece(published_, j); });
+  PostPieces(lane, in_, local_.dtype, local_.prescale, &outgoing_, [this](int j) { return Piece(published_, j); });
   ++published_;
   return true;
 }

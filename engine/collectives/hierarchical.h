@@ -40,7 +40,7 @@ class HierarchicalAllreduce : public Machine {
   uint64_t published_ = 0, reduced_ = 0, sent_ = 0, combined_ = 0, gathered_ = 0, shown_ = 0, collected_ = 0;
   std::vector<std::byte> partials_, scaled_;
   std::vector<const std::byte*> sources_;
-  std::vector<size_t> lengths_;
+  Outgoing outgoing_;
   Collector collector_inside_, collector_across_;
 };
 

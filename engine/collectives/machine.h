@@ -91,18 +91,34 @@ void Gather(const Flat& from, size_t begin, size_t length, DType dtype, double f
 // Copies `from` over [begin, begin + length) of `to`; wide tensors need to know its dtype.
 void Scatter(const std::byte* from, const Flat& to, size_t begin, size_t length, DType dtype = DType::kUInt8);
 
-// Posts a scattered chunk: for each other member j its piece of `in`, at piece_of(j), times `factor`.
+// What a member posts: one piece for each of the others.
+struct Outgoing {
+  std::vector<const std::byte*> pieces;
+  std::vector<size_t> lengths;
+};
+
+// Posts a scattered chunk: for each other member j its piece of `in`, at piece_of(j), times `factor`. Towards sockets
+// what lies in one tensor is sent from there.
 template <typename PieceOf>
-void PostPieces(Lane& lane, const Flat& in, DType dtype, double factor, std::vector<size_t>* lengths,
-                PieceOf piece_of) {
-  lengths->resize(static_cast<size_t>(lane.members()));
+void PostPieces(Lane& lane, const Flat& in, DType dtype, double factor, Outgoing* outgoing, PieceOf piece_of) {
+  outgoing->pieces.resize(static_cast<size_t>(lane.members()));
+  outgoing->lengths.resize(static_cast<size_t>(lane.members()));
   for (int j = 0; j < lane.members(); ++j) {
     const Range piece = piece_of(j);
-    (*lengths)[j] = piece.length;
+    outgoing->lengths[j] = piece.length;
     if (j == lane.me()) continue;
-    Gather(in, piece.begin, piece.length, dtype, factor, lane.Slot() + static_cast<size_t>(j) * lane.piece_bytes());
+    const bool as_it_lies = lane.by_sockets() && factor == 1.0;
+    outgoing->pieces[j] = as_it_lies ? in.Contiguous(piece.begin, piece.length) : nullptr;
+    if (outgoing->pieces[j]) continue;
+    std::byte* slot = lane.Slot() + static_cast<size_t>(j) * lane.piece_bytes();
+    Gather(in, piece.begin, piece.length, dtype, factor, slot);
+    outgoing->pieces[j] = slot;
   }
-  lane.PostScatter(lengths->data());
+  if (lane.by_sockets()) {
+    lane.PostScatterFrom(outgoing->pieces.data(), outgoing->lengths.data());
+  } else {
+    lane.PostScatter(outgoing->lengths.data());
+  }
 }
 
 // Takes every other member's chunk at the current index to its place piece_of(j) in `out`.

@@ -455,9 +455,11 @@ bool Engine::Step(ProcessSet& set) {
     ProcessSet::Running& batch = set.running.front();
     if (!batch.machine && !Prepare(set, &batch)) return true;
     if (Timeline* shown = timeline()) shown->Transfers(set, &batch);
-    const Machine::Step step = batch.machine->Advance();
-    moved |= step != Machine::Step::kStuck;
+    const Machine::Step step = batch.over ? Machine::Step::kDone : batch.machine->Advance();
+    moved |= step != Machine::Step::kStuck && !batch.over;
     if (step != Machine::Step::kDone) break;
+    batch.over = true;
+    if (!set.AllSent()) break;  // what is still to leave may lie in callers' tensors
     for (auto& operation : batch.operations) {
       if (operation) Finish(std::move(operation), Status::Ok());
     }

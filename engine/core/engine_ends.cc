@@ -139,6 +139,7 @@ void Engine::FailAll(ProcessSet& set, const Status& status) {
       if (operation) Finish(std::move(operation), status);
     }
   }
+  if (!set.running.empty()) set.DropUnsent();  // it may lie in callers' tensors
   set.running.clear();
 }
 

@@ -161,6 +161,10 @@ std::pair<int, std::string> ProcessSet::Broken() const {
   return {-1, ""};
 }
 
+void ProcessSet::DropUnsent() {
+  for (auto& [lane, ranks] : lanes_) lane->DropUnsent();
+}
+
 void ProcessSet::CloseDescriptors() {
   for (auto& [lane, ranks] : lanes_) lane->CloseDescriptors();
 }

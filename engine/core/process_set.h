@@ -64,6 +64,7 @@ class ProcessSet {
   void UseChunks(size_t bytes);
   bool Pump();
   bool AllSent() const;
+  void DropUnsent();
   // The first broken lane: {global rank, why} or {-1, ""}.
   std::pair<int, std::string> Broken() const;
   void CloseDescriptors();
@@ -75,6 +76,7 @@ class ProcessSet {
     std::vector<std::unique_ptr<Operation>> operations;  // null where this rank has joined
     std::vector<std::byte> zeros;                        // what a joined rank contributes
     bool shown = false;                                  // the timeline knows that it runs
+    bool over = false;                                   // but for bytes that are still to leave
     bool direct = false;                                 // works on the tensors of all where they lie
   };
 

@@ -96,6 +96,16 @@ void Lane::PostMulticast(size_t length) {
   Announce(1);
 }
 
+void Lane::PostScatterFrom(const std::byte* const* pieces, const size_t* lengths) {
+  for (int j : remote_) Queue(j, pieces[j], lengths[j]);
+  Announce(1);
+}
+
+void Lane::PostMulticastFrom(const std::byte* data, size_t length) {
+  for (int j : remote_) Queue(j, data, length);
+  Announce(1);
+}
+
 void Lane::PostNothing(uint64_t count) {
   if (count) Announce(count);
 }
@@ -159,6 +169,13 @@ bool Lane::Pump() {
     for (size_t stream = 0; stream < wires_[j]->queues.size(); ++stream) moved |= Send(j, stream);
   }
   return moved;
+}
+
+void Lane::DropUnsent() {
+  for (int j : remote_) {
+    for (auto& queue : wires_[j]->queues) queue.clear();
+  }
+  outstanding_ = 0;
 }
 
 const std::byte* Lane::Fetch(int member, Layout layout, size_t length, std::byte* direct) {

@@ -64,6 +64,11 @@ class Lane {
   // Member j's piece lies at j * piece_bytes() in the slot; lengths[me] is ignored.
   void PostScatter(const size_t* lengths);
   void PostMulticast(size_t length);
+  // Where all others are reached by sockets, bytes may be sent from where they lie instead of the slot; they must stay
+  // as they are until the lane is idle, or until a member has answered to them.
+  bool by_sockets() const { return local_.empty(); }
+  void PostScatterFrom(const std::byte* const* pieces, const size_t* lengths);
+  void PostMulticastFrom(const std::byte* data, size_t length);
   // This member has nothing to say at the next `count` indices.
   void PostNothing(uint64_t count);
 
@@ -80,6 +85,8 @@ class Lane {
   bool Pump();
   // Every posted byte has left for the kernel, or never will.
   bool Idle() const { return outstanding_ == 0 || !status_.ok(); }
+  // Forgets what has not left: nobody waits for it any more, and its memory may go.
+  void DropUnsent();
   // A broken link: which member, and why.
   const Status& status() const { return status_; }
   int lost_member() const { return lost_member_; }
