@@ -98,7 +98,7 @@ def test_many_in_flight_in_different_orders_on_few_threads(threads):
                 check_shuffled(hvd, np, opened.run(results))
 
 
-@on_all_ranks("shm2", "shm4", limit_s=60)
+@on_all_ranks("shm2", "shm4", limit_s=120)
 def test_many_in_flight_in_different_orders_in_functions():
     from harness.tensorflow_door import hvd, np, tf
 
