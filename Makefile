@@ -27,7 +27,7 @@ PROGRAMS := tests/integration/test_torch_examples.py tests/integration/test_torc
 DOCS := tests/integration/test_docs.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-main test-jobs test-ranks test-programs test-old-torch test-jax test-mxnet
+.PHONY: help demo test test-main test-jobs test-ranks test-programs test-old-torch test-jax test-mxnet test-tensorflow
 .PHONY: lint format sanitize engine-tests wheel bench clean
 
 help: ## list the targets
@@ -41,7 +41,7 @@ demo: $(EXAMPLES) ## install the package and PyTorch into .venv, train with one 
 	HOROVOD_TIMELINE=demo-output/timeline.json $(DEMO)
 	@echo "timeline demo-output/timeline.json (open it at https://ui.perfetto.dev or in chrome://tracing)"
 
-test: lint engine-tests test-main test-old-torch test-jax test-mxnet ## lint, engine unit tests, Python tests
+test: lint engine-tests test-main test-old-torch test-jax test-mxnet test-tensorflow ## lint, engine unit tests, Python tests
 
 # Two halves that take equally long: `make -j2 test-main` runs them side by side, since the first spends much of its time
 # waiting for what it has killed, frozen or refused.
@@ -67,6 +67,10 @@ test-jax: $(TOOLS) ## the JAX door's tests, on the newest and the oldest support
 
 test-mxnet: $(TOOLS) ## the MXNet door's tests, with the NumPy that MXNet needs
 	scripts/test-mxnet
+
+test-tensorflow: $(TOOLS) ## the TensorFlow door's tests, on the newest TensorFlow and on an old one
+	scripts/test-tensorflow newest constraints-test.txt keras tf-keras
+	scripts/test-tensorflow oldest constraints-test-tensorflow-oldest.txt
 
 lint: $(TOOLS) ## ruff, mypy, clang-format, line counts
 	scripts/lint
