@@ -181,6 +181,8 @@ _BACK_ENDS = (
             "PyTorch: reduce gradients while backward() runs; 0: at its end. Unset: meanwhile if a core is free."),
     Setting("HOROVOD_JAX_FFI", bool, None,
             "JAX: programs call the engine directly; 0: through Python. Unset: directly wherever XLA lets them."),
+    Setting("HOROVOD_TENSORFLOW_NATIVE", bool, None, "TensorFlow: collectives are operations of TensorFlow's own; "
+            "0: they go through Python. Unset: native wherever TensorFlow can load them."),
     Setting("HOROVOD_BATCH_D2D_MEMCOPIES", bool, True, "Batch copies into and out of the GPU's fusion buffer."),
     Setting("HOROVOD_ADASUM_MPI_CHUNK_SIZE", int, 1 << 30, "Kept for old scripts.", unit="bytes", minimum=0),
     Setting("HOROVOD_MPI_THREADS_DISABLE", bool, False, "MPI without threads.", flag="--mpi-threads-disable",

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a collective is asked to do, whichever way it then takes, and the names under which ranks find each other's.
+
+In a graph a collective is named as its node, name scopes included; eagerly as its operation, as in Horovod.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import tensorflow as tf
+
+from horovod.common import rules
+from horovod.common.process_sets import ProcessSet, global_process_set
+
+Tensor: TypeAlias = Any  # tf.Tensor
+
+ALLREDUCE, ALLGATHER, BROADCAST, ALLTOALL, REDUCESCATTER, _BARRIER, JOIN = range(7)  # hvd::OpKind
+_TYPES = {
+    ALLREDUCE: "Allreduce",
+    ALLGATHER: "Allgather",
+    BROADCAST: "Broadcast",
+    ALLTOALL: "Alltoall",
+    REDUCESCATTER: "Reducescatter",
+    JOIN: "Join",
+}
+
+
+@dataclass(frozen=True)
+class Call:
+    """All of a collective but its tensors."""
+
+    kind: int
+    process_set: ProcessSet = global_process_set
+    name: str | None = None
+    ignore_name_scope: bool = False
+    grouped: bool = False
+    op: int = rules.Sum
+    prescale: float = 1.0
+    postscale: float = 1.0
+    root: int = -1
+
+    @property
+    def type_name(self) -> str:
+        """The type of the TensorFlow operation, such as HorovodGroupedAllreduce."""
+        return f"Horovod{'Grouped' if self.grouped else ''}{_TYPES[self.kind]}"
+
+    def node_name(self, tensors: Sequence[Tensor]) -> str:
+        """What the node in a graph is called, but for name scopes."""
+        if self.name:
+            return self.name
+        ends = [tensors[0], tensors[-1]] if self.grouped else tensors[:1]
+        return "_".join([self.type_name, *(normalize_name(tensor.name) for tensor in ends)])
+
+    def eager_name(self) -> str:
+        """What ranks call it outside of graphs, where tensors have no names."""
+        return self.name or self.type_name
+
+
+def normalize_name(name: str) -> str:
+    """A tensor's name as part of a node's: only letters, digits and underscores stay."""
+    return re.sub("[^A-Za-z0-9_]", "_", name)
+
+
+def last_component(name: str) -> str:
+    return name.rpartition("/")[2]
+
+
+def static_shape(call: Call, tensor: Tensor) -> Any:
+    """What a graph may know of a result's shape: the number of rows depends on the other ranks, or on our size."""
+    if call.kind in (ALLGATHER, ALLTOALL, REDUCESCATTER):
+        shape = tensor.shape
+        return tf.TensorShape(None) if shape.rank in (None, 0) else tf.TensorShape([None]).concatenate(shape[1:])
+    return tensor.shape
