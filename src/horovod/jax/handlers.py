@@ -10,7 +10,6 @@ from __future__ import annotations
 import ctypes
 import functools
 import importlib
-import itertools
 import os
 import subprocess
 import sys
@@ -20,7 +19,8 @@ from typing import Any
 import jax
 
 from horovod.common.context import default_context
-from horovod.common.process_sets import ProcessSet, global_process_set
+from horovod.common.context_numbers import number_of
+from horovod.common.process_sets import ProcessSet
 
 TARGET = "hvd_collective"
 OLDEST = (0, 4, 38)
@@ -111,20 +111,6 @@ class Handlers:
 
     def unbound(self, process_set: ProcessSet) -> None:
         self._library.hvd_xla_unbind(number_of(process_set))
-
-
-_numbers: dict[tuple[int, ...], int] = {}
-_next_number = itertools.count(1)
-
-
-def number_of(process_set: ProcessSet) -> int:
-    """The number under which compiled programs know a set: 0 is the global one, the others go by their ranks."""
-    if process_set is global_process_set:
-        return 0
-    ranks = tuple(process_set.ranks or ())
-    if ranks not in _numbers:
-        _numbers[ranks] = next(_next_number)
-    return _numbers[ranks]
 
 
 @functools.cache

@@ -20,6 +20,7 @@ from jax.interpreters import batching, mlir
 
 from horovod.common import rules
 from horovod.common.context import default_context
+from horovod.common.context_numbers import number_of
 from horovod.common.dtypes import ID_BY_DTYPE
 from horovod.common.process_sets import Membership, ProcessSet
 from horovod.jax import dispatch, handlers
@@ -153,7 +154,7 @@ def _attributes(ctx: Any, spec: Spec) -> dict[str, Any]:
         "only_root": np.int64(spec.only_root),
         "prescale": np.float64(spec.prescale),
         "postscale": np.float64(spec.postscale),
-        "context": np.int64(handlers.number_of(spec.process_set)),
+        "context": np.int64(number_of(spec.process_set)),
         "program": np.int64(program.number),
         "name": f"{kind}.{spec.name}" if spec.name else program.name(f"{kind}.{_module_name(ctx)}"),
     }

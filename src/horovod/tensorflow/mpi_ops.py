@@ -35,7 +35,7 @@ from horovod.tensorflow.calls import ALLGATHER, ALLREDUCE, ALLTOALL, BROADCAST, 
 
 handle_average_backwards_compatibility = resolve_op
 check_num_rank_power_of_2 = num_rank_is_power_2
-MPI_LIB = ways
+MPI_LIB = ways.operations  # None where they go through Python
 
 _basics = HorovodBasics()
 init = _basics.init
@@ -220,24 +220,24 @@ def join() -> Tensor:
 
 def size_op(process_set_id: int = 0, name: str | None = None) -> Tensor:
     """The number of ranks in a process set when the graph runs, which elastic training may change."""
-    return tf.identity(ways.topology("size", process_set_id), name)
+    return ways.topology("size", process_set_id, name)
 
 
 def process_set_included_op(process_set_id: int = 0, name: str | None = None) -> Tensor:
     """1 if this rank is a member of the process set when the graph runs, else 0."""
-    return tf.identity(ways.topology("process_set_included", process_set_id), name)
+    return ways.topology("process_set_included", process_set_id, name)
 
 
 def local_size_op(name: str | None = None) -> Tensor:
     """The number of ranks on this host when the graph runs."""
-    return tf.identity(ways.topology("local_size"), name)
+    return ways.topology("local_size", name=name)
 
 
 def rank_op(name: str | None = None) -> Tensor:
     """This process's rank when the graph runs."""
-    return tf.identity(ways.topology("rank"), name)
+    return ways.topology("rank", name=name)
 
 
 def local_rank_op(name: str | None = None) -> Tensor:
     """This process's rank on its host when the graph runs."""
-    return tf.identity(ways.topology("local_rank"), name)
+    return ways.topology("local_rank", name=name)

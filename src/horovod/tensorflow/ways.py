@@ -1,22 +1,37 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The way that a collective takes: native operations, or through Python where those cannot be loaded."""
+"""The way that a collective takes: as an operation of TensorFlow's own, or through Python where that cannot be."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import tensorflow as tf
 
-from horovod.tensorflow import through_python
+from horovod.tensorflow import native, through_python
 from horovod.tensorflow.calls import Call, Tensor
 from horovod.tensorflow.collective_gradients import Gradients
 
+F = TypeVar("F", bound=Callable[..., Any])
 
-@tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+# The module of native operations, or None and why there is none.
+operations, why_not_native = native.load()
+
+
+def _as_it_is(function: F) -> F:
+    """AutoGraph has nothing to do in a function of ours, and it takes long over their sources."""
+    return tf.autograph.experimental.do_not_convert(function)  # type: ignore[no-any-return]
+
+
+@_as_it_is
 def run(call: Call, tensors: Sequence[Tensor], splits: Tensor | None = None) -> list[Tensor]:
     """The results, in the order of the tensors; an alltoall's are its output and the received splits."""
+    if operations is not None:
+        return native.run(operations, call, tensors, splits)
+    return _with_gradient(call, tensors, splits)
 
+
+def _with_gradient(call: Call, tensors: Sequence[Tensor], splits: Tensor | None) -> list[Tensor]:
     def collective(*inputs: Tensor) -> tuple[Any, Any]:
         outputs = through_python.run(call, inputs[: len(tensors)], None if splits is None else inputs[-1])
 
@@ -28,15 +43,19 @@ def run(call: Call, tensors: Sequence[Tensor], splits: Tensor | None = None) -> 
     return list(tf.custom_gradient(collective)(*tensors, *([] if splits is None else [splits])))
 
 
-@tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+@_as_it_is
 def join() -> Tensor:
-    return through_python.join()
+    return native.join(operations) if operations is not None else through_python.join()
 
 
-@tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
-def topology(question: str, process_set_id: int = 0) -> Tensor:
+@_as_it_is
+def topology(question: str, process_set_id: int = 0, name: str | None = None) -> Tensor:
     """size, rank, local_size, local_rank or process_set_included as it is when the graph runs."""
-    return through_python.topology(question, process_set_id)
+    if operations is not None:
+        return native.topology(operations, question, process_set_id, name)
+    return tf.identity(through_python.topology(question, process_set_id), name)
 
 
 gradients = Gradients(run, lambda: topology("rank"), lambda set_id: topology("size", set_id))
+if operations is not None:
+    native.register_gradients(gradients.of)

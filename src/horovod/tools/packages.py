@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import os
 import platform
 from pathlib import Path
 
@@ -41,21 +42,39 @@ def frameworks() -> list[Finding]:
         if version is None:
             missing.append(name)
         else:
-            findings.append(Finding(name, version + _door_text(door), _advice(name, version)))
+            advice = _advice(name, version)
+            way = f" through {_DIRECT[name][1]}" if name in _DIRECT and not advice else ""
+            findings.append(Finding(name, version + _door_text(door) + way, advice))
     return [*findings, Finding("not installed", ", ".join(missing))] if missing else findings
+
+
+# How a framework's programs reach the engine without Python: the oldest version that can, the library they need, the
+# setting that forbids it, and what happens otherwise.
+_DIRECT = {
+    "JAX": ((0, 4, 38), "libhvd_xla.so", "HOROVOD_JAX_FFI", "programs reach the engine through Python, slowly"),
+    "TensorFlow": (
+        (2, 13),
+        "libhvd_tensorflow.so",
+        "HOROVOD_TENSORFLOW_NATIVE",
+        "collectives go through Python, one after the other and slowly",
+    ),
+}
 
 
 def _advice(name: str, version: str) -> str:
     """What stands in the way of a framework's door, found without importing the framework."""
-    if name != "JAX":
+    if name not in _DIRECT:
         return ""
     import horovod
 
+    oldest, library, setting, otherwise = _DIRECT[name]
     number = tuple(int(part) for part in version.split(".")[:3] if part.isdigit())
-    if number < (0, 4, 38):
-        return "programs reach the engine through Python, slowly: pip install -U jax (0.4.38 or newer)"
-    if not any(Path(folder, "libhvd_xla.so").exists() for folder in horovod.__path__):
-        return "libhvd_xla.so is missing, so programs reach the engine through Python, slowly: reinstall khorovod"
+    if number < oldest:
+        return f"{otherwise}: pip install -U {name.lower()} ({'.'.join(map(str, oldest))} or newer)"
+    if not any(Path(folder, library).exists() for folder in horovod.__path__):
+        return f"{library} is missing, so {otherwise}: reinstall khorovod"
+    if os.environ.get(setting) == "0":
+        return f"{setting}=0 is set, so {otherwise}: unset it"
     return ""
 
 

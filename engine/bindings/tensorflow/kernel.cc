@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bindings/tensorflow/kernel.h"
+
+#include <cstring>
+
+namespace hvd::tensorflow {
+namespace {
+
+// TensorFlow runs at most as many iterations of a loop at once as its parallel_iterations, which is 10 unless given.
+constexpr int64_t kIterations = 32;
+
+class Attributes {
+ public:
+  explicit Attributes(TF_OpKernelConstruction* construction) : construction_(construction) {}
+
+  int64_t Integer(const char* name) const {
+    const Status status;
+    int64_t value = 0;
+    Tf().TF_OpKernelConstruction_GetAttrInt64(construction_, name, &value, status.get());
+    return value;
+  }
+  // TensorFlow's attributes know no double: its bits travel as an integer.
+  double Real(const char* name) const {
+    const int64_t bits = Integer(name);
+    double value = 0;
+    std::memcpy(&value, &bits, sizeof value);
+    return value;
+  }
+  bool Flag(const char* name) const {
+    const Status status;
+    unsigned char value = 0;
+    Tf().TF_OpKernelConstruction_GetAttrBool(construction_, name, &value, status.get());
+    return value != 0;
+  }
+  std::string Text(const char* name) const {
+    const Status status;
+    int32_t list_size = 0, size = 0;
+    Tf().TF_OpKernelConstruction_GetAttrSize(construction_, name, &list_size, &size, status.get());
+    std::string value(size > 0 ? static_cast<size_t>(size) : 0, '\0');
+    if (!value.empty()) {
+      Tf().TF_OpKernelConstruction_GetAttrString(construction_, name, &value[0], value.size(), status.get());
+    }
+    return value;
+  }
+
+ private:
+  TF_OpKernelConstruction* const construction_;
+};
+
+}  // namespace
+
+Kernel::Kernel(Kind kind, const char* type, bool grouped, TF_OpKernelConstruction* construction)
+    : kind(kind), type(type), grouped(grouped) {
+  const Attributes attributes(construction);
+  const StringView node = Tf().TF_OpKernelConstruction_GetName(construction);
+  name = attributes.Text("tensor_name");
+  if (name.empty()) name.assign(node.data, node.size);
+  if (attributes.Flag("ignore_name_scope")) name.erase(0, name.rfind('/') + 1);
+  program_ = Program::Find(attributes.Integer("program"));
+  if (program_) program_->Add(std::string(node.data, node.size));
+  if (kind == kJoin) return;
+  reduce_op = attributes.Integer("reduce_op");
+  root = attributes.Integer("root_rank");
+  context = attributes.Integer("context");
+  prescale = attributes.Real("prescale_bits");
+  postscale = attributes.Real("postscale_bits");
+}
+
+std::string Kernel::NameIn(int64_t iteration) const {
+  return iteration > 0 ? name + "#" + std::to_string(iteration % kIterations) : name;
+}
+
+// A call that waits on the spot drives the engine meanwhile, which saves two thread hand-overs and the time for
+// gathering. Never for long: the thread that waits may be the one that another collective needs to be started. With a
+// single collective in the program that is unlikely; with many, starting them all and letting them fuse is better.
+int Kernel::PatienceMs() const {
+  const int collectives = program_ ? program_->collectives() : 1;
+  if (collectives == 1) return 20;
+  return collectives <= 4 ? 2 : 0;
+}
+
+}  // namespace hvd::tensorflow

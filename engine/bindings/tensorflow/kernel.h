@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// A collective's node in a graph: what its attributes say, read once.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "bindings/tensorflow/c_api.h"
+#include "bindings/tensorflow/registry.h"
+
+namespace hvd::tensorflow {
+
+enum Kind { kAllreduce, kAllgather, kBroadcast, kAlltoall, kReducescatter, kJoin = 6 };  // hvd::OpKind
+
+struct Kernel {
+  Kernel(Kind kind, const char* type, bool grouped, TF_OpKernelConstruction* construction);
+
+  // The name under which ranks find each other's; of a node in a loop, for each iteration that may run beside others.
+  std::string NameIn(int64_t iteration) const;
+  // How long a call may wait on the spot; see the definition.
+  int PatienceMs() const;
+
+  const Kind kind;
+  const char* const type;  // such as HorovodAllreduce
+  const bool grouped;
+  std::string name;
+  int64_t reduce_op = 1, root = -1, context = 0;
+  double prescale = 1.0, postscale = 1.0;
+
+ private:
+  Program* program_ = nullptr;
+};
+
+}  // namespace hvd::tensorflow

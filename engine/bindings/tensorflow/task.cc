@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bindings/tensorflow/task.h"
+
+#include <cstring>
+
+namespace hvd::tensorflow {
+namespace {
+
+enum { kAverage = 0, kAdasum = 2 };  // hvd::ReduceOp
+enum { kNone = -1, kEngineBool = 9 };
+
+// Set while the engine tells of ended work on this thread. A thread of TensorFlow's that then starts more work in the
+// same breath must not wait for it: it may be the one that drives the engine.
+thread_local bool inside_callback = false;
+
+const hvd_api* Engine() {
+  static const hvd_api* const api = hvd_get_api(HVD_ABI_VERSION);
+  return api;
+}
+
+// hvd::DType
+int32_t EngineType(int type) {
+  static constexpr int kTypes[] = {kUint8,  kInt8, kUint16,   kInt16,        kInt32,      kInt64,  kHalf,  kFloat,
+                                   kDouble, kBool, kBfloat16, kFloat8E4M3FN, kFloat8E5M2, kUint32, kUint64};
+  for (size_t i = 0; i < sizeof kTypes / sizeof *kTypes; ++i) {
+    if (kTypes[i] == type) return static_cast<int32_t>(i);
+  }
+  return kNone;
+}
+
+bool IsFloating(int32_t type) { return (6 <= type && type <= 8) || (10 <= type && type <= 12); }
+
+size_t Bytes(int32_t type, const int64_t* shape, int32_t ndim) {
+  static constexpr size_t kItemBytes[] = {1, 1, 2, 2, 4, 8, 2, 4, 8, 1, 2, 1, 1, 4, 8};
+  size_t bytes = kItemBytes[type];
+  for (int32_t i = 0; i < ndim; ++i) bytes *= static_cast<size_t>(shape[i]);
+  return bytes;
+}
+
+void* DataOf(TF_Tensor* tensor) {
+  static char nothing;  // an empty tensor may have no memory, and NULL would ask the engine for some
+  void* data = Tf().TF_TensorData(tensor);
+  return data ? data : &nothing;
+}
+
+}  // namespace
+
+Task::Task(const Kernel& kernel, TF_OpKernelContext* context, TF_AsyncOpKernelDoneCallback* done)
+    : kernel_(kernel), context_(context), done_(done), name_(kernel.NameIn(Tf().TF_GetIterId(context))) {}
+
+Task::~Task() {
+  for (TF_Tensor* tensor : tensors_) {
+    if (tensor) Tf().TF_DeleteTensor(tensor);
+  }
+}
+
+void Task::Start(const Kernel& kernel, TF_OpKernelContext* context, TF_AsyncOpKernelDoneCallback* done) {
+  Task* const task = new Task(kernel, context, done);
+  bool last = false;
+  {
+    const bindings::Contexts::Reading contexts(AllContexts());
+    if (const bindings::Membership* member = contexts.Find(kernel.context)) {
+      if (task->Describe(*member)) task->Submit(*member);
+    } else if (!contexts.Find(0)) {
+      task->Fail(kFailedPrecondition, "Horovod has not been initialized; call hvd.init() first");
+    } else {
+      task->Fail(kInvalidArgument,
+                 "its process set is not registered, or this rank is not a member of it: pass the set to hvd.init() or "
+                 "hvd.add_process_set(), and run its collectives on its members only");
+    }
+    last = task->Leave();
+    if (last) task->Collect();
+  }
+  // Only now: TensorFlow may start the next collective, or a shutdown, on this very thread.
+  if (last) task->End();
+}
+
+bool Task::Describe(const bindings::Membership& member) {
+  world_ = member.world;
+  members_ = member.size;
+  const bool has_splits = kernel_.kind == kAlltoall;
+  const size_t count = static_cast<size_t>(Tf().TF_NumInputs(context_)) - has_splits;
+  const size_t ops = kernel_.kind == kJoin ? 1 : count;
+  ops_.resize(ops);
+  names_.resize(ops);
+  shapes_.resize(ops);
+  places_.resize(ops);
+  types_.resize(ops);
+  tensors_.resize(ops + 1);  // the last one for received splits, or what a join gives
+  for (size_t i = 0; i < ops; ++i) {
+    hvd_op& op = ops_[i];
+    op = {};
+    op.size = sizeof op;
+    op.kind = kernel_.kind;
+    op.reduce_op = static_cast<int32_t>(kernel_.reduce_op);
+    op.root = static_cast<int32_t>(kernel_.root);
+    op.device = kNone;
+    op.prescale = kernel_.prescale;
+    op.postscale = kernel_.postscale;
+    names_[i] = kernel_.grouped ? name_ + "_" + std::to_string(i + 1) + "of" + std::to_string(ops) : name_;
+    op.name = names_[i].c_str();
+    if (kernel_.kind != kJoin && !DescribeTensor(i, member)) return false;
+  }
+  return !has_splits || DescribeSplits(member);
+}
+
+bool Task::DescribeTensor(size_t i, const bindings::Membership& member) {
+  const Status status;
+  TF_Tensor* input = nullptr;
+  Tf().TF_GetInput(context_, static_cast<int>(i), &input, status.get());
+  if (!status.ok()) return Fail(kUnknown, status.text());
+  hvd_op& op = ops_[i];
+  const int type = Tf().TF_TensorType(input);
+  op.dtype = EngineType(type);
+  op.ndim = Tf().TF_NumDims(input);
+  shapes_[i].resize(static_cast<size_t>(op.ndim));
+  for (int32_t d = 0; d < op.ndim; ++d) shapes_[i][d] = Tf().TF_Dim(input, d);
+  op.shape = shapes_[i].data();
+  op.input = DataOf(input);
+  // The context keeps the input alive; another reference here would keep TensorFlow from reusing its memory.
+  Tf().TF_DeleteTensor(input);
+  if (op.dtype == kNone) return Fail(kUnknown, "its dtype is not supported");
+  const bool by_rows = kernel_.kind == kAllgather || kernel_.kind == kAlltoall || kernel_.kind == kReducescatter;
+  if (by_rows && op.ndim == 0) return Fail(kInvalidArgument, "it needs a tensor with at least one dimension");
+  types_[i] = type;
+  return CheckReduction(op) && MakeResult(i, type, member);
+}
+
+bool Task::CheckReduction(const hvd_op& op) {
+  if (op.kind != kAllreduce && op.kind != kReducescatter) return true;
+  if (op.dtype == kEngineBool && (op.reduce_op == kAverage || op.prescale != 1.0 || op.postscale != 1.0)) {
+    return Fail(kInvalidArgument,
+                "averaging or scaling bool is not supported; use op=hvd.Max (any) or hvd.Min (all), or convert it");
+  }
+  if (op.reduce_op == kAdasum && !IsFloating(op.dtype)) {
+    return Fail(kInvalidArgument, "Adasum needs floating-point values: convert the tensor first");
+  }
+  return true;
+}
+
+bool Task::MakeResult(size_t i, int type, const bindings::Membership& member) {
+  hvd_op& op = ops_[i];
+  const int index = static_cast<int>(i);
+  const Status status;
+  if (kernel_.kind == kAllgather || kernel_.kind == kAlltoall) {
+    places_[i] = {this, index};
+    op.allocate = Allocate;
+    op.allocate_context = &places_[i];
+    return true;
+  }
+  if (kernel_.kind == kReducescatter) {
+    std::vector<int64_t> shape = shapes_[i];
+    shape[0] = shape[0] / member.size + (member.index < shape[0] % member.size);
+    const size_t bytes = Bytes(op.dtype, shape.data(), op.ndim);
+    tensors_[i] = Tf().TF_AllocateOutput(context_, index, type, shape.data(), op.ndim, bytes, status.get());
+  } else {
+    int forwarded = kNone;
+    tensors_[i] =
+        Tf().TF_ForwardInputOrAllocateOutput(context_, &index, 1, index, op.shape, op.ndim, &forwarded, status.get());
+  }
+  if (!status.ok()) return Fail(kUnknown, status.text());
+  op.output = DataOf(tensors_[i]);
+  return true;
+}
+
+bool Task::DescribeSplits(const bindings::Membership& member) {
+  const Status status;
+  TF_Tensor* input = nullptr;
+  Tf().TF_GetInput(context_, 1, &input, status.get());
+  if (!status.ok()) return Fail(kUnknown, status.text());
+  const bool is_vector = Tf().TF_NumDims(input) == 1;
+  const auto* values = static_cast<const int32_t*>(Tf().TF_TensorData(input));
+  if (is_vector) splits_.assign(values, values + Tf().TF_Dim(input, 0));
+  Tf().TF_DeleteTensor(input);
+  if (!is_vector) return Fail(kInvalidArgument, "splits must have one dimension, with one number for each rank");
+  if (splits_.empty()) {
+    const int64_t rows = shapes_[0][0];
+    if (rows % member.size) {
+      return Fail(kInvalidArgument, "without splits its " + std::to_string(rows) +
+                                        " rows are cut evenly, but there are " + std::to_string(member.size) +
+                                        " ranks");
+    }
+    splits_.assign(static_cast<size_t>(member.size), rows / member.size);
+  }
+  ops_[0].splits = splits_.data();
+  ops_[0].nsplits = static_cast<int32_t>(splits_.size());
+  return true;
+}
+
+void Task::Submit(const bindings::Membership& member) {
+  const int patience = inside_callback || kernel_.kind == kJoin ? 0 : kernel_.PatienceMs();
+  hvd_status status{};
+  parties_.fetch_add(1);
+  handle_ =
+      Engine()->submit(world_, member.process_set, ops_.data(), static_cast<int32_t>(ops_.size()),
+                       kernel_.grouped ? name_.c_str() : nullptr, patience ? HVD_WILL_WAIT : 0, OnDone, this, &status);
+  if (!handle_) {
+    parties_.fetch_sub(1);
+    Fail(status);
+  } else if (patience) {
+    Engine()->wait(world_, handle_, patience, &status);  // what it says, OnDone has heard
+  }
+}
+
+void* Task::Allocate(void* pointer, const int64_t* shape, int32_t ndim) {
+  const Place& place = *static_cast<Place*>(pointer);
+  Task& task = *place.task;
+  const Status status;
+  const size_t bytes = Bytes(task.ops_[place.index].dtype, shape, ndim);
+  TF_Tensor*& tensor = task.tensors_[place.index];
+  tensor =
+      Tf().TF_AllocateOutput(task.context_, place.index, task.types_[place.index], shape, ndim, bytes, status.get());
+  return status.ok() ? DataOf(tensor) : nullptr;
+}
+
+void Task::OnDone(void* pointer, const hvd_status* status) {
+  Task* const task = static_cast<Task*>(pointer);
+  if (status->code != HVD_OK) task->Fail(*status);
+  if (!task->Leave()) return;
+  const bool nested = inside_callback;
+  inside_callback = true;
+  task->Collect();
+  task->End();
+  inside_callback = nested;
+}
+
+// While the world is certainly there: the starter holds the contexts' lock, the callback runs before it is closed.
+void Task::Collect() {
+  if (!handle_) return;
+  const Status status;
+  if (code_ == kOk && kernel_.kind == kJoin) {
+    tensors_[1] = Tf().TF_AllocateOutput(context_, 0, kInt32, nullptr, 0, sizeof(int32_t), status.get());
+    if (status.ok())
+      *static_cast<int32_t*>(DataOf(tensors_[1])) = static_cast<int32_t>(Engine()->value(world_, handle_));
+  } else if (code_ == kOk && kernel_.kind == kAlltoall) {
+    const int64_t count = members_;
+    tensors_[1] = Tf().TF_AllocateOutput(context_, 1, kInt32, &count, 1, count * sizeof(int32_t), status.get());
+    splits_.resize(static_cast<size_t>(count));
+    Engine()->received_splits(world_, handle_, splits_.data(), members_);
+    for (int32_t i = 0; status.ok() && i < members_; ++i) {
+      static_cast<int32_t*>(DataOf(tensors_[1]))[i] = static_cast<int32_t>(splits_[i]);
+    }
+  }
+  if (!status.ok()) Fail(kUnknown, status.text());
+  Engine()->release(world_, handle_);
+}
+
+void Task::End() {
+  if (code_ != kOk) {
+    const std::string text = std::string(kernel_.type) + ": " + error_;
+    const Status status(code_, text.c_str());
+    Tf().TF_OpKernelContext_Failure(context_, status.get());
+  }
+  Done done = std::move(done_);
+  delete this;
+  done.Run();
+}
+
+bool Task::Fail(int code, const std::string& text) {
+  code_ = code;
+  error_ = "'" + name_ + "': " + text;
+  return false;
+}
+
+void Task::Fail(const hvd_status& status) {
+  const bool mismatch = status.code == HVD_MISMATCH;
+  code_ = mismatch ? kFailedPrecondition : status.code == HVD_INVALID ? kInvalidArgument : kUnknown;
+  error_ = status.text;
+}
+
+}  // namespace hvd::tensorflow

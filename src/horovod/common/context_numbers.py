@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The numbers under which compiled programs know process sets: they outlive worlds, as the programs do."""
+
+from __future__ import annotations
+
+import itertools
+
+from horovod.common.process_sets import ProcessSet, global_process_set
+
+_numbers: dict[tuple[int, ...], int] = {}
+_sets: dict[int, ProcessSet] = {0: global_process_set}
+_next_number = itertools.count(1)
+
+
+def number_of(process_set: ProcessSet) -> int:
+    """0 is the global set, the others go by their ranks."""
+    if process_set is global_process_set:
+        return 0
+    ranks = tuple(process_set.ranks or ())
+    if ranks not in _numbers:
+        _numbers[ranks] = next(_next_number)
+    number = _numbers[ranks]
+    _sets[number] = process_set
+    return number
+
+
+def set_of(number: int) -> ProcessSet:
+    """The set that was numbered last under a number; ValueError if this process has met none."""
+    if number not in _sets:
+        raise ValueError(f"This program was made with a process set that this process does not know (number {number})")
+    return _sets[number]
