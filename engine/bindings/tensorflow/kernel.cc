@@ -71,12 +71,12 @@ std::string Kernel::NameIn(int64_t iteration) const {
 }
 
 // A call that waits on the spot drives the engine meanwhile, which saves two thread hand-overs and the time for
-// gathering. Never for long: the thread that waits may be the one that another collective needs to be started. With a
-// single collective in the program that is unlikely; with many, starting them all and letting them fuse is better.
+// gathering. The thread that waits may be the one that another collective needs to be started, so that is for those
+// that come alone, and never for long; many are better all started and fused. A node is taken to do what it did last.
 int Kernel::PatienceMs() const {
-  const int collectives = program_ ? program_->collectives() : 1;
-  if (collectives == 1) return 20;
-  return collectives <= 4 ? 2 : 0;
+  const int history = history_.load(std::memory_order_relaxed);
+  const bool only_one = !program_ || program_->collectives() == 1;
+  return history == kAlone || (history == kNew && only_one) ? 20 : 0;
 }
 
 }  // namespace hvd::tensorflow

@@ -2,6 +2,7 @@
 // A collective's node in a graph: what its attributes say, read once.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <string>
 
@@ -19,6 +20,8 @@ struct Kernel {
   std::string NameIn(int64_t iteration) const;
   // How long a call may wait on the spot; see the definition.
   int PatienceMs() const;
+  // Whether other collectives were under way beside this one, the last time.
+  void Remember(bool alone) const { history_.store(alone ? kAlone : kBesideOthers, std::memory_order_relaxed); }
 
   const Kind kind;
   const char* const type;  // such as HorovodAllreduce
@@ -28,6 +31,8 @@ struct Kernel {
   double prescale = 1.0, postscale = 1.0;
 
  private:
+  enum History { kNew, kAlone, kBesideOthers };
+  mutable std::atomic<int> history_{kNew};
   Program* program_ = nullptr;
 };
 

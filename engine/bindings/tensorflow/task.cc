@@ -13,6 +13,10 @@ enum { kNone = -1, kEngineBool = 9 };
 // same breath must not wait for it: it may be the one that drives the engine.
 thread_local bool inside_callback = false;
 
+// Collectives that have been started in this process, and those that are under way.
+std::atomic<uint64_t> starts{0};
+std::atomic<int> under_way{0};
+
 const hvd_api* Engine() {
   static const hvd_api* const api = hvd_get_api(HVD_ABI_VERSION);
   return api;
@@ -190,15 +194,18 @@ bool Task::DescribeSplits(const bindings::Membership& member) {
 void Task::Submit(const bindings::Membership& member) {
   const int patience = inside_callback || kernel_.kind == kJoin ? 0 : kernel_.PatienceMs();
   hvd_status status{};
+  alone_ = under_way.fetch_add(1) == 0;
+  start_ = starts.fetch_add(1) + 1;
   parties_.fetch_add(1);
   handle_ =
       Engine()->submit(world_, member.process_set, ops_.data(), static_cast<int32_t>(ops_.size()),
                        kernel_.grouped ? name_.c_str() : nullptr, patience ? HVD_WILL_WAIT : 0, OnDone, this, &status);
   if (!handle_) {
+    under_way.fetch_sub(1);
     parties_.fetch_sub(1);
     Fail(status);
-  } else if (patience) {
-    Engine()->wait(world_, handle_, patience, &status);  // what it says, OnDone has heard
+  } else if (patience && Engine()->wait(world_, handle_, patience, &status) == HVD_IN_PROGRESS) {
+    alone_ = false;  // so that the next time nobody waits; how it ended otherwise, OnDone has heard
   }
 }
 
@@ -243,6 +250,8 @@ void Task::Collect() {
   }
   if (!status.ok()) Fail(kUnknown, status.text());
   Engine()->release(world_, handle_);
+  under_way.fetch_sub(1);
+  kernel_.Remember(alone_ && starts.load() == start_);
 }
 
 void Task::End() {

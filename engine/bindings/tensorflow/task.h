@@ -55,6 +55,8 @@ class Task {
   int64_t handle_ = 0;
   int32_t members_ = 0;
   std::atomic<int> parties_{1};  // the starter, and the engine while it has the work
+  uint64_t start_ = 0;
+  bool alone_ = true;  // no other collective was under way when this one started
   std::vector<hvd_op> ops_;
   std::vector<std::string> names_;
   std::vector<std::vector<int64_t>> shapes_;

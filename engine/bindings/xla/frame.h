@@ -18,6 +18,16 @@ inline XLA_FFI_Error* MakeError(const XLA_FFI_Api* api, XLA_FFI_Error_Code code,
   return api->XLA_FFI_Error_Create(&args);
 }
 
+// Whether there was an error; it is thrown away.
+inline bool Discard(const XLA_FFI_Api* api, XLA_FFI_Error* error) {
+  if (!error) return false;
+  XLA_FFI_Error_Destroy_Args args{};
+  args.struct_size = sizeof args;
+  args.error = error;
+  api->XLA_FFI_Error_Destroy(&args);
+  return true;
+}
+
 class Frame {
  public:
   explicit Frame(XLA_FFI_CallFrame* frame) : frame_(frame) {}

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The XLA handlers: a custom call in a compiled program becomes one submission to the engine, and XLA gets a future.
-// Everything leaves through a few C functions, which horovod.jax hands to XLA and calls itself.
+// Everything leaves through a few C functions, which horovod.jax and horovod.tensorflow hand to XLA and call
+// themselves.
 #include <hvd/engine.h>
 
 #include <atomic>
@@ -39,16 +40,23 @@ const hvd_api* Engine() {
   return api;
 }
 
-XLA_FFI_Error_Code CodeOf(int32_t code) {
+// TensorFlow's programs name the type of the operation, which is what its users look for in errors.
+std::string Blame(const Frame& frame) {
+  const std::string_view type = frame.Text("type");
+  return type.empty() ? "Horovod: " : std::string(type) + ": ";
+}
+bool IsTensorflow(const Frame& frame) { return !frame.Text("type").empty(); }
+
+XLA_FFI_Error_Code CodeOf(int32_t code, bool tensorflow) {
   switch (code) {
     case HVD_INVALID:
       return XLA_FFI_Error_Code_INVALID_ARGUMENT;
     case HVD_MISMATCH:
       return XLA_FFI_Error_Code_FAILED_PRECONDITION;
     case HVD_NOT_IMPLEMENTED:
-      return XLA_FFI_Error_Code_UNIMPLEMENTED;
+      return tensorflow ? XLA_FFI_Error_Code_UNKNOWN : XLA_FFI_Error_Code_UNIMPLEMENTED;
     default:
-      return XLA_FFI_Error_Code_ABORTED;
+      return tensorflow ? XLA_FFI_Error_Code_UNKNOWN : XLA_FFI_Error_Code_ABORTED;
   }
 }
 
@@ -56,7 +64,8 @@ XLA_FFI_Error_Code CodeOf(int32_t code) {
 // the world is certainly there: the handler holds the contexts' lock, the callback runs before the world is closed.
 class Call {
  public:
-  Call(const XLA_FFI_Api* api, hvd_world* world) : api_(api), world_(world) {}
+  Call(const Frame& frame, hvd_world* world)
+      : api_(frame.api()), world_(world), blame_(Blame(frame)), tensorflow_(IsTensorflow(frame)) {}
   ~Call() {
     if (handle_) Engine()->release(world_, handle_);
   }
@@ -95,7 +104,7 @@ class Call {
     if (code == HVD_MISMATCH && operations.RowsMustAgree()) {
       text += " Inside jit, allgather and alltoall need equally many rows on all ranks; outside they may differ.";
     }
-    return MakeError(api_, CodeOf(code), "Horovod: " + text);
+    return MakeError(api_, CodeOf(code, tensorflow_), blame_ + text);
   }
 
  private:
@@ -122,6 +131,8 @@ class Call {
 
   const XLA_FFI_Api* api_;
   hvd_world* world_;
+  const std::string blame_;
+  const bool tensorflow_;
   std::atomic<int64_t> handle_{0};
   std::atomic<int> stage_{kRunning};
   XLA_FFI_Future* future_ = nullptr;
@@ -134,15 +145,15 @@ XLA_FFI_Error* Execute(Frame& frame) {
   const bindings::Membership* member = contexts.Find(frame.Integer("context"));
   const std::string name(frame.Text("name"));
   if (!member) {
-    return frame.Error(XLA_FFI_Error_Code_UNAVAILABLE,
-                       "Horovod: '" + name +
+    return frame.Error(IsTensorflow(frame) ? XLA_FFI_Error_Code_FAILED_PRECONDITION : XLA_FFI_Error_Code_UNAVAILABLE,
+                       Blame(frame) + "'" + name +
                            "' runs while Horovod is not initialized, or its process set is not "
                            "registered any more: call hvd.init() first");
   }
   const Instance* instance = InstanceOf(frame);
-  auto call = std::make_shared<Call>(frame.api(), member->world);
+  auto call = std::make_shared<Call>(frame, member->world);
   const std::string wrong = call->operations.Describe(frame, *member, instance ? instance->number : 0);
-  if (!wrong.empty()) return frame.Error(XLA_FFI_Error_Code_INVALID_ARGUMENT, "Horovod: '" + name + "' " + wrong);
+  if (!wrong.empty()) return frame.Error(XLA_FFI_Error_Code_INVALID_ARGUMENT, Blame(frame) + "'" + name + "' " + wrong);
   const int patience = PatienceMs(instance);
   hvd_status status{};
   if (!call->Submit(call, member->process_set, patience > 0, &status)) {
@@ -181,6 +192,19 @@ HVD_XLA_EXPORT XLA_FFI_Error* hvd_xla_instantiate(XLA_FFI_CallFrame* call_frame)
 
 HVD_XLA_EXPORT XLA_FFI_Error* hvd_xla_execute(XLA_FFI_CallFrame* call_frame) {
   return hvd::xla::Guard(call_frame, hvd::xla::Execute);
+}
+
+// Gives the handlers to an XLA that has no Python function for that (TensorFlow's). 1, or 0 if it refuses them.
+HVD_XLA_EXPORT int32_t hvd_xla_register(const void* table, const char* target) {
+  const auto* api = static_cast<const XLA_FFI_Api*>(table);
+  static constexpr char kPlatform[] = "Host";
+  XLA_FFI_Handler_Register_Args args{};
+  args.struct_size = sizeof args;
+  args.name = {target, std::strlen(target)};
+  args.platform = {kPlatform, std::strlen(kPlatform)};
+  args.bundle.instantiate = hvd_xla_instantiate;
+  args.bundle.execute = hvd_xla_execute;
+  return hvd::xla::Discard(api, api->XLA_FFI_Handler_Register(&args)) ? 0 : 1;
 }
 
 HVD_XLA_EXPORT void hvd_xla_bind(int64_t context, void* world, int32_t process_set, int32_t size, int32_t index,

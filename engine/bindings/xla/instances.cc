@@ -39,7 +39,7 @@ void Keep(void*) {}  // instances are few and live on: executables are rarely th
 
 struct Registry {
   std::mutex mutex;
-  XLA_FFI_TypeId type_id{0};
+  std::map<const XLA_FFI_Api*, XLA_FFI_TypeId> type_ids;  // JAX and TensorFlow each have an XLA of their own
   std::map<int64_t, Program*> programs;
   std::map<std::pair<int64_t, std::string>, int> numbers;
 };
@@ -48,13 +48,9 @@ Registry& All() {
   return *registry;
 }
 
-bool Discard(const XLA_FFI_Api* api, XLA_FFI_Error* error) {
-  if (!error) return false;
-  XLA_FFI_Error_Destroy_Args args{};
-  args.struct_size = sizeof args;
-  args.error = error;
-  api->XLA_FFI_Error_Destroy(&args);
-  return true;
+XLA_FFI_TypeId* TypeIdOf(const XLA_FFI_Api* api) {
+  std::lock_guard<std::mutex> lock(All().mutex);
+  return &All().type_ids[api];
 }
 
 bool KnowsState(const XLA_FFI_Api* api) { return api->api_version.minor_version <= kNewestKnownMinor; }
@@ -88,11 +84,15 @@ XLA_FFI_Error* Instantiate(const Frame& frame) {
   std::lock_guard<std::mutex> lock(all.mutex);
   Program*& program = all.programs[program_id];
   if (!program) program = new Program;
-  program->instances.fetch_add(1);
-  const int number = all.numbers[{program_id, name}]++;
-  if (KnowsState(frame.api()) && RegisterType(frame.api(), &all.type_id)) {
+  int number = all.numbers[{program_id, name}]++;
+  const bool compiled_once = program_id >= 0;
+  if (number == 0 || compiled_once) program->instances.fetch_add(1);
+  // Nobody tells whether this is another copy or the same place compiled again, which other ranks may not have done.
+  if (!compiled_once) number = 0;
+  XLA_FFI_TypeId* type_id = &all.type_ids[frame.api()];
+  if (KnowsState(frame.api()) && RegisterType(frame.api(), type_id)) {
     auto* instance = new Instance{program, number};
-    if (SetState(frame, &all.type_id, instance)) return nullptr;
+    if (SetState(frame, type_id, instance)) return nullptr;
     delete instance;
   }
   if (number == 0) return nullptr;
@@ -105,7 +105,7 @@ XLA_FFI_Error* Instantiate(const Frame& frame) {
 
 const Instance* InstanceOf(const Frame& frame) {
   const XLA_FFI_Api* api = frame.api();
-  XLA_FFI_TypeId* type_id = &All().type_id;
+  XLA_FFI_TypeId* type_id = TypeIdOf(api);
   if (!KnowsState(api) || type_id->type_id == 0) return nullptr;
   if (api->api_version.minor_version >= 3) {
     State args{sizeof args, nullptr, frame.context(), XLA_FFI_ExecutionStage_INSTANTIATE, type_id, nullptr};

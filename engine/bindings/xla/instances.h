@@ -15,7 +15,9 @@ struct Program {
 
 struct Instance {
   Program* program;
-  int number;  // among those of one name in one program, in the order in which XLA lays them out
+  // Among those of one name in one program, in the order in which XLA lays them out. Always 0 for a program with a
+  // negative number, which is compiled anew for other shapes (TensorFlow's).
+  int number;
 };
 
 // At the instantiation of an executable, once for each place.

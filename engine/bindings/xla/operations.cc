@@ -56,7 +56,7 @@ int64_t Rows(const XLA_FFI_Buffer& buffer) { return buffer.rank ? buffer.dims[0]
 
 std::string OtherSize(int32_t size) {
   return "was traced for another number of ranks than the " + std::to_string(size) +
-         " that there are now, and its result has another shape: trace the function again (jax.clear_caches())";
+         " that there are now, and its result has another shape: trace the function again (JAX: jax.clear_caches())";
 }
 
 }  // namespace

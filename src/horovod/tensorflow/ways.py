@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The way that a collective takes: as an operation of TensorFlow's own, or through Python where that cannot be."""
+"""The way that a collective takes: as an operation of TensorFlow's own, or through Python where that cannot be; in a
+function that XLA compiles, as a call of XLA's."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from typing import Any, TypeVar
 
 import tensorflow as tf
 
-from horovod.tensorflow import native, through_python
+from horovod.tensorflow import compiled, native, through_python
 from horovod.tensorflow.calls import Call, Tensor
 from horovod.tensorflow.collective_gradients import Gradients
 
@@ -26,14 +27,18 @@ def _as_it_is(function: F) -> F:
 @_as_it_is
 def run(call: Call, tensors: Sequence[Tensor], splits: Tensor | None = None) -> list[Tensor]:
     """The results, in the order of the tensors; an alltoall's are its output and the received splits."""
+    if compiled.is_compiling():
+        return _with_gradient(compiled.run, call, tensors, splits)
     if operations is not None:
         return native.run(operations, call, tensors, splits)
-    return _with_gradient(call, tensors, splits)
+    return _with_gradient(through_python.run, call, tensors, splits)
 
 
-def _with_gradient(call: Call, tensors: Sequence[Tensor], splits: Tensor | None) -> list[Tensor]:
+def _with_gradient(
+    run_call: Callable[..., list[Tensor]], call: Call, tensors: Sequence[Tensor], splits: Tensor | None
+) -> list[Tensor]:
     def collective(*inputs: Tensor) -> tuple[Any, Any]:
-        outputs = through_python.run(call, inputs[: len(tensors)], None if splits is None else inputs[-1])
+        outputs = run_call(call, inputs[: len(tensors)], None if splits is None else inputs[-1])
 
         def gradient(*upstream: Tensor) -> list[Tensor | None]:
             return gradients.of(call, inputs, outputs, upstream)
@@ -45,17 +50,21 @@ def _with_gradient(call: Call, tensors: Sequence[Tensor], splits: Tensor | None)
 
 @_as_it_is
 def join() -> Tensor:
+    if compiled.is_compiling():
+        raise NotImplementedError("hvd.join() cannot be part of a function with jit_compile=True; call it outside")
     return native.join(operations) if operations is not None else through_python.join()
 
 
 @_as_it_is
 def topology(question: str, process_set_id: int = 0, name: str | None = None) -> Tensor:
     """size, rank, local_size, local_rank or process_set_included as it is when the graph runs."""
+    if compiled.is_compiling():
+        return tf.identity(compiled.topology(question, process_set_id), name)
     if operations is not None:
         return native.topology(operations, question, process_set_id, name)
     return tf.identity(through_python.topology(question, process_set_id), name)
 
 
-gradients = Gradients(run, lambda: topology("rank"), lambda set_id: topology("size", set_id))
+gradients = Gradients(run, lambda: topology("rank"), lambda set_id: topology("size", set_id), compiled.is_compiling)
 if operations is not None:
     native.register_gradients(gradients.of)

@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Collectives inside tf.function(jit_compile=True): custom calls of the XLA handlers that horovod.jax has, too.
+
+XLA has no way to call an operation of TensorFlow's, so the call is written down in StableHLO and put into the graph as
+a module that XLA compiles with the rest. Shapes are those of the trace, and so is the number of ranks.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import importlib
+import itertools
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.ops import control_flow_util
+
+from horovod.common import rules, xla_library
+from horovod.common.context import default_context
+from horovod.common.context_numbers import number_of
+from horovod.common.process_sets import Membership
+from horovod.tensorflow.calls import ALLGATHER, ALLTOALL, REDUCESCATTER, Call, Tensor, last_component
+
+OLDEST = (2, 19)
+_MODULE_VERSION = 9
+_XLA = "libtensorflow_cc.so.2"
+_GET_API = "_ZN3xla3ffi12GetXlaFfiApiEv"
+
+# MLIR's names of types.
+_TYPES = {
+    tf.float16: "f16",
+    tf.bfloat16: "bf16",
+    tf.float32: "f32",
+    tf.float64: "f64",
+    tf.int8: "i8",
+    tf.int16: "i16",
+    tf.int32: "i32",
+    tf.int64: "i64",
+    tf.uint8: "ui8",
+    tf.uint16: "ui16",
+    tf.uint32: "ui32",
+    tf.uint64: "ui64",
+    tf.bool: "i1",
+}
+
+
+def is_compiling() -> bool:
+    """Whether what is being traced will be compiled by XLA as a whole."""
+    if tf.executing_eagerly():
+        return False
+    return bool(control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()))
+
+
+@functools.cache
+def unavailable() -> str | None:
+    """Why collectives cannot be compiled here, or None. Gives the handlers to TensorFlow's XLA."""
+    version = tuple(int(part) for part in tf.__version__.split(".")[:2])
+    if version < OLDEST:
+        return f"it needs TensorFlow {'.'.join(map(str, OLDEST))} or newer, and this is {tf.__version__}"
+    if not xla_library.PATH.exists():
+        return f"{xla_library.PATH} is missing from this installation"
+    try:
+        get_api = getattr(ctypes.CDLL(_XLA), _GET_API)
+    except (OSError, AttributeError) as error:
+        return f"this TensorFlow does not show its XLA ({error})"
+    get_api.restype = ctypes.c_void_p
+    if not xla_library.load().register(get_api()):
+        return f"the XLA of TensorFlow {tf.__version__} refused the handlers"
+    return None
+
+
+def _refuse(call: Call, why: str) -> NotImplementedError:
+    return NotImplementedError(
+        f"{call.type_name} cannot be part of a function with jit_compile=True: {why}. Compile the computation before "
+        "and after it in functions of their own, or leave jit_compile out"
+    )
+
+
+def run(call: Call, tensors: Sequence[Tensor], splits: Tensor | None) -> list[Tensor]:
+    """The results, in the order of the tensors; an alltoall's are its output and the received splits."""
+    why = unavailable()
+    if why is None and splits is not None:
+        why = "the shape of an alltoall with splits depends on the other ranks"
+    if why is None and not all(tensor.shape.is_fully_defined() for tensor in tensors):
+        why = "its shapes must be known when the function is traced; give tensors, or an input_signature, without None"
+    if why is not None:
+        raise _refuse(call, why)
+    member = call.process_set.membership
+    if member is None or member.index < 0:
+        default_context.refuse_set(call.process_set)
+    shapes = [_result_shape(call, tuple(tensor.shape), member) for tensor in tensors]
+    results = _call_module(tensors, _module(call, tensors, shapes), shapes)
+    if call.kind == ALLTOALL:
+        results.append(tf.fill([member.size], tf.constant(shapes[0][0] // member.size, tf.int32)))
+    return results
+
+
+def topology(question: str, process_set_id: int) -> Tensor:
+    """As it is when the function is traced: XLA can ask nobody."""
+    from horovod.tensorflow import through_python
+
+    return tf.constant(through_python.answer(question, process_set_id), tf.int32)
+
+
+def _result_shape(call: Call, shape: tuple[int, ...], member: Membership) -> tuple[int, ...]:
+    if call.kind == ALLGATHER:
+        rules.check_gather(shape, "allgather")
+        return (shape[0] * member.size, *shape[1:])
+    if call.kind == REDUCESCATTER:
+        return rules.scattered_shape(shape, member.index, member.size)
+    if call.kind == ALLTOALL:
+        rules.alltoall_splits(shape, None, member.size)
+    return shape
+
+
+_program = itertools.count(1)
+
+
+def _module(call: Call, tensors: Sequence[Tensor], shapes: Sequence[tuple[int, ...]]) -> str:
+    """The call in StableHLO. Its attributes are read by engine/bindings/xla."""
+    name = tf.compat.v1.get_default_graph().unique_name(call.node_name(tensors))
+    attributes = {
+        "kind": f"{call.kind} : i64",
+        "op": f"{call.op} : i64",
+        "root": f"{call.root} : i64",
+        "only_root": "0 : i64",
+        "prescale": f"0x{struct.pack('>d', call.prescale).hex()} : f64",
+        "postscale": f"0x{struct.pack('>d', call.postscale).hex()} : f64",
+        "context": f"{number_of(call.process_set)} : i64",
+        "program": f"{-next(_program)} : i64",  # negative: compiled again for other shapes
+        "type": f'"{call.type_name}"',
+        "name": f'"{last_component(name) if call.ignore_name_scope else name}"',
+    }
+    config = ", ".join(f"{key} = {value}" for key, value in attributes.items())
+    inputs = [_tensor_type(tensor.dtype, tuple(tensor.shape)) for tensor in tensors]
+    outputs = [_tensor_type(tensor.dtype, shape) for tensor, shape in zip(tensors, shapes, strict=True)]
+    count, ins, outs = len(tensors), ", ".join(inputs), ", ".join(outputs)
+    arguments = ", ".join(f"%arg{i}: {one}" for i, one in enumerate(inputs))
+    operands = ", ".join(f"%arg{i}" for i in range(count))
+    results = ", ".join(f"%0#{i}" for i in range(count)) if count > 1 else "%0"
+    return f"""module @horovod {{
+  func.func public @main({arguments}) -> ({outs}) {{
+    {"%0:" + str(count) if count > 1 else "%0"} = stablehlo.custom_call @{xla_library.TARGET}({operands}) {{
+      api_version = 4 : i32, has_side_effect = true, backend_config = {{{config}}}}} : ({ins}) -> ({outs})
+    return {results} : {outs}
+  }}
+}}"""
+
+
+def _tensor_type(dtype: Any, shape: tuple[int, ...]) -> str:
+    if dtype not in _TYPES:
+        raise NotImplementedError(f"dtype {dtype.name} is not supported in a function with jit_compile=True")
+    return f"tensor<{'x'.join([*map(str, shape), _TYPES[dtype]])}>"
+
+
+def _call_module(tensors: Sequence[Tensor], text: str, shapes: Sequence[tuple[int, ...]]) -> list[Tensor]:
+    stablehlo = importlib.import_module("tensorflow.compiler.mlir.stablehlo.stablehlo")
+    xla = importlib.import_module("tensorflow.compiler.tf2xla.python.xla")
+    module = stablehlo.serialize_portable_artifact_str(text, stablehlo.get_current_version())
+    results = xla.call_module(
+        list(tensors),
+        version=_MODULE_VERSION,
+        module=module,
+        Tout=[tensor.dtype for tensor in tensors],
+        Sout=[tf.TensorShape(shape) for shape in shapes],
+        platforms=["CPU"],
+    )
+    return list(results) if isinstance(results, (list, tuple)) else [results]
