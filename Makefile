@@ -25,7 +25,7 @@ TOOLS := $(VENV)/.tools-installed
 PROGRAMS := tests/integration/test_torch_examples.py tests/integration/test_torch_frameworks.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-main test-programs test-old-torch test-jax test-mxnet lint format sanitize engine-tests wheel bench clean
+.PHONY: help demo test test-main test-programs test-old-torch test-jax test-mxnet test-tensorflow lint format sanitize engine-tests wheel bench clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(firstword $(MAKEFILE_LIST)) | sed 's/:.*## /\t/' | expand -t16
@@ -38,7 +38,7 @@ demo: $(EXAMPLES) ## install the package and PyTorch into .venv, train with one 
 	HOROVOD_TIMELINE=demo-output/timeline.json $(DEMO)
 	@echo "timeline demo-output/timeline.json (open it at https://ui.perfetto.dev or in chrome://tracing)"
 
-test: lint engine-tests test-main test-old-torch test-jax test-mxnet ## lint, engine unit tests, Python tests
+test: lint engine-tests test-main test-old-torch test-jax test-mxnet test-tensorflow ## lint, engine unit tests, Python tests
 
 test-main: $(TOOLS) ## the Python tests in .venv, with the newest PyTorch
 	HOROVOD_TEST_DOORS=torch python -m pytest $(PYTEST_ARGS) $(PROGRAMS:%=--ignore=%)
@@ -57,6 +57,10 @@ test-jax: $(TOOLS) ## the JAX door's tests, on the newest and the oldest support
 
 test-mxnet: $(TOOLS) ## the MXNet door's tests, with the NumPy that MXNet needs
 	scripts/test-mxnet
+
+test-tensorflow: $(TOOLS) ## the TensorFlow door's tests, on the newest TensorFlow and on an old one
+	scripts/test-tensorflow newest constraints-test.txt keras tf-keras
+	scripts/test-tensorflow oldest constraints-test-tensorflow-oldest.txt
 
 lint: $(TOOLS) ## ruff, mypy, clang-format, line counts
 	scripts/lint

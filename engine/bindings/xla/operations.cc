@@ -90,9 +90,10 @@ std::string Operations::Shape(const Frame& frame, int64_t i, const bindings::Mem
 bool Operations::RowsMustAgree() const { return ops[0].kind == kAllgather || ops[0].kind == kAlltoall; }
 
 std::string Operations::Describe(const Frame& frame, const bindings::Membership& member, int copy) {
-  const int64_t count = frame.args();
+  // TensorFlow's calls carry a token at the end, which only orders them.
+  const int64_t count = frame.args() - frame.Integer("token");
   name = std::string(frame.Text("name")) + (copy ? "#" + std::to_string(copy + 1) : "");
-  if (frame.rets() != count) return "has " + std::to_string(frame.rets()) + " results";
+  if (frame.rets() != frame.args()) return "has " + std::to_string(frame.rets()) + " results";
   names.resize(static_cast<size_t>(count));
   shapes.resize(static_cast<size_t>(count));
   ops.resize(static_cast<size_t>(count));

@@ -42,6 +42,7 @@ class Call:
     prescale: float = 1.0
     postscale: float = 1.0
     root: int = -1
+    only_root: bool = False  # compiled: zeros on all ranks but `root`; the gradient of a broadcast
 
     @property
     def type_name(self) -> str:

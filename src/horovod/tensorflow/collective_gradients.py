@@ -62,7 +62,10 @@ class Gradients:
         return [average[starts[i] : starts[i] + rows[i]] for i, average in enumerate(averages)]
 
     def _of_broadcast(self, call: Call, inputs: Sequence[Tensor], upstream: list[Tensor]) -> list[Tensor]:
-        averages = self._run(replace(call, kind=ALLREDUCE, op=rules.Average), upstream)
+        average = replace(call, kind=ALLREDUCE, op=rules.Average)
+        if self._rows_are_fixed():
+            return self._run(replace(average, only_root=True), upstream)
+        averages = self._run(average, upstream)
         is_root = tf.equal(self._rank(), call.root)
         return [tf.where(is_root, average, tf.zeros_like(average)) for average in averages]
 

@@ -3,6 +3,9 @@
 
 XLA has no way to call an operation of TensorFlow's, so the call is written down in StableHLO and put into the graph as
 a module that XLA compiles with the rest. Shapes are those of the trace, and so is the number of ranks.
+
+XLA runs the calls of a small program one after the other, in an order that may depend on constants of the rank; ranks
+would then wait for each other for ever. So the calls of a graph are a chain, each with the token of the one before.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ from horovod.tensorflow.calls import ALLGATHER, ALLTOALL, REDUCESCATTER, Call, T
 OLDEST = (2, 19)
 _MODULE_VERSION = 9
 _XLA = "libtensorflow_cc.so.2"
+_TOKEN = "_horovod_token"
 _GET_API = "_ZN3xla3ffi12GetXlaFfiApiEv"
 
 # MLIR's names of types.
@@ -92,7 +96,11 @@ def run(call: Call, tensors: Sequence[Tensor], splits: Tensor | None) -> list[Te
     if member is None or member.index < 0:
         default_context.refuse_set(call.process_set)
     shapes = [_result_shape(call, tuple(tensor.shape), member) for tensor in tensors]
-    results = _call_module(tensors, _module(call, tensors, shapes), shapes)
+    graph = tf.compat.v1.get_default_graph()
+    token = getattr(graph, _TOKEN, None)
+    inputs = [*tensors, tf.zeros([1], tf.int8) if token is None else token]
+    *results, token = _call_module(inputs, _module(call, inputs, [*shapes, (1,)]), [*shapes, (1,)])
+    setattr(graph, _TOKEN, token)
     if call.kind == ALLTOALL:
         results.append(tf.fill([member.size], tf.constant(shapes[0][0] // member.size, tf.int32)))
     return results
@@ -120,13 +128,14 @@ _program = itertools.count(1)
 
 
 def _module(call: Call, tensors: Sequence[Tensor], shapes: Sequence[tuple[int, ...]]) -> str:
-    """The call in StableHLO. Its attributes are read by engine/bindings/xla."""
-    name = tf.compat.v1.get_default_graph().unique_name(call.node_name(tensors))
+    """The call in StableHLO, the token last. Its attributes are read by engine/bindings/xla."""
+    name = tf.compat.v1.get_default_graph().unique_name(call.node_name(tensors[:-1]))
     attributes = {
         "kind": f"{call.kind} : i64",
         "op": f"{call.op} : i64",
         "root": f"{call.root} : i64",
-        "only_root": "0 : i64",
+        "only_root": f"{int(call.only_root)} : i64",
+        "token": "1 : i64",
         "prescale": f"0x{struct.pack('>d', call.prescale).hex()} : f64",
         "postscale": f"0x{struct.pack('>d', call.postscale).hex()} : f64",
         "context": f"{number_of(call.process_set)} : i64",

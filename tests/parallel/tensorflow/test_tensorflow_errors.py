@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Failures reach every rank as TensorFlow's errors, fail one operation, and leave all others alone."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+from harness.worlds import on_all_ranks
+
+all_modes = pytest.mark.parametrize("mode", ["eager", "function", "graph"])
+
+
+@all_modes
+@on_all_ranks("shm2", limit_s=60)
+def test_errors_on_every_rank(mode):
+    from harness.sets import process_sets
+    from harness.tensorflow_door import hvd, np, run, tf
+
+    from horovod.common.process_sets import ProcessSet
+
+    me = hvd.rank()
+    mismatch, invalid = tf.errors.FailedPreconditionError, tf.errors.InvalidArgumentError
+
+    def fails(error, text, function, *arrays):
+        with pytest.raises(error, match=text):
+            run(mode, lambda *values: function(*(values[0] if values else ())), arrays)
+
+    fails(mismatch, "Mismatched ALLREDUCE tensor shapes", lambda x: hvd._allreduce(x, name="a"), np.ones(2 + me))
+    dtype = np.float32 if me else np.float64
+    fails(mismatch, "Mismatched data types", lambda x: hvd._allreduce(x, name="b"), np.ones(2, dtype))
+    fails(mismatch, "Mismatched BROADCAST root ranks", lambda x: hvd.broadcast(x, me, name="c"), np.ones(2))
+    op = hvd.Max if me else hvd.Min
+    fails(mismatch, "Mismatched reduction operation", lambda x: hvd._allreduce(x, op=op, name="d"), np.ones(2))
+    fails(mismatch, "Mismatched", lambda x: hvd._allreduce(x, prescale_factor=1.0 + me, name="e"), np.ones(2))
+    operation = hvd.allgather if me else hvd._allreduce
+    fails(mismatch, "Mismatched operations", lambda x: operation(x, name="f"), np.ones(2))
+    fails(invalid, "root rank 7", lambda x: hvd.broadcast(x, 7), np.ones(2))
+    fails(invalid, "splits", lambda x: hvd.alltoall(x, [3, 3]), np.ones(2))
+    fails(invalid, "splits", lambda x: hvd.alltoall(x, [1, 1, 1]), np.ones(3))
+    fails(invalid, "cut evenly", hvd.alltoall, np.ones(3))
+    fails((invalid, ValueError), "at least one dimension", hvd._reducescatter, np.ones(()))
+    fails(invalid, "bool", lambda x: hvd._allreduce(x, op=hvd.Average), np.ones(2, bool))
+    fails(tf.errors.AbortedError, "Average and Sum", lambda x: hvd._reducescatter(x, op=hvd.Max), np.ones(2))
+    unknown = ProcessSet([0])
+    fails(invalid, "process set", lambda x: hvd._allreduce(x, process_set=unknown), np.ones(2))
+    with process_sets([0]) as (only_first,):
+        if me == 1:
+            fails(invalid, "not a member", lambda x: hvd._allreduce(x, process_set=only_first), np.ones(2))
+        else:
+            alone = run(mode, lambda x: hvd._allreduce(x[0], process_set=only_first), (np.ones(2),))
+            np.testing.assert_array_equal(alone, [1.0] * 2)
+    np.testing.assert_array_equal(run(mode, lambda x: hvd._allreduce(x[0]), (np.ones(2),)), [2.0] * 2)
+
+
+@on_all_ranks("shm2")
+def test_a_name_that_is_still_pending():
+    from harness.tensorflow_door import hvd, np, session, tf
+
+    with tf.Graph().as_default() as graph, session(graph) as opened:
+        one = tf.ones(2)
+        with tf.name_scope("a"):
+            first = hvd._allreduce(one, name="same", ignore_name_scope=True)
+        with tf.name_scope("b"):
+            second = hvd._allreduce(one, name="same", ignore_name_scope=True)
+        # Nobody can finish the first before both have begun: the other rank waits for the outcome here.
+        if hvd.rank() == 0:
+            with pytest.raises(tf.errors.InvalidArgumentError, match="'same' is already being processed"):
+                opened.run([first, second])
+        hvd.allgather(tf.ones(1), name="outcome")
+        if hvd.rank() == 1:
+            np.testing.assert_array_equal(opened.run(first), [2.0] * 2)
+
+
+@on_all_ranks("shm2", limit_s=60)
+def test_functions_outlive_worlds():
+    from harness.tensorflow_door import compiled, hvd, np, tf
+
+    me = hvd.rank()
+    one = hvd.add_process_set([1])
+    reduce = tf.function(lambda x: hvd._allreduce(x) + tf.cast(hvd.size_op() * 10 + hvd.rank_op(), tf.float32))
+    alone = tf.function(lambda x: hvd._allreduce(x, process_set=one))
+    jitted = tf.function(hvd._allreduce, jit_compile=True) if compiled.unavailable() is None else reduce
+    np.testing.assert_array_equal(reduce(tf.ones(2)), [22.0 + me] * 2)
+    jitted(tf.ones(2))
+    if me == 1:
+        np.testing.assert_array_equal(alone(tf.ones(2)), [1.0] * 2)
+    hvd.shutdown()
+    for step in (reduce, jitted, lambda x: hvd._allreduce(x), lambda x: hvd.rank_op()):
+        with pytest.raises(tf.errors.FailedPreconditionError, match="not (been )?initialized"):
+            step(tf.ones(2))
+    hvd.init()
+    np.testing.assert_array_equal(reduce(tf.ones(2)), [22.0 + me] * 2)
+    jitted(tf.ones(2))
+    if me == 1:
+        with pytest.raises(tf.errors.InvalidArgumentError, match="process set"):
+            alone(tf.ones(2))
+    hvd.add_process_set([0])  # takes the number that the other had in the engine
+    hvd.add_process_set(one)
+    if me == 1:
+        np.testing.assert_array_equal(alone(tf.ones(2)), [1.0] * 2)
+    for process_set in ([0], [1]):
+        found = next(it for it in _sets() if it.ranks == process_set)
+        hvd.remove_process_set(found)
+
+
+def _sets():
+    from horovod.common.context import default_context
+
+    return list(default_context._sets.values())
+
+
+PROGRAM = """
+import json, os, signal, sys
+import tensorflow as tf
+import horovod.tensorflow.mpi_ops as hvd
+signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the launcher ends the others at once; this one has a report to write
+hvd.init()
+step = tf.function(lambda x: [hvd._allreduce(x * k, name=f"t{k}") for k in range(10)], autograph=False)
+step(tf.ones(1000))
+try:
+    for index in range(1000000):
+        if hvd.rank() == 1 and index == 20:
+            os.kill(os.getpid(), signal.SIGKILL)
+        step(tf.ones(1000))
+except tf.errors.UnknownError as error:
+    json.dump(str(error), open(sys.argv[1], "w"))
+"""
+
+
+@pytest.mark.timeout(150)  # TensorFlow's import alone may take long on a busy machine
+def test_a_killed_rank_is_an_unknown_error(tmp_path):
+    report = tmp_path / "report.json"
+    command = [sys.executable, "-m", "horovod.runner.launch", "-np", "2", sys.executable, "-c", PROGRAM, str(report)]
+    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 128 + signal.SIGKILL, done.stderr
+    text = json.loads(report.read_text())
+    assert "HorovodAllreduce" in text
+    assert "rank 1" in text
