@@ -74,7 +74,7 @@ def test_a_name_that_is_still_pending():
             np.testing.assert_array_equal(opened.run(first), [2.0] * 2)
 
 
-@on_all_ranks("shm2", limit_s=60)
+@on_all_ranks("shm2", limit_s=120)
 def test_functions_outlive_worlds():
     from harness.tensorflow_door import compiled, hvd, np, tf
 

@@ -8,6 +8,10 @@ THROUGH_PYTHON = World("python2", "a:2", DYNAMIC | {"HOROVOD_TENSORFLOW_NATIVE":
 
 @on_all_ranks(THROUGH_PYTHON, limit_s=120)
 def test_the_same_as_natively():
+    import sys
+    from pathlib import Path
+
+    sys.path.insert(0, str(Path(__file__).parent))
     import test_tensorflow_collectives as collectives
     import test_tensorflow_gradients as gradients
     from harness.tensorflow_door import MODES, hvd, ways
