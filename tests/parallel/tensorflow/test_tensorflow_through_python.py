@@ -20,10 +20,10 @@ def test_the_same_as_natively():
     assert "HOROVOD_TENSORFLOW_NATIVE=0" in ways.why_not_native
     for mode in MODES:
         collectives.test_alltoall_with_splits.body(mode)
-        collectives.test_reducescatter.body(mode)
         collectives.test_groups_of_all_dtypes_with_factors.body(mode)
         collectives.test_join_and_questions.body(mode)
-        if mode == "function":  # nothing orders the operations of a Session
+        if mode != "graph":  # nothing orders what a Session runs
+            collectives.test_reducescatter.body(mode)
             collectives.test_movements.body(mode)
             gradients.test_gradients.body(mode)
     return hvd.size()
