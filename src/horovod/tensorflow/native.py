@@ -117,7 +117,11 @@ def run(module: Any, call: Call, tensors: Sequence[Tensor], splits: Tensor | Non
 
 def join(module: Any) -> Tensor:
     if tf.executing_eagerly():
-        return module.horovod_join(tensor_name="join")
+        last = module.horovod_join(tensor_name="join")
+        member = default_context.global_set.membership
+        if member is not None:
+            member.restart_numbers()
+        return last
     # What joins takes no part in what comes after it, so it waits for what the graph has started before.
     graph = tf.compat.v1.get_default_graph()
     with tf.control_dependencies([operation for operation in (it() for it in _started(graph)) if operation]):
