@@ -35,6 +35,7 @@ def measure(tf: Any, hvd: Any, strategy: Any, elements: int, options: argparse.N
 
     def chained(one: Callable[[Any], Any]) -> Callable[[Any], Any]:
         def function(value: Any) -> Any:
+            value = tf.identity(value)  # on a device, which tf.distribute looks at
             for _ in range(options.chain):
                 value = one(value) * 0.5
             return value
