@@ -7,6 +7,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from horovod.common.process_sets import global_process_set
+from horovod.tensorflow.gradients import acts_alone
 from horovod.tensorflow.mpi_ops import Average
 from horovod.tensorflow.mpi_ops import Sum as Sum
 from horovod.tensorflow.mpi_ops import rank as rank
@@ -55,7 +57,7 @@ class SyncBatchNormalization(tf.keras.layers.BatchNormalization):  # type: ignor
             total = tf.reduce_sum(weights * tf.ones_like(inputs), others)
             mean = tf.math.divide_no_nan(tf.reduce_sum(weights * inputs, others), total)
             square = tf.math.divide_no_nan(tf.reduce_sum(weights * tf.square(inputs), others), total)
-        if size() > 1:
+        if not acts_alone(global_process_set):
             mean, square = tf.unstack(allreduce(tf.stack([mean, square]), op=Average))
         variance = tf.maximum(square - tf.square(mean), 0)
         for moving, new in ((self.moving_mean, mean), (self.moving_variance, variance)):

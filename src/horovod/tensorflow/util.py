@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Iterator, Set
 from typing import Any
 
 import tensorflow as tf
@@ -43,10 +43,4 @@ def flattened(variables: Any) -> list[Any]:
     """A list of variables from a list, a tree, or a method that gives one (as `variables` of older optimizers is)."""
     if callable(variables) and not isinstance(variables, tf.Variable):
         variables = variables()
-    if (
-        isinstance(variables, Iterable)
-        and not isinstance(variables, (dict, list, tuple))
-        and not tf.is_tensor(variables)
-    ):
-        variables = list(variables)
-    return list(tf.nest.flatten(variables))
+    return list(tf.nest.flatten(list(variables) if isinstance(variables, (Iterator, Set)) else variables))
