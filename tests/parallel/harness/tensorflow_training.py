@@ -35,6 +35,13 @@ def door() -> tuple[Any, Any]:
     return tf, hvd
 
 
+def modes() -> list[str]:
+    """The ways to run a step here."""
+    from horovod.tensorflow import compiled
+
+    return ["eager", "function", *(["jit"] if compiled.unavailable() is None else [])]
+
+
 def data() -> tuple[Any, Any]:
     """Inputs and targets of all steps, the same on all ranks."""
     random = np.random.default_rng(7)
@@ -59,9 +66,9 @@ def loss_of(tf: Any, variables: Sequence[Any], x: Any, y: Any) -> Any:
 
 
 def train(
-    tf: Any, wrap: Callable[[Any], Any], batches: Sequence[tuple[Any, Any]], rate: float = 0.1, compiled: bool = False
+    tf: Any, wrap: Callable[[Any], Any], batches: Sequence[tuple[Any, Any]], rate: float = 0.1, mode: str = "eager"
 ) -> list[Any]:
-    """Values of the variables after plain gradient descent with the tapes that `wrap` makes."""
+    """Values of the variables after plain gradient descent with the tapes that `wrap` makes; mode: one of `modes()`."""
     variables = make_variables(tf)
 
     def step(x: Any, y: Any) -> None:
@@ -70,7 +77,7 @@ def train(
         for variable, gradient in zip(variables, tape.gradient(loss, variables), strict=True):
             variable.assign_sub(rate * gradient)
 
-    run = tf.function(step) if compiled else step
+    run = step if mode == "eager" else tf.function(step, jit_compile=mode == "jit")
     for x, y in batches:
         run(tf.constant(x), tf.constant(y))
     return [variable.numpy() for variable in variables]

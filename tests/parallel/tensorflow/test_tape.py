@@ -10,15 +10,15 @@ pytestmark = pytest.mark.timeout(LIMIT)
 
 @on_tensorflow_ranks("shm2", "shm4")
 def test_k_workers_equal_one():
-    from harness.tensorflow_training import check_close, data, door, share, train
+    from harness.tensorflow_training import check_close, data, door, modes, share, train
 
     tf, hvd = door()
     batches = list(zip(*data(), strict=True))
     mine = [tuple(share(part, hvd.rank(), hvd.size()) for part in batch) for batch in batches]
     alone = train(tf, lambda tape: tape, batches)
     assert not np.allclose(train(tf, lambda tape: tape, mine)[0], alone[0])  # without Horovod it is not the same
-    for compiled in (False, True):
-        check_close(train(tf, hvd.DistributedGradientTape, mine, compiled=compiled), alone)
+    for mode in modes():
+        check_close(train(tf, hvd.DistributedGradientTape, mine, mode=mode), alone)
     predivided = train(tf, lambda tape: hvd.DistributedGradientTape(tape, gradient_predivide_factor=2.0), mine)
     check_close(predivided, alone)
     total = train(tf, lambda tape: hvd.DistributedGradientTape(tape, op=hvd.Sum), mine, rate=0.1 / hvd.size())
