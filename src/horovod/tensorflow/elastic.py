@@ -20,7 +20,7 @@ from horovod.tensorflow.util import flattened, tf_variable
 
 __all__ = ["TensorFlowKerasState", "TensorFlowState", "run"]
 
-_OURS = re.compile(r"\bHorovod[A-Z]")  # an operation of ours; see errors.py
+_OURS = re.compile(r"\bHorovod[A-Z]\w*: ")  # an operation of ours; see errors.py
 
 
 def run(func: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,6 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Elastic states of variables: saved, restored and handed to all, in eager mode and in sessions; and the loop."""
 
+import json
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 from harness.tensorflow_training import LIMIT, on_tensorflow_ranks
@@ -109,3 +114,61 @@ def test_the_loop_goes_on_after_an_error_of_ours_alone():
     assert (state.step, float(weight)) == (2, 2.0 * hvd.size())  # lost and done again, by a graph traced before
     state.restore()
     assert train(state) == 3.0 * hvd.size()
+
+
+LOSES_A_RANK = """
+import json, os, signal, sys
+
+signal.signal(signal.SIGTERM, signal.SIG_IGN)  # time to report: the launcher ends those who are left
+import tensorflow as tf
+import horovod.tensorflow as hvd
+from horovod.tensorflow import compiled
+
+hvd.init()
+ones = tf.ones(3)
+modes = {"eager": lambda x: hvd.allreduce(x, name="a")}
+modes["function"] = tf.function(lambda x: hvd.allreduce(x, name="b") * 2)
+if compiled.unavailable() is None:
+    modes["jit"] = tf.function(lambda x: hvd.allreduce(x, name="c") * 2, jit_compile=True)
+for step in modes.values():
+    step(ones)
+if hvd.rank() == 1:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def in_session(x):
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        session.run(hvd.allreduce([1.0], name="d"))
+
+
+report = {}
+for mode, step in {**modes, "session": in_session}.items():
+    try:
+        with hvd.elastic._lost_workers():
+            step(ones)
+    except hvd.HorovodInternalError as error:
+        report[mode] = "rank 1 is lost" in str(error)
+json.dump(report, open(sys.argv[1] + ".part", "w"))
+os.rename(sys.argv[1] + ".part", sys.argv[1])
+"""
+
+
+def test_a_lost_worker_is_ours_in_every_mode(tmp_path):
+    report = tmp_path / "report.json"
+    command = [
+        sys.executable,
+        "-m",
+        "horovod.runner.launch",
+        "-np",
+        "2",
+        sys.executable,
+        "-c",
+        LOSES_A_RANK,
+        str(report),
+    ]
+    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=180, check=False)
+    assert done.returncode != 0
+    found = json.loads(report.read_text()) if report.exists() else done.stderr
+    assert {*found} >= {"eager", "function", "session"}, found
+    assert all(found.values())
