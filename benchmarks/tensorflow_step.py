@@ -53,7 +53,8 @@ class Team:
             "CUDA_VISIBLE_DEVICES": "",
             "OMP_NUM_THREADS": "1",
         }
-        command = [sys.executable, "-m", "benchkit.tensorflow_step_worker", way, "--ranks", str(options.np), "--port", port]
+        command = [sys.executable, "-m", "benchkit.tensorflow_step_worker", way]
+        command += ["--ranks", str(options.np), "--port", port]
         for name in ("width", "layers", "batch"):
             command += [f"--{name}", str(getattr(options, name))]
         self.processes = []
