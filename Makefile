@@ -55,6 +55,7 @@ test-ranks: $(TOOLS) ## what ranks do together, and the programs of the document
 
 test-programs: $(TOOLS) ## the examples, and the frameworks that run over our torch.distributed backend
 	HOROVOD_TEST_DOORS=torch python -m pytest $(PYTEST_ARGS) $(PROGRAMS)
+	scripts/test-tensorflow programs constraints-test.txt keras tf-keras scikit-learn
 
 test-old-torch: $(TOOLS) ## the PyTorch tests with the oldest supported PyTorch, in an environment of their own
 	scripts/setup environment old-torch constraints-test-torch-oldest.txt torch

@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 # Pages of doors whose framework is not installed here: `make test-jax` and `make test-mxnet` run theirs.
-ELSEWHERE = {ROOT / "docs" / f"{name}.md" for name in ("jax", "mxnet") if find_spec(name) is None}
+ELSEWHERE = {ROOT / "docs" / f"{name}.md" for name in ("jax", "mxnet", "tensorflow") if find_spec(name) is None}
 PAGES = [ROOT / "README.md", *sorted({*(ROOT / "docs").glob("*.md")} - ELSEWHERE)]
 LAUNCHER = [sys.executable, "-m", "horovod.runner.launch", "-np", "2"]
 # What the text around an example takes for granted, by the example's first line.

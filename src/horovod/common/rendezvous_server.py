@@ -126,6 +126,11 @@ class Server:
     def has_met(self) -> bool:
         return self._board.has_met
 
+    @property
+    def connections(self) -> int:
+        """How many authenticated connections are open."""
+        return len(self._peers) - len(self._strangers)
+
     def put(self, key: str, value: bytes) -> None:
         self._store[key] = value
 

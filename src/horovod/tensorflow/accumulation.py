@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Local accumulation of gradients: several backward passes for each reduction, the same in eager mode and in graphs.
+
+Sums are kept in variables. Every n-th pass reduces them and starts anew; the passes between apply nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from horovod.common.process_sets import ProcessSet
+from horovod.tensorflow.gradients import LocalVariables, dense
+
+AllreduceFunction = Callable[[Sequence[Any], Sequence[Any]], Sequence[Any]]
+
+
+class GradientAccumulation:
+    """Sums gradients over `backward_passes_per_step` calls; `allreduce_func(gradients, variables)` reduces the sums."""
+
+    def __init__(
+        self,
+        backward_passes_per_step: int,
+        allreduce_func: AllreduceFunction,
+        sparse_as_dense: bool,
+        average_aggregated_gradients: bool,
+        process_set: ProcessSet,
+        scale_local_gradients: bool,
+        name: str = "",
+    ) -> None:
+        if backward_passes_per_step <= 0:
+            raise ValueError(f"backward_passes_per_step must be at least 1, not {backward_passes_per_step}")
+        self.backward_passes_per_step = backward_passes_per_step
+        self.sparse_as_dense = sparse_as_dense
+        self.average_aggregated_gradients = average_aggregated_gradients
+        self.process_set = process_set
+        self.counter: Any = None
+        self.locally_aggregated_grads: list[Any] = []
+        self._local = LocalVariables(allreduce_func, process_set, scale_local_gradients)
+        self._name = name or "aggregation"
+
+    def register_local_var(self, var: Any) -> None:
+        """Keep the gradient of a variable on its rank."""
+        self._local.register(var)
+
+    def compute_gradients(self, grads: Sequence[Any], vars: Sequence[Any]) -> list[Any]:
+        """On every n-th call the reduced sums; else the gradients as they are, which apply_gradients will not use."""
+        grads = [self._checked(gradient) for gradient in grads]
+        if self.backward_passes_per_step == 1:
+            return self._local.reduce(grads, vars)
+        self._make_variables(grads, vars)
+        present = [index for index, gradient in enumerate(grads) if gradient is not None]
+        sums = [self.locally_aggregated_grads[index].assign_add(grads[index]) for index in present]
+        with tf.control_dependencies(_ops(sums)):
+            passes = self.counter.assign_add(1, read_value=True)
+
+        def reduce() -> list[Any]:
+            return self._reduced_sums(present, vars)
+
+        def keep() -> list[Any]:
+            return [tf.identity(grads[index]) for index in present]
+
+        with tf.control_dependencies(_ops([passes])):
+            chosen = tf.cond(tf.equal(passes, self.backward_passes_per_step), reduce, keep)
+        result: list[Any] = [None] * len(grads)
+        for index, gradient in zip(present, tf.nest.flatten(chosen), strict=True):
+            result[index] = gradient
+        return result
+
+    def apply_gradients(self, apply_grads_closure: Callable[[], Any], optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        """Call the closure if the last compute_gradients reduced; else only count a step."""
+        if self.backward_passes_per_step == 1:
+            return apply_grads_closure()
+        pairs = args[0] if args else kwargs.get("grads_and_vars", ())
+        gradients = [gradient for gradient, _ in pairs if gradient is not None]
+
+        def apply() -> Any:
+            done = apply_grads_closure()
+            with tf.control_dependencies(_ops([done])):
+                return tf.no_op() if not tf.executing_eagerly() else tf.constant(True)
+
+        def count() -> Any:
+            with tf.control_dependencies(_ops([self._count_step(optimizer, *args, **kwargs)])):
+                return tf.no_op() if not tf.executing_eagerly() else tf.constant(True)
+
+        with tf.control_dependencies(_ops(gradients)):  # graphs of version 1 know no order but this
+            begins_anew = tf.equal(self.counter.read_value(), 0)
+        return tf.cond(begins_anew, apply, count)
+
+    def _reduced_sums(self, present: list[int], variables: Sequence[Any]) -> list[Any]:
+        accumulators = [self.locally_aggregated_grads[index] for index in present]
+        sums = [tf.identity(accumulator.read_value()) for accumulator in accumulators]
+        if self.average_aggregated_gradients:
+            sums = [total / tf.cast(self.backward_passes_per_step, total.dtype) for total in sums]
+        reduced = self._local.reduce(sums, [variables[index] for index in present])
+        with tf.control_dependencies(_ops(reduced)):
+            resets = [accumulator.assign(tf.zeros_like(accumulator)) for accumulator in accumulators]
+            resets.append(self.counter.assign(0))
+        with tf.control_dependencies(_ops(resets)):
+            return [tf.identity(gradient) for gradient in reduced]
+
+    def _count_step(self, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        step = getattr(optimizer, "iterations", None)
+        if step is None:
+            step = kwargs.get("global_step", args[1] if len(args) > 1 else None)
+        return None if step is None else step.assign_add(1)
+
+    def _checked(self, gradient: Any) -> Any:
+        sparse = isinstance(gradient, tf.IndexedSlices)
+        if sparse and not self.sparse_as_dense and self.backward_passes_per_step > 1:
+            raise ValueError(
+                "IndexedSlices cannot be accumulated over several backward passes: give sparse_as_dense=True"
+            )
+        return dense(gradient) if self.sparse_as_dense else gradient
+
+    def _make_variables(self, grads: Sequence[Any], variables: Sequence[Any]) -> None:
+        if self.counter is not None:
+            return
+        with tf.init_scope():
+            self.counter = self._variable(tf.zeros([], tf.int64), "counter")
+            for number, (gradient, variable) in enumerate(zip(grads, variables, strict=True)):
+                zeros = None if gradient is None else tf.zeros(variable.shape, gradient.dtype)
+                accumulator = None if zeros is None else self._variable(zeros, f"sum_{number}")
+                self.locally_aggregated_grads.append(accumulator)
+
+    def _variable(self, initial: Any, name: str) -> Any:
+        return tf.Variable(initial, trainable=False, name=f"{self._name}_{name}")
+
+
+def _ops(values: Sequence[Any]) -> list[Any]:
+    """What a graph can wait for; in eager mode everything has happened already."""
+    return [] if tf.executing_eagerly() else [value for value in values if value is not None]

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compression of tensors on their way through a collective, eagerly and in graphs. Users may bring their own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+
+class Compressor:
+    """compress(tensor) → (tensor to send, context); decompress(result, context) → tensor in the original dtype."""
+
+    @staticmethod
+    def compress(tensor: Any) -> tuple[Any, Any]:
+        raise NotImplementedError
+
+    @staticmethod
+    def decompress(tensor: Any, ctx: Any) -> Any:
+        raise NotImplementedError
+
+
+class NoneCompressor(Compressor):
+    """Sends tensors as they are."""
+
+    @staticmethod
+    def compress(tensor: Any) -> tuple[Any, Any]:
+        return tensor, None
+
+    @staticmethod
+    def decompress(tensor: Any, ctx: Any) -> Any:
+        return tensor
+
+
+def _narrow(tensor: Any, dtype: tf.DType) -> tuple[Any, Any]:
+    wide = tensor.dtype.is_floating and tensor.dtype.size > dtype.size
+    return (tf.cast(tensor, dtype), tensor.dtype) if wide else (tensor, None)
+
+
+def _widen(tensor: Any, ctx: Any) -> Any:
+    return tensor if ctx is None else tf.cast(tensor, ctx)
+
+
+class FP16Compressor(Compressor):
+    """Sends wider floating-point tensors as float16."""
+
+    @staticmethod
+    def compress(tensor: Any) -> tuple[Any, Any]:
+        return _narrow(tensor, tf.float16)
+
+    @staticmethod
+    def decompress(tensor: Any, ctx: Any) -> Any:
+        return _widen(tensor, ctx)
+
+
+class BF16Compressor(Compressor):
+    """Sends wider floating-point tensors as bfloat16, which keeps float32's range."""
+
+    @staticmethod
+    def compress(tensor: Any) -> tuple[Any, Any]:
+        return _narrow(tensor, tf.bfloat16)
+
+    @staticmethod
+    def decompress(tensor: Any, ctx: Any) -> Any:
+        return _widen(tensor, ctx)
+
+
+class Compression:
+    """The compressors that come with Horovod."""
+
+    none = NoneCompressor
+    fp16 = FP16Compressor
+    bf16 = BF16Compressor

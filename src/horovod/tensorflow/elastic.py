@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Elastic training with TensorFlow: hvd.elastic.run, and states of variables, in eager mode and in sessions."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import tensorflow as tf
+
+from horovod.common.elastic import ObjectState, run_fn
+from horovod.common.exceptions import HorovodInternalError
+from horovod.tensorflow.functions import broadcast_object, broadcast_variables
+from horovod.tensorflow.functions import broadcast_object_fn as broadcast_object_fn
+from horovod.tensorflow.mpi_ops import init, rank, shutdown
+from horovod.tensorflow.util import flattened, tf_variable
+
+__all__ = ["TensorFlowKerasState", "TensorFlowState", "run"]
+
+_OURS = re.compile(r"\bHorovod[A-Z]\w*: ")  # an operation of ours; see errors.py
+
+
+def run(func: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorate a training function `func(state, ...)`: it goes on from the last commit when workers come or go."""
+
+    @functools.wraps(func)
+    def translated(state: Any, *args: Any, **kwargs: Any) -> Any:
+        with _lost_workers():
+            return func(state, *args, **kwargs)
+
+    return run_fn(translated, _reset)
+
+
+def _reset() -> None:
+    shutdown()
+    init()
+
+
+@contextlib.contextmanager
+def _lost_workers() -> Iterator[None]:
+    """What TensorFlow makes of a lost worker is an UnknownError, like much else: only ours is one to recover from."""
+    try:
+        yield
+    except tf.errors.UnknownError as error:
+        if not _OURS.search(str(error)):
+            raise
+        raise HorovodInternalError(str(error)) from error
+
+
+class _VariablesState(ObjectState):
+    """Variables beside plain values; subclasses say which variables, how to read them and how to write them."""
+
+    def __init__(self, session: Any, **kwargs: Any) -> None:
+        self._session = session
+        self._assignment: tuple[Any, list[Any]] | None = None
+        self._broadcast: Any = None
+        super().__init__(functools.partial(broadcast_object, session=session), rank, **kwargs)
+        self._saved_values = self._read()
+
+    def _variables(self) -> list[Any]:
+        raise NotImplementedError
+
+    def save(self) -> None:
+        self._saved_values = self._read()
+        super().save()
+
+    def restore(self) -> None:
+        self._write(self._saved_values)
+        super().restore()
+
+    def sync(self) -> None:
+        """Make rank 0's variables, and the values it saved last, those of all."""
+        with _lost_workers():
+            if self._session is None:
+                broadcast_variables(self._variables(), root_rank=0)
+            else:
+                self._session.run(self._broadcast_operation())
+        self._saved_values = self._read()
+        super().sync()
+
+    def _read(self) -> list[Any]:
+        variables = self._variables()
+        if self._session is not None:
+            return list(self._session.run(variables))
+        return [variable.numpy().copy() for variable in variables]
+
+    def _write(self, values: list[Any]) -> None:
+        variables = self._variables()
+        if self._session is None:
+            for variable, value in zip(variables, values, strict=True):
+                variable.assign(value)
+            return
+        operation, places = self._assignment_operation(variables)
+        self._session.run(operation, dict(zip(places, values, strict=True)))
+
+    def _assignment_operation(self, variables: list[Any]) -> tuple[Any, list[Any]]:
+        """Built once: every restore would make the graph longer."""
+        if self._assignment is None:
+            with self._session.graph.as_default():
+                places = [tf.compat.v1.placeholder(each.dtype.base_dtype, each.shape) for each in variables]
+                pairs = zip(variables, places, strict=True)
+                self._assignment = tf.group(*[each.assign(place) for each, place in pairs]), places
+        return self._assignment
+
+    def _broadcast_operation(self) -> Any:
+        if self._broadcast is None:
+            with self._session.graph.as_default():
+                self._broadcast = broadcast_variables(self._variables(), root_rank=0)
+        return self._broadcast
+
+
+class TensorFlowState(_VariablesState):
+    """The state of a training loop of one's own: a list of variables, and as keywords any Python values.
+
+    In a session, give it; `variables` are then all global variables unless given.
+    """
+
+    def __init__(self, variables: Any = None, session: Any = None, **kwargs: Any) -> None:
+        if variables is None:
+            if session is None and tf.executing_eagerly():
+                raise ValueError("TensorFlowState needs variables=...: eager mode keeps no list of them")
+            graph = tf.compat.v1.get_default_graph() if session is None else session.graph
+            with graph.as_default():
+                variables = tf.compat.v1.global_variables()
+        session = session or (None if tf.executing_eagerly() else tf.compat.v1.get_default_session())
+        self.variables = [tf_variable(variable) for variable in flattened(variables)]
+        super().__init__(session, **kwargs)
+
+    def _variables(self) -> list[Any]:
+        return self.variables
+
+
+class TensorFlowKerasState(_VariablesState):
+    """The state of a Keras model and its optimizer, and as keywords any Python values, such as epoch and batch."""
+
+    def __init__(self, model: Any, optimizer: Any = None, backend: Any = None, **kwargs: Any) -> None:
+        self.model = model
+        if not model.built or not model.weights:
+            raise ValueError(
+                "TensorFlowKerasState needs a model that is built, so that there are weights to keep: give its first "
+                "layer an input shape, or call the model once on a batch"
+            )
+        self.optimizer = optimizer if optimizer is not None else getattr(model, "optimizer", None)
+        self.backend = backend
+        _build_optimizer(self.optimizer, model.trainable_variables)
+        session = None if tf.executing_eagerly() or backend is None else backend.get_session()
+        super().__init__(session, **kwargs)
+
+    def _variables(self) -> list[Any]:
+        found = list(self.model.variables)
+        if self.optimizer is not None:
+            seen = {id(tf_variable(variable)) for variable in found}
+            slots = flattened(self.optimizer.variables)
+            found += [variable for variable in slots if id(tf_variable(variable)) not in seen]
+        return [tf_variable(variable) for variable in found]
+
+
+def _build_optimizer(optimizer: Any, variables: Any) -> None:
+    """Make the optimizer's slots: a worker that has just come has none yet, and the others wait for all of its."""
+    if optimizer is None or getattr(optimizer, "built", False):
+        return
+    if hasattr(optimizer, "build"):
+        optimizer.build(variables)
+    elif hasattr(optimizer, "_create_all_weights"):  # Keras 2's older optimizers
+        optimizer._create_all_weights(variables)

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Functions built on the operations: variables and Python objects from one rank to all.
+
+Objects need no graph: the functions return them at once, in eager mode and beside a session alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from horovod.common import objects
+from horovod.common.process_sets import ProcessSet, global_process_set
+from horovod.tensorflow.mpi_ops import allgather as allgather
+from horovod.tensorflow.mpi_ops import broadcast as broadcast
+from horovod.tensorflow.mpi_ops import broadcast_
+from horovod.tensorflow.mpi_ops import rank as rank
+from horovod.tensorflow.mpi_ops import size as size
+from horovod.tensorflow.util import flattened, tf_variable
+
+
+def broadcast_variables(
+    variables: Any, root_rank: int, process_set: ProcessSet = global_process_set, inplace: bool = False
+) -> Any:
+    """Give variables the root's values: at once in eager mode, else by running the operation that is returned.
+
+    They travel as one unit. `inplace` is taken for the sake of scripts that give it.
+    """
+    found = [tf_variable(variable) for variable in flattened(variables)]
+    return tf.group(*broadcast_(found, root_rank, process_set=process_set)) if found else tf.group()
+
+
+def broadcast_global_variables(root_rank: int) -> Any:
+    """An operation that gives all global variables of a graph the root's values."""
+    if tf.executing_eagerly():
+        raise RuntimeError(
+            "broadcast_global_variables is for graphs: eager mode keeps no list of global variables. "
+            "Use hvd.broadcast_variables(model.variables, root_rank) instead"
+        )
+    return broadcast_variables(tf.compat.v1.global_variables(), root_rank)
+
+
+def broadcast_object(
+    obj: Any,
+    root_rank: int = 0,
+    session: Any = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """The root's object on every rank; `name` must agree on all ranks: give one if the objects' types differ."""
+    return objects.broadcast_object(obj, root_rank, name, process_set)
+
+
+def broadcast_object_fn(
+    root_rank: int = 0, session: Any = None, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> Callable[[Any], Any]:
+    """A function of one object that broadcasts it, again and again."""
+
+    def function(obj: Any) -> Any:
+        return objects.broadcast_object(obj, root_rank, name, process_set)
+
+    return function
+
+
+def allgather_object(
+    obj: Any, session: Any = None, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> list[Any]:
+    """The objects of all ranks, in rank order."""
+    return objects.allgather_object(obj, name, process_set)

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""DistributedOptimizer: optimizers of tf.compat.v1 are wrapped here, those of Keras by horovod.tensorflow.keras."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from horovod.common.process_sets import ProcessSet, global_process_set
+from horovod.tensorflow.adasum_optimizer import _DistributedAdasumOptimizer
+from horovod.tensorflow.compression import Compression, Compressor
+from horovod.tensorflow.gradient_aggregation import LocalGradientAggregationHelper
+from horovod.tensorflow.gradients import GradientReduction, LocalVariables, checked_groups
+from horovod.tensorflow.mpi_ops import Adasum, Average, rank
+
+_LegacyOptimizer = tf.compat.v1.train.Optimizer
+
+
+class _DistributedOptimizer(_LegacyOptimizer):  # type: ignore[misc, valid-type]
+    """An optimizer whose compute_gradients gives the gradients of all ranks."""
+
+    def __init__(
+        self,
+        optimizer: Any,
+        name: str | None = None,
+        use_locking: bool = False,
+        device_dense: str = "",
+        device_sparse: str = "",
+        compression: type[Compressor] = Compression.none,
+        sparse_as_dense: bool = False,
+        op: int = Average,
+        gradient_predivide_factor: float = 1.0,
+        backward_passes_per_step: int = 1,
+        average_aggregated_gradients: bool = False,
+        groups: Any = None,
+        process_set: ProcessSet = global_process_set,
+        scale_local_gradients: bool = True,
+    ) -> None:
+        name = name or f"Distributed{type(optimizer).__name__}"
+        super().__init__(name=name, use_locking=use_locking)
+        self._optimizer = optimizer
+        reduction = GradientReduction(
+            device_dense=device_dense,
+            device_sparse=device_sparse,
+            compression=compression,
+            sparse_as_dense=sparse_as_dense,
+            op=op,
+            gradient_predivide_factor=gradient_predivide_factor,
+            groups=groups,
+            process_set=process_set,
+            scope=f"{name}_Allreduce",
+        )
+        self._local = LocalVariables(reduction, process_set, scale_local_gradients)
+        self._agg_helper: LocalGradientAggregationHelper | None = None
+        if backward_passes_per_step != 1:
+            if tf.executing_eagerly():
+                raise ValueError(
+                    "backward_passes_per_step > 1 with a tf.compat.v1 optimizer works in graphs only: "
+                    "use a Keras optimizer in eager mode"
+                )
+            self._agg_helper = LocalGradientAggregationHelper(
+                backward_passes_per_step,
+                reduction,
+                sparse_as_dense,
+                average_aggregated_gradients,
+                rank(),
+                LocalGradientAggregationHelper.OPTIMIZER_TYPE_LEGACY,
+                process_set,
+                scale_local_gradients,
+                name,
+            )
+
+    def register_local_var(self, var: Any) -> None:
+        """Keep the gradient of a variable on its rank: it is divided by the number of ranks, but not reduced."""
+        self._local.register(var)
+        if self._agg_helper is not None:
+            self._agg_helper.register_local_var(var)
+
+    def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
+        """The optimizer's (gradient, variable) pairs, reduced over all ranks."""
+        pairs = self._optimizer.compute_gradients(*args, **kwargs)
+        gradients, variables = [gradient for gradient, _ in pairs], [variable for _, variable in pairs]
+        reduce = self._agg_helper.compute_gradients if self._agg_helper else self._local.reduce
+        return list(zip(reduce(gradients, variables), variables, strict=True))
+
+    def apply_gradients(
+        self, grads_and_vars: Sequence[tuple[Any, Any]], global_step: Any = None, name: str | None = None
+    ) -> Any:
+        def apply() -> Any:
+            return self._optimizer.apply_gradients(grads_and_vars, global_step=global_step, name=name)
+
+        if self._agg_helper is None:
+            return apply()
+        return self._agg_helper.apply_gradients(apply, self, grads_and_vars, global_step=global_step)
+
+    def get_slot(self, *args: Any, **kwargs: Any) -> Any:
+        return self._optimizer.get_slot(*args, **kwargs)
+
+    def get_slot_names(self, *args: Any, **kwargs: Any) -> Any:
+        return self._optimizer.get_slot_names(*args, **kwargs)
+
+    def variables(self, *args: Any, **kwargs: Any) -> Any:
+        return self._optimizer.variables(*args, **kwargs)
+
+
+def DistributedOptimizer(  # noqa: N802 - the contract's name
+    optimizer: Any,
+    name: str | None = None,
+    use_locking: bool = False,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: type[Compressor] = Compression.none,
+    sparse_as_dense: bool = False,
+    backward_passes_per_step: int = 1,
+    op: int = Average,
+    gradient_predivide_factor: float = 1.0,
+    average_aggregated_gradients: bool = False,
+    num_groups: int = 0,
+    groups: Any = None,
+    process_set: ProcessSet = global_process_set,
+    scale_local_gradients: bool = True,
+) -> Any:
+    """An optimizer that applies the gradients of all ranks: tf.compat.v1.train.Optimizer or any Keras optimizer."""
+    groups = checked_groups(groups, num_groups)
+    if gradient_predivide_factor != 1.0 and op != Average:
+        raise ValueError("gradient_predivide_factor splits an averaging in two, so it goes with op=Average only")
+    shared: dict[str, Any] = {
+        "device_dense": device_dense,
+        "device_sparse": device_sparse,
+        "compression": compression,
+        "backward_passes_per_step": backward_passes_per_step,
+    }
+    if isinstance(optimizer, _LegacyOptimizer) and op == Adasum:
+        if average_aggregated_gradients:
+            raise ValueError("Adasum combines steps, not gradients: average_aggregated_gradients has no meaning for it")
+        if process_set is not global_process_set:
+            raise NotImplementedError("Adasum works on the global process set only")
+        return _DistributedAdasumOptimizer(optimizer, name, use_locking, **shared)
+    shared |= {
+        "sparse_as_dense": sparse_as_dense,
+        "op": op,
+        "gradient_predivide_factor": gradient_predivide_factor,
+        "average_aggregated_gradients": average_aggregated_gradients,
+        "groups": groups,
+        "process_set": process_set,
+        "scale_local_gradients": scale_local_gradients,
+    }
+    if isinstance(optimizer, _LegacyOptimizer):
+        return _DistributedOptimizer(optimizer, name, use_locking, **shared)
+    if op == Adasum:
+        raise ValueError("op=hvd.Adasum is for tf.compat.v1 optimizers; Keras optimizers take hvd.Average and hvd.Sum")
+    if not hasattr(optimizer, "apply_gradients") or not hasattr(optimizer, "get_config"):
+        raise ValueError(
+            f"DistributedOptimizer takes a Keras or tf.compat.v1 optimizer; {type(optimizer).__name__} is neither"
+        )
+    from horovod.tensorflow import keras as hvd_keras  # late: only those who use Keras need it
+
+    return hvd_keras.DistributedOptimizer(optimizer, name=name, **shared)

@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The public reductions: allreduce and reducescatter with compression, on dense tensors and on IndexedSlices.
+
+Slices are not summed but gathered: every rank gets the slices of all, as TensorFlow itself adds them, uncoalesced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from horovod.common.process_sets import ProcessSet, global_process_set
+from horovod.common.rules import OP_NAMES, resolve_op
+from horovod.tensorflow.compression import Compression, Compressor
+from horovod.tensorflow.mpi_ops import (
+    Average,
+    Sum,
+    _allreduce,
+    _grouped_allreduce,
+    _grouped_reducescatter,
+    _reducescatter,
+    grouped_allgather,
+    size_op,
+)
+from horovod.tensorflow.util import on_device
+
+
+def allreduce(
+    tensor: Any,
+    average: bool | None = None,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: type[Compressor] = Compression.none,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    ignore_name_scope: bool = False,
+) -> Any:
+    """Reduce a tensor over all ranks of the set (op: Average unless given); gather slices."""
+    op = resolve_op(op, average)
+    if isinstance(tensor, tf.IndexedSlices):
+        _check_slices(op, prescale_factor, postscale_factor)
+        with on_device(device_sparse):
+            return _gather_slices([tensor], compression, op, name, process_set, ignore_name_scope)[0]
+    with on_device(device_dense):
+        sent, context = compression.compress(tf.convert_to_tensor(tensor))
+        result = _allreduce(
+            sent,
+            name=name,
+            op=op,
+            prescale_factor=prescale_factor,
+            postscale_factor=postscale_factor,
+            ignore_name_scope=ignore_name_scope,
+            process_set=process_set,
+        )
+        return compression.decompress(result, context)
+
+
+def grouped_allreduce(
+    tensors: Sequence[Any],
+    average: bool | None = None,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: type[Compressor] = Compression.none,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    ignore_name_scope: bool = False,
+    name: str | None = None,
+) -> Any:
+    """Reduce a list as one unit; slices among the tensors are gathered, as another unit."""
+    op = resolve_op(op, average)
+    if not len(tensors):
+        return tensors
+    results: list[Any] = [None] * len(tensors)
+    sparse = [index for index, tensor in enumerate(tensors) if isinstance(tensor, tf.IndexedSlices)]
+    dense = [index for index in range(len(tensors)) if index not in set(sparse)]
+    if sparse:
+        _check_slices(op, prescale_factor, postscale_factor)
+        slices = [tensors[index] for index in sparse]
+        stem = f"{name}.sparse" if name else None
+        with on_device(device_sparse):
+            gathered = _gather_slices(slices, compression, op, stem, process_set, ignore_name_scope)
+        for index, result in zip(sparse, gathered, strict=True):
+            results[index] = result
+    if dense:
+        with on_device(device_dense):
+            pairs = [compression.compress(tf.convert_to_tensor(tensors[index])) for index in dense]
+            reduced = _grouped_allreduce(
+                [sent for sent, _ in pairs],
+                name=name,
+                op=op,
+                prescale_factor=prescale_factor,
+                postscale_factor=postscale_factor,
+                ignore_name_scope=ignore_name_scope,
+                process_set=process_set,
+            )
+            for index, result, (_, context) in zip(dense, reduced, pairs, strict=True):
+                results[index] = compression.decompress(result, context)
+    return results
+
+
+def reducescatter(
+    tensor: Any,
+    device_dense: str = "",
+    compression: type[Compressor] = Compression.none,
+    op: int = Average,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    ignore_name_scope: bool = False,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> Any:
+    """Reduce over all ranks; each gets its share of the rows, the first ranks one more if uneven."""
+    _refuse_slices("reducescatter", [tensor])
+    with on_device(device_dense):
+        sent, context = compression.compress(tf.convert_to_tensor(tensor))
+        result = _reducescatter(
+            sent,
+            name=name,
+            op=op,
+            ignore_name_scope=ignore_name_scope,
+            process_set=process_set,
+            prescale_factor=prescale_factor,
+            postscale_factor=postscale_factor,
+        )
+        return compression.decompress(result, context)
+
+
+def grouped_reducescatter(
+    tensors: Sequence[Any],
+    device_dense: str = "",
+    compression: type[Compressor] = Compression.none,
+    op: int = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> Any:
+    """Reducescatter each tensor of a list, as one unit."""
+    _refuse_slices("grouped_reducescatter", tensors)
+    if not len(tensors):
+        return tensors
+    with on_device(device_dense):
+        pairs = [compression.compress(tf.convert_to_tensor(tensor)) for tensor in tensors]
+        results = _grouped_reducescatter(
+            [sent for sent, _ in pairs],
+            op=op,
+            process_set=process_set,
+            prescale_factor=prescale_factor,
+            postscale_factor=postscale_factor,
+        )
+        return [compression.decompress(result, context) for result, (_, context) in zip(results, pairs, strict=True)]
+
+
+def _check_slices(op: int, prescale_factor: float, postscale_factor: float) -> None:
+    if op not in (Sum, Average):
+        name = OP_NAMES[op] if op in range(len(OP_NAMES)) else repr(op)
+        raise NotImplementedError(
+            f"IndexedSlices are gathered, which serves op=hvd.Sum and hvd.Average but not {name}. "
+            "Convert them with tf.convert_to_tensor, or give sparse_as_dense=True"
+        )
+    if prescale_factor != 1.0 or postscale_factor != 1.0:
+        raise NotImplementedError(
+            "prescale_factor and postscale_factor are not supported for IndexedSlices: scale their values instead"
+        )
+
+
+def _refuse_slices(operation: str, tensors: Sequence[Any]) -> None:
+    if any(isinstance(tensor, tf.IndexedSlices) for tensor in tensors):
+        raise NotImplementedError(f"{operation} takes dense tensors: convert IndexedSlices with tf.convert_to_tensor")
+
+
+def _gather_slices(
+    slices: Sequence[Any],
+    compression: type[Compressor],
+    op: int,
+    name: str | None,
+    process_set: ProcessSet,
+    ignore_name_scope: bool,
+) -> list[Any]:
+    pairs = [compression.compress(each.values) for each in slices]
+    parts = [part for (values, _), each in zip(pairs, slices, strict=True) for part in (values, each.indices)]
+    gathered = grouped_allgather(parts, name=name, ignore_name_scope=ignore_name_scope, process_set=process_set)
+    results = []
+    for number, (each, (_, context)) in enumerate(zip(slices, pairs, strict=True)):
+        values = compression.decompress(gathered[2 * number], context)
+        if op == Average:
+            values = divided_by_size(values, process_set)
+        results.append(tf.IndexedSlices(values, gathered[2 * number + 1], dense_shape=each.dense_shape))
+    return results
+
+
+def divided_by_size(tensor: Any, process_set: ProcessSet) -> Any:
+    """The tensor over the number of ranks: the one that there is when a graph runs, not when it was traced."""
+    if tf.executing_eagerly():
+        count = tf.constant(process_set.size(), tensor.dtype)
+    else:
+        count = tf.cast(size_op(process_set.process_set_id or 0), tensor.dtype)
+    return tf.math.truncatediv(tensor, count) if tensor.dtype.is_integer else tensor / count

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gradient tapes whose gradients are those of all ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from horovod.common.process_sets import ProcessSet, global_process_set
+from horovod.tensorflow.compression import Compression, Compressor
+from horovod.tensorflow.gradients import GradientReduction, LocalVariables, checked_groups
+from horovod.tensorflow.mpi_ops import Average
+
+
+class _DistributedGradientTape(tf.GradientTape):  # type: ignore[misc]
+    """The tape it is made from, with what that has recorded so far."""
+
+    def __init__(
+        self,
+        tape: Any,
+        device_dense: str,
+        device_sparse: str,
+        compression: type[Compressor],
+        sparse_as_dense: bool,
+        op: int,
+        gradient_predivide_factor: float,
+        groups: Any,
+        persistent: bool = False,
+        watch_accessed_variables: bool = True,
+        process_set: ProcessSet = global_process_set,
+        scale_local_gradients: bool = True,
+    ) -> None:
+        tf.GradientTape.__init__(self, persistent, watch_accessed_variables)
+        self.__dict__.update(tape.__dict__)
+        reduction = GradientReduction(
+            device_dense=device_dense,
+            device_sparse=device_sparse,
+            compression=compression,
+            sparse_as_dense=sparse_as_dense,
+            op=op,
+            gradient_predivide_factor=gradient_predivide_factor,
+            groups=groups,
+            process_set=process_set,
+            scope="DistributedGradientTape_Allreduce",
+        )
+        self._local = LocalVariables(reduction, process_set, scale_local_gradients)
+
+    def register_local_source(self, source: Any) -> None:
+        """Keep the gradient of a variable on its rank: it is divided by the number of ranks, but not reduced."""
+        self._local.register(source)
+
+    def gradient(
+        self,
+        target: Any,
+        sources: Any,
+        output_gradients: Any = None,
+        use_generic_names: bool = False,
+        unconnected_gradients: Any = tf.UnconnectedGradients.NONE,
+    ) -> Any:
+        """As tf.GradientTape.gradient, reduced over all ranks; `use_generic_names` if tensors' names differ by rank."""
+        found = super().gradient(target, sources, output_gradients, unconnected_gradients)
+        gradients, variables = tf.nest.flatten(found), tf.nest.flatten(sources)
+        reduced = self._local.reduce(gradients, variables, name="gradients" if use_generic_names else None)
+        return tf.nest.pack_sequence_as(sources, reduced)
+
+    def get_local_and_global_gradients(
+        self, target: Any, sources: Any, output_gradients: Any = None, use_generic_names: bool = False
+    ) -> tuple[list[Any], list[Any]]:
+        """Two lists: the gradients of registered local sources, and the reduced gradients of all others."""
+        variables = tf.nest.flatten(sources)
+        gradients = tf.nest.flatten(self.gradient(target, sources, output_gradients, use_generic_names))
+        pairs = list(zip(gradients, variables, strict=True))
+        local = [gradient for gradient, variable in pairs if variable in self._local]
+        return local, [gradient for gradient, variable in pairs if variable not in self._local]
+
+
+def DistributedGradientTape(  # noqa: N802 - the contract's name
+    gradtape: Any,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: type[Compressor] = Compression.none,
+    sparse_as_dense: bool = False,
+    op: int = Average,
+    gradient_predivide_factor: float = 1.0,
+    num_groups: int = 0,
+    groups: Any = None,
+    process_set: ProcessSet = global_process_set,
+    scale_local_gradients: bool = True,
+) -> Any:
+    """A tape like `gradtape`, before or after its recording, whose `gradient` reduces over all ranks of the set.
+
+    `groups`: in how many groups to reduce (default: all as one), or lists of variables that belong together.
+    """
+    kind = type(gradtape)
+    if not isinstance(gradtape, tf.GradientTape):
+        raise ValueError(f"DistributedGradientTape is made from a tf.GradientTape, not from {kind.__name__}")
+    base = _DistributedGradientTape
+    cls = base if kind is tf.GradientTape else type(kind.__name__, (base, kind), {})
+    return cls(
+        gradtape,
+        device_dense,
+        device_sparse,
+        compression,
+        sparse_as_dense,
+        op,
+        gradient_predivide_factor,
+        checked_groups(groups, num_groups),
+        process_set=process_set,
+        scale_local_gradients=scale_local_gradients,
+    )
+
+
+def PartialDistributedGradientTape(  # noqa: N802 - the contract's name
+    gradtape: Any,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: type[Compressor] = Compression.none,
+    sparse_as_dense: bool = False,
+    op: int = Average,
+    gradient_predivide_factor: float = 1.0,
+    num_groups: int = 0,
+    groups: Any = None,
+    process_set: ProcessSet = global_process_set,
+    local_layers: Any = None,
+    scale_local_gradients: bool = True,
+) -> Any:
+    """A distributed tape that leaves the gradients of `local_layers`, one Keras layer or a list, on their rank."""
+    tape = DistributedGradientTape(
+        gradtape,
+        device_dense,
+        device_sparse,
+        compression,
+        sparse_as_dense,
+        op,
+        gradient_predivide_factor,
+        num_groups,
+        groups,
+        process_set,
+        scale_local_gradients,
+    )
+    for layer in _layers(local_layers):
+        for weight in layer.trainable_weights:
+            tape.register_local_source(weight)
+    return tape
+
+
+def _layers(local_layers: Any) -> Sequence[Any]:
+    if local_layers is None:
+        return []
+    layers = list(local_layers) if isinstance(local_layers, (list, tuple, set)) else [local_layers]
+    strangers = [layer for layer in layers if not hasattr(layer, "trainable_weights")]
+    if strangers:
+        raise ValueError(f"local_layers are Keras layers; {strangers[0]!r} is none")
+    return layers

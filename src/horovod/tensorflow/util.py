@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Variables of TensorFlow and of Keras 3 alike: keys for sets of them, and the tf.Variable behind each."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Set
+from typing import Any
+
+import tensorflow as tf
+
+
+def tf_variable(variable: Any) -> Any:
+    """The tf.Variable itself; a variable of Keras 3 holds one."""
+    return variable if isinstance(variable, tf.Variable) or not hasattr(variable, "value") else variable.value
+
+
+def ref_of(variable: Any) -> Any:
+    """A key that is equal for equal variables: variables themselves compare element by element."""
+    return tf_variable(variable).ref()
+
+
+def vars_to_refs(vars: Any) -> Any:
+    """Variables, nested in lists as deep as may be, as keys."""
+    if isinstance(vars, (list, tuple)):
+        return tuple(vars_to_refs(each) for each in vars)
+    return ref_of(vars)
+
+
+def refs_to_vars(refs: Any) -> Any:
+    """The way back."""
+    if isinstance(refs, (list, tuple)):
+        return [refs_to_vars(each) for each in refs]
+    return refs.deref()
+
+
+def on_device(device: str) -> contextlib.AbstractContextManager[Any]:
+    """tf.device(device), or nothing where none is named: '' would undo what the caller chose."""
+    return tf.device(device) if device else contextlib.nullcontext()
+
+
+def flattened(variables: Any) -> list[Any]:
+    """A list of variables from a list, a tree, or a method that gives one (as `variables` of older optimizers is)."""
+    if callable(variables) and not isinstance(variables, tf.Variable):
+        variables = variables()
+    return list(tf.nest.flatten(list(variables) if isinstance(variables, (Iterator, Set)) else variables))

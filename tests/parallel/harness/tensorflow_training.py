@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""For the TensorFlow door's tests: TensorFlow without its own warnings, a small model, data, and training alone."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from harness.worlds import on_all_ranks
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
+
+STEPS, BATCH = 4, 8
+START_S = 200  # the first body of a world imports TensorFlow, on all ranks at once
+
+# For the tests of a file; each also takes a pytest.mark.timeout of this module's LIMIT.
+on_tensorflow_ranks = partial(on_all_ranks, limit_s=START_S)
+LIMIT = START_S + 60
+
+
+def door() -> tuple[Any, Any]:
+    """(tensorflow, horovod.tensorflow), on a rank."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import tensorflow as tf
+
+        import horovod.tensorflow as hvd
+    warnings.simplefilter("default")  # and what they say while they train
+    return tf, hvd
+
+
+def modes() -> list[str]:
+    """The ways to run a step here."""
+    from horovod.tensorflow import compiled
+
+    return ["eager", "function", *(["jit"] if compiled.unavailable() is None else [])]
+
+
+def data() -> tuple[Any, Any]:
+    """Inputs and targets of all steps, the same on all ranks."""
+    random = np.random.default_rng(7)
+    return random.normal(size=(STEPS, BATCH, 4)), random.normal(size=(STEPS, BATCH))
+
+
+def share(batch: Any, rank: int, size: int) -> Any:
+    """This rank's rows of a batch."""
+    rows = len(batch) // size
+    return batch[rank * rows : (rank + 1) * rows]
+
+
+def make_variables(tf: Any, seed: int = 3) -> list[Any]:
+    random = np.random.default_rng(seed)
+    return [tf.Variable(random.normal(size=shape)) for shape in ((4, 6), (6,), (6,))]
+
+
+def loss_of(tf: Any, variables: Sequence[Any], x: Any, y: Any) -> Any:
+    w1, b1, w2 = variables
+    hidden = tf.tanh(tf.linalg.matmul(x, w1) + b1)
+    return tf.reduce_mean((tf.linalg.matvec(hidden, w2) - y) ** 2)
+
+
+def train(
+    tf: Any, wrap: Callable[[Any], Any], batches: Sequence[tuple[Any, Any]], rate: float = 0.1, mode: str = "eager"
+) -> list[Any]:
+    """Values of the variables after plain gradient descent with the tapes that `wrap` makes; mode: one of `modes()`."""
+    variables = make_variables(tf)
+
+    def step(x: Any, y: Any) -> None:
+        with wrap(tf.GradientTape()) as tape:
+            loss = loss_of(tf, variables, x, y)
+        for variable, gradient in zip(variables, tape.gradient(loss, variables), strict=True):
+            variable.assign_sub(rate * gradient)
+
+    run = step if mode == "eager" else tf.function(step, jit_compile=mode == "jit")
+    for x, y in batches:
+        run(tf.constant(x), tf.constant(y))
+    return [variable.numpy() for variable in variables]
+
+
+def check_close(found: Sequence[Any], expected: Sequence[Any], rtol: float = 1e-9, atol: float = 0.0) -> None:
+    assert len(found) == len(expected)
+    for index, (one, other) in enumerate(zip(found, expected, strict=True)):
+        np.testing.assert_allclose(one, other, rtol=rtol, atol=atol, err_msg=f"variable {index}")

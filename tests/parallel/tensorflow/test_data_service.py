@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""tf.data's service with real dispatchers and workers: a compute job and trainers find each other through a file."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from harness.tensorflow_training import LIMIT
+
+pytestmark = pytest.mark.timeout(LIMIT)
+LAUNCHER = [sys.executable, "-m", "horovod.runner.launch", "-np", "2", sys.executable]
+
+TRAINER = """
+import sys
+import tensorflow as tf
+import horovod.tensorflow as hvd
+from horovod.tensorflow.data.compute_service import TfDataServiceConfig, send_to_data_service, tf_data_service
+
+hvd.init()
+config = TfDataServiceConfig.read(sys.argv[1], wait_for_file_creation=True)
+squares = tf.data.Dataset.range(20).map(lambda x: x * x)
+if config.dispatcher_side == "compute":
+    with tf_data_service(config, hvd.rank()) as address:
+        mode = "distributed_epoch"
+        shared = squares.apply(tf.data.experimental.service.distribute(mode, address, job_name="shared"))
+        mine = [int(x) for x in shared]
+        everyones = hvd.allgather_object(mine)
+else:
+    shared = squares.send_to_data_service(config, hvd.rank(), reuse_dataset=True)
+    everyones = hvd.allgather_object([int(x) for x in shared])
+assert sorted(sum(everyones, [])) == [i * i for i in range(20)], everyones
+"""
+
+
+@pytest.mark.parametrize("side", ["compute", "training"])
+def test_trainers_share_an_epoch(side, tmp_path):
+    config, program = tmp_path / "config.json", tmp_path / "trainer.py"
+    program.write_text(TRAINER)
+    worker = [*LAUNCHER, "-m", "horovod.tensorflow.data.compute_worker", "--dispatcher-side", side, "--timeout", "100"]
+    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
+    with (tmp_path / "compute.log").open("w") as log:
+        compute = subprocess.Popen([*worker, str(config)], env=environment, stdout=log, stderr=subprocess.STDOUT)
+    try:
+        done = subprocess.run(
+            [*LAUNCHER, str(program), str(config)],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=150,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr + (tmp_path / "compute.log").read_text()
+        assert compute.wait(30) == 0, (tmp_path / "compute.log").read_text()  # it ends with the trainers
+        assert not config.exists()
+    finally:
+        compute.terminate()
+        compute.wait(30)
+
+
+def test_the_file_is_private_and_whole(tmp_path):
+    from horovod.tensorflow.data.compute_service import TfDataServiceConfig
+
+    config = TfDataServiceConfig(1, 2, "compute", {"eth0": [("10.0.0.1", 4711)]}, bytes(range(32)), timeout=5)
+    path = tmp_path / "config.json"
+    config.write(str(path))
+    assert TfDataServiceConfig.read(str(path)) == config
+    assert path.stat().st_mode & 0o077 == 0
+    with pytest.raises(ValueError, match="dispatcher_side"):
+        TfDataServiceConfig(1, 2, "both", {}, b"")
+    from horovod.common.rendezvous import RendezvousError
+
+    with pytest.raises(RendezvousError, match="cannot be reached"):
+        TfDataServiceConfig(1, 2, "compute", {"lo": [("127.0.0.1", 9)]}, bytes(32)).compute_client()

@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Elastic states of variables: saved, restored and handed to all, in eager mode and in sessions; and the loop."""
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from harness.tensorflow_training import LIMIT, on_tensorflow_ranks
+
+pytestmark = pytest.mark.timeout(LIMIT)
+
+
+@on_tensorflow_ranks("shm2")
+def test_variables_in_eager_mode():
+    from harness.tensorflow_training import door
+
+    tf, hvd = door()
+    me = hvd.rank()
+    variables = [tf.Variable(float(me)), tf.Variable([me, me])]
+    state = hvd.elastic.TensorFlowState(variables, epoch=me, seen=[me])
+    variables[0].assign(9.0)
+    state.epoch = 9
+    state.seen.append(9)
+    state.restore()
+    assert (float(variables[0]), state.epoch, state.seen) == (float(me), me, [me])
+    state.sync()
+    assert (float(variables[0]), variables[1].numpy().tolist(), state.epoch, state.seen) == (0.0, [0, 0], 0, [0])
+    variables[0].assign(5.0)
+    state.epoch = 3
+    state.commit()
+    variables[0].assign(6.0)
+    state.restore()
+    assert (float(variables[0]), state.epoch) == (5.0, 3)
+    with pytest.raises(ValueError, match="variables"):
+        hvd.elastic.TensorFlowState()
+
+
+@on_tensorflow_ranks("shm2")
+def test_variables_in_a_session():
+    from harness.tensorflow_training import door
+
+    tf, hvd = door()
+    with tf.Graph().as_default() as graph, tf.compat.v1.Session() as session:
+        variable = tf.compat.v1.get_variable("v", initializer=[float(hvd.rank())] * 2)
+        session.run(tf.compat.v1.global_variables_initializer())
+        state = hvd.elastic.TensorFlowState(session=session, epoch=hvd.rank())
+        state.sync()
+        assert (session.run(variable).tolist(), state.epoch) == ([0.0, 0.0], 0)
+        session.run(variable.assign([7.0, 8.0]))
+        state.restore()
+        size = len(graph.get_operations())
+        state.restore()
+        state.sync()
+        assert len(graph.get_operations()) == size  # the graph does not grow
+        assert session.run(variable).tolist() == [0.0, 0.0]
+
+
+@on_tensorflow_ranks("shm2")
+def test_a_keras_model_and_its_optimizer():
+    from harness.tensorflow_training import door
+
+    tf, hvd = door()
+    tf.keras.utils.set_random_seed(hvd.rank())
+    layers = [tf.keras.layers.Dense(2), tf.keras.layers.BatchNormalization()]
+    model = tf.keras.Sequential(layers)
+    with pytest.raises(ValueError, match="built"):
+        hvd.elastic.TensorFlowKerasState(model)
+    model.build((None, 3))
+    optimizer = tf.keras.optimizers.Adam(0.1)
+    if hvd.rank() == 0:  # has trained already; the other has just come
+        optimizer.build(model.trainable_variables)
+        optimizer.iterations.assign(7)
+    state = hvd.elastic.TensorFlowKerasState(model, optimizer, batch=hvd.rank())
+    state.sync()
+    assert int(optimizer.iterations) == 7
+    assert state.batch == 0
+    before = [np.array(weight) for weight in model.weights]
+    model.weights[0].assign(np.zeros_like(before[0]))
+    optimizer.iterations.assign(8)
+    state.restore()
+    assert int(optimizer.iterations) == 7
+    np.testing.assert_array_equal(np.array(model.weights[0]), before[0])
+    return [weight.tobytes().hex() for weight in before]
+
+
+@on_tensorflow_ranks("shm2")
+def test_the_loop_goes_on_after_an_error_of_ours_alone():
+    from harness.tensorflow_training import door
+
+    tf, hvd = door()
+    weight = tf.Variable(0.0)
+    state = hvd.elastic.TensorFlowState([weight], step=0)
+    troubles = [
+        tf.errors.UnknownError(None, None, "HorovodAllreduce: rank 1 was lost"),
+        tf.errors.UnknownError(None, None, "the file system is on fire"),
+    ]
+    reduce = tf.function(lambda x: hvd.allreduce(x, op=hvd.Sum))
+
+    @hvd.elastic.run
+    def train(state):
+        while state.step < 3:
+            weight.assign_add(reduce(tf.constant(1.0)))
+            state.step += 1
+            if state.step == 2 and troubles:
+                raise troubles.pop(0)
+            state.commit()
+        return float(weight)
+
+    with pytest.raises(tf.errors.UnknownError, match="fire"):
+        train(state)
+    assert (state.step, float(weight)) == (2, 2.0 * hvd.size())  # lost and done again, by a graph traced before
+    state.restore()
+    assert train(state) == 3.0 * hvd.size()
+
+
+LOSES_A_RANK = """
+import json, os, signal, sys
+
+signal.signal(signal.SIGTERM, signal.SIG_IGN)  # time to report: the launcher ends those who are left
+import tensorflow as tf
+import horovod.tensorflow as hvd
+from horovod.tensorflow import compiled
+
+hvd.init()
+ones = tf.ones(3)
+modes = {"eager": lambda x: hvd.allreduce(x, name="a")}
+modes["function"] = tf.function(lambda x: hvd.allreduce(x, name="b") * 2)
+if compiled.unavailable() is None:
+    modes["jit"] = tf.function(lambda x: hvd.allreduce(x, name="c") * 2, jit_compile=True)
+for step in modes.values():
+    step(ones)
+if hvd.rank() == 1:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def in_session(x):
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        session.run(hvd.allreduce([1.0], name="d"))
+
+
+report = {}
+for mode, step in {**modes, "session": in_session}.items():
+    try:
+        with hvd.elastic._lost_workers():
+            step(ones)
+    except hvd.HorovodInternalError as error:
+        report[mode] = "rank 1 is lost" in str(error)
+json.dump(report, open(sys.argv[1] + ".part", "w"))
+os.rename(sys.argv[1] + ".part", sys.argv[1])
+"""
+
+
+def test_a_lost_worker_is_ours_in_every_mode(tmp_path):
+    report = tmp_path / "report.json"
+    command = [
+        sys.executable,
+        "-m",
+        "horovod.runner.launch",
+        "-np",
+        "2",
+        sys.executable,
+        "-c",
+        LOSES_A_RANK,
+        str(report),
+    ]
+    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=180, check=False)
+    assert done.returncode != 0
+    found = json.loads(report.read_text()) if report.exists() else done.stderr
+    assert {*found} >= {"eager", "function", "session"}, found
+    assert all(found.values())
