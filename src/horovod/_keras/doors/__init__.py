@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The frameworks below Keras. Each module here says the same few things in terms of one framework's door:
+
+    Compression, run                            as in that door
+    tensor(value)                               any value as a tensor of the framework
+    allreduce, allgather, broadcast, reducescatter      of one tensor
+    reduce_group(tensors, name, ...)            gradients of a step, as one unit
+    is_sparse, dense, divided_by_size           what differs about gradients
+    broadcast_variables(variables, root_rank)   Keras variables, in place
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+
+def is_keras3(keras: Any) -> bool:
+    """Whether a keras module is multi-backend Keras, rather than Keras 2, which knows TensorFlow only."""
+    return int(str(_version(keras)).split(".")[0]) >= 3
+
+
+def _version(keras: Any) -> Any:
+    # tf.keras of TensorFlow up to 2.15 has no __version__ of its own, only tf.keras.__version__ since 2.12.
+    return getattr(keras, "__version__", "2")
+
+
+def backend_name(keras: Any) -> str:
+    """The framework that a keras module runs on: tensorflow, torch or jax; ImportError for any other."""
+    name = str(keras.backend.backend()) if is_keras3(keras) else "tensorflow"
+    if name not in ("tensorflow", "torch", "jax"):
+        raise ImportError(
+            f"Keras runs on its {name} backend, on which models cannot be trained together. "
+            "Set KERAS_BACKEND to tensorflow, torch or jax before keras is imported"
+        )
+    return name
+
+
+def door_of(keras: Any) -> Any:
+    """The module here that serves a keras module. Only the framework that Keras runs on is imported."""
+    return importlib.import_module(f"horovod._keras.doors.on_{backend_name(keras)}")

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keras on JAX, over horovod.jax: eager, and inside the training step that Keras compiles."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import horovod.jax as hvd  # before Keras starts JAX's backend
+from horovod.common.process_sets import ProcessSet
+from horovod.jax import Compression as Compression
+from horovod.jax import allgather as allgather
+from horovod.jax import allreduce as allreduce
+from horovod.jax import broadcast as broadcast
+from horovod.jax import reducescatter as reducescatter
+from horovod.jax.elastic import run as run
+
+
+def tensor(value: Any) -> Any:
+    import jax.numpy as jnp
+
+    return jnp.asarray(value)
+
+
+def is_sparse(gradient: Any) -> bool:
+    return hasattr(gradient, "todense")
+
+
+def dense(gradient: Any) -> Any:
+    return gradient.todense() if is_sparse(gradient) else gradient
+
+
+def divided_by_size(gradient: Any, process_set: ProcessSet) -> Any:
+    return gradient / (process_set.size() or 1)
+
+
+def reduce_group(
+    tensors: Sequence[Any],
+    name: str,
+    *,
+    op: int,
+    prescale: float,
+    postscale: float,
+    compression: Any,
+    process_set: ProcessSet,
+) -> list[Any]:
+    return hvd.grouped_allreduce(
+        [dense(gradient) for gradient in tensors],
+        name=name,
+        op=op,
+        prescale_factor=prescale,
+        postscale_factor=postscale,
+        compression=compression,
+        process_set=process_set,
+    )
+
+
+def broadcast_variables(variables: Sequence[Any], root_rank: int, name: str) -> None:
+    sent = hvd.broadcast([variable.value for variable in variables], root_rank, name) if variables else []
+    for variable, value in zip(variables, sent, strict=True):
+        variable.assign(value)

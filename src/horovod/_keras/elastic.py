@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Elastic training through model.fit: callbacks that keep an elastic state up to date and commit it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class CommitStateCallbackImpl:
+    """Commits the state after every `batches_per_commit` batches and after every epoch. Give it to fit last."""
+
+    def __init__(self, backend: Any, state: Any, batches_per_commit: int, *args: Any) -> None:
+        super().__init__(*args)
+        self.keras = backend
+        self.state = state
+        self.batches_per_commit = batches_per_commit
+        self.batches_remaining = batches_per_commit
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        # A worker that just came and one that stayed must commit after the same batches.
+        self.batches_remaining = self.batches_per_commit
+
+    def on_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.batches_remaining -= 1
+        if self.batches_remaining == 0:
+            self.commit()
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self.commit()
+
+    def commit(self) -> None:
+        self.batches_remaining = self.batches_per_commit
+        self.state.commit()
+
+
+class UpdateBatchStateCallbackImpl:
+    """Keeps `state.batch` at the batch of the epoch. After a restart the first epoch has that many batches less."""
+
+    params: dict[str, Any]
+
+    def __init__(self, backend: Any, state: Any, *args: Any) -> None:
+        super().__init__(*args)
+        self.keras = backend
+        self.state = state
+        self.steps_per_epoch: int | None = None
+        self._done_before = 0
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        self.steps_per_epoch = None
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        if self.steps_per_epoch is None:
+            self.steps_per_epoch = (self.params or {}).get("steps")
+        self._done_before = self.state.batch
+        if self.steps_per_epoch:
+            self.params["steps"] = self.steps_per_epoch - self._done_before
+
+    def on_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.state.batch = self._done_before + batch
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self.state.batch = 0
+
+
+class UpdateEpochStateCallbackImpl:
+    """Keeps `state.epoch` at the number of epochs that are done, also over restarts."""
+
+    def __init__(self, backend: Any, state: Any, *args: Any) -> None:
+        super().__init__(*args)
+        self.keras = backend
+        self.state = state
+        self.initial_epoch: int = state.epoch
+        self._first: int | None = None
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        self.initial_epoch = self.state.epoch
+        self._first = None
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        if self._first is None:
+            self._first = epoch  # fit counts from its initial_epoch, which may be state.epoch already
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self.state.epoch = self.initial_epoch + epoch - (self._first or 0) + 1

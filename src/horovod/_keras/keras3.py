@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a DistributedOptimizer adds to an optimizer of Keras 3, whatever the backend.
+
+Every way to apply gradients leads through `apply`; on JAX, Keras calls it inside a scope that records assignments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+
+from horovod._keras.reduction import GradientReduction
+
+
+class Keras3Optimizer:
+    """The first base of the class of a distributed optimizer; the second is that of the optimizer it was made from."""
+
+    _horovod: GradientReduction
+    _passes: Passes | None = None
+
+    def register_local_var(self, var: Any) -> None:
+        """Keep the gradient of a variable on its rank."""
+        self._horovod.register_local_var(var)
+
+    def build(self, variables: Sequence[Any]) -> None:
+        super().build(variables)  # type: ignore[misc]
+        if self._horovod.backward_passes_per_step > 1 and self._passes is None:
+            # In an object of ours, where Keras does not look: sums of gradients do not belong into saved models.
+            self._passes = Passes(variables)
+
+    @property
+    def variables(self) -> list[Any]:
+        own: list[Any] = super().variables  # type: ignore[misc]
+        # The compiled step of JAX gets all state as arguments, ours too.
+        return own + self._passes.variables if self._passes and keras.backend.backend() == "jax" else own
+
+    def apply(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> None:
+        if not len(grads):
+            return
+        if not self.built:  # type: ignore[attr-defined]
+            if trainable_variables is None:
+                super().apply(grads)  # type: ignore[misc] - which says what to do
+            with keras.name_scope(self.name):  # type: ignore[attr-defined]
+                self.build(list(trainable_variables or ()))
+        variables = list(self._trainable_variables if trainable_variables is None else trainable_variables)  # type: ignore[attr-defined]
+        if self._passes is None:
+            self._apply_reduced(grads, variables)
+        elif keras.backend.backend() == "jax":
+            self._passes.add_stateless(self, grads, variables)
+        else:
+            self._passes.add(self, grads, variables)
+
+    def _apply_reduced(self, grads: Sequence[Any], variables: Sequence[Any]) -> None:
+        super().apply(self._horovod(grads, variables), variables)  # type: ignore[misc]
+
+    def save_own_variables(self, store: Any) -> None:
+        with _hidden_passes(self):
+            super().save_own_variables(store)  # type: ignore[misc]
+
+    def load_own_variables(self, store: Any) -> None:
+        with _hidden_passes(self):
+            super().load_own_variables(store)  # type: ignore[misc]
+
+
+class Passes:
+    """Sums of the gradients of several backward passes, and how many they are."""
+
+    def __init__(self, variables: Sequence[Any]) -> None:
+        self.count = keras.Variable(0, dtype="int32", trainable=False, name="passes")
+        self._sums = {id(variable): _zeros_like(variable) for variable in variables}
+
+    @property
+    def variables(self) -> list[Any]:
+        return [self.count, *self._sums.values()]
+
+    def add(self, optimizer: Keras3Optimizer, grads: Sequence[Any], variables: Sequence[Any]) -> None:
+        """Add the gradients of a pass; the last pass of a step applies the sums."""
+        reduction = optimizer._horovod
+        pairs = self._pairs(reduction, grads, variables)
+        for total, gradient, _ in pairs:
+            total.assign_add(keras.ops.cast(gradient, total.dtype))
+
+        def step() -> None:
+            sums = [total.value / reduction.divisor for total, _, _ in pairs]
+            optimizer._apply_reduced(sums, [variable for _, _, variable in pairs])
+            self.count.assign(0)
+            for total, _, _ in pairs:
+                total.assign(keras.ops.zeros_like(total))
+
+        def wait() -> None:
+            self.count.assign_add(1)
+            optimizer._iterations.assign_add(1)  # type: ignore[attr-defined]
+
+        keras.ops.cond(self.count + 1 >= reduction.backward_passes_per_step, step, wait)
+
+    def add_stateless(self, optimizer: Keras3Optimizer, grads: Sequence[Any], variables: Sequence[Any]) -> None:
+        """The same for JAX, where both branches of a condition return all that they might change."""
+        reduction = optimizer._horovod
+        pairs = self._pairs(reduction, grads, variables)
+        state = [*variables, *optimizer.variables]
+        sums = [total.value + gradient for total, gradient, _ in pairs]
+
+        def after(change: Any) -> list[Any]:
+            with keras.StatelessScope(state_mapping=[(one, one.value) for one in state]) as scope:
+                change()
+            return [scope.get_current_value(one) for one in state]
+
+        def step() -> None:
+            optimizer._apply_reduced([total / reduction.divisor for total in sums], [one for _, _, one in pairs])
+            self.count.assign(0)
+            for total, _, _ in pairs:
+                total.assign(keras.ops.zeros_like(total.value))
+
+        def wait() -> None:
+            self.count.assign(self.count.value + 1)
+            optimizer._iterations.assign(optimizer._iterations.value + 1)  # type: ignore[attr-defined]
+            for (total, _, _), new in zip(pairs, sums, strict=True):
+                total.assign(new)
+
+        is_last = self.count.value + 1 >= reduction.backward_passes_per_step
+        changed = keras.ops.cond(is_last, lambda: after(step), lambda: after(wait))
+        for one, value in zip(state, changed, strict=True):
+            one.assign(value)
+
+    def _pairs(self, reduction: GradientReduction, grads: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
+        return [
+            (self._sums[id(variable)], _summable(reduction, gradient), variable)
+            for gradient, variable in zip(grads, variables, strict=True)
+            if gradient is not None
+        ]
+
+
+def _summable(reduction: GradientReduction, gradient: Any) -> Any:
+    if reduction.door.is_sparse(gradient) and not reduction.sparse_as_dense:
+        raise ValueError("Sparse gradients cannot be summed over several backward passes: give sparse_as_dense=True")
+    return reduction.door.dense(gradient)
+
+
+def _zeros_like(variable: Any) -> Any:
+    return keras.Variable(
+        "zeros", shape=variable.shape, dtype=variable.dtype, trainable=False, name=f"{variable.name}_sum"
+    )
+
+
+class _hidden_passes:  # noqa: N801 - used like a function
+    """For the length of a with block the optimizer has no variables of ours."""
+
+    def __init__(self, optimizer: Keras3Optimizer) -> None:
+        self._optimizer = optimizer
+        self._passes = optimizer._passes
+
+    def __enter__(self) -> None:
+        self._optimizer._passes = None
+
+    def __exit__(self, *exception: object) -> None:
+        self._optimizer._passes = self._passes
+
+
+def agree_on_finite_gradients() -> None:
+    """Let a LossScaleOptimizer around a distributed optimizer skip a step on all ranks or on none.
+
+    Keras asks whether the gradients of this rank are finite; those who found theirs finite would wait for the others.
+    """
+    loss_scale_class = keras.optimizers.LossScaleOptimizer
+    check_finite = loss_scale_class.check_finite
+    if hasattr(check_finite, "agreed"):
+        return
+
+    def agreed_check(self: Any, grads: Sequence[Any]) -> Any:
+        finite = check_finite(self, grads)
+        reduction = getattr(self.inner_optimizer, "_horovod", None)
+        if reduction is None:
+            return finite
+        return keras.ops.cast(reduction.all_finite(keras.ops.cast(finite, "float32")), "bool")
+
+    agreed_check.agreed = True  # type: ignore[attr-defined]
+    loss_scale_class.check_finite = agreed_check

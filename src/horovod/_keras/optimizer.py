@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Makes distributed optimizers: of which class, with which state, and what becomes of a loss scale."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Sequence
+from typing import Any
+
+from horovod._keras.doors import door_of, is_keras3
+from horovod._keras.reduction import GradientReduction
+
+
+def distribute(optimizer: Any, door: Any = None, name: str | None = None, **options: Any) -> Any:
+    """A new optimizer with the options of `optimizer`, and its state, that reduces gradients before it applies them."""
+    keras = keras_of(optimizer)
+    if isinstance(getattr(optimizer, "_horovod", None), GradientReduction):
+        raise ValueError(f"{type(optimizer).__name__} is a DistributedOptimizer already: gradients are reduced once")
+    inner = getattr(optimizer, "inner_optimizer", None)
+    if inner is not None:
+        return _rescaled(optimizer, distribute(inner, door, name, **options))
+    door = door or door_of(keras)
+    if options.get("compression") is None:
+        options["compression"] = door.Compression.none
+    reduction = GradientReduction(door, name or f"Distributed{type(optimizer).__name__}", **options)
+    distributed: Any = _distributed_class(type(optimizer)).from_config(_config(optimizer))  # type: ignore[attr-defined]
+    distributed._horovod = reduction
+    reduction.key = getattr(distributed, "_var_key", None) if is_keras3(keras) else _reference
+    copy_state(optimizer, distributed)
+    return distributed
+
+
+def keras_of(optimizer: Any) -> Any:
+    """The keras module that an optimizer comes from: keras or tf_keras; ValueError for what is no such optimizer."""
+    for base in type(optimizer).__mro__:
+        package = base.__module__.partition(".")[0]
+        if package in ("keras", "tf_keras") and hasattr(optimizer, "apply_gradients"):
+            return importlib.import_module(package)
+    raise ValueError(
+        f"DistributedOptimizer needs an optimizer of Keras, not {optimizer!r}: "
+        "keras.optimizers.get makes one from a name or a configuration"
+    )
+
+
+@functools.cache
+def _distributed_class(original: type) -> type:
+    """A subclass that reduces. Where Keras asks for its `__class__`, as in saving, it is the original: saved models
+    know nothing of Horovod, and load without it."""
+    if is_keras3(importlib.import_module("keras")) and original.__module__.partition(".")[0] != "tf_keras":
+        from horovod._keras import keras3
+
+        keras3.agree_on_finite_gradients()
+        base: type = keras3.Keras3Optimizer
+    else:
+        from horovod._keras import keras2
+
+        base = keras2.Keras2Optimizer
+    members = {
+        "__class__": property(lambda self: original),
+        "__module__": original.__module__,
+        "__qualname__": original.__qualname__,
+        "__doc__": original.__doc__,
+    }
+    return type(original.__name__, (base, original), members)
+
+
+def _config(optimizer: Any) -> dict[str, Any]:
+    config: dict[str, Any] = optimizer.get_config()
+    # A schedule or a function stays what it is, for not every one can be made again from its configuration.
+    rate = getattr(optimizer, "_learning_rate", getattr(optimizer, "_hyper", {}).get("learning_rate"))
+    if callable(rate) and not hasattr(rate, "assign"):
+        config["learning_rate"] = rate
+    return config
+
+
+def _rescaled(optimizer: Any, inner: Any) -> Any:
+    """A loss-scale optimizer like this one around another: gradients are reduced below the scale, in either order."""
+    config = {
+        name: getattr(optimizer, name)
+        for name in ("name", "dynamic", "initial_scale", "dynamic_growth_steps")
+        if hasattr(optimizer, name)
+    }
+    if not config.get("dynamic", True):
+        config.pop("dynamic_growth_steps", None)
+    if not is_keras3(keras_of(optimizer)):
+        config.pop("name", None)
+    scaled = type(optimizer)(inner, **config)
+    copy_state(optimizer, scaled)
+    return scaled
+
+
+def copy_state(source: Any, target: Any, variables: Sequence[Any] | None = None) -> None:
+    """Give an optimizer the state of another of its kind, if that has any: `variables` are those of the model."""
+    variables = variables or getattr(source, "_trainable_variables", None)
+    if not variables:
+        return
+    for one in (source, target):
+        build_on(one, variables)
+    for new, old in zip(state_of(target), state_of(source), strict=True):
+        new.assign(old)
+
+
+def build_on(optimizer: Any, variables: Sequence[Any]) -> None:
+    """Make the optimizer's variables for those of a model, if it has not done so yet."""
+    if hasattr(optimizer, "_create_all_weights"):  # legacy optimizers of Keras 2
+        optimizer._create_all_weights(list(variables))
+    elif not getattr(optimizer, "built", getattr(optimizer, "_built", False)):
+        optimizer.build(list(variables))
+
+
+def state_of(optimizer: Any) -> list[Any]:
+    """The variables of an optimizer, but for the sums of gradients that a distributed one keeps for itself."""
+    variables = optimizer.variables
+    passes = getattr(getattr(optimizer, "inner_optimizer", optimizer), "_passes", None)
+    own = {id(variable) for variable in passes.variables} if passes else set()
+    return [variable for variable in (variables() if callable(variables) else variables) if id(variable) not in own]
+
+
+def _reference(variable: Any) -> Any:
+    return variable.ref()

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""For the Keras doors' tests: the Keras of this world, its door, and small models that are the same everywhere."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from typing import Any
+
+import numpy as np
+
+LEGACY = os.environ.get("TF_USE_LEGACY_KERAS") == "1"
+
+with warnings.catch_warnings():  # the frameworks' own
+    warnings.simplefilter("ignore")
+    if LEGACY:
+        from tensorflow import keras
+
+        import horovod.tensorflow.keras as hvd
+    else:
+        import horovod.keras as hvd
+
+        import keras  # isort: skip
+
+warnings.simplefilter("default")  # and what they say while they train
+
+VERSION = int(keras.__version__.split(".")[0])
+BACKEND = keras.backend.backend()
+ROWS, BATCH = 32, 8
+
+
+def data(rows: int = ROWS) -> tuple[Any, Any]:
+    random = np.random.default_rng(7)
+    return random.normal(size=(rows, 4)).astype("float32"), random.normal(size=(rows, 1)).astype("float32")
+
+
+def share(array: Any, batch: int = BATCH) -> Any:
+    """This rank's part of each batch."""
+    mine = batch // hvd.size()
+    batches = array.reshape(-1, batch, *array.shape[1:])
+    return batches[:, hvd.rank() * mine : (hvd.rank() + 1) * mine].reshape(-1, *array.shape[1:])
+
+
+def model(seed: int = 3, **options: Any) -> Any:
+    def dense(units: int, number: int, **more: Any) -> Any:
+        start = keras.initializers.RandomNormal(stddev=0.5, seed=seed + number)
+        return keras.layers.Dense(units, kernel_initializer=start, **options, **more)
+
+    return keras.Sequential([keras.layers.Input((4,)), dense(6, 0, activation="tanh"), dense(1, 1)])
+
+
+def fit(network: Any, optimizer: Any, x: Any, y: Any, batch: int, epochs: int = 1, **options: Any) -> Any:
+    callbacks = options.pop("callbacks", None)
+    network.compile(loss="mse", optimizer=optimizer, **options)
+    return network.fit(x, y, batch_size=batch, epochs=epochs, shuffle=False, verbose=0, callbacks=callbacks)
+
+
+def trained_alone(optimizer: Any, **options: Any) -> list[Any]:
+    """The weights after one process has seen all of the data."""
+    network = model()
+    fit(network, optimizer, *data(), BATCH, **options)
+    return weights(network)
+
+
+def trained_together(optimizer: Any, passes: int = 1, **options: Any) -> list[Any]:
+    """The weights after each rank has seen its part of every batch."""
+    network = model()
+    x, y = data()
+    fit(network, optimizer, share(x), share(y), BATCH // hvd.size() // passes, **options)
+    return weights(network)
+
+
+def weights(network: Any) -> list[Any]:
+    return [np.asarray(one) for one in network.get_weights()]
+
+
+def check_same(actual: list[Any], expected: list[Any], rtol: float = 1e-5, atol: float = 1e-6) -> None:
+    assert len(actual) == len(expected)
+    for one, other in zip(actual, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=rtol, atol=atol)
+
+
+def same_everywhere(values: list[Any]) -> None:
+    """The values are those of rank 0, to the bit."""
+    digests = hvd.allgather_object([np.asarray(one).tobytes() for one in values], "digests")
+    assert all(digest == digests[0] for digest in digests)

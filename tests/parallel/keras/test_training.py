@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Training through model.fit: K workers do what one does with all of the data, with every option of the optimizer."""
+
+import numpy as np
+import pytest
+from harness.keras_worlds import ALL, FOUR, ON_TENSORFLOW
+from harness.worlds import on_all_ranks
+
+START_S = 200  # the first test of a world imports its frameworks, on all ranks at once
+
+
+@on_all_ranks(*ALL, *FOUR, limit_s=START_S)
+@pytest.mark.timeout(START_S + 60)
+def test_k_workers_equal_one():
+    from harness import keras_door as door
+
+    adam = door.keras.optimizers.Adam
+    alone = door.trained_alone(adam(0.05))
+    modes = [{}, {"run_eagerly": True}, {"jit_compile": False}]
+    for mode in modes:
+        together = door.trained_together(door.hvd.DistributedOptimizer(adam(0.05)), **mode)
+        door.check_same(together, alone)
+        door.same_everywhere(together)
+
+
+@on_all_ranks(*ALL, limit_s=START_S)
+@pytest.mark.timeout(START_S + 60)
+def test_several_backward_passes_for_a_step():
+    from harness import keras_door as door
+
+    sgd = door.keras.optimizers.SGD
+    alone = door.trained_alone(sgd(0.05))
+    steps = door.ROWS // door.BATCH
+    for options, rate in (({"average_aggregated_gradients": True}, 0.05), ({}, 0.025)):
+        optimizer = _with_passes(door.hvd, sgd(rate), 2, **options)
+        door.check_same(door.trained_together(optimizer, passes=2), alone)
+        assert int(np.asarray(optimizer.iterations)) == 2 * steps
+    eager = _with_passes(door.hvd, sgd(0.05), 2, average_aggregated_gradients=True)
+    door.check_same(door.trained_together(eager, passes=2, run_eagerly=True), alone)
+
+
+def _with_passes(hvd, optimizer, passes, **options):
+    return hvd.DistributedOptimizer(optimizer, backward_passes_per_step=passes, **options)
+
+
+@on_all_ranks(*ALL, limit_s=START_S)
+@pytest.mark.timeout(START_S + 60)
+def test_groups_operations_and_factors():
+    from harness import keras_door as door
+
+    hvd, sgd = door.hvd, door.keras.optimizers.SGD
+    alone = door.trained_alone(sgd(0.05))
+    door.check_same(door.trained_together(hvd.DistributedOptimizer(sgd(0.05), groups=2)), alone)
+    predivided = hvd.DistributedOptimizer(sgd(0.05), gradient_predivide_factor=2.0)
+    door.check_same(door.trained_together(predivided), alone)
+    door.check_same(door.trained_together(hvd.DistributedOptimizer(sgd(0.05 / hvd.size()), op=hvd.Sum)), alone)
+    halves = hvd.DistributedOptimizer(sgd(0.05), compression=hvd.Compression.fp16)
+    door.check_same(door.trained_together(halves), alone, rtol=0.05, atol=0.01)
+
+    network = door.model()
+    first, second, *_ = network.trainable_weights
+    lists = hvd.DistributedOptimizer(sgd(0.05), groups=[[second, first]])
+    x, y = door.data()
+    door.fit(network, lists, door.share(x), door.share(y), door.BATCH // hvd.size())
+    door.check_same(door.weights(network), alone)
+
+
+@on_all_ranks(*ALL)
+def test_what_is_refused():
+    from harness import keras_door as door
+
+    hvd, sgd = door.hvd, door.keras.optimizers.SGD
+    with pytest.raises(ValueError, match="op=Max"):
+        hvd.DistributedOptimizer(sgd(0.1), op=4)
+    with pytest.raises(ValueError, match="op=Average only"):
+        hvd.DistributedOptimizer(sgd(0.1), op=hvd.Sum, gradient_predivide_factor=2.0)
+    with pytest.raises(ValueError, match="at least 1"):
+        hvd.DistributedOptimizer(sgd(0.1), backward_passes_per_step=0)
+    with pytest.raises(ValueError, match="groups"):
+        hvd.DistributedOptimizer(sgd(0.1), groups="all")
+    with pytest.raises(ValueError, match="already"):
+        hvd.DistributedOptimizer(hvd.DistributedOptimizer(sgd(0.1)))
+    with pytest.raises(ValueError, match="optimizer of Keras"):
+        hvd.DistributedOptimizer("sgd")
+    with pytest.warns(DeprecationWarning, match="num_groups"):
+        hvd.DistributedOptimizer(sgd(0.1), num_groups=1)
+
+
+@on_all_ranks(*ALL, limit_s=START_S)
+@pytest.mark.timeout(START_S + 60)
+def test_local_variables_and_process_sets():
+    from harness import keras_door as door
+
+    hvd, sgd, me = door.hvd, door.keras.optimizers.SGD, door.hvd.rank()
+    x, y = door.data(8)
+    mine = x[me * 4 : me * 4 + 4], y[me * 4 : me * 4 + 4]
+
+    def step(optimizer, network, xs=mine[0], ys=mine[1], local=()):
+        for variable in local:
+            optimizer.register_local_var(variable)
+        before = door.weights(network)
+        door.fit(network, optimizer, xs, ys, len(xs))
+        return [after - old for after, old in zip(door.weights(network), before, strict=True)]
+
+    own = step(sgd(1.0), door.model())
+    average = step(sgd(1.0), door.model(), x, y)
+    network = door.model()
+    changes = step(hvd.DistributedOptimizer(sgd(1.0)), network, local=network.layers[-1].trainable_weights)
+    door.check_same(changes, [*average[:2], *(one / hvd.size() for one in own[2:])])
+    network = door.model()
+    unscaled = hvd.DistributedOptimizer(sgd(1.0), scale_local_gradients=False)
+    door.check_same(step(unscaled, network, local=network.trainable_weights), own)
+    if hasattr(hvd, "PartialDistributedOptimizer"):
+        network = door.model()
+        partial = hvd.PartialDistributedOptimizer(sgd(1.0), local_layers=network.layers[-1])
+        door.check_same(step(partial, network), [*average[:2], *(one / hvd.size() for one in own[2:])])
+
+    single = hvd.add_process_set([1])
+    door.check_same(step(hvd.DistributedOptimizer(sgd(1.0), process_set=single), door.model()), own)
+    assert hvd.remove_process_set(single)
+
+
+@on_all_ranks(*ON_TENSORFLOW, limit_s=START_S)
+@pytest.mark.timeout(START_S + 60)
+def test_sparse_gradients():
+    from harness import keras_door as door
+
+    words = np.random.default_rng(5).integers(0, 9, (16, 3))
+    targets = words.sum(axis=1, keepdims=True).astype("float32")
+
+    def network():
+        start = door.keras.initializers.RandomNormal(seed=1)
+        layers = [door.keras.layers.Embedding(9, 2, embeddings_initializer=start), door.keras.layers.Flatten()]
+        return door.keras.Sequential([door.keras.layers.Input((3,)), *layers, door.keras.layers.Dense(1, kernel_initializer=start)])
+
+    alone = network()
+    door.fit(alone, door.keras.optimizers.SGD(0.05), words, targets, 8)
+    for options in ({}, {"sparse_as_dense": True}, {"gradient_predivide_factor": 2.0}):
+        together = network()
+        optimizer = door.hvd.DistributedOptimizer(door.keras.optimizers.SGD(0.05), **options)
+        door.fit(together, optimizer, door.share(words), door.share(targets), 8 // door.hvd.size())
+        door.check_same(door.weights(together), door.weights(alone))
+
+
+@on_all_ranks(*ALL, limit_s=START_S)
+@pytest.mark.timeout(START_S + 60)
+def test_loss_scale_is_agreed_upon():
+    """A rank whose gradients overflow makes all ranks skip the step; both orders of wrapping."""
+    from harness import keras_door as door
+
+    hvd, keras = door.hvd, door.keras
+    scaled = getattr(keras.optimizers, "LossScaleOptimizer", None) or keras.mixed_precision.LossScaleOptimizer
+    orders = (
+        lambda options: scaled(hvd.DistributedOptimizer(keras.optimizers.SGD(0.05), **options)),
+        lambda options: hvd.DistributedOptimizer(scaled(keras.optimizers.SGD(0.05)), **options),
+    )
+    alone = door.trained_alone(keras.optimizers.SGD(0.05))
+    x, y = door.data(16)
+    for order in orders:
+        door.check_same(door.trained_together(order({})), alone)
+        network, optimizer = door.model(), order({})
+        x_bad = x[:4].copy()
+        x_bad[0, 0] = np.inf if hvd.rank() == 1 else x_bad[0, 0]
+        before = door.weights(network)
+        door.fit(network, optimizer, x_bad, y[:4], 4)
+        door.check_same(door.weights(network), before)
+        door.fit(network, optimizer, x[4:8], y[4:8], 4)
+        door.same_everywhere(door.weights(network))
+        assert any(abs(new - old).max() > 0 for new, old in zip(door.weights(network), before, strict=True))
+    passes = {"backward_passes_per_step": 2, "average_aggregated_gradients": True}
+    door.check_same(door.trained_together(orders[0](passes), passes=2), alone)
+
+
+@on_all_ranks(*ALL, limit_s=START_S)
+@pytest.mark.timeout(START_S + 60)
+def test_state_schedules_and_class():
+    """The distributed optimizer goes on where the given one stands, and passes for one of its class."""
+    from harness import keras_door as door
+
+    keras, hvd = door.keras, door.hvd
+
+    class Halving(keras.optimizers.schedules.LearningRateSchedule):
+        def __call__(self, step):
+            return 0.05 / (step + 1)
+
+    class Halved(keras.optimizers.SGD):
+        pass
+
+    alone = door.trained_alone(keras.optimizers.SGD(Halving()))
+    scheduled = hvd.DistributedOptimizer(Halved(Halving()))
+    door.check_same(door.trained_together(scheduled), alone)
+    assert isinstance(scheduled, Halved)
+    assert type(scheduled).__name__ == "Halved"
+    assert scheduled.__class__ is Halved
+
+    network = door.model()
+    x, y = door.data()
+    door.fit(network, keras.optimizers.Adam(0.05), x, y, door.BATCH, epochs=2)
+    if door.VERSION >= 3:
+        optimizer = hvd.DistributedOptimizer(network.optimizer)
+        pairs = zip(optimizer.variables, network.optimizer.variables, strict=True)
+        assert all(np.array_equal(np.asarray(new), np.asarray(old)) for new, old in pairs)
