@@ -9,14 +9,14 @@ import keras
 
 from horovod._keras import elastic as _impl
 from horovod._keras.doors import door_of
-from horovod._keras.state import KerasModelState
 
 __all__ = ["CommitStateCallback", "KerasState", "UpdateBatchStateCallback", "UpdateEpochStateCallback", "run"]
 
-run = door_of(keras).run
+_door = door_of(keras)
+run = _door.run
 
 
-class KerasState(KerasModelState):
+class KerasState(_door.State):  # type: ignore[misc, name-defined]
     """The state of a training: model, optimizer (unless it is the model's), and any Python values as keywords."""
 
     def __init__(self, model: Any, optimizer: Any = None, **kwargs: Any) -> None:

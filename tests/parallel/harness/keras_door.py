@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from horovod._keras.doors import is_keras3
+
 LEGACY = os.environ.get("TF_USE_LEGACY_KERAS") == "1"
 
 with warnings.catch_warnings():  # the frameworks' own
@@ -24,8 +26,7 @@ with warnings.catch_warnings():  # the frameworks' own
 
 warnings.simplefilter("default")  # and what they say while they train
 
-VERSION = int(keras.__version__.split(".")[0])
-BACKEND = keras.backend.backend()
+IS_KERAS3 = is_keras3(keras)
 ROWS, BATCH = 32, 8
 
 

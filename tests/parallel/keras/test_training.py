@@ -196,7 +196,7 @@ def test_state_schedules_and_class():
     network = door.model()
     x, y = door.data()
     door.fit(network, keras.optimizers.Adam(0.05), x, y, door.BATCH, epochs=2)
-    if door.VERSION >= 3:
+    if door.IS_KERAS3:
         optimizer = hvd.DistributedOptimizer(network.optimizer)
         pairs = zip(optimizer.variables, network.optimizer.variables, strict=True)
         assert all(np.array_equal(np.asarray(new), np.asarray(old)) for new, old in pairs)

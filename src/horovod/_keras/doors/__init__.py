@@ -2,6 +2,7 @@
 """The frameworks below Keras. Each module here says the same few things in terms of one framework's door:
 
     Compression, run                            as in that door
+    State                                       the elastic state of a model and its optimizer
     tensor(value)                               any value as a tensor of the framework
     allreduce, allgather, broadcast, reducescatter      of one tensor
     reduce_group(tensors, name, ...)            gradients of a step, as one unit
@@ -17,12 +18,8 @@ from typing import Any
 
 def is_keras3(keras: Any) -> bool:
     """Whether a keras module is multi-backend Keras, rather than Keras 2, which knows TensorFlow only."""
-    return int(str(_version(keras)).split(".")[0]) >= 3
-
-
-def _version(keras: Any) -> Any:
-    # tf.keras of TensorFlow up to 2.15 has no __version__ of its own, only tf.keras.__version__ since 2.12.
-    return getattr(keras, "__version__", "2")
+    version = getattr(keras, "__version__", "2")  # tf.keras has none where it is Keras 2
+    return int(str(version).split(".")[0]) >= 3
 
 
 def backend_name(keras: Any) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import horovod.jax as hvd  # before Keras starts JAX's backend
+from horovod._keras.state import KerasModelState as State
 from horovod.common.process_sets import ProcessSet
 from horovod.jax import Compression as Compression
 from horovod.jax import allgather as allgather

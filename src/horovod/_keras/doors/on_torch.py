@@ -10,6 +10,7 @@ import keras
 import torch
 
 import horovod.torch as hvd
+from horovod._keras.state import KerasModelState as State
 from horovod.common.process_sets import ProcessSet
 from horovod.torch import Compression as Compression
 from horovod.torch import allgather as allgather

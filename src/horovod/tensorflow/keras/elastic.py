@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Elastic training with tf.keras: KerasState, the callbacks that keep it up to date, and hvd.elastic.run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tensorflow import keras
+
+from horovod._keras import elastic as _impl
+from horovod._keras.doors import door_of
+
+__all__ = ["CommitStateCallback", "KerasState", "UpdateBatchStateCallback", "UpdateEpochStateCallback", "run"]
+
+_door = door_of(keras)
+run = _door.run
+
+
+class KerasState(_door.State):  # type: ignore[misc, name-defined]
+    """The state of a training: model, optimizer (unless it is the model's), and any Python values as keywords."""
+
+    def __init__(self, model: Any, optimizer: Any = None, **kwargs: Any) -> None:
+        super().__init__(model, optimizer, **kwargs)
+
+
+class CommitStateCallback(_impl.CommitStateCallbackImpl, keras.callbacks.Callback):  # type: ignore[misc]
+    """Commits the state after every `batches_per_commit` batches and after every epoch. Give it to fit last."""
+
+    def __init__(self, state: Any, batches_per_commit: int = 1) -> None:
+        super().__init__(keras, state, batches_per_commit)
+
+
+class UpdateBatchStateCallback(_impl.UpdateBatchStateCallbackImpl, keras.callbacks.Callback):  # type: ignore[misc]
+    """Keeps `state.batch` at the batch of the epoch."""
+
+    def __init__(self, state: Any) -> None:
+        super().__init__(keras, state)
+
+
+class UpdateEpochStateCallback(_impl.UpdateEpochStateCallbackImpl, keras.callbacks.Callback):  # type: ignore[misc]
+    """Keeps `state.epoch` at the number of epochs that are done."""
+
+    def __init__(self, state: Any) -> None:
+        super().__init__(keras, state)
