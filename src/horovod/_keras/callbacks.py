@@ -10,13 +10,14 @@ from collections.abc import Callable
 from typing import Any
 
 from horovod._keras.doors import door_of
-from horovod._keras.optimizer import state_of
+from horovod._keras.optimizer import is_built, state_of
 from horovod.common.context import default_context
 from horovod.common.objects import allgather_object
 
 
 class BroadcastGlobalVariablesCallbackImpl:
-    """Gives all ranks the root's variables at the end of the first batch, when those of the optimizer exist too."""
+    """Gives all ranks the root's variables, once: before the first batch if all of them exist on all ranks by then,
+    else after it. Keras 2 makes those of the optimizer, and of models without an input shape, with the first batch."""
 
     model: Any
 
@@ -31,10 +32,17 @@ class BroadcastGlobalVariablesCallbackImpl:
         """Leave a variable as each rank has it."""
         self._local.append(var)
 
-    def on_batch_end(self, batch: int, logs: Any = None) -> None:
-        if self.broadcast_done:
-            return
+    def on_train_begin(self, logs: Any = None) -> None:
         model = self.model
+        exist = bool(model.built) and is_built(model.optimizer)
+        if not self.broadcast_done and all(allgather_object(exist, "BroadcastGlobalVariables.exist")):
+            self._broadcast(model)
+
+    def on_batch_end(self, batch: int, logs: Any = None) -> None:
+        if not self.broadcast_done:
+            self._broadcast(self.model)
+
+    def _broadcast(self, model: Any) -> None:
         local = {id(variable) for variable in self._local}
         # Not `variables`: the states of random generators among them would make dropout the same on all ranks.
         weights = [variable for variable in model.weights if id(variable) not in local]

@@ -105,8 +105,13 @@ def build_on(optimizer: Any, variables: Sequence[Any]) -> None:
     """Make the optimizer's variables for those of a model, if it has not done so yet."""
     if hasattr(optimizer, "_create_all_weights"):  # legacy optimizers of Keras 2
         optimizer._create_all_weights(list(variables))
-    elif not getattr(optimizer, "built", getattr(optimizer, "_built", False)):
+    elif not is_built(optimizer):
         optimizer.build(list(variables))
+
+
+def is_built(optimizer: Any) -> bool:
+    """Whether the optimizer has made its variables; legacy optimizers of Keras 2 do not tell."""
+    return bool(getattr(optimizer, "built", getattr(optimizer, "_built", False)))
 
 
 def state_of(optimizer: Any) -> list[Any]:

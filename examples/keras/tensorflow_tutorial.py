@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a tf.keras program needs to run on several ranks, in the order in which most programs have it.
+
+horovodrun -np 2 python examples/keras/tensorflow_tutorial.py
+"""
+
+import sys
+from pathlib import Path
+
+import tensorflow as tf
+
+import horovod.tensorflow.keras as hvd
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "numpy"))
+
+import digits_data
+
+hvd.init()
+
+# Each rank of a host takes one of its GPUs, and no more of its memory than it needs.
+gpus = tf.config.experimental.list_physical_devices("GPU")
+for gpu in gpus:
+    tf.config.experimental.set_memory_growth(gpu, True)
+if gpus:
+    tf.config.experimental.set_visible_devices(gpus[hvd.local_rank()], "GPU")
+
+digits = digits_data.load()
+images = digits.train_images.reshape(-1, 8, 8, 1).astype("float32")
+labels = digits.train_labels.astype("int64")
+dataset = tf.data.Dataset.from_tensor_slices((images, labels)).repeat().shuffle(1000, seed=hvd.rank()).batch(32)
+test_images = digits.test_images.reshape(-1, 8, 8, 1).astype("float32")
+
+model = tf.keras.Sequential(
+    [
+        tf.keras.layers.Conv2D(16, [3, 3], activation="relu"),
+        tf.keras.layers.MaxPooling2D(pool_size=(2, 2)),
+        tf.keras.layers.Dropout(0.25),
+        tf.keras.layers.Flatten(),
+        tf.keras.layers.Dense(64, activation="relu"),
+        tf.keras.layers.Dense(10, activation="softmax"),
+    ]
+)
+
+# Each step sees the batches of all ranks, so it may be longer.
+scaled_lr = 0.001 * hvd.size()
+opt = tf.keras.optimizers.Adam(scaled_lr)
+
+# Gradients are averaged over the ranks before they are applied.
+opt = hvd.DistributedOptimizer(opt)
+
+model.compile(loss=tf.keras.losses.SparseCategoricalCrossentropy(), optimizer=opt, metrics=["accuracy"])
+
+callbacks = [
+    # All ranks begin with the weights of rank 0.
+    hvd.callbacks.BroadcastGlobalVariablesCallback(0),
+    # Metrics are those of all ranks; callbacks that look at them come after this one.
+    hvd.callbacks.MetricAverageCallback(),
+    # Long steps from the start would lead astray.
+    hvd.callbacks.LearningRateWarmupCallback(initial_lr=scaled_lr, warmup_epochs=3, verbose=1),
+]
+
+# One rank writes files and logs; two would overwrite each other's.
+if hvd.rank() == 0:
+    callbacks.append(tf.keras.callbacks.ModelCheckpoint("checkpoint-{epoch}.keras"))
+
+verbose = 2 if hvd.rank() == 0 else 0
+
+# An epoch is as long as before, shared by all ranks.
+model.fit(
+    dataset,
+    steps_per_epoch=60 // hvd.size(),
+    callbacks=callbacks,
+    epochs=4,
+    validation_data=(test_images, digits.test_labels),
+    verbose=verbose,
+)
+
+if hvd.rank() == 0:
+    model.save("digits.keras")
