@@ -12,11 +12,11 @@ from horovod._keras.doors import door_of
 
 __all__ = ["CommitStateCallback", "KerasState", "UpdateBatchStateCallback", "UpdateEpochStateCallback", "run"]
 
-_door = door_of(keras)
-run = _door.run
+run = door_of(keras).run
+TensorFlowKerasState: Any = door_of(keras).State  # its name in Horovod; each backend has its own
 
 
-class KerasState(_door.State):  # type: ignore[misc, name-defined]
+class KerasState(TensorFlowKerasState):  # type: ignore[misc]
     """The state of a training: model, optimizer (unless it is the model's), and any Python values as keywords."""
 
     def __init__(self, model: Any, optimizer: Any = None, **kwargs: Any) -> None:
