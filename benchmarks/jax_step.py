@@ -12,90 +12,18 @@ Prints a table and writes JSON lines.
 from __future__ import annotations
 
 import argparse
-import base64
 import json
-import os
-import secrets
-import selectors
-import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from benchkit import machine
-from benchkit.libraries import free_port
-from benchkit.lifetime import die_with_parent, end_group
+from benchkit.team import Team
 from rich.console import Console
 from rich.table import Table
 
 WAYS = ("alone", "khorovod", "gloo")
-LIMIT_S = 300.0
-
-
-class Team:
-    """The ranks of one way to run the step."""
-
-    def __init__(self, way: str, options: argparse.Namespace, cores: list[int]) -> None:
-        self.way = way
-        self.times: list[float] = []
-        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the ranks
-        port = str(free_port())
-        shared = {
-            "HOROVOD_SIZE": str(options.np),
-            "HOROVOD_LOCAL_SIZE": str(options.np),
-            "HOROVOD_RENDEZVOUS": "self",
-            "HOROVOD_GLOO_RENDEZVOUS_ADDR": "127.0.0.1",
-            "HOROVOD_GLOO_RENDEZVOUS_PORT": port,
-            "_HOROVOD_SECRET_KEY": base64.b64encode(secrets.token_bytes(32)).decode(),
-            "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]),
-            "JAX_PLATFORMS": "cpu",
-        }
-        command = [sys.executable, "-m", "benchkit.jax_worker", way, "--ranks", str(options.np), "--port", port]
-        for name in ("width", "layers", "batch"):
-            command += [f"--{name}", str(getattr(options, name))]
-        self.processes = []
-        for rank in range(options.np):
-            pin = ["taskset", "-c", str(cores[rank])] if cores else []
-            own = {"HOROVOD_RANK": str(rank), "HOROVOD_LOCAL_RANK": str(rank)}
-            self.processes.append(
-                subprocess.Popen(
-                    [*pin, *command, "--rank", str(rank)],
-                    env={**os.environ, **shared, **own},
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=self._log,
-                    start_new_session=True,
-                    preexec_fn=die_with_parent,
-                )
-            )
-        self.losses = [reply["loss"] for reply in self._replies()]
-
-    def run(self, steps: int) -> None:
-        for process in self.processes:
-            assert process.stdin is not None
-            process.stdin.write(f"run {steps}\n".encode())
-            process.stdin.flush()
-        everyone = [reply["times"] for reply in self._replies()]
-        self.times += [max(times) for times in zip(*everyone, strict=True)]
-
-    def _replies(self) -> list[Any]:
-        return [json.loads(self._line(process)) for process in self.processes]
-
-    def _line(self, process: subprocess.Popen[bytes]) -> bytes:
-        assert process.stdout is not None
-        with selectors.DefaultSelector() as selector:
-            selector.register(process.stdout, selectors.EVENT_READ)
-            line = process.stdout.readline() if selector.select(LIMIT_S) else b""
-        if not line:
-            self._log.seek(0)
-            raise RuntimeError(f"{self.way}: a rank fell silent\n{self._log.read().decode(errors='replace')[-3000:]}")
-        return line
-
-    def stop(self) -> None:
-        for process in self.processes:
-            end_group(process)
 
 
 def main() -> int:
@@ -106,14 +34,14 @@ def main() -> int:
     teams: list[Team] = []
     try:
         for way in WAYS:
-            teams.append(Team(way, options, cores))
+            teams.append(team(way, options, cores))
         check_losses(teams)
         for turn in range(options.rounds):
-            for team in teams if turn % 2 == 0 else reversed(teams):
-                team.run(options.steps)
+            for each in teams if turn % 2 == 0 else reversed(teams):
+                each.run(options.steps)
     finally:
-        for team in teams:
-            team.stop()
+        for each in teams:
+            each.stop()
     rows = summarise(teams)
     console.print(table(rows, options))
     options.output.mkdir(parents=True, exist_ok=True)
@@ -122,6 +50,13 @@ def main() -> int:
     path.write_text("".join(json.dumps(row | about | {"machine": before}) + "\n" for row in rows))
     console.print(f"[dim]{path}; load before the run {before['load_before']}")
     return 0
+
+
+def team(way: str, options: argparse.Namespace, cores: list[int]) -> Team:
+    command = ["-m", "benchkit.jax_worker", way]
+    for name in ("width", "layers", "batch"):
+        command += [f"--{name}", str(getattr(options, name))]
+    return Team(way, options.np, command, cores, {"JAX_PLATFORMS": "cpu"})
 
 
 def check_losses(teams: list[Team]) -> None:

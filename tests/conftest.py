@@ -20,7 +20,7 @@ _MARK = "HOROVOD_TEST_SESSION"
 
 # Tests of a door whose framework is not installed are left out. CI names in this variable the doors that must be there.
 _REQUIRED = "HOROVOD_TEST_DOORS"
-_DOORS = ("jax", "mxnet", "tensorflow", "torch")
+_DOORS = ("jax", "keras", "mxnet", "tensorflow", "torch")
 
 
 def _is_installed(framework: str) -> bool:

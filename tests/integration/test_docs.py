@@ -13,6 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 # Pages of doors whose framework is not installed here: `make test-jax` and `make test-mxnet` run theirs.
 ELSEWHERE = {ROOT / "docs" / f"{name}.md" for name in ("jax", "mxnet", "tensorflow") if find_spec(name) is None}
+ELSEWHERE.add(ROOT / "docs" / "keras.md")  # tests/parallel/keras runs it, in ranks that have imported their frameworks
 PAGES = [ROOT / "README.md", *sorted({*(ROOT / "docs").glob("*.md")} - ELSEWHERE)]
 LAUNCHER = [sys.executable, "-m", "horovod.runner.launch", "-np", "2"]
 # What the text around an example takes for granted, by the example's first line.

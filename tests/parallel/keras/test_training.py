@@ -181,7 +181,7 @@ def test_state_schedules_and_class():
 
     class Halving(keras.optimizers.schedules.LearningRateSchedule):
         def __call__(self, step):
-            return 0.05 / (step + 1)
+            return keras.optimizers.schedules.ExponentialDecay(0.05, 1, 0.5)(step)
 
     class Halved(keras.optimizers.SGD):
         pass
