@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ranks of one way to run a training step: live processes that run steps when told to, and say how long they took."""
+"""The ranks of one way to run a training step: processes that run steps when told to and say how long each took."""
 
 from __future__ import annotations
 

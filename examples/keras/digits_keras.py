@@ -20,7 +20,9 @@ def parts() -> tuple[tuple[Any, Any], tuple[Any, Any]]:
     """Training and test data of this rank: every rank takes other rows, and equally many of them."""
     data = digits_data.load()
     pairs = ((data.train_images, data.train_labels), (data.test_images, data.test_labels))
-    train, test = (tuple(each[: len(each) // hvd.size() * hvd.size()][hvd.rank() :: hvd.size()] for each in pair) for pair in pairs)
+    train, test = (
+        tuple(each[: len(each) // hvd.size() * hvd.size()][hvd.rank() :: hvd.size()] for each in pair) for pair in pairs
+    )
     return train, test  # type: ignore[return-value]
 
 

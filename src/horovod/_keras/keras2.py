@@ -90,7 +90,7 @@ class Keras2Optimizer:
 
 
 class _Passes:
-    """Sums of the gradients of several backward passes. Kept where Keras does not look, so that it does not save them."""
+    """Sums of the gradients of several backward passes, kept where Keras does not look and so does not save them."""
 
     def __init__(self) -> None:
         self.count: Any = None

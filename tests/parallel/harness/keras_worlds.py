@@ -32,7 +32,9 @@ def _worlds() -> list[World]:
         return []
     if importlib.metadata.version("keras").startswith("2."):
         return [_world("keras2", 2)]
-    worlds = [_world(backend, 2, KERAS_BACKEND=backend) for backend in ("jax", "torch", "tensorflow") if _is_there(backend)]
+    worlds = [
+        _world(backend, 2, KERAS_BACKEND=backend) for backend in ("jax", "torch", "tensorflow") if _is_there(backend)
+    ]
     if _is_there("tf_keras"):
         worlds.append(_world("tf_keras", 2, TF_USE_LEGACY_KERAS="1"))
     return worlds

@@ -19,7 +19,9 @@ def test_collectives_on_values():
     np.testing.assert_allclose(np.asarray(hvd.allreduce(np.full(3, me, "float32"), op=hvd.Sum)), [1.0] * 3)
     np.testing.assert_allclose(np.asarray(hvd.allgather(np.full((1, 2), me, "float32"))), [[0, 0], [1, 1]])
     np.testing.assert_allclose(np.asarray(hvd.broadcast(np.full(2, me, "float32"), 1)), [1, 1])
-    np.testing.assert_allclose(np.asarray(hvd.reducescatter(np.arange(4, dtype="float32"), op=hvd.Sum)).sum(), [2, 10][me])
+    np.testing.assert_allclose(
+        np.asarray(hvd.reducescatter(np.arange(4, dtype="float32"), op=hvd.Sum)).sum(), [2, 10][me]
+    )
     with pytest.raises(RuntimeError, match="BroadcastGlobalVariablesCallback"):
         hvd.broadcast_global_variables(0)
 

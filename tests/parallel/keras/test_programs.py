@@ -17,7 +17,9 @@ from harness.worlds import on_all_ranks
 START_S = 200  # the first test of a world imports its frameworks, on all ranks at once
 ROOT = Path(__file__).parents[3]
 EXAMPLES = ROOT / "examples" / "keras"
-BLOCKS = re.findall(r"^```python\n(.*?)^```$", (ROOT / "docs" / "keras.md").read_text("utf-8"), re.DOTALL | re.MULTILINE)
+BLOCKS = re.findall(
+    r"^```python\n(.*?)^```$", (ROOT / "docs" / "keras.md").read_text("utf-8"), re.DOTALL | re.MULTILINE
+)
 WITH_KERAS = [world for world in ALL if world.name != "tf_keras"]  # there the keras package is another one
 
 

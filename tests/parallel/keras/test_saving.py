@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Saved models know nothing of Horovod: Keras alone loads them, and hvd.load_model goes on training where they stand."""
+"""Saved models know nothing of Horovod: Keras alone loads them, and hvd.load_model goes on where they stand."""
 
 import os
 import tempfile

@@ -131,7 +131,9 @@ def test_sparse_gradients():
     def network():
         start = door.keras.initializers.RandomNormal(seed=1)
         layers = [door.keras.layers.Embedding(9, 2, embeddings_initializer=start), door.keras.layers.Flatten()]
-        return door.keras.Sequential([door.keras.layers.Input((3,)), *layers, door.keras.layers.Dense(1, kernel_initializer=start)])
+        return door.keras.Sequential(
+            [door.keras.layers.Input((3,)), *layers, door.keras.layers.Dense(1, kernel_initializer=start)]
+        )
 
     alone = network()
     door.fit(alone, door.keras.optimizers.SGD(0.05), words, targets, 8)

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The frameworks below Keras. Each module here says the same few things in terms of one framework's door:
 
-    Compression, run                            as in that door
-    State                                       the elastic state of a model and its optimizer
-    tensor(value)                               any value as a tensor of the framework
-    allreduce, allgather, broadcast, reducescatter      of one tensor
-    reduce_group(tensors, name, ...)            gradients of a step, as one unit
-    is_sparse, dense, divided_by_size           what differs about gradients
-    broadcast_variables(variables, root_rank)   Keras variables, in place
+Compression, run                            as in that door
+State                                       the elastic state of a model and its optimizer
+tensor(value)                               any value as a tensor of the framework
+allreduce, allgather, broadcast, reducescatter      of one tensor
+reduce_group(tensors, name, ...)            gradients of a step, as one unit
+is_sparse, dense, divided_by_size           what differs about gradients
+broadcast_variables(variables, root_rank)   Keras variables, in place
 """
 
 from __future__ import annotations

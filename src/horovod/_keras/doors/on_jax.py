@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import horovod.jax as hvd  # before Keras starts JAX's backend
-from horovod._keras.state import KerasModelState as State
+from horovod._keras.state import KerasModelState
 from horovod.common.process_sets import ProcessSet
 from horovod.jax import Compression as Compression
 from horovod.jax import allgather as allgather
@@ -15,6 +15,8 @@ from horovod.jax import allreduce as allreduce
 from horovod.jax import broadcast as broadcast
 from horovod.jax import reducescatter as reducescatter
 from horovod.jax.elastic import run as run
+
+State = KerasModelState
 
 
 def tensor(value: Any) -> Any:

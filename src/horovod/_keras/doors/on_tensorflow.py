@@ -15,10 +15,12 @@ from horovod.tensorflow import allgather as allgather
 from horovod.tensorflow import allreduce as allreduce
 from horovod.tensorflow import broadcast as broadcast
 from horovod.tensorflow import reducescatter as reducescatter
-from horovod.tensorflow.elastic import TensorFlowKerasState as State
+from horovod.tensorflow.elastic import TensorFlowKerasState
 from horovod.tensorflow.elastic import run as run
 from horovod.tensorflow.gradients import dense as dense
 from horovod.tensorflow.gradients import scaled_local as divided_by_size  # noqa: F401 - one of a door's functions
+
+State = TensorFlowKerasState
 
 
 def tensor(value: Any) -> Any:

@@ -10,7 +10,7 @@ import keras
 import torch
 
 import horovod.torch as hvd
-from horovod._keras.state import KerasModelState as State
+from horovod._keras.state import KerasModelState
 from horovod.common.process_sets import ProcessSet
 from horovod.torch import Compression as Compression
 from horovod.torch import allgather as allgather
@@ -18,6 +18,8 @@ from horovod.torch import allreduce as allreduce
 from horovod.torch import broadcast as broadcast
 from horovod.torch import reducescatter as reducescatter
 from horovod.torch.elastic import run as run
+
+State = KerasModelState
 
 
 def tensor(value: Any) -> torch.Tensor:
