@@ -28,7 +28,7 @@ DOCS := tests/integration/test_docs.py
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-main test-jobs test-ranks test-programs test-old-torch test-jax test-mxnet test-tensorflow
-.PHONY: lint format sanitize engine-tests wheel bench clean
+.PHONY: test-keras lint format sanitize engine-tests wheel bench clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(firstword $(MAKEFILE_LIST)) | sed 's/:.*## /\t/' | expand -t16
@@ -65,6 +65,10 @@ test-old-torch: $(TOOLS) ## the PyTorch tests with the oldest supported PyTorch,
 test-jax: $(TOOLS) ## the JAX door's tests, on the newest and the oldest supported JAX
 	scripts/test-jax newest constraints-test.txt flax equinox orbax-checkpoint
 	scripts/test-jax oldest constraints-test-jax-oldest.txt
+
+test-keras: $(TOOLS) ## the Keras doors' tests: Keras 3 on its three backends, tf-keras, and TensorFlow 2.15's Keras 2
+	scripts/test-keras newest constraints-test.txt tensorflow tf-keras keras torch jax
+	scripts/test-keras oldest constraints-test-tensorflow-oldest.txt tensorflow
 
 test-mxnet: $(TOOLS) ## the MXNet door's tests, with the NumPy that MXNet needs
 	scripts/test-mxnet

@@ -41,9 +41,10 @@ class Keras3Optimizer:
             return
         if not self.built:  # type: ignore[attr-defined]
             if trainable_variables is None:
-                super().apply(grads)  # type: ignore[misc] - which says what to do
+                super().apply(grads)  # type: ignore[misc]
+                return  # not reached: Keras says what is missing
             with keras.name_scope(self.name):  # type: ignore[attr-defined]
-                self.build(list(trainable_variables or ()))
+                self.build(list(trainable_variables))
         variables = list(self._trainable_variables if trainable_variables is None else trainable_variables)  # type: ignore[attr-defined]
         if self._passes is None:
             self._apply_reduced(grads, variables)

@@ -66,12 +66,17 @@ def _distributed_class(original: type) -> type:
 
 
 def _config(optimizer: Any) -> dict[str, Any]:
-    config: dict[str, Any] = optimizer.get_config()
-    # A schedule or a function stays what it is, for not every one can be made again from its configuration.
-    rate = getattr(optimizer, "_learning_rate", getattr(optimizer, "_hyper", {}).get("learning_rate"))
-    if callable(rate) and not hasattr(rate, "assign"):
-        config["learning_rate"] = rate
-    return config
+    rate = getattr(optimizer, "_learning_rate", None)
+    if not callable(rate) or hasattr(rate, "assign"):
+        config: dict[str, Any] = optimizer.get_config()
+        return config
+    # A schedule stays the object that it is: not every one can be written down and made again.
+    try:
+        optimizer._learning_rate = 0.0
+        config = optimizer.get_config()
+    finally:
+        optimizer._learning_rate = rate
+    return config | {"learning_rate": rate}
 
 
 def _rescaled(optimizer: Any, inner: Any) -> Any:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import warnings
 from typing import Any
 
@@ -12,6 +13,8 @@ import numpy as np
 from horovod._keras.doors import is_keras3
 
 LEGACY = os.environ.get("TF_USE_LEGACY_KERAS") == "1"
+if os.environ.get("KERAS_BACKEND", "tensorflow") != "tensorflow":
+    sys.modules["tensorflow"] = None  # nothing may need it, and Keras would import it to save a model
 
 with warnings.catch_warnings():  # the frameworks' own
     warnings.simplefilter("ignore")
@@ -52,7 +55,7 @@ def model(seed: int = 3, **options: Any) -> Any:
 
 def fit(network: Any, optimizer: Any, x: Any, y: Any, batch: int, epochs: int = 1, **options: Any) -> Any:
     callbacks = options.pop("callbacks", None)
-    network.compile(loss="mse", optimizer=optimizer, **options)
+    network.compile(loss=keras.losses.MeanSquaredError(), optimizer=optimizer, **options)
     return network.fit(x, y, batch_size=batch, epochs=epochs, shuffle=False, verbose=0, callbacks=callbacks)
 
 
