@@ -102,9 +102,9 @@ def broadcast_global_variables(backend: Any, root_rank: int) -> Any:
             "There is no list of all variables any more: give hvd.callbacks.BroadcastGlobalVariablesCallback(0) to "
             "model.fit, or the variables to hvd.broadcast_variables of your framework's door"
         )
-    from horovod import tensorflow as hvd
+    from horovod.tensorflow import functions
 
-    return hvd.broadcast_global_variables(root_rank)
+    return functions.broadcast_global_variables(root_rank)
 
 
 def _eval(backend: Any, op_or_result: Any) -> Any:

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Hashable, Sequence
+from typing import Any, cast
 
 from horovod._keras.doors import door_of, is_keras3
 from horovod._keras.reduction import GradientReduction
@@ -24,9 +24,10 @@ def distribute(optimizer: Any, door: Any = None, name: str | None = None, **opti
     if options.get("compression") is None:
         options["compression"] = door.Compression.none
     reduction = GradientReduction(door, name or f"Distributed{type(optimizer).__name__}", **options)
-    distributed: Any = _distributed_class(type(optimizer)).from_config(_config(optimizer))  # type: ignore[attr-defined]
+    made = _distributed_class(cast(Hashable, type(optimizer)))
+    distributed = made.from_config(_config(optimizer))
     distributed._horovod = reduction
-    reduction.key = getattr(distributed, "_var_key", None) if is_keras3(keras) else _reference
+    reduction.key = distributed._var_key if is_keras3(keras) else _reference
     copy_state(optimizer, distributed)
     return distributed
 
@@ -44,7 +45,7 @@ def keras_of(optimizer: Any) -> Any:
 
 
 @functools.cache
-def _distributed_class(original: type) -> type:
+def _distributed_class(original: Any) -> Any:
     """A subclass that reduces. Where Keras asks for its `__class__`, as in saving, it is the original: saved models
     know nothing of Horovod, and load without it."""
     if is_keras3(importlib.import_module("keras")) and original.__module__.partition(".")[0] != "tf_keras":

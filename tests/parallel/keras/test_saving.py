@@ -52,7 +52,7 @@ def test_optimizers_of_users_and_several_passes():
     class Descent(keras.optimizers.SGD):
         pass
 
-    x, y = door.data()
+    x, y = door.data(8)
     mine = door.share(x), door.share(y)
     network = door.model()
     optimizer = hvd.DistributedOptimizer(Descent(0.05, momentum=0.9), backward_passes_per_step=2)

@@ -11,14 +11,15 @@ import tensorflow as tf
 import horovod.tensorflow as hvd
 from horovod.common.process_sets import ProcessSet
 from horovod.tensorflow import Compression as Compression
-from horovod.tensorflow import allgather as allgather
 from horovod.tensorflow import allreduce as allreduce
-from horovod.tensorflow import broadcast as broadcast
 from horovod.tensorflow import reducescatter as reducescatter
 from horovod.tensorflow.elastic import TensorFlowKerasState
 from horovod.tensorflow.elastic import run as run
+from horovod.tensorflow.functions import broadcast_variables as _broadcast_variables
 from horovod.tensorflow.gradients import dense as dense
 from horovod.tensorflow.gradients import scaled_local as divided_by_size  # noqa: F401 - one of a door's functions
+from horovod.tensorflow.mpi_ops import allgather as allgather
+from horovod.tensorflow.mpi_ops import broadcast as broadcast
 
 State = TensorFlowKerasState
 
@@ -57,4 +58,4 @@ def broadcast_variables(variables: Sequence[Any], root_rank: int, name: str) -> 
     # Keras 3 wraps TensorFlow's variables; those of Keras 2 are variables themselves.
     own = [variable if isinstance(variable, tf.Variable) else variable.value for variable in variables]
     if own:
-        hvd.broadcast_variables(own, root_rank)
+        _broadcast_variables(own, root_rank)
