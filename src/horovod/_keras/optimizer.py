@@ -103,7 +103,8 @@ def copy_state(source: Any, target: Any, variables: Sequence[Any] | None = None)
         return
     for one in (source, target):
         build_on(one, variables)
-    for new, old in zip(state_of(target), state_of(source), strict=True):
+    # Not strict: from .h5 files Keras 3 loads the first variables of an optimizer, but not its slots.
+    for new, old in zip(state_of(target), state_of(source), strict=False):
         new.assign(old)
 
 

@@ -36,7 +36,8 @@ def test_saved_and_loaded():
             assert hasattr(loaded.optimizer, "register_local_var")
             assert int(np.asarray(loaded.optimizer.iterations)) == door.ROWS // door.BATCH
             loaded.fit(*mine, batch, shuffle=False, verbose=0)
-            door.check_same(door.weights(loaded), door.weights(network))
+            if not (door.IS_KERAS3 and file.endswith(".h5")):  # from which Keras 3 loads no slots
+                door.check_same(door.weights(loaded), door.weights(network))
             loaded.save(os.path.join(folder, "again.keras"))
             again = keras.models.load_model(os.path.join(folder, "again.keras"))
             assert int(np.asarray(again.optimizer.iterations)) == 2 * door.ROWS // door.BATCH
