@@ -17,6 +17,8 @@ def test_k_workers_equal_one():
     adam = door.keras.optimizers.Adam
     alone = door.trained_alone(adam(0.05))
     modes = [{}, {"run_eagerly": True}, {"jit_compile": False}]
+    if door.IS_KERAS3 and door.keras.backend.backend() == "tensorflow":
+        modes.append({"jit_compile": True})
     for mode in modes:
         together = door.trained_together(door.hvd.DistributedOptimizer(adam(0.05)), **mode)
         door.check_same(together, alone)
