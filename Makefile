@@ -27,8 +27,8 @@ PROGRAMS := tests/integration/test_torch_examples.py tests/integration/test_torc
 DOCS := tests/integration/test_docs.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-main test-jobs test-ranks test-programs test-old-torch test-jax test-mxnet test-tensorflow
-.PHONY: test-keras lint format sanitize engine-tests wheel bench clean
+.PHONY: help demo test test-main test-jobs test-ranks test-programs test-old-torch test-jax test-mxnet
+.PHONY: test-tensorflow test-old-tensorflow lint format sanitize engine-tests wheel bench clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(firstword $(MAKEFILE_LIST)) | sed 's/:.*## /\t/' | expand -t16
@@ -41,7 +41,7 @@ demo: $(EXAMPLES) ## install the package and PyTorch into .venv, train with one 
 	HOROVOD_TIMELINE=demo-output/timeline.json $(DEMO)
 	@echo "timeline demo-output/timeline.json (open it at https://ui.perfetto.dev or in chrome://tracing)"
 
-test: lint engine-tests test-main test-old-torch test-jax test-mxnet test-tensorflow ## lint, engine unit tests, Python tests
+test: lint engine-tests test-main test-old-torch test-jax test-mxnet test-tensorflow test-old-tensorflow ## lint, engine unit tests, Python tests
 
 # Two halves that take equally long: `make -j2 test-main` runs them side by side, since the first spends much of its time
 # waiting for what it has killed, frozen or refused.
@@ -55,7 +55,7 @@ test-ranks: $(TOOLS) ## what ranks do together, and the programs of the document
 
 test-programs: $(TOOLS) ## the examples, and the frameworks that run over our torch.distributed backend
 	HOROVOD_TEST_DOORS=torch python -m pytest $(PYTEST_ARGS) $(PROGRAMS)
-	scripts/test-tensorflow programs constraints-test.txt keras tf-keras scikit-learn
+	scripts/test-tensorflow programs constraints-test.txt keras tf-keras torch jax
 
 test-old-torch: $(TOOLS) ## the PyTorch tests with the oldest supported PyTorch, in an environment of their own
 	scripts/setup environment old-torch constraints-test-torch-oldest.txt torch
@@ -66,15 +66,13 @@ test-jax: $(TOOLS) ## the JAX door's tests, on the newest and the oldest support
 	scripts/test-jax newest constraints-test.txt flax equinox orbax-checkpoint
 	scripts/test-jax oldest constraints-test-jax-oldest.txt
 
-test-keras: $(TOOLS) ## the Keras doors' tests: Keras 3 on its three backends, tf-keras, and TensorFlow 2.15's Keras 2
-	scripts/test-keras newest constraints-test.txt tensorflow tf-keras keras torch jax
-	scripts/test-keras oldest constraints-test-tensorflow-oldest.txt tensorflow
-
 test-mxnet: $(TOOLS) ## the MXNet door's tests, with the NumPy that MXNet needs
 	scripts/test-mxnet
 
-test-tensorflow: $(TOOLS) ## the TensorFlow door's tests, on the newest TensorFlow and on an old one
-	scripts/test-tensorflow newest constraints-test.txt keras tf-keras
+test-tensorflow: $(TOOLS) ## the TensorFlow and Keras doors' tests: newest TensorFlow, Keras 3 on all backends, tf-keras
+	scripts/test-tensorflow newest constraints-test.txt keras tf-keras torch jax
+
+test-old-tensorflow: $(TOOLS) ## the same with an old TensorFlow and its Keras 2
 	scripts/test-tensorflow oldest constraints-test-tensorflow-oldest.txt
 
 lint: $(TOOLS) ## ruff, mypy, clang-format, line counts
