@@ -24,7 +24,7 @@ def distribute(optimizer: Any, door: Any = None, name: str | None = None, **opti
     if options.get("compression") is None:
         options["compression"] = door.Compression.none
     reduction = GradientReduction(door, name or f"Distributed{type(optimizer).__name__}", **options)
-    made = _distributed_class(cast(Hashable, type(optimizer)))
+    made = _distributed_class(cast(Hashable, type(optimizer)), is_keras3(keras))
     distributed = made.from_config(_config(optimizer))
     distributed._horovod = reduction
     reduction.key = distributed._var_key if is_keras3(keras) else _reference
@@ -45,10 +45,10 @@ def keras_of(optimizer: Any) -> Any:
 
 
 @functools.cache
-def _distributed_class(original: Any) -> Any:
+def _distributed_class(original: Any, of_keras3: bool) -> Any:
     """A subclass that reduces. Where Keras asks for its `__class__`, as in saving, it is the original: saved models
     know nothing of Horovod, and load without it."""
-    if is_keras3(importlib.import_module("keras")) and original.__module__.partition(".")[0] != "tf_keras":
+    if of_keras3:
         from horovod._keras import keras3
 
         keras3.agree_on_finite_gradients()
