@@ -28,7 +28,7 @@ def facts() -> dict[str, Any]:
         "architecture": platform.machine(),
         "cores": len(os.sched_getaffinity(0)),
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
-        "kernel": platform.release(),
+        "kernel": platform.release().split("-")[0],
         "python": platform.python_version(),
         "numpy": np.__version__,
         "load_before": round(os.getloadavg()[0], 2),

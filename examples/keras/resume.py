@@ -13,6 +13,7 @@ from typing import Any
 
 import digits_keras
 import keras
+import numpy as np
 
 import horovod.keras as hvd
 
@@ -51,7 +52,7 @@ def begin(checkpoint: str, features: int, steps: int) -> tuple[Any, int]:
         model = digits_keras.network(features)
         optimizer = hvd.DistributedOptimizer(keras.optimizers.Adam(0.001 * hvd.size()))
         model.compile(loss="sparse_categorical_crossentropy", optimizer=optimizer, metrics=["accuracy"])
-    steps_done = int(keras.ops.convert_to_numpy(model.optimizer.iterations))
+    steps_done = int(np.asarray(model.optimizer.iterations))
     return model, hvd.broadcast_object(steps_done // steps, name="epochs done")
 
 

@@ -16,7 +16,14 @@ import pytest
 CONTRACT = json.loads((Path(__file__).parent / "data" / "keras_api.json").read_text(encoding="utf-8"))
 # What refers to TensorFlow even where Keras runs on something else: the same name in another door.
 ONLY_ON_TENSORFLOW = {"TensorFlowKerasState"}
-BACKENDS = [name for name in ("jax", "torch", "tensorflow") if find_spec(name) is not None]
+
+
+def _is_installed(name: str) -> bool:
+    spec = find_spec(name)
+    return spec is not None and spec.origin is not None  # a folder of that name is no package
+
+
+BACKENDS = [name for name in ("jax", "torch", "tensorflow") if _is_installed(name)]
 
 
 @pytest.mark.filterwarnings("ignore")  # of the frameworks

@@ -62,7 +62,12 @@ class Call:
 
 
 def normalize_name(name: str) -> str:
-    """A tensor's name as part of a node's: only letters, digits and underscores stay."""
+    """A tensor's name as part of a node's: only letters, digits and underscores stay.
+
+    What a function has captured is called by a number that counts all tensors of a process, which ranks need not share.
+    """
+    if re.fullmatch(r"\d+(:\d+)?", name):
+        return "captured"
     return re.sub("[^A-Za-z0-9_]", "_", name)
 
 

@@ -24,7 +24,8 @@ def _world(name: str, ranks: int, **environment: str) -> World:
 
 
 def _is_there(package: str) -> bool:
-    return importlib.util.find_spec(package) is not None
+    spec = importlib.util.find_spec(package)
+    return spec is not None and spec.origin is not None  # a folder of that name is no package
 
 
 def _worlds() -> list[World]:

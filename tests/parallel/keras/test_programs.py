@@ -57,6 +57,7 @@ def _run(program, *arguments):
     return printed.getvalue()
 
 
+@pytest.mark.skipif(not KERAS_3, reason="these examples need Keras 3")
 @on_all_ranks(*[world for world in KERAS_3 if world.name != "torch"], limit_s=START_S)
 @pytest.mark.timeout(START_S + 60)
 def test_digits_and_mixed_precision():
@@ -71,6 +72,7 @@ def test_digits_and_mixed_precision():
         assert float(re.search(r"accuracy ([\d.]+)%", printed)[1]) > 80
 
 
+@pytest.mark.skipif(not KERAS_3, reason="these examples need Keras 3")
 @on_all_ranks(*[world for world in KERAS_3 if world.name == "torch"], limit_s=START_S)
 @pytest.mark.timeout(START_S + 60)
 def test_resume():
