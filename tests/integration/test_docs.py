@@ -11,8 +11,15 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+
+
+def _is_installed(framework: str) -> bool:
+    spec = find_spec(framework)
+    return spec is not None and spec.origin is not None  # a folder of that name is no package
+
+
 # Pages of doors whose framework is not installed here: `make test-jax` and `make test-mxnet` run theirs.
-ELSEWHERE = {ROOT / "docs" / f"{name}.md" for name in ("jax", "mxnet", "tensorflow") if find_spec(name) is None}
+ELSEWHERE = {ROOT / "docs" / f"{name}.md" for name in ("jax", "mxnet", "tensorflow") if not _is_installed(name)}
 ELSEWHERE.add(ROOT / "docs" / "keras.md")  # tests/parallel/keras runs it, in ranks that have imported their frameworks
 PAGES = [ROOT / "README.md", *sorted({*(ROOT / "docs").glob("*.md")} - ELSEWHERE)]
 LAUNCHER = [sys.executable, "-m", "horovod.runner.launch", "-np", "2"]
