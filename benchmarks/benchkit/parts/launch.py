@@ -31,7 +31,8 @@ import sys, time, torch, horovod.torch as hvd
 hvd.init(); hvd.allreduce(torch.ones(4)); rank = hvd.rank(); {_TELL}"""
 _GLOO = f"""
 import sys, time, torch, torch.distributed as dist
-dist.init_process_group('gloo'); dist.all_reduce(torch.ones(4)); rank = dist.get_rank(); {_TELL}"""
+dist.init_process_group('gloo'); dist.all_reduce(torch.ones(4)); rank = dist.get_rank(); {_TELL}
+dist.barrier(); dist.destroy_process_group()"""  # without this Gloo may abort a rank whose peer has gone
 _MPI = f"""
 import sys, time, numpy; from mpi4py import MPI; world = MPI.COMM_WORLD
 world.Allreduce(MPI.IN_PLACE, numpy.ones(4)); rank = world.rank; {_TELL}"""
