@@ -211,6 +211,8 @@ void Driver::RunThread() {
       AwaitToken([this] { return stop_.load(); }, Clock::now() + std::chrono::seconds(1));
       continue;
     }
+    // Stop() sets its flag with the token held and rings afterwards: seen here, the ring may be silenced below unheard.
+    if (stop_.load(std::memory_order_relaxed)) return ReleaseToken();
     engine_->OnEvents(poller_->Collect());
     for (unsigned quiet = 0; quiet < kEngineThreadSpins && waiters_.load(std::memory_order_relaxed) == 0; ++quiet) {
       if (Progress(!submissions_->empty() && GatherIsOver())) quiet = 0;

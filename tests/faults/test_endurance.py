@@ -17,7 +17,7 @@ MEBIBYTE = 1 << 20
 )
 def test_fault_21_cycles_of_init_and_shutdown_leak_nothing(hosts, cycles, env):
     with PlainJob(program("cycles", str(cycles)), hosts, env) as job:
-        assert set(job.wait(limit_s=55)) == {0}, job.printed_by_all()
+        assert set(job.wait(limit_s=20)) == {0}, job.printed_by_all()
         done = job.reports.await_event("done", range(job.size))
     for report in done.values():
         before, after = report["before"], report["after"]
