@@ -75,6 +75,9 @@ def built(options: argparse.Namespace) -> tuple[Any, Any, Any]:
     random = np.random.default_rng(options.rank)
     x = random.normal(size=(options.batch, FEATURES)).astype("float32")
     y = random.normal(size=(options.batch, 10)).astype("float32")
+    if together:
+        # fit takes this batch for that of all ranks and cuts it up: each part is what a rank has in the other ways.
+        x, y = (np.concatenate([part] * options.ranks) for part in (x, y))
     data = tf.data.Dataset.from_tensors((x, y)).cache().repeat()
     if together:
         off = tf.data.Options()
