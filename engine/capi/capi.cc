@@ -48,6 +48,7 @@ hvd::Settings Convert(const hvd_settings& in) {
   out.slot_bytes = std::max<size_t>(in.slot_bytes / 4096 * 4096, 4096);
   out.slots = static_cast<int>(std::max<uint64_t>(in.slots, 2));
   out.small_bytes = in.small_bytes;
+  out.express_bytes = in.express_bytes;
   out.tcp_streams = static_cast<int>(std::max<uint64_t>(in.tcp_streams, 1));
   out.spin_us = in.spin_us;
   out.shared_memory = in.shared_memory != 0;
@@ -77,6 +78,7 @@ void DefaultSettings(hvd_settings* out) {
   out->slot_bytes = defaults.slot_bytes;
   out->slots = static_cast<uint64_t>(defaults.slots);
   out->small_bytes = defaults.small_bytes;
+  out->express_bytes = defaults.express_bytes;
   out->tcp_streams = static_cast<uint64_t>(defaults.tcp_streams);
   out->spin_us = defaults.spin_us;
   out->shared_memory = defaults.shared_memory;

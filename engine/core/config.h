@@ -26,6 +26,7 @@ struct Settings {
   size_t slot_bytes = size_t{256} << 10;
   int slots = 4;
   size_t small_bytes = size_t{32} << 10;
+  size_t express_bytes = size_t{4} << 10;
   int tcp_streams = 1;
   uint64_t spin_us = 100;
   bool shared_memory = true;

@@ -48,7 +48,17 @@ std::string EncodeGone(const ProcessSet& set, int rank) {
   return out;
 }
 
-std::string EncodeBye() { return Begin(Type::kBye, 0, 0); }
+std::string EncodeBye(const std::vector<Finished>& finished) {
+  std::string out = Begin(Type::kBye, 0, 0);
+  for (const Finished& one : finished) wire::Put(&out, one);
+  return out;
+}
+
+std::string EncodeExpress(const ProcessSet& set, const Part& part) {
+  std::string out = Begin(Type::kExpress, set);
+  wire::Put(&out, part);
+  return out;
+}
 
 std::string EncodeAbort(int lost_rank, std::string_view why) {
   std::string out = Begin(Type::kAbort, 0, 0);
@@ -90,7 +100,7 @@ std::string EncodeAccept(const Accept& accept) {
 bool Decode(std::string_view* in, Header* header) {
   uint8_t type = 0;
   if (!wire::Get(in, &type) || !wire::Get(in, &header->set) || !wire::Get(in, &header->epoch)) return false;
-  if (type < static_cast<uint8_t>(Type::kReady) || type > static_cast<uint8_t>(Type::kStack)) return false;
+  if (type < static_cast<uint8_t>(Type::kReady) || type > static_cast<uint8_t>(Type::kExpress)) return false;
   header->type = static_cast<Type>(type);
   return true;
 }
@@ -110,6 +120,14 @@ bool DecodeReport(Type type, std::string_view* in, Report* report) {
 }
 
 bool DecodeGone(std::string_view* in, int32_t* rank) { return wire::Get(in, rank); }
+
+bool DecodeBye(std::string_view* in, std::vector<Finished>* finished) {
+  finished->resize(in->size() / sizeof(Finished));
+  for (Finished& one : *finished) wire::Get(in, &one);
+  return in->empty();
+}
+
+bool DecodeExpress(std::string_view* in, Part* part) { return wire::Get(in, part); }
 
 bool DecodeAbort(std::string_view* in, int32_t* lost_rank, std::string* why) {
   return wire::Get(in, lost_rank) && wire::GetString(in, why);

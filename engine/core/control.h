@@ -26,7 +26,8 @@ enum class Type : uint8_t {
   kAccept = 8,
   kPing = 9,
   kStall = 10,
-  kStack = 11
+  kStack = 11,
+  kExpress = 12
 };
 
 constexpr size_t kHeaderBytes = sizeof(uint8_t) + sizeof(int32_t) + sizeof(uint32_t);
@@ -43,6 +44,21 @@ struct Report {
   std::vector<uint32_t> slots;
   bool has_request = false;
   Request request;
+};
+
+// One member's part of a small allreduce; its data follow.
+struct Part {
+  uint32_t slot = 0;
+  uint32_t round = 0;
+  uint64_t seen = 0;  // the last record that the sender had applied
+};
+
+// Rounds of a set that the sender, its leader, has finished.
+struct Finished {
+  int32_t set = 0;
+  uint32_t epoch = 0;
+  uint32_t slot = 0;
+  uint32_t round = 0;
 };
 
 // Point to point: `region` is where the sender of the message keeps the pair's lane in its arena, or -1.
@@ -63,7 +79,8 @@ std::string EncodeReady(const ProcessSet& set, std::string_view slots);
 std::string EncodeRequest(const ProcessSet& set, const Request& request);
 std::string EncodeRecord(const ProcessSet& set, const Record& record);
 std::string EncodeGone(const ProcessSet& set, int rank);
-std::string EncodeBye();
+std::string EncodeBye(const std::vector<Finished>& finished);
+std::string EncodeExpress(const ProcessSet& set, const Part& part);  // without the data
 std::string EncodeAbort(int lost_rank, std::string_view why);
 std::string EncodePing();
 // `asked`: ranks that shall say what they are doing.
@@ -77,6 +94,8 @@ bool Decode(std::string_view* in, Header* header);
 Type TypeOf(std::string_view message);
 bool DecodeReport(Type type, std::string_view* in, Report* report);
 bool DecodeGone(std::string_view* in, int32_t* rank);
+bool DecodeBye(std::string_view* in, std::vector<Finished>* finished);
+bool DecodeExpress(std::string_view* in, Part* part);
 bool DecodeAbort(std::string_view* in, int32_t* lost_rank, std::string* why);
 bool DecodeStall(std::string_view* in, std::string* name, std::string* text, std::vector<int32_t>* asked);
 bool DecodeStack(std::string_view* in, std::string* name, std::string* text);

@@ -142,6 +142,10 @@ bool Coordinator::State::IsComplete(const Tensor& tensor) const {
 }
 
 void Coordinator::State::Complete(Tensor* tensor) {
+  if (tensor->by_slot && tensor->express == ranks.size()) {
+    table.Touch(tensor);
+    return table.Release(tensor);
+  }
   tensor->complete = true;
   if (!tensor->by_slot) {
     if (Status status = ValidateGroup(tensor->reports, ranks); !status.ok()) return Fail(*tensor, status);
@@ -373,7 +377,7 @@ void Coordinator::OnRequest(int member, const Request& request) {
   state_->Report(&tensor, index, request);
 }
 
-void Coordinator::OnReady(int member, uint32_t slot, uint64_t seen) {
+void Coordinator::OnReady(int member, uint32_t slot, uint64_t seen, bool express) {
   const auto index = static_cast<size_t>(member);
   TensorTable& table = state_->table;
   table.Seen(index, seen);
@@ -392,6 +396,7 @@ void Coordinator::OnReady(int member, uint32_t slot, uint64_t seen) {
   if (tensor->reported[index]) return;
   tensor->reported[index] = 1;
   ++tensor->count;
+  tensor->express += express;
   state_->AfterReport(tensor, tensor->fusion.key.kind);
 }
 

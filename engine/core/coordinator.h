@@ -29,7 +29,8 @@ class Coordinator {
   void OnRequest(int member, const Request& request);
   // A member is ready for the tensor cached under `slot`. `seen` is the sequence of the last record it had applied
   // when it said so; a slot evicted later than that is still understood.
-  void OnReady(int member, uint32_t slot, uint64_t seen);
+  // `express`: it has sent its part of the result to all members. What all of them sent needs no decision any more.
+  void OnReady(int member, uint32_t slot, uint64_t seen, bool express = false);
   // A member called shutdown: all that waits for it, now or later, fails with a text naming it.
   void OnDeparture(int member);
 

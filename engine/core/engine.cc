@@ -59,16 +59,18 @@ void Engine::WakeNeighbours() {
 
 bool Engine::Progress(bool drain, bool thorough) {
   bool moved = drain && Drain();
-  moved |= mailbox_.Receive([this](int from, std::string_view message) { OnMessage(from, message); });
+  const bool eager = drain && mailbox_.has_links() && AwaitsAgreement();
+  moved |= mailbox_.Receive([this](int from, std::string_view message) { OnMessage(from, message); }, eager);
   if (mailbox_.has_links() || parts_.identity.size > 1) {
     // Dials and handshakes are rare: look at them now and then, and whenever the poller woke us.
     if ((++rounds_ & 63) == 0 || thorough) moved |= parts_.connector->Progress();
-    if (mailbox_.has_links() && ((rounds_ & 3) == 0 || thorough)) OnEvents(parts_.poller->Collect());
+    if (mailbox_.has_links() && ((rounds_ & (eager ? 63 : 3)) == 0 || thorough)) OnEvents(parts_.poller->Collect());
     moved |= mailbox_.Flush();
   }
   for (auto it = sets_.begin(); it != sets_.end();) {
     const int id = it->first;
     ProcessSet& set = *it->second;
+    if (!set.postponed.empty()) AnnouncePostponed(set);
     if (set.coordinator) moved |= Decide(set);
     moved |= Step(set);
     it = sets_.upper_bound(id);  // the global set's records add and remove others
@@ -92,6 +94,10 @@ Engine::Clock::duration Engine::MaximumSleep() const {
 bool Engine::Hungry() const {
   return messages_->Busy() ||
          std::any_of(sets_.begin(), sets_.end(), [](const auto& item) { return !item.second->running.empty(); });
+}
+
+bool Engine::AwaitsAgreement() const {
+  return std::any_of(sets_.begin(), sets_.end(), [](const auto& item) { return !item.second->pending.empty(); });
 }
 
 void Engine::OnEvents(const std::vector<int>& descriptors) {
@@ -166,10 +172,14 @@ void Engine::Announce(ProcessSet& set, std::unique_ptr<Operation> operation) {
       operation->input == operation->output && !operation->wide) {
     request.place = parts_.arena->OffsetOf(operation->input, request.Bytes());
   }
-  if (request.kind == OpKind::kJoin) set.joined = true;
+  if (request.kind == OpKind::kJoin) {
+    if (HasExpress(set)) return set.postponed.push_back(std::move(operation));
+    set.joined = true;
+  }
   if (Timeline* shown = timeline()) shown->Ready(set.id(), request, parts_.identity.rank);
   auto slot = set.slot_of.find(request.name);
   const bool cached = slot != set.slot_of.end() && set.known[slot->second].request == request;
+  if (cached && MayGoExpress(set, *operation)) return SendExpress(set, std::move(operation), slot->second);
   if (cached && set.leads()) {
     set.coordinator->OnReady(set.me(), slot->second, set.applied);
   } else if (cached) {
@@ -200,7 +210,7 @@ void Engine::OnMessage(int from, std::string_view message) {
   control::Header header;
   if (!control::Decode(&body, &header)) return Abort(from, "it sent a control message that makes no sense");
   if (header.type == control::Type::kPing) return;  // hearing it was all
-  if (header.type == control::Type::kBye) return OnDeparture(from);
+  if (header.type == control::Type::kBye) return OnBye(from, body);
   if (header.type == control::Type::kAbort) {
     int32_t lost = -1;
     std::string why;
@@ -216,14 +226,16 @@ void Engine::OnMessage(int from, std::string_view message) {
   auto set = sets_.find(header.set);
   if (set == sets_.end() || set->second->epoch() != header.epoch) {
     // The set's birth is still on its way to us, or its death has overtaken the message.
-    if (header.epoch > newest_epoch_) early_.emplace_back(message);
+    if (header.epoch > newest_epoch_) early_.emplace_back(from, message);
     return;
   }
-  OnSetMessage(*set->second, message, body);
+  OnSetMessage(*set->second, from, message, body);
 }
 
-void Engine::OnSetMessage(ProcessSet& set, std::string_view whole, std::string_view body) {
+void Engine::OnSetMessage(ProcessSet& set, int from, std::string_view whole, std::string_view body) {
   switch (control::TypeOf(whole)) {
+    case control::Type::kExpress:
+      return OnExpress(set, from, body);
     case control::Type::kReady:
     case control::Type::kRequest:
       return OnReports(set, whole, body);
@@ -265,18 +277,32 @@ void Engine::OnReports(ProcessSet& set, std::string_view whole, std::string_view
     return Abort(-1, "a member of process set " + std::to_string(set.id()) + " sent a report that makes no sense");
   }
   if (Timeline* shown = timeline()) shown->Reported(set, report);
-  for (uint32_t slot : report.slots) set.coordinator->OnReady(static_cast<int>(report.member), slot, report.seen);
+  const int member = static_cast<int>(report.member);
+  for (uint32_t slot : report.slots) {
+    if (IsEarly(set, member, slot)) {
+      set.express->Postpone(slot, {report.member, report.seen, false, std::nullopt});
+    } else {
+      set.coordinator->OnReady(member, slot, report.seen);
+    }
+  }
   if (!report.slots.empty()) {
     auto known = set.known.find(report.slots.back());
     if (known != set.known.end()) set.last_heard[report.member] = known->second.request.name;
   }
-  if (report.has_request) set.last_heard[report.member] = report.request.name;
-  if (report.has_request) set.coordinator->OnRequest(static_cast<int>(report.member), report.request);
+  if (!report.has_request) return;
+  set.last_heard[report.member] = report.request.name;
+  auto slot = set.slot_of.find(report.request.name);
+  if (slot != set.slot_of.end() && IsEarly(set, member, slot->second)) {
+    set.express->Postpone(slot->second, {report.member, report.seen, false, std::move(report.request)});
+  } else {
+    set.coordinator->OnRequest(member, report.request);
+  }
 }
 
 bool Engine::Decide(ProcessSet& set) {
   std::vector<Record> records = set.coordinator->Decide();
   for (Record& record : records) {
+    NumberErrors(set, &record);
     Publish(set, record);
     Apply(set, std::move(record));
   }
@@ -306,10 +332,7 @@ void Engine::Apply(ProcessSet& set, Record record) {
   if (record.kind == RecordKind::kTune) return ApplyTuning(set, record.tuning);
   if (record.kind == RecordKind::kError) {
     if (record.names.empty()) return Abort(set.ranks()[0], record.error.text);
-    for (const std::string& name : record.names) {
-      if (auto operation = TakePending(set, name)) Finish(std::move(operation), record.error);
-    }
-    return;
+    return ApplyError(set, record);
   }
   for (uint32_t slot : record.evicted) {
     auto known = set.known.find(slot);
@@ -317,6 +340,7 @@ void Engine::Apply(ProcessSet& set, Record record) {
     auto named = set.slot_of.find(known->second.request.name);
     if (named != set.slot_of.end() && named->second == slot) set.slot_of.erase(named);
     set.known.erase(known);
+    if (set.express) set.express->Forget(slot);
   }
 }
 
@@ -350,6 +374,7 @@ void Engine::ApplyBatch(ProcessSet& set, std::vector<Entry> entries) {
       const bool direct = entry.direct;
       entry = known->second;
       entry.direct = direct;
+      EndRound(set, entry);
     } else if (entry.slot != kNoSlot) {
       set.slot_of[entry.request.name] = entry.slot;
       set.known[entry.slot] = entry;
@@ -428,9 +453,9 @@ void Engine::ApplyAddSet(ProcessSet& global, const Entry& entry) {
     operation->handle->value = id;
     Finish(std::move(operation), Status::Ok());
   }
-  std::deque<std::string> early;
+  std::deque<std::pair<int, std::string>> early;
   early.swap(early_);
-  for (const std::string& message : early) OnMessage(-1, message);
+  for (const auto& [from, message] : early) OnMessage(from, message);
 }
 
 void Engine::ApplyRemoveSet(ProcessSet& global, const Entry& entry) {

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "core/config.h"
+#include "core/control.h"
 #include "core/handle.h"
 #include "core/point_to_point.h"
 #include "core/process_set.h"
@@ -88,12 +89,13 @@ class Engine {
   // A broken lane is judged only after this long: whoever holds the control link of the other end knows more.
   static constexpr std::chrono::milliseconds kGrace{200};
 
+  bool AwaitsAgreement() const;
   bool Drain();
   void Announce(ProcessSet& set, std::unique_ptr<Operation> operation);
   void FlushReady();
 
   void OnMessage(int from, std::string_view message);
-  void OnSetMessage(ProcessSet& set, std::string_view whole, std::string_view body);
+  void OnSetMessage(ProcessSet& set, int from, std::string_view whole, std::string_view body);
   void OnReports(ProcessSet& set, std::string_view whole, std::string_view body);
   bool Decide(ProcessSet& set);
   void Publish(ProcessSet& set, const Record& record);
@@ -107,6 +109,22 @@ class Engine {
   void ApplyRemoveSet(ProcessSet& global, const Entry& entry);
   bool Step(ProcessSet& set);
   bool Prepare(ProcessSet& set, ProcessSet::Running* batch);
+
+  bool MayGoExpress(const ProcessSet& set, const Operation& operation) const;
+  void SendExpress(ProcessSet& set, std::unique_ptr<Operation> operation, uint32_t slot);
+  void OnExpress(ProcessSet& set, int from, std::string_view body);
+  void OnPart(ProcessSet& set, int member, const control::Part& part, std::string_view data);
+  void HearPart(ProcessSet& set, int member, uint32_t slot, uint64_t seen);
+  void FinishExpress(ProcessSet& set, uint32_t slot);
+  void EndRound(ProcessSet& set, const Entry& entry);
+  void AfterRound(ProcessSet& set, uint32_t slot);
+  static bool HasExpress(const ProcessSet& set);
+  void AnnouncePostponed(ProcessSet& set);
+  static bool IsEarly(const ProcessSet& set, int member, uint32_t slot);
+  static void NumberErrors(const ProcessSet& set, Record* record);
+  void ApplyError(ProcessSet& set, const Record& record);
+  std::vector<control::Finished> FinishedRounds() const;
+  void OnBye(int from, std::string_view body);
 
   void Finish(std::unique_ptr<Operation> operation, const Status& status);
   std::unique_ptr<Operation> TakePending(ProcessSet& set, const std::string& name);
@@ -137,7 +155,7 @@ class Engine {
   Tuned tuned_;
   std::unique_ptr<TuningSession> tuning_;    // the leader's, until the tuning is over
   std::map<int, std::vector<int>> foreign_;  // ranks of the others
-  std::deque<std::string> early_;            // messages for a set that is not here yet
+  std::deque<std::pair<int, std::string>> early_;  // messages for a set that is not here yet, with their senders
   uint32_t newest_epoch_ = 0;
   Submissions::Batch drained_;
   std::map<int, std::string> ready_;  // cache slots to report, by set
@@ -152,7 +170,9 @@ class Engine {
   Clock::time_point next_housekeeping_;
   Status aborted_;
   uint64_t rounds_ = 0;
-  std::atomic<uint64_t> direct_batches_{0};  // so far, for Describe
+  std::vector<std::string_view> parts_of_all_;  // reused
+  std::atomic<uint64_t> direct_batches_{0};     // so far, for Describe
+  std::atomic<uint64_t> express_runs_{0};       // so far, for Describe
 };
 
 }  // namespace hvd

@@ -134,6 +134,8 @@ void Engine::FailAll(ProcessSet& set, const Status& status) {
   auto pending = std::move(set.pending);
   set.pending.clear();
   for (auto& [name, operation] : pending) Finish(std::move(operation), status);
+  for (auto& operation : set.postponed) Finish(std::move(operation), status);
+  set.postponed.clear();
   for (ProcessSet::Running& batch : set.running) {
     for (auto& operation : batch.operations) {
       if (operation) Finish(std::move(operation), status);
@@ -186,7 +188,15 @@ void Engine::CloseSet(ProcessSet& set, int rank) {
   set.closed = ShutDown(rank);
   auto pending = std::move(set.pending);
   set.pending.clear();
-  for (auto& [name, operation] : pending) Finish(std::move(operation), set.closed);
+  for (auto& [name, operation] : pending) {
+    if (operation->round != kNoRound && set.express->Settled(operation->slot, operation->round)) {
+      set.pending[name] = std::move(operation);
+    } else {
+      Finish(std::move(operation), set.closed);
+    }
+  }
+  for (auto& operation : set.postponed) Finish(std::move(operation), set.closed);
+  set.postponed.clear();
   SendDown(set, control::EncodeGone(set, rank));
 }
 
@@ -197,7 +207,8 @@ void Engine::Leave() {
     Abort(parts_.identity.rank, "Horovod has been shut down: rank " + std::to_string(parts_.identity.rank) +
                                     " called shutdown or exited in the middle of a collective");
   } else if (aborted_.ok()) {
-    for (int rank : mailbox_.LinkedRanks()) mailbox_.Send(rank, control::EncodeBye());
+    const std::string bye = control::EncodeBye(FinishedRounds());
+    for (int rank : mailbox_.LinkedRanks()) mailbox_.Send(rank, bye);
   }
   mailbox_.RingUnread();
   for (const Neighbour& neighbour : parts_.neighbours->all()) {
@@ -248,6 +259,7 @@ std::string Engine::Describe() const {
          ", \"peers_by_shared_memory\": " + std::to_string(by_memory) +
          ", \"peers_by_socket\": " + std::to_string(by_socket) +
          ", \"direct_batches\": " + std::to_string(direct_batches_.load()) +
+         ", \"express_runs\": " + std::to_string(express_runs_.load()) +
          ", \"process_sets\": " + std::to_string(sets_.size() + foreign_.size()) +
          ", \"refused_connections\": " + std::to_string(parts_.connector->refused()) + "}";
 }

@@ -54,6 +54,8 @@ bool IsInteger(DType dtype) {
   }
 }
 
+}  // namespace
+
 Reduction ReductionOf(const Request& request, size_t members) {
   Reduction reduction{request.dtype, request.op, request.prescale, request.postscale, 1};
   if (request.op == ReduceOp::kAverage) {
@@ -66,6 +68,8 @@ Reduction ReductionOf(const Request& request, size_t members) {
   }
   return reduction;
 }
+
+namespace {
 
 // The tensors of every member where they lie. Null where the leader's word cannot be: a place outside of an arena.
 std::unique_ptr<Machine> PrepareDirect(ProcessSet& set, const std::vector<Entry>& entries, const Reduction& reduction) {

@@ -8,6 +8,9 @@
 
 namespace hvd {
 
+// What is done to the elements, with an average's division in its place.
+Reduction ReductionOf(const Request& request, size_t members);
+
 // `batch.operations[i]` is this rank's tensor for entries[i], or null where the rank has joined (it then contributes
 // zeros). Fills batch.machine. Allocates outputs that the caller left to the engine; throws std::bad_alloc without
 // memory.

@@ -154,6 +154,7 @@ void Encode(const Record& record, std::string* out) {
   for (const Entry& entry : record.entries) PutEntry(entry, out);
   wire::Put<uint32_t>(out, static_cast<uint32_t>(record.names.size()));
   for (const std::string& name : record.names) wire::PutString(out, name);
+  wire::PutVector(out, record.rounds);
   PutEnum(out, record.error.code);
   wire::PutString(out, record.error.text);
   wire::PutVector(out, record.evicted);
@@ -164,6 +165,7 @@ bool Decode(std::string_view* in, Record* record) {
   *record = Record();  // a record that is reused must not keep entries or names of its former life
   return GetEnum(in, RecordKind::kTune, &record->kind) && wire::Get(in, &record->sequence) &&
          GetEntries(in, &record->entries) && GetNames(in, &record->names) &&
+         wire::GetVector(in, &record->rounds) && (record->rounds.empty() || record->rounds.size() == record->names.size()) &&
          GetEnum(in, Code::kTimeout, &record->error.code) && wire::GetString(in, &record->error.text) &&
          wire::GetVector(in, &record->evicted) && (record->kind != RecordKind::kTune || GetTuning(in, &record->tuning));
 }

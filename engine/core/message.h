@@ -38,6 +38,7 @@ struct Request {
 };
 
 constexpr uint32_t kNoSlot = 0xffffffffu;
+constexpr uint32_t kNoRound = 0xffffffffu;
 
 // One tensor of a batch, or one error. `sizes` is what only the leader knows after hearing everyone, by member index:
 // kAllgather: rows of each member. kAlltoall: {largest split of all}. kJoin: {last rank that joined}.
@@ -72,6 +73,7 @@ struct Record {
   uint64_t sequence = 0;
   std::vector<Entry> entries;      // kBatch: run as one fused collective; kind, dtype, op and factors agree
   std::vector<std::string> names;  // kError: tensors that fail with `error`
+  std::vector<uint32_t> rounds;    // kError, by name: the round of its slot that fails (see express.h), or kNoRound
   Status error;
   std::vector<uint32_t> evicted;  // kEvict: cache slots to forget
   Tuning tuning;                  // kTune: holds for all records that follow

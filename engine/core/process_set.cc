@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <string_view>
 
 #include "core/autotune.h"
@@ -12,6 +13,7 @@ namespace {
 
 constexpr size_t kPage = 4096;
 constexpr size_t kLeastPiece = 2048;  // with very many members, slots grow rather than pieces shrink to nothing
+constexpr size_t kMostExpress = 8;    // members that all talk to each other
 constexpr int kLanesInMemory = 4;     // flat there and back, inside there and back
 
 size_t SlotBytes(const Settings& settings, int members) {
@@ -49,6 +51,11 @@ ProcessSet::ProcessSet(int id, uint32_t epoch, std::vector<int> ranks, const std
   if (std::string_view(transport_) == "SHM") FindArenas(around);
   if (around.settings->hierarchical_allreduce != 0 && !around.settings->deterministic) {
     BuildHierarchy(hosts, regions, around);
+  }
+  // Everybody must have a way to everybody else, and the leader a way of its own to each member.
+  const size_t different = std::set<int>(hosts.begin(), hosts.end()).size();
+  if (ranks_.size() > 1 && ranks_.size() <= kMostExpress && (different == 1 || different == ranks_.size())) {
+    express = std::make_unique<Express>(ranks_.size());
   }
   if (!leads()) return;
   CoordinatorOptions options;

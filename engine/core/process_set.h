@@ -14,6 +14,7 @@
 #include "collectives/machine.h"
 #include "core/config.h"
 #include "core/coordinator.h"
+#include "core/express.h"
 #include "core/handle.h"
 #include "core/tree.h"
 #include "core/watch.h"
@@ -85,6 +86,8 @@ class ProcessSet {
   std::unordered_map<std::string, std::unique_ptr<Operation>> pending;
   std::unordered_map<uint32_t, Entry> known;  // by cache slot
   std::unordered_map<std::string, uint32_t> slot_of;
+  std::unique_ptr<Express> express;                   // null: everything needs the leader's word
+  std::vector<std::unique_ptr<Operation>> postponed;  // a join, until what was sent express before it is done
   uint64_t applied = 0;
   size_t chunk_bytes;  // of the batches that follow in the log
   bool joined = false;

@@ -53,7 +53,7 @@ void TensorTable::Release(Tensor* tensor) {
   }
   tensor->waiting = tensor->complete = tensor->queued = false;
   tensor->unit = 0;
-  tensor->count = 0;
+  tensor->count = tensor->express = 0;
   std::fill(tensor->reported.begin(), tensor->reported.end(), uint8_t{0});
   if (tensor->by_slot) {
     tensor->by_slot = false;

@@ -30,6 +30,7 @@ struct Tensor {
   bool queued = false;            // complete, and so is its group: the next decision takes it
   uint32_t unit = 0;              // number of its group while queued, 0 for a tensor of its own
   size_t count = 0;               // members that reported
+  size_t express = 0;             // those of them that sent their part to all
   uint64_t arrival = 0;           // order of first reports
   std::vector<uint8_t> reported;  // by member
   Reports reports;

@@ -187,6 +187,7 @@ int64_t World::Submit(std::vector<std::unique_ptr<Operation>> operations, bool w
   for (size_t i = 0; i < operations.size(); ++i) {
     operations[i]->handle = handle;
     operations[i]->index = i;
+    operations[i]->awaited = will_wait;
   }
   *status = submissions_.Add(std::move(operations), identity_.rank);
   if (!status->ok()) {

@@ -43,11 +43,11 @@ class Rank {
     return operation;
   }
 
-  int64_t Submit(std::unique_ptr<hvd::Operation> operation) {
+  int64_t Submit(std::unique_ptr<hvd::Operation> operation, bool will_wait = false) {
     std::vector<std::unique_ptr<hvd::Operation>> one;
     one.push_back(std::move(operation));
     Status status;
-    const int64_t handle = world_->Submit(std::move(one), false, nullptr, &status);
+    const int64_t handle = world_->Submit(std::move(one), will_wait, nullptr, &status);
     submit_status = status;
     return handle;
   }
@@ -60,7 +60,7 @@ class Rank {
   }
 
   Status Run(std::unique_ptr<hvd::Operation> operation) {
-    const int64_t handle = Submit(std::move(operation));
+    const int64_t handle = Submit(std::move(operation), true);
     if (!handle) return submit_status;
     Status status = Wait(handle);
     last = world_->Find(handle);

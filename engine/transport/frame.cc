@@ -61,7 +61,7 @@ FrameIo FrameWriter::Flush(int fd) {
   return FrameIo::kDone;
 }
 
-FrameIo FrameReader::Fill(int fd) {
+FrameIo FrameReader::Fill(int fd, bool once) {
   for (size_t read = 0; read < kMostPerFill;) {
     if (buffered() >= kMaxFramePayload + kFrameHeaderSize) return FrameIo::kAgain;
     MakeRoom();
@@ -74,6 +74,7 @@ FrameIo FrameReader::Fill(int fd) {
     }
     end_ += static_cast<size_t>(n);
     read += static_cast<size_t>(n);
+    if (once) return FrameIo::kDone;
   }
   return FrameIo::kAgain;
 }

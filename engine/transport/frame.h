@@ -47,8 +47,9 @@ class FrameReader {
 
   explicit FrameReader(const uint64_t key[2]) : key_{key[0], key[1]} {}
 
-  // Reads until the socket is empty, as edge-triggered waiting needs, but not without bound.
-  FrameIo Fill(int fd);
+  // Reads until the socket is empty, as edge-triggered waiting needs, but not without bound. `once`: only what one call
+  // brings, as a mere look that no edge asked for may.
+  FrameIo Fill(int fd, bool once = false);
   // The next complete message. kCorrupt is final: the stream can no longer be trusted and should be closed.
   Result Next(std::string* payload);
   size_t buffered() const { return end_ - begin_; }

@@ -7,6 +7,11 @@
 #include <cstring>
 
 namespace hvd {
+namespace {
+
+constexpr size_t kFewLinks = 4;
+
+}  // namespace
 
 Mailbox::Mailbox(int rank, Inbox* own, Neighbours* neighbours, Connector* connector)
     : rank_(rank), own_(own), connector_(connector) {
@@ -149,10 +154,11 @@ void Mailbox::OnEvent(int fd) {
   }
 }
 
-bool Mailbox::Receive(const Handler& handler) {
+bool Mailbox::Receive(const Handler& handler, bool eager) {
   bool any = own_ && ReceiveByBox(handler);
+  const bool look = eager && links_.size() <= kFewLinks;
   for (auto& [rank, link] : links_) {
-    if (link.fd >= 0 && link.readable) any |= ReceiveByLink(rank, link, handler);
+    if (link.fd >= 0 && (link.readable || look)) any |= ReceiveByLink(rank, link, handler);
   }
   return any;
 }
@@ -185,7 +191,7 @@ bool Mailbox::ReceiveByBox(const Handler& handler) {
 bool Mailbox::ReceiveByLink(int rank, Link& link, const Handler& handler) {
   bool any = false;
   for (;;) {
-    const FrameIo io = link.reader->Fill(link.fd);
+    const FrameIo io = link.reader->Fill(link.fd, !link.readable);
     std::string message;
     FrameReader::Result result;
     while ((result = link.reader->Next(&message)) == FrameReader::Result::kMessage) {

@@ -31,8 +31,9 @@ class Mailbox {
   // the other end expects it too, so that not even coming into being is a sign that it is lost.
   void Expect(int rank, bool vital);
   void Send(int rank, std::string_view message);
-  // Delivers what has arrived; true if anything came.
-  bool Receive(const Handler& handler);
+  // Delivers what has arrived; true if anything came. `eager`: somebody waits for it; where links are few, they are
+  // looked at before the poller speaks of them.
+  bool Receive(const Handler& handler, bool eager);
   // Pushes what could not be sent at once; true if anything moved.
   bool Flush();
   // Wakes neighbours who sleep on messages of ours. Sending alone does not: two ranks in step find their mail by

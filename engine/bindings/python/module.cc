@@ -54,6 +54,7 @@ const SettingField kFields[] = {
     HVD_FIELD(slot_bytes),
     HVD_FIELD(slots),
     HVD_FIELD(small_bytes),
+    HVD_FIELD(express_bytes),
     HVD_FIELD(tcp_streams),
     HVD_FIELD(spin_us),
     HVD_FIELD(shared_memory),

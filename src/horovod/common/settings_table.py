@@ -83,6 +83,10 @@ _TUNING = (
     Setting("HOROVOD_SMALL_MESSAGE_BYTES", int, None,
             "Every rank reduces the whole message itself while it reads no more than this from the others.",
             unit="bytes", minimum=0, engine_field="small_bytes"),
+    Setting("HOROVOD_EXPRESS_BYTES", int, None,
+            "A caller that waits for one allreduce gets it without asking the leader, while what it sends to all other "
+            "ranks is no more than this; 0: never.",
+            unit="bytes", minimum=0, engine_field="express_bytes"),
     Setting("HOROVOD_TCP_STREAMS", int, None, "Sockets between two ranks of different hosts.",
             minimum=1, maximum=64, engine_field="tcp_streams"),
     Setting("HOROVOD_SPIN_US", int, None, "How long a waiting caller spins before it sleeps; 0: it sleeps at once.",
