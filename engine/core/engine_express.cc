@@ -78,7 +78,10 @@ void Engine::OnPart(ProcessSet& set, int member, const control::Part& part, std:
 }
 
 void Engine::HearPart(ProcessSet& set, int member, uint32_t slot, uint64_t seen) {
-  set.last_heard[member] = set.known[slot].request.name;
+  const Request& request = set.known[slot].request;
+  set.last_heard[member] = request.name;
+  // Others may not know that a timeline is on here: then it is the leader's word after all that decides.
+  if (Timeline* shown = timeline()) shown->Ready(set.id(), request, set.ranks()[member]);
   set.coordinator->OnReady(member, slot, seen, true);
 }
 
