@@ -153,8 +153,8 @@ class Engine {
   std::unique_ptr<PointToPoint> messages_;
   std::map<int, std::unique_ptr<ProcessSet>> sets_;  // those that this rank belongs to
   Tuned tuned_;
-  std::unique_ptr<TuningSession> tuning_;    // the leader's, until the tuning is over
-  std::map<int, std::vector<int>> foreign_;  // ranks of the others
+  std::unique_ptr<TuningSession> tuning_;          // the leader's, until the tuning is over
+  std::map<int, std::vector<int>> foreign_;        // ranks of the others
   std::deque<std::pair<int, std::string>> early_;  // messages for a set that is not here yet, with their senders
   uint32_t newest_epoch_ = 0;
   Submissions::Batch drained_;

@@ -35,9 +35,8 @@ bool Engine::MayGoExpress(const ProcessSet& set, const Operation& operation) con
   const size_t bytes = operation.request.Bytes() * (set.ranks().size() - 1);
   const size_t most = parts_.settings.express_bytes;
   return set.express && operation.awaited && drained_.size() == 1 &&
-         bytes <= (set.all_in_memory() ? std::min(most, kMostInLetterBox) : most) &&
-         CountsRounds(operation.request) && !set.joined && !timeline() &&
-         (!parts_.settings.autotune || tuned_.final.load(kRelaxed));
+         bytes <= (set.all_in_memory() ? std::min(most, kMostInLetterBox) : most) && CountsRounds(operation.request) &&
+         !set.joined && !timeline() && (!parts_.settings.autotune || tuned_.final.load(kRelaxed));
 }
 
 void Engine::SendExpress(ProcessSet& set, std::unique_ptr<Operation> operation, uint32_t slot) {

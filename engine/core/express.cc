@@ -35,9 +35,8 @@ bool Express::Complete(uint32_t slot, std::vector<std::string_view>* parts) cons
 
 bool Express::Has(uint32_t slot, size_t member) const {
   const Course* course = Find(slot);
-  return course && std::any_of(course->parts.begin(), course->parts.end(), [&](const Part& part) {
-           return part.member == member && part.round == course->round;
-         });
+  return course && std::any_of(course->parts.begin(), course->parts.end(),
+                               [&](const Part& part) { return part.member == member && part.round == course->round; });
 }
 
 void Express::Advance(Course* course, uint32_t round) {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // A small allreduce that every member knows by its cache slot needs no word from the leader: each member sends what it
 // has to all others at once, and whoever holds a part from everybody has the result, one trip after the last of them
-// called. Runs of a slot are numbered by rounds. A round ends by its parts, if all members sent one, or else by a record
-// in the leader's log; never by both, for the leader takes parts for reports and decides what lacks one.
-// This is the member's ledger of parts, for one process set. Pure, like the coordinator.
+// called. Runs of a slot are numbered by rounds. A round ends by its parts, if all members sent one, or else by a
+// record in the leader's log; never by both, for the leader takes parts for reports and decides what lacks one. This is
+// the member's ledger of parts, for one process set. Pure, like the coordinator.
 #pragma once
 
 #include <cstddef>

@@ -164,8 +164,8 @@ void Encode(const Record& record, std::string* out) {
 bool Decode(std::string_view* in, Record* record) {
   *record = Record();  // a record that is reused must not keep entries or names of its former life
   return GetEnum(in, RecordKind::kTune, &record->kind) && wire::Get(in, &record->sequence) &&
-         GetEntries(in, &record->entries) && GetNames(in, &record->names) &&
-         wire::GetVector(in, &record->rounds) && (record->rounds.empty() || record->rounds.size() == record->names.size()) &&
+         GetEntries(in, &record->entries) && GetNames(in, &record->names) && wire::GetVector(in, &record->rounds) &&
+         (record->rounds.empty() || record->rounds.size() == record->names.size()) &&
          GetEnum(in, Code::kTimeout, &record->error.code) && wire::GetString(in, &record->error.text) &&
          wire::GetVector(in, &record->evicted) && (record->kind != RecordKind::kTune || GetTuning(in, &record->tuning));
 }

@@ -54,6 +54,12 @@ void ParseControl(std::string_view input) {
   control::DecodeOffer(&body, &offer);
   body = input;
   control::DecodeAccept(&body, &accept);
+  control::Part part;
+  body = input;
+  control::DecodeExpress(&body, &part);
+  std::vector<control::Finished> finished;
+  body = input;
+  control::DecodeBye(&body, &finished);
 }
 
 // Two ends of a stream, as between two ranks.

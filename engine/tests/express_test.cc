@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Small allreduces without the leader's word: rounds and their parts, what the leader makes of them, and whole worlds in
-// which ranks go this way or the other as they please.
+// Small allreduces without the leader's word: rounds and their parts, what the leader makes of them, and whole worlds
+// in which ranks go this way or the other as they please.
 #include <doctest/doctest.h>
 
 #include <random>

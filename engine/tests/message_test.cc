@@ -41,6 +41,7 @@ Record FullRecord() {
   full.sizes = {-1, 2, std::numeric_limits<int64_t>::max()};
   record.entries = {cached, full, Entry()};
   record.names = {"a", "", std::string(300, 'x')};
+  record.rounds = {0, kNoRound, 7};
   record.error = Status::Mismatch("Mismatched data types");
   record.evicted = {1, 2, kNoSlot};
   record.tuning = {1, 2, uint64_t{1} << 63, true};
@@ -58,6 +59,7 @@ void CheckEqual(const Record& a, const Record& b) {
   CHECK(a.kind == b.kind);
   CHECK(a.sequence == b.sequence);
   CHECK(a.names == b.names);
+  CHECK(a.rounds == b.rounds);
   CHECK(a.error.code == b.error.code);
   CHECK(a.error.text == b.error.text);
   CHECK(a.evicted == b.evicted);

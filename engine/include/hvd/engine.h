@@ -59,7 +59,7 @@ typedef struct hvd_settings {
   uint32_t autotune_max_samples;
   uint32_t autotune_noise_permille;
   const char* autotune_log; /* CSV file that rank 0 writes, or NULL */
-  uint64_t express_bytes;   /* small allreduces of a waiting caller are sent to all ranks at once, up to this; 0 never */
+  uint64_t express_bytes; /* small allreduces of a waiting caller are sent to all ranks at once, up to this; 0 never */
 } hvd_settings;
 
 typedef struct hvd_identity {
