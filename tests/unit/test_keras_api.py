@@ -2,18 +2,15 @@
 """Every name and signature of Horovod's Keras modules is there (data/keras_api.json); more parameters may follow."""
 
 import importlib
-import inspect
-import json
 import os
 import subprocess
 import sys
 from importlib.util import find_spec
-from pathlib import Path
-from typing import Any
 
 import pytest
+from contract import check, contract_of
 
-CONTRACT = json.loads((Path(__file__).parent / "data" / "keras_api.json").read_text(encoding="utf-8"))
+CONTRACT = contract_of("keras")
 # What refers to TensorFlow even where Keras runs on something else: the same name in another door.
 ONLY_ON_TENSORFLOW = {"TensorFlowKerasState"}
 
@@ -38,41 +35,6 @@ def test_names_and_signatures() -> None:
             if name in ONLY_ON_TENSORFLOW and os.environ.get("KERAS_BACKEND", "tensorflow") != "tensorflow":
                 continue
             check(getattr(importlib.import_module(module), name), fact, f"{module}.{name}")
-
-
-def check(found: Any, fact: dict[str, Any], where: str) -> None:
-    if "value" in fact:
-        assert found == fact["value"], where
-    if "signature" in fact:
-        check_signature(found, fact["signature"], where)
-    for method, wanted in fact.get("methods", {}).items():
-        check_signature(getattr(found, method), wanted, f"{where}.{method}")
-    if "bases" in fact:
-        bases = {base.__name__ for base in found.__mro__}
-        assert bases >= set(fact["bases"]), where
-
-
-def check_signature(function: Any, wanted: list[list[str]], where: str) -> None:
-    """`wanted`: [kind, name] or [kind, name, default], in order; what comes after must not be needed."""
-    parameters = [each for each in inspect.signature(function).parameters.values() if each.name != "self"]
-    for parameter, (kind, name, *default) in zip(parameters, wanted, strict=False):
-        if parameter.kind.name == kind == "VAR_POSITIONAL":
-            continue
-        assert (parameter.name, parameter.kind.name) == (name, kind), where
-        assert (parameter.default is not parameter.empty) == bool(default), f"{where}: {name}"
-        if default:
-            assert shown(parameter.default) == default[0], f"{where}: {name}"
-    assert len(parameters) >= len(wanted), f"{where}: {wanted[len(parameters) :]} are missing"
-    for parameter in parameters[len(wanted) :]:
-        optional = parameter.default is not parameter.empty
-        assert optional or parameter.kind.name.startswith("VAR"), f"{where}: {parameter} is needed, but nobody gives it"
-
-
-def shown(default: Any) -> str:
-    """Defaults as the contract writes them."""
-    named = {"NoneCompressor": "Compression.none", "ProcessSet": "global_process_set"}
-    name = getattr(default, "__name__", None) or type(default).__name__
-    return named.get(name, repr(default))
 
 
 @pytest.mark.parametrize("backend", [name for name in BACKENDS if name != "tensorflow"])
