@@ -132,11 +132,78 @@ class World:
         """Before connect: who says what this program is doing, when other ranks wait for it. Kept for ever."""
 
 class ArrayReader:
-    """Reads NumPy arrays by the layout of NumPy's public struct; the caller has seen that it is right."""
+    """Reads and makes NumPy arrays by the layout of NumPy's public struct; the caller has seen that it is right."""
 
-    def __init__(self, array_type: type, dtypes: Mapping[np.dtype[Any], int]) -> None: ...
+    def __init__(self, array_type: type, dtypes: Mapping[np.dtype[Any], int], table: object) -> None:
+        """`table`: NumPy's _ARRAY_API."""
     def read(self, array: object) -> tuple[int, tuple[int, ...], int] | None:
         """Address, shape and dtype id; None for what needs a closer look."""
+    def empty_like(self, array: object) -> npt.NDArray[Any] | None: ...
+
+class Numbering:
+    """Names for operations that have none: kind and number, which begins again at 1 with each restart."""
+
+    def next(self, operation: str) -> str: ...
+    def restart(self) -> None: ...
+
+class Member:
+    """A process set that this rank is a member of, for native calls."""
+
+    def __init__(self, world: World, set_id: int, index: int, ranks: Sequence[int], numbering: Numbering) -> None: ...
+
+class PlainOperation:
+    """A collective on a plain array under way. Holds its arrays until the engine is done with their memory."""
+
+    @property
+    def handle(self) -> int:
+        """The engine's; 0 once it is over."""
+    def wait(self) -> Any:
+        """Block until done; the result, or the exception that the operation ended with. Once only."""
+    def poll(self) -> bool: ...
+
+class ArrayCalls:
+    """Collectives on plain NumPy arrays, each in one call.
+
+    They give the result if `wait`, else the operation under way; and None for whatever needs a closer look: arguments of
+    another kind, another layout, mistakes.
+    """
+
+    def __init__(
+        self,
+        reader: ArrayReader | None,
+        translate: Callable[[EngineError, str], Exception],
+        keep: Callable[[Any], object],
+    ) -> None: ...
+    def allreduce(
+        self,
+        member: Member | None,
+        tensor: object,
+        in_place: bool,
+        wait: bool,
+        name: object,
+        average: object,
+        op: object,
+        prescale: object,
+        postscale: object,
+        /,
+    ) -> Any: ...
+    def reducescatter(
+        self,
+        member: Member | None,
+        tensor: object,
+        wait: bool,
+        name: object,
+        op: object,
+        prescale: object,
+        postscale: object,
+        /,
+    ) -> Any: ...
+    def broadcast(
+        self, member: Member | None, tensor: object, in_place: bool, wait: bool, root: object, name: object, /
+    ) -> Any: ...
+    def allgather(self, member: Member | None, tensor: object, wait: bool, name: object, /) -> Any: ...
+    def alltoall(self, member: Member | None, tensor: object, wait: bool, splits: object, name: object, /) -> Any:
+        """With the received splits if `splits` were given, or if it does not wait."""
 
 class Arrivals:
     """Numbers of what has arrived, in order, with cheap hooks that tell of arrivals. True if there are any."""

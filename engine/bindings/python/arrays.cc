@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bindings/python/arrays.h"
 
-#include <cstdint>
-#include <utility>
-#include <vector>
+#include "bindings/python/table.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -11,7 +9,7 @@ using namespace nb::literals;
 namespace hvd_python {
 namespace {
 
-// The start of PyArrayObject_fields, the same in all versions of NumPy since 1.7. Python checks it on real arrays.
+// The start of PyArrayObject_fields.
 struct ArrayFields {
   PyObject_HEAD  // NOLINT
       char* data;
@@ -22,44 +20,95 @@ struct ArrayFields {
   PyObject* dtype;
   int flags;
 };
+static_assert(sizeof(intptr_t) == sizeof(int64_t));
 
 constexpr int kContiguous = 0x0001, kAligned = 0x0100, kWriteable = 0x0400;
 constexpr int kUsable = kContiguous | kAligned | kWriteable;
 
-class ArrayReader {
- public:
-  ArrayReader(nb::handle array_type, const nb::dict& dtypes) : array_type_(nb::borrow(array_type)) {
-    for (auto [dtype, id] : dtypes) dtypes_.emplace_back(nb::borrow(dtype), nb::cast<int>(id));
-  }
+// Places in NumPy's table.
+constexpr int kNewFromDescr = 94, kSetBaseObject = 282;
+using NewFromDescr = PyObject* (*)(PyTypeObject*, PyObject*, int, const intptr_t*, const intptr_t*, void*, int,
+                                   PyObject*);
+using SetBaseObject = int (*)(PyObject*, PyObject*);
 
-  // (address, shape, dtype id), or None for what needs a closer look: no array, other strides, read-only, a dtype that
-  // is unknown or not the common object for it.
-  nb::object Read(nb::handle array) const {
-    if (!PyObject_TypeCheck(array.ptr(), reinterpret_cast<PyTypeObject*>(array_type_.ptr()))) return nb::none();
-    const auto* fields = reinterpret_cast<const ArrayFields*>(array.ptr());
-    if ((fields->flags & kUsable) != kUsable) return nb::none();
-    for (const auto& [dtype, id] : dtypes_) {
-      if (dtype.ptr() != fields->dtype) continue;
-      PyObject* shape = PyTuple_New(fields->ndim);
-      for (int i = 0; shape && i < fields->ndim; ++i) {
-        PyTuple_SetItem(shape, i, PyLong_FromSsize_t(fields->dimensions[i]));
-      }
-      return nb::make_tuple(reinterpret_cast<uintptr_t>(fields->data), nb::steal(shape), id);
-    }
-    return nb::none();
-  }
+void FreeMemory(PyObject* capsule) { Api()->free_buffer(PyCapsule_GetPointer(capsule, nullptr)); }
 
- private:
-  const nb::object array_type_;
-  std::vector<std::pair<nb::object, int>> dtypes_;
-};
+nb::object Checked(PyObject* made) {
+  if (!made) throw nb::python_error();
+  return nb::steal(made);
+}
 
 }  // namespace
 
+ArrayReader::ArrayReader(nb::handle array_type, const nb::dict& dtypes, nb::handle table)
+    : array_type_(nb::borrow(array_type)), table_(static_cast<void**>(PyCapsule_GetPointer(table.ptr(), nullptr))) {
+  if (!table_) throw nb::python_error();
+  for (auto [dtype, id] : dtypes) dtypes_.emplace_back(nb::borrow(dtype), nb::cast<int>(id));
+}
+
+bool ArrayReader::Read(PyObject* array, PlainArray* plain) const {
+  if (!PyObject_TypeCheck(array, reinterpret_cast<PyTypeObject*>(array_type_.ptr()))) return false;
+  const auto* fields = reinterpret_cast<const ArrayFields*>(array);
+  if ((fields->flags & kUsable) != kUsable) return false;
+  const int id = IdOf(fields->dtype);
+  if (id < 0) return false;
+  *plain = {fields->data, fields->ndim, reinterpret_cast<const int64_t*>(fields->dimensions), fields->dtype, id};
+  return true;
+}
+
+int ArrayReader::IdOf(nb::handle dtype) const {
+  for (const auto& [known, id] : dtypes_) {
+    if (known.ptr() == dtype.ptr()) return id;
+  }
+  return -1;
+}
+
+nb::handle ArrayReader::WithId(int dtype_id) const {
+  for (const auto& [dtype, id] : dtypes_) {
+    if (id == dtype_id) return dtype;
+  }
+  throw nb::key_error("no dtype with this id");
+}
+
+nb::object ArrayReader::Describe(nb::handle array) const {
+  PlainArray plain;
+  if (!Read(array.ptr(), &plain)) return nb::none();
+  PyObject* shape = PyTuple_New(plain.ndim);
+  for (int i = 0; shape && i < plain.ndim; ++i) PyTuple_SetItem(shape, i, PyLong_FromLongLong(plain.shape[i]));
+  return nb::make_tuple(reinterpret_cast<uintptr_t>(plain.data), nb::steal(shape), plain.dtype_id);
+}
+
+nb::object ArrayReader::Make(PyObject* dtype, int ndim, const int64_t* shape, void* data) const {
+  const auto create = reinterpret_cast<NewFromDescr>(table_[kNewFromDescr]);
+  const auto* extents = reinterpret_cast<const intptr_t*>(shape);
+  auto* type = reinterpret_cast<PyTypeObject*>(array_type_.ptr());
+  Py_INCREF(dtype);  // the new array's
+  if (!data) return Checked(create(type, dtype, ndim, extents, nullptr, nullptr, 0, nullptr));
+  PyObject* owner = PyCapsule_New(data, nullptr, FreeMemory);
+  if (!owner) {
+    Api()->free_buffer(data);
+    Py_DECREF(dtype);
+    throw nb::python_error();
+  }
+  PyObject* array = create(type, dtype, ndim, extents, nullptr, data, kUsable, nullptr);
+  if (!array) Py_DECREF(owner);
+  nb::object made = Checked(array);
+  const auto own = reinterpret_cast<SetBaseObject>(table_[kSetBaseObject]);
+  if (own(array, owner) < 0) throw nb::python_error();  // takes the reference in any case
+  return made;
+}
+
+nb::object ArrayReader::EmptyLike(nb::handle array) const {
+  PlainArray plain;
+  if (!Read(array.ptr(), &plain)) return nb::none();
+  return Make(plain.dtype, plain.ndim, plain.shape);
+}
+
 void BindArrays(nb::module_& module) {
   nb::class_<ArrayReader>(module, "ArrayReader")
-      .def(nb::init<nb::handle, const nb::dict&>(), "array_type"_a, "dtypes"_a)
-      .def("read", &ArrayReader::Read, "array"_a);
+      .def(nb::init<nb::handle, const nb::dict&, nb::handle>(), "array_type"_a, "dtypes"_a, "table"_a)
+      .def("read", &ArrayReader::Describe, "array"_a)
+      .def("empty_like", &ArrayReader::EmptyLike, "array"_a);
 }
 
 }  // namespace hvd_python

@@ -17,29 +17,19 @@
 #include <tuple>
 #include <vector>
 
+#include "bindings/python/array_calls.h"
 #include "bindings/python/arrays.h"
 #include "bindings/python/arrivals.h"
+#include "bindings/python/members.h"
+#include "bindings/python/table.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
 
 namespace {
 
-constexpr int kSignalPeriodMs = 50;
-
-const hvd_api* Api() {
-  static const hvd_api* api = hvd_get_api(HVD_ABI_VERSION);
-  return api;
-}
-
-PyObject* engine_error = nullptr;
-
-[[noreturn]] void Raise(const hvd_status& status) {
-  PyObject* arguments = Py_BuildValue("(isi)", status.code, status.text, status.lost_rank);
-  PyErr_SetObject(engine_error, arguments);
-  Py_XDECREF(arguments);
-  throw nb::python_error();
-}
+using hvd_python::Api;
+using hvd_python::Raise;
 
 struct SettingField {
   const char* name;
@@ -246,7 +236,7 @@ class World {
       {
         nb::gil_scoped_release unlocked;
         while (i < handles.size() && code == HVD_OK) {
-          code = Api()->wait(world_, handles[i], kSignalPeriodMs, &status);
+          code = Api()->wait(world_, handles[i], hvd_python::kSignalPeriodMs, &status);
           if (code == HVD_OK) ++i;
         }
       }
@@ -273,19 +263,15 @@ class World {
 
   bool Wait(int64_t handle, double timeout_s) {
     hvd_status status;
-    const int32_t code = WaitUnlocked(handle, timeout_s, &status);
+    const int32_t code = hvd_python::WaitUnlocked(world_, handle, timeout_s, &status);
     if (code != HVD_OK && code != HVD_IN_PROGRESS) Raise(status);
     return code == HVD_OK;
   }
 
-  // Wait and release in one call; what is done already needs no other thread to run meanwhile. An interrupted wait
-  // leaves the handle as it is.
+  // An interrupted wait leaves the handle as it is.
   void Finish(int64_t handle) {
     hvd_status status;
-    const bool done = Api()->poll(world_, handle) == 1;
-    const int32_t code = done ? Api()->wait(world_, handle, 0, &status) : WaitUnlocked(handle, -1, &status);
-    Api()->release(world_, handle);
-    if (code != HVD_OK) Raise(status);
+    if (hvd_python::Finish(world_, handle, &status) != HVD_OK) Raise(status);
   }
 
   auto TakeOutput(int64_t handle, int index) {
@@ -360,21 +346,6 @@ class World {
   }
 
  private:
-  // Without the GIL, looking for signals: HVD_IN_PROGRESS once the time is over (negative: never).
-  int32_t WaitUnlocked(int64_t handle, double timeout_s, hvd_status* status) {
-    for (double left_ms = timeout_s * 1e3;; left_ms -= kSignalPeriodMs) {
-      const bool last = timeout_s >= 0 && left_ms <= kSignalPeriodMs;
-      int32_t code;
-      {
-        nb::gil_scoped_release unlocked;
-        code = Api()->wait(world_, handle, last ? static_cast<int32_t>(left_ms) : kSignalPeriodMs, status);
-      }
-      if (code != HVD_IN_PROGRESS) return code;
-      if (PyErr_CheckSignals()) throw nb::python_error();
-      if (last) return code;
-    }
-  }
-
   static hvd_op Describe(int kind, const char* name, int dtype, const Shape& shape, uintptr_t input, uintptr_t output,
                          int reduce_op, double prescale, double postscale, int wire_dtype) {
     hvd_op op{};
@@ -410,8 +381,7 @@ class World {
 
 NB_MODULE(_engine, m) {
   m.attr("ABI_VERSION") = HVD_ABI_VERSION;
-  engine_error = PyErr_NewException("horovod._engine.EngineError", nullptr, nullptr);
-  m.attr("EngineError") = nb::borrow(engine_error);
+  hvd_python::BindErrors(m);
   nb::class_<Output>(m, "Output", nb::type_slots(output_slots)).def_prop_ro("nbytes", &Output::bytes);
   nb::class_<World>(m, "World")
       .def(nb::init<int, int, const std::string&, const std::string&, const std::string&, uint32_t, nb::bytes,
@@ -448,5 +418,7 @@ NB_MODULE(_engine, m) {
       .def("start_timeline", &World::StartTimeline, "path"_a, "mark_cycles"_a = false)
       .def("stop_timeline", &World::StopTimeline);
   hvd_python::BindArrays(m);
+  hvd_python::BindMembers(m);
+  hvd_python::BindArrayCalls(m);
   hvd_python::BindArrivals(m);
 }

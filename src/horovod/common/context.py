@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Sequence
 from typing import Any, NoReturn, Protocol
 
-from horovod._engine import EngineError, World
+from horovod._engine import EngineError, Member, World
 from horovod.common import bootstrap, settings, stacks, timeline, topology
 from horovod.common.exceptions import HorovodInitializationError, HorovodNotInitializedError
 from horovod.common.handles import HandleTable, Pending, translate
@@ -223,7 +223,10 @@ class Context:
         self._bind(process_set, self._run_on_all(_ADD_PROCESS_SET, name, ranks), ranks)
 
     def _bind(self, process_set: ProcessSet, set_id: int, ranks: tuple[int, ...]) -> None:
-        process_set.bind(Membership(self.world, set_id, ranks, self._topology.rank))
+        member = Membership(self.world, set_id, ranks, self._topology.rank)
+        included = member.index >= 0
+        native = Member(self.world, set_id, member.index, list(ranks), member.numbering) if included else None
+        process_set.bind(member, native)
         self._sets[set_id] = process_set
         for observer in self._observers:
             observer.bound(process_set)

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from horovod._engine import EngineError
+from horovod._engine import EngineError, PlainOperation
 from horovod.common.exceptions import HorovodInternalError, HorovodMismatchError
 
 if TYPE_CHECKING:
@@ -64,6 +64,13 @@ class Pending:
         self.handle = 0
         return self.output
 
+    def poll(self) -> bool:
+        """Whether it is done, so that wait would not block."""
+        return self.world.poll(self.handle)
+
+
+UnderWay: TypeAlias = Pending | PlainOperation
+
 
 class Batch:
     """Operations that were submitted together, each for itself, and are waited for together."""
@@ -93,11 +100,11 @@ class HandleTable:
     """The asynchronous operations of one context, by the integers that users hold: 1, 2, 3, …"""
 
     def __init__(self) -> None:
-        self._pending: dict[int, Pending] = {}
-        self._interrupted: list[Batch] = []
+        self._pending: dict[int, UnderWay] = {}
+        self._interrupted: list[Any] = []
         self._numbers = itertools.count(1)
 
-    def add(self, pending: Pending) -> int:
+    def add(self, pending: UnderWay) -> int:
         handle = next(self._numbers)
         self._pending[handle] = pending
         return handle
@@ -107,7 +114,7 @@ class HandleTable:
         pending = self._pending.get(handle)
         if pending is None:
             raise ValueError(f"Handle {handle} was not created or has been cleared")
-        return pending.world.poll(pending.handle)
+        return pending.poll()
 
     def synchronize(self, handle: int) -> Any:
         """Wait for a handle and give its result; None for one that is unknown or was synchronised before."""
@@ -138,9 +145,13 @@ class HandleTable:
     def abandon(self, batch: Batch) -> None:
         """Nobody will wait for these any more; the engine may still write to their buffers."""
         if batch.handles:
-            self._interrupted.append(batch)
+            self.keep(batch)
 
-    def _keep_if_unfinished(self, key: int, pending: Pending) -> None:
+    def keep(self, memory: Any) -> None:
+        """Hold on to memory that the engine may write to until it stops."""
+        self._interrupted.append(memory)
+
+    def _keep_if_unfinished(self, key: int, pending: UnderWay) -> None:
         # A signal broke the wait (Ctrl-C): the engine goes on and still writes to buffers that must not go away.
         if pending.handle:
             self._pending[key] = pending

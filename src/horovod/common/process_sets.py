@@ -6,20 +6,20 @@ A ProcessSet is only a description until a context registers it; `membership` is
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from horovod._engine import Numbering
 from horovod.common.util import is_iterable
 
 if TYPE_CHECKING:
-    from horovod._engine import World
+    from horovod._engine import Member, World
 
 
 class Membership:
     """A registered set as one rank sees it: all that an operation needs to know, resolved in advance."""
 
-    __slots__ = ("_joins", "_numbers", "id", "index", "ranks", "size", "unnamed", "world")
+    __slots__ = ("id", "index", "numbering", "ranks", "size", "world")
 
     def __init__(self, world: World, set_id: int, ranks: tuple[int, ...], my_rank: int) -> None:
         self.world = world
@@ -27,9 +27,7 @@ class Membership:
         self.ranks = ranks
         self.size = len(ranks)
         self.index = ranks.index(my_rank) if my_rank in ranks else -1
-        self.unnamed = ".noname."
-        self._numbers: Iterator[int] = itertools.count(1)
-        self._joins = 0
+        self.numbering = Numbering()
 
     def full_name(self, operation: str, name: str | None) -> str:
         """The name under which ranks find each other's operation.
@@ -37,15 +35,11 @@ class Membership:
         Unnamed operations match by their order. They are counted for each set alone, and named ones are not counted:
         ranks that did different work in other sets, or whose gradients came in another order, still agree.
         """
-        if name:
-            return f"{operation}.{name}"
-        return f"{operation}{self.unnamed}{next(self._numbers)}"
+        return f"{operation}.{name}" if name else self.numbering.next(operation)
 
     def restart_numbers(self) -> None:
         """Count unnamed operations anew: ranks that join early have issued fewer of them than the others."""
-        self._joins += 1
-        self.unnamed = f".noname.join{self._joins}."
-        self._numbers = itertools.count(1)
+        self.numbering.restart()
 
 
 class ProcessSet:
@@ -56,6 +50,7 @@ class ProcessSet:
         self.ranks: list[int] | None = None
         self.mpi_comm: Any = None
         self.membership: Membership | None = None
+        self.native: Member | None = None  # the same for native calls, where this process is a member
         if is_iterable(ranks_or_comm):
             self.ranks = sorted(_integers(ranks_or_comm))
         elif hasattr(ranks_or_comm, "Get_rank"):
@@ -79,15 +74,17 @@ class ProcessSet:
         """Whether this process is a member, None while the set is not registered."""
         return None if self.membership is None else self.membership.index >= 0
 
-    def bind(self, membership: Membership) -> None:
+    def bind(self, membership: Membership, native: Member | None = None) -> None:
         """Called by the context once the engine knows the set."""
         self.membership = membership
+        self.native = native
         self.process_set_id = membership.id
         self.ranks = list(membership.ranks)
 
     def invalidate(self) -> None:
         """Called by the context when the engine forgets the set."""
         self.membership = None
+        self.native = None
         self.process_set_id = None
 
     def __deepcopy__(self, memo: object) -> ProcessSet:

@@ -2,6 +2,7 @@
 """The operations of the NumPy door: names, signatures, defaults and errors as in horovod.torch, on NumPy arrays.
 
 Out-of-place functions also take lists and scalars; those that end in an underscore write into the array they get.
+Each function asks the native calls first, which take ordinary arguments at a third of the time and say None to others.
 """
 
 from __future__ import annotations
@@ -11,11 +12,13 @@ from typing import Any
 
 import numpy as np
 
+from horovod._engine import ArrayCalls
 from horovod.common import shared_buffers
-from horovod.common.arrays import Array, NumpyAdapter, as_array, as_target
+from horovod.common.arrays import Array, NumpyAdapter, as_array, as_target, reader
 from horovod.common.basics import HorovodBasics
 from horovod.common.compression import Compression, Compressor
 from horovod.common.context import default_context
+from horovod.common.handles import translate
 from horovod.common.ops import Collectives
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.rules import Adasum as Adasum
@@ -54,7 +57,8 @@ rocm_built = _basics.rocm_built
 _collectives: Collectives[Array] = Collectives(default_context, NumpyAdapter())
 _finish = default_context.handles.finish
 _add = default_context.handles.add
-
+_native = ArrayCalls(reader, translate, default_context.handles.keep)
+_PLAIN = Compression.none
 
 poll = default_context.handles.poll
 synchronize = default_context.handles.synchronize
@@ -87,6 +91,12 @@ def allreduce(
     process_set: ProcessSet = global_process_set,
 ) -> Array:
     """Reduce an array over all ranks of the set (op: Average unless given) into a new array."""
+    if compression is _PLAIN:
+        quick: Array | None = _native.allreduce(
+            process_set.native, tensor, False, True, name, average, op, prescale_factor, postscale_factor
+        )
+        if quick is not None:
+            return quick
     op = resolve_op(op, average)
     wire = wire_of(compression)
     array, ctx = _compress(as_array(tensor), compression, wire)
@@ -104,6 +114,11 @@ def allreduce_async(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Start an allreduce; the handle is for poll and synchronize."""
+    quick = _native.allreduce(
+        process_set.native, tensor, False, False, name, average, op, prescale_factor, postscale_factor
+    )
+    if quick is not None:
+        return _add(quick)
     op = resolve_op(op, average)
     array = as_array(tensor)
     return _add(
@@ -121,6 +136,11 @@ def allreduce_(
     process_set: ProcessSet = global_process_set,
 ) -> Array:
     """Allreduce in place: the array is overwritten and returned."""
+    quick: Array | None = _native.allreduce(
+        process_set.native, tensor, True, True, name, average, op, prescale_factor, postscale_factor
+    )
+    if quick is not None:
+        return quick
     op = resolve_op(op, average)
     array = as_target(tensor)
     pending = _collectives.allreduce(
@@ -140,6 +160,11 @@ def allreduce_async_(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Start an allreduce in place."""
+    quick = _native.allreduce(
+        process_set.native, tensor, True, False, name, average, op, prescale_factor, postscale_factor
+    )
+    if quick is not None:
+        return _add(quick)
     op = resolve_op(op, average)
     array = as_target(tensor)
     return _add(
@@ -230,12 +255,18 @@ def grouped_allreduce_async_(
 
 def allgather(tensor: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> Array:
     """Arrays of all ranks, one after the other along the first dimension, in which they may differ."""
+    quick: Array | None = _native.allgather(process_set.native, tensor, True, name)
+    if quick is not None:
+        return quick
     result: Array = _finish(_collectives.allgather(as_array(tensor), name, process_set, will_wait=True))
     return result
 
 
 def allgather_async(tensor: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> int:
     """Start an allgather."""
+    quick = _native.allgather(process_set.native, tensor, False, name)
+    if quick is not None:
+        return _add(quick)
     return _add(_collectives.allgather(as_array(tensor), name, process_set, will_wait=False))
 
 
@@ -262,6 +293,9 @@ def broadcast(
     tensor: Any, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Array:
     """The array of the (global) rank `root_rank`, as a new array."""
+    quick: Array | None = _native.broadcast(process_set.native, tensor, False, True, root_rank, name)
+    if quick is not None:
+        return quick
     result: Array = _finish(
         _collectives.broadcast(as_array(tensor), False, root_rank, name, process_set, will_wait=True)
     )
@@ -272,6 +306,9 @@ def broadcast_async(
     tensor: Any, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:
     """Start a broadcast."""
+    quick = _native.broadcast(process_set.native, tensor, False, False, root_rank, name)
+    if quick is not None:
+        return _add(quick)
     return _add(_collectives.broadcast(as_array(tensor), False, root_rank, name, process_set, will_wait=False))
 
 
@@ -279,6 +316,9 @@ def broadcast_(
     tensor: Array, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Array:
     """Overwrite the array with the root's."""
+    quick: Array | None = _native.broadcast(process_set.native, tensor, True, True, root_rank, name)
+    if quick is not None:
+        return quick
     result: Array = _finish(
         _collectives.broadcast(as_target(tensor), True, root_rank, name, process_set, will_wait=True)
     )
@@ -289,6 +329,9 @@ def broadcast_async_(
     tensor: Array, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:
     """Start a broadcast in place."""
+    quick = _native.broadcast(process_set.native, tensor, True, False, root_rank, name)
+    if quick is not None:
+        return _add(quick)
     return _add(_collectives.broadcast(as_target(tensor), True, root_rank, name, process_set, will_wait=False))
 
 
@@ -299,6 +342,9 @@ def alltoall(
     tensor: Any, splits: Any = None, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Any:
     """Send rows to every rank: equal shares, or `splits[i]` rows to member i; then (output, received splits)."""
+    quick = _native.alltoall(process_set.native, tensor, True, splits, name)
+    if quick is not None:
+        return quick
     output, received = _finish(_collectives.alltoall(as_array(tensor), splits, name, process_set, will_wait=True))
     return output if splits is None else (output, received)
 
@@ -307,6 +353,9 @@ def alltoall_async(
     tensor: Any, splits: Any = None, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:
     """Start an alltoall; its result is always (output, received splits)."""
+    quick = _native.alltoall(process_set.native, tensor, False, splits, name)
+    if quick is not None:
+        return _add(quick)
     return _add(_collectives.alltoall(as_array(tensor), splits, name, process_set, will_wait=False))
 
 
@@ -323,6 +372,12 @@ def reducescatter(
     postscale_factor: float = 1.0,
 ) -> Array:
     """Reduce an array over all ranks; each gets its share of the rows, the first ranks one more if uneven."""
+    if compression is _PLAIN:
+        quick: Array | None = _native.reducescatter(
+            process_set.native, tensor, True, name, op, prescale_factor, postscale_factor
+        )
+        if quick is not None:
+            return quick
     array, ctx = compression.compress(as_array(tensor))
     pending = _collectives.reducescatter(
         array, name, op, prescale_factor, postscale_factor, process_set, will_wait=True
@@ -339,6 +394,9 @@ def reducescatter_async(
     postscale_factor: float = 1.0,
 ) -> int:
     """Start a reducescatter."""
+    quick = _native.reducescatter(process_set.native, tensor, False, name, op, prescale_factor, postscale_factor)
+    if quick is not None:
+        return _add(quick)
     array = as_array(tensor)
     return _add(
         _collectives.reducescatter(array, name, op, prescale_factor, postscale_factor, process_set, will_wait=False)

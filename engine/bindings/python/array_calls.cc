@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bindings/python/array_calls.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bindings/python/arrays.h"
+#include "bindings/python/members.h"
+#include "bindings/python/plain_operation.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace hvd_python {
+namespace {
+
+using Result = PlainOperation::Result;
+
+enum Kind { kAllreduce, kAllgather, kBroadcast, kAlltoall, kReducescatter };  // hvd::OpKind
+constexpr const char* kNames[] = {"allreduce", "allgather", "broadcast", "alltoall", "reducescatter"};
+constexpr int64_t kAverage = 0, kSum = 1, kAdasum = 2, kProduct = 5;  // hvd::ReduceOp
+constexpr int kInt32 = 4, kInt64 = 5, kBool = 9;                      // hvd::DType
+
+bool ReadInteger(nb::handle value, int64_t* integer) {
+  if (!PyLong_CheckExact(value.ptr())) return false;
+  int overflow = 0;
+  *integer = PyLong_AsLongLongAndOverflow(value.ptr(), &overflow);
+  return !overflow;
+}
+
+bool ReadFactor(nb::handle value, double* factor) {
+  if (!PyFloat_CheckExact(value.ptr())) return false;
+  *factor = PyFloat_AsDouble(value.ptr());
+  return true;
+}
+
+// Op and factors of a reduction that needs no closer look. No op: the one that `wanted` has.
+bool ReadReduction(nb::handle op, nb::handle prescale, nb::handle postscale, hvd_op* wanted) {
+  int64_t number = wanted->reduce_op;
+  if (!op.is_none() && !ReadInteger(op, &number)) return false;
+  if (number < kAverage || number > kProduct || number == kAdasum) return false;
+  if (!ReadFactor(prescale, &wanted->prescale) || !ReadFactor(postscale, &wanted->postscale)) return false;
+  if (wanted->dtype == kBool && (number == kAverage || wanted->prescale != 1.0 || wanted->postscale != 1.0))
+    return false;
+  wanted->reduce_op = static_cast<int32_t>(number);
+  return true;
+}
+
+// Rows that a member gets of a reducescatter: the first `rows % size` members get one more than the others.
+int64_t RowsOf(int64_t index, int64_t rows, int64_t size) { return rows / size + (index < rows % size); }
+
+class ArrayCalls {
+ public:
+  ArrayCalls(nb::object reader, nb::callable translate, nb::callable keep)
+      : workshop_{reader, reader.is_none() ? nullptr : nb::cast<const ArrayReader*>(reader), std::move(translate),
+                  std::move(keep)} {}
+
+  // Each: the result if `wait`, else a PlainOperation; None for what needs a closer look.
+
+  nb::object Allreduce(const Member* member, nb::handle tensor, bool in_place, bool wait, nb::handle name,
+                       nb::handle average, nb::handle op, nb::handle prescale, nb::handle postscale) const {
+    PlainArray plain;
+    if (!Takes(member, tensor, &plain) || !average.is_none()) return nb::none();
+    hvd_op wanted = Describe(kAllreduce, plain);
+    wanted.reduce_op = kAverage;
+    if (!ReadReduction(op, prescale, postscale, &wanted)) return nb::none();
+    return Run(*member, tensor, plain, &wanted, name, OutputLike(tensor, plain, in_place), wait);
+  }
+
+  nb::object Reducescatter(const Member* member, nb::handle tensor, bool wait, nb::handle name, nb::handle op,
+                           nb::handle prescale, nb::handle postscale) const {
+    PlainArray plain;
+    if (!Takes(member, tensor, &plain) || plain.ndim == 0) return nb::none();
+    hvd_op wanted = Describe(kReducescatter, plain);
+    if (op.is_none() || !ReadReduction(op, prescale, postscale, &wanted) || wanted.reduce_op > kSum) return nb::none();
+    int64_t shape[kMaxDimensions];
+    std::copy_n(plain.shape, plain.ndim, shape);
+    shape[0] = RowsOf(member->index, shape[0], static_cast<int64_t>(member->ranks.size()));
+    return Run(*member, tensor, plain, &wanted, name, workshop_.reader->Make(plain.dtype, plain.ndim, shape), wait);
+  }
+
+  nb::object Broadcast(const Member* member, nb::handle tensor, bool in_place, bool wait, nb::handle root,
+                       nb::handle name) const {
+    PlainArray plain;
+    int64_t rank;
+    if (!Takes(member, tensor, &plain) || !ReadInteger(root, &rank)) return nb::none();
+    if (std::find(member->ranks.begin(), member->ranks.end(), rank) == member->ranks.end()) return nb::none();
+    hvd_op wanted = Describe(kBroadcast, plain);
+    wanted.root = static_cast<int32_t>(rank);
+    return Run(*member, tensor, plain, &wanted, name, OutputLike(tensor, plain, in_place), wait);
+  }
+
+  nb::object Allgather(const Member* member, nb::handle tensor, bool wait, nb::handle name) const {
+    PlainArray plain;
+    if (!Takes(member, tensor, &plain) || plain.ndim == 0) return nb::none();
+    hvd_op wanted = Describe(kAllgather, plain);
+    return Run(*member, tensor, plain, &wanted, name, {}, wait);
+  }
+
+  // The result comes with the received splits if the caller gave some, or does not wait.
+  nb::object Alltoall(const Member* member, nb::handle tensor, bool wait, nb::handle splits, nb::handle name) const {
+    PlainArray plain;
+    if (!Takes(member, tensor, &plain) || plain.ndim == 0) return nb::none();
+    std::vector<int64_t> rows;
+    const size_t size = member->ranks.size();
+    if (!ReadSplits(splits, size, plain.shape[0], &rows)) return nb::none();
+    hvd_op wanted = Describe(kAlltoall, plain);
+    wanted.splits = rows.data();
+    wanted.nsplits = static_cast<int32_t>(rows.size());
+    return Run(*member, tensor, plain, &wanted, name, {}, wait, !splits.is_none() || !wait);
+  }
+
+ private:
+  bool Takes(const Member* member, nb::handle tensor, PlainArray* plain) const {
+    return member && workshop_.reader && workshop_.reader->Read(tensor.ptr(), plain);
+  }
+
+  static hvd_op Describe(Kind kind, const PlainArray& plain) {
+    hvd_op op{};
+    op.size = sizeof op;
+    op.kind = kind;
+    op.dtype = plain.dtype_id;
+    op.reduce_op = kSum;
+    op.root = -1;
+    op.device = -1;
+    op.shape = plain.shape;
+    op.ndim = plain.ndim;
+    op.input = plain.data;
+    op.prescale = op.postscale = 1.0;
+    return op;
+  }
+
+  nb::object OutputLike(nb::handle tensor, const PlainArray& plain, bool in_place) const {
+    return in_place ? nb::borrow(tensor) : workshop_.reader->Make(plain.dtype, plain.ndim, plain.shape);
+  }
+
+  bool ReadSplits(nb::handle splits, size_t size, int64_t rows, std::vector<int64_t>* result) const {
+    if (splits.is_none()) {
+      if (rows % static_cast<int64_t>(size)) return false;
+      result->assign(size, rows / static_cast<int64_t>(size));
+      return true;
+    }
+    if (!ReadNumbers(splits, result) || result->size() != size) return false;
+    for (const int64_t split : *result) {
+      if (split < 0 || split > rows) return false;
+      rows -= split;
+    }
+    return true;
+  }
+
+  // A list or a tuple of integers, or an array of them.
+  bool ReadNumbers(nb::handle numbers, std::vector<int64_t>* result) const {
+    PlainArray plain;
+    if (workshop_.reader->Read(numbers.ptr(), &plain) && plain.ndim == 1) {
+      const int64_t count = plain.shape[0];
+      if (plain.dtype_id == kInt32) {
+        result->assign(reinterpret_cast<int32_t*>(plain.data), reinterpret_cast<int32_t*>(plain.data) + count);
+      } else if (plain.dtype_id == kInt64) {
+        result->assign(reinterpret_cast<int64_t*>(plain.data), reinterpret_cast<int64_t*>(plain.data) + count);
+      }
+      return plain.dtype_id == kInt32 || plain.dtype_id == kInt64;
+    }
+    if (!PyList_CheckExact(numbers.ptr()) && !PyTuple_CheckExact(numbers.ptr())) return false;
+    for (nb::handle number : numbers) {
+      result->emplace_back();
+      if (!ReadInteger(number, &result->back())) return false;
+    }
+    return true;
+  }
+
+  // The name under which ranks find each other's operation; false if it needs a closer look. To be called last: a
+  // number that is taken must be used.
+  static bool FullName(Kind kind, nb::handle name, Numbering* numbers, std::string* full) {
+    Py_ssize_t length = 0;
+    const char* text = nullptr;
+    if (!name.is_none()) {
+      if (!PyUnicode_CheckExact(name.ptr())) return false;
+      text = PyUnicode_AsUTF8AndSize(name.ptr(), &length);
+      if (!text) {
+        PyErr_Clear();
+        return false;
+      }
+    }
+    if (length == 0) {
+      *full = numbers->Next(kNames[kind]);
+      return true;
+    }
+    full->reserve(std::char_traits<char>::length(kNames[kind]) + 1 + static_cast<size_t>(length));
+    full->append(kNames[kind]).append(1, '.').append(text, static_cast<size_t>(length));
+    return true;
+  }
+
+  // No output: the engine allocates it.
+  nb::object Run(const Member& member, nb::handle tensor, const PlainArray& plain, hvd_op* op, nb::handle name,
+                 nb::object output, bool wait, bool with_splits = false) const {
+    std::string full;
+    if (!FullName(static_cast<Kind>(op->kind), name, member.numbers, &full)) return nb::none();
+    Result result = with_splits ? Result::kGatheredAndSplits : Result::kGathered;
+    if (output.is_valid()) {
+      PlainArray target;
+      workshop_.reader->Read(output.ptr(), &target);
+      op->output = target.data;
+      result = Result::kOutput;
+    }
+    if (!wait) {
+      nb::object started = nb::inst_alloc(nb::type<PlainOperation>());
+      auto* operation = nb::inst_ptr<PlainOperation>(started);
+      new (operation) PlainOperation(&workshop_, member, tensor, plain, result, std::move(output));
+      nb::inst_mark_ready(started);
+      operation->Submit(member.set_id, op, std::move(full), false);
+      return started;
+    }
+    PlainOperation operation(&workshop_, member, tensor, plain, result, std::move(output));
+    operation.Submit(member.set_id, op, std::move(full), true);
+    return operation.WaitOnce();
+  }
+
+  const Workshop workshop_;
+};
+
+}  // namespace
+
+void BindArrayCalls(nb::module_& module) {
+  BindPlainOperation(module);
+  nb::class_<ArrayCalls>(module, "ArrayCalls")
+      .def(nb::init<nb::object, nb::callable, nb::callable>(), "reader"_a.none(), "translate"_a, "keep"_a)
+      .def("allreduce", &ArrayCalls::Allreduce, "member"_a.none(), "tensor"_a.none(), "in_place"_a, "wait"_a,
+           "name"_a.none(), "average"_a.none(), "op"_a.none(), "prescale"_a.none(), "postscale"_a.none())
+      .def("reducescatter", &ArrayCalls::Reducescatter, "member"_a.none(), "tensor"_a.none(), "wait"_a, "name"_a.none(),
+           "op"_a.none(), "prescale"_a.none(), "postscale"_a.none())
+      .def("broadcast", &ArrayCalls::Broadcast, "member"_a.none(), "tensor"_a.none(), "in_place"_a, "wait"_a,
+           "root"_a.none(), "name"_a.none())
+      .def("allgather", &ArrayCalls::Allgather, "member"_a.none(), "tensor"_a.none(), "wait"_a, "name"_a.none())
+      .def("alltoall", &ArrayCalls::Alltoall, "member"_a.none(), "tensor"_a.none(), "wait"_a, "splits"_a.none(),
+           "name"_a.none());
+}
+
+}  // namespace hvd_python

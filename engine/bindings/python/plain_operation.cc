@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bindings/python/plain_operation.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "bindings/python/table.h"
+
+namespace nb = nanobind;
+
+namespace hvd_python {
+namespace {
+
+constexpr int kInt32 = 4, kInt64 = 5;  // hvd::DType
+
+struct Released {  // at the end of its scope
+  hvd_world* const world;
+  const int64_t handle;
+  ~Released() { Api()->release(world, handle); }
+};
+
+}  // namespace
+
+void PlainOperation::RememberShape(const PlainArray& plain) {
+  dtype_ = nb::borrow(plain.dtype);
+  ndim_ = plain.ndim;
+  std::copy_n(plain.shape, plain.ndim, shape_);
+}
+
+void PlainOperation::Submit(int32_t set_id, hvd_op* op, std::string name, bool will_wait) {
+  name_ = std::move(name);
+  op->name = name_.c_str();
+  hvd_status status;
+  handle_ = Api()->submit(world_, set_id, op, 1, nullptr, will_wait ? HVD_WILL_WAIT : 0, nullptr, nullptr, &status);
+  if (!handle_) Fail(status);
+}
+
+nb::object PlainOperation::Wait() {
+  hvd_status status;
+  const bool done = Api()->poll(world_, handle_) == 1;
+  const int32_t code = done ? Api()->wait(world_, handle_, 0, &status) : WaitUnlocked(world_, handle_, -1, &status);
+  const Released over{world_, std::exchange(handle_, 0)};
+  if (code != HVD_OK) Fail(status);
+  return Collect(over.handle);
+}
+
+nb::object PlainOperation::WaitOnce() {
+  try {
+    return Wait();
+  } catch (nb::python_error&) {
+    // A signal broke the wait (Ctrl-C): the engine goes on and still writes to memory that must not go away.
+    if (handle_) workshop_->keep(nb::make_tuple(input_, output_));
+    throw;
+  }
+}
+
+bool PlainOperation::Poll() const { return Api()->poll(world_, handle_) == 1; }
+
+nb::object PlainOperation::Collect(int64_t handle) {
+  if (result_ == Result::kOutput) return std::move(output_);
+  void* const data = Api()->take_output(world_, handle, 0, shape_, nullptr);
+  if (!data) throw nb::value_error("the engine has no output for this operation");
+  nb::object gathered = workshop_->reader->Make(dtype_.ptr(), ndim_, shape_, data);
+  if (result_ == Result::kGathered) return gathered;
+  return nb::make_tuple(std::move(gathered), Splits(handle));
+}
+
+nb::object PlainOperation::Splits(int64_t handle) const {
+  std::vector<int64_t> rows(static_cast<size_t>(members_));
+  const int64_t count = Api()->received_splits(world_, handle, rows.data(), members_);
+  rows.resize(static_cast<size_t>(count));
+  const bool small = std::all_of(rows.begin(), rows.end(), [](int64_t row) { return row <= INT32_MAX; });
+  nb::object splits = workshop_->reader->Make(workshop_->reader->WithId(small ? kInt32 : kInt64).ptr(), 1, &count);
+  PlainArray plain;
+  workshop_->reader->Read(splits.ptr(), &plain);
+  if (small) {
+    std::copy(rows.begin(), rows.end(), reinterpret_cast<int32_t*>(plain.data));
+  } else {
+    std::copy(rows.begin(), rows.end(), reinterpret_cast<int64_t*>(plain.data));
+  }
+  return splits;
+}
+
+void PlainOperation::Fail(const hvd_status& status) const {
+  nb::object error = workshop_->translate(ErrorOf(status), nb::str(name_.c_str()));
+  PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(error.ptr())), error.ptr());
+  throw nb::python_error();
+}
+
+void BindPlainOperation(nb::module_& module) {
+  nb::class_<PlainOperation>(module, "PlainOperation")
+      .def("wait", &PlainOperation::Wait)
+      .def("poll", &PlainOperation::Poll)
+      .def_prop_ro("handle", &PlainOperation::handle);
+}
+
+}  // namespace hvd_python

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bindings/python/table.h"
+
+namespace nb = nanobind;
+
+namespace hvd_python {
+namespace {
+
+PyObject* engine_error = nullptr;
+
+}  // namespace
+
+const hvd_api* Api() {
+  static const hvd_api* api = hvd_get_api(HVD_ABI_VERSION);
+  return api;
+}
+
+void BindErrors(nb::module_& module) {
+  engine_error = PyErr_NewException("horovod._engine.EngineError", nullptr, nullptr);
+  module.attr("EngineError") = nb::borrow(engine_error);
+}
+
+nb::object ErrorOf(const hvd_status& status) {
+  PyObject* error = PyObject_CallFunction(engine_error, "isi", status.code, status.text, status.lost_rank);
+  if (!error) throw nb::python_error();
+  return nb::steal(error);
+}
+
+void Raise(const hvd_status& status) {
+  PyErr_SetObject(engine_error, ErrorOf(status).ptr());
+  throw nb::python_error();
+}
+
+int32_t WaitUnlocked(hvd_world* world, int64_t handle, double timeout_s, hvd_status* status) {
+  for (double left_ms = timeout_s * 1e3;; left_ms -= kSignalPeriodMs) {
+    const bool last = timeout_s >= 0 && left_ms <= kSignalPeriodMs;
+    int32_t code;
+    {
+      nb::gil_scoped_release unlocked;
+      code = Api()->wait(world, handle, last ? static_cast<int32_t>(left_ms) : kSignalPeriodMs, status);
+    }
+    if (code != HVD_IN_PROGRESS) return code;
+    if (PyErr_CheckSignals()) throw nb::python_error();
+    if (last) return code;
+  }
+}
+
+int32_t Finish(hvd_world* world, int64_t handle, hvd_status* status) {
+  const bool done = Api()->poll(world, handle) == 1;
+  const int32_t code = done ? Api()->wait(world, handle, 0, status) : WaitUnlocked(world, handle, -1, status);
+  Api()->release(world, handle);
+  return code;
+}
+
+}  // namespace hvd_python

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+// What all of horovod._engine shares: the C table, errors as Python's, and waiting without the GIL.
+#pragma once
+
+#include <hvd/engine.h>
+#include <nanobind/nanobind.h>
+
+namespace hvd_python {
+
+const hvd_api* Api();
+
+void BindErrors(nanobind::module_& module);
+nanobind::object ErrorOf(const hvd_status& status);  // an EngineError
+[[noreturn]] void Raise(const hvd_status& status);
+
+// Without the GIL, looking for signals every 50 ms: HVD_IN_PROGRESS once the time is over (negative: never). Throws
+// what a signal handler raised; the operation then goes on.
+int32_t WaitUnlocked(hvd_world* world, int64_t handle, double timeout_s, hvd_status* status);
+
+// Wait without a limit and release. What is done already needs no other thread to run meanwhile.
+int32_t Finish(hvd_world* world, int64_t handle, hvd_status* status);
+
+constexpr int kSignalPeriodMs = 50;
+
+}  // namespace hvd_python
