@@ -151,28 +151,30 @@ class Member:
 
     def __init__(self, world: World, set_id: int, index: int, ranks: Sequence[int], numbering: Numbering) -> None: ...
 
-class PlainOperation:
-    """A collective on a plain array under way. Holds its arrays until the engine is done with their memory."""
+class PlainHandles:
+    """The numbers that users hold for operations under way, and those operations that ArrayCalls has started."""
 
-    @property
-    def handle(self) -> int:
-        """The engine's; 0 once it is over."""
-    def wait(self) -> Any:
-        """Block until done; the result, or the exception that the operation ended with. Once only."""
-    def poll(self) -> bool: ...
+    def next(self) -> int:
+        """A number for an operation that somebody else keeps."""
+    def poll(self, number: object) -> Any:
+        """Whether an operation is done; NotImplemented for a number that is none of ours."""
+    def synchronize(self, number: object) -> Any:
+        """Wait for an operation and give its result; NotImplemented for a number that is none of ours."""
+    def clear(self) -> None:
+        """Forget everything and number from 1 again. Only after the engine has stopped."""
 
 class ArrayCalls:
     """Collectives on plain NumPy arrays, each in one call.
 
-    They give the result if `wait`, else the operation under way; and None for whatever needs a closer look: arguments of
-    another kind, another layout, mistakes.
+    They give the result if `wait`, else a handle; and None for whatever needs a closer look: arguments of another kind,
+    another layout, mistakes.
     """
 
     def __init__(
         self,
         reader: ArrayReader | None,
+        handles: PlainHandles,
         translate: Callable[[EngineError, str], Exception],
-        keep: Callable[[Any], object],
     ) -> None: ...
     def allreduce(
         self,

@@ -9,6 +9,7 @@
 
 #include "bindings/python/arrays.h"
 #include "bindings/python/members.h"
+#include "bindings/python/plain_handles.h"
 #include "bindings/python/plain_operation.h"
 
 namespace nb = nanobind;
@@ -54,11 +55,12 @@ int64_t RowsOf(int64_t index, int64_t rows, int64_t size) { return rows / size +
 
 class ArrayCalls {
  public:
-  ArrayCalls(nb::object reader, nb::callable translate, nb::callable keep)
-      : workshop_{reader, reader.is_none() ? nullptr : nb::cast<const ArrayReader*>(reader), std::move(translate),
-                  std::move(keep)} {}
+  ArrayCalls(nb::object reader, nb::object handles, nb::callable translate)
+      : workshop_{reader, reader.is_none() ? nullptr : nb::cast<const ArrayReader*>(reader), std::move(translate)},
+        handles_object_(handles),
+        handles_(nb::cast<PlainHandles*>(handles)) {}
 
-  // Each: the result if `wait`, else a PlainOperation; None for what needs a closer look.
+  // Each: the result if `wait`, else a handle; None for what needs a closer look.
 
   nb::object Allreduce(const Member* member, nb::handle tensor, bool in_place, bool wait, nb::handle name,
                        nb::handle average, nb::handle op, nb::handle prescale, nb::handle postscale) const {
@@ -205,28 +207,28 @@ class ArrayCalls {
       op->output = target.data;
       result = Result::kOutput;
     }
-    if (!wait) {
-      nb::object started = nb::inst_alloc(nb::type<PlainOperation>());
-      auto* operation = nb::inst_ptr<PlainOperation>(started);
-      new (operation) PlainOperation(&workshop_, member, tensor, plain, result, std::move(output));
-      nb::inst_mark_ready(started);
-      operation->Submit(member.set_id, op, std::move(full), false);
-      return started;
-    }
+    if (!wait)
+      return handles_->Start(&workshop_, member, tensor, plain, result, std::move(output), op, std::move(full));
     PlainOperation operation(&workshop_, member, tensor, plain, result, std::move(output));
     operation.Submit(member.set_id, op, std::move(full), true);
-    return operation.WaitOnce();
+    try {
+      return operation.Wait();
+    } catch (nb::python_error&) {
+      if (operation.unfinished()) handles_->Keep(std::move(operation));
+      throw;
+    }
   }
 
   const Workshop workshop_;
+  const nb::object handles_object_;  // keeps `handles_`
+  PlainHandles* const handles_;
 };
 
 }  // namespace
 
 void BindArrayCalls(nb::module_& module) {
-  BindPlainOperation(module);
   nb::class_<ArrayCalls>(module, "ArrayCalls")
-      .def(nb::init<nb::object, nb::callable, nb::callable>(), "reader"_a.none(), "translate"_a, "keep"_a)
+      .def(nb::init<nb::object, nb::object, nb::callable>(), "reader"_a.none(), "handles"_a, "translate"_a)
       .def("allreduce", &ArrayCalls::Allreduce, "member"_a.none(), "tensor"_a.none(), "in_place"_a, "wait"_a,
            "name"_a.none(), "average"_a.none(), "op"_a.none(), "prescale"_a.none(), "postscale"_a.none())
       .def("reducescatter", &ArrayCalls::Reducescatter, "member"_a.none(), "tensor"_a.none(), "wait"_a, "name"_a.none(),

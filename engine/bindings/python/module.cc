@@ -21,6 +21,7 @@
 #include "bindings/python/arrays.h"
 #include "bindings/python/arrivals.h"
 #include "bindings/python/members.h"
+#include "bindings/python/plain_handles.h"
 #include "bindings/python/table.h"
 
 namespace nb = nanobind;
@@ -271,7 +272,9 @@ class World {
   // An interrupted wait leaves the handle as it is.
   void Finish(int64_t handle) {
     hvd_status status;
-    if (hvd_python::Finish(world_, handle, &status) != HVD_OK) Raise(status);
+    const int32_t code = hvd_python::WaitOrLook(world_, handle, &status);
+    Api()->release(world_, handle);
+    if (code != HVD_OK) Raise(status);
   }
 
   auto TakeOutput(int64_t handle, int index) {
@@ -419,6 +422,7 @@ NB_MODULE(_engine, m) {
       .def("stop_timeline", &World::StopTimeline);
   hvd_python::BindArrays(m);
   hvd_python::BindMembers(m);
+  hvd_python::BindPlainHandles(m);
   hvd_python::BindArrayCalls(m);
   hvd_python::BindArrivals(m);
 }

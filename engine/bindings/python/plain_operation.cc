@@ -22,10 +22,20 @@ struct Released {  // at the end of its scope
 
 }  // namespace
 
-void PlainOperation::RememberShape(const PlainArray& plain) {
-  dtype_ = nb::borrow(plain.dtype);
-  ndim_ = plain.ndim;
-  std::copy_n(plain.shape, plain.ndim, shape_);
+PlainOperation::PlainOperation(const Workshop* workshop, const Member& member, nb::handle input,
+                               const PlainArray& plain, Result result, nb::object output)
+    : workshop_(workshop),
+      owner_(member.owner),
+      world_(member.world),
+      members_(static_cast<int>(member.ranks.size())),
+      input_(nb::borrow(input)),
+      result_(result),
+      output_(std::move(output)) {
+  if (result == Result::kOutput) return;
+  layout_.reset(new Layout);  // make_unique would fill it with zeros
+  layout_->dtype = nb::borrow(plain.dtype);
+  layout_->ndim = plain.ndim;
+  std::copy_n(plain.shape, plain.ndim, layout_->shape);
 }
 
 void PlainOperation::Submit(int32_t set_id, hvd_op* op, std::string name, bool will_wait) {
@@ -38,30 +48,19 @@ void PlainOperation::Submit(int32_t set_id, hvd_op* op, std::string name, bool w
 
 nb::object PlainOperation::Wait() {
   hvd_status status;
-  const bool done = Api()->poll(world_, handle_) == 1;
-  const int32_t code = done ? Api()->wait(world_, handle_, 0, &status) : WaitUnlocked(world_, handle_, -1, &status);
+  const int32_t code = WaitOrLook(world_, handle_, &status);
   const Released over{world_, std::exchange(handle_, 0)};
   if (code != HVD_OK) Fail(status);
   return Collect(over.handle);
-}
-
-nb::object PlainOperation::WaitOnce() {
-  try {
-    return Wait();
-  } catch (nb::python_error&) {
-    // A signal broke the wait (Ctrl-C): the engine goes on and still writes to memory that must not go away.
-    if (handle_) workshop_->keep(nb::make_tuple(input_, output_));
-    throw;
-  }
 }
 
 bool PlainOperation::Poll() const { return Api()->poll(world_, handle_) == 1; }
 
 nb::object PlainOperation::Collect(int64_t handle) {
   if (result_ == Result::kOutput) return std::move(output_);
-  void* const data = Api()->take_output(world_, handle, 0, shape_, nullptr);
+  void* const data = Api()->take_output(world_, handle, 0, layout_->shape, nullptr);
   if (!data) throw nb::value_error("the engine has no output for this operation");
-  nb::object gathered = workshop_->reader->Make(dtype_.ptr(), ndim_, shape_, data);
+  nb::object gathered = workshop_->reader->Make(layout_->dtype.ptr(), layout_->ndim, layout_->shape, data);
   if (result_ == Result::kGathered) return gathered;
   return nb::make_tuple(std::move(gathered), Splits(handle));
 }
@@ -86,13 +85,6 @@ void PlainOperation::Fail(const hvd_status& status) const {
   nb::object error = workshop_->translate(ErrorOf(status), nb::str(name_.c_str()));
   PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(error.ptr())), error.ptr());
   throw nb::python_error();
-}
-
-void BindPlainOperation(nb::module_& module) {
-  nb::class_<PlainOperation>(module, "PlainOperation")
-      .def("wait", &PlainOperation::Wait)
-      .def("poll", &PlainOperation::Poll)
-      .def_prop_ro("handle", &PlainOperation::handle);
 }
 
 }  // namespace hvd_python

@@ -6,8 +6,8 @@
 #include <nanobind/nanobind.h>
 
 #include <cstdint>
+#include <memory>
 #include <string>
-#include <utility>
 
 #include "bindings/python/arrays.h"
 #include "bindings/python/members.h"
@@ -20,59 +20,48 @@ constexpr int kMaxDimensions = 64;  // NumPy's limit
 struct Workshop {
   nanobind::object reader_object;  // keeps `reader`
   const ArrayReader* reader;       // nullptr: arrays are not what they should be
-  nanobind::callable translate;    // (EngineError, name) → the exception that users see
-  nanobind::callable keep;         // takes memory that the engine may write to until it stops
+  nanobind::callable translate;    // (EngineError, name) -> the exception that users see
 };
 
 class PlainOperation {
  public:
-  // Of the result: an array that the caller made, memory that the engine allocates, or that and the received splits.
+  // An array that the caller made, memory that the engine allocates, or that and the received splits.
   enum class Result { kOutput, kGathered, kGatheredAndSplits };
 
   PlainOperation(const Workshop* workshop, const Member& member, nanobind::handle input, const PlainArray& plain,
-                 Result result, nanobind::object output)
-      : workshop_(workshop),
-        owner_(member.owner),
-        world_(member.world),
-        members_(static_cast<int>(member.ranks.size())),
-        input_(nanobind::borrow(input)),
-        result_(result),
-        output_(std::move(output)) {
-    if (result != Result::kOutput) RememberShape(plain);
-  }
+                 Result result, nanobind::object output);
 
-  // Raises what users see if the engine refuses it. `op` but for its name.
+  // `op` but for its name. Raises what users see if the engine refuses it.
   void Submit(int32_t set_id, hvd_op* op, std::string name, bool will_wait);
 
-  // Blocks until done; the result, or the exception that the operation ended with. Once only, but again after a signal.
+  // Blocks until done; the result, or the exception that the operation ended with. Once only.
   nanobind::object Wait();
-  // The same where nobody can wait again.
-  nanobind::object WaitOnce();
 
   bool Poll() const;
-  int64_t handle() const { return handle_; }  // 0 once it is over
+  // After a signal broke the wait (Ctrl-C): the engine goes on, and still reads and writes the arrays.
+  bool unfinished() const { return handle_ != 0; }
 
  private:
-  void RememberShape(const PlainArray& plain);
+  // Of a gathered result. A copy: the user may give the input another shape meanwhile.
+  struct Layout {
+    nanobind::object dtype;
+    int ndim;
+    int64_t shape[kMaxDimensions];
+  };
   nanobind::object Collect(int64_t handle);
   nanobind::object Splits(int64_t handle) const;
   [[noreturn]] void Fail(const hvd_status& status) const;
 
-  const Workshop* const workshop_;
-  const nanobind::object owner_;  // the World
-  hvd_world* const world_;
-  const int members_;
+  const Workshop* workshop_;
+  nanobind::object owner_;  // the World
+  hvd_world* world_;
+  int members_;
   int64_t handle_ = 0;
   std::string name_;
-  const nanobind::object input_;
-  const Result result_;
+  nanobind::object input_;
+  Result result_;
   nanobind::object output_;
-  // Of a gathered result. Copied: the user may give the input another shape meanwhile.
-  nanobind::object dtype_;
-  int ndim_ = 0;
-  int64_t shape_[kMaxDimensions];
+  std::unique_ptr<Layout> layout_;
 };
-
-void BindPlainOperation(nanobind::module_& module);
 
 }  // namespace hvd_python

@@ -45,11 +45,9 @@ int32_t WaitUnlocked(hvd_world* world, int64_t handle, double timeout_s, hvd_sta
   }
 }
 
-int32_t Finish(hvd_world* world, int64_t handle, hvd_status* status) {
+int32_t WaitOrLook(hvd_world* world, int64_t handle, hvd_status* status) {
   const bool done = Api()->poll(world, handle) == 1;
-  const int32_t code = done ? Api()->wait(world, handle, 0, status) : WaitUnlocked(world, handle, -1, status);
-  Api()->release(world, handle);
-  return code;
+  return done ? Api()->wait(world, handle, 0, status) : WaitUnlocked(world, handle, -1, status);
 }
 
 }  // namespace hvd_python

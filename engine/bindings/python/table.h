@@ -17,8 +17,8 @@ nanobind::object ErrorOf(const hvd_status& status);  // an EngineError
 // what a signal handler raised; the operation then goes on.
 int32_t WaitUnlocked(hvd_world* world, int64_t handle, double timeout_s, hvd_status* status);
 
-// Wait without a limit and release. What is done already needs no other thread to run meanwhile.
-int32_t Finish(hvd_world* world, int64_t handle, hvd_status* status);
+// The same without a limit. What is done already needs no other thread to run meanwhile.
+int32_t WaitOrLook(hvd_world* world, int64_t handle, hvd_status* status);
 
 constexpr int kSignalPeriodMs = 50;
 

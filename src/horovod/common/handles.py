@@ -3,11 +3,10 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
-from horovod._engine import EngineError, PlainOperation
+from horovod._engine import EngineError, PlainHandles
 from horovod.common.exceptions import HorovodInternalError, HorovodMismatchError
 
 if TYPE_CHECKING:
@@ -64,13 +63,6 @@ class Pending:
         self.handle = 0
         return self.output
 
-    def poll(self) -> bool:
-        """Whether it is done, so that wait would not block."""
-        return self.world.poll(self.handle)
-
-
-UnderWay: TypeAlias = Pending | PlainOperation
-
 
 class Batch:
     """Operations that were submitted together, each for itself, and are waited for together."""
@@ -97,27 +89,37 @@ class Batch:
 
 
 class HandleTable:
-    """The asynchronous operations of one context, by the integers that users hold: 1, 2, 3, …"""
+    """The asynchronous operations of one context, by the integers that users hold: 1, 2, 3, …
+
+    Those of native calls are kept natively, in `plain`, which also does the numbering.
+    """
 
     def __init__(self) -> None:
-        self._pending: dict[int, UnderWay] = {}
-        self._interrupted: list[Any] = []
-        self._numbers = itertools.count(1)
+        self.plain = PlainHandles()
+        self._synchronize_plain = self.plain.synchronize
+        self._pending: dict[int, Pending] = {}
+        self._interrupted: list[Batch] = []
 
-    def add(self, pending: UnderWay) -> int:
-        handle = next(self._numbers)
+    def add(self, pending: Pending) -> int:
+        handle = self.plain.next()
         self._pending[handle] = pending
         return handle
 
     def poll(self, handle: int) -> bool:
         """Whether an asynchronous operation is done, so that synchronize would not block."""
+        done = self.plain.poll(handle)
+        if done is not NotImplemented:
+            return done
         pending = self._pending.get(handle)
         if pending is None:
             raise ValueError(f"Handle {handle} was not created or has been cleared")
-        return pending.poll()
+        return pending.world.poll(pending.handle)
 
     def synchronize(self, handle: int) -> Any:
         """Wait for a handle and give its result; None for one that is unknown or was synchronised before."""
+        result = self._synchronize_plain(handle)
+        if result is not NotImplemented:
+            return result
         pending = self._pending.pop(handle, None)
         try:
             return None if pending is None else pending.wait()
@@ -145,19 +147,15 @@ class HandleTable:
     def abandon(self, batch: Batch) -> None:
         """Nobody will wait for these any more; the engine may still write to their buffers."""
         if batch.handles:
-            self.keep(batch)
+            self._interrupted.append(batch)
 
-    def keep(self, memory: Any) -> None:
-        """Hold on to memory that the engine may write to until it stops."""
-        self._interrupted.append(memory)
-
-    def _keep_if_unfinished(self, key: int, pending: UnderWay) -> None:
+    def _keep_if_unfinished(self, key: int, pending: Pending) -> None:
         # A signal broke the wait (Ctrl-C): the engine goes on and still writes to buffers that must not go away.
         if pending.handle:
             self._pending[key] = pending
 
     def clear(self) -> None:
         """Forget everything and number from 1 again. Only after the engine has stopped."""
+        self.plain.clear()
         self._pending.clear()
         self._interrupted.clear()
-        self._numbers = itertools.count(1)

@@ -57,7 +57,7 @@ rocm_built = _basics.rocm_built
 _collectives: Collectives[Array] = Collectives(default_context, NumpyAdapter())
 _finish = default_context.handles.finish
 _add = default_context.handles.add
-_native = ArrayCalls(reader, translate, default_context.handles.keep)
+_native = ArrayCalls(reader, default_context.handles.plain, translate)
 _PLAIN = Compression.none
 
 poll = default_context.handles.poll
@@ -114,11 +114,11 @@ def allreduce_async(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Start an allreduce; the handle is for poll and synchronize."""
-    quick = _native.allreduce(
+    quick: int | None = _native.allreduce(
         process_set.native, tensor, False, False, name, average, op, prescale_factor, postscale_factor
     )
     if quick is not None:
-        return _add(quick)
+        return quick
     op = resolve_op(op, average)
     array = as_array(tensor)
     return _add(
@@ -160,11 +160,11 @@ def allreduce_async_(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Start an allreduce in place."""
-    quick = _native.allreduce(
+    quick: int | None = _native.allreduce(
         process_set.native, tensor, True, False, name, average, op, prescale_factor, postscale_factor
     )
     if quick is not None:
-        return _add(quick)
+        return quick
     op = resolve_op(op, average)
     array = as_target(tensor)
     return _add(
@@ -264,9 +264,9 @@ def allgather(tensor: Any, name: str | None = None, process_set: ProcessSet = gl
 
 def allgather_async(tensor: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> int:
     """Start an allgather."""
-    quick = _native.allgather(process_set.native, tensor, False, name)
+    quick: int | None = _native.allgather(process_set.native, tensor, False, name)
     if quick is not None:
-        return _add(quick)
+        return quick
     return _add(_collectives.allgather(as_array(tensor), name, process_set, will_wait=False))
 
 
@@ -306,9 +306,9 @@ def broadcast_async(
     tensor: Any, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:
     """Start a broadcast."""
-    quick = _native.broadcast(process_set.native, tensor, False, False, root_rank, name)
+    quick: int | None = _native.broadcast(process_set.native, tensor, False, False, root_rank, name)
     if quick is not None:
-        return _add(quick)
+        return quick
     return _add(_collectives.broadcast(as_array(tensor), False, root_rank, name, process_set, will_wait=False))
 
 
@@ -329,9 +329,9 @@ def broadcast_async_(
     tensor: Array, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:
     """Start a broadcast in place."""
-    quick = _native.broadcast(process_set.native, tensor, True, False, root_rank, name)
+    quick: int | None = _native.broadcast(process_set.native, tensor, True, False, root_rank, name)
     if quick is not None:
-        return _add(quick)
+        return quick
     return _add(_collectives.broadcast(as_target(tensor), True, root_rank, name, process_set, will_wait=False))
 
 
@@ -353,9 +353,9 @@ def alltoall_async(
     tensor: Any, splits: Any = None, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:
     """Start an alltoall; its result is always (output, received splits)."""
-    quick = _native.alltoall(process_set.native, tensor, False, splits, name)
+    quick: int | None = _native.alltoall(process_set.native, tensor, False, splits, name)
     if quick is not None:
-        return _add(quick)
+        return quick
     return _add(_collectives.alltoall(as_array(tensor), splits, name, process_set, will_wait=False))
 
 
@@ -394,9 +394,11 @@ def reducescatter_async(
     postscale_factor: float = 1.0,
 ) -> int:
     """Start a reducescatter."""
-    quick = _native.reducescatter(process_set.native, tensor, False, name, op, prescale_factor, postscale_factor)
+    quick: int | None = _native.reducescatter(
+        process_set.native, tensor, False, name, op, prescale_factor, postscale_factor
+    )
     if quick is not None:
-        return _add(quick)
+        return quick
     array = as_array(tensor)
     return _add(
         _collectives.reducescatter(array, name, op, prescale_factor, postscale_factor, process_set, will_wait=False)
