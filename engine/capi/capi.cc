@@ -235,6 +235,17 @@ int32_t Wait(hvd_world* world, int64_t id, int32_t timeout_ms, hvd_status* statu
   });
 }
 
+int32_t Finish(hvd_world* world, int64_t id, int32_t timeout_ms, hvd_status* status) {
+  if (const auto handle = world->world->TakeDone(id)) {
+    if (!handle->status.ok()) Fill(handle->status, status);
+    return static_cast<int32_t>(handle->status.code);
+  }
+  if (timeout_ms == 0 && world->world->Find(id)) return HVD_IN_PROGRESS;
+  const int32_t code = Wait(world, id, timeout_ms, status);
+  if (code != HVD_IN_PROGRESS) world->world->Release(id);
+  return code;
+}
+
 void* TakeOutput(hvd_world* world, int64_t id, int32_t index, int64_t* rows, uint64_t* bytes) {
   auto handle = world->world->Find(id);
   if (!handle || !handle->done || index < 0 || static_cast<size_t>(index) >= handle->outputs.size()) return nullptr;
@@ -337,10 +348,11 @@ void TellStack(hvd_world* world, uint64_t (*tell)(void*, char*, uint64_t), void*
   world->world->UseStackTeller({tell, context});
 }
 
-const hvd_api kApi = {HVD_ABI_VERSION, sizeof(hvd_api), DefaultSettings, Open,     TcpPort, LocalSocket, Connect,
-                      Close,           Destroy,         Submit,          Poll,     Wait,    TakeOutput,  ReceivedSplits,
-                      Value,           Release,         FreeBuffer,      Send,     Recv,    Describe,    StartTimeline,
-                      StopTimeline,    Allocate,        ReleaseBuffer,   TellStack};
+const hvd_api kApi = {
+    HVD_ABI_VERSION, sizeof(hvd_api), DefaultSettings, Open,      TcpPort, LocalSocket, Connect,
+    Close,           Destroy,         Submit,          Poll,      Wait,    TakeOutput,  ReceivedSplits,
+    Value,           Release,         FreeBuffer,      Send,      Recv,    Describe,    StartTimeline,
+    StopTimeline,    Allocate,        ReleaseBuffer,   TellStack, Finish};
 
 }  // namespace
 

@@ -67,6 +67,15 @@ class HandleTable {
     auto found = table_.find(id);
     return found == table_.end() ? nullptr : found->second;
   }
+  // A handle that is done, which is then forgotten; nullptr for any other.
+  std::shared_ptr<Handle> TakeDone(int64_t id) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    auto found = table_.find(id);
+    if (found == table_.end() || !found->second->done.load(std::memory_order_acquire)) return nullptr;
+    std::shared_ptr<Handle> handle = std::move(found->second);
+    table_.erase(found);
+    return handle;
+  }
   void Forget(int64_t id) {
     std::shared_ptr<Handle> last;  // destroyed outside the lock
     std::lock_guard<std::mutex> lock(mutex_);

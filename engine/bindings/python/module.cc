@@ -272,9 +272,7 @@ class World {
   // An interrupted wait leaves the handle as it is.
   void Finish(int64_t handle) {
     hvd_status status;
-    const int32_t code = hvd_python::WaitOrLook(world_, handle, &status);
-    Api()->release(world_, handle);
-    if (code != HVD_OK) Raise(status);
+    if (hvd_python::FinishUnlocked(world_, handle, true, &status) != HVD_OK) Raise(status);
   }
 
   auto TakeOutput(int64_t handle, int index) {

@@ -39,6 +39,7 @@ PlainOperation::PlainOperation(const Workshop* workshop, const Member& member, n
 }
 
 void PlainOperation::Submit(int32_t set_id, hvd_op* op, std::string name, bool will_wait) {
+  waits_ = will_wait;
   name_ = std::move(name);
   op->name = name_.c_str();
   hvd_status status;
@@ -48,7 +49,13 @@ void PlainOperation::Submit(int32_t set_id, hvd_op* op, std::string name, bool w
 
 nb::object PlainOperation::Wait() {
   hvd_status status;
-  const int32_t code = WaitOrLook(world_, handle_, &status);
+  if (result_ == Result::kOutput) {
+    const int32_t code = FinishUnlocked(world_, handle_, !waits_, &status);
+    handle_ = 0;
+    if (code != HVD_OK) Fail(status);
+    return std::move(output_);
+  }
+  const int32_t code = WaitUnlocked(world_, handle_, -1, &status);
   const Released over{world_, std::exchange(handle_, 0)};
   if (code != HVD_OK) Fail(status);
   return Collect(over.handle);
@@ -57,7 +64,6 @@ nb::object PlainOperation::Wait() {
 bool PlainOperation::Poll() const { return Api()->poll(world_, handle_) == 1; }
 
 nb::object PlainOperation::Collect(int64_t handle) {
-  if (result_ == Result::kOutput) return std::move(output_);
   void* const data = Api()->take_output(world_, handle, 0, layout_->shape, nullptr);
   if (!data) throw nb::value_error("the engine has no output for this operation");
   nb::object gathered = workshop_->reader->Make(layout_->dtype.ptr(), layout_->ndim, layout_->shape, data);

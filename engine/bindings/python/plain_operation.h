@@ -56,6 +56,7 @@ class PlainOperation {
   nanobind::object owner_;  // the World
   hvd_world* world_;
   int members_;
+  bool waits_ = false;
   int64_t handle_ = 0;
   std::string name_;
   nanobind::object input_;

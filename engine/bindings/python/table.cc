@@ -45,9 +45,16 @@ int32_t WaitUnlocked(hvd_world* world, int64_t handle, double timeout_s, hvd_sta
   }
 }
 
-int32_t WaitOrLook(hvd_world* world, int64_t handle, hvd_status* status) {
-  const bool done = Api()->poll(world, handle) == 1;
-  return done ? Api()->wait(world, handle, 0, status) : WaitUnlocked(world, handle, -1, status);
+int32_t FinishUnlocked(hvd_world* world, int64_t handle, bool look, hvd_status* status) {
+  int32_t code = look ? Api()->finish(world, handle, 0, status) : HVD_IN_PROGRESS;
+  while (code == HVD_IN_PROGRESS) {
+    {
+      nb::gil_scoped_release unlocked;
+      code = Api()->finish(world, handle, kSignalPeriodMs, status);
+    }
+    if (code == HVD_IN_PROGRESS && PyErr_CheckSignals()) throw nb::python_error();
+  }
+  return code;
 }
 
 }  // namespace hvd_python

@@ -17,8 +17,9 @@ nanobind::object ErrorOf(const hvd_status& status);  // an EngineError
 // what a signal handler raised; the operation then goes on.
 int32_t WaitUnlocked(hvd_world* world, int64_t handle, double timeout_s, hvd_status* status);
 
-// The same without a limit. What is done already needs no other thread to run meanwhile.
-int32_t WaitOrLook(hvd_world* world, int64_t handle, hvd_status* status);
+// The same without a limit, and released at the end. `look`: it may be done, and then no other thread need run
+// meanwhile.
+int32_t FinishUnlocked(hvd_world* world, int64_t handle, bool look, hvd_status* status);
 
 constexpr int kSignalPeriodMs = 50;
 

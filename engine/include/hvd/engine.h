@@ -157,6 +157,8 @@ typedef struct hvd_api {
   /* Before connect: `tell` writes what the program is doing (its stack) and returns the number of bytes. Called when
    * other ranks wait for this one, on a thread of its own, which may be kept waiting; `context` must stay for ever. */
   void (*tell_stack)(hvd_world*, uint64_t (*tell)(void* context, char* text, uint64_t capacity), void* context);
+  /* wait and release in one, but for HVD_IN_PROGRESS, which timeout_ms 0 gives at once. */
+  int32_t (*finish)(hvd_world*, int64_t handle, int32_t timeout_ms, hvd_status*);
 } hvd_api;
 
 /* NULL if this library does not speak `version`. */
