@@ -6,6 +6,8 @@
 namespace hvd {
 namespace {
 
+constexpr size_t kSpareNames = 64;
+
 bool Contains(const std::vector<int>& ranks, int rank) {
   return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
 }
@@ -62,7 +64,7 @@ Status Submissions::Add(Batch operations, int rank) {
   for (size_t i = 0; i < operations.size(); ++i) {
     Status status = Check(*operations[i], rank);
     if (status.ok()) {
-      sets_[operations[i]->process_set].in_flight.insert(operations[i]->request.name);
+      Enter(operations[i]->request.name, &sets_[operations[i]->process_set].in_flight);
       continue;
     }
     while (i-- > 0) sets_[operations[i]->process_set].in_flight.erase(operations[i]->request.name);
@@ -78,6 +80,16 @@ Status Submissions::Add(Batch operations, int rank) {
   return Status::Ok();
 }
 
+void Submissions::Enter(const std::string& name, Names* in_flight) {
+  if (spare_.empty()) {
+    in_flight->insert(name);
+    return;
+  }
+  spare_.back().value() = name;
+  in_flight->insert(std::move(spare_.back()));
+  spare_.pop_back();
+}
+
 void Submissions::TakeAll(Batch* operations) {
   std::lock_guard<std::mutex> lock(mutex_);
   operations->swap(queue_);
@@ -87,7 +99,9 @@ void Submissions::TakeAll(Batch* operations) {
 void Submissions::Finished(int process_set, const std::string& name) {
   std::lock_guard<std::mutex> lock(mutex_);
   auto set = sets_.find(process_set);
-  if (set != sets_.end()) set->second.in_flight.erase(name);
+  if (set == sets_.end()) return;
+  Names::node_type left = set->second.in_flight.extract(name);
+  if (left && spare_.size() < kSpareNames) spare_.push_back(std::move(left));
 }
 
 void Submissions::Register(int process_set, std::vector<int> ranks) {

@@ -37,14 +37,17 @@ class Submissions {
   Clock::time_point oldest() const { return Clock::time_point(Clock::duration(oldest_.load())); }
 
  private:
+  using Names = std::unordered_set<std::string>;
   struct Set {
     std::vector<int> ranks;
-    std::unordered_set<std::string> in_flight;
+    Names in_flight;
   };
   Status Check(const Operation& operation, int rank);
+  void Enter(const std::string& name, Names* in_flight);
 
   std::mutex mutex_;
   std::unordered_map<int, Set> sets_;
+  std::vector<Names::node_type> spare_;  // of names that have left: the same come again and again
   Batch queue_;
   Status closed_;
   std::atomic<size_t> bytes_or_count_{0};  // bytes queued plus one for each operation: 0 exactly when empty
