@@ -59,7 +59,14 @@ class HandleTable {
     handle->left = static_cast<int>(tensors);
     std::lock_guard<std::mutex> lock(mutex_);
     handle->id = ++last_;
-    table_[handle->id] = handle;
+    if (spare_.empty()) {
+      table_.emplace(handle->id, handle);
+      return handle;
+    }
+    spare_.back().key() = handle->id;
+    spare_.back().mapped() = handle;
+    table_.insert(std::move(spare_.back()));
+    spare_.pop_back();
     return handle;
   }
   std::shared_ptr<Handle> Find(int64_t id) const {
@@ -72,23 +79,31 @@ class HandleTable {
     std::lock_guard<std::mutex> lock(mutex_);
     auto found = table_.find(id);
     if (found == table_.end() || !found->second->done.load(std::memory_order_acquire)) return nullptr;
-    std::shared_ptr<Handle> handle = std::move(found->second);
-    table_.erase(found);
-    return handle;
+    return Take(found);
   }
   void Forget(int64_t id) {
     std::shared_ptr<Handle> last;  // destroyed outside the lock
     std::lock_guard<std::mutex> lock(mutex_);
     auto found = table_.find(id);
     if (found == table_.end()) return;
-    last = std::move(found->second);
-    table_.erase(found);
+    last = Take(found);
   }
 
  private:
+  using Table = std::unordered_map<int64_t, std::shared_ptr<Handle>>;
+  static constexpr size_t kSpare = 64;
+
+  std::shared_ptr<Handle> Take(Table::iterator found) {
+    Table::node_type node = table_.extract(found);
+    std::shared_ptr<Handle> handle = std::move(node.mapped());
+    if (spare_.size() < kSpare) spare_.push_back(std::move(node));
+    return handle;
+  }
+
   mutable std::mutex mutex_;
   int64_t last_ = 0;
-  std::unordered_map<int64_t, std::shared_ptr<Handle>> table_;
+  Table table_;
+  std::vector<Table::node_type> spare_;  // of handles that are gone: there will be as many again
 };
 
 }  // namespace hvd
