@@ -381,6 +381,7 @@ class World {
 }  // namespace
 
 NB_MODULE(_engine, m) {
+  nb::set_leak_warnings(false);  // whatever holds a context until the process ends is no concern of users
   m.attr("ABI_VERSION") = HVD_ABI_VERSION;
   hvd_python::BindErrors(m);
   nb::class_<Output>(m, "Output", nb::type_slots(output_slots)).def_prop_ro("nbytes", &Output::bytes);

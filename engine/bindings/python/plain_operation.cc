@@ -55,7 +55,8 @@ nb::object PlainOperation::Wait() {
     if (code != HVD_OK) Fail(status);
     return std::move(output_);
   }
-  const int32_t code = WaitUnlocked(world_, handle_, -1, &status);
+  const bool done = !waits_ && Poll();
+  const int32_t code = done ? Api()->wait(world_, handle_, 0, &status) : WaitUnlocked(world_, handle_, -1, &status);
   const Released over{world_, std::exchange(handle_, 0)};
   if (code != HVD_OK) Fail(status);
   return Collect(over.handle);
