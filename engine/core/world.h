@@ -37,7 +37,8 @@ class World {
   int64_t Submit(std::vector<std::unique_ptr<Operation>> operations, bool will_wait,
                  std::function<void(const Handle&)> on_done, Status* status);
   std::shared_ptr<Handle> Find(int64_t id) const { return handles_.Find(id); }
-  std::shared_ptr<Handle> TakeDone(int64_t id) { return handles_.TakeDone(id); }
+  // One that is done, which is then released; nullptr for any other.
+  std::shared_ptr<Handle> TakeDone(int64_t id) { return stage_ == Stage::kForked ? nullptr : handles_.TakeDone(id); }
   // kInProgress after `timeout_ms`.
   Code Wait(int64_t id, int timeout_ms, Status* status);
   void Release(int64_t id) { handles_.Forget(id); }

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// Handles and names in flight come and go in any order, and what is kept of them for the next ones shows nowhere.
+#include "core/handle.h"
+
+#include <doctest/doctest.h>
+
+#include <memory>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "core/submissions.h"
+
+using hvd::Handle;
+using hvd::HandleTable;
+using hvd::Operation;
+using hvd::Submissions;
+
+TEST_CASE("a handle can be taken once, when it is done") {
+  HandleTable table;
+  const std::shared_ptr<Handle> handle = table.Create(1);
+  CHECK_FALSE(table.TakeDone(handle->id));
+  CHECK(table.Find(handle->id) == handle);
+  handle->done = true;
+  CHECK(table.TakeDone(handle->id) == handle);
+  CHECK_FALSE(table.TakeDone(handle->id));
+  CHECK_FALSE(table.Find(handle->id));
+  table.Forget(handle->id);  // harmless
+  CHECK(handle.use_count() == 1);
+}
+
+TEST_CASE("handles are found under their own numbers, however many came before") {
+  HandleTable table;
+  int64_t last = 0;
+  for (int round = 0; round < 3; ++round) {
+    std::vector<std::shared_ptr<Handle>> handles;
+    for (int i = 0; i < 100; ++i) {
+      handles.push_back(table.Create(1));
+      CHECK(handles.back()->id == ++last);
+    }
+    for (const auto& handle : handles) CHECK(table.Find(handle->id) == handle);
+    for (size_t i = 0; i < handles.size(); ++i) {
+      handles[i]->done = true;
+      i % 2 ? table.Forget(handles[i]->id) : static_cast<void>(table.TakeDone(handles[i]->id));
+      CHECK(handles[i].use_count() == 1);  // nothing of it is left in the table
+    }
+    for (const auto& handle : handles) CHECK_FALSE(table.Find(handle->id));
+  }
+}
+
+TEST_CASE("a name may come again when its operation is finished, not before") {
+  Submissions submissions;
+  submissions.Register(0, {0});
+  const auto add = [&submissions](const std::string& name) {
+    Submissions::Batch batch;
+    batch.push_back(std::make_unique<Operation>());
+    batch.back()->request.name = name;
+    return submissions.Add(std::move(batch), 0).ok();
+  };
+  for (int round = 0; round < 3; ++round) {
+    for (int i = 0; i < 100; ++i) CHECK(add("a name that is not short " + std::to_string(i)));
+    for (int i = 0; i < 100; ++i) CHECK_FALSE(add("a name that is not short " + std::to_string(i)));
+    CHECK(add("another"));
+    for (int i = 0; i < 100; ++i) submissions.Finished(0, "a name that is not short " + std::to_string(i));
+    CHECK_FALSE(add("another"));
+    submissions.Finished(0, "another");
+    submissions.Finished(0, "one that nobody knows");
+  }
+}

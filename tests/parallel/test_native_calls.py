@@ -1,0 +1,256 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The NumPy door's two ways: ordinary calls run natively, others through Python, and nobody can tell the difference."""
+
+import os
+import signal
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+from harness.arrays import check_equal
+from harness.worlds import SEVERAL, on_all_ranks
+
+import horovod.numpy as hvd
+from horovod.numpy.mpi_ops import _native
+
+Sum, Average = hvd.Sum, hvd.Average
+
+
+class Text(str):
+    """A string that only Python takes for a name."""
+
+    __slots__ = ()
+
+
+def read_only(array):
+    array.flags.writeable = False
+    return array
+
+
+# Each call as (native, the same through Python).
+WAYS = {
+    "allreduce": (
+        lambda x, name: hvd.allreduce(x, name=name, op=Sum),
+        lambda x, name: hvd.allreduce(x, name=name, op=np.int64(Sum)),
+    ),
+    "allreduce with factors": (
+        lambda x, name: hvd.allreduce(x, name=name, prescale_factor=2.0, postscale_factor=0.5),
+        lambda x, name: hvd.allreduce(x, name=name, prescale_factor=2, postscale_factor=0.5),
+    ),
+    "allreduce in place": (
+        lambda x, name: hvd.allreduce_(x, name=name, op=hvd.Max),
+        lambda x, name: hvd.allreduce_(x, name=name, op=np.int64(hvd.Max)),
+    ),
+    "allgather": (
+        lambda x, name: hvd.allgather(x, name=name),
+        lambda x, name: hvd.allgather(read_only(x), name=name),
+    ),
+    "broadcast": (
+        lambda x, name: hvd.broadcast(x, hvd.size() - 1, name=name),
+        lambda x, name: hvd.broadcast(x, np.int64(hvd.size() - 1), name=name),
+    ),
+    "broadcast in place": (
+        lambda x, name: hvd.broadcast_(x, 0, name=name),
+        lambda x, name: hvd.broadcast_(x, np.int64(0), name=name),
+    ),
+    "alltoall": (
+        lambda x, name: hvd.alltoall(x, name=name),
+        lambda x, name: hvd.alltoall(read_only(x), name=name),
+    ),
+    "alltoall with splits": (
+        lambda x, name: hvd.alltoall(x, [1] * hvd.size(), name=name),
+        lambda x, name: hvd.alltoall(x, np.ones(hvd.size(), np.uint8), name=name),
+    ),
+    "reducescatter": (
+        lambda x, name: hvd.reducescatter(x, name=name, op=Sum),
+        lambda x, name: hvd.reducescatter(x, name=name, op=np.int64(Sum)),
+    ),
+    "allreduce async": (
+        lambda x, name: hvd.synchronize(hvd.allreduce_async(x, name=name)),
+        lambda x, name: hvd.synchronize(hvd.allreduce_async(x.tolist(), name=name)),
+    ),
+    "alltoall async": (
+        lambda x, name: hvd.synchronize(hvd.alltoall_async(x, name=name)),
+        lambda x, name: hvd.synchronize(hvd.alltoall_async(read_only(x), name=name)),
+    ),
+}
+
+
+def flat(result):
+    """A result as what can be compared: dtypes, shapes and values."""
+    arrays = result if isinstance(result, tuple) else (result,)
+    assert all(type(array) is np.ndarray and array.flags.carray for array in arrays)
+    return [(array.dtype.str, array.shape, array.tolist()) for array in arrays]
+
+
+@pytest.mark.parametrize("call", WAYS)
+@on_all_ranks("one", "shm2", "tcp2", "hosts4")
+def test_ranks_may_go_either_way(call):
+    """Also without a name: the number for it is taken once, whichever way it goes."""
+    native, through_python = WAYS[call]
+
+    def data():
+        return np.arange(12.0).reshape(4, 3) + 100 * hvd.rank()
+
+    expected = flat(native(data(), "x"))
+    mixed = through_python if hvd.rank() % 2 else native
+    for name in ("x", None, "", None):
+        assert flat(through_python(data(), name)) == expected
+        assert flat(mixed(data(), name)) == expected
+        assert flat(native(data(), name)) == expected
+
+
+DECLINED = {
+    "a list": {"tensor": [1.0]},
+    "nothing": {"tensor": None},
+    "strides": {"tensor": np.zeros((4, 4))[:, :2]},
+    "byte order": {"tensor": np.zeros(3, ">f4")},
+    "a dtype that the engine lacks": {"tensor": np.zeros(3, np.complex128)},
+    "an average of bool": {"tensor": np.zeros(3, bool), "op": Average},
+    "a factor for bool": {"tensor": np.zeros(3, bool), "factor": 0.5},
+    "a factor that is no float": {"factor": 1},
+    "Adasum": {"op": hvd.Adasum},
+    "no reduce operation": {"op": 6},
+    "the older argument": {"average": True},
+    "a name that is no string": {"name": 7},
+    "a name that is not quite a string": {"name": Text("x")},
+    "a name that UTF-8 cannot write": {"name": "\ud800"},
+    "no process set": {"member": None},
+}
+
+
+@pytest.mark.parametrize("case", DECLINED)
+@on_all_ranks("one")
+def test_whatever_is_odd_is_left_to_python(case):
+    wanted = {"tensor": np.zeros(3), "name": None, "average": None, "op": Sum, "factor": 1.0}
+    wanted |= {"member": hvd.global_process_set.native} | DECLINED[case]
+    before = hvd.global_process_set.membership.full_name("allreduce", None)
+    factors = (wanted["factor"], 1.0)
+    reduction = (wanted["average"], wanted["op"], *factors)
+    assert _native.allreduce(wanted["member"], wanted["tensor"], True, True, wanted["name"], *reduction) is None
+    after = hvd.global_process_set.membership.full_name("allreduce", None)
+    assert int(after.rpartition(".")[2]) == int(before.rpartition(".")[2]) + 1, "a number was taken and not used"
+
+
+@on_all_ranks()
+def test_splits_of_every_kind():
+    """Member i gets i rows; one row more is nobody's."""
+    rows, size = hvd.size() * (hvd.size() - 1) // 2, hvd.size()
+    array = np.arange(2.0 * (rows + 1)).reshape(-1, 2) + 1000 * hvd.rank()
+    counts = list(range(size))
+    answers = []
+    for splits in (counts, tuple(counts), np.array(counts, np.int32), np.array(counts), np.array(counts, np.int16)):
+        output, received = hvd.alltoall(array, splits, name="x")
+        answers.append((output.tolist(), received.tolist(), str(received.dtype)))
+    begin = hvd.rank() * (hvd.rank() - 1) // 2
+    expected = [array[begin : begin + hvd.rank()] + 1000 * (rank - hvd.rank()) for rank in range(size)]
+    assert answers[0] == (np.concatenate(expected).tolist(), [hvd.rank()] * size, "int32")
+    assert all(answer == answers[0] for answer in answers)
+    for bad in ([-1] * size, [rows + 2] + [0] * (size - 1), counts + [0], [1 << 80] * size, [0.5] * size):
+        with pytest.raises((ValueError, OverflowError)):
+            hvd.alltoall(array, bad, name="x")
+
+
+@on_all_ranks()
+def test_results_have_memory_of_their_own():
+    arrays = [np.full((3, 2), float(index)) for index in range(20)]
+    gathered = [hvd.allgather(array, name=f"x{index}") for index, array in enumerate(arrays)]
+    for index, result in enumerate(gathered):
+        result += 0.5
+        check_equal(result, np.full((3 * hvd.size(), 2), index + 0.5))
+        check_equal(arrays[index], np.full((3, 2), float(index)))
+
+
+@on_all_ranks()
+def test_an_input_that_changes_its_shape_meanwhile():
+    array = np.arange(6, dtype=np.int32).reshape(3, 2)
+    handle = hvd.allgather_async(array)
+    array.shape = (6,)
+    check_equal(hvd.synchronize(handle), np.tile(np.arange(6, dtype=np.int32).reshape(3, 2), (hvd.size(), 1)))
+
+
+@on_all_ranks()
+def test_handles_count_whichever_way_they_go():
+    first = hvd.allreduce_async(np.ones(2), name="a")
+    handles = [first, hvd.allreduce_async([1.0, 1.0], name="b"), hvd.allgather_async(np.ones(2), name="c")]
+    assert handles == [first, first + 1, first + 2]
+    for handle in handles:
+        assert hvd.poll(handle) in (True, False)
+    check_equal(hvd.synchronize(np.int64(handles[2])), np.ones(2 * hvd.size()))
+    for handle in handles[:2]:
+        check_equal(hvd.synchronize(handle), np.ones(2))
+    for handle in (*handles, "no handle", None, 1 << 70):
+        assert hvd.synchronize(handle) is None
+        with pytest.raises(ValueError, match="was not created or has been cleared"):
+            hvd.poll(handle)
+
+
+@on_all_ranks(*SEVERAL)
+def test_a_name_in_flight_is_refused_and_the_first_goes_on():
+    if hvd.rank() == 0:
+        handle = hvd.allreduce_async(np.ones(2), op=Sum, name="twice")
+        for again in (np.ones(2), [1.0, 1.0]):
+            with pytest.raises(ValueError, match="'allreduce.twice' is already being processed"):
+                hvd.allreduce_async(again, op=Sum, name="twice")
+    hvd.barrier()
+    if hvd.rank() != 0:
+        handle = hvd.allreduce_async(np.ones(2), op=Sum, name="twice")
+    check_equal(hvd.synchronize(handle), np.full(2, float(hvd.size())))
+
+
+@on_all_ranks(*SEVERAL)
+def test_errors_carry_the_operation():
+    shape = (2 if hvd.rank() else 3,)
+    for call in (
+        lambda: hvd.allreduce(np.ones(shape), name="x"),
+        lambda: hvd.synchronize(hvd.allreduce_async_(np.ones(shape), name="x")),
+    ):
+        with pytest.raises(hvd.HorovodMismatchError) as raised:
+            call()
+        assert raised.value.operation == "allreduce.x"
+        assert raised.value.__cause__ is None
+
+
+def interrupted(call):
+    """Runs a call that a SIGINT breaks after a moment."""
+    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
+    threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        call()
+    took = time.monotonic() - began
+    signal.signal(signal.SIGINT, previous)
+    assert took < 1.2, f"{took} s"
+
+
+@on_all_ranks("shm2", "tcp2")
+def test_a_signal_breaks_synchronize_which_can_be_repeated():
+    if hvd.rank() == 0:
+        handles = [hvd.allreduce_async(np.ones(3), op=Sum, name="late"), hvd.allgather_async(np.ones(3), name="late")]
+        for handle in handles:
+            interrupted(lambda handle=handle: hvd.synchronize(handle))
+    hvd.barrier()
+    if hvd.rank() != 0:
+        handles = [hvd.allreduce_async(np.ones(3), op=Sum, name="late"), hvd.allgather_async(np.ones(3), name="late")]
+    check_equal(hvd.synchronize(handles[0]), np.full(3, float(hvd.size())))
+    check_equal(hvd.synchronize(handles[1]), np.ones(3 * hvd.size()))
+
+
+@on_all_ranks("shm2", "tcp2")
+def test_a_signal_breaks_a_blocking_call_whose_arrays_stay():
+    """The engine still writes to them when the other rank comes."""
+    array = np.ones(3)
+    if hvd.rank() == 0:
+        references = sys.getrefcount(array)
+        interrupted(lambda: hvd.allreduce_(array, op=Sum, name="broken"))
+        assert sys.getrefcount(array) > references
+    hvd.barrier()
+    if hvd.rank() != 0:
+        hvd.allreduce_(array, op=Sum, name="broken")
+    hvd.barrier()
+    deadline = time.monotonic() + 10
+    while not np.array_equal(array, np.full(3, float(hvd.size()))):
+        assert time.monotonic() < deadline, array
+        os.sched_yield()
