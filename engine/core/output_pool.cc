@@ -3,6 +3,7 @@
 
 #include <sys/mman.h>
 
+#include <cstdint>
 #include <cstdlib>
 #include <mutex>
 #include <new>
@@ -19,6 +20,7 @@ constexpr size_t kKeptBuffers = 8;
 
 struct Header {  // in the line before the data
   size_t capacity;
+  void* memory;  // as it came from malloc
 };
 static_assert(sizeof(Header) <= kLine);
 
@@ -51,12 +53,12 @@ class Pool {
         kept_.erase(kept_.begin());
       }
     }
-    for (Header* one : given_up) std::free(one);
+    for (Header* one : given_up) std::free(one->memory);
   }
 
   void Trim() {
     std::lock_guard<std::mutex> lock(mutex_);
-    for (Header* one : kept_) std::free(one);
+    for (Header* one : kept_) std::free(one->memory);
     kept_.clear();
     kept_bytes_ = 0;
   }
@@ -73,19 +75,31 @@ Pool& ThePool() {
   return *pool;
 }
 
+// Fresh memory costs a fault a page: large outputs ask for large pages.
+Header* AllocateLarge(size_t bytes) {
+  const size_t whole = ((kLine + bytes) / kHugePage + 1) * kHugePage;
+  void* memory = std::aligned_alloc(kHugePage, whole);
+  if (!memory) return nullptr;
+  madvise(memory, whole, MADV_HUGEPAGE);
+  return new (memory) Header{whole - kLine, memory};
+}
+
+// Aligned by hand: malloc has small pieces at hand, aligned_alloc looks for one each time.
+Header* AllocateSmall(size_t bytes) {
+  const size_t capacity = (bytes / kLine + 1) * kLine;
+  void* memory = std::malloc(capacity + 2 * kLine);
+  if (!memory) return nullptr;
+  const uintptr_t line = (reinterpret_cast<uintptr_t>(memory) + kLine - 1) / kLine * kLine;
+  return new (reinterpret_cast<void*>(line)) Header{capacity, memory};
+}
+
 }  // namespace
 
 void* AllocateOutput(size_t bytes) {
   Header* header = bytes >= kWorthKeeping ? ThePool().Take(bytes) : nullptr;
   if (!header) {
-    // Fresh memory costs a fault a page: large outputs ask for large pages.
-    const bool large = bytes >= kHugePage;
-    const size_t alignment = large ? kHugePage : kLine;
-    const size_t whole = ((kLine + bytes) / alignment + 1) * alignment;
-    void* memory = std::aligned_alloc(alignment, whole);
-    if (!memory) return nullptr;
-    if (large) madvise(memory, whole, MADV_HUGEPAGE);
-    header = new (memory) Header{whole - kLine};
+    header = bytes >= kHugePage ? AllocateLarge(bytes) : AllocateSmall(bytes);
+    if (!header) return nullptr;
   }
   return reinterpret_cast<std::byte*>(header) + kLine;
 }
@@ -96,7 +110,7 @@ void FreeOutput(void* data) {
   if (header->capacity >= kWorthKeeping) {
     ThePool().Keep(header);
   } else {
-    std::free(header);
+    std::free(header->memory);
   }
 }
 
