@@ -148,7 +148,7 @@ def test_splits_of_every_kind():
     expected = [array[begin : begin + hvd.rank()] + 1000 * (rank - hvd.rank()) for rank in range(size)]
     assert answers[0] == (np.concatenate(expected).tolist(), [hvd.rank()] * size, "int32")
     assert all(answer == answers[0] for answer in answers)
-    for bad in ([-1] * size, [rows + 2] + [0] * (size - 1), counts + [0], [1 << 80] * size, [0.5] * size):
+    for bad in ([-1] * size, [rows + 2, *[0] * (size - 1)], [*counts, 0], [1 << 80] * size, [0.5] * size):
         with pytest.raises((ValueError, OverflowError)):
             hvd.alltoall(array, bad, name="x")
 

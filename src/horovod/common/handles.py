@@ -109,7 +109,7 @@ class HandleTable:
         """Whether an asynchronous operation is done, so that synchronize would not block."""
         done = self.plain.poll(handle)
         if done is not NotImplemented:
-            return done
+            return bool(done)
         pending = self._pending.get(handle)
         if pending is None:
             raise ValueError(f"Handle {handle} was not created or has been cleared")
