@@ -31,13 +31,11 @@ void HalvedSum(void* dst, void* dst2, const void* const* srcs, size_t count) {
     TileType sum = TileType::Load(at(a, i), size);
     const TileType right = TileType::Load(at(b, i), size);
     const NativeFloat16Element::V half = vdupq_n_f16(0.5);
-    NativeFloat16Element::V check = {};  // stays 0 for finite numbers, becomes NaN for others
-    for (int k = 0; k < TileType::kTileParts; k++) {
-      sum.parts[k] += right.parts[k];
-      check += sum.parts[k] - sum.parts[k];
-      sum.parts[k] *= half;
-    }
-    if (vmaxvq_u16(vreinterpretq_u16_f16(check)) == 0) {
+    for (int k = 0; k < TileType::kTileParts; k++) sum.parts[k] = (sum.parts[k] + right.parts[k]) * half;
+    // Infinite or NaN if one of them is, and else at most for numbers that are almost too large.
+    static_assert(TileType::kTileParts == 4);
+    const NativeFloat16Element::V all = (sum.parts[0] + sum.parts[1]) + (sum.parts[2] + sum.parts[3]);
+    if (vmaxvq_u32(vreinterpretq_u32_f16(all - all)) == 0) {
       sum.Store(into(dst, i), size);
       if (dst2 != nullptr) sum.Store(into(dst2, i), size);
     } else {
