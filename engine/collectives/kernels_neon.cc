@@ -29,9 +29,12 @@ struct Neon {
     parts[1] = vreinterpretq_f32_u16(vzip2q_u16(zeros, halves));
   }
   static HVD_INLINE void StoreBFloat16(uint16_t* to, const F32* parts) {
-    const uint32x4_t below_half = vdupq_n_u32(0x7fff);
-    const uint16x4_t low = vaddhn_u32(WithTieToEven(parts[0]), below_half);
-    vst1q_u16(to, vaddhn_high_u32(low, WithTieToEven(parts[1]), below_half));
+    // To nearest even adds 0x7fff, and 1 where the last bit that stays is odd. "Subtract, add 0x8000 and take the upper
+    // half" does all that but changes the sign: rounding -x down is rounding x up, and so a tie goes the other way.
+    const uint32x4_t first = vreinterpretq_u32_f32(parts[0]), second = vreinterpretq_u32_f32(parts[1]);
+    const uint16x4_t low = vrsubhn_u32(MinusOneIfOdd(first), first);
+    const uint16x8_t negative = vrsubhn_high_u32(low, MinusOneIfOdd(second), second);
+    vst1q_s16(reinterpret_cast<int16_t*>(to), vnegq_s16(vreinterpretq_s16_u16(negative)));
   }
 
   static HVD_INLINE void Widen(F32 part, Vec<double, kBytes>* out) {
@@ -40,11 +43,7 @@ struct Neon {
   }
 
  private:
-  // One more where the last bit that stays is odd (a test gives -1).
-  static HVD_INLINE uint32x4_t WithTieToEven(float32x4_t value) {
-    const uint32x4_t bits = vreinterpretq_u32_f32(value);
-    return vsubq_u32(bits, vtstq_u32(bits, vdupq_n_u32(0x10000)));
-  }
+  static HVD_INLINE uint32x4_t MinusOneIfOdd(uint32x4_t bits) { return vtstq_u32(bits, vdupq_n_u32(0x10000)); }
 };
 
 // Sums of two bfloat16, rounded in one instruction less than any float32. Such a sum either has its lowest bit clear or
