@@ -46,8 +46,8 @@ struct Neon {
   static HVD_INLINE uint32x4_t MinusOneIfOdd(uint32x4_t bits) { return vtstq_u32(bits, vdupq_n_u32(0x10000)); }
 };
 
-// Sums of two bfloat16, rounded in one instruction less than any float32. Such a sum either has its lowest bit clear or
-// lies within 1/256 of the last place from a bfloat16, far from the middle of two: the smaller summand has only 8 bits.
+// Sums of two bfloat16, rounded without waiting for a first half. Such a sum either has its lowest bit clear or lies
+// within 1/256 of the last place from a bfloat16, far from the middle of two: the smaller summand has only 8 bits.
 // So its lowest bit says nothing, and the last bit that stays may take its place: what is dropped then exceeds one half
 // where it did, and for a tie where that bit is odd. The same holds for half the sum, subnormal or not.
 struct BFloat16PairElement : BFloat16Element<Neon> {
