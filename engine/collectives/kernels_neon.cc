@@ -29,9 +29,12 @@ struct Neon {
     parts[1] = vreinterpretq_f32_u16(vzip2q_u16(zeros, halves));
   }
   static HVD_INLINE void StoreBFloat16(uint16_t* to, const F32* parts) {
-    const uint32x4_t below_half = vdupq_n_u32(0x7fff);
-    const uint16x4_t low = vaddhn_u32(WithTieToEven(parts[0]), below_half);
-    vst1q_u16(to, vaddhn_high_u32(low, WithTieToEven(parts[1]), below_half));
+    // To nearest even adds 0x7fff, and 1 where the last bit that stays is odd. "Subtract, add 0x8000 and take the upper
+    // half" does all that but changes the sign: rounding -x down is rounding x up, and so a tie goes the other way.
+    const uint32x4_t first = vreinterpretq_u32_f32(parts[0]), second = vreinterpretq_u32_f32(parts[1]);
+    const uint16x4_t low = vrsubhn_u32(MinusOneIfOdd(first), first);
+    const uint16x8_t negative = vrsubhn_high_u32(low, MinusOneIfOdd(second), second);
+    vst1q_s16(reinterpret_cast<int16_t*>(to), vnegq_s16(vreinterpretq_s16_u16(negative)));
   }
 
   static HVD_INLINE void Widen(F32 part, Vec<double, kBytes>* out) {
@@ -40,17 +43,40 @@ struct Neon {
   }
 
  private:
-  // One more where the last bit that stays is odd (a test gives -1).
-  static HVD_INLINE uint32x4_t WithTieToEven(float32x4_t value) {
-    const uint32x4_t bits = vreinterpretq_u32_f32(value);
-    return vsubq_u32(bits, vtstq_u32(bits, vdupq_n_u32(0x10000)));
+  static HVD_INLINE uint32x4_t MinusOneIfOdd(uint32x4_t bits) { return vtstq_u32(bits, vdupq_n_u32(0x10000)); }
+};
+
+// Sums of two bfloat16, rounded without waiting for a first half. Such a sum either has its lowest bit clear or lies
+// within 1/256 of the last place from a bfloat16, far from the middle of two: the smaller summand has only 8 bits.
+// So its lowest bit says nothing, and the last bit that stays may take its place: what is dropped then exceeds one half
+// where it did, and for a tie where that bit is odd. The same holds for half the sum, subnormal or not.
+struct BFloat16PairElement : BFloat16Element<Neon> {
+  static HVD_INLINE void Store(uint16_t* to, const V* parts) {
+    const uint16x8_t first = vreinterpretq_u16_f32(parts[0]), second = vreinterpretq_u16_f32(parts[1]);
+    const uint16x8_t stays = vuzp2q_u16(first, second), dropped = vuzp1q_u16(first, second);
+    const uint16x8_t rest = vbslq_u16(vdupq_n_u16(1), stays, dropped);
+    vst1q_u16(to, vsubq_u16(stays, vcgtq_u16(rest, vdupq_n_u16(0x8000))));  // a comparison gives -1
   }
 };
+
+void Reduce(DType dtype, ReduceOp op, void* dst, void* dst2, const void* const* srcs, int nsrcs, size_t count,
+            double postscale) {
+  const bool pair = dtype == DType::kBFloat16 && op == ReduceOp::kSum && nsrcs == 2;
+  if (pair && (postscale == 1 || postscale == 0.5)) {
+    ReduceLoop<BFloat16PairElement, SumOp, 2>(dst, dst2, srcs, nsrcs, count, postscale);
+  } else {
+    ReduceFor<Neon>(dtype, op, dst, dst2, srcs, nsrcs, count, postscale);
+  }
+}
 
 }  // namespace
 
 const Kernels& NeonKernels() {
-  static constexpr Kernels kernels = KernelsFor<Neon>("neon");
+  static constexpr Kernels kernels = [] {
+    Kernels all = KernelsFor<Neon>("neon");
+    all.reduce = Reduce;
+    return all;
+  }();
   return kernels;
 }
 

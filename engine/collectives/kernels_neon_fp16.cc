@@ -22,27 +22,24 @@ struct NativeFloat16Element {
 // (a + b) / 2, the average of two ranks. Halving is exact, or the sum was (below 2^-13), so again nothing is rounded
 // twice; only a sum that overflows although its half would not needs float32.
 void HalvedSum(void* dst, void* dst2, const void* const* srcs, size_t count) {
-  const auto at = [](const void* base, size_t i) { return static_cast<const uint16_t*>(base) + i; };
-  const auto into = [](void* base, size_t i) { return base == nullptr ? nullptr : static_cast<uint16_t*>(base) + i; };
-  const void* const a = srcs[0];
-  const void* const b = srcs[1];
+  const auto a = static_cast<const uint16_t*>(srcs[0]), b = static_cast<const uint16_t*>(srcs[1]);
+  const auto to = static_cast<uint16_t*>(dst), also_to = static_cast<uint16_t*>(dst2);
   ForEachTile<NativeFloat16Element>(count, [=](size_t i, size_t size, auto* tag) __attribute__((always_inline)) {
     using TileType = std::remove_pointer_t<decltype(tag)>;
-    TileType sum = TileType::Load(at(a, i), size);
-    const TileType right = TileType::Load(at(b, i), size);
+    TileType sum = TileType::Load(a + i, size);
+    const TileType right = TileType::Load(b + i, size);
     const NativeFloat16Element::V half = vdupq_n_f16(0.5);
-    NativeFloat16Element::V check = {};  // stays 0 for finite numbers, becomes NaN for others
-    for (int k = 0; k < TileType::kTileParts; k++) {
-      sum.parts[k] += right.parts[k];
-      check += sum.parts[k] - sum.parts[k];
-      sum.parts[k] *= half;
-    }
-    if (vmaxvq_u16(vreinterpretq_u16_f16(check)) == 0) {
-      sum.Store(into(dst, i), size);
-      if (dst2 != nullptr) sum.Store(into(dst2, i), size);
+    for (int k = 0; k < TileType::kTileParts; k++) sum.parts[k] = (sum.parts[k] + right.parts[k]) * half;
+    // Infinite or NaN if one of them is, and else at most for numbers that are almost too large.
+    static_assert(TileType::kTileParts == 4);
+    const NativeFloat16Element::V all = (sum.parts[0] + sum.parts[1]) + (sum.parts[2] + sum.parts[3]);
+    if (__builtin_expect(vmaxvq_u32(vreinterpretq_u32_f16(all - all)) == 0, 1)) {
+      sum.Store(to + i, size);
+      if (also_to != nullptr) sum.Store(also_to + i, size);
     } else {
-      const void* const tile[] = {at(a, i), at(b, i)};
-      NeonKernels().reduce(DType::kFloat16, ReduceOp::kSum, into(dst, i), into(dst2, i), tile, 2, size, 0.5);
+      const void* const tile[] = {a + i, b + i};
+      uint16_t* const second = also_to == nullptr ? nullptr : also_to + i;
+      NeonKernels().reduce(DType::kFloat16, ReduceOp::kSum, to + i, second, tile, 2, size, 0.5);
     }
   });
 }

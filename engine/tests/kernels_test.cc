@@ -26,7 +26,7 @@ const DType kAllDTypes[] = {DType::kUInt8,    DType::kInt8,    DType::kUInt16,  
 const DType kFloatingDTypes[] = {DType::kFloat16,  DType::kFloat32,    DType::kFloat64,
                                  DType::kBFloat16, DType::kFloat8E4M3, DType::kFloat8E5M2};
 const ReduceOp kOps[] = {ReduceOp::kSum, ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kProduct};
-const size_t kCounts[] = {0, 1, 3, 17, 1000, 4099};
+const size_t kCounts[] = {0, 1, 3, 17, 32, 63, 1000, 4099};
 
 std::vector<std::string> Flavours() {
   std::vector<std::string> usable;
@@ -134,8 +134,8 @@ TEST_CASE("The destination may be any of the sources, and a second one gets the 
 TEST_CASE("Every pair of a 16-bit float pattern and a probe is summed and multiplied right") {
   const Restored restored;
   // Zeros, denormals, ties, the largest finite numbers, infinities, NaN: for float16 and bfloat16.
-  const uint16_t probes[] = {0x0000, 0x8000, 0x0001, 0x83ff, 0x3c00, 0xbc01, 0x3f80, 0x3f81,
-                             0x7bff, 0xfbff, 0x7f7f, 0x7c00, 0x7f80, 0x7e01, 0x7fff, 0xff81};
+  const uint16_t probes[] = {0x0000, 0x8000, 0x0001, 0x83ff, 0x00ff, 0x80ff, 0x3c00, 0xbc01, 0x3f80, 0x3f81,
+                             0x3fff, 0xbfff, 0x7bff, 0xfbff, 0x7f7f, 0x7c00, 0x7f80, 0x7e01, 0x7fff, 0xff81};
   const size_t count = 65536;
   Bytes every(2 * count), probe(2 * count);
   for (size_t i = 0; i < count; i++) Set<uint16_t>(&every, i, static_cast<uint16_t>(i));
@@ -149,6 +149,46 @@ TEST_CASE("Every pair of a 16-bit float pattern and a probe is summed and multip
         }
         CheckReduce({dtype, ReduceOp::kProduct, count, 1}, {every, probe}, -1, false);
         CheckReduce({dtype, ReduceOp::kMin, count, 1}, {probe, every}, -1, false);
+      }
+    }
+  }
+}
+
+TEST_CASE("A bfloat16 NaN becomes quiet and keeps the rest of its bits") {
+  const Restored restored;
+  std::vector<uint16_t> nans;
+  for (uint32_t bits = 0x7f81; bits <= 0x7fff; bits++) {
+    nans.push_back(static_cast<uint16_t>(bits));
+    nans.push_back(static_cast<uint16_t>(bits | 0x8000));
+  }
+  const std::vector<uint16_t> ones(nans.size(), 0x3f80);
+  const void* const srcs[] = {ones.data(), nans.data(), ones.data()};
+  for (const std::string& flavour : Flavours()) {
+    REQUIRE(SelectKernelFlavour(flavour.c_str()));
+    for (const int nsrcs : {2, 3}) {
+      for (const double postscale : {1.0, 0.5, 1.0 / 3}) {
+        std::vector<uint16_t> out(nans.size());
+        Reduce(DType::kBFloat16, ReduceOp::kSum, out.data(), nullptr, srcs, nsrcs, out.size(), postscale);
+        INFO(flavour << " sources " << nsrcs << " factor " << postscale);
+        for (size_t i = 0; i < nans.size(); i++) REQUIRE(out[i] == (nans[i] | 0x40));
+      }
+    }
+  }
+}
+
+TEST_CASE("Float16 averages next to overflow are right, alone and among ordinary numbers") {
+  const Restored restored;
+  const uint16_t large[] = {0x7bff, 0xfbff, 0x7800, 0x7400, 0x7c00, 0x7e01, 0x3c00};
+  for (const std::string& flavour : Flavours()) {
+    REQUIRE(SelectKernelFlavour(flavour.c_str()));
+    for (const uint16_t one : large) {
+      for (const uint16_t other : large) {
+        Bytes a = RandomBytes(DType::kFloat16, 256, 31), b = RandomBytes(DType::kFloat16, 256, 32);
+        for (size_t i = 0; i < 256; i += 1 + i % 7) {
+          Set<uint16_t>(&a, i, one);
+          Set<uint16_t>(&b, i, other);
+        }
+        CheckReduce({DType::kFloat16, ReduceOp::kSum, 256, 0.5}, {a, b}, 0, true);
       }
     }
   }
