@@ -14,8 +14,8 @@ from typing import Any
 
 import jax
 
-from horovod.common.basics import HorovodBasics
 from horovod.common.context import default_context
+from horovod.common.door import *  # noqa: F403 - they are the door's own names too
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.rules import Adasum as Adasum
 from horovod.common.rules import Average as Average
@@ -30,30 +30,6 @@ from horovod.jax.adapter import JaxArray, Tree, as_jax, concrete, is_float32, is
 from horovod.jax.compression import Compression, Compressor
 from horovod.jax.gradients import collective
 from horovod.jax.primitive import ALLGATHER, ALLREDUCE, ALLTOALL, BROADCAST, REDUCESCATTER, Spec
-
-_basics = HorovodBasics()
-init = _basics.init
-shutdown = _basics.shutdown
-is_initialized = _basics.is_initialized
-start_timeline = _basics.start_timeline
-stop_timeline = _basics.stop_timeline
-size = _basics.size
-local_size = _basics.local_size
-cross_size = _basics.cross_size
-rank = _basics.rank
-local_rank = _basics.local_rank
-cross_rank = _basics.cross_rank
-is_homogeneous = _basics.is_homogeneous
-mpi_threads_supported = _basics.mpi_threads_supported
-mpi_enabled = _basics.mpi_enabled
-mpi_built = _basics.mpi_built
-gloo_enabled = _basics.gloo_enabled
-gloo_built = _basics.gloo_built
-nccl_built = _basics.nccl_built
-ddl_built = _basics.ddl_built
-ccl_built = _basics.ccl_built
-cuda_built = _basics.cuda_built
-rocm_built = _basics.rocm_built
 
 _add = default_context.handles.add
 

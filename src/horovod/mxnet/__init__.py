@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The MXNet door: `import horovod.mxnet as hvd`."""
 
+from horovod.common import door
+from horovod.common.door import *  # noqa: F403 - what it names in __all__
 from horovod.common.exceptions import HorovodInternalError, HorovodMismatchError
 from horovod.common.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from horovod.common.util import check_extension, split_list
@@ -22,32 +24,12 @@ from horovod.mxnet.mpi_ops import (  # noqa: E402
     alltoall,
     broadcast,
     broadcast_,
-    ccl_built,
-    cross_rank,
-    cross_size,
-    cuda_built,
-    ddl_built,
-    gloo_built,
-    gloo_enabled,
     grouped_allgather,
     grouped_allreduce,
     grouped_allreduce_,
     grouped_reducescatter,
-    init,
-    is_initialized,
-    local_rank,
-    local_size,
-    mpi_built,
-    mpi_enabled,
-    mpi_threads_supported,
-    nccl_built,
-    rank,
     reducescatter,
-    rocm_built,
-    shutdown,
-    size,
-    start_timeline,
-    stop_timeline,
+    shutdown as shutdown,
 )
 from horovod.mxnet.optimizer import DistributedOptimizer  # noqa: E402
 from horovod.mxnet.parameters import broadcast_parameters  # noqa: E402
@@ -77,34 +59,14 @@ __all__ = [
     "broadcast_",
     "broadcast_object",
     "broadcast_parameters",
-    "ccl_built",
     "check_extension",
-    "cross_rank",
-    "cross_size",
-    "cuda_built",
-    "ddl_built",
     "global_process_set",
-    "gloo_built",
-    "gloo_enabled",
     "grouped_allgather",
     "grouped_allreduce",
     "grouped_allreduce_",
     "grouped_reducescatter",
-    "init",
-    "is_initialized",
-    "local_rank",
-    "local_size",
-    "mpi_built",
-    "mpi_enabled",
-    "mpi_threads_supported",
-    "nccl_built",
-    "rank",
     "reducescatter",
     "remove_process_set",
-    "rocm_built",
-    "shutdown",
-    "size",
     "split_list",
-    "start_timeline",
-    "stop_timeline",
 ]
+__all__ += door.__all__

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from horovod.common.basics import HorovodBasics
+from horovod.common.door import *  # noqa: F403 - they are the door's own names too
 from horovod.common.process_sets import ProcessSet as ProcessSet
 from horovod.common.process_sets import add_process_set as add_process_set
 from horovod.common.process_sets import global_process_set
@@ -33,32 +33,11 @@ dll_path = queue.LIBRARY_PATH
 MPI_MXNET_LIB_CTYPES = queue.library
 handle_average_backwards_compatibility = resolve_op
 
-_basics = HorovodBasics()
-init = _basics.init
-is_initialized = _basics.is_initialized
-start_timeline = _basics.start_timeline
-stop_timeline = _basics.stop_timeline
-size = _basics.size
-local_size = _basics.local_size
-cross_size = _basics.cross_size
-rank = _basics.rank
-local_rank = _basics.local_rank
-cross_rank = _basics.cross_rank
-mpi_threads_supported = _basics.mpi_threads_supported
-mpi_enabled = _basics.mpi_enabled
-mpi_built = _basics.mpi_built
-gloo_enabled = _basics.gloo_enabled
-gloo_built = _basics.gloo_built
-nccl_built = _basics.nccl_built
-ddl_built = _basics.ddl_built
-ccl_built = _basics.ccl_built
-cuda_built = _basics.cuda_built
-rocm_built = _basics.rocm_built
 
 _collectives = QueuedCollectives()
 
 
-def shutdown() -> None:
+def shutdown() -> None:  # type: ignore[no-redef]  # instead of the other doors'
     """Leave the job, after what is queued has run."""
     queue.leave()
 

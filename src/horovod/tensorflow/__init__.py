@@ -3,6 +3,8 @@
 
 from typing import Any
 
+from horovod.common import door
+from horovod.common.door import *  # noqa: F403 - what it names in __all__
 from horovod.common.exceptions import HorovodInternalError, HorovodMismatchError
 from horovod.common.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from horovod.common.util import check_extension, gpu_available, split_list
@@ -28,37 +30,15 @@ from horovod.tensorflow.mpi_ops import (
     alltoall,
     broadcast,
     broadcast_,
-    ccl_built,
     check_num_rank_power_of_2,
-    cross_rank,
-    cross_size,
-    cuda_built,
-    ddl_built,
-    gloo_built,
-    gloo_enabled,
     grouped_allgather,
     handle_average_backwards_compatibility,
-    init,
-    is_homogeneous,
-    is_initialized,
     join,
-    local_rank,
     local_rank_op,
-    local_size,
     local_size_op,
-    mpi_built,
-    mpi_enabled,
-    mpi_threads_supported,
-    nccl_built,
     process_set_included_op,
-    rank,
     rank_op,
-    rocm_built,
-    shutdown,
-    size,
     size_op,
-    start_timeline,
-    stop_timeline,
 )
 from horovod.tensorflow.optimizer import DistributedOptimizer
 from horovod.tensorflow.optimizer import _DistributedOptimizer as _DistributedOptimizer
@@ -98,49 +78,28 @@ __all__ = [
     "broadcast_object",
     "broadcast_object_fn",
     "broadcast_variables",
-    "ccl_built",
     "check_extension",
     "check_num_rank_power_of_2",
-    "cross_rank",
-    "cross_size",
-    "cuda_built",
-    "ddl_built",
     "elastic",
     "global_process_set",
-    "gloo_built",
-    "gloo_enabled",
     "gpu_available",
     "grouped_allgather",
     "grouped_allreduce",
     "grouped_reducescatter",
     "handle_average_backwards_compatibility",
-    "init",
-    "is_homogeneous",
-    "is_initialized",
     "join",
-    "local_rank",
     "local_rank_op",
-    "local_size",
     "local_size_op",
-    "mpi_built",
-    "mpi_enabled",
-    "mpi_threads_supported",
-    "nccl_built",
     "process_set_included_op",
-    "rank",
     "rank_op",
     "reducescatter",
     "refs_to_vars",
     "remove_process_set",
-    "rocm_built",
-    "shutdown",
-    "size",
     "size_op",
     "split_list",
-    "start_timeline",
-    "stop_timeline",
     "vars_to_refs",
 ]
+__all__ += door.__all__
 
 
 def __getattr__(name: str) -> Any:

@@ -13,7 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from horovod.common import rules
-from horovod.common.basics import HorovodBasics
+from horovod.common.door import *  # noqa: F403 - they are the door's own names too
 from horovod.common.process_sets import ProcessSet as ProcessSet
 from horovod.common.process_sets import add_process_set as add_process_set
 from horovod.common.process_sets import global_process_set
@@ -36,30 +36,6 @@ from horovod.tensorflow.calls import ALLGATHER, ALLREDUCE, ALLTOALL, BROADCAST, 
 handle_average_backwards_compatibility = resolve_op
 check_num_rank_power_of_2 = num_rank_is_power_2
 MPI_LIB = ways.operations  # None where they go through Python
-
-_basics = HorovodBasics()
-init = _basics.init
-shutdown = _basics.shutdown
-is_initialized = _basics.is_initialized
-start_timeline = _basics.start_timeline
-stop_timeline = _basics.stop_timeline
-size = _basics.size
-local_size = _basics.local_size
-cross_size = _basics.cross_size
-rank = _basics.rank
-local_rank = _basics.local_rank
-cross_rank = _basics.cross_rank
-is_homogeneous = _basics.is_homogeneous
-mpi_threads_supported = _basics.mpi_threads_supported
-mpi_enabled = _basics.mpi_enabled
-mpi_built = _basics.mpi_built
-gloo_enabled = _basics.gloo_enabled
-gloo_built = _basics.gloo_built
-nccl_built = _basics.nccl_built
-ddl_built = _basics.ddl_built
-ccl_built = _basics.ccl_built
-cuda_built = _basics.cuda_built
-rocm_built = _basics.rocm_built
 
 
 def _one(call: Call, tensor: Any) -> Tensor:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from horovod import _engine as mpi_lib  # noqa: F401 - the contract's name for the native library
-from horovod.common.basics import HorovodBasics
+from horovod.common.door import *  # noqa: F403 - they are the door's own names too
 from horovod.common.dtypes import AS_IT_IS
 from horovod.common.exceptions import HorovodInternalError as HorovodInternalError
 from horovod.common.process_sets import ProcessSet, global_process_set
@@ -46,30 +46,6 @@ from horovod.torch.direct import collectives_for_group as _on_group
 from horovod.torch.direct import finish as _finish
 from horovod.torch.graph import CALLER_OF_JOINED, CALLER_OF_LEFT, blocking, is_compiling, joins_graph, leaves_graph
 from horovod.torch.sparse import sparse_allreduce
-
-_basics = HorovodBasics()
-init = _basics.init
-shutdown = _basics.shutdown
-is_initialized = _basics.is_initialized
-start_timeline = _basics.start_timeline
-stop_timeline = _basics.stop_timeline
-size = _basics.size
-local_size = _basics.local_size
-cross_size = _basics.cross_size
-rank = _basics.rank
-local_rank = _basics.local_rank
-cross_rank = _basics.cross_rank
-is_homogeneous = _basics.is_homogeneous
-mpi_threads_supported = _basics.mpi_threads_supported
-mpi_enabled = _basics.mpi_enabled
-mpi_built = _basics.mpi_built
-gloo_enabled = _basics.gloo_enabled
-gloo_built = _basics.gloo_built
-nccl_built = _basics.nccl_built
-ddl_built = _basics.ddl_built
-ccl_built = _basics.ccl_built
-cuda_built = _basics.cuda_built
-rocm_built = _basics.rocm_built
 
 handle_average_backwards_compatibility = resolve_op
 
