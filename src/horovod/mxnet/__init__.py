@@ -29,6 +29,8 @@ from horovod.mxnet.mpi_ops import (  # noqa: E402
     grouped_allreduce_,
     grouped_reducescatter,
     reducescatter,
+)
+from horovod.mxnet.mpi_ops import (
     shutdown as shutdown,
 )
 from horovod.mxnet.optimizer import DistributedOptimizer  # noqa: E402
