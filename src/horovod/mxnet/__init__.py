@@ -30,7 +30,7 @@ from horovod.mxnet.mpi_ops import (  # noqa: E402
     grouped_reducescatter,
     reducescatter,
 )
-from horovod.mxnet.mpi_ops import (
+from horovod.mxnet.mpi_ops import (  # noqa: E402
     shutdown as shutdown,
 )
 from horovod.mxnet.optimizer import DistributedOptimizer  # noqa: E402
