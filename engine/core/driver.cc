@@ -53,7 +53,7 @@ void Driver::Start() {
 void Driver::Stop(const std::function<void()>& last) {
   if (!thread_.joinable()) return;
   waiters_.fetch_add(1);  // the engine thread yields
-  while (!TryToken()) AwaitToken([] { return false; }, Clock::now() + milliseconds(50));
+  while (!TryToken()) AwaitToken([] { return false; }, Clock::now() + milliseconds(50), kTokenSpins);
   last();
   waiters_.fetch_sub(1);
   stop_.store(true);
@@ -92,8 +92,8 @@ void Driver::WakeBlocked() {
 }
 
 // Until the token is free, `enough` holds, or `until`.
-void Driver::AwaitToken(const std::function<bool()>& enough, Clock::time_point until) {
-  for (unsigned i = 0; settings_.spin_us && i < kTokenSpins; ++i) {
+void Driver::AwaitToken(const std::function<bool()>& enough, Clock::time_point until, unsigned spins) {
+  for (unsigned i = 0; settings_.spin_us && i < spins; ++i) {
     if (!token_.load(std::memory_order_relaxed) || enough()) return;
     Relax();
   }
@@ -112,7 +112,7 @@ bool Driver::Wait(const Handle& handle, Clock::time_point until) {
   waits_.fetch_add(1, std::memory_order_relaxed);
   while (!done() && !stop_.load(std::memory_order_relaxed) && Clock::now() < until) {
     if (!TryToken()) {
-      AwaitToken(done, until);
+      AwaitToken(done, until, kTokenSpins);
       continue;
     }
     DriveUntilDone(handle, until);
@@ -208,7 +208,8 @@ void Driver::RunThread() {
   while (!stop_.load(std::memory_order_relaxed)) {
     if (LeavesSockets(&seen_waits)) continue;
     if (!TryToken()) {
-      AwaitToken([this] { return stop_.load(); }, Clock::now() + std::chrono::seconds(1));
+      // A caller drives: it is in no hurry to get rid of the token, and may share its core with this thread.
+      AwaitToken([this] { return stop_.load(); }, Clock::now() + std::chrono::seconds(1), 0);
       continue;
     }
     // Stop() sets its flag with the token held and rings afterwards: seen here, the ring may be silenced below unheard.

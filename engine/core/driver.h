@@ -37,7 +37,7 @@ class Driver {
  private:
   bool Progress(bool drain, bool thorough = false);
   bool TryToken();
-  void AwaitToken(const std::function<bool()>& enough, Clock::time_point until);
+  void AwaitToken(const std::function<bool()>& enough, Clock::time_point until, unsigned spins);
   void ReleaseToken();
   void DriveUntilDone(const Handle& handle, Clock::time_point until);
   void Doze(Clock::time_point until);
