@@ -65,6 +65,7 @@ hvd::Settings Convert(const hvd_settings& in) {
   out.autotune_max_samples = static_cast<int>(in.autotune_max_samples);
   out.autotune_noise = in.autotune_noise_permille / 1000.0;
   out.autotune_log = in.autotune_log ? in.autotune_log : "";
+  out.single_copy_bytes = in.single_copy_bytes;
   return out;
 }
 
@@ -90,6 +91,7 @@ void DefaultSettings(hvd_settings* out) {
   out->autotune_steps_per_sample = static_cast<uint32_t>(defaults.autotune_steps_per_sample);
   out->autotune_max_samples = static_cast<uint32_t>(defaults.autotune_max_samples);
   out->autotune_noise_permille = static_cast<uint32_t>(defaults.autotune_noise * 1000);
+  out->single_copy_bytes = defaults.single_copy_bytes;
 }
 
 hvd_world* Open(const hvd_identity* identity, const hvd_settings* settings, hvd_status* status) {
@@ -252,6 +254,7 @@ void* TakeOutput(hvd_world* world, int64_t id, int32_t index, int64_t* rows, uin
   hvd::Handle::Output& output = handle->outputs[index];
   if (rows) *rows = output.rows;
   if (bytes) *bytes = output.bytes;
+  hvd::HandOverOutput(output.data);
   return std::exchange(output.data, nullptr);
 }
 

@@ -7,7 +7,7 @@
 namespace hvd {
 
 Alltoall::Alltoall(Lane* lane, const std::byte* in, std::vector<int64_t> splits, size_t row_bytes, int64_t largest,
-                   std::function<std::byte*(const std::vector<int64_t>&)> allocate)
+                   std::function<std::byte*(const std::vector<int64_t>&)> allocate, std::vector<std::byte*> arenas)
     : lane_(lane),
       in_(in),
       splits_(std::move(splits)),
@@ -16,6 +16,7 @@ Alltoall::Alltoall(Lane* lane, const std::byte* in, std::vector<int64_t> splits,
       receive_begin_(splits_.size(), 0),
       row_bytes_(row_bytes),
       allocate_(std::move(allocate)),
+      arenas_(std::move(arenas)),
       rounds_((static_cast<size_t>(largest) * row_bytes + lane->piece_bytes() - 1) / lane->piece_bytes()),
       collector_(lane->members()) {
   for (size_t j = 1; j < splits_.size(); ++j) {
@@ -52,9 +53,42 @@ bool Alltoall::HearSplits() {
     receive_begin_[j] = receive_begin_[j - 1] + static_cast<size_t>(received_[j - 1]) * row_bytes_;
   }
   out_ = allocate_(received_);
+  arenas_.empty() ? CopyOwn() : MakePlaces();
+  heard_ = true;
+  return true;
+}
+
+void Alltoall::CopyOwn() {
+  const auto me = static_cast<size_t>(lane_->me());
   const size_t own = static_cast<size_t>(splits_[me]) * row_bytes_;
   if (own && out_) std::memcpy(out_ + receive_begin_[me], in_ + send_begin_[me], own);
-  heard_ = true;
+}
+
+// Others do not know where in our output their rows belong.
+void Alltoall::MakePlaces() {
+  const Places::Span output = {out_, receive_begin_.back() + static_cast<size_t>(received_.back()) * row_bytes_};
+  const Places::Span input = {in_, send_begin_.back() + static_cast<size_t>(splits_.back()) * row_bytes_};
+  std::vector<int64_t> own = {Places::In(arenas_[static_cast<size_t>(lane_->me())], output, input)};
+  own.insert(own.end(), receive_begin_.begin(), receive_begin_.end());
+  places_ = std::make_unique<Places>(lane_, std::move(arenas_), std::move(own));
+}
+
+// False while a member has not told where its output lies.
+bool Alltoall::Choose() {
+  if (!told_places_ && !(told_places_ = places_->Tell())) return false;
+  if (!places_->Hear()) return false;
+  if (places_->all_reached()) {
+    std::vector<Flat> sources(splits_.size()), targets(splits_.size());
+    for (size_t j = 0; j < splits_.size(); ++j) {
+      const size_t bytes = static_cast<size_t>(splits_[j]) * row_bytes_;
+      sources[j].Add(const_cast<std::byte*>(in_ + send_begin_[j]), bytes);
+      targets[j].Add(places_->at(j, 0) + places_->number(j, 1 + static_cast<size_t>(lane_->me())), bytes);
+    }
+    push_ = std::make_unique<Push>(lane_, std::move(sources), std::move(targets));
+  } else {
+    CopyOwn();
+  }
+  places_.reset();
   return true;
 }
 
@@ -95,6 +129,8 @@ Machine::Step Alltoall::Advance() {
     if (!HearSplits()) return moved ? Step::kMoved : Step::kStuck;
     moved = true;
   }
+  if (places_ && !Choose()) return moved ? Step::kMoved : Step::kStuck;
+  if (push_) return push_->Advance();
   moved |= Show();
   moved |= Collect();
   if (shown_ == rounds_ && collected_ == rounds_) return Step::kDone;

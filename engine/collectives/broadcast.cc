@@ -4,22 +4,37 @@
 #include <algorithm>
 
 namespace hvd {
+namespace {
 
-Broadcast::Broadcast(Lane* lane, int root, Flat in, Flat out)
+constexpr size_t kParts = 8;
+constexpr size_t kLeastPart = size_t{64} << 10;
+constexpr size_t kPartUnit = 4096;
+constexpr uint64_t kChunksInTurn = 4;  // chunks, then others get their turn
+
+// The root fills one chunk while the others copy the one before: also a message that would fit one slot is several.
+size_t PartBytes(const Lane& lane, size_t bytes) {
+  const size_t part = std::max(kLeastPart, (bytes / kParts + kPartUnit - 1) / kPartUnit * kPartUnit);
+  return std::min(part, lane.slot_bytes());
+}
+
+}  // namespace
+
+Broadcast::Broadcast(Lane* lane, int root, Flat in, Flat out, bool in_parts)
     : lane_(lane),
       is_root_(root == lane->me()),
       root_(root),
       in_(std::move(in)),
       out_(std::move(out)),
-      chunks_((out_.size() + lane->slot_bytes() - 1) / lane->slot_bytes()) {}
+      chunk_bytes_(in_parts ? PartBytes(*lane, out_.size()) : lane->slot_bytes()),
+      chunks_((out_.size() + chunk_bytes_ - 1) / chunk_bytes_) {}
 
 size_t Broadcast::ChunkLength(uint64_t chunk) const {
-  return std::min(lane_->slot_bytes(), out_.size() - chunk * lane_->slot_bytes());
+  return std::min(chunk_bytes_, out_.size() - chunk * chunk_bytes_);
 }
 
 bool Broadcast::ShowNext() {
   if (!lane_->CanPost()) return false;
-  const size_t begin = done_ * lane_->slot_bytes(), length = ChunkLength(done_);
+  const size_t begin = done_ * chunk_bytes_, length = ChunkLength(done_);
   std::byte* slot = lane_->Slot();
   Gather(in_, begin, length, DType::kUInt8, 1.0, slot);
   lane_->PostMulticast(length);
@@ -31,7 +46,7 @@ bool Broadcast::ShowNext() {
 }
 
 bool Broadcast::CopyNext() {
-  const size_t begin = done_ * lane_->slot_bytes(), length = ChunkLength(done_);
+  const size_t begin = done_ * chunk_bytes_, length = ChunkLength(done_);
   const std::byte* chunk = lane_->Fetch(root_, Lane::Layout::kMulticast, length, out_.Contiguous(begin, length));
   if (!chunk) return false;
   Scatter(chunk, out_, begin, length);
@@ -42,9 +57,9 @@ bool Broadcast::CopyNext() {
 Machine::Step Broadcast::Advance() {
   if (!begun_ && !is_root_) lane_->PostNothing(chunks_);  // not before: the lane belongs to the machine before us
   begun_ = true;
-  if (done_ == chunks_) return Step::kDone;
-  if (!(is_root_ ? ShowNext() : CopyNext())) return Step::kStuck;
-  return ++done_ == chunks_ ? Step::kDone : Step::kMoved;
+  const uint64_t before = done_, turn = std::min(chunks_, done_ + kChunksInTurn);
+  while (done_ < turn && (is_root_ ? ShowNext() : CopyNext())) ++done_;
+  return done_ == chunks_ ? Step::kDone : done_ == before ? Step::kStuck : Step::kMoved;
 }
 
 }  // namespace hvd

@@ -8,7 +8,8 @@ namespace hvd {
 
 class Broadcast : public Machine {
  public:
-  Broadcast(Lane* lane, int root, Flat in, Flat out);
+  // `in_parts`: members answer at once, so that more and smaller chunks pay. The same on all of them.
+  Broadcast(Lane* lane, int root, Flat in, Flat out, bool in_parts);
   Step Advance() override;
 
  private:
@@ -20,6 +21,7 @@ class Broadcast : public Machine {
   bool is_root_;
   int root_;
   Flat in_, out_;
+  size_t chunk_bytes_;
   uint64_t chunks_, done_ = 0;
   bool begun_ = false;
 };

@@ -19,6 +19,8 @@ class Machine {
   enum class Step { kStuck, kMoved, kDone };
   virtual ~Machine() = default;
   virtual Step Advance() = 0;
+  // Whether bytes went straight into the outputs of other members.
+  virtual bool single_copy() const { return false; }
 };
 
 // The two lanes of a group: what goes to its owner, and what comes back from it. Two, so that the chunks of both

@@ -27,6 +27,7 @@ struct Settings {
   int slots = 4;
   size_t small_bytes = size_t{32} << 10;
   size_t express_bytes = size_t{4} << 10;
+  size_t single_copy_bytes = size_t{16} << 10;  // 0: never
   int tcp_streams = 1;
   uint64_t spin_us = 100;
   bool shared_memory = true;

@@ -483,6 +483,7 @@ bool Engine::Step(ProcessSet& set) {
     const Machine::Step step = batch.over ? Machine::Step::kDone : batch.machine->Advance();
     moved |= step != Machine::Step::kStuck && !batch.over;
     if (step != Machine::Step::kDone) break;
+    single_copy_batches_ += !batch.over && batch.machine->single_copy();
     batch.over = true;
     if (!set.AllSent()) break;  // what is still to leave may lie in callers' tensors
     for (auto& operation : batch.operations) {

@@ -173,6 +173,7 @@ class Engine {
   std::vector<std::string_view> parts_of_all_;  // reused
   std::atomic<uint64_t> direct_batches_{0};     // so far, for Describe
   std::atomic<uint64_t> express_runs_{0};       // so far, for Describe
+  std::atomic<uint64_t> single_copy_batches_{0};
 };
 
 }  // namespace hvd

@@ -260,6 +260,7 @@ std::string Engine::Describe() const {
          ", \"peers_by_socket\": " + std::to_string(by_socket) +
          ", \"direct_batches\": " + std::to_string(direct_batches_.load()) +
          ", \"express_runs\": " + std::to_string(express_runs_.load()) +
+         ", \"single_copy_batches\": " + std::to_string(single_copy_batches_.load()) +
          ", \"process_sets\": " + std::to_string(sets_.size() + foreign_.size()) +
          ", \"refused_connections\": " + std::to_string(parts_.connector->refused()) + "}";
 }

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/execution.h"
 
+#include <algorithm>
 #include <new>
+#include <numeric>
 
 #include "collectives/adasum.h"
 #include "collectives/allgather.h"
@@ -10,6 +12,7 @@
 #include "collectives/broadcast.h"
 #include "collectives/direct.h"
 #include "collectives/hierarchical.h"
+#include "collectives/push.h"
 #include "collectives/reducescatter.h"
 #include "core/output_pool.h"
 
@@ -23,7 +26,7 @@ size_t RowBytes(const Request& request) {
 }
 
 // Memory for a result whose size only the agreement told; owned by the handle until the caller takes it.
-std::byte* OutputOf(Operation& operation, int64_t rows) {
+std::byte* OutputOf(Operation& operation, int64_t rows, const std::shared_ptr<Arena>& arena) {
   std::vector<int64_t> shape = operation.request.shape;
   shape[0] = rows;
   Handle::Output& output = operation.handle->outputs[operation.index];
@@ -35,7 +38,7 @@ std::byte* OutputOf(Operation& operation, int64_t rows) {
     if (!data) throw std::bad_alloc();
     return static_cast<std::byte*>(data);
   }
-  output.data = AllocateOutput(output.bytes);
+  output.data = AllocateOutput(output.bytes, arena);
   if (!output.data) throw std::bad_alloc();
   return static_cast<std::byte*>(output.data);
 }
@@ -130,23 +133,48 @@ Status PrepareAllreduce(ProcessSet& set, const Settings& settings, const std::ve
   return Status::Ok();
 }
 
+int64_t RowsOf(const Entry& entry) { return std::accumulate(entry.sizes.begin(), entry.sizes.end(), int64_t{0}); }
+
+// All members come to the same answer.
+bool MayPushAllgather(ProcessSet& set, const std::vector<Entry>& entries) {
+  const size_t least = set.single_copy_bytes();
+  return Places::Fit(*set.flat().there, entries.size()) &&
+         std::all_of(entries.begin(), entries.end(), [&](const Entry& entry) {
+           return static_cast<size_t>(RowsOf(entry)) * RowBytes(entry.request) >= least;
+         });
+}
+
 Status PrepareAllgather(ProcessSet& set, const std::vector<Entry>& entries, ProcessSet::Running* batch) {
+  const bool may_push = MayPushAllgather(set, entries);
   Flat in;
   std::vector<Flat> outs(set.ranks().size());
+  std::vector<int64_t> places;
+  std::vector<Range> own_rows;
   for (size_t i = 0; i < entries.size(); ++i) {
     Operation& operation = *batch->operations[i];
     const size_t row = RowBytes(operation.request);
-    int64_t rows = 0;
-    for (int64_t size : entries[i].sizes) rows += size;
-    std::byte* out = OutputOf(operation, rows);
+    const int64_t rows = RowsOf(entries[i]);
+    std::byte* const out = OutputOf(operation, rows, may_push ? set.own_arena() : nullptr);
+    if (may_push) {
+      places.push_back(Places::In(set.arena_of(set.me()), {out, static_cast<size_t>(rows) * row},
+                                  {operation.input, operation.request.Bytes()}));
+    }
     in.Add(const_cast<std::byte*>(operation.input), operation.request.Bytes());
+    size_t begin = 0;
     for (size_t j = 0; j < outs.size(); ++j) {
       const size_t bytes = static_cast<size_t>(entries[i].sizes[j]) * row;
-      outs[j].Add(out, bytes);
-      out += bytes;
+      outs[j].Add(out + begin, bytes);
+      if (static_cast<int>(j) == set.me()) own_rows.push_back({begin, bytes});
+      begin += bytes;
     }
   }
-  batch->machine = std::make_unique<Allgather>(set.flat().there.get(), std::move(in), std::move(outs));
+  Lane* lane = set.flat().there.get();
+  if (may_push) {
+    batch->machine = std::make_unique<PushAllgather>(
+        lane, std::move(in), std::move(outs), Places(lane, set.arenas(), std::move(places)), std::move(own_rows));
+  } else {
+    batch->machine = std::make_unique<Allgather>(lane, std::move(in), std::move(outs));
+  }
   return Status::Ok();
 }
 
@@ -157,7 +185,8 @@ Status PrepareBroadcast(ProcessSet& set, const std::vector<Entry>& entries, Proc
     out.Add(operation->output, operation->request.Bytes());
   }
   const int root = set.IndexOf(entries[0].request.root);
-  batch->machine = std::make_unique<Broadcast>(set.flat().there.get(), root, std::move(in), std::move(out));
+  batch->machine =
+      std::make_unique<Broadcast>(set.flat().there.get(), root, std::move(in), std::move(out), set.brisk());
   return Status::Ok();
 }
 
@@ -183,15 +212,19 @@ Status PrepareReducescatter(ProcessSet& set, const std::vector<Entry>& entries, 
 
 Status PrepareAlltoall(ProcessSet& set, const std::vector<Entry>& entries, ProcessSet::Running* batch) {
   Operation* operation = batch->operations[0].get();
-  auto allocate = [operation](const std::vector<int64_t>& received) {
+  Lane* lane = set.flat().there.get();
+  const size_t row = RowBytes(operation->request), members = set.ranks().size();
+  const size_t largest = static_cast<size_t>(entries[0].sizes.at(0)) * row;  // of the pieces; all members know it
+  const bool may_push = largest >= set.single_copy_bytes() / members && Places::Fit(*lane, 1 + members);
+  auto allocate = [operation, arena = may_push ? set.own_arena() : nullptr](const std::vector<int64_t>& received) {
     int64_t rows = 0;
     for (int64_t from : received) rows += from;
     operation->handle->received_splits = received;
-    return OutputOf(*operation, rows);
+    return OutputOf(*operation, rows, arena);
   };
   batch->machine =
-      std::make_unique<Alltoall>(set.flat().there.get(), operation->input, operation->request.splits,
-                                 RowBytes(operation->request), entries[0].sizes.at(0), std::move(allocate));
+      std::make_unique<Alltoall>(lane, operation->input, operation->request.splits, row, entries[0].sizes.at(0),
+                                 std::move(allocate), may_push ? set.arenas() : std::vector<std::byte*>());
   return Status::Ok();
 }
 

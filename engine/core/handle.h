@@ -33,7 +33,7 @@ struct Handle {
   std::atomic<bool> done{false};
 
   ~Handle() {
-    for (Output& output : outputs) FreeOutput(output.data);
+    for (Output& output : outputs) status.ok() ? FreeOutput(output.data) : AbandonOutput(output.data);
   }
 };
 

@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/output_pool.h"
 
+#include <pthread.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
+#include <map>
 #include <mutex>
 #include <new>
 #include <vector>
@@ -13,12 +17,21 @@ namespace hvd {
 namespace {
 
 constexpr size_t kLine = 64;
+constexpr size_t kPageBytes = 4096;
 constexpr size_t kHugePage = size_t{2} << 20;
-constexpr size_t kWorthKeeping = size_t{128} << 10;  // below, malloc reuses memory well enough
-constexpr size_t kKeptBytes = size_t{128} << 20;
-constexpr size_t kKeptBuffers = 8;
+constexpr size_t kWorthKeeping = size_t{16} << 10;  // below, malloc reuses memory well enough
+constexpr size_t kKeptBuffers = 16;
+constexpr size_t kMostShared = size_t{2} << 30;  // the arena has other uses
 
-struct Header {  // in the line before the data
+// Enough for the outputs of most steps, little for the machine.
+size_t MostKeptBytes() {
+  static const size_t most =
+      std::clamp(static_cast<size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<size_t>(sysconf(_SC_PAGESIZE)) / 32,
+                 size_t{128} << 20, size_t{512} << 20);
+  return most;
+}
+
+struct Header {  // in the line before the data of ordinary memory
   size_t capacity;
   void* memory;  // as it came from malloc
 };
@@ -26,60 +39,21 @@ static_assert(sizeof(Header) <= kLine);
 
 Header* HeaderOf(void* data) { return reinterpret_cast<Header*>(static_cast<std::byte*>(data) - kLine); }
 
-class Pool {
- public:
-  // One that fits and is not much larger than it must be.
-  Header* Take(size_t bytes) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    for (size_t i = kept_.size(); i-- > 0;) {
-      Header* const header = kept_[i];
-      if (header->capacity < bytes || header->capacity - bytes > bytes / 4) continue;
-      kept_.erase(kept_.begin() + static_cast<std::ptrdiff_t>(i));
-      kept_bytes_ -= header->capacity;
-      return header;
-    }
-    return nullptr;
-  }
+struct Block {
+  void* data = nullptr;
+  size_t capacity = 0;
+  std::shared_ptr<Arena> arena;  // null: ordinary memory
+  bool handed_over = false;
+  bool is_private = false;  // since a fork
 
-  void Keep(Header* header) {
-    std::vector<Header*> given_up;
-    {
-      std::lock_guard<std::mutex> lock(mutex_);
-      kept_.push_back(header);
-      kept_bytes_ += header->capacity;
-      while (kept_bytes_ > kKeptBytes || kept_.size() > kKeptBuffers) {  // the oldest goes first
-        given_up.push_back(kept_.front());
-        kept_bytes_ -= kept_.front()->capacity;
-        kept_.erase(kept_.begin());
-      }
-    }
-    for (Header* one : given_up) std::free(one->memory);
-  }
-
-  void Trim() {
-    std::lock_guard<std::mutex> lock(mutex_);
-    for (Header* one : kept_) std::free(one->memory);
-    kept_.clear();
-    kept_bytes_ = 0;
-  }
-
- private:
-  std::mutex mutex_;
-  std::vector<Header*> kept_;
-  size_t kept_bytes_ = 0;
+  size_t offset() const { return static_cast<size_t>(arena->OffsetOf(data, capacity)); }
 };
-
-// Never destroyed: outputs may be freed while the process ends.
-Pool& ThePool() {
-  static Pool* pool = new Pool;
-  return *pool;
-}
 
 // Fresh memory costs a fault a page: large outputs ask for large pages.
 Header* AllocateLarge(size_t bytes) {
-  const size_t whole = ((kLine + bytes) / kHugePage + 1) * kHugePage;
-  void* memory = std::aligned_alloc(kHugePage, whole);
-  if (!memory) return nullptr;
+  const size_t whole = ((kLine + bytes) / kPageBytes + 1) * kPageBytes;
+  void* memory = nullptr;
+  if (posix_memalign(&memory, kHugePage, whole)) return nullptr;
   madvise(memory, whole, MADV_HUGEPAGE);
   return new (memory) Header{whole - kLine, memory};
 }
@@ -93,25 +67,191 @@ Header* AllocateSmall(size_t bytes) {
   return new (reinterpret_cast<void*>(line)) Header{capacity, memory};
 }
 
+void* AllocateOrdinary(size_t bytes) {
+  Header* header = bytes >= kHugePage ? AllocateLarge(bytes) : AllocateSmall(bytes);
+  return header ? reinterpret_cast<std::byte*>(header) + kLine : nullptr;
+}
+
+void GiveBack(const Block& block) {
+  if (!block.arena) {
+    std::free(HeaderOf(block.data)->memory);
+  } else if (!block.arena->InForkedChild()) {
+    if (block.is_private && !block.arena->MakeShared(block.offset(), block.capacity)) return;
+    block.arena->Free(static_cast<int64_t>(block.offset()));
+  } else if (block.is_private) {
+    munmap(block.data, block.capacity);
+  }
+}
+
+class Pool {
+ public:
+  Pool();
+
+  // One that fits and is not much larger than it must be: in the arena, else ordinary memory.
+  Block Take(size_t bytes, const Arena* arena) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    Block block = TakeFrom(arena, bytes);
+    if (!block.data && arena) block = TakeFrom(nullptr, bytes);
+    if (block.arena) in_use_[block.data] = block;
+    return block;
+  }
+
+  // Null where there is no room.
+  void* AllocateShared(const std::shared_ptr<Arena>& arena, size_t bytes) {
+    bytes = (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      if (shared_bytes_ + bytes > kMostShared || bytes > MostKeptBytes()) return nullptr;
+      shared_bytes_ += bytes;
+    }
+    Status no_room;
+    const int64_t offset = arena->Reserve(bytes, &no_room, Arena::Use::kOutput);
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (offset < 0) {
+      shared_bytes_ -= bytes;
+      return nullptr;
+    }
+    void* data = arena->at(static_cast<size_t>(offset));
+    in_use_[data] = {data, bytes, arena};
+    return data;
+  }
+
+  void HandOver(void* data) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    auto found = in_use_.find(data);
+    if (found != in_use_.end()) found->second.handed_over = true;
+  }
+
+  // Removes a shared output from those in use; without data if it is none.
+  Block Return(void* data) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    auto found = in_use_.find(data);
+    if (found == in_use_.end()) return {};
+    Block block = std::move(found->second);
+    in_use_.erase(found);
+    return block;
+  }
+
+  void Keep(Block block) {
+    std::vector<Block> given_up;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      block.handed_over = false;
+      const bool of_use = !block.arena || !(block.is_private || block.arena->closed());
+      if (of_use) {
+        kept_bytes_ += block.capacity;
+        kept_.push_back(std::move(block));
+      } else {
+        Forget(block);
+        given_up.push_back(std::move(block));
+      }
+      while (kept_bytes_ > MostKeptBytes() || kept_.size() > kKeptBuffers) {  // the oldest goes first
+        kept_bytes_ -= kept_.front().capacity;
+        Forget(kept_.front());
+        given_up.push_back(std::move(kept_.front()));
+        kept_.erase(kept_.begin());
+      }
+    }
+    for (const Block& one : given_up) GiveBack(one);
+  }
+
+  void Trim() {
+    std::vector<Block> given_up;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      given_up.swap(kept_);
+      kept_bytes_ = 0;
+      for (const Block& one : given_up) Forget(one);
+    }
+    for (const Block& one : given_up) GiveBack(one);
+  }
+
+  // A child must find in its outputs what was there when it was forked, whatever we and our peers do with the memory:
+  // outputs stop being shared before it comes.
+  void BeforeFork() {
+    mutex_.lock();
+    for (auto& [data, block] : in_use_) {
+      if (block.handed_over && !block.is_private && !block.arena->InForkedChild()) {
+        block.is_private = block.arena->MakePrivate(block.offset(), block.capacity);
+      }
+    }
+  }
+  void AfterFork() { mutex_.unlock(); }
+
+ private:
+  Block TakeFrom(const Arena* arena, size_t bytes) {
+    for (size_t i = kept_.size(); i-- > 0;) {
+      const size_t capacity = kept_[i].capacity;
+      if (kept_[i].arena.get() != arena || capacity < bytes || capacity - bytes > bytes / 4) continue;
+      Block block = std::move(kept_[i]);
+      kept_.erase(kept_.begin() + static_cast<std::ptrdiff_t>(i));
+      kept_bytes_ -= capacity;
+      return block;
+    }
+    return {};
+  }
+
+  void Forget(const Block& block) {
+    if (block.arena) shared_bytes_ -= block.capacity;
+  }
+
+  std::mutex mutex_;
+  std::vector<Block> kept_;
+  size_t kept_bytes_ = 0;
+  std::map<void*, Block> in_use_;  // those in arenas
+  size_t shared_bytes_ = 0;        // in arenas, in use or kept
+};
+
+// Never destroyed: outputs may be freed while the process ends.
+Pool& ThePool() {
+  static Pool* pool = new Pool;
+  return *pool;
+}
+
+Pool::Pool() {
+  pthread_atfork([] { ThePool().BeforeFork(); }, [] { ThePool().AfterFork(); }, [] { ThePool().AfterFork(); });
+}
+
+bool MayBeShared(const void* data) { return reinterpret_cast<uintptr_t>(data) % kPageBytes == 0; }
+
 }  // namespace
 
-void* AllocateOutput(size_t bytes) {
-  Header* header = bytes >= kWorthKeeping ? ThePool().Take(bytes) : nullptr;
-  if (!header) {
-    header = bytes >= kHugePage ? AllocateLarge(bytes) : AllocateSmall(bytes);
-    if (!header) return nullptr;
-  }
-  return reinterpret_cast<std::byte*>(header) + kLine;
+void* AllocateOutput(size_t bytes, const std::shared_ptr<Arena>& arena) {
+  if (bytes < kWorthKeeping) return AllocateOrdinary(bytes);
+  const Block block = ThePool().Take(bytes, arena.get());
+  if (!block.data) return AllocateOrdinary(bytes);
+  if (!arena || block.arena) return block.data;
+  // Such an output was here before and is wanted again: worth the price of shared pages, which is paid once.
+  void* shared = ThePool().AllocateShared(arena, bytes);
+  if (!shared) return block.data;
+  GiveBack(block);
+  return shared;
+}
+
+void HandOverOutput(void* data) {
+  if (data && MayBeShared(data)) ThePool().HandOver(data);
 }
 
 void FreeOutput(void* data) {
   if (!data) return;
-  Header* const header = HeaderOf(data);
-  if (header->capacity >= kWorthKeeping) {
-    ThePool().Keep(header);
-  } else {
-    std::free(header->memory);
+  if (MayBeShared(data)) {
+    if (Block block = ThePool().Return(data); block.data) {
+      ThePool().Keep(std::move(block));
+      return;
+    }
   }
+  const size_t capacity = HeaderOf(data)->capacity;
+  if (capacity >= kWorthKeeping) {
+    ThePool().Keep({data, capacity, nullptr});
+  } else {
+    std::free(HeaderOf(data)->memory);
+  }
+}
+
+void AbandonOutput(void* data) {
+  // In an arena its place is not given to anybody again.
+  if (!data || (MayBeShared(data) && ThePool().Return(data).data)) return;
+  FreeOutput(data);
 }
 
 void TrimOutputs() { ThePool().Trim(); }

@@ -104,7 +104,23 @@ void ProcessSet::BuildHierarchy(const std::vector<int>& hosts, const std::vector
   across_->back = BuildLane(counterparts, 5, regions, around);
 }
 
+size_t ProcessSet::single_copy_bytes() const {
+  uint64_t most = arenas_.empty() ? UINT64_MAX : 0;
+  for (const std::byte* arena : arenas_) {
+    const auto* head = reinterpret_cast<const ArenaHead*>(arena);
+    most = std::max(most, head->single_copy_bytes.load(std::memory_order_acquire));
+  }
+  return static_cast<size_t>(most);
+}
+
+bool ProcessSet::brisk() const {
+  return !arenas_.empty() && std::all_of(arenas_.begin(), arenas_.end(), [](const std::byte* arena) {
+    return reinterpret_cast<const ArenaHead*>(arena)->brisk.load(std::memory_order_acquire);
+  });
+}
+
 void ProcessSet::FindArenas(const Surroundings& around) {
+  own_arena_ = around.arena->shared_from_this();
   for (int rank : ranks_) {
     arenas_.push_back(rank == around.rank ? around.arena->at(0) : around.neighbours->Find(rank)->arena->at(0));
   }

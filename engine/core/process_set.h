@@ -55,6 +55,13 @@ class ProcessSet {
   // Whether every member reaches the memory of every other; then, where member j's arena lies here.
   bool all_in_memory() const { return !arenas_.empty(); }
   std::byte* arena_of(int member) const { return arenas_[static_cast<size_t>(member)]; }
+  const std::vector<std::byte*>& arenas() const { return arenas_; }
+  // Outputs from this size on may be written by all members; the same number on all of them once they have agreed on
+  // anything. SIZE_MAX: none.
+  size_t single_copy_bytes() const;
+  // Whether a meeting of all members takes next to no time; likewise.
+  bool brisk() const;
+  std::shared_ptr<Arena> own_arena() const { return own_arena_; }
 
   Exchange& flat() { return flat_; }
   // Both null unless the set spans several hosts with equally many members on each, more than one.
@@ -111,6 +118,7 @@ class ProcessSet {
   size_t slot_bytes_;
   const char* transport_ = "LOCAL";
   std::vector<std::byte*> arenas_;  // by member; empty if one is not reached
+  std::shared_ptr<Arena> own_arena_;
   Tree tree_;
   Exchange flat_;
   std::unique_ptr<Exchange> inside_, across_;

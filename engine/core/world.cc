@@ -27,6 +27,7 @@ Registry& AllWorlds() {
 }
 
 constexpr auto kFarewell = std::chrono::seconds(1);
+constexpr uint64_t kCrowded = 64;
 
 int CoresForLocalRanks() {
   cpu_set_t set;
@@ -81,6 +82,8 @@ Status World::CreateArena(const std::vector<Peer>& peers) {
   head->generation = identity_.generation;
   head->asleep.store(0);
   head->pulse.store(0);
+  head->single_copy_bytes.store(UINT64_MAX);
+  head->brisk.store(0);
   head->inbox.Initialise();
   head->world_region = arena_->Reserve(ProcessSet::RegionBytes(settings_, identity_.size), &status);
   head->magic = ArenaHead::kMagic;
@@ -111,6 +114,7 @@ Status World::Connect(const std::vector<Peer>& peers, double timeout_s) {
   Status status = neighbours_->Meet(invitations, {arena_.get(), &poller_, connector_.get(), deadline});
   if (!status.ok()) return status;
   if (settings_.shared_memory) WarnOfSockets(no_arena);
+  TellWhatIsPossible();
   for (const Neighbour& neighbour : neighbours_->all()) poller_.Add(neighbour.life_line);
   engine_ = std::make_unique<Engine>(Engine::Parts{identity_, settings_, std::move(host_of_rank), arena_.get(),
                                                    neighbours_.get(), connector_.get(), &poller_, &submissions_,
@@ -119,6 +123,19 @@ Status World::Connect(const std::vector<Peer>& peers, double timeout_s) {
   driver_->Start();
   stage_ = Stage::kConnected;
   return Status::Ok();
+}
+
+// Members choose the same way for a collective because they all look at what all of them have told.
+void World::TellWhatIsPossible() {
+  const std::vector<Neighbour>& others = neighbours_->all();
+  const auto reached = [](const Neighbour& neighbour) { return neighbour.arena != nullptr; };
+  if (!arena_ || !std::all_of(others.begin(), others.end(), reached)) return;
+  auto* head = reinterpret_cast<ArenaHead*>(arena_->at(0));
+  head->brisk.store(settings_.spin_us > 0);
+  // Where ranks share cores a meeting is a change of processes: there must be more to gain.
+  const uint64_t least = std::min<uint64_t>(settings_.single_copy_bytes, Arena::kExtent) *  // no larger output is there
+                         (settings_.spin_us > 0 ? 1 : kCrowded);
+  if (least > 0) head->single_copy_bytes.store(least);
 }
 
 // Once for each host, by its first rank.
@@ -159,8 +176,8 @@ void World::Close() {
   neighbours_->CloseDescriptors();
   connector_->CloseAll();
   poller_.CloseDescriptors();
+  TrimOutputs();  // while the arena can still take pages back
   if (arena_) arena_->CloseDescriptor();
-  TrimOutputs();
 }
 
 Status World::Usable() const {

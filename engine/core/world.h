@@ -53,6 +53,7 @@ class World {
   Status Usable() const;
   Status CreateArena(const std::vector<Peer>& peers);
   void WarnOfSockets(const Status& no_arena) const;
+  void TellWhatIsPossible();
   static void InForkedChild();
   void AbandonAfterFork();
 

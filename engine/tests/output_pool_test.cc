@@ -4,9 +4,34 @@
 
 #include <doctest/doctest.h>
 
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <vector>
+
+namespace {
+
+std::shared_ptr<hvd::Arena> MakeArena() {
+  hvd::Status status;
+  std::shared_ptr<hvd::Arena> arena = hvd::Arena::Create(&status);
+  REQUIRE_MESSAGE(status.ok(), status.text);
+  return arena;
+}
+
+// The second output of a size comes to lie in the arena.
+char* SharedOutput(const std::shared_ptr<hvd::Arena>& arena, size_t bytes) {
+  void* ordinary = hvd::AllocateOutput(bytes, arena);
+  CHECK(arena->OffsetOf(ordinary, bytes) < 0);
+  hvd::FreeOutput(ordinary);
+  void* output = hvd::AllocateOutput(bytes, arena);
+  CHECK(arena->OffsetOf(output, bytes) >= 0);
+  return static_cast<char*>(output);
+}
+
+}  // namespace
 
 TEST_CASE("a freed output is used again for one of about its size") {
   hvd::TrimOutputs();
@@ -37,5 +62,70 @@ TEST_CASE("outputs of every size can be written to their end and freed") {
   }
   for (void* output : outputs) hvd::FreeOutput(output);
   hvd::FreeOutput(nullptr);
+  hvd::TrimOutputs();
+}
+
+TEST_CASE("an output that comes again moves to the arena, and is used again there") {
+  hvd::TrimOutputs();
+  auto arena = MakeArena();
+  char* first = SharedOutput(arena, 100'000);
+  void* second = hvd::AllocateOutput(100'000, arena);  // none is free
+  CHECK(arena->OffsetOf(second, 1) < 0);
+  hvd::FreeOutput(first);
+  void* elsewhere = hvd::AllocateOutput(100'000);
+  CHECK(arena->OffsetOf(elsewhere, 1) < 0);  // who has no arena gets nothing in one
+  CHECK(hvd::AllocateOutput(99'000, arena) == first);
+  hvd::AbandonOutput(first);
+  void* another = SharedOutput(arena, 100'000);
+  CHECK(another != first);  // a peer may still write there
+  for (void* output : {second, elsewhere, another}) hvd::FreeOutput(output);
+  hvd::TrimOutputs();
+}
+
+TEST_CASE("an output in an arena lives on when that is closed, and is not used again") {
+  hvd::TrimOutputs();
+  auto arena = MakeArena();
+  std::weak_ptr<hvd::Arena> watched = arena;
+  char* output = SharedOutput(arena, 50'000);
+  std::memset(output, 'x', 50'000);
+  arena->CloseDescriptor();
+  arena.reset();
+  CHECK(output[49'999] == 'x');
+  hvd::FreeOutput(output);
+  CHECK(watched.expired());
+}
+
+TEST_CASE("a forked child keeps its outputs as they were, and so do we") {
+  hvd::TrimOutputs();
+  auto arena = MakeArena();
+  char* output = SharedOutput(arena, 50'000);
+  char* in_flight = SharedOutput(arena, 70'000);
+  std::memset(output, 'x', 50'000);
+  hvd::HandOverOutput(output);
+  int line[2];
+  REQUIRE(pipe(line) == 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    char go;
+    const bool heard = read(line[0], &go, 1) == 1;
+    const bool right = output[0] == 'x' && output[49'999] == 'x';
+    output[1] = 'c';
+    hvd::FreeOutput(output);
+    hvd::FreeOutput(in_flight);
+    _exit(heard && right ? 0 : 1);
+  }
+  std::memset(output, 'y', 50'000);
+  std::memset(in_flight, 'z', 70'000);  // still the memory that peers reach
+  hvd::FreeOutput(output);
+  char* next = SharedOutput(arena, 50'000);
+  CHECK(next == output);  // its place is shared again
+  std::memset(next, 'n', 50'000);
+  REQUIRE(write(line[1], "g", 1) == 1);
+  int status = -1;
+  REQUIRE(waitpid(child, &status, 0) == child);
+  CHECK(status == 0);
+  CHECK(next[1] == 'n');
+  for (void* one : {next, in_flight}) hvd::FreeOutput(one);
+  for (int fd : line) close(fd);
   hvd::TrimOutputs();
 }

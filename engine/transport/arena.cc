@@ -15,6 +15,9 @@ namespace hvd {
 namespace {
 
 constexpr size_t kPage = 4096;
+#ifndef MADV_POPULATE_WRITE
+constexpr int MADV_POPULATE_WRITE = 23;  // Linux 5.14; older ones refuse it
+#endif
 
 std::string Reason(const char* what) { return std::string(what) + ": " + std::strerror(errno); }
 
@@ -79,6 +82,7 @@ void Arena::CloseDescriptor() {
   if (!InForkedChild()) lock.lock();
   if (fd_ >= 0) close(fd_);
   fd_ = -1;
+  closed_.store(true, std::memory_order_relaxed);
 }
 
 int64_t Arena::Reserve(size_t bytes, Status* status, Use use) {
@@ -107,7 +111,9 @@ int64_t Arena::Reserve(size_t bytes, Status* status, Use use) {
     return -1;
   }
   if (use == Use::kTensor) madvise(base_ + candidate, bytes, MADV_DOFORK);
-  std::memset(base_ + candidate, 0, bytes);
+  if (use != Use::kOutput || madvise(base_ + candidate, bytes, MADV_POPULATE_WRITE)) {
+    std::memset(base_ + candidate, 0, bytes);
+  }
   used_[candidate] = {bytes, use};
   return static_cast<int64_t>(candidate);
 }
@@ -124,6 +130,35 @@ void Arena::Free(int64_t offset) {
   [[maybe_unused]] int taken = fallocate(fd_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(begin),
                                          static_cast<off_t>(region.bytes));
   madvise(base_ + begin, region.bytes, MADV_DONTFORK);
+}
+
+bool Arena::MakePrivate(size_t offset, size_t bytes) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  void* copy = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (copy == MAP_FAILED) {
+    madvise(base_ + offset, bytes, MADV_DOFORK);  // a child that sees what we do with it is better than one that dies
+    return false;
+  }
+  std::memcpy(copy, base_ + offset, bytes);
+  if (mremap(copy, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, base_ + offset) == MAP_FAILED) {
+    munmap(copy, bytes);
+    return false;
+  }
+  [[maybe_unused]] int taken =
+      fallocate(fd_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset), static_cast<off_t>(bytes));
+  return true;
+}
+
+bool Arena::MakeShared(size_t offset, size_t bytes) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const int flags = MAP_SHARED | MAP_FIXED | MAP_NORESERVE;
+  if (fd_ < 0 ||
+      mmap(base_ + offset, bytes, PROT_READ | PROT_WRITE, flags, fd_, static_cast<off_t>(offset)) == MAP_FAILED) {
+    madvise(base_ + offset, bytes, MADV_DONTNEED);  // the mapping may live on for long
+    return false;
+  }
+  madvise(base_ + offset, bytes, MADV_DONTFORK);
+  return true;
 }
 
 int64_t Arena::OffsetOf(const void* address, size_t bytes) const {

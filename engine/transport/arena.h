@@ -4,6 +4,7 @@
 // them, and every page is allocated before use, so that nobody meets SIGBUS later.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -14,7 +15,7 @@
 
 namespace hvd {
 
-class Arena {
+class Arena : public std::enable_shared_from_this<Arena> {
  public:
   // Address space that each rank's arena takes in its peers. ThreadSanitizer leaves little.
 #ifndef HVD_ARENA_EXTENT_BITS
@@ -33,27 +34,34 @@ class Arena {
   int fd() const { return fd_; }
 
   // Owner only, from any thread. Returns the offset of a zeroed, fully allocated, page-aligned region, or -1 and a
-  // status. A forked child sees only regions for tensors.
-  enum class Use { kEngine, kTensor };
+  // status. A forked child sees regions for tensors, and outputs that were made private.
+  enum class Use { kEngine, kTensor, kOutput };
   int64_t Reserve(size_t bytes, Status* status, Use use = Use::kEngine);
   void Free(int64_t offset);
   // Where [address, address + bytes) lies in here, or -1.
   int64_t OffsetOf(const void* address, size_t bytes) const;
+  // Gives this process a copy of a region of its own, in the same place; peers no longer reach it. A thread that writes
+  // there meanwhile may lose what it wrote. MakeShared undoes it, without the contents; where it cannot, the region
+  // must not be freed for another use.
+  bool MakePrivate(size_t offset, size_t bytes);
+  bool MakeShared(size_t offset, size_t bytes);
   // Nothing can be reserved any more; what was lives on.
   void CloseDescriptor();
+  bool closed() const { return closed_.load(std::memory_order_relaxed); }
+  bool InForkedChild() const;
 
  private:
   Arena(int fd, std::byte* base);
-  bool InForkedChild() const;
 
   int fd_;
+  std::atomic<bool> closed_{false};
   std::byte* base_;
   int process_;  // that made this mapping
   struct Region {
     size_t bytes;
     Use use;
   };
-  std::mutex mutex_;               // guards used_; never taken in a forked child
+  std::mutex mutex_;               // guards used_ and fd_; never taken in a forked child
   std::map<size_t, Region> used_;  // by offset
 };
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A rank dies or freezes in the middle of allreduces: the others learn who, in time, over every transport."""
+"""A rank dies or freezes in the middle of collectives: the others learn who, in time, over every transport."""
 
 import re
 import signal
@@ -12,6 +12,7 @@ TCP = {"HOROVOD_SHARED_MEMORY": "0"}
 PLACES = {
     "shared memory": (3, [], {}),
     "shared arrays": (3, [], {"LOOP_IN_SHARED_ARRAYS": "1"}),
+    "allgathers": (3, [], {"LOOP_OF_ALLGATHERS": "1"}),
     "tcp": (3, [], TCP),
     "hosts": (4, ["-H", "a:2,b:2"], {"HOROVOD_SIMULATE_HOSTS": "1"}),
 }

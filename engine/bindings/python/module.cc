@@ -61,6 +61,7 @@ const SettingField kFields[] = {
     HVD_FIELD(autotune_steps_per_sample),
     HVD_FIELD(autotune_max_samples),
     HVD_FIELD(autotune_noise_permille),
+    HVD_FIELD(single_copy_bytes),
 };
 #undef HVD_FIELD
 

@@ -87,6 +87,10 @@ _TUNING = (
             "A caller that waits for one allreduce gets it without asking the leader, while what it sends to all other "
             "ranks is no more than this; 0: never.",
             unit="bytes", minimum=0, engine_field="express_bytes"),
+    Setting("HOROVOD_SINGLE_COPY_BYTES", int, None,
+            "Results of allgather and alltoall from this size on (64 times that where ranks share cores) are written "
+            "by the other ranks of the host where they belong, not copied twice; 0: never.",
+            unit="bytes", minimum=0, engine_field="single_copy_bytes"),
     Setting("HOROVOD_TCP_STREAMS", int, None, "Sockets between two ranks of different hosts.",
             minimum=1, maximum=64, engine_field="tcp_streams"),
     Setting("HOROVOD_SPIN_US", int, None, "How long a waiting caller spins before it sleeps; 0: it sleeps at once.",

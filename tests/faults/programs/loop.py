@@ -45,7 +45,16 @@ def fail(error: hvd.HorovodInternalError, pending: int) -> None:
     )
 
 
+def check_gathered(elements: int) -> None:
+    result = hvd.allgather(np.full(elements, hvd.rank() + 1.0), name=f"gather.{elements}")
+    wanted = np.repeat(np.arange(1.0, hvd.size() + 1), elements)
+    assert np.array_equal(result, wanted), result
+
+
 def check_sum(elements: int) -> None:
+    if "LOOP_OF_ALLGATHERS" in os.environ:
+        check_gathered(10 * elements)
+        return
     if "LOOP_IN_SHARED_ARRAYS" in os.environ:
         array = hvd.shared_zeros(elements)
         array[:] = hvd.rank() + 1
