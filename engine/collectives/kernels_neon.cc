@@ -59,8 +59,8 @@ struct BFloat16PairElement : BFloat16Element<Neon> {
   }
 };
 
-void Reduce(DType dtype, ReduceOp op, void* dst, void* dst2, const void* const* srcs, int nsrcs, size_t count,
-            double postscale) {
+void ReduceOnNeon(DType dtype, ReduceOp op, void* dst, void* dst2, const void* const* srcs, int nsrcs, size_t count,
+                  double postscale) {
   const bool pair = dtype == DType::kBFloat16 && op == ReduceOp::kSum && nsrcs == 2;
   if (pair && (postscale == 1 || postscale == 0.5)) {
     ReduceLoop<BFloat16PairElement, SumOp, 2>(dst, dst2, srcs, nsrcs, count, postscale);
@@ -74,7 +74,7 @@ void Reduce(DType dtype, ReduceOp op, void* dst, void* dst2, const void* const* 
 const Kernels& NeonKernels() {
   static constexpr Kernels kernels = [] {
     Kernels all = KernelsFor<Neon>("neon");
-    all.reduce = Reduce;
+    all.reduce = ReduceOnNeon;
     return all;
   }();
   return kernels;
