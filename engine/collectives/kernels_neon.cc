@@ -34,7 +34,7 @@ struct Neon {
     const uint32x4_t first = vreinterpretq_u32_f32(parts[0]), second = vreinterpretq_u32_f32(parts[1]);
     const uint16x4_t low = vrsubhn_u32(MinusOneIfOdd(first), first);
     const uint16x8_t negative = vrsubhn_high_u32(low, MinusOneIfOdd(second), second);
-    vst1q_s16(reinterpret_cast<int16_t*>(to), vnegq_s16(vreinterpretq_s16_u16(negative)));
+    vst1q_u16(to, vsubq_u16(vdupq_n_u16(0), negative));  // one instruction; a signed negation may not overflow
   }
 
   static HVD_INLINE void Widen(F32 part, Vec<double, kBytes>* out) {

@@ -170,15 +170,27 @@ class Pool {
   // outputs stop being shared before it comes.
   void BeforeFork() {
     mutex_.lock();
+    MakePrivate(nullptr);
+  }
+  void AfterFork() { mutex_.unlock(); }
+
+  // Later the arena cannot do it any more.
+  void BeforeClosing(const Arena* arena) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    MakePrivate(arena);
+  }
+
+ private:
+  // Of one arena, or of all.
+  void MakePrivate(const Arena* arena) {
     for (auto& [data, block] : in_use_) {
-      if (block.handed_over && !block.is_private && !block.arena->InForkedChild()) {
+      const bool meant = block.handed_over && !block.is_private && (!arena || block.arena.get() == arena);
+      if (meant && !block.arena->InForkedChild()) {
         block.is_private = block.arena->MakePrivate(block.offset(), block.capacity);
       }
     }
   }
-  void AfterFork() { mutex_.unlock(); }
 
- private:
   Block TakeFrom(const Arena* arena, size_t bytes) {
     for (size_t i = kept_.size(); i-- > 0;) {
       const size_t capacity = kept_[i].capacity;
@@ -254,6 +266,9 @@ void AbandonOutput(void* data) {
   FreeOutput(data);
 }
 
-void TrimOutputs() { ThePool().Trim(); }
+void LeaveOutputsToCallers(const Arena* arena) {
+  if (arena) ThePool().BeforeClosing(arena);
+  ThePool().Trim();
+}
 
 }  // namespace hvd

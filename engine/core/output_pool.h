@@ -19,6 +19,7 @@ void HandOverOutput(void* data);
 void FreeOutput(void* data);  // nullptr is harmless; at any time, also after the last world has ended
 // Instead of FreeOutput where a peer may still be writing into it.
 void AbandonOutput(void* data);
-void TrimOutputs();  // gives back what is kept
+// Before the arena (which may be null) closes: what callers hold is theirs alone, what is kept goes back.
+void LeaveOutputsToCallers(const Arena* arena);
 
 }  // namespace hvd

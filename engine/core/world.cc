@@ -176,7 +176,7 @@ void World::Close() {
   neighbours_->CloseDescriptors();
   connector_->CloseAll();
   poller_.CloseDescriptors();
-  TrimOutputs();  // while the arena can still take pages back
+  LeaveOutputsToCallers(arena_.get());
   if (arena_) arena_->CloseDescriptor();
 }
 

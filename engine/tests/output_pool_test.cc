@@ -34,7 +34,7 @@ char* SharedOutput(const std::shared_ptr<hvd::Arena>& arena, size_t bytes) {
 }  // namespace
 
 TEST_CASE("a freed output is used again for one of about its size") {
-  hvd::TrimOutputs();
+  hvd::LeaveOutputsToCallers(nullptr);
   void* first = hvd::AllocateOutput(1 << 20);
   REQUIRE(first);
   CHECK(reinterpret_cast<uintptr_t>(first) % 64 == 0);
@@ -49,7 +49,7 @@ TEST_CASE("a freed output is used again for one of about its size") {
   CHECK(much_smaller != first);  // it would keep a megabyte for a fifth of one
   hvd::FreeOutput(other);
   hvd::FreeOutput(much_smaller);
-  hvd::TrimOutputs();
+  hvd::LeaveOutputsToCallers(nullptr);
 }
 
 TEST_CASE("outputs of every size can be written to their end and freed") {
@@ -62,11 +62,11 @@ TEST_CASE("outputs of every size can be written to their end and freed") {
   }
   for (void* output : outputs) hvd::FreeOutput(output);
   hvd::FreeOutput(nullptr);
-  hvd::TrimOutputs();
+  hvd::LeaveOutputsToCallers(nullptr);
 }
 
 TEST_CASE("an output that comes again moves to the arena, and is used again there") {
-  hvd::TrimOutputs();
+  hvd::LeaveOutputsToCallers(nullptr);
   auto arena = MakeArena();
   char* first = SharedOutput(arena, 100'000);
   void* second = hvd::AllocateOutput(100'000, arena);  // none is free
@@ -79,11 +79,11 @@ TEST_CASE("an output that comes again moves to the arena, and is used again ther
   void* another = SharedOutput(arena, 100'000);
   CHECK(another != first);  // a peer may still write there
   for (void* output : {second, elsewhere, another}) hvd::FreeOutput(output);
-  hvd::TrimOutputs();
+  hvd::LeaveOutputsToCallers(nullptr);
 }
 
 TEST_CASE("an output in an arena lives on when that is closed, and is not used again") {
-  hvd::TrimOutputs();
+  hvd::LeaveOutputsToCallers(nullptr);
   auto arena = MakeArena();
   std::weak_ptr<hvd::Arena> watched = arena;
   char* output = SharedOutput(arena, 50'000);
@@ -96,7 +96,7 @@ TEST_CASE("an output in an arena lives on when that is closed, and is not used a
 }
 
 TEST_CASE("a forked child keeps its outputs as they were, and so do we") {
-  hvd::TrimOutputs();
+  hvd::LeaveOutputsToCallers(nullptr);
   auto arena = MakeArena();
   char* output = SharedOutput(arena, 50'000);
   char* in_flight = SharedOutput(arena, 70'000);
@@ -127,5 +127,5 @@ TEST_CASE("a forked child keeps its outputs as they were, and so do we") {
   CHECK(next[1] == 'n');
   for (void* one : {next, in_flight}) hvd::FreeOutput(one);
   for (int fd : line) close(fd);
-  hvd::TrimOutputs();
+  hvd::LeaveOutputsToCallers(nullptr);
 }

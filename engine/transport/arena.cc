@@ -134,15 +134,16 @@ void Arena::Free(int64_t offset) {
 
 bool Arena::MakePrivate(size_t offset, size_t bytes) {
   std::lock_guard<std::mutex> lock(mutex_);
-  void* copy = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (copy == MAP_FAILED) {
+  const int flags = MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE;
+  if (fd_ < 0 ||
+      mmap(base_ + offset, bytes, PROT_READ | PROT_WRITE, flags, fd_, static_cast<off_t>(offset)) == MAP_FAILED) {
     madvise(base_ + offset, bytes, MADV_DOFORK);  // a child that sees what we do with it is better than one that dies
     return false;
   }
-  std::memcpy(copy, base_ + offset, bytes);
-  if (mremap(copy, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, base_ + offset) == MAP_FAILED) {
-    munmap(copy, bytes);
-    return false;
+  // The same pages, which the kernel copies when they are written to. Unlike a copy that we would make and put in their
+  // place, this loses nothing that another thread writes meanwhile.
+  for (size_t at = offset; at < offset + bytes; at += kPage) {
+    __atomic_fetch_or(reinterpret_cast<unsigned char*>(base_ + at), 0, __ATOMIC_RELAXED);
   }
   [[maybe_unused]] int taken =
       fallocate(fd_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset), static_cast<off_t>(bytes));

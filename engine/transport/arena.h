@@ -40,9 +40,8 @@ class Arena : public std::enable_shared_from_this<Arena> {
   void Free(int64_t offset);
   // Where [address, address + bytes) lies in here, or -1.
   int64_t OffsetOf(const void* address, size_t bytes) const;
-  // Gives this process a copy of a region of its own, in the same place; peers no longer reach it. A thread that writes
-  // there meanwhile may lose what it wrote. MakeShared undoes it, without the contents; where it cannot, the region
-  // must not be freed for another use.
+  // From here on what is written to a region stays in this process. MakeShared undoes it, without the contents; where
+  // it cannot, the region must not be freed for another use.
   bool MakePrivate(size_t offset, size_t bytes);
   bool MakeShared(size_t offset, size_t bytes);
   // Nothing can be reserved any more; what was lives on.

@@ -146,3 +146,24 @@ def test_a_forked_child_sees_what_was_there_when_it_was_forked():
     os.close(here)
     os.close(there)
     hvd.barrier()
+
+
+@on_all_ranks("shm2")
+def test_outputs_outlive_their_world_as_ordinary_memory():
+    for step in range(4):
+        array = gathered(step)
+    assert single_copies() > 0
+    expected = array.copy()
+    hvd.shutdown()
+    assert (array == expected).all()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
+    if child == 0:
+        array[:] = -1
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert (array == expected).all()
+    hvd.init()
+    for step in range(4):
+        check_gathered(gathered(step), step)
