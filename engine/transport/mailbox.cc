@@ -32,9 +32,14 @@ void Mailbox::CloseDescriptors() {
 
 void Mailbox::Expect(int rank, bool vital) {
   if (rank == rank_ || boxes_.count(rank)) return;
-  Link& link = links_[rank];
+  Link& link = LinkTo(rank);
   if (vital && !link.vital) link.heard = std::chrono::steady_clock::now();
   link.vital |= vital;
+}
+
+Mailbox::Link& Mailbox::LinkTo(int rank) {
+  has_links_.store(true, std::memory_order_relaxed);
+  return links_[rank];
 }
 
 std::vector<int> Mailbox::LinkedRanks() const {
@@ -56,7 +61,7 @@ std::vector<Mailbox::Sign> Mailbox::SignsOfLife() const {
 void Mailbox::Send(int rank, std::string_view message) {
   auto box = boxes_.find(rank);
   if (box != boxes_.end()) return SendByBox(box->second, message);
-  Link& link = links_[rank];
+  Link& link = LinkTo(rank);
   if (link.broken) return;
   if (!Establish(rank, link)) {
     link.waiting.emplace_back(message);

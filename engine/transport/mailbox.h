@@ -3,6 +3,7 @@
 // link that is made when first needed. Order is kept between each pair; nothing blocks and nothing is dropped.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <deque>
@@ -43,7 +44,7 @@ class Mailbox {
   bool AllSent() const;
   // Something happened on descriptor `fd`.
   void OnEvent(int fd);
-  bool has_links() const { return !links_.empty(); }
+  bool has_links() const { return has_links_.load(std::memory_order_relaxed); }  // from any thread
   std::vector<int> LinkedRanks() const;
   // TCP links that are up or vital, with the time since anything came over them.
   struct Sign {
@@ -79,6 +80,7 @@ class Mailbox {
 
   void SendByBox(Box& box, std::string_view message);
   bool FlushBox(Box& box);
+  Link& LinkTo(int rank);
   bool Establish(int rank, Link& link);
   bool ReceiveByBox(const Handler& handler);
   bool ReceiveByLink(int rank, Link& link, const Handler& handler);
@@ -89,6 +91,7 @@ class Mailbox {
   Connector* connector_;
   std::map<int, Box> boxes_;
   std::map<int, Link> links_;
+  std::atomic<bool> has_links_{false};
   std::map<uint32_t, std::string> partial_;  // messages of which more cells will come, by writer
   std::vector<std::pair<int, std::string>> broken_;
   size_t waiting_cells_ = 0;
