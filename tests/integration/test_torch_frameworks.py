@@ -24,7 +24,7 @@ total = torch.tensor([dist.get_rank() + 1.0])
 dist.all_reduce(total)
 assert dist.get_backend() == "horovod"
 assert total.item() == 3, total
-print("sum", int(total.item()), flush=True)
+print(f"sum {int(total.item())}", flush=True)  # in one piece: torchrun lets all ranks write to one pipe
 dist.destroy_process_group()
 """
 
