@@ -7,11 +7,15 @@
 namespace hvd::control {
 namespace {
 
+void Begin(std::string* out, Type type, int32_t set, uint32_t epoch) {
+  wire::Put(out, static_cast<uint8_t>(type));
+  wire::Put(out, set);
+  wire::Put(out, epoch);
+}
+
 std::string Begin(Type type, int32_t set, uint32_t epoch) {
   std::string out;
-  wire::Put(&out, static_cast<uint8_t>(type));
-  wire::Put(&out, set);
-  wire::Put(&out, epoch);
+  Begin(&out, type, set, epoch);
   return out;
 }
 
@@ -54,9 +58,20 @@ std::string EncodeBye(const std::vector<Finished>& finished) {
   return out;
 }
 
-std::string EncodeExpress(const ProcessSet& set, const Part& part) {
-  std::string out = Begin(Type::kExpress, set);
+std::string EncodeExpress(const ProcessSet& set, const Part& part, size_t room) {
+  std::string out;
+  out.reserve(kHeaderBytes + sizeof part + room);
+  Begin(&out, Type::kExpress, set.id(), set.epoch());
   wire::Put(&out, part);
+  return out;
+}
+
+std::string EncodeExpress(const ProcessSet& set, const Part& part, const Place& place) {
+  std::string out;
+  out.reserve(kHeaderBytes + sizeof part + sizeof place);
+  Begin(&out, Type::kExpressPlace, set.id(), set.epoch());
+  wire::Put(&out, part);
+  wire::Put(&out, place);
   return out;
 }
 
@@ -100,7 +115,7 @@ std::string EncodeAccept(const Accept& accept) {
 bool Decode(std::string_view* in, Header* header) {
   uint8_t type = 0;
   if (!wire::Get(in, &type) || !wire::Get(in, &header->set) || !wire::Get(in, &header->epoch)) return false;
-  if (type < static_cast<uint8_t>(Type::kReady) || type > static_cast<uint8_t>(Type::kExpress)) return false;
+  if (type < static_cast<uint8_t>(Type::kReady) || type > static_cast<uint8_t>(Type::kExpressPlace)) return false;
   header->type = static_cast<Type>(type);
   return true;
 }
@@ -128,6 +143,7 @@ bool DecodeBye(std::string_view* in, std::vector<Finished>* finished) {
 }
 
 bool DecodeExpress(std::string_view* in, Part* part) { return wire::Get(in, part); }
+bool DecodePlace(std::string_view* in, Place* place) { return wire::Get(in, place) && in->empty(); }
 
 bool DecodeAbort(std::string_view* in, int32_t* lost_rank, std::string* why) {
   return wire::Get(in, lost_rank) && wire::GetString(in, why);

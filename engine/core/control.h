@@ -27,7 +27,8 @@ enum class Type : uint8_t {
   kPing = 9,
   kStall = 10,
   kStack = 11,
-  kExpress = 12
+  kExpress = 12,
+  kExpressPlace = 13
 };
 
 constexpr size_t kHeaderBytes = sizeof(uint8_t) + sizeof(int32_t) + sizeof(uint32_t);
@@ -46,12 +47,21 @@ struct Report {
   Request request;
 };
 
-// One member's part of a small allreduce; its data follow.
+// One member's part of a collective that goes express; its bytes follow.
 struct Part {
   uint32_t slot = 0;
   uint32_t round = 0;
   uint64_t seen = 0;  // the last record that the sender had applied
 };
+
+// Or a place in the sender's arena follows.
+struct Place {
+  static constexpr size_t kUnit = 64;
+
+  uint64_t number = 0;   // counts the sender's parts of this kind
+  uint64_t gone_up_to = 0;  // the receiver's parts up to this number are of no more use to the sender
+  uint32_t unit = 0;     // the place, in units
+} __attribute__((packed));
 
 // Rounds of a set that the sender, its leader, has finished.
 struct Finished {
@@ -80,7 +90,8 @@ std::string EncodeRequest(const ProcessSet& set, const Request& request);
 std::string EncodeRecord(const ProcessSet& set, const Record& record);
 std::string EncodeGone(const ProcessSet& set, int rank);
 std::string EncodeBye(const std::vector<Finished>& finished);
-std::string EncodeExpress(const ProcessSet& set, const Part& part);  // without the data
+std::string EncodeExpress(const ProcessSet& set, const Part& part, size_t room);  // for the bytes, which are left out
+std::string EncodeExpress(const ProcessSet& set, const Part& part, const Place& place);
 std::string EncodeAbort(int lost_rank, std::string_view why);
 std::string EncodePing();
 // `asked`: ranks that shall say what they are doing.
@@ -96,6 +107,7 @@ bool DecodeReport(Type type, std::string_view* in, Report* report);
 bool DecodeGone(std::string_view* in, int32_t* rank);
 bool DecodeBye(std::string_view* in, std::vector<Finished>* finished);
 bool DecodeExpress(std::string_view* in, Part* part);
+bool DecodePlace(std::string_view* in, Place* place);
 bool DecodeAbort(std::string_view* in, int32_t* lost_rank, std::string* why);
 bool DecodeStall(std::string_view* in, std::string* name, std::string* text, std::vector<int32_t>* asked);
 bool DecodeStack(std::string_view* in, std::string* name, std::string* text);

@@ -72,6 +72,7 @@ bool Engine::Progress(bool drain, bool thorough) {
     ProcessSet& set = *it->second;
     if (!set.postponed.empty()) AnnouncePostponed(set);
     if (set.coordinator) moved |= Decide(set);
+    if (set.delivery) moved |= FinishDelivery(set);
     moved |= Step(set);
     it = sets_.upper_bound(id);  // the global set's records add and remove others
   }
@@ -92,8 +93,9 @@ Engine::Clock::duration Engine::MaximumSleep() const {
 }
 
 bool Engine::Hungry() const {
-  return messages_->Busy() ||
-         std::any_of(sets_.begin(), sets_.end(), [](const auto& item) { return !item.second->running.empty(); });
+  return messages_->Busy() || std::any_of(sets_.begin(), sets_.end(), [](const auto& item) {
+           return item.second->delivery || !item.second->running.empty();
+         });
 }
 
 bool Engine::AwaitsAgreement() const {
@@ -179,7 +181,7 @@ void Engine::Announce(ProcessSet& set, std::unique_ptr<Operation> operation) {
   if (Timeline* shown = timeline()) shown->Ready(set.id(), request, parts_.identity.rank);
   auto slot = set.slot_of.find(request.name);
   const bool cached = slot != set.slot_of.end() && set.known[slot->second].request == request;
-  if (cached && MayGoExpress(set, *operation)) return SendExpress(set, std::move(operation), slot->second);
+  if (cached && MayGoExpress(set, *operation) && SendExpress(set, &operation, slot->second)) return;
   if (cached && set.leads()) {
     set.coordinator->OnReady(set.me(), slot->second, set.applied);
   } else if (cached) {
@@ -235,7 +237,8 @@ void Engine::OnMessage(int from, std::string_view message) {
 void Engine::OnSetMessage(ProcessSet& set, int from, std::string_view whole, std::string_view body) {
   switch (control::TypeOf(whole)) {
     case control::Type::kExpress:
-      return OnExpress(set, from, body);
+    case control::Type::kExpressPlace:
+      return OnExpress(set, from, body, control::TypeOf(whole) == control::Type::kExpressPlace);
     case control::Type::kReady:
     case control::Type::kRequest:
       return OnReports(set, whole, body);

@@ -29,6 +29,8 @@
 
 namespace hvd {
 
+class ExpressRun;
+
 class Engine {
  public:
   using Clock = std::chrono::steady_clock;
@@ -111,11 +113,22 @@ class Engine {
   bool Prepare(ProcessSet& set, ProcessSet::Running* batch);
 
   bool MayGoExpress(const ProcessSet& set, const Operation& operation) const;
-  void SendExpress(ProcessSet& set, std::unique_ptr<Operation> operation, uint32_t slot);
-  void OnExpress(ProcessSet& set, int from, std::string_view body);
-  void OnPart(ProcessSet& set, int member, const control::Part& part, std::string_view data);
+  bool SendExpress(ProcessSet& set, std::unique_ptr<Operation>* operation, uint32_t slot);
+  void CarryPart(ProcessSet& set, const ExpressRun& run, std::unique_ptr<Operation> operation,
+                 const control::Part& part);
+  bool ShowPart(ProcessSet& set, const ExpressRun& run, std::unique_ptr<Operation>* operation,
+                const control::Part& part);
+  bool OfferOutput(ProcessSet& set, const ExpressRun& run, std::unique_ptr<Operation>* operation,
+                   const control::Part& part);
+  void TellPlace(ProcessSet& set, const control::Part& part, uint64_t number, const std::byte* place);
+  void AwaitParts(ProcessSet& set, std::unique_ptr<Operation> operation, const control::Part& part,
+                  const Express::Piece& own);
+  void OnExpress(ProcessSet& set, int from, std::string_view body, bool in_place);
+  void OnPart(ProcessSet& set, int member, const control::Part& part, const Express::Piece& piece);
   void HearPart(ProcessSet& set, int member, uint32_t slot, uint64_t seen);
   void FinishExpress(ProcessSet& set, uint32_t slot);
+  bool FinishDelivery(ProcessSet& set);
+  void EndDelivery(ProcessSet& set, const Status& status);
   void EndRound(ProcessSet& set, const Entry& entry);
   void AfterRound(ProcessSet& set, uint32_t slot);
   static bool HasExpress(const ProcessSet& set);
@@ -170,7 +183,7 @@ class Engine {
   Clock::time_point next_housekeeping_;
   Status aborted_;
   uint64_t rounds_ = 0;
-  std::vector<std::string_view> parts_of_all_;  // reused
+  std::vector<Express::Piece> parts_of_all_;  // reused
   std::atomic<uint64_t> direct_batches_{0};     // so far, for Describe
   std::atomic<uint64_t> express_runs_{0};       // so far, for Describe
   std::atomic<uint64_t> single_copy_batches_{0};

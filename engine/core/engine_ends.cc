@@ -136,6 +136,7 @@ void Engine::FailAll(ProcessSet& set, const Status& status) {
   for (auto& [name, operation] : pending) Finish(std::move(operation), status);
   for (auto& operation : set.postponed) Finish(std::move(operation), status);
   set.postponed.clear();
+  if (set.delivery) EndDelivery(set, status);
   for (ProcessSet::Running& batch : set.running) {
     for (auto& operation : batch.operations) {
       if (operation) Finish(std::move(operation), status);
@@ -201,8 +202,9 @@ void Engine::CloseSet(ProcessSet& set, int rank) {
 }
 
 void Engine::Leave() {
-  const bool busy =
-      std::any_of(sets_.begin(), sets_.end(), [](const auto& item) { return !item.second->running.empty(); });
+  const bool busy = std::any_of(sets_.begin(), sets_.end(), [](const auto& item) {
+    return item.second->delivery || !item.second->running.empty();
+  });
   if (busy && aborted_.ok()) {
     Abort(parts_.identity.rank, "Horovod has been shut down: rank " + std::to_string(parts_.identity.rank) +
                                     " called shutdown or exited in the middle of a collective");

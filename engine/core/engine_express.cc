@@ -1,30 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
-// Allreduces that go express: sent to all members at once, finished when everybody's part is here (see express.h).
+// Collectives that go express: told to all members at once, finished when all have told theirs (see express.h).
 #include <algorithm>
 
-#include "collectives/kernels.h"
 #include "core/control.h"
 #include "core/engine.h"
-#include "core/execution.h"
+#include "core/express_run.h"
 
 namespace hvd {
 namespace {
 
-// Whether a run of it counts as a round. All members must agree, whatever their settings: it is a matter of the agreed
-// description alone.
-constexpr size_t kMostBytes = size_t{64} << 10;
+constexpr size_t kMostInLetterBox = 8 * InboxCell::kPayload;  // what is longer is better shown in a buffer
 
-constexpr size_t kMostInLetterBox = 8 * InboxCell::kPayload;  // what is longer gets through the lanes faster
-
-bool CountsRounds(const Request& request) {
-  return request.kind == OpKind::kAllreduce && request.op != ReduceOp::kAdasum && request.group.empty() &&
-         request.Bytes() <= kMostBytes;
+ExpressRun RunOf(const ProcessSet& set, const Entry& entry) {
+  const int root = entry.request.kind == OpKind::kBroadcast ? set.IndexOf(entry.request.root) : -1;
+  return ExpressRun(entry, set.ranks().size(), static_cast<size_t>(set.me()), root);
 }
 
-Flat FlatOf(const std::byte* data, const Operation& operation) {
-  Flat flat;
-  flat.Add(const_cast<std::byte*>(data), operation.request.Bytes(), operation.wide);
-  return flat;
+uint32_t UnitOf(const ProcessSet& set, const std::byte* place) {
+  return static_cast<uint32_t>(static_cast<size_t>(place - set.arena_of(set.me())) / control::Place::kUnit);
+}
+
+bool MakesSense(const ProcessSet& set, const ExpressRun& run, size_t member, const Express::Piece& piece) {
+  if (piece.size != Express::kInPlace) return piece.size == run.BytesFrom(member) && !run.IsPushed();
+  const auto offset = static_cast<size_t>(piece.data - set.arena_of(static_cast<int>(member)));
+  const size_t bytes = run.IsPushed() ? run.OutputBytes(member) : run.BytesFrom(member);
+  return offset <= Arena::kExtent && bytes <= Arena::kExtent - offset;
 }
 
 }  // namespace
@@ -32,45 +32,113 @@ Flat FlatOf(const std::byte* data, const Operation& operation) {
 // For callers that wait for one tensor after the other. What comes in numbers is better fused; what the timeline or the
 // tuner should see must pass the leader's log.
 bool Engine::MayGoExpress(const ProcessSet& set, const Operation& operation) const {
-  const size_t bytes = operation.request.Bytes() * (set.ranks().size() - 1);
-  const size_t most = parts_.settings.express_bytes;
-  return set.express && operation.awaited && drained_.size() == 1 &&
-         bytes <= (set.all_in_memory() ? std::min(most, kMostInLetterBox) : most) && CountsRounds(operation.request) &&
-         !set.joined && !timeline() && (!parts_.settings.autotune || tuned_.final.load(kRelaxed));
+  return set.express && operation.awaited && drained_.size() == 1 && parts_.settings.express_bytes > 0 && !set.joined &&
+         !timeline() && (!parts_.settings.autotune || tuned_.final.load(kRelaxed));
 }
 
-void Engine::SendExpress(ProcessSet& set, std::unique_ptr<Operation> operation, uint32_t slot) {
-  const Request& request = operation->request;
+// False: it has to go the usual way. Which form of part it takes follows from what all members know, so that all take
+// the same unless one of them lacks the memory.
+bool Engine::SendExpress(ProcessSet& set, std::unique_ptr<Operation>* operation, uint32_t slot) {
+  const Entry& entry = set.known[slot];
+  const ExpressRun run = RunOf(set, entry);
+  if (!run.CountsAsRound()) return false;
   const control::Part part{slot, set.express->Round(slot), set.applied};
-  operation->slot = part.slot;
-  operation->round = part.round;
-  std::string message = control::EncodeExpress(set, part);
+  const size_t carried = run.MostBytes() * (set.ranks().size() - 1);
+  if (!set.all_in_memory()) {
+    if (carried > parts_.settings.express_bytes) return false;
+    CarryPart(set, run, std::move(*operation), part);
+    return true;
+  }
+  if (run.IsPushed()) return OfferOutput(set, run, operation, part);
+  if (carried <= std::min(parts_.settings.express_bytes, kMostInLetterBox)) {
+    CarryPart(set, run, std::move(*operation), part);
+    return true;
+  }
+  return run.BytesRead() <= parts_.settings.small_bytes && ShowPart(set, run, operation, part);
+}
+
+// The bytes go with the message.
+void Engine::CarryPart(ProcessSet& set, const ExpressRun& run, std::unique_ptr<Operation> operation,
+                       const control::Part& part) {
+  const size_t bytes = run.BytesFrom(static_cast<size_t>(set.me()));
+  std::string message = control::EncodeExpress(set, part, bytes);
   const size_t header = message.size();
-  message.resize(header + request.Bytes());
-  Gather(FlatOf(operation->input, *operation), 0, request.Bytes(), request.dtype, request.prescale,
-         reinterpret_cast<std::byte*>(&message[header]));
+  message.resize(header + bytes);
+  std::byte* const data = reinterpret_cast<std::byte*>(message.data()) + header;
+  run.Write(*operation, data);
   for (int rank : set.ranks()) {
     if (rank != parts_.identity.rank) mailbox_.Send(rank, message);
   }
-  const std::string name = request.name;
-  set.pending[name] = std::move(operation);
-  OnPart(set, set.me(), part, std::string_view(message).substr(header));
+  AwaitParts(set, std::move(operation), part, {data, bytes, 0});
 }
 
-void Engine::OnExpress(ProcessSet& set, int from, std::string_view body) {
+// The bytes lie in a buffer of ours, from which all others copy.
+bool Engine::ShowPart(ProcessSet& set, const ExpressRun& run, std::unique_ptr<Operation>* operation,
+                      const control::Part& part) {
+  std::byte* const buffer = set.express_memory->FreeBuffer();
+  if (!buffer || run.MostBytes() > ExpressMemory::kBufferBytes) return false;
+  run.Write(**operation, buffer);
+  TellPlace(set, part, set.express_memory->NextNumber(true), buffer);
+  AwaitParts(set, std::move(*operation), part, {buffer, Express::kInPlace, 0});
+  return true;
+}
+
+// Our output lies where all others reach it and will write theirs.
+bool Engine::OfferOutput(ProcessSet& set, const ExpressRun& run, std::unique_ptr<Operation>* operation,
+                         const control::Part& part) {
+  // One at a time: a single number tells the others what we have delivered.
+  if (set.delivery || !set.express->IsOver(set.pushed.first, set.pushed.second)) return false;
+  if (set.single_copy_bytes() == SIZE_MAX) return false;
+  std::byte* const output = run.PlaceForPushes(operation->get(), set.own_arena());
+  if (!output) return false;
+  const uint64_t number = set.express_memory->NextNumber(false);
+  TellPlace(set, part, number, output);
+  set.pushed = {part.slot, part.round};
+  AwaitParts(set, std::move(*operation), part, {output, Express::kInPlace, number});
+  return true;
+}
+
+void Engine::TellPlace(ProcessSet& set, const control::Part& part, uint64_t number, const std::byte* place) {
+  control::Place told{number, 0, UnitOf(set, place)};
+  for (size_t j = 0; j < set.ranks().size(); ++j) {
+    if (static_cast<int>(j) == set.me()) continue;
+    told.gone_up_to = set.express_memory->GoneUpTo(j);
+    mailbox_.Send(set.ranks()[j], control::EncodeExpress(set, part, told));
+  }
+}
+
+void Engine::AwaitParts(ProcessSet& set, std::unique_ptr<Operation> operation, const control::Part& part,
+                        const Express::Piece& own) {
+  operation->slot = part.slot;
+  operation->round = part.round;
+  std::string name = operation->request.name;
+  set.pending[std::move(name)] = std::move(operation);
+  OnPart(set, set.me(), part, own);
+}
+
+void Engine::OnExpress(ProcessSet& set, int from, std::string_view body, bool in_place) {
   control::Part part;
+  control::Place place;
   const int member = set.IndexOf(from);
-  if (member < 0 || !set.express || !control::DecodeExpress(&body, &part)) {
-    return Abort(from, "it sent a part of an allreduce that makes no sense");
+  const bool clear = member >= 0 && set.express && control::DecodeExpress(&body, &part);
+  if (!clear || (in_place && (!set.all_in_memory() || !control::DecodePlace(&body, &place)))) {
+    return Abort(from, "it sent a part of a collective that makes no sense");
+  }
+  Express::Piece piece{reinterpret_cast<const std::byte*>(body.data()), body.size(), 0};
+  if (in_place) {
+    set.express_memory->Acknowledged(static_cast<size_t>(member), place.gone_up_to);
+    set.express_memory->Came(static_cast<size_t>(member), place.number);
+    piece = {set.arena_of(member) + place.unit * control::Place::kUnit, Express::kInPlace, place.number};
   }
   // Of a slot that it knew and we do not, one may still come to know; if we know all that it knew, it is gone for good.
   const bool certain = set.leads() || part.seen <= set.applied;
-  if (!certain || set.known.count(part.slot)) return OnPart(set, member, part, body);
+  if (!certain || set.known.count(part.slot)) return OnPart(set, member, part, piece);
+  if (in_place) set.express_memory->Gone(static_cast<size_t>(member), place.number);
   if (set.leads()) set.coordinator->OnReady(member, part.slot, part.seen);
 }
 
-void Engine::OnPart(ProcessSet& set, int member, const control::Part& part, std::string_view data) {
-  if (!set.express->Add(part.slot, part.round, static_cast<size_t>(member), part.seen, data)) return;
+void Engine::OnPart(ProcessSet& set, int member, const control::Part& part, const Express::Piece& piece) {
+  if (!set.express->Add(part.slot, part.round, static_cast<size_t>(member), part.seen, piece)) return;
   if (part.round != set.express->Round(part.slot)) return;
   if (set.leads()) HearPart(set, member, part.slot, part.seen);
   FinishExpress(set, part.slot);
@@ -89,29 +157,52 @@ void Engine::FinishExpress(ProcessSet& set, uint32_t slot) {
   if (known == set.known.end() || !set.express->Complete(slot, &parts_of_all_)) return;
   std::unique_ptr<Operation> operation = TakePending(set, known->second.request.name);
   if (!operation) return;  // it failed when the leader left
-  const Request& request = operation->request;
-  const size_t bytes = request.Bytes();
-  std::vector<const void*> sources;
-  for (std::string_view part : parts_of_all_) {
-    sources.push_back(part.data());
-    if (part.size() == bytes) continue;
-    set.pending[request.name] = std::move(operation);  // to fail with the rest
-    return Abort(-1, "a part of '" + known->second.request.name + "' has the wrong size");
+  const ExpressRun run = RunOf(set, known->second);
+  for (size_t j = 0; j < parts_of_all_.size(); ++j) {
+    if (MakesSense(set, run, j, parts_of_all_[j])) continue;
+    const std::string name = operation->request.name;
+    set.pending[name] = std::move(operation);  // to fail with the rest
+    return Abort(-1, "a part of '" + name + "' makes no sense");
   }
-  std::vector<std::byte> narrow(operation->wide ? bytes : 0);
-  std::byte* result = operation->wide ? narrow.data() : operation->output;
-  Combine(ReductionOf(request, sources.size()), result, nullptr, sources.data(), static_cast<int>(sources.size()),
-          bytes / SizeOf(request.dtype));
-  if (operation->wide) Scatter(result, FlatOf(operation->output, *operation), 0, bytes, request.dtype);
   ++express_runs_;
+  if (parts_of_all_[0].size == Express::kInPlace && run.IsPushed()) {
+    run.Push(*operation, parts_of_all_);
+    set.express_memory->Deliver(parts_of_all_[static_cast<size_t>(set.me())].number);
+    WakeNeighbours();
+    set.delivery.emplace(ProcessSet::Delivery{std::move(operation), slot, set.express->Round(slot), {}});
+    for (const Express::Piece& piece : parts_of_all_) set.delivery->numbers.push_back(piece.number);
+    ++single_copy_batches_;
+    FinishDelivery(set);
+  } else {
+    run.Assemble(operation.get(), parts_of_all_);
+    Finish(std::move(operation), Status::Ok());
+  }
   set.express->End(slot);
-  Finish(std::move(operation), Status::Ok());
   AfterRound(set, slot);
+}
+
+// Our output is complete when all members have written their share.
+bool Engine::FinishDelivery(ProcessSet& set) {
+  for (size_t j = 0; j < set.ranks().size(); ++j) {
+    const bool left = departed_.count(set.ranks()[j]);  // it did all that it ever will before it said so
+    if (set.express_memory->HasDelivered(j, set.delivery->numbers[j])) continue;
+    if (!left) return false;
+    EndDelivery(set, ShutDown(set.ranks()[j]));
+    return true;
+  }
+  EndDelivery(set, Status::Ok());
+  return true;
+}
+
+void Engine::EndDelivery(ProcessSet& set, const Status& status) {
+  std::unique_ptr<Operation> operation = std::move(set.delivery->operation);
+  set.delivery.reset();
+  Finish(std::move(operation), status);
 }
 
 // A record ran it, by the word of the leader.
 void Engine::EndRound(ProcessSet& set, const Entry& entry) {
-  if (!set.express || !CountsRounds(entry.request)) return;
+  if (!set.express || !RunOf(set, entry).CountsAsRound()) return;
   set.express->End(entry.slot);
   AfterRound(set, entry.slot);
 }
@@ -140,8 +231,9 @@ void Engine::AnnouncePostponed(ProcessSet& set) {
 }
 
 bool Engine::HasExpress(const ProcessSet& set) {
-  return std::any_of(set.pending.begin(), set.pending.end(),
-                     [](const auto& item) { return item.second->round != kNoRound; });
+  return set.delivery ||
+         std::any_of(set.pending.begin(), set.pending.end(),
+                            [](const auto& item) { return item.second->round != kNoRound; });
 }
 
 // The leader's: a member speaks of a tensor whose part it has sent, so it has its result and means the next round.
@@ -153,7 +245,7 @@ void Engine::NumberErrors(const ProcessSet& set, Record* record) {
   if (record->kind != RecordKind::kError || !set.express) return;
   for (const std::string& name : record->names) {
     auto slot = set.slot_of.find(name);
-    const bool counts = slot != set.slot_of.end() && CountsRounds(set.known.at(slot->second).request);
+    const bool counts = slot != set.slot_of.end() && RunOf(set, set.known.at(slot->second)).CountsAsRound();
     record->rounds.push_back(counts ? set.express->Round(slot->second) : kNoRound);
   }
 }
@@ -169,6 +261,8 @@ void Engine::ApplyError(ProcessSet& set, const Record& record) {
       if (auto operation = TakePending(set, record.names[i])) Finish(std::move(operation), record.error);
     }
     if (round == kNoRound || slot == set.slot_of.end()) continue;
+    const bool delivers = set.delivery && set.delivery->slot == slot->second && set.delivery->round == round;
+    if (delivers) EndDelivery(set, record.error);  // some member never heard of everybody
     set.express->EndBy(slot->second, round);
     AfterRound(set, slot->second);
   }

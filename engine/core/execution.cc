@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <new>
 #include <numeric>
+#include <utility>
 
 #include "collectives/adasum.h"
 #include "collectives/allgather.h"
@@ -25,24 +26,6 @@ size_t RowBytes(const Request& request) {
   return bytes;
 }
 
-// Memory for a result whose size only the agreement told; owned by the handle until the caller takes it.
-std::byte* OutputOf(Operation& operation, int64_t rows, const std::shared_ptr<Arena>& arena) {
-  std::vector<int64_t> shape = operation.request.shape;
-  shape[0] = rows;
-  Handle::Output& output = operation.handle->outputs[operation.index];
-  output.rows = rows;
-  output.bytes = static_cast<size_t>(rows) * RowBytes(operation.request);
-  if (operation.output) return operation.output;
-  if (operation.allocate) {
-    void* data = operation.allocate(shape);
-    if (!data) throw std::bad_alloc();
-    return static_cast<std::byte*>(data);
-  }
-  output.data = AllocateOutput(output.bytes, arena);
-  if (!output.data) throw std::bad_alloc();
-  return static_cast<std::byte*>(output.data);
-}
-
 bool IsInteger(DType dtype) {
   switch (dtype) {
     case DType::kFloat16:
@@ -58,6 +41,26 @@ bool IsInteger(DType dtype) {
 }
 
 }  // namespace
+
+std::byte* OutputOf(Operation& operation, int64_t rows, const std::shared_ptr<Arena>& arena) {
+  Handle::Output& output = operation.handle->outputs[operation.index];
+  output.rows = rows;
+  const size_t bytes = static_cast<size_t>(rows) * RowBytes(operation.request);
+  const size_t had = std::exchange(output.bytes, bytes);
+  if (operation.output) return operation.output;
+  if (operation.allocate) {
+    std::vector<int64_t> shape = operation.request.shape;
+    shape[0] = rows;
+    void* data = operation.allocate(shape);
+    if (!data) throw std::bad_alloc();
+    return static_cast<std::byte*>(data);
+  }
+  if (output.data && had == bytes) return static_cast<std::byte*>(output.data);  // since it should have gone express
+  FreeOutput(output.data);
+  output.data = AllocateOutput(bytes, arena);
+  if (!output.data) throw std::bad_alloc();
+  return static_cast<std::byte*>(output.data);
+}
 
 Reduction ReductionOf(const Request& request, size_t members) {
   Reduction reduction{request.dtype, request.op, request.prescale, request.postscale, 1};

@@ -15,22 +15,39 @@ uint32_t Express::Round(uint32_t slot) const {
   return course ? course->round : 0;
 }
 
-bool Express::Add(uint32_t slot, uint32_t round, size_t member, uint64_t seen, std::string_view data) {
+bool Express::IsOver(uint32_t slot, uint32_t round) const {
+  const Course* course = Find(slot);
+  return !course || std::max(course->round, course->resume) > round;
+}
+
+bool Express::Add(uint32_t slot, uint32_t round, size_t member, uint64_t seen, const Piece& piece) {
   Course& course = courses_[slot];
-  if (round < course.round) return false;
+  if (round < course.round) {
+    if (piece.number && gone_) gone_(member, piece.number);
+    return false;
+  }
   course.used = true;
-  course.parts.push_back({round, member, seen, std::string(data)});
+  Part& part = course.parts.emplace_back(Part{round, member, seen, {}, piece});
+  if (piece.size != kInPlace) {
+    part.carried.assign(reinterpret_cast<const char*>(piece.data), piece.size);
+    part.piece.data = nullptr;
+  }
   return true;
 }
 
-bool Express::Complete(uint32_t slot, std::vector<std::string_view>* parts) const {
+bool Express::Complete(uint32_t slot, std::vector<Piece>* parts) const {
   const Course* course = Find(slot);
   if (!course || course->parts.size() < members_) return false;
-  parts->assign(members_, std::string_view());
+  parts->assign(members_, Piece());
+  size_t count = 0;
   for (const Part& part : course->parts) {
-    if (part.round == course->round) (*parts)[part.member] = part.data;
+    if (part.round != course->round) continue;
+    Piece& piece = (*parts)[part.member];
+    piece = part.piece;
+    if (piece.size != kInPlace) piece.data = reinterpret_cast<const std::byte*>(part.carried.data());
+    ++count;
   }
-  return std::all_of(parts->begin(), parts->end(), [](std::string_view part) { return part.data() != nullptr; });
+  return count == members_;
 }
 
 bool Express::Has(uint32_t slot, size_t member) const {
@@ -39,11 +56,26 @@ bool Express::Has(uint32_t slot, size_t member) const {
                                [&](const Part& part) { return part.member == member && part.round == course->round; });
 }
 
+void Express::Dismiss(const Part& part) const {
+  if (part.piece.number && gone_) gone_(part.member, part.piece.number);
+}
+
 void Express::Advance(Course* course, uint32_t round) {
   course->round = std::max(round, course->resume);
   if (course->parts.empty()) return;
-  auto over = [course](const Part& part) { return part.round < course->round; };
+  auto over = [this, course](const Part& part) {
+    if (part.round >= course->round) return false;
+    Dismiss(part);
+    return true;
+  };
   course->parts.erase(std::remove_if(course->parts.begin(), course->parts.end(), over), course->parts.end());
+}
+
+void Express::Forget(uint32_t slot) {
+  const auto found = courses_.find(slot);
+  if (found == courses_.end()) return;
+  for (const Part& part : found->second.parts) Dismiss(part);
+  courses_.erase(found);
 }
 
 void Express::End(uint32_t slot) {

@@ -39,10 +39,11 @@ struct Request {
 
 constexpr uint32_t kNoSlot = 0xffffffffu;
 constexpr uint32_t kNoRound = 0xffffffffu;
+constexpr size_t kFewMembers = 8;  // so few may all talk to each other, and know everything of each other
 
 // One tensor of a batch, or one error. `sizes` is what only the leader knows after hearing everyone, by member index:
-// kAllgather: rows of each member. kAlltoall: {largest split of all}. kJoin: {last rank that joined}.
-// kAddProcessSet: {new set id, epoch, arena offset of each rank of the world}.
+// kAllgather: rows of each member. kAlltoall: {largest split of all, and among few members the splits of each}.
+// kJoin: {last rank that joined}. kAddProcessSet: {new set id, epoch, arena offset of each rank of the world}.
 // kAllreduce: place of each member, if all have one. Others: empty.
 struct Entry {
   uint32_t slot = kNoSlot;  // cache slot to remember it under (first time) or that it was found under (afterwards)

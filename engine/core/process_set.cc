@@ -13,7 +13,6 @@ namespace {
 
 constexpr size_t kPage = 4096;
 constexpr size_t kLeastPiece = 2048;  // with very many members, slots grow rather than pieces shrink to nothing
-constexpr size_t kMostExpress = 8;    // members that all talk to each other
 constexpr int kLanesInMemory = 4;     // flat there and back, inside there and back
 
 size_t SlotBytes(const Settings& settings, int members) {
@@ -30,7 +29,7 @@ size_t LaneBytes(const Settings& settings, size_t slot_bytes) {
 }  // namespace
 
 size_t ProcessSet::RegionBytes(const Settings& settings, int members) {
-  return kLanesInMemory * LaneBytes(settings, SlotBytes(settings, members));
+  return kLanesInMemory * LaneBytes(settings, SlotBytes(settings, members)) + ExpressMemory::kBytes;
 }
 
 ProcessSet::ProcessSet(int id, uint32_t epoch, std::vector<int> ranks, const std::vector<int64_t>& regions,
@@ -48,14 +47,16 @@ ProcessSet::ProcessSet(int id, uint32_t epoch, std::vector<int> ranks, const std
   for (size_t j = 0; j < everybody.size(); ++j) everybody[j] = static_cast<int>(j);
   flat_.there = BuildLane(everybody, 0, regions, around);
   flat_.back = BuildLane(everybody, 1, regions, around);
-  if (std::string_view(transport_) == "SHM") FindArenas(around);
+  if (std::string_view(transport_) == "SHM") FindArenas(regions, around);
   if (around.settings->hierarchical_allreduce != 0 && !around.settings->deterministic) {
     BuildHierarchy(hosts, regions, around);
   }
   // Everybody must have a way to everybody else, and the leader a way of its own to each member.
   const size_t different = std::set<int>(hosts.begin(), hosts.end()).size();
-  if (ranks_.size() > 1 && ranks_.size() <= kMostExpress && (different == 1 || different == ranks_.size())) {
-    express = std::make_unique<Express>(ranks_.size());
+  if (ranks_.size() > 1 && ranks_.size() <= kFewMembers && (different == 1 || different == ranks_.size())) {
+    express = std::make_unique<Express>(ranks_.size(), [this](size_t member, uint64_t number) {
+      if (express_memory) express_memory->Gone(member, number);
+    });
   }
   if (!leads()) return;
   CoordinatorOptions options;
@@ -119,11 +120,16 @@ bool ProcessSet::brisk() const {
   });
 }
 
-void ProcessSet::FindArenas(const Surroundings& around) {
+void ProcessSet::FindArenas(const std::vector<int64_t>& regions, const Surroundings& around) {
   own_arena_ = around.arena->shared_from_this();
-  for (int rank : ranks_) {
+  std::vector<ExpressHead*> heads;
+  for (size_t j = 0; j < ranks_.size(); ++j) {
+    const int rank = ranks_[j];
     arenas_.push_back(rank == around.rank ? around.arena->at(0) : around.neighbours->Find(rank)->arena->at(0));
+    const size_t lanes = kLanesInMemory * LaneBytes(*around.settings, slot_bytes_);
+    heads.push_back(reinterpret_cast<ExpressHead*>(arenas_.back() + static_cast<size_t>(regions[j]) + lanes));
   }
+  express_memory = std::make_unique<ExpressMemory>(std::move(heads), static_cast<size_t>(me_));
 }
 
 std::unique_ptr<Lane> ProcessSet::BuildLane(const std::vector<int>& members, int number,

@@ -7,6 +7,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -15,6 +16,7 @@
 #include "core/config.h"
 #include "core/coordinator.h"
 #include "core/express.h"
+#include "core/express_memory.h"
 #include "core/handle.h"
 #include "core/tree.h"
 #include "core/watch.h"
@@ -88,12 +90,22 @@ class ProcessSet {
     bool direct = false;                                 // works on the tensors of all where they lie
   };
 
+  // A collective whose members write into each other's outputs without the leader's word.
+  struct Delivery {
+    std::unique_ptr<Operation> operation;
+    uint32_t slot = kNoSlot, round = kNoRound;
+    std::vector<uint64_t> numbers;  // of the members' parts
+  };
+
   // Agreement as this member knows it; all of it follows from the leader's log.
   std::unique_ptr<Coordinator> coordinator;  // the leader's
   std::unordered_map<std::string, std::unique_ptr<Operation>> pending;
   std::unordered_map<uint32_t, Entry> known;  // by cache slot
   std::unordered_map<std::string, uint32_t> slot_of;
   std::unique_ptr<Express> express;                   // null: everything needs the leader's word
+  std::unique_ptr<ExpressMemory> express_memory;      // null: members have no memory in common
+  std::pair<uint32_t, uint32_t> pushed{kNoSlot, 0};   // slot and round of our last part that named an output
+  std::optional<Delivery> delivery;                   // until all of us have delivered
   std::vector<std::unique_ptr<Operation>> postponed;  // a join, until what was sent express before it is done
   uint64_t applied = 0;
   size_t chunk_bytes;  // of the batches that follow in the log
@@ -106,7 +118,7 @@ class ProcessSet {
  private:
   std::vector<int> HostsOfMembers(const std::vector<int>& host_of_rank) const;
   void BuildHierarchy(const std::vector<int>& hosts, const std::vector<int64_t>& regions, const Surroundings& around);
-  void FindArenas(const Surroundings& around);
+  void FindArenas(const std::vector<int64_t>& regions, const Surroundings& around);
   std::unique_ptr<Lane> BuildLane(const std::vector<int>& members, int number, const std::vector<int64_t>& regions,
                                   const Surroundings& around);
 

@@ -139,7 +139,7 @@ TEST_CASE("an allgather's slot keeps the rows of each member, an alltoall's the 
   coordinator.OnReady(1, 2, 4);
   records = coordinator.Decide();
   REQUIRE(Summary(records) == "-2 | a");
-  CHECK(records[1].entries[0].sizes == std::vector<int64_t>{7});
+  CHECK(records[1].entries[0].sizes == std::vector<int64_t>{7, 3, 3, 7, 1});
 }
 
 TEST_CASE("the least recently used slot goes first") {

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+// What express parts need of shared memory, for one process set: buffers in which a member shows its bytes to the
+// others, and a count of what it has written into their outputs. Parts that name a place are numbered by their sender;
+// with every part members tell each other which numbers they have no more use for, so that buffers come free without a
+// word of their own.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace hvd {
+
+struct ExpressHead {
+  alignas(64) std::atomic<uint64_t> delivered;  // the owner's last part whose bytes are in all outputs
+  alignas(64) std::byte buffers[1];
+};
+
+class ExpressMemory {
+ public:
+  static constexpr size_t kBufferBytes = size_t{64} << 10;
+  static constexpr size_t kBuffers = 2;
+  static constexpr size_t kBytes = 4096 + kBuffers * kBufferBytes;  // in each member's arena
+
+  // heads[j]: where member j's lies here.
+  ExpressMemory(std::vector<ExpressHead*> heads, size_t me)
+      : heads_(std::move(heads)), me_(me), acknowledged_(heads_.size(), 0), theirs_(heads_.size()) {}
+
+  // The buffer for our next part; nullptr while somebody may still read what it holds.
+  std::byte* FreeBuffer() const {
+    const uint64_t next = number_ + 1;
+    for (size_t j = 0; j < heads_.size(); ++j) {
+      if (j != me_ && acknowledged_[j] < holds_[next % kBuffers]) return nullptr;
+    }
+    return heads_[me_]->buffers + next % kBuffers * kBufferBytes;
+  }
+  // The number of our next part, whose bytes lie in its buffer if it needs one.
+  uint64_t NextNumber(bool in_buffer) {
+    ++number_;
+    if (in_buffer) holds_[number_ % kBuffers] = number_;
+    return number_;
+  }
+  void Acknowledged(size_t member, uint64_t number) {
+    acknowledged_[member] = std::max(acknowledged_[member], number);
+  }
+
+  // A part of another member came; it is not looked at any more.
+  void Came(size_t member, uint64_t number) {
+    theirs_[member].last = std::max(theirs_[member].last, number);
+    theirs_[member].in_use.push_back(number);
+  }
+  void Gone(size_t member, uint64_t number) {
+    std::vector<uint64_t>& in_use = theirs_[member].in_use;
+    in_use.erase(std::remove(in_use.begin(), in_use.end(), number), in_use.end());
+  }
+  // What to tell it: no part of its up to this number is looked at any more.
+  uint64_t GoneUpTo(size_t member) const {
+    const Theirs& theirs = theirs_[member];
+    if (theirs.in_use.empty()) return theirs.last;
+    return *std::min_element(theirs.in_use.begin(), theirs.in_use.end()) - 1;
+  }
+
+  void Deliver(uint64_t number) { heads_[me_]->delivered.store(number, std::memory_order_release); }
+  bool HasDelivered(size_t member, uint64_t number) const {
+    return heads_[member]->delivered.load(std::memory_order_acquire) >= number;
+  }
+
+ private:
+  struct Theirs {
+    uint64_t last = 0;
+    std::vector<uint64_t> in_use;
+  };
+
+  std::vector<ExpressHead*> heads_;
+  size_t me_;
+  uint64_t number_ = 0;
+  uint64_t holds_[kBuffers] = {};       // the number of the part in each buffer
+  std::vector<uint64_t> acknowledged_;  // by member
+  std::vector<Theirs> theirs_;
+};
+
+}  // namespace hvd

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/express_run.h"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+
+#include "collectives/kernels.h"
+#include "collectives/machine.h"
+#include "core/execution.h"
+#include "core/output_pool.h"
+
+namespace hvd {
+namespace {
+
+constexpr size_t kMostRead = size_t{64} << 10;     // of a contribution that others read
+constexpr size_t kLeastPushed = size_t{16} << 10;  // smaller outputs never lie in the arena
+constexpr size_t kMostPushed = size_t{512} << 10;  // what is larger hardly gains
+
+bool IsReduction(OpKind kind) { return kind == OpKind::kAllreduce || kind == OpKind::kReducescatter; }
+bool HasOutputOfItsOwn(OpKind kind) { return kind == OpKind::kAllgather || kind == OpKind::kAlltoall; }
+
+Flat FlatOf(const std::byte* data, size_t bytes, bool wide) {
+  Flat flat;
+  flat.Add(const_cast<std::byte*>(data), bytes, wide);
+  return flat;
+}
+
+void Copy(std::byte* to, const std::byte* from, size_t bytes) {
+  if (bytes && to != from) std::memcpy(to, from, bytes);
+}
+
+}  // namespace
+
+bool ExpressRun::CountsAsRound() const {
+  const Request& request = entry_.request;
+  if (!request.group.empty()) return false;
+  switch (request.kind) {
+    case OpKind::kAllreduce:
+      return request.op != ReduceOp::kAdasum && request.Bytes() <= kMostRead;
+    case OpKind::kBroadcast:
+    case OpKind::kReducescatter:
+      return request.Bytes() <= kMostRead;
+    case OpKind::kAllgather:
+      return entry_.sizes.size() == members_ && OutputBytes(me_) <= kMostPushed;
+    case OpKind::kAlltoall:
+      return entry_.sizes.size() == 1 + members_ * members_ &&
+             static_cast<size_t>(entry_.sizes[0]) * members_ * RowBytes() <= kMostPushed;
+    default:
+      return false;
+  }
+}
+
+bool ExpressRun::IsPushed() const {
+  if (!HasOutputOfItsOwn(entry_.request.kind)) return false;
+  size_t least = SIZE_MAX;
+  for (size_t j = 0; j < members_; ++j) least = std::min(least, OutputBytes(j));
+  return least >= kLeastPushed;
+}
+
+size_t ExpressRun::RowBytes() const {
+  const Request& request = entry_.request;
+  size_t bytes = SizeOf(request.dtype);
+  for (size_t i = 1; i < request.shape.size(); ++i) bytes *= static_cast<size_t>(request.shape[i]);
+  return bytes;
+}
+
+size_t ExpressRun::BytesFrom(size_t member) const {
+  const Request& request = entry_.request;
+  switch (request.kind) {
+    case OpKind::kBroadcast:
+      return static_cast<int>(member) == root_ ? request.Bytes() : 0;
+    case OpKind::kAllgather:
+      return static_cast<size_t>(entry_.sizes[member]) * RowBytes();
+    case OpKind::kAlltoall:
+      return OffsetOut(member, members_);
+    default:
+      return request.Bytes();
+  }
+}
+
+size_t ExpressRun::MostBytes() const {
+  size_t most = 0;
+  for (size_t j = 0; j < members_; ++j) most = std::max(most, BytesFrom(j));
+  return most;
+}
+
+size_t ExpressRun::BytesRead() const {
+  const OpKind kind = entry_.request.kind;
+  if (kind == OpKind::kBroadcast) return MostBytes();
+  const size_t whole = MostBytes() * (members_ - 1);
+  return kind == OpKind::kAllreduce || kind == OpKind::kAllgather ? whole : whole / members_;
+}
+
+int64_t ExpressRun::OutputRows(size_t member) const {
+  if (entry_.request.kind == OpKind::kAllgather) {
+    return std::accumulate(entry_.sizes.begin(), entry_.sizes.end(), int64_t{0});
+  }
+  int64_t rows = 0;
+  for (size_t j = 0; j < members_; ++j) rows += Rows(j, member);
+  return rows;
+}
+
+size_t ExpressRun::OutputBytes(size_t member) const { return static_cast<size_t>(OutputRows(member)) * RowBytes(); }
+
+size_t ExpressRun::OffsetIn(size_t owner, size_t from) const {
+  int64_t rows = 0;
+  const bool gathers = entry_.request.kind == OpKind::kAllgather;
+  for (size_t j = 0; j < from; ++j) rows += gathers ? entry_.sizes[j] : Rows(j, owner);
+  return static_cast<size_t>(rows) * RowBytes();
+}
+
+size_t ExpressRun::OffsetOut(size_t from, size_t to) const {
+  if (entry_.request.kind != OpKind::kAlltoall) return 0;
+  int64_t rows = 0;
+  for (size_t j = 0; j < to; ++j) rows += Rows(from, j);
+  return static_cast<size_t>(rows) * RowBytes();
+}
+
+void ExpressRun::Write(const Operation& operation, std::byte* to) const {
+  const Request& request = entry_.request;
+  const size_t bytes = BytesFrom(me_);
+  if (IsReduction(request.kind)) {
+    Gather(FlatOf(operation.input, bytes, operation.wide), 0, bytes, request.dtype, request.prescale, to);
+  } else {
+    Copy(to, operation.input, bytes);
+  }
+}
+
+void ExpressRun::Reduce(Operation* operation, const std::vector<Express::Piece>& parts) const {
+  const Request& request = entry_.request;
+  size_t begin = 0, bytes = request.Bytes();
+  if (request.kind == OpKind::kReducescatter) {  // the first rows % members of them get one row more
+    const size_t rows = static_cast<size_t>(request.shape[0]), more = rows % members_;
+    begin = (rows / members_ * me_ + std::min(me_, more)) * RowBytes();
+    bytes = (rows / members_ + (me_ < more)) * RowBytes();
+  }
+  std::vector<const void*> sources;
+  for (const Express::Piece& part : parts) sources.push_back(part.data + begin);
+  std::vector<std::byte> narrow(operation->wide ? bytes : 0);
+  std::byte* result = operation->wide ? narrow.data() : operation->output;
+  Combine(ReductionOf(request, members_), result, nullptr, sources.data(), static_cast<int>(members_),
+          bytes / SizeOf(request.dtype));
+  if (operation->wide) Scatter(result, FlatOf(operation->output, bytes, true), 0, bytes, request.dtype);
+}
+
+void ExpressRun::Assemble(Operation* operation, const std::vector<Express::Piece>& parts) const {
+  const OpKind kind = entry_.request.kind;
+  if (IsReduction(kind)) return Reduce(operation, parts);
+  if (kind == OpKind::kBroadcast) {
+    const bool in_place = static_cast<int>(me_) == root_ && operation->input == operation->output;
+    if (!in_place) Copy(operation->output, parts[static_cast<size_t>(root_)].data, MostBytes());
+    return;
+  }
+  TellSplits(operation);
+  std::byte* const output = OutputOf(*operation, OutputRows(me_), nullptr);
+  for (size_t j = 0; j < members_; ++j) {
+    const size_t bytes = kind == OpKind::kAllgather ? BytesFrom(j) : static_cast<size_t>(Rows(j, me_)) * RowBytes();
+    Copy(output + OffsetIn(me_, j), parts[j].data + OffsetOut(j, me_), bytes);
+  }
+}
+
+void ExpressRun::TellSplits(Operation* operation) const {
+  if (entry_.request.kind != OpKind::kAlltoall) return;
+  std::vector<int64_t>& splits = operation->handle->received_splits;
+  splits.resize(members_);
+  for (size_t j = 0; j < members_; ++j) splits[j] = Rows(j, me_);
+}
+
+std::byte* ExpressRun::PlaceForPushes(Operation* operation, const std::shared_ptr<Arena>& arena) const {
+  if (operation->output || operation->allocate) return nullptr;
+  TellSplits(operation);
+  std::byte* const output = OutputOf(*operation, OutputRows(me_), arena);
+  return arena->OffsetOf(output, operation->handle->outputs[operation->index].bytes) < 0 ? nullptr : output;
+}
+
+void ExpressRun::Push(const Operation& operation, const std::vector<Express::Piece>& outputs) const {
+  for (size_t step = 1; step <= members_; ++step) {  // each begins with another one, so as not to get in the way
+    const size_t j = (me_ + step) % members_;
+    const bool gathers = entry_.request.kind == OpKind::kAllgather;
+    const size_t bytes = gathers ? BytesFrom(me_) : static_cast<size_t>(Rows(me_, j)) * RowBytes();
+    Copy(const_cast<std::byte*>(outputs[j].data) + OffsetIn(j, me_), operation.input + OffsetOut(me_, j), bytes);
+  }
+}
+
+}  // namespace hvd

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the members of a set contribute to a collective that goes express, and what each makes of everybody's parts. All
+// of it follows from the agreed description, so that no member needs to be told what the others do.
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "core/express.h"
+#include "core/handle.h"
+#include "core/message.h"
+#include "transport/arena.h"
+
+namespace hvd {
+
+class ExpressRun {
+ public:
+  // A run of `entry`, the agreed description, by one of the members. `root`: of a broadcast, as a member.
+  ExpressRun(const Entry& entry, size_t members, size_t me, int root)
+      : entry_(entry), members_(members), me_(me), root_(root) {}
+
+  // Whether it counts as a round (see express.h). All members come to the same answer, whatever their settings.
+  bool CountsAsRound() const;
+  // Whether members write into each other's outputs; else each reads what the others show or send. Likewise.
+  bool IsPushed() const;
+
+  size_t BytesFrom(size_t member) const;
+  size_t OutputBytes(size_t member) const;  // of an allgather or alltoall
+  size_t MostBytes() const;  // from any member
+  // What every member must read of the others'.
+  size_t BytesRead() const;
+
+  // Our contribution.
+  void Write(const Operation& operation, std::byte* to) const;
+  // The result, from everybody's contributions.
+  void Assemble(Operation* operation, const std::vector<Express::Piece>& parts) const;
+
+  // Where our result will be pushed to: nullptr unless it lies in the arena, which others reach.
+  std::byte* PlaceForPushes(Operation* operation, const std::shared_ptr<Arena>& arena) const;
+  // Writes our contribution to everybody's output.
+  void Push(const Operation& operation, const std::vector<Express::Piece>& outputs) const;
+
+ private:
+  size_t RowBytes() const;
+  // alltoall: rows from one member to another.
+  int64_t Rows(size_t from, size_t to) const { return entry_.sizes[1 + from * members_ + to]; }
+  int64_t OutputRows(size_t member) const;
+  size_t OffsetIn(size_t owner, size_t from) const;  // bytes before the rows of `from` in the output of `owner`
+  size_t OffsetOut(size_t from, size_t to) const;    // bytes before the rows for `to` in the input of `from`
+  void TellSplits(Operation* operation) const;
+  void Reduce(Operation* operation, const std::vector<Express::Piece>& parts) const;
+
+  const Entry& entry_;
+  size_t members_, me_;
+  int root_;
+};
+
+}  // namespace hvd
