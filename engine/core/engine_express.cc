@@ -43,7 +43,7 @@ bool Engine::SendExpress(ProcessSet& set, std::unique_ptr<Operation>* operation,
   const ExpressRun run = RunOf(set, entry);
   if (!run.CountsAsRound()) return false;
   const control::Part part{slot, set.express->Round(slot), set.applied};
-  const size_t carried = run.MostBytes() * (set.ranks().size() - 1);
+  const size_t carried = run.MostBytes() * (set.ranks().size() - 1);  // to, or from, all others
   if (!set.all_in_memory()) {
     if (carried > parts_.settings.express_bytes) return false;
     CarryPart(set, run, std::move(*operation), part);
@@ -54,7 +54,9 @@ bool Engine::SendExpress(ProcessSet& set, std::unique_ptr<Operation>* operation,
     CarryPart(set, run, std::move(*operation), part);
     return true;
   }
-  return run.BytesRead() <= parts_.settings.small_bytes && ShowPart(set, run, operation, part);
+  // Of a longer allreduce every member had better sum a share.
+  if (entry.request.kind == OpKind::kAllreduce && carried > parts_.settings.small_bytes) return false;
+  return ShowPart(set, run, operation, part);
 }
 
 // The bytes go with the message.

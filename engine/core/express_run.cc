@@ -85,13 +85,6 @@ size_t ExpressRun::MostBytes() const {
   return most;
 }
 
-size_t ExpressRun::BytesRead() const {
-  const OpKind kind = entry_.request.kind;
-  if (kind == OpKind::kBroadcast) return MostBytes();
-  const size_t whole = MostBytes() * (members_ - 1);
-  return kind == OpKind::kAllreduce || kind == OpKind::kAllgather ? whole : whole / members_;
-}
-
 int64_t ExpressRun::OutputRows(size_t member) const {
   if (entry_.request.kind == OpKind::kAllgather) {
     return std::accumulate(entry_.sizes.begin(), entry_.sizes.end(), int64_t{0});

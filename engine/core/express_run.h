@@ -27,8 +27,6 @@ class ExpressRun {
   size_t BytesFrom(size_t member) const;
   size_t OutputBytes(size_t member) const;  // of an allgather or alltoall
   size_t MostBytes() const;  // from any member
-  // What every member must read of the others'.
-  size_t BytesRead() const;
 
   // Our contribution.
   void Write(const Operation& operation, std::byte* to) const;

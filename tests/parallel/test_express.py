@@ -14,8 +14,12 @@ from horovod.common.context import default_context
 ROUNDS = 3
 
 
+def told():
+    return json.loads(default_context.world.describe())
+
+
 def express_runs():
-    return json.loads(default_context.world.describe())["express_runs"]
+    return told()["express_runs"]
 
 
 def goes_express():
@@ -66,3 +70,59 @@ def test_beside_what_is_under_way():
             small = hvd.allreduce(np.full(3, i + hvd.rank()), name=f"small{i % 2}", op=hvd.Sum)
             assert (small == i * hvd.size() + hvd.size() * (hvd.size() - 1) // 2).all()
         assert (hvd.synchronize(large) == step * hvd.size() + hvd.size() * (hvd.size() - 1) // 2).all()
+
+
+def check_movements(step, rows, name):
+    """An allgather, broadcast, alltoall and reducescatter of rows that differ from rank to rank."""
+    size, rank = hvd.size(), hvd.rank()
+    values = [np.arange(rows + 2 * each, dtype=np.float64) * (each + 1) + step for each in range(size)]
+    assert (hvd.allgather(values[rank], name=f"{name}.gather") == np.concatenate(values)).all()
+    root = step % size
+    cast = hvd.broadcast(values[rank][:rows], root, name=f"{name}.cast{root}")
+    assert (cast == values[root][:rows]).all()
+    splits = [[rows // size + sender + 3 * receiver for receiver in range(size)] for sender in range(size)]
+    inputs = [np.arange(sum(row), dtype=np.float64) * (sender + 1) - step for sender, row in enumerate(splits)]
+    pieces = [np.split(inputs[sender], np.cumsum(splits[sender])[:-1])[rank] for sender in range(size)]
+    received, counts = hvd.alltoall(inputs[rank], splits[rank], name=f"{name}.all")
+    assert (received == np.concatenate(pieces)).all()
+    assert counts.tolist() == [len(piece) for piece in pieces]
+    total = np.array_split(sum(value[:rows] for value in values), size)[rank]
+    scattered = hvd.reducescatter(values[rank][:rows], op=hvd.Sum, name=f"{name}.scatter")
+    np.testing.assert_allclose(scattered, total)
+
+
+@pytest.mark.parametrize("rows", [2, 700, 4096])
+@on_all_ranks(*SEVERAL)
+def test_movements(rows):
+    """Bytes that travel with the messages, that are shown in shared buffers, that are written into the outputs."""
+    before = express_runs()
+    for step in range(4 * hvd.size()):
+        check_movements(step, rows, f"rows{rows}")
+    if told()["peers_by_socket"] == 0 or (rows == 2 and goes_express()):
+        assert express_runs() - before >= 8 * hvd.size()
+
+
+@on_all_ranks(*SEVERAL)
+def test_movements_that_differ_are_told_to_all():
+    for step in range(2 * ROUNDS):
+        for rows in (3, 4096):
+            wide = np.zeros((rows + hvd.rank(), 2))
+            assert hvd.allgather(wide, name=f"wide{rows}").shape[1] == 2
+            with pytest.raises(hvd.HorovodInternalError, match="Mismatched"):
+                hvd.allgather(np.zeros((rows + hvd.rank(), 2 + hvd.rank() % 2)), name=f"wide{rows}")
+            with pytest.raises(hvd.HorovodInternalError, match="Mismatched"):
+                hvd.broadcast(np.zeros(rows), hvd.rank() % 2, name=f"cast{rows}")
+            assert (hvd.broadcast(np.full(rows, hvd.rank()), 1, name=f"cast{rows}") == 1).all(), step
+
+
+@on_all_ranks(*SEVERAL)
+def test_results_stay_what_they_were():
+    """An output that the others wrote into is the caller's: later steps must not touch it."""
+    kept = []
+    for step in range(6):
+        mine = np.full(5000, 10 * hvd.rank() + step, np.float64)
+        kept.append((step, hvd.allgather(mine, name="kept"), hvd.alltoall(np.resize(mine, 4 * 1200), name="kept")))
+    for step, gathered, exchanged in kept:
+        ranks = np.arange(hvd.size())
+        assert (gathered == np.repeat(10 * ranks + step, 5000)).all()
+        assert (exchanged == np.repeat(10 * ranks + step, 4 * 1200 // hvd.size())).all()
