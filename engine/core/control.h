@@ -58,9 +58,9 @@ struct Part {
 struct Place {
   static constexpr size_t kUnit = 64;
 
-  uint64_t number = 0;   // counts the sender's parts of this kind
+  uint64_t number = 0;      // counts the sender's parts of this kind
   uint64_t gone_up_to = 0;  // the receiver's parts up to this number are of no more use to the sender
-  uint32_t unit = 0;     // the place, in units
+  uint32_t unit = 0;        // the place, in units
 } __attribute__((packed));
 
 // Rounds of a set that the sender, its leader, has finished.

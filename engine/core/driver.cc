@@ -110,7 +110,8 @@ bool Driver::Wait(const Handle& handle, Clock::time_point until) {
   if (done()) return true;
   waiters_.fetch_add(1, std::memory_order_relaxed);
   waits_.fetch_add(1, std::memory_order_relaxed);
-  while (!done() && !stop_.load(std::memory_order_relaxed) && Clock::now() < until) {
+  for (bool first = true; !done() && !stop_.load(std::memory_order_relaxed); first = false) {
+    if (!first && Clock::now() >= until) break;
     if (!TryToken()) {
       AwaitToken(done, until, kTokenSpins);
       continue;

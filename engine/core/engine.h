@@ -184,8 +184,8 @@ class Engine {
   Status aborted_;
   uint64_t rounds_ = 0;
   std::vector<Express::Piece> parts_of_all_;  // reused
-  std::atomic<uint64_t> direct_batches_{0};     // so far, for Describe
-  std::atomic<uint64_t> express_runs_{0};       // so far, for Describe
+  std::atomic<uint64_t> direct_batches_{0};   // so far, for Describe
+  std::atomic<uint64_t> express_runs_{0};     // so far, for Describe
   std::atomic<uint64_t> single_copy_batches_{0};
 };
 

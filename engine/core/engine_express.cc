@@ -233,9 +233,8 @@ void Engine::AnnouncePostponed(ProcessSet& set) {
 }
 
 bool Engine::HasExpress(const ProcessSet& set) {
-  return set.delivery ||
-         std::any_of(set.pending.begin(), set.pending.end(),
-                            [](const auto& item) { return item.second->round != kNoRound; });
+  return set.delivery || std::any_of(set.pending.begin(), set.pending.end(),
+                                     [](const auto& item) { return item.second->round != kNoRound; });
 }
 
 // The leader's: a member speaks of a tensor whose part it has sent, so it has its result and means the next round.

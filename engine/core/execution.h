@@ -11,8 +11,8 @@ namespace hvd {
 // What is done to the elements, with an average's division in its place.
 Reduction ReductionOf(const Request& request, size_t members);
 
-// Memory for a result whose size only the agreement told; owned by the handle until the caller takes it. In the arena if
-// there is one and that pays.
+// Memory for a result whose size only the agreement told; owned by the handle until the caller takes it. In the arena
+// if there is one and that pays.
 std::byte* OutputOf(Operation& operation, int64_t rows, const std::shared_ptr<Arena>& arena);
 
 // `batch.operations[i]` is this rank's tensor for entries[i], or null where the rank has joined (it then contributes

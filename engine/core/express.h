@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // A small collective that every member knows by its cache slot needs no word from the leader: each member tells all
 // others at once what it contributes, and whoever has heard from everybody has the result, or can make it, one trip
-// after the last of them called. Runs of a slot are numbered by rounds. A round ends by its parts, if all members sent one, or else by a
-// record in the leader's log; never by both, for the leader takes parts for reports and decides what lacks one. This is
-// the member's ledger of parts, for one process set. Pure, like the coordinator.
+// after the last of them called. Runs of a slot are numbered by rounds. A round ends by its parts, if all members sent
+// one, or else by a record in the leader's log; never by both, for the leader takes parts for reports and decides what
+// lacks one. This is the member's ledger of parts, for one process set. Pure, like the coordinator.
 #pragma once
 
 #include <cstddef>

@@ -42,9 +42,7 @@ class ExpressMemory {
     if (in_buffer) holds_[number_ % kBuffers] = number_;
     return number_;
   }
-  void Acknowledged(size_t member, uint64_t number) {
-    acknowledged_[member] = std::max(acknowledged_[member], number);
-  }
+  void Acknowledged(size_t member, uint64_t number) { acknowledged_[member] = std::max(acknowledged_[member], number); }
 
   // A part of another member came; it is not looked at any more.
   void Came(size_t member, uint64_t number) {

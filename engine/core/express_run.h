@@ -26,7 +26,7 @@ class ExpressRun {
 
   size_t BytesFrom(size_t member) const;
   size_t OutputBytes(size_t member) const;  // of an allgather or alltoall
-  size_t MostBytes() const;  // from any member
+  size_t MostBytes() const;                 // from any member
 
   // Our contribution.
   void Write(const Operation& operation, std::byte* to) const;

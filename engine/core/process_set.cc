@@ -174,16 +174,19 @@ void ProcessSet::UseChunks(size_t bytes) {
 }
 
 bool ProcessSet::Pump() {
+  if (all_in_memory()) return false;
   bool moved = false;
   for (auto& [lane, ranks] : lanes_) moved |= lane->Pump();
   return moved;
 }
 
 bool ProcessSet::AllSent() const {
-  return std::all_of(lanes_.begin(), lanes_.end(), [](const auto& item) { return item.first->Idle(); });
+  return all_in_memory() ||
+         std::all_of(lanes_.begin(), lanes_.end(), [](const auto& item) { return item.first->Idle(); });
 }
 
 std::pair<int, std::string> ProcessSet::Broken() const {
+  if (all_in_memory()) return {-1, ""};
   for (const auto& [lane, ranks] : lanes_) {
     if (!lane->status().ok()) return {ranks[lane->lost_member()], lane->status().text};
   }

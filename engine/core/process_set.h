@@ -35,6 +35,8 @@ struct Surroundings {
   std::function<void()> changed;  // wakes the neighbours
 };
 
+constexpr int kGlobalSet = 0;  // the set of all ranks
+
 class ProcessSet {
  public:
   // Shared memory that each member reserves in its arena for a set of `members`.

@@ -70,7 +70,10 @@ Status Submissions::Add(Batch operations, int rank) {
     while (i-- > 0) sets_[operations[i]->process_set].in_flight.erase(operations[i]->request.name);
     return status;
   }
-  if (queue_.empty()) oldest_.store(Clock::now().time_since_epoch().count(), std::memory_order_relaxed);
+  // What is awaited is not gathered, so its age does not matter.
+  if (queue_.empty() && !operations.front()->awaited) {
+    oldest_.store(Clock::now().time_since_epoch().count(), std::memory_order_relaxed);
+  }
   size_t more = operations.size();
   for (auto& operation : operations) {
     more += operation->request.Bytes();

@@ -225,8 +225,11 @@ Code World::Wait(int64_t id, int timeout_ms, Status* status) {
     *status = Usable();
     return status->code;
   }
-  const auto until = Clock::now() + std::chrono::milliseconds(timeout_ms);
-  if (driver_ && !driver_->Wait(*handle, until)) return Code::kInProgress;
+  if (!handle->done.load(std::memory_order_acquire) && driver_) {
+    if (timeout_ms <= 0 || !driver_->Wait(*handle, Clock::now() + std::chrono::milliseconds(timeout_ms))) {
+      return Code::kInProgress;
+    }
+  }
   *status = handle->status;
   return status->code;
 }

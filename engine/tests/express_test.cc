@@ -30,9 +30,7 @@ Express::Piece Carried(std::string_view text) {
   return {reinterpret_cast<const std::byte*>(text.data()), text.size(), 0};
 }
 
-std::string_view Text(const Express::Piece& piece) {
-  return {reinterpret_cast<const char*>(piece.data), piece.size};
-}
+std::string_view Text(const Express::Piece& piece) { return {reinterpret_cast<const char*>(piece.data), piece.size}; }
 
 uint64_t Runs(Rank& self) {
   const std::string told = self.world().Describe();

@@ -58,8 +58,8 @@ typedef struct hvd_settings {
   uint32_t autotune_steps_per_sample;
   uint32_t autotune_max_samples;
   uint32_t autotune_noise_permille;
-  const char* autotune_log; /* CSV file that rank 0 writes, or NULL */
-  uint64_t express_bytes; /* small allreduces of a waiting caller are sent to all ranks at once, up to this; 0 never */
+  const char* autotune_log;   /* CSV file that rank 0 writes, or NULL */
+  uint64_t express_bytes;     /* small collectives of a waiting caller go to all ranks at once, up to this; 0 never */
   uint64_t single_copy_bytes; /* outputs from this size on may be written by the other ranks of the host; 0 = never */
 } hvd_settings;
 

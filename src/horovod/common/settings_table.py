@@ -84,8 +84,8 @@ _TUNING = (
             "Every rank reduces the whole message itself while it reads no more than this from the others.",
             unit="bytes", minimum=0, engine_field="small_bytes"),
     Setting("HOROVOD_EXPRESS_BYTES", int, None,
-            "A caller that waits for one allreduce gets it without asking the leader, while what it sends to all other "
-            "ranks is no more than this; 0: never.",
+            "A caller that waits for one small collective gets it without asking the leader, while the bytes that go "
+            "with its messages to all other ranks are no more than this (shared memory takes 64 KB); 0: never.",
             unit="bytes", minimum=0, engine_field="express_bytes"),
     Setting("HOROVOD_SINGLE_COPY_BYTES", int, None,
             "Results of allgather and alltoall from this size on (64 times that where ranks share cores) are written "

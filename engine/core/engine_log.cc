@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+// A set's log as a member applies it: each record in its order, and the batches that follow from it.
+#include <algorithm>
+
+#include "core/engine.h"
+#include "core/execution.h"
+
+namespace hvd {
+
+void Engine::Apply(ProcessSet& set, Record record) {
+  if (!aborted_.ok()) return;
+  if (record.sequence != set.applied + 1) {
+    return Abort(set.ranks()[0], "records of process set " + std::to_string(set.id()) + " came out of order");
+  }
+  set.applied = record.sequence;
+  if (record.kind == RecordKind::kBatch) return ApplyBatch(set, std::move(record.entries));
+  if (record.kind == RecordKind::kTune) return ApplyTuning(set, record.tuning);
+  if (record.kind == RecordKind::kError) {
+    if (record.names.empty()) return Abort(set.ranks()[0], record.error.text);
+    return ApplyError(set, record);
+  }
+  for (uint32_t slot : record.evicted) {
+    auto known = set.known.find(slot);
+    if (known == set.known.end()) continue;
+    auto named = set.slot_of.find(known->second.request.name);
+    if (named != set.slot_of.end() && named->second == slot) set.slot_of.erase(named);
+    set.known.erase(known);
+    if (set.express) set.express->Forget(slot);
+  }
+}
+
+void Engine::Tuned::Store(const Tuning& values) {
+  fusion_threshold.store(values.fusion_threshold, kRelaxed);
+  cycle_time_us.store(values.cycle_time_us, kRelaxed);
+  chunk_bytes.store(values.chunk_bytes, kRelaxed);
+  final.store(values.final, kRelaxed);
+}
+
+Tuning Engine::Tuned::Load() const {
+  return {fusion_threshold.load(kRelaxed), cycle_time_us.load(kRelaxed), chunk_bytes.load(kRelaxed),
+          final.load(kRelaxed)};
+}
+
+// Every set's chunks change by its own log: a leader that learns of new values passes them on there.
+void Engine::ApplyTuning(ProcessSet& set, const Tuning& tuning) {
+  set.chunk_bytes = static_cast<size_t>(tuning.chunk_bytes);
+  if (set.id() != kGlobalSet) return;
+  tuned_.Store(tuning);
+  for (auto& [id, other] : sets_) {
+    if (id != kGlobalSet && other->leads()) other->coordinator->Tune(tuning);
+  }
+}
+
+void Engine::ApplyBatch(ProcessSet& set, std::vector<Entry> entries) {
+  for (Entry& entry : entries) {
+    if (entry.cached) {
+      auto known = set.known.find(entry.slot);
+      if (known == set.known.end()) return Abort(set.ranks()[0], "a batch names a cache slot that nobody assigned");
+      const bool direct = entry.direct;
+      entry = known->second;
+      entry.direct = direct;
+      EndRound(set, entry);
+    } else if (entry.slot != kNoSlot) {
+      set.slot_of[entry.request.name] = entry.slot;
+      set.known[entry.slot] = entry;
+      // What this member asked for is what it will compare its next request with.
+      auto mine = set.pending.find(entry.request.name);
+      if (mine != set.pending.end()) set.known[entry.slot].request = mine->second->request;
+    }
+  }
+  if (entries.empty()) return;
+  if (tuning_ && set.id() == kGlobalSet) {
+    if (std::optional<Tuning> next = tuning_->OnBatch(entries, Clock::now())) {
+      set.coordinator->Tune(*next);
+      if (next->final) tuning_.reset();
+    }
+  }
+  const Entry& first = entries[0];
+  switch (first.request.kind) {
+    case OpKind::kBarrier:
+      if (auto operation = TakePending(set, first.request.name)) Finish(std::move(operation), Status::Ok());
+      return;
+    case OpKind::kJoin:
+      set.joined = false;
+      if (auto operation = TakePending(set, first.request.name)) {
+        operation->handle->value = first.sizes.at(0);
+        Finish(std::move(operation), Status::Ok());
+      }
+      return;
+    case OpKind::kAddProcessSet:
+      return ApplyAddSet(set, first);
+    case OpKind::kRemoveProcessSet:
+      return ApplyRemoveSet(set, first);
+    default:
+      return Start(set, std::move(entries));
+  }
+}
+
+void Engine::Start(ProcessSet& set, std::vector<Entry> entries) {
+  ProcessSet::Running batch;
+  for (const Entry& entry : entries) {
+    batch.operations.push_back(TakePending(set, entry.request.name));
+    if (!batch.operations.back() && !set.joined) {
+      set.running.push_back(std::move(batch));  // so that what was taken from `pending` fails with the rest
+      return Abort(set.ranks()[0], "a batch names '" + entry.request.name + "', which this rank never submitted");
+    }
+  }
+  if (Timeline* shown = timeline()) {
+    shown->Agreed(set, entries, batch);
+    shown->Queued(batch);
+  }
+  batch.entries = std::move(entries);
+  batch.chunk_bytes = set.chunk_bytes;
+  set.running.push_back(std::move(batch));
+}
+
+void Engine::ApplyAddSet(ProcessSet& global, const Entry& entry) {
+  auto operation = TakePending(global, entry.request.name);
+  const int id = static_cast<int>(entry.sizes.at(0));
+  const uint32_t epoch = static_cast<uint32_t>(entry.sizes.at(1));
+  std::vector<int> ranks(entry.request.splits.begin() + 1, entry.request.splits.end());
+  std::vector<int64_t> regions;
+  for (int rank : ranks) regions.push_back(entry.sizes.at(2 + static_cast<size_t>(rank)));
+  newest_epoch_ = std::max(newest_epoch_, epoch);
+  parts_.submissions->Register(id, ranks);
+  if (std::binary_search(ranks.begin(), ranks.end(), parts_.identity.rank)) {
+    auto set = std::make_unique<ProcessSet>(id, epoch, ranks, regions, around_);
+    if (set->tree().parent >= 0) mailbox_.Expect(ranks[set->tree().parent], true);
+    for (int child : set->tree().children) mailbox_.Expect(ranks[child], true);
+    const Tuning current = tuned_.Load();
+    set->chunk_bytes = static_cast<size_t>(current.chunk_bytes);
+    if (parts_.settings.autotune && set->leads()) set->coordinator->Tune(current);
+    sets_[id] = std::move(set);
+  } else {
+    foreign_[id] = ranks;
+  }
+  if (operation) {
+    operation->handle->value = id;
+    Finish(std::move(operation), Status::Ok());
+  }
+  std::deque<std::pair<int, std::string>> early;
+  early.swap(early_);
+  for (const auto& [from, message] : early) OnMessage(from, message);
+}
+
+void Engine::ApplyRemoveSet(ProcessSet& global, const Entry& entry) {
+  auto operation = TakePending(global, entry.request.name);
+  const int id = static_cast<int>(entry.request.splits.at(0));
+  auto set = sets_.find(id);
+  if (set != sets_.end()) {
+    FailAll(*set->second, Status::Invalid("its process set was removed"));
+    // Reuse is safe: nobody posts into a new region before everyone, having applied this removal, asked to add a set.
+    if (parts_.arena) parts_.arena->Free(set->second->region());
+    ready_.erase(id);
+    sets_.erase(set);
+  }
+  foreign_.erase(id);
+  parts_.submissions->Unregister(id);
+  if (operation) Finish(std::move(operation), Status::Ok());
+}
+
+bool Engine::Step(ProcessSet& set) {
+  bool moved = set.Pump();
+  while (!set.running.empty()) {
+    ProcessSet::Running& batch = set.running.front();
+    if (!batch.machine && !Prepare(set, &batch)) return true;
+    if (Timeline* shown = timeline()) shown->Transfers(set, &batch);
+    const Machine::Step step = batch.over ? Machine::Step::kDone : batch.machine->Advance();
+    moved |= step != Machine::Step::kStuck && !batch.over;
+    if (step != Machine::Step::kDone) break;
+    single_copy_batches_ += !batch.over && batch.machine->single_copy();
+    batch.over = true;
+    if (!set.AllSent()) break;  // what is still to leave may lie in callers' tensors
+    for (auto& operation : batch.operations) {
+      if (operation) Finish(std::move(operation), Status::Ok());
+    }
+    set.running.pop_front();
+  }
+  return moved;
+}
+
+// The lanes are free for the batch only now, and so is their chunk size.
+bool Engine::Prepare(ProcessSet& set, ProcessSet::Running* batch) {
+  set.UseChunks(batch->chunk_bytes);
+  const Status status = hvd::Prepare(set, parts_.settings, batch->entries, batch);
+  direct_batches_ += batch->direct;
+  if (!status.ok()) Abort(parts_.identity.rank, status.text);  // which empties set.running
+  return status.ok();
+}
+
+}  // namespace hvd
