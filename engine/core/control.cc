@@ -75,6 +75,12 @@ std::string EncodeExpress(const ProcessSet& set, const Part& part, const Place& 
   return out;
 }
 
+std::string EncodeExpressGone(const ProcessSet& set, uint64_t up_to) {
+  std::string out = Begin(Type::kExpressGone, set);
+  wire::Put(&out, up_to);
+  return out;
+}
+
 std::string EncodeAbort(int lost_rank, std::string_view why) {
   std::string out = Begin(Type::kAbort, 0, 0);
   wire::Put(&out, static_cast<int32_t>(lost_rank));
@@ -115,7 +121,7 @@ std::string EncodeAccept(const Accept& accept) {
 bool Decode(std::string_view* in, Header* header) {
   uint8_t type = 0;
   if (!wire::Get(in, &type) || !wire::Get(in, &header->set) || !wire::Get(in, &header->epoch)) return false;
-  if (type < static_cast<uint8_t>(Type::kReady) || type > static_cast<uint8_t>(Type::kExpressPlace)) return false;
+  if (type < static_cast<uint8_t>(Type::kReady) || type > static_cast<uint8_t>(Type::kExpressGone)) return false;
   header->type = static_cast<Type>(type);
   return true;
 }
@@ -144,6 +150,8 @@ bool DecodeBye(std::string_view* in, std::vector<Finished>* finished) {
 
 bool DecodeExpress(std::string_view* in, Part* part) { return wire::Get(in, part); }
 bool DecodePlace(std::string_view* in, Place* place) { return wire::Get(in, place) && in->empty(); }
+
+bool DecodeExpressGone(std::string_view* in, uint64_t* up_to) { return wire::Get(in, up_to) && in->empty(); }
 
 bool DecodeAbort(std::string_view* in, int32_t* lost_rank, std::string* why) {
   return wire::Get(in, lost_rank) && wire::GetString(in, why);

@@ -28,7 +28,8 @@ enum class Type : uint8_t {
   kStall = 10,
   kStack = 11,
   kExpress = 12,
-  kExpressPlace = 13
+  kExpressPlace = 13,
+  kExpressGone = 14
 };
 
 constexpr size_t kHeaderBytes = sizeof(uint8_t) + sizeof(int32_t) + sizeof(uint32_t);
@@ -92,6 +93,7 @@ std::string EncodeGone(const ProcessSet& set, int rank);
 std::string EncodeBye(const std::vector<Finished>& finished);
 std::string EncodeExpress(const ProcessSet& set, const Part& part, size_t room);  // for the bytes, which are left out
 std::string EncodeExpress(const ProcessSet& set, const Part& part, const Place& place);
+std::string EncodeExpressGone(const ProcessSet& set, uint64_t up_to);  // see Place
 std::string EncodeAbort(int lost_rank, std::string_view why);
 std::string EncodePing();
 // `asked`: ranks that shall say what they are doing.
@@ -108,6 +110,7 @@ bool DecodeGone(std::string_view* in, int32_t* rank);
 bool DecodeBye(std::string_view* in, std::vector<Finished>* finished);
 bool DecodeExpress(std::string_view* in, Part* part);
 bool DecodePlace(std::string_view* in, Place* place);
+bool DecodeExpressGone(std::string_view* in, uint64_t* up_to);
 bool DecodeAbort(std::string_view* in, int32_t* lost_rank, std::string* why);
 bool DecodeStall(std::string_view* in, std::string* name, std::string* text, std::vector<int32_t>* asked);
 bool DecodeStack(std::string_view* in, std::string* name, std::string* text);

@@ -233,6 +233,8 @@ void Engine::OnSetMessage(ProcessSet& set, int from, std::string_view whole, std
     case control::Type::kExpress:
     case control::Type::kExpressPlace:
       return OnExpress(set, from, body, control::TypeOf(whole) == control::Type::kExpressPlace);
+    case control::Type::kExpressGone:
+      return OnGoneParts(set, from, body);
     case control::Type::kReady:
     case control::Type::kRequest:
       return OnReports(set, whole, body);

@@ -121,6 +121,8 @@ class Engine {
   bool OfferOutput(ProcessSet& set, const ExpressRun& run, std::unique_ptr<Operation>* operation,
                    const control::Part& part);
   void TellPlace(ProcessSet& set, const control::Part& part, uint64_t number, const std::byte* place);
+  void TellGone(const ProcessSet& set);
+  void OnGoneParts(ProcessSet& set, int from, std::string_view body);
   void AwaitParts(ProcessSet& set, std::unique_ptr<Operation> operation, const control::Part& part,
                   const Express::Piece& own);
   void OnExpress(ProcessSet& set, int from, std::string_view body, bool in_place);

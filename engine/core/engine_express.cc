@@ -77,8 +77,13 @@ void Engine::CarryPart(ProcessSet& set, const ExpressRun& run, std::unique_ptr<O
 // The bytes lie in a buffer of ours, from which all others copy.
 bool Engine::ShowPart(ProcessSet& set, const ExpressRun& run, std::unique_ptr<Operation>* operation,
                       const control::Part& part) {
+  if (run.MostBytes() > ExpressMemory::kBufferBytes) return false;
   std::byte* const buffer = set.express_memory->FreeBuffer();
-  if (!buffer || run.MostBytes() > ExpressMemory::kBufferBytes) return false;
+  if (!buffer) {
+    // Others may be short of buffers too, since parts of several tensors crossed on their way: each then helps the rest.
+    TellGone(set);
+    return false;
+  }
   run.Write(**operation, buffer);
   TellPlace(set, part, set.express_memory->NextNumber(true), buffer);
   AwaitParts(set, std::move(*operation), part, {buffer, Express::kInPlace, 0});
@@ -107,6 +112,22 @@ void Engine::TellPlace(ProcessSet& set, const control::Part& part, uint64_t numb
     told.gone_up_to = set.express_memory->GoneUpTo(j);
     mailbox_.Send(set.ranks()[j], control::EncodeExpress(set, part, told));
   }
+}
+
+void Engine::TellGone(const ProcessSet& set) {
+  for (size_t j = 0; j < set.ranks().size(); ++j) {
+    if (static_cast<int>(j) == set.me()) continue;
+    mailbox_.Send(set.ranks()[j], control::EncodeExpressGone(set, set.express_memory->GoneUpTo(j)));
+  }
+}
+
+void Engine::OnGoneParts(ProcessSet& set, int from, std::string_view body) {
+  uint64_t up_to = 0;
+  const int member = set.IndexOf(from);
+  if (member < 0 || !set.express_memory || !control::DecodeExpressGone(&body, &up_to)) {
+    return Abort(from, "it sent word of parts that makes no sense");
+  }
+  set.express_memory->Acknowledged(static_cast<size_t>(member), up_to);
 }
 
 void Engine::AwaitParts(ProcessSet& set, std::unique_ptr<Operation> operation, const control::Part& part,

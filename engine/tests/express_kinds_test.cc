@@ -200,6 +200,25 @@ TEST_CASE("world: every kind from several threads at once") {
   }
 }
 
+TEST_CASE("world: ranks whose threads crossed go express again") {
+  RunWorld({2, 1, true, 8192, UseUsualSizes}, [](Rank& self) {
+    const Trial one{OpKind::kAllreduce, 500, 0}, other{OpKind::kAllreduce, 501, 0};
+    for (int repeat = 0; repeat < 30; ++repeat) {
+      std::vector<std::thread> threads;
+      for (const Trial* trial : {self.rank() ? &one : &other, self.rank() ? &other : &one}) {
+        threads.emplace_back([&self, trial] {
+          Rank own(&self.world(), self.rank(), self.size());
+          trial->Check(own);
+        });
+      }
+      for (std::thread& thread : threads) thread.join();
+    }
+    const uint64_t before = Runs(self);
+    for (int repeat = 0; repeat < 10; ++repeat) one.Check(self);
+    CHECK(Runs(self) - before >= 8);
+  });
+}
+
 TEST_CASE("world: every kind fails on all ranks when one differs, and works afterwards") {
   for (const Layout& layout : kLayouts) {
     RunWorld(layout, [](Rank& self) {
