@@ -16,7 +16,8 @@ using std::chrono::milliseconds;
 
 constexpr size_t kGatherBytes = size_t{8} << 20;  // this much is worth sending before the gathering time is over
 constexpr unsigned kSpinsBetweenClockReads = 64;
-constexpr unsigned kYields = 32;              // when cores are short: let others run before sleeping
+constexpr auto kYieldTime = microseconds(100);          // when cores are short: let others run before sleeping
+constexpr auto kYieldBeforeRinging = microseconds(20);  // whoever computes has been given the core by then
 constexpr unsigned kEngineThreadSpins = 200;  // about 10 us: long enough for a peer in step, no burden on compute
 constexpr unsigned kTokenSpins = 4000;
 constexpr auto kNap = milliseconds(1);        // of the engine thread, while callers come and go: each costs some 40 us
@@ -123,12 +124,25 @@ bool Driver::Wait(const Handle& handle, Clock::time_point until) {
   return done();
 }
 
-void Driver::Pause(unsigned spins) const {
+void Driver::Pause() const {
   if (settings_.spin_us) {
     Relax();
-  } else if (spins < kYields) {
+  } else {
     sched_yield();
   }
+}
+
+// Peers that sleep on messages of ours are woken when they do not answer at once: a ring costs as much as a message.
+bool Driver::StillSpins(unsigned spins, Clock::time_point quiet_since) {
+  if (spins == kSpinsBeforeRinging) engine_->RingUnread();
+  return spins % kSpinsBetweenClockReads || Clock::now() - quiet_since <= microseconds(settings_.spin_us);
+}
+
+// By the clock and not by their number: from one yield a thread may come back a whole time slice later.
+bool Driver::StillYields(Clock::time_point quiet_since) {
+  const Clock::duration quiet = Clock::now() - quiet_since;
+  if (quiet > kYieldBeforeRinging) engine_->RingUnread();
+  return quiet <= kYieldTime;
 }
 
 void Driver::DriveUntilDone(const Handle& handle, Clock::time_point until) {
@@ -142,13 +156,8 @@ void Driver::DriveUntilDone(const Handle& handle, Clock::time_point until) {
       continue;
     }
     if (spins++ == 0) quiet_since = Clock::now();
-    if (spins == kSpinsBeforeRinging) engine_->RingUnread();
-    Pause(spins);
-    bool tired = settings_.spin_us ? false : spins >= kYields;
-    if (settings_.spin_us && spins % kSpinsBetweenClockReads == 0) {
-      tired = Clock::now() - quiet_since > microseconds(settings_.spin_us);
-    }
-    if (!tired) continue;
+    Pause();
+    if (settings_.spin_us ? StillSpins(spins, quiet_since) : StillYields(quiet_since)) continue;
     Doze(until);
     if (Clock::now() >= until) return;
     spins = 0;
@@ -220,7 +229,7 @@ void Driver::RunThread() {
       if (Progress(!submissions_->empty() && GatherIsOver())) quiet = 0;
       if (quiet == 1) engine_->RingUnread();
       if (engine_->has_finished()) break;  // callbacks wait for the token's release
-      Pause(quiet);
+      Pause();
     }
     const bool gathering = !submissions_->empty();
     wake_on_submit_.store(!gathering, std::memory_order_seq_cst);

@@ -46,7 +46,9 @@ class Driver {
   bool LeavesSockets(uint64_t* seen) const;
   bool GatherIsOver() const;
   void WakeBlocked();
-  void Pause(unsigned spins) const;
+  void Pause() const;
+  bool StillSpins(unsigned spins, Clock::time_point quiet_since);
+  bool StillYields(Clock::time_point quiet_since);
 
   Engine* engine_;
   Submissions* submissions_;

@@ -80,7 +80,8 @@ bool Engine::ShowPart(ProcessSet& set, const ExpressRun& run, std::unique_ptr<Op
   if (run.MostBytes() > ExpressMemory::kBufferBytes) return false;
   std::byte* const buffer = set.express_memory->FreeBuffer();
   if (!buffer) {
-    // Others may be short of buffers too, since parts of several tensors crossed on their way: each then helps the rest.
+    // Others may be short of buffers too, since parts of several tensors crossed on their way: each then helps the
+    // rest.
     TellGone(set);
     return false;
   }
