@@ -9,7 +9,8 @@
 namespace hvd {
 namespace {
 
-constexpr size_t kMostInLetterBox = 8 * InboxCell::kPayload;  // what is longer is better shown in a buffer
+// In memory: more than one cell of the letter box takes longer than a look into a buffer.
+constexpr size_t kMostInCell = InboxCell::kPayload - control::kHeaderBytes - sizeof(control::Part);
 
 ExpressRun RunOf(const ProcessSet& set, const Entry& entry) {
   const int root = entry.request.kind == OpKind::kBroadcast ? set.IndexOf(entry.request.root) : -1;
@@ -50,7 +51,7 @@ bool Engine::SendExpress(ProcessSet& set, std::unique_ptr<Operation>* operation,
     return true;
   }
   if (run.IsPushed()) return OfferOutput(set, run, operation, part);
-  if (carried <= std::min(parts_.settings.express_bytes, kMostInLetterBox)) {
+  if (run.MostBytes() <= kMostInCell) {
     CarryPart(set, run, std::move(*operation), part);
     return true;
   }
