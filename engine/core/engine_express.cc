@@ -56,7 +56,8 @@ bool Engine::SendExpress(ProcessSet& set, std::unique_ptr<Operation>* operation,
     return true;
   }
   // Of a longer allreduce every member had better sum a share.
-  if (entry.request.kind == OpKind::kAllreduce && carried > parts_.settings.small_bytes) return false;
+  const size_t most_read = std::max(parts_.settings.small_bytes, parts_.settings.express_bytes);
+  if (entry.request.kind == OpKind::kAllreduce && carried > most_read) return false;
   return ShowPart(set, run, operation, part);
 }
 
