@@ -20,8 +20,11 @@ constexpr auto kYieldTime = microseconds(100);          // when cores are short:
 constexpr auto kYieldBeforeRinging = microseconds(20);  // whoever computes has been given the core by then
 constexpr unsigned kEngineThreadSpins = 200;  // about 10 us: long enough for a peer in step, no burden on compute
 constexpr unsigned kTokenSpins = 4000;
-constexpr auto kNap = milliseconds(1);        // of the engine thread, while callers come and go: each costs some 40 us
-constexpr unsigned kSpinsBeforeRinging = 32;  // a few us: a peer in step has answered by then
+constexpr auto kAside = milliseconds(1),
+               kLongAside = milliseconds(1000);  // of the engine thread, while a caller drives
+constexpr auto kNap = milliseconds(1);  // of the engine thread, while callers come and go: each costs some 40 us
+constexpr unsigned kSpinsBeforeRinging =
+    512;  // some 50 us, as long as waking takes: a peer in step has answered by then
 constexpr unsigned kSettlingRounds = 8;
 
 inline void Relax() {
@@ -54,7 +57,7 @@ void Driver::Start() {
 void Driver::Stop(const std::function<void()>& last) {
   if (!thread_.joinable()) return;
   waiters_.fetch_add(1);  // the engine thread yields
-  while (!TryToken()) AwaitToken([] { return false; }, Clock::now() + milliseconds(50), kTokenSpins);
+  while (!TryToken()) AwaitToken([] { return false; }, Clock::now() + milliseconds(50));
   last();
   waiters_.fetch_sub(1);
   stop_.store(true);
@@ -79,11 +82,19 @@ bool Driver::TryToken() { return !token_.exchange(true, std::memory_order_acquir
 
 void Driver::ReleaseToken() {
   std::vector<std::shared_ptr<Handle>> finished = engine_->TakeFinished();
+  const bool leaves_work = std::exchange(dozed_, false) || !submissions_->empty() || engine_->Hungry();
   token_.store(false, std::memory_order_seq_cst);
   WakeBlocked();
+  if (leaves_work && aside_.load(std::memory_order_seq_cst)) CallAside();
   for (const auto& handle : finished) {
     if (handle->on_done) handle->on_done(*handle);
   }
+}
+
+void Driver::CallAside() {
+  std::lock_guard<std::mutex> lock(turn_mutex_);
+  called_ = true;
+  turn_.notify_all();
 }
 
 void Driver::WakeBlocked() {
@@ -93,8 +104,8 @@ void Driver::WakeBlocked() {
 }
 
 // Until the token is free, `enough` holds, or `until`.
-void Driver::AwaitToken(const std::function<bool()>& enough, Clock::time_point until, unsigned spins) {
-  for (unsigned i = 0; settings_.spin_us && i < spins; ++i) {
+void Driver::AwaitToken(const std::function<bool()>& enough, Clock::time_point until) {
+  for (unsigned i = 0; settings_.spin_us && i < kTokenSpins; ++i) {
     if (!token_.load(std::memory_order_relaxed) || enough()) return;
     Relax();
   }
@@ -114,7 +125,7 @@ bool Driver::Wait(const Handle& handle, Clock::time_point until) {
   for (bool first = true; !done() && !stop_.load(std::memory_order_relaxed); first = false) {
     if (!first && Clock::now() >= until) break;
     if (!TryToken()) {
-      AwaitToken(done, until, kTokenSpins);
+      AwaitToken(done, until);
       continue;
     }
     DriveUntilDone(handle, until);
@@ -169,7 +180,10 @@ void Driver::Doze(Clock::time_point until) {
   std::atomic<uint32_t>* asleep = poller_->bell().asleep;
   asleep->store(Bell::kHungry, std::memory_order_seq_cst);
   std::atomic_thread_fence(std::memory_order_seq_cst);
+  dozed_ = true;
+  dozing_.store(true, std::memory_order_seq_cst);
   if (!Progress(true, true)) poller_->Sleep(std::min(until, Clock::now() + engine_->MaximumSleep()));
+  dozing_.store(false, std::memory_order_seq_cst);
   asleep->store(Bell::kAwake, std::memory_order_relaxed);
   engine_->OnEvents(poller_->Collect());
 }
@@ -212,14 +226,25 @@ bool Driver::LeavesSockets(uint64_t* seen) const {
   return served && !poller_->Nap(kNap);
 }
 
+// A caller drives. It may share its core with this thread, and it may come and go: then it would pay for a wake-up each
+// time it goes, and be back before this thread runs. So it calls only where it leaves work behind or has slept;
+// otherwise this thread looks again by itself. What rings the bell meanwhile stays to be seen.
+void Driver::StandAside() {
+  std::unique_lock<std::mutex> lock(turn_mutex_);
+  aside_.store(true, std::memory_order_seq_cst);
+  const auto patience = dozing_.load(std::memory_order_seq_cst) ? kLongAside : kAside;
+  turn_.wait_for(lock, patience, [this] { return called_ || stop_.load(); });
+  aside_.store(false, std::memory_order_seq_cst);
+  called_ = false;
+}
+
 void Driver::RunThread() {
   std::atomic<uint32_t>* asleep = poller_->bell().asleep;
   uint64_t seen_waits = 0;
   while (!stop_.load(std::memory_order_relaxed)) {
     if (LeavesSockets(&seen_waits)) continue;
     if (!TryToken()) {
-      // A caller drives: it is in no hurry to get rid of the token, and may share its core with this thread.
-      AwaitToken([this] { return stop_.load(); }, Clock::now() + std::chrono::seconds(1), 0);
+      StandAside();
       continue;
     }
     // Stop() sets its flag with the token held and rings afterwards: seen here, the ring may be silenced below unheard.

@@ -9,6 +9,11 @@
 #include "core/control.h"
 
 namespace hvd {
+namespace {
+
+constexpr uint64_t kRoundsBeforeRinging = 512;
+
+}  // namespace
 
 Engine::Engine(const Parts& parts)
     : parts_(parts),
@@ -74,7 +79,9 @@ bool Engine::Progress(bool drain, bool thorough) {
   CheckLinks();
   if (stack_teller_.asked()) ReportStack();
   if (thorough || (rounds_ & 1023) == 0) Housekeep();
-  if (thorough || (rounds_ & 63) == 0) mailbox_.RingUnread();
+  // A peer between two calls of its own will read what came by itself; only one that stays away is worth a ring.
+  rounds_unrung_ = mailbox_.unrung() ? rounds_unrung_ + 1 : 0;
+  if (thorough || rounds_unrung_ >= kRoundsBeforeRinging) mailbox_.RingUnread();
   return moved;
 }
 

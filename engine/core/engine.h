@@ -184,7 +184,7 @@ class Engine {
   std::pair<int, std::string> stack_asked_by_;  // the set, and its tensor that waits for this rank
   Clock::time_point next_housekeeping_;
   Status aborted_;
-  uint64_t rounds_ = 0;
+  uint64_t rounds_ = 0, rounds_unrung_ = 0;
   std::vector<Express::Piece> parts_of_all_;  // reused
   std::atomic<uint64_t> direct_batches_{0};   // so far, for Describe
   std::atomic<uint64_t> express_runs_{0};     // so far, for Describe

@@ -40,6 +40,7 @@ class Mailbox {
   // Wakes neighbours who sleep on messages of ours. Sending alone does not: two ranks in step find their mail by
   // themselves, and a needless wake-up costs more than the message.
   void RingUnread();
+  bool unrung() const { return unrung_; }                // there may be something to ring for
   bool congested() const { return waiting_cells_ > 0; }  // somebody's letter box is full; nobody tells when it is not
   bool AllSent() const;
   // Something happened on descriptor `fd`.
