@@ -218,3 +218,46 @@ class Arrivals:
     @property
     def full(self) -> bool: ...
     def __bool__(self) -> bool: ...
+
+class TensorReader:
+    """Reads torch's tensors through DLPack's table of functions, or by their attributes where there is none."""
+
+    def __init__(self, tensor_type: type, dtypes: Mapping[Any, int], strided: object, table: object) -> None: ...
+    def read(self, tensor: object) -> tuple[int, tuple[int, ...], int] | None:
+        """Address, shape and dtype id; None for what needs a closer look."""
+
+class GradientTable:
+    """The gradients of one optimizer by their numbers, from 0 on, and how far each is in its round of passes."""
+
+    def __init__(
+        self, reader: TensorReader, dtypes: Sequence[int], op: int, prescale: float, postscale: float, wire: int
+    ) -> None:
+        """`dtypes`: those that travel without a compressor's help; `wire`: what the engine carries float32 as."""
+    def add(self, name: str, parameter: object) -> None:
+        """One more. `name` is that of its allreduce."""
+    def set_place(self, number: int, place: object) -> None:
+        """The tensor that a gradient has to be; any other one is left to the caller."""
+    def leave_to_caller(self, number: int) -> None:
+        """start() gives this number back."""
+    def restart(self, passes: int) -> None:
+        """A new round, of so many passes, for all."""
+    def forget_reduced(self) -> None:
+        """A new round for those whose reduction has begun."""
+    def count_down(self, numbers: Sequence[int]) -> tuple[list[int], int | None]:
+        """One pass less for each. Those with none left; and the first that had none before, where this ends."""
+    def missing(self, wanted: bytes) -> list[int]:
+        """What has not begun though `wanted` has a byte other than 0 for it."""
+    def begun(self) -> bytes:
+        """For each gradient 1 if its reduction has begun, else 0."""
+    def start(
+        self,
+        numbers: Sequence[int],
+        member: Member,
+        will_wait: bool,
+        handles: list[int],
+        sent: list[int],
+        grads: list[Any],
+    ) -> list[int]:
+        """Begin allreduces in place. Adds to the lists for each that is plain; gives back the numbers of the others."""
+    def land(self, numbers: list[int], grads: list[Any]) -> None:
+        """These were reduced; a further pass is refused while their parameters have the same gradients."""

@@ -20,9 +20,11 @@
 #include "bindings/python/array_calls.h"
 #include "bindings/python/arrays.h"
 #include "bindings/python/arrivals.h"
+#include "bindings/python/gradient_table.h"
 #include "bindings/python/members.h"
 #include "bindings/python/plain_handles.h"
 #include "bindings/python/table.h"
+#include "bindings/python/tensor_reader.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -425,4 +427,6 @@ NB_MODULE(_engine, m) {
   hvd_python::BindPlainHandles(m);
   hvd_python::BindArrayCalls(m);
   hvd_python::BindArrivals(m);
+  hvd_python::BindTensorReader(m);
+  hvd_python::BindGradientTable(m);
 }

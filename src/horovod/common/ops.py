@@ -8,7 +8,7 @@ to drive the work of a caller that waits.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar
 
 from horovod._engine import EngineError
@@ -18,7 +18,7 @@ from horovod.common.handles import Batch, Pending, translate
 from horovod.common.rules import PLAIN_SUM, Reduction
 
 if TYPE_CHECKING:
-    from horovod._engine import Output
+    from horovod._engine import Member, Output
     from horovod.common.context import Context
     from horovod.common.process_sets import Membership, ProcessSet
 
@@ -26,6 +26,7 @@ _ALLREDUCE, _ALLGATHER, _BROADCAST, _ALLTOALL, _REDUCESCATTER, _BARRIER, _JOIN =
 
 Description: TypeAlias = "tuple[int, tuple[int, ...], int]"  # address, shape, dtype id
 T = TypeVar("T")
+R = TypeVar("R")
 
 
 class Adapter(Protocol[T]):
@@ -141,6 +142,23 @@ class Collectives(Generic[T]):
             self.handles.abandon(batch)
             raise translate(error, full_names[len(batch.handles)]) from None
         return batch
+
+    def start_batch(
+        self,
+        submit: Callable[[Member, list[int]], R],
+        keep: Any,
+        process_set: ProcessSet,
+        name_of: Callable[[int], str],
+    ) -> tuple[R, Batch]:
+        """The same by a native call, which adds the handles to a list; `name_of` tells which one was refused."""
+        member = self._member(process_set)
+        assert process_set.native is not None
+        batch = Batch(member.world, keep)
+        try:
+            return submit(process_set.native, batch.handles), batch
+        except EngineError as error:
+            self.handles.abandon(batch)
+            raise translate(error, name_of(len(batch.handles))) from None
 
     def reducescatter(
         self,

@@ -53,13 +53,15 @@ class GradientReducer:
         self._passes = passes
         self._wait_in_backward = wait_in_backward
         self._flights = Flights(reduction, buckets)
+        self._table = self._flights.table  # for each gradient how far it is in this round
+        self._table.restart(passes)
         # Hooks of an optimizer that is gone must not reduce anything any more, nor keep it.
         self._arrived = Arrivals(_CARGO_BYTES if overlap else _NO_LIMIT, _notifier(weakref.ref(self)))
-        self._begun = bytearray(1)  # for each gradient whether its reduction has begun, then whether this is backward()
         self._callback_queued = False
         self._complete = False  # every gradient of this round is reduced, on all ranks
         self._lock = threading.Lock()  # with several devices autograd calls hooks from several threads
         self._gradients: list[Gradient] = []
+        self._groups: list[Group] = []
         for name, parameter in named:
             self.watch(name, parameter)
 
@@ -67,9 +69,9 @@ class GradientReducer:
 
     def watch(self, name: str, parameter: Tensor) -> None:
         """Reduce a parameter's gradients from now on; one that needs none yet is looked at again in each round."""
-        gradient = Gradient(name, len(self._gradients), parameter, self._passes)
+        gradient = Gradient(name, len(self._gradients), parameter)
         self._gradients.append(gradient)
-        self._begun.insert(gradient.number, 0)
+        self._flights.add(gradient)
         self._hook(gradient)
 
     def _hook(self, gradient: Gradient) -> None:
@@ -94,6 +96,8 @@ class GradientReducer:
             group = Group(".".join((names[0], names[-1], str(len(names)))), [by_name[name] for name in names])
             for gradient in group.gradients:
                 gradient.group = group
+                self._table.leave_to_caller(gradient.number)
+            self._groups.append(group)
 
     # Rounds
 
@@ -110,25 +114,18 @@ class GradientReducer:
         """Forget the round: every parameter counts its passes anew."""
         self._flights.clear()
         self._arrived.take()
-        self._begun = bytearray(len(self._begun))
         self._callback_queued = False
         self._complete = False
-        for gradient in self._gradients:
-            gradient.passes_left = self._passes
-            gradient.in_flight = False
-            gradient.reduced = None
-            if gradient.group is not None:
-                gradient.group.ready.clear()
+        self._table.restart(self._passes)
+        for group in self._groups:
+            group.ready.clear()
 
     @outside_dynamo
     def forget_reduced(self) -> None:
         """Gradients were dropped or zeroed after they had been reduced: the next pass begins a new round for them."""
-        self._begun = bytearray(len(self._begun))
         self._callback_queued = False
         self._complete = False
-        for gradient in self._gradients:
-            if gradient.passes_left == 0:
-                gradient.passes_left = self._passes
+        self._table.forget_reduced()
 
     @outside_dynamo
     def finish_round(self) -> None:
@@ -142,7 +139,7 @@ class GradientReducer:
                     pass
             if not self._complete:
                 self._take_arrived(will_wait=True)
-                self._begin_missing(it for it in self._gradients if it.parameter.requires_grad)
+                self._begin_missing(bytes(gradient.parameter.requires_grad for gradient in self._gradients))
             self._flights.wait()
         finally:
             self.restart()
@@ -154,25 +151,26 @@ class GradientReducer:
         """
         self._take_arrived(will_wait=True)
         count = len(self._gradients)
-        self._begun[count] = in_backward
-        anywhere = torch.frombuffer(bytearray(self._begun), dtype=torch.uint8)
+        begun = self._table.begun()
+        anywhere = torch.frombuffer(bytearray(begun + bytes((in_backward,))), dtype=torch.uint8)
         mpi_ops.allreduce_(
             anywhere, None, f"begun.{self._gradients[0].name}", mpi_ops.Max, process_set=self._process_set
         )
         union = anywhere.numpy().tobytes()
-        if union[:count] != self._begun[:count]:
-            self._begin_missing(it for it, there in zip(self._gradients, union, strict=False) if there)
+        if union[:count] != begun:
+            self._begin_missing(union[:count])
         self._wait()
         self._complete = union.count(1, 0, count) == count
         return bool(union[count])
 
-    def _begin_missing(self, gradients: Iterable[Gradient]) -> None:
+    def _begin_missing(self, wanted: bytes) -> None:
+        """Begin what has not begun of the gradients that `wanted` has a 1 for."""
         with self._lock:
-            missing = [gradient for gradient in gradients if gradient.passes_left]
-            for gradient in missing:
-                self._hook(gradient)
-                _make_gradient(gradient)
-            self._begin(missing, will_wait=True)
+            missing = self._table.missing(wanted)
+            for number in missing:
+                self._hook(self._gradients[number])
+                _make_gradient(self._gradients[number])
+            self._flights.start(missing, will_wait=True)
 
     def _wait(self) -> None:
         try:
@@ -194,29 +192,11 @@ class GradientReducer:
     def _take_arrived(self, will_wait: bool) -> None:
         """Begin the reductions of gradients that hooks have told of."""
         with self._lock:
-            ready = []
-            for number in self._arrived.take():
-                gradient = self._gradients[number]
-                if gradient.passes_left == 0:
-                    self._begin_again(gradient)
-                gradient.passes_left -= 1
-                if gradient.passes_left == 0:
-                    ready.append(gradient)
-            self._begin(ready, will_wait)
-
-    def _begin_again(self, gradient: Gradient) -> None:
-        # Allowed only if the reduced gradient was dropped since (model.zero_grad()), say by a gradient scaler that
-        # skipped the step.
-        if gradient.in_flight or (gradient.reduced is not None and gradient.reduced() is gradient.parameter.grad):
-            raise AssertionError(_TOO_MANY_PASSES.format(name=gradient.name, passes=self._passes))
-        gradient.passes_left = self._passes
-
-    def _begin(self, gradients: list[Gradient], will_wait: bool) -> None:
-        begun = self._begun
-        for gradient in gradients:
-            gradient.passes_left = 0
-            begun[gradient.number] = 1
-        self._flights.start(gradients, will_wait)
+            ready, refused = self._table.count_down(self._arrived.take())
+            if refused is not None:
+                name = self._gradients[refused].name
+                raise AssertionError(_TOO_MANY_PASSES.format(name=name, passes=self._passes))
+            self._flights.start(ready, will_wait)
 
     @outside_dynamo
     def _end_of_backward(self) -> None:

@@ -428,6 +428,7 @@ def recv_async(tensor: Tensor, src: int, tag: int = 0) -> int:
 
 # Many small allreduces of host tensors handed over together, for the optimizer.
 start_allreduces = direct.host.start_allreduces
+start_batch = direct.host.start_batch
 finish_allreduces = direct.finish_batch
 
 
