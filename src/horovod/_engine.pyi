@@ -104,9 +104,8 @@ class World:
         wire_dtype: int = 0,
     ) -> None:
         """Start operations, each for itself; adds their handles to `started` also if a later one is refused."""
-    def wait_all(self, handles: Sequence[int]) -> None:
-        """Waits for all of them, then raises the first failure."""
-    def release_all(self, handles: Sequence[int]) -> None: ...
+    def finish_all(self, handles: Sequence[int]) -> None:
+        """Waits for all of them and releases them, then raises the first failure."""
     def poll(self, handle: int) -> bool: ...
     def wait(self, handle: int, timeout_s: float = -1.0) -> bool:
         """Blocks with the GIL released, looks for signals every 50 ms, raises EngineError if the work failed.
@@ -247,8 +246,11 @@ class GradientTable:
         """One pass less for each. Those with none left; and the first that had none before, where this ends."""
     def missing(self, wanted: bytes) -> list[int]:
         """What has not begun though `wanted` has a byte other than 0 for it."""
-    def begun(self) -> bytes:
-        """For each gradient 1 if its reduction has begun, else 0."""
+    def exchange(self, member: Member, name: str, maximum: int, in_backward: bool) -> bytes:
+        """Tell the other ranks which reductions are due or have begun here.
+
+        For each gradient 1 if its is on any rank, else 0; then 1 if `in_backward` holds on any. `maximum`: Max's number.
+        """
     def start(
         self,
         numbers: Sequence[int],

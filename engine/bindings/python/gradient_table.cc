@@ -8,7 +8,6 @@
 #include <nanobind/stl/vector.h>
 
 #include <cstdint>
-#include <cstring>
 #include <optional>
 #include <string>
 #include <utility>
@@ -25,6 +24,7 @@ namespace hvd_python {
 namespace {
 
 constexpr int32_t kAllreduce = 0;  // hvd::OpKind
+constexpr int32_t kUint8 = 0;      // hvd::DType
 
 using Numbers = std::vector<uint32_t>;
 
@@ -93,7 +93,9 @@ class GradientTable {
         if (row.in_flight || IsReduced(row)) return {std::move(ready), number};
         row.passes_left = passes_;
       }
-      if (--row.passes_left == 0) ready.push_back(number);
+      if (--row.passes_left > 0) continue;
+      begun_[number] = 1;
+      ready.push_back(number);
     }
     return {std::move(ready), std::nullopt};
   }
@@ -108,7 +110,34 @@ class GradientTable {
     return missing;
   }
 
-  nb::bytes Begun() const { return nb::bytes(begun_.data(), begun_.size()); }
+  // For each gradient whether its reduction is due on any rank, then whether some rank is at the end of a backward pass.
+  nb::bytes Exchange(const Member& member, const std::string& name, int maximum, bool in_backward) {
+    std::vector<uint8_t> bytes = begun_;
+    bytes.push_back(in_backward);
+    const auto count = static_cast<int64_t>(bytes.size());
+    hvd_op op{};
+    op.size = sizeof op;
+    op.kind = kAllreduce;
+    op.dtype = kUint8;
+    op.reduce_op = maximum;
+    op.root = op.device = -1;
+    op.prescale = op.postscale = 1;
+    op.name = name.c_str();
+    op.shape = &count;
+    op.ndim = 1;
+    op.input = op.output = bytes.data();
+    const int64_t handle = Submit(member, op, true);
+    hvd_status status;
+    int32_t code;
+    try {
+      code = FinishUnlocked(member.world, handle, false, &status);
+    } catch (nb::python_error&) {
+      interrupted_.push_back(std::move(bytes));  // the engine goes on, and still writes there
+      throw;
+    }
+    if (code != HVD_OK) Raise(status);
+    return nb::bytes(bytes.data(), bytes.size());
+  }
 
   // Hands those over that are plain, each for itself; the numbers of the others. Handles are added one by one, so that
   // none is lost if a later operation is refused.
@@ -129,7 +158,12 @@ class GradientTable {
       }
       grads.append(grad);
       sent.append(number);
-      handles.append(Submit(member, row, plain, will_wait));
+      op_.name = row.name.c_str();
+      op_.dtype = plain.dtype_id;
+      op_.shape = plain.shape;
+      op_.ndim = plain.ndim;
+      op_.input = op_.output = plain.data;
+      handles.append(Submit(member, op_, will_wait));
     }
     return others;
   }
@@ -170,14 +204,9 @@ class GradientTable {
     return reader_->Read(grad.ptr(), plain) && (travels_ >> plain->dtype_id & 1);
   }
 
-  int64_t Submit(const Member& member, const Row& row, const PlainTensor& plain, bool will_wait) {
-    op_.name = row.name.c_str();
-    op_.dtype = plain.dtype_id;
-    op_.shape = plain.shape;
-    op_.ndim = plain.ndim;
-    op_.input = op_.output = plain.data;
+  static int64_t Submit(const Member& member, const hvd_op& op, bool will_wait) {
     hvd_status status;
-    const int64_t handle = Api()->submit(member.world, member.set_id, &op_, 1, nullptr, will_wait ? HVD_WILL_WAIT : 0,
+    const int64_t handle = Api()->submit(member.world, member.set_id, &op, 1, nullptr, will_wait ? HVD_WILL_WAIT : 0,
                                          nullptr, nullptr, &status);
     if (!handle) Raise(status);
     return handle;
@@ -190,7 +219,8 @@ class GradientTable {
   int passes_ = 1;
   hvd_op op_{};
   std::vector<Row> rows_;
-  std::vector<uint8_t> begun_;
+  std::vector<uint8_t> begun_;  // or due
+  std::vector<std::vector<uint8_t>> interrupted_;
 };
 
 PyType_Slot slots[] = {{Py_tp_traverse, reinterpret_cast<void*>(GradientTable::Traverse)},
@@ -210,7 +240,7 @@ void BindGradientTable(nb::module_& module) {
       .def("forget_reduced", &GradientTable::ForgetReduced)
       .def("count_down", &GradientTable::CountDown, "numbers"_a)
       .def("missing", &GradientTable::Missing, "wanted"_a)
-      .def("begun", &GradientTable::Begun)
+      .def("exchange", &GradientTable::Exchange, "member"_a, "name"_a, "maximum"_a, "in_backward"_a)
       .def("start", &GradientTable::Start, "numbers"_a, "member"_a, "will_wait"_a, "handles"_a, "sent"_a, "grads"_a)
       .def("land", &GradientTable::Land, "numbers"_a, "grads"_a);
 }

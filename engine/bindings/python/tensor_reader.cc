@@ -110,7 +110,7 @@ void BindTensorReader(nb::module_& module) {
             for (int i = 0; i < plain.ndim; ++i) shape.append(plain.shape[i]);
             return nb::make_tuple(reinterpret_cast<uintptr_t>(plain.data), nb::tuple(shape), plain.dtype_id);
           },
-          "tensor"_a);
+          "tensor"_a.none());
 }
 
 }  // namespace hvd_python

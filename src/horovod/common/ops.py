@@ -151,11 +151,9 @@ class Collectives(Generic[T]):
         name_of: Callable[[int], str],
     ) -> tuple[R, Batch]:
         """The same by a native call, which adds the handles to a list; `name_of` tells which one was refused."""
-        member = self._member(process_set)
-        assert process_set.native is not None
-        batch = Batch(member.world, keep)
+        batch = Batch(self._member(process_set).world, keep)
         try:
-            return submit(process_set.native, batch.handles), batch
+            return submit(self.native_member(process_set), batch.handles), batch
         except EngineError as error:
             self.handles.abandon(batch)
             raise translate(error, name_of(len(batch.handles))) from None
@@ -320,6 +318,12 @@ class Collectives(Generic[T]):
         if member is None or member.index < 0:
             self.context.refuse_set(process_set)
         return member
+
+    def native_member(self, process_set: ProcessSet) -> Member:
+        """The set for native calls; refused if this process is no member."""
+        if process_set.native is None:
+            self.context.refuse_set(process_set)
+        return process_set.native
 
     def _output_like(self, tensor: T, in_place: bool) -> tuple[T, Description, int]:
         """(output, description of the input, address of the output) where both have one shape."""

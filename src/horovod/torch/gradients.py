@@ -17,7 +17,8 @@ from typing import Any
 
 import torch
 
-from horovod._engine import Arrivals
+from horovod._engine import Arrivals, EngineError
+from horovod.common.handles import translate
 from horovod.torch import mpi_ops
 from horovod.torch.dynamo import outside_dynamo
 from horovod.torch.flights import Flights, Gradient, Group, Reduction
@@ -138,39 +139,33 @@ class GradientReducer:
                 while self._agree(in_backward=False):
                     pass
             if not self._complete:
-                self._take_arrived(will_wait=True)
-                self._begin_missing(bytes(gradient.parameter.requires_grad for gradient in self._gradients))
+                every = bytes(gradient.parameter.requires_grad for gradient in self._gradients)
+                self._begin(self._due(), every, will_wait=True)
             self._flights.wait()
         finally:
             self.restart()
 
     def _agree(self, in_backward: bool) -> bool:
-        """Tell the others which reductions have begun here, join in those that have begun there, wait for all of them.
+        """Tell the others which reductions are due here, join in those that are due there, wait for all of them.
 
         True if some rank is at the end of a backward pass and may begin more, False if all have come to their step.
         """
-        self._take_arrived(will_wait=True)
-        count = len(self._gradients)
-        begun = self._table.begun()
-        anywhere = torch.frombuffer(bytearray(begun + bytes((in_backward,))), dtype=torch.uint8)
-        mpi_ops.allreduce_(
-            anywhere, None, f"begun.{self._gradients[0].name}", mpi_ops.Max, process_set=self._process_set
-        )
-        union = anywhere.numpy().tobytes()
-        if union[:count] != begun:
-            self._begin_missing(union[:count])
+        # Nothing begins before the others have come: what they were sent earlier would only wake a thread there that
+        # takes the processor from their backward().
+        due = self._due()
+        anywhere = self._exchange(in_backward)
+        self._begin(due, anywhere, will_wait=True)
         self._wait()
-        self._complete = union.count(1, 0, count) == count
-        return bool(union[count])
+        count = len(self._gradients)
+        self._complete = anywhere.count(1, 0, count) == count
+        return bool(anywhere[count])
 
-    def _begin_missing(self, wanted: bytes) -> None:
-        """Begin what has not begun of the gradients that `wanted` has a 1 for."""
-        with self._lock:
-            missing = self._table.missing(wanted)
-            for number in missing:
-                self._hook(self._gradients[number])
-                _make_gradient(self._gradients[number])
-            self._flights.start(missing, will_wait=True)
+    def _exchange(self, in_backward: bool) -> bytes:
+        name = f"allreduce.begun.{self._gradients[0].name}"
+        try:
+            return self._table.exchange(mpi_ops.native_member(self._process_set), name, mpi_ops.Max, in_backward)
+        except EngineError as error:
+            raise translate(error, name) from None
 
     def _wait(self) -> None:
         try:
@@ -187,16 +182,25 @@ class GradientReducer:
             self._callback_queued = True
             torch.autograd.Variable._execution_engine.queue_callback(self._end_of_backward)
         if self._arrived.full:
-            self._take_arrived(will_wait=False)
+            self._begin(self._due(), b"", will_wait=False)
 
-    def _take_arrived(self, will_wait: bool) -> None:
-        """Begin the reductions of gradients that hooks have told of."""
+    def _due(self) -> list[int]:
+        """The numbers of gradients that have come to their last pass since this was called last."""
         with self._lock:
-            ready, refused = self._table.count_down(self._arrived.take())
+            due, refused = self._table.count_down(self._arrived.take())
             if refused is not None:
                 name = self._gradients[refused].name
                 raise AssertionError(_TOO_MANY_PASSES.format(name=name, passes=self._passes))
-            self._flights.start(ready, will_wait)
+            return due
+
+    def _begin(self, due: list[int], wanted: bytes, will_wait: bool) -> None:
+        """Begin these reductions, and those that are not due here of gradients that `wanted` has a 1 for."""
+        with self._lock:
+            missing = self._table.missing(wanted)
+            for number in missing:
+                self._hook(self._gradients[number])
+                _make_gradient(self._gradients[number])
+            self._flights.start(due + missing, will_wait)
 
     @outside_dynamo
     def _end_of_backward(self) -> None:
@@ -204,7 +208,7 @@ class GradientReducer:
         if self._wait_in_backward:
             self._agree(in_backward=True)
         else:
-            self._take_arrived(will_wait=False)
+            self._begin(self._due(), b"", will_wait=False)
 
 
 def _make_gradient(gradient: Gradient) -> None:
