@@ -256,10 +256,12 @@ class GradientTable:
         numbers: Sequence[int],
         member: Member,
         will_wait: bool,
-        handles: list[int],
         sent: list[int],
         grads: list[Any],
-    ) -> list[int]:
-        """Begin allreduces in place. Adds to the lists for each that is plain; gives back the numbers of the others."""
+    ) -> tuple[int, list[int]]:
+        """Begin allreduces in place of those that are plain, and add them to the lists.
+
+        One handle for them, 0 if there are none; and the numbers of the others.
+        """
     def land(self, numbers: list[int], grads: list[Any]) -> None:
         """These were reduced; a further pass is refused while their parameters have the same gradients."""

@@ -126,7 +126,7 @@ class GradientTable {
     op.shape = &count;
     op.ndim = 1;
     op.input = op.output = bytes.data();
-    const int64_t handle = Submit(member, op, true);
+    const int64_t handle = Submit(member, &op, 1, true);
     hvd_status status;
     int32_t code;
     try {
@@ -139,12 +139,13 @@ class GradientTable {
     return nb::bytes(bytes.data(), bytes.size());
   }
 
-  // Hands those over that are plain, each for itself; the numbers of the others. Handles are added one by one, so that
-  // none is lost if a later operation is refused.
-  Numbers Start(const Numbers& numbers, const Member& member, bool will_wait, nb::list handles, nb::list sent,
-                nb::list grads) {
+  // Hands those over that are plain, each for itself, under one handle (0: there were none); the numbers of the others.
+  std::pair<int64_t, Numbers> Start(const Numbers& numbers, const Member& member, bool will_wait, nb::list sent,
+                                    nb::list grads) {
     Numbers others;
     PlainTensor plain;
+    ops_.clear();
+    extents_.clear();
     for (const uint32_t number : numbers) {
       Row& row = rows_.at(number);
       row.passes_left = 0;
@@ -160,12 +161,18 @@ class GradientTable {
       sent.append(number);
       op_.name = row.name.c_str();
       op_.dtype = plain.dtype_id;
-      op_.shape = plain.shape;
       op_.ndim = plain.ndim;
       op_.input = op_.output = plain.data;
-      handles.append(Submit(member, op_, will_wait));
+      ops_.push_back(op_);
+      extents_.insert(extents_.end(), plain.shape, plain.shape + plain.ndim);
     }
-    return others;
+    const int64_t* shape = extents_.data();
+    for (hvd_op& op : ops_) {
+      op.shape = shape;
+      shape += op.ndim;
+    }
+    const int64_t handle = ops_.empty() ? 0 : Submit(member, ops_.data(), ops_.size(), will_wait);
+    return {handle, std::move(others)};
   }
 
   void Land(const nb::list& numbers, const nb::list& grads) {
@@ -204,10 +211,10 @@ class GradientTable {
     return reader_->Read(grad.ptr(), plain) && (travels_ >> plain->dtype_id & 1);
   }
 
-  static int64_t Submit(const Member& member, const hvd_op& op, bool will_wait) {
+  static int64_t Submit(const Member& member, const hvd_op* ops, size_t count, bool will_wait) {
     hvd_status status;
-    const int64_t handle = Api()->submit(member.world, member.set_id, &op, 1, nullptr, will_wait ? HVD_WILL_WAIT : 0,
-                                         nullptr, nullptr, &status);
+    const int64_t handle = Api()->submit(member.world, member.set_id, ops, static_cast<int32_t>(count), nullptr,
+                                         will_wait ? HVD_WILL_WAIT : 0, nullptr, nullptr, &status);
     if (!handle) Raise(status);
     return handle;
   }
@@ -217,7 +224,9 @@ class GradientTable {
   nb::object attribute_;
   uint64_t travels_ = 0;  // bit by bit, by dtype
   int passes_ = 1;
-  hvd_op op_{};
+  hvd_op op_{};  // what all of them have in common
+  std::vector<hvd_op> ops_;  // kept for its memory, like `extents_`
+  std::vector<int64_t> extents_;
   std::vector<Row> rows_;
   std::vector<uint8_t> begun_;  // or due
   std::vector<std::vector<uint8_t>> interrupted_;
@@ -241,7 +250,7 @@ void BindGradientTable(nb::module_& module) {
       .def("count_down", &GradientTable::CountDown, "numbers"_a)
       .def("missing", &GradientTable::Missing, "wanted"_a)
       .def("exchange", &GradientTable::Exchange, "member"_a, "name"_a, "maximum"_a, "in_backward"_a)
-      .def("start", &GradientTable::Start, "numbers"_a, "member"_a, "will_wait"_a, "handles"_a, "sent"_a, "grads"_a)
+      .def("start", &GradientTable::Start, "numbers"_a, "member"_a, "will_wait"_a, "sent"_a, "grads"_a)
       .def("land", &GradientTable::Land, "numbers"_a, "grads"_a);
 }
 

@@ -144,19 +144,16 @@ class Collectives(Generic[T]):
         return batch
 
     def start_batch(
-        self,
-        submit: Callable[[Member, list[int]], R],
-        keep: Any,
-        process_set: ProcessSet,
-        name_of: Callable[[int], str],
-    ) -> tuple[R, Batch]:
-        """The same by a native call, which adds the handles to a list; `name_of` tells which one was refused."""
+        self, submit: Callable[[Member], tuple[int, R]], keep: Any, process_set: ProcessSet
+    ) -> tuple[Batch, R]:
+        """The same by a native call, which gives one handle for all (0: none) and something for the caller."""
         batch = Batch(self._member(process_set).world, keep)
         try:
-            return submit(self.native_member(process_set), batch.handles), batch
+            handle, more = submit(self.native_member(process_set))
         except EngineError as error:
-            self.handles.abandon(batch)
-            raise translate(error, name_of(len(batch.handles))) from None
+            raise translate(error) from None
+        batch.handles += [handle] if handle else []
+        return batch, more
 
     def reducescatter(
         self,

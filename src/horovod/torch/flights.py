@@ -132,11 +132,8 @@ class Flights:
         """Those that are just memory, in one native call. The numbers of the others."""
         sent: list[int] = []
         grads: list[Tensor] = []
-        others, batch = mpi_ops.start_batch(
-            lambda member, handles: self.table.start(numbers, member, will_wait, handles, sent, grads),
-            grads,
-            self._reduction.process_set,
-            lambda index: self._gradients[sent[index]].full_name,
+        batch, others = mpi_ops.start_batch(
+            lambda member: self.table.start(numbers, member, will_wait, sent, grads), grads, self._reduction.process_set
         )
         if not sent:
             return others
