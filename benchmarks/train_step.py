@@ -103,7 +103,9 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--tiny", action="store_true", help="only 200 parameters of 4 bytes")
     parser.add_argument("--workloads", type=names, default=None, help=f"of {', '.join(WORKLOADS)}")
     parser.add_argument("--ways", type=names, default=None, help=f"separated by ';', of {'; '.join(BY_NAME)}")
-    parser.add_argument("--rounds", type=int, default=None, help="turns of each way and launch (default 20; quick and tiny: 6)")
+    parser.add_argument(
+        "--rounds", type=int, default=None, help="turns of each way and launch (default 20; quick and tiny: 6)"
+    )
     parser.add_argument("--launches", type=int, default=None, help="with fresh processes (default 1; tiny: 6)")
     parser.add_argument("--turn-seconds", type=float, default=None, help="default 2; quick and tiny: 0.3")
     parser.add_argument("--warmup", type=int, default=3, help="steps before the first round")

@@ -55,9 +55,9 @@ class Arrivals {
   const nb::callable notify_;
 };
 
-// A hook is called for every gradient of every step. An object of its own type is one look into memory, where a function
-// of nanobind's is several. It holds no gradient and no tensor: the garbage collector cannot look inside, and a cycle
-// through here would stay.
+// A hook is called for every gradient of every step. An object of its own type is one look into memory, where a
+// function of nanobind's is several. It holds no gradient and no tensor: the garbage collector cannot look inside, and
+// a cycle through here would stay.
 struct Hook {
   PyObject_HEAD  // NOLINT
       vectorcallfunc call;

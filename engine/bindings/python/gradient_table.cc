@@ -110,7 +110,8 @@ class GradientTable {
     return missing;
   }
 
-  // For each gradient whether its reduction is due on any rank, then whether some rank is at the end of a backward pass.
+  // For each gradient whether its reduction is due on any rank, then whether some rank is at the end of a backward
+  // pass.
   nb::bytes Exchange(const Member& member, const std::string& name, int maximum, bool in_backward) {
     std::vector<uint8_t> bytes = begun_;
     bytes.push_back(in_backward);
@@ -224,7 +225,7 @@ class GradientTable {
   nb::object attribute_;
   uint64_t travels_ = 0;  // bit by bit, by dtype
   int passes_ = 1;
-  hvd_op op_{};  // what all of them have in common
+  hvd_op op_{};              // what all of them have in common
   std::vector<hvd_op> ops_;  // kept for its memory, like `extents_`
   std::vector<int64_t> extents_;
   std::vector<Row> rows_;
