@@ -7,7 +7,7 @@ import itertools
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from statistics import fmean, median
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -111,10 +111,13 @@ def steps_per_turn(series: dict[str, Series], setup: Setup) -> int:
 
 
 def add_round(one: Series, steps: int) -> None:
-    """The typical step of the slower rank. The first one of a turn finds the caches full of the neighbour's data."""
-    times = [seconds[1:] for seconds in _steps(one.world, 1 + steps)]
-    one.launches[-1].append(max(map(median, times)) * 1e6)
-    one.slowest.append(max(map(max, times)) * 1e6)
+    """The typical step, each as long as on its slower rank: nothing that keeps ranks in step can beat that.
+
+    The first one of a turn is left out: it finds the caches full of the neighbour's data.
+    """
+    times = [max(step) * 1e6 for step in zip(*_steps(one.world, 1 + steps), strict=True)][1:]
+    one.launches[-1].append(median(times))
+    one.slowest.append(max(times))
 
 
 def finish(one: Series, way: str) -> None:
@@ -139,7 +142,7 @@ def _record(way: str, one: Series, series: dict[str, Series], workload: str, set
     record: Record = {"workload": workload, "way": way, "library": one.world.library, "batch": setup.batch[workload]}
     record |= {"tensors": one.facts["tensors"], "parameters": one.facts["parameters"]}
     record |= {"step_us": float(np.median(one.rounds)), "p10_us": float(low), "p90_us": float(high)}
-    record |= {"mean_us": fmean(one.rounds), "slowest_us": float(np.median(one.slowest))}
+    record |= {"slowest_us": float(np.median(one.slowest))}
     record |= {"launches": len(one.launches), "rounds": len(one.rounds)}
     record |= {"peak_mib": one.facts["peak_mib"], "pinned": bool(one.world.cores)}
     if way != BOUND and BOUND in series:

@@ -249,7 +249,8 @@ class GradientTable:
     def exchange(self, member: Member, name: str, maximum: int, in_backward: bool) -> bytes:
         """Tell the other ranks which reductions are due or have begun here.
 
-        For each gradient 1 if its is on any rank, else 0; then 1 if `in_backward` holds on any. `maximum`: Max's number.
+        For each gradient 1 if its reduction is due on any rank, else 0; then 1 if `in_backward` holds on any.
+        `maximum`: the number of hvd.Max.
         """
     def start(
         self,

@@ -11,7 +11,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 
-from benchkit.pairs import cost_of  # noqa: E402
+from benchkit.pairs import cost_of
 
 
 def test_interval_is_that_of_the_signed_rank_test() -> None:

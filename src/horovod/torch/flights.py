@@ -150,7 +150,8 @@ class Flights:
     def _adopt(self, numbers: Sequence[int], buckets: GradientBuckets) -> bool:
         """Put gradients where they belong that autograd has made elsewhere. Whether there were any."""
         parameters: list[Any] = [self._gradients[number].parameter for number in numbers]
-        return any([buckets.adopt(parameter) for parameter in parameters if not parameter.grad.is_sparse])
+        moved = [it for it in parameters if not it.grad.is_sparse and buckets.adopt(it)]
+        return bool(moved)
 
     def _start_unusual(self, gradient: Gradient, cargo: list[Cargo]) -> None:
         grad: Any = gradient.parameter.grad
