@@ -2,8 +2,8 @@
 """How much more one thing takes than another, from pairs that were measured next to each other.
 
 The Hodges-Lehmann estimate, the median of the means of all two differences, with the interval that belongs to it: that
-of Wilcoxon's signed-rank test. Nothing is assumed of the noise but that it is as likely above as below. A few wild pairs
-do no harm, as with the median; with well-behaved ones the interval is nearly as narrow as that of the mean.
+of Wilcoxon's signed-rank test. Nothing is assumed of the noise but that it is as likely above as below. A few wild
+pairs do no harm, as with the median; with well-behaved ones the interval is nearly as narrow as that of the mean.
 """
 
 from __future__ import annotations
