@@ -18,8 +18,9 @@ from pathlib import Path
 
 from benchkit import bars, machine
 from benchkit.lifetime import interrupt_on_sigterm
+from benchkit.pairs import LEAST_PAIRS, Cost
 from benchkit.svg import time_text
-from benchkit.training import BATCH, WORKLOADS, Cost, Record, Setup, measure, records_of
+from benchkit.training import BATCH, WORKLOADS, Record, Setup, measure, records_of
 from benchkit.training_ways import BOUND, BY_NAME, QUICK, WAYS, unavailable
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -41,7 +42,8 @@ def main() -> int:
     about = {"ranks": options.np, "settings": machine.settings(), "machine": machine.facts()}
     records: list[Record] = []
     complete = True
-    setup = Setup(options.np, options.ways, options.rounds, options.turn_seconds, options.warmup, options.batch)
+    pace = (options.rounds, options.turn_seconds, options.warmup, options.batch, options.launches)
+    setup = Setup(options.np, options.ways, *pace)
     for workload in options.workloads:
         series, all_there = measure(workload, setup, lambda text: console.print(f"[yellow]{escape(text)}"))
         found = records_of(workload, series, setup)
@@ -101,8 +103,11 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--tiny", action="store_true", help="only 200 parameters of 4 bytes")
     parser.add_argument("--workloads", type=names, default=None, help=f"of {', '.join(WORKLOADS)}")
     parser.add_argument("--ways", type=names, default=None, help=f"separated by ';', of {'; '.join(BY_NAME)}")
-    parser.add_argument("--rounds", type=int, default=None, help="turns of each way (default 20; quick: 6)")
-    parser.add_argument("--turn-seconds", type=float, default=None, help="default 1; quick and tiny: 0.3")
+    parser.add_argument(
+        "--rounds", type=int, default=None, help="turns of each way and launch (default 20; quick and tiny: 6)"
+    )
+    parser.add_argument("--launches", type=int, default=None, help="with fresh processes (default 1; tiny: 6)")
+    parser.add_argument("--turn-seconds", type=float, default=None, help="default 2; quick and tiny: 0.3")
     parser.add_argument("--warmup", type=int, default=3, help="steps before the first round")
     parser.add_argument("--resnet-batch", type=int, default=4, help="images of a rank's step (default 4)")
     parser.add_argument("--gpt-batch", type=int, default=1, help="pieces of 128 tokens of a rank's step (default 1)")
@@ -111,8 +116,9 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     usual = ["gpt", "tensors"] if options.quick else ["resnet50", "gpt", "tensors"]
     options.workloads = options.workloads or (["tiny"] if options.tiny else usual)
     options.ways = options.ways or [way.name for way in WAYS if not options.quick or way.name in QUICK]
-    options.rounds = options.rounds or (6 if options.quick else 20)
-    options.turn_seconds = options.turn_seconds or (0.3 if options.quick or options.tiny else 1.0)
+    options.launches = options.launches or (LEAST_PAIRS if options.tiny and not options.quick else 1)
+    options.rounds = options.rounds or (LEAST_PAIRS if options.quick or options.tiny else 20)
+    options.turn_seconds = options.turn_seconds or (0.3 if options.quick or options.tiny else 2.0)
     options.batch = BATCH | {"resnet50": options.resnet_batch, "gpt": options.gpt_batch}
     unknown = {*options.workloads} - {*WORKLOADS} | {*options.ways} - {*BY_NAME}
     if unknown:

@@ -3,18 +3,21 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from statistics import median
 from typing import Any
 
 import numpy as np
 
 from benchkit import machine
+from benchkit.pairs import Cost, cost_of
 from benchkit.training_ways import BOUND, BY_NAME, world_of
 from benchkit.world import World, WorldError
 
-RESAMPLES, CONFIDENCE = 2000, 0.95
+LEAST_STEPS = 3  # of a turn, besides the one that warms up
 Record = dict[str, Any]
 Say = Callable[[str], None]
 
@@ -37,42 +40,49 @@ class Setup:
     turn_seconds: float
     warmup: int = 3
     batch: dict[str, int] = field(default_factory=lambda: dict(BATCH))
+    launches: int = 1  # with fresh processes: where memory happens to lie differs between them, and with it their speed
 
 
 @dataclass
 class Series:
-    """One way on one workload: microseconds of a step, once for each round."""
+    """One way on one workload: microseconds of a step, for each launch and round."""
 
     world: World
-    rounds: list[float] = field(default_factory=list)
+    launches: list[list[float]] = field(default_factory=list)
+    slowest: list[float] = field(default_factory=list)  # of the steps of each turn
     facts: Record = field(default_factory=dict)
 
-
-@dataclass(frozen=True)
-class Cost:
-    """Microseconds of a step above the bound; `low` and `high` hold it with 95 % confidence."""
-
-    value: float
-    low: float
-    high: float
+    @property
+    def rounds(self) -> list[float]:
+        return list(itertools.chain(*self.launches))
 
 
 def measure(workload: str, setup: Setup, say: Say) -> tuple[dict[str, Series], bool]:
     """The ways that came to the end, and whether all did. Fresh processes, so that peaks are their own."""
-    series: dict[str, Series] = {}
+    series = {name: Series(_new_world(name, setup)) for name in setup.ways}
     failed: list[str] = []
+    for _ in range(setup.launches):
+        _launch(workload, setup, series, failed, say)
+    return series, not failed
+
+
+def _new_world(way: str, setup: Setup) -> World:
+    return world_of(BY_NAME[way], setup.ranks, machine.cores_for(setup.ranks))
+
+
+def _launch(workload: str, setup: Setup, series: dict[str, Series], failed: list[str], say: Say) -> None:
     try:
-        for name in setup.ways:
-            series[name] = Series(world_of(BY_NAME[name], setup.ranks, machine.cores_for(setup.ranks)))
-            attempt(name, series, failed, say, lambda name=name: get_ready(series[name], name, workload, setup))
+        for name, one in list(series.items()):
+            one.world = _new_world(name, setup)
+            one.launches.append([])
+            attempt(name, series, failed, say, lambda one=one, name=name: get_ready(one, name, workload, setup))
         steps = steps_per_turn(series, setup)
         for number in range(setup.rounds):
-            # Forth and back, so that nobody always runs behind the same neighbour.
+            # Forth and back, so that nobody always runs behind the same neighbour, and drift falls on all alike.
             for name in list(series) if number % 2 == 0 else list(reversed(series)):
                 attempt(name, series, failed, say, lambda name=name: add_round(series[name], steps))
         for name in list(series):
             attempt(name, series, failed, say, lambda name=name: finish(series[name], name))
-        return series, not failed
     finally:
         for one in series.values():
             one.world.stop()
@@ -96,12 +106,18 @@ def get_ready(one: Series, way: str, workload: str, setup: Setup) -> None:
 
 def steps_per_turn(series: dict[str, Series], setup: Setup) -> int:
     """As many steps of the slowest way as fill a turn; the same for all."""
-    slowest = max((_seconds(one.world, 1) for one in series.values()), default=1.0)
-    return max(1, math.ceil(setup.turn_seconds / slowest))
+    slowest = max((max(map(sum, _steps(one.world, 1))) for one in series.values()), default=1.0)
+    return max(LEAST_STEPS, math.ceil(setup.turn_seconds / slowest))
 
 
 def add_round(one: Series, steps: int) -> None:
-    one.rounds.append(_seconds(one.world, steps) / steps * 1e6)
+    """The typical step, each as long as on its slower rank: nothing that keeps ranks in step can beat that.
+
+    The first one of a turn is left out: it finds the caches full of the neighbour's data.
+    """
+    times = [max(step) * 1e6 for step in zip(*_steps(one.world, 1 + steps), strict=True)][1:]
+    one.launches[-1].append(median(times))
+    one.slowest.append(max(times))
 
 
 def finish(one: Series, way: str) -> None:
@@ -112,8 +128,9 @@ def finish(one: Series, way: str) -> None:
         raise WorldError(f"{way}: the ranks hold different weights after training")
 
 
-def _seconds(world: World, steps: int) -> float:
-    return float(max(answer["seconds"] for answer in world.ask("steps", count=steps)))
+def _steps(world: World, count: int) -> list[list[float]]:
+    """The seconds of each step, for each rank."""
+    return [answer["seconds"] for answer in world.ask("steps", count=count)]
 
 
 def records_of(workload: str, series: dict[str, Series], setup: Setup) -> list[Record]:
@@ -125,18 +142,23 @@ def _record(way: str, one: Series, series: dict[str, Series], workload: str, set
     record: Record = {"workload": workload, "way": way, "library": one.world.library, "batch": setup.batch[workload]}
     record |= {"tensors": one.facts["tensors"], "parameters": one.facts["parameters"]}
     record |= {"step_us": float(np.median(one.rounds)), "p10_us": float(low), "p90_us": float(high)}
-    record |= {"rounds": len(one.rounds), "peak_mib": one.facts["peak_mib"], "pinned": bool(one.world.cores)}
+    record |= {"slowest_us": float(np.median(one.slowest))}
+    record |= {"launches": len(one.launches), "rounds": len(one.rounds)}
+    record |= {"peak_mib": one.facts["peak_mib"], "pinned": bool(one.world.cores)}
     if way != BOUND and BOUND in series:
-        cost = cost_above(one.rounds, series[BOUND].rounds)
+        cost = cost_above(one, series[BOUND])
         record["cost_us"] = asdict(cost)
         record["cost_per_tensor_us"] = cost.value / one.facts["tensors"]
     return record
 
 
-def cost_above(rounds: Sequence[float], bound: Sequence[float]) -> Cost:
-    """Median of the differences round by round: what disturbs the machine for seconds falls on both."""
-    differences = np.asarray(rounds) - np.asarray(bound)
-    draws = np.random.default_rng(0).integers(0, len(differences), (RESAMPLES, len(differences)))
-    edge = (1 - CONFIDENCE) / 2
-    low, high = np.quantile(np.median(differences[draws], axis=1), [edge, 1 - edge])
-    return Cost(float(np.median(differences)), float(low), float(high))
+def cost_above(one: Series, bound: Series) -> Cost:
+    """From differences round by round: what disturbs the machine for seconds falls on both.
+
+    Rounds of one launch share its luck. So where there are several, each is one observation, the median of its rounds.
+    """
+    launches = [
+        [mine - bare for mine, bare in zip(*both, strict=True)]
+        for both in zip(one.launches, bound.launches, strict=True)
+    ]
+    return cost_of(launches[0] if len(launches) == 1 else [median(differences) for differences in launches])

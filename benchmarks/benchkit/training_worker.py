@@ -7,6 +7,7 @@ Run as `python -m benchkit.training_worker`; see benchkit.worker for how it is s
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 import re
 import socket
@@ -42,12 +43,13 @@ class TrainingWorker(Obedient):
         return {"tensors": len(sizes), "parameters": sum(sizes)}
 
     def do_steps(self, count: int) -> dict[str, Any]:
-        """Seconds for all of them: steps follow each other as in training, so a rank's delay may hide in the next."""
+        """Seconds of each: they follow each other as in training, so a rank's delay may hide in the next."""
         self.gate.meet()
-        start = time.perf_counter()
+        times = [time.perf_counter()]
         for _ in range(count):
             self.step()
-        return {"seconds": time.perf_counter() - start}
+            times.append(time.perf_counter())
+        return {"seconds": [end - start for start, end in itertools.pairwise(times)]}
 
     def do_state(self) -> dict[str, Any]:
         """A digest of the weights, and the most memory that this process ever had."""

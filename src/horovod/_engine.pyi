@@ -104,9 +104,8 @@ class World:
         wire_dtype: int = 0,
     ) -> None:
         """Start operations, each for itself; adds their handles to `started` also if a later one is refused."""
-    def wait_all(self, handles: Sequence[int]) -> None:
-        """Waits for all of them, then raises the first failure."""
-    def release_all(self, handles: Sequence[int]) -> None: ...
+    def finish_all(self, handles: Sequence[int]) -> None:
+        """Waits for all of them and releases them, then raises the first failure."""
     def poll(self, handle: int) -> bool: ...
     def wait(self, handle: int, timeout_s: float = -1.0) -> bool:
         """Blocks with the GIL released, looks for signals every 50 ms, raises EngineError if the work failed.
@@ -218,3 +217,52 @@ class Arrivals:
     @property
     def full(self) -> bool: ...
     def __bool__(self) -> bool: ...
+
+class TensorReader:
+    """Reads torch's tensors through DLPack's table of functions, or by their attributes where there is none."""
+
+    def __init__(self, tensor_type: type, dtypes: Mapping[Any, int], strided: object, table: object) -> None: ...
+    def read(self, tensor: object) -> tuple[int, tuple[int, ...], int] | None:
+        """Address, shape and dtype id; None for what needs a closer look."""
+
+class GradientTable:
+    """The gradients of one optimizer by their numbers, from 0 on, and how far each is in its round of passes."""
+
+    def __init__(
+        self, reader: TensorReader, dtypes: Sequence[int], op: int, prescale: float, postscale: float, wire: int
+    ) -> None:
+        """`dtypes`: those that travel without a compressor's help; `wire`: what the engine carries float32 as."""
+    def add(self, name: str, parameter: object) -> None:
+        """One more. `name` is that of its allreduce."""
+    def set_place(self, number: int, place: object) -> None:
+        """The tensor that a gradient has to be; any other one is left to the caller."""
+    def leave_to_caller(self, number: int) -> None:
+        """start() gives this number back."""
+    def restart(self, passes: int) -> None:
+        """A new round, of so many passes, for all."""
+    def forget_reduced(self) -> None:
+        """A new round for those whose reduction has begun."""
+    def count_down(self, numbers: Sequence[int]) -> tuple[list[int], int | None]:
+        """One pass less for each. Those with none left; and the first that had none before, where this ends."""
+    def missing(self, wanted: bytes) -> list[int]:
+        """What has not begun though `wanted` has a byte other than 0 for it."""
+    def exchange(self, member: Member, name: str, maximum: int, in_backward: bool) -> bytes:
+        """Tell the other ranks which reductions are due or have begun here.
+
+        For each gradient 1 if its reduction is due on any rank, else 0; then 1 if `in_backward` holds on any.
+        `maximum`: the number of hvd.Max.
+        """
+    def start(
+        self,
+        numbers: Sequence[int],
+        member: Member,
+        will_wait: bool,
+        sent: list[int],
+        grads: list[Any],
+    ) -> tuple[int, list[int]]:
+        """Begin allreduces in place of those that are plain, and add them to the lists.
+
+        One handle for them, 0 if there are none; and the numbers of the others.
+        """
+    def land(self, numbers: list[int], grads: list[Any]) -> None:
+        """These were reduced; a further pass is refused while their parameters have the same gradients."""

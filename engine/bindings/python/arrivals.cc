@@ -2,7 +2,9 @@
 #include "bindings/python/arrivals.h"
 
 #include <nanobind/stl/vector.h>
+#include <structmember.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <mutex>
 #include <utility>
@@ -53,18 +55,66 @@ class Arrivals {
   const nb::callable notify_;
 };
 
-// Holds no gradient and no tensor: the garbage collector cannot look inside, and a cycle through here would stay.
-nb::object Hook(nb::object self, uint32_t number, uint64_t bytes) {
-  Arrivals* const arrivals = nb::cast<Arrivals*>(self);
-  return nb::cpp_function([self, arrivals, number, bytes](nb::handle) { arrivals->Add(number, bytes); });
+// A hook is called for every gradient of every step. An object of its own type is one look into memory, where a
+// function of nanobind's is several. It holds no gradient and no tensor: the garbage collector cannot look inside, and
+// a cycle through here would stay.
+struct Hook {
+  PyObject_HEAD  // NOLINT
+      vectorcallfunc call;
+  Arrivals* arrivals;
+  PyObject* owner;  // of `arrivals`
+  uint64_t bytes;
+  uint32_t number;
+};
+
+PyTypeObject* hook_type = nullptr;
+
+PyObject* CallHook(PyObject* self, PyObject* const*, size_t, PyObject*) {
+  const auto* hook = reinterpret_cast<const Hook*>(self);
+  try {
+    hook->arrivals->Add(hook->number, hook->bytes);
+  } catch (nb::python_error& error) {
+    error.restore();
+    return nullptr;
+  }
+  Py_RETURN_NONE;
+}
+
+void FreeHook(PyObject* self) {
+  PyTypeObject* const type = Py_TYPE(self);
+  Py_DECREF(reinterpret_cast<Hook*>(self)->owner);
+  PyObject_Free(self);
+  Py_DECREF(type);
+}
+
+PyMemberDef hook_members[] = {{"__vectorcalloffset__", T_PYSSIZET, offsetof(Hook, call), READONLY, nullptr},
+                              {nullptr, 0, 0, 0, nullptr}};
+PyType_Slot hook_slots[] = {{Py_tp_dealloc, reinterpret_cast<void*>(FreeHook)},
+                            {Py_tp_call, reinterpret_cast<void*>(PyVectorcall_Call)},
+                            {Py_tp_members, hook_members},
+                            {0, nullptr}};
+PyType_Spec hook_spec = {"horovod._engine.ArrivalHook", sizeof(Hook), 0,
+                         Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL, hook_slots};
+
+nb::object MakeHook(nb::object self, uint32_t number, uint64_t bytes) {
+  Hook* const hook = PyObject_New(Hook, hook_type);
+  if (!hook) throw nb::python_error();
+  hook->call = CallHook;
+  hook->arrivals = nb::cast<Arrivals*>(self);
+  hook->owner = self.release().ptr();
+  hook->bytes = bytes;
+  hook->number = number;
+  return nb::steal(reinterpret_cast<PyObject*>(hook));
 }
 
 }  // namespace
 
 void BindArrivals(nb::module_& module) {
+  hook_type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&hook_spec));
+  if (!hook_type) throw nb::python_error();
   nb::class_<Arrivals>(module, "Arrivals")
       .def(nb::init<uint64_t, nb::callable>(), "limit"_a, "notify"_a)
-      .def("hook", &Hook, "number"_a, "nbytes"_a)
+      .def("hook", &MakeHook, "number"_a, "nbytes"_a)
       .def("take", &Arrivals::Take)
       .def_prop_ro("full", &Arrivals::Full)
       .def("__bool__", [](const Arrivals& self) { return !self.Empty(); });

@@ -20,9 +20,11 @@
 #include "bindings/python/array_calls.h"
 #include "bindings/python/arrays.h"
 #include "bindings/python/arrivals.h"
+#include "bindings/python/gradient_table.h"
 #include "bindings/python/members.h"
 #include "bindings/python/plain_handles.h"
 #include "bindings/python/table.h"
+#include "bindings/python/tensor_reader.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -228,8 +230,8 @@ class World {
     }
   }
 
-  // Waits for all of them, also after a failure; then raises the first failure.
-  void WaitAll(const std::vector<int64_t>& handles) {
+  // Waits for all of them and releases them, also after a failure; then raises the first failure.
+  void FinishAll(const std::vector<int64_t>& handles) {
     hvd_status first{};
     bool failed = false;
     for (size_t i = 0; i < handles.size();) {
@@ -238,7 +240,7 @@ class World {
       {
         nb::gil_scoped_release unlocked;
         while (i < handles.size() && code == HVD_OK) {
-          code = Api()->wait(world_, handles[i], hvd_python::kSignalPeriodMs, &status);
+          code = Api()->finish(world_, handles[i], hvd_python::kSignalPeriodMs, &status);
           if (code == HVD_OK) ++i;
         }
       }
@@ -251,10 +253,6 @@ class World {
       }
     }
     if (failed) Raise(first);
-  }
-
-  void ReleaseAll(const std::vector<int64_t>& handles) {
-    for (const int64_t handle : handles) Api()->release(world_, handle);
   }
 
   bool Poll(int64_t handle) const {
@@ -405,8 +403,7 @@ NB_MODULE(_engine, m) {
            "will_wait"_a = false, "wire_dtype"_a = 0)
       .def("submit_many", &World::SubmitMany, "process_set"_a, "kind"_a, "names"_a, "dtypes"_a, "shapes"_a, "inputs"_a,
            "outputs"_a, "reduce_op"_a, "prescale"_a, "postscale"_a, "started"_a, "will_wait"_a, "wire_dtype"_a = 0)
-      .def("wait_all", &World::WaitAll, "handles"_a)
-      .def("release_all", &World::ReleaseAll, "handles"_a)
+      .def("finish_all", &World::FinishAll, "handles"_a)
       .def("poll", &World::Poll, "handle"_a)
       .def("wait", &World::Wait, "handle"_a, "timeout_s"_a = -1.0)
       .def("finish", &World::Finish, "handle"_a)
@@ -425,4 +422,6 @@ NB_MODULE(_engine, m) {
   hvd_python::BindPlainHandles(m);
   hvd_python::BindArrayCalls(m);
   hvd_python::BindArrivals(m);
+  hvd_python::BindTensorReader(m);
+  hvd_python::BindGradientTable(m);
 }

@@ -130,7 +130,8 @@ typedef struct hvd_api {
   void (*close)(hvd_world*);
   /* Frees what is left. No other call may be under way. */
   void (*destroy)(hvd_world*);
-  /* Starts one operation (count 1, group NULL) or a group as one unit. Returns a handle > 0, or 0 and a status.
+  /* Starts operations, each for itself (group NULL), or a group as one unit. Returns one handle > 0 for all, which is
+   * done when they are and has the status of the first that failed; or 0 and a status, and none is started.
    * `on_done` may be NULL; it runs on the thread that finishes the work, never under an engine lock.
    * HVD_WILL_WAIT promises a wait at once on this thread, so that no other thread need be woken. */
   int64_t (*submit)(hvd_world*, int32_t process_set, const hvd_op*, int32_t count, const char* group, uint32_t flags,

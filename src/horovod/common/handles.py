@@ -77,14 +77,10 @@ class Batch:
     def wait(self) -> None:
         """Block until all are done; then raise the first failure. Once only."""
         try:
-            self.world.wait_all(self.handles)
+            self.world.finish_all(self.handles)
         except EngineError as error:
-            self._release()
+            self.handles = []
             raise translate(error) from None
-        self._release()
-
-    def _release(self) -> None:
-        self.world.release_all(self.handles)
         self.handles = []
 
 

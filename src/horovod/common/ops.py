@@ -8,7 +8,7 @@ to drive the work of a caller that waits.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar
 
 from horovod._engine import EngineError
@@ -18,7 +18,7 @@ from horovod.common.handles import Batch, Pending, translate
 from horovod.common.rules import PLAIN_SUM, Reduction
 
 if TYPE_CHECKING:
-    from horovod._engine import Output
+    from horovod._engine import Member, Output
     from horovod.common.context import Context
     from horovod.common.process_sets import Membership, ProcessSet
 
@@ -26,6 +26,7 @@ _ALLREDUCE, _ALLGATHER, _BROADCAST, _ALLTOALL, _REDUCESCATTER, _BARRIER, _JOIN =
 
 Description: TypeAlias = "tuple[int, tuple[int, ...], int]"  # address, shape, dtype id
 T = TypeVar("T")
+R = TypeVar("R")
 
 
 class Adapter(Protocol[T]):
@@ -141,6 +142,18 @@ class Collectives(Generic[T]):
             self.handles.abandon(batch)
             raise translate(error, full_names[len(batch.handles)]) from None
         return batch
+
+    def start_batch(
+        self, submit: Callable[[Member], tuple[int, R]], keep: Any, process_set: ProcessSet
+    ) -> tuple[Batch, R]:
+        """The same by a native call, which gives one handle for all (0: none) and something for the caller."""
+        batch = Batch(self._member(process_set).world, keep)
+        try:
+            handle, more = submit(self.native_member(process_set))
+        except EngineError as error:
+            raise translate(error) from None
+        batch.handles += [handle] if handle else []
+        return batch, more
 
     def reducescatter(
         self,
@@ -302,6 +315,12 @@ class Collectives(Generic[T]):
         if member is None or member.index < 0:
             self.context.refuse_set(process_set)
         return member
+
+    def native_member(self, process_set: ProcessSet) -> Member:
+        """The set for native calls; refused if this process is no member."""
+        if process_set.native is None:
+            self.context.refuse_set(process_set)
+        return process_set.native
 
     def _output_like(self, tensor: T, in_place: bool) -> tuple[T, Description, int]:
         """(output, description of the input, address of the output) where both have one shape."""

@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import torch
 
-from horovod._engine import Output
+from horovod._engine import Output, TensorReader
 from horovod.common.dtypes import ID_BY_NAME
 from horovod.common.ops import Description
 
@@ -24,6 +25,12 @@ class _IdByDType(dict[torch.dtype, int]):
 
 # Older versions of torch lack some of these types.
 ID_BY_DTYPE = _IdByDType({getattr(torch, name): number for name, number in ID_BY_NAME.items() if hasattr(torch, name)})
+
+
+@functools.cache
+def tensor_reader() -> TensorReader:
+    """Reads plain tensors for native calls."""
+    return TensorReader(Tensor, ID_BY_DTYPE, torch.strided, getattr(Tensor, "__dlpack_c_exchange_api__", None))
 
 
 class TorchAdapter:

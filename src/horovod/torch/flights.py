@@ -6,18 +6,18 @@ Dense gradients in host memory travel many to a call; those of groups, sparse on
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from horovod.common.dtypes import AS_IT_IS
+from horovod._engine import GradientTable
+from horovod.common.dtypes import AS_IT_IS, FLOAT32
 from horovod.common.process_sets import ProcessSet
 from horovod.common.wire import wire_of
 from horovod.torch import mpi_ops
-from horovod.torch.adapter import ID_BY_DTYPE
+from horovod.torch.adapter import ID_BY_DTYPE, tensor_reader
 from horovod.torch.compression import Compressor, NoneCompressor, is_convertible
 from horovod.torch.gradient_buckets import GradientBuckets
 from horovod.torch.layout import in_memory_order, is_dense
@@ -25,8 +25,6 @@ from horovod.torch.layout import in_memory_order, is_dense
 Tensor = torch.Tensor
 # A gradient, its tensor, what is sent for it, the compressor's context, the shape of what is sent in memory order.
 Cargo = tuple["Gradient", Tensor, Tensor, Any, tuple[int, ...]]
-
-_STRIDED, _FLOAT32 = torch.strided, torch.float32
 
 
 @dataclass(frozen=True)
@@ -42,31 +40,15 @@ class Reduction:
 
 
 class Gradient:
-    """One parameter's gradient. `passes_left` 0: its reduction has begun, and ended if it is not in flight."""
+    """One parameter's gradient. How far it is in its round is in the table, under its number."""
 
-    __slots__ = (
-        "full_name",
-        "group",
-        "hook",
-        "in_flight",
-        "name",
-        "number",
-        "parameter",
-        "passes_left",
-        "reduced",
-        "shape",
-        "was_sparse",
-    )
+    __slots__ = ("full_name", "group", "hook", "name", "number", "parameter", "was_sparse")
 
-    def __init__(self, name: str, number: int, parameter: Tensor, passes: int) -> None:
+    def __init__(self, name: str, number: int, parameter: Tensor) -> None:
         self.name = name
         self.full_name = f"allreduce.{name}"
         self.number = number
         self.parameter = parameter
-        self.shape = tuple(parameter.shape)
-        self.passes_left = passes
-        self.in_flight = False
-        self.reduced: weakref.ref[Tensor] | None = None
         self.was_sparse = False
         self.group: Group | None = None
         self.hook: Any = None
@@ -90,9 +72,18 @@ class Flights:
         self._reduction = reduction
         self._buckets = buckets
         self._wire = wire_of(reduction.compression)
-        self._as_they_are = reduction.compression is NoneCompressor and buckets is None
-        self._float32_as_it_is = self._wire != AS_IT_IS and buckets is None
+        self._gradients: list[Gradient] = []
         self._finishers: list[Callable[[], None]] = []  # each waits for operations and puts their results in place
+        # A user's compressor has to see all of them, one of ours those that the engine does not convert.
+        dtypes = list(ID_BY_DTYPE.values()) if reduction.compression is NoneCompressor else []
+        self.table = GradientTable(
+            tensor_reader(),
+            dtypes or ([FLOAT32] if self._wire != AS_IT_IS else []),
+            reduction.op,
+            reduction.prescale,
+            reduction.postscale,
+            self._wire,
+        )
 
     def __bool__(self) -> bool:
         return bool(self._finishers)
@@ -100,26 +91,26 @@ class Flights:
     def clear(self) -> None:
         self._finishers.clear()
 
-    def start(self, gradients: Iterable[Gradient], will_wait: bool) -> None:
+    def add(self, gradient: Gradient) -> None:
+        """Their numbers follow each other from 0."""
+        self._gradients.append(gradient)
+        self.table.add(gradient.full_name, gradient.parameter)
+
+    def start(self, numbers: Sequence[int], will_wait: bool) -> None:
         """Begin to reduce gradients that are there; one of a group waits for the others.
 
         `will_wait`: the calling thread goes on to wait for them, so that nobody need be woken to drive them.
         """
+        if not numbers:
+            return
+        if self._buckets is not None:
+            self._buckets.put_places_into(self.table)
+        others = self._start_plain(numbers, will_wait)
+        if others and self._buckets is not None and self._adopt(others, self._buckets):
+            others = self._start_plain(others, will_wait)
         cargo: list[Cargo] = []
-        as_they_are, float32_as_it_is = self._as_they_are, self._float32_as_it_is
-        for gradient in gradients:
-            gradient.in_flight = True
-            grad: Any = gradient.parameter.grad
-            if (
-                (as_they_are or (float32_as_it_is and grad.dtype is _FLOAT32))
-                and gradient.group is None
-                and grad.layout is _STRIDED
-                and grad.is_cpu
-                and grad.is_contiguous()
-            ):
-                cargo.append((gradient, grad, grad, None, gradient.shape))
-            else:
-                self._start_unusual(gradient, grad, cargo)
+        for number in others:
+            self._start_unusual(self._gradients[number], cargo)
         if cargo:
             self._submit(cargo, will_wait)
 
@@ -137,17 +128,44 @@ class Flights:
 
     # Ways to go
 
-    def _start_unusual(self, gradient: Gradient, grad: Tensor, cargo: list[Cargo]) -> None:
+    def _start_plain(self, numbers: Sequence[int], will_wait: bool) -> list[int]:
+        """Those that are just memory, in one native call. The numbers of the others."""
+        sent: list[int] = []
+        grads: list[Tensor] = []
+        batch, others = mpi_ops.start_batch(
+            lambda member: self.table.start(numbers, member, will_wait, sent, grads), grads, self._reduction.process_set
+        )
+        if not sent:
+            return others
+
+        def finish() -> None:
+            try:
+                mpi_ops.finish_allreduces(batch)
+            finally:
+                self.table.land(sent, grads)
+
+        self._finishers.append(finish)
+        return others
+
+    def _adopt(self, numbers: Sequence[int], buckets: GradientBuckets) -> bool:
+        """Put gradients where they belong that autograd has made elsewhere. Whether there were any."""
+        parameters: list[Any] = [self._gradients[number].parameter for number in numbers]
+        moved = [it for it in parameters if not it.grad.is_sparse and buckets.adopt(it)]
+        return bool(moved)
+
+    def _start_unusual(self, gradient: Gradient, cargo: list[Cargo]) -> None:
+        grad: Any = gradient.parameter.grad
         if grad.is_sparse:
-            gradient.was_sparse = True
+            if not gradient.was_sparse:
+                gradient.was_sparse = True
+                self.table.leave_to_caller(gradient.number)  # not to try in vain each time
             if not self._reduction.sparse_as_dense:
                 self._start_sparse(gradient, grad)
                 return
-            gradient.parameter.grad = grad.to_dense()
-        if self._buckets is not None:
-            self._buckets.adopt(gradient.parameter)
-        assert gradient.parameter.grad is not None
-        grad = gradient.parameter.grad  # which may be another one now
+            gradient.parameter.grad = grad = grad.to_dense()
+            if self._buckets is not None:
+                self._buckets.adopt(gradient.parameter)
+                grad = gradient.parameter.grad  # which may be another one now
         if gradient.group is not None:
             gradient.group.ready.append(gradient)
             if len(gradient.group.ready) == len(gradient.group.gradients):
@@ -182,10 +200,7 @@ class Flights:
                 mpi_ops.finish_allreduces(batch)
             finally:
                 for gradient, grad, sent, context, _ in cargo:
-                    if sent is not grad:
-                        self._put_in_place(grad, sent, context)
-                    gradient.in_flight = False
-                    gradient.reduced = weakref.ref(grad)
+                    self._land(gradient, grad, sent, context)
 
         self._finishers.append(finish)
 
@@ -229,8 +244,7 @@ class Flights:
 
         def finish() -> None:
             gradient.parameter.grad = finish_sparse()
-            gradient.in_flight = False
-            gradient.reduced = weakref.ref(gradient.parameter.grad)
+            self.table.land([gradient.number], [gradient.parameter.grad])
 
         self._finishers.append(finish)
 
@@ -245,8 +259,7 @@ class Flights:
     def _land(self, gradient: Gradient, grad: Tensor, sent: Tensor, context: Any) -> None:
         if sent is not grad:
             self._put_in_place(grad, sent, context)
-        gradient.in_flight = False
-        gradient.reduced = weakref.ref(grad)
+        self.table.land([gradient.number], [grad])
 
     def _put_in_place(self, grad: Tensor, sent: Tensor, context: Any) -> None:
         received = self._reduction.compression.decompress(sent, context)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import torch
 
+from horovod._engine import GradientTable
 from horovod.common import shared_buffers
 from horovod.common.context import default_context
 
@@ -23,29 +24,37 @@ class GradientBuckets:
     """One run of shared memory with a place for each parameter's gradient, strides as the parameter's."""
 
     def __init__(self, parameters: Sequence[Tensor]) -> None:
-        self._parameters = [parameter for parameter in parameters if parameter.is_cpu]
+        self._numbered = [(number, it) for number, it in enumerate(parameters) if it.is_cpu]
         self._places: dict[Tensor, Tensor] = {}
         self._world: object = None
 
-    def adopt(self, parameter: Tensor) -> None:
-        """See to it that a parameter's gradient lies in its place."""
+    def put_places_into(self, table: GradientTable) -> None:
+        """See to it that the places exist, and that the table knows them by the numbers of their parameters."""
         # Memory belongs to the generation that allocated it.
         if self._world is not default_context.world:
             self._make_places()
+            for number, parameter in self._numbered:
+                table.set_place(number, self._places[parameter])
+
+    def adopt(self, parameter: Tensor) -> bool:
+        """See to it that a parameter's gradient lies in its place. Whether it was elsewhere."""
         place = self._places.get(parameter)
-        if place is not None and parameter.grad is not place and parameter.grad is not None:
-            with torch.no_grad():
-                place.copy_(parameter.grad)
-            parameter.grad = place
+        if place is None or parameter.grad is place or parameter.grad is None:
+            return False
+        with torch.no_grad():
+            place.copy_(parameter.grad)
+        parameter.grad = place
+        return True
 
     def _make_places(self) -> None:
-        sizes = [parameter.numel() * parameter.element_size() for parameter in self._parameters]
+        parameters = [parameter for _, parameter in self._numbered]
+        sizes = [parameter.numel() * parameter.element_size() for parameter in parameters]
         starts = [0]
         for size in sizes:
             starts.append(starts[-1] + -(-size // _ALIGNMENT) * _ALIGNMENT)
         memory = torch.from_numpy(shared_buffers.allocate(default_context, starts[-1]))
         before, self._places = self._places, {}
-        for parameter, start, size in zip(self._parameters, starts, sizes, strict=False):
+        for parameter, start, size in zip(parameters, starts, sizes, strict=False):
             run = memory[start : start + size].view(parameter.dtype)
             # What zeros_like would give: the parameter's strides if it is dense, else contiguous ones.
             strides = torch.empty_like(parameter, device="meta").stride()

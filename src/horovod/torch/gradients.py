@@ -17,7 +17,8 @@ from typing import Any
 
 import torch
 
-from horovod._engine import Arrivals
+from horovod._engine import Arrivals, EngineError
+from horovod.common.handles import translate
 from horovod.torch import mpi_ops
 from horovod.torch.dynamo import outside_dynamo
 from horovod.torch.flights import Flights, Gradient, Group, Reduction
@@ -53,13 +54,15 @@ class GradientReducer:
         self._passes = passes
         self._wait_in_backward = wait_in_backward
         self._flights = Flights(reduction, buckets)
+        self._table = self._flights.table  # for each gradient how far it is in this round
+        self._table.restart(passes)
         # Hooks of an optimizer that is gone must not reduce anything any more, nor keep it.
         self._arrived = Arrivals(_CARGO_BYTES if overlap else _NO_LIMIT, _notifier(weakref.ref(self)))
-        self._begun = bytearray(1)  # for each gradient whether its reduction has begun, then whether this is backward()
         self._callback_queued = False
         self._complete = False  # every gradient of this round is reduced, on all ranks
         self._lock = threading.Lock()  # with several devices autograd calls hooks from several threads
         self._gradients: list[Gradient] = []
+        self._groups: list[Group] = []
         for name, parameter in named:
             self.watch(name, parameter)
 
@@ -67,9 +70,9 @@ class GradientReducer:
 
     def watch(self, name: str, parameter: Tensor) -> None:
         """Reduce a parameter's gradients from now on; one that needs none yet is looked at again in each round."""
-        gradient = Gradient(name, len(self._gradients), parameter, self._passes)
+        gradient = Gradient(name, len(self._gradients), parameter)
         self._gradients.append(gradient)
-        self._begun.insert(gradient.number, 0)
+        self._flights.add(gradient)
         self._hook(gradient)
 
     def _hook(self, gradient: Gradient) -> None:
@@ -94,6 +97,8 @@ class GradientReducer:
             group = Group(".".join((names[0], names[-1], str(len(names)))), [by_name[name] for name in names])
             for gradient in group.gradients:
                 gradient.group = group
+                self._table.leave_to_caller(gradient.number)
+            self._groups.append(group)
 
     # Rounds
 
@@ -110,25 +115,18 @@ class GradientReducer:
         """Forget the round: every parameter counts its passes anew."""
         self._flights.clear()
         self._arrived.take()
-        self._begun = bytearray(len(self._begun))
         self._callback_queued = False
         self._complete = False
-        for gradient in self._gradients:
-            gradient.passes_left = self._passes
-            gradient.in_flight = False
-            gradient.reduced = None
-            if gradient.group is not None:
-                gradient.group.ready.clear()
+        self._table.restart(self._passes)
+        for group in self._groups:
+            group.ready.clear()
 
     @outside_dynamo
     def forget_reduced(self) -> None:
         """Gradients were dropped or zeroed after they had been reduced: the next pass begins a new round for them."""
-        self._begun = bytearray(len(self._begun))
         self._callback_queued = False
         self._complete = False
-        for gradient in self._gradients:
-            if gradient.passes_left == 0:
-                gradient.passes_left = self._passes
+        self._table.forget_reduced()
 
     @outside_dynamo
     def finish_round(self) -> None:
@@ -141,38 +139,33 @@ class GradientReducer:
                 while self._agree(in_backward=False):
                     pass
             if not self._complete:
-                self._take_arrived(will_wait=True)
-                self._begin_missing(it for it in self._gradients if it.parameter.requires_grad)
+                every = bytes(gradient.parameter.requires_grad for gradient in self._gradients)
+                self._begin(self._due(), every, will_wait=True)
             self._flights.wait()
         finally:
             self.restart()
 
     def _agree(self, in_backward: bool) -> bool:
-        """Tell the others which reductions have begun here, join in those that have begun there, wait for all of them.
+        """Tell the others which reductions are due here, join in those that are due there, wait for all of them.
 
         True if some rank is at the end of a backward pass and may begin more, False if all have come to their step.
         """
-        self._take_arrived(will_wait=True)
-        count = len(self._gradients)
-        self._begun[count] = in_backward
-        anywhere = torch.frombuffer(bytearray(self._begun), dtype=torch.uint8)
-        mpi_ops.allreduce_(
-            anywhere, None, f"begun.{self._gradients[0].name}", mpi_ops.Max, process_set=self._process_set
-        )
-        union = anywhere.numpy().tobytes()
-        if union[:count] != self._begun[:count]:
-            self._begin_missing(it for it, there in zip(self._gradients, union, strict=False) if there)
+        # Nothing begins before the others have come: what they were sent earlier would only wake a thread there that
+        # takes the processor from their backward().
+        due = self._due()
+        anywhere = self._exchange(in_backward)
+        self._begin(due, anywhere, will_wait=True)
         self._wait()
-        self._complete = union.count(1, 0, count) == count
-        return bool(union[count])
+        count = len(self._gradients)
+        self._complete = anywhere.count(1, 0, count) == count
+        return bool(anywhere[count])
 
-    def _begin_missing(self, gradients: Iterable[Gradient]) -> None:
-        with self._lock:
-            missing = [gradient for gradient in gradients if gradient.passes_left]
-            for gradient in missing:
-                self._hook(gradient)
-                _make_gradient(gradient)
-            self._begin(missing, will_wait=True)
+    def _exchange(self, in_backward: bool) -> bytes:
+        name = f"allreduce.begun.{self._gradients[0].name}"
+        try:
+            return self._table.exchange(mpi_ops.native_member(self._process_set), name, mpi_ops.Max, in_backward)
+        except EngineError as error:
+            raise translate(error, name) from None
 
     def _wait(self) -> None:
         try:
@@ -189,34 +182,25 @@ class GradientReducer:
             self._callback_queued = True
             torch.autograd.Variable._execution_engine.queue_callback(self._end_of_backward)
         if self._arrived.full:
-            self._take_arrived(will_wait=False)
+            self._begin(self._due(), b"", will_wait=False)
 
-    def _take_arrived(self, will_wait: bool) -> None:
-        """Begin the reductions of gradients that hooks have told of."""
+    def _due(self) -> list[int]:
+        """The numbers of gradients that have come to their last pass since this was called last."""
         with self._lock:
-            ready = []
-            for number in self._arrived.take():
-                gradient = self._gradients[number]
-                if gradient.passes_left == 0:
-                    self._begin_again(gradient)
-                gradient.passes_left -= 1
-                if gradient.passes_left == 0:
-                    ready.append(gradient)
-            self._begin(ready, will_wait)
+            due, refused = self._table.count_down(self._arrived.take())
+            if refused is not None:
+                name = self._gradients[refused].name
+                raise AssertionError(_TOO_MANY_PASSES.format(name=name, passes=self._passes))
+            return due
 
-    def _begin_again(self, gradient: Gradient) -> None:
-        # Allowed only if the reduced gradient was dropped since (model.zero_grad()), say by a gradient scaler that
-        # skipped the step.
-        if gradient.in_flight or (gradient.reduced is not None and gradient.reduced() is gradient.parameter.grad):
-            raise AssertionError(_TOO_MANY_PASSES.format(name=gradient.name, passes=self._passes))
-        gradient.passes_left = self._passes
-
-    def _begin(self, gradients: list[Gradient], will_wait: bool) -> None:
-        begun = self._begun
-        for gradient in gradients:
-            gradient.passes_left = 0
-            begun[gradient.number] = 1
-        self._flights.start(gradients, will_wait)
+    def _begin(self, due: list[int], wanted: bytes, will_wait: bool) -> None:
+        """Begin these reductions, and those that are not due here of gradients that `wanted` has a 1 for."""
+        with self._lock:
+            missing = self._table.missing(wanted)
+            for number in missing:
+                self._hook(self._gradients[number])
+                _make_gradient(self._gradients[number])
+            self._flights.start(due + missing, will_wait)
 
     @outside_dynamo
     def _end_of_backward(self) -> None:
@@ -224,7 +208,7 @@ class GradientReducer:
         if self._wait_in_backward:
             self._agree(in_backward=True)
         else:
-            self._take_arrived(will_wait=False)
+            self._begin(self._due(), b"", will_wait=False)
 
 
 def _make_gradient(gradient: Gradient) -> None:

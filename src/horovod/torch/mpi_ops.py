@@ -428,6 +428,8 @@ def recv_async(tensor: Tensor, src: int, tag: int = 0) -> int:
 
 # Many small allreduces of host tensors handed over together, for the optimizer.
 start_allreduces = direct.host.start_allreduces
+start_batch = direct.host.start_batch
+native_member = direct.host.native_member
 finish_allreduces = direct.finish_batch
 
 

@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bindings/python/gradient_table.h"
+
+#include <hvd/engine.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bindings/python/members.h"
+#include "bindings/python/table.h"
+#include "bindings/python/tensor_reader.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace hvd_python {
+namespace {
+
+constexpr int32_t kAllreduce = 0;  // hvd::OpKind
+constexpr int32_t kUint8 = 0;      // hvd::DType
+
+using Numbers = std::vector<uint32_t>;
+
+struct Row {
+  std::string name;  // of its allreduce
+  nb::object parameter;
+  nb::object place;    // the tensor that its gradient has to be; null: any
+  nb::object reduced;  // weak: the gradient that was reduced last; null: none in this round
+  int passes_left;     // 0: its reduction has begun, and ended if it is not in flight
+  bool in_flight;
+  bool by_hand;  // never a plain one: the caller knows what to do
+};
+
+// Behind the GIL.
+class GradientTable {
+ public:
+  // `dtypes`: those that travel without a compressor's help.
+  GradientTable(nb::object reader, const std::vector<int>& dtypes, int op, double prescale, double postscale, int wire)
+      : reader_object_(std::move(reader)), reader_(nb::cast<const TensorReader*>(reader_object_)) {
+    for (const int dtype : dtypes) travels_ |= uint64_t{1} << dtype;
+    op_.size = sizeof op_;
+    op_.kind = kAllreduce;
+    op_.reduce_op = op;
+    op_.root = -1;
+    op_.device = -1;
+    op_.prescale = prescale;
+    op_.postscale = postscale;
+    op_.wire_dtype = wire;
+    attribute_ = nb::steal(PyUnicode_InternFromString("grad"));
+  }
+
+  void Add(std::string name, nb::object parameter) {
+    rows_.push_back({std::move(name), std::move(parameter), {}, {}, passes_, false, false});
+    begun_.push_back(0);
+  }
+  void SetPlace(uint32_t number, nb::object place) { rows_.at(number).place = std::move(place); }
+  void LeaveToCaller(uint32_t number) { rows_.at(number).by_hand = true; }
+
+  // Rounds
+
+  void Restart(int passes) {
+    passes_ = passes;
+    for (Row& row : rows_) {
+      row.passes_left = passes;
+      row.in_flight = false;
+      row.reduced.reset();
+    }
+    begun_.assign(begun_.size(), 0);
+  }
+
+  void ForgetReduced() {
+    for (Row& row : rows_) {
+      if (row.passes_left == 0) row.passes_left = passes_;
+    }
+    begun_.assign(begun_.size(), 0);
+  }
+
+  // One pass less for each; those that have none left, and the first that had none before.
+  std::pair<Numbers, std::optional<uint32_t>> CountDown(const Numbers& numbers) {
+    Numbers ready;
+    ready.reserve(numbers.size());
+    for (const uint32_t number : numbers) {
+      Row& row = rows_.at(number);
+      if (row.passes_left == 0) {
+        // Allowed only if the reduced gradient was dropped since, say by a gradient scaler that skipped the step.
+        if (row.in_flight || IsReduced(row)) return {std::move(ready), number};
+        row.passes_left = passes_;
+      }
+      if (--row.passes_left > 0) continue;
+      begun_[number] = 1;
+      ready.push_back(number);
+    }
+    return {std::move(ready), std::nullopt};
+  }
+
+  // What has not begun though `wanted` has a byte other than 0 for it.
+  Numbers Missing(nb::bytes wanted) const {
+    Numbers missing;
+    const char* const bytes = wanted.c_str();
+    for (uint32_t number = 0; number < rows_.size() && number < wanted.size(); ++number) {
+      if (bytes[number] && rows_[number].passes_left) missing.push_back(number);
+    }
+    return missing;
+  }
+
+  // For each gradient whether its reduction is due on any rank, then whether some rank is at the end of a backward
+  // pass.
+  nb::bytes Exchange(const Member& member, const std::string& name, int maximum, bool in_backward) {
+    std::vector<uint8_t> bytes = begun_;
+    bytes.push_back(in_backward);
+    const auto count = static_cast<int64_t>(bytes.size());
+    hvd_op op{};
+    op.size = sizeof op;
+    op.kind = kAllreduce;
+    op.dtype = kUint8;
+    op.reduce_op = maximum;
+    op.root = op.device = -1;
+    op.prescale = op.postscale = 1;
+    op.name = name.c_str();
+    op.shape = &count;
+    op.ndim = 1;
+    op.input = op.output = bytes.data();
+    const int64_t handle = Submit(member, &op, 1, true);
+    hvd_status status;
+    int32_t code;
+    try {
+      code = FinishUnlocked(member.world, handle, false, &status);
+    } catch (nb::python_error&) {
+      interrupted_.push_back(std::move(bytes));  // the engine goes on, and still writes there
+      throw;
+    }
+    if (code != HVD_OK) Raise(status);
+    return nb::bytes(bytes.data(), bytes.size());
+  }
+
+  // Hands those over that are plain, each for itself, under one handle (0: there were none); the numbers of the others.
+  std::pair<int64_t, Numbers> Start(const Numbers& numbers, const Member& member, bool will_wait, nb::list sent,
+                                    nb::list grads) {
+    Numbers others;
+    PlainTensor plain;
+    ops_.clear();
+    extents_.clear();
+    for (const uint32_t number : numbers) {
+      Row& row = rows_.at(number);
+      row.passes_left = 0;
+      row.in_flight = true;
+      begun_[number] = 1;
+      const nb::object grad = nb::steal(PyObject_GetAttr(row.parameter.ptr(), attribute_.ptr()));
+      if (!grad) throw nb::python_error();
+      if (!IsPlain(row, grad, &plain)) {
+        others.push_back(number);
+        continue;
+      }
+      grads.append(grad);
+      sent.append(number);
+      op_.name = row.name.c_str();
+      op_.dtype = plain.dtype_id;
+      op_.ndim = plain.ndim;
+      op_.input = op_.output = plain.data;
+      ops_.push_back(op_);
+      extents_.insert(extents_.end(), plain.shape, plain.shape + plain.ndim);
+    }
+    const int64_t* shape = extents_.data();
+    for (hvd_op& op : ops_) {
+      op.shape = shape;
+      shape += op.ndim;
+    }
+    const int64_t handle = ops_.empty() ? 0 : Submit(member, ops_.data(), ops_.size(), will_wait);
+    return {handle, std::move(others)};
+  }
+
+  void Land(const nb::list& numbers, const nb::list& grads) {
+    for (size_t i = 0; i < numbers.size(); ++i) {
+      Row& row = rows_.at(nb::cast<uint32_t>(numbers[i]));
+      row.in_flight = false;
+      row.reduced = nb::steal(PyWeakref_NewRef(nb::object(grads[i]).ptr(), nullptr));
+      if (!row.reduced) throw nb::python_error();
+    }
+  }
+
+  // A parameter may hold on to its optimizer.
+  static int Traverse(PyObject* self, visitproc visit, void* arg) {
+    Py_VISIT(Py_TYPE(self));
+    if (!nb::inst_ready(self)) return 0;
+    for (const Row& row : nb::inst_ptr<GradientTable>(self)->rows_) {
+      Py_VISIT(row.parameter.ptr());
+      Py_VISIT(row.place.ptr());
+    }
+    return 0;
+  }
+  static int Clear(PyObject* self) {
+    std::vector<Row> rows = std::move(nb::inst_ptr<GradientTable>(self)->rows_);
+    return 0;
+  }
+
+ private:
+  bool IsReduced(const Row& row) const {
+    if (!row.reduced) return false;
+    const nb::object reduced = row.reduced();
+    return !reduced.is_none() && reduced.is(row.parameter.attr(attribute_));
+  }
+
+  bool IsPlain(const Row& row, const nb::object& grad, PlainTensor* plain) const {
+    if (row.by_hand || (row.place && !grad.is(row.place))) return false;
+    return reader_->Read(grad.ptr(), plain) && (travels_ >> plain->dtype_id & 1);
+  }
+
+  static int64_t Submit(const Member& member, const hvd_op* ops, size_t count, bool will_wait) {
+    hvd_status status;
+    const int64_t handle = Api()->submit(member.world, member.set_id, ops, static_cast<int32_t>(count), nullptr,
+                                         will_wait ? HVD_WILL_WAIT : 0, nullptr, nullptr, &status);
+    if (!handle) Raise(status);
+    return handle;
+  }
+
+  const nb::object reader_object_;  // keeps `reader_`
+  const TensorReader* const reader_;
+  nb::object attribute_;
+  uint64_t travels_ = 0;  // bit by bit, by dtype
+  int passes_ = 1;
+  hvd_op op_{};              // what all of them have in common
+  std::vector<hvd_op> ops_;  // kept for its memory, like `extents_`
+  std::vector<int64_t> extents_;
+  std::vector<Row> rows_;
+  std::vector<uint8_t> begun_;  // or due
+  std::vector<std::vector<uint8_t>> interrupted_;
+};
+
+PyType_Slot slots[] = {{Py_tp_traverse, reinterpret_cast<void*>(GradientTable::Traverse)},
+                       {Py_tp_clear, reinterpret_cast<void*>(GradientTable::Clear)},
+                       {0, nullptr}};
+
+}  // namespace
+
+void BindGradientTable(nb::module_& module) {
+  nb::class_<GradientTable>(module, "GradientTable", nb::type_slots(slots))
+      .def(nb::init<nb::object, const std::vector<int>&, int, double, double, int>(), "reader"_a, "dtypes"_a, "op"_a,
+           "prescale"_a, "postscale"_a, "wire"_a)
+      .def("add", &GradientTable::Add, "name"_a, "parameter"_a)
+      .def("set_place", &GradientTable::SetPlace, "number"_a, "place"_a)
+      .def("leave_to_caller", &GradientTable::LeaveToCaller, "number"_a)
+      .def("restart", &GradientTable::Restart, "passes"_a)
+      .def("forget_reduced", &GradientTable::ForgetReduced)
+      .def("count_down", &GradientTable::CountDown, "numbers"_a)
+      .def("missing", &GradientTable::Missing, "wanted"_a)
+      .def("exchange", &GradientTable::Exchange, "member"_a, "name"_a, "maximum"_a, "in_backward"_a)
+      .def("start", &GradientTable::Start, "numbers"_a, "member"_a, "will_wait"_a, "sent"_a, "grads"_a)
+      .def("land", &GradientTable::Land, "numbers"_a, "grads"_a);
+}
+
+}  // namespace hvd_python

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bindings/python/tensor_reader.h"
+
+#include <nanobind/ndarray.h>  // DLPack's structs
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace hvd_python {
+namespace {
+
+struct ExchangeTable {  // DLPackExchangeAPI of DLPack 1.x
+  struct {
+    uint32_t major, minor;
+  } version;
+  const ExchangeTable* older;
+  void* allocate;
+  void* managed_from_object;
+  void* managed_to_object;
+  int (*describe)(void* object, void* description);  // nullptr: not provided
+  void* current_stream;
+};
+constexpr uint32_t kMajorVersion = 1;
+constexpr int32_t kHostMemory = 1;
+
+// DLPack's type codes and bits -> hvd::DType.
+constexpr struct {
+  uint8_t code, bits;
+  int id;
+} kTypes[] = {{2, 32, 7}, {4, 16, 10}, {2, 16, 6}, {2, 64, 8},  {1, 8, 0},   {0, 8, 1},   {1, 16, 2}, {0, 16, 3},
+              {0, 32, 4}, {0, 64, 5},  {6, 8, 9},  {10, 8, 11}, {12, 8, 12}, {1, 32, 13}, {1, 64, 14}};
+
+int IdOf(const nb::dlpack::dtype& type) {
+  for (const auto& known : kTypes) {
+    if (known.code == type.code && known.bits == type.bits && type.lanes == 1) return known.id;
+  }
+  return -1;
+}
+
+bool IsContiguous(const nb::dlpack::dltensor& tensor) {
+  if (!tensor.strides) return true;
+  int64_t expected = 1;
+  bool contiguous = true;
+  for (int32_t i = tensor.ndim; i-- > 0;) {
+    if (tensor.shape[i] == 0) return true;
+    if (tensor.shape[i] != 1 && tensor.strides[i] != expected) contiguous = false;
+    expected *= tensor.shape[i];
+  }
+  return contiguous;
+}
+
+}  // namespace
+
+TensorReader::TensorReader(nb::handle tensor_type, const nb::dict& dtypes, nb::handle strided, nb::handle table)
+    : tensor_type_(nb::borrow(tensor_type)), strided_(nb::borrow(strided)) {
+  for (auto [dtype, id] : dtypes) dtypes_.emplace_back(nb::borrow(dtype), nb::cast<int>(id));
+  if (table.is_none()) return;
+  auto* found = static_cast<const ExchangeTable*>(PyCapsule_GetPointer(table.ptr(), "dlpack_exchange_api"));
+  if (!found) throw nb::python_error();
+  while (found && found->version.major > kMajorVersion) found = found->older;
+  if (found && found->version.major == kMajorVersion) describe_ = found->describe;
+}
+
+bool TensorReader::Read(PyObject* tensor, PlainTensor* plain) const {
+  // Subclasses may keep their elements anywhere.
+  if (reinterpret_cast<PyObject*>(Py_TYPE(tensor)) != tensor_type_.ptr()) return false;
+  return describe_ ? ReadByTable(tensor, plain) : ReadByAttributes(tensor, plain);
+}
+
+bool TensorReader::ReadByTable(PyObject* tensor, PlainTensor* plain) const {
+  nb::dlpack::dltensor found;
+  if (describe_(tensor, &found) != 0) {
+    PyErr_Clear();  // sparse ones, for example
+    return false;
+  }
+  if (found.device.device_type != kHostMemory || !IsContiguous(found)) return false;
+  plain->data = static_cast<char*>(found.data) + found.byte_offset;
+  plain->ndim = found.ndim;
+  plain->shape = found.shape;
+  plain->dtype_id = IdOf(found.dtype);
+  return plain->dtype_id >= 0;
+}
+
+bool TensorReader::ReadByAttributes(nb::handle tensor, PlainTensor* plain) const {
+  if (!nb::object(tensor.attr("layout")).is(strided_) || !nb::cast<bool>(tensor.attr("is_cpu"))) return false;
+  if (!nb::cast<bool>(tensor.attr("is_contiguous")())) return false;
+  const nb::object dtype = tensor.attr("dtype");
+  plain->dtype_id = -1;
+  for (const auto& [known, id] : dtypes_) {
+    if (dtype.is(known)) plain->dtype_id = id;
+  }
+  plain->data = reinterpret_cast<void*>(nb::cast<uintptr_t>(tensor.attr("data_ptr")()));
+  plain->copied.clear();
+  for (nb::handle extent : tensor.attr("shape")) plain->copied.push_back(nb::cast<int64_t>(extent));
+  plain->ndim = static_cast<int>(plain->copied.size());
+  plain->shape = plain->copied.data();
+  return plain->dtype_id >= 0;
+}
+
+void BindTensorReader(nb::module_& module) {
+  nb::class_<TensorReader>(module, "TensorReader")
+      .def(nb::init<nb::handle, const nb::dict&, nb::handle, nb::handle>(), "tensor_type"_a, "dtypes"_a, "strided"_a,
+           "table"_a.none())
+      .def(
+          "read",
+          [](const TensorReader& self, nb::handle tensor) -> nb::object {
+            PlainTensor plain;
+            if (!self.Read(tensor.ptr(), &plain)) return nb::none();
+            nb::list shape;
+            for (int i = 0; i < plain.ndim; ++i) shape.append(plain.shape[i]);
+            return nb::make_tuple(reinterpret_cast<uintptr_t>(plain.data), nb::tuple(shape), plain.dtype_id);
+          },
+          "tensor"_a.none());
+}
+
+}  // namespace hvd_python

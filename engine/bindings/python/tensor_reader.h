@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// torch's tensors without torch's headers: through the table of functions that DLPack defines for this, or by their
+// attributes where torch is too old to have one.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+namespace hvd_python {
+
+// A tensor that lies in memory as the engine wants it.
+struct PlainTensor {
+  void* data;
+  int ndim;
+  const int64_t* shape;  // of the tensor itself, or of `copied`
+  int dtype_id;
+  std::vector<int64_t> copied;
+};
+
+class TensorReader {
+ public:
+  // `table`: torch.Tensor's capsule with DLPack's functions, or None.
+  TensorReader(nanobind::handle tensor_type, const nanobind::dict& dtypes, nanobind::handle strided,
+               nanobind::handle table);
+
+  // False for what needs a closer look: no plain tensor, another memory or layout, an unknown dtype.
+  bool Read(PyObject* tensor, PlainTensor* plain) const;
+
+ private:
+  bool ReadByTable(PyObject* tensor, PlainTensor* plain) const;
+  bool ReadByAttributes(nanobind::handle tensor, PlainTensor* plain) const;
+
+  const nanobind::object tensor_type_, strided_;
+  std::vector<std::pair<nanobind::object, int>> dtypes_;
+  int (*describe_)(void* tensor, void* description) = nullptr;  // fills a DLTensor
+};
+
+void BindTensorReader(nanobind::module_& module);
+
+}  // namespace hvd_python
