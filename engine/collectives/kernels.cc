@@ -89,11 +89,10 @@ void ScaleCopy(DType dtype, void* dst, const void* src, size_t count, double fac
 void Narrow(DType half, void* dst, const void* src, size_t count) { Current().narrow(half, dst, src, count); }
 void Widen(DType half, void* dst, const void* src, size_t count) { Current().widen(half, dst, src, count); }
 
-void SumWide(DType half, void* narrow, void* wide, const void* const* srcs, int nsrcs, int own, size_t count,
-             double postscale) {
-  assert(nsrcs >= 1 && own >= 0 && own < nsrcs);
+void SumWide(DType half, void* narrow, void* wide, const void* const* srcs, int own, size_t count, double postscale) {
+  assert(own == 0 || own == 1);
   const double factor = WithoutPayload(postscale);
-  const WideSum sum{half, static_cast<uint16_t*>(narrow), static_cast<float*>(wide), srcs, nsrcs, own, factor};
+  const WideSum sum{half, static_cast<uint16_t*>(narrow), static_cast<float*>(wide), srcs, own, factor};
   Current().sum_wide(sum, count);
 }
 
@@ -101,9 +100,9 @@ void SumWideInSteps(const WideSum& sum, size_t begin, size_t count) {
   assert(count <= kWideBlock);
   uint16_t rounded[kWideBlock];
   Narrow(sum.half, rounded, sum.Own() + begin, count);
-  std::vector<const void*> sources;
-  for (int s = 0; s < sum.nsrcs; s++) sources.push_back(s == sum.own ? rounded : sum.Halves(s) + begin);
-  Reduce(sum.half, ReduceOp::kSum, sum.narrow + begin, nullptr, sources.data(), sum.nsrcs, count, sum.postscale);
+  const void* sources[2] = {sum.Other() + begin, sum.Other() + begin};
+  sources[sum.own] = rounded;
+  Reduce(sum.half, ReduceOp::kSum, sum.narrow + begin, nullptr, sources, 2, count, sum.postscale);
   Widen(sum.half, sum.wide + begin, sum.narrow + begin, count);
 }
 

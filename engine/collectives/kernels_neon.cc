@@ -75,9 +75,8 @@ void ReduceOnNeon(DType dtype, ReduceOp op, void* dst, void* dst2, const void* c
 }
 
 void SumWideOnNeon(const WideSum& sum, size_t count) {
-  const bool pair = sum.half == DType::kBFloat16 && sum.nsrcs == 2;
-  if (pair && (sum.postscale == 1 || sum.postscale == 0.5)) {
-    SumWideLoop<BFloat16Element<Neon>, BFloat16PairElement, true>(sum, count);
+  if (sum.half == DType::kBFloat16 && (sum.postscale == 1 || sum.postscale == 0.5)) {
+    SumWideLoop<BFloat16Element<Neon>, BFloat16PairElement>(sum, count);
   } else {
     SumWideFor<Neon>(sum, count);
   }

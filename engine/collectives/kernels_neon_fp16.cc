@@ -82,7 +82,7 @@ struct Converting {
 template <bool kHalved>
 void SumWidePair(const WideSum& sum, size_t count) {
   const float* const own = sum.Own();
-  const uint16_t* const other = sum.Halves(1 - sum.own);
+  const uint16_t* const other = sum.Other();
   ForEachTile<NativeFloat16Element>(count, [&](size_t i, size_t size, auto* tag) __attribute__((always_inline)) {
     using TileType = std::remove_pointer_t<decltype(tag)>;
     using Floats = Tile<Float16Element<Converting>, TileType::kIsWhole>;
@@ -103,10 +103,9 @@ void SumWidePair(const WideSum& sum, size_t count) {
 }
 
 void SumWide(const WideSum& sum, size_t count) {
-  const bool pair = sum.half == DType::kFloat16 && sum.nsrcs == 2;
-  if (pair && sum.postscale == 1) {
+  if (sum.half == DType::kFloat16 && sum.postscale == 1) {
     SumWidePair<false>(sum, count);
-  } else if (pair && sum.postscale == 0.5) {
+  } else if (sum.half == DType::kFloat16 && sum.postscale == 0.5) {
     SumWidePair<true>(sum, count);
   } else {
     NeonKernels().sum_wide(sum, count);

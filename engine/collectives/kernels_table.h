@@ -9,17 +9,16 @@
 
 namespace hvd {
 
-// A sum over halves of which srcs[own] is still float32: the arguments of SumWide.
+// A sum of two halves of which srcs[own] is still float32: the arguments of SumWide.
 struct WideSum {
   DType half;
   uint16_t* narrow;
   float* wide;
   const void* const* srcs;
-  int nsrcs;
   int own;
   double postscale;
 
-  const uint16_t* Halves(int s) const { return static_cast<const uint16_t*>(srcs[s]); }
+  const uint16_t* Other() const { return static_cast<const uint16_t*>(srcs[1 - own]); }
   const float* Own() const { return static_cast<const float*>(srcs[own]); }
 };
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The loops for float32 that travels as float16 or bfloat16: rounding, widening, and sums in which one source is rounded
-// in registers.
+// The loops for float32 that travels as float16 or bfloat16: rounding, widening, and sums in which one source is
+// rounded in registers.
 #pragma once
 
 #include "collectives/kernels_table.h"
@@ -87,11 +87,11 @@ HVD_INLINE void StoreTwice(const TileType& sum, uint16_t* narrow, float* wide, s
   result.StoreLanes(wide, size);
 }
 
-// The elements [begin, begin + count) of a sum, in the order of the sources. Our own have no NaN where E does not round
-// NaN. Result rounds the sums; kPair: there are two sources.
-template <class E, class Result, bool kPair>
+// The elements [begin, begin + count) of a sum of two. Our own have no NaN where E does not round NaN. Result rounds
+// the sums.
+template <class E, class Result>
 HVD_INLINE void SumWideVectors(const WideSum& sum, size_t begin, size_t count) {
-  const uint16_t* const other = kPair ? sum.Halves(1 - sum.own) + begin : nullptr;
+  const uint16_t* const other = sum.Other() + begin;
   const float* const own = sum.Own() + begin;
   const auto factor = static_cast<float>(sum.postscale);
   int scaled = sum.postscale != 1;
@@ -99,20 +99,11 @@ HVD_INLINE void SumWideVectors(const WideSum& sum, size_t begin, size_t count) {
   ForEachTile<E>(count, [=](size_t i, size_t size, auto* tag) __attribute__((always_inline)) {
     using TileType = std::remove_pointer_t<decltype(tag)>;
     PrefetchLanes<TileType>(own + i + kWideBlock);
+    __builtin_prefetch(other + i + 256);
     TileType rounded = TileType::LoadLanes(own + i, size);
     for (int k = 0; k < TileType::kTileParts; k += 2) E::Widen(E::Narrowed(rounded.parts + k), rounded.parts + k);
-    TileType total = rounded;
-    if constexpr (kPair) {
-      __builtin_prefetch(other + i + kAheadOf<E>);
-      const TileType theirs = TileType::Load(other + i, size);
-      for (int k = 0; k < TileType::kTileParts; k++) total.parts[k] += theirs.parts[k];
-    } else {
-      if (sum.own != 0) total = TileType::Load(sum.Halves(0) + begin + i, size);
-      for (int s = 1; s < sum.nsrcs; s++) {
-        const TileType next = s == sum.own ? rounded : TileType::Load(sum.Halves(s) + begin + i, size);
-        for (int k = 0; k < TileType::kTileParts; k++) total.parts[k] += next.parts[k];
-      }
-    }
+    TileType total = TileType::Load(other + i, size);
+    for (int k = 0; k < TileType::kTileParts; k++) total.parts[k] += rounded.parts[k];
     if (scaled) total = Scaled<E>(total, factor);
     StoreTwice<Result>(total, sum.narrow + begin + i, sum.wide + begin + i, size);
   });
@@ -128,15 +119,15 @@ HVD_INLINE bool FindsNan(const float* from, size_t count) {
 }
 
 // Looks for NaN in a block before it is overwritten.
-template <class E, class Result, bool kPair>
+template <class E, class Result>
 void SumWideLoop(const WideSum& sum, size_t count) {
-  if constexpr (E::kStoresAnyNan) return SumWideVectors<E, Result, kPair>(sum, 0, count);
+  if constexpr (E::kStoresAnyNan) return SumWideVectors<E, Result>(sum, 0, count);
   for (size_t begin = 0; begin < count; begin += kWideBlock) {
     const size_t size = count - begin < kWideBlock ? count - begin : kWideBlock;
     if (__builtin_expect(FindsNan<E>(sum.Own() + begin, size), 0)) {
       SumWideInSteps(sum, begin, size);
     } else {
-      SumWideVectors<E, Result, kPair>(sum, begin, size);
+      SumWideVectors<E, Result>(sum, begin, size);
     }
   }
 }
@@ -153,10 +144,7 @@ void WidenFor(DType half, void* dst, const void* src, size_t count) {
 
 template <class Isa>
 void SumWideFor(const WideSum& sum, size_t count) {
-  WithHalf<Isa>(sum.half, [&](auto element) {
-    using E = decltype(element);
-    return sum.nsrcs == 2 ? SumWideLoop<E, E, true>(sum, count) : SumWideLoop<E, E, false>(sum, count);
-  });
+  WithHalf<Isa>(sum.half, [&](auto element) { SumWideLoop<decltype(element), decltype(element)>(sum, count); });
 }
 
 }  // namespace hvd
