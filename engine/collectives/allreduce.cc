@@ -12,16 +12,23 @@ void ReducePiece(const Reduction& reduction, const Flat& in, const Flat* out, si
                  std::byte* copy) {
   const size_t element = SizeOf(reduction.dtype);
   std::vector<const void*> pointers(sources.size());
+  const bool one_pass = sources.size() == 2 && reduction.op == ReduceOp::kSum && reduction.prescale == 1.0;
   // In and out have the same layout: a stretch of one is a stretch of the other.
   in.ForRange(begin, length, [&](std::byte* own, size_t bytes, size_t offset, bool wide) {
     for (size_t j = 0; j < sources.size(); ++j) pointers[j] = sources[j] + offset;
     pointers[me] = own;
+    std::byte* const shown = copy ? copy + offset : nullptr;
+    if (wide && out && shown && one_pass) {
+      out->ForRange(begin + offset, bytes, [&](std::byte* to, size_t, size_t, bool) {
+        SumWide(reduction.dtype, shown, to, pointers.data(), me, bytes / element, reduction.postscale);
+      });
+      return;
+    }
     if (wide || reduction.prescale != 1.0) {
       scratch->resize(std::max(scratch->size(), bytes));
       Gather(in, begin + offset, bytes, reduction.dtype, reduction.prescale, scratch->data());
       pointers[me] = scratch->data();
     }
-    std::byte* const shown = copy ? copy + offset : nullptr;
     std::byte* const narrow = shown ? shown : scratch->data();
     std::byte* const result = out && !wide ? out->Contiguous(begin + offset, bytes) : narrow;
     Combine(reduction, result, result == shown ? nullptr : shown, pointers.data(), static_cast<int>(pointers.size()),

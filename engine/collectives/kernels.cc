@@ -89,6 +89,23 @@ void ScaleCopy(DType dtype, void* dst, const void* src, size_t count, double fac
 void Narrow(DType half, void* dst, const void* src, size_t count) { Current().narrow(half, dst, src, count); }
 void Widen(DType half, void* dst, const void* src, size_t count) { Current().widen(half, dst, src, count); }
 
+void SumWide(DType half, void* narrow, void* wide, const void* const* srcs, int own, size_t count, double postscale) {
+  assert(own == 0 || own == 1);
+  const double factor = WithoutPayload(postscale);
+  const WideSum sum{half, static_cast<uint16_t*>(narrow), static_cast<float*>(wide), srcs, own, factor};
+  Current().sum_wide(sum, count);
+}
+
+void SumWideInSteps(const WideSum& sum, size_t begin, size_t count) {
+  assert(count <= kWideBlock);
+  uint16_t rounded[kWideBlock];
+  Narrow(sum.half, rounded, sum.Own() + begin, count);
+  const void* sources[2] = {sum.Other() + begin, sum.Other() + begin};
+  sources[sum.own] = rounded;
+  Reduce(sum.half, ReduceOp::kSum, sum.narrow + begin, nullptr, sources, 2, count, sum.postscale);
+  Widen(sum.half, sum.wide + begin, sum.narrow + begin, count);
+}
+
 void DotProducts(DType dtype, const void* a, const void* b, size_t count, double out[3]) {
   Current().dot_products(dtype, a, b, count, out);
 }

@@ -11,14 +11,27 @@ namespace {
 struct Avx2 {
   static constexpr int kBytes = 32;
   using F32 = Vec<float, kBytes>;
+  struct Float16s {
+    __m128i low, high;
+  };
+  struct BFloat16s {  // each in the low half of 32 bits: only memory needs them closer together
+    __m256i low, high;
+  };
 
   static HVD_INLINE void LoadFloat16(const uint16_t* from, F32* parts) {
     parts[0] = _mm256_cvtph_ps(LoadHalves(from));
     parts[1] = _mm256_cvtph_ps(LoadHalves(from + 8));
   }
-  static HVD_INLINE void StoreFloat16(uint16_t* to, const F32* parts) {
-    StoreHalves(to, _mm256_cvtps_ph(parts[0], _MM_FROUND_TO_NEAREST_INT));
-    StoreHalves(to + 8, _mm256_cvtps_ph(parts[1], _MM_FROUND_TO_NEAREST_INT));
+  static HVD_INLINE Float16s NarrowFloat16(const F32* parts) {
+    return {_mm256_cvtps_ph(parts[0], _MM_FROUND_TO_NEAREST_INT), _mm256_cvtps_ph(parts[1], _MM_FROUND_TO_NEAREST_INT)};
+  }
+  static HVD_INLINE void WidenFloat16(Float16s halves, F32* parts) {
+    parts[0] = _mm256_cvtph_ps(halves.low);
+    parts[1] = _mm256_cvtph_ps(halves.high);
+  }
+  static HVD_INLINE void Write(uint16_t* to, Float16s halves) {
+    StoreHalves(to, halves.low);
+    StoreHalves(to + 8, halves.high);
   }
 
   static HVD_INLINE void LoadBFloat16(const uint16_t* from, F32* parts) {
@@ -27,12 +40,20 @@ struct Avx2 {
       parts[k] = _mm256_castsi256_ps(bits);
     }
   }
-  static HVD_INLINE void StoreBFloat16(uint16_t* to, const F32* parts) {
+  static HVD_INLINE BFloat16s NarrowBFloat16(const F32* parts) { return {Rounded(parts[0]), Rounded(parts[1])}; }
+  static HVD_INLINE void WidenBFloat16(BFloat16s halves, F32* parts) {
+    parts[0] = _mm256_castsi256_ps(_mm256_slli_epi32(halves.low, 16));
+    parts[1] = _mm256_castsi256_ps(_mm256_slli_epi32(halves.high, 16));
+  }
+  static HVD_INLINE void Write(uint16_t* to, BFloat16s halves) {
     // The pack works within 128-bit halves: 0 2 1 3 puts the quarters into order again.
-    const __m256i packed = _mm256_packus_epi32(Rounded(parts[0]), Rounded(parts[1]));
+    const __m256i packed = _mm256_packus_epi32(halves.low, halves.high);
     const __m256i ordered = _mm256_permute4x64_epi64(packed, _MM_SHUFFLE(3, 1, 2, 0));
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), ordered);
   }
+
+  // Not a product: one that is too small for a float may take a hundred times as long.
+  static HVD_INLINE F32 TraceOfNan(F32 trace, F32 a, F32 b) { return trace + (a + b); }
 
   static HVD_INLINE void Widen(F32 part, Vec<double, kBytes>* out) {
     out[0] = _mm256_cvtps_pd(_mm256_castps256_ps128(part));

@@ -15,14 +15,27 @@ namespace {
 struct Avx512 {
   static constexpr int kBytes = 64;
   using F32 = Vec<float, kBytes>;
+  struct Float16s {
+    __m256i low, high;
+  };
+  struct BFloat16s {  // each in the low half of 32 bits: only memory needs them closer together
+    __m512i low, high;
+  };
 
   static HVD_INLINE void LoadFloat16(const uint16_t* from, F32* parts) {
     parts[0] = _mm512_cvtph_ps(LoadHalves(from));
     parts[1] = _mm512_cvtph_ps(LoadHalves(from + 16));
   }
-  static HVD_INLINE void StoreFloat16(uint16_t* to, const F32* parts) {
-    StoreHalves(to, _mm512_cvtps_ph(parts[0], _MM_FROUND_TO_NEAREST_INT));
-    StoreHalves(to + 16, _mm512_cvtps_ph(parts[1], _MM_FROUND_TO_NEAREST_INT));
+  static HVD_INLINE Float16s NarrowFloat16(const F32* parts) {
+    return {_mm512_cvtps_ph(parts[0], _MM_FROUND_TO_NEAREST_INT), _mm512_cvtps_ph(parts[1], _MM_FROUND_TO_NEAREST_INT)};
+  }
+  static HVD_INLINE void WidenFloat16(Float16s halves, F32* parts) {
+    parts[0] = _mm512_cvtph_ps(halves.low);
+    parts[1] = _mm512_cvtph_ps(halves.high);
+  }
+  static HVD_INLINE void Write(uint16_t* to, Float16s halves) {
+    StoreHalves(to, halves.low);
+    StoreHalves(to + 16, halves.high);
   }
 
   static HVD_INLINE void LoadBFloat16(const uint16_t* from, F32* parts) {
@@ -31,10 +44,18 @@ struct Avx512 {
       parts[k] = _mm512_castsi512_ps(bits);
     }
   }
-  static HVD_INLINE void StoreBFloat16(uint16_t* to, const F32* parts) {
-    StoreHalves(to, Rounded(parts[0]));
-    StoreHalves(to + 16, Rounded(parts[1]));
+  static HVD_INLINE BFloat16s NarrowBFloat16(const F32* parts) { return {Rounded(parts[0]), Rounded(parts[1])}; }
+  static HVD_INLINE void WidenBFloat16(BFloat16s halves, F32* parts) {
+    parts[0] = _mm512_castsi512_ps(_mm512_slli_epi32(halves.low, 16));
+    parts[1] = _mm512_castsi512_ps(_mm512_slli_epi32(halves.high, 16));
   }
+  static HVD_INLINE void Write(uint16_t* to, BFloat16s halves) {
+    StoreHalves(to, _mm512_cvtepi32_epi16(halves.low));
+    StoreHalves(to + 16, _mm512_cvtepi32_epi16(halves.high));
+  }
+
+  // Not a product: one that is too small for a float may take a hundred times as long.
+  static HVD_INLINE F32 TraceOfNan(F32 trace, F32 a, F32 b) { return trace + (a + b); }
 
   static HVD_INLINE void Widen(F32 part, Vec<double, kBytes>* out) {
     out[0] = _mm512_cvtps_pd(_mm512_castps512_ps256(part));
@@ -48,11 +69,11 @@ struct Avx512 {
   static HVD_INLINE void StoreHalves(uint16_t* to, __m256i halves) {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), halves);
   }
-  static HVD_INLINE __m256i Rounded(__m512 value) {
+  static HVD_INLINE __m512i Rounded(__m512 value) {
     const __m512i bits = _mm512_castps_si512(value);
     const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
     const __m512i rounded = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
-    return _mm512_cvtepi32_epi16(_mm512_srli_epi32(rounded, 16));
+    return _mm512_srli_epi32(rounded, 16);
   }
 };
 

@@ -19,6 +19,14 @@ struct NativeFloat16Element {
   static HVD_INLINE void Store(uint16_t* to, const V* parts) { std::memcpy(to, parts, sizeof(V)); }
 };
 
+// False if an element is infinite or NaN, and else at most for numbers that are almost too large.
+template <class TileType>
+HVD_INLINE bool AllFinite(const TileType& tile) {
+  static_assert(TileType::kTileParts == 4);
+  const NativeFloat16Element::V all = (tile.parts[0] + tile.parts[1]) + (tile.parts[2] + tile.parts[3]);
+  return vmaxvq_u32(vreinterpretq_u32_f16(all - all)) == 0;
+}
+
 // (a + b) / 2, the average of two ranks. Halving is exact, or the sum was (below 2^-13), so again nothing is rounded
 // twice; only a sum that overflows although its half would not needs float32.
 void HalvedSum(void* dst, void* dst2, const void* const* srcs, size_t count) {
@@ -30,10 +38,7 @@ void HalvedSum(void* dst, void* dst2, const void* const* srcs, size_t count) {
     const TileType right = TileType::Load(b + i, size);
     const NativeFloat16Element::V half = vdupq_n_f16(0.5);
     for (int k = 0; k < TileType::kTileParts; k++) sum.parts[k] = (sum.parts[k] + right.parts[k]) * half;
-    // Infinite or NaN if one of them is, and else at most for numbers that are almost too large.
-    static_assert(TileType::kTileParts == 4);
-    const NativeFloat16Element::V all = (sum.parts[0] + sum.parts[1]) + (sum.parts[2] + sum.parts[3]);
-    if (__builtin_expect(vmaxvq_u32(vreinterpretq_u32_f16(all - all)) == 0, 1)) {
+    if (__builtin_expect(AllFinite(sum), 1)) {
       sum.Store(to + i, size);
       if (also_to != nullptr) sum.Store(also_to + i, size);
     } else {
@@ -60,6 +65,53 @@ void Reduce(DType dtype, ReduceOp op, void* dst, void* dst2, const void* const* 
   }
 }
 
+// The same elements as float32.
+struct Converting {
+  static constexpr int kBytes = 16;
+  using F32 = Vec<float, kBytes>;
+  static HVD_INLINE float16x8_t Narrowed(const F32* parts) {
+    return vcvt_high_f16_f32(vcvt_f16_f32(parts[0]), parts[1]);
+  }
+  static HVD_INLINE void Widen(float16x8_t halves, F32* parts) {
+    parts[0] = vcvt_f32_f16(vget_low_f16(halves));
+    parts[1] = vcvt_high_f32_f16(halves);
+  }
+};
+
+// A source that is still float32 is rounded, added as above, and the sum widened.
+template <bool kHalved>
+void SumWidePair(const WideSum& sum, size_t count) {
+  const float* const own = sum.Own();
+  const uint16_t* const other = sum.Other();
+  ForEachTile<NativeFloat16Element>(count, [&](size_t i, size_t size, auto* tag) __attribute__((always_inline)) {
+    using TileType = std::remove_pointer_t<decltype(tag)>;
+    using Floats = Tile<Float16Element<Converting>, TileType::kIsWhole>;
+    static_assert(Floats::kSize == TileType::kSize);
+    PrefetchLanes<Floats>(own + i + kWideBlock);
+    __builtin_prefetch(other + i + kWideBlock);
+    Floats wide = Floats::LoadLanes(own + i, size);
+    TileType total = TileType::Load(other + i, size);
+    for (int k = 0; k < TileType::kTileParts; k++) {
+      total.parts[k] += Converting::Narrowed(wide.parts + 2 * k);
+      if (kHalved) total.parts[k] *= vdupq_n_f16(0.5);
+      Converting::Widen(total.parts[k], wide.parts + 2 * k);
+    }
+    if (kHalved && __builtin_expect(!AllFinite(total), 0)) return SumWideInSteps(sum, i, size);
+    total.Store(sum.narrow + i, size);
+    wide.StoreLanes(sum.wide + i, size);
+  });
+}
+
+void SumWide(const WideSum& sum, size_t count) {
+  if (sum.half == DType::kFloat16 && sum.postscale == 1) {
+    SumWidePair<false>(sum, count);
+  } else if (sum.half == DType::kFloat16 && sum.postscale == 0.5) {
+    SumWidePair<true>(sum, count);
+  } else {
+    NeonKernels().sum_wide(sum, count);
+  }
+}
+
 }  // namespace
 
 const Kernels& NeonFp16Kernels() {
@@ -67,6 +119,7 @@ const Kernels& NeonFp16Kernels() {
     Kernels all = NeonKernels();
     all.flavour = "neon_fp16";
     all.reduce = Reduce;
+    all.sum_wide = SumWide;
     return all;
   }();
   return kernels;

@@ -10,26 +10,39 @@ struct Portable {
   static constexpr int kBytes = 16;
   using F32 = Vec<float, kBytes>;
 
+  struct Halves {
+    uint16_t bits[8];
+  };
+  static HVD_INLINE void Write(uint16_t* to, Halves halves) { std::memcpy(to, halves.bits, sizeof halves.bits); }
+
   static __attribute__((noinline)) void LoadFloat16(const uint16_t* from, F32* parts) {
     float lanes[8];
     for (int i = 0; i < 8; i++) lanes[i] = FloatFromFloat16(from[i]);
     std::memcpy(parts, lanes, sizeof lanes);
   }
-  static __attribute__((noinline)) void StoreFloat16(uint16_t* to, const F32* parts) {
+  static HVD_INLINE void WidenFloat16(const Halves& halves, F32* parts) { LoadFloat16(halves.bits, parts); }
+  static __attribute__((noinline)) Halves NarrowFloat16(const F32* parts) {
     float lanes[8];
     std::memcpy(lanes, parts, sizeof lanes);
-    for (int i = 0; i < 8; i++) to[i] = Float16FromFloat(lanes[i]);
+    Halves halves;
+    for (int i = 0; i < 8; i++) halves.bits[i] = Float16FromFloat(lanes[i]);
+    return halves;
   }
   static __attribute__((noinline)) void LoadBFloat16(const uint16_t* from, F32* parts) {
     float lanes[8];
     for (int i = 0; i < 8; i++) lanes[i] = FloatFromBFloat16(from[i]);
     std::memcpy(parts, lanes, sizeof lanes);
   }
-  static __attribute__((noinline)) void StoreBFloat16(uint16_t* to, const F32* parts) {
+  static HVD_INLINE void WidenBFloat16(const Halves& halves, F32* parts) { LoadBFloat16(halves.bits, parts); }
+  static __attribute__((noinline)) Halves NarrowBFloat16(const F32* parts) {
     float lanes[8];
     std::memcpy(lanes, parts, sizeof lanes);
-    for (int i = 0; i < 8; i++) to[i] = BFloat16FromFloat(lanes[i]);
+    Halves halves;
+    for (int i = 0; i < 8; i++) halves.bits[i] = BFloat16FromFloat(lanes[i]);
+    return halves;
   }
+  static HVD_INLINE F32 TraceOfNan(F32 trace, F32 a, F32 b) { return trace + (a + b); }
+
   static HVD_INLINE void Widen(F32 part, Vec<double, kBytes>* out) {
     out[0] = Vec<double, kBytes>{part[0], part[1]};
     out[1] = Vec<double, kBytes>{part[2], part[3]};

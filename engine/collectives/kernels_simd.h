@@ -12,8 +12,10 @@
 
 namespace hvd {
 
-// An Isa names the size of a vector register, kBytes, and converts one register full of 16-bit floats to two of float
-// (Load{Float16,BFloat16}) and back (Store...), and one of float to two of double (Widen), all in the order of memory.
+// An Isa names the size of a vector register, kBytes. It converts one register full of 16-bit floats to two of float,
+// from memory (Load{Float16,BFloat16}) or as the halves that it made of two of float before (Narrow..., Widen...; what
+// type those have is its own affair, and Write takes them to memory), and one of float to two of double (Widen). All in
+// the order of memory.
 template <class Lane, int kBytes>
 struct VecOf {
   typedef Lane type __attribute__((vector_size(kBytes)));
@@ -58,11 +60,21 @@ struct Float16Element {
   static constexpr int kParts = 2;
   static constexpr bool kScalable = true;
   static HVD_INLINE void Load(const uint16_t* from, V* parts) { Isa::LoadFloat16(from, parts); }
-  static HVD_INLINE void Store(uint16_t* to, const V* parts) { Isa::StoreFloat16(to, parts); }
+  static HVD_INLINE auto Narrowed(const V* parts) { return Isa::NarrowFloat16(parts); }
+  template <class Halves>
+  static HVD_INLINE void Widen(Halves halves, V* parts) {
+    Isa::WidenFloat16(halves, parts);
+  }
+  template <class Halves>
+  static HVD_INLINE void Write(uint16_t* to, Halves halves) {
+    Isa::Write(to, halves);
+  }
+  static HVD_INLINE void Store(uint16_t* to, const V* parts) { Write(to, Narrowed(parts)); }
   static constexpr bool kStoresAnyNan = true;
+  static HVD_INLINE uint16_t FromFloat(float any) { return Float16FromFloat(any); }
 };
 
-// The stores of an Isa need not look for NaN: every NaN that can come out of arithmetic on bfloat16 values (the payload
+// An Isa that narrows need not look for NaN: every NaN that can come out of arithmetic on bfloat16 values (the payload
 // of an operand, or the processor's default NaN) has its low 16 bits clear, and rounding leaves such a number alone.
 template <class Isa>
 struct BFloat16Element {
@@ -72,9 +84,20 @@ struct BFloat16Element {
   static constexpr int kParts = 2;
   static constexpr bool kScalable = true;
   static HVD_INLINE void Load(const uint16_t* from, V* parts) { Isa::LoadBFloat16(from, parts); }
-  static HVD_INLINE void Store(uint16_t* to, const V* parts) { Isa::StoreBFloat16(to, parts); }
+  static HVD_INLINE auto Narrowed(const V* parts) { return Isa::NarrowBFloat16(parts); }
+  template <class Halves>
+  static HVD_INLINE void Widen(Halves halves, V* parts) {
+    Isa::WidenBFloat16(halves, parts);
+  }
+  template <class Halves>
+  static HVD_INLINE void Write(uint16_t* to, Halves halves) {
+    Isa::Write(to, halves);
+  }
+  static HVD_INLINE void Store(uint16_t* to, const V* parts) { Write(to, Narrowed(parts)); }
   static constexpr bool kStoresAnyNan = false;
   static HVD_INLINE uint16_t FromFloat(float any) { return BFloat16FromFloat(any); }
+  // NaN in a lane where the trace or one of the values is.
+  static HVD_INLINE V TraceOfNan(V trace, V a, V b) { return Isa::TraceOfNan(trace, a, b); }
 };
 
 // Not inlined: speed matters less here than the size of the code.

@@ -3,10 +3,29 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 #include "core/types.h"
 
 namespace hvd {
+
+// A sum of two halves of which srcs[own] is still float32: the arguments of SumWide.
+struct WideSum {
+  DType half;
+  uint16_t* narrow;
+  float* wide;
+  const void* const* srcs;
+  int own;
+  double postscale;
+
+  const uint16_t* Other() const { return static_cast<const uint16_t*>(srcs[1 - own]); }
+  const float* Own() const { return static_cast<const float*>(srcs[own]); }
+};
+
+// The elements [begin, begin + count) of it, at most kWideBlock, by the other kernels that are in use: narrow, reduce,
+// widen.
+constexpr size_t kWideBlock = 1024;
+void SumWideInSteps(const WideSum& sum, size_t begin, size_t count);
 
 struct Kernels {
   const char* flavour;
@@ -16,6 +35,7 @@ struct Kernels {
   void (*linear_combination)(DType dtype, void* dst, const void* a, double ca, const void* b, double cb, size_t count);
   void (*narrow)(DType half, void* dst, const void* src, size_t count);
   void (*widen)(DType half, void* dst, const void* src, size_t count);
+  void (*sum_wide)(const WideSum& sum, size_t count);
 };
 
 // Each is defined in the file of that name, on its own platform only.
