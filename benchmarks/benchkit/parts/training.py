@@ -34,7 +34,7 @@ def _setup(workload: str, ways: list[str], quick: bool) -> Setup:
         return Setup(2, ways, rounds=4, turn_seconds=0.15)
     if workload == "tiny":  # a matter of cache lines: each launch has its own luck with them
         return Setup(2, ways, rounds=4, turn_seconds=0.3, launches=LEAST_PAIRS)
-    return Setup(2, ways, rounds=12, turn_seconds=1.5)
+    return Setup(2, ways, rounds=20, turn_seconds=1.5)
 
 
 def _sample(way: str, one: Series, series: dict[str, Series]) -> Sample:
