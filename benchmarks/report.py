@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The performance report: measures everything in turn with its peers, then makes docs/performance.md and its plots.
 
-    python benchmarks/report.py                   # all parts, 20 to 25 minutes
+    python benchmarks/report.py                   # all parts, some 40 minutes
     python benchmarks/report.py --quick           # all parts, 6 to 8 minutes, wide intervals
     python benchmarks/report.py --only small,types
     python benchmarks/report.py --page            # measures nothing: the page from the lines that are stored

@@ -28,7 +28,7 @@ addresses and so without most of the Python door.
 To reproduce it ([benchmarks](../benchmarks/README.md) tells how to get the peers; those that are missing are left out):
 
 ```
-python benchmarks/report.py            # 20 to 25 minutes on a machine that does nothing else
+python benchmarks/report.py            # some 40 minutes on a machine that does nothing else
 python benchmarks/report.py --quick    # a look, with wide intervals
 ```
 """

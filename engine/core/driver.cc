@@ -82,10 +82,11 @@ bool Driver::TryToken() { return !token_.exchange(true, std::memory_order_acquir
 
 void Driver::ReleaseToken() {
   std::vector<std::shared_ptr<Handle>> finished = engine_->TakeFinished();
-  const bool leaves_work = std::exchange(dozed_, false) || !submissions_->empty() || engine_->Hungry();
+  const bool leaves_work = !submissions_->empty() || engine_->Hungry();
   token_.store(false, std::memory_order_seq_cst);
   WakeBlocked();
-  if (leaves_work && aside_.load(std::memory_order_seq_cst)) CallAside();
+  const Aside aside = aside_.load(std::memory_order_seq_cst);
+  if (aside == Aside::kToBeCalled || (leaves_work && aside != Aside::kNot)) CallAside();
   for (const auto& handle : finished) {
     if (handle->on_done) handle->on_done(*handle);
   }
@@ -180,10 +181,9 @@ void Driver::Doze(Clock::time_point until) {
   std::atomic<uint32_t>* asleep = poller_->bell().asleep;
   asleep->store(Bell::kHungry, std::memory_order_seq_cst);
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  dozed_ = true;
-  dozing_.store(true, std::memory_order_seq_cst);
+  dozing_.store(true, std::memory_order_relaxed);
   if (!Progress(true, true)) poller_->Sleep(std::min(until, Clock::now() + engine_->MaximumSleep()));
-  dozing_.store(false, std::memory_order_seq_cst);
+  dozing_.store(false, std::memory_order_relaxed);
   asleep->store(Bell::kAwake, std::memory_order_relaxed);
   engine_->OnEvents(poller_->Collect());
 }
@@ -226,25 +226,27 @@ bool Driver::LeavesSockets(uint64_t* seen) const {
   return served && !poller_->Nap(kNap);
 }
 
-// A caller drives. It may share its core with this thread, and it may come and go: then it would pay for a wake-up each
-// time it goes, and be back before this thread runs. So it calls only where it leaves work behind or has slept;
-// otherwise this thread looks again by itself. What rings the bell meanwhile stays to be seen.
-void Driver::StandAside() {
+// A caller drives. It may share its core with this thread, and callers may come and go: each would pay for a wake-up
+// when it goes, and be back before this thread runs. So whoever has not been here long leaves without a word, unless it
+// leaves work behind, and this thread looks again by itself. What rings the bell meanwhile stays to be seen.
+void Driver::StandAside(uint64_t* seen_waits) {
+  const uint64_t waits = waits_.load(std::memory_order_relaxed);
+  const bool stays = std::exchange(*seen_waits, waits) == waits || dozing_.load(std::memory_order_relaxed);
   std::unique_lock<std::mutex> lock(turn_mutex_);
-  aside_.store(true, std::memory_order_seq_cst);
-  const auto patience = dozing_.load(std::memory_order_seq_cst) ? kLongAside : kAside;
-  turn_.wait_for(lock, patience, [this] { return called_ || stop_.load(); });
-  aside_.store(false, std::memory_order_seq_cst);
+  aside_.store(stays ? Aside::kToBeCalled : Aside::kForAMoment, std::memory_order_seq_cst);
+  turn_.wait_for(lock, stays ? kLongAside : kAside,
+                 [&] { return called_ || stop_.load() || (stays && !token_.load(std::memory_order_seq_cst)); });
+  aside_.store(Aside::kNot, std::memory_order_seq_cst);
   called_ = false;
 }
 
 void Driver::RunThread() {
   std::atomic<uint32_t>* asleep = poller_->bell().asleep;
-  uint64_t seen_waits = 0;
+  uint64_t seen_waits = 0, seen_drives = 0;
   while (!stop_.load(std::memory_order_relaxed)) {
     if (LeavesSockets(&seen_waits)) continue;
     if (!TryToken()) {
-      StandAside();
+      StandAside(&seen_drives);
       continue;
     }
     // Stop() sets its flag with the token held and rings afterwards: seen here, the ring may be silenced below unheard.

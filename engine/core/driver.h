@@ -42,7 +42,7 @@ class Driver {
   void DriveUntilDone(const Handle& handle, Clock::time_point until);
   void Doze(Clock::time_point until);
   void SettleAndRelease();
-  void StandAside();
+  void StandAside(uint64_t* seen_waits);
   void CallAside();
   void RunThread();
   bool LeavesSockets(uint64_t* seen) const;
@@ -58,12 +58,12 @@ class Driver {
   Settings settings_;
   std::atomic<bool> token_{false};
   std::atomic<int> waiters_{0};
-  std::atomic<uint64_t> waits_{0};   // that callers have begun
-  std::atomic<int> blocked_{0};      // callers asleep in `turn_`
-  std::atomic<bool> aside_{false};   // the engine thread is, in `turn_` too
-  std::atomic<bool> dozing_{false};  // the caller that has the token sleeps
-  bool dozed_ = false;               // it has slept since it got the token; whoever has that
-  bool called_ = false;              // the engine thread is; under `turn_mutex_`
+  std::atomic<uint64_t> waits_{0};  // that callers have begun
+  std::atomic<int> blocked_{0};     // callers asleep in `turn_`
+  enum class Aside { kNot, kForAMoment, kToBeCalled };
+  std::atomic<Aside> aside_{Aside::kNot};  // how the engine thread waits in `turn_`
+  std::atomic<bool> dozing_{false};        // the caller that has the token sleeps
+  bool called_ = false;                    // the engine thread is; under `turn_mutex_`
   std::atomic<bool> wake_on_submit_{false};
   std::atomic<bool> stop_{false};
   std::mutex turn_mutex_;

@@ -57,6 +57,11 @@ void ParseControl(std::string_view input) {
   control::Part part;
   body = input;
   control::DecodeExpress(&body, &part);
+  control::Place place;
+  control::DecodePlace(&body, &place);
+  uint64_t up_to = 0;
+  body = input;
+  control::DecodeExpressGone(&body, &up_to);
   std::vector<control::Finished> finished;
   body = input;
   control::DecodeBye(&body, &finished);
