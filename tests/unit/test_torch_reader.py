@@ -27,7 +27,7 @@ def reader(request: pytest.FixtureRequest) -> TensorReader:
 @pytest.mark.parametrize("dtype", ID_BY_DTYPE, ids=str)
 def test_every_dtype_is_read_as_the_adapter_reads_it(reader: TensorReader, dtype: torch.dtype) -> None:
     for shape in ((), (3,), (2, 1, 3), (0, 2)):
-        tensor = torch.zeros(shape, dtype=dtype)
+        tensor = torch.empty(shape, dtype=dtype)  # torch 2.1 has float8, but cannot fill it
         assert reader.read(tensor) == TorchAdapter.source(tensor)
 
 
