@@ -56,6 +56,7 @@ class Launched:
 @pytest.fixture
 def launch():
     started = []
+    ignored = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # whoever runs the tests may have said nohup: jobs inherit it
 
     def start(*args, **kwargs):
         started.append(Launched(*args, **kwargs))
@@ -71,6 +72,7 @@ def launch():
         job.process.stdout.close()
         job.process.stderr.close()
         job.process.wait()
+    signal.signal(signal.SIGHUP, ignored)
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
