@@ -200,6 +200,10 @@ std::unique_ptr<hvd::Operation> Convert(const hvd_op& op, int32_t process_set, c
 int64_t Submit(hvd_world* world, int32_t process_set, const hvd_op* ops, int32_t count, const char* group,
                uint32_t flags, void (*on_done)(void*, const hvd_status*), void* context, hvd_status* status) {
   return Guard<int64_t>(status, 0, [&]() -> int64_t {
+    if (count < 1) {
+      Fill(Status::Invalid("nothing to submit"), status);
+      return 0;
+    }
     std::vector<std::unique_ptr<hvd::Operation>> operations;
     for (int32_t i = 0; i < count; ++i) {
       if (Status bad = Check(At(ops, i)); !bad.ok()) {

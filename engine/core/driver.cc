@@ -20,11 +20,10 @@ constexpr auto kYieldTime = microseconds(100);          // when cores are short:
 constexpr auto kYieldBeforeRinging = microseconds(20);  // whoever computes has been given the core by then
 constexpr unsigned kEngineThreadSpins = 200;  // about 10 us: long enough for a peer in step, no burden on compute
 constexpr unsigned kTokenSpins = 4000;
-constexpr auto kAside = milliseconds(1),
-               kLongAside = milliseconds(1000);  // of the engine thread, while a caller drives
-constexpr auto kNap = milliseconds(1);  // of the engine thread, while callers come and go: each costs some 40 us
-constexpr unsigned kSpinsBeforeRinging =
-    512;  // some 50 us, as long as waking takes: a peer in step has answered by then
+// Of the engine thread: while a caller drives, and while callers come and go (each nap costs some 40 us).
+constexpr auto kAside = milliseconds(1), kLongAside = milliseconds(1000), kNap = milliseconds(1);
+// Some 50 us, as long as waking takes: a peer in step has answered by then.
+constexpr unsigned kSpinsBeforeRinging = 512;
 constexpr unsigned kSettlingRounds = 8;
 
 inline void Relax() {

@@ -20,12 +20,6 @@
 namespace hvd {
 namespace {
 
-size_t RowBytes(const Request& request) {
-  size_t bytes = SizeOf(request.dtype);
-  for (size_t i = 1; i < request.shape.size(); ++i) bytes *= static_cast<size_t>(request.shape[i]);
-  return bytes;
-}
-
 bool IsInteger(DType dtype) {
   switch (dtype) {
     case DType::kFloat16:
@@ -45,7 +39,7 @@ bool IsInteger(DType dtype) {
 std::byte* OutputOf(Operation& operation, int64_t rows, const std::shared_ptr<Arena>& arena) {
   Handle::Output& output = operation.handle->outputs[operation.index];
   output.rows = rows;
-  const size_t bytes = static_cast<size_t>(rows) * RowBytes(operation.request);
+  const size_t bytes = static_cast<size_t>(rows) * operation.request.RowBytes();
   const size_t had = std::exchange(output.bytes, bytes);
   if (operation.output) return operation.output;
   if (operation.allocate) {
@@ -143,7 +137,7 @@ bool MayPushAllgather(ProcessSet& set, const std::vector<Entry>& entries) {
   const size_t least = set.single_copy_bytes();
   return Places::Fit(*set.flat().there, entries.size()) &&
          std::all_of(entries.begin(), entries.end(), [&](const Entry& entry) {
-           return static_cast<size_t>(RowsOf(entry)) * RowBytes(entry.request) >= least;
+           return static_cast<size_t>(RowsOf(entry)) * entry.request.RowBytes() >= least;
          });
 }
 
@@ -155,7 +149,7 @@ Status PrepareAllgather(ProcessSet& set, const std::vector<Entry>& entries, Proc
   std::vector<Range> own_rows;
   for (size_t i = 0; i < entries.size(); ++i) {
     Operation& operation = *batch->operations[i];
-    const size_t row = RowBytes(operation.request);
+    const size_t row = operation.request.RowBytes();
     const int64_t rows = RowsOf(entries[i]);
     std::byte* const out = OutputOf(operation, rows, may_push ? set.own_arena() : nullptr);
     if (may_push) {
@@ -199,7 +193,7 @@ Status PrepareReducescatter(ProcessSet& set, const std::vector<Entry>& entries, 
   Flat out;
   for (const auto& operation : batch->operations) {
     const int64_t rows = operation->request.shape[0];
-    const size_t row = RowBytes(operation->request);
+    const size_t row = operation->request.RowBytes();
     std::byte* from = const_cast<std::byte*>(operation->input);
     for (int64_t j = 0; j < members; ++j) {  // the first rows % members ranks get one row more
       const size_t bytes = static_cast<size_t>(rows / members + (j < rows % members)) * row;
@@ -216,7 +210,7 @@ Status PrepareReducescatter(ProcessSet& set, const std::vector<Entry>& entries, 
 Status PrepareAlltoall(ProcessSet& set, const std::vector<Entry>& entries, ProcessSet::Running* batch) {
   Operation* operation = batch->operations[0].get();
   Lane* lane = set.flat().there.get();
-  const size_t row = RowBytes(operation->request), members = set.ranks().size();
+  const size_t row = operation->request.RowBytes(), members = set.ranks().size();
   const size_t largest = static_cast<size_t>(entries[0].sizes.at(0)) * row;  // of the pieces; all members know it
   const bool may_push = largest >= set.single_copy_bytes() / members && Places::Fit(*lane, 1 + members);
   auto allocate = [operation, arena = may_push ? set.own_arena() : nullptr](const std::vector<int64_t>& received) {

@@ -45,7 +45,7 @@ bool ExpressRun::CountsAsRound() const {
       return entry_.sizes.size() == members_ && OutputBytes(me_) <= kMostPushed;
     case OpKind::kAlltoall:
       return entry_.sizes.size() == 1 + members_ * members_ &&
-             static_cast<size_t>(entry_.sizes[0]) * members_ * RowBytes() <= kMostPushed;
+             static_cast<size_t>(entry_.sizes[0]) * members_ * entry_.request.RowBytes() <= kMostPushed;
     default:
       return false;
   }
@@ -58,20 +58,13 @@ bool ExpressRun::IsPushed() const {
   return least >= kLeastPushed;
 }
 
-size_t ExpressRun::RowBytes() const {
-  const Request& request = entry_.request;
-  size_t bytes = SizeOf(request.dtype);
-  for (size_t i = 1; i < request.shape.size(); ++i) bytes *= static_cast<size_t>(request.shape[i]);
-  return bytes;
-}
-
 size_t ExpressRun::BytesFrom(size_t member) const {
   const Request& request = entry_.request;
   switch (request.kind) {
     case OpKind::kBroadcast:
       return static_cast<int>(member) == root_ ? request.Bytes() : 0;
     case OpKind::kAllgather:
-      return static_cast<size_t>(entry_.sizes[member]) * RowBytes();
+      return static_cast<size_t>(entry_.sizes[member]) * entry_.request.RowBytes();
     case OpKind::kAlltoall:
       return OffsetOut(member, members_);
     default:
@@ -94,20 +87,22 @@ int64_t ExpressRun::OutputRows(size_t member) const {
   return rows;
 }
 
-size_t ExpressRun::OutputBytes(size_t member) const { return static_cast<size_t>(OutputRows(member)) * RowBytes(); }
+size_t ExpressRun::OutputBytes(size_t member) const {
+  return static_cast<size_t>(OutputRows(member)) * entry_.request.RowBytes();
+}
 
 size_t ExpressRun::OffsetIn(size_t owner, size_t from) const {
   int64_t rows = 0;
   const bool gathers = entry_.request.kind == OpKind::kAllgather;
   for (size_t j = 0; j < from; ++j) rows += gathers ? entry_.sizes[j] : Rows(j, owner);
-  return static_cast<size_t>(rows) * RowBytes();
+  return static_cast<size_t>(rows) * entry_.request.RowBytes();
 }
 
 size_t ExpressRun::OffsetOut(size_t from, size_t to) const {
   if (entry_.request.kind != OpKind::kAlltoall) return 0;
   int64_t rows = 0;
   for (size_t j = 0; j < to; ++j) rows += Rows(from, j);
-  return static_cast<size_t>(rows) * RowBytes();
+  return static_cast<size_t>(rows) * entry_.request.RowBytes();
 }
 
 void ExpressRun::Write(const Operation& operation, std::byte* to) const {
@@ -125,8 +120,8 @@ void ExpressRun::Reduce(Operation* operation, const std::vector<Express::Piece>&
   size_t begin = 0, bytes = request.Bytes();
   if (request.kind == OpKind::kReducescatter) {  // the first rows % members of them get one row more
     const size_t rows = static_cast<size_t>(request.shape[0]), more = rows % members_;
-    begin = (rows / members_ * me_ + std::min(me_, more)) * RowBytes();
-    bytes = (rows / members_ + (me_ < more)) * RowBytes();
+    begin = (rows / members_ * me_ + std::min(me_, more)) * entry_.request.RowBytes();
+    bytes = (rows / members_ + (me_ < more)) * entry_.request.RowBytes();
   }
   std::vector<const void*> sources;
   for (const Express::Piece& part : parts) sources.push_back(part.data + begin);
@@ -148,7 +143,8 @@ void ExpressRun::Assemble(Operation* operation, const std::vector<Express::Piece
   TellSplits(operation);
   std::byte* const output = OutputOf(*operation, OutputRows(me_), nullptr);
   for (size_t j = 0; j < members_; ++j) {
-    const size_t bytes = kind == OpKind::kAllgather ? BytesFrom(j) : static_cast<size_t>(Rows(j, me_)) * RowBytes();
+    const size_t bytes =
+        kind == OpKind::kAllgather ? BytesFrom(j) : static_cast<size_t>(Rows(j, me_)) * entry_.request.RowBytes();
     Copy(output + OffsetIn(me_, j), parts[j].data + OffsetOut(j, me_), bytes);
   }
 }
@@ -171,7 +167,7 @@ void ExpressRun::Push(const Operation& operation, const std::vector<Express::Pie
   for (size_t step = 1; step <= members_; ++step) {  // each begins with another one, so as not to get in the way
     const size_t j = (me_ + step) % members_;
     const bool gathers = entry_.request.kind == OpKind::kAllgather;
-    const size_t bytes = gathers ? BytesFrom(me_) : static_cast<size_t>(Rows(me_, j)) * RowBytes();
+    const size_t bytes = gathers ? BytesFrom(me_) : static_cast<size_t>(Rows(me_, j)) * entry_.request.RowBytes();
     Copy(const_cast<std::byte*>(outputs[j].data) + OffsetIn(j, me_), operation.input + OffsetOut(me_, j), bytes);
   }
 }

@@ -39,7 +39,6 @@ class ExpressRun {
   void Push(const Operation& operation, const std::vector<Express::Piece>& outputs) const;
 
  private:
-  size_t RowBytes() const;
   // alltoall: rows from one member to another.
   int64_t Rows(size_t from, size_t to) const { return entry_.sizes[1 + from * members_ + to]; }
   int64_t OutputRows(size_t member) const;

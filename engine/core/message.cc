@@ -121,6 +121,12 @@ size_t Request::Bytes() const {
   return overflow ? std::numeric_limits<size_t>::max() : bytes;
 }
 
+size_t Request::RowBytes() const {
+  size_t bytes = SizeOf(dtype);
+  for (size_t i = 1; i < shape.size(); ++i) bytes *= static_cast<size_t>(shape[i]);
+  return bytes;
+}
+
 void Encode(const Request& request, std::string* out) {
   PutEnum(out, request.kind);
   PutEnum(out, request.dtype);

@@ -33,6 +33,7 @@ struct Request {
   bool operator==(const Request& other) const;
   int64_t Elements() const;
   size_t Bytes() const;
+  size_t RowBytes() const;  // of one index of the first dimension
   // The user gave no name: a number stands for it, under which it never comes again.
   bool IsNumbered() const { return name.find(".noname.") != std::string::npos; }
 };

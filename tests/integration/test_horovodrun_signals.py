@@ -56,7 +56,9 @@ class Launched:
 @pytest.fixture
 def launch():
     started = []
-    ignored = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # whoever runs the tests may have said nohup: jobs inherit it
+    ignored = signal.signal(
+        signal.SIGHUP, signal.SIG_DFL
+    )  # whoever runs the tests may have said nohup: jobs inherit it
 
     def start(*args, **kwargs):
         started.append(Launched(*args, **kwargs))
