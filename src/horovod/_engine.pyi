@@ -225,6 +225,11 @@ class TensorReader:
     def read(self, tensor: object) -> tuple[int, tuple[int, ...], int] | None:
         """Address, shape and dtype id; None for what needs a closer look."""
 
+class TensorMaker:
+    """Makes torch's tensors over the engine's memory, by DLPack's table of functions, or by capsules."""
+
+    def __init__(self, table: object, from_dlpack: Callable[[object], object]) -> None: ...
+
 class GradientTable:
     """The gradients of one optimizer by their numbers, from 0 on, and how far each is in its round of passes."""
 

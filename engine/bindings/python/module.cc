@@ -24,6 +24,7 @@
 #include "bindings/python/members.h"
 #include "bindings/python/plain_handles.h"
 #include "bindings/python/table.h"
+#include "bindings/python/tensor_maker.h"
 #include "bindings/python/tensor_reader.h"
 
 namespace nb = nanobind;
@@ -423,5 +424,6 @@ NB_MODULE(_engine, m) {
   hvd_python::BindArrayCalls(m);
   hvd_python::BindArrivals(m);
   hvd_python::BindTensorReader(m);
+  hvd_python::BindTensorMaker(m);
   hvd_python::BindGradientTable(m);
 }

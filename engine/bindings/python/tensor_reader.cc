@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bindings/python/tensor_reader.h"
 
-#include <nanobind/ndarray.h>  // DLPack's structs
+#include "bindings/python/dlpack.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -9,35 +9,7 @@ using namespace nb::literals;
 namespace hvd_python {
 namespace {
 
-struct ExchangeTable {  // DLPackExchangeAPI of DLPack 1.x
-  struct {
-    uint32_t major, minor;
-  } version;
-  const ExchangeTable* older;
-  void* allocate;
-  void* managed_from_object;
-  void* managed_to_object;
-  int (*describe)(void* object, void* description);  // nullptr: not provided
-  void* current_stream;
-};
-constexpr uint32_t kMajorVersion = 1;
-constexpr int32_t kHostMemory = 1;
-
-// DLPack's type codes and bits -> hvd::DType.
-constexpr struct {
-  uint8_t code, bits;
-  int id;
-} kTypes[] = {{2, 32, 7}, {4, 16, 10}, {2, 16, 6}, {2, 64, 8},  {1, 8, 0},   {0, 8, 1},   {1, 16, 2}, {0, 16, 3},
-              {0, 32, 4}, {0, 64, 5},  {6, 8, 9},  {10, 8, 11}, {12, 8, 12}, {1, 32, 13}, {1, 64, 14}};
-
-int IdOf(const nb::dlpack::dtype& type) {
-  for (const auto& known : kTypes) {
-    if (known.code == type.code && known.bits == type.bits && type.lanes == 1) return known.id;
-  }
-  return -1;
-}
-
-bool IsContiguous(const nb::dlpack::dltensor& tensor) {
+bool IsContiguous(const dlpack::Tensor& tensor) {
   if (!tensor.strides) return true;
   int64_t expected = 1;
   bool contiguous = true;
@@ -54,11 +26,7 @@ bool IsContiguous(const nb::dlpack::dltensor& tensor) {
 TensorReader::TensorReader(nb::handle tensor_type, const nb::dict& dtypes, nb::handle strided, nb::handle table)
     : tensor_type_(nb::borrow(tensor_type)), strided_(nb::borrow(strided)) {
   for (auto [dtype, id] : dtypes) dtypes_.emplace_back(nb::borrow(dtype), nb::cast<int>(id));
-  if (table.is_none()) return;
-  auto* found = static_cast<const ExchangeTable*>(PyCapsule_GetPointer(table.ptr(), "dlpack_exchange_api"));
-  if (!found) throw nb::python_error();
-  while (found && found->version.major > kMajorVersion) found = found->older;
-  if (found && found->version.major == kMajorVersion) describe_ = found->describe;
+  if (const dlpack::ExchangeTable* found = dlpack::TableIn(table)) describe_ = found->describe;
 }
 
 bool TensorReader::Read(PyObject* tensor, PlainTensor* plain) const {
@@ -68,16 +36,16 @@ bool TensorReader::Read(PyObject* tensor, PlainTensor* plain) const {
 }
 
 bool TensorReader::ReadByTable(PyObject* tensor, PlainTensor* plain) const {
-  nb::dlpack::dltensor found;
+  dlpack::Tensor found;
   if (describe_(tensor, &found) != 0) {
     PyErr_Clear();  // sparse ones, for example
     return false;
   }
-  if (found.device.device_type != kHostMemory || !IsContiguous(found)) return false;
+  if (found.device.device_type != dlpack::kHostMemory || !IsContiguous(found)) return false;
   plain->data = static_cast<char*>(found.data) + found.byte_offset;
   plain->ndim = found.ndim;
   plain->shape = found.shape;
-  plain->dtype_id = IdOf(found.dtype);
+  plain->dtype_id = dlpack::IdOf(found.dtype);
   return plain->dtype_id >= 0;
 }
 
