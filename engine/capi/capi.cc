@@ -355,11 +355,16 @@ void TellStack(hvd_world* world, uint64_t (*tell)(void*, char*, uint64_t), void*
   world->world->UseStackTeller({tell, context});
 }
 
+void* AllocateLendable(hvd_world* world, uint64_t bytes) { return world->world->AllocateLendable(bytes); }
+
+int32_t TakeBack(void* data) { return hvd::TakeBackOutput(data); }
+
 const hvd_api kApi = {
-    HVD_ABI_VERSION, sizeof(hvd_api), DefaultSettings, Open,      TcpPort, LocalSocket, Connect,
-    Close,           Destroy,         Submit,          Poll,      Wait,    TakeOutput,  ReceivedSplits,
-    Value,           Release,         FreeBuffer,      Send,      Recv,    Describe,    StartTimeline,
-    StopTimeline,    Allocate,        ReleaseBuffer,   TellStack, Finish};
+    HVD_ABI_VERSION, sizeof(hvd_api), DefaultSettings, Open,      TcpPort, LocalSocket,      Connect,
+    Close,           Destroy,         Submit,          Poll,      Wait,    TakeOutput,       ReceivedSplits,
+    Value,           Release,         FreeBuffer,      Send,      Recv,    Describe,         StartTimeline,
+    StopTimeline,    Allocate,        ReleaseBuffer,   TellStack, Finish,  AllocateLendable, hvd::HandOverOutput,
+    TakeBack};
 
 }  // namespace
 

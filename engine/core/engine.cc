@@ -173,7 +173,7 @@ void Engine::Announce(ProcessSet& set, std::unique_ptr<Operation> operation) {
   }
   if (request.kind == OpKind::kAllreduce && request.op != ReduceOp::kAdasum && set.all_in_memory() &&
       operation->input == operation->output && !operation->wide) {
-    request.place = parts_.arena->OffsetOf(operation->input, request.Bytes());
+    request.place = parts_.arena->PlaceOf(operation->input, request.Bytes(), &operation->pin);
   }
   if (request.kind == OpKind::kJoin) {
     if (HasExpress(set)) return set.postponed.push_back(std::move(operation));

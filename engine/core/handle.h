@@ -13,6 +13,7 @@
 #include "core/message.h"
 #include "core/output_pool.h"
 #include "core/types.h"
+#include "transport/arena.h"
 
 namespace hvd {
 
@@ -46,6 +47,7 @@ struct Operation {
   bool wide = false;  // kAllreduce: input and output are float32, rounded to request.dtype on the way and widened again
   std::function<void*(const std::vector<int64_t>& shape)> allocate;
   std::shared_ptr<Handle> handle;
+  Arena::Pin pin;                             // of request.place
   size_t index = 0;                           // in the group
   bool awaited = false;                       // its caller does nothing else until it is done
   uint32_t slot = kNoSlot, round = kNoRound;  // if its part has been sent to all members

@@ -122,6 +122,14 @@ class Pool {
     if (found != in_use_.end()) found->second.handed_over = true;
   }
 
+  bool TakeBack(void* data) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    auto found = in_use_.find(data);
+    if (found == in_use_.end()) return false;
+    found->second.handed_over = false;
+    return !found->second.is_private && !found->second.arena->closed();
+  }
+
   // Removes a shared output from those in use; without data if it is none.
   Block Return(void* data) {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -239,6 +247,12 @@ void* AllocateOutput(size_t bytes, const std::shared_ptr<Arena>& arena) {
   GiveBack(block);
   return shared;
 }
+
+void* AllocateSharedOutput(size_t bytes, const std::shared_ptr<Arena>& arena) {
+  return arena ? ThePool().AllocateShared(arena, bytes) : nullptr;
+}
+
+bool TakeBackOutput(void* data) { return ThePool().TakeBack(data); }
 
 void HandOverOutput(void* data) {
   if (data && MayBeShared(data)) ThePool().HandOver(data);

@@ -14,9 +14,13 @@ namespace hvd {
 
 // nullptr if there is no memory. On a cache line of its own; never of size 0. With an `arena` it may lie there.
 void* AllocateOutput(size_t bytes, const std::shared_ptr<Arena>& arena = nullptr);
+// In the arena for certain, or nullptr; for memory that callers get again and again.
+void* AllocateSharedOutput(size_t bytes, const std::shared_ptr<Arena>& arena);
 // Nobody but the caller touches the output from here on.
 void HandOverOutput(void* data);
 void FreeOutput(void* data);  // nullptr is harmless; at any time, also after the last world has ended
+// The caller has it no longer. False if it can serve no more, since it is not shared any longer: free it.
+bool TakeBackOutput(void* data);
 // Instead of FreeOutput where a peer may still be writing into it.
 void AbandonOutput(void* data);
 // Before the arena (which may be null) closes: what callers hold is theirs alone, what is kept goes back.

@@ -244,6 +244,10 @@ std::unique_ptr<Buffer> World::Allocate(size_t bytes, Status* status) {
   return buffer;
 }
 
+void* World::AllocateLendable(size_t bytes) {
+  return Usable().ok() && submissions_.closed().ok() ? AllocateSharedOutput(bytes, arena_) : nullptr;
+}
+
 std::string World::Describe() const { return engine_ ? engine_->Describe() : "{}"; }
 
 Status World::StartTimeline(const std::string& path, bool mark_cycles) {

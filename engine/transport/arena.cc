@@ -135,11 +135,13 @@ void Arena::Free(int64_t offset) {
 bool Arena::MakePrivate(size_t offset, size_t bytes) {
   std::lock_guard<std::mutex> lock(mutex_);
   const int flags = MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE;
-  if (fd_ < 0 ||
+  auto region = used_.find(offset);
+  if (fd_ < 0 || region == used_.end() || region->second.pins > 0 ||
       mmap(base_ + offset, bytes, PROT_READ | PROT_WRITE, flags, fd_, static_cast<off_t>(offset)) == MAP_FAILED) {
     madvise(base_ + offset, bytes, MADV_DOFORK);  // a child that sees what we do with it is better than one that dies
     return false;
   }
+  region->second.is_private = true;
   // The same pages, which the kernel copies when they are written to. Unlike a copy that we would make and put in their
   // place, this loses nothing that another thread writes meanwhile.
   for (size_t at = offset; at < offset + bytes; at += kPage) {
@@ -159,6 +161,7 @@ bool Arena::MakeShared(size_t offset, size_t bytes) {
     return false;
   }
   madvise(base_ + offset, bytes, MADV_DONTFORK);
+  if (auto region = used_.find(offset); region != used_.end()) region->second.is_private = false;
   return true;
 }
 
@@ -166,6 +169,26 @@ int64_t Arena::OffsetOf(const void* address, size_t bytes) const {
   const auto begin = reinterpret_cast<uintptr_t>(base_), at = reinterpret_cast<uintptr_t>(address);
   if (at < begin || at - begin > kExtent || bytes > kExtent - (at - begin)) return -1;
   return static_cast<int64_t>(at - begin);
+}
+
+int64_t Arena::PlaceOf(const void* address, size_t bytes, Pin* pin) {
+  const int64_t offset = OffsetOf(address, bytes);
+  if (offset < 0) return -1;
+  std::lock_guard<std::mutex> lock(mutex_);
+  auto region = used_.upper_bound(static_cast<size_t>(offset));
+  if (region == used_.begin()) return -1;
+  --region;
+  if (static_cast<size_t>(offset) + bytes > region->first + region->second.bytes || region->second.is_private)
+    return -1;
+  ++region->second.pins;
+  *pin = Pin(shared_from_this(), region->first);
+  return offset;
+}
+
+void Arena::Unpin(size_t region) {
+  if (InForkedChild()) return;
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (auto found = used_.find(region); found != used_.end()) --found->second.pins;
 }
 
 }  // namespace hvd

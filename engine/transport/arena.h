@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <utility>
 
 #include "core/types.h"
 
@@ -40,8 +41,12 @@ class Arena : public std::enable_shared_from_this<Arena> {
   void Free(int64_t offset);
   // Where [address, address + bytes) lies in here, or -1.
   int64_t OffsetOf(const void* address, size_t bytes) const;
-  // From here on what is written to a region stays in this process. MakeShared undoes it, without the contents; where
-  // it cannot, the region must not be freed for another use.
+  // The same for memory that peers are about to write to: -1 also if it is private. Its region stays shared while the
+  // pin lives.
+  class Pin;
+  int64_t PlaceOf(const void* address, size_t bytes, Pin* pin);
+  // From here on what is written to a region stays in this process; not while it is pinned. MakeShared undoes it,
+  // without the contents; where it cannot, the region must not be freed for another use.
   bool MakePrivate(size_t offset, size_t bytes);
   bool MakeShared(size_t offset, size_t bytes);
   // Nothing can be reserved any more; what was lives on.
@@ -59,9 +64,33 @@ class Arena : public std::enable_shared_from_this<Arena> {
   struct Region {
     size_t bytes;
     Use use;
+    bool is_private = false;
+    int pins = 0;
   };
+  void Unpin(size_t region);
   std::mutex mutex_;               // guards used_ and fd_; never taken in a forked child
   std::map<size_t, Region> used_;  // by offset
+};
+
+class Arena::Pin {
+ public:
+  Pin() = default;
+  Pin(Pin&& other) noexcept : arena_(std::move(other.arena_)), region_(other.region_) {}
+  Pin& operator=(Pin&& other) noexcept {
+    std::swap(arena_, other.arena_);
+    std::swap(region_, other.region_);
+    return *this;
+  }
+  ~Pin() {
+    if (arena_) arena_->Unpin(region_);
+  }
+
+ private:
+  friend class Arena;
+  Pin(std::shared_ptr<Arena> arena, size_t region) : arena_(std::move(arena)), region_(region) {}
+
+  std::shared_ptr<Arena> arena_;
+  size_t region_ = 0;
 };
 
 }  // namespace hvd

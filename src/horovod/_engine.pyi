@@ -211,8 +211,8 @@ class Arrivals:
 
     def __init__(self, limit: int, notify: Callable[[], object]) -> None:
         """notify() is called by the first arrival, and by those with which the bytes together come to the limit."""
-    def hook(self, number: int, nbytes: int) -> Callable[[object], None]:
-        """A hook that tells of `number`, whose size is `nbytes`."""
+    def hook(self, number: int, nbytes: int, homes: GradientHomes | None) -> Callable[[object], None]:
+        """A hook that tells of `number`, whose size is `nbytes`, after the gradient has moved to its home."""
     def take(self) -> list[int]: ...
     @property
     def full(self) -> bool: ...
@@ -229,6 +229,23 @@ class TensorMaker:
     """Makes torch's tensors over the engine's memory, by DLPack's table of functions, or by capsules."""
 
     def __init__(self, table: object, from_dlpack: Callable[[object], object]) -> None: ...
+
+class Onlookers:
+    """Tells a gradient that nobody but its parameter knows from others."""
+
+    def __init__(self, storage_count: Callable[[int], int]) -> None: ...
+    def learn(self, parameter: Any) -> None:
+        """Take the gradient of this parameter as an example; to be called in the hook that follows accumulation."""
+
+class GradientHomes:
+    """Shared memory into which hooks move gradients that autograd has just made."""
+
+    def __init__(
+        self, reader: TensorReader, maker: TensorMaker, onlookers: Onlookers, dtypes: Sequence[int], least: int
+    ) -> None:
+        """`dtypes`: of gradients that may move; `least`: bytes from which on they do."""
+    def move_to(self, world: World) -> None:
+        """Where homes are from now on."""
 
 class GradientTable:
     """The gradients of one optimizer by their numbers, from 0 on, and how far each is in its round of passes."""

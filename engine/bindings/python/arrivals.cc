@@ -6,9 +6,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <mutex>
 #include <utility>
 #include <vector>
+
+#include "bindings/python/gradient_homes.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -62,19 +65,25 @@ struct Hook {
   PyObject_HEAD  // NOLINT
       vectorcallfunc call;
   Arrivals* arrivals;
-  PyObject* owner;  // of `arrivals`
+  PyObject* owner;       // of `arrivals`
+  GradientHomes* homes;  // nullptr: the gradient stays where it is
+  PyObject* homes_owner;
   uint64_t bytes;
   uint32_t number;
 };
 
 PyTypeObject* hook_type = nullptr;
 
-PyObject* CallHook(PyObject* self, PyObject* const*, size_t, PyObject*) {
+PyObject* CallHook(PyObject* self, PyObject* const* arguments, size_t, PyObject*) {
   const auto* hook = reinterpret_cast<const Hook*>(self);
   try {
+    if (hook->homes) hook->homes->Adopt(hook->number, arguments[0]);
     hook->arrivals->Add(hook->number, hook->bytes);
   } catch (nb::python_error& error) {
     error.restore();
+    return nullptr;
+  } catch (const std::exception& error) {
+    PyErr_SetString(PyExc_RuntimeError, error.what());
     return nullptr;
   }
   Py_RETURN_NONE;
@@ -83,6 +92,7 @@ PyObject* CallHook(PyObject* self, PyObject* const*, size_t, PyObject*) {
 void FreeHook(PyObject* self) {
   PyTypeObject* const type = Py_TYPE(self);
   Py_DECREF(reinterpret_cast<Hook*>(self)->owner);
+  Py_DECREF(reinterpret_cast<Hook*>(self)->homes_owner);
   PyObject_Free(self);
   Py_DECREF(type);
 }
@@ -96,12 +106,14 @@ PyType_Slot hook_slots[] = {{Py_tp_dealloc, reinterpret_cast<void*>(FreeHook)},
 PyType_Spec hook_spec = {"horovod._engine.ArrivalHook", sizeof(Hook), 0,
                          Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL, hook_slots};
 
-nb::object MakeHook(nb::object self, uint32_t number, uint64_t bytes) {
+nb::object MakeHook(nb::object self, uint32_t number, uint64_t bytes, nb::object homes) {
   Hook* const hook = PyObject_New(Hook, hook_type);
   if (!hook) throw nb::python_error();
   hook->call = CallHook;
   hook->arrivals = nb::cast<Arrivals*>(self);
   hook->owner = self.release().ptr();
+  hook->homes = homes.is_none() ? nullptr : nb::cast<GradientHomes*>(homes);
+  hook->homes_owner = homes.release().ptr();
   hook->bytes = bytes;
   hook->number = number;
   return nb::steal(reinterpret_cast<PyObject*>(hook));
@@ -114,7 +126,7 @@ void BindArrivals(nb::module_& module) {
   if (!hook_type) throw nb::python_error();
   nb::class_<Arrivals>(module, "Arrivals")
       .def(nb::init<uint64_t, nb::callable>(), "limit"_a, "notify"_a)
-      .def("hook", &MakeHook, "number"_a, "nbytes"_a)
+      .def("hook", &MakeHook, "number"_a, "nbytes"_a, "homes"_a.none())
       .def("take", &Arrivals::Take)
       .def_prop_ro("full", &Arrivals::Full)
       .def("__bool__", [](const Arrivals& self) { return !self.Empty(); });

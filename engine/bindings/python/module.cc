@@ -20,6 +20,7 @@
 #include "bindings/python/array_calls.h"
 #include "bindings/python/arrays.h"
 #include "bindings/python/arrivals.h"
+#include "bindings/python/gradient_homes.h"
 #include "bindings/python/gradient_table.h"
 #include "bindings/python/members.h"
 #include "bindings/python/plain_handles.h"
@@ -425,5 +426,6 @@ NB_MODULE(_engine, m) {
   hvd_python::BindArrivals(m);
   hvd_python::BindTensorReader(m);
   hvd_python::BindTensorMaker(m);
+  hvd_python::BindGradientHomes(m);
   hvd_python::BindGradientTable(m);
 }

@@ -161,6 +161,12 @@ typedef struct hvd_api {
   void (*tell_stack)(hvd_world*, uint64_t (*tell)(void* context, char* text, uint64_t capacity), void* context);
   /* wait and release in one, but for HVD_IN_PROGRESS, which timeout_ms 0 gives at once. */
   int32_t (*finish)(hvd_world*, int64_t handle, int32_t timeout_ms, hvd_status*);
+  /* Shared memory, on a page boundary, that is lent to the user again and again; NULL where there is none. To free with
+   * free_buffer. While it is lent it is the user's own, also in forked children and after the world's end. take_back: 0
+   * if it is not shared any more, so that it has to be freed. */
+  void* (*allocate_lendable)(hvd_world*, uint64_t bytes);
+  void (*lend)(void*);
+  int32_t (*take_back)(void*);
 } hvd_api;
 
 /* NULL if this library does not speak `version`. */

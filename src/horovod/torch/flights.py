@@ -12,7 +12,8 @@ from typing import Any
 
 import torch
 
-from horovod._engine import GradientTable
+from horovod._engine import GradientHomes, GradientTable
+from horovod.common.context import default_context
 from horovod.common.dtypes import AS_IT_IS, FLOAT32
 from horovod.common.process_sets import ProcessSet
 from horovod.common.wire import wire_of
@@ -37,6 +38,16 @@ class Reduction:
     compression: type[Compressor]
     sparse_as_dense: bool
     process_set: ProcessSet
+
+    @property
+    def plain_dtypes(self) -> list[int]:
+        """Of gradients that the engine takes as they are, by its numbers.
+
+        A user's compressor has to see all of them, one of ours those that the engine does not convert.
+        """
+        if self.compression is NoneCompressor:
+            return list(ID_BY_DTYPE.values())
+        return [FLOAT32] if wire_of(self.compression) != AS_IT_IS else []
 
 
 class Gradient:
@@ -68,17 +79,16 @@ class Group:
 class Flights:
     """What has been started and not yet been waited for."""
 
-    def __init__(self, reduction: Reduction, buckets: GradientBuckets | None) -> None:
+    def __init__(self, reduction: Reduction, buckets: GradientBuckets | None, homes: GradientHomes | None) -> None:
         self._reduction = reduction
         self._buckets = buckets
+        self._homes = homes
         self._wire = wire_of(reduction.compression)
         self._gradients: list[Gradient] = []
         self._finishers: list[Callable[[], None]] = []  # each waits for operations and puts their results in place
-        # A user's compressor has to see all of them, one of ours those that the engine does not convert.
-        dtypes = list(ID_BY_DTYPE.values()) if reduction.compression is NoneCompressor else []
         self.table = GradientTable(
             tensor_reader(),
-            dtypes or ([FLOAT32] if self._wire != AS_IT_IS else []),
+            reduction.plain_dtypes,
             reduction.op,
             reduction.prescale,
             reduction.postscale,
@@ -105,6 +115,8 @@ class Flights:
             return
         if self._buckets is not None:
             self._buckets.put_places_into(self.table)
+        if self._homes is not None:
+            self._homes.move_to(default_context.world)
         others = self._start_plain(numbers, will_wait)
         if others and self._buckets is not None and self._adopt(others, self._buckets):
             others = self._start_plain(others, will_wait)

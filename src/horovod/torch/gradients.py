@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from horovod._engine import Arrivals, EngineError
+from horovod._engine import Arrivals, EngineError, GradientHomes
 from horovod.common.handles import translate
 from horovod.torch import mpi_ops
 from horovod.torch.dynamo import outside_dynamo
@@ -49,11 +49,13 @@ class GradientReducer:
         wait_in_backward: bool,
         overlap: bool,
         buckets: GradientBuckets | None,
+        homes: GradientHomes | None,
     ) -> None:
         self._process_set = reduction.process_set
         self._passes = passes
         self._wait_in_backward = wait_in_backward
-        self._flights = Flights(reduction, buckets)
+        self._homes = homes
+        self._flights = Flights(reduction, buckets, homes)
         self._table = self._flights.table  # for each gradient how far it is in this round
         self._table.restart(passes)
         # Hooks of an optimizer that is gone must not reduce anything any more, nor keep it.
@@ -79,9 +81,8 @@ class GradientReducer:
         parameter = gradient.parameter
         if gradient.hook is None and parameter.requires_grad:
             register: Any = parameter.register_post_accumulate_grad_hook
-            gradient.hook = register(
-                self._arrived.hook(gradient.number, parameter.nbytes if parameter.is_cpu else _NO_LIMIT)
-            )
+            nbytes, homes = (parameter.nbytes, self._homes) if parameter.is_cpu else (_NO_LIMIT, None)
+            gradient.hook = register(self._arrived.hook(gradient.number, nbytes, homes))
 
     def unwatch(self) -> None:
         """Remove all hooks."""

@@ -20,6 +20,7 @@ from horovod.torch.compression import Compression, Compressor
 from horovod.torch.flights import Reduction
 from horovod.torch.functions import broadcast_object
 from horovod.torch.gradient_buckets import GradientBuckets
+from horovod.torch.gradient_homes import gradient_homes
 from horovod.torch.gradients import GradientReducer
 from horovod.torch.mpi_ops import Adasum, Average, Sum, size
 from horovod.torch.mpi_ops import allreduce_async_ as allreduce_async_
@@ -170,7 +171,9 @@ def DistributedOptimizer(  # noqa: N802 - the contract's name
         )
         wait = default_context.settings.flag("HOROVOD_TORCH_WAIT_IN_BACKWARD")
         buckets = GradientBuckets([parameter for _, parameter in named]) if gradient_as_bucket_view else None
-        wrapped._reducer = GradientReducer(reduction, named, backward_passes_per_step, wait, overlaps(), buckets)
+        overlap = overlaps()
+        homes = None if gradient_as_bucket_view else gradient_homes(reduction.plain_dtypes, overlap)
+        wrapped._reducer = GradientReducer(reduction, named, backward_passes_per_step, wait, overlap, buckets, homes)
         weakref.finalize(wrapped, GradientReducer.unwatch, wrapped._reducer)
         if groups:
             wrapped._reducer.make_groups(_agree_on_groups(groups, named, process_set))
