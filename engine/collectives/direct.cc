@@ -50,9 +50,9 @@ Machine::Step DirectAllreduce::Advance() {
 }
 
 void DirectAllreduce::ReduceBlock(size_t begin, size_t length) {
-  views_[0].ForRange(begin, length, [&](std::byte*, size_t bytes, size_t offset, bool) {
-    for (size_t j = 0; j < views_.size(); ++j) places_[j] = views_[j].Contiguous(begin + offset, bytes);
-    ReduceStretch(bytes);
+  views_[0].ForRange(begin, length, [&](std::byte*, size_t bytes, size_t offset, bool wide) {
+    for (size_t j = 0; j < views_.size(); ++j) places_[j] = views_[j].At(begin + offset);
+    wide ? ReduceWideStretch(bytes) : ReduceStretch(bytes);
   });
 }
 
@@ -68,6 +68,26 @@ void DirectAllreduce::ReduceStretch(size_t bytes) {
   }
   Combine(reduction_, places_[0], places_[1], sources_.data(), static_cast<int>(members), count);
   for (size_t j = 2; j < members; ++j) std::memcpy(places_[j], places_[0], bytes);
+}
+
+// The tensors are float32: the bits of rounding them, reducing halves and widening the result.
+void DirectAllreduce::ReduceWideStretch(size_t bytes) {
+  const size_t count = bytes / SizeOf(reduction_.dtype), members = places_.size();
+  auto floats = [this](size_t j) { return reinterpret_cast<float*>(places_[j]); };
+  if (members == 2 && reduction_.op == ReduceOp::kSum && reduction_.prescale == 1.0) {
+    SumRounded(reduction_.dtype, floats(0), floats(1), floats(0), floats(1), count, reduction_.postscale);
+    return;
+  }
+  scaled_.resize(bytes * members);
+  for (size_t j = 0; j < members; ++j) {
+    std::byte* const halves = scaled_.data() + j * bytes;
+    Narrow(reduction_.dtype, halves, places_[j], count);
+    ScaleCopy(reduction_.dtype, halves, halves, count, reduction_.prescale);
+    sources_[j] = halves;
+  }
+  Combine(reduction_, scaled_.data(), nullptr, sources_.data(), static_cast<int>(members), count);
+  Widen(reduction_.dtype, places_[0], scaled_.data(), count);
+  for (size_t j = 1; j < members; ++j) std::memcpy(places_[j], places_[0], 2 * bytes);
 }
 
 }  // namespace hvd

@@ -43,6 +43,12 @@ class Flat {
     return inside + length <= part.size && !part.wide ? part.data + inside : nullptr;
   }
 
+  // Where the element at an offset lies.
+  std::byte* At(size_t offset) const {
+    const Part& part = parts_[PartAt(offset)];
+    return part.data + (offset - part.begin) * (part.wide ? 2 : 1);
+  }
+
  private:
   struct Part {
     std::byte* data;

@@ -76,11 +76,12 @@ std::unique_ptr<Machine> PrepareDirect(ProcessSet& set, const std::vector<Entry>
   std::vector<Flat> views(set.ranks().size());
   for (const Entry& entry : entries) {
     const size_t bytes = entry.request.Bytes();
-    if (!set.all_in_memory() || entry.sizes.size() != views.size() || bytes > Arena::kExtent) return nullptr;
+    if (!set.all_in_memory() || entry.sizes.size() != views.size() || bytes > Arena::kExtent / 2) return nullptr;
     for (size_t j = 0; j < views.size(); ++j) {
-      const auto place = static_cast<size_t>(entry.sizes[j]);
-      if (place > Arena::kExtent - bytes) return nullptr;
-      views[j].Add(set.arena_of(static_cast<int>(j)) + place, bytes);
+      const bool wide = entry.sizes[j] & kWidePlace;
+      const auto place = static_cast<size_t>(entry.sizes[j] & ~kWidePlace);
+      if (place > Arena::kExtent - bytes * (wide ? 2 : 1)) return nullptr;
+      views[j].Add(set.arena_of(static_cast<int>(j)) + place, bytes, wide);
     }
   }
   return std::make_unique<DirectAllreduce>(set.flat().there.get(), std::move(views), reduction);

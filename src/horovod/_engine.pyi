@@ -244,6 +244,8 @@ class GradientHomes:
         self, reader: TensorReader, maker: TensorMaker, onlookers: Onlookers, dtypes: Sequence[int], least: int
     ) -> None:
         """`dtypes`: of gradients that may move; `least`: bytes from which on they do."""
+    def set_wire(self, wire: int) -> None:
+        """What the next reduction carries float32 as; 0 if more passes are to be added before."""
     def move_to(self, world: World) -> None:
         """Where homes are from now on."""
 

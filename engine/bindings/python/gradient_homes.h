@@ -47,6 +47,8 @@ class GradientHomes {
 
   // Where homes are from now on; those in another world are left to who lives in them.
   void MoveTo(nanobind::handle world);
+  // What the next reduction rounds float32 to; 0: nothing, or more is to be added before.
+  void SetWire(int wire) { wire_ = wire; }
   // To be called in the hook that follows its accumulation.
   void Adopt(uint32_t number, nanobind::handle parameter);
 
@@ -59,6 +61,7 @@ class GradientHomes {
   const Onlookers* const onlookers_;
   uint64_t movable_ = 0;  // bit by bit, by dtype
   const uint64_t least_;
+  int wire_ = 0;
   nanobind::object world_;  // null: none yet
   std::vector<std::shared_ptr<GradientHome>> homes_;
   const nanobind::object grad_;  // a name

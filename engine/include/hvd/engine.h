@@ -167,6 +167,8 @@ typedef struct hvd_api {
   void* (*allocate_lendable)(hvd_world*, uint64_t bytes);
   void (*lend)(void*);
   int32_t (*take_back)(void*);
+  /* Copies float32 to where it will be reduced next, with this wire_dtype: rounded already if that saves time. */
+  void (*copy_for_wire)(void* to, const void* from, uint64_t count, int32_t wire_dtype);
 } hvd_api;
 
 /* NULL if this library does not speak `version`. */

@@ -40,6 +40,11 @@ class Reduction:
     process_set: ProcessSet
 
     @property
+    def wire(self) -> int:
+        """What the engine carries float32 as."""
+        return wire_of(self.compression)
+
+    @property
     def plain_dtypes(self) -> list[int]:
         """Of gradients that the engine takes as they are, by its numbers.
 
@@ -47,7 +52,7 @@ class Reduction:
         """
         if self.compression is NoneCompressor:
             return list(ID_BY_DTYPE.values())
-        return [FLOAT32] if wire_of(self.compression) != AS_IT_IS else []
+        return [FLOAT32] if self.wire != AS_IT_IS else []
 
 
 class Gradient:
@@ -83,7 +88,7 @@ class Flights:
         self._reduction = reduction
         self._buckets = buckets
         self._homes = homes
-        self._wire = wire_of(reduction.compression)
+        self._wire = reduction.wire
         self._gradients: list[Gradient] = []
         self._finishers: list[Callable[[], None]] = []  # each waits for operations and puts their results in place
         self.table = GradientTable(

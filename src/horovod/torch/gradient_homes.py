@@ -50,7 +50,7 @@ def _onlookers() -> Onlookers | None:
         return None
     onlookers = Onlookers(storage_count)
     with torch.inference_mode(False), torch.enable_grad():
-        trial = torch.zeros(1, device="cpu", requires_grad=True)
+        trial: Any = torch.zeros(1, device="cpu", requires_grad=True)
         trial.register_post_accumulate_grad_hook(onlookers.learn)
         (trial * 2).backward()
     return onlookers
