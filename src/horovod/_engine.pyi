@@ -130,7 +130,10 @@ class World:
     def tell_stack(self, function: Callable[[], str]) -> None:
         """Before connect: who says what this program is doing, when other ranks wait for it. Kept for ever."""
 
-class ArrayReader:
+class PlainArrays:
+    """A framework's arrays as native calls read and make them."""
+
+class ArrayReader(PlainArrays):
     """Reads and makes NumPy arrays by the layout of NumPy's public struct; the caller has seen that it is right."""
 
     def __init__(self, array_type: type, dtypes: Mapping[np.dtype[Any], int], table: object) -> None:
@@ -163,7 +166,7 @@ class PlainHandles:
         """Forget everything and number from 1 again. Only after the engine has stopped."""
 
 class ArrayCalls:
-    """Collectives on plain NumPy arrays, each in one call.
+    """Collectives on plain arrays, each in one call.
 
     They give the result if `wait`, else a handle; and None for whatever needs a closer look: arguments of another kind,
     another layout, mistakes.
@@ -171,7 +174,7 @@ class ArrayCalls:
 
     def __init__(
         self,
-        reader: ArrayReader | None,
+        arrays: PlainArrays | None,
         handles: PlainHandles,
         translate: Callable[[EngineError, str], Exception],
     ) -> None: ...
@@ -248,6 +251,18 @@ class GradientHomes:
         """What the next reduction carries float32 as; 0 if more passes are to be added before."""
     def move_to(self, world: World) -> None:
         """Where homes are from now on."""
+
+class PlainTensors(PlainArrays):
+    """torch's tensors for native calls."""
+
+    def __init__(
+        self,
+        reader: TensorReader,
+        maker: TensorMaker,
+        dtypes: Mapping[Any, int],
+        empty_like: Callable[[Any], Any],
+        is_grad_enabled: Callable[[], bool],
+    ) -> None: ...
 
 class GradientTable:
     """The gradients of one optimizer by their numbers, from 0 on, and how far each is in its round of passes."""

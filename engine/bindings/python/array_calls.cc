@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "bindings/python/arrays.h"
 #include "bindings/python/members.h"
+#include "bindings/python/plain_arrays.h"
 #include "bindings/python/plain_handles.h"
 #include "bindings/python/plain_operation.h"
 
@@ -23,7 +23,7 @@ using Result = PlainOperation::Result;
 enum Kind { kAllreduce, kAllgather, kBroadcast, kAlltoall, kReducescatter };  // hvd::OpKind
 constexpr const char* kNames[] = {"allreduce", "allgather", "broadcast", "alltoall", "reducescatter"};
 constexpr int64_t kAverage = 0, kSum = 1, kAdasum = 2, kProduct = 5;  // hvd::ReduceOp
-constexpr int kInt32 = 4, kInt64 = 5, kBool = 9;                      // hvd::DType
+constexpr int kInt32 = 4, kBool = 9;  // hvd::DType
 
 bool ReadInteger(nb::handle value, int64_t* integer) {
   if (!PyLong_CheckExact(value.ptr())) return false;
@@ -55,8 +55,8 @@ int64_t RowsOf(int64_t index, int64_t rows, int64_t size) { return rows / size +
 
 class ArrayCalls {
  public:
-  ArrayCalls(nb::object reader, nb::object handles, nb::callable translate)
-      : workshop_{reader, reader.is_none() ? nullptr : nb::cast<const ArrayReader*>(reader), std::move(translate)},
+  ArrayCalls(nb::object arrays, nb::object handles, nb::callable translate)
+      : workshop_{arrays, arrays.is_none() ? nullptr : nb::cast<const PlainArrays*>(arrays), std::move(translate)},
         handles_object_(handles),
         handles_(nb::cast<PlainHandles*>(handles)) {}
 
@@ -65,7 +65,7 @@ class ArrayCalls {
   nb::object Allreduce(const Member* member, nb::handle tensor, bool in_place, bool wait, nb::handle name,
                        nb::handle average, nb::handle op, nb::handle prescale, nb::handle postscale) const {
     PlainArray plain;
-    if (!Takes(member, tensor, &plain) || !average.is_none()) return nb::none();
+    if (!Takes(member, tensor, wait && !in_place, &plain) || !average.is_none()) return nb::none();
     hvd_op wanted = Describe(kAllreduce, plain);
     wanted.reduce_op = kAverage;
     if (!ReadReduction(op, prescale, postscale, &wanted)) return nb::none();
@@ -75,20 +75,20 @@ class ArrayCalls {
   nb::object Reducescatter(const Member* member, nb::handle tensor, bool wait, nb::handle name, nb::handle op,
                            nb::handle prescale, nb::handle postscale) const {
     PlainArray plain;
-    if (!Takes(member, tensor, &plain) || plain.ndim == 0) return nb::none();
+    if (!Takes(member, tensor, wait, &plain) || plain.ndim == 0) return nb::none();
     hvd_op wanted = Describe(kReducescatter, plain);
     if (op.is_none() || !ReadReduction(op, prescale, postscale, &wanted) || wanted.reduce_op > kSum) return nb::none();
     int64_t shape[kMaxDimensions];
     std::copy_n(plain.shape, plain.ndim, shape);
     shape[0] = RowsOf(member->index, shape[0], static_cast<int64_t>(member->ranks.size()));
-    return Run(*member, tensor, plain, &wanted, name, workshop_.reader->Make(plain.dtype, plain.ndim, shape), wait);
+    return Run(*member, tensor, plain, &wanted, name, workshop_.arrays->MakeLike(tensor, plain, shape), wait);
   }
 
   nb::object Broadcast(const Member* member, nb::handle tensor, bool in_place, bool wait, nb::handle root,
                        nb::handle name) const {
     PlainArray plain;
     int64_t rank;
-    if (!Takes(member, tensor, &plain) || !ReadInteger(root, &rank)) return nb::none();
+    if (!Takes(member, tensor, wait && !in_place, &plain) || !ReadInteger(root, &rank)) return nb::none();
     if (std::find(member->ranks.begin(), member->ranks.end(), rank) == member->ranks.end()) return nb::none();
     hvd_op wanted = Describe(kBroadcast, plain);
     wanted.root = static_cast<int32_t>(rank);
@@ -97,7 +97,7 @@ class ArrayCalls {
 
   nb::object Allgather(const Member* member, nb::handle tensor, bool wait, nb::handle name) const {
     PlainArray plain;
-    if (!Takes(member, tensor, &plain) || plain.ndim == 0) return nb::none();
+    if (!Takes(member, tensor, wait, &plain) || !CanGather(plain)) return nb::none();
     hvd_op wanted = Describe(kAllgather, plain);
     return Run(*member, tensor, plain, &wanted, name, {}, wait);
   }
@@ -105,7 +105,7 @@ class ArrayCalls {
   // The result comes with the received splits if the caller gave some, or does not wait.
   nb::object Alltoall(const Member* member, nb::handle tensor, bool wait, nb::handle splits, nb::handle name) const {
     PlainArray plain;
-    if (!Takes(member, tensor, &plain) || plain.ndim == 0) return nb::none();
+    if (!Takes(member, tensor, wait, &plain) || !CanGather(plain)) return nb::none();
     std::vector<int64_t> rows;
     const size_t size = member->ranks.size();
     if (!ReadSplits(splits, size, plain.shape[0], &rows)) return nb::none();
@@ -116,8 +116,14 @@ class ArrayCalls {
   }
 
  private:
-  bool Takes(const Member* member, nb::handle tensor, PlainArray* plain) const {
-    return member && workshop_.reader && workshop_.reader->Read(tensor.ptr(), plain);
+  // `recordable`: a blocking call out of place, whose result has gradients in frameworks that record such things.
+  bool Takes(const Member* member, nb::handle tensor, bool recordable, PlainArray* plain) const {
+    if (!member || !workshop_.arrays || !workshop_.arrays->Read(tensor.ptr(), plain)) return false;
+    return !recordable || !workshop_.arrays->IsRecorded(tensor);
+  }
+
+  bool CanGather(const PlainArray& plain) const {
+    return plain.ndim != 0 && workshop_.arrays->CanAdopt(plain.dtype_id);
   }
 
   static hvd_op Describe(Kind kind, const PlainArray& plain) {
@@ -136,7 +142,7 @@ class ArrayCalls {
   }
 
   nb::object OutputLike(nb::handle tensor, const PlainArray& plain, bool in_place) const {
-    return in_place ? nb::borrow(tensor) : workshop_.reader->Make(plain.dtype, plain.ndim, plain.shape);
+    return in_place ? nb::borrow(tensor) : workshop_.arrays->MakeLike(tensor, plain, plain.shape);
   }
 
   bool ReadSplits(nb::handle splits, size_t size, int64_t rows, std::vector<int64_t>* result) const {
@@ -156,14 +162,15 @@ class ArrayCalls {
   // A list or a tuple of integers, or an array of them.
   bool ReadNumbers(nb::handle numbers, std::vector<int64_t>* result) const {
     PlainArray plain;
-    if (workshop_.reader->Read(numbers.ptr(), &plain) && plain.ndim == 1) {
+    if (workshop_.arrays->Read(numbers.ptr(), &plain) && plain.ndim == 1) {
+      if (!workshop_.arrays->MayCountRows(plain.dtype_id)) return false;
       const int64_t count = plain.shape[0];
       if (plain.dtype_id == kInt32) {
-        result->assign(reinterpret_cast<int32_t*>(plain.data), reinterpret_cast<int32_t*>(plain.data) + count);
-      } else if (plain.dtype_id == kInt64) {
-        result->assign(reinterpret_cast<int64_t*>(plain.data), reinterpret_cast<int64_t*>(plain.data) + count);
+        result->assign(static_cast<int32_t*>(plain.data), static_cast<int32_t*>(plain.data) + count);
+      } else {
+        result->assign(static_cast<int64_t*>(plain.data), static_cast<int64_t*>(plain.data) + count);
       }
-      return plain.dtype_id == kInt32 || plain.dtype_id == kInt64;
+      return true;
     }
     if (!PyList_CheckExact(numbers.ptr()) && !PyTuple_CheckExact(numbers.ptr())) return false;
     for (nb::handle number : numbers) {
@@ -198,15 +205,15 @@ class ArrayCalls {
   // No output: the engine allocates it.
   nb::object Run(const Member& member, nb::handle tensor, const PlainArray& plain, hvd_op* op, nb::handle name,
                  nb::object output, bool wait, bool with_splits = false) const {
-    std::string full;
-    if (!FullName(static_cast<Kind>(op->kind), name, member.numbers, &full)) return nb::none();
     Result result = with_splits ? Result::kGatheredAndSplits : Result::kGathered;
     if (output.is_valid()) {
       PlainArray target;
-      workshop_.reader->Read(output.ptr(), &target);
+      if (!workshop_.arrays->Read(output.ptr(), &target)) return nb::none();
       op->output = target.data;
       result = Result::kOutput;
     }
+    std::string full;
+    if (!FullName(static_cast<Kind>(op->kind), name, member.numbers, &full)) return nb::none();
     if (!wait)
       return handles_->Start(&workshop_, member, tensor, plain, result, std::move(output), op, std::move(full));
     PlainOperation operation(&workshop_, member, tensor, plain, result, std::move(output));
@@ -228,7 +235,7 @@ class ArrayCalls {
 
 void BindArrayCalls(nb::module_& module) {
   nb::class_<ArrayCalls>(module, "ArrayCalls")
-      .def(nb::init<nb::object, nb::object, nb::callable>(), "reader"_a.none(), "handles"_a, "translate"_a)
+      .def(nb::init<nb::object, nb::object, nb::callable>(), "arrays"_a.none(), "handles"_a, "translate"_a)
       .def("allreduce", &ArrayCalls::Allreduce, "member"_a.none(), "tensor"_a.none(), "in_place"_a, "wait"_a,
            "name"_a.none(), "average"_a.none(), "op"_a.none(), "prescale"_a.none(), "postscale"_a.none())
       .def("reducescatter", &ArrayCalls::Reducescatter, "member"_a.none(), "tensor"_a.none(), "wait"_a, "name"_a.none(),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Collectives on plain NumPy arrays in one call each. They take what is plainly right and leave all else to Python,
-// which knows every rule and says what is wrong.
+// Collectives on plain arrays of NumPy or torch in one call each. They take what is plainly right and leave all else to
+// Python, which knows every rule and says what is wrong.
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -22,6 +22,7 @@ struct ArrayFields {
 };
 static_assert(sizeof(intptr_t) == sizeof(int64_t));
 
+constexpr int kInt32 = 4, kInt64 = 5;  // hvd::DType
 constexpr int kContiguous = 0x0001, kAligned = 0x0100, kWriteable = 0x0400;
 constexpr int kUsable = kContiguous | kAligned | kWriteable;
 
@@ -52,7 +53,10 @@ bool ArrayReader::Read(PyObject* array, PlainArray* plain) const {
   if ((fields->flags & kUsable) != kUsable) return false;
   const int id = IdOf(fields->dtype);
   if (id < 0) return false;
-  *plain = {fields->data, fields->ndim, reinterpret_cast<const int64_t*>(fields->dimensions), fields->dtype, id};
+  plain->data = fields->data;
+  plain->ndim = fields->ndim;
+  plain->shape = reinterpret_cast<const int64_t*>(fields->dimensions);
+  plain->dtype_id = id;
   return true;
 }
 
@@ -63,9 +67,9 @@ int ArrayReader::IdOf(nb::handle dtype) const {
   return -1;
 }
 
-nb::handle ArrayReader::WithId(int dtype_id) const {
+PyObject* ArrayReader::WithId(int dtype_id) const {
   for (const auto& [dtype, id] : dtypes_) {
-    if (id == dtype_id) return dtype;
+    if (id == dtype_id) return nb::object(dtype).release().ptr();
   }
   throw nb::key_error("no dtype with this id");
 }
@@ -78,19 +82,29 @@ nb::object ArrayReader::Describe(nb::handle array) const {
   return nb::make_tuple(reinterpret_cast<uintptr_t>(plain.data), nb::steal(shape), plain.dtype_id);
 }
 
-nb::object ArrayReader::Make(PyObject* dtype, int ndim, const int64_t* shape, void* data) const {
+bool ArrayReader::MayCountRows(int dtype_id) const { return dtype_id == kInt32 || dtype_id == kInt64; }
+
+nb::object ArrayReader::MakeLike(nb::handle, const PlainArray& read, const int64_t* shape) const {
+  return Make(read.dtype_id, read.ndim, shape);
+}
+
+nb::object ArrayReader::Make(int dtype_id, int ndim, const int64_t* shape) const {
   const auto create = reinterpret_cast<NewFromDescr>(table_[kNewFromDescr]);
-  const auto* extents = reinterpret_cast<const intptr_t*>(shape);
   auto* type = reinterpret_cast<PyTypeObject*>(array_type_.ptr());
-  Py_INCREF(dtype);  // the new array's
-  if (!data) return Checked(create(type, dtype, ndim, extents, nullptr, nullptr, 0, nullptr));
+  const auto* extents = reinterpret_cast<const intptr_t*>(shape);
+  return Checked(create(type, WithId(dtype_id), ndim, extents, nullptr, nullptr, 0, nullptr));
+}
+
+nb::object ArrayReader::Adopt(void* data, int dtype_id, int ndim, const int64_t* shape) const {
+  const auto create = reinterpret_cast<NewFromDescr>(table_[kNewFromDescr]);
+  auto* type = reinterpret_cast<PyTypeObject*>(array_type_.ptr());
+  const auto* extents = reinterpret_cast<const intptr_t*>(shape);
   PyObject* owner = PyCapsule_New(data, nullptr, FreeMemory);
   if (!owner) {
     Api()->free_buffer(data);
-    Py_DECREF(dtype);
     throw nb::python_error();
   }
-  PyObject* array = create(type, dtype, ndim, extents, nullptr, data, kUsable, nullptr);
+  PyObject* array = create(type, WithId(dtype_id), ndim, extents, nullptr, data, kUsable, nullptr);
   if (!array) Py_DECREF(owner);
   nb::object made = Checked(array);
   const auto own = reinterpret_cast<SetBaseObject>(table_[kSetBaseObject]);
@@ -101,11 +115,12 @@ nb::object ArrayReader::Make(PyObject* dtype, int ndim, const int64_t* shape, vo
 nb::object ArrayReader::EmptyLike(nb::handle array) const {
   PlainArray plain;
   if (!Read(array.ptr(), &plain)) return nb::none();
-  return Make(plain.dtype, plain.ndim, plain.shape);
+  return Make(plain.dtype_id, plain.ndim, plain.shape);
 }
 
 void BindArrays(nb::module_& module) {
-  nb::class_<ArrayReader>(module, "ArrayReader")
+  nb::class_<PlainArrays>(module, "PlainArrays");
+  nb::class_<ArrayReader, PlainArrays>(module, "ArrayReader")
       .def(nb::init<nb::handle, const nb::dict&, nb::handle>(), "array_type"_a, "dtypes"_a, "table"_a)
       .def("read", &ArrayReader::Describe, "array"_a)
       .def("empty_like", &ArrayReader::EmptyLike, "array"_a);

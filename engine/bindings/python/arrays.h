@@ -9,38 +9,33 @@
 #include <utility>
 #include <vector>
 
+#include "bindings/python/plain_arrays.h"
+
 namespace hvd_python {
 
-// An array that lies in memory as the engine wants it.
-struct PlainArray {
-  char* data;
-  int ndim;
-  const int64_t* shape;
-  PyObject* dtype;  // borrowed
-  int dtype_id;
-};
-
-class ArrayReader {
+class ArrayReader : public PlainArrays {
  public:
   // `table`: NumPy's _ARRAY_API.
   ArrayReader(nanobind::handle array_type, const nanobind::dict& dtypes, nanobind::handle table);
 
   // False for what needs a closer look: no array, other strides, read-only, a dtype that is unknown or not the common
   // object for it.
-  bool Read(PyObject* array, PlainArray* plain) const;
+  bool Read(PyObject* array, PlainArray* plain) const override;
 
   // The same for Python: (address, shape, dtype id) or None.
   nanobind::object Describe(nanobind::handle array) const;
 
-  // A new array with uninitialised elements. `data`: where it lies; it then passes to the array, which frees it by the
-  // engine's free_buffer.
-  nanobind::object Make(PyObject* dtype, int ndim, const int64_t* shape, void* data = nullptr) const;
+  bool MayCountRows(int dtype_id) const override;
+  nanobind::object MakeLike(nanobind::handle like, const PlainArray& read, const int64_t* shape) const override;
+  nanobind::object Make(int dtype_id, int ndim, const int64_t* shape) const override;
+  nanobind::object Adopt(void* data, int dtype_id, int ndim, const int64_t* shape) const override;
+
   nanobind::object EmptyLike(nanobind::handle array) const;
 
-  int IdOf(nanobind::handle dtype) const;       // -1: unknown
-  nanobind::handle WithId(int dtype_id) const;  // the common object for it
-
  private:
+  int IdOf(nanobind::handle dtype) const;  // -1: unknown
+  PyObject* WithId(int dtype_id) const;    // the common object for it, a new reference
+
   const nanobind::object array_type_;
   std::vector<std::pair<nanobind::object, int>> dtypes_;
   void** const table_;

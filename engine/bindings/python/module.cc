@@ -24,6 +24,7 @@
 #include "bindings/python/gradient_table.h"
 #include "bindings/python/members.h"
 #include "bindings/python/plain_handles.h"
+#include "bindings/python/plain_tensors.h"
 #include "bindings/python/table.h"
 #include "bindings/python/tensor_maker.h"
 #include "bindings/python/tensor_reader.h"
@@ -427,5 +428,6 @@ NB_MODULE(_engine, m) {
   hvd_python::BindTensorReader(m);
   hvd_python::BindTensorMaker(m);
   hvd_python::BindGradientHomes(m);
+  hvd_python::BindPlainTensors(m);
   hvd_python::BindGradientTable(m);
 }

@@ -33,7 +33,7 @@ PlainOperation::PlainOperation(const Workshop* workshop, const Member& member, n
       output_(std::move(output)) {
   if (result == Result::kOutput) return;
   layout_.reset(new Layout);  // make_unique would fill it with zeros
-  layout_->dtype = nb::borrow(plain.dtype);
+  layout_->dtype_id = plain.dtype_id;
   layout_->ndim = plain.ndim;
   std::copy_n(plain.shape, plain.ndim, layout_->shape);
 }
@@ -67,7 +67,7 @@ bool PlainOperation::Poll() const { return Api()->poll(world_, handle_) == 1; }
 nb::object PlainOperation::Collect(int64_t handle) {
   void* const data = Api()->take_output(world_, handle, 0, layout_->shape, nullptr);
   if (!data) throw nb::value_error("the engine has no output for this operation");
-  nb::object gathered = workshop_->reader->Make(layout_->dtype.ptr(), layout_->ndim, layout_->shape, data);
+  nb::object gathered = workshop_->arrays->Adopt(data, layout_->dtype_id, layout_->ndim, layout_->shape);
   if (result_ == Result::kGathered) return gathered;
   return nb::make_tuple(std::move(gathered), Splits(handle));
 }
@@ -77,13 +77,13 @@ nb::object PlainOperation::Splits(int64_t handle) const {
   const int64_t count = Api()->received_splits(world_, handle, rows.data(), members_);
   rows.resize(static_cast<size_t>(count));
   const bool small = std::all_of(rows.begin(), rows.end(), [](int64_t row) { return row <= INT32_MAX; });
-  nb::object splits = workshop_->reader->Make(workshop_->reader->WithId(small ? kInt32 : kInt64).ptr(), 1, &count);
+  nb::object splits = workshop_->arrays->Make(small ? kInt32 : kInt64, 1, &count);
   PlainArray plain;
-  workshop_->reader->Read(splits.ptr(), &plain);
+  workshop_->arrays->Read(splits.ptr(), &plain);
   if (small) {
-    std::copy(rows.begin(), rows.end(), reinterpret_cast<int32_t*>(plain.data));
+    std::copy(rows.begin(), rows.end(), static_cast<int32_t*>(plain.data));
   } else {
-    std::copy(rows.begin(), rows.end(), reinterpret_cast<int64_t*>(plain.data));
+    std::copy(rows.begin(), rows.end(), static_cast<int64_t*>(plain.data));
   }
   return splits;
 }

@@ -9,17 +9,15 @@
 #include <memory>
 #include <string>
 
-#include "bindings/python/arrays.h"
 #include "bindings/python/members.h"
+#include "bindings/python/plain_arrays.h"
 
 namespace hvd_python {
 
-constexpr int kMaxDimensions = 64;  // NumPy's limit
-
 // What all such operations share.
 struct Workshop {
-  nanobind::object reader_object;  // keeps `reader`
-  const ArrayReader* reader;       // nullptr: arrays are not what they should be
+  nanobind::object arrays_object;  // keeps `arrays`
+  const PlainArrays* arrays;       // nullptr: arrays are not what they should be
   nanobind::callable translate;    // (EngineError, name) -> the exception that users see
 };
 
@@ -44,7 +42,7 @@ class PlainOperation {
  private:
   // Of a gathered result. A copy: the user may give the input another shape meanwhile.
   struct Layout {
-    nanobind::object dtype;
+    int dtype_id;
     int ndim;
     int64_t shape[kMaxDimensions];
   };

@@ -9,16 +9,11 @@
 #include <utility>
 #include <vector>
 
+#include "bindings/python/plain_arrays.h"
+
 namespace hvd_python {
 
-// A tensor that lies in memory as the engine wants it.
-struct PlainTensor {
-  void* data;
-  int ndim;
-  const int64_t* shape;  // of the tensor itself, or of `copied`
-  int dtype_id;
-  std::vector<int64_t> copied;
-};
+using PlainTensor = PlainArray;
 
 class TensorReader {
  public:

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from horovod._engine import Output, TensorReader
+from horovod._engine import Output, PlainTensors, TensorMaker, TensorReader
 from horovod.common.dtypes import ID_BY_NAME
 from horovod.common.ops import Description
 
@@ -27,10 +27,21 @@ class _IdByDType(dict[torch.dtype, int]):
 ID_BY_DTYPE = _IdByDType({getattr(torch, name): number for name, number in ID_BY_NAME.items() if hasattr(torch, name)})
 
 
+# DLPack's functions for other compiled modules; older versions of torch have none.
+_EXCHANGE_TABLE: object = getattr(Tensor, "__dlpack_c_exchange_api__", None)
+
+
 @functools.cache
 def tensor_reader() -> TensorReader:
     """Reads plain tensors for native calls."""
-    return TensorReader(Tensor, ID_BY_DTYPE, torch.strided, getattr(Tensor, "__dlpack_c_exchange_api__", None))
+    return TensorReader(Tensor, ID_BY_DTYPE, torch.strided, _EXCHANGE_TABLE)
+
+
+def plain_tensors(table: object = _EXCHANGE_TABLE) -> PlainTensors:
+    """Reads and makes them, for native calls on single tensors."""
+    reader = TensorReader(Tensor, ID_BY_DTYPE, torch.strided, table)
+    maker = TensorMaker(table, torch.utils.dlpack.from_dlpack)
+    return PlainTensors(reader, maker, ID_BY_DTYPE, torch.empty_like, torch.is_grad_enabled)
 
 
 class TorchAdapter:

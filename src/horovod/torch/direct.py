@@ -9,11 +9,14 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 
+from horovod._engine import ArrayCalls
 from horovod.common.context import default_context
+from horovod.common.handles import translate
 from horovod.common.ops import Collectives
-from horovod.torch.adapter import Tensor, TorchAdapter, refuse
+from horovod.torch.adapter import Tensor, TorchAdapter, plain_tensors, refuse
 
 host: Collectives[Tensor] = Collectives(default_context, TorchAdapter())
+native = ArrayCalls(plain_tensors(), default_context.handles.plain, translate)
 finish = default_context.handles.finish
 add = default_context.handles.add
 poll = default_context.handles.poll

@@ -2,7 +2,8 @@
 """The operations of the PyTorch door: names, signatures, defaults and errors of Horovod's contract.
 
 Functions that end in an underscore write into the tensor they get. Those that compiled code can hold in its graph ask
-the compiler first; the others leave the graph.
+the compiler first; the others leave the graph. Outside of graphs the native calls are asked before anything else: they
+take ordinary arguments at a fraction of the time, and say None to others and to what autograd has to record.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ from horovod.torch.direct import add as _add
 from horovod.torch.direct import collectives_for as _on
 from horovod.torch.direct import collectives_for_group as _on_group
 from horovod.torch.direct import finish as _finish
+from horovod.torch.direct import native as _native
 from horovod.torch.graph import CALLER_OF_JOINED, CALLER_OF_LEFT, blocking, is_compiling, joins_graph, leaves_graph
 from horovod.torch.sparse import sparse_allreduce
 
@@ -77,6 +79,12 @@ def allreduce(
     process_set: ProcessSet = global_process_set,
 ) -> Tensor:
     """Reduce a tensor over all ranks of the set (op: Average unless given) into a new tensor."""
+    if compression is Compression.none and not is_compiling():
+        quick: Tensor | None = _native.allreduce(
+            process_set.native, tensor, False, True, name, average, op, prescale_factor, postscale_factor
+        )
+        if quick is not None:
+            return quick
     op = resolve_op(op, average, CALLER_OF_JOINED)
     wire = AS_IT_IS if is_compiling() else wire_of(compression)
     if wire and is_convertible(tensor):
@@ -99,6 +107,11 @@ def allreduce_async(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Start an allreduce; the handle is for poll and synchronize."""
+    quick: int | None = _native.allreduce(
+        process_set.native, tensor, False, False, name, average, op, prescale_factor, postscale_factor
+    )
+    if quick is not None:
+        return quick
     op = resolve_op(op, average, CALLER_OF_LEFT)
     return _add(
         _on(tensor).allreduce(tensor, False, name, op, prescale_factor, postscale_factor, process_set, will_wait=False)
@@ -116,6 +129,12 @@ def allreduce_(
     process_set: ProcessSet = global_process_set,
 ) -> Tensor:
     """Allreduce in place: the tensor is overwritten and returned."""
+    if not is_compiling():
+        quick: Tensor | None = _native.allreduce(
+            process_set.native, tensor, True, True, name, average, op, prescale_factor, postscale_factor
+        )
+        if quick is not None:
+            return quick
     op = resolve_op(op, average, CALLER_OF_JOINED)
     result: Tensor = blocking().allreduce_(tensor, name, op, prescale_factor, postscale_factor, process_set)
     return result
@@ -132,6 +151,11 @@ def allreduce_async_(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Start an allreduce in place."""
+    quick: int | None = _native.allreduce(
+        process_set.native, tensor, True, False, name, average, op, prescale_factor, postscale_factor
+    )
+    if quick is not None:
+        return quick
     op = resolve_op(op, average, CALLER_OF_LEFT)
     return _add(
         _on(tensor).allreduce(tensor, True, name, op, prescale_factor, postscale_factor, process_set, will_wait=False)
@@ -231,6 +255,10 @@ def sparse_allreduce_async(
 @joins_graph
 def allgather(tensor: Tensor, name: str | None = None, process_set: ProcessSet = global_process_set) -> Tensor:
     """Arrays of all ranks, one after the other along the first dimension, in which they may differ."""
+    if not is_compiling():
+        quick: Tensor | None = _native.allgather(process_set.native, tensor, True, name)
+        if quick is not None:
+            return quick
     result: Tensor = blocking().allgather(tensor, name, process_set)
     return result
 
@@ -238,6 +266,9 @@ def allgather(tensor: Tensor, name: str | None = None, process_set: ProcessSet =
 @leaves_graph
 def allgather_async(tensor: Tensor, name: str | None = None, process_set: ProcessSet = global_process_set) -> int:
     """Start an allgather."""
+    quick: int | None = _native.allgather(process_set.native, tensor, False, name)
+    if quick is not None:
+        return quick
     return _add(_on(tensor).allgather(tensor, name, process_set, will_wait=False))
 
 
@@ -266,6 +297,10 @@ def broadcast(
     tensor: Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Tensor:
     """The tensor of the (global) rank `root_rank`, as a new tensor."""
+    if not is_compiling():
+        quick: Tensor | None = _native.broadcast(process_set.native, tensor, False, True, root_rank, name)
+        if quick is not None:
+            return quick
     result: Tensor = blocking().broadcast(tensor, root_rank, name, process_set)
     return result
 
@@ -275,6 +310,9 @@ def broadcast_async(
     tensor: Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:
     """Start a broadcast."""
+    quick: int | None = _native.broadcast(process_set.native, tensor, False, False, root_rank, name)
+    if quick is not None:
+        return quick
     return _add(_on(tensor).broadcast(tensor, False, root_rank, name, process_set, will_wait=False))
 
 
@@ -283,6 +321,10 @@ def broadcast_(
     tensor: Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Tensor:
     """Overwrite the tensor with the root's."""
+    if not is_compiling():
+        quick: Tensor | None = _native.broadcast(process_set.native, tensor, True, True, root_rank, name)
+        if quick is not None:
+            return quick
     result: Tensor = blocking().broadcast_(tensor, root_rank, name, process_set)
     return result
 
@@ -292,6 +334,9 @@ def broadcast_async_(
     tensor: Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:
     """Start a broadcast in place."""
+    quick: int | None = _native.broadcast(process_set.native, tensor, True, False, root_rank, name)
+    if quick is not None:
+        return quick
     return _add(_on(tensor).broadcast(tensor, True, root_rank, name, process_set, will_wait=False))
 
 
@@ -303,6 +348,10 @@ def alltoall(
     tensor: Tensor, splits: Any = None, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Any:
     """Send rows to every rank: equal shares, or `splits[i]` rows to member i; then (output, received splits)."""
+    if not is_compiling():
+        quick = _native.alltoall(process_set.native, tensor, True, splits, name)
+        if quick is not None:
+            return quick
     output, received = blocking().alltoall(tensor, splits, name, process_set)
     return output if splits is None else (output, received)
 
@@ -312,6 +361,9 @@ def alltoall_async(
     tensor: Tensor, splits: Any = None, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:
     """Start an alltoall; its result is always (output, received splits)."""
+    quick: int | None = _native.alltoall(process_set.native, tensor, False, splits, name)
+    if quick is not None:
+        return quick
     return _add(_on(tensor).alltoall(tensor, splits, name, process_set, will_wait=False))
 
 
@@ -329,6 +381,12 @@ def reducescatter(
     postscale_factor: float = 1.0,
 ) -> Tensor:
     """Reduce a tensor over all ranks; each gets its share of the rows, the first ranks one more if uneven."""
+    if compression is Compression.none and not is_compiling():
+        quick: Tensor | None = _native.reducescatter(
+            process_set.native, tensor, True, name, op, prescale_factor, postscale_factor
+        )
+        if quick is not None:
+            return quick
     tensor, ctx = compression.compress(tensor)
     result = blocking().reducescatter(tensor, name, op, prescale_factor, postscale_factor, process_set)
     return compression.decompress(result, ctx)
@@ -344,6 +402,11 @@ def reducescatter_async(
     postscale_factor: float = 1.0,
 ) -> int:
     """Start a reducescatter."""
+    quick: int | None = _native.reducescatter(
+        process_set.native, tensor, False, name, op, prescale_factor, postscale_factor
+    )
+    if quick is not None:
+        return quick
     return _add(
         _on(tensor).reducescatter(tensor, name, op, prescale_factor, postscale_factor, process_set, will_wait=False)
     )

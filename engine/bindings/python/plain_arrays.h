@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// What native calls need to know of a framework's arrays: how to read those that are plain memory, and to make others.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <cstdint>
+#include <vector>
+
+namespace hvd_python {
+
+constexpr int kMaxDimensions = 64;  // NumPy's limit
+
+// An array (torch: a tensor) that lies in memory as the engine wants it.
+struct PlainArray {
+  void* data;
+  int ndim;
+  const int64_t* shape;  // of the array itself, or of `copied`
+  int dtype_id;
+  std::vector<int64_t> copied;
+};
+
+class PlainArrays {
+ public:
+  virtual ~PlainArrays() = default;
+
+  // False for what needs a closer look. No more than kMaxDimensions.
+  virtual bool Read(PyObject* array, PlainArray* plain) const = 0;
+  // Whether the framework has to know how the result comes from this array.
+  virtual bool IsRecorded(nanobind::handle) const { return false; }
+  // Whether arrays of this type may say how many rows go to each rank.
+  virtual bool MayCountRows(int dtype_id) const = 0;
+  // Whether the engine's memory can be made an array of this type.
+  virtual bool CanAdopt(int) const { return true; }
+
+  // Both: a new array with uninitialised elements; the former as the framework itself would make it, of the type and
+  // with the dimensions of `like`, which was read.
+  virtual nanobind::object MakeLike(nanobind::handle like, const PlainArray& read, const int64_t* shape) const = 0;
+  virtual nanobind::object Make(int dtype_id, int ndim, const int64_t* shape) const = 0;
+  // An array over memory that the engine allocated, which passes to it.
+  virtual nanobind::object Adopt(void* data, int dtype_id, int ndim, const int64_t* shape) const = 0;
+};
+
+}  // namespace hvd_python

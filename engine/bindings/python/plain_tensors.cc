@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bindings/python/plain_tensors.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <new>
+#include <utility>
+
+#include "bindings/python/dlpack.h"
+#include "bindings/python/table.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace hvd_python {
+namespace {
+
+constexpr int kInt32 = 4;  // hvd::DType
+
+nb::object Checked(PyObject* made) {
+  if (!made) throw nb::python_error();
+  return nb::steal(made);
+}
+
+}  // namespace
+
+PlainTensors::PlainTensors(nb::object reader, nb::object maker, const nb::dict& dtypes, nb::callable empty_like,
+                           nb::callable is_grad_enabled)
+    : reader_object_(std::move(reader)),
+      maker_object_(std::move(maker)),
+      reader_(nb::cast<const TensorReader*>(reader_object_)),
+      maker_(nb::cast<const TensorMaker*>(maker_object_)),
+      empty_like_(std::move(empty_like)),
+      is_grad_enabled_(std::move(is_grad_enabled)),
+      requires_grad_("requires_grad"),
+      new_empty_("new_empty") {
+  for (auto [dtype, id] : dtypes) {
+    const auto number = nb::cast<size_t>(id);
+    adoptable_.resize(std::max(adoptable_.size(), number + 1));
+    adoptable_[number] = Probe(static_cast<int>(number), dtype);
+  }
+}
+
+// DLPack of older versions of torch does not know all types.
+bool PlainTensors::Probe(int dtype_id, nb::handle dtype) const {
+  try {
+    const int64_t one = 1;
+    return Make(dtype_id, 1, &one).attr("dtype").is(dtype);
+  } catch (nb::python_error&) {
+    return false;
+  }
+}
+
+bool PlainTensors::Read(PyObject* tensor, PlainArray* plain) const {
+  return reader_->Read(tensor, plain) && plain->ndim <= kMaxDimensions;
+}
+
+bool PlainTensors::IsRecorded(nb::handle tensor) const {
+  const nb::object required = Checked(PyObject_GetAttr(tensor.ptr(), requires_grad_.ptr()));
+  return required.ptr() != Py_False && nb::cast<bool>(is_grad_enabled_());
+}
+
+bool PlainTensors::MayCountRows(int dtype_id) const { return dtype_id == kInt32; }
+
+nb::object PlainTensors::MakeLike(nb::handle like, const PlainArray& read, const int64_t* shape) const {
+  if (std::equal(shape, shape + read.ndim, read.shape)) return empty_like_(like);
+  nb::object extents[kMaxDimensions];
+  PyObject* arguments[1 + kMaxDimensions] = {like.ptr()};
+  for (int i = 0; i < read.ndim; ++i) {
+    extents[i] = nb::int_(shape[i]);
+    arguments[1 + i] = extents[i].ptr();
+  }
+  return Checked(PyObject_VectorcallMethod(new_empty_.ptr(), arguments, static_cast<size_t>(1 + read.ndim), nullptr));
+}
+
+nb::object PlainTensors::Make(int dtype_id, int ndim, const int64_t* shape) const {
+  size_t bytes = dlpack::TypeOf(dtype_id).bits / 8u;
+  for (int i = 0; i < ndim; ++i) bytes *= static_cast<size_t>(shape[i]);
+  void* const data = std::malloc(std::max<size_t>(bytes, 1));
+  if (!data) throw std::bad_alloc();
+  return maker_->Make(data, dtype_id, ndim, shape, std::free, data);
+}
+
+nb::object PlainTensors::Adopt(void* data, int dtype_id, int ndim, const int64_t* shape) const {
+  return maker_->Make(data, dtype_id, ndim, shape, Api()->free_buffer, data);
+}
+
+void BindPlainTensors(nb::module_& module) {
+  nb::class_<PlainTensors, PlainArrays>(module, "PlainTensors")
+      .def(nb::init<nb::object, nb::object, const nb::dict&, nb::callable, nb::callable>(), "reader"_a, "maker"_a,
+           "dtypes"_a, "empty_like"_a, "is_grad_enabled"_a);
+}
+
+}  // namespace hvd_python
