@@ -260,7 +260,6 @@ class PlainTensors(PlainArrays):
         reader: TensorReader,
         maker: TensorMaker,
         dtypes: Mapping[Any, int],
-        empty_like: Callable[[Any], Any],
         is_grad_enabled: Callable[[], bool],
     ) -> None: ...
 

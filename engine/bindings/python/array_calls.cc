@@ -65,39 +65,40 @@ class ArrayCalls {
   nb::object Allreduce(const Member* member, nb::handle tensor, bool in_place, bool wait, nb::handle name,
                        nb::handle average, nb::handle op, nb::handle prescale, nb::handle postscale) const {
     PlainArray plain;
-    if (!Takes(member, tensor, wait && !in_place, &plain) || !average.is_none()) return nb::none();
+    if (!Takes(member, tensor, in_place, wait, &plain) || !average.is_none()) return nb::none();
     hvd_op wanted = Describe(kAllreduce, plain);
     wanted.reduce_op = kAverage;
     if (!ReadReduction(op, prescale, postscale, &wanted)) return nb::none();
-    return Run(*member, tensor, plain, &wanted, name, OutputLike(tensor, plain, in_place), wait);
+    return Run(*member, tensor, plain, &wanted, name, OutputLike(tensor, plain, in_place, &wanted), wait);
   }
 
   nb::object Reducescatter(const Member* member, nb::handle tensor, bool wait, nb::handle name, nb::handle op,
                            nb::handle prescale, nb::handle postscale) const {
     PlainArray plain;
-    if (!Takes(member, tensor, wait, &plain) || plain.ndim == 0) return nb::none();
+    if (!Takes(member, tensor, false, wait, &plain) || plain.ndim == 0) return nb::none();
     hvd_op wanted = Describe(kReducescatter, plain);
     if (op.is_none() || !ReadReduction(op, prescale, postscale, &wanted) || wanted.reduce_op > kSum) return nb::none();
     int64_t shape[kMaxDimensions];
     std::copy_n(plain.shape, plain.ndim, shape);
     shape[0] = RowsOf(member->index, shape[0], static_cast<int64_t>(member->ranks.size()));
-    return Run(*member, tensor, plain, &wanted, name, workshop_.arrays->MakeLike(tensor, plain, shape), wait);
+    nb::object output = workshop_.arrays->Make(plain.dtype_id, plain.ndim, shape, &wanted.output);
+    return Run(*member, tensor, plain, &wanted, name, std::move(output), wait);
   }
 
   nb::object Broadcast(const Member* member, nb::handle tensor, bool in_place, bool wait, nb::handle root,
                        nb::handle name) const {
     PlainArray plain;
     int64_t rank;
-    if (!Takes(member, tensor, wait && !in_place, &plain) || !ReadInteger(root, &rank)) return nb::none();
+    if (!Takes(member, tensor, in_place, wait, &plain) || !ReadInteger(root, &rank)) return nb::none();
     if (std::find(member->ranks.begin(), member->ranks.end(), rank) == member->ranks.end()) return nb::none();
     hvd_op wanted = Describe(kBroadcast, plain);
     wanted.root = static_cast<int32_t>(rank);
-    return Run(*member, tensor, plain, &wanted, name, OutputLike(tensor, plain, in_place), wait);
+    return Run(*member, tensor, plain, &wanted, name, OutputLike(tensor, plain, in_place, &wanted), wait);
   }
 
   nb::object Allgather(const Member* member, nb::handle tensor, bool wait, nb::handle name) const {
     PlainArray plain;
-    if (!Takes(member, tensor, wait, &plain) || !CanGather(plain)) return nb::none();
+    if (!Takes(member, tensor, false, wait, &plain) || plain.ndim == 0) return nb::none();
     hvd_op wanted = Describe(kAllgather, plain);
     return Run(*member, tensor, plain, &wanted, name, {}, wait);
   }
@@ -105,7 +106,7 @@ class ArrayCalls {
   // The result comes with the received splits if the caller gave some, or does not wait.
   nb::object Alltoall(const Member* member, nb::handle tensor, bool wait, nb::handle splits, nb::handle name) const {
     PlainArray plain;
-    if (!Takes(member, tensor, wait, &plain) || !CanGather(plain)) return nb::none();
+    if (!Takes(member, tensor, false, wait, &plain) || plain.ndim == 0) return nb::none();
     std::vector<int64_t> rows;
     const size_t size = member->ranks.size();
     if (!ReadSplits(splits, size, plain.shape[0], &rows)) return nb::none();
@@ -116,14 +117,11 @@ class ArrayCalls {
   }
 
  private:
-  // `recordable`: a blocking call out of place, whose result has gradients in frameworks that record such things.
-  bool Takes(const Member* member, nb::handle tensor, bool recordable, PlainArray* plain) const {
+  bool Takes(const Member* member, nb::handle tensor, bool in_place, bool wait, PlainArray* plain) const {
     if (!member || !workshop_.arrays || !workshop_.arrays->Read(tensor.ptr(), plain)) return false;
-    return !recordable || !workshop_.arrays->IsRecorded(tensor);
-  }
-
-  bool CanGather(const PlainArray& plain) const {
-    return plain.ndim != 0 && workshop_.arrays->CanAdopt(plain.dtype_id);
+    if (in_place) return true;
+    // Results of handles have no gradients.
+    return workshop_.arrays->CanMake(plain->dtype_id) && !(wait && workshop_.arrays->IsRecorded(tensor));
   }
 
   static hvd_op Describe(Kind kind, const PlainArray& plain) {
@@ -141,8 +139,10 @@ class ArrayCalls {
     return op;
   }
 
-  nb::object OutputLike(nb::handle tensor, const PlainArray& plain, bool in_place) const {
-    return in_place ? nb::borrow(tensor) : workshop_.arrays->MakeLike(tensor, plain, plain.shape);
+  nb::object OutputLike(nb::handle tensor, const PlainArray& plain, bool in_place, hvd_op* op) const {
+    if (!in_place) return workshop_.arrays->Make(plain.dtype_id, plain.ndim, plain.shape, &op->output);
+    op->output = plain.data;
+    return nb::borrow(tensor);
   }
 
   bool ReadSplits(nb::handle splits, size_t size, int64_t rows, std::vector<int64_t>* result) const {
@@ -205,15 +205,10 @@ class ArrayCalls {
   // No output: the engine allocates it.
   nb::object Run(const Member& member, nb::handle tensor, const PlainArray& plain, hvd_op* op, nb::handle name,
                  nb::object output, bool wait, bool with_splits = false) const {
-    Result result = with_splits ? Result::kGatheredAndSplits : Result::kGathered;
-    if (output.is_valid()) {
-      PlainArray target;
-      if (!workshop_.arrays->Read(output.ptr(), &target)) return nb::none();
-      op->output = target.data;
-      result = Result::kOutput;
-    }
     std::string full;
     if (!FullName(static_cast<Kind>(op->kind), name, member.numbers, &full)) return nb::none();
+    Result result = with_splits ? Result::kGatheredAndSplits : Result::kGathered;
+    if (output.is_valid()) result = Result::kOutput;
     if (!wait)
       return handles_->Start(&workshop_, member, tensor, plain, result, std::move(output), op, std::move(full));
     PlainOperation operation(&workshop_, member, tensor, plain, result, std::move(output));

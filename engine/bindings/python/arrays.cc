@@ -84,15 +84,13 @@ nb::object ArrayReader::Describe(nb::handle array) const {
 
 bool ArrayReader::MayCountRows(int dtype_id) const { return dtype_id == kInt32 || dtype_id == kInt64; }
 
-nb::object ArrayReader::MakeLike(nb::handle, const PlainArray& read, const int64_t* shape) const {
-  return Make(read.dtype_id, read.ndim, shape);
-}
-
-nb::object ArrayReader::Make(int dtype_id, int ndim, const int64_t* shape) const {
+nb::object ArrayReader::Make(int dtype_id, int ndim, const int64_t* shape, void** data) const {
   const auto create = reinterpret_cast<NewFromDescr>(table_[kNewFromDescr]);
   auto* type = reinterpret_cast<PyTypeObject*>(array_type_.ptr());
   const auto* extents = reinterpret_cast<const intptr_t*>(shape);
-  return Checked(create(type, WithId(dtype_id), ndim, extents, nullptr, nullptr, 0, nullptr));
+  nb::object made = Checked(create(type, WithId(dtype_id), ndim, extents, nullptr, nullptr, 0, nullptr));
+  *data = reinterpret_cast<const ArrayFields*>(made.ptr())->data;
+  return made;
 }
 
 nb::object ArrayReader::Adopt(void* data, int dtype_id, int ndim, const int64_t* shape) const {
@@ -115,7 +113,8 @@ nb::object ArrayReader::Adopt(void* data, int dtype_id, int ndim, const int64_t*
 nb::object ArrayReader::EmptyLike(nb::handle array) const {
   PlainArray plain;
   if (!Read(array.ptr(), &plain)) return nb::none();
-  return Make(plain.dtype_id, plain.ndim, plain.shape);
+  void* data;
+  return Make(plain.dtype_id, plain.ndim, plain.shape, &data);
 }
 
 void BindArrays(nb::module_& module) {

@@ -26,8 +26,7 @@ class ArrayReader : public PlainArrays {
   nanobind::object Describe(nanobind::handle array) const;
 
   bool MayCountRows(int dtype_id) const override;
-  nanobind::object MakeLike(nanobind::handle like, const PlainArray& read, const int64_t* shape) const override;
-  nanobind::object Make(int dtype_id, int ndim, const int64_t* shape) const override;
+  nanobind::object Make(int dtype_id, int ndim, const int64_t* shape, void** data) const override;
   nanobind::object Adopt(void* data, int dtype_id, int ndim, const int64_t* shape) const override;
 
   nanobind::object EmptyLike(nanobind::handle array) const;

@@ -30,13 +30,11 @@ class PlainArrays {
   virtual bool IsRecorded(nanobind::handle) const { return false; }
   // Whether arrays of this type may say how many rows go to each rank.
   virtual bool MayCountRows(int dtype_id) const = 0;
-  // Whether the engine's memory can be made an array of this type.
-  virtual bool CanAdopt(int) const { return true; }
+  // Whether arrays of this type can be made here.
+  virtual bool CanMake(int) const { return true; }
 
-  // Both: a new array with uninitialised elements; the former as the framework itself would make it, of the type and
-  // with the dimensions of `like`, which was read.
-  virtual nanobind::object MakeLike(nanobind::handle like, const PlainArray& read, const int64_t* shape) const = 0;
-  virtual nanobind::object Make(int dtype_id, int ndim, const int64_t* shape) const = 0;
+  // A new array with uninitialised elements; where they lie is written to `data`.
+  virtual nanobind::object Make(int dtype_id, int ndim, const int64_t* shape, void** data) const = 0;
   // An array over memory that the engine allocated, which passes to it.
   virtual nanobind::object Adopt(void* data, int dtype_id, int ndim, const int64_t* shape) const = 0;
 };

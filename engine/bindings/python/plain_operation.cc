@@ -77,13 +77,12 @@ nb::object PlainOperation::Splits(int64_t handle) const {
   const int64_t count = Api()->received_splits(world_, handle, rows.data(), members_);
   rows.resize(static_cast<size_t>(count));
   const bool small = std::all_of(rows.begin(), rows.end(), [](int64_t row) { return row <= INT32_MAX; });
-  nb::object splits = workshop_->arrays->Make(small ? kInt32 : kInt64, 1, &count);
-  PlainArray plain;
-  workshop_->arrays->Read(splits.ptr(), &plain);
+  void* data;
+  nb::object splits = workshop_->arrays->Make(small ? kInt32 : kInt64, 1, &count, &data);
   if (small) {
-    std::copy(rows.begin(), rows.end(), static_cast<int32_t*>(plain.data));
+    std::copy(rows.begin(), rows.end(), static_cast<int32_t*>(data));
   } else {
-    std::copy(rows.begin(), rows.end(), static_cast<int64_t*>(plain.data));
+    std::copy(rows.begin(), rows.end(), static_cast<int64_t*>(data));
   }
   return splits;
 }

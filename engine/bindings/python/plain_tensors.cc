@@ -16,6 +16,7 @@ namespace hvd_python {
 namespace {
 
 constexpr int kInt32 = 4;  // hvd::DType
+constexpr size_t kAlignment = 64;  // torch's own
 
 nb::object Checked(PyObject* made) {
   if (!made) throw nb::python_error();
@@ -24,28 +25,26 @@ nb::object Checked(PyObject* made) {
 
 }  // namespace
 
-PlainTensors::PlainTensors(nb::object reader, nb::object maker, const nb::dict& dtypes, nb::callable empty_like,
-                           nb::callable is_grad_enabled)
+PlainTensors::PlainTensors(nb::object reader, nb::object maker, const nb::dict& dtypes, nb::callable is_grad_enabled)
     : reader_object_(std::move(reader)),
       maker_object_(std::move(maker)),
       reader_(nb::cast<const TensorReader*>(reader_object_)),
       maker_(nb::cast<const TensorMaker*>(maker_object_)),
-      empty_like_(std::move(empty_like)),
       is_grad_enabled_(std::move(is_grad_enabled)),
-      requires_grad_("requires_grad"),
-      new_empty_("new_empty") {
+      requires_grad_("requires_grad") {
   for (auto [dtype, id] : dtypes) {
     const auto number = nb::cast<size_t>(id);
-    adoptable_.resize(std::max(adoptable_.size(), number + 1));
-    adoptable_[number] = Probe(static_cast<int>(number), dtype);
+    makeable_.resize(std::max(makeable_.size(), number + 1));
+    makeable_[number] = Probe(static_cast<int>(number), dtype);
   }
 }
 
 // DLPack of older versions of torch does not know all types.
 bool PlainTensors::Probe(int dtype_id, nb::handle dtype) const {
   try {
+    void* data;
     const int64_t one = 1;
-    return Make(dtype_id, 1, &one).attr("dtype").is(dtype);
+    return Make(dtype_id, 1, &one, &data).attr("dtype").is(dtype);
   } catch (nb::python_error&) {
     return false;
   }
@@ -62,23 +61,15 @@ bool PlainTensors::IsRecorded(nb::handle tensor) const {
 
 bool PlainTensors::MayCountRows(int dtype_id) const { return dtype_id == kInt32; }
 
-nb::object PlainTensors::MakeLike(nb::handle like, const PlainArray& read, const int64_t* shape) const {
-  if (std::equal(shape, shape + read.ndim, read.shape)) return empty_like_(like);
-  nb::object extents[kMaxDimensions];
-  PyObject* arguments[1 + kMaxDimensions] = {like.ptr()};
-  for (int i = 0; i < read.ndim; ++i) {
-    extents[i] = nb::int_(shape[i]);
-    arguments[1 + i] = extents[i].ptr();
-  }
-  return Checked(PyObject_VectorcallMethod(new_empty_.ptr(), arguments, static_cast<size_t>(1 + read.ndim), nullptr));
-}
-
-nb::object PlainTensors::Make(int dtype_id, int ndim, const int64_t* shape) const {
+// Not by torch, which takes several times as long: glibc has no cache for aligned memory, and the dispatcher leads
+// through much code.
+nb::object PlainTensors::Make(int dtype_id, int ndim, const int64_t* shape, void** data) const {
   size_t bytes = dlpack::TypeOf(dtype_id).bits / 8u;
   for (int i = 0; i < ndim; ++i) bytes *= static_cast<size_t>(shape[i]);
-  void* const data = std::malloc(std::max<size_t>(bytes, 1));
-  if (!data) throw std::bad_alloc();
-  return maker_->Make(data, dtype_id, ndim, shape, std::free, data);
+  void* const memory = std::malloc(bytes + kAlignment);
+  if (!memory) throw std::bad_alloc();
+  *data = reinterpret_cast<void*>((reinterpret_cast<uintptr_t>(memory) / kAlignment + 1) * kAlignment);
+  return maker_->Make(*data, dtype_id, ndim, shape, std::free, memory);
 }
 
 nb::object PlainTensors::Adopt(void* data, int dtype_id, int ndim, const int64_t* shape) const {
@@ -87,8 +78,8 @@ nb::object PlainTensors::Adopt(void* data, int dtype_id, int ndim, const int64_t
 
 void BindPlainTensors(nb::module_& module) {
   nb::class_<PlainTensors, PlainArrays>(module, "PlainTensors")
-      .def(nb::init<nb::object, nb::object, const nb::dict&, nb::callable, nb::callable>(), "reader"_a, "maker"_a,
-           "dtypes"_a, "empty_like"_a, "is_grad_enabled"_a);
+      .def(nb::init<nb::object, nb::object, const nb::dict&, nb::callable>(), "reader"_a, "maker"_a,
+           "dtypes"_a, "is_grad_enabled"_a);
 }
 
 }  // namespace hvd_python

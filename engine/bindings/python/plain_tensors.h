@@ -16,15 +16,14 @@ namespace hvd_python {
 class PlainTensors : public PlainArrays {
  public:
   PlainTensors(nanobind::object reader, nanobind::object maker, const nanobind::dict& dtypes,
-               nanobind::callable empty_like, nanobind::callable is_grad_enabled);
+               nanobind::callable is_grad_enabled);
 
   bool Read(PyObject* tensor, PlainArray* plain) const override;
   bool IsRecorded(nanobind::handle tensor) const override;
   bool MayCountRows(int dtype_id) const override;
-  bool CanAdopt(int dtype_id) const override { return adoptable_[static_cast<size_t>(dtype_id)]; }
+  bool CanMake(int dtype_id) const override { return makeable_[static_cast<size_t>(dtype_id)]; }
 
-  nanobind::object MakeLike(nanobind::handle like, const PlainArray& read, const int64_t* shape) const override;
-  nanobind::object Make(int dtype_id, int ndim, const int64_t* shape) const override;
+  nanobind::object Make(int dtype_id, int ndim, const int64_t* shape, void** data) const override;
   nanobind::object Adopt(void* data, int dtype_id, int ndim, const int64_t* shape) const override;
 
  private:
@@ -33,9 +32,9 @@ class PlainTensors : public PlainArrays {
   const nanobind::object reader_object_, maker_object_;  // keep the next two
   const TensorReader* const reader_;
   const TensorMaker* const maker_;
-  const nanobind::callable empty_like_, is_grad_enabled_;
-  const nanobind::str requires_grad_, new_empty_;
-  std::vector<bool> adoptable_;  // by dtype id
+  const nanobind::callable is_grad_enabled_;
+  const nanobind::str requires_grad_;
+  std::vector<bool> makeable_;  // by dtype id
 };
 
 void BindPlainTensors(nanobind::module_& module);

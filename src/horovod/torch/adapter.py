@@ -41,7 +41,7 @@ def plain_tensors(table: object = _EXCHANGE_TABLE) -> PlainTensors:
     """Reads and makes them, for native calls on single tensors."""
     reader = TensorReader(Tensor, ID_BY_DTYPE, torch.strided, table)
     maker = TensorMaker(table, torch.utils.dlpack.from_dlpack)
-    return PlainTensors(reader, maker, ID_BY_DTYPE, torch.empty_like, torch.is_grad_enabled)
+    return PlainTensors(reader, maker, ID_BY_DTYPE, torch.is_grad_enabled)
 
 
 class TorchAdapter:
