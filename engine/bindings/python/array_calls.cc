@@ -69,7 +69,7 @@ class ArrayCalls {
     hvd_op wanted = Describe(kAllreduce, plain);
     wanted.reduce_op = kAverage;
     if (!ReadReduction(op, prescale, postscale, &wanted)) return nb::none();
-    return Run(*member, tensor, plain, &wanted, name, OutputLike(tensor, plain, in_place, &wanted), wait);
+    return Run(*member, tensor, plain, &wanted, name, OutputLike(tensor, plain, in_place), wait);
   }
 
   nb::object Reducescatter(const Member* member, nb::handle tensor, bool wait, nb::handle name, nb::handle op,
@@ -81,8 +81,8 @@ class ArrayCalls {
     int64_t shape[kMaxDimensions];
     std::copy_n(plain.shape, plain.ndim, shape);
     shape[0] = RowsOf(member->index, shape[0], static_cast<int64_t>(member->ranks.size()));
-    nb::object output = workshop_.arrays->Make(plain.dtype_id, plain.ndim, shape, &wanted.output);
-    return Run(*member, tensor, plain, &wanted, name, std::move(output), wait);
+    plain.shape = shape;
+    return Run(*member, tensor, plain, &wanted, name, NewLike(plain), wait);
   }
 
   nb::object Broadcast(const Member* member, nb::handle tensor, bool in_place, bool wait, nb::handle root,
@@ -93,7 +93,7 @@ class ArrayCalls {
     if (std::find(member->ranks.begin(), member->ranks.end(), rank) == member->ranks.end()) return nb::none();
     hvd_op wanted = Describe(kBroadcast, plain);
     wanted.root = static_cast<int32_t>(rank);
-    return Run(*member, tensor, plain, &wanted, name, OutputLike(tensor, plain, in_place, &wanted), wait);
+    return Run(*member, tensor, plain, &wanted, name, OutputLike(tensor, plain, in_place), wait);
   }
 
   nb::object Allgather(const Member* member, nb::handle tensor, bool wait, nb::handle name) const {
@@ -139,10 +139,16 @@ class ArrayCalls {
     return op;
   }
 
-  nb::object OutputLike(nb::handle tensor, const PlainArray& plain, bool in_place, hvd_op* op) const {
-    if (!in_place) return workshop_.arrays->Make(plain.dtype_id, plain.ndim, plain.shape, &op->output);
-    op->output = plain.data;
-    return nb::borrow(tensor);
+  NewArray NewLike(const PlainArray& layout) const {
+    return workshop_.arrays->Allocate(layout.dtype_id, layout.ndim, layout.shape);
+  }
+
+  NewArray OutputLike(nb::handle tensor, const PlainArray& plain, bool in_place) const {
+    if (!in_place) return NewLike(plain);
+    NewArray output;
+    output.data = plain.data;
+    output.array = nb::borrow(tensor);
+    return output;
   }
 
   bool ReadSplits(nb::handle splits, size_t size, int64_t rows, std::vector<int64_t>* result) const {
@@ -202,16 +208,17 @@ class ArrayCalls {
     return true;
   }
 
-  // No output: the engine allocates it.
-  nb::object Run(const Member& member, nb::handle tensor, const PlainArray& plain, hvd_op* op, nb::handle name,
-                 nb::object output, bool wait, bool with_splits = false) const {
+  // No output: the engine allocates it. `layout` is that of the result.
+  nb::object Run(const Member& member, nb::handle tensor, const PlainArray& layout, hvd_op* op, nb::handle name,
+                 NewArray output, bool wait, bool with_splits = false) const {
     std::string full;
     if (!FullName(static_cast<Kind>(op->kind), name, member.numbers, &full)) return nb::none();
     Result result = with_splits ? Result::kGatheredAndSplits : Result::kGathered;
-    if (output.is_valid()) result = Result::kOutput;
+    if (output.data || output.array.is_valid()) result = Result::kOutput;
+    op->output = output.data;
     if (!wait)
-      return handles_->Start(&workshop_, member, tensor, plain, result, std::move(output), op, std::move(full));
-    PlainOperation operation(&workshop_, member, tensor, plain, result, std::move(output));
+      return handles_->Start(&workshop_, member, tensor, layout, result, std::move(output), op, std::move(full));
+    PlainOperation operation(&workshop_, member, tensor, layout, result, std::move(output));
     operation.Submit(member.set_id, op, std::move(full), true);
     try {
       return operation.Wait();

@@ -26,7 +26,8 @@ class ArrayReader : public PlainArrays {
   nanobind::object Describe(nanobind::handle array) const;
 
   bool MayCountRows(int dtype_id) const override;
-  nanobind::object Make(int dtype_id, int ndim, const int64_t* shape, void** data) const override;
+  NewArray Allocate(int dtype_id, int ndim, const int64_t* shape) const override;
+  nanobind::object Make(NewArray* allocated, int dtype_id, int ndim, const int64_t* shape) const override;
   nanobind::object Adopt(void* data, int dtype_id, int ndim, const int64_t* shape) const override;
 
   nanobind::object EmptyLike(nanobind::handle array) const;

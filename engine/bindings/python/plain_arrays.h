@@ -5,6 +5,8 @@
 #include <nanobind/nanobind.h>
 
 #include <cstdint>
+#include <cstdlib>
+#include <memory>
 #include <vector>
 
 namespace hvd_python {
@@ -20,6 +22,13 @@ struct PlainArray {
   std::vector<int64_t> copied;
 };
 
+// A new array with uninitialised elements, on its way.
+struct NewArray {
+  void* data = nullptr;                                                    // where its elements lie
+  nanobind::object array;                                                  // if it is made already, or else
+  std::unique_ptr<void, decltype(&std::free)> memory{nullptr, &std::free};  // what it will own
+};
+
 class PlainArrays {
  public:
   virtual ~PlainArrays() = default;
@@ -33,8 +42,10 @@ class PlainArrays {
   // Whether arrays of this type can be made here.
   virtual bool CanMake(int) const { return true; }
 
-  // A new array with uninitialised elements; where they lie is written to `data`.
-  virtual nanobind::object Make(int dtype_id, int ndim, const int64_t* shape, void** data) const = 0;
+  // In two steps: the engine needs the memory only, and an array can be made while it waits for others. If the latter
+  // throws, the memory stays where it is.
+  virtual NewArray Allocate(int dtype_id, int ndim, const int64_t* shape) const = 0;
+  virtual nanobind::object Make(NewArray* allocated, int dtype_id, int ndim, const int64_t* shape) const = 0;
   // An array over memory that the engine allocated, which passes to it.
   virtual nanobind::object Adopt(void* data, int dtype_id, int ndim, const int64_t* shape) const = 0;
 };

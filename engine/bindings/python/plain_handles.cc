@@ -24,9 +24,9 @@ int64_t NumberOf(nb::handle number) {
 }  // namespace
 
 nb::object PlainHandles::Start(const Workshop* workshop, const Member& member, nb::handle input,
-                               const PlainArray& plain, PlainOperation::Result result, nb::object output, hvd_op* op,
+                               const PlainArray& layout, PlainOperation::Result result, NewArray output, hvd_op* op,
                                std::string name) {
-  PlainOperation operation(workshop, member, input, plain, result, std::move(output));
+  PlainOperation operation(workshop, member, input, layout, result, std::move(output));
   operation.Submit(member.set_id, op, std::move(name), false);
   operations_.emplace(++last_, std::move(operation));
   return nb::int_(last_);

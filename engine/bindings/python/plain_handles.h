@@ -25,7 +25,7 @@ class PlainHandles {
 
   // Submits an operation; its number.
   nanobind::object Start(const Workshop* workshop, const Member& member, nanobind::handle input,
-                         const PlainArray& plain, PlainOperation::Result result, nanobind::object output, hvd_op* op,
+                         const PlainArray& layout, PlainOperation::Result result, NewArray output, hvd_op* op,
                          std::string name);
 
   // Both: NotImplemented for a number that is not of ours.

@@ -23,7 +23,7 @@ struct Released {  // at the end of its scope
 }  // namespace
 
 PlainOperation::PlainOperation(const Workshop* workshop, const Member& member, nb::handle input,
-                               const PlainArray& plain, Result result, nb::object output)
+                               const PlainArray& layout, Result result, NewArray output)
     : workshop_(workshop),
       owner_(member.owner),
       world_(member.world),
@@ -31,11 +31,11 @@ PlainOperation::PlainOperation(const Workshop* workshop, const Member& member, n
       input_(nb::borrow(input)),
       result_(result),
       output_(std::move(output)) {
-  if (result == Result::kOutput) return;
+  if (output_.array.is_valid()) return;
   layout_.reset(new Layout);  // make_unique would fill it with zeros
-  layout_->dtype_id = plain.dtype_id;
-  layout_->ndim = plain.ndim;
-  std::copy_n(plain.shape, plain.ndim, layout_->shape);
+  layout_->dtype_id = layout.dtype_id;
+  layout_->ndim = layout.ndim;
+  std::copy_n(layout.shape, layout.ndim, layout_->shape);
 }
 
 void PlainOperation::Submit(int32_t set_id, hvd_op* op, std::string name, bool will_wait) {
@@ -50,10 +50,12 @@ void PlainOperation::Submit(int32_t set_id, hvd_op* op, std::string name, bool w
 nb::object PlainOperation::Wait() {
   hvd_status status;
   if (result_ == Result::kOutput) {
+    if (!output_.array.is_valid())
+      output_.array = workshop_->arrays->Make(&output_, layout_->dtype_id, layout_->ndim, layout_->shape);
     const int32_t code = FinishUnlocked(world_, handle_, !waits_, &status);
     handle_ = 0;
     if (code != HVD_OK) Fail(status);
-    return std::move(output_);
+    return std::move(output_.array);
   }
   const bool done = !waits_ && Poll();
   const int32_t code = done ? Api()->wait(world_, handle_, 0, &status) : WaitUnlocked(world_, handle_, -1, &status);
@@ -77,14 +79,14 @@ nb::object PlainOperation::Splits(int64_t handle) const {
   const int64_t count = Api()->received_splits(world_, handle, rows.data(), members_);
   rows.resize(static_cast<size_t>(count));
   const bool small = std::all_of(rows.begin(), rows.end(), [](int64_t row) { return row <= INT32_MAX; });
-  void* data;
-  nb::object splits = workshop_->arrays->Make(small ? kInt32 : kInt64, 1, &count, &data);
+  const int dtype_id = small ? kInt32 : kInt64;
+  NewArray splits = workshop_->arrays->Allocate(dtype_id, 1, &count);
   if (small) {
-    std::copy(rows.begin(), rows.end(), static_cast<int32_t*>(data));
+    std::copy(rows.begin(), rows.end(), static_cast<int32_t*>(splits.data));
   } else {
-    std::copy(rows.begin(), rows.end(), static_cast<int64_t*>(data));
+    std::copy(rows.begin(), rows.end(), static_cast<int64_t*>(splits.data));
   }
-  return splits;
+  return workshop_->arrays->Make(&splits, dtype_id, 1, &count);
 }
 
 void PlainOperation::Fail(const hvd_status& status) const {

@@ -23,11 +23,12 @@ struct Workshop {
 
 class PlainOperation {
  public:
-  // An array that the caller made, memory that the engine allocates, or that and the received splits.
+  // An array of the caller's, memory that the engine allocates, or that and the received splits.
   enum class Result { kOutput, kGathered, kGatheredAndSplits };
 
-  PlainOperation(const Workshop* workshop, const Member& member, nanobind::handle input, const PlainArray& plain,
-                 Result result, nanobind::object output);
+  // `layout`: of the result, but for its number of rows if the engine allocates it.
+  PlainOperation(const Workshop* workshop, const Member& member, nanobind::handle input, const PlainArray& layout,
+                 Result result, NewArray output);
 
   // `op` but for its name. Raises what users see if the engine refuses it.
   void Submit(int32_t set_id, hvd_op* op, std::string name, bool will_wait);
@@ -40,7 +41,7 @@ class PlainOperation {
   bool unfinished() const { return handle_ != 0; }
 
  private:
-  // Of a gathered result. A copy: the user may give the input another shape meanwhile.
+  // Of a result still to be made. A copy: the user may give the input another shape meanwhile.
   struct Layout {
     int dtype_id;
     int ndim;
@@ -59,7 +60,7 @@ class PlainOperation {
   std::string name_;
   nanobind::object input_;
   Result result_;
-  nanobind::object output_;
+  NewArray output_;
   std::unique_ptr<Layout> layout_;
 };
 

@@ -18,6 +18,17 @@ namespace {
 constexpr int kInt32 = 4;  // hvd::DType
 constexpr size_t kAlignment = 64;  // torch's own
 
+// While a tensor is made, its memory must not go, though the attempt may fail: the engine may be writing there.
+struct Attempt {
+  Attempt() { running = true; }
+  ~Attempt() { running = false; }
+  static void FreeAfterwards(void* memory) {
+    if (!running) std::free(memory);
+  }
+  static thread_local bool running;
+};
+thread_local bool Attempt::running = false;
+
 nb::object Checked(PyObject* made) {
   if (!made) throw nb::python_error();
   return nb::steal(made);
@@ -42,9 +53,9 @@ PlainTensors::PlainTensors(nb::object reader, nb::object maker, const nb::dict& 
 // DLPack of older versions of torch does not know all types.
 bool PlainTensors::Probe(int dtype_id, nb::handle dtype) const {
   try {
-    void* data;
     const int64_t one = 1;
-    return Make(dtype_id, 1, &one, &data).attr("dtype").is(dtype);
+    NewArray probe = Allocate(dtype_id, 1, &one);
+    return Make(&probe, dtype_id, 1, &one).attr("dtype").is(dtype);
   } catch (nb::python_error&) {
     return false;
   }
@@ -63,13 +74,23 @@ bool PlainTensors::MayCountRows(int dtype_id) const { return dtype_id == kInt32;
 
 // Not by torch, which takes several times as long: glibc has no cache for aligned memory, and the dispatcher leads
 // through much code.
-nb::object PlainTensors::Make(int dtype_id, int ndim, const int64_t* shape, void** data) const {
+NewArray PlainTensors::Allocate(int dtype_id, int ndim, const int64_t* shape) const {
   size_t bytes = dlpack::TypeOf(dtype_id).bits / 8u;
   for (int i = 0; i < ndim; ++i) bytes *= static_cast<size_t>(shape[i]);
-  void* const memory = std::malloc(bytes + kAlignment);
-  if (!memory) throw std::bad_alloc();
-  *data = reinterpret_cast<void*>((reinterpret_cast<uintptr_t>(memory) / kAlignment + 1) * kAlignment);
-  return maker_->Make(*data, dtype_id, ndim, shape, std::free, memory);
+  NewArray allocated;
+  allocated.memory.reset(std::malloc(bytes + kAlignment));
+  if (!allocated.memory) throw std::bad_alloc();
+  const auto begin = reinterpret_cast<uintptr_t>(allocated.memory.get());
+  allocated.data = reinterpret_cast<void*>((begin / kAlignment + 1) * kAlignment);
+  return allocated;
+}
+
+nb::object PlainTensors::Make(NewArray* allocated, int dtype_id, int ndim, const int64_t* shape) const {
+  const Attempt attempt;
+  void* const memory = allocated->memory.get();
+  nb::object made = maker_->Make(allocated->data, dtype_id, ndim, shape, Attempt::FreeAfterwards, memory);
+  allocated->memory.release();  // the tensor's
+  return made;
 }
 
 nb::object PlainTensors::Adopt(void* data, int dtype_id, int ndim, const int64_t* shape) const {

@@ -23,7 +23,8 @@ class PlainTensors : public PlainArrays {
   bool MayCountRows(int dtype_id) const override;
   bool CanMake(int dtype_id) const override { return makeable_[static_cast<size_t>(dtype_id)]; }
 
-  nanobind::object Make(int dtype_id, int ndim, const int64_t* shape, void** data) const override;
+  NewArray Allocate(int dtype_id, int ndim, const int64_t* shape) const override;
+  nanobind::object Make(NewArray* allocated, int dtype_id, int ndim, const int64_t* shape) const override;
   nanobind::object Adopt(void* data, int dtype_id, int ndim, const int64_t* shape) const override;
 
  private:

@@ -34,13 +34,18 @@ def blocking() -> Any:
     return autograd
 
 
+def outside_graph(function: Callable[P, R]) -> Callable[P, R]:
+    """For compiled code: a function as it is, after a clean break, instead of the compiler's tries to look inside."""
+    return torch.compiler.disable(function)  # type: ignore[no-any-return, no-untyped-call]
+
+
 def leaves_graph(function: Callable[P, R]) -> Callable[P, R]:
-    """For what the compiler cannot hold: a clean break, instead of its tries to look inside."""
+    """For what the compiler cannot hold; where half a microsecond counts, a function asks is_compiling itself."""
 
     @functools.wraps(function)
     def outside(*args: P.args, **kwargs: P.kwargs) -> R:
         if is_compiling():
-            return torch.compiler.disable(function)(*args, **kwargs)  # type: ignore[no-any-return, no-untyped-call]
+            return outside_graph(function)(*args, **kwargs)
         return function(*args, **kwargs)
 
     return outside

@@ -46,21 +46,27 @@ from horovod.torch.direct import collectives_for as _on
 from horovod.torch.direct import collectives_for_group as _on_group
 from horovod.torch.direct import finish as _finish
 from horovod.torch.direct import native as _native
-from horovod.torch.graph import CALLER_OF_JOINED, CALLER_OF_LEFT, blocking, is_compiling, joins_graph, leaves_graph
+from horovod.torch.graph import CALLER_OF_JOINED, CALLER_OF_LEFT, blocking, is_compiling, joins_graph, leaves_graph, outside_graph
+from horovod.torch.point_to_point import recv as recv
+from horovod.torch.point_to_point import recv_async as recv_async
+from horovod.torch.point_to_point import send as send
+from horovod.torch.point_to_point import send_async as send_async
 from horovod.torch.sparse import sparse_allreduce
 
 handle_average_backwards_compatibility = resolve_op
 
 
-@leaves_graph
 def poll(handle: int) -> bool:
     """Whether an asynchronous operation is done, so that synchronize would not block."""
+    if is_compiling():
+        return outside_graph(poll)(handle)
     return direct.poll(handle)
 
 
-@leaves_graph
 def synchronize(handle: int) -> Any:
     """Wait for an asynchronous operation and give its result; None if that was given before."""
+    if is_compiling():
+        return outside_graph(synchronize)(handle)
     return direct.synchronize(handle)
 
 
@@ -96,7 +102,6 @@ def allreduce(
     return compression.decompress(result, ctx)
 
 
-@leaves_graph
 def allreduce_async(
     tensor: Tensor,
     average: bool | None = None,
@@ -107,12 +112,14 @@ def allreduce_async(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Start an allreduce; the handle is for poll and synchronize."""
+    if is_compiling():
+        return outside_graph(allreduce_async)(tensor, average, name, op, prescale_factor, postscale_factor, process_set)
     quick: int | None = _native.allreduce(
         process_set.native, tensor, False, False, name, average, op, prescale_factor, postscale_factor
     )
     if quick is not None:
         return quick
-    op = resolve_op(op, average, CALLER_OF_LEFT)
+    op = resolve_op(op, average)
     return _add(
         _on(tensor).allreduce(tensor, False, name, op, prescale_factor, postscale_factor, process_set, will_wait=False)
     )
@@ -140,7 +147,6 @@ def allreduce_(
     return result
 
 
-@leaves_graph
 def allreduce_async_(
     tensor: Tensor,
     average: bool | None = None,
@@ -151,12 +157,14 @@ def allreduce_async_(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Start an allreduce in place."""
+    if is_compiling():
+        return outside_graph(allreduce_async_)(tensor, average, name, op, prescale_factor, postscale_factor, process_set)
     quick: int | None = _native.allreduce(
         process_set.native, tensor, True, False, name, average, op, prescale_factor, postscale_factor
     )
     if quick is not None:
         return quick
-    op = resolve_op(op, average, CALLER_OF_LEFT)
+    op = resolve_op(op, average)
     return _add(
         _on(tensor).allreduce(tensor, True, name, op, prescale_factor, postscale_factor, process_set, will_wait=False)
     )
@@ -263,9 +271,10 @@ def allgather(tensor: Tensor, name: str | None = None, process_set: ProcessSet =
     return result
 
 
-@leaves_graph
 def allgather_async(tensor: Tensor, name: str | None = None, process_set: ProcessSet = global_process_set) -> int:
     """Start an allgather."""
+    if is_compiling():
+        return outside_graph(allgather_async)(tensor, name, process_set)
     quick: int | None = _native.allgather(process_set.native, tensor, False, name)
     if quick is not None:
         return quick
@@ -305,11 +314,12 @@ def broadcast(
     return result
 
 
-@leaves_graph
 def broadcast_async(
     tensor: Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:
     """Start a broadcast."""
+    if is_compiling():
+        return outside_graph(broadcast_async)(tensor, root_rank, name, process_set)
     quick: int | None = _native.broadcast(process_set.native, tensor, False, False, root_rank, name)
     if quick is not None:
         return quick
@@ -329,11 +339,12 @@ def broadcast_(
     return result
 
 
-@leaves_graph
 def broadcast_async_(
     tensor: Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:
     """Start a broadcast in place."""
+    if is_compiling():
+        return outside_graph(broadcast_async_)(tensor, root_rank, name, process_set)
     quick: int | None = _native.broadcast(process_set.native, tensor, True, False, root_rank, name)
     if quick is not None:
         return quick
@@ -356,11 +367,12 @@ def alltoall(
     return output if splits is None else (output, received)
 
 
-@leaves_graph
 def alltoall_async(
     tensor: Tensor, splits: Any = None, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:
     """Start an alltoall; its result is always (output, received splits)."""
+    if is_compiling():
+        return outside_graph(alltoall_async)(tensor, splits, name, process_set)
     quick: int | None = _native.alltoall(process_set.native, tensor, False, splits, name)
     if quick is not None:
         return quick
@@ -392,7 +404,6 @@ def reducescatter(
     return compression.decompress(result, ctx)
 
 
-@leaves_graph
 def reducescatter_async(
     tensor: Tensor,
     name: str | None = None,
@@ -402,6 +413,8 @@ def reducescatter_async(
     postscale_factor: float = 1.0,
 ) -> int:
     """Start a reducescatter."""
+    if is_compiling():
+        return outside_graph(reducescatter_async)(tensor, name, op, process_set, prescale_factor, postscale_factor)
     quick: int | None = _native.reducescatter(
         process_set.native, tensor, False, name, op, prescale_factor, postscale_factor
     )
@@ -459,34 +472,6 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
 def join(device: int = -1) -> int:
     """This rank has no more data: give zeros to the others' allreduces until all have joined; who came last."""
     return direct.host.join()
-
-
-# Point to point
-
-
-@leaves_graph
-def send(tensor: Tensor, dst: int, tag: int = 0) -> None:
-    """Send a tensor to one rank, which receives it with the same tag."""
-    _finish(_on(tensor).send(tensor, dst, tag))
-
-
-@leaves_graph
-def send_async(tensor: Tensor, dst: int, tag: int = 0) -> int:
-    """Start a send; the tensor must not change until it is done."""
-    return _add(_on(tensor).send(tensor, dst, tag))
-
-
-@leaves_graph
-def recv(tensor: Tensor, src: int, tag: int = 0) -> Tensor:
-    """Overwrite a tensor with what one rank sends, which must have the same size."""
-    result: Tensor = _finish(_on(tensor).recv(tensor, src, tag))
-    return result
-
-
-@leaves_graph
-def recv_async(tensor: Tensor, src: int, tag: int = 0) -> int:
-    """Start a receive."""
-    return _add(_on(tensor).recv(tensor, src, tag))
 
 
 # Many small allreduces of host tensors handed over together, for the optimizer.
