@@ -23,7 +23,7 @@ using Result = PlainOperation::Result;
 enum Kind { kAllreduce, kAllgather, kBroadcast, kAlltoall, kReducescatter };  // hvd::OpKind
 constexpr const char* kNames[] = {"allreduce", "allgather", "broadcast", "alltoall", "reducescatter"};
 constexpr int64_t kAverage = 0, kSum = 1, kAdasum = 2, kProduct = 5;  // hvd::ReduceOp
-constexpr int kInt32 = 4, kBool = 9;  // hvd::DType
+constexpr int kInt32 = 4, kBool = 9;                                  // hvd::DType
 
 bool ReadInteger(nb::handle value, int64_t* integer) {
   if (!PyLong_CheckExact(value.ptr())) return false;

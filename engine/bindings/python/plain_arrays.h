@@ -24,8 +24,8 @@ struct PlainArray {
 
 // A new array with uninitialised elements, on its way.
 struct NewArray {
-  void* data = nullptr;                                                    // where its elements lie
-  nanobind::object array;                                                  // if it is made already, or else
+  void* data = nullptr;                                                     // where its elements lie
+  nanobind::object array;                                                   // if it is made already, or else
   std::unique_ptr<void, decltype(&std::free)> memory{nullptr, &std::free};  // what it will own
 };
 

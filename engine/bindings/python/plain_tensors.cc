@@ -15,7 +15,7 @@ using namespace nb::literals;
 namespace hvd_python {
 namespace {
 
-constexpr int kInt32 = 4;  // hvd::DType
+constexpr int kInt32 = 4;          // hvd::DType
 constexpr size_t kAlignment = 64;  // torch's own
 
 // While a tensor is made, its memory must not go, though the attempt may fail: the engine may be writing there.
@@ -99,8 +99,8 @@ nb::object PlainTensors::Adopt(void* data, int dtype_id, int ndim, const int64_t
 
 void BindPlainTensors(nb::module_& module) {
   nb::class_<PlainTensors, PlainArrays>(module, "PlainTensors")
-      .def(nb::init<nb::object, nb::object, const nb::dict&, nb::callable>(), "reader"_a, "maker"_a,
-           "dtypes"_a, "is_grad_enabled"_a);
+      .def(nb::init<nb::object, nb::object, const nb::dict&, nb::callable>(), "reader"_a, "maker"_a, "dtypes"_a,
+           "is_grad_enabled"_a);
 }
 
 }  // namespace hvd_python

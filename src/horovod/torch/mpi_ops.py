@@ -46,7 +46,15 @@ from horovod.torch.direct import collectives_for as _on
 from horovod.torch.direct import collectives_for_group as _on_group
 from horovod.torch.direct import finish as _finish
 from horovod.torch.direct import native as _native
-from horovod.torch.graph import CALLER_OF_JOINED, CALLER_OF_LEFT, blocking, is_compiling, joins_graph, leaves_graph, outside_graph
+from horovod.torch.graph import (
+    CALLER_OF_JOINED,
+    CALLER_OF_LEFT,
+    blocking,
+    is_compiling,
+    joins_graph,
+    leaves_graph,
+    outside_graph,
+)
 from horovod.torch.point_to_point import recv as recv
 from horovod.torch.point_to_point import recv_async as recv_async
 from horovod.torch.point_to_point import send as send
@@ -158,7 +166,9 @@ def allreduce_async_(
 ) -> int:
     """Start an allreduce in place."""
     if is_compiling():
-        return outside_graph(allreduce_async_)(tensor, average, name, op, prescale_factor, postscale_factor, process_set)
+        return outside_graph(allreduce_async_)(
+            tensor, average, name, op, prescale_factor, postscale_factor, process_set
+        )
     quick: int | None = _native.allreduce(
         process_set.native, tensor, True, False, name, average, op, prescale_factor, postscale_factor
     )

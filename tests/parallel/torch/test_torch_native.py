@@ -84,7 +84,7 @@ def flat(result):
     """A result as what can be compared: dtypes, shapes and values."""
     tensors = result if isinstance(result, tuple) else (result,)
     for tensor in tensors:
-        assert tensor.is_contiguous() and tensor.is_cpu and not tensor.requires_grad
+        assert (tensor.is_contiguous(), tensor.is_cpu, tensor.requires_grad) == (True, True, False)
     return [(tensor.dtype, tensor.shape, tensor.tolist()) for tensor in tensors]
 
 
@@ -132,7 +132,7 @@ def test_shapes_at_the_edge(native):
             check_tensor(hvd.alltoall(empty, [0] * hvd.size())[0], empty[:0])
         assert counting.taken == 16
         many = hvd.allreduce(torch.ones([1] * 70), op=Sum)  # more dimensions than NumPy has
-        assert many.dim() == 70 and many.item() == hvd.size()
+        assert (many.dim(), many.item()) == (70, hvd.size())
         assert counting.taken == 16
 
 
