@@ -42,7 +42,7 @@ PlainTensors::PlainTensors(nb::object reader, nb::object maker, const nb::dict& 
       reader_(nb::cast<const TensorReader*>(reader_object_)),
       maker_(nb::cast<const TensorMaker*>(maker_object_)),
       is_grad_enabled_(std::move(is_grad_enabled)),
-      requires_grad_("requires_grad") {
+      requires_grad_(nb::steal(PyUnicode_InternFromString("requires_grad"))) {
   for (auto [dtype, id] : dtypes) {
     const auto number = nb::cast<size_t>(id);
     makeable_.resize(std::max(makeable_.size(), number + 1));

@@ -34,8 +34,8 @@ class PlainTensors : public PlainArrays {
   const TensorReader* const reader_;
   const TensorMaker* const maker_;
   const nanobind::callable is_grad_enabled_;
-  const nanobind::str requires_grad_;
-  std::vector<bool> makeable_;  // by dtype id
+  const nanobind::object requires_grad_;  // the name
+  std::vector<bool> makeable_;            // by dtype id
 };
 
 void BindPlainTensors(nanobind::module_& module);

@@ -40,7 +40,7 @@ def tensor_reader() -> TensorReader:
 def plain_tensors(table: object = _EXCHANGE_TABLE) -> PlainTensors:
     """Reads and makes them, for native calls on single tensors."""
     reader = TensorReader(Tensor, ID_BY_DTYPE, torch.strided, table)
-    maker = TensorMaker(table, torch._C._from_dlpack)
+    maker = TensorMaker(table, torch._C._from_dlpack)  # no Python function, which a signal could break
     return PlainTensors(reader, maker, ID_BY_DTYPE, torch.is_grad_enabled)
 
 

@@ -17,6 +17,9 @@ R = TypeVar("R")
 # torch.compiler has it since 2.3; the compiler takes both for constants.
 is_compiling: Callable[[], bool] = getattr(torch.compiler, "is_compiling", None) or torch._utils.is_compiling
 
+# Only while the very code that asks is looked at, at a third of the time; torch.compiler has it since 2.3, too.
+is_traced: Callable[[], bool] = getattr(torch.compiler, "is_dynamo_compiling", None) or is_compiling
+
 # Custom operators with gradients need 2.4; before that, every operation leaves the graph.
 HAS_OPERATORS = hasattr(torch.library, "register_autograd")
 

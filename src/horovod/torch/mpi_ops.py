@@ -51,6 +51,7 @@ from horovod.torch.graph import (
     CALLER_OF_LEFT,
     blocking,
     is_compiling,
+    is_traced,
     joins_graph,
     leaves_graph,
     outside_graph,
@@ -66,14 +67,14 @@ handle_average_backwards_compatibility = resolve_op
 
 def poll(handle: int) -> bool:
     """Whether an asynchronous operation is done, so that synchronize would not block."""
-    if is_compiling():
+    if is_traced():
         return outside_graph(poll)(handle)
     return direct.poll(handle)
 
 
 def synchronize(handle: int) -> Any:
     """Wait for an asynchronous operation and give its result; None if that was given before."""
-    if is_compiling():
+    if is_traced():
         return outside_graph(synchronize)(handle)
     return direct.synchronize(handle)
 
@@ -93,7 +94,7 @@ def allreduce(
     process_set: ProcessSet = global_process_set,
 ) -> Tensor:
     """Reduce a tensor over all ranks of the set (op: Average unless given) into a new tensor."""
-    if compression is Compression.none and not is_compiling():
+    if compression is Compression.none and not is_traced():
         quick: Tensor | None = _native.allreduce(
             process_set.native, tensor, False, True, name, average, op, prescale_factor, postscale_factor
         )
@@ -120,7 +121,7 @@ def allreduce_async(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Start an allreduce; the handle is for poll and synchronize."""
-    if is_compiling():
+    if is_traced():
         return outside_graph(allreduce_async)(tensor, average, name, op, prescale_factor, postscale_factor, process_set)
     quick: int | None = _native.allreduce(
         process_set.native, tensor, False, False, name, average, op, prescale_factor, postscale_factor
@@ -144,7 +145,7 @@ def allreduce_(
     process_set: ProcessSet = global_process_set,
 ) -> Tensor:
     """Allreduce in place: the tensor is overwritten and returned."""
-    if not is_compiling():
+    if not is_traced():
         quick: Tensor | None = _native.allreduce(
             process_set.native, tensor, True, True, name, average, op, prescale_factor, postscale_factor
         )
@@ -165,7 +166,7 @@ def allreduce_async_(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Start an allreduce in place."""
-    if is_compiling():
+    if is_traced():
         return outside_graph(allreduce_async_)(
             tensor, average, name, op, prescale_factor, postscale_factor, process_set
         )
@@ -273,7 +274,7 @@ def sparse_allreduce_async(
 @joins_graph
 def allgather(tensor: Tensor, name: str | None = None, process_set: ProcessSet = global_process_set) -> Tensor:
     """Arrays of all ranks, one after the other along the first dimension, in which they may differ."""
-    if not is_compiling():
+    if not is_traced():
         quick: Tensor | None = _native.allgather(process_set.native, tensor, True, name)
         if quick is not None:
             return quick
@@ -283,7 +284,7 @@ def allgather(tensor: Tensor, name: str | None = None, process_set: ProcessSet =
 
 def allgather_async(tensor: Tensor, name: str | None = None, process_set: ProcessSet = global_process_set) -> int:
     """Start an allgather."""
-    if is_compiling():
+    if is_traced():
         return outside_graph(allgather_async)(tensor, name, process_set)
     quick: int | None = _native.allgather(process_set.native, tensor, False, name)
     if quick is not None:
@@ -316,7 +317,7 @@ def broadcast(
     tensor: Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Tensor:
     """The tensor of the (global) rank `root_rank`, as a new tensor."""
-    if not is_compiling():
+    if not is_traced():
         quick: Tensor | None = _native.broadcast(process_set.native, tensor, False, True, root_rank, name)
         if quick is not None:
             return quick
@@ -328,7 +329,7 @@ def broadcast_async(
     tensor: Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:
     """Start a broadcast."""
-    if is_compiling():
+    if is_traced():
         return outside_graph(broadcast_async)(tensor, root_rank, name, process_set)
     quick: int | None = _native.broadcast(process_set.native, tensor, False, False, root_rank, name)
     if quick is not None:
@@ -341,7 +342,7 @@ def broadcast_(
     tensor: Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Tensor:
     """Overwrite the tensor with the root's."""
-    if not is_compiling():
+    if not is_traced():
         quick: Tensor | None = _native.broadcast(process_set.native, tensor, True, True, root_rank, name)
         if quick is not None:
             return quick
@@ -353,7 +354,7 @@ def broadcast_async_(
     tensor: Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:
     """Start a broadcast in place."""
-    if is_compiling():
+    if is_traced():
         return outside_graph(broadcast_async_)(tensor, root_rank, name, process_set)
     quick: int | None = _native.broadcast(process_set.native, tensor, True, False, root_rank, name)
     if quick is not None:
@@ -369,7 +370,7 @@ def alltoall(
     tensor: Tensor, splits: Any = None, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Any:
     """Send rows to every rank: equal shares, or `splits[i]` rows to member i; then (output, received splits)."""
-    if not is_compiling():
+    if not is_traced():
         quick = _native.alltoall(process_set.native, tensor, True, splits, name)
         if quick is not None:
             return quick
@@ -381,7 +382,7 @@ def alltoall_async(
     tensor: Tensor, splits: Any = None, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:
     """Start an alltoall; its result is always (output, received splits)."""
-    if is_compiling():
+    if is_traced():
         return outside_graph(alltoall_async)(tensor, splits, name, process_set)
     quick: int | None = _native.alltoall(process_set.native, tensor, False, splits, name)
     if quick is not None:
@@ -403,7 +404,7 @@ def reducescatter(
     postscale_factor: float = 1.0,
 ) -> Tensor:
     """Reduce a tensor over all ranks; each gets its share of the rows, the first ranks one more if uneven."""
-    if compression is Compression.none and not is_compiling():
+    if compression is Compression.none and not is_traced():
         quick: Tensor | None = _native.reducescatter(
             process_set.native, tensor, True, name, op, prescale_factor, postscale_factor
         )
@@ -423,7 +424,7 @@ def reducescatter_async(
     postscale_factor: float = 1.0,
 ) -> int:
     """Start a reducescatter."""
-    if is_compiling():
+    if is_traced():
         return outside_graph(reducescatter_async)(tensor, name, op, process_set, prescale_factor, postscale_factor)
     quick: int | None = _native.reducescatter(
         process_set.native, tensor, False, name, op, prescale_factor, postscale_factor
