@@ -160,9 +160,12 @@ Status Check(const hvd_op& op) {
   const bool half = wire == static_cast<int>(hvd::DType::kFloat16) || wire == static_cast<int>(hvd::DType::kBFloat16);
   if (wire && !half) return Status::Invalid("tensors travel as float16 or bfloat16, not as " + std::to_string(wire));
   if (!op.name || !*op.name) return Status::Invalid("an operation needs a name");
+  bool empty = op.kind > static_cast<int>(hvd::OpKind::kReducescatter);  // joins and process sets have no elements
   for (int32_t i = 0; i < op.ndim; ++i) {
     if (op.shape[i] < 0) return Status::Invalid("a dimension is negative");
+    empty |= op.shape[i] == 0;
   }
+  if (!op.input && !empty) return Status::Invalid("the tensor has no memory of its own");  // torch's fake ones
   return Status::Ok();
 }
 

@@ -10,6 +10,8 @@ namespace {
 
 // One turn's work: small enough that the copies to third members come from the cache and that others get their turn.
 constexpr size_t kBlock = size_t{128} << 10;
+// Of each member, where sources must be scaled or rounded first: what comes of it stays in the first cache.
+constexpr size_t kScratch = size_t{2} << 10;
 
 }  // namespace
 
@@ -51,43 +53,45 @@ Machine::Step DirectAllreduce::Advance() {
 
 void DirectAllreduce::ReduceBlock(size_t begin, size_t length) {
   views_[0].ForRange(begin, length, [&](std::byte*, size_t bytes, size_t offset, bool wide) {
-    for (size_t j = 0; j < views_.size(); ++j) places_[j] = views_[j].At(begin + offset);
-    wide ? ReduceWideStretch(bytes) : ReduceStretch(bytes);
+    const bool pair = views_.size() == 2 && reduction_.op == ReduceOp::kSum;
+    const bool as_it_is = reduction_.prescale == 1.0 && (!wide || pair);
+    const size_t step = as_it_is ? bytes : kScratch;
+    for (size_t done = 0; done < bytes; done += step) {
+      for (size_t j = 0; j < views_.size(); ++j) places_[j] = views_[j].At(begin + offset + done);
+      const size_t piece = std::min(step, bytes - done);
+      as_it_is ? ReduceAsItIs(piece, wide) : ReduceByScratch(piece, wide);
+    }
   });
 }
 
-void DirectAllreduce::ReduceStretch(size_t bytes) {
-  const size_t count = bytes / SizeOf(reduction_.dtype), members = places_.size();
-  std::copy(places_.begin(), places_.end(), sources_.begin());
-  if (reduction_.prescale != 1.0) {
-    scaled_.resize(bytes * members);
-    for (size_t j = 0; j < members; ++j) {
-      ScaleCopy(reduction_.dtype, scaled_.data() + j * bytes, places_[j], count, reduction_.prescale);
-      sources_[j] = scaled_.data() + j * bytes;
-    }
-  }
-  Combine(reduction_, places_[0], places_[1], sources_.data(), static_cast<int>(members), count);
-  for (size_t j = 2; j < members; ++j) std::memcpy(places_[j], places_[0], bytes);
-}
-
-// The tensors are float32: the bits of rounding them, reducing halves and widening the result.
-void DirectAllreduce::ReduceWideStretch(size_t bytes) {
-  const size_t count = bytes / SizeOf(reduction_.dtype), members = places_.size();
-  auto floats = [this](size_t j) { return reinterpret_cast<float*>(places_[j]); };
-  if (members == 2 && reduction_.op == ReduceOp::kSum && reduction_.prescale == 1.0) {
-    SumRounded(reduction_.dtype, floats(0), floats(1), floats(0), floats(1), count, reduction_.postscale);
+void DirectAllreduce::ReduceAsItIs(size_t bytes, bool wide) {
+  const size_t count = bytes / SizeOf(reduction_.dtype);
+  if (wide) {
+    auto *const first = reinterpret_cast<float*>(places_[0]), *const second = reinterpret_cast<float*>(places_[1]);
+    SumRounded(reduction_.dtype, first, second, first, second, count, reduction_.postscale);
     return;
   }
-  scaled_.resize(bytes * members);
+  std::copy(places_.begin(), places_.end(), sources_.begin());
+  Combine(reduction_, places_[0], places_[1], sources_.data(), static_cast<int>(places_.size()), count);
+  for (size_t j = 2; j < places_.size(); ++j) std::memcpy(places_[j], places_[0], bytes);
+}
+
+// Float32 is rounded, what the reduction says is scaled; the result is widened again.
+void DirectAllreduce::ReduceByScratch(size_t bytes, bool wide) {
+  const DType dtype = reduction_.dtype;
+  const size_t count = bytes / SizeOf(dtype), members = places_.size();
+  scratch_.resize(kScratch * members);
   for (size_t j = 0; j < members; ++j) {
-    std::byte* const halves = scaled_.data() + j * bytes;
-    Narrow(reduction_.dtype, halves, places_[j], count);
-    ScaleCopy(reduction_.dtype, halves, halves, count, reduction_.prescale);
-    sources_[j] = halves;
+    std::byte* const source = scratch_.data() + j * kScratch;
+    if (wide) Narrow(dtype, source, places_[j], count);
+    ScaleCopy(dtype, source, wide ? source : places_[j], count, reduction_.prescale);
+    sources_[j] = source;
   }
-  Combine(reduction_, scaled_.data(), nullptr, sources_.data(), static_cast<int>(members), count);
-  Widen(reduction_.dtype, places_[0], scaled_.data(), count);
-  for (size_t j = 1; j < members; ++j) std::memcpy(places_[j], places_[0], 2 * bytes);
+  Combine(reduction_, scratch_.data(), nullptr, sources_.data(), static_cast<int>(members), count);
+  for (size_t j = 0; j < members; ++j) {
+    wide ? Widen(dtype, places_[j], scratch_.data(), count)
+         : static_cast<void>(std::memcpy(places_[j], scratch_.data(), bytes));
+  }
 }
 
 }  // namespace hvd

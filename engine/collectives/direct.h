@@ -20,8 +20,9 @@ class DirectAllreduce : public Machine {
   enum class Stage { kArriving, kWaiting, kReducing, kLeaving };
 
   void ReduceBlock(size_t begin, size_t length);
-  void ReduceStretch(size_t bytes);
-  void ReduceWideStretch(size_t bytes);
+  // The stretch at hand. `wide`: of float32, which counts as halves.
+  void ReduceAsItIs(size_t bytes, bool wide);
+  void ReduceByScratch(size_t bytes, bool wide);
 
   Lane* lane_;
   std::vector<Flat> views_;
@@ -30,7 +31,7 @@ class DirectAllreduce : public Machine {
   Stage stage_ = Stage::kArriving;
   std::vector<std::byte*> places_;    // of the stretch at hand, by member
   std::vector<const void*> sources_;  // the same, or what prescaling and rounding made of it
-  std::vector<std::byte> scaled_;
+  std::vector<std::byte> scratch_;
 };
 
 }  // namespace hvd

@@ -65,7 +65,7 @@ def test_a_table_does_not_keep_parameters_that_hold_on_to_it() -> None:
 def test_hooks_tell_of_arrivals_in_order_and_raise_what_the_first_raises() -> None:
     told: list[int] = []
     arrivals = Arrivals(100, lambda: told.append(1))
-    first, large = arrivals.hook(7, 4), arrivals.hook(3, 100)
+    first, large = arrivals.hook(7, 4, None), arrivals.hook(3, 100, None)
     for hook in (first, first, large):
         assert hook(None) is None
     assert told == [1, 1]  # the first, and the one that filled it up
@@ -75,4 +75,4 @@ def test_hooks_tell_of_arrivals_in_order_and_raise_what_the_first_raises() -> No
         raise ValueError("no")
 
     with pytest.raises(ValueError, match="no"):
-        Arrivals(100, refuse).hook(0, 4)(None)
+        Arrivals(100, refuse).hook(0, 4, None)(None)

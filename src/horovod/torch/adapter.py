@@ -37,11 +37,15 @@ def tensor_reader() -> TensorReader:
     return TensorReader(Tensor, ID_BY_DTYPE, torch.strided, _EXCHANGE_TABLE)
 
 
+def tensor_maker(table: object = _EXCHANGE_TABLE) -> TensorMaker:
+    """Makes tensors over the engine's memory."""
+    return TensorMaker(table, torch._C._from_dlpack)  # no Python function, which a signal could break
+
+
 def plain_tensors(table: object = _EXCHANGE_TABLE) -> PlainTensors:
     """Reads and makes them, for native calls on single tensors."""
     reader = TensorReader(Tensor, ID_BY_DTYPE, torch.strided, table)
-    maker = TensorMaker(table, torch._C._from_dlpack)  # no Python function, which a signal could break
-    return PlainTensors(reader, maker, ID_BY_DTYPE, torch.is_grad_enabled)
+    return PlainTensors(reader, tensor_maker(table), ID_BY_DTYPE, torch.is_grad_enabled)
 
 
 class TorchAdapter:

@@ -14,9 +14,9 @@ from typing import Any
 
 import torch
 
-from horovod._engine import GradientHomes, Onlookers, TensorMaker
+from horovod._engine import GradientHomes, Onlookers
 from horovod.common.context import default_context
-from horovod.torch.adapter import tensor_reader
+from horovod.torch.adapter import tensor_maker, tensor_reader
 
 # Below, the calls for one gradient cost what staging it costs.
 _LEAST_BYTES = 64 * 1024
@@ -31,15 +31,9 @@ def gradient_homes(dtypes: Sequence[int], overlap: bool) -> GradientHomes | None
     onlookers = _onlookers()
     if onlookers is None or topology.local_size < topology.size:
         return None
-    homes = GradientHomes(tensor_reader(), _maker(), onlookers, dtypes, _LEAST_BYTES)
+    homes = GradientHomes(tensor_reader(), tensor_maker(), onlookers, dtypes, _LEAST_BYTES)
     homes.move_to(default_context.world)
     return homes
-
-
-@functools.cache
-def _maker() -> TensorMaker:
-    table = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
-    return TensorMaker(table, torch.utils.dlpack.from_dlpack)
 
 
 @functools.cache
