@@ -361,6 +361,8 @@ void TellStack(hvd_world* world, uint64_t (*tell)(void*, char*, uint64_t), void*
 
 void* AllocateLendable(hvd_world* world, uint64_t bytes) { return world->world->AllocateLendable(bytes); }
 
+int32_t Lend(void* data) { return hvd::LendOutput(data); }
+
 int32_t TakeBack(void* data) { return hvd::TakeBackOutput(data); }
 
 // Float16 takes longer to round twice than it saves later.
@@ -376,7 +378,7 @@ const hvd_api kApi = {
     HVD_ABI_VERSION, sizeof(hvd_api), DefaultSettings, Open,      TcpPort, LocalSocket,      Connect,
     Close,           Destroy,         Submit,          Poll,      Wait,    TakeOutput,       ReceivedSplits,
     Value,           Release,         FreeBuffer,      Send,      Recv,    Describe,         StartTimeline,
-    StopTimeline,    Allocate,        ReleaseBuffer,   TellStack, Finish,  AllocateLendable, hvd::HandOverOutput,
+    StopTimeline,    Allocate,        ReleaseBuffer,   TellStack, Finish,  AllocateLendable, Lend,
     TakeBack,        CopyForWire};
 
 }  // namespace

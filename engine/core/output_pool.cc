@@ -122,6 +122,14 @@ class Pool {
     if (found != in_use_.end()) found->second.handed_over = true;
   }
 
+  bool Lend(void* data) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    auto found = in_use_.find(data);
+    if (found == in_use_.end() || found->second.arena->closed() || found->second.arena->InForkedChild()) return false;
+    found->second.handed_over = true;
+    return true;
+  }
+
   bool TakeBack(void* data) {
     std::lock_guard<std::mutex> lock(mutex_);
     auto found = in_use_.find(data);
@@ -181,6 +189,13 @@ class Pool {
     MakePrivate(nullptr);
   }
   void AfterFork() { mutex_.unlock(); }
+  // What could not stop being shared, since peers were writing to it, does so now.
+  void InChild() {
+    for (auto& [data, block] : in_use_) {
+      if (block.handed_over && !block.is_private) block.is_private = block.arena->CopyInChild(data, block.capacity);
+    }
+    mutex_.unlock();
+  }
 
   // Later the arena cannot do it any more.
   void BeforeClosing(const Arena* arena) {
@@ -229,7 +244,7 @@ Pool& ThePool() {
 }
 
 Pool::Pool() {
-  pthread_atfork([] { ThePool().BeforeFork(); }, [] { ThePool().AfterFork(); }, [] { ThePool().AfterFork(); });
+  pthread_atfork([] { ThePool().BeforeFork(); }, [] { ThePool().AfterFork(); }, [] { ThePool().InChild(); });
 }
 
 bool MayBeShared(const void* data) { return reinterpret_cast<uintptr_t>(data) % kPageBytes == 0; }
@@ -251,6 +266,8 @@ void* AllocateOutput(size_t bytes, const std::shared_ptr<Arena>& arena) {
 void* AllocateSharedOutput(size_t bytes, const std::shared_ptr<Arena>& arena) {
   return arena ? ThePool().AllocateShared(arena, bytes) : nullptr;
 }
+
+bool LendOutput(void* data) { return ThePool().Lend(data); }
 
 bool TakeBackOutput(void* data) { return ThePool().TakeBack(data); }
 

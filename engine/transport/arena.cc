@@ -138,7 +138,7 @@ bool Arena::MakePrivate(size_t offset, size_t bytes) {
   auto region = used_.find(offset);
   if (fd_ < 0 || region == used_.end() || region->second.pins > 0 ||
       mmap(base_ + offset, bytes, PROT_READ | PROT_WRITE, flags, fd_, static_cast<off_t>(offset)) == MAP_FAILED) {
-    madvise(base_ + offset, bytes, MADV_DOFORK);  // a child that sees what we do with it is better than one that dies
+    madvise(base_ + offset, bytes, MADV_DOFORK);  // for CopyInChild
     return false;
   }
   region->second.is_private = true;
@@ -163,6 +163,13 @@ bool Arena::MakeShared(size_t offset, size_t bytes) {
   madvise(base_ + offset, bytes, MADV_DONTFORK);
   if (auto region = used_.find(offset); region != used_.end()) region->second.is_private = false;
   return true;
+}
+
+bool Arena::CopyInChild(void* address, size_t bytes) {
+  void* copy = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (copy == MAP_FAILED) return false;  // a child that sees what its parent does with it is better than one that dies
+  std::memcpy(copy, address, bytes);
+  return mremap(copy, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, address) != MAP_FAILED;
 }
 
 int64_t Arena::OffsetOf(const void* address, size_t bytes) const {

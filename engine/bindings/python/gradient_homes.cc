@@ -28,9 +28,11 @@ class GradientHome {
   void* data() const { return data_; }
   size_t bytes() const { return bytes_; }
 
-  void MoveIn() {
-    Api()->lend(data_);
-    state_.store(State::kInhabited, std::memory_order_relaxed);
+  // False, and of no more use, once the world has ended, or in a forked child: the memory may not be there.
+  bool MoveIn() {
+    const bool lent = Api()->lend(data_);
+    state_.store(lent ? State::kInhabited : State::kUnfit, std::memory_order_relaxed);
+    return lent;
   }
   // On whatever thread the last tensor goes.
   void MoveOut() { state_.store(Api()->take_back(data_) ? State::kVacant : State::kUnfit, std::memory_order_release); }
@@ -59,14 +61,12 @@ Onlookers::Onlookers(nb::callable storage_count)
       hooks_(Interned("_post_accumulate_grad_hooks")),
       requires_grad_(Interned("requires_grad")),
       version_(Interned("_version")),
-      use_count_(Interned("_use_count")),
       untyped_storage_(Interned("untyped_storage")),
       address_(Interned("_cdata")) {}
 
 void Onlookers::Learn(nb::handle parameter) {
   const nb::object gradient = parameter.attr("grad");
   references_ = Py_REFCNT(gradient.ptr());
-  tensors_ = nb::cast<int64_t>(gradient.attr(use_count_)());
   storages_ = Storages(gradient);
 }
 
@@ -74,19 +74,21 @@ int64_t Onlookers::Storages(nb::handle gradient) const {
   return nb::cast<int64_t>(storage_count_(gradient.attr(untyped_storage_)().attr(address_)));
 }
 
-// Made by this backward pass, and ours is the only hook that has seen it since.
+// Made by this backward pass, not added to what was there, and ours is the only hook that can have seen it since.
 bool Onlookers::IsFresh(nb::handle parameter, nb::handle gradient) const {
   const nb::object hooks = parameter.attr(hooks_);
-  return PyDict_Check(hooks.ptr()) && PyDict_GET_SIZE(hooks.ptr()) == 1 &&
-         PyLong_AsLong(nb::object(gradient.attr(version_)).ptr()) == 0;
+  if (!PyDict_Check(hooks.ptr()) || PyDict_GET_SIZE(hooks.ptr()) != 1) return false;
+  const nb::object version = nb::steal(PyObject_GetAttr(gradient.ptr(), version_.ptr()));
+  if (!version) PyErr_Clear();  // made in inference mode
+  return version && PyLong_AsLong(version.ptr()) == 0;
 }
 
 bool Onlookers::AreNone(nb::handle parameter, nb::handle gradient) const {
   if (Py_REFCNT(gradient.ptr()) != references_) return false;
   // Replaced, it would lose the graph that create_graph=True has given it.
   if (nb::object(gradient.attr(requires_grad_)).ptr() != Py_False) return false;
-  if (IsFresh(parameter, gradient)) return true;
-  return nb::cast<int64_t>(gradient.attr(use_count_)()) == tensors_ && Storages(gradient) == storages_;
+  // Its memory may be known all the same, to who has seen the tensor of which autograd made the gradient.
+  return IsFresh(parameter, gradient) && Storages(gradient) <= storages_;
 }
 
 GradientHomes::GradientHomes(nb::object reader, nb::object maker, nb::object onlookers, const std::vector<int>& dtypes,
@@ -110,13 +112,17 @@ void GradientHomes::MoveTo(nb::handle world) {
 
 std::shared_ptr<GradientHome> GradientHomes::VacantHome(uint32_t number, size_t bytes) {
   if (homes_.size() <= number) homes_.resize(number + 1);
-  std::shared_ptr<GradientHome>& home = homes_[number];
-  if (home && home->state() == GradientHome::State::kInhabited) return nullptr;
+  std::shared_ptr<GradientHome> home = std::exchange(homes_[number], nullptr);
+  if (home && home->state() == GradientHome::State::kInhabited) {
+    homes_[number] = std::move(home);
+    return nullptr;
+  }
   if (!home || home->state() == GradientHome::State::kUnfit || home->bytes() != bytes) {
-    auto* const world = reinterpret_cast<hvd_world*>(nb::cast<uintptr_t>(world_.attr("address")));
     home = nullptr;
+    const nb::object world = world_;  // without the GIL anything may happen to this object
+    auto* const address = reinterpret_cast<hvd_world*>(nb::cast<uintptr_t>(world.attr("address")));
     nb::gil_scoped_release unlocked;
-    if (void* const data = Api()->allocate_lendable(world, bytes)) home = std::make_shared<GradientHome>(data, bytes);
+    if (void* const data = Api()->allocate_lendable(address, bytes)) home = std::make_shared<GradientHome>(data, bytes);
   }
   return home;
 }
@@ -130,8 +136,8 @@ void GradientHomes::Adopt(uint32_t number, nb::handle parameter) {
   if (bytes < least_ || (number < homes_.size() && homes_[number] && homes_[number]->data() == plain.data)) return;
   if (!onlookers_->AreNone(parameter, gradient)) return;
   const std::shared_ptr<GradientHome> home = VacantHome(number, bytes);
-  if (!home) return;
-  home->MoveIn();
+  if (!home || !home->MoveIn()) return;
+  if (number < homes_.size()) homes_[number] = home;
   {
     nb::gil_scoped_release unlocked;
     if (wire_ && plain.dtype_id == kFloat32) {
@@ -141,8 +147,7 @@ void GradientHomes::Adopt(uint32_t number, nb::handle parameter) {
     }
   }
   auto key = std::make_unique<std::shared_ptr<GradientHome>>(home);
-  nb::setattr(parameter, grad_,
-              maker_->Make(home->data(), plain.dtype_id, plain.ndim, plain.shape, LeaveHome, key.release()));
+  nb::setattr(parameter, grad_, maker_->Make(home->data(), plain, LeaveHome, key.release()));
 }
 
 void BindGradientHomes(nb::module_& module) {

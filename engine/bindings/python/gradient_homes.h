@@ -19,7 +19,9 @@ namespace hvd_python {
 
 class GradientHome;
 
-// Who looks at a gradient and at its memory. Only one that is known to its parameter alone may be replaced.
+// Who looks at a gradient and at its memory. Only one that is known to its parameter alone may be replaced. Where a
+// hook of the user's has seen it, or where it was added to what the user has put there, it is left alone: counts do not
+// tell the user's references from those that autograd holds for the time being.
 class Onlookers {
  public:
   // `storage_count`: gives the number of tensors that share a storage, by the storage's address.
@@ -33,9 +35,9 @@ class Onlookers {
   int64_t Storages(nanobind::handle gradient) const;
 
   const nanobind::callable storage_count_;
-  const nanobind::object hooks_, requires_grad_, version_, use_count_, untyped_storage_, address_;  // names
+  const nanobind::object hooks_, requires_grad_, version_, untyped_storage_, address_;  // names
   Py_ssize_t references_ = -1;
-  int64_t tensors_ = -1, storages_ = -1;
+  int64_t storages_ = -1;
 };
 
 // Behind the GIL. Knows no parameter and no gradient: hooks hold it, and the garbage collector cannot look into them.
@@ -53,6 +55,7 @@ class GradientHomes {
   void Adopt(uint32_t number, nanobind::handle parameter);
 
  private:
+  // Taken out of the table until somebody has moved in.
   std::shared_ptr<GradientHome> VacantHome(uint32_t number, size_t bytes);
 
   const nanobind::object reader_object_, maker_object_, onlookers_object_;  // keep the three below

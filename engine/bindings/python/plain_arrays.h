@@ -19,6 +19,7 @@ struct PlainArray {
   int ndim;
   const int64_t* shape;  // of the array itself, or of `copied`
   int dtype_id;
+  const int64_t* strides = nullptr;  // likewise; those of extents of 1 may be any. Null: as the shape says
   std::vector<int64_t> copied;
 };
 

@@ -88,13 +88,14 @@ NewArray PlainTensors::Allocate(int dtype_id, int ndim, const int64_t* shape) co
 nb::object PlainTensors::Make(NewArray* allocated, int dtype_id, int ndim, const int64_t* shape) const {
   const Attempt attempt;
   void* const memory = allocated->memory.get();
-  nb::object made = maker_->Make(allocated->data, dtype_id, ndim, shape, Attempt::FreeAfterwards, memory);
+  nb::object made =
+      maker_->Make(allocated->data, {nullptr, ndim, shape, dtype_id, nullptr, {}}, Attempt::FreeAfterwards, memory);
   allocated->memory.release();  // the tensor's
   return made;
 }
 
 nb::object PlainTensors::Adopt(void* data, int dtype_id, int ndim, const int64_t* shape) const {
-  return maker_->Make(data, dtype_id, ndim, shape, Api()->free_buffer, data);
+  return maker_->Make(data, {data, ndim, shape, dtype_id, nullptr, {}}, Api()->free_buffer, data);
 }
 
 void BindPlainTensors(nb::module_& module) {

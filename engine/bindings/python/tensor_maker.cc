@@ -2,6 +2,7 @@
 #include "bindings/python/tensor_maker.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -22,17 +23,17 @@ struct Owned {
   void (*release)(void*);
   void* context;
 
-  Owned(void* data, int dtype_id, int ndim, const int64_t* extents, void (*release_)(void*), void* context_)
-      : shape(extents, extents + ndim), strides(static_cast<size_t>(ndim)), release(release_), context(context_) {
+  Owned(void* data, const PlainTensor& like, void (*release_)(void*), void* context_)
+      : shape(like.shape, like.shape + like.ndim), strides(shape.size()), release(release_), context(context_) {
     int64_t stride = 1;
     for (size_t i = shape.size(); i-- > 0;) {
-      strides[i] = stride;
+      strides[i] = like.strides ? like.strides[i] : stride;
       stride *= std::max<int64_t>(shape[i], 1);
     }
     managed.tensor.data = data;
     managed.tensor.device = {dlpack::kHostMemory, 0};
-    managed.tensor.ndim = ndim;
-    managed.tensor.dtype = dlpack::TypeOf(dtype_id);
+    managed.tensor.ndim = like.ndim;
+    managed.tensor.dtype = dlpack::TypeOf(like.dtype_id);
     managed.tensor.shape = shape.data();
     managed.tensor.strides = strides.data();
     managed.context = this;
@@ -55,17 +56,16 @@ TensorMaker::TensorMaker(nb::handle table, nb::callable from_dlpack) : from_dlpa
   if (const dlpack::ExchangeTable* found = dlpack::TableIn(table)) to_object_ = found->managed_to_object;
 }
 
-nb::object TensorMaker::Make(void* data, int dtype_id, int ndim, const int64_t* shape, void (*release)(void*),
-                             void* context) const {
+nb::object TensorMaker::Make(void* data, const PlainTensor& like, void (*release)(void*), void* context) const {
   if (to_object_) {
-    auto owned = std::make_unique<Owned<dlpack::ManagedVersioned>>(data, dtype_id, ndim, shape, release, context);
+    auto owned = std::make_unique<Owned<dlpack::ManagedVersioned>>(data, like, release, context);
     owned->managed.version = {dlpack::kMajorVersion, 0};
     void* object = nullptr;
     if (to_object_(&owned->managed, &object)) throw nb::python_error();
     owned.release();  // torch's now
     return nb::steal(static_cast<PyObject*>(object));
   }
-  auto owned = std::make_unique<Owned<dlpack::Managed>>(data, dtype_id, ndim, shape, release, context);
+  auto owned = std::make_unique<Owned<dlpack::Managed>>(data, like, release, context);
   const nb::object capsule = nb::steal(PyCapsule_New(&owned->managed, kFresh, DropUnused));
   if (!capsule) throw nb::python_error();
   owned.release();  // the capsule's

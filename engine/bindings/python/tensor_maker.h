@@ -5,7 +5,7 @@
 
 #include <nanobind/nanobind.h>
 
-#include <cstdint>
+#include "bindings/python/tensor_reader.h"
 
 namespace hvd_python {
 
@@ -14,10 +14,9 @@ class TensorMaker {
   // `table`: torch.Tensor's capsule with DLPack's functions, or None; `from_dlpack`: torch's function for capsules.
   TensorMaker(nanobind::handle table, nanobind::callable from_dlpack);
 
-  // A contiguous tensor. `release` is called once nobody looks at the memory any more, with or without the GIL; also if
-  // this throws.
-  nanobind::object Make(void* data, int dtype_id, int ndim, const int64_t* shape, void (*release)(void* context),
-                        void* context) const;
+  // A tensor like another one, but for its memory. `release` is called once nobody looks at that any more, with or
+  // without the GIL; also if this throws.
+  nanobind::object Make(void* data, const PlainTensor& like, void (*release)(void* context), void* context) const;
 
  private:
   const nanobind::callable from_dlpack_;

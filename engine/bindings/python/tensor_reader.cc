@@ -45,6 +45,7 @@ bool TensorReader::ReadByTable(PyObject* tensor, PlainTensor* plain) const {
   plain->data = static_cast<char*>(found.data) + found.byte_offset;
   plain->ndim = found.ndim;
   plain->shape = found.shape;
+  plain->strides = found.strides;
   plain->dtype_id = dlpack::IdOf(found.dtype);
   return plain->dtype_id >= 0;
 }
@@ -61,7 +62,9 @@ bool TensorReader::ReadByAttributes(nb::handle tensor, PlainTensor* plain) const
   plain->copied.clear();
   for (nb::handle extent : tensor.attr("shape")) plain->copied.push_back(nb::cast<int64_t>(extent));
   plain->ndim = static_cast<int>(plain->copied.size());
+  for (nb::handle stride : nb::object(tensor.attr("stride")())) plain->copied.push_back(nb::cast<int64_t>(stride));
   plain->shape = plain->copied.data();
+  plain->strides = plain->shape + plain->ndim;
   return plain->dtype_id >= 0;
 }
 

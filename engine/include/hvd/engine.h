@@ -162,10 +162,10 @@ typedef struct hvd_api {
   /* wait and release in one, but for HVD_IN_PROGRESS, which timeout_ms 0 gives at once. */
   int32_t (*finish)(hvd_world*, int64_t handle, int32_t timeout_ms, hvd_status*);
   /* Shared memory, on a page boundary, that is lent to the user again and again; NULL where there is none. To free with
-   * free_buffer. While it is lent it is the user's own, also in forked children and after the world's end. take_back: 0
-   * if it is not shared any more, so that it has to be freed. */
+   * free_buffer. While it is lent it is the user's own, also in forked children and after the world's end. lend and
+   * take_back: 0 if it is not shared any more, so that it has to be freed. */
   void* (*allocate_lendable)(hvd_world*, uint64_t bytes);
-  void (*lend)(void*);
+  int32_t (*lend)(void*);
   int32_t (*take_back)(void*);
   /* Copies float32 to where it will be reduced next, with this wire_dtype: rounded already if that saves time. */
   void (*copy_for_wire)(void* to, const void* from, uint64_t count, int32_t wire_dtype);

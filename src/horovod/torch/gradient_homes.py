@@ -40,7 +40,7 @@ def gradient_homes(dtypes: Sequence[int], overlap: bool) -> GradientHomes | None
 def _onlookers() -> Onlookers | None:
     """What a gradient that nobody else knows looks like differs between versions of torch: taken from a trial."""
     storage_count: Any = getattr(torch._C, "_storage_Use_Count", None)
-    if storage_count is None or not hasattr(torch.Tensor, "_use_count"):
+    if storage_count is None:
         return None
     onlookers = Onlookers(storage_count)
     with torch.inference_mode(False), torch.enable_grad():
