@@ -129,3 +129,79 @@ TEST_CASE("a forked child keeps its outputs as they were, and so do we") {
   for (int fd : line) close(fd);
   hvd::LeaveOutputsToCallers(nullptr);
 }
+
+TEST_CASE("memory to lend lies in the arena, where there is one with room") {
+  hvd::LeaveOutputsToCallers(nullptr);
+  auto arena = MakeArena();
+  CHECK_FALSE(hvd::AllocateSharedOutput(100'000, nullptr));
+  CHECK_FALSE(hvd::AllocateSharedOutput(size_t{1} << 33, arena));
+  void* home = hvd::AllocateSharedOutput(100'000, arena);
+  REQUIRE(home);
+  CHECK(arena->OffsetOf(home, 100'000) >= 0);
+  CHECK(reinterpret_cast<uintptr_t>(home) % 4096 == 0);
+  std::memset(home, 'h', 100'000);
+  for (int turn = 0; turn < 3; ++turn) {
+    CHECK(hvd::LendOutput(home));
+    CHECK(hvd::TakeBackOutput(home));
+  }
+  char elsewhere;
+  CHECK_FALSE(hvd::LendOutput(&elsewhere));
+  CHECK_FALSE(hvd::TakeBackOutput(&elsewhere));
+  hvd::FreeOutput(home);
+  hvd::LeaveOutputsToCallers(nullptr);
+  hvd::Arena::Pin pin;
+  CHECK(arena->PlaceOf(home, 1, &pin) == -1);  // given back
+}
+
+TEST_CASE("what is lent when a child comes serves no more afterwards, and what is not lent does") {
+  hvd::LeaveOutputsToCallers(nullptr);
+  auto arena = MakeArena();
+  char* lent = static_cast<char*>(hvd::AllocateSharedOutput(50'000, arena));
+  char* at_home = static_cast<char*>(hvd::AllocateSharedOutput(50'000, arena));
+  char* pinned = static_cast<char*>(hvd::AllocateSharedOutput(50'000, arena));
+  REQUIRE(hvd::LendOutput(lent));
+  REQUIRE(hvd::LendOutput(pinned));
+  hvd::Arena::Pin pin, none;
+  REQUIRE(arena->PlaceOf(pinned, 50'000, &pin) >= 0);
+  std::memset(lent, 'l', 50'000);
+  std::memset(pinned, 'p', 50'000);
+  const pid_t child = fork();
+  if (child == 0) {
+    bool right = lent[49'999] == 'l' && pinned[49'999] == 'p';
+    std::memset(lent, 'c', 50'000);
+    std::memset(pinned, 'c', 50'000);
+    right = right && !hvd::LendOutput(at_home) && !hvd::TakeBackOutput(lent);
+    for (void* one : {lent, at_home, pinned}) hvd::FreeOutput(one);
+    _exit(right ? 0 : 1);
+  }
+  int status = -1;
+  REQUIRE(waitpid(child, &status, 0) == child);
+  CHECK(status == 0);
+  CHECK(lent[0] == 'l');
+  CHECK(pinned[0] == 'p');
+  CHECK(arena->PlaceOf(lent, 1, &none) == -1);
+  CHECK_FALSE(hvd::TakeBackOutput(lent));
+  CHECK(hvd::TakeBackOutput(pinned));
+  CHECK(hvd::LendOutput(at_home));
+  for (void* one : {lent, at_home, pinned}) hvd::FreeOutput(one);
+  hvd::LeaveOutputsToCallers(nullptr);
+}
+
+TEST_CASE("what is lent when the arena closes is its caller's, and is lent no more") {
+  hvd::LeaveOutputsToCallers(nullptr);
+  auto arena = MakeArena();
+  char* lent = static_cast<char*>(hvd::AllocateSharedOutput(50'000, arena));
+  char* at_home = static_cast<char*>(hvd::AllocateSharedOutput(50'000, arena));
+  REQUIRE(hvd::LendOutput(lent));
+  std::memset(lent, 'l', 50'000);
+  hvd::LeaveOutputsToCallers(arena.get());
+  arena->CloseDescriptor();
+  CHECK(lent[49'999] == 'l');
+  std::memset(lent, 'm', 50'000);
+  CHECK_FALSE(hvd::LendOutput(at_home));
+  CHECK_FALSE(hvd::TakeBackOutput(lent));
+  std::weak_ptr<hvd::Arena> watched = arena;
+  arena.reset();
+  for (void* one : {lent, at_home}) hvd::FreeOutput(one);
+  CHECK(watched.expired());
+}

@@ -181,6 +181,7 @@ int64_t Arena::OffsetOf(const void* address, size_t bytes) const {
 int64_t Arena::PlaceOf(const void* address, size_t bytes, Pin* pin) {
   const int64_t offset = OffsetOf(address, bytes);
   if (offset < 0) return -1;
+  Pin before = std::move(*pin);  // to go when the lock is gone
   std::lock_guard<std::mutex> lock(mutex_);
   auto region = used_.upper_bound(static_cast<size_t>(offset));
   if (region == used_.begin()) return -1;
