@@ -1,13 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whoever looks at a gradient sees what is reduced, and keeps what was: as if gradients never moved."""
 
-import copy
-import io
-
 import numpy as np
 import pytest
 import torch
-from harness.torch_homes import MOVES, alike, is_home, loss_of, make_optimizer, make_parameters, noise, on_both, on_two
+from harness.torch_homes import MOVES, alike, is_home, loss_of, make_optimizer, make_parameters, on_both, on_two
 
 import horovod.torch as hvd
 
