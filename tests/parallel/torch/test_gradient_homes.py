@@ -127,7 +127,9 @@ def test_a_home_is_used_in_every_step():
 def test_when_gradients_move(chosen, overlap, moves):
     explicit = {**default_context.settings.explicit, "HOROVOD_TORCH_OVERLAP": overlap}
     explicit["HOROVOD_TORCH_SHARED_GRADIENTS"] = chosen
-    with mock.patch.object(default_context, "_settings", dataclasses.replace(default_context.settings, explicit=explicit)):
+    with mock.patch.object(
+        default_context, "_settings", dataclasses.replace(default_context.settings, explicit=explicit)
+    ):
         parameters = make_parameters()
         train(parameters, make_optimizer(parameters), steps=1)
     assert [is_home(parameter.grad) for parameter in parameters] == [moves and MOVES] * 2 + [False]
