@@ -100,15 +100,15 @@ def test_a_fork_while_gradients_are_being_reduced(who):
             loss_of(parameters, step).backward()
             child = None
             if FORKERS[who]():
+                reader, writer = os.pipe()
 
-                def scribble():
+                def scribble(reader=reader):
                     for parameter in parameters:
                         parameter.grad.fill_(7.0)
                     os.read(reader, 1)
                     for parameter in parameters:
                         assert (parameter.grad == 7.0).all()
 
-                reader, writer = os.pipe()
                 child = Child(scribble)
             optimizer.step()
             results += [parameter.grad.clone() for parameter in parameters]
