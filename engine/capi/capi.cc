@@ -361,7 +361,7 @@ void TellStack(hvd_world* world, uint64_t (*tell)(void*, char*, uint64_t), void*
 
 void* AllocateLendable(hvd_world* world, uint64_t bytes) { return world->world->AllocateLendable(bytes); }
 
-int32_t Lend(void* data) { return hvd::LendOutput(data); }
+int32_t Lend(hvd_world* world, void* data) { return world->world->Lend(data); }
 
 int32_t TakeBack(void* data) { return hvd::TakeBackOutput(data); }
 

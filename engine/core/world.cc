@@ -248,6 +248,8 @@ void* World::AllocateLendable(size_t bytes) {
   return Usable().ok() && submissions_.closed().ok() ? AllocateSharedOutput(bytes, arena_) : nullptr;
 }
 
+bool World::Lend(void* data) { return Usable().ok() && submissions_.closed().ok() && LendOutput(data); }
+
 std::string World::Describe() const { return engine_ ? engine_->Describe() : "{}"; }
 
 Status World::StartTimeline(const std::string& path, bool mark_cycles) {

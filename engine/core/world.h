@@ -46,6 +46,7 @@ class World {
   std::unique_ptr<Buffer> Allocate(size_t bytes, Status* status);
   // Shared memory to hand over to callers and take back; see core/output_pool. Null where there is none.
   void* AllocateLendable(size_t bytes);
+  bool Lend(void* data);
   std::string Describe() const;
   Status StartTimeline(const std::string& path, bool mark_cycles);
   Status StopTimeline();

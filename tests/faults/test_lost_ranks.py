@@ -13,6 +13,7 @@ PLACES = {
     "shared memory": (3, [], {}),
     "shared arrays": (3, [], {"LOOP_IN_SHARED_ARRAYS": "1"}),
     "allgathers": (3, [], {"LOOP_OF_ALLGATHERS": "1"}),
+    "gradients": (3, [], {"LOOP_OF_GRADIENTS": "1", "HOROVOD_TORCH_SHARED_GRADIENTS": "1"}),
     "tcp": (3, [], TCP),
     "hosts": (4, ["-H", "a:2,b:2"], {"HOROVOD_SIMULATE_HOSTS": "1"}),
 }

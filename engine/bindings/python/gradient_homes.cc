@@ -29,8 +29,8 @@ class GradientHome {
   size_t bytes() const { return bytes_; }
 
   // False, and of no more use, once the world has ended, or in a forked child: the memory may not be there.
-  bool MoveIn() {
-    const bool lent = Api()->lend(data_);
+  bool MoveIn(hvd_world* world) {
+    const bool lent = Api()->lend(world, data_);
     state_.store(lent ? State::kInhabited : State::kUnfit, std::memory_order_relaxed);
     return lent;
   }
@@ -108,6 +108,7 @@ void GradientHomes::MoveTo(nb::handle world) {
   if (world_.is(world)) return;
   homes_.clear();
   world_ = nb::borrow(world);
+  address_ = reinterpret_cast<hvd_world*>(nb::cast<uintptr_t>(world.attr("address")));
 }
 
 std::shared_ptr<GradientHome> GradientHomes::VacantHome(uint32_t number, size_t bytes) {
@@ -119,10 +120,10 @@ std::shared_ptr<GradientHome> GradientHomes::VacantHome(uint32_t number, size_t 
   }
   if (!home || home->state() == GradientHome::State::kUnfit || home->bytes() != bytes) {
     home = nullptr;
-    const nb::object world = world_;  // without the GIL anything may happen to this object
-    auto* const address = reinterpret_cast<hvd_world*>(nb::cast<uintptr_t>(world.attr("address")));
+    const nb::object owner = world_;  // without the GIL anything may happen to this object
+    hvd_world* const world = address_;
     nb::gil_scoped_release unlocked;
-    if (void* const data = Api()->allocate_lendable(address, bytes)) home = std::make_shared<GradientHome>(data, bytes);
+    if (void* const data = Api()->allocate_lendable(world, bytes)) home = std::make_shared<GradientHome>(data, bytes);
   }
   return home;
 }
@@ -136,7 +137,7 @@ void GradientHomes::Adopt(uint32_t number, nb::handle parameter) {
   if (bytes < least_ || (number < homes_.size() && homes_[number] && homes_[number]->data() == plain.data)) return;
   if (!onlookers_->AreNone(parameter, gradient)) return;
   const std::shared_ptr<GradientHome> home = VacantHome(number, bytes);
-  if (!home || !home->MoveIn()) return;
+  if (!home || !home->MoveIn(address_)) return;
   if (number < homes_.size()) homes_[number] = home;
   {
     nb::gil_scoped_release unlocked;

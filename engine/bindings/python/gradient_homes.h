@@ -66,6 +66,7 @@ class GradientHomes {
   const uint64_t least_;
   int wire_ = 0;
   nanobind::object world_;  // null: none yet
+  hvd_world* address_ = nullptr;
   std::vector<std::shared_ptr<GradientHome>> homes_;
   const nanobind::object grad_;  // a name
 };

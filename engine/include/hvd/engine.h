@@ -163,9 +163,9 @@ typedef struct hvd_api {
   int32_t (*finish)(hvd_world*, int64_t handle, int32_t timeout_ms, hvd_status*);
   /* Shared memory, on a page boundary, that is lent to the user again and again; NULL where there is none. To free with
    * free_buffer. While it is lent it is the user's own, also in forked children and after the world's end. lend and
-   * take_back: 0 if it is not shared any more, so that it has to be freed. */
+   * take_back: 0 if it is not shared any more, or peers that have not heard of the end may write to it: to be freed. */
   void* (*allocate_lendable)(hvd_world*, uint64_t bytes);
-  int32_t (*lend)(void*);
+  int32_t (*lend)(hvd_world*, void*);
   int32_t (*take_back)(void*);
   /* Copies float32 to where it will be reduced next, with this wire_dtype: rounded already if that saves time. */
   void (*copy_for_wire)(void* to, const void* from, uint64_t count, int32_t wire_dtype);

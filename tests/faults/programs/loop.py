@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reduces until something breaks, or until rank 0 gets SIGUSR1: then starts anew once, and ends well."""
 
+import functools
 import json
 import os
 import signal
 import time
+from collections.abc import Callable
 
 import numpy as np
 from faultkit.reports import report
@@ -51,11 +53,31 @@ def check_gathered(elements: int) -> None:
     assert np.array_equal(result, wanted), result
 
 
+@functools.cache
+def gradient_of(elements: int) -> Callable[[], np.ndarray]:
+    import torch
+
+    import horovod.torch
+
+    weight = torch.nn.Parameter(torch.zeros(elements, dtype=torch.float64))
+    optimizer = horovod.torch.DistributedOptimizer(torch.optim.SGD([weight], lr=0.1), [(f"weight.{elements}", weight)])
+
+    def step() -> np.ndarray:
+        optimizer.zero_grad()
+        (weight * (hvd.rank() + 1.0) * hvd.size()).sum().backward()
+        optimizer.step()
+        return weight.grad.numpy()
+
+    return step
+
+
 def check_sum(elements: int) -> None:
     if "LOOP_OF_ALLGATHERS" in os.environ:
         check_gathered(10 * elements)
         return
-    if "LOOP_IN_SHARED_ARRAYS" in os.environ:
+    if "LOOP_OF_GRADIENTS" in os.environ:
+        result = gradient_of(elements)()
+    elif "LOOP_IN_SHARED_ARRAYS" in os.environ:
         array = hvd.shared_zeros(elements)
         array[:] = hvd.rank() + 1
         result = hvd.allreduce_(array, op=hvd.Sum, name=f"loop.{elements}")
