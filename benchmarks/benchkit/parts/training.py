@@ -12,7 +12,7 @@ from benchkit.training import Series, Setup, cost_above, measure
 from benchkit.training_ways import BOUND, QUICK, WAYS, unavailable
 
 _WORKLOADS = ("resnet50", "gpt", "tensors", "tiny")
-_ROUNDS = {"gpt": 40}  # a long step, whose cost is small against what makes two of them differ
+_ROUNDS = {"gpt": 24}  # a long step, whose cost is small against what makes two of them differ
 
 
 def measure_training(bench: Bench) -> None:

@@ -77,7 +77,7 @@ PyTypeObject* hook_type = nullptr;
 PyObject* CallHook(PyObject* self, PyObject* const* arguments, size_t, PyObject*) {
   const auto* hook = reinterpret_cast<const Hook*>(self);
   try {
-    if (hook->homes) hook->homes->Adopt(hook->number, arguments[0]);
+    if (hook->homes && hook->bytes >= hook->homes->least()) hook->homes->Adopt(hook->number, arguments[0]);
     hook->arrivals->Add(hook->number, hook->bytes);
   } catch (nb::python_error& error) {
     error.restore();

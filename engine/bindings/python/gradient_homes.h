@@ -47,6 +47,7 @@ class GradientHomes {
   GradientHomes(nanobind::object reader, nanobind::object maker, nanobind::object onlookers,
                 const std::vector<int>& dtypes, uint64_t least);
 
+  uint64_t least() const { return least_; }
   // Where homes are from now on; those in another world are left to who lives in them.
   void MoveTo(nanobind::handle world);
   // What the next reduction rounds float32 to; 0: nothing, or more is to be added before.
