@@ -28,7 +28,8 @@ DOCS := tests/integration/test_docs.py
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-main test-jobs test-ranks test-programs test-old-torch test-jax test-mxnet
-.PHONY: test-tensorflow test-old-tensorflow lint format sanitize engine-tests wheel bench clean
+.PHONY: test-tensorflow test-old-tensorflow lint format sanitize sanitize-address sanitize-thread engine-tests wheel
+.PHONY: bench clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(firstword $(MAKEFILE_LIST)) | sed 's/:.*## /\t/' | expand -t16
@@ -84,8 +85,12 @@ format: $(TOOLS) ## rewrite the sources in the project's format
 engine-tests: $(TOOLS) ## build and run the engine's unit tests
 	scripts/engine-tests
 
-sanitize: $(BUILD_TOOLS) ## engine unit tests under ASan + UBSan, then under TSan
+sanitize: sanitize-address sanitize-thread ## engine unit tests under ASan + UBSan, and under TSan
+
+sanitize-address: $(BUILD_TOOLS)
 	scripts/engine-tests address,undefined
+
+sanitize-thread: $(BUILD_TOOLS)
 	scripts/engine-tests thread
 
 wheel: $(TOOLS) ## a manylinux_2_28 wheel in dist/
