@@ -7,7 +7,6 @@
 #include <cstring>
 #include <exception>
 
-#include "collectives/kernels.h"
 #include "core/output_pool.h"
 #include "core/world.h"
 
@@ -165,16 +164,21 @@ Status Check(const hvd_op& op) {
     if (op.shape[i] < 0) return Status::Invalid("a dimension is negative");
     empty |= op.shape[i] == 0;
   }
-  if (!op.input && !empty) return Status::Invalid("the tensor has no memory of its own");  // torch's fake ones
+  if (!op.input && !empty) {  // torch's fake ones, for example
+    return Status::Invalid("tensor '" + std::string(op.name) +
+                           "' has no memory of its own; give one that holds numbers");
+  }
   return Status::Ok();
 }
 
-std::unique_ptr<hvd::Operation> Convert(const hvd_op& op, int32_t process_set, const char* group, int32_t count) {
+std::unique_ptr<hvd::Operation> Convert(const hvd_op& op, const hvd::World& world, int32_t process_set,
+                                        const char* group, int32_t count) {
   auto operation = std::make_unique<hvd::Operation>();
   hvd::Request& request = operation->request;
   request.kind = static_cast<hvd::OpKind>(op.kind);
   request.dtype = static_cast<hvd::DType>(op.dtype);
-  if (request.kind == hvd::OpKind::kAllreduce && request.dtype == hvd::DType::kFloat32 && WireOf(op)) {
+  if (request.kind == hvd::OpKind::kAllreduce && request.dtype == hvd::DType::kFloat32 && WireOf(op) &&
+      world.compresses()) {
     request.dtype = static_cast<hvd::DType>(WireOf(op));  // to the other ranks it is that, however it lies here
     operation->wide = true;
   }
@@ -214,7 +218,7 @@ int64_t Submit(hvd_world* world, int32_t process_set, const hvd_op* ops, int32_t
         Fill(bad, status);
         return 0;
       }
-      operations.push_back(Convert(At(ops, i), process_set, group, count));
+      operations.push_back(Convert(At(ops, i), *world->world, process_set, group, count));
     }
     std::function<void(const hvd::Handle&)> callback;
     if (on_done) {
@@ -365,21 +369,12 @@ int32_t Lend(hvd_world* world, void* data) { return world->world->Lend(data); }
 
 int32_t TakeBack(void* data) { return hvd::TakeBackOutput(data); }
 
-// Float16 takes longer to round twice than it saves later.
-void CopyForWire(void* to, const void* from, uint64_t count, int32_t wire_dtype) {
-  if (static_cast<hvd::DType>(wire_dtype) == hvd::DType::kBFloat16) {
-    hvd::Round(hvd::DType::kBFloat16, static_cast<float*>(to), static_cast<const float*>(from), count);
-  } else {
-    std::memcpy(to, from, count * sizeof(float));
-  }
-}
-
 const hvd_api kApi = {
     HVD_ABI_VERSION, sizeof(hvd_api), DefaultSettings, Open,      TcpPort, LocalSocket,      Connect,
     Close,           Destroy,         Submit,          Poll,      Wait,    TakeOutput,       ReceivedSplits,
     Value,           Release,         FreeBuffer,      Send,      Recv,    Describe,         StartTimeline,
     StopTimeline,    Allocate,        ReleaseBuffer,   TellStack, Finish,  AllocateLendable, Lend,
-    TakeBack,        CopyForWire};
+    TakeBack};
 
 }  // namespace
 

@@ -10,7 +10,7 @@ namespace {
 
 // One turn's work: small enough that the copies to third members come from the cache and that others get their turn.
 constexpr size_t kBlock = size_t{128} << 10;
-// Of each member, where sources must be scaled or rounded first: what comes of it stays in the first cache.
+// Of each member, where sources must be scaled first: what comes of it stays in the first cache.
 constexpr size_t kScratch = size_t{2} << 10;
 
 }  // namespace
@@ -52,46 +52,35 @@ Machine::Step DirectAllreduce::Advance() {
 }
 
 void DirectAllreduce::ReduceBlock(size_t begin, size_t length) {
-  views_[0].ForRange(begin, length, [&](std::byte*, size_t bytes, size_t offset, bool wide) {
-    const bool pair = views_.size() == 2 && reduction_.op == ReduceOp::kSum;
-    const bool as_it_is = reduction_.prescale == 1.0 && (!wide || pair);
-    const size_t step = as_it_is ? bytes : kScratch;
+  const bool scaled = reduction_.prescale != 1.0;
+  views_[0].ForRange(begin, length, [&](std::byte*, size_t bytes, size_t offset, bool) {
+    const size_t step = scaled ? kScratch : bytes;
     for (size_t done = 0; done < bytes; done += step) {
-      for (size_t j = 0; j < views_.size(); ++j) places_[j] = views_[j].At(begin + offset + done);
       const size_t piece = std::min(step, bytes - done);
-      as_it_is ? ReduceAsItIs(piece, wide) : ReduceByScratch(piece, wide);
+      for (size_t j = 0; j < views_.size(); ++j) places_[j] = views_[j].Contiguous(begin + offset + done, piece);
+      if (scaled) {
+        ScaleSources(piece);
+      } else {
+        std::copy(places_.begin(), places_.end(), sources_.begin());
+      }
+      ReduceStretch(piece);
     }
   });
 }
 
-void DirectAllreduce::ReduceAsItIs(size_t bytes, bool wide) {
-  const size_t count = bytes / SizeOf(reduction_.dtype);
-  if (wide) {
-    auto *const first = reinterpret_cast<float*>(places_[0]), *const second = reinterpret_cast<float*>(places_[1]);
-    SumRounded(reduction_.dtype, first, second, first, second, count, reduction_.postscale);
-    return;
-  }
-  std::copy(places_.begin(), places_.end(), sources_.begin());
-  Combine(reduction_, places_[0], places_[1], sources_.data(), static_cast<int>(places_.size()), count);
-  for (size_t j = 2; j < places_.size(); ++j) std::memcpy(places_[j], places_[0], bytes);
-}
-
-// Float32 is rounded, what the reduction says is scaled; the result is widened again.
-void DirectAllreduce::ReduceByScratch(size_t bytes, bool wide) {
-  const DType dtype = reduction_.dtype;
-  const size_t count = bytes / SizeOf(dtype), members = places_.size();
-  scratch_.resize(kScratch * members);
-  for (size_t j = 0; j < members; ++j) {
+void DirectAllreduce::ScaleSources(size_t bytes) {
+  scratch_.resize(kScratch * places_.size());
+  for (size_t j = 0; j < places_.size(); ++j) {
     std::byte* const source = scratch_.data() + j * kScratch;
-    if (wide) Narrow(dtype, source, places_[j], count);
-    ScaleCopy(dtype, source, wide ? source : places_[j], count, reduction_.prescale);
+    ScaleCopy(reduction_.dtype, source, places_[j], bytes / SizeOf(reduction_.dtype), reduction_.prescale);
     sources_[j] = source;
   }
-  Combine(reduction_, scratch_.data(), nullptr, sources_.data(), static_cast<int>(members), count);
-  for (size_t j = 0; j < members; ++j) {
-    wide ? Widen(dtype, places_[j], scratch_.data(), count)
-         : static_cast<void>(std::memcpy(places_[j], scratch_.data(), bytes));
-  }
+}
+
+void DirectAllreduce::ReduceStretch(size_t bytes) {
+  const int members = static_cast<int>(places_.size());
+  Combine(reduction_, places_[0], places_[1], sources_.data(), members, bytes / SizeOf(reduction_.dtype));
+  for (int j = 2; j < members; ++j) std::memcpy(places_[j], places_[0], bytes);
 }
 
 }  // namespace hvd

@@ -12,7 +12,7 @@ namespace hvd {
 
 class DirectAllreduce : public Machine {
  public:
-  // views[j]: the tensors of member j, of the same sizes and widths in every view.
+  // views[j]: the tensors of member j, of the same sizes in every view.
   DirectAllreduce(Lane* lane, std::vector<Flat> views, Reduction reduction);
   Step Advance() override;
 
@@ -20,9 +20,9 @@ class DirectAllreduce : public Machine {
   enum class Stage { kArriving, kWaiting, kReducing, kLeaving };
 
   void ReduceBlock(size_t begin, size_t length);
-  // The stretch at hand. `wide`: of float32, which counts as halves.
-  void ReduceAsItIs(size_t bytes, bool wide);
-  void ReduceByScratch(size_t bytes, bool wide);
+  // The stretch at hand.
+  void ScaleSources(size_t bytes);
+  void ReduceStretch(size_t bytes);
 
   Lane* lane_;
   std::vector<Flat> views_;
@@ -30,7 +30,7 @@ class DirectAllreduce : public Machine {
   Range share_;
   Stage stage_ = Stage::kArriving;
   std::vector<std::byte*> places_;    // of the stretch at hand, by member
-  std::vector<const void*> sources_;  // the same, or what prescaling and rounding made of it
+  std::vector<const void*> sources_;  // the same, or what prescaling made of it
   std::vector<std::byte> scratch_;
 };
 

@@ -19,6 +19,9 @@ class Flat {
     size_ += bytes;
   }
   size_t size() const { return size_; }
+  // What is written will have left the caches before anybody reads it.
+  void set_cold(bool cold) { cold_ = cold; }
+  bool cold() const { return cold_; }
 
   // Calls visit(data, bytes, offset from `begin`, wide) for each stretch of [begin, begin + length) that lies in one
   // tensor.
@@ -43,12 +46,6 @@ class Flat {
     return inside + length <= part.size && !part.wide ? part.data + inside : nullptr;
   }
 
-  // Where the element at an offset lies.
-  std::byte* At(size_t offset) const {
-    const Part& part = parts_[PartAt(offset)];
-    return part.data + (offset - part.begin) * (part.wide ? 2 : 1);
-  }
-
  private:
   struct Part {
     std::byte* data;
@@ -65,6 +62,7 @@ class Flat {
 
   std::vector<Part> parts_;
   size_t size_ = 0;
+  bool cold_ = false;
 };
 
 }  // namespace hvd

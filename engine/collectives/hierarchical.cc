@@ -8,6 +8,16 @@
 #include "collectives/kernels.h"
 
 namespace hvd {
+namespace {
+
+// Of what one member owns, every host's share must fit a piece between hosts, and should fill its packets.
+size_t PieceBytes(const Exchange& inside, const Exchange& across) {
+  return std::min(InPackets(inside.there->piece_bytes()),
+                  across.there->piece_bytes() * static_cast<size_t>(across.members()));
+}
+
+}  // namespace
+
 HierarchicalAllreduce::HierarchicalAllreduce(Exchange* inside, Exchange* across, Flat in, Flat out, Reduction reduction)
     : inside_(inside),
       across_(across),
@@ -15,7 +25,7 @@ HierarchicalAllreduce::HierarchicalAllreduce(Exchange* inside, Exchange* across,
       out_(std::move(out)),
       local_{reduction.dtype, reduction.op, reduction.prescale, 1.0, 1},
       cross_{reduction.dtype, reduction.op, 1.0, reduction.postscale, reduction.divisor},
-      chunk_bytes_(inside->there->piece_bytes() * static_cast<size_t>(inside->members())),
+      chunk_bytes_(PieceBytes(*inside, *across) * static_cast<size_t>(inside->members())),
       chunks_((in_.size() + chunk_bytes_ - 1) / chunk_bytes_),
       partials_(kInFlight * inside->there->piece_bytes()),
       collector_inside_(inside->members()),

@@ -89,8 +89,6 @@ void ScaleCopy(DType dtype, void* dst, const void* src, size_t count, double fac
 void Narrow(DType half, void* dst, const void* src, size_t count) { Current().narrow(half, dst, src, count); }
 void Widen(DType half, void* dst, const void* src, size_t count) { Current().widen(half, dst, src, count); }
 
-void Round(DType half, float* dst, const float* src, size_t count) { Current().round(half, dst, src, count); }
-
 void SumWide(DType half, void* narrow, void* wide, const void* const* srcs, int own, size_t count, double postscale) {
   assert(own == 0 || own == 1);
   const double factor = WithoutPayload(postscale);
@@ -106,21 +104,6 @@ void SumWideInSteps(const WideSum& sum, size_t begin, size_t count) {
   sources[sum.own] = rounded;
   Reduce(sum.half, ReduceOp::kSum, sum.narrow + begin, nullptr, sources, 2, count, sum.postscale);
   Widen(sum.half, sum.wide + begin, sum.narrow + begin, count);
-}
-
-void SumRounded(DType half, float* dst, float* dst2, const float* a, const float* b, size_t count, double postscale) {
-  Current().sum_rounded({half, dst, dst2, a, b, WithoutPayload(postscale)}, count);
-}
-
-void SumRoundedInSteps(const RoundedSum& sum, size_t begin, size_t count) {
-  assert(count <= kWideBlock);
-  uint16_t left[kWideBlock], right[kWideBlock];
-  Narrow(sum.half, left, sum.a + begin, count);
-  Narrow(sum.half, right, sum.b + begin, count);
-  const void* const sources[2] = {left, right};
-  Reduce(sum.half, ReduceOp::kSum, left, nullptr, sources, 2, count, sum.postscale);
-  Widen(sum.half, sum.dst + begin, left, count);
-  Copy(sum.dst2 + begin, sum.dst + begin, count * sizeof(float));
 }
 
 void DotProducts(DType dtype, const void* a, const void* b, size_t count, double out[3]) {

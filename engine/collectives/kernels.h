@@ -26,17 +26,9 @@ void ScaleCopy(DType dtype, void* dst, const void* src, size_t count, double fac
 void Narrow(DType half, void* dst, const void* src, size_t count);
 void Widen(DType half, void* dst, const void* src, size_t count);
 
-// Both at once. dst and src do not overlap.
-void Round(DType half, float* dst, const float* src, size_t count);
-
 // Reduce with kSum over two sources of halves of which srcs[own] is still float32: the bits are those of narrowing that
 // first. `narrow` receives the sum, and `wide` the sum widened; it may equal srcs[own]. Nothing else overlaps.
 void SumWide(DType half, void* narrow, void* wide, const void* const* srcs, int own, size_t count, double postscale);
-
-// The same for two sources that both are float32, and with both results float32: dst and dst2 receive the sum of the
-// rounded sources, rounded. Each may equal a source. One after the other would be: narrow both, reduce, widen.
-// Sources that are bfloat16 already take half the time.
-void SumRounded(DType half, float* dst, float* dst2, const float* a, const float* b, size_t count, double postscale);
 
 // data[i] /= divisor, truncated toward zero. Integer dtypes only; nothing happens to others.
 void Divide(DType dtype, void* data, size_t count, int64_t divisor);

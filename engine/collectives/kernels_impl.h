@@ -146,8 +146,7 @@ void DotProductsFor(DType dtype, const void* a, const void* b, size_t count, dou
 template <class Isa>
 constexpr Kernels KernelsFor(const char* flavour) {
   return {flavour,        ReduceFor<Isa>, DotProductsFor<Isa>, LinearCombinationFor<Isa>,
-          NarrowFor<Isa>, WidenFor<Isa>,  SumWideFor<Isa>,     SumRoundedFor<Isa>,
-          RoundFor<Isa>};
+          NarrowFor<Isa>, WidenFor<Isa>,  SumWideFor<Isa>};
 }
 
 }  // namespace hvd

@@ -82,14 +82,6 @@ void SumWideOnNeon(const WideSum& sum, size_t count) {
   }
 }
 
-void SumRoundedOnNeon(const RoundedSum& sum, size_t count) {
-  if (sum.half == DType::kBFloat16 && (sum.postscale == 1 || sum.postscale == 0.5)) {
-    SumRoundedLoop<BFloat16Element<Neon>, BFloat16PairElement>(sum, count);
-  } else {
-    SumRoundedFor<Neon>(sum, count);
-  }
-}
-
 }  // namespace
 
 const Kernels& NeonKernels() {
@@ -97,7 +89,6 @@ const Kernels& NeonKernels() {
     Kernels all = KernelsFor<Neon>("neon");
     all.reduce = ReduceOnNeon;
     all.sum_wide = SumWideOnNeon;
-    all.sum_rounded = SumRoundedOnNeon;
     return all;
   }();
   return kernels;

@@ -112,37 +112,6 @@ void SumWide(const WideSum& sum, size_t count) {
   }
 }
 
-template <bool kHalved>
-void SumRoundedPair(const RoundedSum& sum, size_t count) {
-  ForEachTile<NativeFloat16Element>(count, [&](size_t i, size_t size, auto* tag) __attribute__((always_inline)) {
-    using TileType = std::remove_pointer_t<decltype(tag)>;
-    using Floats = Tile<Float16Element<Converting>, TileType::kIsWhole>;
-    PrefetchLanes<Floats>(sum.a + i + kWideBlock);
-    PrefetchLanes<Floats>(sum.b + i + kWideBlock);
-    Floats wide = Floats::LoadLanes(sum.a + i, size);
-    const Floats other = Floats::LoadLanes(sum.b + i, size);
-    TileType total;
-    for (int k = 0; k < TileType::kTileParts; k++) {
-      total.parts[k] = Converting::Narrowed(wide.parts + 2 * k) + Converting::Narrowed(other.parts + 2 * k);
-      if (kHalved) total.parts[k] *= vdupq_n_f16(0.5);
-      Converting::Widen(total.parts[k], wide.parts + 2 * k);
-    }
-    if (kHalved && __builtin_expect(!AllFinite(total), 0)) return SumRoundedInSteps(sum, i, size);
-    wide.StoreLanes(sum.dst + i, size);
-    wide.StoreLanes(sum.dst2 + i, size);
-  });
-}
-
-void SumRounded(const RoundedSum& sum, size_t count) {
-  if (sum.half == DType::kFloat16 && sum.postscale == 1) {
-    SumRoundedPair<false>(sum, count);
-  } else if (sum.half == DType::kFloat16 && sum.postscale == 0.5) {
-    SumRoundedPair<true>(sum, count);
-  } else {
-    NeonKernels().sum_rounded(sum, count);
-  }
-}
-
 }  // namespace
 
 const Kernels& NeonFp16Kernels() {
@@ -151,7 +120,6 @@ const Kernels& NeonFp16Kernels() {
     all.flavour = "neon_fp16";
     all.reduce = Reduce;
     all.sum_wide = SumWide;
-    all.sum_rounded = SumRounded;
     return all;
   }();
   return kernels;

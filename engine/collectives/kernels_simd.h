@@ -72,7 +72,6 @@ struct Float16Element {
   static HVD_INLINE void Store(uint16_t* to, const V* parts) { Write(to, Narrowed(parts)); }
   static constexpr bool kStoresAnyNan = true;
   static HVD_INLINE uint16_t FromFloat(float any) { return Float16FromFloat(any); }
-  static HVD_INLINE float ToFloat(uint16_t half) { return FloatFromFloat16(half); }
 };
 
 // An Isa that narrows need not look for NaN: every NaN that can come out of arithmetic on bfloat16 values (the payload
@@ -97,7 +96,6 @@ struct BFloat16Element {
   static HVD_INLINE void Store(uint16_t* to, const V* parts) { Write(to, Narrowed(parts)); }
   static constexpr bool kStoresAnyNan = false;
   static HVD_INLINE uint16_t FromFloat(float any) { return BFloat16FromFloat(any); }
-  static HVD_INLINE float ToFloat(uint16_t half) { return FloatFromBFloat16(half); }
   // NaN in a lane where the trace or one of the values is.
   static HVD_INLINE V TraceOfNan(V trace, V a, V b) { return Isa::TraceOfNan(trace, a, b); }
 };

@@ -27,15 +27,6 @@ struct WideSum {
 constexpr size_t kWideBlock = 1024;
 void SumWideInSteps(const WideSum& sum, size_t begin, size_t count);
 
-// A sum of two float32 sources that are rounded first, and so is the sum: the arguments of SumRounded.
-struct RoundedSum {
-  DType half;
-  float *dst, *dst2;
-  const float *a, *b;
-  double postscale;
-};
-void SumRoundedInSteps(const RoundedSum& sum, size_t begin, size_t count);
-
 struct Kernels {
   const char* flavour;
   void (*reduce)(DType dtype, ReduceOp op, void* dst, void* dst2, const void* const* srcs, int nsrcs, size_t count,
@@ -45,8 +36,6 @@ struct Kernels {
   void (*narrow)(DType half, void* dst, const void* src, size_t count);
   void (*widen)(DType half, void* dst, const void* src, size_t count);
   void (*sum_wide)(const WideSum& sum, size_t count);
-  void (*sum_rounded)(const RoundedSum& sum, size_t count);
-  void (*round)(DType half, float* dst, const float* src, size_t count);
 };
 
 // Each is defined in the file of that name, on its own platform only.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The loops for float32 that travels as float16 or bfloat16: rounding, widening, and sums whose sources are
+// The loops for float32 that travels as float16 or bfloat16: rounding, widening, and sums in which one source is
 // rounded in registers.
 #pragma once
 
@@ -65,28 +65,6 @@ void NarrowLoop(void* dst, const void* src, size_t count) {
 }
 
 template <class E>
-__attribute__((noinline)) void RoundOneByOne(float* dst, const float* src, size_t count) {
-  for (size_t i = 0; i < count; i++) dst[i] = E::ToFloat(E::FromFloat(src[i]));
-}
-
-template <class E>
-void RoundLoop(float* dst, const float* src, size_t count) {
-  for (size_t begin = 0; begin < count; begin += kWideBlock) {
-    const size_t length = count - begin < kWideBlock ? count - begin : kWideBlock;
-    NanTrace<E> trace;
-    ForEachTile<E>(length, [&](size_t i, size_t size, auto* tag) __attribute__((always_inline)) {
-      using TileType = std::remove_pointer_t<decltype(tag)>;
-      PrefetchLanes<TileType>(src + begin + i + 512);
-      TileType tile = TileType::LoadLanes(src + begin + i, size);
-      trace.Add(tile);
-      for (int k = 0; k < TileType::kTileParts; k += 2) E::Widen(E::Narrowed(tile.parts + k), tile.parts + k);
-      tile.StoreLanes(dst + begin + i, size);
-    });
-    if (__builtin_expect(trace.Found(), 0)) RoundOneByOne<E>(dst + begin, src + begin, length);
-  }
-}
-
-template <class E>
 void WidenLoop(void* dst, const void* src, size_t count) {
   ForEachTile<E>(count, [=](size_t i, size_t size, auto* tag) __attribute__((always_inline)) {
     using TileType = std::remove_pointer_t<decltype(tag)>;
@@ -131,40 +109,6 @@ HVD_INLINE void SumWideVectors(const WideSum& sum, size_t begin, size_t count) {
   });
 }
 
-// The same for two sources of ours, and both results in float32. kExact: the sources need no rounding. Two vectors at a
-// time: there are no registers for two tiles and what rounding needs.
-template <class E, class Result, bool kExact>
-HVD_INLINE void SumRoundedVectors(const RoundedSum& sum, size_t begin, size_t count) {
-  const float *const a = sum.a + begin, *const b = sum.b + begin;
-  float *const dst = sum.dst + begin, *const dst2 = sum.dst2 + begin;
-  const auto factor = static_cast<float>(sum.postscale);
-  int scaled = sum.postscale != 1;
-  __asm__("" : "+r"(scaled));  // see ReduceLoop
-  ForEachTile<E>(count, [=](size_t i, size_t size, auto* tag) __attribute__((always_inline)) {
-    using TileType = std::remove_pointer_t<decltype(tag)>;
-    PrefetchLanes<TileType>(a + i + kWideBlock);
-    PrefetchLanes<TileType>(b + i + kWideBlock);
-    TileType total = TileType::LoadLanes(a + i, size);
-    const TileType other = TileType::LoadLanes(b + i, size);
-    for (int k = 0; k < TileType::kTileParts; k += 2) {
-      typename E::V right[2] = {other.parts[k], other.parts[k + 1]};
-      if constexpr (!kExact) {
-        E::Widen(E::Narrowed(total.parts + k), total.parts + k);
-        E::Widen(E::Narrowed(right), right);
-      }
-      total.parts[k] += right[0];
-      total.parts[k + 1] += right[1];
-      if (scaled) {
-        total.parts[k] *= factor;
-        total.parts[k + 1] *= factor;
-      }
-      E::Widen(Result::Narrowed(total.parts + k), total.parts + k);
-    }
-    total.StoreLanes(dst + i, size);
-    total.StoreLanes(dst2 + i, size);
-  });
-}
-
 template <class E>
 HVD_INLINE bool FindsNan(const float* from, size_t count) {
   NanTrace<E> trace;
@@ -188,39 +132,6 @@ void SumWideLoop(const WideSum& sum, size_t count) {
   }
 }
 
-// Whether these float32 are bfloat16 already, NaN included: the lower halves are empty.
-template <class E>
-HVD_INLINE bool AreExact(const float* a, const float* b, size_t count) {
-  using Bits = Vec<uint32_t, sizeof(typename E::V)>;
-  Bits used[kTilePartsOf<E>] = {};
-  ForEachTile<E>(count, [&](size_t i, size_t size, auto* tag) __attribute__((always_inline)) {
-    using TileType = std::remove_pointer_t<decltype(tag)>;
-    const TileType left = TileType::LoadLanes(a + i, size), right = TileType::LoadLanes(b + i, size);
-    for (int k = 0; k < TileType::kTileParts; k++) {
-      used[k] |= reinterpret_cast<Bits>(left.parts[k]) | reinterpret_cast<Bits>(right.parts[k]);
-    }
-  });
-  for (int k = 1; k < kTilePartsOf<E>; k++) used[0] |= used[k];
-  uint32_t all = 0;
-  for (size_t lane = 0; lane < sizeof(Bits) / sizeof all; lane++) all |= used[0][lane];
-  return (all & 0xffff) == 0;
-}
-
-template <class E, class Result>
-void SumRoundedLoop(const RoundedSum& sum, size_t count) {
-  if constexpr (E::kStoresAnyNan) return SumRoundedVectors<E, Result, false>(sum, 0, count);
-  for (size_t begin = 0; begin < count; begin += kWideBlock) {
-    const size_t size = count - begin < kWideBlock ? count - begin : kWideBlock;
-    if (AreExact<E>(sum.a + begin, sum.b + begin, size)) {
-      SumRoundedVectors<E, Result, true>(sum, begin, size);
-    } else if (__builtin_expect(FindsNan<E>(sum.a + begin, size) || FindsNan<E>(sum.b + begin, size), 0)) {
-      SumRoundedInSteps(sum, begin, size);
-    } else {
-      SumRoundedVectors<E, Result, false>(sum, begin, size);
-    }
-  }
-}
-
 template <class Isa>
 void NarrowFor(DType half, void* dst, const void* src, size_t count) {
   WithHalf<Isa>(half, [=](auto element) { NarrowLoop<decltype(element)>(dst, src, count); });
@@ -232,18 +143,8 @@ void WidenFor(DType half, void* dst, const void* src, size_t count) {
 }
 
 template <class Isa>
-void RoundFor(DType half, float* dst, const float* src, size_t count) {
-  WithHalf<Isa>(half, [=](auto element) { RoundLoop<decltype(element)>(dst, src, count); });
-}
-
-template <class Isa>
 void SumWideFor(const WideSum& sum, size_t count) {
   WithHalf<Isa>(sum.half, [&](auto element) { SumWideLoop<decltype(element), decltype(element)>(sum, count); });
-}
-
-template <class Isa>
-void SumRoundedFor(const RoundedSum& sum, size_t count) {
-  WithHalf<Isa>(sum.half, [&](auto element) { SumRoundedLoop<decltype(element), decltype(element)>(sum, count); });
 }
 
 }  // namespace hvd

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "collectives/kernels.h"
+#include "collectives/stream_copy.h"
 
 namespace hvd {
 
@@ -49,7 +50,11 @@ void Scatter(const std::byte* from, const Flat& to, size_t begin, size_t length,
   to.ForRange(begin, length, [&](std::byte* data, size_t bytes, size_t offset, bool wide) {
     if (wide) {
       Widen(dtype, data, from + offset, bytes / SizeOf(dtype));
-    } else if (data != from + offset) {
+    } else if (data == from + offset) {
+      return;
+    } else if (to.cold()) {
+      StreamCopy(data, from + offset, bytes);
+    } else {
       std::memcpy(data, from + offset, bytes);
     }
   });

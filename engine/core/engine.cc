@@ -172,10 +172,8 @@ void Engine::Announce(ProcessSet& set, std::unique_ptr<Operation> operation) {
     request.splits.insert(request.splits.begin(), region);
   }
   if (request.kind == OpKind::kAllreduce && request.op != ReduceOp::kAdasum && set.all_in_memory() &&
-      operation->input == operation->output) {
-    const size_t bytes = request.Bytes() * (operation->wide ? 2 : 1);
-    request.place = parts_.arena->PlaceOf(operation->input, bytes, &operation->pin);
-    if (operation->wide && request.place >= 0) request.place |= kWidePlace;
+      operation->input == operation->output && !operation->wide) {
+    request.place = parts_.arena->PlaceOf(operation->input, request.Bytes(), &operation->pin);
   }
   if (request.kind == OpKind::kJoin) {
     if (HasExpress(set)) return set.postponed.push_back(std::move(operation));

@@ -6,6 +6,19 @@
 #include "core/execution.h"
 
 namespace hvd {
+namespace {
+
+constexpr size_t kLargeBatch = size_t{256} << 20;  // in the tensors of all members: more than what caches hold
+
+// Follows from the log alone, so that all members come to the same answer.
+bool IsLarge(const std::vector<Entry>& entries, size_t members) {
+  if (entries[0].request.kind != OpKind::kAllreduce) return false;
+  size_t bytes = 0;
+  for (const Entry& entry : entries) bytes += entry.request.Bytes() * members;
+  return bytes >= kLargeBatch;
+}
+
+}  // namespace
 
 void Engine::Apply(ProcessSet& set, Record record) {
   if (!aborted_.ok()) return;
@@ -181,7 +194,7 @@ bool Engine::Step(ProcessSet& set) {
 
 // The lanes are free for the batch only now, and so is their chunk size.
 bool Engine::Prepare(ProcessSet& set, ProcessSet::Running* batch) {
-  set.UseChunks(batch->chunk_bytes);
+  set.UseChunks(batch->chunk_bytes, IsLarge(batch->entries, set.ranks().size()));
   const Status status = hvd::Prepare(set, parts_.settings, batch->entries, batch);
   direct_batches_ += batch->direct;
   if (!status.ok()) Abort(parts_.identity.rank, status.text);  // which empties set.running

@@ -15,6 +15,7 @@
 #include "collectives/hierarchical.h"
 #include "collectives/push.h"
 #include "collectives/reducescatter.h"
+#include "collectives/stream_copy.h"
 #include "core/output_pool.h"
 
 namespace hvd {
@@ -76,12 +77,11 @@ std::unique_ptr<Machine> PrepareDirect(ProcessSet& set, const std::vector<Entry>
   std::vector<Flat> views(set.ranks().size());
   for (const Entry& entry : entries) {
     const size_t bytes = entry.request.Bytes();
-    if (!set.all_in_memory() || entry.sizes.size() != views.size() || bytes > Arena::kExtent / 2) return nullptr;
+    if (!set.all_in_memory() || entry.sizes.size() != views.size() || bytes > Arena::kExtent) return nullptr;
     for (size_t j = 0; j < views.size(); ++j) {
-      const bool wide = entry.sizes[j] & kWidePlace;
-      const auto place = static_cast<size_t>(entry.sizes[j] & ~kWidePlace);
-      if (place > Arena::kExtent - bytes * (wide ? 2 : 1)) return nullptr;
-      views[j].Add(set.arena_of(static_cast<int>(j)) + place, bytes, wide);
+      const auto place = static_cast<size_t>(entry.sizes[j]);
+      if (place > Arena::kExtent - bytes) return nullptr;
+      views[j].Add(set.arena_of(static_cast<int>(j)) + place, bytes);
     }
   }
   return std::make_unique<DirectAllreduce>(set.flat().there.get(), std::move(views), reduction);
@@ -112,6 +112,7 @@ Status PrepareAllreduce(ProcessSet& set, const Settings& settings, const std::ve
   const Request& first = entries[0].request;
   const Reduction reduction = ReductionOf(first, set.ranks().size());
   const size_t bytes = in.size();
+  out.set_cold(OutgrowsCaches(bytes * set.ranks().size()));
   Lane* lane = set.flat().there.get();
   if (reduction.op == ReduceOp::kAdasum) {
     batch->machine = std::make_unique<Adasum>(&set.flat(), std::move(in), std::move(out), reduction, tensors);

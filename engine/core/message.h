@@ -28,9 +28,7 @@ struct Request {
   std::vector<int64_t> splits;
   std::string group;  // base name of the group, empty for a tensor of its own
   uint32_t group_size = 0;
-  // kAllreduce in place, in memory that every member reaches: offset in the sender's arena; with kWidePlace if float32
-  // lies there, which is to be rounded to `dtype`.
-  int64_t place = -1;
+  int64_t place = -1;  // kAllreduce in place, in memory that every member reaches: offset in the sender's arena
 
   bool operator==(const Request& other) const;
   int64_t Elements() const;
@@ -40,7 +38,6 @@ struct Request {
   bool IsNumbered() const { return name.find(".noname.") != std::string::npos; }
 };
 
-constexpr int64_t kWidePlace = int64_t{1} << 62;
 constexpr uint32_t kNoSlot = 0xffffffffu;
 constexpr uint32_t kNoRound = 0xffffffffu;
 constexpr size_t kFewMembers = 8;  // so few may all talk to each other, and know everything of each other

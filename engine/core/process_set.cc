@@ -14,9 +14,10 @@ namespace {
 constexpr size_t kPage = 4096;
 constexpr size_t kLeastPiece = 2048;  // with very many members, slots grow rather than pieces shrink to nothing
 constexpr int kLanesInMemory = 4;     // flat there and back, inside there and back
+constexpr size_t kMoreAtOnce = 2;     // by this chunks grow between hosts and in large operations
 
 size_t SlotBytes(const Settings& settings, int members) {
-  return std::max(LargestChunk(settings), static_cast<size_t>(members) * kLeastPiece);
+  return kMoreAtOnce * std::max(LargestChunk(settings), static_cast<size_t>(members) * kLeastPiece);
 }
 
 size_t LaneBytes(const Settings& settings, size_t slot_bytes) {
@@ -139,6 +140,9 @@ std::unique_ptr<Lane> ProcessSet::BuildLane(const std::vector<int>& members, int
   options.slot_bytes = slot_bytes_;
   options.slots = around.settings->slots;
   options.streams = around.settings->tcp_streams;
+  std::set<int> hosts;
+  for (int member : members) hosts.insert((*around.host_of_rank)[ranks_[member]]);
+  options.apart = members.size() > 1 && hosts.size() == members.size();
   const size_t offset = static_cast<size_t>(number) * LaneBytes(*around.settings, slot_bytes_);
   const bool in_memory = number < kLanesInMemory && around.arena && region_ >= 0;
   std::vector<LaneHead*> heads(members.size(), nullptr);
@@ -168,9 +172,9 @@ std::unique_ptr<Lane> ProcessSet::BuildLane(const std::vector<int>& members, int
   return lane;
 }
 
-void ProcessSet::UseChunks(size_t bytes) {
-  const size_t least = ranks_.size() * kLeastPiece;
-  for (auto& [lane, ranks] : lanes_) lane->set_chunk_bytes(std::min(std::max(bytes, least), slot_bytes_));
+void ProcessSet::UseChunks(size_t bytes, bool large) {
+  const size_t usual = std::min(std::max(bytes, ranks_.size() * kLeastPiece), slot_bytes_ / kMoreAtOnce);
+  for (auto& [lane, ranks] : lanes_) lane->set_chunk_bytes(large || lane->apart() ? kMoreAtOnce * usual : usual);
 }
 
 bool ProcessSet::Pump() {

@@ -73,7 +73,8 @@ class ProcessSet {
   Exchange* across() { return across_.get(); }
   const std::vector<std::vector<int>>* members_by_host() const { return inside_ ? &members_by_host_ : nullptr; }
   // From here on the lanes carry chunks of this size, or of what comes nearest to it. Only between two machines.
-  void UseChunks(size_t bytes);
+  // `large`: an operation that no cache holds, so that fewer meetings gain more than smaller chunks.
+  void UseChunks(size_t bytes, bool large);
   bool Pump();
   bool AllSent() const;
   void DropUnsent();

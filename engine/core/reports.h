@@ -28,12 +28,10 @@ class Reports {
   }
   const Request& First() const { return Of(FirstMember()); }
 
-  // Whether every member spoke and said where local peers find its tensor, of the same width for all.
+  // Whether every member spoke and said where local peers find its tensor.
   bool AllPlaced() const {
     return std::find(which_.begin(), which_.end(), kSilent) == which_.end() &&
-           std::all_of(distinct_.begin(), distinct_.end(), [this](const Request& one) {
-             return one.place >= 0 && (one.place & kWidePlace) == (distinct_[0].place & kWidePlace);
-           });
+           std::all_of(distinct_.begin(), distinct_.end(), [](const Request& one) { return one.place >= 0; });
   }
 
   void Add(size_t member, const Request& request) {

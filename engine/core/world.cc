@@ -108,6 +108,7 @@ Status World::Connect(const std::vector<Peer>& peers, double timeout_s) {
     if (peer.rank != identity_.rank && peer.host == identity_.host)
       invitations.push_back({peer.rank, peer.local_socket});
   }
+  one_host_ = host_numbers.size() == 1;
   // Spinning helps only while every local rank has a core of its own.
   if (static_cast<int>(invitations.size()) + 1 > CoresForLocalRanks()) settings_.spin_us = 0;
   connector_->SetPeers(std::move(addresses));

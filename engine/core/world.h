@@ -26,6 +26,9 @@ class World {
   World& operator=(const World&) = delete;
 
   int size() const { return identity_.size; }
+  // Whether tensors that may travel as another dtype do, alike on all ranks, once connected: between ranks of one host
+  // that saves nothing.
+  bool compresses() const { return !one_host_ || settings_.deterministic; }
   int tcp_port() const { return connector_->port(); }
   const std::string& local_socket() const { return neighbours_->name(); }
   // Who tells what the program is doing when other ranks ask; before Connect.
@@ -62,6 +65,7 @@ class World {
 
   Identity identity_;
   Settings settings_;
+  bool one_host_ = false;  // by the hosts that ranks were given, whether they share memory or not
   Poller poller_;
   ConnectorIdentity credentials_;
   std::shared_ptr<Arena> arena_;  // shared with the buffers in it, which may outlive us

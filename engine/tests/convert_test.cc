@@ -2,7 +2,6 @@
 // The conversions between float32 and the half types against half.h, in every flavour that this machine can run.
 #include <doctest/doctest.h>
 
-#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <iterator>
@@ -146,99 +145,6 @@ void CheckSumWide(DType half, const std::vector<float>& own_values, int own, dou
 }
 
 }  // namespace
-
-namespace {
-
-// Narrow twice, Reduce and Widen one after the other, and SumRounded into its own sources or not.
-void CheckSumRounded(DType half, const std::vector<float>& a, const std::vector<float>& b, double postscale,
-                     bool in_place) {
-  const size_t count = a.size();
-  std::vector<uint16_t> halves[] = {std::vector<uint16_t>(count), std::vector<uint16_t>(count)};
-  Narrow(half, halves[0].data(), a.data(), count);
-  Narrow(half, halves[1].data(), b.data(), count);
-  const void* srcs[] = {halves[0].data(), halves[1].data()};
-  std::vector<uint16_t> expected(count);
-  Reduce(half, ReduceOp::kSum, expected.data(), nullptr, srcs, 2, count, postscale);
-
-  std::vector<float> left = a, right = b, first(count + 2, 9.0f), second(count + 2, 9.0f);
-  float* const dst = in_place ? left.data() : first.data() + 1;
-  float* const dst2 = in_place ? right.data() : second.data() + 1;
-  SumRounded(half, dst, dst2, left.data(), right.data(), count, postscale);
-
-  CAPTURE(postscale);
-  CAPTURE(count);
-  for (const auto& one : {first, second}) {
-    CHECK(one.front() == 9.0f);
-    CHECK(one.back() == 9.0f);
-  }
-  size_t wrong = 0;
-  for (size_t i = 0; i < count; i++) {
-    const bool both = IsNan(half, halves[0][i]) && IsNan(half, halves[1][i]);
-    wrong += both ? !std::isnan(dst[i]) : BitsOf(dst[i]) != BitsOf(Exact(half, expected[i]));
-    wrong += BitsOf(dst[i]) != BitsOf(dst2[i]);
-    if (!in_place) wrong += BitsOf(left[i]) != BitsOf(a[i]) || BitsOf(right[i]) != BitsOf(b[i]);
-  }
-  CHECK(wrong == 0);
-}
-
-}  // namespace
-
-TEST_CASE("Round is narrowing and widening") {
-  InEveryFlavour([](DType half) {
-    for (size_t count : {0, 1, 31, 1025, 2085}) {
-      std::vector<float> values = Telling(half), rounded(count + 2, 9.0f), expected(count);
-      std::vector<uint16_t> halves(count);
-      values.resize(count, 0.1f);
-      Narrow(half, halves.data(), values.data(), count);
-      Widen(half, expected.data(), halves.data(), count);
-      Round(half, rounded.data() + 1, values.data(), count);
-      CHECK(rounded.front() == 9.0f);
-      CHECK(rounded.back() == 9.0f);
-      size_t wrong = 0;
-      for (size_t i = 0; i < count; i++) wrong += BitsOf(rounded[i + 1]) != BitsOf(expected[i]);
-      CHECK(wrong == 0);
-    }
-  });
-}
-
-TEST_CASE("SumRounded of numbers that are rounded already") {
-  InEveryFlavour([](DType half) {
-    std::vector<float> values = Telling(half), others = values, a(values.size()), b(values.size());
-    std::reverse(others.begin(), others.end());
-    Round(half, a.data(), values.data(), a.size());
-    Round(half, b.data(), others.data(), b.size());
-    for (double postscale : {1.0, 0.5, 1.0 / 3}) CheckSumRounded(half, a, b, postscale, true);
-  });
-}
-
-TEST_CASE("SumRounded gives the bits of narrowing, reducing and widening") {
-  InEveryFlavour([](DType half) {
-    const std::vector<float> values = Telling(half);
-    std::vector<float> others = values;
-    std::shuffle(others.begin(), others.end(), std::mt19937(7));
-    for (double postscale : {1.0, 0.5, 1.0 / 3}) {
-      for (bool in_place : {false, true}) CheckSumRounded(half, values, others, postscale, in_place);
-    }
-  });
-}
-
-TEST_CASE("SumRounded at every length, with one NaN or infinity among ordinary numbers or none") {
-  InEveryFlavour([](DType half) {
-    for (size_t count : {0, 1, 7, 8, 31, 32, 33, 100, 1023, 1024, 1025, 2085}) {
-      std::vector<float> values(count), others(count);
-      for (size_t i = 0; i < count; i++) {
-        values[i] = 0.37f * static_cast<float>(i % 91) - 12;
-        others[i] = 1.0f / static_cast<float>(i + 1);
-      }
-      CheckSumRounded(half, values, others, 0.5, true);
-      for (uint32_t special : {0x7fffffffu, 0xffffffffu, 0x7f800001u, 0x7fc00000u, 0xff800000u, 0x80000001u}) {
-        if (count > 0) values[count * 2 / 3] = FloatOf(special);
-        CheckSumRounded(half, values, others, 1, true);
-        CheckSumRounded(half, others, values, 0.5, false);
-      }
-    }
-  });
-}
 
 TEST_CASE("SumWide gives the bits of narrowing, reducing and widening") {
   InEveryFlavour([](DType half) {

@@ -58,9 +58,12 @@ void Lane::CloseDescriptors() {
 }
 
 void Lane::set_chunk_bytes(size_t bytes) {
-  if (bytes == slot_bytes_) return;
-  slot_bytes_ = bytes;
-  piece_bytes_ = bytes / static_cast<size_t>(options_.members) / kCacheLine * kCacheLine;
+  if (bytes == chunk_bytes_) return;
+  chunk_bytes_ = bytes;
+  const size_t members = static_cast<size_t>(options_.members);
+  slot_bytes_ = options_.apart ? InPackets(bytes) : bytes;
+  piece_bytes_ = slot_bytes_ / members / kCacheLine * kCacheLine;
+  if (options_.apart) piece_bytes_ = std::min(piece_bytes_, InPackets(bytes / members));
   moved_at_ = posted_;
 }
 

@@ -32,7 +32,15 @@ struct LaneOptions {
   size_t slot_bytes = size_t{256} << 10;
   int slots = 4;
   int streams = 1;
+  bool apart = false;  // all members know that no two of them share memory: chunks are whole packets
 };
+
+// Less than `bytes`, but as many whole packets: the largest that the kernel makes holds 62,636 to 65,483 bytes of ours,
+// by the frames that it is cut into later, so 64 KB take two, and packets cost as much as the bytes in them.
+inline size_t InPackets(size_t bytes) {
+  constexpr size_t kRound = size_t{64} << 10, kPacket = size_t{60} << 10;
+  return bytes < kRound ? bytes : bytes / kRound * kPacket;
+}
 
 class Lane {
  public:
@@ -54,6 +62,7 @@ class Lane {
   int members() const { return options_.members; }
   int me() const { return options_.me; }
   size_t slot_bytes() const { return slot_bytes_; }  // the most that one chunk holds
+  bool apart() const { return options_.apart; }
   // Smaller slots than there is room for, lying closer together. All members must do this at the same index.
   void set_chunk_bytes(size_t bytes);
   size_t piece_bytes() const { return piece_bytes_; }  // the most that one member's piece of a scattered chunk holds
@@ -115,7 +124,8 @@ class Lane {
   void Break(int member, const std::string& why);
 
   LaneOptions options_;
-  size_t slot_bytes_ = 0, piece_bytes_ = 0;
+  size_t chunk_bytes_ = 0;                   // as it was set
+  size_t slot_bytes_ = 0, piece_bytes_ = 0;  // what came of it
   size_t slots_count_;
   std::vector<LaneHead*> heads_;
   std::vector<std::unique_ptr<Wire>> wires_;

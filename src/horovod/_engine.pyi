@@ -68,7 +68,8 @@ class World:
         """Start one operation on raw addresses (output 0: the engine allocates). Returns a handle > 0.
 
         `will_wait` promises that this thread calls wait next: no other thread is woken to drive the work.
-        `wire_dtype` (6 float16, 10 bfloat16): an allreduce of float32 is rounded to it, reduced and moved so.
+        `wire_dtype` (6 float16, 10 bfloat16): an allreduce of float32 is rounded to it, reduced and moved so; on
+        one host it stays as it is, unless the world is deterministic.
         """
     def submit_group(
         self,
@@ -247,8 +248,6 @@ class GradientHomes:
         self, reader: TensorReader, maker: TensorMaker, onlookers: Onlookers, dtypes: Sequence[int], least: int
     ) -> None:
         """`dtypes`: of gradients that may move; `least`: bytes from which on they do."""
-    def set_wire(self, wire: int) -> None:
-        """What the next reduction carries float32 as; 0 if more passes are to be added before."""
     def move_to(self, world: World) -> None:
         """Where homes are from now on."""
 

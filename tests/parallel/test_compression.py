@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Our compressors, whose work the engine does on the way: bit for bit what NumPy's conversions give."""
+"""Our compressors, whose work the engine does on the way: bit for bit what NumPy's conversions give.
+
+Between the ranks of one host it leaves float32 as it is, unless the layout of hosts must not matter.
+"""
 
 import ml_dtypes
 import numpy as np
 import pytest
 from harness.arrays import check_equal, inputs, mine
 from harness.sets import process_sets
-from harness.worlds import TCP, World, on_all_ranks
+from harness.worlds import DETERMINISTIC, ROUNDING, World, on_all_ranks
 
 import horovod.numpy as hvd
 
@@ -21,6 +24,7 @@ class BFloatByHand(hvd.Compression.bf16):
 
 WAYS = {"fp16": (hvd.Compression.fp16, HalfByHand), "bf16": (hvd.Compression.bf16, BFloatByHand)}
 FACTORS = [(1.0, 1.0), (0.3, 0.7)]
+on_rounding_ranks = on_all_ranks(*ROUNDING, "hosts3", "hosts4")
 
 
 def both_ways(array, way, name, **options):
@@ -31,7 +35,34 @@ def both_ways(array, way, name, **options):
 
 
 @pytest.mark.parametrize("way", WAYS)
-@on_all_ranks()
+@on_all_ranks("one", "shm2", "tcp2", "shm4")
+def test_nothing_is_rounded_on_one_host(way):
+    compression = WAYS[way][0]
+    arrays = [mine(inputs((count,), "float32", seed=count)) for count in (0, 1, 21, 777, 3001)]
+    arrays.append(np.full(5, 1e6 + 1, np.float32))  # float16 would make infinity of it
+    digests = []
+    for op in (hvd.Sum, hvd.Average, hvd.Max, hvd.Adasum):
+        plain = [hvd.allreduce(array, op=op) for array in arrays]
+        alone = [hvd.allreduce(array, op=op, compression=compression) for array in arrays]
+        group = hvd.grouped_allreduce(arrays, op=op, compression=compression)
+        digests += [check_equal(result, expected) for result, expected in zip(alone + group, plain * 2, strict=True)]
+    assert np.isfinite(alone[-1]).all()
+    return digests
+
+
+@on_all_ranks("shm2")
+def test_what_numpy_converts_is_rounded_anywhere():
+    for number in (1 + 2.0**-12, 1e6):
+        array = np.full(3, number, np.float32)
+        with np.errstate(over="ignore"):
+            rounded = array.astype(np.float16).astype(np.float32)
+            np.testing.assert_array_equal(hvd.allreduce(array, compression=HalfByHand), rounded)
+            wide = hvd.allreduce(array.astype(np.float64), compression=hvd.Compression.fp16)
+        np.testing.assert_array_equal(wide, rounded)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@on_rounding_ranks
 def test_every_op_and_size(way):
     digests = []
     for count in (0, 1, 21, 40, 777, 3001):
@@ -45,14 +76,14 @@ def test_every_op_and_size(way):
 
 
 @pytest.mark.parametrize("way", WAYS)
-@on_all_ranks(World("shm2-defaults", "a:2"), World("tcp2-defaults", "a:2", TCP), World("hosts4-defaults", "a:2,b:2"))
+@on_all_ranks(World("deterministic2-defaults", "a:2", DETERMINISTIC), World("hosts4-defaults", "a:2,b:2"))
 def test_sizes_with_the_chunks_of_every_day(way):
     counts = (1000, 100_003, 1_500_001)
     return [both_ways(mine(inputs((count,), "float32")), way, str(count), op=hvd.Average) for count in counts]
 
 
 @pytest.mark.parametrize("way", WAYS)
-@on_all_ranks()
+@on_rounding_ranks
 def test_a_group_of_all_kinds(way):
     ours, by_hand = WAYS[way]
     kinds = ("float32", "int32", "float64", "float16", "float32")
@@ -62,7 +93,7 @@ def test_a_group_of_all_kinds(way):
     return [check_equal(*pair) for pair in zip(results, expected, strict=True)]
 
 
-@on_all_ranks("shm2", "tcp2")
+@on_all_ranks(*ROUNDING)
 def test_ranks_may_convert_by_themselves():
     """To the others a tensor is what travels."""
     array = mine(inputs((3001,), "float32"))
@@ -71,14 +102,14 @@ def test_ranks_may_convert_by_themselves():
     return check_equal(hvd.allreduce(array, name="mixed", compression=compression), expected)
 
 
-@on_all_ranks("shm2")
+@on_all_ranks(*ROUNDING)
 def test_compression_must_be_the_same_everywhere():
     compression = hvd.Compression.fp16 if hvd.rank() == 0 else hvd.Compression.none
     with pytest.raises(hvd.HorovodInternalError, match="'allreduce.x' is float16 on rank 0 but float32 on rank 1"):
         hvd.allreduce(np.ones(5, np.float32), name="x", compression=compression)
 
 
-@on_all_ranks("shm2", "tcp2")
+@on_all_ranks(*ROUNDING)
 def test_values_at_the_edges():
     """Ties, subnormal numbers, what is too large, infinity and NaN."""
     edges = [1 + 2.0**-11, 1 + 3 * 2.0**-11, 2.0**-24, 2.0**-25, 65519.0, 65520.0, 1e38, np.inf, -np.inf, np.nan, -0.0]
@@ -89,7 +120,7 @@ def test_values_at_the_edges():
             np.testing.assert_array_equal(result, array.astype(half).astype(np.float32))
 
 
-@on_all_ranks("shm4")
+@on_all_ranks("hosts4")
 def test_in_a_process_set_and_after_a_join():
     array = mine(inputs((3001,), "float32"))
     with process_sets([0, 2, 3]) as [some]:

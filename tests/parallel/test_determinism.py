@@ -11,11 +11,10 @@ import numpy as np
 import pytest
 from harness.arrays import digest, dtype_of, inputs, reduced
 from harness.pool import Pool, Pools
-from harness.worlds import TCP, World
+from harness.worlds import DETERMINISTIC, TCP, World
 
 import horovod.numpy as hvd
 
-DETERMINISTIC = {"HOROVOD_DETERMINISTIC": "1"}
 TINY = {"HOROVOD_CHUNK_BYTES": "1024", "HOROVOD_CHUNK_SLOTS": "3", "HOROVOD_SMALL_MESSAGE_BYTES": "0"}
 WIDE = {"HOROVOD_CHUNK_BYTES": "1048576", "HOROVOD_SMALL_MESSAGE_BYTES": "65536"}
 NEVER_FUSED = {"HOROVOD_FUSION_THRESHOLD": "0"}
@@ -54,6 +53,8 @@ def bits_of_everything():
             rows = uneven(4 * 333, dtype)[hvd.rank()].reshape(4, 333)
             parts = hvd.allgather(hvd.reducescatter(rows, op=OPS[op]))
             bits[f"reducescatter {op} {dtype}"] = digest(parts)
+    numbers = uneven(1000, "float32")[hvd.rank()]
+    bits["compressed"] = digest(hvd.allreduce(numbers, op=hvd.Sum, compression=hvd.Compression.bf16))
     return bits
 
 

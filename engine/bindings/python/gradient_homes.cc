@@ -45,8 +45,6 @@ class GradientHome {
 
 namespace {
 
-constexpr int kFloat32 = 7;  // hvd::DType
-
 nb::object Interned(const char* name) { return nb::steal(PyUnicode_InternFromString(name)); }
 
 void LeaveHome(void* context) {
@@ -141,11 +139,7 @@ void GradientHomes::Adopt(uint32_t number, nb::handle parameter) {
   if (number < homes_.size()) homes_[number] = home;
   {
     nb::gil_scoped_release unlocked;
-    if (wire_ && plain.dtype_id == kFloat32) {
-      Api()->copy_for_wire(home->data(), plain.data, bytes / sizeof(float), wire_);
-    } else {
-      std::memcpy(home->data(), plain.data, bytes);
-    }
+    std::memcpy(home->data(), plain.data, bytes);
   }
   auto key = std::make_unique<std::shared_ptr<GradientHome>>(home);
   nb::setattr(parameter, grad_, maker_->Make(home->data(), plain, LeaveHome, key.release()));
@@ -158,7 +152,6 @@ void BindGradientHomes(nb::module_& module) {
   nb::class_<GradientHomes>(module, "GradientHomes")
       .def(nb::init<nb::object, nb::object, nb::object, const std::vector<int>&, uint64_t>(), "reader"_a, "maker"_a,
            "onlookers"_a, "dtypes"_a, "least"_a)
-      .def("set_wire", &GradientHomes::SetWire, "wire"_a)
       .def("move_to", &GradientHomes::MoveTo, "world"_a);
 }
 

@@ -50,8 +50,6 @@ class GradientHomes {
   uint64_t least() const { return least_; }
   // Where homes are from now on; those in another world are left to who lives in them.
   void MoveTo(nanobind::handle world);
-  // What the next reduction rounds float32 to; 0: nothing, or more is to be added before.
-  void SetWire(int wire) { wire_ = wire; }
   // To be called in the hook that follows its accumulation.
   void Adopt(uint32_t number, nanobind::handle parameter);
 
@@ -65,7 +63,6 @@ class GradientHomes {
   const Onlookers* const onlookers_;
   uint64_t movable_ = 0;  // bit by bit, by dtype
   const uint64_t least_;
-  int wire_ = 0;
   nanobind::object world_;  // null: none yet
   hvd_world* address_ = nullptr;
   std::vector<std::shared_ptr<GradientHome>> homes_;

@@ -102,7 +102,8 @@ typedef struct hvd_op {
   void* (*allocate)(void* context, const int64_t* shape, int32_t ndim);
   void* allocate_context;
   /* Allreduce of float32: 6 (float16) or 10 (bfloat16) rounds it to that type on the way, so that to the other ranks it
-   * is a tensor of that type, and gives the result as float32 again. 0: as it is, and so is any other dtype. */
+   * is a tensor of that type, and gives the result as float32 again. 0: as it is, and so is any other dtype, and all
+   * in a world on one host, where there is nothing to save, unless it is deterministic. */
   int32_t wire_dtype;
 } hvd_op;
 
@@ -167,8 +168,6 @@ typedef struct hvd_api {
   void* (*allocate_lendable)(hvd_world*, uint64_t bytes);
   int32_t (*lend)(hvd_world*, void*);
   int32_t (*take_back)(void*);
-  /* Copies float32 to where it will be reduced next, with this wire_dtype: rounded already if that saves time. */
-  void (*copy_for_wire)(void* to, const void* from, uint64_t count, int32_t wire_dtype);
 } hvd_api;
 
 /* NULL if this library does not speak `version`. */

@@ -76,7 +76,7 @@ class Collectives(Generic[T]):
         will_wait: bool,
         wire: int = AS_IT_IS,
     ) -> Pending:
-        """`wire`: the id of the half type that float32 is rounded to, reduced and moved in; others go as they are."""
+        """`wire`: the id of the half type that float32 travels as where that saves bytes; others go as they are."""
         member = self._member(process_set)
         output, (address, shape, dtype), target = self._output_like(tensor, in_place)
         reduction = rules.reduction(op, prescale, postscale, dtype, member.id)

@@ -95,7 +95,9 @@ _TUNING = (
             minimum=1, maximum=64, engine_field="tcp_streams"),
     Setting("HOROVOD_SPIN_US", int, None, "How long a waiting caller spins before it sleeps; 0: it sleeps at once.",
             unit="microseconds", minimum=0, engine_field="spin_us"),
-    Setting("HOROVOD_DETERMINISTIC", bool, False, "Make results independent, to the bit, of how ranks lie on hosts.",
+    Setting("HOROVOD_DETERMINISTIC", bool, False,
+            "Make results independent, to the bit, of how ranks lie on hosts. What is compressed is then also rounded "
+            "on one host.",
             engine_field="deterministic"),
     Setting("HOROVOD_PEER_TIMEOUT_SECONDS", float, None, "A silent peer is declared dead after this time; 0: never.",
             unit="seconds", minimum=0, engine_field="peer_timeout_ms", engine_factor=1000),

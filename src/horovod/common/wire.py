@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compression that the engine does by itself: float32 is converted while it is staged, which costs next to nothing.
 
-To the other ranks such a tensor is one of the smaller type, so each rank may choose the way that suits its tensor.
+To ranks on other hosts such a tensor is one of the smaller type. A world on one host has nothing to save: there the
+engine leaves float32 as it is, unless results must not depend on how ranks lie on hosts (HOROVOD_DETERMINISTIC).
 """
 
 from __future__ import annotations

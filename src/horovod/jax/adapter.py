@@ -53,7 +53,7 @@ def is_traced(leaves: Sequence[Any]) -> bool:
 
 
 def is_float32(leaf: Any) -> bool:
-    return isinstance(leaf, jax.Array) and leaf.dtype == np.float32
+    return isinstance(leaf, (jax.Array, np.ndarray)) and leaf.dtype == np.float32
 
 
 def concrete(leaf: Any) -> JaxArray:

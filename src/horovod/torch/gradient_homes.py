@@ -16,17 +16,24 @@ import torch
 
 from horovod._engine import GradientHomes, Onlookers
 from horovod.common.context import default_context
+from horovod.common.dtypes import AS_IT_IS
 from horovod.torch.adapter import tensor_maker, tensor_reader
 
 # Below, the calls for one gradient cost what staging it costs.
 _LEAST_BYTES = 64 * 1024
 
 
-def gradient_homes(dtypes: Sequence[int], overlap: bool) -> GradientHomes | None:
-    """Homes for gradients of these dtypes, by the engine's numbers; None where they had better stay where they are."""
-    chosen = default_context.settings["HOROVOD_TORCH_SHARED_GRADIENTS"]
+def gradient_homes(dtypes: Sequence[int], wire: int, overlap: bool) -> GradientHomes | None:
+    """Homes for gradients of these dtypes, by the engine's numbers; None where they had better stay where they are.
+
+    `wire`: what the engine is to carry them as.
+    """
+    settings = default_context.settings
+    chosen = settings["HOROVOD_TORCH_SHARED_GRADIENTS"]
     if not dtypes or not (chosen if chosen is not None else not overlap):
         return None
+    if wire != AS_IT_IS and settings.flag("HOROVOD_DETERMINISTIC"):
+        return None  # only then are they rounded on one host, which staging does
     topology = default_context.topology
     onlookers = _onlookers()
     if onlookers is None or topology.local_size < topology.size:

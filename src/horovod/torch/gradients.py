@@ -18,7 +18,6 @@ from typing import Any
 import torch
 
 from horovod._engine import Arrivals, EngineError, GradientHomes
-from horovod.common.dtypes import AS_IT_IS
 from horovod.common.handles import translate
 from horovod.torch import mpi_ops
 from horovod.torch.dynamo import outside_dynamo
@@ -53,11 +52,12 @@ class GradientReducer:
         homes: GradientHomes | None,
     ) -> None:
         self._process_set = reduction.process_set
-        self._wire = reduction.wire
+        self._passes = passes
         self._wait_in_backward = wait_in_backward
         self._homes = homes
         self._flights = Flights(reduction, buckets, homes)
         self._table = self._flights.table  # for each gradient how far it is in this round
+        self._table.restart(passes)
         # Hooks of an optimizer that is gone must not reduce anything any more, nor keep it.
         self._arrived = Arrivals(_CARGO_BYTES if overlap else _NO_LIMIT, _notifier(weakref.ref(self)))
         self._callback_queued = False
@@ -65,7 +65,6 @@ class GradientReducer:
         self._lock = threading.Lock()  # with several devices autograd calls hooks from several threads
         self._gradients: list[Gradient] = []
         self._groups: list[Group] = []
-        self.set_passes(passes)
         for name, parameter in named:
             self.watch(name, parameter)
 
@@ -111,8 +110,6 @@ class GradientReducer:
 
     def set_passes(self, passes: int) -> None:
         self._passes = passes
-        if self._homes is not None:
-            self._homes.set_wire(self._wire if passes == 1 else AS_IT_IS)
         self.restart()
 
     def restart(self) -> None:

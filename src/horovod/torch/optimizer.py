@@ -172,7 +172,7 @@ def DistributedOptimizer(  # noqa: N802 - the contract's name
         wait = default_context.settings.flag("HOROVOD_TORCH_WAIT_IN_BACKWARD")
         buckets = GradientBuckets([parameter for _, parameter in named]) if gradient_as_bucket_view else None
         overlap = overlaps()
-        homes = None if gradient_as_bucket_view else gradient_homes(reduction.plain_dtypes, overlap)
+        homes = None if gradient_as_bucket_view else gradient_homes(reduction.plain_dtypes, reduction.wire, overlap)
         wrapped._reducer = GradientReducer(reduction, named, backward_passes_per_step, wait, overlap, buckets, homes)
         weakref.finalize(wrapped, GradientReducer.unwatch, wrapped._reducer)
         if groups:

@@ -26,6 +26,7 @@ SMALL_CHUNKS = {
 }
 TCP = {"HOROVOD_SHARED_MEMORY": "0", "HOROVOD_TCP_STREAMS": "2"}
 DYNAMIC = {"HOROVOD_DYNAMIC_PROCESS_SETS": "1"}
+DETERMINISTIC = {"HOROVOD_DETERMINISTIC": "1"}
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,11 @@ WORLDS = {
 ALL = tuple(WORLDS)
 SEVERAL = tuple(name for name in ALL if name != "one")
 FOURS = ("shm4", "tcp4", "hosts4")
+# Where the engine rounds what is compressed: between hosts, and on one if the layout must not matter.
+ROUNDING = (
+    World("hosts2", "a:1,b:1", DYNAMIC | SMALL_CHUNKS),
+    World("deterministic2", "a:2", DYNAMIC | SMALL_CHUNKS | DETERMINISTIC),
+)
 
 
 def in_worlds(*worlds: str | World) -> pytest.MarkDecorator:

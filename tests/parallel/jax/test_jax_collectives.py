@@ -3,7 +3,7 @@
 
 import pytest
 from harness.arrays import DTYPES, FLOATS, OPS, inputs, mine, reduced
-from harness.worlds import on_all_ranks
+from harness.worlds import ROUNDING, on_all_ranks
 
 SHAPES = ((), (0, 3), (7,), (5, 3))
 WORLDS = ("shm2", "shm4")
@@ -98,13 +98,26 @@ def test_adasum_and_compression(mode):
     arrays = inputs((33,), "float32", "compress")
     plain = run(mode, lambda x: hvd.allreduce(x, op=hvd.Adasum), mine(arrays))
     np.testing.assert_array_equal(plain, horovod.numpy.allreduce(mine(arrays), op=hvd.Adasum))
-    for compression, dtype in ((hvd.Compression.fp16, jnp.float16), (hvd.Compression.bf16, jnp.bfloat16)):
+    for compression, half in ((hvd.Compression.fp16, jnp.float16), (hvd.Compression.bf16, jnp.bfloat16)):
+        dtype = half if mode == "jit" else jnp.float32  # eagerly the engine decides
         tree = {"wide": mine(arrays), "whole": np.arange(3) + hvd.rank()}
         results = run(mode, lambda t, c=compression: hvd.allreduce(t, op=hvd.Sum, compression=c), tree)
         expected = reduced([np.asarray(jnp.asarray(array).astype(dtype)) for array in arrays], "Sum")
         assert results["wide"].dtype == jnp.float32
         np.testing.assert_array_equal(results["wide"], expected.astype(np.float32))
         np.testing.assert_array_equal(results["whole"], sum(np.arange(3) + rank for rank in range(hvd.size())))
+
+
+@both_modes
+@on_all_ranks(ROUNDING[0], limit_s=60)
+def test_compression_between_hosts(mode):
+    from harness.jax_door import hvd, jnp, np, run
+
+    arrays = inputs((33,), "float32", "hosts")
+    for compression, dtype in ((hvd.Compression.fp16, jnp.float16), (hvd.Compression.bf16, jnp.bfloat16)):
+        result = run(mode, lambda x, c=compression: hvd.allreduce(x, op=hvd.Sum, compression=c), mine(arrays))
+        expected = reduced([np.asarray(jnp.asarray(array).astype(dtype)) for array in arrays], "Sum")
+        np.testing.assert_array_equal(result, expected.astype(np.float32))
 
 
 @on_all_ranks("shm2", "shm4")

@@ -135,6 +135,19 @@ def test_when_gradients_move(chosen, overlap, moves):
     assert [is_home(parameter.grad) for parameter in parameters] == [moves and MOVES] * 2 + [False]
 
 
+@pytest.mark.parametrize("deterministic", [False, True])
+@on_two()
+def test_what_is_rounded_on_one_host_is_staged(deterministic):
+    explicit = {**default_context.settings.explicit, "HOROVOD_DETERMINISTIC": deterministic}
+    settings = dataclasses.replace(default_context.settings, explicit=explicit)
+    with mock.patch.object(default_context, "_settings", settings):
+        for compression in (hvd.Compression.none, hvd.Compression.bf16):
+            large, *_ = parameters = make_parameters()
+            train(parameters, make_optimizer(parameters, compression=compression), steps=1)
+            stays = deterministic and compression is not hvd.Compression.none
+            assert is_home(large.grad) == (MOVES and not stays)
+
+
 @on_two()
 def test_only_large_ones_move():
     parameters = [torch.nn.Parameter(torch.ones(count)) for count in (16_383, 16_384)]

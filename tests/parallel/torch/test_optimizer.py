@@ -16,6 +16,7 @@ from harness.torch_training import (
     train_alone,
     weights,
 )
+from harness.worlds import ROUNDING
 
 import horovod.torch as hvd
 
@@ -69,7 +70,7 @@ def test_options_change_nothing(option):
 
 @pytest.mark.parametrize("groups", [None, 2])
 @pytest.mark.parametrize("compression", ["fp16", "bf16"])
-@on_torch_ranks("shm2")
+@on_torch_ranks(ROUNDING[0])
 def test_compression(compression, groups):
     model = make_model()
     train(model, wrapped(model, compression=getattr(hvd.Compression, compression), groups=groups), steps=10)
@@ -88,27 +89,43 @@ BY_TORCH = {"fp16": HalfByTorch, "bf16": BFloatByTorch}
 KINDS = {"alone": {}, "in groups": {"groups": 2}, "in buckets": {"gradient_as_bucket_view": True}}
 
 
+def train_odd(compressor, kind):
+    """The parameters after steps with gradients of float64, of which the first is, and in channels_last."""
+    torch.manual_seed(3)
+    model = torch.nn.Sequential(torch.nn.Conv2d(3, 5, 3), torch.nn.Flatten(), torch.nn.Linear(180, 4))
+    model[0].to(memory_format=torch.channels_last)
+    model.register_parameter("precise", torch.nn.Parameter(torch.ones(7, dtype=torch.float64)))
+    optimizer = wrapped(model, named_parameters=model.named_parameters(), compression=compressor, **KINDS[kind])
+    for step in range(3):
+        optimizer.zero_grad()
+        inputs = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(10 * step + hvd.rank()))
+        output = model(inputs.to(memory_format=torch.channels_last))
+        (output.square().sum() + (model.precise * (hvd.rank() + 1.0 / 3)).sum()).backward()
+        optimizer.step()
+    return [parameter.tolist() for parameter in model.parameters()]
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("compression", BY_TORCH)
-@on_torch_ranks("shm2", "shm4")
+@on_torch_ranks(*ROUNDING)
 def test_compression_gives_the_bits_of_torch(compression, kind):
-    """Also for gradients in channels_last, and for those of another type."""
-    results = []
-    for compressor in (getattr(hvd.Compression, compression), BY_TORCH[compression]):
-        torch.manual_seed(3)
-        model = torch.nn.Sequential(torch.nn.Conv2d(3, 5, 3), torch.nn.Flatten(), torch.nn.Linear(180, 4))
-        model[0].to(memory_format=torch.channels_last)
-        model.register_parameter("precise", torch.nn.Parameter(torch.ones(7, dtype=torch.float64)))
-        optimizer = wrapped(model, named_parameters=model.named_parameters(), compression=compressor, **KINDS[kind])
-        for step in range(3):
-            optimizer.zero_grad()
-            inputs = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(10 * step + hvd.rank()))
-            output = model(inputs.to(memory_format=torch.channels_last))
-            (output.square().sum() + (model.precise * (hvd.rank() + 1.0 / 3)).sum()).backward()
-            optimizer.step()
-        results.append([parameter.tolist() for parameter in model.parameters()])
-    assert results[0] == results[1]
-    return results[0]
+    result = train_odd(getattr(hvd.Compression, compression), kind)
+    assert result == train_odd(BY_TORCH[compression], kind)
+    return result
+
+
+@on_torch_ranks("shm2")
+def test_float32_is_not_rounded_on_one_host():
+    for kind in KINDS:
+        plain, *others = (train_odd(getattr(hvd.Compression, way), kind) for way in ("none", "fp16", "bf16"))
+        for other in others:
+            assert other[1:] == plain[1:], kind
+            assert other[0] != plain[0]  # torch's work
+    for count in (5, 20_000):
+        parameter = torch.nn.Parameter(torch.zeros(count))
+        hvd.DistributedOptimizer(torch.optim.SGD([parameter], 1.0), compression=hvd.Compression.fp16)
+        (parameter * 1e6).sum().backward()  # float16 would make infinity of it
+        assert parameter.grad.unique().tolist() == [1e6]
 
 
 class HalfTheValue(hvd.Compression.none):

@@ -5,7 +5,7 @@ import pytest
 import torch
 from harness.arrays import FLOATS, INTEGERS, OPS, check_reduced, inputs, reduced
 from harness.tensors import TORCH_DTYPES, check_tensor, my_tensor, to_numpy
-from harness.worlds import on_all_ranks
+from harness.worlds import ROUNDING, on_all_ranks
 
 import horovod.torch as hvd
 
@@ -109,6 +109,19 @@ class HalfByTorch(hvd.Compression.fp16):
 
 
 @on_all_ranks(*WORLDS)
+def test_float32_is_not_rounded_on_one_host():
+    tensor = torch.randn(3001, generator=torch.Generator().manual_seed(hvd.rank()))
+    tensor[7] = 1e6  # float16 would make infinity of it
+    for compression in (hvd.Compression.fp16, hvd.Compression.bf16):
+        for op in (hvd.Sum, hvd.Average):
+            plain = hvd.allreduce(tensor, op=op)
+            assert torch.isfinite(plain).all()
+            check_tensor(hvd.allreduce(tensor, op=op, compression=compression), plain)
+            for result in hvd.grouped_allreduce([tensor, tensor], op=op, compression=compression):
+                check_tensor(result, plain)
+
+
+@on_all_ranks(*ROUNDING, limit_s=120)
 def test_compression_gives_the_bits_of_torch():
     generator = torch.Generator().manual_seed(hvd.rank())
     whole = torch.randn(60, 70, generator=generator)
