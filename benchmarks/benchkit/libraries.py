@@ -43,11 +43,13 @@ class Khorovod(World):
             "HOROVOD_GLOO_RENDEZVOUS_PORT": str(free_port()),
             "_HOROVOD_SECRET_KEY": base64.b64encode(secrets.token_bytes(32)).decode(),
         }
-        if self.transport == "tcp":
+        if self.transport == "tcp" and not self.hosts:
             shared["HOROVOD_SHARED_MEMORY"] = "0"
         for rank in range(self.ranks):
             own = {"HOROVOD_RANK": str(rank), "HOROVOD_LOCAL_RANK": str(rank % neighbours)}
-            self.spawn_rank(rank, "khorovod", worker_arguments, self._extra | shared | own)
+            if self.hosts:
+                own["HOROVOD_HOSTNAME"] = f"host{rank}"
+            self.spawn_rank(rank, "khorovod", worker_arguments, shared | own | self._extra)
 
 
 class Gloo(World):

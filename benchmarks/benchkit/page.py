@@ -134,7 +134,8 @@ def _training(writer: Writer, results: Results) -> None:
 
 
 def _scaling(writer: Writer, results: Results) -> None:
-    if cases := results.of("scaling"):
+    cases = sorted(results.of("scaling"), key=lambda case: (case[0]["case"]["ranks"], case[0]["case"]["bytes"]))
+    if cases:
         writer.section("Scaling over ranks", "Allreduce.", tables.comparison(cases, _scaled))
         writer.picture("scaling", "time of an allreduce by ranks", plots.scaling(results))
 

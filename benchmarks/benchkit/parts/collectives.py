@@ -9,7 +9,7 @@ from benchkit.problem import OPS, Problem
 _KB, _MB = 1 << 10, 1 << 20
 _SIZES = (4, 1 * _KB, 32 * _KB, 256 * _KB, 1 * _MB, 4 * _MB, 25 * _MB, 100 * _MB, 256 * _MB)
 _QUICK_SIZES = (4, 32 * _KB, 1 * _MB, 25 * _MB)
-_SCALING_SIZES = (4, 32 * _KB, 1 * _MB, 25 * _MB)
+_SCALING_SIZES = (4, 32 * _KB, 1 * _MB, 25 * _MB, 100 * _MB, 256 * _MB)
 _CROWDED_LIMIT = 25 * _MB  # more ranks than cores: above this only allreduce, or it takes half an hour
 
 
@@ -31,7 +31,7 @@ def measure_scaling(bench: Bench) -> None:
         return
     for ranks in bench.ranks:
         with bench.alive(ranks) as worlds:
-            for size in _SCALING_SIZES:
+            for size in _QUICK_SIZES if bench.quick else _SCALING_SIZES:
                 problem = Problem("allreduce", size, "float32", ranks)
                 case = {"op": "allreduce", "bytes": size, "ranks": ranks}
                 bench.compare("scaling", case, problem, usual_series(worlds, problem), bench.pace(size))
