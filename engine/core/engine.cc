@@ -82,7 +82,7 @@ bool Engine::Progress(bool drain, bool thorough) {
   // A peer between two calls of its own will read what came by itself; only one that stays away is worth a ring.
   rounds_unrung_ = mailbox_.unrung() ? rounds_unrung_ + 1 : 0;
   if (thorough || rounds_unrung_ >= kRoundsBeforeRinging) mailbox_.RingUnread();
-  return moved;
+  return moved || mailbox_.unread();
 }
 
 Engine::Clock::duration Engine::MaximumSleep() const {

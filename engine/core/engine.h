@@ -155,6 +155,7 @@ class Engine {
   void ReportStack();
   void ReadLifeLine(const Neighbour& neighbour);
   void CheckLinks();
+  void OnBroken(int rank, const std::string& why);
   void OnGone(int rank, const std::string& why);
   void OnDeparture(int rank);
   void CloseSet(ProcessSet& set, int rank);

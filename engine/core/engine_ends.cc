@@ -147,7 +147,7 @@ void Engine::FailAll(ProcessSet& set, const Status& status) {
 }
 
 void Engine::CheckLinks() {
-  for (const auto& [rank, why] : mailbox_.TakeBroken()) OnGone(rank, why);
+  for (const auto& [rank, why] : mailbox_.TakeBroken()) OnBroken(rank, why);
   if (!aborted_.ok()) return;
   std::pair<int, std::string> broken = messages_->Broken();
   for (auto& [id, set] : sets_) {
@@ -158,6 +158,12 @@ void Engine::CheckLinks() {
   if (broken_since_ == Clock::time_point()) broken_since_ = Clock::now();
   if (Clock::now() - broken_since_ < kGrace) return;
   Abort(broken.first, "the connection to it broke (" + broken.second + ")");
+}
+
+void Engine::OnBroken(int rank, const std::string& why) {
+  OnGone(rank, why);
+  // It meant to leave, but its parting words were lost with the link: nothing more will come from it.
+  if (farewells_.count(rank) && aborted_.ok()) OnDeparture(rank);
 }
 
 void Engine::OnGone(int rank, const std::string& why) {

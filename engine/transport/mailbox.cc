@@ -62,13 +62,20 @@ void Mailbox::Send(int rank, std::string_view message) {
   auto box = boxes_.find(rank);
   if (box != boxes_.end()) return SendByBox(box->second, message);
   Link& link = LinkTo(rank);
-  if (link.broken) return;
+  if (link.broken || !link.refused.empty()) return;
   if (!Establish(rank, link)) {
     link.waiting.emplace_back(message);
     return;
   }
   link.writer->Append(message);
-  if (link.writer->Flush(link.fd) == FrameIo::kFailed) Break(rank, link, std::strerror(link.writer->error()));
+  Write(link);
+}
+
+// Where the other end has closed, its last words, which tell why, may lie here unread.
+void Mailbox::Write(Link& link) {
+  if (link.writer->Flush(link.fd) != FrameIo::kFailed) return;
+  link.refused = std::strerror(link.writer->error());
+  link.readable = unread_ = true;
 }
 
 void Mailbox::SendByBox(Box& box, std::string_view message) {
@@ -137,9 +144,9 @@ bool Mailbox::Flush() {
   }
   for (auto& [rank, link] : links_) {
     if (link.broken || (link.fd < 0 && !Establish(rank, link))) continue;
-    if (link.writer->pending() == 0) continue;
+    if (link.writer->pending() == 0 || !link.refused.empty()) continue;
     const size_t before = link.writer->pending();
-    if (link.writer->Flush(link.fd) == FrameIo::kFailed) Break(rank, link, std::strerror(link.writer->error()));
+    Write(link);
     moved |= link.writer->pending() != before;
   }
   return moved;
@@ -149,17 +156,19 @@ bool Mailbox::AllSent() const {
   if (waiting_cells_) return false;
   return std::all_of(links_.begin(), links_.end(), [](const auto& item) {
     const Link& link = item.second;
-    return link.broken || (link.waiting.empty() && (!link.writer || link.writer->pending() == 0));
+    if (link.broken || !link.refused.empty()) return true;
+    return link.waiting.empty() && (!link.writer || link.writer->pending() == 0);
   });
 }
 
 void Mailbox::OnEvent(int fd) {
   for (auto& [rank, link] : links_) {
-    if (link.fd == fd) link.readable = true;
+    if (link.fd == fd) link.readable = unread_ = true;
   }
 }
 
 bool Mailbox::Receive(const Handler& handler, bool eager) {
+  unread_ = false;
   bool any = own_ && ReceiveByBox(handler);
   const bool look = eager && links_.size() <= kFewLinks;
   for (auto& [rank, link] : links_) {
@@ -196,6 +205,7 @@ bool Mailbox::ReceiveByBox(const Handler& handler) {
 bool Mailbox::ReceiveByLink(int rank, Link& link, const Handler& handler) {
   bool any = false;
   for (;;) {
+    const bool last = !link.refused.empty();  // after what is there now, nothing comes
     const FrameIo io = link.reader->Fill(link.fd, !link.readable);
     std::string message;
     FrameReader::Result result;
@@ -210,8 +220,10 @@ bool Mailbox::ReceiveByLink(int rank, Link& link, const Handler& handler) {
       Break(rank, link, "connection closed");
     } else if (io == FrameIo::kFailed) {
       Break(rank, link, std::strerror(link.reader->error()));
-    } else if (io == FrameIo::kAgain) {
+    } else if (io == FrameIo::kAgain || (!last && !link.refused.empty())) {
       continue;
+    } else if (last) {
+      Break(rank, link, link.refused);
     }
     link.readable = false;
     return any;

@@ -45,6 +45,7 @@ class Mailbox {
   bool AllSent() const;
   // Something happened on descriptor `fd`.
   void OnEvent(int fd);
+  bool unread() const { return unread_; }  // something may have come that the poller will not speak of again
   bool has_links() const { return has_links_.load(std::memory_order_relaxed); }  // from any thread
   std::vector<int> LinkedRanks() const;
   // TCP links that are up or vital, with the time since anything came over them.
@@ -73,6 +74,7 @@ class Mailbox {
   struct Link {
     int fd = -1;
     bool broken = false, readable = true, vital = false;
+    std::string refused;  // why nothing can be sent any more: what the other end said before that is read to its end
     std::chrono::steady_clock::time_point heard;
     std::deque<std::string> waiting;  // until the stream is there
     std::unique_ptr<FrameWriter> writer;
@@ -83,6 +85,7 @@ class Mailbox {
   bool FlushBox(Box& box);
   Link& LinkTo(int rank);
   bool Establish(int rank, Link& link);
+  void Write(Link& link);
   bool ReceiveByBox(const Handler& handler);
   bool ReceiveByLink(int rank, Link& link, const Handler& handler);
   void Break(int rank, Link& link, const std::string& why);
@@ -97,6 +100,7 @@ class Mailbox {
   std::vector<std::pair<int, std::string>> broken_;
   size_t waiting_cells_ = 0;
   bool unrung_ = false;  // any box
+  bool unread_ = false;  // any link
 };
 
 }  // namespace hvd

@@ -64,4 +64,5 @@ def test_fault_3_a_frozen_rank_is_declared_dead_and_finds_out_when_it_thaws(host
         thawed = job.signal(victim, signal.SIGCONT)
         failure = job.failed([victim], limit_s=3)[victim]
         assert failure["at"] - thawed < 2
+        assert failure["lost_rank"] == victim, failure  # it hears of its own loss, not merely that the others left
         assert job.wait(limit_s=3) == [1, 1, 1]

@@ -21,6 +21,7 @@ from horovod.common.protocol import make_secret
 from horovod.common.rendezvous_server import Server
 from horovod.runner.hosts import SlotInfo, get_host_assignments, parse_hosts
 from horovod.runner.worker_environment import rendezvous_environment, slot_environment
+from horovod.tools.stacks import NoAnswer, find_workers, read_stacks, title
 
 FOLDER = Path(__file__).parent.parent
 _ADDRESS = "127.0.0.1"
@@ -85,7 +86,13 @@ class Job:
         return [process.returncode for process in self.processes]
 
     def printed_by_all(self) -> str:
-        return "\n".join(f"--- process {index}:\n{self.printed(index)}" for index in range(len(self.processes)))
+        """What every process has printed, and where those that still run are."""
+        shown = []
+        for index, process in enumerate(self.processes):
+            shown.append(f"--- process {index}:\n{self.printed(index)}")
+            if process.poll() is None:
+                shown.append(_stacks(process.pid))
+        return "\n".join(shown)
 
     def close(self) -> None:
         for process in self.processes:
@@ -141,6 +148,17 @@ class LaunchedJob(Job):
         super().__init__(size)
         launcher = [sys.executable, "-m", "horovod.runner.launch", "-np", str(size), *flags]
         self.start([*prefix, *launcher, *command], self.environment(env or {}))
+
+
+def _stacks(pid: int) -> str:
+    shown = []
+    try:
+        for offer in find_workers([pid]):
+            shown.append(title(offer.pid))
+            shown.append(read_stacks(offer))
+    except NoAnswer as reason:
+        shown.append(str(reason))
+    return "\n".join(shown)
 
 
 def _kill_family(pid: int) -> None:
