@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <utility>
 
 #include "core/control.h"
 
@@ -58,8 +59,10 @@ void Engine::WakeNeighbours() {
 
 bool Engine::Progress(bool drain, bool thorough) {
   bool moved = drain && Drain();
+  const std::vector<int> ended = std::exchange(ended_, {});
   const bool eager = drain && mailbox_.has_links() && AwaitsAgreement();
   moved |= mailbox_.Receive([this](int from, std::string_view message) { OnMessage(from, message); }, eager);
+  for (int rank : ended) OnBroken(rank, "its process ended");  // all that it ever wrote has been read
   if (mailbox_.has_links() || parts_.identity.size > 1) {
     // Dials and handshakes are rare: look at them now and then, and whenever the poller woke us.
     if ((++rounds_ & 63) == 0 || thorough) moved |= parts_.connector->Progress();
@@ -82,7 +85,7 @@ bool Engine::Progress(bool drain, bool thorough) {
   // A peer between two calls of its own will read what came by itself; only one that stays away is worth a ring.
   rounds_unrung_ = mailbox_.unrung() ? rounds_unrung_ + 1 : 0;
   if (thorough || rounds_unrung_ >= kRoundsBeforeRinging) mailbox_.RingUnread();
-  return moved || mailbox_.unread();
+  return moved || mailbox_.unread() || !ended_.empty();
 }
 
 Engine::Clock::duration Engine::MaximumSleep() const {
@@ -120,7 +123,9 @@ void Engine::ReadLifeLine(const Neighbour& neighbour) {
   char byte;
   ssize_t got;
   while ((got = recv(neighbour.life_line, &byte, 1, MSG_DONTWAIT)) == 1) farewells_.insert(neighbour.rank);
-  if (got == 0 || (errno != EAGAIN && errno != EINTR)) OnGone(neighbour.rank, "its process ended");
+  if (got != 0 && (errno == EAGAIN || errno == EINTR)) return;
+  if (neighbour.arena && farewells_.count(neighbour.rank)) return ended_.push_back(neighbour.rank);
+  OnGone(neighbour.rank, "its process ended");
 }
 
 std::vector<std::shared_ptr<Handle>> Engine::TakeFinished() {

@@ -152,18 +152,27 @@ void Engine::CheckLinks() {
   std::pair<int, std::string> broken = messages_->Broken();
   for (auto& [id, set] : sets_) {
     if (broken.first < 0) broken = set->Broken();
+    const bool runs = set->delivery || !set->running.empty();
+    if (broken.first < 0 && runs && set->IndexOf(unexplained_.first) >= 0) broken = unexplained_;
   }
-  if (broken.first < 0) return;
+  if (broken.first < 0) {
+    broken_since_ = {};
+    return;
+  }
   // Whoever holds the other end's control link knows more; wait for its word before we give ours.
   if (broken_since_ == Clock::time_point()) broken_since_ = Clock::now();
   if (Clock::now() - broken_since_ < kGrace) return;
   Abort(broken.first, "the connection to it broke (" + broken.second + ")");
 }
 
+// No more will come from this rank.
 void Engine::OnBroken(int rank, const std::string& why) {
   OnGone(rank, why);
-  // It meant to leave, but its parting words were lost with the link: nothing more will come from it.
-  if (farewells_.count(rank) && aborted_.ok()) OnDeparture(rank);
+  if (!farewells_.count(rank) || departed_.count(rank) || !aborted_.ok()) return;
+  // It meant to leave, but its parting words were lost with the link, or found our letter box full. They may have been
+  // that it gave up what we still wait for.
+  unexplained_ = {rank, why};
+  OnDeparture(rank);
 }
 
 void Engine::OnGone(int rank, const std::string& why) {

@@ -66,3 +66,18 @@ def test_fault_3_a_frozen_rank_is_declared_dead_and_finds_out_when_it_thaws(host
         assert failure["at"] - thawed < 2
         assert failure["lost_rank"] == victim, failure  # it hears of its own loss, not merely that the others left
         assert job.wait(limit_s=3) == [1, 1, 1]
+
+
+def test_a_frozen_rank_whose_letter_box_is_full_finds_out_when_it_thaws():
+    with PlainJob(program("flood"), "a:2", {"HOROVOD_PEER_TIMEOUT_SECONDS": "2"}) as job:
+        job.ready()
+        job.signal(0, signal.SIGSTOP)
+        job.signal(1, signal.SIGUSR1)
+        job.reports.await_event("flooded", [1])
+        assert "no sign of life" in job.failed([1], limit_s=9)[1]["text"]
+        job.processes[1].wait(3)
+        thawed = job.signal(0, signal.SIGCONT)
+        failure = job.failed([0], limit_s=3)[0]  # that rank 1 gave up had no room in the box any more
+        assert failure["at"] - thawed < 2
+        assert re.search(r"\brank 1\b", failure["text"]), failure
+        assert job.wait(limit_s=3) == [1, 1]

@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reduces large tensors until something breaks. On SIGUSR1 a rank asks for many more, under names of its own."""
+
+import signal
+import time
+
+import numpy as np
+from faultkit.reports import report
+
+import horovod.numpy as hvd
+
+MANY = 3000  # requests: more than a letter box holds
+LARGE = np.ones(1_000_000)
+
+
+def flood(*_: object) -> None:
+    for index in range(MANY):
+        hvd.allreduce_async(np.ones(1), name=f"asked for by rank {hvd.rank()} alone, number {index}")
+    report("flooded")
+
+
+signal.signal(signal.SIGUSR1, flood)
+hvd.init()
+try:
+    for step in range(1_000_000):
+        hvd.allreduce(LARGE, op=hvd.Sum, name="large")
+        if step == 3:
+            report("ready")
+except hvd.HorovodInternalError as error:
+    failed_at = time.monotonic()
+    hvd.shutdown()
+    report("failed", at=failed_at, text=str(error), lost_rank=error.lost_rank)
+    raise
