@@ -14,6 +14,7 @@
 
 #include "collectives/half.h"
 #include "tests/kernels_reference.h"
+#include "tests/repeats.h"
 
 namespace hvd {
 namespace {
@@ -136,9 +137,9 @@ TEST_CASE("Every pair of a 16-bit float pattern and a probe is summed and multip
   // Zeros, denormals, ties, the largest finite numbers, infinities, NaN: for float16 and bfloat16.
   const uint16_t probes[] = {0x0000, 0x8000, 0x0001, 0x83ff, 0x00ff, 0x80ff, 0x3c00, 0xbc01, 0x3f80, 0x3f81,
                              0x3fff, 0xbfff, 0x7bff, 0xfbff, 0x7f7f, 0x7c00, 0x7f80, 0x7e01, 0x7fff, 0xff81};
-  const size_t count = 65536;
+  const size_t count = Repeats(65536);
   Bytes every(2 * count), probe(2 * count);
-  for (size_t i = 0; i < count; i++) Set<uint16_t>(&every, i, static_cast<uint16_t>(i));
+  for (size_t i = 0; i < count; i++) Set<uint16_t>(&every, i, static_cast<uint16_t>(i * (65536 / count)));
   for (const std::string& flavour : Flavours()) {
     REQUIRE(SelectKernelFlavour(flavour.c_str()));
     for (const uint16_t other : probes) {
