@@ -9,8 +9,6 @@ BENCH ?= python benchmarks/collectives.py
 PYTEST_ARGS ?=
 # Old versions of frameworks run the same code as new ones: two ranks show what is different about them.
 TWO_RANKS := not shm4 and not tcp4 and not hosts3 and not hosts4 and not homes4
-# Of Keras 3, besides TensorFlow.
-KERAS_BACKENDS ?= torch jax
 
 export VENV := $(abspath $(VENV))
 export BUILD := $(abspath $(BUILD))
@@ -58,7 +56,7 @@ test-ranks: $(TOOLS) ## what ranks do together, and the programs of the document
 
 test-programs: $(TOOLS) ## the examples, and the frameworks that run over our torch.distributed backend
 	HOROVOD_TEST_DOORS=torch python -m pytest $(PYTEST_ARGS) $(PROGRAMS)
-	scripts/test-tensorflow programs constraints-test.txt keras tf-keras $(KERAS_BACKENDS)
+	scripts/test-tensorflow programs constraints-test.txt keras tf-keras torch jax
 
 test-old-torch: $(TOOLS) ## the PyTorch tests with the oldest supported PyTorch, in an environment of their own
 	scripts/setup environment old-torch constraints-test-torch-oldest.txt torch
@@ -73,7 +71,7 @@ test-mxnet: $(TOOLS) ## the MXNet door's tests, with the NumPy that MXNet needs
 	scripts/test-mxnet
 
 test-tensorflow: $(TOOLS) ## the TensorFlow and Keras doors' tests: newest TensorFlow, Keras 3 on all backends, tf-keras
-	scripts/test-tensorflow newest constraints-test.txt keras tf-keras $(KERAS_BACKENDS)
+	scripts/test-tensorflow newest constraints-test.txt keras tf-keras torch jax
 
 test-old-tensorflow: $(TOOLS) ## the same with an old TensorFlow and its Keras 2
 	scripts/test-tensorflow oldest constraints-test-tensorflow-oldest.txt

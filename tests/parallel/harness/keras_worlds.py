@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import os
 
 from harness.worlds import DYNAMIC, World
 
+_BACKENDS = os.environ.get("HOROVOD_TEST_KERAS_BACKENDS", "jax,torch,tensorflow").split(",")  # CI lacks time for all
 # One thread for each rank: more would only be in each other's way.
 _ONE_THREAD = {
     "OMP_NUM_THREADS": "1",
@@ -33,9 +35,7 @@ def _worlds() -> list[World]:
         return []
     if importlib.metadata.version("keras").startswith("2."):
         return [_world("keras2", 2)]
-    worlds = [
-        _world(backend, 2, KERAS_BACKEND=backend) for backend in ("jax", "torch", "tensorflow") if _is_there(backend)
-    ]
+    worlds = [_world(backend, 2, KERAS_BACKEND=backend) for backend in _BACKENDS if _is_there(backend)]
     if _is_there("tf_keras"):
         worlds.append(_world("tf_keras", 2, TF_USE_LEGACY_KERAS="1"))
     return worlds
