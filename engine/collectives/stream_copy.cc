@@ -17,12 +17,12 @@ namespace hvd {
 
 namespace {
 
-constexpr size_t kBlock = 128;            // two cache lines
+constexpr size_t kTwoLines = 128;         // of the cache
 constexpr long kLikelyCache = 64L << 20;  // where the machine does not say
 
 __attribute__((target("avx2"))) void StreamBlocks(std::byte* to, const std::byte* from, size_t bytes) {
-  for (size_t begin = 0; begin < bytes; begin += kBlock) {
-    for (size_t i = begin; i < begin + kBlock; i += sizeof(__m256i)) {
+  for (size_t begin = 0; begin < bytes; begin += kTwoLines) {
+    for (size_t i = begin; i < begin + kTwoLines; i += sizeof(__m256i)) {
       const __m256i part = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + i));
       _mm256_stream_si256(reinterpret_cast<__m256i*>(to + i), part);
     }
@@ -46,8 +46,8 @@ void StreamCopy(std::byte* to, const std::byte* from, size_t bytes) {
     std::memcpy(to, from, bytes);
     return;
   }
-  const size_t before = std::min(bytes, (kBlock - reinterpret_cast<uintptr_t>(to) % kBlock) % kBlock);
-  const size_t end = before + (bytes - before) / kBlock * kBlock;
+  const size_t before = std::min(bytes, (kTwoLines - reinterpret_cast<uintptr_t>(to) % kTwoLines) % kTwoLines);
+  const size_t end = before + (bytes - before) / kTwoLines * kTwoLines;
   std::memcpy(to, from, before);
   StreamBlocks(to + before, from + before, end - before);
   std::memcpy(to + end, from + end, bytes - end);

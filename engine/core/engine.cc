@@ -97,9 +97,8 @@ Engine::Clock::duration Engine::MaximumSleep() const {
 }
 
 bool Engine::Hungry() const {
-  return messages_->Busy() || std::any_of(sets_.begin(), sets_.end(), [](const auto& item) {
-           return item.second->delivery || !item.second->running.empty();
-         });
+  return messages_->Busy() ||
+         std::any_of(sets_.begin(), sets_.end(), [](const auto& item) { return item.second->busy(); });
 }
 
 bool Engine::AwaitsAgreement() const {

@@ -176,10 +176,10 @@ class Engine {
   Submissions::Batch drained_;
   std::map<int, std::string> ready_;  // cache slots to report, by set
   std::vector<std::shared_ptr<Handle>> finished_;
-  std::set<int> departed_;                           // said goodbye; what they had published has been applied
-  std::set<int> farewells_;                          // neighbours whose end was meant
-  std::vector<int> ended_;                           // of these, who has ended since we last looked into our letter box
-  std::pair<int, std::string> unexplained_{-1, ""};  // who left for reasons that did not reach us, and how we noticed
+  std::set<int> departed_;                  // said goodbye; what they had published has been applied
+  std::set<int> farewells_;                 // neighbours whose end was meant
+  std::vector<int> ended_;                  // of these, who has ended since we last looked into our letter box
+  std::map<int, std::string> unexplained_;  // who left for reasons that did not reach us, and how we noticed
   Clock::time_point broken_since_;
   Heartbeats heartbeats_{std::chrono::milliseconds(parts_.settings.peer_timeout_ms)};
   std::map<int, uint64_t> pulses_;  // of neighbours, when last seen

@@ -152,8 +152,10 @@ void Engine::CheckLinks() {
   std::pair<int, std::string> broken = messages_->Broken();
   for (auto& [id, set] : sets_) {
     if (broken.first < 0) broken = set->Broken();
-    const bool runs = set->delivery || !set->running.empty();
-    if (broken.first < 0 && runs && set->IndexOf(unexplained_.first) >= 0) broken = unexplained_;
+    if (broken.first >= 0 || !set->busy()) continue;
+    for (const auto& [rank, why] : unexplained_) {
+      if (set->IndexOf(rank) >= 0) broken = {rank, why};
+    }
   }
   if (broken.first < 0) {
     broken_since_ = {};
@@ -171,7 +173,7 @@ void Engine::OnBroken(int rank, const std::string& why) {
   if (!farewells_.count(rank) || departed_.count(rank) || !aborted_.ok()) return;
   // It meant to leave, but its parting words were lost with the link, or found our letter box full. They may have been
   // that it gave up what we still wait for.
-  unexplained_ = {rank, why};
+  unexplained_[rank] = why;
   OnDeparture(rank);
 }
 
@@ -217,9 +219,7 @@ void Engine::CloseSet(ProcessSet& set, int rank) {
 }
 
 void Engine::Leave() {
-  const bool busy = std::any_of(sets_.begin(), sets_.end(), [](const auto& item) {
-    return item.second->delivery || !item.second->running.empty();
-  });
+  const bool busy = std::any_of(sets_.begin(), sets_.end(), [](const auto& item) { return item.second->busy(); });
   if (busy && aborted_.ok()) {
     Abort(parts_.identity.rank, "Horovod has been shut down: rank " + std::to_string(parts_.identity.rank) +
                                     " called shutdown or exited in the middle of a collective");

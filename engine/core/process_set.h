@@ -77,6 +77,7 @@ class ProcessSet {
   void UseChunks(size_t bytes, bool large);
   bool Pump();
   bool AllSent() const;
+  bool busy() const { return delivery || !running.empty(); }  // something was agreed upon and is not finished
   void DropUnsent();
   // The first broken lane: {global rank, why} or {-1, ""}.
   std::pair<int, std::string> Broken() const;
