@@ -75,7 +75,7 @@ int64_t Onlookers::Storages(nb::handle gradient) const {
 // Made by this backward pass, not added to what was there, and ours is the only hook that can have seen it since.
 bool Onlookers::IsFresh(nb::handle parameter, nb::handle gradient) const {
   const nb::object hooks = parameter.attr(hooks_);
-  if (!PyDict_Check(hooks.ptr()) || PyDict_GET_SIZE(hooks.ptr()) != 1) return false;
+  if (!PyDict_Check(hooks.ptr()) || PyDict_Size(hooks.ptr()) != 1) return false;
   const nb::object version = nb::steal(PyObject_GetAttr(gradient.ptr(), version_.ptr()));
   if (!version) PyErr_Clear();  // made in inference mode
   return version && PyLong_AsLong(version.ptr()) == 0;
