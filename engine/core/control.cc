@@ -46,9 +46,10 @@ std::string EncodeRecord(const ProcessSet& set, const Record& record) {
   return out;
 }
 
-std::string EncodeGone(const ProcessSet& set, int rank) {
+std::string EncodeGone(const ProcessSet& set, int rank, uint64_t applied) {
   std::string out = Begin(Type::kGone, set);
   wire::Put(&out, static_cast<int32_t>(rank));
+  wire::Put(&out, applied);
   return out;
 }
 
@@ -140,7 +141,9 @@ bool DecodeReport(Type type, std::string_view* in, Report* report) {
   return true;
 }
 
-bool DecodeGone(std::string_view* in, int32_t* rank) { return wire::Get(in, rank); }
+bool DecodeGone(std::string_view* in, int32_t* rank, uint64_t* applied) {
+  return wire::Get(in, rank) && wire::Get(in, applied) && in->empty();
+}
 
 bool DecodeBye(std::string_view* in, std::vector<Finished>* finished) {
   finished->resize(in->size() / sizeof(Finished));

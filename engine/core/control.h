@@ -89,7 +89,9 @@ void AddSlot(std::string* slots, uint32_t slot);
 std::string EncodeReady(const ProcessSet& set, std::string_view slots);
 std::string EncodeRequest(const ProcessSet& set, const Request& request);
 std::string EncodeRecord(const ProcessSet& set, const Record& record);
-std::string EncodeGone(const ProcessSet& set, int rank);
+// `applied`: the last record of the set that it had applied; kNotTold from those who only know that it is gone.
+constexpr uint64_t kNotTold = UINT64_MAX;
+std::string EncodeGone(const ProcessSet& set, int rank, uint64_t applied = kNotTold);
 std::string EncodeBye(const std::vector<Finished>& finished);
 std::string EncodeExpress(const ProcessSet& set, const Part& part, size_t room);  // for the bytes, which are left out
 std::string EncodeExpress(const ProcessSet& set, const Part& part, const Place& place);
@@ -106,7 +108,7 @@ std::string EncodeAccept(const Accept& accept);
 bool Decode(std::string_view* in, Header* header);
 Type TypeOf(std::string_view message);
 bool DecodeReport(Type type, std::string_view* in, Report* report);
-bool DecodeGone(std::string_view* in, int32_t* rank);
+bool DecodeGone(std::string_view* in, int32_t* rank, uint64_t* applied);
 bool DecodeBye(std::string_view* in, std::vector<Finished>* finished);
 bool DecodeExpress(std::string_view* in, Part* part);
 bool DecodePlace(std::string_view* in, Place* place);

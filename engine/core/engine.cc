@@ -255,19 +255,8 @@ void Engine::OnSetMessage(ProcessSet& set, int from, std::string_view whole, std
       if (!Decode(&body, &record)) return Abort(set.ranks()[0], "the leader sent a record that makes no sense");
       return Apply(set, std::move(record));
     }
-    case control::Type::kGone: {
-      int32_t rank = -1;
-      if (!control::DecodeGone(&body, &rank)) return;
-      if (set.leads()) {
-        const int member = set.IndexOf(rank);
-        if (member > 0) set.coordinator->OnDeparture(member);
-      } else if (rank == set.ranks()[0] || rank == set.ranks()[set.tree().parent]) {
-        CloseSet(set, rank);
-      } else {
-        mailbox_.Send(set.ranks()[set.tree().parent], whole);
-      }
-      return;
-    }
+    case control::Type::kGone:
+      return OnGoneMember(set, whole, body);
     case control::Type::kStall:
       return OnStall(set, whole, body);
     case control::Type::kStack:
@@ -313,6 +302,7 @@ bool Engine::Decide(ProcessSet& set) {
   std::vector<Record> records = set.coordinator->Decide();
   for (Record& record : records) {
     NumberErrors(set, &record);
+    if (record.kind == RecordKind::kBatch) set.last_batch = record.sequence;
     Publish(set, record);
     Apply(set, std::move(record));
   }

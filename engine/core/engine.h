@@ -158,6 +158,7 @@ class Engine {
   void OnBroken(int rank, const std::string& why);
   void OnGone(int rank, const std::string& why);
   void OnDeparture(int rank);
+  void OnGoneMember(ProcessSet& set, std::string_view whole, std::string_view body);
   void CloseSet(ProcessSet& set, int rank);
   static Status ShutDown(int rank);
   void WakeNeighbours();

@@ -15,6 +15,11 @@ namespace {
 
 constexpr size_t kMostAsked = 6;  // missing ranks whose stacks are shown
 
+std::string LeftInTheMiddle(int rank) {
+  return "Horovod has been shut down: rank " + std::to_string(rank) +
+         " called shutdown or exited in the middle of a collective";
+}
+
 }  // namespace
 
 Status Engine::ShutDown(int rank) {
@@ -200,6 +205,23 @@ void Engine::OnDeparture(int rank) {
   }
 }
 
+void Engine::OnGoneMember(ProcessSet& set, std::string_view whole, std::string_view body) {
+  int32_t rank = -1;
+  uint64_t applied = control::kNotTold;
+  if (!control::DecodeGone(&body, &rank, &applied)) return Abort(-1, "a farewell came that makes no sense");
+  if (set.leads()) {
+    const int member = set.IndexOf(rank);
+    if (member <= 0) return;
+    // It left while the word to begin was on its way to it: what we have begun will never end.
+    if (applied < set.last_batch) return Abort(rank, LeftInTheMiddle(rank));
+    set.coordinator->OnDeparture(member);
+  } else if (rank == set.ranks()[0] || rank == set.ranks()[set.tree().parent]) {
+    CloseSet(set, rank);
+  } else {
+    mailbox_.Send(set.ranks()[set.tree().parent], whole);
+  }
+}
+
 // The way to the leader is gone. What is running was agreed and can still finish; nothing else can.
 void Engine::CloseSet(ProcessSet& set, int rank) {
   if (!set.closed.ok()) return;
@@ -221,9 +243,13 @@ void Engine::CloseSet(ProcessSet& set, int rank) {
 void Engine::Leave() {
   const bool busy = std::any_of(sets_.begin(), sets_.end(), [](const auto& item) { return item.second->busy(); });
   if (busy && aborted_.ok()) {
-    Abort(parts_.identity.rank, "Horovod has been shut down: rank " + std::to_string(parts_.identity.rank) +
-                                    " called shutdown or exited in the middle of a collective");
+    Abort(parts_.identity.rank, LeftInTheMiddle(parts_.identity.rank));
   } else if (aborted_.ok()) {
+    for (const auto& [id, set] : sets_) {
+      if (set->tree().parent < 0) continue;
+      const std::string gone = control::EncodeGone(*set, parts_.identity.rank, set->applied);
+      mailbox_.Send(set->ranks()[set->tree().parent], gone);
+    }
     const std::string bye = control::EncodeBye(FinishedRounds());
     for (int rank : mailbox_.LinkedRanks()) mailbox_.Send(rank, bye);
   }

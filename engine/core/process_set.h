@@ -114,6 +114,7 @@ class ProcessSet {
   uint64_t applied = 0;
   size_t chunk_bytes;  // of the batches that follow in the log
   bool joined = false;
+  uint64_t last_batch = 0;                    // the leader's: the record of the last batch
   std::vector<std::string> last_heard;        // the leader's: what each member submitted last
   std::unique_ptr<StallInspector> inspector;  // the leader's
   std::deque<Running> running;

@@ -38,11 +38,12 @@ void ParseControl(std::string_view input) {
   std::string_view body = input;
   control::DecodeReport(header.type, &body, &report);
   int32_t rank = 0;
+  uint64_t applied = 0;
   std::string first, second;
   body = input;
   control::DecodeAbort(&body, &rank, &first);
   body = input;
-  control::DecodeGone(&body, &rank);
+  control::DecodeGone(&body, &rank, &applied);
   body = input;
   std::vector<int32_t> asked;
   control::DecodeStall(&body, &first, &second, &asked);
