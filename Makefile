@@ -27,9 +27,9 @@ PROGRAMS := tests/integration/test_torch_examples.py tests/integration/test_torc
 DOCS := tests/integration/test_docs.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-main test-jobs test-ranks test-programs test-old-torch test-jax test-mxnet
-.PHONY: test-tensorflow test-old-tensorflow lint format sanitize sanitize-address sanitize-thread engine-tests wheel
-.PHONY: bench clean
+.PHONY: help demo test test-main test-jobs test-ranks test-engine test-numpy test-torch test-launcher test-faults test-jax
+.PHONY: test-tensorflow test-mxnet test-old test-old-torch test-old-jax test-old-tensorflow test-long lint format
+.PHONY: sanitize sanitize-address sanitize-thread wheel bench clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(firstword $(MAKEFILE_LIST)) | sed 's/:.*## /\t/' | expand -t16
@@ -42,7 +42,7 @@ demo: $(EXAMPLES) ## install the package and PyTorch into .venv, train with one 
 	HOROVOD_TIMELINE=demo-output/timeline.json $(DEMO)
 	@echo "timeline demo-output/timeline.json (open it at https://ui.perfetto.dev or in chrome://tracing)"
 
-test: lint engine-tests test-main test-old-torch test-jax test-mxnet test-tensorflow test-old-tensorflow ## lint, engine unit tests, Python tests
+test: lint test-engine test-main test-jax test-tensorflow test-mxnet test-old ## lint, engine unit tests, Python tests
 
 # Two halves that take equally long: `make -j2 test-main` runs them side by side, since the first spends much of its time
 # waiting for what it has killed, frozen or refused.
@@ -54,36 +54,54 @@ test-jobs: $(TOOLS) ## unit tests, the launcher, faults
 test-ranks: $(TOOLS) ## what ranks do together, and the programs of the documentation
 	HOROVOD_TEST_DOORS=torch python -m pytest $(PYTEST_ARGS) tests/parallel $(DOCS)
 
-test-programs: $(TOOLS) ## the examples, and the frameworks that run over our torch.distributed backend
-	HOROVOD_TEST_DOORS=torch python -m pytest $(PYTEST_ARGS) $(PROGRAMS)
-	scripts/test-tensorflow programs constraints-test.txt keras tf-keras torch jax
+# For who changed one part: minutes instead of all of the above.
+test-engine: $(TOOLS) ## the engine's unit tests
+	scripts/engine-tests
 
-test-old-torch: $(TOOLS) ## the PyTorch tests with the oldest supported PyTorch, in an environment of their own
-	scripts/setup environment old-torch constraints-test-torch-oldest.txt torch
-	HOROVOD_TEST_DOORS=torch $(VENV)-old-torch/bin/python -m pytest $(PYTEST_ARGS) \
-	  -k "$(TWO_RANKS)" tests/parallel/torch $(wildcard tests/unit/test_torch*.py)
+test-numpy: $(TOOLS) ## the collectives themselves, through the NumPy API
+	python -m pytest $(PYTEST_ARGS) $(wildcard tests/parallel/test_*.py tests/unit/test_numpy*.py)
 
-test-jax: $(TOOLS) ## the JAX door's tests, on the newest and the oldest supported JAX
-	scripts/test-jax newest constraints-test.txt flax equinox orbax-checkpoint
-	scripts/test-jax oldest constraints-test-jax-oldest.txt
+test-torch: $(TOOLS) ## the PyTorch API, and the torch.distributed backend
+	HOROVOD_TEST_DOORS=torch python -m pytest $(PYTEST_ARGS) tests/parallel/torch tests/parallel/torch_dist \
+	  $(wildcard tests/unit/test_torch*.py)
 
-test-mxnet: $(TOOLS) ## the MXNet door's tests, with the NumPy that MXNet needs
+test-launcher: $(TOOLS) ## horovodrun, hvd, and how ranks meet
+	python -m pytest $(PYTEST_ARGS) $(wildcard tests/unit/test_launch*.py tests/unit/test_rendezvous*.py \
+	  tests/unit/test_tools*.py tests/integration/test_horovodrun*.py tests/integration/test_hvd*.py)
+
+test-faults: $(TOOLS) ## ranks that die, freeze or are cut off
+	HOROVOD_TEST_DOORS=torch python -m pytest $(PYTEST_ARGS) tests/faults
+
+test-jax: $(VENV)-newest/.installed ## the JAX API, on the newest JAX
+	scripts/test-jax newest
+
+test-tensorflow: $(VENV)-newest/.installed ## TensorFlow and Keras: newest TensorFlow, Keras 3 on all backends, tf-keras
+	scripts/test-tensorflow newest
+
+test-mxnet: $(TOOLS) ## the MXNet API, with the NumPy that MXNet needs
 	scripts/test-mxnet
 
-test-tensorflow: $(TOOLS) ## the TensorFlow and Keras doors' tests: newest TensorFlow, Keras 3 on all backends, tf-keras
-	scripts/test-tensorflow newest constraints-test.txt keras tf-keras torch jax
+test-old: test-old-torch test-old-jax test-old-tensorflow ## the same with the oldest versions that are supported
 
-test-old-tensorflow: $(TOOLS) ## the same with an old TensorFlow and its Keras 2
-	scripts/test-tensorflow oldest constraints-test-tensorflow-oldest.txt
+test-old-torch: $(VENV)-torch-oldest/.installed
+	HOROVOD_TEST_DOORS=torch $(VENV)-torch-oldest/bin/python -m pytest $(PYTEST_ARGS) \
+	  -k "$(TWO_RANKS)" tests/parallel/torch $(wildcard tests/unit/test_torch*.py)
+
+test-old-jax: $(VENV)-jax-oldest/.installed
+	scripts/test-jax jax-oldest
+
+test-old-tensorflow: $(VENV)-tensorflow-oldest/.installed
+	scripts/test-tensorflow tensorflow-oldest
+
+test-long: $(TOOLS) $(VENV)-newest/.installed ## what takes too long for each change: examples, frameworks over our backend
+	HOROVOD_TEST_DOORS=torch python -m pytest $(PYTEST_ARGS) $(PROGRAMS)
+	scripts/test-tensorflow programs
 
 lint: $(TOOLS) ## ruff, mypy, clang-format, line counts
 	scripts/lint
 
 format: $(TOOLS) ## rewrite the sources in the project's format
 	scripts/lint --fix
-
-engine-tests: $(TOOLS) ## build and run the engine's unit tests
-	scripts/engine-tests
 
 sanitize: sanitize-address sanitize-thread ## engine unit tests under ASan + UBSan, and under TSan
 
@@ -93,7 +111,7 @@ sanitize-address: $(BUILD_TOOLS)
 sanitize-thread: $(BUILD_TOOLS)
 	scripts/engine-tests thread
 
-wheel: $(TOOLS) ## a manylinux_2_28 wheel in dist/
+wheel: $(BUILD_TOOLS) ## a manylinux_2_28 wheel in dist/
 	scripts/wheel
 
 bench: $(TOOLS) ## collectives against PyTorch's Gloo
@@ -103,7 +121,7 @@ clean: ## remove build output; the environment stays
 	rm -rf $(BUILD) dist
 
 # The stamps keep repeated runs quick: the package is built again only if its sources changed, and then incrementally.
-$(BUILD_TOOLS): constraints-test.txt
+$(BUILD_TOOLS): constraints-test.txt scripts/setup
 	scripts/setup build
 	@touch $@
 
@@ -117,4 +135,8 @@ $(EXAMPLES): $(PACKAGE)
 
 $(TOOLS): $(PACKAGE)
 	scripts/setup tools
+	@touch $@
+
+$(VENV)-%/.installed: $(PACKAGE) $(wildcard constraints-*.txt)
+	scripts/setup environment $*
 	@touch $@

@@ -177,7 +177,7 @@ void Timeline::Run() {
     }
     if (!TakeAll(&trace)) return;
     const uint64_t lost = dropped();
-    if (lost != told) trace.AddDropped(lost, Now());
+    if (lost != told) trace.AddDropped(lost);
     told = lost;
     if (last) trace.Finish(Now());
     if (Status status = file_.Flush(); !status.ok()) return GiveUp(status);

@@ -49,7 +49,7 @@ void Moment::SetName(std::string_view tensor) {
 }
 
 Trace::Trace(TraceFile* file, int rank, int64_t start_ns, int64_t start_since_epoch_us)
-    : file_(file), start_ns_(start_ns) {
+    : file_(file), start_ns_(start_ns), last_ns_(start_ns) {
   Describe(0, "rank " + std::to_string(rank),
            ",\"rank\":" + std::to_string(rank) +
                ",\"start_time_since_epoch_in_micros\":" + std::to_string(start_since_epoch_us));
@@ -57,6 +57,7 @@ Trace::Trace(TraceFile* file, int rank, int64_t start_ns, int64_t start_since_ep
 
 void Trace::Add(const Moment& moment) {
   if (moment.time_ns < start_ns_) return;  // left over from before
+  last_ns_ = moment.time_ns;
   if (moment.what == Moment::What::kCycle) return Emit('i', 0, moment.time_ns, "CYCLE_START", ",\"s\":\"g\"");
   std::string name(moment.name, moment.name_size);
   if (moment.set != 0) name += " (process set " + std::to_string(moment.set) + ")";
@@ -144,8 +145,8 @@ void Trace::Close(Tensor* tensor, int64_t time_ns, std::string_view arguments) {
   tensor->phase = Phase::kIdle;
 }
 
-void Trace::AddDropped(uint64_t count, int64_t time_ns) {
-  Emit('C', 0, time_ns, "dropped moments", ",\"args\":{\"count\":" + std::to_string(count) + "}");
+void Trace::AddDropped(uint64_t count) {
+  Emit('C', 0, last_ns_, "dropped moments", ",\"args\":{\"count\":" + std::to_string(count) + "}");
 }
 
 void Trace::Finish(int64_t time_ns) {

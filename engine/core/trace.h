@@ -53,7 +53,8 @@ class Trace {
   Trace(TraceFile* file, int rank, int64_t start_ns, int64_t start_since_epoch_us);
 
   void Add(const Moment& moment);
-  void AddDropped(uint64_t count, int64_t time_ns);
+  // As of the last moment that was added: later ones may be waiting already.
+  void AddDropped(uint64_t count);
   // Ends every open slice.
   void Finish(int64_t time_ns);
 
@@ -81,7 +82,7 @@ class Trace {
   void Emit(char phase, int pid, int64_t time_ns, std::string_view name, std::string_view more = {});
 
   TraceFile* file_;
-  int64_t start_ns_;
+  int64_t start_ns_, last_ns_;
   int last_pid_ = 0;
   std::unordered_map<std::string, Tensor> tensors_;
   std::string event_;

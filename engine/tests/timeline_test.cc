@@ -304,6 +304,18 @@ TEST_CASE("timeline: slices nest whatever moments are missing") {
   }
 }
 
+TEST_CASE("timeline: what was dropped is told in the order of time") {
+  TemporaryFile temporary;
+  hvd::TraceFile file;
+  REQUIRE(file.Open(temporary.path).ok());
+  hvd::Trace trace(&file, 0, 0, 0);
+  trace.Add(Make(What::kReady, "x", 5000, 0));
+  trace.AddDropped(3);
+  trace.Add(Make(What::kReady, "x", 6000, 1));
+  REQUIRE(file.Flush().ok());
+  CHECK(temporary.Read().find("\"ts\":5.000,\"name\":\"dropped moments\"") != std::string::npos);
+}
+
 TEST_CASE("timeline: a full queue drops and counts, and never waits") {
   TemporaryFile temporary;
   hvd::Timeline timeline(0, 4);

@@ -6,6 +6,7 @@ import signal
 import sys
 import threading
 import time
+import warnings
 
 import numpy as np
 import pytest
@@ -167,7 +168,9 @@ def test_results_have_memory_of_their_own():
 def test_an_input_that_changes_its_shape_meanwhile():
     array = np.arange(6, dtype=np.int32).reshape(3, 2)
     handle = hvd.allgather_async(array)
-    array.resize((6,), refcheck=False)  # setting array.shape is deprecated
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of NumPy 2.5, about setting it
+        array.shape = (6,)
     check_equal(hvd.synchronize(handle), np.tile(np.arange(6, dtype=np.int32).reshape(3, 2), (hvd.size(), 1)))
 
 
