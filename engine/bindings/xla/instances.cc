@@ -11,8 +11,8 @@ namespace hvd::xla {
 namespace {
 
 // The state that XLA keeps for us at each place. Its C structs changed with the minor version while the entries of
-// the table stayed where they are; these are the ones that differ from the vendored header.
-constexpr int kNewestKnownMinor = 3;
+// the table stayed where they are; these are the ones that differ from the vendored header. Up to 0.5 (JAX 0.12) those of
+// 0.3 have stayed. A newer XLA refuses a struct that is smaller than its own, and then does not tell places apart.
 
 struct TypeInfo {  // since 0.2
   size_t struct_size;
@@ -26,7 +26,7 @@ struct TypeRegister {  // since 0.2: with type_info at the end, which 0.1 does n
   XLA_FFI_TypeId* type_id;
   const TypeInfo* type_info;
 };
-struct State {  // of 0.3, for set and get: with a stage
+struct State {  // since 0.3, for set and get: with a stage
   size_t struct_size;
   XLA_FFI_Extension_Base* extension_start;
   XLA_FFI_ExecutionContext* ctx;
@@ -52,8 +52,6 @@ XLA_FFI_TypeId* TypeIdOf(const XLA_FFI_Api* api) {
   std::lock_guard<std::mutex> lock(All().mutex);
   return &All().type_ids[api];
 }
-
-bool KnowsState(const XLA_FFI_Api* api) { return api->api_version.minor_version <= kNewestKnownMinor; }
 
 bool RegisterType(const XLA_FFI_Api* api, XLA_FFI_TypeId* type_id) {
   if (type_id->type_id != 0) return true;
@@ -90,7 +88,7 @@ XLA_FFI_Error* Instantiate(const Frame& frame) {
   // Nobody tells whether this is another copy or the same place compiled again, which other ranks may not have done.
   if (!compiled_once) number = 0;
   XLA_FFI_TypeId* type_id = &all.type_ids[frame.api()];
-  if (KnowsState(frame.api()) && RegisterType(frame.api(), type_id)) {
+  if (RegisterType(frame.api(), type_id)) {
     auto* instance = new Instance{program, number};
     if (SetState(frame, type_id, instance)) return nullptr;
     delete instance;
@@ -106,7 +104,7 @@ XLA_FFI_Error* Instantiate(const Frame& frame) {
 const Instance* InstanceOf(const Frame& frame) {
   const XLA_FFI_Api* api = frame.api();
   XLA_FFI_TypeId* type_id = TypeIdOf(api);
-  if (!KnowsState(api) || type_id->type_id == 0) return nullptr;
+  if (type_id->type_id == 0) return nullptr;
   if (api->api_version.minor_version >= 3) {
     State args{sizeof args, nullptr, frame.context(), XLA_FFI_ExecutionStage_INSTANTIATE, type_id, nullptr};
     if (Discard(api, api->XLA_FFI_State_Get(reinterpret_cast<XLA_FFI_State_Get_Args*>(&args)))) return nullptr;
