@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from horovod.runner.limits import check_local_processes, check_number
+
 SIMULATE_VARIABLE = "HOROVOD_SIMULATE_HOSTS"
 
 _HOST_PATTERN = re.compile(r"^[\w.-]+:[0-9]+$", re.ASCII)
@@ -28,9 +30,7 @@ class HostInfo:
                 f"Invalid host input {host_string[:200]!r}: write host:slots, for example worker-0:2,worker-1:2"
             )
         hostname, slots = host_string.strip().rsplit(":", 1)
-        if int(slots) < 1:
-            raise ValueError(f"Host {hostname} must have at least one slot, not {slots}")
-        return HostInfo(hostname, int(slots))
+        return HostInfo(hostname, _slots(slots, f"Host {hostname[:100]}: the number of slots"))
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def parse_host_file(path: str) -> list[HostInfo]:
         match = _HOSTFILE_LINE.match(text)
         if match is None or match[2] == "0":
             raise ValueError(f"{path}:{number}: expected 'host slots=n' with n at least 1, found {text[:200]!r}")
-        hosts.append(HostInfo(match[1], int(match[2] or 1)))
+        hosts.append(HostInfo(match[1], _slots(match[2] or "1", f"{path}:{number}: the number of slots")))
     if not hosts:
         raise ValueError(f"{path}: the hostfile names no host")
     return _merged(hosts)
@@ -120,8 +120,10 @@ def plan_hosts(options: Mapping[str, Any]) -> list[HostInfo]:
         hosts = parse_host_file(options["hostfile"])
     else:
         hosts = [HostInfo("localhost", options["num_proc"])]
+    check_number(options["num_proc"], "-np (num_proc)")
     get_host_assignments(hosts, options["num_proc"])  # too few slots is the first thing to say
     require_local(hosts)
+    check_local_processes(options["num_proc"])
     return hosts
 
 
@@ -156,6 +158,13 @@ def _can_bind(family: int, address: tuple[object, ...]) -> bool:
     except OSError:
         return False
     return True
+
+
+def _slots(digits: str, what: str) -> int:
+    # Python refuses to read thousands of digits; no such number is right anyway.
+    number = int(digits[:20])
+    check_number(number, what)
+    return number
 
 
 def _merged(hosts: Iterable[HostInfo]) -> list[HostInfo]:
