@@ -147,6 +147,18 @@ def test_fault_6_workers_in_a_shell_script_end_too(launch):
         assert not grandchild.is_running() or grandchild.status() == psutil.STATUS_ZOMBIE
 
 
+def test_ctrl_c_acts_between_any_two_starts(tmp_path):
+    size, started = 400, tmp_path / "started"
+    started.touch()
+    script = f"echo x >> {started}; exec sleep 1000"
+    with subprocess.Popen([*LAUNCHER, "-np", str(size), "sh", "-c", script], stderr=subprocess.DEVNULL) as process:
+        while not started.stat().st_size:
+            time.sleep(0.001)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=20) == 130
+    assert len(started.read_text().splitlines()) < size // 2
+
+
 def test_a_reader_that_goes_away_does_not_end_the_job(tmp_path):
     source = f"import sys\nfor i in range(100000): print(i)\nopen({str(tmp_path / 'done')!r}, 'w').close()"
     with subprocess.Popen([*LAUNCHER, "-np", "1", sys.executable, "-c", source], stdout=subprocess.PIPE) as process:

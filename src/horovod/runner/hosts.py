@@ -81,6 +81,7 @@ def parse_hosts_and_slots(hosts: str) -> tuple[list[str], dict[str, int]]:
 
 def get_host_assignments(hosts: list[HostInfo], min_num_proc: int, max_num_proc: int | None = None) -> list[SlotInfo]:
     """Ranks in the order of hosts and slots: at least `min_num_proc`, at most `max_num_proc` of them."""
+    _require_slots(hosts, min_num_proc)
     wanted = max_num_proc if max_num_proc is not None else min_num_proc
     used: list[HostInfo] = []
     left = wanted
@@ -89,9 +90,6 @@ def get_host_assignments(hosts: list[HostInfo], min_num_proc: int, max_num_proc:
             used.append(HostInfo(host.hostname, min(host.slots, left)))
             left -= used[-1].slots
     size = sum(host.slots for host in used)
-    if size < min_num_proc:
-        listed = ",".join(f"{host.hostname}:{host.slots}" for host in hosts)[:500]
-        raise ValueError(f"Requested more processes ({min_num_proc}) than there are available slots ({size}): {listed}")
     slots: list[SlotInfo] = []
     for host in used:
         for local_rank in range(host.slots):
@@ -121,10 +119,19 @@ def plan_hosts(options: Mapping[str, Any]) -> list[HostInfo]:
     else:
         hosts = [HostInfo("localhost", options["num_proc"])]
     check_number(options["num_proc"], "-np (num_proc)")
-    get_host_assignments(hosts, options["num_proc"])  # too few slots is the first thing to say
+    _require_slots(hosts, options["num_proc"])
     require_local(hosts)
     check_local_processes(options["num_proc"])
     return hosts
+
+
+def _require_slots(hosts: list[HostInfo], processes: int) -> None:
+    available = sum(host.slots for host in hosts)
+    if available < processes:
+        listed = ",".join(f"{host.hostname}:{host.slots}" for host in hosts)[:500]
+        raise ValueError(
+            f"Requested more processes ({processes}) than there are available slots ({available}): {listed}"
+        )
 
 
 def require_local(hosts: Iterable[HostInfo]) -> None:

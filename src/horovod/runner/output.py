@@ -29,7 +29,7 @@ _LINE_END = re.compile(rb"\r\n|\n|\r")
 _LONGEST_LINE = 1 << 20
 _TAIL_LINES = 20
 _TAIL_LINE_BYTES = 2000
-_LAST_BYTES = 1 << 20  # what is read of a worker that has ended, whether its reader follows or not
+_LAST_BYTES = 1 << 18  # what is read of a worker that ends, whether our reader follows or not
 _STOP_LIMIT_S = 1.0
 _COLOURS = (36, 33, 32, 35, 34, 31)
 
@@ -163,7 +163,7 @@ class OutputForwarder:
             self._post(partial(self._selector.register, pipe, selectors.EVENT_READ, stream))
 
     def read_out(self, ranks: Iterable[int]) -> None:
-        """They have ended: read their last words even if our reader is behind. They are few: a pipe is small."""
+        """They have ended or are about to: read their last words, within limits, even if our reader is behind."""
         self._post(partial(self._read_out, list(ranks)))
 
     def has_read(self, rank: int) -> bool:
