@@ -80,6 +80,15 @@ def test_the_workers_end_when_their_guardian_is_killed():
     assert not living(everyone)
 
 
+def test_a_frozen_guardian_is_thawed_when_it_is_needed():
+    def freeze_and_stop(process):
+        [guardian] = psutil.Process(process.pid).children()
+        guardian.suspend()
+        process.terminate()
+
+    assert end_of_job(WAIT, freeze_and_stop) == 143
+
+
 # horovod.run in a program that forks (a data loader) while the job runs.
 FORKS = """
 import os, sys, threading, horovod

@@ -236,3 +236,4 @@ def main() -> None:
     with suppress(ImportError, OSError, AttributeError):  # then orphans escape, all else works
         _adopt_orphans()
     Guardian(socket.socket(fileno=0), int(sys.argv[1])).run()
+    os._exit(0)  # the launcher waits for us: no time for Python to put itself away

@@ -93,6 +93,8 @@ class Job:
         return bool(self._to_start) and self._supervision.state is State.RUNNING
 
     def _is_under_way(self) -> bool:
+        if self._supervision.state is State.GIVEN_UP:
+            return False
         return bool(self._running or self._exits) or self._starting is not None or self._may_start()
 
     def _start_next(self) -> None:
@@ -198,7 +200,7 @@ class Job:
         """Leave nothing behind: what the workers started goes too, whether the job went well or not."""
         self._report_failure()
         with suppress(GuardianLostError):  # if that is new, there is nothing left that it could have watched
-            self._end_tree(0.0 if self._supervision.state is State.KILLED else self._spec.grace_s)
+            self._end_tree(0.0 if self._sent == signal.SIGKILL else self._spec.grace_s)
         self._selector.unregister(self._tree)
         self._forwarder.read_out(self._pids)
         self._wait_until(lambda: self._forwarder.has_read_all, _READ_LIMIT_S)

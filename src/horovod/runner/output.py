@@ -134,9 +134,9 @@ class OutputForwarder:
 
     def __init__(self, options: OutputOptions, output: UserOutput, on_read: Callable[[], None]) -> None:
         """Opens the output files, OSError if that fails. `on_read` is called whenever a rank's output has ended."""
+        self._files = _open_files(options, output)
         self._options = options
         self._sinks = {"stdout": output.stdout, "stderr": output.stderr}
-        self._files = _open_files(options, output)
         self._on_read = on_read
         self._selector = selectors.DefaultSelector()
         self._streams: dict[tuple[int, str], _Stream] = {}

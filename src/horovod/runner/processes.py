@@ -62,7 +62,7 @@ class ProcessTree:
 
     def __init__(self) -> None:
         self._channel, far_end = socket.socketpair()
-        # A guardian that somebody has frozen must not freeze us.
+        # A guardian that is stuck must not hold us up.
         self._channel.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", _SEND_LIMIT_S, 0))
         with far_end:
             self._guardian = subprocess.Popen(
@@ -146,6 +146,7 @@ class ProcessTree:
             self._guardian.wait(1.0)
 
     def _send(self, *message: object) -> None:
+        self._guardian.send_signal(signal.SIGCONT)  # somebody may have frozen it with the workers
         with suppress(OSError):  # a lost guardian is an event like others
             self._channel.sendall(pack(*message))
 

@@ -17,13 +17,13 @@ class StopSignals:
     """In place of the handlers that were there, while it is entered. Outside the main thread Python allows none."""
 
     def __init__(self) -> None:
-        self._receiver, self._sender = socket.socketpair()
-        self._receiver.setblocking(False)
-        self._sender.setblocking(False)
         self._came: list[int] = []
         self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> StopSignals:
+        self._receiver, self._sender = socket.socketpair()
+        self._receiver.setblocking(False)
+        self._sender.setblocking(False)
         if threading.current_thread() is threading.main_thread():
             for number in _STOP_SIGNALS:
                 if signal.getsignal(number) is not signal.SIG_IGN:  # nohup

@@ -50,18 +50,23 @@ class UserOutput:
     def close(self, went_well: bool) -> None:
         """Give every reader the time it needs while it reads at all; say what was dropped to who still listens."""
         patience_s = PATIENCE_AFTER_SUCCESS_S if went_well else PATIENCE_AFTER_FAILURE_S
+        try:
+            self._wait_for_readers(patience_s)
+        finally:  # Ctrl-C ends the waiting
+            for writer in self.writers:
+                writer.close()
+            if self._files is None or self._files.is_closed:
+                for descriptor in self._descriptors:
+                    os.close(descriptor)
+            self._descriptors.clear()
+
+    def _wait_for_readers(self, patience_s: float) -> None:
         now = time.monotonic()
         stalled = [writer for writer in self.writers if not writer.drain(patience_s, now)]
         dropped = sum(writer.pending for writer in stalled)
         if stalled and self._err not in stalled:
             self.say(f"{dropped} bytes of output are lost: nobody has read on for {patience_s:g} s")
             self._err.drain(_LAST_WORD_S, time.monotonic())
-        for writer in self.writers:
-            writer.close()
-        if self._files is None or self._files.is_closed:
-            for descriptor in self._descriptors:
-                os.close(descriptor)
-        self._descriptors.clear()
 
 
 def output_of_process() -> UserOutput:
