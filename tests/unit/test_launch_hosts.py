@@ -80,7 +80,7 @@ def test_no_more_processes_than_the_user_may_run(monkeypatch):
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     monkeypatch.setattr("resource.getrlimit", lambda _: (50, 100))
     assert plan_hosts({"num_proc": 50})
-    with pytest.raises(ValueError, match=r"51 processes are too many .*this user may run \(ulimit -u\) 50"):
+    with pytest.raises(ValueError, match=r"51 processes are too many .*this user may run 50 \(ulimit -u\)"):
         plan_hosts({"num_proc": 51})
 
 

@@ -25,7 +25,7 @@ def check_local_processes(number: int) -> None:
     """ValueError if this machine cannot run so many processes, or this user may not."""
     for bound, reason in _process_bounds():
         if number > bound:
-            raise ValueError(f"{number} processes are too many for this machine: {reason} {bound}")
+            raise ValueError(f"{number} processes are too many for this machine: {reason}")
 
 
 @contextmanager
@@ -51,10 +51,11 @@ def enough_descriptors(workers: int, files: bool) -> Iterator[None]:
 def _process_bounds() -> Iterator[tuple[int, str]]:
     allowed, _ = resource.getrlimit(resource.RLIMIT_NPROC)
     if allowed != resource.RLIM_INFINITY and os.geteuid() != 0:  # the kernel asks nothing of root
-        yield allowed, "this user may run (ulimit -u)"
+        yield allowed, f"this user may run {allowed} (ulimit -u)"
     for name in ("pid_max", "threads-max"):
         try:
             with open(f"/proc/sys/kernel/{name}", encoding="ascii") as file:
-                yield int(file.read()), f"the kernel runs at most (kernel.{name})"
+                bound = int(file.read())
         except (OSError, ValueError):
             continue
+        yield bound, f"kernel.{name} is {bound}"
