@@ -231,6 +231,9 @@ def test_what_a_worker_leaves_running_is_ended_with_the_job():
         (["-np", "1", "--network-interfaces", "no0", "true"], 2, "no network interface 'no0'"),
         (["-np", "1", "-H", "192.0.2.1:1", "true"], 2, "not available yet"),
         (["-np", "1", "--min-np", "1", "true"], 2, "not available yet"),
+        (["-np", "two", "true"], 2, "'two' is not a whole number"),
+        (["-np", "100000000", "true"], 2, "must be between 1 and 1048576, not 100000000"),
+        (["-np", "1000000", "true"], 2, "1000000 processes are too many for this machine"),
     ],
 )
 def test_mistakes_are_one_line_without_a_traceback(words, code, text):
@@ -238,6 +241,19 @@ def test_mistakes_are_one_line_without_a_traceback(words, code, text):
     assert done.returncode == code
     assert text in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(("limit", "code"), [("-Sn 100", 0), ("-n 100", 2)])
+def test_open_files_are_raised_as_far_as_allowed_or_named(limit, code):
+    """Two pipes and a connection for each of 30 workers are more than 100 files."""
+    words = ["sh", "-c", f'ulimit {limit}; exec "$@"', "sh", *LAUNCHER, "-np", "30", "sh", "-c", "ulimit -n"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == code, done.stderr
+    if code == 0:
+        assert set(lines_by_rank(done.stdout)) == set(range(30))
+        assert {line for [line] in lines_by_rank(done.stdout).values()} == {"100"}  # as the user has set it
+    else:
+        assert re.search(r"30 workers need 1\d\d open files, and this user may have 100 \(ulimit -Hn\)", done.stderr)
 
 
 def test_fault_30_a_bad_variable_stops_the_launch():

@@ -61,6 +61,29 @@ def test_a_host_named_twice_has_all_its_slots():
     assert parse_hosts("a:1,b:1,a:2") == [HostInfo("a", 3), HostInfo("b", 1)]
 
 
+@pytest.mark.parametrize("count", ["1048577", "100000000", "9" * 5000])
+def test_no_host_has_so_many_slots(tmp_path, count):
+    with pytest.raises(ValueError, match="Host a: the number of slots must be between 1 and 1048576, not"):
+        parse_hosts(f"b:1,a:{count}")
+    (tmp_path / "hosts").write_text(f"b\na slots={count}\n")
+    with pytest.raises(ValueError, match="hosts:2: the number of slots must be between 1 and 1048576, not"):
+        parse_host_file(str(tmp_path / "hosts"))
+
+
+@pytest.mark.parametrize("number", [0, -1, 100_000_000, 10**30])
+def test_no_job_has_so_many_processes(number):
+    with pytest.raises(ValueError, match=rf"num_proc\) must be between 1 and 1048576, not {number}"):
+        plan_hosts({"num_proc": number})
+
+
+def test_no_more_processes_than_the_user_may_run(monkeypatch):
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    monkeypatch.setattr("resource.getrlimit", lambda _: (50, 100))
+    assert plan_hosts({"num_proc": 50})
+    with pytest.raises(ValueError, match=r"51 processes are too many .*this user may run 50 \(ulimit -u\)"):
+        plan_hosts({"num_proc": 51})
+
+
 def test_hostfile(tmp_path):
     path = tmp_path / "hosts"
     path.write_text("# ours\nnode-1 slots=2\n\nnode-2.x   slots = 4 # big\nnode-3\n")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from horovod.runner.output import LineSplitter
 from horovod.runner.processes import describe_exit
-from horovod.runner.supervision import CAUSE_WAIT_S, Exit, State, Supervision, blames_peer
+from horovod.runner.supervision import CAUSE_WAIT_S, KILL_LIMIT_S, Exit, State, Supervision, blames_peer
 from horovod.runner.tracebacks import TracebackFolder
 
 
@@ -71,6 +71,19 @@ def test_the_grace_after_a_signal_ends():
     supervision.on_signal(signal.SIGTERM, 0)
     assert supervision.on_time(5) == signal.SIGKILL
     assert supervision.state is State.KILLED
+
+
+def test_who_survives_sigkill_is_given_up():
+    supervision = Supervision(grace_s=5)
+    supervision.on_signal(signal.SIGTERM, 0)
+    supervision.on_signal(signal.SIGTERM, 1)
+    assert supervision.on_time(0.9 + KILL_LIMIT_S) is None
+    assert supervision.state is State.KILLED
+    assert supervision.on_time(1 + KILL_LIMIT_S) is None
+    assert supervision.state is State.GIVEN_UP
+    assert supervision.on_signal(signal.SIGTERM, 10) is None
+    assert supervision.deadline is None
+    assert supervision.exit_code() == 143
 
 
 def test_ctrl_c_while_a_failed_job_ends_kills_at_once():

@@ -145,6 +145,13 @@ def _flag_type(setting: Setting) -> type[int] | type[float] | type[str]:
     return int
 
 
+def _count(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text[:50]!r} is not a whole number") from None
+
+
 def _add_switch(group: argparse._ArgumentGroup, dest: str, setting: Setting) -> None:
     assert setting.flag is not None
     negative = opposite(setting.flag)
@@ -162,7 +169,7 @@ def _add_general(flags: FlagParser) -> None:
         "-np",
         "--num-proc",
         dest="num_proc",
-        type=int,
+        type=_count,
         metavar="N",
         help="number of worker processes (LSF, Slurm: theirs)",
     )

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from horovod.runner.limits import check_local_processes, check_number
+
 SIMULATE_VARIABLE = "HOROVOD_SIMULATE_HOSTS"
 
 _HOST_PATTERN = re.compile(r"^[\w.-]+:[0-9]+$", re.ASCII)
@@ -28,9 +30,7 @@ class HostInfo:
                 f"Invalid host input {host_string[:200]!r}: write host:slots, for example worker-0:2,worker-1:2"
             )
         hostname, slots = host_string.strip().rsplit(":", 1)
-        if int(slots) < 1:
-            raise ValueError(f"Host {hostname} must have at least one slot, not {slots}")
-        return HostInfo(hostname, int(slots))
+        return HostInfo(hostname, _slots(slots, f"Host {hostname[:100]}: the number of slots"))
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def parse_host_file(path: str) -> list[HostInfo]:
         match = _HOSTFILE_LINE.match(text)
         if match is None or match[2] == "0":
             raise ValueError(f"{path}:{number}: expected 'host slots=n' with n at least 1, found {text[:200]!r}")
-        hosts.append(HostInfo(match[1], int(match[2] or 1)))
+        hosts.append(HostInfo(match[1], _slots(match[2] or "1", f"{path}:{number}: the number of slots")))
     if not hosts:
         raise ValueError(f"{path}: the hostfile names no host")
     return _merged(hosts)
@@ -81,6 +81,7 @@ def parse_hosts_and_slots(hosts: str) -> tuple[list[str], dict[str, int]]:
 
 def get_host_assignments(hosts: list[HostInfo], min_num_proc: int, max_num_proc: int | None = None) -> list[SlotInfo]:
     """Ranks in the order of hosts and slots: at least `min_num_proc`, at most `max_num_proc` of them."""
+    _require_slots(hosts, min_num_proc)
     wanted = max_num_proc if max_num_proc is not None else min_num_proc
     used: list[HostInfo] = []
     left = wanted
@@ -89,9 +90,6 @@ def get_host_assignments(hosts: list[HostInfo], min_num_proc: int, max_num_proc:
             used.append(HostInfo(host.hostname, min(host.slots, left)))
             left -= used[-1].slots
     size = sum(host.slots for host in used)
-    if size < min_num_proc:
-        listed = ",".join(f"{host.hostname}:{host.slots}" for host in hosts)[:500]
-        raise ValueError(f"Requested more processes ({min_num_proc}) than there are available slots ({size}): {listed}")
     slots: list[SlotInfo] = []
     for host in used:
         for local_rank in range(host.slots):
@@ -120,9 +118,20 @@ def plan_hosts(options: Mapping[str, Any]) -> list[HostInfo]:
         hosts = parse_host_file(options["hostfile"])
     else:
         hosts = [HostInfo("localhost", options["num_proc"])]
-    get_host_assignments(hosts, options["num_proc"])  # too few slots is the first thing to say
+    check_number(options["num_proc"], "-np (num_proc)")
+    _require_slots(hosts, options["num_proc"])
     require_local(hosts)
+    check_local_processes(options["num_proc"])
     return hosts
+
+
+def _require_slots(hosts: list[HostInfo], processes: int) -> None:
+    available = sum(host.slots for host in hosts)
+    if available < processes:
+        listed = ",".join(f"{host.hostname}:{host.slots}" for host in hosts)[:500]
+        raise ValueError(
+            f"Requested more processes ({processes}) than there are available slots ({available}): {listed}"
+        )
 
 
 def require_local(hosts: Iterable[HostInfo]) -> None:
@@ -156,6 +165,13 @@ def _can_bind(family: int, address: tuple[object, ...]) -> bool:
     except OSError:
         return False
     return True
+
+
+def _slots(digits: str, what: str) -> int:
+    # Python refuses to read thousands of digits; no such number is right anyway.
+    number = int(digits[:20])
+    check_number(number, what)
+    return number
 
 
 def _merged(hosts: Iterable[HostInfo]) -> list[HostInfo]:

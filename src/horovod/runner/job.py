@@ -1,32 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs one job on this machine: starts the workers, forwards output and signals, reports the first failure first."""
+"""Runs one job on this machine: starts the workers, forwards output and signals, reports the first failure first.
+
+One loop waits for everything: signals, the workers' exits, time. It waits for nothing else, above all for no reader of
+the output.
+"""
 
 from __future__ import annotations
 
+import os
 import selectors
 import signal
-import socket
-import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from horovod.runner.hosts import SlotInfo
-from horovod.runner.output import OutputForwarder, OutputOptions, Sink
-from horovod.runner.process_groups import living_groups
-from horovod.runner.processes import Guard, WorkerProcess, describe_exit
-from horovod.runner.supervision import GRACE_S, Exit, Supervision, blames_peer
+from horovod.runner.output import OutputForwarder, OutputOptions
+from horovod.runner.processes import Ended, Event, GuardianLostError, ProcessTree, Refused, Started, describe_exit
+from horovod.runner.stop_signals import StopSignals
+from horovod.runner.supervision import GRACE_S, Exit, State, Supervision, blames_peer
+from horovod.runner.user_output import UserOutput
 from horovod.runner.worker_environment import slot_environment
 
 if TYPE_CHECKING:
     from horovod.common.rendezvous_server import Server
 
 _READ_LIMIT_S = 1.0
-_POLL_S = 0.02
-_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(frozen=True)
@@ -54,26 +56,32 @@ class JobResult:
 class Job:
     """One run. Use `run()` once."""
 
-    def __init__(self, spec: JobSpec, server: Server, stdout: Sink, stderr: Sink) -> None:
+    def __init__(self, spec: JobSpec, server: Server, tree: ProcessTree, output: UserOutput) -> None:
         self._spec = spec
         self._server = server
-        self._stderr = stderr
-        self._forwarder = OutputForwarder(spec.output, stdout, stderr)
+        self._tree = tree
+        self._output = output
+        self._signals = StopSignals()
+        self._forwarder = OutputForwarder(spec.output, output, self._signals.ring)
         self._supervision = Supervision(grace_s=spec.grace_s)
-        self._guard = Guard()
-        self._workers: list[WorkerProcess] = []
-        self._running: set[WorkerProcess] = set()
+        self._to_start = deque(spec.slots)
+        self._starting: int | None = None
+        self._pids: dict[int, int] = {}
+        self._running: set[int] = set()
+        self._exits: deque[tuple[int, int, float]] = deque()  # rank, code, when to stop waiting for its last words
+        self._sent: int | None = None
         self._selector = selectors.DefaultSelector()
         self._result = JobResult()
 
     def run(self) -> JobResult:
-        with _stop_signals() as signals:
-            self._selector.register(signals.receiver, selectors.EVENT_READ)
+        with self._signals:
+            self._selector.register(self._signals, selectors.EVENT_READ)
+            self._selector.register(self._tree, selectors.EVENT_READ)
             self._forwarder.start()
             try:
-                self._start_workers()
-                while self._running:
-                    self._step(signals)
+                while self._is_under_way():
+                    self._start_next()
+                    self._step()
                 self._supervision.on_all_ended()
             finally:
                 self._finish()
@@ -81,30 +89,37 @@ class Job:
         self._result.stop_signal = self._supervision.stop_signal
         return self._result
 
-    def _start_workers(self) -> None:
-        for slot in self._spec.slots:
-            env = {**self._spec.env, **slot_environment(slot)}
-            worker = WorkerProcess(slot.rank, slot.hostname, self._spec.command, env, self._guard)
-            self._workers.append(worker)
-            self._running.add(worker)
-            if worker.exit_descriptor is not None:
-                self._selector.register(worker.exit_descriptor, selectors.EVENT_READ)
-            self._forwarder.add(slot.rank, *worker.pipes)
+    def _may_start(self) -> bool:
+        return bool(self._to_start) and self._supervision.state is State.RUNNING
 
-    def _step(self, signals: _Signals) -> None:
+    def _is_under_way(self) -> bool:
+        if self._supervision.state is State.GIVEN_UP:
+            return False
+        return bool(self._running or self._exits) or self._starting is not None or self._may_start()
+
+    def _start_next(self) -> None:
+        """One at a time, so that a signal or a failure is heard between any two."""
+        if self._starting is not None or not self._may_start():
+            return
+        slot = self._to_start.popleft()
+        env = {**self._spec.env, **slot_environment(slot)}
+        self._forwarder.add(slot.rank, *self._tree.start(slot.rank, self._spec.command, env))
+        self._starting = slot.rank
+
+    def _step(self) -> None:
         self._selector.select(self._time_left())
-        for number in signals.take():
+        for number in self._signals.take():
             self._on_signal(number)
-        for worker in [worker for worker in self._workers if worker in self._running]:
-            if worker.poll() is not None:
-                self._on_exit(worker)
+        for event in self._tree.events():
+            self._on_event(event)
+        self._judge_exits()
         self._act(self._supervision.on_time(time.monotonic()))
 
     def _time_left(self) -> float | None:
-        limits = [_POLL_S] if any(worker.exit_descriptor is None for worker in self._running) else []
+        limits = [limit for _, _, limit in list(self._exits)[:1]]
         if self._supervision.deadline is not None:
-            limits.append(max(0.0, self._supervision.deadline - time.monotonic()))
-        return min(limits, default=None)
+            limits.append(self._supervision.deadline)
+        return max(0.0, min(limits) - time.monotonic()) if limits else None
 
     def _on_signal(self, number: int) -> None:
         first = self._supervision.stop_signal is None
@@ -113,123 +128,106 @@ class Job:
         action = self._supervision.on_signal(number, time.monotonic())
         name = signal.Signals(number).name
         if action == signal.SIGKILL:
-            self._say(f"{name} again: killing the workers")
+            self._output.say(f"{name} again: killing the workers")
         elif action is not None:
             again = "; Ctrl-C again kills them" if number == signal.SIGINT else ""
-            self._say(f"{name}: the workers have {self._spec.grace_s:g} s to end{again}")
+            self._output.say(f"{name}: the workers have {self._spec.grace_s:g} s to end{again}")
         self._act(action)
 
-    def _on_exit(self, worker: WorkerProcess) -> None:
-        code = worker.exit_code
-        assert code is not None
-        self._running.discard(worker)
-        if worker.exit_descriptor is not None:
-            self._selector.unregister(worker.exit_descriptor)
-        self._server.lose(worker.rank, f"rank {worker.rank} on {worker.host} has ended: {describe_exit(code)}")
-        before = self._supervision.failure
-        if code == 0:
+    def _on_event(self, event: Event) -> None:
+        match event:
+            case Started(rank, pid):
+                self._starting = None
+                self._pids[rank] = pid
+                self._running.add(rank)
+                if self._sent is not None:
+                    self._tree.signal(rank, self._sent)
+            case Refused(rank, number):
+                self._starting = None
+                raise self._start_error(rank, number)
+            case Ended(rank, code):
+                self._on_exit(rank, code)
+
+    def _start_error(self, rank: int, number: int) -> OSError:
+        text = f"rank {rank} of {len(self._spec.slots)} could not be started: {os.strerror(number)}"
+        return OSError(number, text, self._spec.command[0])
+
+    def _on_exit(self, rank: int, code: int) -> None:
+        self._running.discard(rank)
+        host = self._spec.slots[rank].hostname
+        self._server.lose(rank, f"rank {rank} on {host} has ended: {describe_exit(code)}")
+        if code != 0:
+            self._forwarder.read_out([rank])
+            self._exits.append((rank, code, time.monotonic() + _READ_LIMIT_S))
+
+    def _judge_exits(self) -> None:
+        """In the order in which they came; each once its last words were read, which tell whether it is the cause."""
+        while self._exits:
+            rank, code, limit = self._exits[0]
+            now = time.monotonic()
+            if now < limit and not self._forwarder.has_read(rank):
+                return
+            self._exits.popleft()
+            blames = blames_peer(self._forwarder.last_error_lines(rank))
+            self._act(self._supervision.on_exit(Exit(rank, code, blames), now))
+
+    def _report_failure(self) -> None:
+        """Once, as soon as it is known."""
+        failure = self._supervision.failure
+        if failure is None or self._result.failed_rank is not None:
             return
-        self._forwarder.wait_until_read(worker.rank, _READ_LIMIT_S)
-        blames = blames_peer(self._forwarder.last_error_lines(worker.rank))
-        action = self._supervision.on_exit(Exit(worker.rank, code, blames), time.monotonic())
-        if before is None and self._supervision.failure is not None:
-            self._report_failure(self._supervision.failure)
-        self._act(action)
-
-    def _report_failure(self, failure: Exit) -> None:
-        worker = self._workers[failure.rank]
+        host = self._spec.slots[failure.rank].hostname
         how = describe_exit(failure.code)
-        what = f"rank {failure.rank} (host {worker.host}, pid {worker.pid}) failed first: {how}"
+        what = f"rank {failure.rank} (host {host}, pid {self._pids[failure.rank]}) failed first: {how}"
         lines = self._forwarder.last_error_lines(failure.rank)
         text = what + ("\n  last lines of its stderr:" if lines else "; it wrote nothing to stderr")
         self._result.failed_rank = failure.rank
         self._result.text = "\n".join([text, *(f"    {line}" for line in lines)])
-        self._say(self._result.text)
+        self._output.say(self._result.text)
         if not self._spec.verbose:
             self._forwarder.show_errors_only_of(failure.rank)
 
     def _act(self, action: int | None) -> None:
         if action is None:
             return
-        if self._supervision.failure is not None and self._result.failed_rank is None:
-            self._report_failure(self._supervision.failure)
-        for worker in self._running:
-            worker.signal_tree(action)
+        self._report_failure()
+        self._sent = action
+        self._forwarder.read_out(self._running)  # who is to end must not be held up by a reader who is behind
+        for rank in self._running:
+            self._tree.signal(rank, action)
 
     def _finish(self) -> None:
         """Leave nothing behind: what the workers started goes too, whether the job went well or not."""
-        if self._supervision.failure is not None and self._result.failed_rank is None:
-            self._report_failure(self._supervision.failure)
-        self._end_leftovers()
-        self._forwarder.wait_until_read(None, _READ_LIMIT_S)
-        for worker in self._workers:
-            worker.release()
+        self._report_failure()
+        with suppress(GuardianLostError):  # if that is new, there is nothing left that it could have watched
+            self._end_tree(0.0 if self._sent == signal.SIGKILL else self._spec.grace_s)
+        self._selector.unregister(self._tree)
+        self._forwarder.read_out(self._pids)
+        self._wait_until(lambda: self._forwarder.has_read_all, _READ_LIMIT_S)
         self._forwarder.stop()
         if muted := self._forwarder.muted_lines():
-            self._say(
+            self._output.say(
                 f"{muted} later lines of the other ranks' stderr are not shown (--verbose shows them, "
                 "--output-filename keeps them)"
             )
-        self._guard.close()
         self._selector.close()
 
-    def _end_leftovers(self) -> None:
-        left = _with_living_members(self._workers)
-        for worker in left:
-            worker.signal_tree(signal.SIGTERM)
-        deadline = time.monotonic() + self._spec.grace_s
-        while left and time.monotonic() < deadline:
-            time.sleep(_POLL_S)  # members of a foreign tree cannot be waited for
-            left = _with_living_members(left)
-        for worker in left:
-            worker.signal_tree(signal.SIGKILL)
+    def _end_tree(self, grace_s: float) -> None:
+        self._tree.end(grace_s)
+        if not self._wait_until(lambda: self._tree.is_over, self._tree.end_limit_s(grace_s)):
+            self._tree.kill_directly()
+        if self._tree.left:
+            self._output.say(f"cannot end these processes: {', '.join(map(str, self._tree.left))}")
 
-    def _say(self, text: str) -> None:
-        self._stderr("".join(f"horovodrun: {text}\n").encode(errors="replace"))
-
-
-def _with_living_members(workers: list[WorkerProcess]) -> list[WorkerProcess]:
-    alive = living_groups()
-    return [worker for worker in workers if worker.pid in alive]
-
-
-class _Signals:
-    """Signals that came, and a socket that becomes readable when one does."""
-
-    def __init__(self) -> None:
-        self.receiver, self._sender = socket.socketpair()
-        self.receiver.setblocking(False)
-        self._sender.setblocking(False)
-        self._came: list[int] = []
-
-    def note(self, number: int, _frame: FrameType | None) -> None:
-        self._came.append(number)
-        with suppress(BlockingIOError):  # full: the loop is awake anyway
-            self._sender.send(b"\0")
-
-    def take(self) -> list[int]:
-        with suppress(BlockingIOError):
-            self.receiver.recv(4096)
-        came, self._came = self._came, []
-        return came
-
-    def close(self) -> None:
-        self.receiver.close()
-        self._sender.close()
-
-
-@contextmanager
-def _stop_signals() -> Iterator[_Signals]:
-    """Collects stop signals in place of their handlers; outside the main thread Python allows no handlers."""
-    signals = _Signals()
-    previous: dict[int, Any] = {}
-    if threading.current_thread() is threading.main_thread():
-        for number in _STOP_SIGNALS:
-            if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
-                previous[number] = signal.signal(number, signals.note)
-    try:
-        yield signals
-    finally:
-        for restored, handler in previous.items():
-            signal.signal(restored, handler if handler is not None else signal.SIG_DFL)
-        signals.close()
+    def _wait_until(self, is_done: Callable[[], bool], limit_s: float) -> bool:
+        """False if the time was not enough. A signal takes the grace from what is left of the tree."""
+        deadline = time.monotonic() + limit_s
+        while not is_done():
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return False
+            self._selector.select(left)
+            if self._signals.take():
+                self._tree.end(0.0)
+            self._tree.events()
+        return True

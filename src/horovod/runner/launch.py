@@ -7,12 +7,17 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from horovod.common.settings_table import Setting
 from horovod.runner.allocation import default_processes
 from horovod.runner.arguments import DEFAULTS, FLAG_SETTINGS, FlagParser
 
+if TYPE_CHECKING:
+    from horovod.runner.processes import ProcessTree
+    from horovod.runner.user_output import UserOutput
+
+JOB_ERROR = 1
 USAGE_ERROR = 2
 COMMAND_NOT_EXECUTABLE = 126
 COMMAND_NOT_FOUND = 127
@@ -70,20 +75,37 @@ def _main(argv: Sequence[str]) -> int:
 
 def _run(args: argparse.Namespace) -> int:
     refuse_unavailable(vars(args))
+    from horovod.runner.processes import GuardianLostError, ProcessTree
+    from horovod.runner.user_output import output_of_process
+
+    output = output_of_process()
+    code = USAGE_ERROR
+    try:
+        with ProcessTree() as tree:  # first: its process starts while the rest is imported
+            code = _run_in(tree, args, output)
+    except (ValueError, NotImplementedError, OSError) as error:
+        output.say(f"error: {error}")
+    except GuardianLostError as error:
+        output.say(f"error: {error}")
+        code = JOB_ERROR
+    finally:
+        output.close(went_well=code == 0)
+    return code
+
+
+def _run_in(tree: ProcessTree, args: argparse.Namespace, output: UserOutput) -> int:
     from horovod.runner.local import run_locally
-    from horovod.runner.output import descriptor_sink
 
     command = args.command
     try:
-        result = run_locally(vars(args), command, descriptor_sink(1), descriptor_sink(2))
+        return run_locally(vars(args), command, tree, output).exit_code
     except (FileNotFoundError, NotADirectoryError, PermissionError) as error:
         if error.filename != command[0]:
             raise
         found = not isinstance(error, PermissionError)
         text = "command not found" if found else "permission denied"
-        print(f"horovodrun: error: {text}: {command[0][:200]!r}", file=sys.stderr)
+        output.say(f"error: {text}: {command[0][:200]!r}")
         return COMMAND_NOT_FOUND if found else COMMAND_NOT_EXECUTABLE
-    return result.exit_code
 
 
 def refuse_unavailable(options: dict[str, Any]) -> None:

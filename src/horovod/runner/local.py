@@ -11,8 +11,11 @@ from horovod.common.protocol import make_secret
 from horovod.common.rendezvous_server import Server
 from horovod.runner.hosts import get_host_assignments, plan_hosts
 from horovod.runner.job import Job, JobResult, JobSpec
-from horovod.runner.output import OutputOptions, Sink, wants_colour
+from horovod.runner.limits import enough_descriptors
+from horovod.runner.output import OutputOptions, wants_colour
+from horovod.runner.processes import ProcessTree
 from horovod.runner.progress import start_progress
+from horovod.runner.user_output import UserOutput
 from horovod.runner.worker_environment import (
     base_environment,
     check_interfaces,
@@ -27,8 +30,8 @@ _ADDRESS = "127.0.0.1"
 def run_locally(
     options: dict[str, Any],
     command: Sequence[str],
-    stdout: Sink,
-    stderr: Sink,
+    tree: ProcessTree,
+    output: UserOutput,
     *,
     extra_env: Mapping[str, str] | None = None,
     on_server: Callable[[Server], None] | None = None,
@@ -41,10 +44,10 @@ def run_locally(
     base = base_environment(os.environ)
     secret = make_secret()
 
-    def say_who_waits(text: str) -> None:
-        stderr(f"horovodrun: {text}\n".encode())
-
-    with Server(_ADDRESS, secret=secret, on_slow_meeting=say_who_waits) as server:
+    with (
+        enough_descriptors(len(slots), files=options.get("output_filename") is not None),
+        Server(_ADDRESS, secret=secret, on_slow_meeting=output.say) as server,
+    ):
         if on_server is not None:
             on_server(server)
         spec = JobSpec(
@@ -66,8 +69,8 @@ def run_locally(
             ),
             verbose=bool(options.get("verbose")),
         )
-        with start_progress(server, len(slots), stdout, stderr) as (out, err):
-            result = Job(spec, server, out, err).run()
+        with start_progress(server, len(slots), output):
+            result = Job(spec, server, tree, output).run()
         if after is not None:
             after(server, result)
     return result

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Forwards the workers' output, line by line, with a prefix for each rank; keeps the last lines for the post-mortem.
 
-One thread reads all pipes, so that a slow terminal never holds up the supervision of the workers.
+One thread reads all pipes. While a reader of ours is behind, the pipes of what goes to it are left alone: the workers
+then wait for him, as they would if they wrote to him themselves, and nothing is lost.
 """
 
 from __future__ import annotations
@@ -14,18 +15,22 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import IO, BinaryIO, TextIO
+from functools import partial
+from typing import IO
 
 from horovod.runner.tracebacks import TracebackFolder
-
-Sink = Callable[[bytes], None]
+from horovod.runner.user_output import UserOutput
+from horovod.runner.writers import Sink
 
 _LINE_END = re.compile(rb"\r\n|\n|\r")
 _LONGEST_LINE = 1 << 20
 _TAIL_LINES = 20
 _TAIL_LINE_BYTES = 2000
+_LAST_BYTES = 1 << 18  # what is read of a worker that ends, whether our reader follows or not
+_STOP_LIMIT_S = 1.0
 _COLOURS = (36, 33, 32, 35, 34, 31)
 
 
@@ -72,9 +77,11 @@ class OutputOptions:
 
 
 class _Stream:
-    """One pipe of one worker."""
+    """One pipe of one worker, and where what comes out of it goes."""
 
-    def __init__(self, rank: int, name: str, pipe: IO[bytes], sink: Sink, options: OutputOptions) -> None:
+    def __init__(
+        self, rank: int, name: str, pipe: IO[bytes], options: OutputOptions, shown: Sink, file: Sink | None
+    ) -> None:
         self.rank = rank
         self.name = name
         self.pipe = pipe
@@ -82,29 +89,30 @@ class _Stream:
         self.tail: deque[bytes] = deque(maxlen=_TAIL_LINES)
         self.muted = False
         self.muted_lines = 0
+        self.beyond_bounds = 0  # bytes that may be read although a reader is behind
         self._folder = TracebackFolder() if name == "stderr" and options.fold_tracebacks else None
-        self._sink = sink
+        self._shown = shown
+        self._file = file
         self._timestamps = options.timestamps
         self._prefix = f"[{rank}]<{name}>:".encode()
         if options.colour:
             self._prefix = b"\x1b[%dm%s\x1b[0m" % (_COLOURS[rank % len(_COLOURS)], self._prefix)
-        self._file = _open_file(options, rank, name)
+
+    @property
+    def must_wait(self) -> bool:
+        behind = self._shown.is_full or (self._file is not None and self._file.is_full)
+        return behind and self.beyond_bounds <= 0
 
     def take(self, chunk: bytes) -> None:
+        self.beyond_bounds = max(0, self.beyond_bounds - len(chunk))
         if self._file is not None:
-            try:
-                self._file.write(chunk)
-            except OSError as error:
-                print(f"horovodrun: cannot write {self._file.name}: {error}", file=sys.stderr)
-                self._file = None
+            self._file.put(chunk)
         self._show(self.splitter.feed(chunk))
 
     def finish(self) -> None:
         self._show(self.splitter.flush())
         if self._folder is not None:
             self._write(self._folder.flush())
-        if self._file is not None:
-            self._file.close()
         self.pipe.close()
 
     def _show(self, lines: list[bytes]) -> None:
@@ -118,22 +126,30 @@ class _Stream:
             self.muted_lines += len(lines)
             return
         prefix = (time.ctime().encode() if self._timestamps else b"") + self._prefix
-        self._sink(b"".join(prefix + line + b"\n" for line in lines))
+        self._shown.put(b"".join(prefix + line + b"\n" for line in lines))
 
 
 class OutputForwarder:
     """`add` the pipes of each worker, `start`, and `stop` when the job is over."""
 
-    def __init__(self, options: OutputOptions, stdout: Sink, stderr: Sink) -> None:
+    def __init__(self, options: OutputOptions, output: UserOutput, on_read: Callable[[], None]) -> None:
+        """Opens the output files, OSError if that fails. `on_read` is called whenever a rank's output has ended."""
+        self._files = _open_files(options, output)
         self._options = options
-        self._sinks = {"stdout": stdout, "stderr": stderr}
+        self._sinks = {"stdout": output.stdout, "stderr": output.stderr}
+        self._on_read = on_read
         self._selector = selectors.DefaultSelector()
         self._streams: dict[tuple[int, str], _Stream] = {}
-        self._changed = threading.Condition()
-        self._open: set[_Stream] = set()
-        self._stop_receiver, self._stop_sender = socket.socketpair()
-        self._selector.register(self._stop_receiver, selectors.EVENT_READ, None)
+        self._open: dict[int, set[_Stream]] = {}  # by rank
+        self._waiting: set[_Stream] = set()
+        self._commands: deque[Callable[[], object]] = deque()
+        self._is_stopping = False
+        self._wake_receiver, self._wake_sender = socket.socketpair()
+        self._wake_receiver.setblocking(False)
+        self._selector.register(self._wake_receiver, selectors.EVENT_READ, None)
         self._thread = threading.Thread(target=self._forward, name="horovod-output", daemon=True)
+        for writer in output.writers:
+            writer.tell_of_room(lambda: self._post(self._resume))
 
     def start(self) -> None:
         self._thread.start()
@@ -141,18 +157,22 @@ class OutputForwarder:
     def add(self, rank: int, stdout: IO[bytes], stderr: IO[bytes]) -> None:
         for name, pipe in (("stdout", stdout), ("stderr", stderr)):
             os.set_blocking(pipe.fileno(), False)
-            stream = _Stream(rank, name, pipe, self._sinks[name], self._options)
+            stream = _Stream(rank, name, pipe, self._options, self._sinks[name], self._files.get((rank, name)))
             self._streams[rank, name] = stream
-            with self._changed:
-                self._open.add(stream)
-            self._selector.register(pipe, selectors.EVENT_READ, stream)
+            self._open.setdefault(rank, set()).add(stream)
+            self._post(partial(self._selector.register, pipe, selectors.EVENT_READ, stream))
 
-    def wait_until_read(self, rank: int | None, timeout_s: float) -> bool:
-        """Wait until all output of a rank (None: of every rank) was forwarded; False if the time was not enough."""
-        with self._changed:
-            return self._changed.wait_for(
-                lambda: not any(rank is None or stream.rank == rank for stream in self._open), timeout_s
-            )
+    def read_out(self, ranks: Iterable[int]) -> None:
+        """They have ended or are about to: read their last words, within limits, even if our reader is behind."""
+        self._post(partial(self._read_out, list(ranks)))
+
+    def has_read(self, rank: int) -> bool:
+        """Whether all output of the rank was read."""
+        return rank not in self._open
+
+    @property
+    def has_read_all(self) -> bool:
+        return not self._open
 
     def last_error_lines(self, rank: int) -> list[str]:
         stream = self._streams.get((rank, "stderr"))
@@ -167,22 +187,43 @@ class OutputForwarder:
         return sum(stream.muted_lines for stream in self._streams.values())
 
     def stop(self) -> None:
-        self._stop_sender.send(b"\0")
-        self._thread.join()
-        for stream in list(self._open):
+        self._post(self._mark_stopping)
+        self._thread.join(_STOP_LIMIT_S)
+        for stream in [stream for streams in self._open.values() for stream in streams]:
             self._finish(stream)
         self._selector.close()
-        self._stop_receiver.close()
-        self._stop_sender.close()
+        self._wake_receiver.close()
+        self._wake_sender.close()
+
+    # Below: the forwarder's thread, and `stop` after it.
+
+    def _post(self, command: Callable[[], object]) -> None:
+        self._commands.append(command)
+        with suppress(OSError):  # stopped already
+            self._wake_sender.send(b"\0", socket.MSG_DONTWAIT)
+
+    def _mark_stopping(self) -> None:
+        self._is_stopping = True
 
     def _forward(self) -> None:
-        while True:
+        while not self._is_stopping:
             for key, _ in self._selector.select():
                 if key.data is None:
-                    return
-                self._read(key.data)
+                    self._run_commands()
+                else:
+                    self._read(key.data)
+
+    def _run_commands(self) -> None:
+        with suppress(BlockingIOError):
+            self._wake_receiver.recv(4096)
+        while self._commands:
+            self._commands.popleft()()
 
     def _read(self, stream: _Stream) -> None:
+        if stream.must_wait:
+            self._selector.unregister(stream.pipe)
+            self._waiting.add(stream)
+            return
         try:
             chunk = os.read(stream.pipe.fileno(), 1 << 16)
         except BlockingIOError:
@@ -194,50 +235,39 @@ class OutputForwarder:
         else:
             self._finish(stream)
 
+    def _resume(self) -> None:
+        for stream in [stream for stream in self._waiting if not stream.must_wait]:
+            self._waiting.discard(stream)
+            self._selector.register(stream.pipe, selectors.EVENT_READ, stream)
+
+    def _read_out(self, ranks: list[int]) -> None:
+        for rank in ranks:
+            for name in ("stdout", "stderr"):
+                self._streams[rank, name].beyond_bounds = _LAST_BYTES
+        self._resume()
+
     def _finish(self, stream: _Stream) -> None:
-        self._selector.unregister(stream.pipe)
+        if stream in self._waiting:
+            self._waiting.discard(stream)
+        else:
+            self._selector.unregister(stream.pipe)
         stream.finish()
-        with self._changed:
-            self._open.discard(stream)
-            self._changed.notify_all()
-
-
-def descriptor_sink(descriptor: int) -> Sink:
-    """Writes to a descriptor of this process; silent once the reader is gone, so that `| head` does not end a job."""
-
-    def write(data: bytes) -> None:
-        view = memoryview(data)
-        while view:
-            try:
-                view = view[os.write(descriptor, view) :]
-            except BlockingIOError:
-                time.sleep(0.005)  # someone made our terminal non-blocking
-            except OSError:
-                return
-
-    return write
-
-
-def text_sink(stream: TextIO) -> Sink:
-    """Writes to a Python text stream: sys.stdout of a notebook is not descriptor 1."""
-
-    def write(data: bytes) -> None:
-        try:
-            stream.write(data.decode(errors="replace"))
-            stream.flush()
-        except (OSError, ValueError):
-            pass  # closed by its owner
-
-    return write
+        self._open[stream.rank].discard(stream)
+        if not self._open[stream.rank]:
+            del self._open[stream.rank]
+            self._on_read()
 
 
 def wants_colour() -> bool:
     return sys.stdout is not None and sys.stdout.isatty() and not os.environ.get("NO_COLOR")
 
 
-def _open_file(options: OutputOptions, rank: int, name: str) -> BinaryIO | None:
+def _open_files(options: OutputOptions, output: UserOutput) -> dict[tuple[int, str], Sink]:
     if options.directory is None:
-        return None
-    directory = os.path.join(options.directory, f"rank.{rank:0{len(str(options.size - 1))}d}")
-    os.makedirs(directory, exist_ok=True)
-    return open(os.path.join(directory, name), "wb", buffering=0)
+        return {}
+    width = len(str(options.size - 1))
+    return {
+        (rank, name): output.file(os.path.join(options.directory, f"rank.{rank:0{width}d}", name))
+        for rank in range(options.size)
+        for name in ("stdout", "stderr")
+    }

@@ -1,119 +1,169 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Worker processes of this machine: each in its own session, so that its whole tree can be ended, and never orphaned.
+"""A tree of processes on this machine: start workers, signal them, end the tree, also when this process is killed.
 
-The guard is a shell that watches a pipe from the launcher. When the launcher is gone (even by `kill -9`) it ends every
-process group that was reported to it. Unlike PR_SET_PDEATHSIG it reaches grandchildren, does not depend on which thread
-started the worker, and needs no code between fork and exec.
+`ProcessTree` is the near end; the far end, of which the workers are children, is the guardian (guardian.py).
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import socket
+import struct
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import IO
+from dataclasses import dataclass
+from typing import IO, Any
 
-# Reads "+ group" and "- group" lines until the launcher's end of the pipe closes; then SIGTERM, and SIGKILL after 2 s.
-_GUARD_SCRIPT = """
-trap '' INT TERM HUP
-groups=
-while read -r change group; do
-  case $change in
-    +) groups="$groups $group" ;;
-    -) kept=; for g in $groups; do [ "$g" = "$group" ] || kept="$kept $g"; done; groups=$kept ;;
-  esac
-done
-send() { alive=; for g in $groups; do kill -s "$1" -- "-$g" 2>/dev/null && alive=1; done; }
-send TERM
-for i in 1 2 3 4 5 6 7 8 9 10; do
-  send 0; [ -n "$alive" ] || exit 0
-  sleep 0.2
-done
-send KILL
-"""
+from horovod.runner.guardian import GIVE_UP_S, Unpacker, descendants, pack
+
+# The folder comes in the environment: `pkill -9 -f horovod` is to end launchers, and not who cleans up after them.
+_FOLDER_VARIABLE = "GUARDIAN_FOLDER"
+_PROGRAM = f"import os, sys; sys.path.append(os.environ[{_FOLDER_VARIABLE!r}]); import guardian; guardian.main()"
+_SEND_LIMIT_S = 5
 
 
-class Guard:
-    """Ends the workers if this process cannot do it any more."""
+@dataclass(frozen=True)
+class Started:
+    key: int
+    pid: int
+
+
+@dataclass(frozen=True)
+class Refused:
+    """The worker could not be started."""
+
+    key: int
+    number: int  # errno
+
+
+@dataclass(frozen=True)
+class Ended:
+    """`code`: 128 + n for signal n."""
+
+    key: int
+    code: int
+
+
+Event = Started | Refused | Ended
+
+
+class GuardianLostError(RuntimeError):
+    """Somebody killed the guardian: the job cannot be watched any more, and its workers were killed."""
 
     def __init__(self) -> None:
-        self._shell = subprocess.Popen(
-            ["/bin/sh", "-c", _GUARD_SCRIPT],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            cwd="/",
-            env={"PATH": os.defpath},
-            start_new_session=True,
-        )
+        super().__init__("the process that starts and watches the workers has ended, so they were killed")
 
-    def watch(self, group: int) -> None:
-        self._write(f"+ {group}\n")
 
-    def forget(self, group: int) -> None:
-        self._write(f"- {group}\n")
+class ProcessTree:
+    """Answers come as events, when the tree's descriptor is readable. Nothing here waits for a worker."""
+
+    def __init__(self) -> None:
+        self._channel, far_end = socket.socketpair()
+        # A guardian that is stuck must not hold us up.
+        self._channel.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", _SEND_LIMIT_S, 0))
+        with far_end:
+            self._guardian = subprocess.Popen(
+                [sys.executable, "-I", "-S", "-c", _PROGRAM, str(os.getpid())],
+                env={**os.environ, _FOLDER_VARIABLE: os.path.dirname(__file__)},
+                stdin=far_end.fileno(),
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        self._messages = Unpacker()
+        self._running: dict[int, int] = {}  # key to pid
+        self.is_over = False
+        self.left: tuple[int, ...] = ()  # processes that even SIGKILL did not end
+
+    def __enter__(self) -> ProcessTree:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def fileno(self) -> int:
+        return self._channel.fileno()
+
+    def start(self, key: int, command: Sequence[str], env: Mapping[str, str]) -> tuple[IO[bytes], IO[bytes]]:
+        """Ask for a worker, the leader of a session of its own; where its stdout and stderr can be read."""
+        words = [os.fsencode(word) for word in command]
+        variables = {os.fsencode(name): os.fsencode(value) for name, value in env.items()}
+        message = pack("start", key, words, variables)
+        pipes = [os.pipe() for _ in range(2)]
+        try:
+            with suppress(OSError):  # a lost guardian is an event like others
+                sent = socket.send_fds(self._channel, [message[:4]], [write for _, write in pipes])
+                self._channel.sendall(message[sent:])
+        finally:
+            for _, write in pipes:
+                os.close(write)
+        stdout, stderr = (os.fdopen(read, "rb", buffering=0) for read, _ in pipes)
+        return stdout, stderr
+
+    def signal(self, key: int, number: int) -> None:
+        """To the worker and its process group; nothing happens if it has ended."""
+        self._send("signal", key, int(number))
+
+    def end(self, grace_s: float) -> None:
+        """End the whole tree: SIGTERM now, SIGKILL after the grace. `is_over` tells when that is done."""
+        self._send("end", float(grace_s))
+
+    @staticmethod
+    def end_limit_s(grace_s: float) -> float:
+        """How long that may take."""
+        return grace_s + GIVE_UP_S + 1.0
+
+    def events(self) -> list[Event]:
+        """What happened since the last call. GuardianLostError if nobody tells any more."""
+        try:
+            data = self._channel.recv(1 << 16, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return []
+        except OSError:
+            data = b""
+        if not data and not self.is_over:
+            self.kill_directly()
+            raise GuardianLostError
+        events = [self._event(message) for message in self._messages.feed(data)]
+        return [event for event in events if event is not None]
+
+    def kill_directly(self) -> None:
+        """For when the guardian cannot. Orphans that it had adopted are not found any more."""
+        for pid in self._running.values():
+            for one in (pid, *descendants(pid)):
+                with suppress(OSError):
+                    os.kill(one, signal.SIGKILL)
+        self._running.clear()
+        self.is_over = True
 
     def close(self) -> None:
-        """Whatever is still watched is ended; normally nothing is, and the guard just leaves."""
-        assert self._shell.stdin is not None
-        with suppress(OSError):
-            self._shell.stdin.close()
-        self._shell.wait()
+        """Whatever still runs is ended in the background; normally nothing does."""
+        self._channel.close()
+        with suppress(subprocess.TimeoutExpired):
+            self._guardian.wait(1.0)
 
-    def _write(self, line: str) -> None:
-        assert self._shell.stdin is not None
-        with suppress(OSError):  # the guard was killed; the job goes on without it
-            self._shell.stdin.write(line.encode())
-            self._shell.stdin.flush()
+    def _send(self, *message: object) -> None:
+        self._guardian.send_signal(signal.SIGCONT)  # somebody may have frozen it with the workers
+        with suppress(OSError):  # a lost guardian is an event like others
+            self._channel.sendall(pack(*message))
 
-
-class WorkerProcess:
-    """One worker: the leader of a process group. Not reaped before `release`, so that its group id stays its own."""
-
-    def __init__(self, rank: int, host: str, command: Sequence[str], env: Mapping[str, str], guard: Guard) -> None:
-        self.rank = rank
-        self.host = host
-        self.exit_code: int | None = None
-        self._guard = guard
-        self._process = subprocess.Popen(
-            list(command),
-            env=dict(env),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-        )
-        self.pid = self._process.pid
-        guard.watch(self.pid)
-        self.exit_descriptor = _open_pidfd(self.pid)
-
-    @property
-    def pipes(self) -> tuple[IO[bytes], IO[bytes]]:
-        assert self._process.stdout is not None
-        assert self._process.stderr is not None
-        return self._process.stdout, self._process.stderr
-
-    def poll(self) -> int | None:
-        """The exit code (128 + n for signal n), None while it runs."""
-        if self.exit_code is None:
-            status = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-            if status is not None:
-                self.exit_code = status.si_status if status.si_code == os.CLD_EXITED else 128 + status.si_status
-        return self.exit_code
-
-    def signal_tree(self, number: int) -> None:
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.pid, number)
-
-    def release(self) -> None:
-        """Reap it. Its group must be empty or given up."""
-        self._guard.forget(self.pid)
-        self._process.wait()
-        if self.exit_descriptor is not None:
-            os.close(self.exit_descriptor)
-            self.exit_descriptor = None
+    def _event(self, message: tuple[Any, ...]) -> Event | None:
+        match message:
+            case "started", key, pid:
+                self._running[key] = pid
+                return Started(key, pid)
+            case "refused", key, number:
+                return Refused(key, number)
+            case "ended", key, code:
+                del self._running[key]
+                return Ended(key, code)
+            case "over", left:
+                self.is_over = True
+                self.left = tuple(left)
+        return None
 
 
 def describe_exit(exit_code: int) -> str:
@@ -124,10 +174,3 @@ def describe_exit(exit_code: int) -> str:
         return f"killed by signal {number} ({signal.Signals(number).name})"
     except ValueError:
         return f"exit code {exit_code}"
-
-
-def _open_pidfd(pid: int) -> int | None:
-    try:
-        return os.pidfd_open(pid)
-    except (AttributeError, OSError):
-        return None  # an old kernel or a strict sandbox: exits are then found by polling

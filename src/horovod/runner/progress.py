@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from horovod.common.rendezvous_server import Server
-from horovod.runner.output import Sink
+from horovod.runner.user_output import UserOutput
+from horovod.runner.writers import Sink
 
 _PATIENCE_S = 0.7
 _LOOK_S = 0.1
@@ -21,9 +22,10 @@ _LOOK_S = 0.1
 class StartProgress:
     """Shown from a thread of its own until all ranks have met, something was written, or `stop`."""
 
-    def __init__(self, server: Server, ranks: int) -> None:
+    def __init__(self, server: Server, ranks: int, terminal: Sink) -> None:
         self._server = server
         self._ranks = ranks
+        self._terminal = _Terminal(terminal)
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._show, name="horovodrun-progress", daemon=True)
         self._thread.start()
@@ -33,21 +35,14 @@ class StartProgress:
             self._over.set()
             self._thread.join()
 
-    def clearing(self, sink: Sink) -> Sink:
-        """The same sink, before whose first use the line is wiped away."""
-
-        def write(data: bytes) -> None:
-            self.stop()
-            sink(data)
-
-        return write
-
     def _show(self) -> None:
         if self._over.wait(_PATIENCE_S) or self._server.has_met:
             return
         from rich.console import Console  # late: most starts are over before it would be loaded
 
-        with Console(stderr=True).status(self._text()) as line:
+        # Rich asks the file what it is: ours is a terminal, behind a sink.
+        console = Console(file=self._terminal, force_terminal=True)  # type: ignore[arg-type]
+        with console.status(self._text()) as line:
             while not (self._over.wait(_LOOK_S) or self._server.has_met):
                 line.update(self._text())
 
@@ -55,14 +50,35 @@ class StartProgress:
         return f"horovodrun: {self._server.waiting} of {self._ranks} ranks have called hvd.init()"
 
 
+class _Terminal:
+    """What rich needs of a file, over a sink: writing never waits, not even for a terminal that Ctrl-S has stopped."""
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+
+    def write(self, text: str) -> None:
+        if not self._sink.is_full:
+            self._sink.put_quietly(text.encode())
+
+    def flush(self) -> None:
+        pass
+
+    def isatty(self) -> bool:
+        return True
+
+
 @contextmanager
-def start_progress(server: Server, ranks: int, stdout: Sink, stderr: Sink) -> Iterator[tuple[Sink, Sink]]:
-    """Sinks to use while the line may be there: the given ones, unless stderr is a terminal."""
+def start_progress(server: Server, ranks: int, output: UserOutput) -> Iterator[None]:
+    """The line goes away before anything else is written. None at all unless stderr is a terminal."""
     if not (os.isatty(2) and os.environ.get("TERM", "dumb") != "dumb"):
-        yield stdout, stderr
+        yield
         return
-    progress = StartProgress(server, ranks)
+    progress = StartProgress(server, ranks, output.stderr)
+    for sink in (output.stdout, output.stderr):
+        sink.before_put = progress.stop
     try:
-        yield progress.clearing(stdout), progress.clearing(stderr)
+        yield
     finally:
         progress.stop()
+        for sink in (output.stdout, output.stderr):
+            sink.before_put = None

@@ -89,7 +89,8 @@ def _run(
     from horovod.common import serialization
     from horovod.runner import run_task
     from horovod.runner.local import run_locally
-    from horovod.runner.output import text_sink
+    from horovod.runner.processes import ProcessTree
+    from horovod.runner.user_output import output_of_python
 
     shipped = serialization.dumps((func, tuple(args), dict(kwargs)))
     results: list[Any] = []
@@ -111,7 +112,14 @@ def _run(
             results.append(serialization.loads(value))
 
     command = [executable, "-m", run_task.__name__]
-    result = run_locally(options, command, text_sink(sys.stdout), text_sink(sys.stderr), on_server=offer, after=collect)
+    output = output_of_python()
+    went_well = False
+    try:
+        with ProcessTree() as tree:
+            result = run_locally(options, command, tree, output, on_server=offer, after=collect)
+        went_well = result.exit_code == 0
+    finally:
+        output.close(went_well)
     if result.stop_signal == signal.SIGINT:
         raise KeyboardInterrupt
     if result.stop_signal is not None:

@@ -2,7 +2,7 @@
 """What to do when a worker exits, a signal comes or time passes: decisions only, the loop in job.py acts on them.
 
     running --failure--> ending --grace over--> killed
-    running --signal---> ending --second signal or grace over--> killed
+    running --signal---> ending --second signal or grace over--> killed --nobody dies of it--> given up
 
 A worker that fails only because it lost a peer is not the cause: the job waits a moment for the one that is.
 """
@@ -15,6 +15,7 @@ from enum import Enum
 
 GRACE_S = 5.0
 CAUSE_WAIT_S = 1.0
+KILL_LIMIT_S = 5.0  # a process that sleeps in the kernel outlives SIGKILL, maybe for ever
 
 
 class State(Enum):
@@ -22,6 +23,7 @@ class State(Enum):
     WAITING_FOR_CAUSE = "waiting for cause"
     ENDING = "ending"
     KILLED = "killed"
+    GIVEN_UP = "given up"
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,7 @@ class Supervision:
     _suspects: list[Exit] = field(default_factory=list)
 
     def on_exit(self, exit: Exit, now: float) -> int | None:
-        if exit.code == 0 or self.state in (State.ENDING, State.KILLED):
+        if exit.code == 0 or self.state not in (State.RUNNING, State.WAITING_FOR_CAUSE):
             return None
         self._suspects.append(exit)
         if not exit.blames_peer:
@@ -62,14 +64,17 @@ class Supervision:
             self.state = State.ENDING
             self.deadline = now + self.grace_s
             return number
-        return self._kill()
+        return self._kill(now)
 
     def on_time(self, now: float) -> int | None:
         if self.deadline is None or now < self.deadline:
             return None
         if self.state is State.WAITING_FOR_CAUSE:
             return self._end(self._suspects[0], now)
-        return self._kill()
+        if self.state is State.KILLED:
+            self.state = State.GIVEN_UP
+            self.deadline = None
+        return self._kill(now)
 
     def on_all_ended(self) -> None:
         if self.failure is None and self._suspects and self.stop_signal is None:
@@ -86,11 +91,11 @@ class Supervision:
         self.deadline = now + self.grace_s
         return signal.SIGTERM
 
-    def _kill(self) -> int | None:
-        if self.state is State.KILLED:
+    def _kill(self, now: float) -> int | None:
+        if self.state in (State.KILLED, State.GIVEN_UP):
             return None
         self.state = State.KILLED
-        self.deadline = None
+        self.deadline = now + KILL_LIMIT_S
         return signal.SIGKILL
 
 

@@ -1,0 +1,239 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The guardian: a small process between a launcher and its workers, of which everything in the job is a descendant.
+
+It starts workers, passes signals on and tells who ended. When asked to, or when the launcher is gone (even by `kill
+-9`), it ends the whole tree. It is a child subreaper: a process whose parent has ended becomes its child, so neither
+setsid nor a double fork leads out of the tree. It runs as `python -I -S` and imports nothing of ours: that would be
+start-up time of every job.
+"""
+
+from __future__ import annotations
+
+import marshal
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from contextlib import suppress
+from errno import ECANCELED, EINVAL
+
+TYPE_CHECKING = False  # typing itself would take 5 ms to import
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+ORPHANED_GRACE_S = 2.0
+GIVE_UP_S = 5.0  # what SIGKILL does not end in this time sleeps in the kernel, or belongs to somebody else
+_RESCAN_S = 0.01
+_NEW_IN_WORKERS = (signal.SIGPIPE, signal.SIGXFSZ)  # which Python ignores, and programs do not expect to be ignored
+
+
+def pack(*message: Any) -> bytes:
+    """A message as bytes. marshal: both ends are the same Python, and nobody else has the socket."""
+    body = marshal.dumps(message)
+    return len(body).to_bytes(4, "little") + body
+
+
+class Unpacker:
+    """Bytes as they come to messages."""
+
+    def __init__(self) -> None:
+        self._rest = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[tuple[Any, ...]]:
+        self._rest += data
+        while len(self._rest) >= 4 and len(self._rest) >= (end := 4 + int.from_bytes(self._rest[:4], "little")):
+            message: tuple[Any, ...] = marshal.loads(self._rest[4:end])
+            del self._rest[:end]
+            yield message
+
+
+class Guardian:
+    """Messages in: start, signal, end. Out: started, refused, ended, and over as the last one."""
+
+    def __init__(self, channel: socket.socket, launcher: int) -> None:
+        self._channel = channel
+        self._messages = Unpacker()
+        self._descriptors: list[int] = []
+        self._workers: dict[int, int] = {}  # by key; reaped by us alone, so that a number here is always its own
+        self._childless = True
+        self._kill_at: float | None = None
+        self._poll = select.poll()
+        self._poll.register(channel, select.POLLIN)
+        self._wake = _wake_on_signals()
+        self._poll.register(self._wake, select.POLLIN)
+        self._watch(launcher)
+
+    def run(self) -> None:
+        while not self._is_over():
+            self._wait()
+        self._tell("over", [] if self._childless else sorted(descendants(os.getpid())))
+
+    def _watch(self, launcher: int) -> None:
+        # A child that the launcher forks may keep the channel open after the launcher itself has ended.
+        with suppress(AttributeError, OSError):
+            self._poll.register(os.pidfd_open(launcher), select.POLLIN)
+        if os.getppid() != launcher:
+            self._orphaned()
+
+    def _wait(self) -> None:
+        for descriptor, _ in self._poll.poll(self._time_left_ms()):
+            if descriptor == self._wake:
+                os.read(self._wake, 4096)
+            elif descriptor == self._channel.fileno():
+                self._hear()
+            else:
+                self._orphaned()
+                self._poll.unregister(descriptor)
+
+    def _time_left_ms(self) -> float | None:
+        if self._kill_at is None:
+            return None
+        return 1000 * max(_RESCAN_S, self._kill_at - time.monotonic())
+
+    def _hear(self) -> None:
+        try:
+            data, descriptors, _, _ = socket.recv_fds(self._channel, 1 << 16, 8)
+        except OSError:
+            data, descriptors = b"", []
+        for descriptor in descriptors:
+            os.set_inheritable(descriptor, False)
+            self._descriptors.append(descriptor)
+        if not data:
+            self._poll.unregister(self._channel)
+            self._orphaned()
+        for verb, *rest in self._messages.feed(data):
+            if verb == "start":
+                self._start(*rest)
+            elif verb == "signal":
+                self._signal(*rest)
+            else:
+                self._end(*rest)
+
+    def _start(self, key: int, command: list[bytes], env: dict[bytes, bytes]) -> None:
+        stdout, stderr = self._descriptors[:2]
+        del self._descriptors[:2]
+        try:
+            if self._kill_at is not None:
+                raise OSError(ECANCELED, "the job is being ended")
+            self._workers[key] = os.posix_spawnp(
+                command[0],
+                command,
+                env,
+                file_actions=[
+                    (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                    (os.POSIX_SPAWN_DUP2, stdout, 1),
+                    (os.POSIX_SPAWN_DUP2, stderr, 2),
+                ],
+                setsid=True,
+                setsigdef=_NEW_IN_WORKERS,
+            )
+        except (OSError, ValueError) as error:
+            self._tell("refused", key, getattr(error, "errno", EINVAL))
+        else:
+            self._tell("started", key, self._workers[key])
+        finally:
+            os.close(stdout)
+            os.close(stderr)
+
+    def _signal(self, key: int, number: int) -> None:
+        """To the worker and its process group, as a terminal would do it."""
+        if key in self._workers:
+            with suppress(OSError):
+                os.killpg(self._workers[key], number)
+
+    def _end(self, grace_s: float) -> None:
+        """SIGTERM to the whole tree, SIGKILL when the grace is over. A later call can only shorten it."""
+        kill_at = time.monotonic() + grace_s
+        if self._kill_at is None and grace_s > 0:
+            _signal_all(descendants(os.getpid()), signal.SIGTERM)
+        self._kill_at = kill_at if self._kill_at is None else min(self._kill_at, kill_at)
+
+    def _orphaned(self) -> None:
+        self._end(ORPHANED_GRACE_S)
+
+    def _is_over(self) -> bool:
+        """Whether the tree is to end and has ended. Whoever forks while it is looked for is found the next time."""
+        self._reap()
+        if self._kill_at is None or self._childless:
+            return self._kill_at is not None
+        overdue = time.monotonic() - self._kill_at
+        if overdue >= 0:
+            _signal_all(descendants(os.getpid()), signal.SIGKILL)
+        return overdue > GIVE_UP_S
+
+    def _reap(self) -> None:
+        keys = {pid: key for key, pid in self._workers.items()}
+        try:
+            while (found := os.waitpid(-1, os.WNOHANG))[0]:
+                pid, status = found
+                if pid in keys:
+                    code = os.waitstatus_to_exitcode(status)
+                    del self._workers[keys[pid]]
+                    self._tell("ended", keys[pid], code if code >= 0 else 128 - code)
+            self._childless = False
+        except ChildProcessError:
+            self._childless = True  # and so without descendants: they would have come to us
+
+    def _tell(self, *message: Any) -> None:
+        with suppress(OSError):  # the launcher is gone
+            self._channel.sendall(pack(*message))
+
+
+def descendants(ancestor: int) -> set[int]:
+    """The living processes below a process, as far as /proc can tell at this moment."""
+    children: dict[int, list[int]] = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit() and (parent := _parent_if_alive(name)) is not None:
+            children.setdefault(parent, []).append(int(name))
+    found: set[int] = set()
+    frontier = [ancestor]
+    while frontier:
+        for child in children.get(frontier.pop(), []):
+            if child not in found:
+                found.add(child)
+                frontier.append(child)
+    return found
+
+
+def _parent_if_alive(pid: str) -> int | None:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as stat:
+            # The command name, in parentheses, may hold anything: the fields begin after the last one.
+            state, parent = stat.read().rpartition(b")")[2].split()[:2]
+    except (OSError, ValueError):
+        return None
+    return None if state in (b"Z", b"X") else int(parent)
+
+
+def _signal_all(pids: set[int], number: int) -> None:
+    for pid in pids:
+        with suppress(OSError):
+            os.kill(pid, number)
+
+
+def _wake_on_signals() -> int:
+    """A descriptor that becomes readable when a child ends. What asks others to end does not end the guardian."""
+    receiver, sender = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.set_wakeup_fd(sender, warn_on_full_buffer=False)
+    for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        # Handlers, not SIG_IGN, which workers would inherit. What is ignored already (nohup) stays so for them too.
+        if signal.getsignal(number) is not signal.SIG_IGN or number == signal.SIGCHLD:
+            signal.signal(number, lambda *_: None)
+    return receiver
+
+
+def _adopt_orphans() -> None:
+    import ctypes  # after all other modules, which a Python without it has too
+
+    pr_set_child_subreaper = 36
+    ctypes.CDLL(None).prctl(pr_set_child_subreaper, 1, 0, 0, 0)
+
+
+def main() -> None:
+    with suppress(ImportError, OSError, AttributeError):  # then orphans escape, all else works
+        _adopt_orphans()
+    Guardian(socket.socket(fileno=0), int(sys.argv[1])).run()
+    os._exit(0)  # the launcher waits for us: no time for Python to put itself away

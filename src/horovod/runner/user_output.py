@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a job writes for its user: stdout, stderr and files; and how long it waits for their readers at the end."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import sys
+import time
+from typing import TextIO
+
+from horovod.runner.writers import Destination, Sink, Writer, is_same_file, to_descriptor, to_text
+
+# How long a reader may take nothing before what is left is dropped: who waits for a failure's exit code waits less.
+PATIENCE_AFTER_SUCCESS_S = 10.0
+PATIENCE_AFTER_FAILURE_S = 2.0
+_LAST_WORD_S = 0.5
+
+
+class UserOutput:
+    """`close` it when the job is over. Until then nothing here waits for a reader."""
+
+    def __init__(self, stdout: Destination, stderr: Destination, *, are_one: bool = False) -> None:
+        """`are_one`: both go to the same place, where they must appear in order."""
+        out = Writer("stdout")
+        err = out if are_one else Writer("stderr")
+        self.stdout: Sink = out.sink(stdout)
+        self.stderr: Sink = err.sink(stderr)
+        self.writers = [out] if are_one else [out, err]
+        self._err = err
+        self._files: Writer | None = None
+        self._descriptors: list[int] = []
+
+    def say(self, text: str) -> None:
+        """A word of the launcher itself."""
+        self.stderr.put(f"horovodrun: {text}\n".encode(errors="replace"))
+
+    def file(self, path: str) -> Sink:
+        """A new file. OSError if it cannot be written; if that turns out later it is said, and the job goes on."""
+        descriptor = _open(path)
+        self._descriptors.append(descriptor)
+        if self._files is None:
+            self._files = Writer("files")
+            self.writers.insert(0, self._files)  # the first to be drained: its last word goes to stderr
+        return self._files.sink(
+            to_descriptor(descriptor), lambda error: self.say(f"cannot write {path} any more: {error}")
+        )
+
+    def close(self, went_well: bool) -> None:
+        """Give every reader the time it needs while it reads at all; say what was dropped to who still listens."""
+        patience_s = PATIENCE_AFTER_SUCCESS_S if went_well else PATIENCE_AFTER_FAILURE_S
+        try:
+            self._wait_for_readers(patience_s)
+        finally:  # Ctrl-C ends the waiting
+            for writer in self.writers:
+                writer.close()
+            if self._files is None or self._files.is_closed:
+                for descriptor in self._descriptors:
+                    os.close(descriptor)
+            self._descriptors.clear()
+
+    def _wait_for_readers(self, patience_s: float) -> None:
+        now = time.monotonic()
+        stalled = [writer for writer in self.writers if not writer.drain(patience_s, now)]
+        dropped = sum(writer.pending for writer in stalled)
+        if stalled and self._err not in stalled:
+            self.say(f"{dropped} bytes of output are lost: nobody has read on for {patience_s:g} s")
+            self._err.drain(_LAST_WORD_S, time.monotonic())
+
+
+def output_of_process() -> UserOutput:
+    """To descriptors 1 and 2."""
+    return UserOutput(to_descriptor(1), to_descriptor(2), are_one=is_same_file(1, 2))
+
+
+def output_of_python() -> UserOutput:
+    """To sys.stdout and sys.stderr, whatever they are."""
+    return UserOutput(to_text(sys.stdout), to_text(sys.stderr), are_one=_are_one(sys.stdout, sys.stderr))
+
+
+def _are_one(stdout: TextIO, stderr: TextIO) -> bool:
+    if stdout is stderr:
+        return True
+    try:
+        return is_same_file(stdout.fileno(), stderr.fileno())
+    except (AttributeError, OSError, ValueError):
+        return False
+
+
+def _open(path: str) -> int:
+    """Opening a named pipe would wait for its reader, without limit, so that one must be there already."""
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NONBLOCK, 0o666)
+    except OSError as error:
+        if error.errno == errno.ENXIO and stat.S_ISFIFO(os.stat(path).st_mode):
+            raise OSError(f"cannot write {path}: nobody reads this named pipe") from None
+        raise
+    os.set_blocking(descriptor, True)
+    return descriptor

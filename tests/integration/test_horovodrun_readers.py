@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""horovodrun whose output nobody reads: it hears signals, sees failures and ends; no output is lost without need."""
+
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+import termios
+import time
+from contextlib import ExitStack
+
+import psutil
+import pytest
+
+LAUNCHER = [sys.executable, "-m", "horovod.runner.launch"]
+
+
+def python(source):
+    return [sys.executable, "-c", source]
+
+
+@pytest.fixture
+def stalled():
+    """Descriptors to write to, whose reader has stopped: a full pipe, and a terminal after Ctrl-S."""
+    opened = []
+
+    def make(kind="pipe"):
+        if kind == "terminal":
+            ours, theirs = os.openpty()
+            termios.tcflow(theirs, termios.TCOOFF)
+        else:
+            ours, theirs = os.pipe()
+            size = fcntl.fcntl(theirs, fcntl.F_SETPIPE_SZ, 4096)
+            os.write(theirs, b"x" * size)
+        opened.extend((ours, theirs))
+        return theirs
+
+    yield make
+    for descriptor in opened:
+        os.close(descriptor)
+
+
+@pytest.fixture
+def ready(tmp_path):
+    """A named pipe that workers write to when they are so far; `ready.wait(n)` returns what n of them wrote."""
+    path = tmp_path / "ready"
+    os.mkfifo(path)
+    with open(path, "r+b", buffering=0) as pipe:
+
+        class Ready:
+            tell = f"open({str(path)!r}, 'w').write"
+
+            def wait(self, count):
+                lines = b""
+                while lines.count(b"\n") < count:
+                    lines += pipe.read(4096)
+                return lines.decode().split()
+
+        yield Ready()
+
+
+@pytest.fixture
+def launch():
+    """Starts horovodrun; what hangs is killed at the end."""
+    with ExitStack() as stack:
+
+        def start(*words, **options):
+            process = stack.enter_context(subprocess.Popen([*LAUNCHER, *words], **options))
+            stack.callback(process.kill)
+            return process
+
+        yield start
+
+
+def code_and_seconds(process, limit_s=20):
+    started = time.monotonic()
+    return process.wait(timeout=limit_s), time.monotonic() - started
+
+
+# Prints more than any buffer holds, to a reader who takes nothing.
+FLOOD = """
+import os, signal, sys
+print("first"); print("first", file=sys.stderr)
+{tell}(f"{{os.getpid()}}\\n")
+{then}
+"""
+
+
+def test_signals_act_although_nobody_reads(stalled, ready, launch):
+    cases = [
+        ("pipe", ("stdout",), signal.SIGINT),
+        ("pipe", ("stdout", "stderr"), signal.SIGTERM),
+        ("terminal", ("stdout", "stderr"), signal.SIGINT),
+    ]
+    source = FLOOD.format(tell=ready.tell, then="while True: print('x' * 1000)")
+    jobs = []
+    for kind, streams, _ in cases:
+        outputs = {**dict.fromkeys(("stdout", "stderr"), subprocess.DEVNULL), **dict.fromkeys(streams, stalled(kind))}
+        jobs.append(launch("-np", "2", *python(source), env={**os.environ, "TERM": "xterm"}, **outputs))
+    workers = [psutil.Process(int(pid)) for pid in ready.wait(2 * len(jobs))]
+    for process, (_, _, number) in zip(jobs, cases, strict=True):
+        process.send_signal(number)
+    results = [code_and_seconds(process) for process in jobs]
+    assert [code for code, _ in results] == [130, 143, 130]
+    assert max(seconds for _, seconds in results) < 6
+    assert not any(worker.is_running() for worker in workers)
+
+
+def test_a_failure_ends_the_job_although_nobody_reads(stalled, ready, launch):
+    fail = "if os.environ['HOROVOD_RANK'] == '1': sys.exit('my own bug')"
+    source = FLOOD.format(tell=ready.tell, then=fail + "\nwhile True: print('x' * 1000, file=sys.STREAM)")
+    unread = launch(
+        *("-np", "2", *python(source.replace("STREAM", "stdout"))), stdout=stalled(), stderr=subprocess.PIPE, text=True
+    )
+    unheard = launch(
+        *("-np", "2", *python(source.replace("STREAM", "stderr"))), stdout=subprocess.PIPE, stderr=stalled(), text=True
+    )
+    ready.wait(4)
+    assert (unread.wait(timeout=20), unheard.wait(timeout=20)) == (1, 1)
+    report, output = unread.stderr.read(), unheard.stdout.read()
+    assert "failed first: exit code 1" in report
+    assert "    my own bug" in report
+    assert "bytes of output are lost: nobody has read on for 2 s" in report
+    assert "[0]<stdout>:first\n" in output
+
+
+def test_workers_wait_for_a_reader_who_is_behind_and_nothing_is_lost(ready, launch):
+    source = f"""
+import os, select
+total = 4 << 20
+sent = 0
+line = b"x" * 1023 + b"\\n"
+while sent < total:
+    if not select.select([], [1], [], 1)[1]:
+        {ready.tell}(f"{{sent}}\\n")
+        break
+    sent += os.write(1, line)
+while sent < total: sent += os.write(1, line)
+"""
+    process = launch("-np", "1", *python(source), stdout=subprocess.PIPE)
+    [sent] = ready.wait(1)
+    assert int(sent) < 2 << 20
+    assert process.stdout.read() == (b"[0]<stdout>:" + b"x" * 1023 + b"\n") * 4096
+    assert process.wait(timeout=20) == 0
+
+
+def test_a_reader_who_comes_late_gets_everything(ready, launch):
+    source = f"import os\nprint('x' * 300_000)\n{ready.tell}(f'{{os.getpid()}}\\n')"
+    process = launch("-np", "1", *python(source), stdout=subprocess.PIPE)
+    [pid] = ready.wait(1)
+    while psutil.pid_exists(int(pid)) or psutil.Process(process.pid).children():
+        time.sleep(0.01)  # until nothing but the reader is left to wait for
+    assert len(process.stdout.read()) == len("[0]<stdout>:\n") + 300_000
+    assert process.wait(timeout=20) == 0
+
+
+def test_a_named_pipe_without_a_reader_is_refused_as_output_file(tmp_path):
+    (tmp_path / "rank.0").mkdir()
+    os.mkfifo(tmp_path / "rank.0" / "stdout")
+    done = subprocess.run(
+        [*LAUNCHER, "-np", "1", "--output-filename", str(tmp_path), "true"],
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=20,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert f"cannot write {tmp_path}/rank.0/stdout: nobody reads this named pipe" in done.stderr
+
+
+def test_a_full_disk_and_a_stalled_pipe_as_output_files_do_not_hold_the_job(tmp_path, ready, launch):
+    files = tmp_path / "out" / "rank.0"
+    files.mkdir(parents=True)
+    (files / "stdout").symlink_to("/dev/full")
+    os.mkfifo(files / "stderr")
+    source = FLOOD.format(tell=ready.tell, then="while True: sys.stderr.write('x' * 1000 + '\\n')")
+    words = ["-np", "1", "--output-filename", str(tmp_path / "out"), *python(source)]
+    with open(files / "stderr", "r+b", buffering=0):
+        process = launch(*words, stderr=subprocess.PIPE, text=True)
+        ready.wait(1)
+        process.send_signal(signal.SIGINT)
+        stderr = process.stderr.read()
+        returncode, seconds = code_and_seconds(process)
+    assert (returncode, seconds < 5) == (130, True)
+    assert f"cannot write {files}/stdout any more: [Errno 28]" in stderr
+    assert "bytes of output are lost" in stderr
+
+
+def test_horovod_run_returns_although_nobody_reads(stalled):
+    source = """
+import sys, horovod
+def train():
+    print("x" * 100_000)
+    raise KeyError("my own bug")
+try: horovod.run(train, num_proc=2)
+except RuntimeError as error: sys.exit(42 if "my own bug" in str(error) else 43)
+"""
+    done = subprocess.run(python(source), stdout=stalled(), stderr=subprocess.DEVNULL, timeout=20, check=False)
+    assert done.returncode == 42

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Everything that workers start ends with the job: sessions of their own and double forks are no way out."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import psutil
+import pytest
+
+LAUNCHER = [sys.executable, "-m", "horovod.runner.launch"]
+
+# Each worker starts what leaves its session and, the second, its parent too; it prints the process ids of all three.
+WORKER = """
+import os, signal, subprocess, sys
+child = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+daemon = subprocess.run(
+    ["sh", "-c", "setsid sh -c '{trap}; sleep 1000; sleep 1000' >/dev/null 2>&1 & echo $!"],
+    capture_output=True, text=True)
+print(os.getpid(), child.pid, daemon.stdout.strip())
+{then}
+"""
+WAIT = "while True: signal.pause()"
+DEAF = "trap : TERM INT HUP"
+
+
+def living(processes):
+    return [one for one in processes if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
+
+
+def end_of_job(then, act, trap=":"):
+    """Exit code of a job after `act(its process)`; nothing that its workers started is alive then."""
+    command = [*LAUNCHER, "-np", "2", sys.executable, "-c", WORKER.format(then=then, trap=trap)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        lines = [process.stdout.readline() for _ in range(2)]
+        everyone = [psutil.Process(int(pid)) for line in lines for pid in line.partition(":")[2].split()]
+        assert len(everyone) == 6
+        act(process)
+        code = process.wait(timeout=12)
+        psutil.wait_procs(everyone, timeout=5 if code == -signal.SIGKILL else 0.5)
+        left = living(everyone)
+        for one in left:
+            one.kill()
+        assert not left
+    return code
+
+
+def test_after_ctrl_c_and_a_second_signal():
+    def interrupt(process):
+        process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGTERM)
+
+    assert end_of_job(WAIT, interrupt, DEAF) == 130
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_after_the_end_of_the_job(tmp_path, code):
+    os.mkfifo(tmp_path / "go")
+    then = f"open({str(tmp_path / 'go')!r}).read(); sys.exit({code})"
+    assert end_of_job(then, lambda _: (tmp_path / "go").open("w").close()) == code
+
+
+def test_fault_6_after_the_launcher_was_killed():
+    assert end_of_job(WAIT, lambda process: process.kill(), DEAF) == -signal.SIGKILL
+
+
+def test_the_workers_end_when_their_guardian_is_killed():
+    command = [*LAUNCHER, "-np", "2", "sh", "-c", "sleep 1000 & echo $$ $!; wait"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        lines = [process.stdout.readline() for _ in range(2)]
+        everyone = [psutil.Process(int(pid)) for line in lines for pid in line.partition(":")[2].split()]
+        [guardian] = psutil.Process(process.pid).children()
+        guardian.kill()
+        _, stderr = process.communicate(timeout=5)
+    assert process.returncode == 1
+    assert "the process that starts and watches the workers has ended" in stderr
+    psutil.wait_procs(everyone, timeout=0.5)
+    assert len(everyone) == 4
+    assert not living(everyone)
+
+
+def test_a_frozen_guardian_is_thawed_when_it_is_needed():
+    def freeze_and_stop(process):
+        [guardian] = psutil.Process(process.pid).children()
+        guardian.suspend()
+        process.terminate()
+
+    assert end_of_job(WAIT, freeze_and_stop) == 143
+
+
+# horovod.run in a program that forks (a data loader) while the job runs.
+FORKS = """
+import os, sys, threading, horovod
+def fork(path):
+    with open(path) as file: pid = file.read()
+    if os.fork() == 0:
+        print(pid, flush=True)
+        sys.stdin.read()
+        os._exit(0)
+def train(path):
+    import os, signal
+    with open(path, "w") as file: file.write(str(os.getpid()))
+    signal.pause()
+threading.Thread(target=fork, args=sys.argv[1:]).start()
+horovod.run(train, sys.argv[1:])
+"""
+
+
+def test_a_forked_child_that_outlives_the_launcher_does_not_keep_the_job_alive(tmp_path):
+    os.mkfifo(tmp_path / "pid")
+    command = [sys.executable, "-W", "ignore", "-c", FORKS, str(tmp_path / "pid")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        worker = psutil.Process(int(process.stdout.readline()))
+        process.kill()
+        psutil.wait_procs([worker], timeout=5)
+        assert not living([worker])
+        process.stdin.close()

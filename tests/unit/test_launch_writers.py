@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Output for readers who are slow, stalled or gone: who waits for whom, and what is said about what is lost."""
+
+import os
+import threading
+import time
+
+import pytest
+
+from horovod.runner import user_output
+from horovod.runner.user_output import UserOutput
+from horovod.runner.writers import Writer, to_descriptor
+
+
+@pytest.fixture(autouse=True)
+def little_patience(monkeypatch):
+    monkeypatch.setattr(user_output, "PATIENCE_AFTER_SUCCESS_S", 0.2)
+    threads = threading.active_count()
+    yield
+    assert threading.active_count() == threads
+
+
+class Reader:
+    """A destination that takes something only when it is told to."""
+
+    def __init__(self, pieces=0, size=10):
+        self.taken = b""
+        self._size = size
+        self._pieces = threading.Semaphore(pieces)
+
+    def __call__(self, data):
+        if not self._pieces.acquire(timeout=0.01):
+            return 0
+        self.taken += bytes(data[: self._size])
+        return len(data[: self._size])
+
+    def take(self, pieces):
+        self._pieces.release(pieces)
+
+
+def test_everything_arrives_in_order():
+    out = Reader(1000)
+    output = UserOutput(out, out, are_one=True)
+    for number in range(100):
+        (output.stdout if number % 2 else output.stderr).put(b"%d\n" % number)
+    output.close(True)
+    assert out.taken == b"".join(b"%d\n" % number for number in range(100))
+
+
+def test_what_nobody_reads_is_dropped_and_counted_where_somebody_listens():
+    out, err = Reader(1), Reader(1000)
+    output = UserOutput(out, err)
+    output.stdout.put(b"x" * 25)
+    output.close(True)
+    assert out.taken == b"x" * 10
+    assert err.taken == b"horovodrun: 15 bytes of output are lost: nobody has read on for 0.2 s\n"
+
+
+def test_nobody_listens_at_all():
+    output = UserOutput(Reader(), Reader())
+    output.stdout.put(b"x")
+    output.say("y")
+    output.close(True)
+
+
+def test_a_slow_reader_has_all_the_time_it_takes(monkeypatch):
+    monkeypatch.setattr(user_output, "PATIENCE_AFTER_SUCCESS_S", 1.0)
+    out = Reader()
+    output = UserOutput(out, Reader(1000))
+    output.stdout.put(b"x" * 30)
+    timers = [threading.Timer(0.5 * turn, out.take, (1,)) for turn in range(1, 4)]
+    for timer in timers:
+        timer.start()
+    output.close(True)
+    assert out.taken == b"x" * 30
+    for timer in timers:
+        timer.join()
+
+
+def test_a_full_queue_tells_when_it_has_room_again():
+    out, room = Reader(size=1 << 18), threading.Event()
+    writer = Writer("test")
+    sink = writer.sink(out)
+    writer.tell_of_room(room.set)
+    sink.put(b"x" * (1 << 20))
+    assert sink.is_full
+    out.take(1)
+    assert not room.wait(0.05)
+    out.take(1)
+    assert room.wait(10)
+    assert not sink.is_full
+    out.take(2)
+    assert writer.drain(10, time.monotonic())
+    writer.close()
+
+
+def test_a_reader_who_is_gone_is_never_waited_for():
+    read, write = os.pipe()
+    os.close(read)
+    errors = []
+    writer = Writer("test")
+    sink = writer.sink(to_descriptor(write), errors.append)
+    for _ in range(3):
+        sink.put(b"x" * (1 << 20))
+    assert writer.drain(10, time.monotonic())
+    assert not sink.is_full
+    assert [type(error) for error in errors] == [BrokenPipeError]
+    writer.close()
+    os.close(write)
