@@ -51,9 +51,19 @@ def test_too_few_slots():
         places("a:1,b:1", 3)
 
 
-@pytest.mark.parametrize("text", ["a", "a:", "a:x", ":2", "a:2,", "a b:2", "a;rm -rf:1", "$(x):1", "a:0", "a:-1", ""])
+@pytest.mark.parametrize(
+    "text", ["a", "a:", "a:x", ":2", "a:2,", "a b:2", "a;rm -rf:1", "$(x):1", "a:0", "a:00", "a:-1", ""]
+)
 def test_bad_hosts(text):
     with pytest.raises(ValueError, match="host|Host"):
+        parse_hosts(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["a:1000001", "a:" + "9" * 10_000, "a" * 10_000 + ":1", "\u0661:1", "a:\u0661", "\ud800:1"]
+)
+def test_hosts_that_nobody_has(text):
+    with pytest.raises(ValueError, match=r"^.{1,300}with 1 to 1000000 slots, for example worker-0:2,worker-1:2$"):
         parse_hosts(text)
 
 
@@ -67,7 +77,18 @@ def test_hostfile(tmp_path):
     assert parse_host_files(str(path)) == "node-1:2,node-2.x:4,node-3:1"
 
 
-@pytest.mark.parametrize("line", ["node slots=x", "node slots=0", "node 4", "no;de slots=1", "node slots=1 max=2"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "node slots=x",
+        "node slots=0",
+        "node slots=00",
+        "node slots=1000001",
+        "node 4",
+        "no;de slots=1",
+        "node slots=1 max=2",
+    ],
+)
 def test_fault_30_a_bad_hostfile_is_refused_with_its_line(tmp_path, line):
     path = tmp_path / "hosts"
     path.write_text(f"ok slots=1\n{line}\n")

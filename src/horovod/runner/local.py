@@ -15,7 +15,6 @@ from horovod.runner.output import OutputOptions, Sink, wants_colour
 from horovod.runner.progress import start_progress
 from horovod.runner.worker_environment import (
     base_environment,
-    check_interfaces,
     flag_environment,
     interface_environment,
     rendezvous_environment,
@@ -36,9 +35,8 @@ def run_locally(
 ) -> JobResult:
     """Run `command` once for each rank; `on_server` sees the rendezvous before they start, `after` once they ended."""
     slots = get_host_assignments(plan_hosts(options), options["num_proc"])
-    nics = options.get("nics") or []
-    check_interfaces(nics)
     base = base_environment(os.environ)
+    interfaces = interface_environment(options.get("nics") or [], base)
     secret = make_secret()
 
     def say_who_waits(text: str) -> None:
@@ -53,7 +51,7 @@ def run_locally(
             env={
                 **base,
                 **flag_environment(options),
-                **interface_environment(nics, base),
+                **interfaces,
                 **rendezvous_environment(_ADDRESS, server.port, secret),
                 **(extra_env or {}),
             },

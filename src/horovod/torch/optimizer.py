@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -190,7 +189,7 @@ def _reduces(process_set: ProcessSet) -> bool:
     default_context.topology  # noqa: B018 - says that hvd.init() is missing
     if not process_set.included():
         return False
-    return (process_set.size() or 0) > 1 or os.environ.get("HOROVOD_ELASTIC") == "1"
+    return (process_set.size() or 0) > 1 or default_context.settings.flag("HOROVOD_ELASTIC")
 
 
 def _agree_on_groups(groups: Groups, named: list[tuple[str, Tensor]], process_set: ProcessSet) -> list[list[str]]:
