@@ -243,7 +243,11 @@ def test_mistakes_are_one_line_without_a_traceback(words, code, text):
 @pytest.mark.parametrize(
     ("name", "value", "text"),
     [
-        ("HOROVOD_CYCLE_TIME", "inf", "HOROVOD_CYCLE_TIME='inf' is not valid: expected a number of milliseconds from 0"),
+        (
+            "HOROVOD_CYCLE_TIME",
+            "inf",
+            "HOROVOD_CYCLE_TIME='inf' is not valid: expected a number of milliseconds from 0",
+        ),
         ("HOROVOD_GLOO_IFACE", "nosuch", "no network interface 'nosuch' on this machine"),
         ("HOROVOD_HOSTNAME", "a\udcff", r"HOROVOD_HOSTNAME='a\udcff' is not valid"),
     ],

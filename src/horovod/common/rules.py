@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 from horovod.common.dtypes import BOOL, FLOATING, NAME_BY_ID
-from horovod.common.exceptions import HorovodInternalError
+from horovod.common.exceptions import HorovodDeprecationWarning, HorovodInternalError
 from horovod.common.settings_values import is_unicode, shown
 
 # Horovod's reduce operations and the engine's (hvd::ReduceOp).
@@ -29,7 +29,7 @@ def resolve_op(op: int | None, average: bool | None, stacklevel: int = 3) -> int
     if op is not None:
         raise ValueError("Give either op or the older average argument, not both")
     # Level 3 is the caller of the door's function, if nothing is wrapped around that.
-    warnings.warn("average is deprecated: use op=Average or op=Sum", DeprecationWarning, stacklevel=stacklevel)
+    warnings.warn("average is deprecated: use op=Average or op=Sum", HorovodDeprecationWarning, stacklevel=stacklevel)
     return Average if average else Sum
 
 

@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from horovod.common.exceptions import HorovodRuntimeWarning
 from horovod.common.settings_table import BUILD_TIME_PREFIXES, TABLE, Setting, Value
 from horovod.common.settings_values import parse
 
@@ -89,4 +90,4 @@ def _warn_unknown(name: str) -> None:
 
     near = difflib.get_close_matches(name, BY_NAME, n=1, cutoff=0.6)
     hint = f"; did you mean {near[0]}?" if near else ""
-    warnings.warn(f"Unknown setting {name[:100]} is ignored{hint}", RuntimeWarning, stacklevel=4)
+    warnings.warn(f"Unknown setting {name[:100]} is ignored{hint}", HorovodRuntimeWarning, stacklevel=4)

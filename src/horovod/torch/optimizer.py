@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from horovod.common.context import default_context
+from horovod.common.exceptions import HorovodDeprecationWarning, HorovodWarning
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.util import split_list
 from horovod.torch.adasum_optimizer import _DistributedAdasumOptimizer, make_adasum_optimizer
@@ -75,6 +76,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
                 warnings.warn(
                     "optimizer.step() was called after optimizer.synchronize(), so gradients are reduced twice. "
                     "Call step() inside `with optimizer.skip_synchronize():`, or leave out synchronize().",
+                    HorovodWarning,
                     stacklevel=2,
                 )
             self.synchronize()
@@ -151,7 +153,7 @@ def DistributedOptimizer(  # noqa: N802 - the contract's name
         raise ValueError("gradient_predivide_factor needs op=hvd.Average")
     _check_passes(backward_passes_per_step)
     if num_groups:
-        warnings.warn("num_groups is deprecated: use groups", DeprecationWarning, stacklevel=2)
+        warnings.warn("num_groups is deprecated: use groups", HorovodDeprecationWarning, stacklevel=2)
         groups = num_groups if groups is None else groups
     named = name_parameters(optimizer, named_parameters)
     if op == Adasum and size() > 1:
