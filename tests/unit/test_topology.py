@@ -161,7 +161,15 @@ def test_rendezvous_from_variables() -> None:
         ),
         (
             {"HOROVOD_GLOO_RENDEZVOUS_ADDR": "a", "HOROVOD_GLOO_RENDEZVOUS_PORT": "1", "_HOROVOD_SECRET_KEY": "?"},
-            "not valid base64",
+            "_HOROVOD_SECRET_KEY is not valid base64",
+        ),
+        (
+            {"HOROVOD_GLOO_RENDEZVOUS_ADDR": "a", "HOROVOD_GLOO_RENDEZVOUS_PORT": "1", "_HOROVOD_SECRET_KEY": "\u00e9"},
+            "_HOROVOD_SECRET_KEY is not valid base64",
+        ),
+        (
+            {"HOROVOD_GLOO_RENDEZVOUS_ADDR": "a" * 64, "HOROVOD_GLOO_RENDEZVOUS_PORT": "1"},
+            "HOROVOD_GLOO_RENDEZVOUS_ADDR='a{64}' is no name or address of a host",
         ),
     ],
 )

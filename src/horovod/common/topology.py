@@ -7,7 +7,6 @@ Pure functions of the environment; the host's name is the only thing asked of th
 from __future__ import annotations
 
 import base64
-import binascii
 import re
 import socket
 from collections import Counter
@@ -198,6 +197,12 @@ def rendezvous(topology: Topology, settings: Settings, environ: Mapping[str, str
             f"{who}, but no rendezvous is known. Start the job with horovodrun, or set HOROVOD_GLOO_RENDEZVOUS_ADDR "
             "and HOROVOD_GLOO_RENDEZVOUS_PORT on every rank (with HOROVOD_RENDEZVOUS=self rank 0 serves it there)."
         )
+    try:
+        address.encode("idna")  # as whoever looks it up will do
+    except UnicodeError as error:
+        raise ValueError(
+            f"HOROVOD_GLOO_RENDEZVOUS_ADDR={shown(address)} is no name or address of a host: {error}"
+        ) from None
     text = environ.get(SECRET_VARIABLE, "")
     if not text:
         raise ValueError(
@@ -210,7 +215,7 @@ def rendezvous(topology: Topology, settings: Settings, environ: Mapping[str, str
 def decode_secret(text: str) -> bytes:
     try:
         secret = base64.b64decode(text, validate=True)
-    except binascii.Error as error:
+    except ValueError as error:  # binascii.Error, and what is not even ASCII
         raise ValueError(f"{SECRET_VARIABLE} is not valid base64: {error}") from None
     if len(secret) < 16:
         raise ValueError(f"{SECRET_VARIABLE} holds {len(secret)} bytes; at least 16 are needed")
