@@ -4,12 +4,17 @@
 import importlib.util
 import os
 import signal
+import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import warning_rules
 
 # A shell without job control lets what it starts in the background ignore Ctrl-C, and children inherit that too.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -21,6 +26,11 @@ _MARK = "HOROVOD_TEST_SESSION"
 # Tests of a door whose framework is not installed are left out. CI names in this variable the doors that must be there.
 _REQUIRED = "HOROVOD_TEST_DOORS"
 _DOORS = ("jax", "keras", "mxnet", "tensorflow", "torch")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    for line in warning_rules.for_pytest():
+        config.addinivalue_line("filterwarnings", line)
 
 
 def _is_installed(framework: str) -> bool:

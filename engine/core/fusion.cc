@@ -35,7 +35,7 @@ size_t SaturatingAdd(size_t a, size_t b) {
 
 bool FusionKey::operator==(const FusionKey& other) const {
   return kind == other.kind && dtype == other.dtype && op == other.op && root == other.root &&
-         devices == other.devices && prescale == other.prescale && postscale == other.postscale &&
+         devices == other.devices && SameFactor(prescale, other.prescale) && SameFactor(postscale, other.postscale) &&
          direct == other.direct;
 }
 

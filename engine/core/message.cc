@@ -100,9 +100,9 @@ bool GetTuning(std::string_view* in, Tuning* tuning) {
 
 bool Request::operator==(const Request& other) const {
   return kind == other.kind && dtype == other.dtype && op == other.op && root == other.root && device == other.device &&
-         prescale == other.prescale && postscale == other.postscale && group_size == other.group_size &&
-         place == other.place && shape == other.shape && splits == other.splits && name == other.name &&
-         group == other.group;
+         SameFactor(prescale, other.prescale) && SameFactor(postscale, other.postscale) &&
+         group_size == other.group_size && place == other.place && shape == other.shape && splits == other.splits &&
+         name == other.name && group == other.group;
 }
 
 int64_t Request::Elements() const {

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <string>
 #include <utility>
 
@@ -49,6 +50,9 @@ size_t SizeOf(DType dtype);
 const char* NameOf(DType dtype);  // "float32"
 const char* NameOf(OpKind kind);  // "ALLREDUCE", as the timeline and the mismatch texts spell it
 const char* NameOf(ReduceOp op);  // "SUM"
+
+// Whether two ranks, or two tensors, scale alike. By bits, for 0 and -0 do not; of NaN there are many, which all do.
+inline bool SameFactor(double a, double b) { return std::memcmp(&a, &b, sizeof a) == 0 || (a != a && b != b); }
 
 // Who is to blame decides the class of exception the doors raise.
 enum class Code : int32_t {

@@ -3,7 +3,7 @@
 #include "core/validate.h"
 
 #include <algorithm>
-#include <cstdio>
+#include <charconv>
 
 namespace hvd {
 namespace {
@@ -23,7 +23,9 @@ bool SameShape(const Request& a, const Request& b) {
   if (!MayDifferInRows(a.kind) || a.shape.empty() || b.shape.empty()) return a.shape == b.shape;
   return std::equal(a.shape.begin() + 1, a.shape.end(), b.shape.begin() + 1, b.shape.end());
 }
-bool SameScale(const Request& a, const Request& b) { return a.prescale == b.prescale && a.postscale == b.postscale; }
+bool SameScale(const Request& a, const Request& b) {
+  return SameFactor(a.prescale, b.prescale) && SameFactor(a.postscale, b.postscale);
+}
 bool SameOp(const Request& a, const Request& b) { return a.op == b.op; }
 bool SameRoot(const Request& a, const Request& b) { return a.root == b.root; }
 bool SameDevice(const Request& a, const Request& b) { return (a.device < 0) == (b.device < 0); }
@@ -48,10 +50,13 @@ std::string On(int rank) { return " on rank " + std::to_string(rank); }
 std::string ShowDType(const Request& r) { return NameOf(r.dtype); }
 std::string ShowKind(const Request& r) { return NameOf(r.kind); }
 std::string ShowShape(const Request& r) { return List(r.shape); }
+// As many digits as tell it from all others: factors that differ must look different.
+std::string ShowFactor(double factor) {
+  char text[32];
+  return {text, std::to_chars(text, text + sizeof text, factor).ptr};
+}
 std::string ShowScale(const Request& r) {
-  char text[96];
-  std::snprintf(text, sizeof text, "prescale %.9g and postscale %.9g", r.prescale, r.postscale);
-  return text;
+  return "prescale " + ShowFactor(r.prescale) + " and postscale " + ShowFactor(r.postscale);
 }
 std::string ShowOp(const Request& r) { return NameOf(r.op); }
 std::string ShowRoot(const Request& r) { return std::to_string(r.root); }

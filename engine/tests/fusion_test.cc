@@ -4,6 +4,7 @@
 
 #include <doctest/doctest.h>
 
+#include <cmath>
 #include <limits>
 #include <string>
 
@@ -65,6 +66,12 @@ TEST_CASE("every part of the key keeps tensors apart, and those between are pass
     change(&other.key);
     CHECK(Plan({Item(1), other, Item(1), other}, 100) == Batches{0, 1, 0, 1});
   }
+}
+
+TEST_CASE("tensors with factors that are no numbers are fused") {
+  FusionItem item = Item(1);
+  item.key.postscale = std::nan("");
+  CHECK(Plan({item, item}, 100) == Batches{0, 0});
 }
 
 TEST_CASE("which kinds are fused at all") {

@@ -4,6 +4,7 @@
 
 #include <doctest/doctest.h>
 
+#include <cmath>
 #include <limits>
 #include <random>
 
@@ -268,6 +269,17 @@ TEST_CASE("every field of a request counts when two are compared") {
     change(&changed);
     CHECK_FALSE(changed == FullRequest());
   }
+}
+
+TEST_CASE("factors that are no numbers are the same to a cache, whatever their bits; 0 and -0 are not") {
+  Request one = FullRequest(), other = FullRequest();
+  one.prescale = std::nan("");
+  other.prescale = -std::nan("1");
+  CHECK(one == other);
+  one.prescale = 0.0;
+  CHECK_FALSE(one == other);
+  other.prescale = -0.0;
+  CHECK_FALSE(one == other);
 }
 
 }  // namespace

@@ -4,6 +4,8 @@
 
 #include <doctest/doctest.h>
 
+#include <cmath>
+
 #include "tests/coordinator_helpers.h"
 
 namespace hvd {
@@ -87,6 +89,12 @@ TEST_CASE("what members may not differ in, and what users read then") {
        "Mismatched prescale and/or postscale factors: tensor 'x' has prescale 1 and postscale 0.5 on rank 2 but "
        "prescale 1 and postscale 1 on rank 5. "},
       {Scaled(kScatter, 2, 1), Scaled(kScatter, 1, 1), "Mismatched prescale and/or postscale factors: "},
+      {Scaled(kReduce, 0.0, std::nan("")), Scaled(kReduce, -0.0, 1),
+       "Mismatched prescale and/or postscale factors: tensor 'x' has prescale 0 and postscale nan on rank 2 but "
+       "prescale -0 and postscale 1 on rank 5. "},
+      {Scaled(kReduce, 0.1, 1), Scaled(kReduce, std::nextafter(0.1, 1), 1),
+       "Mismatched prescale and/or postscale factors: tensor 'x' has prescale 0.1 and postscale 1 on rank 2 but "
+       "prescale 0.10000000000000002 and postscale 1 on rank 5. "},
       {Reduced(kReduce, ReduceOp::kSum), Reduced(kReduce, ReduceOp::kMax),
        "Mismatched reduction operation: tensor 'x' is reduced by SUM on rank 2 but MAX on rank 5. "},
       {Rooted(2), Rooted(5), "Mismatched BROADCAST root ranks: tensor 'x' has root rank 2 on rank 2 but 5 on rank 5. "},
@@ -162,6 +170,11 @@ TEST_CASE("the first check that fails is the one reported") {
   CHECK(starts_with("Mismatched ALLREDUCE CPU/GPU device selection"));
   second.device = first.device;
   CHECK(Compare(first, second).ok());
+}
+
+TEST_CASE("factors that are no numbers agree, whatever their bits") {
+  CHECK(Compare(Scaled(OpKind::kAllreduce, std::nan(""), 1), Scaled(OpKind::kAllreduce, -std::nan("1"), 1)).ok());
+  CHECK_FALSE(Compare(Scaled(OpKind::kAllreduce, std::nan(""), 1), Scaled(OpKind::kAllreduce, 1, 1)).ok());
 }
 
 TEST_CASE("the disagreement is found wherever it is, and joined members are not asked") {

@@ -35,7 +35,7 @@ class World:
         world_id: str,
         generation: int,
         secret: bytes,
-        settings: Mapping[str, int | str],
+        settings: Mapping[str, int | bytes],
     ) -> None:
         """`settings` holds values by the field names of hvd_settings; missing ones keep the engine's default."""
     @property
@@ -125,7 +125,7 @@ class World:
     def allocate(self, nbytes: int) -> tuple[npt.NDArray[np.uint8], bool]:
         """Memory for tensors, on a page boundary, and whether local peers reach it. Lives while anybody holds it."""
     def describe(self) -> str: ...
-    def start_timeline(self, path: str, mark_cycles: bool = False) -> None:
+    def start_timeline(self, path: bytes, mark_cycles: bool = False) -> None:
         """Write what this rank does to a file as a Chrome trace; EngineError if the file cannot be written."""
     def stop_timeline(self) -> None: ...
     def tell_stack(self, function: Callable[[], str]) -> None:

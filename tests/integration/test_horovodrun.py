@@ -227,11 +227,11 @@ def test_what_a_worker_leaves_running_is_ended_with_the_job():
         (["-np", "3", "-H", "localhost:2", "true"], 2, "Requested more processes"),
         (["-np", "1", "-H", "local host:2", "true"], 2, "Invalid host input"),
         (["-np", "1", "--hostfile", "/no/such/file", "true"], 2, "/no/such/file"),
-        (["-np", "1", "--cycle-time-ms", "-1", "true"], 2, "--cycle-time-ms"),
+        (["-np", "1", "--cycle-time-ms", "-1", "true"], 2, "--cycle-time-ms='-1' is not valid: expected a number of"),
         (["-np", "1", "--network-interfaces", "no0", "true"], 2, "no network interface 'no0'"),
         (["-np", "1", "-H", "192.0.2.1:1", "true"], 2, "not available yet"),
         (["-np", "1", "--min-np", "1", "true"], 2, "not available yet"),
-        (["-np", "two", "true"], 2, "'two' is not a whole number"),
+        (["-np", "two", "true"], 2, "'two' is no integer"),
         (["-np", "100000000", "true"], 2, "must be between 1 and 1048576, not 100000000"),
         (["-np", "1000000", "true"], 2, "1000000 processes are too many for this machine"),
     ],
@@ -256,10 +256,42 @@ def test_open_files_are_raised_as_far_as_allowed_or_named(limit, code):
         assert re.search(r"30 workers need 1\d\d open files, and this user may have 100 \(ulimit -Hn\)", done.stderr)
 
 
-def test_fault_30_a_bad_variable_stops_the_launch():
-    done = horovodrun("-np", "1", "true", env={"HOROVOD_CYCLE_TIME": "abc"})
+@pytest.mark.parametrize(
+    ("name", "value", "text"),
+    [
+        (
+            "HOROVOD_CYCLE_TIME",
+            "inf",
+            "HOROVOD_CYCLE_TIME='inf' is not valid: expected a number of milliseconds from 0",
+        ),
+        ("HOROVOD_GLOO_IFACE", "nosuch", "no network interface 'nosuch' on this machine"),
+        ("HOROVOD_HOSTNAME", "a\udcff", r"HOROVOD_HOSTNAME='a\udcff' is not valid"),
+    ],
+)
+def test_fault_30_a_bad_variable_stops_the_launch(name, value, text):
+    done = horovodrun("-np", "1", "true", env={name: value})
     assert done.returncode == 2
-    assert "HOROVOD_CYCLE_TIME='abc'" in done.stderr
+    assert text in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_the_largest_values_and_the_interface_that_the_user_named_reach_the_workers(tmp_path):
+    source = """
+import json, os
+import numpy as np
+import horovod.numpy as hvd
+from horovod.common.context import default_context
+hvd.init()
+assert hvd.allreduce(np.ones(1000), op=hvd.Sum).sum() == 2000
+print(os.environ["HOROVOD_GLOO_IFACE"], json.loads(default_context.world.describe())["fusion_threshold"])
+"""
+    flags = ["--fusion-threshold-mb", str(1 << 20), "--cycle-time-ms", "3600000", "--timeline-filename"]
+    done = horovodrun(
+        "-np", "2", *flags, str(tmp_path / "t\udcff"), *python(source), env={"HOROVOD_GLOO_IFACE": "lo,lo"}
+    )
+    assert done.returncode == 0, done.stderr
+    assert lines_by_rank(done.stdout) == {rank: [f"lo {1 << 40}"] for rank in range(2)}
+    assert os.listdir(os.fsencode(tmp_path)) == [b"t\xff"]
 
 
 def test_version_and_check_build():

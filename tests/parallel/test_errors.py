@@ -103,6 +103,37 @@ MISMATCHES = {
 }
 
 
+@on_all_ranks("shm2", "tcp2")
+def test_factors_that_are_no_numbers_are_no_disagreement():
+    for factor in (np.nan, -np.nan) if hvd.rank() else (np.nan, np.nan):  # described in full, then by its cache slot
+        assert np.isnan(hvd.allreduce(np.ones(3), prescale_factor=factor, name="nan")).all()
+        assert np.isnan(hvd.reducescatter(np.ones(4), postscale_factor=factor, name="nan")).all()
+        fused = [hvd.allreduce_async(np.ones(3), postscale_factor=factor, name=f"nan {part}") for part in "ab"]
+        assert all(np.isnan(hvd.synchronize(handle)).all() for handle in fused)
+    check_engine_works()
+
+
+NAMED = {
+    "allreduce": lambda name: hvd.allreduce(np.ones(3), name=name),
+    "allgather": lambda name: hvd.allgather(np.ones(3), name=name),
+    "broadcast": lambda name: hvd.broadcast(np.ones(3), 0, name=name),
+    "alltoall": lambda name: hvd.alltoall(np.ones(4), name=name),
+    "reducescatter": lambda name: hvd.reducescatter_async(np.ones(4), name=name),
+    "grouped_allreduce": lambda name: hvd.grouped_allreduce([np.ones(3)], name=name),
+    "broadcast_object": lambda name: hvd.broadcast_object(1, 0, name=name),
+}
+
+
+@pytest.mark.parametrize("call", NAMED)
+@on_all_ranks("shm2")
+def test_names_that_no_other_rank_could_be_told(call):
+    for name in ("a\ud800b", "a\udcff", "a\0b"):
+        with pytest.raises(ValueError, match=r"A tensor's name is a text in Unicode.* not '\w+\.a"):
+            NAMED[call](name)
+    NAMED[call]("\u00e4 \U0001f600\n$(x)")
+    check_engine_works()
+
+
 @pytest.mark.parametrize("mistake", MISMATCHES)
 @on_all_ranks(*SEVERAL)
 def test_ranks_that_disagree(mistake):

@@ -225,6 +225,20 @@ def test_a_file_that_cannot_be_written_is_a_warning():
         hvd.stop_timeline()
 
 
+def odd_files(folder):
+    start(os.path.join(folder, "t\udcff"))
+    hvd.stop_timeline()
+    for path in ("a\0b", "a\ud800", "", "/" * 5000):
+        with pytest.raises(ValueError, match=r"^file_path=.* is not valid: expected a file name of at most 4095 bytes"):
+            hvd.start_timeline(path)
+
+
+@in_worlds(SHM)
+def test_any_name_that_a_file_can_have_is_one_and_others_are_refused(world, tmp_path):
+    world.run(odd_files, folder=str(tmp_path))
+    assert os.listdir(os.fsencode(tmp_path)) == [b"t\xff"]
+
+
 @on_all_ranks(OFF)
 def test_without_the_setting_it_is_refused():
     with pytest.raises(ValueError, match="HOROVOD_TIMELINE=DYNAMIC"):

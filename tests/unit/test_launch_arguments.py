@@ -73,16 +73,18 @@ def test_a_comma_list_for_the_single_interface_flag_is_deprecated():
         ["-H", "a:1", "-hostfile", "f"],
         ["--gloo", "--mpi"],
         ["--no-such-flag"],
-        ["--log-level", "LOUD"],
         ["--auto"],
-        ["--cycle-time-ms", "fast"],
+        ["--ssh-port", "22_0"],
+        ["--ssh-port", "9" * 10_000],
     ],
 )
 def test_argparse_refuses(words, capsys):
     with pytest.raises(SystemExit) as caught:
         parse(*words)
     assert caught.value.code == 2
-    assert "horovodrun: error:" in capsys.readouterr().err
+    shown = capsys.readouterr().err
+    assert "horovodrun: error:" in shown
+    assert len(shown) < 500
 
 
 @pytest.mark.parametrize("argv", [["python", "x.py"], ["-np", "2"]])
@@ -95,12 +97,18 @@ def test_number_and_command_are_required(argv, capsys):
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        (["--fusion-threshold-mb", "-1"], "--fusion-threshold-mb .* at least 0, not -1"),
+        (["--fusion-threshold-mb", "-1"], "--fusion-threshold-mb='-1' .* from 0 to 1048576; the nearest is 0"),
+        (["--fusion-threshold-mb", "9" * 30], "integer of MiB from 0 to 1048576; the nearest is 1048576"),
         (["--cycle-time-ms", "-0.5"], "--cycle-time-ms"),
-        (["--cycle-time-ms", "nan"], "--cycle-time-ms"),
+        (["--cycle-time-ms", "nan"], "--cycle-time-ms='nan' is not valid: expected a number of milliseconds from 0"),
+        (["--cycle-time-ms", "fast"], "--cycle-time-ms='fast'"),
+        (["--cycle-time-ms", ""], "--cycle-time-ms=''"),
+        (["--log-level", "WARN"], "--log-level='WARN' .*; the nearest is warning"),
+        (["--timeline-filename", "a\0b"], "--timeline-filename='a.x00b'"),
+        (["--start-timeout", "1e9"], "--start-timeout='1e9' .* seconds from 0 to 2000000"),
         (["--cache-capacity", "-1"], "--cache-capacity"),
         (["--autotune-warmup-samples", "-1"], "--autotune-warmup-samples"),
-        (["--autotune-gaussian-process-noise", "1.5"], "between 0 and 1, not 1.5"),
+        (["--autotune-gaussian-process-noise", "1.5"], "'1.5' is not valid: expected a number from 0 to 1"),
         (["--num-nccl-streams", "0"], "--num-nccl-streams"),
         (["-np", "0"], "-np must be at least 1"),
         (["--blacklist-cooldown-range", "10", "1"], "min <= max"),
@@ -200,22 +208,56 @@ def test_the_command_line_wins_wherever_it_stands(tmp_path, before):
     ("text", "message"),
     [
         ("params: {fusion_treshold_mb: 1}", r":1: unknown key .*did you mean 'params.fusion_threshold_mb'"),
-        ("params:\n  cycle_time_ms: fast", r":2: params.cycle_time_ms must be a number of milliseconds"),
-        ("params:\n  cache_capacity: 1.5", r":2: params.cache_capacity must be an integer"),
-        ("params:\n  hierarchical_allreduce: 1", r":2: .* must be true or false"),
+        ("params:\n  cycle_time_ms: fast", r":2: params.cycle_time_ms='fast' .* a number of milliseconds"),
+        ("params:\n  cache_capacity: 1.5", r":2: params.cache_capacity='1.5' is not valid: expected an integer"),
+        ("params:\n  cache_capacity: 0x10", r":2: params.cache_capacity='0x10' is not valid"),
+        ("params:\n  cache_capacity: 1:30", r":2: params.cache_capacity='1:30' is not valid"),
+        ("params:\n  fusion_threshold_mb: " + "9" * 10_000, r":2: .*\(10000 characters\).*; the nearest is 1048576"),
+        ("params:\n  hierarchical_allreduce: 1", r":2: .* expected true or false"),
+        ("params:\n  hierarchical_allreduce: !!bool maybe", r":2: .*='maybe' is not valid: expected true or false"),
+        ("params:\n  cycle_time_ms: !!null 1", r":2: params.cycle_time_ms='1'"),
+        ("timeline:\n  filename: [a, b]", r":2: timeline.filename='a list or a mapping' is not valid: expected a file"),
+        ('timeline:\n  filename: "a\\0b"', r":2: timeline.filename='a.x00b'"),
+        ('timeline:\n  filename: "a\\ud800b"', r":2: timeline.filename='a.ud800b'"),
+        ("? [a, b]\n: 1", r":1: a key is a word"),
         ("param:\n  cache_capacity: 1", r":1: unknown key 'param'; did you mean 'params'"),
         ("logging:\n  hide_timestamp: true", r":2: unknown key .*'logging.with_timestamp'"),
         ("controller: mpd", r":1: controller must be one of gloo, mpi, not 'mpd'"),
         ("params: [1]", r":1: expected 'key: value'"),
         ("params: {a: 1", r":\d: not valid YAML"),
         ("params: {cache_capacity: 1}\nparams: {}", r":2: 'params' is given twice"),
-        ("autotune: {gaussian_process_noise: 7}", r"autotune.gaussian_process_noise\) must be between 0 and 1"),
+        ("autotune: {gaussian_process_noise: 7}", r":1: autotune.gaussian_process_noise='7' .* from 0 to 1"),
+        ("# so deep\n" + "[" * 100_000, r":2: not valid YAML: nested too deeply"),
+        ("\n".join(" " * n + "a:" for n in range(1200)), r":\d+: not valid YAML: nested too deeply"),
+        ("\na: \x01", r":2: not valid YAML: special characters are not allowed"),
+        ('a:\n "\\UFFFFFFFF"', r":2: not valid YAML"),
+        ("%YAML " + "9" * 5000 + ".1\n---\na: 1", r":1: not valid YAML"),
+        ("a: *" + "b" * 100_000, r"^.{0,500}$"),
+        ("x" * (1 << 21), r"more than 1048576 bytes"),
         ("params: !!python/object/apply:os.system ['x']", r":1: "),
     ],
 )
 def test_fault_30_a_bad_file_is_refused_with_its_line(tmp_path, text, message):
     with pytest.raises(ValueError, match=message):
         parse("--config-file", config(tmp_path, text))
+
+
+def test_aliases_make_no_small_file_large(tmp_path):
+    """Ten thousand million words, if anyone were to write them out."""
+    lists = ["&a0 [x, x, x, x, x, x, x, x, x, x]"]
+    lists += [f"&a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 10)]
+    bomb = f"[{', '.join(lists)}]"
+    with pytest.raises(ValueError, match=r":2: params.cycle_time_ms='a list or a mapping' is not valid"):
+        parse("--config-file", config(tmp_path, f"params:\n  cycle_time_ms: {bomb}"))
+    with pytest.raises(ValueError, match=r":2: a key is a word, not a list or a mapping"):
+        parse("--config-file", config(tmp_path, f"params:\n  ? {bomb}\n  : 1"))
+
+
+def test_a_file_that_is_no_text_is_refused_with_its_line(tmp_path):
+    path = tmp_path / "config.yaml"
+    path.write_bytes(b"params:\n  cache_capacity: \xff1")
+    with pytest.raises(ValueError, match=r"config.yaml:2: not a text in UTF-8"):
+        parse("--config-file", str(path))
 
 
 @pytest.mark.parametrize(

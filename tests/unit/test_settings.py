@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from horovod.common import settings
-from horovod.common.settings_table import TABLE
+from horovod.common.settings_table import BUILD_TIME_PREFIXES, TABLE
 
-ENGINE_HEADER = Path(__file__).parents[2] / "engine" / "include" / "hvd" / "engine.h"
+ROOT = Path(__file__).parents[2]
+ENGINE_HEADER = ROOT / "engine" / "include" / "hvd" / "engine.h"
+PACKAGE = ROOT / "src" / "horovod"
 
 
 def test_defaults_without_environment() -> None:
@@ -33,7 +35,7 @@ def test_the_autotuner_learns_what_the_user_fixed() -> None:
     fixed = {"HOROVOD_AUTOTUNE": "1", "HOROVOD_AUTOTUNE_LOG": "log.csv", "HOROVOD_CYCLE_TIME": "2"}
     assert settings.load(fixed).for_engine() == {
         "autotune": 1,
-        "autotune_log": "log.csv",
+        "autotune_log": b"log.csv",
         "autotune_fixed": 2,
         "cycle_time_us": 2000,
     }
@@ -50,18 +52,40 @@ def test_booleans_are_integers_above_zero(text: str, expected: bool) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "accepted"),
     [
-        ("HOROVOD_FUSION_THRESHOLD", "-1", "an integer of bytes, at least 0"),
-        ("HOROVOD_FUSION_THRESHOLD", "64M", "an integer of bytes, at least 0"),
-        ("HOROVOD_CYCLE_TIME", "nan", "a number of milliseconds, at least 0"),
-        ("HOROVOD_ELASTIC", "yes", "an integer (above 0 means on)"),
+        ("HOROVOD_FUSION_THRESHOLD", "-1", "an integer of bytes from 0 to 1099511627776; the nearest is 0"),
+        ("HOROVOD_FUSION_THRESHOLD", "64M", "an integer of bytes from 0 to 1099511627776"),
+        ("HOROVOD_FUSION_THRESHOLD", "1e6", "an integer of bytes from 0 to 1099511627776; the nearest is 1000000"),
+        ("HOROVOD_FUSION_THRESHOLD", "9" * 20, "an integer of bytes from 0 to 1099511627776; the nearest is 10995116"),
+        ("HOROVOD_CYCLE_TIME", "nan", "a number of milliseconds from 0 to 3600000"),
+        ("HOROVOD_CYCLE_TIME", "inf", "a number of milliseconds from 0 to 3600000; the nearest is 3600000"),
+        ("HOROVOD_CYCLE_TIME", "1e300", "a number of milliseconds from 0 to 3600000; the nearest is 3600000"),
+        ("HOROVOD_CYCLE_TIME", " ", "a number of milliseconds from 0 to 3600000"),
+        ("HOROVOD_GENERATION", "99999999999", "an integer from 0 to 2147483647; the nearest is 2147483647"),
+        ("HOROVOD_SIZE", "1_000", "an integer from 1 to 1000000; the nearest is 1000"),
+        ("HOROVOD_SIZE", "\u0662", "an integer from 1 to 1000000; the nearest is 2"),
+        ("HOROVOD_SIZE", "0x2", "an integer from 1 to 1000000"),
+        ("HOROVOD_ELASTIC", "yes", "an integer (above 0 means on); the nearest is 1"),
         ("HOROVOD_LOG_LEVEL", "loud", "one of trace, debug, info, warning, error, fatal"),
-        ("HOROVOD_AUTOTUNE_GAUSSIAN_PROCESS_NOISE", "1.5", "a number from 0 to 1"),
+        ("HOROVOD_LOG_LEVEL", "warn", "one of trace, debug, info, warning, error, fatal; the nearest is warning"),
+        ("HOROVOD_AUTOTUNE_GAUSSIAN_PROCESS_NOISE", "1.5", "a number from 0 to 1; the nearest is 1"),
         ("HOROVOD_CONTROLLER", "smoke", "one of gloo, mpi"),
+        ("HOROVOD_HOSTNAME", "a\udcff", "a text of at most 255 printable characters"),
+        ("HOROVOD_TIMELINE", "a\0", "a file name of at most 4095 bytes"),
     ],
 )
 def test_bad_value_is_refused_with_name_value_and_range(name: str, text: str, accepted: str) -> None:
-    with pytest.raises(ValueError, match=re.escape(f"{name}={text!r} is not valid: expected {accepted}.")):
+    with pytest.raises(ValueError, match=re.escape(f"{name}={text!r} is not valid: expected {accepted}")):
         settings.load({name: text})
+
+
+def test_a_long_value_is_cut_in_the_error() -> None:
+    with pytest.raises(ValueError, match=r"^HOROVOD_SIZE='9{100}'\.\.\. \(10000 characters\) is not valid: .{,200}$"):
+        settings.load({"HOROVOD_SIZE": "9" * 10_000})
+
+
+def test_file_names_are_bytes() -> None:
+    loaded = settings.load({"HOROVOD_AUTOTUNE_LOG": "/tmp/\udcff"})
+    assert loaded.for_engine() == {"autotune_log": b"/tmp/\xff"}
 
 
 def test_choices_ignore_case_and_empty_text_means_unset() -> None:
@@ -90,6 +114,9 @@ def test_table_is_consistent() -> None:
         values = [getattr(setting, key) for setting in TABLE if getattr(setting, key)]
         assert len(set(values)) == len(values), key
     for setting in TABLE:
+        if setting.type in (int, float):
+            assert setting.minimum is not None, setting.name
+            assert setting.maximum is not None, setting.name
         if setting.default is not None and setting.type is not bool:
             assert settings.parse(setting, str(setting.default)) == setting.default
 
@@ -99,3 +126,23 @@ def test_engine_fields_exist_in_the_header() -> None:
     derived = {"size", "autotune_fixed"}
     fields = set(re.findall(r"^ +(?:\w+|const char\*) (\w+);", body, re.MULTILINE)) - derived
     assert {setting.engine_field for setting in TABLE if setting.engine_field} == fields
+
+
+def test_every_setting_is_read_or_says_that_it_is_not() -> None:
+    """Names in quotes, but for keys of what is written: `"NAME": value` and `["NAME"] = value`."""
+    sources = "\n".join(file.read_text() for file in PACKAGE.rglob("*.py") if file.name != "settings_table.py")
+    names = set(re.findall(r'"(HOROVOD_\w+)"(?!: |\] = )', sources)) - {"HOROVOD_SECRET_KEY"}  # a name in Python
+    read = {name for name in names if not name.startswith(BUILD_TIME_PREFIXES)}
+    by_engine = {setting.name for setting in TABLE if setting.engine_field}
+    assert read - set(settings.BY_NAME) == set(), "not in the table"
+    assert {setting.name for setting in TABLE if not setting.kept} == (read | by_engine)
+
+
+def test_all_variables_of_the_engine_are_in_the_table() -> None:
+    """It reads none itself, but its texts name some."""
+    engine = ENGINE_HEADER.parents[2]
+    files = [file for folder in ("core", "capi", "transport", "bindings") for file in (engine / folder).rglob("*.cc")]
+    assert len(files) > 50
+    texts = "\n".join(file.read_text() for file in files)
+    assert "getenv" not in texts
+    assert set(re.findall(r"HOROVOD_\w+", texts)) <= set(settings.BY_NAME)

@@ -15,6 +15,12 @@ def numbers(found: Topology) -> tuple[int, ...]:
     return (found.rank, found.size, found.local_rank, found.local_size, found.cross_rank, found.cross_size)
 
 
+SLURM = {
+    "SLURM_PROCID": "1",
+    "SLURM_STEP_NUM_TASKS": "2",
+    "SLURM_LOCALID": "1",
+    "SLURM_STEP_TASKS_PER_NODE": "2",
+}
 LAUNCHERS = [
     ("alone", {}, (0, 1, 0, 1, 0, 1)),
     (
@@ -77,7 +83,21 @@ def test_launcher_wins_over_mpi_and_names_the_host() -> None:
     [
         ({"HOROVOD_RANK": "0"}, "go together"),
         ({"HOROVOD_RANK": "2", "HOROVOD_SIZE": "2"}, "rank 2 must be at least 0 and below size 2"),
-        ({"HOROVOD_RANK": "x", "HOROVOD_SIZE": "2"}, "HOROVOD_RANK='x' is not an integer"),
+        ({"HOROVOD_RANK": "x", "HOROVOD_SIZE": "2"}, "HOROVOD_RANK='x' is not valid: expected an integer from 0"),
+        ({"HOROVOD_RANK": "0", "HOROVOD_SIZE": "0"}, "HOROVOD_SIZE='0' is not valid: expected an integer from 1"),
+        ({"HOROVOD_RANK": "0", "HOROVOD_SIZE": str(2**31)}, "HOROVOD_SIZE='2147483648' is not valid"),
+        ({"HOROVOD_RANK": "0", "HOROVOD_SIZE": "2", "HOROVOD_LOCAL_RANK": "0"}, "HOROVOD_LOCAL_SIZE go together"),
+        ({"HOROVOD_RANK": "0", "HOROVOD_SIZE": "2", "HOROVOD_CROSS_SIZE": "2"}, "HOROVOD_CROSS_SIZE go together"),
+        (
+            {"HOROVOD_RANK": "0", "HOROVOD_SIZE": "2", "HOROVOD_CROSS_RANK": "0", "HOROVOD_CROSS_SIZE": "3"},
+            "cross_size 3 exceeds size 2",
+        ),
+        ({"PMI_RANK": "1_0", "PMI_SIZE": "20"}, "PMI_RANK='1_0' is not valid"),
+        ({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "9" * 5000}, "OMPI_COMM_WORLD_SIZE='999"),
+        ({"HOROVOD_HOSTNAME": "a\udcff"}, "HOROVOD_HOSTNAME='a.udcff' is not valid"),
+        (SLURM | {"SLURMD_NODENAME": "a\nb"}, "SLURMD_NODENAME='a.nb' is not valid"),
+        (SLURM | {"SLURM_NODEID": "one"}, "SLURM_NODEID='one' is not valid"),
+        (SLURM | {"SLURM_STEP_TASKS_PER_NODE": "2(x"}, "SLURM_STEP_TASKS_PER_NODE='2.x' is not a list"),
         (
             {"HOROVOD_RANK": "0", "HOROVOD_SIZE": "2", "HOROVOD_LOCAL_RANK": "0", "HOROVOD_LOCAL_SIZE": "4"},
             "local_size 4 exceeds size 2",
@@ -93,6 +113,7 @@ def test_slurm_list_of_tasks() -> None:
     assert [topology.slurm_tasks_on_node("4,2(x2),1", node) for node in range(4)] == [4, 2, 2, 1]
     with pytest.raises(ValueError, match="SLURM_NODEID 4"):
         topology.slurm_tasks_on_node("4,2(x2),1", 4)
+    assert topology.slurm_tasks_on_node("4,2(x999999999),1", 999_999_999) == 2
 
 
 @pytest.mark.parametrize("local_given", [True, False])
@@ -140,7 +161,15 @@ def test_rendezvous_from_variables() -> None:
         ),
         (
             {"HOROVOD_GLOO_RENDEZVOUS_ADDR": "a", "HOROVOD_GLOO_RENDEZVOUS_PORT": "1", "_HOROVOD_SECRET_KEY": "?"},
-            "not valid base64",
+            "_HOROVOD_SECRET_KEY is not valid base64",
+        ),
+        (
+            {"HOROVOD_GLOO_RENDEZVOUS_ADDR": "a", "HOROVOD_GLOO_RENDEZVOUS_PORT": "1", "_HOROVOD_SECRET_KEY": "\u00e9"},
+            "_HOROVOD_SECRET_KEY is not valid base64",
+        ),
+        (
+            {"HOROVOD_GLOO_RENDEZVOUS_ADDR": "a" * 64, "HOROVOD_GLOO_RENDEZVOUS_PORT": "1"},
+            "HOROVOD_GLOO_RENDEZVOUS_ADDR='a{64}' is no name or address of a host",
         ),
     ],
 )

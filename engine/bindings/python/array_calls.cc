@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <string>
 #include <utility>
 #include <vector>
@@ -198,6 +199,7 @@ class ArrayCalls {
         PyErr_Clear();
         return false;
       }
+      if (std::memchr(text, 0, static_cast<size_t>(length))) return false;
     }
     if (length == 0) {
       *full = numbers->Next(kNames[kind]);

@@ -37,12 +37,18 @@ namespace {
 using hvd_python::Api;
 using hvd_python::Raise;
 
+template <typename Field>
+bool Store(int64_t value, Field* field) {
+  *field = static_cast<Field>(value);
+  return static_cast<int64_t>(*field) == value && (value < 0) == (*field < Field{0});
+}
+
 struct SettingField {
   const char* name;
-  void (*set)(hvd_settings&, int64_t);
+  bool (*set)(hvd_settings&, int64_t);  // false: the field cannot hold the value
 };
 
-#define HVD_FIELD(field) {#field, [](hvd_settings& s, int64_t v) { s.field = static_cast<decltype(s.field)>(v); }}
+#define HVD_FIELD(field) {#field, [](hvd_settings& s, int64_t v) { return Store(v, &s.field); }}
 const SettingField kFields[] = {
     HVD_FIELD(fusion_threshold),
     HVD_FIELD(cycle_time_us),
@@ -78,12 +84,15 @@ hvd_settings ReadSettings(const nb::dict& given) {
     const std::string name = nb::cast<std::string>(key);
     bool known = false;
     if (name == "autotune_log") {
-      settings.autotune_log = nb::cast<const char*>(value);
+      settings.autotune_log = nb::cast<nb::bytes>(value).c_str();
       continue;
     }
     for (const SettingField& field : kFields) {
       if (name != field.name) continue;
-      field.set(settings, nb::cast<int64_t>(value));
+      int64_t number = 0;
+      if (!nb::try_cast(value, number) || !field.set(settings, number)) {
+        throw nb::value_error(("the engine's " + name + " is no such number").c_str());
+      }
       known = true;
     }
     if (!known) throw nb::key_error(("the engine has no setting named " + name).c_str());
@@ -329,7 +338,8 @@ class World {
 
   std::string DescribeWorld() const { return Api()->describe(world_); }
 
-  void StartTimeline(const std::string& path, bool mark_cycles) {
+  // File names are bytes: Python's own texts cannot say all of them in UTF-8.
+  void StartTimeline(const nb::bytes& path, bool mark_cycles) {
     hvd_status status{};
     int32_t code;
     {

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from horovod.common.context import default_context
+from horovod.common.exceptions import HorovodDeprecationWarning
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.rules import OP_NAMES, Average, Min, Sum
 from horovod.common.util import split_list
@@ -160,7 +161,7 @@ class GradientReduction:
 def checked_groups(groups: Any, num_groups: int = 0) -> Any:
     """The `groups` of a call as None, a positive number or lists of variables; ValueError for anything else."""
     if num_groups:
-        warnings.warn("num_groups is deprecated: use groups", DeprecationWarning, stacklevel=3)
+        warnings.warn("num_groups is deprecated: use groups", HorovodDeprecationWarning, stacklevel=3)
         groups = num_groups if groups is None else groups
     if groups is None or (isinstance(groups, int) and groups >= 0):
         return groups or None

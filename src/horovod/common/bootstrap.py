@@ -15,7 +15,7 @@ from horovod._engine import EngineError, World
 from horovod.common import stacks
 from horovod.common import topology as topology_module
 from horovod.common.exceptions import HorovodInitializationError
-from horovod.common.interfaces import LOOPBACK, interface_address
+from horovod.common.interfaces import LOOPBACK, check_interfaces, interface_address, interface_names
 from horovod.common.rendezvous import Connection, RendezvousError
 from horovod.common.settings import Settings
 from horovod.common.topology import Rendezvous, Topology
@@ -45,6 +45,9 @@ def start(
 
     `met` is called once all ranks have met, whatever comes of it: this generation is then used up for all of them.
     """
+    interfaces = settings.text("HOROVOD_GLOO_IFACE")
+    if interfaces:
+        check_interfaces(interface_names(interfaces))
     try:
         if topology.size == 1:
             met()

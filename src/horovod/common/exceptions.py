@@ -9,6 +9,10 @@ RuntimeError
 └── HostsUpdatedInterrupt             the elastic driver changed the set of hosts; not a failure
 ImportError
 └── HorovodVersionMismatchError
+UserWarning
+└── HorovodWarning                    whatever Horovod warns of; nothing is, unless there is something to do about it
+    ├── HorovodRuntimeWarning         (also a RuntimeWarning) the job goes on, but not as it was meant to
+    └── HorovodDeprecationWarning     (also a DeprecationWarning) an argument or a flag has another name now
 """
 
 from __future__ import annotations
@@ -54,6 +58,18 @@ class HorovodVersionMismatchError(ImportError):
         self.name = name
         self.version = version
         self.installed_version = installed_version
+
+
+class HorovodWarning(UserWarning):
+    """optimizer.step() comes after optimizer.synchronize(), so gradients are reduced twice."""
+
+
+class HorovodRuntimeWarning(HorovodWarning, RuntimeWarning):
+    """There is no room for an array in shared memory, or a variable looks like a setting and is none."""
+
+
+class HorovodDeprecationWarning(HorovodWarning, DeprecationWarning):
+    """A script still says average=True, as in Horovod before 0.19."""
 
 
 def get_version_mismatch_message(name: str, version: str, installed_version: str) -> str:

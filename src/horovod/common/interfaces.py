@@ -4,26 +4,50 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import socket
 import struct
+from collections.abc import Sequence
+
+from horovod.common.settings_values import shown
 
 LOOPBACK = "127.0.0.1"
 _GET_ADDRESS = 0x8915  # SIOCGIFADDR
+_LONGEST_NAME = 15  # IFNAMSIZ - 1
 
 
 def interface_address(interfaces: str) -> str:
     """The IPv4 (else IPv6) address of the first of a comma-separated list of network interfaces."""
-    name = interfaces.split(",")[0].strip()
+    names = interface_names(interfaces)
+    check_interfaces(names)
+    name = names[0]
     address = _ipv4_address(name)
     if address is not None:
         return address
     import psutil
 
-    known = psutil.net_if_addrs()
-    for entry in known.get(name, ()):
+    for entry in psutil.net_if_addrs().get(name, ()):
         if entry.family == socket.AF_INET6:
             return str(entry.address).partition("%")[0]
-    raise ValueError(f"HOROVOD_GLOO_IFACE: no interface {name!r} with an address here; there are {', '.join(known)}")
+    with_address = [known for _, known in socket.if_nameindex() if _ipv4_address(known)]
+    raise ValueError(f"network interface {name!r} has no address; there is one for: {', '.join(with_address)}")
+
+
+def interface_names(interfaces: str) -> list[str]:
+    """A comma-separated list, as HOROVOD_GLOO_IFACE and --network-interfaces give it."""
+    return [name.strip() for name in interfaces.split(",") if name.strip()]
+
+
+def check_interfaces(names: Sequence[str]) -> None:
+    """ValueError, which lists what is there, for a name that no interface of this machine has, and for no name."""
+    known = [name for _, name in socket.if_nameindex()]
+    missing = [name for name in names if name.partition(":")[0] not in known]  # eth0:1 is an alias of eth0
+    if missing or not names:
+        what = shown(missing[0]) if missing else "without a name"
+        raise ValueError(
+            f"no network interface {what} on this machine (HOROVOD_GLOO_IFACE, --network-interfaces); "
+            f"there are: {', '.join(known)}"
+        )
 
 
 def loopback_interface() -> str:
@@ -43,9 +67,10 @@ def reachable_address() -> str:
 
 
 def _ipv4_address(interface: str) -> str | None:
+    request = struct.pack("256s", os.fsencode(interface)[:_LONGEST_NAME])
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            answer = fcntl.ioctl(probe.fileno(), _GET_ADDRESS, struct.pack("256s", interface.encode()[:15]))
+            answer = fcntl.ioctl(probe.fileno(), _GET_ADDRESS, request)
         except OSError:
             return None
         return socket.inet_ntoa(answer[20:24])

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from horovod._engine import Numbering
+from horovod.common.rules import check_name
 from horovod.common.util import is_iterable
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ class Membership:
         Unnamed operations match by their order. They are counted for each set alone, and named ones are not counted:
         ranks that did different work in other sets, or whose gradients came in another order, still agree.
         """
-        return f"{operation}.{name}" if name else self.numbering.next(operation)
+        return check_name(f"{operation}.{name}") if name else self.numbering.next(operation)
 
     def restart_numbers(self) -> None:
         """Count unnamed operations anew: ranks that join early have issued fewer of them than the others."""

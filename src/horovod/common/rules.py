@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 from horovod.common.dtypes import BOOL, FLOATING, NAME_BY_ID
-from horovod.common.exceptions import HorovodInternalError
+from horovod.common.exceptions import HorovodDeprecationWarning, HorovodInternalError
+from horovod.common.settings_values import is_unicode, shown
 
 # Horovod's reduce operations and the engine's (hvd::ReduceOp).
 Average, Sum, Adasum, Min, Max, Product = range(6)
@@ -28,7 +29,7 @@ def resolve_op(op: int | None, average: bool | None, stacklevel: int = 3) -> int
     if op is not None:
         raise ValueError("Give either op or the older average argument, not both")
     # Level 3 is the caller of the door's function, if nothing is wrapped around that.
-    warnings.warn("average is deprecated: use op=Average or op=Sum", DeprecationWarning, stacklevel=stacklevel)
+    warnings.warn("average is deprecated: use op=Average or op=Sum", HorovodDeprecationWarning, stacklevel=stacklevel)
     return Average if average else Sum
 
 
@@ -89,6 +90,13 @@ def alltoall_splits(shape: tuple[int, ...], splits: Sequence[int] | None, size: 
     if sum(splits) > rows:
         raise ValueError(f"alltoall splits sum to {sum(splits)}, more than the tensor's {rows} rows")
     return splits
+
+
+def check_name(name: str) -> str:
+    """A tensor's name as the engine takes it; ValueError for what no other rank could be told."""
+    if "\0" in name or not (name.isascii() or is_unicode(name)):
+        raise ValueError(f"A tensor's name is a text in Unicode, without NUL and lone surrogates, not {shown(name)}")
+    return name
 
 
 def check_root(root_rank: int, ranks: tuple[int, ...]) -> int:

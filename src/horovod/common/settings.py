@@ -6,11 +6,16 @@ Only what the user set explicitly travels on to the engine, so that each default
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from horovod.common.exceptions import HorovodRuntimeWarning
 from horovod.common.settings_table import BUILD_TIME_PREFIXES, TABLE, Setting, Value
+from horovod.common.settings_values import parse
+
+__all__ = ["BY_NAME", "Settings", "load", "parse", "value_of"]
 
 BY_NAME: Mapping[str, Setting] = {setting.name: setting for setting in TABLE}
 
@@ -45,14 +50,15 @@ class Settings:
         assert value is None or isinstance(value, str), name
         return value
 
-    def for_engine(self) -> dict[str, int | str]:
+    def for_engine(self) -> dict[str, int | bytes]:
         """Explicit engine settings by the field names of hvd_settings, in the engine's units."""
-        result: dict[str, int | str] = {}
+        result: dict[str, int | bytes] = {}
         for name, value in self.explicit.items():
             setting = BY_NAME[name]
             if setting.engine_field is not None:
-                whole = value if isinstance(value, str) else round(value * setting.engine_factor)
-                result[setting.engine_field] = whole
+                result[setting.engine_field] = (
+                    os.fsencode(value) if isinstance(value, str) else round(value * setting.engine_factor)
+                )
         if self["HOROVOD_STALL_CHECK_DISABLE"]:
             result["stall_warning_ms"] = result["stall_shutdown_ms"] = 0
         if self["HOROVOD_AUTOTUNE"]:
@@ -73,31 +79,10 @@ def load(environ: Mapping[str, str]) -> Settings:
     return Settings(explicit)
 
 
-def parse(setting: Setting, text: str) -> Value:
-    """The value that `text` stands for; ValueError with name, value and what is accepted."""
-    value: Value
-    try:
-        if setting.type is bool:
-            value = int(text) > 0
-        elif setting.type is str:
-            value = text.strip()
-        else:
-            value = setting.type(text)
-    except ValueError:
-        raise _refusal(setting, text) from None
-    if setting.choices and str(value).lower() not in setting.choices:
-        raise _refusal(setting, text)
-    # Written so that NaN, which compares false with everything, is refused as well.
-    if not isinstance(value, str):
-        if setting.minimum is not None and not value >= setting.minimum:
-            raise _refusal(setting, text)
-        if setting.maximum is not None and not value <= setting.maximum:
-            raise _refusal(setting, text)
-    return value
-
-
-def _refusal(setting: Setting, text: str) -> ValueError:
-    return ValueError(f"{setting.name}={text!r} is not valid: expected {setting.accepted()}. {setting.help}")
+def value_of(name: str, environ: Mapping[str, str]) -> Value | None:
+    """One setting, for code that runs without a world; ValueError for a bad value."""
+    text = environ.get(name, "")
+    return parse(BY_NAME[name], text) if text else BY_NAME[name].default
 
 
 def _warn_unknown(name: str) -> None:
@@ -105,4 +90,4 @@ def _warn_unknown(name: str) -> None:
 
     near = difflib.get_close_matches(name, BY_NAME, n=1, cutoff=0.6)
     hint = f"; did you mean {near[0]}?" if near else ""
-    warnings.warn(f"Unknown setting {name} is ignored{hint}", RuntimeWarning, stacklevel=4)
+    warnings.warn(f"Unknown setting {name[:100]} is ignored{hint}", HorovodRuntimeWarning, stacklevel=4)

@@ -6,7 +6,7 @@ The launcher's flags, the config file, the docs page and `hvd doctor` are all ma
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 Value: TypeAlias = "bool | int | float | str"
@@ -14,21 +14,33 @@ Value: TypeAlias = "bool | int | float | str"
 
 @dataclass(frozen=True)
 class Setting:
-    """One HOROVOD_* variable. `default` None: unset."""
+    """One HOROVOD_* variable, or the flag or config key that stands for it. `default` None: unset."""
 
     name: str
     type: type[bool] | type[int] | type[float] | type[str]
     default: Value | None
     help: str
     unit: str = ""
-    minimum: float | None = None
-    maximum: float | None = None
+    minimum: float | None = None  # every number has a minimum and a maximum that all who read it can take
+    maximum: float | None = None  # of a text: characters
     choices: tuple[str, ...] = ()  # lower case; compared without regard to case
+    path: bool = False  # a file's name: any bytes; other texts are printable
+    kept: bool = False  # checked and then ignored: there for scripts written for Horovod
     flag: str | None = None  # horovodrun's flag
     yaml_key: str | None = None  # dotted path in the config file
     engine_field: str | None = None  # field of hvd_settings, engine/include/hvd/engine.h
     engine_factor: float = 1  # from this setting's unit to the engine's
-    flag_factor: float = 1  # from the flag's (and YAML key's) unit to this setting's
+    flag_factor: int = 1  # from the flag's (and YAML key's) unit to this setting's
+
+    @property
+    def meaning(self) -> str:
+        return self.help + (" Accepted, but without effect in this version." if self.kept else "")
+
+    @property
+    def longest(self) -> int:
+        """Of a text, in characters."""
+        usual = _LONGEST_PATH if self.path else _LONGEST_TEXT
+        return usual if self.maximum is None else int(self.maximum)
 
     def accepted(self) -> str:
         """What a valid value looks like, for error texts and the docs."""
@@ -37,77 +49,91 @@ class Setting:
         if self.choices:
             return "one of " + ", ".join(self.choices)
         if self.type is str:
-            return "a text"
+            kind, units = ("a file name", "bytes") if self.path else ("a text", "printable characters")
+            return f"{kind} of at most {self.longest} {units}"
         kind = "an integer" if self.type is int else "a number"
         unit = f" of {self.unit}" if self.unit else ""
-        if self.minimum is not None and self.maximum is not None:
-            return f"{kind}{unit} from {_plain(self.minimum)} to {_plain(self.maximum)}"
-        if self.minimum is not None:
-            return f"{kind}{unit}, at least {_plain(self.minimum)}"
-        return kind + unit
+        assert self.minimum is not None, self.name
+        assert self.maximum is not None, self.name
+        return f"{kind}{unit} from {plain(self.minimum)} to {plain(self.maximum)}"
+
+    def given_as(self, name: str) -> Setting:
+        """The same as a flag or a config key, in the unit of those."""
+        if self.flag_factor == 1:
+            return replace(self, name=name)
+        assert self.minimum is not None, self.name
+        assert self.maximum is not None, self.name
+        low, high = self.minimum / self.flag_factor, self.maximum // self.flag_factor
+        return replace(self, name=name, unit="MiB", minimum=low, maximum=high, flag_factor=1)
 
 
-def _plain(number: float) -> str:
+def plain(number: float) -> str:
     return str(int(number)) if number == int(number) else str(number)
 
 
 _MIB = 1024 * 1024
 _MANY = 1_000_000  # a count that nobody means to reach
+MOST_RANKS = 1 << 20
+_MOST_BYTES = 1 << 40  # of a tensor or of several; far from where sums of 64-bit sizes go wrong
+_LONG_S = 2_000_000  # 23 days: poll() and Python's waits count milliseconds in 32 bits
+_AGES_S = 1_000_000_000  # 31 years: the engine's clock counts nanoseconds in 64 bits
+_LONGEST_TEXT, _LONGEST_PATH = 255, 4095
 
 # fmt: off
 
 _TUNING = (
     Setting("HOROVOD_FUSION_THRESHOLD", int, 128 * _MIB, "Tensors are fused up to this size; 0 turns fusion off.",
-            unit="bytes", minimum=0, flag="--fusion-threshold-mb", yaml_key="params.fusion_threshold_mb",
-            engine_field="fusion_threshold", flag_factor=_MIB),
+            unit="bytes", minimum=0, maximum=_MOST_BYTES, flag="--fusion-threshold-mb",
+            yaml_key="params.fusion_threshold_mb", engine_field="fusion_threshold", flag_factor=_MIB),
     Setting("HOROVOD_CYCLE_TIME", float, 1.0, "Upper bound on the time that asynchronous work is gathered for fusion.",
-            unit="milliseconds", minimum=0, flag="--cycle-time-ms", yaml_key="params.cycle_time_ms",
+            unit="milliseconds", minimum=0, maximum=3_600_000, flag="--cycle-time-ms", yaml_key="params.cycle_time_ms",
             engine_field="cycle_time_us", engine_factor=1000),
     Setting("HOROVOD_CACHE_CAPACITY", int, 1024, "Entries of the response cache; 0 turns it off.",
-            minimum=0, flag="--cache-capacity", yaml_key="params.cache_capacity", engine_field="cache_capacity"),
+            minimum=0, maximum=1 << 24, flag="--cache-capacity", yaml_key="params.cache_capacity",
+            engine_field="cache_capacity"),
     Setting("HOROVOD_HIERARCHICAL_ALLREDUCE", bool, None, "Reduce inside each host before reducing between hosts.",
             flag="--hierarchical-allreduce", yaml_key="params.hierarchical_allreduce",
             engine_field="hierarchical_allreduce"),
     Setting("HOROVOD_HIERARCHICAL_ALLGATHER", bool, False, "Gather inside each host before gathering between hosts.",
-            flag="--hierarchical-allgather", yaml_key="params.hierarchical_allgather"),
+            flag="--hierarchical-allgather", yaml_key="params.hierarchical_allgather", kept=True),
     Setting("HOROVOD_TORUS_ALLREDUCE", bool, False, "Two-dimensional allreduce over NCCL.",
-            flag="--torus-allreduce", yaml_key="params.torus_allreduce"),
+            flag="--torus-allreduce", yaml_key="params.torus_allreduce", kept=True),
     Setting("HOROVOD_DISABLE_GROUP_FUSION", bool, False, "Never fuse a group with tensors outside it.",
             engine_field="disable_group_fusion"),
     Setting("HOROVOD_SHARED_MEMORY", bool, True, "Use shared memory between ranks of one host; 0: sockets only.",
             engine_field="shared_memory"),
     Setting("HOROVOD_CHUNK_BYTES", int, None, "Size of the chunks in which a collective moves its data.",
-            unit="bytes", minimum=64, maximum=1 << 30, engine_field="slot_bytes"),
+            unit="bytes", minimum=64, maximum=16 * _MIB, engine_field="slot_bytes"),
     Setting("HOROVOD_CHUNK_SLOTS", int, None, "Chunks that may be under way at once between two ranks.",
-            minimum=2, maximum=1024, engine_field="slots"),
+            minimum=2, maximum=64, engine_field="slots"),
     Setting("HOROVOD_SMALL_MESSAGE_BYTES", int, None,
             "Every rank reduces the whole message itself while it reads no more than this from the others.",
-            unit="bytes", minimum=0, engine_field="small_bytes"),
+            unit="bytes", minimum=0, maximum=_MOST_BYTES, engine_field="small_bytes"),
     Setting("HOROVOD_EXPRESS_BYTES", int, None,
             "A caller that waits for one small collective gets it without asking the leader, while the bytes that go "
             "with its messages to all other ranks are no more than this (shared memory takes 64 KB); 0: never.",
-            unit="bytes", minimum=0, engine_field="express_bytes"),
+            unit="bytes", minimum=0, maximum=8 * _MIB, engine_field="express_bytes"),
     Setting("HOROVOD_SINGLE_COPY_BYTES", int, None,
             "Results of allgather and alltoall from this size on (64 times that where ranks share cores) are written "
             "by the other ranks of the host where they belong, not copied twice; 0: never.",
-            unit="bytes", minimum=0, engine_field="single_copy_bytes"),
+            unit="bytes", minimum=0, maximum=_MOST_BYTES, engine_field="single_copy_bytes"),
     Setting("HOROVOD_TCP_STREAMS", int, None, "Sockets between two ranks of different hosts.",
             minimum=1, maximum=64, engine_field="tcp_streams"),
     Setting("HOROVOD_SPIN_US", int, None, "How long a waiting caller spins before it sleeps; 0: it sleeps at once.",
-            unit="microseconds", minimum=0, engine_field="spin_us"),
+            unit="microseconds", minimum=0, maximum=3_600_000_000, engine_field="spin_us"),
     Setting("HOROVOD_DETERMINISTIC", bool, False,
             "Make results independent, to the bit, of how ranks lie on hosts. What is compressed is then also rounded "
             "on one host.",
             engine_field="deterministic"),
     Setting("HOROVOD_PEER_TIMEOUT_SECONDS", float, None, "A silent peer is declared dead after this time; 0: never.",
-            unit="seconds", minimum=0, engine_field="peer_timeout_ms", engine_factor=1000),
+            unit="seconds", minimum=0, maximum=_AGES_S, engine_field="peer_timeout_ms", engine_factor=1000),
 )
 
 _AUTOTUNE = (
     Setting("HOROVOD_AUTOTUNE", bool, False, "Tune fusion, gathering and chunks while the job runs (tuning.md).",
             flag="--autotune", yaml_key="autotune.enabled", engine_field="autotune"),
     Setting("HOROVOD_AUTOTUNE_LOG", str, None, "CSV file for the autotuner's samples.",
-            flag="--autotune-log-file", yaml_key="autotune.log_file", engine_field="autotune_log"),
+            path=True, flag="--autotune-log-file", yaml_key="autotune.log_file", engine_field="autotune_log"),
     Setting("HOROVOD_AUTOTUNE_WARMUP_SAMPLES", int, 3, "Samples that are discarded at the start.",
             minimum=0, maximum=_MANY, flag="--autotune-warmup-samples", yaml_key="autotune.warmup_samples",
             engine_field="autotune_warmup_samples"),
@@ -126,65 +152,71 @@ _AUTOTUNE = (
 
 _OBSERVATION = (
     Setting("HOROVOD_TIMELINE", str, None, "File for the timeline, or DYNAMIC to start and stop it from the script.",
-            flag="--timeline-filename", yaml_key="timeline.filename"),
+            path=True, flag="--timeline-filename", yaml_key="timeline.filename"),
     Setting("HOROVOD_TIMELINE_MARK_CYCLES", bool, False, "Mark cycles in the timeline.",
             flag="--timeline-mark-cycles", yaml_key="timeline.mark_cycles"),
     Setting("HOROVOD_TIMELINE_ALL_RANKS", bool, False, "Each rank writes a timeline, its number in the file's name."),
     Setting("HOROVOD_STALL_CHECK_DISABLE", bool, False, "Do not look for stalled ranks.",
             flag="--no-stall-check", yaml_key="stall_check.enabled"),
     Setting("HOROVOD_STALL_CHECK_TIME_SECONDS", int, 60, "A tensor that waits longer for some ranks is reported.",
-            unit="seconds", minimum=0, flag="--stall-check-warning-time-seconds",
+            unit="seconds", minimum=0, maximum=_AGES_S, flag="--stall-check-warning-time-seconds",
             yaml_key="stall_check.warning_time_seconds", engine_field="stall_warning_ms", engine_factor=1000),
     Setting("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", int, 0, "A stall that lasts longer ends the job; 0: never.",
-            unit="seconds", minimum=0, flag="--stall-check-shutdown-time-seconds",
+            unit="seconds", minimum=0, maximum=_AGES_S, flag="--stall-check-shutdown-time-seconds",
             yaml_key="stall_check.shutdown_time_seconds", engine_field="stall_shutdown_ms", engine_factor=1000),
     Setting("HOROVOD_LOG_LEVEL", str, "warning", "What is logged.",
             choices=("trace", "debug", "info", "warning", "error", "fatal"), flag="--log-level",
-            yaml_key="logging.level"),
+            yaml_key="logging.level", kept=True),
     Setting("HOROVOD_LOG_HIDE_TIME", bool, False, "Log lines carry no time.",
-            flag="--log-without-timestamp", yaml_key="logging.with_timestamp"),
-    Setting("HOROVOD_DISABLE_NVTX_RANGES", bool, False, "No NVTX ranges for NVIDIA's profilers."),
+            flag="--log-without-timestamp", yaml_key="logging.with_timestamp", kept=True),
+    Setting("HOROVOD_DISABLE_NVTX_RANGES", bool, False, "No NVTX ranges for NVIDIA's profilers.", kept=True),
 )
 
 _JOB = (
-    Setting("HOROVOD_RANK", int, None, "Rank of this process; the launcher sets it.", minimum=0),
-    Setting("HOROVOD_SIZE", int, None, "Number of ranks; the launcher sets it.", minimum=1),
-    Setting("HOROVOD_LOCAL_RANK", int, None, "Rank among the processes of this host.", minimum=0),
-    Setting("HOROVOD_LOCAL_SIZE", int, None, "Number of ranks on this host.", minimum=1),
-    Setting("HOROVOD_CROSS_RANK", int, None, "Index of this host among those that own the same local rank.", minimum=0),
-    Setting("HOROVOD_CROSS_SIZE", int, None, "Number of hosts that own the same local rank.", minimum=1),
+    Setting("HOROVOD_RANK", int, None, "Rank of this process; the launcher sets it.", minimum=0,
+            maximum=MOST_RANKS - 1),
+    Setting("HOROVOD_SIZE", int, None, "Number of ranks; the launcher sets it.", minimum=1, maximum=MOST_RANKS),
+    Setting("HOROVOD_LOCAL_RANK", int, None, "Rank among the processes of this host.", minimum=0,
+            maximum=MOST_RANKS - 1),
+    Setting("HOROVOD_LOCAL_SIZE", int, None, "Number of ranks on this host.", minimum=1, maximum=MOST_RANKS),
+    Setting("HOROVOD_CROSS_RANK", int, None, "Index of this host among those that own the same local rank.", minimum=0,
+            maximum=MOST_RANKS - 1),
+    Setting("HOROVOD_CROSS_SIZE", int, None, "Number of hosts that own the same local rank.", minimum=1,
+            maximum=MOST_RANKS),
     Setting("HOROVOD_HOSTNAME", str, None, "Identity of this host: ranks with the same one may share memory."),
     Setting("HOROVOD_GENERATION", int, 0, "Number of the (re)initialisation that this process takes part in.",
-            minimum=0),
+            minimum=0, maximum=(1 << 31) - 1),
     Setting("HOROVOD_RENDEZVOUS", str, "auto", "Who serves the rendezvous: external (the launcher), self (rank 0, at "
             "the rendezvous address and port), mpi or file (rank 0, which tells the others by MPI or by a file).",
             choices=("auto", "external", "self", "mpi", "file")),
     Setting("HOROVOD_SHARED_DIR", str, None, "Directory, seen by all hosts, in which rank 0 leaves the others a file "
-            "when mpirun or srun started them."),
+            "when mpirun or srun started them.", path=True),
     Setting("HOROVOD_GLOO_RENDEZVOUS_ADDR", str, None, "Address of the rendezvous."),
     Setting("HOROVOD_GLOO_RENDEZVOUS_PORT", int, None, "Port of the rendezvous.", minimum=-1, maximum=65535),
     Setting("HOROVOD_GLOO_IFACE", str, None, "Network interface for traffic between hosts."),
     Setting("HOROVOD_GLOO_TIMEOUT_SECONDS", float, 30, "Limit for meeting and connecting to the other ranks.",
-            unit="seconds", minimum=0, flag="--gloo-timeout-seconds", yaml_key="library_options.gloo_timeout_seconds"),
+            unit="seconds", minimum=0, maximum=_LONG_S, flag="--gloo-timeout-seconds",
+            yaml_key="library_options.gloo_timeout_seconds"),
     Setting("HOROVOD_CONTROLLER", str, "gloo", "Who starts and coordinates the ranks.", choices=("gloo", "mpi"),
-            yaml_key="controller"),
-    Setting("HOROVOD_CPU_OPERATIONS", str, "gloo", "Kept for old scripts; the engine has one CPU back end.",
-            choices=("gloo", "mpi", "ccl")),
+            yaml_key="controller", kept=True),
+    Setting("HOROVOD_CPU_OPERATIONS", str, "gloo", "Who runs collectives on the CPU; the engine does.",
+            choices=("gloo", "mpi", "ccl"), kept=True),
     Setting("HOROVOD_DYNAMIC_PROCESS_SETS", bool, False, "Allow add_process_set and remove_process_set."),
     Setting("HOROVOD_ELASTIC", bool, False, "Set by the elastic driver."),
     Setting("HOROVOD_START_TIMEOUT", int, 30, "Limit for the launcher's checks and the workers' start.",
-            unit="seconds", minimum=0, flag="--start-timeout"),
+            unit="seconds", minimum=0, maximum=_LONG_S, flag="--start-timeout", kept=True),
     Setting("HOROVOD_ELASTIC_TIMEOUT", int, 600, "How long the elastic driver waits for enough slots.",
-            unit="seconds", minimum=0, flag="--elastic-timeout"),
+            unit="seconds", minimum=0, maximum=_LONG_S, flag="--elastic-timeout", kept=True),
+    Setting("HOROVOD_SIMULATE_HOSTS", bool, False, "horovodrun takes every host for this machine: for trying out."),
     Setting("HOROVOD_THREAD_AFFINITY", str, None, "Core of the engine thread: one number, or one for each local rank.",
-            flag="--thread-affinity", yaml_key="library_options.thread_affinity"),
+            flag="--thread-affinity", yaml_key="library_options.thread_affinity", kept=True),
 )
 
 _BACK_ENDS = (
-    Setting("HOROVOD_NUM_NCCL_STREAMS", int, 1, "Streams for NCCL.", minimum=1, flag="--num-nccl-streams",
-            yaml_key="library_options.num_nccl_streams"),
-    Setting("HOROVOD_ENABLE_ASYNC_COMPLETION", bool, False, "Complete GPU work by stream events."),
-    Setting("HOROVOD_ENABLE_XLA_OPS", bool, False, "TensorFlow: collectives inside XLA-compiled functions."),
+    Setting("HOROVOD_NUM_NCCL_STREAMS", int, 1, "Streams for NCCL.", minimum=1, maximum=64, flag="--num-nccl-streams",
+            yaml_key="library_options.num_nccl_streams", kept=True),
+    Setting("HOROVOD_ENABLE_ASYNC_COMPLETION", bool, False, "Complete GPU work by stream events.", kept=True),
+    Setting("HOROVOD_ENABLE_XLA_OPS", bool, False, "TensorFlow: collectives inside XLA-compiled functions.", kept=True),
     Setting("HOROVOD_TORCH_WAIT_IN_BACKWARD", bool, True,
             "PyTorch: gradients are complete when backward() returns; 0: when optimizer.step() begins."),
     Setting("HOROVOD_TORCH_OVERLAP", bool, None,
@@ -195,15 +227,21 @@ _BACK_ENDS = (
             "JAX: programs call the engine directly; 0: through Python. Unset: directly wherever XLA lets them."),
     Setting("HOROVOD_TENSORFLOW_NATIVE", bool, None, "TensorFlow: collectives are operations of TensorFlow's own; "
             "0: they go through Python. Unset: native wherever TensorFlow can load them."),
-    Setting("HOROVOD_BATCH_D2D_MEMCOPIES", bool, True, "Batch copies into and out of the GPU's fusion buffer."),
-    Setting("HOROVOD_ADASUM_MPI_CHUNK_SIZE", int, 1 << 30, "Kept for old scripts.", unit="bytes", minimum=0),
+    Setting("HOROVOD_BATCH_D2D_MEMCOPIES", bool, True, "Batch copies into and out of the GPU's fusion buffer.",
+            kept=True),
+    Setting("HOROVOD_ADASUM_MPI_CHUNK_SIZE", int, 1 << 30, "Chunks of Adasum over MPI.", unit="bytes", minimum=0,
+            maximum=_MOST_BYTES, kept=True),
     Setting("HOROVOD_MPI_THREADS_DISABLE", bool, False, "MPI without threads.", flag="--mpi-threads-disable",
-            yaml_key="library_options.mpi_threads_disable"),
-    Setting("HOROVOD_CCL_CACHE", bool, False, "Kept for old scripts."),
-    Setting("HOROVOD_SPARK_START_TIMEOUT", int, 600, "Limit for Spark to start all tasks.", unit="seconds", minimum=0),
-    Setting("HOROVOD_SPARK_PYTHONPATH", str, None, "Python path of Spark tasks started through MPI."),
-    Setting("HOROVOD_SPARK_WORK_DIR", str, None, "Working directory of Spark tasks started through MPI."),
-    Setting("HOROVOD_SPARK_USE_LOCAL_RANK_GPU_INDEX", bool, False, "Spark estimators pick the GPU by local rank."),
+            yaml_key="library_options.mpi_threads_disable", kept=True),
+    Setting("HOROVOD_CCL_CACHE", bool, False, "Let oneCCL cache its operations.", kept=True),
+    Setting("HOROVOD_SPARK_START_TIMEOUT", int, 600, "Limit for Spark to start all tasks.", unit="seconds", minimum=0,
+            maximum=_LONG_S, kept=True),
+    Setting("HOROVOD_SPARK_PYTHONPATH", str, None, "Python path of Spark tasks started through MPI.", path=True,
+            maximum=1 << 16, kept=True),
+    Setting("HOROVOD_SPARK_WORK_DIR", str, None, "Working directory of Spark tasks started through MPI.", path=True,
+            kept=True),
+    Setting("HOROVOD_SPARK_USE_LOCAL_RANK_GPU_INDEX", bool, False, "Spark estimators pick the GPU by local rank.",
+            kept=True),
 )
 # fmt: on
 

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from horovod._engine import EngineError
+from horovod.common.exceptions import HorovodRuntimeWarning
 from horovod.common.handles import translate
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def _explain(context: Context, nbytes: int) -> None:
         f"Rank {context.topology.rank} has no room for {nbytes} bytes of shared memory and takes ordinary memory, "
         "which is slower. Give the container more memory (docker run --shm-size), or free arrays; `hvd doctor` shows "
         "what there is.",
-        RuntimeWarning,
+        HorovodRuntimeWarning,
         stacklevel=3,
     )
 

@@ -166,5 +166,6 @@ def _address_towards(place: tuple[str, int]) -> str | None:
 
 def place_of(rank: int, size: int) -> Topology:
     """A rank that only knows its number; what lies on its host is learnt from the others."""
-    host = os.environ.get("HOROVOD_HOSTNAME") or socket.gethostname()
-    return Topology(rank, size, host=host, source="the store", local_given=False, cross_given=False)
+    return Topology(
+        rank, size, host=topology_module.host_name(os.environ), source="the store", local_given=False, cross_given=False
+    )

@@ -7,10 +7,11 @@ import logging
 import os
 
 from horovod._engine import EngineError, World
-from horovod.common.settings import Settings
+from horovod.common.settings import BY_NAME, Settings, parse
 
 _DYNAMIC = "DYNAMIC"
 _RANK = "%r"
+_FILE = BY_NAME["HOROVOD_TIMELINE"].given_as("file_path")
 
 _logger = logging.getLogger(__name__)
 
@@ -23,13 +24,17 @@ def begin(world: World, settings: Settings, rank: int) -> None:
 
 
 def start(world: World, settings: Settings, rank: int, path: str | os.PathLike[str], mark_cycles: bool) -> None:
-    """Write to `path` from now on. A file that cannot be written is a warning: nobody trains for the timeline."""
+    """Write to `path` from now on. A file that cannot be written is a warning: nobody trains for the timeline.
+
+    ValueError if it is no file's name at all.
+    """
     _require(settings)
-    file = file_of_rank(os.fspath(path), rank, settings.flag("HOROVOD_TIMELINE_ALL_RANKS"))
+    name = str(parse(_FILE, os.fsdecode(path)))
+    file = file_of_rank(name, rank, settings.flag("HOROVOD_TIMELINE_ALL_RANKS"))
     if file is None:
         return
     try:
-        world.start_timeline(file, bool(mark_cycles))
+        world.start_timeline(os.fsencode(file), bool(mark_cycles))
     except EngineError as error:
         _logger.warning("Rank %d writes no timeline: %s", rank, error.args[1])
 

@@ -7,17 +7,20 @@ Pure functions of the environment; the host's name is the only thing asked of th
 from __future__ import annotations
 
 import base64
-import binascii
+import re
 import socket
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from horovod.common.settings import Settings
+from horovod.common.settings import BY_NAME, Settings, parse
+from horovod.common.settings_table import MOST_RANKS, Setting
+from horovod.common.settings_values import shown
 
 SECRET_VARIABLE = "_HOROVOD_SECRET_KEY"
 _OURS = "HOROVOD_* variables"
 _NOBODY = "no launcher"
+_SLURM_PART = re.compile(r"([0-9]{1,9})(?:\(x([0-9]{1,9})\))?", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -70,6 +73,15 @@ _LAUNCHERS = (
 )
 
 
+def host_name(environ: Mapping[str, str], *others: str) -> str:
+    """The host's identity, from HOROVOD_HOSTNAME or other variables, else from the system; checked either way."""
+    setting = BY_NAME["HOROVOD_HOSTNAME"]
+    named = next((name for name in (setting.name, *others) if environ.get(name)), None)
+    if named is None:
+        return str(parse(setting.given_as("the name of this host"), socket.gethostname()))
+    return str(parse(setting.given_as(named), environ[named]))
+
+
 def rank_variable(source: str) -> str:
     """The variable that holds the rank in processes started by this launcher."""
     return next(launcher.rank for launcher in _LAUNCHERS if launcher.source == source)
@@ -77,26 +89,36 @@ def rank_variable(source: str) -> str:
 
 def discover(environ: Mapping[str, str]) -> Topology:
     """This process's place in the world. ValueError if the variables contradict each other."""
-    host = environ.get("HOROVOD_HOSTNAME") or socket.gethostname()
+    host = host_name(environ)
     for launcher in _LAUNCHERS:
         if environ.get(launcher.rank) and environ.get(launcher.size):
             if launcher.source == "Slurm":  # several of its nodes may live on one machine
-                host = environ.get("HOROVOD_HOSTNAME") or environ.get("SLURMD_NODENAME") or host
+                host = host_name(environ, "SLURMD_NODENAME")
             return _checked(_complete(_read(launcher, environ, host), environ))
-    if environ.get("HOROVOD_RANK") or environ.get("HOROVOD_SIZE"):
-        raise ValueError("HOROVOD_RANK and HOROVOD_SIZE go together: set both, or none for a world of one.")
+    _require_both(environ, "HOROVOD_RANK", "HOROVOD_SIZE")  # none: a world of one
     return Topology(host=host)
 
 
+def _require_both(environ: Mapping[str, str], one: str, other: str) -> bool:
+    """Whether both are given; ValueError if only one of them is."""
+    given = [name for name in (one, other) if environ.get(name)]
+    if len(given) == 1:
+        raise ValueError(f"{one} and {other} go together: set both, or none (now only {given[0]} is)")
+    return bool(given)
+
+
 def _read(launcher: _Launcher, environ: Mapping[str, str], host: str) -> Topology:
-    rank = _integer(environ, launcher.rank)
-    size = _integer(environ, launcher.size)
+    rank = integer_of(launcher.rank, environ)
+    size = integer_of(launcher.size, environ)
     has_local = bool(environ.get(launcher.local_rank) and environ.get(launcher.local_size))
+    if launcher.source == _OURS:
+        _require_both(environ, launcher.local_rank, launcher.local_size)
     if launcher.source == "Slurm" and has_local:
-        local_size = slurm_tasks_on_node(environ[launcher.local_size], int(environ.get("SLURM_NODEID", "0")))
-        local_rank = _integer(environ, launcher.local_rank)
+        node = integer_of("SLURM_NODEID", environ) if environ.get("SLURM_NODEID") else 0
+        local_size = slurm_tasks_on_node(environ[launcher.local_size], node)
+        local_rank = integer_of(launcher.local_rank, environ)
     elif has_local:
-        local_rank, local_size = _integer(environ, launcher.local_rank), _integer(environ, launcher.local_size)
+        local_rank, local_size = integer_of(launcher.local_rank, environ), integer_of(launcher.local_size, environ)
     else:
         local_rank, local_size = 0, 1
     return Topology(rank, size, local_rank, local_size, host=host, source=launcher.source, local_given=has_local)
@@ -104,9 +126,9 @@ def _read(launcher: _Launcher, environ: Mapping[str, str], host: str) -> Topolog
 
 def _complete(found: Topology, environ: Mapping[str, str]) -> Topology:
     """Add the position across hosts: given, or as if all hosts held equally many ranks."""
-    given = bool(environ.get("HOROVOD_CROSS_RANK") and environ.get("HOROVOD_CROSS_SIZE"))
+    given = _require_both(environ, "HOROVOD_CROSS_RANK", "HOROVOD_CROSS_SIZE")
     if given:
-        cross = _integer(environ, "HOROVOD_CROSS_RANK"), _integer(environ, "HOROVOD_CROSS_SIZE")
+        cross = integer_of("HOROVOD_CROSS_RANK", environ), integer_of("HOROVOD_CROSS_SIZE", environ)
     else:
         cross = found.rank // max(found.local_size, 1), -(-found.size // max(found.local_size, 1))
     return replace(found, cross_rank=cross[0], cross_size=cross[1], cross_given=given)
@@ -132,20 +154,23 @@ def _checked(found: Topology) -> Topology:
     for name, value, limit_name, limit in pairs:
         if not 0 <= value < limit:
             raise ValueError(f"{name} {value} must be at least 0 and below {limit_name} {limit} (from {found.source})")
-    if found.local_size > found.size:
-        raise ValueError(f"local_size {found.local_size} exceeds size {found.size} (from {found.source})")
+    for name, value in (("local_size", found.local_size), ("cross_size", found.cross_size)):
+        if value > found.size:
+            raise ValueError(f"{name} {value} exceeds size {found.size} (from {found.source})")
     return found
 
 
 def slurm_tasks_on_node(text: str, node: int) -> int:
     """The entry of node number `node` in Slurm's list of tasks for each node, such as `2(x3),1`."""
-    counts: list[int] = []
+    first = 0
     for part in text.split(","):
-        count, _, times = part.partition("(x")
-        counts += [int(count)] * (int(times.rstrip(")")) if times else 1)
-    if not 0 <= node < len(counts):
-        raise ValueError(f"SLURM_NODEID {node} is not in the list of tasks for each node, {text!r}")
-    return counts[node]
+        found = _SLURM_PART.fullmatch(part.strip())
+        if found is None:
+            raise ValueError(f"SLURM_STEP_TASKS_PER_NODE={shown(text)} is not a list such as 2(x3),1")
+        first += int(found[2] or 1)
+        if node < first:
+            return int(found[1])
+    raise ValueError(f"SLURM_NODEID {node} is not in the list of tasks for each node, {shown(text)}")
 
 
 def is_homogeneous(hosts: Sequence[str]) -> bool:
@@ -172,6 +197,12 @@ def rendezvous(topology: Topology, settings: Settings, environ: Mapping[str, str
             f"{who}, but no rendezvous is known. Start the job with horovodrun, or set HOROVOD_GLOO_RENDEZVOUS_ADDR "
             "and HOROVOD_GLOO_RENDEZVOUS_PORT on every rank (with HOROVOD_RENDEZVOUS=self rank 0 serves it there)."
         )
+    try:
+        address.encode("idna")  # as whoever looks it up will do
+    except UnicodeError as error:
+        raise ValueError(
+            f"HOROVOD_GLOO_RENDEZVOUS_ADDR={shown(address)} is no name or address of a host: {error}"
+        ) from None
     text = environ.get(SECRET_VARIABLE, "")
     if not text:
         raise ValueError(
@@ -184,15 +215,16 @@ def rendezvous(topology: Topology, settings: Settings, environ: Mapping[str, str
 def decode_secret(text: str) -> bytes:
     try:
         secret = base64.b64decode(text, validate=True)
-    except binascii.Error as error:
+    except ValueError as error:  # binascii.Error, and what is not even ASCII
         raise ValueError(f"{SECRET_VARIABLE} is not valid base64: {error}") from None
     if len(secret) < 16:
         raise ValueError(f"{SECRET_VARIABLE} holds {len(secret)} bytes; at least 16 are needed")
     return secret
 
 
-def _integer(environ: Mapping[str, str], name: str) -> int:
-    try:
-        return int(environ[name])
-    except ValueError:
-        raise ValueError(f"{name}={environ[name]!r} is not an integer") from None
+def integer_of(name: str, environ: Mapping[str, str]) -> int:
+    """A number that a launcher gave, under the rules of the settings that are ours."""
+    kind = BY_NAME.get(name) or Setting(name, int, None, "Set by the launcher.", minimum=0, maximum=MOST_RANKS)
+    value = parse(kind, environ[name])
+    assert isinstance(value, int), name
+    return value

@@ -17,6 +17,7 @@ from typing import Any
 import jax
 
 from horovod.common import xla_library
+from horovod.common.settings import value_of
 
 OLDEST = (0, 4, 38)
 NEWEST_TRIED = (0, 10)
@@ -30,14 +31,14 @@ def version() -> tuple[int, ...]:
 
 def unavailable() -> str | None:
     """Why compiled programs cannot call the engine directly here (they then go through Python), or None."""
-    switch = os.environ.get(_SWITCH, "")
-    if switch == "0":
-        return f"{_SWITCH}=0 is set"
+    switch = value_of(_SWITCH, os.environ)
+    if switch is False:
+        return f"{_SWITCH}={os.environ[_SWITCH]} is set"
     if not xla_library.PATH.exists():
         return f"{xla_library.PATH} is missing from this installation"
     if version() < OLDEST:
         return f"jax {jax.__version__} is older than {'.'.join(map(str, OLDEST))}"
-    if switch != "1" and version()[:2] > NEWEST_TRIED and not _probe():
+    if not switch and version()[:2] > NEWEST_TRIED and not _probe():
         return f"jax {jax.__version__} is newer than this version of Horovod knows, and refused its handlers"
     return None
 

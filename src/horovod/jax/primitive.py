@@ -157,7 +157,7 @@ def _attributes(ctx: Any, spec: Spec) -> dict[str, Any]:
         "postscale": np.float64(spec.postscale),
         "context": np.int64(number_of(spec.process_set)),
         "program": np.int64(program.number),
-        "name": f"{kind}.{spec.name}" if spec.name else program.name(f"{kind}.{_module_name(ctx)}"),
+        "name": rules.check_name(f"{kind}.{spec.name}") if spec.name else program.name(f"{kind}.{_module_name(ctx)}"),
     }
 
 

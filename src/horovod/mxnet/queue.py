@@ -19,7 +19,7 @@ import mxnet as mx
 from mxnet.base import _LIB, check_call
 
 from horovod.common.context import default_context
-from horovod.common.exceptions import HorovodInternalError, HorovodMismatchError
+from horovod.common.exceptions import HorovodInternalError, HorovodMismatchError, HorovodWarning
 
 if TYPE_CHECKING:
     from horovod._engine import World
@@ -69,7 +69,9 @@ def _load() -> ctypes.CDLL:
     ]
     if os.environ.get("MXNET_ENGINE_TYPE") == "NaiveEngine":
         warnings.warn(
-            "NaiveEngine drops the errors of asynchronous operations: a failed collective goes unseen", stacklevel=2
+            "NaiveEngine drops the errors of asynchronous operations: a failed collective goes unseen",
+            HorovodWarning,
+            stacklevel=2,
         )
     missing = library.hvd_mxnet_use(_LIB._handle)
     if missing:

@@ -8,6 +8,7 @@ from typing import Any
 
 import mxnet as mx
 
+from horovod.common.exceptions import HorovodWarning
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.mxnet.compression import Compression
 from horovod.mxnet.gradients import Reducer
@@ -32,7 +33,9 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]  # MXNet has n
         self._reducer = Reducer(gradient_predivide_factor, num_groups, process_set, compression)
         if isinstance(optimizer, DistributedOptimizer):
             warnings.warn(
-                "DistributedTrainer does what DistributedOptimizer does: give it the optimizer itself", stacklevel=2
+                "DistributedTrainer does what DistributedOptimizer does: give it the optimizer itself",
+                HorovodWarning,
+                stacklevel=2,
             )
             optimizer = optimizer.unwrap()
         super().__init__(params, optimizer, optimizer_params=optimizer_params, kvstore=None)

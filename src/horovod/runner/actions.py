@@ -8,6 +8,8 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
+from horovod.common.exceptions import HorovodDeprecationWarning
+
 
 def make_override_action(override_args: set[str]) -> type[argparse.Action]:
     """Stores the value, and the flag's name in `override_args`: it then beats the config file."""
@@ -71,7 +73,7 @@ def make_deprecated_bool_action(
         ) -> None:
             warnings.warn(
                 f"{option_string} is deprecated and will go in {remove_version}: use {replacement_option}",
-                DeprecationWarning,
+                HorovodDeprecationWarning,
                 stacklevel=2,
             )
             super().__call__(parser, namespace, values, option_string)
@@ -115,7 +117,7 @@ def make_nic_action(deprecated: bool) -> type[argparse.Action]:
             if deprecated and len(names) > 1:
                 warnings.warn(
                     "--network-interface with a comma separated list is deprecated: use --network-interfaces",
-                    DeprecationWarning,
+                    HorovodDeprecationWarning,
                     stacklevel=2,
                 )
             namespace.nics = [*(getattr(namespace, "nics", None) or []), *names]

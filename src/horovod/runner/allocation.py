@@ -6,6 +6,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from horovod.common.settings_table import MOST_RANKS, Setting
+from horovod.common.settings_values import parse
+
 
 @dataclass(frozen=True)
 class Allocation:
@@ -48,6 +51,6 @@ def default_processes(environ: Mapping[str, str]) -> int | None:
 
 
 def _number(name: str, text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise ValueError(f"{name}={text[:100]!r} is not a number of processes")
-    return int(text)
+    """Of processes or hosts; ValueError if it is none."""
+    kind = Setting(name, int, None, "Set by the batch system.", minimum=1, maximum=MOST_RANKS)
+    return int(parse(kind, text))

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from horovod.common.settings_table import TABLE, Setting
+from horovod.common.settings_values import is_integer, parse, shown
 from horovod.runner.actions import make_nic_action
 
 # Flags made from the table, by the section of their YAML key.
@@ -27,7 +28,14 @@ FLAG_SETTINGS: dict[str, Setting] = {
     for setting in TABLE
     if setting.flag is not None and (setting.yaml_key or "").partition(".")[0] in SECTIONS
 }
+# Flags whose values the table checks: these, and two that have no place in the config file.
+_CHECKED: dict[str, Setting] = FLAG_SETTINGS | {
+    setting.flag.lstrip("-").replace("-", "_"): setting
+    for setting in TABLE
+    if setting.flag in ("--start-timeout", "--elastic-timeout")
+}
 _METAVARS = {int: "N", float: "X", str: "TEXT"}
+_MOST_DIGITS = 18
 SHOWN_NEGATIVES = ("--no-hierarchical-allreduce", "--no-hierarchical-allgather", "--no-torus-allreduce")
 
 
@@ -66,9 +74,17 @@ class FlagParser:
                 self._actions[flag] = action
 
     def parse(self, argv: Sequence[str]) -> dict[str, Any]:
-        """What was given, by name, and `command`. Ends the process for --help and unknown flags, as argparse does."""
+        """What was given, by name, and `command`. ValueError for a bad value of a setting.
+
+        Ends the process for --help and unknown flags, as argparse does.
+        """
         end = self._command_start(argv)
         given = vars(self._parser.parse_args(argv[:end]))
+        for dest, setting in _CHECKED.items():
+            text = given.get(dest)
+            if isinstance(text, str) and (text or setting.type is not str):  # an empty text: unset
+                value = parse(setting.given_as(setting.flag or ""), text)
+                given[dest] = value.upper() if setting.choices and isinstance(value, str) else value
         command = list(argv[end:])
         given["command"] = command[1:] if command[:1] == ["--"] else command
         return given
@@ -114,14 +130,12 @@ class FlagParser:
             if setting.type is bool:
                 _add_switch(group, dest, setting)
             else:
-                choices = [choice.upper() for choice in setting.choices] or None
+                choices = ",".join(choice.upper() for choice in setting.choices)
                 group.add_argument(
                     setting.flag,
                     dest=dest,
-                    type=str.upper if choices else _flag_type(setting),
-                    choices=choices,
-                    metavar=None if choices else _METAVARS[setting.type],
-                    help=f"{setting.help} Sets {setting.name}.",
+                    metavar=f"{{{choices}}}" if choices else _METAVARS[setting.type],
+                    help=f"{setting.meaning} Sets {setting.name}.",
                 )
         library, logging = groups["library_options"], groups["logging"]
         library.add_argument("--mpi-args", help='more arguments for mpirun: --mpi-args="..."')
@@ -139,24 +153,17 @@ class FlagParser:
         )
 
 
-def _flag_type(setting: Setting) -> type[int] | type[float] | type[str]:
-    if setting.type is float or setting.type is str:
-        return setting.type
-    return int
-
-
-def _count(text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text[:50]!r} is not a whole number") from None
+def _whole(text: str) -> int:
+    if not is_integer(text) or len(text) > _MOST_DIGITS:
+        raise argparse.ArgumentTypeError(f"{shown(text)} is no integer that can be meant here")
+    return int(text)
 
 
 def _add_switch(group: argparse._ArgumentGroup, dest: str, setting: Setting) -> None:
     assert setting.flag is not None
     negative = opposite(setting.flag)
     group.add_argument(
-        setting.flag, dest=dest, action="store_const", const=True, help=f"{setting.help} Sets {setting.name}."
+        setting.flag, dest=dest, action="store_const", const=True, help=f"{setting.meaning} Sets {setting.name}."
     )
     help_text = f"Off, also for autotune. Sets {setting.name}." if negative in SHOWN_NEGATIVES else argparse.SUPPRESS
     group.add_argument(negative, dest=dest, action="store_const", const=False, help=help_text)
@@ -169,13 +176,13 @@ def _add_general(flags: FlagParser) -> None:
         "-np",
         "--num-proc",
         dest="num_proc",
-        type=_count,
+        type=_whole,
         metavar="N",
         help="number of worker processes (LSF, Slurm: theirs)",
     )
     add("-cb", "--check-build", action="store_true", help="print which frameworks and back ends work here")
     add("--disable-cache", action="store_true", help="do not reuse results of earlier ssh and interface checks")
-    add("--start-timeout", type=int, metavar="S", help="limit for all workers to start (HOROVOD_START_TIMEOUT or 30)")
+    add("--start-timeout", metavar="S", help="limit for all workers to start (HOROVOD_START_TIMEOUT or 30)")
     add(
         "--network-interfaces",
         dest="nics",
@@ -191,18 +198,18 @@ def _add_general(flags: FlagParser) -> None:
 
 def _add_elastic_and_ssh(flags: FlagParser) -> None:
     add = flags.group("ssh arguments").add_argument
-    add("-p", "--ssh-port", type=int, help="port of sshd on all hosts")
+    add("-p", "--ssh-port", type=_whole, help="port of sshd on all hosts")
     add("-i", "--ssh-identity-file", help="file of the private key")
     add = flags.group("elastic arguments").add_argument
-    add("--min-np", "--min-num-proc", dest="min_num_proc", type=int, help="train with at least so many (elastic)")
-    add("--max-np", "--max-num-proc", dest="max_num_proc", type=int, help="train with at most so many")
-    add("--slots-per-host", dest="slots", type=int, help="slots of hosts that discovery names without a number")
-    add("--elastic-timeout", type=int, help="limit for finding enough slots (HOROVOD_ELASTIC_TIMEOUT or 600)")
-    add("--reset-limit", type=int, help="the job fails after so many resets")
+    add("--min-np", "--min-num-proc", dest="min_num_proc", type=_whole, help="train with at least so many (elastic)")
+    add("--max-np", "--max-num-proc", dest="max_num_proc", type=_whole, help="train with at most so many")
+    add("--slots-per-host", dest="slots", type=_whole, help="slots of hosts that discovery names without a number")
+    add("--elastic-timeout", metavar="S", help="limit for finding enough slots (HOROVOD_ELASTIC_TIMEOUT or 600)")
+    add("--reset-limit", type=_whole, help="the job fails after so many resets")
     add(
         "--blacklist-cooldown-range",
         dest="cooldown_range",
-        type=int,
+        type=_whole,
         nargs=2,
         metavar=("MIN", "MAX"),
         help="seconds after which a failed host may come back",

@@ -1,59 +1,89 @@
 # SPDX-License-Identifier: Apache-2.0
-"""horovodrun's YAML file: flag values by the dotted keys of the table of settings. Errors name file and line."""
+"""horovodrun's YAML file: flag values by the dotted keys of the table of settings. Errors name file and line.
+
+Values are read from the text as it stands in the file, by the rules of the environment. So nothing of YAML's own ideas
+of numbers (octal, sixty-based) applies, and no alias can make a small file large.
+"""
 
 from __future__ import annotations
 
 import difflib
 from typing import TYPE_CHECKING, Any
 
+from horovod.common.settings_table import Setting, Value
+from horovod.common.settings_values import parse, refusal, shown
 from horovod.runner.arguments import FLAG_SETTINGS, is_negative
 
 if TYPE_CHECKING:
     import yaml
 
 _CONTROLLERS = ("gloo", "mpi")
-_DEST_BY_KEY = {setting.yaml_key: dest for dest, setting in FLAG_SETTINGS.items()}
+_DEST_BY_KEY = {setting.yaml_key or "": dest for dest, setting in FLAG_SETTINGS.items()}
+_LARGEST_FILE = 1 << 20  # bytes
+_LONGEST_REASON = 300  # characters; some quote the file
+_TAG = "tag:yaml.org,2002:"
+_FLAGS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+_TEXTS = tuple(_TAG + kind for kind in ("str", "int", "float", "timestamp"))
 
 
 def read_config_file(path: str) -> dict[str, Any]:
     """Values by flag name. ValueError for anything that the file should not hold."""
+    root = _parse_yaml(_read_text(path), path)
+    return _read_root(root, path) if root is not None else {}
+
+
+def _read_text(path: str) -> str:
+    with open(path, "rb") as file:
+        data = file.read(_LARGEST_FILE + 1)
+    if len(data) > _LARGEST_FILE:
+        raise ValueError(f"{path}: this is no config file: it has more than {_LARGEST_FILE} bytes")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise ValueError(f"{path}:{line}: not a text in UTF-8: {error.reason}") from None
+
+
+def _parse_yaml(text: str, path: str) -> yaml.Node | None:
+    """The document's nodes; None if it is empty."""
     import yaml
 
     try:
-        with open(path, encoding="utf-8") as stream:
-            loader = yaml.SafeLoader(stream)
-            try:
-                root = loader.get_single_node()
-                return _read_root(loader, root, path) if root is not None else {}
-            finally:
-                loader.dispose()
+        loader = yaml.SafeLoader(text)
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position)
+        raise ValueError(f"{path}:{line + 1}: not valid YAML: {error.reason} ({error.character:#06x})") from None
+    try:
+        return loader.get_single_node()
     except yaml.MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark is not None else 1
-        raise ValueError(f"{path}:{line}: not valid YAML: {error.problem}") from None
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: not a text in UTF-8: {error.reason}") from None
+        line, why = error.problem_mark.line if error.problem_mark is not None else 0, str(error.problem)
+    except RecursionError:
+        line, why = loader.line, "nested too deeply, where two levels of keys are known"
+    except (ValueError, OverflowError) as error:  # of PyYAML itself: characters and versions that there are not
+        line, why = loader.line, str(error)
+    raise ValueError(f"{path}:{line + 1}: not valid YAML: {why[:_LONGEST_REASON]}")
 
 
-def _read_root(loader: yaml.SafeLoader, root: yaml.Node, path: str) -> dict[str, Any]:
+def _read_root(root: yaml.Node, path: str) -> dict[str, Any]:
     values: dict[str, Any] = {}
-    for section, node, where in _entries(loader, root, path):
+    for section, node, where in _entries(root, path):
         if section == "controller":
-            values.update(_controller(loader.construct_object(node), where))
-        elif any(str(key).startswith(f"{section}.") for key in _DEST_BY_KEY):
-            for name, value_node, value_where in _entries(loader, node, path):
-                _store(values, f"{section}.{name}", loader.construct_object(value_node, deep=True), value_where)
+            values.update(_controller(node, where))
+        elif any(key.startswith(f"{section}.") for key in _DEST_BY_KEY):
+            for name, value_node, value_where in _entries(node, path):
+                _store(values, f"{section}.{name}", value_node, value_where)
         else:
-            sections = sorted({str(key).partition(".")[0] for key in _DEST_BY_KEY} | {"controller"})
+            sections = sorted({key.partition(".")[0] for key in _DEST_BY_KEY} | {"controller"})
             raise _unknown(section, sections, where)
     return values
 
 
-def _entries(loader: yaml.SafeLoader, node: yaml.Node, path: str) -> list[tuple[str, yaml.Node, str]]:
+def _entries(node: yaml.Node, path: str) -> list[tuple[str, yaml.Node, str]]:
     """(key, value, file:line) of a mapping."""
     import yaml
 
     where = f"{path}:{node.start_mark.line + 1}"
-    if isinstance(node, yaml.ScalarNode) and loader.construct_object(node) is None:
+    if _is_nothing(node):
         return []  # an empty section
     if not isinstance(node, yaml.MappingNode):
         raise ValueError(f"{where}: expected 'key: value' lines here")
@@ -61,45 +91,63 @@ def _entries(loader: yaml.SafeLoader, node: yaml.Node, path: str) -> list[tuple[
     seen = set()
     for key_node, value in node.value:
         where = f"{path}:{key_node.start_mark.line + 1}"
+        if not isinstance(key_node, yaml.ScalarNode):
+            raise ValueError(f"{where}: a key is a word, not {_text(key_node)}")
         key = str(key_node.value)
         if key in seen:
-            raise ValueError(f"{where}: {key!r} is given twice")
+            raise ValueError(f"{where}: {shown(key)} is given twice")
         seen.add(key)
         entries.append((key, value, where))
     return entries
 
 
-def _controller(value: object, where: str) -> dict[str, Any]:
+def _controller(node: yaml.Node, where: str) -> dict[str, Any]:
+    value = _text(node)
     if value not in _CONTROLLERS:
-        raise ValueError(f"{where}: controller must be one of {', '.join(_CONTROLLERS)}, not {value!r:.100}")
+        raise ValueError(f"{where}: controller must be one of {', '.join(_CONTROLLERS)}, not {shown(_text(node))}")
     return {"use_gloo" if value == "gloo" else "use_mpi": True}
 
 
-def _store(values: dict[str, Any], key: str, value: object, where: str) -> None:
+def _store(values: dict[str, Any], key: str, node: yaml.Node, where: str) -> None:
     dest = _DEST_BY_KEY.get(key)
     if dest is None:
-        raise _unknown(key, [str(known) for known in _DEST_BY_KEY], where)
-    setting = FLAG_SETTINGS[dest]
-    if value is None:
+        raise _unknown(key, list(_DEST_BY_KEY), where)
+    setting = FLAG_SETTINGS[dest].given_as(key)
+    if _is_nothing(node) or (setting.type is str and node.value == ""):
         return
+    try:
+        value = _value(setting, node)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from None
+    negative = setting.type is bool and is_negative(setting.flag or "")
+    values[dest] = not value if negative else value
+
+
+def _value(setting: Setting, node: yaml.Node) -> Value:
     if setting.type is bool:
-        good = isinstance(value, bool)
-    elif setting.type is str:
-        good, value = not isinstance(value, (dict, list, bool)), str(value)
-    else:
-        good = isinstance(value, (int, float) if setting.type is float else int) and not isinstance(value, bool)
-    if not good:
-        expected = "true or false" if setting.type is bool else setting.accepted()
-        raise ValueError(f"{where}: {key} must be {expected}, not {value!r:.100}")
-    if setting.type is bool and is_negative(setting.flag or ""):
-        value = not value
-    values[dest] = value
+        given = _FLAGS.get(_text(node).lower()) if node.tag == _TAG + "bool" else None
+        if given is None:
+            raise refusal(setting, _text(node), "true or false")
+        return given
+    if not isinstance(node.value, str) or node.tag not in _TEXTS:
+        raise refusal(setting, _text(node))
+    return parse(setting, node.value)
+
+
+def _is_nothing(node: yaml.Node) -> bool:
+    return node.tag == _TAG + "null" and _text(node).lower() in ("", "~", "null")
+
+
+def _text(node: yaml.Node) -> str:
+    """What a scalar says; of anything else not more than this, for aliases may have made it endless."""
+    return node.value if isinstance(node.value, str) else "a list or a mapping"
 
 
 def _unknown(key: str, known: list[str], where: str) -> ValueError:
+    key = key[:200]
     names = {name.rpartition(".")[2]: name for name in known}
     near = difflib.get_close_matches(key, known, n=1, cutoff=0.5) or [
         names[name] for name in difflib.get_close_matches(key.rpartition(".")[2], names, n=1, cutoff=0.5)
     ]
     hint = f"did you mean {near[0]!r}?" if near else f"known keys: {', '.join(known)}"
-    return ValueError(f"{where}: unknown key {key[:200]!r}; {hint}")
+    return ValueError(f"{where}: unknown key {key!r}; {hint}")

@@ -10,12 +10,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from horovod.common.settings import value_of
+from horovod.common.settings_table import MOST_RANKS
+from horovod.common.settings_values import shown
 from horovod.runner.limits import check_local_processes, check_number
 
 SIMULATE_VARIABLE = "HOROVOD_SIMULATE_HOSTS"
 
-_HOST_PATTERN = re.compile(r"^[\w.-]+:[0-9]+$", re.ASCII)
-_HOSTFILE_LINE = re.compile(r"^([\w.-]+)(?:\s+slots\s*=\s*([0-9]+))?$", re.ASCII)
+_HOST = r"([\w.-]{1,253})"
+_HOST_AND_SLOTS = re.compile(_HOST + r":([0-9]{1,18})", re.ASCII)
+_HOSTFILE_LINE = re.compile(_HOST + r"(?:\s+slots\s*=\s*([0-9]{1,18}))?", re.ASCII)
+_LARGEST_FILE = 16 << 20  # bytes
 
 
 @dataclass(frozen=True)
@@ -25,12 +30,13 @@ class HostInfo:
 
     @staticmethod
     def from_string(host_string: str) -> HostInfo:
-        if not _HOST_PATTERN.match(host_string.strip()):
+        match = _HOST_AND_SLOTS.fullmatch(host_string.strip())
+        if match is None or not 1 <= int(match[2]) <= MOST_RANKS:
             raise ValueError(
-                f"Invalid host input {host_string[:200]!r}: write host:slots, for example worker-0:2,worker-1:2"
+                f"Invalid host input {shown(host_string)}: write host:slots with 1 to {MOST_RANKS} slots, for example "
+                "worker-0:2,worker-1:2"
             )
-        hostname, slots = host_string.strip().rsplit(":", 1)
-        return HostInfo(hostname, _slots(slots, f"Host {hostname[:100]}: the number of slots"))
+        return HostInfo(match[1], int(match[2]))
 
 
 @dataclass(frozen=True)
@@ -55,15 +61,20 @@ def parse_host_file(path: str) -> list[HostInfo]:
     """A file of lines `host slots=n` (no slots: one); `#` starts a comment. ValueError names file and line."""
     hosts = []
     with open(path, encoding="utf-8", errors="replace") as file:
-        lines = file.read().splitlines()
+        text = file.read(_LARGEST_FILE)
+    if len(text) == _LARGEST_FILE:
+        raise ValueError(f"{path}: this is no hostfile: it has more than {_LARGEST_FILE} characters")
+    lines = text.splitlines()
     for number, line in enumerate(lines, start=1):
         text = line.partition("#")[0].strip()
         if not text:
             continue
-        match = _HOSTFILE_LINE.match(text)
-        if match is None or match[2] == "0":
-            raise ValueError(f"{path}:{number}: expected 'host slots=n' with n at least 1, found {text[:200]!r}")
-        hosts.append(HostInfo(match[1], _slots(match[2] or "1", f"{path}:{number}: the number of slots")))
+        match = _HOSTFILE_LINE.fullmatch(text)
+        if match is None or not 1 <= int(match[2] or 1) <= MOST_RANKS:
+            raise ValueError(
+                f"{path}:{number}: expected 'host slots=n' with n from 1 to {MOST_RANKS}, found {shown(text)}"
+            )
+        hosts.append(HostInfo(match[1], int(match[2] or 1)))
     if not hosts:
         raise ValueError(f"{path}: the hostfile names no host")
     return _merged(hosts)
@@ -146,7 +157,7 @@ def require_local(hosts: Iterable[HostInfo]) -> None:
 
 def is_local(hostname: str) -> bool:
     """Whether the name belongs to this machine (with HOROVOD_SIMULATE_HOSTS=1 every name does)."""
-    if os.environ.get(SIMULATE_VARIABLE, "0") not in ("", "0"):
+    if value_of(SIMULATE_VARIABLE, os.environ):
         return True
     if hostname in ("localhost", "127.0.0.1", socket.gethostname()):
         return True
@@ -165,13 +176,6 @@ def _can_bind(family: int, address: tuple[object, ...]) -> bool:
     except OSError:
         return False
     return True
-
-
-def _slots(digits: str, what: str) -> int:
-    # Python refuses to read thousands of digits; no such number is right anyway.
-    number = int(digits[:20])
-    check_number(number, what)
-    return number
 
 
 def _merged(hosts: Iterable[HostInfo]) -> list[HostInfo]:

@@ -9,9 +9,8 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from horovod.common.settings_table import Setting
 from horovod.runner.allocation import default_processes
-from horovod.runner.arguments import DEFAULTS, FLAG_SETTINGS, FlagParser
+from horovod.runner.arguments import DEFAULTS, FlagParser
 
 if TYPE_CHECKING:
     from horovod.runner.processes import ProcessTree
@@ -152,27 +151,11 @@ def _without_overruled_controller(from_file: dict[str, Any], given: dict[str, An
 
 
 def _check_values(options: dict[str, Any]) -> None:
-    for dest, setting in FLAG_SETTINGS.items():
-        value = options[dest]
-        if value is not None and not isinstance(value, (str, bool)):
-            _check_range(setting, value)
-        if setting.choices and isinstance(value, str) and value.lower() not in setting.choices:
-            raise ValueError(f"{setting.flag} must be {setting.accepted()}, not {value[:100]!r}")
     for name in ("num_proc", "min_num_proc", "max_num_proc", "slots", "start_timeout"):
         if options[name] is not None and options[name] < 1:
             flag = "-np" if name == "num_proc" else "--" + name.replace("_", "-")
             raise ValueError(f"{flag} must be at least 1, not {options[name]}")
     _check_cooldown(options["cooldown_range"])
-
-
-def _check_range(setting: Setting, value: int | float) -> None:
-    # Ranges are in the setting's unit, the flag may have another. Written so that NaN is refused.
-    low, high = (
-        bound / setting.flag_factor if bound is not None else None for bound in (setting.minimum, setting.maximum)
-    )
-    if (low is not None and not value >= low) or (high is not None and not value <= high):
-        limits = f"at least {low:g}" if high is None else f"between {low:g} and {high:g}"
-        raise ValueError(f"{setting.flag} ({setting.yaml_key}) must be {limits}, not {value}")
 
 
 def _check_cooldown(bounds: Sequence[int] | None) -> None:

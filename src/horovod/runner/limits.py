@@ -8,7 +8,7 @@ import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from horovod.common.meeting import MAX_WORLD_SIZE
+from horovod.common.settings_table import MOST_RANKS
 
 # The launcher's own files, and for each worker two pipes, a connection to the rendezvous, and maybe two files.
 _OWN_DESCRIPTORS = 64
@@ -17,8 +17,8 @@ _DESCRIPTORS_EACH = 3
 
 def check_number(number: int, what: str) -> None:
     """ValueError for a number of processes or slots that no job has."""
-    if not 1 <= number <= MAX_WORLD_SIZE:
-        raise ValueError(f"{what} must be between 1 and {MAX_WORLD_SIZE}, not {number}")
+    if not 1 <= number <= MOST_RANKS:
+        raise ValueError(f"{what} must be between 1 and {MOST_RANKS}, not {number}")
 
 
 def check_local_processes(number: int) -> None:

@@ -18,7 +18,6 @@ from horovod.runner.progress import start_progress
 from horovod.runner.user_output import UserOutput
 from horovod.runner.worker_environment import (
     base_environment,
-    check_interfaces,
     flag_environment,
     interface_environment,
     rendezvous_environment,
@@ -39,9 +38,8 @@ def run_locally(
 ) -> JobResult:
     """Run `command` once for each rank; `on_server` sees the rendezvous before they start, `after` once they ended."""
     slots = get_host_assignments(plan_hosts(options), options["num_proc"])
-    nics = options.get("nics") or []
-    check_interfaces(nics)
     base = base_environment(os.environ)
+    interfaces = interface_environment(options.get("nics") or [], base)
     secret = make_secret()
 
     with (
@@ -56,7 +54,7 @@ def run_locally(
             env={
                 **base,
                 **flag_environment(options),
-                **interface_environment(nics, base),
+                **interfaces,
                 **rendezvous_environment(_ADDRESS, server.port, secret),
                 **(extra_env or {}),
             },

@@ -10,6 +10,8 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from horovod.common.exceptions import HorovodDeprecationWarning
+
 if TYPE_CHECKING:
     from horovod.common.rendezvous_server import Server
     from horovod.runner.job import JobResult
@@ -142,7 +144,7 @@ def _failure_text(server: Server, result: JobResult) -> str:
 def _renamed(old_name: str, old: Any, new_name: str, new: Any) -> Any:
     if old is None:
         return new
-    warnings.warn(f"{old_name} is deprecated, use {new_name}", DeprecationWarning, stacklevel=3)
+    warnings.warn(f"{old_name} is deprecated, use {new_name}", HorovodDeprecationWarning, stacklevel=3)
     return old
 
 

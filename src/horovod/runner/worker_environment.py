@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from horovod.common import settings
-from horovod.common.interfaces import loopback_interface
+from horovod.common.interfaces import check_interfaces, interface_names, loopback_interface
 from horovod.common.topology import SECRET_VARIABLE
 from horovod.runner.arguments import FLAG_SETTINGS
 from horovod.runner.hosts import SIMULATE_VARIABLE, SlotInfo
@@ -74,21 +74,19 @@ def rendezvous_environment(address: str, port: int, secret: bytes) -> dict[str, 
 
 
 def interface_environment(nics: list[str], environ: Mapping[str, str]) -> dict[str, str]:
-    """The interfaces to use; a choice that the user made for NCCL alone stands unless a flag overrules it."""
-    chosen = nics or [loopback_interface()]
+    """The interfaces to use: of the flag, else of the environment. ValueError if one of them is not there.
+
+    A choice that the user made for NCCL alone stands unless a flag overrules it.
+    """
+    text = environ.get("HOROVOD_GLOO_IFACE", "")
+    asked = nics or interface_names(text)
+    if asked or text:
+        check_interfaces(asked)
+    chosen = asked or [loopback_interface()]
     variables = {"HOROVOD_GLOO_IFACE": chosen[0]}
     if nics or "NCCL_SOCKET_IFNAME" not in environ:
         variables["NCCL_SOCKET_IFNAME"] = ",".join(chosen)
     return variables
-
-
-def check_interfaces(nics: list[str]) -> None:
-    import socket
-
-    known = [name for _, name in socket.if_nameindex()]
-    for nic in nics:
-        if nic not in known:
-            raise ValueError(f"no network interface {nic[:100]!r} on this machine; there are: {', '.join(known)}")
 
 
 def _shutdown_before_warning(options: Mapping[str, Any]) -> bool:

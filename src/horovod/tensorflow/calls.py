@@ -58,7 +58,7 @@ class Call:
 
     def eager_name(self) -> str:
         """What ranks call it outside of graphs, where tensors have no names."""
-        return self.name or self.type_name
+        return rules.check_name(self.name or self.type_name)
 
 
 def normalize_name(name: str) -> str:

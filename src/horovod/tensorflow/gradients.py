@@ -6,13 +6,13 @@ By default all gradients of a step travel as one group: one negotiation, one cal
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
 
+from horovod.common.context import default_context
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.util import split_list
 from horovod.tensorflow.compression import Compression, Compressor
@@ -123,7 +123,7 @@ def acts_alone(process_set: ProcessSet) -> bool:
     """Whether there is nobody to reduce with. What an elastic job traces must also serve when workers have come."""
     if process_set.included() is False:
         return True
-    elastic = os.environ.get("HOROVOD_ELASTIC") == "1" and not tf.executing_eagerly()
+    elastic = default_context.settings.flag("HOROVOD_ELASTIC") and not tf.executing_eagerly()
     return process_set.size() == 1 and not elastic
 
 

@@ -21,7 +21,7 @@ import tensorflow as tf
 from horovod.common.context import default_context
 from horovod.common.context_numbers import number_of, set_of
 from horovod.common.process_sets import ProcessSet
-from horovod.common.settings import BY_NAME, parse
+from horovod.common.settings import value_of
 from horovod.tensorflow.calls import ALLGATHER, ALLREDUCE, ALLTOALL, BROADCAST, REDUCESCATTER, Call, Tensor
 
 _SWITCH = "HOROVOD_TENSORFLOW_NATIVE"
@@ -33,9 +33,8 @@ Gradient = Callable[[Call, Sequence[Tensor], Sequence[Tensor], Sequence[Tensor]]
 
 def _load() -> tuple[Any, str | None]:
     """The module of operations, or None and why there is none."""
-    switch = os.environ.get(_SWITCH, "")
-    if switch != "" and not parse(BY_NAME[_SWITCH], switch):
-        return None, f"{_SWITCH}={switch} is set"
+    if value_of(_SWITCH, os.environ) is False:
+        return None, f"{_SWITCH}={os.environ[_SWITCH]} is set"
     if not _LIBRARY.exists():
         return None, f"{_LIBRARY} is missing from this installation"
     try:

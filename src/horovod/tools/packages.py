@@ -9,6 +9,7 @@ import os
 import platform
 from pathlib import Path
 
+from horovod.common.settings import value_of
 from horovod.tools.findings import Finding
 
 # Name for people, distributions that provide it, door that serves it (empty: none of its own).
@@ -73,8 +74,12 @@ def _advice(name: str, version: str) -> str:
         return f"{otherwise}: pip install -U {name.lower()} ({'.'.join(map(str, oldest))} or newer)"
     if not any(Path(folder, library).exists() for folder in horovod.__path__):
         return f"{library} is missing, so {otherwise}: reinstall khorovod"
-    if os.environ.get(setting) == "0":
-        return f"{setting}=0 is set, so {otherwise}: unset it"
+    try:
+        off = value_of(setting, os.environ) is False
+    except ValueError as error:
+        return str(error)
+    if off:
+        return f"{setting}={os.environ[setting]} is set, so {otherwise}: unset it"
     return ""
 
 

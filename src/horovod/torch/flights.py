@@ -16,6 +16,7 @@ from horovod._engine import GradientHomes, GradientTable
 from horovod.common.context import default_context
 from horovod.common.dtypes import AS_IT_IS, FLOAT32
 from horovod.common.process_sets import ProcessSet
+from horovod.common.rules import check_name
 from horovod.common.wire import wire_of
 from horovod.torch import mpi_ops
 from horovod.torch.adapter import ID_BY_DTYPE, tensor_reader
@@ -62,7 +63,7 @@ class Gradient:
 
     def __init__(self, name: str, number: int, parameter: Tensor) -> None:
         self.name = name
-        self.full_name = f"allreduce.{name}"
+        self.full_name = check_name(f"allreduce.{name}")
         self.number = number
         self.parameter = parameter
         self.was_sparse = False

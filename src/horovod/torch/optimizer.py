@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -13,6 +12,7 @@ from typing import Any
 import torch
 
 from horovod.common.context import default_context
+from horovod.common.exceptions import HorovodDeprecationWarning, HorovodWarning
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.util import split_list
 from horovod.torch.adasum_optimizer import _DistributedAdasumOptimizer, make_adasum_optimizer
@@ -76,6 +76,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
                 warnings.warn(
                     "optimizer.step() was called after optimizer.synchronize(), so gradients are reduced twice. "
                     "Call step() inside `with optimizer.skip_synchronize():`, or leave out synchronize().",
+                    HorovodWarning,
                     stacklevel=2,
                 )
             self.synchronize()
@@ -152,7 +153,7 @@ def DistributedOptimizer(  # noqa: N802 - the contract's name
         raise ValueError("gradient_predivide_factor needs op=hvd.Average")
     _check_passes(backward_passes_per_step)
     if num_groups:
-        warnings.warn("num_groups is deprecated: use groups", DeprecationWarning, stacklevel=2)
+        warnings.warn("num_groups is deprecated: use groups", HorovodDeprecationWarning, stacklevel=2)
         groups = num_groups if groups is None else groups
     named = name_parameters(optimizer, named_parameters)
     if op == Adasum and size() > 1:
@@ -190,7 +191,7 @@ def _reduces(process_set: ProcessSet) -> bool:
     default_context.topology  # noqa: B018 - says that hvd.init() is missing
     if not process_set.included():
         return False
-    return (process_set.size() or 0) > 1 or os.environ.get("HOROVOD_ELASTIC") == "1"
+    return (process_set.size() or 0) > 1 or default_context.settings.flag("HOROVOD_ELASTIC")
 
 
 def _agree_on_groups(groups: Groups, named: list[tuple[str, Tensor]], process_set: ProcessSet) -> list[list[str]]:

@@ -29,7 +29,7 @@ _ADDRESS = "127.0.0.1"
 
 def program(name: str, *arguments: str) -> list[str]:
     """The command line of a worker program of this folder."""
-    return [sys.executable, "-W", "error", str(FOLDER / "programs" / f"{name}.py"), *arguments]
+    return [sys.executable, "-m", "faultkit.program", str(FOLDER / "programs" / f"{name}.py"), *arguments]
 
 
 class Job:
@@ -42,7 +42,7 @@ class Job:
         self._logs: list[IO[bytes]] = []
 
     def environment(self, env: Mapping[str, str]) -> dict[str, str]:
-        path = os.pathsep.join([str(FOLDER), *filter(None, [os.environ.get("PYTHONPATH")])])
+        path = os.pathsep.join([str(FOLDER), str(FOLDER.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
         return {**os.environ, "PYTHONPATH": path, VARIABLE: self.reports.path, **env}
 
     def start(self, command: Sequence[str], environment: Mapping[str, str]) -> None:

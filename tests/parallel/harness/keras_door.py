@@ -27,8 +27,6 @@ with warnings.catch_warnings():  # the frameworks' own
 
         import keras  # isort: skip
 
-warnings.simplefilter("default")  # and what they say while they train
-
 IS_KERAS3 = is_keras3(keras)
 ROWS, BATCH = 32, 8
 

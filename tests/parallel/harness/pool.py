@@ -47,7 +47,7 @@ class Rank:
         self.connection, theirs = Pipe()
         with theirs:
             self.process = subprocess.Popen(
-                [sys.executable, "-W", "error", "-m", "harness.worker", str(theirs.fileno())],
+                [sys.executable, "-m", "harness.worker", str(theirs.fileno())],
                 env=environment | slot_environment(slot),
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
@@ -93,12 +93,12 @@ class Pool:
         self.usable = True
         secret = make_secret()
         self._server = Server(_ADDRESS, secret=secret).start()
-        path = os.pathsep.join([str(_HERE.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
+        folders = [str(_HERE.parent), str(_HERE.parents[1]), os.environ.get("PYTHONPATH", "")]
         environment = {
             **os.environ,
             **rendezvous_environment(_ADDRESS, self._server.port, secret),
             **world.env,
-            "PYTHONPATH": path,
+            "PYTHONPATH": os.pathsep.join(filter(None, folders)),
         }
         slots = get_host_assignments(parse_hosts(world.hosts), world.size)
         self._ranks = [Rank(slot, environment) for slot in slots]

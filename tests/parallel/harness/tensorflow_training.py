@@ -31,7 +31,6 @@ def door() -> tuple[Any, Any]:
         import tensorflow as tf
 
         import horovod.tensorflow as hvd
-    warnings.simplefilter("default")  # and what they say while they train
     return tf, hvd
 
 

@@ -15,6 +15,8 @@ from multiprocessing.connection import Connection
 from types import ModuleType
 from typing import Any
 
+import warning_rules
+
 
 @dataclass(frozen=True)
 class Task:
@@ -56,6 +58,7 @@ def _perform(task: Task) -> Answer:
 def main(descriptor: int) -> None:
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1, all_threads=True)
+    warning_rules.apply()
     import horovod.numpy as hvd
 
     hvd.init()

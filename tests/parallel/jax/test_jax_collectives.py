@@ -195,4 +195,7 @@ def test_what_is_refused():
         hvd.broadcast(jax.random.key(0), 0)
     with pytest.raises(ValueError, match="either op or"):
         hvd.allreduce(jnp.ones(2), average=True, op=hvd.Sum)
+    for run in (lambda function: function, jax.jit):
+        with pytest.raises(ValueError, match="A tensor's name is a text in Unicode"):
+            run(lambda x: hvd.allreduce(x, name="a\ud800b"))(jnp.ones(2))
     assert set(FLOATS) <= set(DTYPES)

@@ -357,6 +357,13 @@ def test_sparse_gradients(as_dense, op):
     torch.testing.assert_close(table.weight.detach(), expected / (hvd.size() if op == "Average" else 1))
 
 
+@on_torch_ranks("shm2")
+def test_a_parameter_whose_name_no_other_rank_could_be_told_is_refused():
+    weight = torch.nn.Parameter(torch.ones(2))
+    with pytest.raises(ValueError, match=r"name is a text in Unicode.* not 'allreduce.a.udcff'"):
+        hvd.DistributedOptimizer(torch.optim.SGD([weight], lr=1.0), [("a\udcff", weight)])
+
+
 @on_torch_ranks("shm2", "shm4")
 def test_adasum_combines_steps():
     model = make_model()

@@ -29,7 +29,11 @@ def odd_one_out():
 def test_mistakes_that_a_rank_sees_by_itself():
     sparse = torch.ones(2, 2).to_sparse()
     elsewhere = torch.empty(3, device="meta")
+    learnt = torch.ones(2, requires_grad=True)
     mistakes = [
+        (lambda: hvd.allreduce(torch.ones(2), name="a\ud800b"), "name is a text in Unicode"),
+        (lambda: hvd.allreduce(learnt, name="a\0b"), "name is a text in Unicode"),
+        (lambda: hvd.broadcast_parameters({"a\udcff": torch.ones(2)}, 0), "name is a text in Unicode"),
         (lambda: hvd.allreduce(torch.ones(4, 4).t()[1:]), r"not contiguous; give tensor.contiguous\(\)"),
         (lambda: hvd.allreduce_(torch.ones(4, 4)[:, 1]), "not contiguous"),
         (lambda: hvd.grouped_allgather([torch.ones(2), torch.ones(4, 4)[:, 1]]), "not contiguous"),

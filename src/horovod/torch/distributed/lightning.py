@@ -59,7 +59,7 @@ class HorovodEnvironment(_environments.ClusterEnvironment):  # type: ignore[misc
 
     @property
     def main_port(self) -> int:
-        return int(os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"])
+        return topology.integer_of("HOROVOD_GLOO_RENDEZVOUS_PORT", os.environ)
 
     @staticmethod
     def detect() -> bool:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
+from horovod.common.topology import integer_of
 from horovod.runner.worker_environment import is_exportable
 
 __all__ = ["KUBEFLOW_MPI_EXEC", "LOG_LEVEL_STR", "get_env_rank_and_size", "is_exportable", "is_kubeflow_mpi"]
@@ -24,7 +25,7 @@ def get_env_rank_and_size() -> tuple[int, int]:
     """As the launcher told them, of a process that need not have called hvd.init(); (0, 1) without a launcher."""
     for rank, size in _PAIRS:
         if os.environ.get(rank) and os.environ.get(size):
-            return int(os.environ[rank]), int(os.environ[size])
+            return integer_of(rank, os.environ), integer_of(size, os.environ)
     return 0, 1
 
 
