@@ -104,7 +104,7 @@ def test_hostfile(tmp_path):
         "node slots=x",
         "node slots=0",
         "node slots=00",
-        "node slots=1000001",
+        "node slots=1048577",
         "node 4",
         "no;de slots=1",
         "node slots=1 max=2",
