@@ -130,15 +130,16 @@ class _Program:
         return f"{stem}.{self.calls[stem]}"
 
 
-_programs: weakref.WeakKeyDictionary[Any, _Program] = weakref.WeakKeyDictionary()
+_programs: dict[int, _Program] = {}  # by their modules, which live as long as they are being built
 
 
 def _program_of(ctx: Any) -> _Program:
-    # The MLIR context lives as long as the program is being built.
-    key = ctx.module_context.context
-    if key not in _programs:
-        _programs[key] = _Program()
-    return _programs[key]
+    # Not by its MLIR context, which JAX uses for several programs from 0.11 on; nor by the module's own idea of equality.
+    module = ctx.module_context.module
+    if id(module) not in _programs:
+        _programs[id(module)] = _Program()
+        weakref.finalize(module, _programs.pop, id(module), None)
+    return _programs[id(module)]
 
 
 def _module_name(ctx: Any) -> str:

@@ -62,6 +62,28 @@ def test_a_mismatch_inside_jit_reaches_all_ranks_and_nothing_else():
     np.testing.assert_array_equal(reduce(jnp.full(3, float(me))), [0.5] * 3)
 
 
+@on_all_ranks("shm2")
+def test_programs_that_share_a_context_are_told_apart():
+    """JAX builds several programs in one MLIR context from 0.11 on."""
+    from types import SimpleNamespace
+
+    from harness.jax_door import jax  # noqa: F401
+    from jax.interpreters import mlir
+
+    from horovod.jax.primitive import _program_of, _programs
+
+    context = mlir.make_ir_context()
+    with context, mlir.ir.Location.unknown():
+        modules = [mlir.ir.Module.create() for _ in range(2)]
+    built = [SimpleNamespace(module_context=SimpleNamespace(context=context, module=module)) for module in modules]
+    first, second = (_program_of(ctx).number for ctx in built)
+    assert first != second
+    assert _program_of(built[0]).number == first
+    before = len(_programs)
+    del built, modules
+    assert len(_programs) == before - 2
+
+
 PROGRAM = """
 import json, os, signal, sys, time
 import horovod.jax as hvd
