@@ -52,7 +52,7 @@ class Call:
     def node_name(self, tensors: Sequence[Tensor]) -> str:
         """What the node in a graph is called, but for name scopes."""
         if self.name:
-            return self.name
+            return rules.check_name(self.name)
         ends = [tensors[0], tensors[-1]] if self.grouped else tensors[:1]
         return "_".join([self.type_name, *(normalize_name(tensor.name) for tensor in ends)])
 
