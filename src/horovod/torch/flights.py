@@ -21,6 +21,7 @@ from horovod.torch import mpi_ops
 from horovod.torch.adapter import ID_BY_DTYPE, tensor_reader
 from horovod.torch.compression import Compressor, NoneCompressor, is_convertible
 from horovod.torch.gradient_buckets import GradientBuckets
+from horovod.torch.gradient_forms import put_in_form
 from horovod.torch.layout import in_memory_order, is_dense
 
 Tensor = torch.Tensor
@@ -58,14 +59,14 @@ class Reduction:
 class Gradient:
     """One parameter's gradient. How far it is in its round is in the table, under its number."""
 
-    __slots__ = ("full_name", "group", "hook", "name", "number", "parameter", "was_sparse")
+    __slots__ = ("full_name", "group", "hook", "name", "number", "parameter", "sparse")
 
     def __init__(self, name: str, number: int, parameter: Tensor) -> None:
         self.name = name
         self.full_name = f"allreduce.{name}"
         self.number = number
         self.parameter = parameter
-        self.was_sparse = False
+        self.sparse = False  # whether its rows are gathered; all ranks agree on that
         self.group: Group | None = None
         self.hook: Any = None
 
@@ -73,12 +74,12 @@ class Gradient:
 class Group:
     """Gradients that are reduced as one unit, once all of them are there."""
 
-    __slots__ = ("gradients", "name", "ready")
+    __slots__ = ("gradients", "name", "numbers")
 
     def __init__(self, name: str, gradients: list[Gradient]) -> None:
         self.name = name
         self.gradients = gradients
-        self.ready: list[Gradient] = []
+        self.numbers = [gradient.number for gradient in gradients]
 
 
 class Flights:
@@ -111,6 +112,12 @@ class Flights:
         self._gradients.append(gradient)
         self.table.add(gradient.full_name, gradient.parameter)
 
+    def set_sparse(self, gradient: Gradient, sparse: bool) -> None:
+        gradient.sparse = sparse
+        self.table.set_sparse(gradient.number, sparse)
+        if sparse:
+            self.table.leave_to_caller(gradient.number)  # not to try in vain each time
+
     def start(self, numbers: Sequence[int], will_wait: bool) -> None:
         """Begin to reduce gradients that are there; one of a group waits for the others.
 
@@ -126,8 +133,12 @@ class Flights:
         if others and self._buckets is not None and self._adopt(others, self._buckets):
             others = self._start_plain(others, will_wait)
         cargo: list[Cargo] = []
+        groups: dict[Group, None] = {}  # a set that keeps its order
         for number in others:
-            self._start_unusual(self._gradients[number], cargo)
+            self._start_unusual(self._gradients[number], cargo, groups)
+        for group in groups:
+            if self.table.in_flight(group.numbers):
+                self._start_group(group)
         if cargo:
             self._submit(cargo, will_wait)
 
@@ -170,24 +181,17 @@ class Flights:
         moved = [it for it in parameters if not it.grad.is_sparse and buckets.adopt(it)]
         return bool(moved)
 
-    def _start_unusual(self, gradient: Gradient, cargo: list[Cargo]) -> None:
-        grad: Any = gradient.parameter.grad
-        if grad.is_sparse:
-            if not gradient.was_sparse:
-                gradient.was_sparse = True
-                self.table.leave_to_caller(gradient.number)  # not to try in vain each time
-            if not self._reduction.sparse_as_dense:
-                self._start_sparse(gradient, grad)
-                return
-            gradient.parameter.grad = grad = grad.to_dense()
-            if self._buckets is not None:
-                self._buckets.adopt(gradient.parameter)
-                grad = gradient.parameter.grad  # which may be another one now
-        if gradient.group is not None:
-            gradient.group.ready.append(gradient)
-            if len(gradient.group.ready) == len(gradient.group.gradients):
-                self._start_group(gradient.group)
+    def _start_unusual(self, gradient: Gradient, cargo: list[Cargo], groups: dict[Group, None]) -> None:
+        converted = put_in_form(gradient.parameter, gradient.sparse)
+        if gradient.sparse:
+            self._start_sparse(gradient)
             return
+        if converted and self._buckets is not None:
+            self._buckets.adopt(gradient.parameter)
+        if gradient.group is not None:
+            groups[gradient.group] = None
+            return
+        grad: Any = gradient.parameter.grad
         sent, context = self._compress(grad)
         if sent.is_cpu:
             cargo.append((gradient, grad, sent, context, tuple(in_memory_order(sent).shape)))
@@ -247,14 +251,14 @@ class Flights:
 
         def finish() -> None:
             mpi_ops.synchronize(handle)
-            group.ready.clear()
             for gradient, grad, (sent, context) in zip(group.gradients, grads, compressed, strict=True):
                 assert grad is not None
                 self._land(gradient, grad, sent, context)
 
         self._finishers.append(finish)
 
-    def _start_sparse(self, gradient: Gradient, grad: Tensor) -> None:
+    def _start_sparse(self, gradient: Gradient) -> None:
+        grad: Any = gradient.parameter.grad
         finish_sparse = mpi_ops.sparse_allreduce_async(
             grad, gradient.name, self._reduction.op, self._reduction.process_set
         )
