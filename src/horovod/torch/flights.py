@@ -72,14 +72,14 @@ class Gradient:
 
 
 class Group:
-    """Gradients that are reduced as one unit, once all of them are there."""
+    """Gradients that are reduced as one unit, once all of them are there or no more will come."""
 
-    __slots__ = ("gradients", "name", "numbers")
+    __slots__ = ("gradients", "name", "waiting")
 
     def __init__(self, name: str, gradients: list[Gradient]) -> None:
         self.name = name
         self.gradients = gradients
-        self.numbers = [gradient.number for gradient in gradients]
+        self.waiting: set[Gradient] = set()
 
 
 class Flights:
@@ -91,6 +91,7 @@ class Flights:
         self._homes = homes
         self._wire = reduction.wire
         self._gradients: list[Gradient] = []
+        self._groups: list[Group] = []
         self._finishers: list[Callable[[], None]] = []  # each waits for operations and puts their results in place
         self.table = GradientTable(
             tensor_reader(),
@@ -106,6 +107,14 @@ class Flights:
 
     def clear(self) -> None:
         self._finishers.clear()
+        for group in self._groups:
+            group.waiting.clear()
+
+    def add_group(self, group: Group) -> None:
+        self._groups.append(group)
+        for gradient in group.gradients:
+            gradient.group = group
+            self.table.leave_to_caller(gradient.number)
 
     def add(self, gradient: Gradient) -> None:
         """Their numbers follow each other from 0."""
@@ -118,13 +127,18 @@ class Flights:
         if sparse:
             self.table.leave_to_caller(gradient.number)  # not to try in vain each time
 
-    def start(self, numbers: Sequence[int], will_wait: bool) -> None:
-        """Begin to reduce gradients that are there; one of a group waits for the others.
+    def start(self, numbers: Sequence[int], will_wait: bool, are_last: bool) -> None:
+        """Begin to reduce gradients that are there; one of a group waits for the others, unless these are the last.
 
         `will_wait`: the calling thread goes on to wait for them, so that nobody need be woken to drive them.
         """
-        if not numbers:
-            return
+        if numbers:
+            self._start(numbers, will_wait)
+        for group in self._groups:
+            if group.waiting and (are_last or len(group.waiting) == len(group.gradients)):
+                self._start_group(group)
+
+    def _start(self, numbers: Sequence[int], will_wait: bool) -> None:
         if self._buckets is not None:
             self._buckets.put_places_into(self.table)
         if self._homes is not None:
@@ -133,12 +147,8 @@ class Flights:
         if others and self._buckets is not None and self._adopt(others, self._buckets):
             others = self._start_plain(others, will_wait)
         cargo: list[Cargo] = []
-        groups: dict[Group, None] = {}  # a set that keeps its order
         for number in others:
-            self._start_unusual(self._gradients[number], cargo, groups)
-        for group in groups:
-            if self.table.in_flight(group.numbers):
-                self._start_group(group)
+            self._start_unusual(self._gradients[number], cargo)
         if cargo:
             self._submit(cargo, will_wait)
 
@@ -181,7 +191,7 @@ class Flights:
         moved = [it for it in parameters if not it.grad.is_sparse and buckets.adopt(it)]
         return bool(moved)
 
-    def _start_unusual(self, gradient: Gradient, cargo: list[Cargo], groups: dict[Group, None]) -> None:
+    def _start_unusual(self, gradient: Gradient, cargo: list[Cargo]) -> None:
         converted = put_in_form(gradient.parameter, gradient.sparse)
         if gradient.sparse:
             self._start_sparse(gradient)
@@ -189,7 +199,7 @@ class Flights:
         if converted and self._buckets is not None:
             self._buckets.adopt(gradient.parameter)
         if gradient.group is not None:
-            groups[gradient.group] = None
+            gradient.group.waiting.add(gradient)
             return
         grad: Any = gradient.parameter.grad
         sent, context = self._compress(grad)
@@ -239,8 +249,11 @@ class Flights:
 
     def _start_group(self, group: Group) -> None:
         how = self._reduction
-        grads = [gradient.parameter.grad for gradient in group.gradients]
-        compressed = [self._compress(grad) for grad in grads if grad is not None]
+        # Some may never come: frozen since the group was made. All ranks know which, since they have agreed on all.
+        gradients = [gradient for gradient in group.gradients if gradient in group.waiting]
+        group.waiting.clear()
+        grads: list[Any] = [gradient.parameter.grad for gradient in gradients]
+        compressed = [self._compress(grad) for grad in grads]
         handle = mpi_ops.start_grouped_allreduce(
             [in_memory_order(sent) for sent, _ in compressed],
             group.name,
@@ -251,8 +264,7 @@ class Flights:
 
         def finish() -> None:
             mpi_ops.synchronize(handle)
-            for gradient, grad, (sent, context) in zip(group.gradients, grads, compressed, strict=True):
-                assert grad is not None
+            for gradient, grad, (sent, context) in zip(gradients, grads, compressed, strict=True):
                 self._land(gradient, grad, sent, context)
 
         self._finishers.append(finish)

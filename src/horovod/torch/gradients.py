@@ -114,9 +114,7 @@ class GradientReducer:
         by_name = {gradient.name: gradient for gradient in self._gradients}
         for names in groups:
             group = Group(".".join((names[0], names[-1], str(len(names)))), [by_name[name] for name in names])
-            for gradient in group.gradients:
-                gradient.group = group
-                self._table.leave_to_caller(gradient.number)
+            self._flights.add_group(group)
 
     # Rounds
 
@@ -139,6 +137,7 @@ class GradientReducer:
     @outside_dynamo
     def forget_reduced(self) -> None:
         """Gradients were dropped or zeroed after they had been reduced: the next pass begins a new round for them."""
+        self._flights.clear()
         self._forget_arrivals()
         self._round = self._round.forgotten()
         self._table.forget_reduced()
@@ -181,8 +180,8 @@ class GradientReducer:
     def _agree(self, place: Place) -> None:
         """Tell the others what is due here, join in what is due there, and wait for all of it."""
         with self._speaking:
-            # Nothing begins before the others have come: what they were sent earlier would only wake a thread there that
-            # takes the processor from their backward().
+            # Nothing begins before the others have come: what they were sent earlier would only wake a thread there
+            # that takes the processor from their backward().
             due = self._due()
             standings = self._table.standings()
             if place is Place.BACKWARD and not is_due(standings):
@@ -245,7 +244,7 @@ class GradientReducer:
             for number in missing:
                 make_gradient(self._gradients[number].parameter, self._gradients[number].sparse)
             self._lent.update(missing)
-            self._flights.start(due + missing, will_wait)
+            self._flights.start(due + missing, will_wait, self._round.complete)
 
     def _take_form(self, agreed: Reduce) -> None:
         """Let gradients be sparse that are so on other ranks, and only those."""
