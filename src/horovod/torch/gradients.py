@@ -70,7 +70,7 @@ class GradientReducer:
         self._table.restart(passes)
         # Hooks of an optimizer that is gone must not reduce anything any more, nor keep it.
         self._arrived = Arrivals(_CARGO_BYTES if overlap else _NO_LIMIT, _notifier(weakref.ref(self)))
-        self._callback_queued = False
+        self._callback_of: int | None = None  # the thread whose backward() will call us at its end
         self._round = Round()
         self._era = default_context.era
         self._lock = threading.Lock()  # with several devices autograd calls hooks from several threads
@@ -144,12 +144,12 @@ class GradientReducer:
 
     def _forget_arrivals(self) -> None:
         self._arrived.take()  # there are some if a backward pass has failed
-        self._callback_queued = False
+        self._callback_of = None
         self._lent.clear()
 
     @outside_dynamo
     def stepped(self, ends_round: bool) -> None:
-        """The optimizer has made its step. `ends_round`: nobody else has done so."""
+        """The optimizer has made its step. `ends_round`: nobody has done so, it took gradients as they were."""
         self._round = self._round.stepped()
         if ends_round and not self._flights:
             self.restart()
@@ -207,9 +207,10 @@ class GradientReducer:
 
     def notified(self) -> None:
         """A hook has told of the first of some gradients, or of one with which they are many bytes."""
-        if not self._callback_queued:
+        if self._callback_of is None:
             self._look_around()
-            self._callback_queued = True
+            self._callback_of = threading.get_ident()
+            _in_backward.add(self)
             torch.autograd.Variable._execution_engine.queue_callback(self._end_of_backward)
         if self._arrived.full:
             self._begin(self._due(), _NOTHING_ELSE, will_wait=False)
@@ -221,6 +222,8 @@ class GradientReducer:
             if refused is not None:
                 text = _TOO_LATE if refused in self._lent else _TOO_MANY_PASSES
                 raise AssertionError(text.format(name=self._gradients[refused].name, passes=self._passes))
+            if due and self._round.complete:
+                self._round = self._round.forgotten()  # its gradients were dropped, past the optimizer
             if self._unseen:
                 self._look_at(self._unseen.intersection(due))
             return due
@@ -244,7 +247,8 @@ class GradientReducer:
             for number in missing:
                 make_gradient(self._gradients[number].parameter, self._gradients[number].sparse)
             self._lent.update(missing)
-            self._flights.start(due + missing, will_wait, self._round.complete)
+            are_last = bool(agreed.wanted) and self._round.complete
+            self._flights.start(due + missing, will_wait, are_last)
 
     def _take_form(self, agreed: Reduce) -> None:
         """Let gradients be sparse that are so on other ranks, and only those."""
@@ -262,11 +266,21 @@ class GradientReducer:
 
     @outside_dynamo
     def _end_of_backward(self) -> None:
-        self._callback_queued = False
+        """Of all optimizers that this pass had gradients for, in the same order on all ranks."""
+        ended = [it for it in _in_backward if it._callback_of is not None and it._callback_of == self._callback_of]
+        for reducer in sorted(ended, key=lambda it: it._gradients[0].name):
+            reducer._end_of_own_backward()
+
+    def _end_of_own_backward(self) -> None:
+        self._callback_of = None
+        _in_backward.discard(self)
         if self._wait_in_backward:
             self._agree(Place.BACKWARD)
         else:
             self._begin(self._due(), _NOTHING_ELSE, will_wait=False)
+
+
+_in_backward: weakref.WeakSet[GradientReducer] = weakref.WeakSet()  # whose callback is queued
 
 
 def _notifier(reducer: weakref.ref[GradientReducer]) -> Callable[[], None]:

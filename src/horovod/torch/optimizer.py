@@ -115,6 +115,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
                     "optimizer.synchronize(): the gradients are being reduced at this moment."
                 )
             self._reducer.forget_reduced()
+        self._synchronized = False  # what was reduced is gone
         super().zero_grad(set_to_none)
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> None:

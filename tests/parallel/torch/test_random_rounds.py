@@ -68,20 +68,23 @@ def iterations(passes):
 @st.composite
 def plans(draw, size):
     wait = draw(st.booleans())
-    frozen = draw(st.one_of(st.just(()), st.lists(st.sampled_from([(), (), (1,), (0, 2)]), min_size=size, max_size=size)))
+    group = draw(st.sampled_from([(), (0, 1)]))
+    fixed = st.lists(st.sampled_from([(), (), (1,), (0, 2)]), min_size=size, max_size=size)
     plan = Plan(
         passes=draw(st.sampled_from([1, 1, 2])),
-        group=draw(st.sampled_from([(), (0, 1)])),
+        group=group,
         wait=wait,
-        # What is under way when a rank joins stays under way; that is another story.
-        joins=wait and draw(st.booleans()),
-        frozen=tuple(frozen),
+        # What has begun when a rank joins, or waits for the rest of its group, is not the model's.
+        joins=wait and not group and draw(st.booleans()),
+        frozen=tuple(draw(st.just(()) | fixed)),
     )
     count = draw(st.integers(1, 4))
-    rank = st.lists(iterations(plan.passes), min_size=count, max_size=count).map(lambda lists: sum(lists, []))
-    alike = st.lists(st.just(None), min_size=size, max_size=size).flatmap(lambda _: rank)
-    schedules = draw(st.one_of(st.lists(rank, min_size=size, max_size=size), alike.map(lambda one: [one] * size)))
-    return plan, schedules
+    rank = st.lists(iterations(plan.passes), min_size=count, max_size=count).map(in_one_list)
+    return plan, draw(st.lists(rank, min_size=size, max_size=size) | rank.map(lambda one: [one] * size))
+
+
+def in_one_list(lists):
+    return [operation for operations in lists for operation in operations]
 
 
 # What becomes of it
