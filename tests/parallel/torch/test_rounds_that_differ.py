@@ -320,6 +320,7 @@ def test_either_idiom_of_a_step_on_either_rank():
             with optimizer.skip_synchronize():
                 optimizer.step()
     assert values(parameters) == [1.0 - 8, 1.0 - 4]
+    optimizer.zero_grad()
     for _ in range(2):  # gradients are complete after backward(), so this needs no synchronize()
         backward(*parameters)
         with optimizer.skip_synchronize():
