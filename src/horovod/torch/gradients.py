@@ -43,8 +43,8 @@ _TOO_MANY_PASSES = (
 )
 _TOO_LATE = (
     "The gradient of {name} was computed by a later backward pass than on other ranks: they reduced it, with zeros from "
-    "this rank, at the end of an earlier one. Before each optimizer.step() all ranks must compute it in the same backward "
-    "pass, or not at all. HOROVOD_TORCH_WAIT_IN_BACKWARD=0 leaves all reductions to optimizer.step()."
+    "this rank, at the end of an earlier one. Before each optimizer.step() all ranks must compute it in the same "
+    "backward pass, or not at all. HOROVOD_TORCH_WAIT_IN_BACKWARD=0 leaves it all to optimizer.step()."
 )
 
 
