@@ -5,7 +5,7 @@ A round begins with the first backward pass after a step and ends with synchroni
 its passes; at zero its gradient is reduced, alone or with its group. Names, not order, match gradients across ranks.
 
 Ranks whose graphs or passes differ would wait for each other for ever. So they first tell each other what is due: one
-small allreduce in step(), or at the end of backward() where that waits for its gradients. `rounds` decides what follows.
+small allreduce in step(), or at the end of backward() where that waits for gradients. `rounds` decides what follows.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _TOO_MANY_PASSES = (
     "optimizer.step() or optimizer.zero_grad() between them."
 )
 _TOO_LATE = (
-    "The gradient of {name} was computed by a later backward pass than on other ranks: they reduced it, with zeros from "
+    "The gradient of {name} was computed by a later backward pass than on other ranks: they reduced it, with zeros of "
     "this rank, at the end of an earlier one. Before each optimizer.step() all ranks must compute it in the same "
     "backward pass, or not at all. HOROVOD_TORCH_WAIT_IN_BACKWARD=0 leaves it all to optimizer.step()."
 )
