@@ -275,20 +275,23 @@ class GradientTable:
         """The tensor that a gradient has to be; any other one is left to the caller."""
     def leave_to_caller(self, number: int) -> None:
         """start() gives this number back."""
+    def set_sparse(self, number: int, sparse: bool) -> None:
+        """What the gradients of this number are."""
     def restart(self, passes: int) -> None:
         """A new round, of so many passes, for all."""
     def forget_reduced(self) -> None:
         """A new round for those whose reduction has begun."""
     def count_down(self, numbers: Sequence[int]) -> tuple[list[int], int | None]:
         """One pass less for each. Those with none left; and the first that had none before, where this ends."""
-    def missing(self, wanted: bytes) -> list[int]:
-        """What has not begun though `wanted` has a byte other than 0 for it."""
-    def exchange(self, member: Member, name: str, maximum: int, in_backward: bool) -> bytes:
-        """Tell the other ranks which reductions are due or have begun here.
-
-        For each gradient 1 if its reduction is due on any rank, else 0; then 1 if `in_backward` holds on any.
-        `maximum`: the number of hvd.Max.
-        """
+    def standings(self) -> bytes:
+        """How far each is: the standings of horovod.torch.rounds."""
+    def agree(self, wanted: bytes) -> list[int]:
+        """All ranks reduce those that `wanted` has a byte other than 0 for. What of it has not begun here."""
+    def in_flight(self, numbers: Sequence[int]) -> bool:
+        """Whether all of them have begun and none has ended."""
+    @staticmethod
+    def exchange(member: Member, name: str, maximum: int, message: bytes) -> bytes:
+        """The greatest of all ranks' bytes, each for itself. `maximum`: the number of hvd.Max."""
     def start(
         self,
         numbers: Sequence[int],

@@ -7,7 +7,9 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -26,6 +28,9 @@ namespace {
 constexpr int32_t kAllreduce = 0;  // hvd::OpKind
 constexpr int32_t kUint8 = 0;      // hvd::DType
 
+// How far a gradient is for the other ranks: the standings of src/horovod/torch/rounds.py.
+enum Standing : uint8_t { kFrozen, kOpen, kOpenSparse, kDue, kDueSparse, kDone };
+
 using Numbers = std::vector<uint32_t>;
 
 struct Row {
@@ -34,8 +39,10 @@ struct Row {
   nb::object place;    // the tensor that its gradient has to be; null: any
   nb::object reduced;  // weak: the gradient that was reduced last; null: none in this round
   int passes_left;     // 0: its reduction has begun, and ended if it is not in flight
-  bool in_flight;
-  bool by_hand;  // never a plain one: the caller knows what to do
+  bool in_flight;      // of a group also while it waits for the others
+  bool by_hand;        // never a plain one: the caller knows what to do
+  bool sparse;         // what its gradients are
+  Standing standing;   // kFrozen: never, that is seen when somebody asks
 };
 
 // Behind the GIL.
@@ -54,32 +61,34 @@ class GradientTable {
     op_.postscale = postscale;
     op_.wire_dtype = wire;
     attribute_ = nb::steal(PyUnicode_InternFromString("grad"));
+    trained_ = nb::steal(PyUnicode_InternFromString("requires_grad"));
   }
 
   void Add(std::string name, nb::object parameter) {
-    rows_.push_back({std::move(name), std::move(parameter), {}, {}, passes_, false, false});
-    begun_.push_back(0);
+    rows_.push_back({std::move(name), std::move(parameter), {}, {}, passes_, false, false, false, kOpen});
   }
   void SetPlace(uint32_t number, nb::object place) { rows_.at(number).place = std::move(place); }
   void LeaveToCaller(uint32_t number) { rows_.at(number).by_hand = true; }
+  void SetSparse(uint32_t number, bool sparse) {
+    Row& row = rows_.at(number);
+    row.sparse = sparse;
+    if (row.standing == kDue || row.standing == kDueSparse) row.standing = Due(row);
+  }
 
   // Rounds
 
   void Restart(int passes) {
     passes_ = passes;
     for (Row& row : rows_) {
-      row.passes_left = passes;
-      row.in_flight = false;
+      Forget(row);
       row.reduced.reset();
     }
-    begun_.assign(begun_.size(), 0);
   }
 
   void ForgetReduced() {
     for (Row& row : rows_) {
-      if (row.passes_left == 0) row.passes_left = passes_;
+      if (row.passes_left == 0) Forget(row);
     }
-    begun_.assign(begun_.size(), 0);
   }
 
   // One pass less for each; those that have none left, and the first that had none before.
@@ -91,31 +100,51 @@ class GradientTable {
       if (row.passes_left == 0) {
         // Allowed only if the reduced gradient was dropped since, say by a gradient scaler that skipped the step.
         if (row.in_flight || IsReduced(row)) return {std::move(ready), number};
-        row.passes_left = passes_;
+        Forget(row);
       }
       if (--row.passes_left > 0) continue;
-      begun_[number] = 1;
+      row.standing = Due(row);
       ready.push_back(number);
     }
     return {std::move(ready), std::nullopt};
   }
 
-  // What has not begun though `wanted` has a byte other than 0 for it.
-  Numbers Missing(nb::bytes wanted) const {
+  // Of all of them. A gradient that was reduced and then taken away, past the optimizer, is to come anew.
+  nb::bytes Standings() {
+    std::string standings;
+    standings.reserve(rows_.size());
+    for (Row& row : rows_) {
+      if (row.standing == kDone && IsNone(row)) Forget(row);
+      Standing standing = row.standing;
+      if (standing == kOpen) standing = !IsTrained(row) ? kFrozen : row.sparse ? kOpenSparse : kOpen;
+      standings.push_back(static_cast<char>(standing));
+    }
+    return nb::bytes(standings.data(), standings.size());
+  }
+
+  // All ranks reduce what `wanted` has a byte other than 0 for. What of it has not begun here.
+  Numbers Agree(nb::bytes wanted) {
     Numbers missing;
     const char* const bytes = wanted.c_str();
     for (uint32_t number = 0; number < rows_.size() && number < wanted.size(); ++number) {
-      if (bytes[number] && rows_[number].passes_left) missing.push_back(number);
+      if (!bytes[number]) continue;
+      Row& row = rows_[number];
+      row.standing = kDone;
+      if (row.passes_left) missing.push_back(number);
     }
     return missing;
   }
 
-  // For each gradient whether its reduction is due on any rank, then whether some rank is at the end of a backward
-  // pass.
-  nb::bytes Exchange(const Member& member, const std::string& name, int maximum, bool in_backward) {
-    std::vector<uint8_t> bytes = begun_;
-    bytes.push_back(in_backward);
-    const auto count = static_cast<int64_t>(bytes.size());
+  bool InFlight(const Numbers& numbers) const {
+    return std::all_of(numbers.begin(), numbers.end(), [this](uint32_t number) { return rows_.at(number).in_flight; });
+  }
+
+  // The greatest of all ranks' bytes, each for itself.
+  static nb::bytes Exchange(const Member& member, const std::string& name, int maximum, nb::bytes message) {
+    auto bytes =
+        std::make_unique<std::vector<uint8_t>>(reinterpret_cast<const uint8_t*>(message.c_str()),
+                                               reinterpret_cast<const uint8_t*>(message.c_str()) + message.size());
+    const auto count = static_cast<int64_t>(bytes->size());
     hvd_op op{};
     op.size = sizeof op;
     op.kind = kAllreduce;
@@ -126,18 +155,18 @@ class GradientTable {
     op.name = name.c_str();
     op.shape = &count;
     op.ndim = 1;
-    op.input = op.output = bytes.data();
+    op.input = op.output = bytes->data();
     const int64_t handle = Submit(member, &op, 1, true);
     hvd_status status;
     int32_t code;
     try {
       code = FinishUnlocked(member.world, handle, false, &status);
     } catch (nb::python_error&) {
-      interrupted_.push_back(std::move(bytes));  // the engine goes on, and still writes there
+      bytes.release();  // the engine goes on, and still writes there
       throw;
     }
     if (code != HVD_OK) Raise(status);
-    return nb::bytes(bytes.data(), bytes.size());
+    return nb::bytes(bytes->data(), bytes->size());
   }
 
   // Hands those over that are plain, each for itself, under one handle (0: there were none); the numbers of the others.
@@ -151,7 +180,7 @@ class GradientTable {
       Row& row = rows_.at(number);
       row.passes_left = 0;
       row.in_flight = true;
-      begun_[number] = 1;
+      if (row.standing == kOpen) row.standing = Due(row);
       const nb::object grad = nb::steal(PyObject_GetAttr(row.parameter.ptr(), attribute_.ptr()));
       if (!grad) throw nb::python_error();
       if (!IsPlain(row, grad, &plain)) {
@@ -201,6 +230,16 @@ class GradientTable {
   }
 
  private:
+  static Standing Due(const Row& row) { return row.sparse ? kDueSparse : kDue; }
+
+  void Forget(Row& row) const {
+    row.passes_left = passes_;
+    row.in_flight = false;
+    row.standing = kOpen;
+  }
+
+  bool IsNone(const Row& row) const { return nb::object(row.parameter.attr(attribute_)).is_none(); }
+  bool IsTrained(const Row& row) const { return nb::object(row.parameter.attr(trained_)).ptr() == Py_True; }
   bool IsReduced(const Row& row) const {
     if (!row.reduced) return false;
     const nb::object reduced = row.reduced();
@@ -223,14 +262,13 @@ class GradientTable {
   const nb::object reader_object_;  // keeps `reader_`
   const TensorReader* const reader_;
   nb::object attribute_;
+  nb::object trained_;
   uint64_t travels_ = 0;  // bit by bit, by dtype
   int passes_ = 1;
   hvd_op op_{};              // what all of them have in common
   std::vector<hvd_op> ops_;  // kept for its memory, like `extents_`
   std::vector<int64_t> extents_;
   std::vector<Row> rows_;
-  std::vector<uint8_t> begun_;  // or due
-  std::vector<std::vector<uint8_t>> interrupted_;
 };
 
 PyType_Slot slots[] = {{Py_tp_traverse, reinterpret_cast<void*>(GradientTable::Traverse)},
@@ -246,11 +284,14 @@ void BindGradientTable(nb::module_& module) {
       .def("add", &GradientTable::Add, "name"_a, "parameter"_a)
       .def("set_place", &GradientTable::SetPlace, "number"_a, "place"_a)
       .def("leave_to_caller", &GradientTable::LeaveToCaller, "number"_a)
+      .def("set_sparse", &GradientTable::SetSparse, "number"_a, "sparse"_a)
       .def("restart", &GradientTable::Restart, "passes"_a)
       .def("forget_reduced", &GradientTable::ForgetReduced)
       .def("count_down", &GradientTable::CountDown, "numbers"_a)
-      .def("missing", &GradientTable::Missing, "wanted"_a)
-      .def("exchange", &GradientTable::Exchange, "member"_a, "name"_a, "maximum"_a, "in_backward"_a)
+      .def("standings", &GradientTable::Standings)
+      .def("agree", &GradientTable::Agree, "wanted"_a)
+      .def("in_flight", &GradientTable::InFlight, "numbers"_a)
+      .def_static("exchange", &GradientTable::Exchange, "member"_a, "name"_a, "maximum"_a, "message"_a)
       .def("start", &GradientTable::Start, "numbers"_a, "member"_a, "will_wait"_a, "sent"_a, "grads"_a)
       .def("land", &GradientTable::Land, "numbers"_a, "grads"_a);
 }

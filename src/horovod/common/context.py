@@ -54,6 +54,7 @@ class Context:
         self._homogeneous = True
         self._dynamic_sets = False
         self._generation = -1
+        self.era = 0  # moves on when ranks meet in a new world or have all joined: what they did apart is over
         self._inherited: World | None = None
         _contexts.add(self)
 
@@ -97,6 +98,7 @@ class Context:
     def _start(self, generation: int, static_sets: list[ProcessSet], ranks: list[tuple[int, ...]]) -> None:
         def met() -> None:
             self._generation = generation
+            self.era += 1
 
         started = bootstrap.start(self._settings, self._topology, generation, ranks, os.environ, met)
         self._world, self._topology, self._homogeneous = started.world, started.topology, started.homogeneous

@@ -3,7 +3,7 @@
 
 RuntimeError
 ├── HorovodInternalError              the engine could not finish an operation; elastic training recovers from it
-│   ├── HorovodMismatchError          ranks disagree about one tensor: a bug, which elastic training re-raises
+│   ├── HorovodMismatchError          ranks disagree about a tensor or a step: a bug, which elastic training re-raises
 │   ├── HorovodNotInitializedError    (also a ValueError) used before hvd.init() or in a forked child
 │   └── HorovodInitializationError    (also a ValueError) hvd.init() could not bring the world to life
 └── HostsUpdatedInterrupt             the elastic driver changed the set of hosts; not a failure

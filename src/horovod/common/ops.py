@@ -282,6 +282,7 @@ class Collectives(Generic[T]):
         handle = _submit(member, _JOIN, "join", UINT8, (), 0, 0, will_wait=True)
         last = int(self.handles.finish(Pending(member.world, handle, "join", None, collect=_value)))
         member.restart_numbers()
+        self.context.era += 1
         return last
 
     # Point to point

@@ -16,7 +16,7 @@ import torch
 from horovod.common.process_sets import ProcessSet
 from horovod.torch.compression import Compressor
 from horovod.torch.layout import in_memory_order
-from horovod.torch.mpi_ops import Adasum, allreduce_async_, synchronize
+from horovod.torch.mpi_ops import Adasum, Max, allreduce, allreduce_async_, synchronize
 from horovod.torch.parameter_names import Named
 from horovod.torch.wrapping import wrap
 
@@ -40,7 +40,7 @@ class _DistributedAdasumOptimizer(torch.optim.Optimizer):
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Make the local step, then replace it by the combination of all ranks' steps."""
-        trained = [(name, parameter) for name, parameter in self._named if parameter.requires_grad]
+        trained = self._trained_anywhere()
         with torch.no_grad():
             for _, parameter in trained:
                 self._start_of(parameter).copy_(parameter)
@@ -51,6 +51,13 @@ class _DistributedAdasumOptimizer(torch.optim.Optimizer):
 
     # See _DistributedOptimizer.step.
     step.hooked = True  # type: ignore[attr-defined]
+
+    def _trained_anywhere(self) -> Named:
+        """A parameter that one rank has frozen has a step of zeros there: the others wait for it."""
+        flags = torch.tensor([parameter.requires_grad for _, parameter in self._named], dtype=torch.uint8)
+        name = f"DistributedOptimizer.{self._named[0][0]}"
+        flags = allreduce(flags, name=name, op=Max, process_set=self._process_set)
+        return [it for it, flag in zip(self._named, flags.tolist(), strict=True) if flag]
 
     def _start_of(self, parameter: torch.Tensor) -> torch.Tensor:
         start = self._starts.get(parameter)

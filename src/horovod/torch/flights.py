@@ -22,6 +22,7 @@ from horovod.torch import mpi_ops
 from horovod.torch.adapter import ID_BY_DTYPE, tensor_reader
 from horovod.torch.compression import Compressor, NoneCompressor, is_convertible
 from horovod.torch.gradient_buckets import GradientBuckets
+from horovod.torch.gradient_forms import put_in_form
 from horovod.torch.layout import in_memory_order, is_dense
 
 Tensor = torch.Tensor
@@ -59,27 +60,27 @@ class Reduction:
 class Gradient:
     """One parameter's gradient. How far it is in its round is in the table, under its number."""
 
-    __slots__ = ("full_name", "group", "hook", "name", "number", "parameter", "was_sparse")
+    __slots__ = ("full_name", "group", "hook", "name", "number", "parameter", "sparse")
 
     def __init__(self, name: str, number: int, parameter: Tensor) -> None:
         self.name = name
         self.full_name = check_name(f"allreduce.{name}")
         self.number = number
         self.parameter = parameter
-        self.was_sparse = False
+        self.sparse = False  # whether its rows are gathered; all ranks agree on that
         self.group: Group | None = None
         self.hook: Any = None
 
 
 class Group:
-    """Gradients that are reduced as one unit, once all of them are there."""
+    """Gradients that are reduced as one unit, once all of them are there or no more will come."""
 
-    __slots__ = ("gradients", "name", "ready")
+    __slots__ = ("gradients", "name", "waiting")
 
     def __init__(self, name: str, gradients: list[Gradient]) -> None:
         self.name = name
         self.gradients = gradients
-        self.ready: list[Gradient] = []
+        self.waiting: set[Gradient] = set()
 
 
 class Flights:
@@ -91,6 +92,7 @@ class Flights:
         self._homes = homes
         self._wire = reduction.wire
         self._gradients: list[Gradient] = []
+        self._groups: list[Group] = []
         self._finishers: list[Callable[[], None]] = []  # each waits for operations and puts their results in place
         self.table = GradientTable(
             tensor_reader(),
@@ -106,19 +108,38 @@ class Flights:
 
     def clear(self) -> None:
         self._finishers.clear()
+        for group in self._groups:
+            group.waiting.clear()
+
+    def add_group(self, group: Group) -> None:
+        self._groups.append(group)
+        for gradient in group.gradients:
+            gradient.group = group
+            self.table.leave_to_caller(gradient.number)
 
     def add(self, gradient: Gradient) -> None:
         """Their numbers follow each other from 0."""
         self._gradients.append(gradient)
         self.table.add(gradient.full_name, gradient.parameter)
 
-    def start(self, numbers: Sequence[int], will_wait: bool) -> None:
-        """Begin to reduce gradients that are there; one of a group waits for the others.
+    def set_sparse(self, gradient: Gradient, sparse: bool) -> None:
+        gradient.sparse = sparse
+        self.table.set_sparse(gradient.number, sparse)
+        if sparse:
+            self.table.leave_to_caller(gradient.number)  # not to try in vain each time
+
+    def start(self, numbers: Sequence[int], will_wait: bool, are_last: bool) -> None:
+        """Begin to reduce gradients that are there; one of a group waits for the others, unless these are the last.
 
         `will_wait`: the calling thread goes on to wait for them, so that nobody need be woken to drive them.
         """
-        if not numbers:
-            return
+        if numbers:
+            self._start(numbers, will_wait)
+        for group in self._groups:
+            if group.waiting and (are_last or len(group.waiting) == len(group.gradients)):
+                self._start_group(group)
+
+    def _start(self, numbers: Sequence[int], will_wait: bool) -> None:
         if self._buckets is not None:
             self._buckets.put_places_into(self.table)
         if self._homes is not None:
@@ -172,23 +193,16 @@ class Flights:
         return bool(moved)
 
     def _start_unusual(self, gradient: Gradient, cargo: list[Cargo]) -> None:
-        grad: Any = gradient.parameter.grad
-        if grad.is_sparse:
-            if not gradient.was_sparse:
-                gradient.was_sparse = True
-                self.table.leave_to_caller(gradient.number)  # not to try in vain each time
-            if not self._reduction.sparse_as_dense:
-                self._start_sparse(gradient, grad)
-                return
-            gradient.parameter.grad = grad = grad.to_dense()
-            if self._buckets is not None:
-                self._buckets.adopt(gradient.parameter)
-                grad = gradient.parameter.grad  # which may be another one now
-        if gradient.group is not None:
-            gradient.group.ready.append(gradient)
-            if len(gradient.group.ready) == len(gradient.group.gradients):
-                self._start_group(gradient.group)
+        converted = put_in_form(gradient.parameter, gradient.sparse)
+        if gradient.sparse:
+            self._start_sparse(gradient)
             return
+        if converted and self._buckets is not None:
+            self._buckets.adopt(gradient.parameter)
+        if gradient.group is not None:
+            gradient.group.waiting.add(gradient)
+            return
+        grad: Any = gradient.parameter.grad
         sent, context = self._compress(grad)
         if sent.is_cpu:
             cargo.append((gradient, grad, sent, context, tuple(in_memory_order(sent).shape)))
@@ -236,8 +250,11 @@ class Flights:
 
     def _start_group(self, group: Group) -> None:
         how = self._reduction
-        grads = [gradient.parameter.grad for gradient in group.gradients]
-        compressed = [self._compress(grad) for grad in grads if grad is not None]
+        # Some may never come: frozen since the group was made. All ranks know which, since they have agreed on all.
+        gradients = [gradient for gradient in group.gradients if gradient in group.waiting]
+        group.waiting.clear()
+        grads: list[Any] = [gradient.parameter.grad for gradient in gradients]
+        compressed = [self._compress(grad) for grad in grads]
         handle = mpi_ops.start_grouped_allreduce(
             [in_memory_order(sent) for sent, _ in compressed],
             group.name,
@@ -248,14 +265,13 @@ class Flights:
 
         def finish() -> None:
             mpi_ops.synchronize(handle)
-            group.ready.clear()
-            for gradient, grad, (sent, context) in zip(group.gradients, grads, compressed, strict=True):
-                assert grad is not None
+            for gradient, grad, (sent, context) in zip(gradients, grads, compressed, strict=True):
                 self._land(gradient, grad, sent, context)
 
         self._finishers.append(finish)
 
-    def _start_sparse(self, gradient: Gradient, grad: Tensor) -> None:
+    def _start_sparse(self, gradient: Gradient) -> None:
+        grad: Any = gradient.parameter.grad
         finish_sparse = mpi_ops.sparse_allreduce_async(
             grad, gradient.name, self._reduction.op, self._reduction.process_set
         )

@@ -4,8 +4,8 @@
 A round begins with the first backward pass after a step and ends with synchronize(). In it every parameter counts down
 its passes; at zero its gradient is reduced, alone or with its group. Names, not order, match gradients across ranks.
 
-Where backward() waits for its gradients, ranks whose graphs differ would wait for each other for ever. So they first
-tell each other what they have begun, and give zeros to what only others have: one small allreduce per backward().
+Ranks whose graphs or passes differ would wait for each other for ever. So they first tell each other what is due: one
+small allreduce in step(), or at the end of backward() where that waits for gradients. `rounds` decides what follows.
 """
 
 from __future__ import annotations
@@ -17,12 +17,15 @@ from typing import Any
 
 import torch
 
-from horovod._engine import Arrivals, EngineError, GradientHomes
-from horovod.common.handles import translate
-from horovod.torch import mpi_ops
+from horovod._engine import Arrivals, GradientHomes
+from horovod.common.context import default_context
+from horovod.common.exceptions import HorovodMismatchError
+from horovod.torch import round_messages
 from horovod.torch.dynamo import outside_dynamo
 from horovod.torch.flights import Flights, Gradient, Group, Reduction
 from horovod.torch.gradient_buckets import GradientBuckets
+from horovod.torch.gradient_forms import make_gradient
+from horovod.torch.rounds import FROZEN, Differ, Place, Reduce, Round, is_due
 
 Tensor = torch.Tensor
 
@@ -31,10 +34,17 @@ Tensor = torch.Tensor
 _CARGO_BYTES = 512 * 1024
 _NO_LIMIT = 1 << 62
 
+_NOTHING_ELSE = Reduce(b"", ())
+
 _TOO_MANY_PASSES = (
     "The gradient of {name} was computed again before optimizer.step(): more than backward_passes_per_step={passes} "
     "backward passes. Raise backward_passes_per_step to accumulate gradients over several passes, or call "
     "optimizer.step() or optimizer.zero_grad() between them."
+)
+_TOO_LATE = (
+    "The gradient of {name} was computed by a later backward pass than on other ranks: they reduced it, with zeros of "
+    "this rank, at the end of an earlier one. Before each optimizer.step() all ranks must compute it in the same "
+    "backward pass, or not at all. HOROVOD_TORCH_WAIT_IN_BACKWARD=0 leaves it all to optimizer.step()."
 )
 
 
@@ -51,7 +61,7 @@ class GradientReducer:
         buckets: GradientBuckets | None,
         homes: GradientHomes | None,
     ) -> None:
-        self._process_set = reduction.process_set
+        self._reduction = reduction
         self._passes = passes
         self._wait_in_backward = wait_in_backward
         self._homes = homes
@@ -60,11 +70,16 @@ class GradientReducer:
         self._table.restart(passes)
         # Hooks of an optimizer that is gone must not reduce anything any more, nor keep it.
         self._arrived = Arrivals(_CARGO_BYTES if overlap else _NO_LIMIT, _notifier(weakref.ref(self)))
-        self._callback_queued = False
-        self._complete = False  # every gradient of this round is reduced, on all ranks
+        self._callback_of: int | None = None  # the thread whose backward() will call us at its end
+        self._round = Round()
+        self._era = default_context.era
         self._lock = threading.Lock()  # with several devices autograd calls hooks from several threads
+        self._speaking = threading.RLock()  # of several threads in backward() one speaks at a time
         self._gradients: list[Gradient] = []
-        self._groups: list[Group] = []
+        self._unhooked: set[Gradient] = set()  # needed no gradient yet
+        self._unseen: set[int] = set()  # have had no gradient yet, which would tell whether it is sparse
+        self._sparse: set[int] = set()
+        self._lent: set[int] = set()  # reduced in this round because of other ranks
         for name, parameter in named:
             self.watch(name, parameter)
 
@@ -75,11 +90,14 @@ class GradientReducer:
         gradient = Gradient(name, len(self._gradients), parameter)
         self._gradients.append(gradient)
         self._flights.add(gradient)
+        self._unseen.add(gradient.number)
+        self._unhooked.add(gradient)
         self._hook(gradient)
 
     def _hook(self, gradient: Gradient) -> None:
         parameter = gradient.parameter
         if gradient.hook is None and parameter.requires_grad:
+            self._unhooked.discard(gradient)
             register: Any = parameter.register_post_accumulate_grad_hook
             nbytes, homes = (parameter.nbytes, self._homes) if parameter.is_cpu else (_NO_LIMIT, None)
             gradient.hook = register(self._arrived.hook(gradient.number, nbytes, homes))
@@ -96,17 +114,14 @@ class GradientReducer:
         by_name = {gradient.name: gradient for gradient in self._gradients}
         for names in groups:
             group = Group(".".join((names[0], names[-1], str(len(names)))), [by_name[name] for name in names])
-            for gradient in group.gradients:
-                gradient.group = group
-                self._table.leave_to_caller(gradient.number)
-            self._groups.append(group)
+            self._flights.add_group(group)
 
     # Rounds
 
     @property
     def busy(self) -> bool:
         """Whether reductions are under way."""
-        return bool(self._flights or self._arrived)
+        return bool(self._flights)
 
     def set_passes(self, passes: int) -> None:
         self._passes = passes
@@ -115,19 +130,29 @@ class GradientReducer:
     def restart(self) -> None:
         """Forget the round: every parameter counts its passes anew."""
         self._flights.clear()
-        self._arrived.take()
-        self._callback_queued = False
-        self._complete = False
+        self._forget_arrivals()
+        self._round = self._round.forgotten()
         self._table.restart(self._passes)
-        for group in self._groups:
-            group.ready.clear()
 
     @outside_dynamo
     def forget_reduced(self) -> None:
         """Gradients were dropped or zeroed after they had been reduced: the next pass begins a new round for them."""
-        self._callback_queued = False
-        self._complete = False
+        self._flights.clear()
+        self._forget_arrivals()
+        self._round = self._round.forgotten()
         self._table.forget_reduced()
+
+    def _forget_arrivals(self) -> None:
+        self._arrived.take()  # there are some if a backward pass has failed
+        self._callback_of = None
+        self._lent.clear()
+
+    @outside_dynamo
+    def stepped(self, ends_round: bool) -> None:
+        """The optimizer has made its step. `ends_round`: nobody has done so, it took gradients as they were."""
+        self._round = self._round.stepped()
+        if ends_round and not self._flights:
+            self.restart()
 
     @outside_dynamo
     def finish_round(self) -> None:
@@ -136,87 +161,126 @@ class GradientReducer:
         A parameter without a gradient contributes zeros: other ranks, with another graph, may have one for it.
         """
         try:
-            if self._wait_in_backward and not self._complete:
-                while self._agree(in_backward=False):
-                    pass
-            if not self._complete:
-                every = bytes(gradient.parameter.requires_grad for gradient in self._gradients)
-                self._begin(self._due(), every, will_wait=True)
+            self._look_around()
+            while self._arrived or not self._round.complete:
+                self._agree(Place.STEP)
             self._flights.wait()
         finally:
             self.restart()
 
-    def _agree(self, in_backward: bool) -> bool:
-        """Tell the others which reductions are due here, join in those that are due there, wait for all of them.
+    def _look_around(self) -> None:
+        """Since all ranks joined, or met in another world, what each did before is of no account."""
+        if self._era != default_context.era:
+            self._era = default_context.era
+            self._round = Round()
+            self._flights.clear()
+            self._lent.clear()
+            self._table.restart(self._passes)
 
-        True if some rank is at the end of a backward pass and may begin more, False if all have come to their step.
-        """
-        # Nothing begins before the others have come: what they were sent earlier would only wake a thread there that
-        # takes the processor from their backward().
-        due = self._due()
-        anywhere = self._exchange(in_backward)
-        self._begin(due, anywhere, will_wait=True)
-        self._wait()
-        count = len(self._gradients)
-        self._complete = anywhere.count(1, 0, count) == count
-        return bool(anywhere[count])
+    def _agree(self, place: Place) -> None:
+        """Tell the others what is due here, join in what is due there, and wait for all of it."""
+        with self._speaking:
+            # Nothing begins before the others have come: what they were sent earlier would only wake a thread there
+            # that takes the processor from their backward().
+            due = self._due()
+            standings = self._table.standings()
+            if place is Place.BACKWARD and not is_due(standings):
+                return  # a pass of a window that is not full: others may be further, and will wait
+            self._hook_thawed(standings)
+            message = self._round.message(default_context.topology.rank, place, standings)
+            try:
+                answer = round_messages.exchange(message, place, self._gradients[0].name, self._reduction.process_set)
+                self._round, decision = self._round.heard(answer)
+                if isinstance(decision, Differ):
+                    raise HorovodMismatchError(f"{decision.text} (This rank was {place.value}.)")
+                self._begin(due, decision, will_wait=True)
+                self._flights.wait()
+            except Exception:
+                self.restart()
+                raise
 
-    def _exchange(self, in_backward: bool) -> bytes:
-        name = f"allreduce.begun.{self._gradients[0].name}"
-        try:
-            return self._table.exchange(mpi_ops.native_member(self._process_set), name, mpi_ops.Max, in_backward)
-        except EngineError as error:
-            raise translate(error, name) from None
-
-    def _wait(self) -> None:
-        try:
-            self._flights.wait()
-        except Exception:
-            self.restart()
-            raise
+    def _hook_thawed(self, standings: bytes) -> None:
+        for gradient in [it for it in self._unhooked if standings[it.number] != FROZEN]:
+            self._hook(gradient)
 
     # Hooks
 
     def notified(self) -> None:
         """A hook has told of the first of some gradients, or of one with which they are many bytes."""
-        if not self._callback_queued:
-            self._callback_queued = True
+        if self._callback_of is None:
+            self._look_around()
+            self._callback_of = threading.get_ident()
+            _in_backward.add(self)
             torch.autograd.Variable._execution_engine.queue_callback(self._end_of_backward)
         if self._arrived.full:
-            self._begin(self._due(), b"", will_wait=False)
+            self._begin(self._due(), _NOTHING_ELSE, will_wait=False)
 
     def _due(self) -> list[int]:
         """The numbers of gradients that have come to their last pass since this was called last."""
         with self._lock:
             due, refused = self._table.count_down(self._arrived.take())
             if refused is not None:
-                name = self._gradients[refused].name
-                raise AssertionError(_TOO_MANY_PASSES.format(name=name, passes=self._passes))
+                text = _TOO_LATE if refused in self._lent else _TOO_MANY_PASSES
+                raise AssertionError(text.format(name=self._gradients[refused].name, passes=self._passes))
+            if due and self._round.complete:
+                self._round = self._round.forgotten()  # its gradients were dropped, past the optimizer
+            if self._unseen:
+                self._look_at(self._unseen.intersection(due))
             return due
 
-    def _begin(self, due: list[int], wanted: bytes, will_wait: bool) -> None:
-        """Begin these reductions, and those that are not due here of gradients that `wanted` has a 1 for."""
+    def _look_at(self, numbers: set[int]) -> None:
+        """Other ranks must know in advance whether a gradient is sparse; the first one tells."""
+        self._unseen -= numbers
+        if self._reduction.sparse_as_dense:
+            return
+        for gradient in map(self._gradients.__getitem__, numbers):
+            grad = gradient.parameter.grad
+            if grad is not None and grad.is_sparse and gradient.group is None:
+                self._set_sparse(gradient.number, True)
+
+    def _begin(self, due: list[int], agreed: Reduce, will_wait: bool) -> None:
+        """Begin these reductions, and those that are not due here of gradients that all ranks reduce."""
         with self._lock:
-            missing = self._table.missing(wanted)
+            if agreed.sparse or (self._sparse and agreed.wanted):
+                self._take_form(agreed)
+            missing = self._table.agree(agreed.wanted)
             for number in missing:
-                self._hook(self._gradients[number])
-                _make_gradient(self._gradients[number])
-            self._flights.start(due + missing, will_wait)
+                make_gradient(self._gradients[number].parameter, self._gradients[number].sparse)
+            self._lent.update(missing)
+            are_last = bool(agreed.wanted) and self._round.complete
+            self._flights.start(due + missing, will_wait, are_last)
+
+    def _take_form(self, agreed: Reduce) -> None:
+        """Let gradients be sparse that are so on other ranks, and only those."""
+        here = {number for number in self._sparse if agreed.wanted[number]}
+        for number in here.symmetric_difference(agreed.sparse):
+            if self._table.in_flight([number]):
+                name = self._gradients[number].name
+                raise HorovodMismatchError(f"The gradient of {name} is dense on some ranks and sparse on others")
+            self._unseen.discard(number)
+            self._set_sparse(number, number in agreed.sparse)
+
+    def _set_sparse(self, number: int, sparse: bool) -> None:
+        (self._sparse.add if sparse else self._sparse.discard)(number)
+        self._flights.set_sparse(self._gradients[number], sparse)
 
     @outside_dynamo
     def _end_of_backward(self) -> None:
-        self._callback_queued = False
+        """Of all optimizers that this pass had gradients for, in the same order on all ranks."""
+        ended = [it for it in _in_backward if it._callback_of is not None and it._callback_of == self._callback_of]
+        for reducer in sorted(ended, key=lambda it: it._gradients[0].name):
+            reducer._end_of_own_backward()
+
+    def _end_of_own_backward(self) -> None:
+        self._callback_of = None
+        _in_backward.discard(self)
         if self._wait_in_backward:
-            self._agree(in_backward=True)
+            self._agree(Place.BACKWARD)
         else:
-            self._begin(self._due(), b"", will_wait=False)
+            self._begin(self._due(), _NOTHING_ELSE, will_wait=False)
 
 
-def _make_gradient(gradient: Gradient) -> None:
-    parameter = gradient.parameter
-    if parameter.grad is None:
-        layout = torch.sparse_coo if gradient.was_sparse else torch.strided
-        parameter.grad = torch.zeros_like(parameter, layout=layout, requires_grad=False)
+_in_backward: weakref.WeakSet[GradientReducer] = weakref.WeakSet()  # whose callback is queued
 
 
 def _notifier(reducer: weakref.ref[GradientReducer]) -> Callable[[], None]:

@@ -70,7 +70,9 @@ class _DistributedOptimizer(torch.optim.Optimizer):
     def step(self, closure: Closure | None = None) -> Any:
         """Complete the gradients, then let the wrapped class make its step."""
         if closure is not None:
-            return super().step(self._completing(closure))
+            loss = super().step(self._completing(closure))
+            self._has_stepped()
+            return loss
         if self._should_synchronize:
             if self._synchronized:
                 warnings.warn(
@@ -81,10 +83,16 @@ class _DistributedOptimizer(torch.optim.Optimizer):
                 )
             self.synchronize()
         self._synchronized = False
-        return super().step()
+        result: Any = super().step()
+        self._has_stepped()
+        return result
 
     # Optimizer.load_state_dict() would wrap step() once more, and run step hooks twice: the wrapped class runs them.
     step.hooked = True  # type: ignore[attr-defined]
+
+    def _has_stepped(self) -> None:
+        if self._reducer is not None:
+            self._reducer.stepped(not self._should_synchronize)
 
     def _completing(self, closure: Closure) -> Closure:
         if self._reducer is not None and self._reducer.busy:
@@ -108,6 +116,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
                     "optimizer.synchronize(): the gradients are being reduced at this moment."
                 )
             self._reducer.forget_reduced()
+        self._synchronized = False  # what was reduced is gone
         super().zero_grad(set_to_none)
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> None:

@@ -57,6 +57,7 @@ WORLDS = {
 ALL = tuple(WORLDS)
 SEVERAL = tuple(name for name in ALL if name != "one")
 FOURS = ("shm4", "tcp4", "hosts4")
+SHM3 = World("shm3", "a:3", DYNAMIC | SMALL_CHUNKS)  # for what takes an odd one out, and nothing more
 # Where the engine rounds what is compressed: between hosts, and on one if the layout must not matter.
 ROUNDING = (
     World("hosts2", "a:1,b:1", DYNAMIC | SMALL_CHUNKS),

@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How the messages of `rounds` get to the other ranks, and what users read when they do not."""
+
+from __future__ import annotations
+
+from horovod._engine import EngineError, GradientTable
+from horovod.common.exceptions import HorovodInternalError, HorovodMismatchError
+from horovod.common.handles import translate
+from horovod.common.process_sets import ProcessSet
+from horovod.torch import mpi_ops
+from horovod.torch.rounds import Place
+
+_LEFT = (
+    "This rank was {place} and waited for the others to come to theirs. If ranks have different numbers of batches, "
+    "each must call hvd.join() after its last one."
+)
+_DIFFERENT = "This rank was {place}. The optimizers of all ranks must have the same parameters."
+
+
+def exchange(message: bytes, place: Place, first: str, process_set: ProcessSet) -> bytes:
+    """All ranks' messages combined. `first`: the optimizer's first parameter, which tells it from other optimizers."""
+    name = f"DistributedOptimizer.{first}"
+    try:
+        return GradientTable.exchange(mpi_ops.native_member(process_set), name, mpi_ops.Max, message)
+    except EngineError as error:
+        raise _explained(translate(error, name), place) from None
+
+
+def _explained(error: Exception, place: Place) -> Exception:
+    if not isinstance(error, HorovodInternalError):
+        return error
+    hint = _DIFFERENT if isinstance(error, HorovodMismatchError) else _LEFT
+    text = f"{error} {hint.format(place=place.value)}"
+    return type(error)(text, lost_rank=error.lost_rank, operation=error.operation)

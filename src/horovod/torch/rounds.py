@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What ranks tell each other about the gradients of an optimizer, and what follows from it. Pure: no tensor, no engine.
+
+Ranks speak at the end of a backward pass that made reductions due, and in step() unless the round is complete. Their
+messages are combined by Max, byte for byte, and all decide by the same answer, so they decide alike:
+
+* What is due on any rank is reduced on all; who has no gradient gives zeros. If nobody is in backward() any more, so is
+  everything else that somebody trains: the round is complete.
+* A rank in step() speaks again until the round is complete; one in backward() returns and may bring more.
+* Ranks that have made different steps, or dropped different gradients, since they last spoke would mix up gradients of
+  different steps from now on: all of them raise.
+
+Zeros say nothing: a rank that has joined agrees with everybody.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass, replace
+from enum import Enum
+
+# How far a gradient is, in the order in which one rank's word outweighs another's; the native gradient_table knows them
+# too. DONE: agreed on since the round began, and so done on all ranks or on none.
+FROZEN, OPEN, OPEN_SPARSE, DUE, DUE_SPARSE, DONE = range(6)
+Standings = bytes  # one for each gradient
+
+# The head of a message. Where it says who, that is the rank plus 1.
+_IN_BACKWARD, _NO_STEP, _ONE_STEP, _MORE_STEPS, _KEPT, _DROPPED, _HELD = range(7)
+_SUM_BYTES = 4  # of what is held; then its complement, so that Max shows the least and the greatest
+HEAD_BYTES = _HELD + 2 * _SUM_BYTES
+_MOST = 255
+
+
+class Place(Enum):
+    """Where a rank is when it speaks."""
+
+    BACKWARD = "at the end of backward()"
+    STEP = "in optimizer.step() or optimizer.synchronize()"
+
+
+def _table(*ones: int) -> bytes:
+    return bytes(standing in ones for standing in range(256))
+
+
+_IS_DONE = _table(DONE)
+_IS_DUE = _table(DUE, DUE_SPARSE)
+_IS_WANTED = _table(OPEN, OPEN_SPARSE, DUE, DUE_SPARSE)
+
+
+@dataclass(frozen=True)
+class Reduce:
+    """Reduce those that `wanted` has a 1 for; as sparse ones those of `sparse`."""
+
+    wanted: bytes
+    sparse: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Differ:
+    """The ranks have come apart; `text` says how."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Round:
+    """What a rank remembers between its messages."""
+
+    steps: int = 0  # made since ranks last spoke
+    done: int = 0  # how many gradients were done when they last spoke
+    complete: bool = False  # nothing is left to be said in this round
+
+    # What happens on this rank alone
+
+    def stepped(self) -> Round:
+        return replace(self, steps=self.steps + 1)
+
+    def forgotten(self) -> Round:
+        """The gradients of this round are of no account any more: it is over, or they were dropped."""
+        return replace(self, complete=False)
+
+    # What ranks say and hear
+
+    def message(self, rank: int, place: Place, standings: Standings) -> bytes:
+        """What this rank has to say."""
+        who = min(rank + 1, _MOST)
+        head = bytearray(HEAD_BYTES)
+        head[_IN_BACKWARD] = place is Place.BACKWARD
+        head[_NO_STEP + min(self.steps, 2)] = who
+        kept = standings.count(DONE)
+        if kept < self.done:
+            head[_DROPPED] = who
+        elif kept:
+            head[_KEPT] = who
+        held = zlib.crc32(standings.translate(_IS_DONE)) if kept else 0
+        head[_HELD:] = held.to_bytes(_SUM_BYTES, "little") + (~held & 0xFFFFFFFF).to_bytes(_SUM_BYTES, "little")
+        return bytes(head) + standings
+
+    def heard(self, answer: bytes) -> tuple[Round, Reduce | Differ]:
+        """What follows from the combined messages, and what is to be remembered from here on."""
+        if difference := _steps_differ(answer) or _held_differ(answer):
+            return Round(), Differ(difference)
+        standings = answer[HEAD_BYTES:]
+        in_backward = bool(answer[_IN_BACKWARD])
+        wanted = standings.translate(_IS_DUE if in_backward else _IS_WANTED)
+        sparse = _numbers_of_sparse(standings, wanted)
+        complete = not in_backward or not (OPEN in standings or OPEN_SPARSE in standings)
+        return Round(done=wanted.count(1) + standings.count(DONE), complete=complete), Reduce(wanted, sparse)
+
+
+def is_due(standings: Standings) -> bool:
+    """Whether a backward pass has anything to tell the others."""
+    return DUE in standings or DUE_SPARSE in standings
+
+
+def _numbers_of_sparse(standings: Standings, wanted: bytes) -> tuple[int, ...]:
+    if OPEN_SPARSE not in standings and DUE_SPARSE not in standings:
+        return ()
+    kinds = (OPEN_SPARSE, DUE_SPARSE)
+    return tuple(number for number, it in enumerate(standings) if it in kinds and wanted[number])
+
+
+def _rank(who: int) -> str:
+    return f"rank {who - 1}" if who < _MOST else f"a rank from {_MOST - 1} on"
+
+
+def _steps_differ(answer: bytes) -> str | None:
+    none, one, more = answer[_NO_STEP], answer[_ONE_STEP], answer[_MORE_STEPS]
+    if bool(none) + bool(one) + bool(more) <= 1:
+        return None
+    ahead, times = (more, "more than once") if more else (one, "")
+    behind, instead = (none, "has not") if none else (one, "has once")
+    return (
+        f"Ranks have come apart: since they last exchanged gradients, {_rank(ahead)} has called optimizer.step() "
+        f"{times + ', ' if times else ''}while {_rank(behind)} {instead}. Their parameters differ from now on. A step "
+        "that one rank leaves out, say because of a NaN, has to be left out on all of them: let all ranks decide "
+        "together, for example by hvd.allreduce() of a flag."
+    )
+
+
+def _held_differ(answer: bytes) -> str | None:
+    held = answer[_HELD:HEAD_BYTES]
+    greatest, least = held[:_SUM_BYTES], held[_SUM_BYTES:]
+    if all(high + low == _MOST for high, low in zip(greatest, least, strict=True)) or not any(held):
+        return None
+    dropped, kept = answer[_DROPPED], answer[_KEPT]
+    if dropped and kept:
+        who = f"{_rank(dropped)} has dropped reduced gradients before optimizer.step(), {_rank(kept)} has kept them"
+    else:
+        who = "they have dropped different gradients before optimizer.step()"
+    return (
+        f"Ranks have come apart: {who}. What is dropped on one rank, by optimizer.zero_grad() for example, has to be "
+        "dropped on all of them."
+    )
