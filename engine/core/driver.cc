@@ -3,7 +3,6 @@
 
 #include <sched.h>
 
-#include <csignal>
 #include <exception>
 #include <string>
 #include <utility>
@@ -44,25 +43,26 @@ Driver::~Driver() {
 }
 
 void Driver::Start() {
-  // Signals belong to the application's threads.
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  thread_ = std::thread([this] { RunThread(); });
-  pthread_setname_np(thread_.native_handle(), "hvd-engine");
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  const auto stop = [this] {
+    stop_.store(true);
+    poller_->bell().Force();
+  };
+  thread_ = JoiningThread("hvd-engine", [this] { RunThread(); }, stop);
 }
 
 void Driver::Stop(const std::function<void()>& last) {
-  if (!thread_.joinable()) return;
+  if (!thread_.running()) return;
   waiters_.fetch_add(1);  // the engine thread yields
   while (!TryToken()) AwaitToken([] { return false; }, Clock::now() + milliseconds(50));
-  last();
+  try {
+    last();
+  } catch (const std::exception& error) {
+    engine_->AbortHere(std::string("its engine failed: ") + error.what());
+  }
   waiters_.fetch_sub(1);
   stop_.store(true);
   ReleaseToken();
-  poller_->bell().Force();
-  thread_.join();
+  thread_.End();
 }
 
 // An engine error ends the world, never the process.

@@ -9,10 +9,10 @@
 #include <condition_variable>
 #include <functional>
 #include <mutex>
-#include <thread>
 
 #include "core/config.h"
 #include "core/engine.h"
+#include "core/joining_thread.h"
 #include "core/submissions.h"
 #include "transport/poller.h"
 
@@ -26,7 +26,7 @@ class Driver {
   ~Driver();
 
   void Start();
-  // Runs `last` under the token, then ends the engine thread. Idempotent.
+  // Runs `last` under the token, then ends the engine thread, also if that throws. Idempotent.
   void Stop(const std::function<void()>& last);
 
   // New work is queued and nobody promised to wait for it.
@@ -68,7 +68,7 @@ class Driver {
   std::atomic<bool> stop_{false};
   std::mutex turn_mutex_;
   std::condition_variable turn_;
-  std::thread thread_;
+  JoiningThread thread_;
 };
 
 }  // namespace hvd

@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/engine.h"
 
-#include <sys/socket.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <utility>
 
 #include "core/control.h"
@@ -59,10 +56,8 @@ void Engine::WakeNeighbours() {
 
 bool Engine::Progress(bool drain, bool thorough) {
   bool moved = drain && Drain();
-  const std::vector<int> ended = std::exchange(ended_, {});
   const bool eager = drain && mailbox_.has_links() && AwaitsAgreement();
-  moved |= mailbox_.Receive([this](int from, std::string_view message) { OnMessage(from, message); }, eager);
-  for (int rank : ended) OnBroken(rank, "its process ended");  // all that it ever wrote has been read
+  Hear(eager, &moved);
   if (mailbox_.has_links() || parts_.identity.size > 1) {
     // Dials and handshakes are rare: look at them now and then, and whenever the poller woke us.
     if ((++rounds_ & 63) == 0 || thorough) moved |= parts_.connector->Progress();
@@ -85,15 +80,20 @@ bool Engine::Progress(bool drain, bool thorough) {
   // A peer between two calls of its own will read what came by itself; only one that stays away is worth a ring.
   rounds_unrung_ = mailbox_.unrung() ? rounds_unrung_ + 1 : 0;
   if (thorough || rounds_unrung_ >= kRoundsBeforeRinging) mailbox_.RingUnread();
-  return moved || mailbox_.unread() || !ended_.empty();
+  return moved || mailbox_.unread() || !spoke_.empty();
 }
 
 Engine::Clock::duration Engine::MaximumSleep() const {
-  constexpr std::chrono::milliseconds kHousekeeping{1000};
-  if (broken_since_ != Clock::time_point()) return kGrace;
+  using std::chrono::milliseconds;
+  if (broken_since_ != Clock::time_point()) return std::min(kGrace, Heartbeats::kPeriod);
   if (mailbox_.congested()) return std::chrono::microseconds(200);
   if (stack_teller_.asked()) return std::chrono::milliseconds(10);
-  return std::min(kHousekeeping, parts_.connector->NextWakeup());  // in milliseconds: its maximum overflows finer units
+  milliseconds housekeeping = Heartbeats::kPeriod;
+  if (aborted_.ok()) {
+    const auto left = std::chrono::ceil<milliseconds>(next_housekeeping_ - Clock::now());
+    housekeeping = std::clamp(left, milliseconds(1), housekeeping);
+  }
+  return std::min(housekeeping, parts_.connector->NextWakeup());  // in milliseconds: its maximum overflows finer units
 }
 
 bool Engine::Hungry() const {
@@ -110,21 +110,10 @@ void Engine::OnEvents(const std::vector<int>& descriptors) {
   parts_.connector->Progress();
   for (int fd : descriptors) {
     mailbox_.OnEvent(fd);
-    for (const Neighbour& neighbour : parts_.neighbours->all()) {
-      if (neighbour.life_line == fd) ReadLifeLine(neighbour);
+    for (Neighbour& neighbour : parts_.neighbours->all()) {
+      if (neighbour.life_line.fd() == fd) spoke_.push_back(&neighbour);
     }
   }
-}
-
-// The farewell on the life line only tells that the end was meant. What the rank published before it left is in our
-// letter box, and so is the message that makes us act on its departure, in the right order.
-void Engine::ReadLifeLine(const Neighbour& neighbour) {
-  char byte;
-  ssize_t got;
-  while ((got = recv(neighbour.life_line, &byte, 1, MSG_DONTWAIT)) == 1) farewells_.insert(neighbour.rank);
-  if (got != 0 && (errno == EAGAIN || errno == EINTR)) return;
-  if (neighbour.arena && farewells_.count(neighbour.rank)) return ended_.push_back(neighbour.rank);
-  OnGone(neighbour.rank, "its process ended");
 }
 
 std::vector<std::shared_ptr<Handle>> Engine::TakeFinished() {
@@ -215,7 +204,7 @@ void Engine::FlushReady() {
 void Engine::OnMessage(int from, std::string_view message) {
   std::string_view body = message;
   control::Header header;
-  if (!control::Decode(&body, &header)) return Abort(from, "it sent a control message that makes no sense");
+  if (!control::Decode(&body, &header)) return Lose(from, "it sent a control message that makes no sense");
   if (header.type == control::Type::kPing) return;  // hearing it was all
   if (header.type == control::Type::kBye) return OnBye(from, body);
   if (header.type == control::Type::kAbort) {
@@ -227,7 +216,7 @@ void Engine::OnMessage(int from, std::string_view message) {
   if (header.type == control::Type::kOffer || header.type == control::Type::kAccept) {
     const bool clear =
         header.type == control::Type::kOffer ? messages_->OnOffer(from, body) : messages_->OnAccept(from, body);
-    if (!clear) Abort(from, "it sent a point-to-point message that makes no sense");
+    if (!clear) Lose(from, "it sent a point-to-point message that makes no sense");
     return;
   }
   auto set = sets_.find(header.set);
@@ -252,7 +241,7 @@ void Engine::OnSetMessage(ProcessSet& set, int from, std::string_view whole, std
     case control::Type::kRecord: {
       SendDown(set, whole);
       Record record;
-      if (!Decode(&body, &record)) return Abort(set.ranks()[0], "the leader sent a record that makes no sense");
+      if (!Decode(&body, &record)) return Lose(set.ranks()[0], "the leader sent a record that makes no sense");
       return Apply(set, std::move(record));
     }
     case control::Type::kGone:

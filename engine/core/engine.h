@@ -38,8 +38,9 @@ class Engine {
   struct Parts {
     Identity identity;
     Settings settings;
-    std::vector<int> host_of_rank;
-    Arena* arena;  // may be null
+    std::vector<int> host_of_rank;        // any number that identifies the host
+    std::vector<std::string> host_names;  // by rank
+    Arena* arena;                         // may be null
     Neighbours* neighbours;
     Connector* connector;
     Poller* poller;
@@ -71,9 +72,11 @@ class Engine {
   void Leave();
   bool AllSent() const;
   // An exception came out of Progress: as beyond repair as anything.
-  void AbortHere(const std::string& why) { Abort(parts_.identity.rank, why); }
-  // Something is beyond repair: every pending and later operation fails, here and on every rank.
-  void Abort(int lost_rank, const std::string& why);
+  void AbortHere(const std::string& why) { Lose(parts_.identity.rank, why); }
+  // Something is beyond repair: every pending and later operation fails, here and on every rank, with this text.
+  void Abort(int lost_rank, const std::string& text);
+  // The same because of a rank, which the text names.
+  void Lose(int rank, const std::string& why);
 
   std::string Describe() const;
   void CloseDescriptors();
@@ -89,7 +92,7 @@ class Engine {
   };
 
   // A broken lane is judged only after this long: whoever holds the control link of the other end knows more.
-  static constexpr std::chrono::milliseconds kGrace{200};
+  static constexpr std::chrono::milliseconds kGrace{1000};
 
   bool AwaitsAgreement() const;
   bool Drain();
@@ -153,14 +156,17 @@ class Engine {
   void ShowStall(const ProcessSet& set, const std::string& name, const std::string& text) const;
   void AskForStack(const ProcessSet& set, const std::string& name);
   void ReportStack();
-  void ReadLifeLine(const Neighbour& neighbour);
+  void Hear(bool eager, bool* moved);
   void CheckLinks();
+  void OnEnded(const Neighbour& neighbour);
+  bool MeantToLeave(int rank) const;
+  void LoseContact(int rank, const std::string& why);
   void OnBroken(int rank, const std::string& why);
   void OnGone(int rank, const std::string& why);
   void OnDeparture(int rank);
   void OnGoneMember(ProcessSet& set, std::string_view whole, std::string_view body);
   void CloseSet(ProcessSet& set, int rank);
-  static Status ShutDown(int rank);
+  Status ShutDown(int rank) const;
   void WakeNeighbours();
   Timeline* timeline() const { return parts_.timeline->on() ? parts_.timeline : nullptr; }
 
@@ -178,8 +184,7 @@ class Engine {
   std::map<int, std::string> ready_;  // cache slots to report, by set
   std::vector<std::shared_ptr<Handle>> finished_;
   std::set<int> departed_;                  // said goodbye; what they had published has been applied
-  std::set<int> farewells_;                 // neighbours whose end was meant
-  std::vector<int> ended_;                  // of these, who has ended since we last looked into our letter box
+  std::vector<Neighbour*> spoke_;           // over their life lines, since we last looked; in that order
   std::map<int, std::string> unexplained_;  // who left for reasons that did not reach us, and how we noticed
   Clock::time_point broken_since_;
   Heartbeats heartbeats_{std::chrono::milliseconds(parts_.settings.peer_timeout_ms)};

@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The engine's ends: who is silent, what has stalled, who left, what broke, and how everybody learns of it.
-#include <sys/socket.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <cstdio>
 
 #include "collectives/kernels.h"
@@ -14,17 +11,19 @@ namespace hvd {
 namespace {
 
 constexpr size_t kMostAsked = 6;  // missing ranks whose stacks are shown
+// A rank that has never been linked may itself be waiting for one that is lost: its word is waited for.
+constexpr std::chrono::milliseconds kBeforeFirstWord{500};
 
-std::string LeftInTheMiddle(int rank) {
-  return "Horovod has been shut down: rank " + std::to_string(rank) +
-         " called shutdown or exited in the middle of a collective";
+std::string LeftInTheMiddle(int rank, const std::string& host) {
+  return "Horovod has been shut down: rank " + std::to_string(rank) + " (on host '" + host +
+         "') called shutdown or exited in the middle of a collective";
 }
 
 }  // namespace
 
-Status Engine::ShutDown(int rank) {
-  return Status::Failed("Horovod has been shut down: rank " + std::to_string(rank) +
-                            " called shutdown or exited, and this operation needs it",
+Status Engine::ShutDown(int rank) const {
+  return Status::Failed("Horovod has been shut down: rank " + std::to_string(rank) + " (on host '" +
+                            parts_.host_names[rank] + "') called shutdown or exited, and this operation needs it",
                         rank);
 }
 
@@ -33,16 +32,12 @@ Status Engine::ShutDown(int rank) {
 void Engine::Housekeep() {
   const Clock::time_point now = Clock::now();
   if (now < next_housekeeping_ || !aborted_.ok()) return;
-  next_housekeeping_ = now + Heartbeats::kPeriod;
   TakePulses(now);
   for (auto& [id, set] : sets_) {
     if (set->coordinator) InspectStalls(*set, now);
   }
-  for (int rank : heartbeats_.Silent(now)) {
-    const std::string limit = std::to_string(parts_.settings.peer_timeout_ms / 1000);
-    return Abort(rank, "it has given no sign of life for " + limit +
-                           " s (frozen, or cut off; HOROVOD_PEER_TIMEOUT_SECONDS sets the limit)");
-  }
+  for (int rank : heartbeats_.Silent(now)) return Lose(rank, heartbeats_.SilenceText());
+  next_housekeeping_ = heartbeats_.NextLook(now);
 }
 
 void Engine::TakePulses(Clock::time_point now) {
@@ -58,12 +53,18 @@ void Engine::TakePulses(Clock::time_point now) {
     seen->second = pulse;
   }
   for (const Mailbox::Sign& sign : mailbox_.SignsOfLife()) {
-    heartbeats_.Expect(sign.rank, now);
-    if (sign.age < 2 * Heartbeats::kPeriod) heartbeats_.Heard(sign.rank, now);
-    if (sign.up) mailbox_.Send(sign.rank, control::EncodePing());
+    heartbeats_.Expect(sign.rank, sign.up ? now : now + kBeforeFirstWord);
+    if (sign.up) {
+      heartbeats_.Heard(sign.rank, now - sign.age);
+      mailbox_.Send(sign.rank, control::EncodePing());
+    } else if (!MeantToLeave(sign.rank) && parts_.connector->Deserted(sign.rank)) {
+      OnGone(sign.rank, "its process ended before it had connected");
+    }
   }
   for (int rank : departed_) heartbeats_.Forget(rank);
-  for (int rank : farewells_) heartbeats_.Forget(rank);
+  for (const Neighbour& neighbour : parts_.neighbours->all()) {
+    if (neighbour.life_line.farewell()) heartbeats_.Forget(neighbour.rank);
+  }
 }
 
 void Engine::InspectStalls(ProcessSet& set, Clock::time_point now) {
@@ -151,8 +152,37 @@ void Engine::FailAll(ProcessSet& set, const Status& status) {
   set.running.clear();
 }
 
+// All that has come, from everywhere if anybody's end is near. What a rank wrote before its end is read before that is
+// judged: it may tell why, and who ended after giving a reason ended because of it. The farewell on the life line only
+// tells that the end was meant; what makes us act on a departure is in the letter box, in the right order.
+void Engine::Hear(bool eager, bool* moved) {
+  const std::vector<Neighbour*> spoke = std::exchange(spoke_, {});
+  for (Neighbour* neighbour : spoke) neighbour->life_line.Read();
+  if (!spoke.empty()) mailbox_.LookEverywhere();
+  *moved |= mailbox_.Receive([this](int from, std::string_view message) { OnMessage(from, message); }, eager);
+  for (const Neighbour* neighbour : spoke) {
+    const std::optional<LastWords>& words = neighbour->life_line.last_words();
+    if (words) Abort(words->lost_rank, words->why);
+  }
+  for (Neighbour* neighbour : spoke) {
+    if (neighbour->life_line.ended()) OnEnded(*neighbour);
+  }
+}
+
+void Engine::OnEnded(const Neighbour& neighbour) {
+  // Without memory its letters come over a link, whose end tells that all have been read.
+  if (!neighbour.arena && neighbour.life_line.farewell()) return;
+  OnBroken(neighbour.rank, "its process ended");
+}
+
 void Engine::CheckLinks() {
-  for (const auto& [rank, why] : mailbox_.TakeBroken()) OnBroken(rank, why);
+  const std::vector<std::pair<int, std::string>> links = mailbox_.TakeBroken();
+  if (!links.empty() && aborted_.ok()) {
+    OnEvents(parts_.poller->Collect());  // life lines tell who ended first
+    bool moved = false;
+    Hear(true, &moved);
+  }
+  for (const auto& [rank, why] : links) OnBroken(rank, why);
   if (!aborted_.ok()) return;
   std::pair<int, std::string> broken = messages_->Broken();
   for (auto& [id, set] : sets_) {
@@ -169,22 +199,34 @@ void Engine::CheckLinks() {
   // Whoever holds the other end's control link knows more; wait for its word before we give ours.
   if (broken_since_ == Clock::time_point()) broken_since_ = Clock::now();
   if (Clock::now() - broken_since_ < kGrace) return;
-  Abort(broken.first, "the connection to it broke (" + broken.second + ")");
+  LoseContact(broken.first, "the connection to it broke (" + broken.second + ")");
 }
 
 // No more will come from this rank.
 void Engine::OnBroken(int rank, const std::string& why) {
   OnGone(rank, why);
-  if (!farewells_.count(rank) || departed_.count(rank) || !aborted_.ok()) return;
+  if (departed_.count(rank) || !aborted_.ok()) return;
   // It meant to leave, but its parting words were lost with the link, or found our letter box full. They may have been
   // that it gave up what we still wait for.
   unexplained_[rank] = why;
+  if (heartbeats_.Absence(Clock::now()) > WatchSpan::zero()) return LoseContact(rank, why);
   OnDeparture(rank);
 }
 
+bool Engine::MeantToLeave(int rank) const {
+  const Neighbour* neighbour = parts_.neighbours->Find(rank);
+  return departed_.count(rank) || (neighbour && neighbour->life_line.farewell());
+}
+
 void Engine::OnGone(int rank, const std::string& why) {
-  if (departed_.count(rank) || farewells_.count(rank) || !aborted_.ok()) return;
-  Abort(rank, why);
+  if (!MeantToLeave(rank)) LoseContact(rank, why);
+}
+
+// Unless it is us who were away: then the others have given us up and left, and could not tell us so.
+void Engine::LoseContact(int rank, const std::string& why) {
+  const WatchSpan absence = heartbeats_.Absence(Clock::now());
+  if (absence > WatchSpan::zero()) return Lose(parts_.identity.rank, Heartbeats::AbsenceText(absence));
+  Lose(rank, why);
 }
 
 void Engine::OnDeparture(int rank) {
@@ -213,7 +255,7 @@ void Engine::OnGoneMember(ProcessSet& set, std::string_view whole, std::string_v
     const int member = set.IndexOf(rank);
     if (member <= 0) return;
     // It left while the word to begin was on its way to it: what we have begun will never end.
-    if (applied < set.last_batch) return Abort(rank, LeftInTheMiddle(rank));
+    if (applied < set.last_batch) return Abort(rank, LeftInTheMiddle(rank, parts_.host_names[rank]));
     set.coordinator->OnDeparture(member);
   } else if (rank == set.ranks()[0] || rank == set.ranks()[set.tree().parent]) {
     CloseSet(set, rank);
@@ -243,7 +285,7 @@ void Engine::CloseSet(ProcessSet& set, int rank) {
 void Engine::Leave() {
   const bool busy = std::any_of(sets_.begin(), sets_.end(), [](const auto& item) { return item.second->busy(); });
   if (busy && aborted_.ok()) {
-    Abort(parts_.identity.rank, LeftInTheMiddle(parts_.identity.rank));
+    Abort(parts_.identity.rank, LeftInTheMiddle(parts_.identity.rank, parts_.identity.host));
   } else if (aborted_.ok()) {
     for (const auto& [id, set] : sets_) {
       if (set->tree().parent < 0) continue;
@@ -254,9 +296,7 @@ void Engine::Leave() {
     for (int rank : mailbox_.LinkedRanks()) mailbox_.Send(rank, bye);
   }
   mailbox_.RingUnread();
-  for (const Neighbour& neighbour : parts_.neighbours->all()) {
-    send(neighbour.life_line, "B", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
-  }
+  for (Neighbour& neighbour : parts_.neighbours->all()) neighbour.life_line.SayFarewell();
   const Status status = Status::Failed("Horovod has been shut down: this rank called shutdown");
   parts_.submissions->Close(status);
   Drain();
@@ -265,17 +305,18 @@ void Engine::Leave() {
   if (aborted_.ok()) aborted_ = status;
 }
 
-void Engine::Abort(int lost_rank, const std::string& why) {
+void Engine::Lose(int rank, const std::string& why) { Abort(rank, NameLoss(rank, parts_.host_names[rank], why)); }
+
+void Engine::Abort(int lost_rank, const std::string& text) {
   if (!aborted_.ok()) return;
-  std::string text = why;
-  if (lost_rank >= 0 && why.find("rank " + std::to_string(lost_rank)) == std::string::npos) {
-    text = "rank " + std::to_string(lost_rank) + " is lost: " + why;
-  }
   aborted_ = Status::Failed(text, lost_rank);
   parts_.submissions->Close(aborted_);
-  // The lost one too: if it was only frozen, it finds out when it thaws.
+  // The lost one too: if it was only frozen, it finds out when it thaws. Its letter box may be full; its life line
+  // never.
   for (int rank : mailbox_.LinkedRanks()) mailbox_.Send(rank, control::EncodeAbort(lost_rank, text));
+  for (Neighbour& neighbour : parts_.neighbours->all()) neighbour.life_line.SayLastWords({lost_rank, text});
   mailbox_.RingUnread();
+  mailbox_.DropUnsent(lost_rank);
   for (auto& [id, set] : sets_) FailAll(*set, aborted_);
   messages_->Fail(-1, aborted_);
   Drain();

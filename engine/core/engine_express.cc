@@ -128,7 +128,7 @@ void Engine::OnGoneParts(ProcessSet& set, int from, std::string_view body) {
   uint64_t up_to = 0;
   const int member = set.IndexOf(from);
   if (member < 0 || !set.express_memory || !control::DecodeExpressGone(&body, &up_to)) {
-    return Abort(from, "it sent word of parts that makes no sense");
+    return Lose(from, "it sent word of parts that makes no sense");
   }
   set.express_memory->Acknowledged(static_cast<size_t>(member), up_to);
 }
@@ -148,7 +148,7 @@ void Engine::OnExpress(ProcessSet& set, int from, std::string_view body, bool in
   const int member = set.IndexOf(from);
   const bool clear = member >= 0 && set.express && control::DecodeExpress(&body, &part);
   if (!clear || (in_place && (!set.all_in_memory() || !control::DecodePlace(&body, &place)))) {
-    return Abort(from, "it sent a part of a collective that makes no sense");
+    return Lose(from, "it sent a part of a collective that makes no sense");
   }
   Express::Piece piece{reinterpret_cast<const std::byte*>(body.data()), body.size(), 0};
   if (in_place) {
@@ -305,7 +305,7 @@ std::vector<control::Finished> Engine::FinishedRounds() const {
 
 void Engine::OnBye(int from, std::string_view body) {
   std::vector<control::Finished> finished;
-  if (!control::DecodeBye(&body, &finished)) return Abort(from, "it left with words that make no sense");
+  if (!control::DecodeBye(&body, &finished)) return Lose(from, "it left with words that make no sense");
   for (const control::Finished& one : finished) {
     auto set = sets_.find(one.set);
     const bool ours = set != sets_.end() && set->second->epoch() == one.epoch && set->second->ranks()[0] == from;

@@ -23,13 +23,13 @@ bool IsLarge(const std::vector<Entry>& entries, size_t members) {
 void Engine::Apply(ProcessSet& set, Record record) {
   if (!aborted_.ok()) return;
   if (record.sequence != set.applied + 1) {
-    return Abort(set.ranks()[0], "records of process set " + std::to_string(set.id()) + " came out of order");
+    return Lose(set.ranks()[0], "records of process set " + std::to_string(set.id()) + " came out of order");
   }
   set.applied = record.sequence;
   if (record.kind == RecordKind::kBatch) return ApplyBatch(set, std::move(record.entries));
   if (record.kind == RecordKind::kTune) return ApplyTuning(set, record.tuning);
   if (record.kind == RecordKind::kError) {
-    if (record.names.empty()) return Abort(set.ranks()[0], record.error.text);
+    if (record.names.empty()) return Lose(set.ranks()[0], record.error.text);
     return ApplyError(set, record);
   }
   for (uint32_t slot : record.evicted) {
@@ -68,7 +68,7 @@ void Engine::ApplyBatch(ProcessSet& set, std::vector<Entry> entries) {
   for (Entry& entry : entries) {
     if (entry.cached) {
       auto known = set.known.find(entry.slot);
-      if (known == set.known.end()) return Abort(set.ranks()[0], "a batch names a cache slot that nobody assigned");
+      if (known == set.known.end()) return Lose(set.ranks()[0], "a batch names a cache slot that nobody assigned");
       const bool direct = entry.direct;
       entry = known->second;
       entry.direct = direct;
@@ -115,7 +115,7 @@ void Engine::Start(ProcessSet& set, std::vector<Entry> entries) {
     batch.operations.push_back(TakePending(set, entry.request.name));
     if (!batch.operations.back() && !set.joined) {
       set.running.push_back(std::move(batch));  // so that what was taken from `pending` fails with the rest
-      return Abort(set.ranks()[0], "a batch names '" + entry.request.name + "', which this rank never submitted");
+      return Lose(set.ranks()[0], "a batch names '" + entry.request.name + "', which this rank never submitted");
     }
   }
   if (Timeline* shown = timeline()) {
@@ -197,7 +197,7 @@ bool Engine::Prepare(ProcessSet& set, ProcessSet::Running* batch) {
   set.UseChunks(batch->chunk_bytes, IsLarge(batch->entries, set.ranks().size()));
   const Status status = hvd::Prepare(set, parts_.settings, batch->entries, batch);
   direct_batches_ += batch->direct;
-  if (!status.ok()) Abort(parts_.identity.rank, status.text);  // which empties set.running
+  if (!status.ok()) Lose(parts_.identity.rank, status.text);  // which empties set.running
   return status.ok();
 }
 

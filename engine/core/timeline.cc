@@ -1,11 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/timeline.h"
 
-#include <pthread.h>
-
 #include <algorithm>
 #include <chrono>
-#include <csignal>
 #include <cstdio>
 
 #include "core/control.h"
@@ -31,8 +28,8 @@ Timeline::Timeline(int rank, size_t capacity) : rank_(rank), capacity_(capacity)
 Timeline::~Timeline() { Stop(); }
 
 Status Timeline::Start(const std::string& path, bool mark_cycles) {
-  Stop();
   std::lock_guard<std::mutex> lock(life_mutex_);
+  EndFile();
   Status status = file_.Open(path);
   if (!status.ok()) return status;
   if (!ring_) ring_ = std::make_unique<Moment[]>(capacity_);
@@ -44,26 +41,25 @@ Status Timeline::Start(const std::string& path, bool mark_cycles) {
   stop_ = false;
   dropped_.store(0, std::memory_order_relaxed);
   mark_cycles_.store(mark_cycles, std::memory_order_relaxed);
-  sigset_t all, before;  // signals belong to the application's threads
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  thread_ = std::thread([this] { Run(); });
-  pthread_setname_np(thread_.native_handle(), "hvd-timeline");
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  const auto stop = [this] {
+    std::lock_guard<std::mutex> wake_lock(wake_mutex_);
+    stop_ = true;
+    wake_.notify_one();
+  };
+  thread_ = JoiningThread("hvd-timeline", [this] { Run(); }, stop);
   on_.store(true, std::memory_order_release);
   return status;
 }
 
 void Timeline::Stop() {
   std::lock_guard<std::mutex> lock(life_mutex_);
+  EndFile();
+}
+
+void Timeline::EndFile() {
   on_.store(false, std::memory_order_release);
-  if (!thread_.joinable()) return;
-  {
-    std::lock_guard<std::mutex> wake_lock(wake_mutex_);
-    stop_ = true;
-  }
-  wake_.notify_one();
-  thread_.join();
+  if (!thread_.running()) return;
+  thread_.End();
   file_.CloseDescriptor();
 }
 

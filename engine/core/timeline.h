@@ -9,10 +9,10 @@
 #include <memory>
 #include <mutex>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "core/handle.h"
+#include "core/joining_thread.h"
 #include "core/message.h"
 #include "core/process_set.h"
 #include "core/trace.h"
@@ -53,6 +53,7 @@ class Timeline {
  private:
   Moment* Claim(Moment::What what, int set, const Request& request);
   void Publish();
+  void EndFile();
   void Run();
   bool TakeAll(Trace* trace);
   void GiveUp(const Status& status);
@@ -70,10 +71,10 @@ class Timeline {
   std::string path_;
   TraceFile file_;
   int64_t start_ns_ = 0, start_since_epoch_us_ = 0;
-  std::thread thread_;
   std::mutex wake_mutex_;
   std::condition_variable wake_;
   bool stop_ = false;
+  JoiningThread thread_;
 };
 
 }  // namespace hvd

@@ -1,25 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/watch.h"
 
-#include <algorithm>
-
 namespace hvd {
-
-void Heartbeats::Heard(int rank, WatchTime now) {
-  auto found = heard_.find(rank);
-  if (found != heard_.end()) found->second = now;
-}
-
-std::vector<int> Heartbeats::Silent(WatchTime now) {
-  const bool overslept = looked_ != WatchTime() && now - looked_ > std::max<WatchSpan>(2 * kPeriod, limit_ / 2);
-  looked_ = now;
-  std::vector<int> silent;
-  for (auto& [rank, heard] : heard_) {
-    if (overslept) heard = now;
-    if (limit_ > WatchSpan::zero() && now - heard > limit_) silent.push_back(rank);
-  }
-  return silent;
-}
 
 std::vector<StallInspector::Finding> StallInspector::Inspect(const std::vector<Coordinator::Waiting>& waiting,
                                                              WatchTime now) {

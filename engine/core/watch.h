@@ -1,40 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who has fallen silent, and what has stalled: pure functions of what was heard and of the time, with no clock of their
-// own, so that every rule has a table test.
+// What has stalled: a pure function of what was heard and of the time, with no clock of its own, so that every rule has
+// a table test.
 #pragma once
 
-#include <chrono>
-#include <map>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "core/coordinator.h"
+#include "core/heartbeats.h"
 
 namespace hvd {
-
-using WatchTime = std::chrono::steady_clock::time_point;
-using WatchSpan = std::chrono::steady_clock::duration;
-
-// Peers must give a sign of life within `limit` (zero: for ever). Looked at about once in `kPeriod`.
-class Heartbeats {
- public:
-  static constexpr std::chrono::seconds kPeriod{1};
-
-  explicit Heartbeats(WatchSpan limit) : limit_(limit) {}
-
-  void Expect(int rank, WatchTime now) { heard_.emplace(rank, now); }
-  void Heard(int rank, WatchTime now);
-  void Forget(int rank) { heard_.erase(rank); }
-  // Ranks that have been silent for too long. If we have not looked for much longer than a period, it was us who slept
-  // (a stopped container, a debugger): everybody starts anew.
-  std::vector<int> Silent(WatchTime now);
-
- private:
-  WatchSpan limit_;
-  std::map<int, WatchTime> heard_;
-  WatchTime looked_{};
-};
 
 // Tensors that some ranks are ready for and others never submit.
 class StallInspector {

@@ -57,7 +57,7 @@ std::unique_ptr<World> World::Open(const Identity& identity, const Settings& set
                              [poller = &world->poller_](int fd) { poller->Remove(fd); }};
   world->connector_ = Connector::Listen(world->credentials_, identity.listen_address, watcher, status);
   if (!world->connector_) return nullptr;
-  world->neighbours_ = std::make_unique<Neighbours>(world->credentials_);
+  world->neighbours_ = std::make_unique<Neighbours>(world->credentials_, identity.host);
   return world;
 }
 
@@ -100,10 +100,12 @@ Status World::Connect(const std::vector<Peer>& peers, double timeout_s) {
   const Status no_arena = CreateArena(peers);
   std::map<std::string, int> host_numbers;
   std::vector<int> host_of_rank;
+  std::vector<std::string> host_names;
   std::vector<std::pair<std::string, int>> addresses;
   std::vector<Neighbours::Invitation> invitations;
   for (const Peer& peer : peers) {
     host_of_rank.push_back(host_numbers.emplace(peer.host, static_cast<int>(host_numbers.size())).first->second);
+    host_names.push_back(peer.host);
     addresses.emplace_back(peer.address, peer.port);
     if (peer.rank != identity_.rank && peer.host == identity_.host)
       invitations.push_back({peer.rank, peer.local_socket});
@@ -112,18 +114,40 @@ Status World::Connect(const std::vector<Peer>& peers, double timeout_s) {
   // Spinning helps only while every local rank has a core of its own.
   if (static_cast<int>(invitations.size()) + 1 > CoresForLocalRanks()) settings_.spin_us = 0;
   connector_->SetPeers(std::move(addresses));
-  Status status = neighbours_->Meet(invitations, {arena_.get(), &poller_, connector_.get(), deadline});
-  if (!status.ok()) return status;
-  if (settings_.shared_memory) WarnOfSockets(no_arena);
-  TellWhatIsPossible();
-  for (const Neighbour& neighbour : neighbours_->all()) poller_.Add(neighbour.life_line);
-  engine_ = std::make_unique<Engine>(Engine::Parts{identity_, settings_, std::move(host_of_rank), arena_.get(),
-                                                   neighbours_.get(), connector_.get(), &poller_, &submissions_,
-                                                   timeline_.get(), stack_teller_});
+  const std::chrono::milliseconds silence(settings_.peer_timeout_ms);
+  const Status met = neighbours_->Meet(invitations, {arena_.get(), &poller_, connector_.get(), deadline, silence});
+  if (met.ok() && settings_.shared_memory) WarnOfSockets(no_arena);
+  if (met.ok()) TellWhatIsPossible();
+  for (const Neighbour& neighbour : neighbours_->all()) poller_.Add(neighbour.life_line.fd());
+  engine_ = std::make_unique<Engine>(Engine::Parts{identity_, settings_, std::move(host_of_rank), std::move(host_names),
+                                                   arena_.get(), neighbours_.get(), connector_.get(), &poller_,
+                                                   &submissions_, timeline_.get(), stack_teller_});
+  if (!met.ok()) return FailToConnect(met);
   driver_ = std::make_unique<Driver>(engine_.get(), &submissions_, &poller_, settings_);
   driver_->Start();
   stage_ = Stage::kConnected;
   return Status::Ok();
+}
+
+// Ranks that have come further, or wait elsewhere, hear who was lost before they find that we have left.
+Status World::FailToConnect(const Status& why) {
+  if (why.lost_rank >= 0) {
+    engine_->Abort(why.lost_rank, why.text);
+  } else {
+    engine_->Lose(identity_.rank, why.text);
+  }
+  SayFarewell();
+  engine_->CloseDescriptors();
+  stage_ = Stage::kClosed;
+  return why;
+}
+
+void World::SayFarewell() {
+  engine_->Leave();
+  const auto until = Clock::now() + kFarewell;
+  while (!engine_->AllSent() && Clock::now() < until) {
+    if (!engine_->Progress(false, true)) poller_.Sleep(Clock::now() + std::chrono::milliseconds(1));
+  }
 }
 
 // Members choose the same way for a collective because they all look at what all of them have told.
@@ -161,15 +185,10 @@ void World::Close() {
     [[maybe_unused]] void* left[] = {driver_.release(), engine_.release(), neighbours_.release(), timeline_.release()};
     return;
   }
+  std::lock_guard<std::mutex> lock(closing_);
   Stage connected = Stage::kConnected;
   if (stage_.compare_exchange_strong(connected, Stage::kClosed)) {
-    driver_->Stop([this] {
-      engine_->Leave();
-      const auto until = Clock::now() + kFarewell;
-      while (!engine_->AllSent() && Clock::now() < until) {
-        if (!engine_->Progress(false)) poller_.Sleep(Clock::now() + std::chrono::milliseconds(1));
-      }
-    });
+    driver_->Stop([this] { SayFarewell(); });
     engine_->CloseDescriptors();
     timeline_->Stop();
   }

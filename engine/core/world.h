@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -60,6 +61,8 @@ class World {
   Status CreateArena(const std::vector<Peer>& peers);
   void WarnOfSockets(const Status& no_arena) const;
   void TellWhatIsPossible();
+  Status FailToConnect(const Status& why);
+  void SayFarewell();
   static void InForkedChild();
   void AbandonAfterFork();
 
@@ -79,6 +82,7 @@ class World {
   std::unique_ptr<Driver> driver_;
   enum class Stage { kOpen, kConnected, kClosed, kForked };
   std::atomic<Stage> stage_{Stage::kOpen};
+  std::mutex closing_;  // a second Close waits for the first; never taken in a forked child
 };
 
 }  // namespace hvd

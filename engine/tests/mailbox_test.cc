@@ -23,7 +23,7 @@ constexpr int kLow = 0, kHigh = 1;
 struct Pair {
   World world;
   Connector* connectors[2] = {world.Add(Rank(kLow))->connector.get(), world.Add(Rank(kHigh))->connector.get()};
-  Neighbours nobody{Rank(kLow)};
+  Neighbours nobody{Rank(kLow), "host"};
   Mailbox low{kLow, nullptr, &nobody, connectors[kLow]};
   Mailbox high{kHigh, nullptr, &nobody, connectors[kHigh]};
   std::vector<std::string> heard_low, heard_high;

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "core/timeline.h"
+#include "tests/repeats.h"
 
 using hvd::Moment;
 using hvd::OpKind;
@@ -359,4 +360,17 @@ TEST_CASE("timeline: started and stopped while the engine is at work") {
   }
   stop = true;
   driver.join();
+}
+
+TEST_CASE("timeline: started by several threads at once, of which the last one counts") {
+  TemporaryFile temporary;
+  hvd::Timeline timeline(0, 64);
+  for (unsigned round = 0; round < hvd::Repeats(50); ++round) {
+    std::vector<std::thread> threads;
+    for (int i = 0; i < 3; ++i) threads.emplace_back([&] { CHECK(timeline.Start(temporary.path, false).ok()); });
+    for (std::thread& thread : threads) thread.join();
+    CHECK(timeline.on());
+    timeline.Stop();
+    CHECK(Json::Valid(temporary.Read()));
+  }
 }

@@ -25,11 +25,12 @@ TEST_CASE("watch: a peer is silent only after the limit, and a sign of life star
   Heartbeats beats{seconds(10)};
   beats.Expect(1, kStart);
   beats.Expect(2, kStart);
-  for (int second = 1; second <= 10; ++second) {
+  for (int second = 1; second < 10; ++second) {
     beats.Heard(2, kStart + seconds(second));
     CHECK(beats.Silent(kStart + seconds(second)).empty());
   }
-  CHECK(beats.Silent(kStart + milliseconds(10500)) == std::vector<int>{1});
+  CHECK(beats.Silent(kStart + milliseconds(9999)).empty());
+  CHECK(beats.Silent(kStart + seconds(10)) == std::vector<int>{1});
   beats.Forget(1);
   CHECK(beats.Silent(kStart + milliseconds(11500)).empty());
 }
@@ -39,8 +40,34 @@ TEST_CASE("watch: whoever slept himself blames nobody") {
   beats.Expect(1, kStart);
   CHECK(beats.Silent(kStart + seconds(1)).empty());
   CHECK(beats.Silent(kStart + seconds(60)).empty());  // we were stopped for a minute
-  for (int second = 61; second <= 70; ++second) CHECK(beats.Silent(kStart + seconds(second)).empty());
-  CHECK(beats.Silent(kStart + seconds(71)) == std::vector<int>{1});
+  for (int second = 61; second < 70; ++second) CHECK(beats.Silent(kStart + seconds(second)).empty());
+  CHECK(beats.Silent(kStart + seconds(70)) == std::vector<int>{1});
+}
+
+TEST_CASE("watch: the end of a limit is looked at when it comes, and not a period later") {
+  Heartbeats beats{seconds(10)};
+  CHECK(beats.NextLook(kStart) == kStart + Heartbeats::kPeriod);
+  beats.Expect(1, kStart - milliseconds(300));
+  beats.Expect(2, kStart);
+  CHECK(beats.NextLook(kStart + milliseconds(9600)) == kStart + milliseconds(9700));
+  beats.Heard(1, kStart - milliseconds(400));  // older than what was heard already
+  CHECK(beats.NextLook(kStart + milliseconds(9600)) == kStart + milliseconds(9700));
+  beats.Heard(1, kStart + seconds(5));
+  CHECK(beats.NextLook(kStart + milliseconds(9600)) == kStart + seconds(10));
+}
+
+TEST_CASE("watch: whoever was away for longer than the limit knows that he was given up, for a while") {
+  Heartbeats beats{seconds(10)};
+  beats.Expect(1, kStart);
+  CHECK(beats.Absence(kStart) == seconds(0));
+  beats.Silent(kStart);
+  CHECK(beats.Absence(kStart + seconds(9)) == seconds(0));
+  CHECK(beats.Absence(kStart + seconds(13)) == seconds(13));  // before we have looked
+  beats.Silent(kStart + seconds(13));
+  CHECK(beats.Absence(kStart + seconds(14)) == seconds(13));
+  CHECK(Heartbeats::AbsenceText(seconds(13)).find("13 s") != std::string::npos);
+  beats.Silent(kStart + seconds(14));
+  CHECK(beats.Absence(kStart + seconds(16)) == seconds(0));
 }
 
 TEST_CASE("watch: a limit of zero means for ever") {

@@ -23,6 +23,7 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kFirstBackoff{1};
 constexpr milliseconds kLastBackoff{200};
+constexpr milliseconds kKnockAgain{100};
 constexpr milliseconds kAcceptRetry{100};  // when the process is out of descriptors
 
 auto Tied(const StreamKey& key) { return std::tie(key.peer, key.channel, key.epoch, key.lane, key.stream); }
@@ -42,9 +43,15 @@ class TcpConnector final : public Connector {
   bool Progress() override;
   milliseconds NextWakeup() const override;
   void CloseAll() override;
+  bool Deserted(int rank) override;
   uint64_t refused() const override { return refused_; }
 
  private:
+  struct Knock {  // a connection that carries nothing: only whether it is refused
+    Fd fd;
+    Clock::time_point next;
+    int refusals = 0;
+  };
   struct Incoming {
     Fd fd;
     Handshake handshake;
@@ -86,6 +93,7 @@ class TcpConnector final : public Connector {
   std::list<Incoming> incoming_;
   std::map<StreamKey, Stream> offered_;
   std::map<StreamKey, Dial> dials_;
+  std::map<int, Knock> knocks_;
   Clock::time_point accept_again_ = Clock::time_point::max();  // connections may wait that no edge will announce
   uint64_t refused_ = 0;
 };
@@ -106,6 +114,7 @@ void TcpConnector::CloseAll() {
   listener_.Reset();
   incoming_.clear();
   dials_.clear();
+  knocks_.clear();
   for (auto& [key, stream] : offered_) Fd(stream.fd).Reset();
   offered_.clear();
 }
@@ -191,7 +200,7 @@ bool TcpConnector::AdvanceOne(Incoming* incoming, Clock::time_point now, bool* o
   if (incoming->handshake.outcome() == Handshake::Outcome::kReady && incoming->handshake.key().peer > me_.rank) {
     Offer(incoming);
   } else {
-    ++refused_;
+    if (!incoming->handshake.left_at_once()) ++refused_;
     Drop(&incoming->fd);
   }
   return true;
@@ -344,6 +353,31 @@ void TcpConnector::Fail(const StreamKey& key, Dial* dial, Clock::time_point now)
       Status::Failed("rank " + std::to_string(me_.rank) + " could not connect to rank " + std::to_string(key.peer) +
                      " at " + FormatAddress(host, port) + " (tried for " + std::to_string(waited / 1000) + "." +
                      std::to_string(waited % 1000 / 100) + " s): " + dial->problem);
+}
+
+bool TcpConnector::Deserted(int rank) {
+  constexpr int kEnough = 2;
+  const Clock::time_point now = Clock::now();
+  Knock& knock = knocks_[rank];
+  const auto& [host, port] = peers_[static_cast<size_t>(rank)];
+  SocketAddress address;
+  if (closed_ || now < knock.next || !ParseAddress(host, port, &address)) return knock.refusals >= kEnough;
+  int error = 0;
+  if (knock.fd) {
+    if (!IsWritable(knock.fd.get())) return false;
+    socklen_t size = sizeof error;
+    getsockopt(knock.fd.get(), SOL_SOCKET, SO_ERROR, &error, &size);
+  } else {
+    knock.fd = NewTcpSocket(address.storage.ss_family);
+    if (!knock.fd) return false;
+    error = connect(knock.fd.get(), address.get(), address.size) == 0 ? 0 : errno;
+    if (error == EINPROGRESS) return false;
+  }
+  if (error == 0 && IsConnectedToItself(knock.fd.get())) error = ECONNREFUSED;
+  knock.fd.Reset();
+  knock.next = now + kKnockAgain;
+  knock.refusals = error == ECONNREFUSED ? knock.refusals + 1 : 0;
+  return knock.refusals >= kEnough;
 }
 
 Fd BindAndListen(const std::string& address, Status* status) {

@@ -80,6 +80,9 @@ class Connector {
   virtual std::chrono::milliseconds NextWakeup() const = 0;
   // Closes every descriptor held, for the forked child. Does not touch the watcher: the child's epoll is the parent's.
   virtual void CloseAll() = 0;
+  // Whether nobody listens any more where this rank did when the ranks met: its process has ended, or it has left. For
+  // ranks that are waited for; call it now and then, for it takes two refusals.
+  virtual bool Deserted(int rank) = 0;
   virtual uint64_t refused() const = 0;  // connections that failed authentication or spoke garbage
 
   ConnectorLimits limits;

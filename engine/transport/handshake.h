@@ -41,8 +41,12 @@ class Handshake {
   bool Step();
 
   Outcome outcome() const { return outcome_; }
-  const StreamKey& key() const { return key_; }            // the acceptor knows it once kReady; `peer` is the other end
-  Stream stream() const;                                   // once kReady
+  const StreamKey& key() const { return key_; }  // the acceptor knows it once kReady; `peer` is the other end
+  Stream stream() const;                         // once kReady
+  // The peer closed the connection without a word: it only wanted to know whether somebody listens.
+  bool left_at_once() const {
+    return stage_ == Stage::kAwaitGreeting && received_ == 0 && outcome_ == Outcome::kBroken;
+  }
   const std::string& problem() const { return problem_; }  // why not kReady, as the end of a sentence
 
  private:

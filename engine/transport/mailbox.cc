@@ -167,6 +167,20 @@ void Mailbox::OnEvent(int fd) {
   }
 }
 
+void Mailbox::LookEverywhere() {
+  for (auto& [rank, link] : links_) link.readable = true;
+}
+
+void Mailbox::DropUnsent(int rank) {
+  if (auto box = boxes_.find(rank); box != boxes_.end()) {
+    waiting_cells_ -= box->second.waiting.size();
+    box->second.waiting.clear();
+  }
+  auto link = links_.find(rank);
+  if (link == links_.end() || link->second.broken) return;
+  if (link->second.fd < 0) link->second.broken = true;  // nor until there is a connection
+}
+
 bool Mailbox::Receive(const Handler& handler, bool eager) {
   unread_ = false;
   bool any = own_ && ReceiveByBox(handler);

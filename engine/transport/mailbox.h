@@ -45,6 +45,9 @@ class Mailbox {
   bool AllSent() const;
   // Something happened on descriptor `fd`.
   void OnEvent(int fd);
+  void LookEverywhere();  // the next Receive reads all links
+  // Nobody waits until what this rank has not taken is sent.
+  void DropUnsent(int rank);
   bool unread() const { return unread_; }  // something may have come that the poller will not speak of again
   bool has_links() const { return has_links_.load(std::memory_order_relaxed); }  // from any thread
   std::vector<int> LinkedRanks() const;

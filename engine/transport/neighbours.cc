@@ -11,17 +11,19 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
+#include <utility>
 
 namespace hvd {
 namespace {
 
-using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
 
 constexpr uint32_t kLifeLineChannel = 0xffffffffu;
 constexpr uint32_t kNoMemoryChannel = 0xfffffffeu;
 constexpr size_t kMostArriving = 256;
-
-std::string Reason(const char* what) { return std::string(what) + ": " + std::strerror(errno); }
+constexpr milliseconds kDialAgain{20}, kHandshakeLimit{5000};
+constexpr milliseconds kTellOthers{1000};  // after a loss: for those who have not come yet
+constexpr int kLookAgainMs = 20;
 
 // Abstract names live in the network namespace and vanish with the socket.
 socklen_t AbstractAddress(const std::string& name, sockaddr_un* address) {
@@ -31,71 +33,11 @@ socklen_t AbstractAddress(const std::string& name, sockaddr_un* address) {
   return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
 }
 
-bool AwaitReady(int fd, short events, Clock::time_point until) {
-  for (;;) {
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(until - Clock::now()).count();
-    if (left <= 0) return false;
-    pollfd one{fd, events, 0};
-    const int got = poll(&one, 1, static_cast<int>(std::min<long>(left, 1000)));
-    if (got > 0) return true;
-    if (got < 0 && errno != EINTR) return false;
-  }
-}
-
-Status Finish(Handshake& handshake, int fd, Clock::time_point until) {
-  while (handshake.outcome() == Handshake::Outcome::kInProgress) {
-    if (handshake.Step()) continue;
-    if (!AwaitReady(fd, POLLIN, until)) return Status::Failed("a local peer did not finish its handshake in time");
-  }
-  if (handshake.outcome() == Handshake::Outcome::kReady) return Status::Ok();
-  return Status::Failed("a local peer was refused: " + handshake.problem());
-}
-
-bool SendWithDescriptors(int fd, char tag, const int* descriptors, int count) {
-  iovec body{&tag, 1};
-  alignas(cmsghdr) char control[CMSG_SPACE(2 * sizeof(int))] = {};
-  msghdr message{};
-  message.msg_iov = &body;
-  message.msg_iovlen = 1;
-  if (count) {
-    message.msg_control = control;
-    message.msg_controllen = CMSG_SPACE(count * sizeof(int));
-    cmsghdr* header = CMSG_FIRSTHDR(&message);
-    header->cmsg_level = SOL_SOCKET;
-    header->cmsg_type = SCM_RIGHTS;
-    header->cmsg_len = CMSG_LEN(count * sizeof(int));
-    std::memcpy(CMSG_DATA(header), descriptors, count * sizeof(int));
-  }
-  return sendmsg(fd, &message, MSG_NOSIGNAL) == 1;
-}
-
-// The tag byte and up to two descriptors; -1 where none came.
-bool ReceiveWithDescriptors(int fd, char* tag, int descriptors[2], Clock::time_point until) {
-  descriptors[0] = descriptors[1] = -1;
-  for (;;) {
-    iovec body{tag, 1};
-    alignas(cmsghdr) char control[CMSG_SPACE(2 * sizeof(int))] = {};
-    msghdr message{};
-    message.msg_iov = &body;
-    message.msg_iovlen = 1;
-    message.msg_control = control;
-    message.msg_controllen = sizeof control;
-    const ssize_t got = recvmsg(fd, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
-    if (got == 1) {
-      cmsghdr* header = CMSG_FIRSTHDR(&message);
-      if (header && header->cmsg_type == SCM_RIGHTS && header->cmsg_len == CMSG_LEN(2 * sizeof(int))) {
-        std::memcpy(descriptors, CMSG_DATA(header), 2 * sizeof(int));
-      }
-      return true;
-    }
-    if (got == 0 || (errno != EAGAIN && errno != EINTR)) return false;
-    if (!AwaitReady(fd, POLLIN, until)) return false;
-  }
-}
+Fd NewUnixSocket() { return Fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)); }
 
 }  // namespace
 
-Neighbours::Neighbours(const ConnectorIdentity& me) : me_(me) {
+Neighbours::Neighbours(const ConnectorIdentity& me, std::string host) : me_(me), host_(std::move(host)) {
   unsigned char random[16];
   if (getrandom(random, sizeof random, 0) != sizeof random) return;
   static const char* const kHex = "0123456789abcdef";
@@ -104,26 +46,26 @@ Neighbours::Neighbours(const ConnectorIdentity& me) : me_(me) {
     name_ += kHex[byte >> 4];
     name_ += kHex[byte & 15];
   }
-  listener_ = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  listener_ = NewUnixSocket();
   sockaddr_un address;
   const socklen_t length = AbstractAddress(name_, &address);
-  if (listener_ < 0 || bind(listener_, reinterpret_cast<sockaddr*>(&address), length) || listen(listener_, 4096)) {
-    if (listener_ >= 0) close(listener_);
-    listener_ = -1;
+  if (!listener_ || bind(listener_.get(), reinterpret_cast<sockaddr*>(&address), length) ||
+      listen(listener_.get(), 4096)) {
+    listener_.Reset();
   }
 }
 
 Neighbours::~Neighbours() { CloseDescriptors(); }
 
 void Neighbours::CloseDescriptors() {
-  while (!arriving_.empty()) DropArriving(arriving_.begin());
-  if (listener_ >= 0) close(listener_);
-  listener_ = -1;
+  arriving_.clear();
+  guests_.clear();
+  listener_.Reset();
   for (Neighbour& neighbour : neighbours_) {
-    if (neighbour.life_line >= 0) close(neighbour.life_line);
+    neighbour.life_line.Close();
     if (neighbour.bell.fd >= 0) close(neighbour.bell.fd);
     if (neighbour.arena) neighbour.arena->CloseDescriptor();
-    neighbour.life_line = neighbour.bell.fd = -1;
+    neighbour.bell.fd = -1;
   }
 }
 
@@ -136,144 +78,203 @@ Neighbour* Neighbours::Find(int rank) {
 
 Status Neighbours::Meet(const std::vector<Invitation>& others, const Offer& offer) {
   if (others.empty()) return Status::Ok();
-  if (listener_ < 0) return Status::Failed("no unix socket could be opened to meet the other ranks of this host");
-  // Everybody dials the lower ranks before accepting the higher ones: no cycle, so no deadlock.
-  int expected = 0;
+  if (!listener_) return Status::Failed("no unix socket could be opened to meet the other ranks of this host");
+  heartbeats_ = Heartbeats(offer.silence);
   for (const Invitation& other : others) {
-    if (other.rank > me_.rank) {
-      ++expected;
-    } else if (Status status = DialOne(other, offer); !status.ok()) {
-      return status;
-    }
+    Guest& guest = guests_.emplace_back();
+    guest.rank = other.rank;
+    guest.name = other.name;
+    heartbeats_.Expect(guest.rank, Clock::now());
   }
-  while (expected--) {
-    if (Status status = AcceptOne(offer); !status.ok()) return status;
+  std::optional<LastWords> loss;
+  Clock::time_point until = offer.deadline;
+  for (;;) {
+    AcceptAll(offer);
+    GreetGuests(offer);
+    if (guests_.empty() || (loss && Clock::now() > until)) break;
+    if (!loss && (loss = FindLoss(offer))) {
+      // Nobody shall take those who leave because of it for the one that was lost: all others hear of it first.
+      guests_.remove_if([&loss](const Guest& guest) { return guest.rank == loss->lost_rank; });
+      until = Clock::now() + kTellOthers;
+      continue;
+    }
+    Await(offer);
   }
   std::sort(neighbours_.begin(), neighbours_.end(), [](const auto& a, const auto& b) { return a.rank < b.rank; });
-  close(listener_);
-  listener_ = -1;
-  while (!arriving_.empty()) DropArriving(arriving_.begin());
-  return Status::Ok();
+  listener_.Reset();
+  arriving_.clear();
+  guests_.clear();
+  return loss ? Status::Failed(loss->why, loss->lost_rank) : Status::Ok();
 }
 
-Status Neighbours::DialOne(const Invitation& other, const Offer& offer) {
-  const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  if (fd < 0) return Status::Failed(Reason("no unix socket"));
-  sockaddr_un address;
-  const socklen_t length = AbstractAddress(other.name, &address);
-  while (connect(fd, reinterpret_cast<sockaddr*>(&address), length)) {
-    if ((errno == EAGAIN || errno == EINTR) && Clock::now() < offer.deadline) continue;
-    close(fd);
-    return DialByTcp(other.rank, offer);
+// ---- guests
+
+void Neighbours::GreetGuests(const Offer& offer) {
+  for (auto guest = guests_.begin(); guest != guests_.end();) {
+    if (Step(&*guest, offer)) {
+      heartbeats_.Forget(guest->rank);
+      guest = guests_.erase(guest);
+    } else {
+      ++guest;
+    }
   }
-  StreamKey key;
-  key.peer = other.rank;
-  key.channel = kLifeLineChannel;
-  Handshake handshake = Handshake::Dial(fd, me_, key);
-  Status status = Finish(handshake, fd, offer.deadline);
-  if (status.ok()) return Exchange(fd, other.rank, offer);
-  close(fd);
-  return status;
 }
 
-Status Neighbours::DialByTcp(int rank, const Offer& offer) {
-  StreamKey key;
-  key.peer = rank;
-  key.channel = kNoMemoryChannel;
-  Status status;
-  Neighbour neighbour;
-  neighbour.rank = rank;
-  while ((neighbour.life_line = offer.connector->Take(key, &status).fd) < 0) {
-    if (!status.ok()) return status;
-    if (Clock::now() > offer.deadline) return {Code::kTimeout, "rank " + std::to_string(rank) + " cannot be reached"};
-    if (!offer.connector->Progress())
-      AwaitReady(offer.poller->fd(), POLLIN, Clock::now() + std::chrono::milliseconds(5));
+// True once it is a neighbour. The higher rank dials, and dials again if it was cut off; the lower one waits for that.
+bool Neighbours::Step(Guest* guest, const Offer& offer) {
+  if (!guest->hand_over) {
+    if (guest->rank > me_.rank || !guest->refused.empty()) return false;
+    if (!(guest->by_tcp ? DialByTcp(guest, offer) : Dial(guest, offer))) return false;
+    if (guest->by_tcp) return true;
   }
-  neighbours_.push_back(std::move(neighbour));
-  return Status::Ok();
-}
-
-bool Neighbours::AcceptByTcp(const Offer& offer) {
-  offer.connector->Progress();
-  for (const StreamKey& key : offer.connector->Offered()) {
-    if (key.channel != kNoMemoryChannel) continue;
-    Status status;
-    Neighbour neighbour;
-    neighbour.rank = key.peer;
-    neighbour.life_line = offer.connector->Take(key, &status).fd;
-    neighbours_.push_back(std::move(neighbour));
-    return true;
+  switch (guest->hand_over->Step()) {
+    case HandOver::Outcome::kInProgress:
+      return false;
+    case HandOver::Outcome::kDone:
+      neighbours_.push_back(guest->hand_over->Take());
+      return true;
+    case HandOver::Outcome::kBroken:
+      guest->hand_over.reset();
+      guest->next_dial = Clock::now() + kDialAgain;
+      return false;
   }
   return false;
 }
 
+// True when there is somebody to hand memory over to.
+bool Neighbours::Dial(Guest* guest, const Offer& offer) {
+  const Clock::time_point now = Clock::now();
+  if (!guest->fd) {
+    if (now < guest->next_dial) return false;
+    guest->fd = NewUnixSocket();
+    sockaddr_un address;
+    const socklen_t length = AbstractAddress(guest->name, &address);
+    if (!guest->fd || connect(guest->fd.get(), reinterpret_cast<sockaddr*>(&address), length)) {
+      guest->by_tcp = guest->fd && errno != EAGAIN && errno != EINTR;
+      guest->next_dial = now + kDialAgain;
+      guest->fd.Reset();
+      return false;
+    }
+    StreamKey key;
+    key.peer = guest->rank;
+    key.channel = kLifeLineChannel;
+    guest->handshake = Handshake::Dial(guest->fd.get(), me_, key);
+  }
+  if (guest->handshake->Step()) heartbeats_.Heard(guest->rank, now);
+  const Handshake::Outcome outcome = guest->handshake->outcome();
+  if (outcome == Handshake::Outcome::kInProgress) return false;
+  if (outcome == Handshake::Outcome::kReady) {
+    guest->hand_over.emplace(std::move(guest->fd), guest->rank, offer.arena, offer.poller->bell().fd, me_.generation);
+    return true;
+  }
+  if (outcome != Handshake::Outcome::kBroken) guest->refused = guest->handshake->problem();
+  guest->fd.Reset();
+  guest->next_dial = now + kDialAgain;
+  return false;
+}
+
+// True once it is a neighbour, without memory.
+bool Neighbours::DialByTcp(Guest* guest, const Offer& offer) {
+  StreamKey key;
+  key.peer = guest->rank;
+  key.channel = kNoMemoryChannel;
+  Status status;
+  const int fd = offer.connector->Take(key, &status).fd;
+  guest->refused = status.text;
+  if (fd < 0) return false;
+  Neighbour& neighbour = neighbours_.emplace_back();
+  neighbour.rank = guest->rank;
+  neighbour.life_line = LifeLine(fd);
+  return true;
+}
+
+// ---- arrivals
+
 // Several may be shaking hands at once: a stranger that says nothing holds nobody up.
-Status Neighbours::AcceptOne(const Offer& offer) {
-  while (Clock::now() < offer.deadline) {
-    for (int fd; (fd = accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK)) >= 0;) {
-      arriving_.push_back({fd, Handshake::Accept(fd, me_), Clock::now() + std::chrono::seconds(5)});
-      if (arriving_.size() > kMostArriving) DropArriving(arriving_.begin());
-    }
-    std::vector<pollfd> watched = {{listener_, POLLIN, 0}, {offer.poller->fd(), POLLIN, 0}};
-    for (auto it = arriving_.begin(); it != arriving_.end();) {
-      it->handshake.Step();
-      if (it->handshake.outcome() == Handshake::Outcome::kReady) {
-        const int fd = it->fd, rank = it->handshake.key().peer;
-        arriving_.erase(it);
-        return Exchange(fd, rank, offer);
-      }
-      const bool over = it->handshake.outcome() != Handshake::Outcome::kInProgress || Clock::now() > it->deadline;
-      if (!over) watched.push_back({it->fd, POLLIN, 0});
-      it = over ? DropArriving(it) : std::next(it);
-    }
-    if (AcceptByTcp(offer)) return Status::Ok();
-    poll(watched.data(), watched.size(), 5);
+void Neighbours::AcceptAll(const Offer& offer) {
+  const Clock::time_point now = Clock::now();
+  for (;;) {
+    Fd fd(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (!fd) break;
+    Handshake handshake = Handshake::Accept(fd.get(), me_);
+    arriving_.push_back({std::move(fd), std::move(handshake), now + kHandshakeLimit});
+    if (arriving_.size() > kMostArriving) arriving_.pop_front();
   }
-  return {Code::kTimeout, "the other ranks of this host did not come in time"};
+  for (auto it = arriving_.begin(); it != arriving_.end();) {
+    it->handshake.Step();
+    if (it->handshake.outcome() == Handshake::Outcome::kReady) Welcome(&*it, offer);
+    const bool over = it->handshake.outcome() != Handshake::Outcome::kInProgress || now > it->deadline;
+    it = over ? arriving_.erase(it) : std::next(it);
+  }
+  AcceptByTcp(offer);
 }
 
-std::list<Neighbours::Arriving>::iterator Neighbours::DropArriving(std::list<Arriving>::iterator arriving) {
-  close(arriving->fd);
-  return arriving_.erase(arriving);
+void Neighbours::Welcome(Arriving* arriving, const Offer& offer) {
+  const int rank = arriving->handshake.key().peer;
+  for (Guest& guest : guests_) {
+    if (guest.rank != rank || rank < me_.rank) continue;
+    heartbeats_.Heard(rank, Clock::now());
+    guest.hand_over.emplace(std::move(arriving->fd), rank, offer.arena, offer.poller->bell().fd, me_.generation);
+  }
 }
 
-Status Neighbours::Exchange(int fd, int rank, const Offer& offer) {
-  const Arena* arena = offer.arena;
-  const int bell_fd = offer.poller->bell().fd;
-  const Clock::time_point until = offer.deadline;
-  Neighbour neighbour;
-  neighbour.rank = rank;
-  neighbour.life_line = fd;
-  const int mine[2] = {arena ? arena->fd() : -1, bell_fd};
-  char theirs = 0, verdict = 0;
-  int received[2], none[2];
-  bool talked = SendWithDescriptors(fd, arena ? 'M' : '-', mine, arena ? 2 : 0) &&
-                ReceiveWithDescriptors(fd, &theirs, received, until);
-  if (talked && theirs == 'M' && received[0] >= 0) {
+void Neighbours::AcceptByTcp(const Offer& offer) {
+  offer.connector->Progress();
+  for (const StreamKey& key : offer.connector->Offered()) {
+    if (key.channel != kNoMemoryChannel) continue;
     Status status;
-    neighbour.arena = Arena::Map(received[0], &status);
-    neighbour.bell.fd = received[1];
+    Neighbour& neighbour = neighbours_.emplace_back();
+    neighbour.rank = key.peer;
+    neighbour.life_line = LifeLine(offer.connector->Take(key, &status).fd);
+    guests_.remove_if([&key](const Guest& guest) { return guest.rank == key.peer; });
+    heartbeats_.Forget(key.peer);
   }
-  // Handed over is not enough: both must have seen the other's mark in the memory itself.
-  const bool seen = arena && neighbour.arena && neighbour.head()->magic == ArenaHead::kMagic &&
-                    neighbour.head()->rank == static_cast<uint32_t>(rank) &&
-                    neighbour.head()->generation == me_.generation;
-  talked = talked && SendWithDescriptors(fd, seen ? 'Y' : 'N', nullptr, 0) &&
-           ReceiveWithDescriptors(fd, &verdict, none, until);
-  if (!talked) {
-    if (neighbour.bell.fd >= 0) close(neighbour.bell.fd);
-    close(fd);
-    return Status::Failed("rank " + std::to_string(rank) + " went away while memory was being exchanged");
+}
+
+// ---- losses
+
+LastWords Neighbours::Lost(int rank, const std::string& why) const { return {rank, NameLoss(rank, host_, why)}; }
+
+// Reasons first: whoever ended after giving one ended because of it.
+std::optional<LastWords> Neighbours::WhatNeighboursSay() {
+  for (Neighbour& neighbour : neighbours_) {
+    neighbour.life_line.Read();
+    if (neighbour.life_line.last_words()) return neighbour.life_line.last_words();
   }
-  if (seen && verdict == 'Y') {
-    neighbour.bell.asleep = &neighbour.head()->asleep;
-  } else {
-    neighbour.arena.reset();
-    if (neighbour.bell.fd >= 0) close(neighbour.bell.fd);
-    neighbour.bell.fd = -1;
+  for (const Neighbour& neighbour : neighbours_) {
+    const LifeLine& line = neighbour.life_line;
+    if (line.ended() && !line.farewell()) return Lost(neighbour.rank, "its process ended during hvd.init()");
   }
-  neighbours_.push_back(std::move(neighbour));
-  return Status::Ok();
+  return std::nullopt;
+}
+
+std::optional<LastWords> Neighbours::FindLoss(const Offer& offer) {
+  if (std::optional<LastWords> words = WhatNeighboursSay()) return words;
+  const Clock::time_point now = Clock::now();
+  const WatchSpan absence = heartbeats_.Absence(now);
+  for (const Guest& guest : guests_) {
+    if (!guest.refused.empty()) return Lost(guest.rank, guest.refused);
+    if (!offer.connector->Deserted(guest.rank)) continue;
+    if (absence > WatchSpan::zero()) return Lost(me_.rank, Heartbeats::AbsenceText(absence));
+    return Lost(guest.rank, "its process ended during hvd.init(), before it had connected");
+  }
+  const std::vector<int> silent = heartbeats_.Silent(now);
+  if (!silent.empty()) return Lost(silent[0], heartbeats_.SilenceText());
+  if (now < offer.deadline) return std::nullopt;
+  return Lost(guests_.front().rank, "it did not connect in time (HOROVOD_GLOO_TIMEOUT_SECONDS sets the limit)");
+}
+
+void Neighbours::Await(const Offer& offer) const {
+  // Whoever has met us already watches our pulse.
+  if (offer.arena) reinterpret_cast<ArenaHead*>(offer.arena->at(0))->pulse.fetch_add(1, std::memory_order_relaxed);
+  std::vector<pollfd> watched = {{listener_.get(), POLLIN, 0}, {offer.poller->fd(), POLLIN, 0}};
+  for (const Arriving& arriving : arriving_) watched.push_back({arriving.fd.get(), POLLIN, 0});
+  for (const Guest& guest : guests_) {
+    if (guest.fd) watched.push_back({guest.fd.get(), POLLIN, 0});
+    if (guest.hand_over) watched.push_back({guest.hand_over->fd(), POLLIN, 0});
+  }
+  poll(watched.data(), watched.size(), kLookAgainMs);
+  offer.poller->Collect();  // edges that nobody asked for would wake us again and again
 }
 
 }  // namespace hvd

@@ -8,13 +8,13 @@
 #include <chrono>
 #include <cstdint>
 #include <list>
-#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
-#include "transport/arena.h"
-#include "transport/bell.h"
+#include "core/heartbeats.h"
 #include "transport/connector.h"
+#include "transport/hand_over.h"
 #include "transport/handshake.h"
 #include "transport/inbox.h"
 #include "transport/poller.h"
@@ -37,19 +37,10 @@ struct ArenaHead {
   Inbox inbox;
 };
 
-struct Neighbour {
-  int rank = -1;
-  int life_line = -1;
-  std::unique_ptr<Arena> arena;  // null: no memory is shared with it, only the life line
-  Bell bell;
-
-  ArenaHead* head() const { return reinterpret_cast<ArenaHead*>(arena->at(0)); }
-};
-
 class Neighbours {
  public:
-  // Opens the listening socket under a random name.
-  explicit Neighbours(const ConnectorIdentity& me);
+  // Opens the listening socket under a random name. `host`: what errors call the host of all these ranks.
+  Neighbours(const ConnectorIdentity& me, std::string host);
   ~Neighbours();
   Neighbours(const Neighbours&) = delete;
   Neighbours& operator=(const Neighbours&) = delete;
@@ -62,11 +53,13 @@ class Neighbours {
   };
   struct Offer {
     const Arena* arena;    // null: only life lines are tied
-    const Poller* poller;  // whose bell peers get
+    Poller* poller;        // whose bell peers get
     Connector* connector;  // carries the life line where unix sockets do not reach (another network namespace)
     std::chrono::steady_clock::time_point deadline;
+    std::chrono::milliseconds silence;  // a rank that says nothing for so long is lost; zero: only the deadline counts
   };
-  // Meets every rank in `others`, which do the same. Blocks until the deadline at most.
+  // Meets every rank in `others`, which do the same, all at once: one that is late, frozen or dead holds nobody else
+  // up. Blocks until all have met or one is lost, which the status names; those that are here have met the others then.
   Status Meet(const std::vector<Invitation>& others, const Offer& offer);
 
   std::vector<Neighbour>& all() { return neighbours_; }
@@ -74,22 +67,42 @@ class Neighbours {
   void CloseDescriptors();
 
  private:
-  Status DialOne(const Invitation& other, const Offer& offer);
-  struct Arriving {
-    int fd;
+  using Clock = std::chrono::steady_clock;
+  struct Arriving {  // nobody knows who it is before its handshake is over
+    Fd fd;
     Handshake handshake;
-    std::chrono::steady_clock::time_point deadline;
+    Clock::time_point deadline;
   };
-  Status AcceptOne(const Offer& offer);
-  std::list<Arriving>::iterator DropArriving(std::list<Arriving>::iterator arriving);
-  Status DialByTcp(int rank, const Offer& offer);
-  bool AcceptByTcp(const Offer& offer);
-  Status Exchange(int fd, int rank, const Offer& offer);
+  struct Guest {  // a rank on its way to become a neighbour
+    int rank;
+    std::string name;
+    bool by_tcp = false;
+    Clock::time_point next_dial{};
+    Fd fd;
+    std::optional<Handshake> handshake;
+    std::optional<HandOver> hand_over;
+    std::string refused;  // why it will never come
+  };
+
+  void AcceptAll(const Offer& offer);
+  void Welcome(Arriving* arriving, const Offer& offer);
+  void AcceptByTcp(const Offer& offer);
+  bool Step(Guest* guest, const Offer& offer);
+  bool Dial(Guest* guest, const Offer& offer);
+  bool DialByTcp(Guest* guest, const Offer& offer);
+  void GreetGuests(const Offer& offer);
+  std::optional<LastWords> FindLoss(const Offer& offer);
+  std::optional<LastWords> WhatNeighboursSay();
+  LastWords Lost(int rank, const std::string& why) const;
+  void Await(const Offer& offer) const;
 
   ConnectorIdentity me_;
+  std::string host_;
   std::string name_;
-  int listener_ = -1;
+  Fd listener_;
   std::list<Arriving> arriving_;
+  std::list<Guest> guests_;
+  Heartbeats heartbeats_{{}};  // of the guests
   std::vector<Neighbour> neighbours_;
 };
 

@@ -89,6 +89,11 @@ ssize_t SendSome(int fd, const void* data, size_t size) {
   return n;
 }
 
+bool IsWritable(int fd) {
+  pollfd one = {fd, POLLOUT, 0};
+  return poll(&one, 1, 0) > 0;
+}
+
 bool HasInput(int fd) {
   pollfd one = {fd, POLLIN, 0};
   return poll(&one, 1, 0) > 0;

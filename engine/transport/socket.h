@@ -52,7 +52,8 @@ bool IsConnectedToItself(int fd);
 // What the socket gives or takes now. -1 with errno (EAGAIN: nothing now); EINTR is retried, SIGPIPE never raised.
 ssize_t ReceiveSome(int fd, void* data, size_t size);
 ssize_t SendSome(int fd, const void* data, size_t size);
-bool HasInput(int fd);  // bytes, a connection to accept, an end or an error
+bool IsWritable(int fd);  // or has an end or an error
+bool HasInput(int fd);    // bytes, a connection to accept, an end or an error
 inline bool WouldBlock(int error) { return error == EAGAIN || error == EWOULDBLOCK; }
 
 std::string ErrorText(int error);  // thread-safe strerror

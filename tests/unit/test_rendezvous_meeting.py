@@ -37,6 +37,13 @@ def test_everyone_learns_the_same_when_the_last_one_comes():
     assert board.next_deadline() is None
 
 
+def test_rank_0_hears_last_because_it_may_serve_and_then_end():
+    board = MeetingBoard()
+    for rank in (0, 2):
+        board.arrive(arrival(rank, 3))
+    assert [key for key, _ in board.arrive(arrival(1, 3))] == [(0, 2), (0, 1), (0, 0)]
+
+
 def test_every_generation_gets_its_own_world_id():
     board = MeetingBoard()
     ids = {meet(board, arrival(0, generation=g), arrival(1, generation=g))[g, 0]["world_id"] for g in range(3)}

@@ -60,15 +60,14 @@ XLA_FFI_Error_Code CodeOf(int32_t code, bool tensorflow) {
   }
 }
 
-// One call on its way. Two share it: the handler, and the engine's callback. The last one gives the handle back, while
-// the world is certainly there: the handler holds the contexts' lock, the callback runs before the world is closed.
+// One call on its way. The handler, the engine's callback and the thread that tells XLA share it. The last one of the
+// first two gives the handle back, while the world is certainly there: the handler holds the contexts' lock, the
+// callback runs before the world is closed. Once XLA has been told, the program may have gone on to the next world.
 class Call {
  public:
   Call(const Frame& frame, hvd_world* world)
       : api_(frame.api()), world_(world), blame_(Blame(frame)), tensorflow_(IsTensorflow(frame)) {}
-  ~Call() {
-    if (handle_) Engine()->release(world_, handle_);
-  }
+  ~Call() { GiveBack(); }
 
   Operations operations;
 
@@ -90,7 +89,10 @@ class Call {
     args.struct_size = sizeof args;
     if (api_->XLA_FFI_Future_Create(&args)) return nullptr;
     future_ = args.future;
-    if (stage_.exchange(kPromised) == kDone) Fulfil();
+    if (stage_.exchange(kPromised) == kDone) {
+      GiveBack();
+      Fulfil();
+    }
     return args.future;
   }
 
@@ -116,7 +118,13 @@ class Call {
     call->code_ = status->code;
     call->lost_rank_ = status->lost_rank;
     if (status->code != HVD_OK) call->text_ = status->text;
-    if (call->stage_.exchange(kDone) == kPromised) Completions::All().Post([call] { call->Fulfil(); });
+    if (call->stage_.exchange(kDone) != kPromised) return;
+    call->GiveBack();
+    Completions::All().Post([call] { call->Fulfil(); });
+  }
+
+  void GiveBack() {
+    if (const int64_t handle = handle_.exchange(0)) Engine()->release(world_, handle);
   }
 
   void Fulfil() {

@@ -78,10 +78,11 @@ def _introduced(
             yield introduction
         return
     place = topology_module.rendezvous(topology, settings, environ)
-    if settings.text("HOROVOD_RENDEZVOUS") == "self" and topology.rank == 0:
+    by_rank_0 = settings.text("HOROVOD_RENDEZVOUS") == "self"
+    if by_rank_0 and topology.rank == 0:
         serve(place)
     timeout_s = settings.number("HOROVOD_GLOO_TIMEOUT_SECONDS")
-    with Connection.open(place.address, place.port, place.secret, timeout_s) as connection:
+    with Connection.open(place.address, place.port, place.secret, timeout_s, by_rank_0=by_rank_0) as connection:
         yield place, connection
 
 

@@ -49,7 +49,7 @@ def introduced(
     else:
         path = None
         place = _known or _by_mpi(topology, settings, environ, time.monotonic() + timeout_s)
-        connection = Connection.open(place.address, place.port, place.secret, timeout_s)
+        connection = Connection.open(place.address, place.port, place.secret, timeout_s, by_rank_0=True)
     _known = place
     try:
         with connection:
@@ -111,7 +111,7 @@ def _by_note(
     timeout_s = settings.number("HOROVOD_GLOO_TIMEOUT_SECONDS")
     if topology.rank == 0:
         place = _serve(topology, settings, environ)
-        connection = Connection.open(place.address, place.port, place.secret, timeout_s)
+        connection = Connection.open(place.address, place.port, place.secret, timeout_s, by_rank_0=True)
         private_note.write(path, _encode(place))
         return place, connection
     deadline = time.monotonic() + timeout_s
@@ -121,7 +121,7 @@ def _by_note(
         if data is not None:
             try:
                 place = _decode(data)
-                return place, Connection.open(place.address, place.port, place.secret, _TRY_S)
+                return place, Connection.open(place.address, place.port, place.secret, _TRY_S, by_rank_0=True)
             except RendezvousError as error:
                 problem = str(error)
         time.sleep(_LOOK_AGAIN_S)

@@ -48,7 +48,8 @@ class _Meeting:
         return next(iter(self.arrivals.values()))
 
     def answer_all(self, reply: Reply) -> Answers:
-        return [(arrival.key, reply) for arrival in self.arrivals.values()]
+        """Rank 0 last: it may be the one that serves, and once it goes on it may end."""
+        return [(self.arrivals[rank].key, reply) for rank in sorted(self.arrivals, reverse=True)]
 
 
 class MeetingBoard:

@@ -39,21 +39,25 @@ class MeetResult:
 class Connection:
     """One authenticated connection to the rendezvous. Not for use by several threads at once."""
 
-    def __init__(self, sock: socket.socket, keys: protocol.SessionKeys, where: str) -> None:
+    def __init__(self, sock: socket.socket, keys: protocol.SessionKeys, where: str, by_rank_0: bool = False) -> None:
         self._socket = sock
         self._writer = protocol.FrameWriter(keys.to_server)
         self._reader = protocol.FrameReader(keys.to_client)
         self._where = where
+        self._by_rank_0 = by_rank_0
         self.local_address: str = sock.getsockname()[0]
 
     @classmethod
-    def open(cls, address: str, port: int, secret: bytes, timeout_s: float) -> Connection:
-        """Connect and authenticate, trying again until `timeout_s` is over: the server may still be starting."""
+    def open(cls, address: str, port: int, secret: bytes, timeout_s: float, *, by_rank_0: bool = False) -> Connection:
+        """Connect and authenticate, trying again until `timeout_s` is over: the server may still be starting.
+
+        `by_rank_0`: that is who serves, and not a launcher.
+        """
         where = f"{address}:{port}"
         deadline = time.monotonic() + timeout_s
         while True:
             try:
-                return cls._open_once(address, port, secret, deadline, where)
+                return cls(*cls._open_once(address, port, secret, deadline), where, by_rank_0)
             except AuthenticationError as error:
                 raise AuthenticationError(f"{where}: {error}") from None
             except (OSError, ProtocolError) as error:
@@ -64,8 +68,10 @@ class Connection:
                     ) from error
             time.sleep(_RETRY_PAUSE_S)
 
-    @classmethod
-    def _open_once(cls, address: str, port: int, secret: bytes, deadline: float, where: str) -> Connection:
+    @staticmethod
+    def _open_once(
+        address: str, port: int, secret: bytes, deadline: float
+    ) -> tuple[socket.socket, protocol.SessionKeys]:
         limit = min(protocol.HANDSHAKE_LIMIT_S, _time_left(deadline))
         sock = socket.create_connection((address, port), timeout=limit)
         try:
@@ -75,7 +81,7 @@ class Connection:
             hello = _receive_exactly(sock, protocol.HELLO_BYTES, handshake_deadline)
             sock.sendall(handshake.prove(hello))
             keys = handshake.check(_receive_exactly(sock, protocol.VERDICT_BYTES, handshake_deadline))
-            return cls(sock, keys, where)
+            return sock, keys
         except BaseException:
             sock.close()
             raise
@@ -139,12 +145,17 @@ class Connection:
         except TimeoutError:
             raise RendezvousError(f"the rendezvous at {self._where} did not answer within {timeout_s:g} s") from None
         except OSError as error:
-            raise RendezvousError(
-                f"the connection to the rendezvous at {self._where} was lost ({error}): has the launcher ended?"
-            ) from error
+            raise RendezvousError(self._lost(error)) from error
         if not reply.get("ok"):
             raise RendezvousError(str(reply.get("error")))
         return reply
+
+    def _lost(self, error: OSError) -> str:
+        if self._by_rank_0:
+            return (
+                f"rank 0 is lost (at {self._where}): the connection to the rendezvous, which it serves, broke ({error})"
+            )
+        return f"the connection to the rendezvous at {self._where} was lost ({error}): has the launcher ended?"
 
     def _receive(self, deadline: float) -> dict[str, Any]:
         while True:

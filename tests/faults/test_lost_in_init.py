@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A rank dies, leaves or freezes inside hvd.init(), after the ranks have met: the others learn who, in time."""
+
+import os
+import signal
+import socket
+import time
+
+import psutil
+import pytest
+from faultkit.jobs import Job, LaunchedJob, PlainJob, program
+
+TCP = {"HOROVOD_SHARED_MEMORY": "0"}
+TIMEOUT_S = 2
+LIMIT_S = {"kill": 2, "exit": 2, "stop": TIMEOUT_S + 1}
+
+
+def by_themselves(command: list[str], hosts: str, env: dict[str, str]) -> Job:
+    """Plain variables only: rank 0 serves the rendezvous."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    return PlainJob(command, hosts, {**env, "HOROVOD_RENDEZVOUS": "self", "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port)})
+
+
+def by_horovodrun(command: list[str], hosts: str, env: dict[str, str]) -> Job:
+    size = sum(int(host.rpartition(":")[2]) for host in hosts.split(","))
+    return LaunchedJob(command, size, ["-H", hosts], {**env, "HOROVOD_SIMULATE_HOSTS": "1"})
+
+
+def await_end(pid: int) -> None:
+    give_up = time.monotonic() + 5
+    while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+        assert time.monotonic() < give_up, f"process {pid} still runs"
+        time.sleep(0.02)
+
+
+def check_end(job: Job, victim: int, fault: str) -> None:
+    """The right exit codes, and horovodrun reports the right failure first."""
+    if len(job.processes) > 1:
+        if fault == "stop":
+            os.kill(job.processes[victim].pid, signal.SIGKILL)
+        code = 0 if fault == "exit" else -signal.SIGKILL
+        assert job.wait(limit_s=5) == [code if rank == victim else 1 for rank in range(job.size)]
+        return
+    if fault == "stop":  # else horovodrun waits for it to obey
+        for failure in job.reports.of("failed").values():
+            await_end(failure["pid"])
+        os.kill(job.reports.of("reached")[victim]["pid"], signal.SIGKILL)
+    assert job.wait(limit_s=5) == [128 + signal.SIGKILL if fault == "kill" else 1]
+    shown = job.printed()
+    report = shown[shown.index("horovodrun: rank") :].splitlines()[0]
+    if fault == "kill":
+        assert report.startswith(f"horovodrun: rank {victim} "), shown
+    else:  # one of those who found out
+        assert not report.startswith(f"horovodrun: rank {victim} "), shown
+        assert f": rank {victim} is lost (on host" in shown, shown
+
+
+@pytest.mark.parametrize(
+    ("start", "phase", "fault", "hosts", "victim", "env"),
+    [
+        (by_themselves, "met", "kill", "a:4", 1, {}),
+        (by_themselves, "met", "exit", "a:4", 0, {}),
+        (by_horovodrun, "met", "exit", "a:2,b:2", 2, {}),
+        (by_horovodrun, "connect", "stop", "a:2", 1, TCP),
+        (by_themselves, "sendto", "exit", "a:4", 2, TCP),
+        (by_themselves, "sendmsg", "stop", "a:4", 0, {}),
+        (by_horovodrun, "sendmsg", "kill", "a:4", 3, TCP),
+        (by_themselves, "recvmsg", "kill", "a:2,b:2", 3, {}),
+    ],
+)
+def test_a_rank_that_is_lost_inside_init_is_named_to_all(start, phase, fault, hosts, victim, env):
+    command = program("meet", str(victim), phase, fault)
+    with start(command, hosts, {"HOROVOD_PEER_TIMEOUT_SECONDS": str(TIMEOUT_S), **env}) as job:
+        since = job.reports.await_event("reached", [victim])[victim]
+        survivors = [rank for rank in range(job.size) if rank != victim]
+        host = "ab"[victim // 2] if "," in hosts else "a"
+        for failure in job.failed(survivors, LIMIT_S[fault] + 5).values():
+            assert failure["at"] - since["at"] < LIMIT_S[fault], failure
+            assert f"rank {victim} is lost (on host '{host}'):" in failure["text"], failure
+        check_end(job, victim, fault)
