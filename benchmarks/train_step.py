@@ -5,6 +5,7 @@
     python benchmarks/train_step.py            # ResNet-50, a GPT, ResNet-50's tensors alone
     python benchmarks/train_step.py --quick    # a minute's look
     python benchmarks/train_step.py --tiny     # 200 parameters of 4 bytes: hooks, negotiation and fusion
+    python benchmarks/train_step.py --many     # 100 to 30,000 parameters of 64 bytes: what one costs at any count
 
 Prints a table, writes JSON lines and a picture.
 """
@@ -20,7 +21,7 @@ from benchkit import bars, machine
 from benchkit.lifetime import interrupt_on_sigterm
 from benchkit.pairs import LEAST_PAIRS, Cost
 from benchkit.svg import time_text
-from benchkit.training import BATCH, WORKLOADS, Record, Setup, measure, records_of
+from benchkit.training import BATCH, MANY, WORKLOADS, Record, Setup, measure, records_of
 from benchkit.training_ways import BOUND, BY_NAME, QUICK, WAYS, unavailable
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -37,7 +38,7 @@ def main() -> int:
         console.print(f"[red]{reason}")
         return 2
     options.output.mkdir(parents=True, exist_ok=True)
-    path = options.output / f"{'train_step_tiny' if options.tiny else 'train_step'}.jsonl"
+    path = options.output / f"train_step{'_tiny' * options.tiny}{'_many' * options.many}.jsonl"
     path.write_text("")
     about = {"ranks": options.np, "settings": machine.settings(), "machine": machine.facts()}
     records: list[Record] = []
@@ -101,24 +102,27 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--np", type=int, default=2, help="ranks (default 2)")
     parser.add_argument("--quick", action="store_true", help="fewer ways, workloads and rounds")
     parser.add_argument("--tiny", action="store_true", help="only 200 parameters of 4 bytes")
+    parser.add_argument("--many", action="store_true", help="only 100 to 30,000 parameters of 64 bytes")
     parser.add_argument("--workloads", type=names, default=None, help=f"of {', '.join(WORKLOADS)}")
     parser.add_argument("--ways", type=names, default=None, help=f"separated by ';', of {'; '.join(BY_NAME)}")
     parser.add_argument(
-        "--rounds", type=int, default=None, help="turns of each way and launch (default 20; quick and tiny: 6)"
+        "--rounds", type=int, default=None, help="turns of each way and launch (default 20; quick, tiny and many: 6)"
     )
     parser.add_argument("--launches", type=int, default=None, help="with fresh processes (default 1; tiny: 6)")
-    parser.add_argument("--turn-seconds", type=float, default=None, help="default 2; quick and tiny: 0.3")
+    parser.add_argument("--turn-seconds", type=float, default=None, help="default 2; quick, tiny and many: 0.3")
     parser.add_argument("--warmup", type=int, default=3, help="steps before the first round")
     parser.add_argument("--resnet-batch", type=int, default=4, help="images of a rank's step (default 4)")
     parser.add_argument("--gpt-batch", type=int, default=1, help="pieces of 128 tokens of a rank's step (default 1)")
     parser.add_argument("--output", type=Path, default=Path("build/benchmarks"), metavar="DIR")
     options = parser.parse_args(arguments)
     usual = ["gpt", "tensors"] if options.quick else ["resnet50", "gpt", "tensors"]
-    options.workloads = options.workloads or (["tiny"] if options.tiny else usual)
-    options.ways = options.ways or [way.name for way in WAYS if not options.quick or way.name in QUICK]
+    small = ["tiny"] * options.tiny + [*MANY] * options.many
+    options.workloads = options.workloads or small or usual
+    few = options.quick or options.many
+    options.ways = options.ways or [way.name for way in WAYS if not few or way.name in QUICK]
     options.launches = options.launches or (LEAST_PAIRS if options.tiny and not options.quick else 1)
-    options.rounds = options.rounds or (LEAST_PAIRS if options.quick or options.tiny else 20)
-    options.turn_seconds = options.turn_seconds or (0.3 if options.quick or options.tiny else 2.0)
+    options.rounds = options.rounds or (LEAST_PAIRS if few or options.tiny else 20)
+    options.turn_seconds = options.turn_seconds or (0.3 if few or options.tiny else 2.0)
     options.batch = BATCH | {"resnet50": options.resnet_batch, "gpt": options.gpt_batch}
     unknown = {*options.workloads} - {*WORKLOADS} | {*options.ways} - {*BY_NAME}
     if unknown:

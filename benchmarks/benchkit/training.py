@@ -27,7 +27,9 @@ WORKLOADS = {
     "tensors": "the 161 tensors of ResNet-50, next to no compute",
     "tiny": "200 parameters of 4 B",
 }
-BATCH = {"resnet50": 4, "gpt": 1, "tensors": 1, "tiny": 1}
+MANY = {f"many-{count}": count for count in (100, 1000, 3000, 10000, 30000)}  # what a parameter costs at any count
+WORKLOADS |= {name: f"{count:,} parameters of 64 B" for name, count in MANY.items()}
+BATCH = {"resnet50": 4, "gpt": 1} | dict.fromkeys(("tensors", "tiny", *MANY), 1)
 
 
 @dataclass(frozen=True)

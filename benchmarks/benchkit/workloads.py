@@ -18,6 +18,7 @@ from resnet import resnet50
 Inputs = tuple[torch.Tensor, ...]
 
 TINY_TENSORS = 200
+MANY_ELEMENTS = 16  # of each of very many parameters
 
 
 class Classifier(nn.Module):
@@ -70,12 +71,14 @@ _INPUTS: dict[str, Callable[[int], Inputs]] = {
     "gpt": lambda batch: (torch.randint(_GPT.vocabulary, (batch, _GPT.context + 1)),),
     "tensors": lambda batch: (torch.randn(()),),
     "tiny": lambda batch: (torch.randn(()),),
+    "many": lambda batch: (torch.randn(()),),
 }
 
 
 def build(name: str, rank: int, batch: int) -> tuple[nn.Module, Inputs]:
-    """The same weights on every rank, other data on each."""
+    """The same weights on every rank, other data on each. "many-N": N small parameters."""
     torch.manual_seed(0)
-    model = _MODELS[name]()
+    kind, _, count = name.partition("-")
+    model = Sums([torch.Size([MANY_ELEMENTS])] * int(count)) if count else _MODELS[kind]()
     torch.manual_seed(1 + rank)
-    return model, _INPUTS[name](batch)
+    return model, _INPUTS[kind](batch)

@@ -171,9 +171,8 @@ Status Check(const hvd_op& op) {
   return Status::Ok();
 }
 
-std::unique_ptr<hvd::Operation> Convert(const hvd_op& op, const hvd::World& world, int32_t process_set,
-                                        const char* group, int32_t count) {
-  auto operation = std::make_unique<hvd::Operation>();
+void Convert(const hvd_op& op, const hvd::World& world, int32_t process_set, const char* group, int32_t count,
+             hvd::Operation* operation) {
   hvd::Request& request = operation->request;
   request.kind = static_cast<hvd::OpKind>(op.kind);
   request.dtype = static_cast<hvd::DType>(op.dtype);
@@ -202,7 +201,6 @@ std::unique_ptr<hvd::Operation> Convert(const hvd_op& op, const hvd::World& worl
       return call(context, shape.data(), static_cast<int32_t>(shape.size()));
     };
   }
-  return operation;
 }
 
 int64_t Submit(hvd_world* world, int32_t process_set, const hvd_op* ops, int32_t count, const char* group,
@@ -212,13 +210,15 @@ int64_t Submit(hvd_world* world, int32_t process_set, const hvd_op* ops, int32_t
       Fill(Status::Invalid("nothing to submit"), status);
       return 0;
     }
-    std::vector<std::unique_ptr<hvd::Operation>> operations;
     for (int32_t i = 0; i < count; ++i) {
       if (Status bad = Check(At(ops, i)); !bad.ok()) {
         Fill(bad, status);
         return 0;
       }
-      operations.push_back(Convert(At(ops, i), *world->world, process_set, group, count));
+    }
+    auto operations = world->world->NewOperations(static_cast<size_t>(count));
+    for (int32_t i = 0; i < count; ++i) {
+      Convert(At(ops, i), *world->world, process_set, group, count, operations[static_cast<size_t>(i)].get());
     }
     std::function<void(const hvd::Handle&)> callback;
     if (on_done) {

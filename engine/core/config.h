@@ -22,7 +22,7 @@ enum AutotuneFixed : uint32_t { kFixedFusion = 1, kFixedCycle = 2, kFixedChunk =
 struct Settings {
   size_t fusion_threshold = size_t{128} << 20;
   uint64_t cycle_time_us = 1000;
-  size_t cache_capacity = 1024;
+  size_t cache_capacity = size_t{1} << 16;  // a bound: the cache has as many entries as there are tensors
   size_t slot_bytes = size_t{256} << 10;
   int slots = 4;
   size_t small_bytes = size_t{32} << 10;

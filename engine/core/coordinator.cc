@@ -142,10 +142,7 @@ bool Coordinator::State::IsComplete(const Tensor& tensor) const {
 }
 
 void Coordinator::State::Complete(Tensor* tensor) {
-  if (tensor->by_slot && tensor->express == ranks.size()) {
-    table.Touch(tensor);
-    return table.Release(tensor);
-  }
+  if (tensor->by_slot && tensor->express == ranks.size()) return table.Release(tensor);
   tensor->complete = true;
   if (!tensor->by_slot) {
     if (Status status = ValidateGroup(tensor->reports, ranks); !status.ok()) return Fail(*tensor, status);
@@ -222,10 +219,11 @@ void Coordinator::State::FailGroupOf(const Tensor& tensor, std::vector<std::stri
     if (!request.group.empty()) doomed.push_back(request.group);
   }
   if (doomed.empty()) return;
-  for (const Tensor* other : table.Waiting()) {
-    if (std::find(doomed.begin(), doomed.end(), other->Agreed().group) == doomed.end()) continue;
-    Drop(table.Find(other->name), names);
+  std::vector<Tensor*> dropped;
+  for (Tensor* other : table.Waiting()) {
+    if (std::find(doomed.begin(), doomed.end(), other->Agreed().group) != doomed.end()) dropped.push_back(other);
   }
+  for (Tensor* other : dropped) Drop(other, names);
   for (const std::string& group : doomed) groups.erase(group);
 }
 
@@ -259,7 +257,6 @@ void Coordinator::State::AppendTuning(std::vector<Record>* out) {
 void Coordinator::State::AppendKnown(std::vector<Record>* out) {
   Tensor* tensor = ready[0];
   ready.clear();
-  table.Touch(tensor);
   Entry& entry = Append(out, RecordKind::kBatch).entries.emplace_back();
   entry.slot = tensor->slot;
   entry.cached = true;
@@ -318,9 +315,6 @@ Status Coordinator::State::AcceptProcessSet(Tensor* tensor) {
 // Slots that go are published before the batches that bring new ones, so that members which apply the log in order
 // hold the same slots after each record and never more than the capacity.
 void Coordinator::State::AssignSlots(std::vector<Record>* out) {
-  for (Tensor* tensor : accepted) {
-    if (tensor->by_slot) table.Touch(tensor);
-  }
   for (Tensor* tensor : accepted) {
     if (tensor->by_slot) continue;
     tensor->fusion = FusionItemOf(tensor->reports);

@@ -14,7 +14,7 @@ namespace hvd {
 
 struct CoordinatorOptions {
   size_t fusion_threshold = size_t{128} << 20;  // bytes; 0 = nothing is fused
-  size_t cache_capacity = 1024;                 // slots; 0 = no cache
+  size_t cache_capacity = size_t{1} << 16;      // slots at most; 0 = no cache
   bool disable_group_fusion = false;            // HOROVOD_DISABLE_GROUP_FUSION
 };
 

@@ -174,7 +174,7 @@ void Engine::Announce(ProcessSet& set, std::unique_ptr<Operation> operation) {
   }
   if (Timeline* shown = timeline()) shown->Ready(set.id(), request, parts_.identity.rank);
   auto slot = set.slot_of.find(request.name);
-  const bool cached = slot != set.slot_of.end() && set.known[slot->second].request == request;
+  const bool cached = slot != set.slot_of.end() && set.known[slot->second]->request == request;
   if (cached && MayGoExpress(set, *operation) && SendExpress(set, &operation, slot->second)) return;
   if (cached && set.leads()) {
     set.coordinator->OnReady(set.me(), slot->second, set.applied);
@@ -186,9 +186,8 @@ void Engine::Announce(ProcessSet& set, std::unique_ptr<Operation> operation) {
     FlushReady();  // the leader hears what was submitted first, first: above all before a join
     mailbox_.Send(set.ranks()[set.tree().parent], control::EncodeRequest(set, request));
   }
-  std::string name = request.name;
-  if (set.leads()) set.last_heard[0] = name;
-  set.pending[std::move(name)] = std::move(operation);
+  if (set.leads()) set.last_heard[0] = request.name;
+  set.pending.Add(std::move(operation));
 }
 
 void Engine::FlushReady() {
@@ -275,7 +274,7 @@ void Engine::OnReports(ProcessSet& set, std::string_view whole, std::string_view
   }
   if (!report.slots.empty()) {
     auto known = set.known.find(report.slots.back());
-    if (known != set.known.end()) set.last_heard[report.member] = known->second.request.name;
+    if (known != set.known.end()) set.last_heard[report.member] = known->second->request.name;
   }
   if (!report.has_request) return;
   set.last_heard[report.member] = report.request.name;
@@ -309,22 +308,14 @@ void Engine::SendDown(const ProcessSet& set, std::string_view message) {
   }
 }
 
-std::unique_ptr<Operation> Engine::TakePending(ProcessSet& set, const std::string& name) {
-  auto found = set.pending.find(name);
-  if (found == set.pending.end()) return nullptr;
-  std::unique_ptr<Operation> operation = std::move(found->second);
-  set.pending.erase(found);
-  return operation;
-}
-
 void Engine::Finish(std::unique_ptr<Operation> operation, const Status& status) {
-  parts_.submissions->Finished(operation->process_set, operation->request.name);
   if (Timeline* shown = timeline()) shown->Finished(*operation, status.ok());
-  Handle& handle = *operation->handle;
-  if (!status.ok() && handle.status.ok()) handle.status = status;
-  if (--handle.left > 0) return;
-  finished_.push_back(operation->handle);
-  handle.done.store(true, std::memory_order_release);
+  const std::shared_ptr<Handle> handle = std::move(operation->handle);
+  parts_.submissions->Finished(std::move(operation));  // first: whoever waits may submit the name again
+  if (!status.ok() && handle->status.ok()) handle->status = status;
+  if (--handle->left > 0) return;
+  finished_.push_back(handle);
+  handle->done.store(true, std::memory_order_release);
 }
 
 }  // namespace hvd

@@ -108,8 +108,10 @@ class Engine {
 
   void Apply(ProcessSet& set, Record record);
   void ApplyTuning(ProcessSet& set, const Tuning& tuning);
+  void Evict(ProcessSet& set, uint32_t slot);
   void ApplyBatch(ProcessSet& set, std::vector<Entry> entries);
-  void Start(ProcessSet& set, std::vector<Entry> entries);
+  static std::shared_ptr<const Entry> Learn(ProcessSet& set, Entry entry);
+  void Start(ProcessSet& set, Entries entries, bool placed);
   void ApplyAddSet(ProcessSet& global, const Entry& entry);
   void ApplyRemoveSet(ProcessSet& global, const Entry& entry);
   bool Step(ProcessSet& set);
@@ -145,7 +147,6 @@ class Engine {
   void OnBye(int from, std::string_view body);
 
   void Finish(std::unique_ptr<Operation> operation, const Status& status);
-  std::unique_ptr<Operation> TakePending(ProcessSet& set, const std::string& name);
   void FailAll(ProcessSet& set, const Status& status);
 
   void Housekeep();

@@ -115,7 +115,7 @@ void Engine::OnStack(ProcessSet& set, std::string_view whole, std::string_view b
 
 // Every rank that waits for it says so, once.
 void Engine::ShowStall(const ProcessSet& set, const std::string& name, const std::string& text) const {
-  if (set.pending.count(name)) std::fprintf(stderr, "[horovod] %s\n", text.c_str());
+  if (set.pending.Find(name)) std::fprintf(stderr, "[horovod] %s\n", text.c_str());
 }
 
 void Engine::AskForStack(const ProcessSet& set, const std::string& name) {
@@ -137,9 +137,7 @@ void Engine::ReportStack() {
 // ---- ends
 
 void Engine::FailAll(ProcessSet& set, const Status& status) {
-  auto pending = std::move(set.pending);
-  set.pending.clear();
-  for (auto& [name, operation] : pending) Finish(std::move(operation), status);
+  for (auto& operation : set.pending.TakeAll()) Finish(std::move(operation), status);
   for (auto& operation : set.postponed) Finish(std::move(operation), status);
   set.postponed.clear();
   if (set.delivery) EndDelivery(set, status);
@@ -268,11 +266,9 @@ void Engine::OnGoneMember(ProcessSet& set, std::string_view whole, std::string_v
 void Engine::CloseSet(ProcessSet& set, int rank) {
   if (!set.closed.ok()) return;
   set.closed = ShutDown(rank);
-  auto pending = std::move(set.pending);
-  set.pending.clear();
-  for (auto& [name, operation] : pending) {
+  for (auto& operation : set.pending.TakeAll()) {
     if (operation->round != kNoRound && set.express->Settled(operation->slot, operation->round)) {
-      set.pending[name] = std::move(operation);
+      set.pending.Add(std::move(operation));
     } else {
       Finish(std::move(operation), set.closed);
     }

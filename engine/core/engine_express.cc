@@ -40,7 +40,7 @@ bool Engine::MayGoExpress(const ProcessSet& set, const Operation& operation) con
 // False: it has to go the usual way. Which form of part it takes follows from what all members know, so that all take
 // the same unless one of them lacks the memory.
 bool Engine::SendExpress(ProcessSet& set, std::unique_ptr<Operation>* operation, uint32_t slot) {
-  const Entry& entry = set.known[slot];
+  const Entry& entry = *set.known[slot];
   const ExpressRun run = RunOf(set, entry);
   if (!run.CountsAsRound()) return false;
   const control::Part part{slot, set.express->Round(slot), set.applied};
@@ -137,8 +137,7 @@ void Engine::AwaitParts(ProcessSet& set, std::unique_ptr<Operation> operation, c
                         const Express::Piece& own) {
   operation->slot = part.slot;
   operation->round = part.round;
-  std::string name = operation->request.name;
-  set.pending[std::move(name)] = std::move(operation);
+  set.pending.Add(std::move(operation));
   OnPart(set, set.me(), part, own);
 }
 
@@ -171,7 +170,7 @@ void Engine::OnPart(ProcessSet& set, int member, const control::Part& part, cons
 }
 
 void Engine::HearPart(ProcessSet& set, int member, uint32_t slot, uint64_t seen) {
-  const Request& request = set.known[slot].request;
+  const Request& request = set.known[slot]->request;
   set.last_heard[member] = request.name;
   // Others may not know that a timeline is on here: then it is the leader's word after all that decides.
   if (Timeline* shown = timeline()) shown->Ready(set.id(), request, set.ranks()[member]);
@@ -181,13 +180,13 @@ void Engine::HearPart(ProcessSet& set, int member, uint32_t slot, uint64_t seen)
 void Engine::FinishExpress(ProcessSet& set, uint32_t slot) {
   auto known = set.known.find(slot);
   if (known == set.known.end() || !set.express->Complete(slot, &parts_of_all_)) return;
-  std::unique_ptr<Operation> operation = TakePending(set, known->second.request.name);
+  std::unique_ptr<Operation> operation = set.pending.Take(known->second->request.name);
   if (!operation) return;  // it failed when the leader left
-  const ExpressRun run = RunOf(set, known->second);
+  const ExpressRun run = RunOf(set, *known->second);
   for (size_t j = 0; j < parts_of_all_.size(); ++j) {
     if (MakesSense(set, run, j, parts_of_all_[j])) continue;
     const std::string name = operation->request.name;
-    set.pending[name] = std::move(operation);  // to fail with the rest
+    set.pending.Add(std::move(operation));  // to fail with the rest
     return Abort(-1, "a part of '" + name + "' makes no sense");
   }
   ++express_runs_;
@@ -257,8 +256,7 @@ void Engine::AnnouncePostponed(ProcessSet& set) {
 }
 
 bool Engine::HasExpress(const ProcessSet& set) {
-  return set.delivery || std::any_of(set.pending.begin(), set.pending.end(),
-                                     [](const auto& item) { return item.second->round != kNoRound; });
+  return set.delivery || set.pending.Any([](const Operation& operation) { return operation.round != kNoRound; });
 }
 
 // The leader's: a member speaks of a tensor whose part it has sent, so it has its result and means the next round.
@@ -270,7 +268,7 @@ void Engine::NumberErrors(const ProcessSet& set, Record* record) {
   if (record->kind != RecordKind::kError || !set.express) return;
   for (const std::string& name : record->names) {
     auto slot = set.slot_of.find(name);
-    const bool counts = slot != set.slot_of.end() && RunOf(set, set.known.at(slot->second)).CountsAsRound();
+    const bool counts = slot != set.slot_of.end() && RunOf(set, *set.known.at(slot->second)).CountsAsRound();
     record->rounds.push_back(counts ? set.express->Round(slot->second) : kNoRound);
   }
 }
@@ -278,12 +276,12 @@ void Engine::NumberErrors(const ProcessSet& set, Record* record) {
 void Engine::ApplyError(ProcessSet& set, const Record& record) {
   for (size_t i = 0; i < record.names.size(); ++i) {
     const uint32_t round = i < record.rounds.size() ? record.rounds[i] : kNoRound;
-    auto waiting = set.pending.find(record.names[i]);
+    const Operation* waiting = set.pending.Find(record.names[i]);
     // The run before may still lack a part that all others have: it is not the one that failed.
-    const bool earlier = waiting != set.pending.end() && round != kNoRound && waiting->second->round < round;
+    const bool earlier = waiting && round != kNoRound && waiting->round < round;
     auto slot = set.slot_of.find(record.names[i]);
     if (!earlier) {
-      if (auto operation = TakePending(set, record.names[i])) Finish(std::move(operation), record.error);
+      if (auto operation = set.pending.Take(record.names[i])) Finish(std::move(operation), record.error);
     }
     if (round == kNoRound || slot == set.slot_of.end()) continue;
     const bool delivers = set.delivery && set.delivery->slot == slot->second && set.delivery->round == round;

@@ -11,10 +11,10 @@ namespace {
 constexpr size_t kLargeBatch = size_t{256} << 20;  // in the tensors of all members: more than what caches hold
 
 // Follows from the log alone, so that all members come to the same answer.
-bool IsLarge(const std::vector<Entry>& entries, size_t members) {
-  if (entries[0].request.kind != OpKind::kAllreduce) return false;
+bool IsLarge(const Entries& entries, size_t members) {
+  if (entries[0]->request.kind != OpKind::kAllreduce) return false;
   size_t bytes = 0;
-  for (const Entry& entry : entries) bytes += entry.request.Bytes() * members;
+  for (const auto& entry : entries) bytes += entry->request.Bytes() * members;
   return bytes >= kLargeBatch;
 }
 
@@ -32,14 +32,16 @@ void Engine::Apply(ProcessSet& set, Record record) {
     if (record.names.empty()) return Lose(set.ranks()[0], record.error.text);
     return ApplyError(set, record);
   }
-  for (uint32_t slot : record.evicted) {
-    auto known = set.known.find(slot);
-    if (known == set.known.end()) continue;
-    auto named = set.slot_of.find(known->second.request.name);
-    if (named != set.slot_of.end() && named->second == slot) set.slot_of.erase(named);
-    set.known.erase(known);
-    if (set.express) set.express->Forget(slot);
-  }
+  for (uint32_t slot : record.evicted) Evict(set, slot);
+}
+
+void Engine::Evict(ProcessSet& set, uint32_t slot) {
+  auto known = set.known.find(slot);
+  if (known == set.known.end()) return;
+  auto named = set.slot_of.find(known->second->request.name);
+  if (named != set.slot_of.end() && named->second == slot) set.slot_of.erase(named);
+  set.known.erase(known);
+  if (set.express) set.express->Forget(slot);
 }
 
 void Engine::Tuned::Store(const Tuning& values) {
@@ -65,37 +67,34 @@ void Engine::ApplyTuning(ProcessSet& set, const Tuning& tuning) {
 }
 
 void Engine::ApplyBatch(ProcessSet& set, std::vector<Entry> entries) {
-  for (Entry& entry : entries) {
-    if (entry.cached) {
-      auto known = set.known.find(entry.slot);
-      if (known == set.known.end()) return Lose(set.ranks()[0], "a batch names a cache slot that nobody assigned");
-      const bool direct = entry.direct;
-      entry = known->second;
-      entry.direct = direct;
-      EndRound(set, entry);
-    } else if (entry.slot != kNoSlot) {
-      set.slot_of[entry.request.name] = entry.slot;
-      set.known[entry.slot] = entry;
-      // What this member asked for is what it will compare its next request with.
-      auto mine = set.pending.find(entry.request.name);
-      if (mine != set.pending.end()) set.known[entry.slot].request = mine->second->request;
-    }
-  }
   if (entries.empty()) return;
+  const bool placed = entries[0].direct;  // tensors that differ in it are not fused
+  Entries agreed;
+  agreed.reserve(entries.size());
+  for (Entry& entry : entries) {
+    if (!entry.cached) {
+      agreed.push_back(Learn(set, std::move(entry)));
+      continue;
+    }
+    auto known = set.known.find(entry.slot);
+    if (known == set.known.end()) return Lose(set.ranks()[0], "a batch names a cache slot that nobody assigned");
+    agreed.push_back(known->second);
+    EndRound(set, *known->second);
+  }
   if (tuning_ && set.id() == kGlobalSet) {
-    if (std::optional<Tuning> next = tuning_->OnBatch(entries, Clock::now())) {
+    if (std::optional<Tuning> next = tuning_->OnBatch(agreed, Clock::now())) {
       set.coordinator->Tune(*next);
       if (next->final) tuning_.reset();
     }
   }
-  const Entry& first = entries[0];
+  const Entry& first = *agreed[0];
   switch (first.request.kind) {
     case OpKind::kBarrier:
-      if (auto operation = TakePending(set, first.request.name)) Finish(std::move(operation), Status::Ok());
+      if (auto operation = set.pending.Take(first.request.name)) Finish(std::move(operation), Status::Ok());
       return;
     case OpKind::kJoin:
       set.joined = false;
-      if (auto operation = TakePending(set, first.request.name)) {
+      if (auto operation = set.pending.Take(first.request.name)) {
         operation->handle->value = first.sizes.at(0);
         Finish(std::move(operation), Status::Ok());
       }
@@ -105,17 +104,31 @@ void Engine::ApplyBatch(ProcessSet& set, std::vector<Entry> entries) {
     case OpKind::kRemoveProcessSet:
       return ApplyRemoveSet(set, first);
     default:
-      return Start(set, std::move(entries));
+      return Start(set, std::move(agreed), placed);
   }
 }
 
-void Engine::Start(ProcessSet& set, std::vector<Entry> entries) {
+// A tensor that is described in full, remembered if the leader gave it a slot.
+std::shared_ptr<const Entry> Engine::Learn(ProcessSet& set, Entry entry) {
+  if (entry.slot == kNoSlot) return std::make_shared<const Entry>(std::move(entry));
+  auto known = std::make_shared<Entry>(entry);
+  // What this member asked for is what it will compare its next request with.
+  if (const Operation* mine = set.pending.Find(entry.request.name)) known->request = mine->request;
+  set.slot_of.erase(known->request.name);  // a name that lies in what goes
+  set.slot_of.emplace(known->request.name, known->slot);
+  set.known[known->slot] = std::move(known);
+  return std::make_shared<const Entry>(std::move(entry));
+}
+
+void Engine::Start(ProcessSet& set, Entries entries, bool placed) {
   ProcessSet::Running batch;
-  for (const Entry& entry : entries) {
-    batch.operations.push_back(TakePending(set, entry.request.name));
+  batch.placed = placed;
+  batch.operations.reserve(entries.size());
+  for (const auto& entry : entries) {
+    batch.operations.push_back(set.pending.Take(entry->request.name));
     if (!batch.operations.back() && !set.joined) {
       set.running.push_back(std::move(batch));  // so that what was taken from `pending` fails with the rest
-      return Lose(set.ranks()[0], "a batch names '" + entry.request.name + "', which this rank never submitted");
+      return Lose(set.ranks()[0], "a batch names '" + entry->request.name + "', which this rank never submitted");
     }
   }
   if (Timeline* shown = timeline()) {
@@ -128,7 +141,7 @@ void Engine::Start(ProcessSet& set, std::vector<Entry> entries) {
 }
 
 void Engine::ApplyAddSet(ProcessSet& global, const Entry& entry) {
-  auto operation = TakePending(global, entry.request.name);
+  auto operation = global.pending.Take(entry.request.name);
   const int id = static_cast<int>(entry.sizes.at(0));
   const uint32_t epoch = static_cast<uint32_t>(entry.sizes.at(1));
   std::vector<int> ranks(entry.request.splits.begin() + 1, entry.request.splits.end());
@@ -157,7 +170,7 @@ void Engine::ApplyAddSet(ProcessSet& global, const Entry& entry) {
 }
 
 void Engine::ApplyRemoveSet(ProcessSet& global, const Entry& entry) {
-  auto operation = TakePending(global, entry.request.name);
+  auto operation = global.pending.Take(entry.request.name);
   const int id = static_cast<int>(entry.request.splits.at(0));
   auto set = sets_.find(id);
   if (set != sets_.end()) {

@@ -73,13 +73,13 @@ Reduction ReductionOf(const Request& request, size_t members) {
 namespace {
 
 // The tensors of every member where they lie. Null where the leader's word cannot be: a place outside of an arena.
-std::unique_ptr<Machine> PrepareDirect(ProcessSet& set, const std::vector<Entry>& entries, const Reduction& reduction) {
+std::unique_ptr<Machine> PrepareDirect(ProcessSet& set, const Entries& entries, const Reduction& reduction) {
   std::vector<Flat> views(set.ranks().size());
-  for (const Entry& entry : entries) {
-    const size_t bytes = entry.request.Bytes();
-    if (!set.all_in_memory() || entry.sizes.size() != views.size() || bytes > Arena::kExtent) return nullptr;
+  for (const auto& entry : entries) {
+    const size_t bytes = entry->request.Bytes();
+    if (!set.all_in_memory() || entry->sizes.size() != views.size() || bytes > Arena::kExtent) return nullptr;
     for (size_t j = 0; j < views.size(); ++j) {
-      const auto place = static_cast<size_t>(entry.sizes[j]);
+      const auto place = static_cast<size_t>(entry->sizes[j]);
       if (place > Arena::kExtent - bytes) return nullptr;
       views[j].Add(set.arena_of(static_cast<int>(j)) + place, bytes);
     }
@@ -87,18 +87,17 @@ std::unique_ptr<Machine> PrepareDirect(ProcessSet& set, const std::vector<Entry>
   return std::make_unique<DirectAllreduce>(set.flat().there.get(), std::move(views), reduction);
 }
 
-Status PrepareAllreduce(ProcessSet& set, const Settings& settings, const std::vector<Entry>& entries,
-                        ProcessSet::Running* batch) {
+Status PrepareAllreduce(ProcessSet& set, const Settings& settings, const Entries& entries, ProcessSet::Running* batch) {
   size_t missing = 0;
   for (size_t i = 0; i < entries.size(); ++i) {
-    if (!batch->operations[i]) missing += entries[i].request.Bytes();
+    if (!batch->operations[i]) missing += entries[i]->request.Bytes();
   }
   batch->zeros.resize(missing);
   std::byte* zeros = batch->zeros.data();
   Flat in, out;
   std::vector<Range> tensors;
   for (size_t i = 0; i < entries.size(); ++i) {
-    const size_t bytes = entries[i].request.Bytes();
+    const size_t bytes = entries[i]->request.Bytes();
     if (bytes) tensors.push_back({in.size(), bytes});
     if (const Operation* operation = batch->operations[i].get()) {
       in.Add(const_cast<std::byte*>(operation->input), bytes, operation->wide);
@@ -109,7 +108,7 @@ Status PrepareAllreduce(ProcessSet& set, const Settings& settings, const std::ve
       zeros += bytes;
     }
   }
-  const Request& first = entries[0].request;
+  const Request& first = entries[0]->request;
   const Reduction reduction = ReductionOf(first, set.ranks().size());
   const size_t bytes = in.size();
   out.set_cold(OutgrowsCaches(bytes * set.ranks().size()));
@@ -119,7 +118,7 @@ Status PrepareAllreduce(ProcessSet& set, const Settings& settings, const std::ve
   } else if (bytes * (set.ranks().size() - 1) <= settings.small_bytes && bytes <= lane->slot_bytes()) {
     batch->machine =
         std::make_unique<SmallAllreduce>(lane, std::move(in), std::move(out), reduction, set.members_by_host());
-  } else if (entries[0].direct) {
+  } else if (batch->placed) {
     batch->machine = PrepareDirect(set, entries, reduction);
     batch->direct = true;
     if (!batch->machine) return Status::Failed("the leader named places in shared memory that do not exist");
@@ -135,15 +134,15 @@ Status PrepareAllreduce(ProcessSet& set, const Settings& settings, const std::ve
 int64_t RowsOf(const Entry& entry) { return std::accumulate(entry.sizes.begin(), entry.sizes.end(), int64_t{0}); }
 
 // All members come to the same answer.
-bool MayPushAllgather(ProcessSet& set, const std::vector<Entry>& entries) {
+bool MayPushAllgather(ProcessSet& set, const Entries& entries) {
   const size_t least = set.single_copy_bytes();
   return Places::Fit(*set.flat().there, entries.size()) &&
-         std::all_of(entries.begin(), entries.end(), [&](const Entry& entry) {
-           return static_cast<size_t>(RowsOf(entry)) * entry.request.RowBytes() >= least;
+         std::all_of(entries.begin(), entries.end(), [&](const auto& entry) {
+           return static_cast<size_t>(RowsOf(*entry)) * entry->request.RowBytes() >= least;
          });
 }
 
-Status PrepareAllgather(ProcessSet& set, const std::vector<Entry>& entries, ProcessSet::Running* batch) {
+Status PrepareAllgather(ProcessSet& set, const Entries& entries, ProcessSet::Running* batch) {
   const bool may_push = MayPushAllgather(set, entries);
   Flat in;
   std::vector<Flat> outs(set.ranks().size());
@@ -152,7 +151,7 @@ Status PrepareAllgather(ProcessSet& set, const std::vector<Entry>& entries, Proc
   for (size_t i = 0; i < entries.size(); ++i) {
     Operation& operation = *batch->operations[i];
     const size_t row = operation.request.RowBytes();
-    const int64_t rows = RowsOf(entries[i]);
+    const int64_t rows = RowsOf(*entries[i]);
     std::byte* const out = OutputOf(operation, rows, may_push ? set.own_arena() : nullptr);
     if (may_push) {
       places.push_back(Places::In(set.arena_of(set.me()), {out, static_cast<size_t>(rows) * row},
@@ -161,7 +160,7 @@ Status PrepareAllgather(ProcessSet& set, const std::vector<Entry>& entries, Proc
     in.Add(const_cast<std::byte*>(operation.input), operation.request.Bytes());
     size_t begin = 0;
     for (size_t j = 0; j < outs.size(); ++j) {
-      const size_t bytes = static_cast<size_t>(entries[i].sizes[j]) * row;
+      const size_t bytes = static_cast<size_t>(entries[i]->sizes[j]) * row;
       outs[j].Add(out + begin, bytes);
       if (static_cast<int>(j) == set.me()) own_rows.push_back({begin, bytes});
       begin += bytes;
@@ -177,19 +176,19 @@ Status PrepareAllgather(ProcessSet& set, const std::vector<Entry>& entries, Proc
   return Status::Ok();
 }
 
-Status PrepareBroadcast(ProcessSet& set, const std::vector<Entry>& entries, ProcessSet::Running* batch) {
+Status PrepareBroadcast(ProcessSet& set, const Entries& entries, ProcessSet::Running* batch) {
   Flat in, out;
   for (const auto& operation : batch->operations) {
     in.Add(const_cast<std::byte*>(operation->input), operation->request.Bytes());
     out.Add(operation->output, operation->request.Bytes());
   }
-  const int root = set.IndexOf(entries[0].request.root);
+  const int root = set.IndexOf(entries[0]->request.root);
   batch->machine =
       std::make_unique<Broadcast>(set.flat().there.get(), root, std::move(in), std::move(out), set.brisk());
   return Status::Ok();
 }
 
-Status PrepareReducescatter(ProcessSet& set, const std::vector<Entry>& entries, ProcessSet::Running* batch) {
+Status PrepareReducescatter(ProcessSet& set, const Entries& entries, ProcessSet::Running* batch) {
   const int64_t members = static_cast<int64_t>(set.ranks().size());
   std::vector<Flat> ins(set.ranks().size());
   Flat out;
@@ -204,16 +203,16 @@ Status PrepareReducescatter(ProcessSet& set, const std::vector<Entry>& entries, 
       if (j == set.me()) out.Add(operation->output, bytes);
     }
   }
-  const Reduction reduction = ReductionOf(entries[0].request, set.ranks().size());
+  const Reduction reduction = ReductionOf(entries[0]->request, set.ranks().size());
   batch->machine = std::make_unique<Reducescatter>(set.flat().there.get(), std::move(ins), std::move(out), reduction);
   return Status::Ok();
 }
 
-Status PrepareAlltoall(ProcessSet& set, const std::vector<Entry>& entries, ProcessSet::Running* batch) {
+Status PrepareAlltoall(ProcessSet& set, const Entries& entries, ProcessSet::Running* batch) {
   Operation* operation = batch->operations[0].get();
   Lane* lane = set.flat().there.get();
   const size_t row = operation->request.RowBytes(), members = set.ranks().size();
-  const size_t largest = static_cast<size_t>(entries[0].sizes.at(0)) * row;  // of the pieces; all members know it
+  const size_t largest = static_cast<size_t>(entries[0]->sizes.at(0)) * row;  // of the pieces; all members know it
   const bool may_push = largest >= set.single_copy_bytes() / members && Places::Fit(*lane, 1 + members);
   auto allocate = [operation, arena = may_push ? set.own_arena() : nullptr](const std::vector<int64_t>& received) {
     int64_t rows = 0;
@@ -222,16 +221,15 @@ Status PrepareAlltoall(ProcessSet& set, const std::vector<Entry>& entries, Proce
     return OutputOf(*operation, rows, arena);
   };
   batch->machine =
-      std::make_unique<Alltoall>(lane, operation->input, operation->request.splits, row, entries[0].sizes.at(0),
+      std::make_unique<Alltoall>(lane, operation->input, operation->request.splits, row, entries[0]->sizes.at(0),
                                  std::move(allocate), may_push ? set.arenas() : std::vector<std::byte*>());
   return Status::Ok();
 }
 
 }  // namespace
 
-Status Prepare(ProcessSet& set, const Settings& settings, const std::vector<Entry>& entries,
-               ProcessSet::Running* batch) {
-  switch (entries[0].request.kind) {
+Status Prepare(ProcessSet& set, const Settings& settings, const Entries& entries, ProcessSet::Running* batch) {
+  switch (entries[0]->request.kind) {
     case OpKind::kAllreduce:
       return PrepareAllreduce(set, settings, entries, batch);
     case OpKind::kAllgather:

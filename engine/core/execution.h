@@ -18,7 +18,6 @@ std::byte* OutputOf(Operation& operation, int64_t rows, const std::shared_ptr<Ar
 // `batch.operations[i]` is this rank's tensor for entries[i], or null where the rank has joined (it then contributes
 // zeros). Fills batch.machine. Allocates outputs that the caller left to the engine; throws std::bad_alloc without
 // memory.
-Status Prepare(ProcessSet& set, const Settings& settings, const std::vector<Entry>& entries,
-               ProcessSet::Running* batch);
+Status Prepare(ProcessSet& set, const Settings& settings, const Entries& entries, ProcessSet::Running* batch);
 
 }  // namespace hvd

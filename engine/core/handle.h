@@ -51,7 +51,21 @@ struct Operation {
   size_t index = 0;                           // in the group
   bool awaited = false;                       // its caller does nothing else until it is done
   uint32_t slot = kNoSlot, round = kNoRound;  // if its part has been sent to all members
+
+  // As if it were new, but for the memory of its name and shape.
+  void Clear() {
+    Request fresh;
+    fresh.name.swap(request.name);
+    fresh.shape.swap(request.shape);
+    fresh.name.clear();
+    fresh.shape.clear();
+    *this = Operation();
+    request = std::move(fresh);
+  }
 };
+
+// What tables of names keep of entries that left: as many come again with the next step.
+constexpr size_t kSpareNames = size_t{1} << 16;
 
 class HandleTable {
  public:

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -53,6 +54,9 @@ struct Entry {
   Request request;          // the agreed description (shape: the first member's)
   std::vector<int64_t> sizes;
 };
+
+// The entries of one batch. What is cached is shared with the cache, not copied.
+using Entries = std::vector<std::shared_ptr<const Entry>>;
 
 enum class RecordKind : uint8_t { kBatch = 0, kError = 1, kEvict = 2, kTune = 3 };
 

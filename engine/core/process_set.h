@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
@@ -18,6 +19,7 @@
 #include "core/express.h"
 #include "core/express_memory.h"
 #include "core/handle.h"
+#include "core/operation_table.h"
 #include "core/tree.h"
 #include "core/watch.h"
 #include "transport/neighbours.h"
@@ -84,7 +86,8 @@ class ProcessSet {
   void CloseDescriptors();
 
   struct Running {
-    std::vector<Entry> entries;
+    Entries entries;
+    bool placed = false;                                 // every member's tensor lies at its place in `sizes`
     size_t chunk_bytes = 0;                              // in force where the batch stands in the log
     std::unique_ptr<Machine> machine;                    // made when the lanes are free for it
     std::vector<std::unique_ptr<Operation>> operations;  // null where this rank has joined
@@ -103,11 +106,11 @@ class ProcessSet {
 
   // Agreement as this member knows it; all of it follows from the leader's log.
   std::unique_ptr<Coordinator> coordinator;  // the leader's
-  std::unordered_map<std::string, std::unique_ptr<Operation>> pending;
-  std::unordered_map<uint32_t, Entry> known;  // by cache slot
-  std::unordered_map<std::string, uint32_t> slot_of;
-  std::unique_ptr<Express> express;                   // null: everything needs the leader's word
-  std::unique_ptr<ExpressMemory> express_memory;      // null: members have no memory in common
+  OperationTable pending;
+  std::unordered_map<uint32_t, std::shared_ptr<const Entry>> known;  // by cache slot
+  std::unordered_map<std::string_view, uint32_t> slot_of;            // by the name that is in `known`
+  std::unique_ptr<Express> express;                                  // null: everything needs the leader's word
+  std::unique_ptr<ExpressMemory> express_memory;                     // null: members have no memory in common
   std::pair<uint32_t, uint32_t> pushed{kNoSlot, 0};   // slot and round of our last part that named an output
   std::optional<Delivery> delivery;                   // until all of us have delivered
   std::vector<std::unique_ptr<Operation>> postponed;  // a join, until what was sent express before it is done

@@ -6,7 +6,7 @@
 namespace hvd {
 namespace {
 
-constexpr size_t kSpareNames = 64;
+constexpr size_t kUnused = size_t{1} << 14;  // some 8 MB
 
 bool Contains(const std::vector<int>& ranks, int rank) {
   return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
@@ -29,16 +29,8 @@ Status CheckSplits(const Request& request, size_t members) {
   return Status::Ok();
 }
 
-}  // namespace
-
-Status Submissions::Check(const Operation& operation, int rank) {
+Status Check(const Operation& operation, const std::vector<int>& ranks, int rank) {
   const Request& request = operation.request;
-  auto set = sets_.find(operation.process_set);
-  if (set == sets_.end()) {
-    return Status::Invalid("process set " + std::to_string(operation.process_set) +
-                           " does not exist: it was never added, or it has been removed");
-  }
-  const std::vector<int>& ranks = set->second.ranks;
   if (!Contains(ranks, rank)) {
     return Status::Invalid("rank " + std::to_string(rank) + " is not a member of process set " +
                            std::to_string(operation.process_set));
@@ -49,24 +41,31 @@ Status Submissions::Check(const Operation& operation, int rank) {
   }
   if (request.kind == OpKind::kAlltoall) {
     if (request.shape.empty()) return Status::Invalid("alltoall '" + request.name + "': a scalar has no rows to send");
-    if (Status status = CheckSplits(request, ranks.size()); !status.ok()) return status;
-  }
-  if (set->second.in_flight.count(request.name)) {
-    return Status::Invalid("a tensor named '" + request.name +
-                           "' is already being processed: wait for it (synchronize) or give this one another name");
+    return CheckSplits(request, ranks.size());
   }
   return Status::Ok();
+}
+
+}  // namespace
+
+Status Submissions::Enter(const Operation& operation, int rank) {
+  auto set = sets_.find(operation.process_set);
+  if (set == sets_.end()) {
+    return Status::Invalid("process set " + std::to_string(operation.process_set) +
+                           " does not exist: it was never added, or it has been removed");
+  }
+  if (Status status = Check(operation, set->second.ranks, rank); !status.ok()) return status;
+  if (EnterName(operation.request.name, &set->second.in_flight)) return Status::Ok();
+  return Status::Invalid("a tensor named '" + operation.request.name +
+                         "' is already being processed: wait for it (synchronize) or give this one another name");
 }
 
 Status Submissions::Add(Batch operations, int rank) {
   std::lock_guard<std::mutex> lock(mutex_);
   if (!closed_.ok()) return closed_;
   for (size_t i = 0; i < operations.size(); ++i) {
-    Status status = Check(*operations[i], rank);
-    if (status.ok()) {
-      Enter(operations[i]->request.name, &sets_[operations[i]->process_set].in_flight);
-      continue;
-    }
+    Status status = Enter(*operations[i], rank);
+    if (status.ok()) continue;
     while (i-- > 0) sets_[operations[i]->process_set].in_flight.erase(operations[i]->request.name);
     return status;
   }
@@ -83,14 +82,17 @@ Status Submissions::Add(Batch operations, int rank) {
   return Status::Ok();
 }
 
-void Submissions::Enter(const std::string& name, Names* in_flight) {
-  if (spare_.empty()) {
-    in_flight->insert(name);
-    return;
-  }
+// False: it is there already.
+bool Submissions::EnterName(std::string_view name, Names* in_flight) {
+  if (spare_.empty()) return in_flight->insert(name).second;
   spare_.back().value() = name;
-  in_flight->insert(std::move(spare_.back()));
-  spare_.pop_back();
+  auto result = in_flight->insert(std::move(spare_.back()));
+  if (result.inserted) {
+    spare_.pop_back();
+  } else {
+    spare_.back() = std::move(result.node);
+  }
+  return result.inserted;
 }
 
 void Submissions::TakeAll(Batch* operations) {
@@ -99,12 +101,31 @@ void Submissions::TakeAll(Batch* operations) {
   bytes_or_count_.store(0, std::memory_order_seq_cst);
 }
 
-void Submissions::Finished(int process_set, const std::string& name) {
+Submissions::Batch Submissions::NewOperations(size_t count) {
+  Batch operations;
+  operations.reserve(count);
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    for (; operations.size() < count && !unused_.empty(); unused_.pop_back()) {
+      operations.push_back(std::move(unused_.back()));
+    }
+  }
+  while (operations.size() < count) operations.push_back(std::make_unique<Operation>());
+  return operations;
+}
+
+void Submissions::Finished(std::unique_ptr<Operation> operation) {
+  operation->pin = Arena::Pin();
+  operation->allocate = nullptr;
   std::lock_guard<std::mutex> lock(mutex_);
-  auto set = sets_.find(process_set);
-  if (set == sets_.end()) return;
-  Names::node_type left = set->second.in_flight.extract(name);
-  if (left && spare_.size() < kSpareNames) spare_.push_back(std::move(left));
+  auto set = sets_.find(operation->process_set);
+  if (set != sets_.end()) {
+    Names::node_type left = set->second.in_flight.extract(operation->request.name);
+    if (left && spare_.size() < kSpareNames) spare_.push_back(std::move(left));
+  }
+  if (unused_.size() >= kUnused) return;
+  operation->Clear();
+  unused_.push_back(std::move(operation));
 }
 
 void Submissions::Register(int process_set, std::vector<int> ranks) {

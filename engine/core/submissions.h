@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <unordered_set>
 #include <vector>
@@ -21,10 +22,12 @@ class Submissions {
   using Clock = std::chrono::steady_clock;
   using Batch = std::vector<std::unique_ptr<Operation>>;
 
+  // To be filled in; those that are finished are used again.
+  Batch NewOperations(size_t count);
   // Queues the operations of one handle, all or none. kInvalid: unknown set, not a member, bad root, name in flight.
   Status Add(Batch operations, int rank);
   void TakeAll(Batch* operations);
-  void Finished(int process_set, const std::string& name);
+  void Finished(std::unique_ptr<Operation> operation);
 
   void Register(int process_set, std::vector<int> ranks);
   void Unregister(int process_set);
@@ -37,17 +40,18 @@ class Submissions {
   Clock::time_point oldest() const { return Clock::time_point(Clock::duration(oldest_.load())); }
 
  private:
-  using Names = std::unordered_set<std::string>;
+  using Names = std::unordered_set<std::string_view>;  // that lie in the operations themselves
   struct Set {
     std::vector<int> ranks;
     Names in_flight;
   };
-  Status Check(const Operation& operation, int rank);
-  void Enter(const std::string& name, Names* in_flight);
+  Status Enter(const Operation& operation, int rank);
+  bool EnterName(std::string_view name, Names* in_flight);
 
   std::mutex mutex_;
   std::unordered_map<int, Set> sets_;
   std::vector<Names::node_type> spare_;  // of names that have left: the same come again and again
+  Batch unused_;                         // operations that are over: the next step has as many
   Batch queue_;
   Status closed_;
   std::atomic<size_t> bytes_or_count_{0};  // bytes queued plus one for each operation: 0 exactly when empty

@@ -34,9 +34,9 @@ Tensor& TensorTable::AwaitInFull(const std::string& name) {
     auto fresh = std::make_unique<Tensor>(name, members_);
     tensor = fresh.get();
     tensors_.emplace(std::string_view(tensor->name), std::move(fresh));
+    tensor->place = idle_.insert(idle_.end(), tensor);
   }
-  if (!tensor->waiting) tensor->arrival = ++arrivals_;
-  tensor->waiting = true;
+  if (!tensor->waiting) Await(tensor);
   if (!tensor->by_slot) return *tensor;
   // Someone describes anew what others reported by slot: from here on all of them are compared in full.
   for (size_t member = 0; member < members_; ++member) {
@@ -48,9 +48,11 @@ Tensor& TensorTable::AwaitInFull(const std::string& name) {
 
 void TensorTable::Release(Tensor* tensor) {
   if (tensor->slot == kNoSlot) {
+    waiting_.erase(tensor->place);
     tensors_.erase(tensor->name);
     return;
   }
+  idle_.splice(idle_.begin(), waiting_, tensor->place);
   tensor->waiting = tensor->complete = tensor->queued = false;
   tensor->unit = 0;
   tensor->count = tensor->express = 0;
@@ -67,31 +69,16 @@ void TensorTable::Remember(Tensor* tensor, uint64_t sequence, std::vector<uint32
   if (tensor->slot != kNoSlot) Forget(tensor, sequence, evicted);
   if (capacity_ == 0 || next_slot_ == kNoSlot) return;
   if (slots_.size() >= capacity_) {
-    Tensor* least_used = LeastUsed();
-    if (!least_used) return;
+    if (idle_.empty()) return;
+    Tensor* const least_used = idle_.back();
     Forget(least_used, sequence, evicted);
+    idle_.pop_back();
     tensors_.erase(least_used->name);
   }
   tensor->slot = next_slot_++;
   tensor->reports.FillSilent();
   std::swap(tensor->cached, tensor->reports);
-  uses_.push_front(tensor);
-  tensor->use = uses_.begin();
   slots_.emplace(tensor->slot, tensor);
-}
-
-std::vector<const Tensor*> TensorTable::Waiting() const {
-  std::vector<const Tensor*> waiting;
-  for (const auto& [name, tensor] : tensors_) {
-    if (tensor->waiting) waiting.push_back(tensor.get());
-  }
-  std::sort(waiting.begin(), waiting.end(), [](const Tensor* a, const Tensor* b) { return a->arrival < b->arrival; });
-  return waiting;
-}
-
-Tensor* TensorTable::LeastUsed() {
-  const auto found = std::find_if(uses_.rbegin(), uses_.rend(), [](const Tensor* tensor) { return !tensor->waiting; });
-  return found == uses_.rend() ? nullptr : *found;
 }
 
 void TensorTable::Forget(Tensor* tensor, uint64_t sequence, std::vector<uint32_t>* evicted) {
@@ -100,7 +87,6 @@ void TensorTable::Forget(Tensor* tensor, uint64_t sequence, std::vector<uint32_t
   forgotten_.emplace(tensor->slot, std::exchange(tensor->cached, Reports(members_)));
   forgotten_order_.push_back({sequence, tensor->slot});
   slots_.erase(tensor->slot);
-  uses_.erase(tensor->use);
   tensor->slot = kNoSlot;
 }
 

@@ -31,7 +31,6 @@ struct Tensor {
   uint32_t unit = 0;              // number of its group while queued, 0 for a tensor of its own
   size_t count = 0;               // members that reported
   size_t express = 0;             // those of them that sent their part to all
-  uint64_t arrival = 0;           // order of first reports
   std::vector<uint8_t> reported;  // by member
   Reports reports;
   std::vector<int64_t> sizes;  // of the entry, known once validated
@@ -39,8 +38,9 @@ struct Tensor {
   // While it is remembered.
   uint32_t slot = kNoSlot;
   Reports cached;
-  std::list<Tensor*>::iterator use;
   FusionItem fusion;
+
+  std::list<Tensor*>::iterator place;  // among those that wait, or those that are only remembered
 
   // The description that stands for all; before validation: the first member's.
   const Request& Agreed() const { return reports.empty() ? cached.First() : reports.First(); }
@@ -63,14 +63,12 @@ class TensorTable {
   // It waits from now on; if it did not yet, members may report it by its slot.
   void AwaitBySlot(Tensor* tensor) {
     if (tensor->waiting) return;
-    tensor->waiting = tensor->by_slot = true;
-    tensor->arrival = ++arrivals_;
+    tensor->by_slot = true;
+    Await(tensor);
   }
   // It waits no longer; it is deleted unless it has a slot.
   void Release(Tensor* tensor);
 
-  // Marks a cached tensor as used just now.
-  void Touch(Tensor* tensor) { uses_.splice(uses_.begin(), uses_, tensor->use); }
   // Gives a fresh slot to a tensor whose reports agree. Slots that must go for it, its own former one included, are
   // appended to `evicted`; the record that says so will have `sequence`. Without room (every other slot belongs to a
   // tensor that waits) the tensor stays without a slot.
@@ -81,7 +79,7 @@ class TensorTable {
   }
 
   // In the order of first reports.
-  std::vector<const Tensor*> Waiting() const;
+  const std::list<Tensor*>& Waiting() const { return waiting_; }
 
  private:
   struct Forgotten {
@@ -89,17 +87,20 @@ class TensorTable {
     uint32_t slot;
   };
 
-  Tensor* LeastUsed();
+  void Await(Tensor* tensor) {
+    tensor->waiting = true;
+    waiting_.splice(waiting_.end(), idle_, tensor->place);
+  }
   void Forget(Tensor* tensor, uint64_t sequence, std::vector<uint32_t>* evicted);
   void PruneForgotten();
 
   const size_t members_;
   const size_t capacity_;
-  uint64_t arrivals_ = 0;
   uint32_t next_slot_ = 0;
   std::unordered_map<std::string_view, std::unique_ptr<Tensor>> tensors_;  // keys live in the tensors
   std::unordered_map<uint32_t, Tensor*> slots_;
-  std::list<Tensor*> uses_;  // cached tensors, last used first
+  std::list<Tensor*> waiting_;  // in the order of first reports
+  std::list<Tensor*> idle_;     // all others, which have slots: last used first
   std::unordered_map<uint32_t, Reports> forgotten_;
   std::deque<Forgotten> forgotten_order_;
   std::vector<uint64_t> seen_;

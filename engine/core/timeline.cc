@@ -107,14 +107,14 @@ void Timeline::Reported(const ProcessSet& set, const control::Report& report) {
   const int rank = set.ranks()[report.member];
   for (uint32_t slot : report.slots) {
     auto known = set.known.find(slot);
-    if (known != set.known.end()) Ready(set.id(), known->second.request, rank);
+    if (known != set.known.end()) Ready(set.id(), known->second->request, rank);
   }
   if (report.has_request) Ready(set.id(), report.request, rank);
 }
 
-void Timeline::Agreed(const ProcessSet& set, const std::vector<Entry>& entries, const ProcessSet::Running& batch) {
+void Timeline::Agreed(const ProcessSet& set, const Entries& entries, const ProcessSet::Running& batch) {
   for (size_t i = 0; i < entries.size(); ++i) {
-    const Request& request = entries[i].request;
+    const Request& request = entries[i]->request;
     const bool mine = batch.operations[i] != nullptr;
     if (Claim(mine ? Moment::What::kAgreed : Moment::What::kLeft, set.id(), request)) Publish();
     if (!mine || request.kind != OpKind::kAllgather) continue;

@@ -44,7 +44,7 @@ class Timeline {
   void Ready(int set, const Request& request, int rank);
   void Reported(const ProcessSet& set, const control::Report& report);
   // All members are ready; operations[i] is this rank's tensor for entries[i], null where the rank has joined.
-  void Agreed(const ProcessSet& set, const std::vector<Entry>& entries, const ProcessSet::Running& batch);
+  void Agreed(const ProcessSet& set, const Entries& entries, const ProcessSet::Running& batch);
   void Queued(const ProcessSet::Running& batch);
   // The batch's turn has come. Does nothing the second time.
   void Transfers(const ProcessSet& set, ProcessSet::Running* batch);

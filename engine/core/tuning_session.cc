@@ -86,12 +86,12 @@ TuningSession::TuningSession(const Settings& settings, bool hierarchical)
       log_(settings, hierarchical),
       steps_per_sample_(std::max(settings.autotune_steps_per_sample, 1)) {}
 
-std::optional<Tuning> TuningSession::OnBatch(const std::vector<Entry>& entries, Clock::time_point now) {
+std::optional<Tuning> TuningSession::OnBatch(const Entries& entries, Clock::time_point now) {
   next_.reset();
-  for (const Entry& entry : entries) {
-    if (!MovesData(entry.request.kind)) continue;
-    if (finder_.Begins(entry.request)) BeginStep(now);
-    bytes_ += static_cast<double>(entry.request.Bytes());
+  for (const auto& entry : entries) {
+    if (!MovesData(entry->request.kind)) continue;
+    if (finder_.Begins(entry->request)) BeginStep(now);
+    bytes_ += static_cast<double>(entry->request.Bytes());
   }
   return next_;
 }

@@ -52,7 +52,7 @@ class TuningSession {
 
   // A batch of the global set was agreed upon. Returns what all ranks are to switch to, if anything; `final` is set in
   // the last of these, with which the session is over.
-  std::optional<Tuning> OnBatch(const std::vector<Entry>& entries, Clock::time_point now);
+  std::optional<Tuning> OnBatch(const Entries& entries, Clock::time_point now);
 
  private:
   void BeginStep(Clock::time_point now);

@@ -37,6 +37,8 @@ class World {
   Status Connect(const std::vector<Peer>& peers, double timeout_s);
   void Close();
 
+  // To be filled in for Submit.
+  std::vector<std::unique_ptr<Operation>> NewOperations(size_t count) { return submissions_.NewOperations(count); }
   // The operations share one new handle, whose id is returned; 0 and a status if they are refused.
   int64_t Submit(std::vector<std::unique_ptr<Operation>> operations, bool will_wait,
                  std::function<void(const Handle&)> on_done, Status* status);

@@ -159,6 +159,42 @@ TEST_CASE("the least recently used slot goes first") {
   CHECK(Summary(RunAll(&coordinator, 1, Allreduce("f"))) == "-5 | f");
 }
 
+TEST_CASE("the cache grows with the model, up to its bound") {
+  const CoordinatorOptions usual;
+  REQUIRE(usual.cache_capacity >= 30000);
+  constexpr uint32_t kTensors = 30000;
+  const auto name = [](uint32_t number) { return "layers." + std::to_string(number) + ".weight"; };
+  SUBCASE("without evicting anything by default") {
+    Coordinator coordinator({0, 1}, usual);
+    for (int member = 0; member < 2; ++member) {
+      for (uint32_t i = 0; i < kTensors; ++i) coordinator.OnRequest(member, Allreduce(name(i)));
+    }
+    const auto records = coordinator.Decide();
+    REQUIRE(records.size() == 1);
+    CHECK(records[0].entries.back().slot == kTensors - 1);
+    for (int member = 0; member < 2; ++member) {
+      for (uint32_t slot = 0; slot < kTensors; ++slot) coordinator.OnReady(member, slot, 1);
+    }
+    const auto again = coordinator.Decide();
+    REQUIRE(again.size() == 1);
+    CHECK(again[0].entries.size() == kTensors);
+    CHECK(again[0].entries.back().cached);
+  }
+  SUBCASE("and stays below a bound that was given, at no more cost for each tensor") {
+    Coordinator coordinator({0}, Capacity(10000));
+    for (uint32_t i = 0; i < kTensors; ++i) coordinator.OnRequest(0, Allreduce(name(i)));
+    const auto records = coordinator.Decide();
+    REQUIRE(records.size() == 1);
+    CHECK(records[0].entries[9999].slot == 9999);
+    CHECK(records[0].entries[10000].slot == kNoSlot);
+    for (uint32_t i = 0; i < kTensors; ++i) coordinator.OnRequest(0, Allreduce(name(kTensors + i)));
+    const auto others = coordinator.Decide();
+    REQUIRE(others.size() == 2);
+    CHECK(others[0].evicted.size() == 10000);
+    CHECK(others[0].evicted.front() == 0);
+  }
+}
+
 TEST_CASE("a slot that is waited for stays, and a tensor without room goes without") {
   Coordinator coordinator({0, 1}, Capacity(1));
   RunAll(&coordinator, 2, Allreduce("a"));

@@ -52,9 +52,13 @@ class TemporaryFile {
   char name_[32] = "/tmp/hvd-autotune-XXXXXX";
 };
 
-std::vector<Entry> Batch(const std::vector<hvd::Request>& requests) {
-  std::vector<Entry> entries;
-  for (const hvd::Request& request : requests) entries.emplace_back().request = request;
+hvd::Entries Batch(const std::vector<hvd::Request>& requests) {
+  hvd::Entries entries;
+  for (const hvd::Request& request : requests) {
+    Entry entry;
+    entry.request = request;
+    entries.push_back(std::make_shared<const Entry>(entry));
+  }
   return entries;
 }
 

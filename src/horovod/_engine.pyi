@@ -262,6 +262,9 @@ class PlainTensors(PlainArrays):
         is_grad_enabled: Callable[[], bool],
     ) -> None: ...
 
+def moved_text(name: str) -> str:
+    """What is said of a tensor whose memory was taken from an operation under way."""
+
 class GradientTable:
     """The gradients of one optimizer by their numbers, from 0 on, and how far each is in its round of passes."""
 

@@ -257,3 +257,23 @@ def test_a_signal_breaks_a_blocking_call_whose_arrays_stay():
     while not np.array_equal(array, np.full(3, float(hvd.size()))):
         assert time.monotonic() < deadline, array
         os.sched_yield()
+
+
+@on_all_ranks("shm2")
+def test_an_array_under_way_cannot_be_resized():
+    """NumPy itself refuses, however it is asked; afterwards it may."""
+    starts = [
+        lambda array: hvd.allreduce_async_(array, name="fixed", op=Sum),
+        lambda array: hvd.allreduce_async_(array, name="fixed", op=np.int64(Sum)),
+        lambda array: hvd.allreduce_async(array, name="fixed", op=Sum),
+        lambda array: hvd.grouped_allreduce_async_([array], name="fixed", op=Sum),
+        lambda array: hvd.allgather_async(array, name="fixed"),
+    ]
+    for start in starts:
+        array = np.ones(1000)
+        handle = start(array)
+        with pytest.raises(ValueError, match="cannot resize"):
+            array.resize(4000, refcheck=False)
+        hvd.synchronize(handle)
+        array.resize(4000, refcheck=False)
+        assert array.shape == (4000,)

@@ -11,7 +11,7 @@ from benchkit.parts.bench import OURS, Bench
 from benchkit.training import Series, Setup, cost_above, measure
 from benchkit.training_ways import BOUND, QUICK, WAYS, unavailable
 
-_WORKLOADS = ("resnet50", "gpt", "tensors", "tiny")
+_WORKLOADS = ("resnet50", "gpt", "tensors", "tiny", "many-10000")
 _ROUNDS = {"gpt": 24}  # a long step, whose cost is small against what makes two of them differ
 
 
@@ -21,7 +21,8 @@ def measure_training(bench: Bench) -> None:
         bench.say(f"training: left out, {reason}")
         return
     for workload in _WORKLOADS:
-        ways = [way.name for way in WAYS if not bench.quick or way.name in QUICK]
+        few = bench.quick or workload.startswith("many")
+        ways = [way.name for way in WAYS if not few or way.name in QUICK]
         series, _ = measure(workload, _setup(workload, ways, bench.quick), bench.say)
         samples = [_sample(name, one, series) for name, one in series.items()]
         ours = [name for name in series if name.startswith(OURS)]
@@ -33,6 +34,8 @@ def measure_training(bench: Bench) -> None:
 def _setup(workload: str, ways: list[str], quick: bool) -> Setup:
     if quick:
         return Setup(2, ways, rounds=4, turn_seconds=0.15)
+    if workload.startswith("many"):
+        return Setup(2, ways, rounds=LEAST_PAIRS, turn_seconds=1.5, launches=3)
     if workload == "tiny":  # a matter of cache lines: each launch has its own luck with them
         return Setup(2, ways, rounds=4, turn_seconds=0.3, launches=LEAST_PAIRS)
     return Setup(2, ways, rounds=_ROUNDS.get(workload, 20), turn_seconds=1.5)

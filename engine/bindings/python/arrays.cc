@@ -84,6 +84,12 @@ nb::object ArrayReader::Describe(nb::handle array) const {
 
 bool ArrayReader::MayCountRows(int dtype_id) const { return dtype_id == kInt32 || dtype_id == kInt64; }
 
+nb::object ArrayReader::Hold(nb::handle array) const { return Checked(PyWeakref_NewRef(array.ptr(), nullptr)); }
+
+bool ArrayReader::LiesAt(nb::handle array, const void* data, int64_t) const {
+  return reinterpret_cast<const ArrayFields*>(array.ptr())->data == data;
+}
+
 // NumPy's own small memory is the fastest, so the array comes first.
 NewArray ArrayReader::Allocate(int dtype_id, int ndim, const int64_t* shape) const {
   const auto create = reinterpret_cast<NewFromDescr>(table_[kNewFromDescr]);

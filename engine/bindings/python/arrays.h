@@ -26,6 +26,9 @@ class ArrayReader : public PlainArrays {
   nanobind::object Describe(nanobind::handle array) const;
 
   bool MayCountRows(int dtype_id) const override;
+  // A weak reference: NumPy does not resize an array that has one.
+  nanobind::object Hold(nanobind::handle array) const override;
+  bool LiesAt(nanobind::handle array, const void* data, int64_t elements) const override;
   NewArray Allocate(int dtype_id, int ndim, const int64_t* shape) const override;
   nanobind::object Make(NewArray* allocated, int dtype_id, int ndim, const int64_t* shape) const override;
   nanobind::object Adopt(void* data, int dtype_id, int ndim, const int64_t* shape) const override;

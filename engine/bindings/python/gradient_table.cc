@@ -38,11 +38,14 @@ struct Row {
   nb::object parameter;
   nb::object place;    // the tensor that its gradient has to be; null: any
   nb::object reduced;  // weak: the gradient that was reduced last; null: none in this round
-  int passes_left;     // 0: its reduction has begun, and ended if it is not in flight
-  bool in_flight;      // of a group also while it waits for the others
-  bool by_hand;        // never a plain one: the caller knows what to do
-  bool sparse;         // what its gradients are
-  Standing standing;   // kFrozen: never, that is seen when somebody asks
+  nb::object held;     // of a gradient in flight while its parameter may be used, or null
+  const void* data;    // where that lies
+  int64_t elements;
+  int passes_left;    // 0: its reduction has begun, and ended if it is not in flight
+  bool in_flight;     // of a group also while it waits for the others
+  bool by_hand;       // never a plain one: the caller knows what to do
+  bool sparse;        // what its gradients are
+  Standing standing;  // kFrozen: never, that is seen when somebody asks
 };
 
 // Behind the GIL.
@@ -65,7 +68,8 @@ class GradientTable {
   }
 
   void Add(std::string name, nb::object parameter) {
-    rows_.push_back({std::move(name), std::move(parameter), {}, {}, passes_, false, false, false, kOpen});
+    rows_.push_back(
+        {std::move(name), std::move(parameter), {}, {}, {}, nullptr, 0, passes_, false, false, false, kOpen});
   }
   void SetPlace(uint32_t number, nb::object place) { rows_.at(number).place = std::move(place); }
   void LeaveToCaller(uint32_t number) { rows_.at(number).by_hand = true; }
@@ -82,6 +86,7 @@ class GradientTable {
     for (Row& row : rows_) {
       Forget(row);
       row.reduced.reset();
+      row.held.reset();
     }
   }
 
@@ -187,6 +192,7 @@ class GradientTable {
         others.push_back(number);
         continue;
       }
+      if (!will_wait) Hold(grad, plain, &row);
       grads.append(grad);
       sent.append(number);
       op_.name = row.name.c_str();
@@ -206,12 +212,19 @@ class GradientTable {
   }
 
   void Land(const nb::list& numbers, const nb::list& grads) {
+    const Row* moved = nullptr;
     for (size_t i = 0; i < numbers.size(); ++i) {
       Row& row = rows_.at(nb::cast<uint32_t>(numbers[i]));
       row.in_flight = false;
+      if (row.held && !reader_->LiesAt(nb::object(grads[i]), row.data, row.elements)) moved = &row;
+      row.held.reset();
       row.reduced = nb::steal(PyWeakref_NewRef(nb::object(grads[i]).ptr(), nullptr));
       if (!row.reduced) throw nb::python_error();
+      // It leads to nothing that could be garbage. Where parameters are many, so are these, in every step anew, and the
+      // collector would go through the whole heap for their sake more often than without us.
+      PyObject_GC_UnTrack(row.reduced.ptr());
     }
+    if (moved) throw nb::value_error(MovedText(moved->name).c_str());
   }
 
   // A parameter may hold on to its optimizer.
@@ -240,6 +253,12 @@ class GradientTable {
 
   bool IsNone(const Row& row) const { return nb::object(row.parameter.attr(attribute_)).is_none(); }
   bool IsTrained(const Row& row) const { return nb::object(row.parameter.attr(trained_)).ptr() == Py_True; }
+  void Hold(const nb::object& grad, const PlainTensor& plain, Row* row) const {
+    row->held = reader_->Hold(grad);
+    row->data = plain.data;
+    row->elements = ElementsOf(plain.ndim, plain.shape);
+  }
+
   bool IsReduced(const Row& row) const {
     if (!row.reduced) return false;
     const nb::object reduced = row.reduced();

@@ -23,6 +23,12 @@ struct PlainArray {
   std::vector<int64_t> copied;
 };
 
+inline int64_t ElementsOf(int ndim, const int64_t* shape) {
+  int64_t elements = 1;
+  for (int i = 0; i < ndim; ++i) elements *= shape[i];
+  return elements;
+}
+
 // A new array with uninitialised elements, on its way.
 struct NewArray {
   void* data = nullptr;                                                     // where its elements lie
@@ -42,6 +48,12 @@ class PlainArrays {
   virtual bool MayCountRows(int dtype_id) const = 0;
   // Whether arrays of this type can be made here.
   virtual bool CanMake(int) const { return true; }
+
+  // To hold while an operation is under way, so that the array's memory stays where it is: as far as the framework lets
+  // us.
+  virtual nanobind::object Hold(nanobind::handle array) const = 0;
+  // Whether it still lies there, with as many elements.
+  virtual bool LiesAt(nanobind::handle array, const void* data, int64_t elements) const = 0;
 
   // In two steps: the engine needs the memory only, and an array can be made while it waits for others. If the latter
   // throws, the memory stays where it is.

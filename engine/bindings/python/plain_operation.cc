@@ -42,6 +42,11 @@ void PlainOperation::Submit(int32_t set_id, hvd_op* op, std::string name, bool w
   waits_ = will_wait;
   name_ = std::move(name);
   op->name = name_.c_str();
+  if (!will_wait) {
+    held_ = workshop_->arrays->Hold(input_);
+    data_ = op->input;
+    elements_ = ElementsOf(op->ndim, op->shape);
+  }
   hvd_status status;
   handle_ = Api()->submit(world_, set_id, op, 1, nullptr, will_wait ? HVD_WILL_WAIT : 0, nullptr, nullptr, &status);
   if (!handle_) Fail(status);
@@ -55,13 +60,21 @@ nb::object PlainOperation::Wait() {
     const int32_t code = FinishUnlocked(world_, handle_, !waits_, &status);
     handle_ = 0;
     if (code != HVD_OK) Fail(status);
+    CheckInput();
     return std::move(output_.array);
   }
   const bool done = !waits_ && Poll();
   const int32_t code = done ? Api()->wait(world_, handle_, 0, &status) : WaitUnlocked(world_, handle_, -1, &status);
   const Released over{world_, std::exchange(handle_, 0)};
   if (code != HVD_OK) Fail(status);
+  CheckInput();
   return Collect(over.handle);
+}
+
+// The engine worked on the memory that the array had then.
+void PlainOperation::CheckInput() const {
+  if (waits_ || workshop_->arrays->LiesAt(input_, data_, elements_)) return;
+  throw nb::value_error(MovedText(name_).c_str());
 }
 
 bool PlainOperation::Poll() const { return Api()->poll(world_, handle_) == 1; }

@@ -50,6 +50,7 @@ class PlainOperation {
   nanobind::object Collect(int64_t handle);
   nanobind::object Splits(int64_t handle) const;
   [[noreturn]] void Fail(const hvd_status& status) const;
+  void CheckInput() const;
 
   const Workshop* workshop_;
   nanobind::object owner_;  // the World
@@ -59,6 +60,9 @@ class PlainOperation {
   int64_t handle_ = 0;
   std::string name_;
   nanobind::object input_;
+  nanobind::object held_;       // of the input, unless the caller waits at once
+  const void* data_ = nullptr;  // where it lay
+  int64_t elements_ = 0;
   Result result_;
   NewArray output_;
   std::unique_ptr<Layout> layout_;

@@ -21,6 +21,10 @@ class PlainTensors : public PlainArrays {
   bool Read(PyObject* tensor, PlainArray* plain) const override;
   bool IsRecorded(nanobind::handle tensor) const override;
   bool MayCountRows(int dtype_id) const override;
+  nanobind::object Hold(nanobind::handle tensor) const override { return reader_->Hold(tensor); }
+  bool LiesAt(nanobind::handle tensor, const void* data, int64_t elements) const override {
+    return reader_->LiesAt(tensor, data, elements);
+  }
   bool CanMake(int dtype_id) const override { return makeable_[static_cast<size_t>(dtype_id)]; }
 
   NewArray Allocate(int dtype_id, int ndim, const int64_t* shape) const override;

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bindings/python/table.h"
 
+#include <nanobind/stl/string.h>
+
 namespace nb = nanobind;
+using namespace nb::literals;
 
 namespace hvd_python {
 namespace {
@@ -18,6 +21,7 @@ const hvd_api* Api() {
 void BindErrors(nb::module_& module) {
   engine_error = PyErr_NewException("horovod._engine.EngineError", nullptr, nullptr);
   module.attr("EngineError") = nb::borrow(engine_error);
+  module.def("moved_text", &MovedText, "name"_a);
 }
 
 nb::object ErrorOf(const hvd_status& status) {
@@ -29,6 +33,12 @@ nb::object ErrorOf(const hvd_status& status) {
 void Raise(const hvd_status& status) {
   PyErr_SetObject(engine_error, ErrorOf(status).ptr());
   throw nb::python_error();
+}
+
+std::string MovedText(const std::string& name) {
+  return "the tensor of '" + name +
+         "' was resized or given other memory while the operation was under way: its values are undefined; wait for it "
+         "(synchronize) before that";
 }
 
 int32_t WaitUnlocked(hvd_world* world, int64_t handle, double timeout_s, hvd_status* status) {

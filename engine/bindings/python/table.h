@@ -5,6 +5,8 @@
 #include <hvd/engine.h>
 #include <nanobind/nanobind.h>
 
+#include <string>
+
 namespace hvd_python {
 
 const hvd_api* Api();
@@ -22,5 +24,8 @@ int32_t WaitUnlocked(hvd_world* world, int64_t handle, double timeout_s, hvd_sta
 int32_t FinishUnlocked(hvd_world* world, int64_t handle, bool look, hvd_status* status);
 
 constexpr int kSignalPeriodMs = 50;
+
+// What is said of a tensor whose memory was taken from an operation under way.
+std::string MovedText(const std::string& name);
 
 }  // namespace hvd_python

@@ -24,7 +24,9 @@ bool IsContiguous(const dlpack::Tensor& tensor) {
 }  // namespace
 
 TensorReader::TensorReader(nb::handle tensor_type, const nb::dict& dtypes, nb::handle strided, nb::handle table)
-    : tensor_type_(nb::borrow(tensor_type)), strided_(nb::borrow(strided)) {
+    : tensor_type_(nb::borrow(tensor_type)),
+      strided_(nb::borrow(strided)),
+      untyped_storage_(nb::steal(PyUnicode_InternFromString("untyped_storage"))) {
   for (auto [dtype, id] : dtypes) dtypes_.emplace_back(nb::borrow(dtype), nb::cast<int>(id));
   if (const dlpack::ExchangeTable* found = dlpack::TableIn(table)) describe_ = found->describe;
 }
@@ -66,6 +68,14 @@ bool TensorReader::ReadByAttributes(nb::handle tensor, PlainTensor* plain) const
   plain->shape = plain->copied.data();
   plain->strides = plain->shape + plain->ndim;
   return plain->dtype_id >= 0;
+}
+
+bool TensorReader::LiesAt(nb::handle tensor, const void* data, int64_t elements) const {
+  PlainTensor now;
+  if (Read(tensor.ptr(), &now)) return ElementsOf(now.ndim, now.shape) == elements && (!elements || now.data == data);
+  // It has been transposed, say, which moves nothing.
+  return nb::cast<int64_t>(tensor.attr("numel")()) == elements &&
+         (!elements || nb::cast<uintptr_t>(tensor.attr("data_ptr")()) == reinterpret_cast<uintptr_t>(data));
 }
 
 void BindTensorReader(nb::module_& module) {

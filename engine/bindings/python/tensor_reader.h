@@ -24,11 +24,17 @@ class TensorReader {
   // False for what needs a closer look: no plain tensor, another memory or layout, an unknown dtype.
   bool Read(PyObject* tensor, PlainTensor* plain) const;
 
+  // The tensor's storage: it keeps the memory when the tensor is given another one, though not when it is resized.
+  nanobind::object Hold(nanobind::handle tensor) const { return tensor.attr(untyped_storage_)(); }
+  // Whether a tensor has so many elements, at this address.
+  bool LiesAt(nanobind::handle tensor, const void* data, int64_t elements) const;
+
  private:
   bool ReadByTable(PyObject* tensor, PlainTensor* plain) const;
   bool ReadByAttributes(nanobind::handle tensor, PlainTensor* plain) const;
 
   const nanobind::object tensor_type_, strided_;
+  const nanobind::object untyped_storage_;  // the name
   std::vector<std::pair<nanobind::object, int>> dtypes_;
   int (*describe_)(void* tensor, void* description) = nullptr;  // fills a DLTensor
 };

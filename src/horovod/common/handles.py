@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from horovod._engine import EngineError, PlainHandles
+from horovod._engine import EngineError, PlainHandles, moved_text
 from horovod.common.exceptions import HorovodInternalError, HorovodMismatchError
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def translate(error: EngineError, operation: str | None = None) -> Exception:
 class Pending:
     """One submitted operation. Holds its inputs and outputs until the engine is done with their memory."""
 
-    __slots__ = ("collect", "handle", "keep", "name", "output", "world")
+    __slots__ = ("collect", "handle", "keep", "lies_still", "name", "output", "world")
 
     def __init__(
         self,
@@ -46,6 +46,7 @@ class Pending:
         self.keep = keep
         self.output = output
         self.collect = collect  # makes the result of an operation whose output the engine allocates
+        self.lies_still: Callable[[], bool] | None = None  # whether the tensors are where they were; None: they must be
 
     def wait(self) -> Any:
         """Block until done; the result, or the exception that the operation ended with. Once only."""
@@ -61,6 +62,8 @@ class Pending:
             self.handle = 0
             raise translate(error, self.name) from None
         self.handle = 0
+        if self.lies_still is not None and not self.lies_still():
+            raise ValueError(moved_text(self.name))
         return self.output
 
 

@@ -7,6 +7,7 @@ Each function asks the native calls first, which take ordinary arguments at a th
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,7 +19,7 @@ from horovod.common.arrays import Array, NumpyAdapter, as_array, as_target, read
 from horovod.common.compression import Compression, Compressor
 from horovod.common.context import default_context
 from horovod.common.door import *  # noqa: F403 - they are the door's own names too
-from horovod.common.handles import translate
+from horovod.common.handles import Pending, translate
 from horovod.common.ops import Collectives
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.rules import Adasum as Adasum
@@ -32,12 +33,19 @@ from horovod.common.wire import wire_of
 
 _collectives: Collectives[Array] = Collectives(default_context, NumpyAdapter())
 _finish = default_context.handles.finish
-_add = default_context.handles.add
 _native = ArrayCalls(reader, default_context.handles.plain, translate)
 _PLAIN = Compression.none
 
 poll = default_context.handles.poll
 synchronize = default_context.handles.synchronize
+
+
+def _add(pending: Pending) -> int:
+    """A handle for an operation whose arrays must stay as they are: NumPy resizes none that has a weak reference."""
+    arrays = pending.keep if isinstance(pending.keep, tuple) else (pending.keep,)
+    references = [weakref.ref(array) for array in arrays]
+    pending.lies_still = lambda: all(reference() is not None for reference in references)
+    return default_context.handles.add(pending)
 
 
 def shared_zeros(shape: int | Sequence[int], dtype: Any = float) -> Array:

@@ -14,11 +14,11 @@ from horovod.common.context import default_context
 from horovod.common.handles import translate
 from horovod.common.ops import Collectives
 from horovod.torch.adapter import Tensor, TorchAdapter, plain_tensors, refuse
+from horovod.torch.in_flight import add as add
 
 host: Collectives[Tensor] = Collectives(default_context, TorchAdapter())
 native = ArrayCalls(plain_tensors(), default_context.handles.plain, translate)
 finish = default_context.handles.finish
-add = default_context.handles.add
 poll = default_context.handles.poll
 synchronize = default_context.handles.synchronize
 finish_batch = default_context.handles.finish_batch

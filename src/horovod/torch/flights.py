@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from horovod._engine import GradientHomes, GradientTable
+from horovod._engine import GradientHomes, GradientTable, moved_text
 from horovod.common.context import default_context
 from horovod.common.dtypes import AS_IT_IS, FLOAT32
 from horovod.common.process_sets import ProcessSet
@@ -23,6 +23,7 @@ from horovod.torch.adapter import ID_BY_DTYPE, tensor_reader
 from horovod.torch.compression import Compressor, NoneCompressor, is_convertible
 from horovod.torch.gradient_buckets import GradientBuckets
 from horovod.torch.gradient_forms import put_in_form
+from horovod.torch.in_flight import watch
 from horovod.torch.layout import in_memory_order, is_dense
 
 Tensor = torch.Tensor
@@ -227,9 +228,14 @@ class Flights:
             self._wire,
         )
 
+        watched = {} if will_wait else {name: watch([sent]) for name, sent in zip(names, sents, strict=True)}
+
         def finish() -> None:
             try:
                 mpi_ops.finish_allreduces(batch)
+                for name, lies_still in watched.items():
+                    if not lies_still():
+                        raise ValueError(moved_text(name))
             finally:
                 for gradient, grad, sent, context, _ in cargo:
                     self._land(gradient, grad, sent, context)

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tensors that lose their memory while an operation on them is under way: noticed when it is waited for, by name."""
+
+import contextlib
+
+import pytest
+import torch
+from harness.worlds import on_all_ranks
+
+import horovod.torch as hvd
+from horovod._engine import ArrayCalls
+from horovod.common.context import default_context
+from horovod.common.handles import translate
+from horovod.torch import mpi_ops
+from horovod.torch.adapter import plain_tensors
+
+WITHOUT_TABLE = ArrayCalls(plain_tensors(None), default_context.handles.plain, translate)
+COUNT = 1000  # elements
+
+
+def replace_data(tensor):
+    tensor.data = torch.zeros(COUNT)
+
+
+def set_another(tensor):
+    with torch.no_grad():
+        tensor.set_(torch.zeros(COUNT))
+
+
+# What frees memory wherever the engine may be is done only when the engine is done, before anybody has waited.
+RESIZED = {
+    "resize_": lambda tensor: tensor.resize_(4 * COUNT),
+    "a smaller resize_": lambda tensor: tensor.resize_(COUNT // 2),
+    "the storage, larger": lambda tensor: tensor.untyped_storage().resize_(16 * COUNT),
+    "the storage, gone": lambda tensor: tensor.untyped_storage().resize_(0),
+}
+REPLACED = {"set_": set_another, "data": replace_data}
+
+MAKERS = {"native": torch.Tensor.clone, "Python": lambda data: torch.nn.Parameter(data.clone(), requires_grad=False)}
+STARTS = {
+    "allreduce": lambda tensor, name: hvd.allreduce_async(tensor, name=name, op=hvd.Sum),
+    "allreduce in place": lambda tensor, name: hvd.allreduce_async_(tensor, name=name, op=hvd.Sum),
+    "group in place": lambda tensor, name: hvd.grouped_allreduce_async_([tensor], name=name, op=hvd.Sum),
+    "allgather": lambda tensor, name: hvd.allgather_async(tensor, name=name),
+    "broadcast in place": lambda tensor, name: hvd.broadcast_async_(tensor, 0, name=name),
+    "alltoall": lambda tensor, name: hvd.alltoall_async(tensor, name=name),
+    "reducescatter": lambda tensor, name: hvd.reducescatter_async(tensor, name=name, op=hvd.Sum),
+}
+
+
+def wait_until_done(handle):
+    while not hvd.poll(handle):
+        pass
+
+
+@contextlib.contextmanager
+def without_table():
+    """As with an older torch."""
+    before, mpi_ops._native = mpi_ops._native, WITHOUT_TABLE
+    try:
+        yield
+    finally:
+        mpi_ops._native = before
+
+
+@pytest.mark.parametrize("start", STARTS)
+@on_all_ranks("shm2")
+def test_a_tensor_that_was_resized_is_named(start):
+    """And the ranks and the name are none the worse for it."""
+    for maker, make in MAKERS.items():
+        for resize in RESIZED.values():
+            tensor = make(torch.ones(COUNT))
+            handle = STARTS[start](tensor, f"in flight {maker}")
+            wait_until_done(handle)
+            resize(tensor)
+            with pytest.raises(ValueError, match=rf"'\w+.in flight {maker}.*' was resized or given other memory"):
+                hvd.synchronize(handle)
+            again = make(torch.ones(COUNT))
+            hvd.synchronize(STARTS[start](again, f"in flight {maker}"))
+
+
+@pytest.mark.parametrize("maker", MAKERS)
+@on_all_ranks("shm2", "tcp2")
+def test_memory_that_a_tensor_lost_is_there_for_the_engine(maker):
+    """Rank 0 gives its tensor other memory before rank 1 has come: what rank 1 gets is what rank 0 had submitted."""
+    for replace in REPLACED.values():
+        tensor = MAKERS[maker](torch.full((COUNT,), 3.0))
+        if hvd.rank() == 0:
+            handle = hvd.allreduce_async_(tensor, name="replaced", op=hvd.Sum)
+            replace(tensor)
+            others = [torch.full((COUNT,), -1.0) for _ in range(20)]  # where it lay, had it been freed
+        hvd.allreduce(torch.zeros(1), name="rank 0 has replaced it")
+        if hvd.rank() == 0:
+            with pytest.raises(ValueError, match=r"'allreduce.replaced' was resized or given other memory"):
+                hvd.synchronize(handle)
+            assert all((other == -1.0).all() for other in others), "the engine wrote to somebody else's memory"
+            assert (tensor == 0).all()
+        else:
+            result = hvd.allreduce(tensor, name="replaced", op=hvd.Sum)
+            assert (result == 6.0).all()
+
+
+@on_all_ranks("shm2")
+def test_what_moves_no_element_is_nobodys_business():
+    for maker in MAKERS.values():
+        tensor = maker(torch.ones(4, 3))
+        handle = hvd.allreduce_async_(tensor, name="still there", op=hvd.Sum)
+        tensor.t_()
+        assert (hvd.synchronize(handle) == hvd.size()).all()
+        handle = hvd.allreduce_async_(tensor.t(), name="still there", op=hvd.Sum)
+        tensor.unsqueeze_(0)
+        hvd.synchronize(handle)
+        assert (tensor == hvd.size() ** 2).all()
+        empty = maker(torch.ones(0))
+        assert hvd.synchronize(hvd.allreduce_async(empty, name="empty")).shape == (0,)
+
+
+@on_all_ranks("shm2")
+def test_the_same_with_an_older_torch():
+    with without_table():
+        tensor = torch.ones(COUNT)
+        handle = hvd.allreduce_async_(tensor, name="older")
+        wait_until_done(handle)
+        tensor.untyped_storage().resize_(0)
+        with pytest.raises(ValueError, match=r"'allreduce.older' was resized"):
+            hvd.synchronize(handle)
+        assert (hvd.synchronize(hvd.allreduce_async(torch.ones(3), name="older 2", op=hvd.Sum)) == hvd.size()).all()
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+@on_all_ranks("shm2")
+def test_a_gradient_that_lost_its_memory_between_backward_and_step_is_named(layout):
+    """Where step() waits, gradients are under way while the program goes on. One layout travels natively, one not."""
+    weight = torch.nn.Parameter(torch.ones(2, 3, 5, 5).to(memory_format=layout))
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD([weight], 0.1), [("w", weight)])
+    optimizer._reducer._wait_in_backward = False
+    (weight * 2).sum().backward()
+    weight.grad.set_(torch.zeros(2, 3, 5, 5))
+    with pytest.raises(ValueError, match=r"'allreduce.w' was resized or given other memory"):
+        optimizer.step()
+    optimizer.zero_grad()
+    (weight * 2).sum().backward()
+    optimizer.step()
+    assert torch.allclose(weight, torch.full((2, 3, 5, 5), 0.8))
