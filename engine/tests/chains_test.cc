@@ -173,7 +173,7 @@ TEST_CASE("chains: a rank that looks late names the one that died, not those who
     CAPTURE(job.memory);
     CAPTURE(job.sets);
     CAPTURE(static_cast<int>(job.leaving));
-    for (unsigned round = 0; round < hvd::Repeats(3); ++round) {
+    for (unsigned round = 0; round < hvd::Repeats(2); ++round) {
       Processes processes(job);
       const int victim = job.ranks - 1 - static_cast<int>(round % 2);
       processes.Signal(0, SIGSTOP);
@@ -202,7 +202,7 @@ TEST_CASE("chains: all ranks name the one that died while they leave one after t
     CAPTURE(job.memory);
     CAPTURE(job.sets);
     CAPTURE(static_cast<int>(job.leaving));
-    for (unsigned round = 0; round < hvd::Repeats(3); ++round) {
+    for (unsigned round = 0; round < hvd::Repeats(2); ++round) {
       Processes processes(job);
       const int victim = static_cast<int>(round) % job.ranks;
       processes.Signal(victim, SIGKILL);
