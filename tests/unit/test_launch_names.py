@@ -85,7 +85,7 @@ def test_np_may_be_left_out_inside_a_batch_job_only(monkeypatch, capsys):
     assert launch.parse_args(["python", "x.py"]).num_proc == 3
     assert launch.parse_args(["-np", "2", "python", "x.py"]).num_proc == 2
     monkeypatch.setenv("SLURM_NTASKS", "many")
-    with pytest.raises(ValueError, match="SLURM_NTASKS='many' is not valid: expected an integer from 1 to 1000000"):
+    with pytest.raises(ValueError, match="SLURM_NTASKS='many' is not valid: expected an integer from 1 to 1048576"):
         launch.parse_args(["python", "x.py"])
 
 
