@@ -11,8 +11,8 @@ namespace hvd::xla {
 namespace {
 
 // The state that XLA keeps for us at each place. Its C structs changed with the minor version while the entries of
-// the table stayed where they are; these are the ones that differ from the vendored header. Up to 0.5 (JAX 0.12) those of
-// 0.3 have stayed. A newer XLA refuses a struct that is smaller than its own, and then does not tell places apart.
+// the table stayed where they are; these are the ones that differ from the vendored header. Up to 0.5 (JAX 0.12) those
+// of 0.3 have stayed. A newer XLA refuses a struct that is smaller than its own, and then does not tell places apart.
 
 struct TypeInfo {  // since 0.2
   size_t struct_size;
