@@ -16,8 +16,8 @@ Zeros say nothing: a rank that has joined agrees with everybody.
 from __future__ import annotations
 
 import zlib
-from dataclasses import dataclass, replace
 from enum import Enum
+from typing import NamedTuple
 
 # How far a gradient is, in the order in which one rank's word outweighs another's; the native gradient_table knows them
 # too. DONE: agreed on since the round began, and so done on all ranks or on none.
@@ -29,6 +29,7 @@ _IN_BACKWARD, _NO_STEP, _ONE_STEP, _MORE_STEPS, _KEPT, _DROPPED, _HELD = range(7
 _SUM_BYTES = 4  # of what is held; then its complement, so that Max shows the least and the greatest
 HEAD_BYTES = _HELD + 2 * _SUM_BYTES
 _MOST = 255
+_NOTHING_HELD = bytes(_SUM_BYTES) + bytes([_MOST] * _SUM_BYTES)
 
 
 class Place(Enum):
@@ -47,23 +48,20 @@ _IS_DUE = _table(DUE, DUE_SPARSE)
 _IS_WANTED = _table(OPEN, OPEN_SPARSE, DUE, DUE_SPARSE)
 
 
-@dataclass(frozen=True)
-class Reduce:
+class Reduce(NamedTuple):
     """Reduce those that `wanted` has a 1 for; as sparse ones those of `sparse`."""
 
     wanted: bytes
     sparse: tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class Differ:
+class Differ(NamedTuple):
     """The ranks have come apart; `text` says how."""
 
     text: str
 
 
-@dataclass(frozen=True)
-class Round:
+class Round(NamedTuple):
     """What a rank remembers between its messages."""
 
     steps: int = 0  # made since ranks last spoke
@@ -73,11 +71,11 @@ class Round:
     # What happens on this rank alone
 
     def stepped(self) -> Round:
-        return replace(self, steps=self.steps + 1)
+        return self._replace(steps=self.steps + 1)
 
     def forgotten(self) -> Round:
         """The gradients of this round are of no account any more: it is over, or they were dropped."""
-        return replace(self, complete=False)
+        return self._replace(complete=False)
 
     # What ranks say and hear
 
@@ -92,8 +90,7 @@ class Round:
             head[_DROPPED] = who
         elif kept:
             head[_KEPT] = who
-        held = zlib.crc32(standings.translate(_IS_DONE)) if kept else 0
-        head[_HELD:] = held.to_bytes(_SUM_BYTES, "little") + (~held & 0xFFFFFFFF).to_bytes(_SUM_BYTES, "little")
+        head[_HELD:] = _sum_of(standings.translate(_IS_DONE)) if kept else _NOTHING_HELD
         return bytes(head) + standings
 
     def heard(self, answer: bytes) -> tuple[Round, Reduce | Differ]:
@@ -105,7 +102,9 @@ class Round:
         wanted = standings.translate(_IS_DUE if in_backward else _IS_WANTED)
         sparse = _numbers_of_sparse(standings, wanted)
         complete = not in_backward or not (OPEN in standings or OPEN_SPARSE in standings)
-        return Round(done=wanted.count(1) + standings.count(DONE), complete=complete), Reduce(wanted, sparse)
+        return Round(done=len(wanted) - wanted.count(0) + standings.count(DONE), complete=complete), Reduce(
+            wanted, sparse
+        )
 
 
 def is_due(standings: Standings) -> bool:
@@ -118,6 +117,11 @@ def _numbers_of_sparse(standings: Standings, wanted: bytes) -> tuple[int, ...]:
         return ()
     kinds = (OPEN_SPARSE, DUE_SPARSE)
     return tuple(number for number, it in enumerate(standings) if it in kinds and wanted[number])
+
+
+def _sum_of(held: bytes) -> bytes:
+    total = zlib.crc32(held)
+    return total.to_bytes(_SUM_BYTES, "little") + (~total & 0xFFFFFFFF).to_bytes(_SUM_BYTES, "little")
 
 
 def _rank(who: int) -> str:
@@ -140,6 +144,8 @@ def _steps_differ(answer: bytes) -> str | None:
 
 def _held_differ(answer: bytes) -> str | None:
     held = answer[_HELD:HEAD_BYTES]
+    if held == _NOTHING_HELD:
+        return None  # as in every round of ranks that do the same
     greatest, least = held[:_SUM_BYTES], held[_SUM_BYTES:]
     if all(high + low == _MOST for high, low in zip(greatest, least, strict=True)) or not any(held):
         return None

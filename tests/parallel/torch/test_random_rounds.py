@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import horovod.torch as hvd
 
 EXAMPLES = int(os.environ.get("ROUNDS_EXAMPLES", "150"))
-LIMIT_S = 30  # for a schedule, which takes milliseconds
+LIMIT_S = 60  # for a schedule, which takes milliseconds
 IMPORT_LIMIT_S = 120  # for the first one, and the one after a failure
 pytestmark = pytest.mark.timeout(240 + EXAMPLES)  # the first one imports torch
 
