@@ -52,20 +52,28 @@ TEST_CASE("a name may come again when its operation is finished, not before") {
   Submissions submissions;
   submissions.Register(0, {0});
   const auto add = [&submissions](const std::string& name) {
-    Submissions::Batch batch;
-    batch.push_back(std::make_unique<Operation>());
-    batch.back()->request.name = name;
+    Submissions::Batch batch = submissions.NewOperations(1);
+    CHECK(batch[0]->request == hvd::Request());  // nothing is left of an earlier life
+    CHECK(batch[0]->slot == hvd::kNoSlot);
+    batch[0]->request.name = name;
+    batch[0]->request.shape = {1, 2};
+    batch[0]->request.group = "group";
+    batch[0]->slot = 3;
     return submissions.Add(std::move(batch), 0).ok();
   };
   for (int round = 0; round < 3; ++round) {
     for (int i = 0; i < 100; ++i) CHECK(add("a name that is not short " + std::to_string(i)));
+    Submissions::Batch first, second;
+    submissions.TakeAll(&first);
     for (int i = 0; i < 100; ++i) CHECK_FALSE(add("a name that is not short " + std::to_string(i)));
     CHECK(add("another"));
-    Submissions::Batch taken;
-    submissions.TakeAll(&taken);
-    REQUIRE(taken.size() == 101);
-    for (int i = 0; i < 100; ++i) submissions.Finished(std::move(taken[static_cast<size_t>(i)]));
+    submissions.TakeAll(&second);
+    REQUIRE(second.size() == 1);
+    for (auto& operation : first) submissions.Finished(std::move(operation));
     CHECK_FALSE(add("another"));
-    submissions.Finished(std::move(taken.back()));
+    submissions.Finished(std::move(second[0]));
+    auto unknown = std::make_unique<Operation>();
+    unknown->request.name = "one that nobody knows";
+    submissions.Finished(std::move(unknown));
   }
 }
