@@ -134,7 +134,7 @@ _programs: dict[int, _Program] = {}  # by their modules, which live as long as t
 
 
 def _program_of(ctx: Any) -> _Program:
-    # Not by its MLIR context, which JAX uses for several programs from 0.11 on; nor by the module's own idea of equality.
+    # Not by its MLIR context, in which JAX builds several programs from 0.11 on, nor by what modules take for equality.
     module = ctx.module_context.module
     if id(module) not in _programs:
         _programs[id(module)] = _Program()
