@@ -173,13 +173,13 @@ void Engine::Announce(ProcessSet& set, std::unique_ptr<Operation> operation) {
     set.joined = true;
   }
   if (Timeline* shown = timeline()) shown->Ready(set.id(), request, parts_.identity.rank);
-  auto slot = set.slot_of.find(request.name);
-  const bool cached = slot != set.slot_of.end() && set.known[slot->second]->request == request;
-  if (cached && MayGoExpress(set, *operation) && SendExpress(set, &operation, slot->second)) return;
+  const Entry* known = set.Known(request.name);
+  const bool cached = known && known->request == request;
+  if (cached && MayGoExpress(set, *operation) && SendExpress(set, &operation, known->slot)) return;
   if (cached && set.leads()) {
-    set.coordinator->OnReady(set.me(), slot->second, set.applied);
+    set.coordinator->OnReady(set.me(), known->slot, set.applied);
   } else if (cached) {
-    control::AddSlot(&ready_[set.id()], slot->second);
+    control::AddSlot(&ready_[set.id()], known->slot);
   } else if (set.leads()) {
     set.coordinator->OnRequest(set.me(), request);
   } else {
@@ -278,9 +278,9 @@ void Engine::OnReports(ProcessSet& set, std::string_view whole, std::string_view
   }
   if (!report.has_request) return;
   set.last_heard[report.member] = report.request.name;
-  auto slot = set.slot_of.find(report.request.name);
-  if (slot != set.slot_of.end() && IsEarly(set, member, slot->second)) {
-    set.express->Postpone(slot->second, {report.member, report.seen, false, std::move(report.request)});
+  const Entry* known = set.Known(report.request.name);
+  if (known && IsEarly(set, member, known->slot)) {
+    set.express->Postpone(known->slot, {report.member, report.seen, false, std::move(report.request)});
   } else {
     set.coordinator->OnRequest(member, report.request);
   }

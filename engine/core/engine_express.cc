@@ -267,9 +267,9 @@ bool Engine::IsEarly(const ProcessSet& set, int member, uint32_t slot) {
 void Engine::NumberErrors(const ProcessSet& set, Record* record) {
   if (record->kind != RecordKind::kError || !set.express) return;
   for (const std::string& name : record->names) {
-    auto slot = set.slot_of.find(name);
-    const bool counts = slot != set.slot_of.end() && RunOf(set, *set.known.at(slot->second)).CountsAsRound();
-    record->rounds.push_back(counts ? set.express->Round(slot->second) : kNoRound);
+    const Entry* known = set.Known(name);
+    const bool counts = known && RunOf(set, *known).CountsAsRound();
+    record->rounds.push_back(counts ? set.express->Round(known->slot) : kNoRound);
   }
 }
 
@@ -279,15 +279,15 @@ void Engine::ApplyError(ProcessSet& set, const Record& record) {
     const Operation* waiting = set.pending.Find(record.names[i]);
     // The run before may still lack a part that all others have: it is not the one that failed.
     const bool earlier = waiting && round != kNoRound && waiting->round < round;
-    auto slot = set.slot_of.find(record.names[i]);
+    const Entry* known = set.Known(record.names[i]);
     if (!earlier) {
       if (auto operation = set.pending.Take(record.names[i])) Finish(std::move(operation), record.error);
     }
-    if (round == kNoRound || slot == set.slot_of.end()) continue;
-    const bool delivers = set.delivery && set.delivery->slot == slot->second && set.delivery->round == round;
+    if (round == kNoRound || !known) continue;
+    const bool delivers = set.delivery && set.delivery->slot == known->slot && set.delivery->round == round;
     if (delivers) EndDelivery(set, record.error);  // some member never heard of everybody
-    set.express->EndBy(slot->second, round);
-    AfterRound(set, slot->second);
+    set.express->EndBy(known->slot, round);
+    AfterRound(set, known->slot);
   }
 }
 

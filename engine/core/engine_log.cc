@@ -38,8 +38,8 @@ void Engine::Apply(ProcessSet& set, Record record) {
 void Engine::Evict(ProcessSet& set, uint32_t slot) {
   auto known = set.known.find(slot);
   if (known == set.known.end()) return;
-  auto named = set.slot_of.find(known->second->request.name);
-  if (named != set.slot_of.end() && named->second == slot) set.slot_of.erase(named);
+  auto named = set.known_by_name.find(known->second->request.name);
+  if (named != set.known_by_name.end() && named->second == known->second.get()) set.known_by_name.erase(named);
   set.known.erase(known);
   if (set.express) set.express->Forget(slot);
 }
@@ -114,8 +114,8 @@ std::shared_ptr<const Entry> Engine::Learn(ProcessSet& set, Entry entry) {
   auto known = std::make_shared<Entry>(entry);
   // What this member asked for is what it will compare its next request with.
   if (const Operation* mine = set.pending.Find(entry.request.name)) known->request = mine->request;
-  set.slot_of.erase(known->request.name);  // a name that lies in what goes
-  set.slot_of.emplace(known->request.name, known->slot);
+  set.known_by_name.erase(known->request.name);  // a key that lies in what goes
+  set.known_by_name.emplace(known->request.name, known.get());
   set.known[known->slot] = std::move(known);
   return std::make_shared<const Entry>(std::move(entry));
 }

@@ -79,6 +79,10 @@ class ProcessSet {
   void UseChunks(size_t bytes, bool large);
   bool Pump();
   bool AllSent() const;
+  const Entry* Known(std::string_view name) const {
+    const auto found = known_by_name.find(name);
+    return found == known_by_name.end() ? nullptr : found->second;
+  }
   bool busy() const { return delivery || !running.empty(); }  // something was agreed upon and is not finished
   void DropUnsent();
   // The first broken lane: {global rank, why} or {-1, ""}.
@@ -108,7 +112,7 @@ class ProcessSet {
   std::unique_ptr<Coordinator> coordinator;  // the leader's
   OperationTable pending;
   std::unordered_map<uint32_t, std::shared_ptr<const Entry>> known;  // by cache slot
-  std::unordered_map<std::string_view, uint32_t> slot_of;            // by the name that is in `known`
+  std::unordered_map<std::string_view, const Entry*> known_by_name;  // the same; the keys lie there too
   std::unique_ptr<Express> express;                                  // null: everything needs the leader's word
   std::unique_ptr<ExpressMemory> express_memory;                     // null: members have no memory in common
   std::pair<uint32_t, uint32_t> pushed{kNoSlot, 0};   // slot and round of our last part that named an output
