@@ -11,8 +11,6 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-MAX_WORLD_SIZE = 1 << 20
-
 Reply = dict[str, Any]
 Answers = list[tuple[Hashable, Reply]]
 

@@ -22,7 +22,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from horovod.common import protocol
-from horovod.common.meeting import MAX_WORLD_SIZE, Answers, Arrival, MeetingBoard, Reply, refusal
+from horovod.common.meeting import Answers, Arrival, MeetingBoard, Reply, refusal
+from horovod.common.settings_table import MOST_RANKS
 
 MAX_UNAUTHENTICATED = 512
 SLOW_AFTER_S = 5.0
@@ -352,8 +353,8 @@ class Server:
 def _arrival(peer: _Peer, message: dict[str, Any]) -> Arrival:
     rank, size, generation = (_integer(message, name) for name in ("rank", "size", "generation"))
     version, info, timeout = message["version"], message["info"], float(message["timeout"])
-    if not 1 <= size <= MAX_WORLD_SIZE:
-        raise ValueError(f"the size of the world must be between 1 and {MAX_WORLD_SIZE}, not {size}")
+    if not 1 <= size <= MOST_RANKS:
+        raise ValueError(f"the size of the world must be between 1 and {MOST_RANKS}, not {size}")
     if not 0 <= rank < size:
         raise ValueError(f"rank {rank} is outside a world of {size}")
     if generation < 0:
