@@ -77,12 +77,12 @@ def test_a_keras_model_and_its_optimizer():
     state.sync()
     assert int(optimizer.iterations) == 7
     assert state.batch == 0
-    before = [np.array(weight) for weight in model.weights]
+    before = [weight.numpy().copy() for weight in model.weights]
     model.weights[0].assign(np.zeros_like(before[0]))
     optimizer.iterations.assign(8)
     state.restore()
     assert int(optimizer.iterations) == 7
-    np.testing.assert_array_equal(np.array(model.weights[0]), before[0])
+    np.testing.assert_array_equal(model.weights[0].numpy(), before[0])
     return [weight.tobytes().hex() for weight in before]
 
 
