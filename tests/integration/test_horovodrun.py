@@ -321,21 +321,27 @@ print(world.world_id, len(world.infos))
 
 
 @pytest.mark.parametrize("code", [0, 9])
-def test_a_worker_that_ends_before_meeting_is_named_to_those_who_wait(code):
+def test_a_worker_that_ends_before_meeting_is_named_to_those_who_wait(code, tmp_path):
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
     source = """
 import os, sys
 from horovod.common.rendezvous import meet
 from horovod.common.topology import decode_secret
 e = os.environ
-if e["HOROVOD_RANK"] == "1": sys.exit(int(sys.argv[1]))
+code, gate = sys.argv[1:]
+if e["HOROVOD_RANK"] == "1":
+    open(gate).read()  # until rank 0 would outlive the signal that ends the job
+    sys.exit(int(code))
 import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)
+open(gate, "w").close()
 try:
     meet(e["HOROVOD_GLOO_RENDEZVOUS_ADDR"], int(e["HOROVOD_GLOO_RENDEZVOUS_PORT"]),
          decode_secret(e["_HOROVOD_SECRET_KEY"]), 0, 2, 0, {}, 20)
 except RuntimeError as error:
     print(error)
 """
-    done = horovodrun("-np", "2", *python(source), str(code))
+    done = horovodrun("-np", "2", *python(source), str(code), str(gate))
     assert done.returncode == code
     assert f"[0]<stdout>:rank 1 on localhost has ended: exit code {code}" in done.stdout
 

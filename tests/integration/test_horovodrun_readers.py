@@ -61,6 +61,22 @@ def ready(tmp_path):
 
 
 @pytest.fixture
+def gate(tmp_path):
+    """Workers that run `gate.pass_through` wait there until `gate.open(n)` lets n of them go on."""
+    path = tmp_path / "gate"
+    os.mkfifo(path)
+    with open(path, "r+b", buffering=0) as pipe:
+
+        class Gate:
+            pass_through = f"open({str(path)!r}, 'rb', buffering=0).read(1)"
+
+            def open(self, count):
+                pipe.write(b"x" * count)
+
+        yield Gate()
+
+
+@pytest.fixture
 def launch():
     """Starts horovodrun; what hangs is killed at the end."""
     with ExitStack() as stack:
@@ -78,12 +94,16 @@ def code_and_seconds(process, limit_s=20):
     return process.wait(timeout=limit_s), time.monotonic() - started
 
 
-# Prints more than any buffer holds, to a reader who takes nothing.
+# Prints to a reader who takes nothing, and tells once no buffer on the way takes more.
 FLOOD = """
-import os, signal, sys
-print("first"); print("first", file=sys.stderr)
+import os, select, sys
+print("first", flush=True); print("first", file=sys.stderr)
+stream = sys.{stream}.fileno()
+while select.select([], [stream], [], 1)[1]:
+    os.write(stream, b"x" * 999 + b"\\n")
 {tell}(f"{{os.getpid()}}\\n")
 {then}
+while True: os.write(stream, b"x" * 999 + b"\\n")
 """
 
 
@@ -93,7 +113,7 @@ def test_signals_act_although_nobody_reads(stalled, ready, launch):
         ("pipe", ("stdout", "stderr"), signal.SIGTERM),
         ("terminal", ("stdout", "stderr"), signal.SIGINT),
     ]
-    source = FLOOD.format(tell=ready.tell, then="while True: print('x' * 1000)")
+    source = FLOOD.format(stream="stdout", tell=ready.tell, then="")
     jobs = []
     for kind, streams, _ in cases:
         outputs = {**dict.fromkeys(("stdout", "stderr"), subprocess.DEVNULL), **dict.fromkeys(streams, stalled(kind))}
@@ -107,16 +127,16 @@ def test_signals_act_although_nobody_reads(stalled, ready, launch):
     assert not any(worker.is_running() for worker in workers)
 
 
-def test_a_failure_ends_the_job_although_nobody_reads(stalled, ready, launch):
-    fail = "if os.environ['HOROVOD_RANK'] == '1': sys.exit('my own bug')"
-    source = FLOOD.format(tell=ready.tell, then=fail + "\nwhile True: print('x' * 1000, file=sys.STREAM)")
-    unread = launch(
-        *("-np", "2", *python(source.replace("STREAM", "stdout"))), stdout=stalled(), stderr=subprocess.PIPE, text=True
-    )
-    unheard = launch(
-        *("-np", "2", *python(source.replace("STREAM", "stderr"))), stdout=subprocess.PIPE, stderr=stalled(), text=True
-    )
+def test_a_failure_ends_the_job_although_nobody_reads(stalled, ready, gate, launch):
+    fail = f"if os.environ['HOROVOD_RANK'] == '1': {gate.pass_through}; sys.exit('my own bug')"
+
+    def flooding(stream):
+        return ("-np", "2", *python(FLOOD.format(stream=stream, tell=ready.tell, then=fail)))
+
+    unread = launch(*flooding("stdout"), stdout=stalled(), stderr=subprocess.PIPE, text=True)
+    unheard = launch(*flooding("stderr"), stdout=subprocess.PIPE, stderr=stalled(), text=True)
     ready.wait(4)
+    gate.open(2)
     assert (unread.wait(timeout=20), unheard.wait(timeout=20)) == (1, 1)
     report, output = unread.stderr.read(), unheard.stdout.read()
     assert "failed first: exit code 1" in report
@@ -174,7 +194,7 @@ def test_a_full_disk_and_a_stalled_pipe_as_output_files_do_not_hold_the_job(tmp_
     files.mkdir(parents=True)
     (files / "stdout").symlink_to("/dev/full")
     os.mkfifo(files / "stderr")
-    source = FLOOD.format(tell=ready.tell, then="while True: sys.stderr.write('x' * 1000 + '\\n')")
+    source = FLOOD.format(stream="stderr", tell=ready.tell, then="")
     words = ["-np", "1", "--output-filename", str(tmp_path / "out"), *python(source)]
     with open(files / "stderr", "r+b", buffering=0):
         process = launch(*words, stderr=subprocess.PIPE, text=True)
