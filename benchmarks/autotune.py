@@ -32,7 +32,7 @@ MIB, KIB = 1 << 20, 1 << 10
 
 Point = tuple[int, float, int]  # fusion threshold in bytes, gathering time in ms, chunk in bytes
 START: Point = (128 * MIB, 1.0, 256 * KIB)
-# The grid that the tuner searches (engine/core/autotune.cc).
+# The grid that the tuner searches (engine/tuning/autotune.cc).
 GRID: list[Point] = [
     (fusion, cycle, chunk)
     for fusion in (MIB // 2, 2 * MIB, 8 * MIB, 32 * MIB, 128 * MIB)

@@ -7,8 +7,8 @@
 #include <cstring>
 #include <exception>
 
-#include "core/output_pool.h"
 #include "core/world.h"
+#include "memory/output_pool.h"
 
 struct hvd_world {
   std::unique_ptr<hvd::World> world;

@@ -4,7 +4,7 @@
 
 #include <cstddef>
 
-#include "core/types.h"
+#include "base/types.h"
 
 namespace hvd {
 

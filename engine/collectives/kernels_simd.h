@@ -7,8 +7,8 @@
 #include <cstring>
 #include <type_traits>
 
+#include "base/types.h"
 #include "collectives/half.h"
-#include "core/types.h"
 
 namespace hvd {
 

@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/types.h"
 #include "collectives/flat.h"
-#include "core/types.h"
 #include "transport/lane.h"
 
 namespace hvd {

@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "collectives/allgather.h"
-#include "transport/arena.h"
+#include "memory/arena.h"
 
 namespace hvd {
 namespace {

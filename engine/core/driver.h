@@ -10,9 +10,9 @@
 #include <functional>
 #include <mutex>
 
-#include "core/config.h"
+#include "base/config.h"
+#include "base/joining_thread.h"
 #include "core/engine.h"
-#include "core/joining_thread.h"
 #include "core/submissions.h"
 #include "transport/poller.h"
 

@@ -4,7 +4,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/control.h"
+#include "agreement/control.h"
+#include "core/shown.h"
 
 namespace hvd {
 namespace {
@@ -184,7 +185,7 @@ void Engine::Announce(ProcessSet& set, std::unique_ptr<Operation> operation) {
     set.coordinator->OnRequest(set.me(), request);
   } else {
     FlushReady();  // the leader hears what was submitted first, first: above all before a join
-    mailbox_.Send(set.ranks()[set.tree().parent], control::EncodeRequest(set, request));
+    mailbox_.Send(set.ranks()[set.tree().parent], control::EncodeRequest(set.tag(), set.me(), request));
   }
   if (set.leads()) set.last_heard[0] = request.name;
   set.pending.Add(std::move(operation));
@@ -193,7 +194,8 @@ void Engine::Announce(ProcessSet& set, std::unique_ptr<Operation> operation) {
 void Engine::FlushReady() {
   for (auto& [id, slots] : ready_) {
     const ProcessSet& set = *sets_[id];
-    if (!slots.empty()) mailbox_.Send(set.ranks()[set.tree().parent], control::EncodeReady(set, slots));
+    if (!slots.empty())
+      mailbox_.Send(set.ranks()[set.tree().parent], control::EncodeReady(set.tag(), set.me(), set.applied, slots));
     slots.clear();
   }
 }
@@ -263,7 +265,7 @@ void Engine::OnReports(ProcessSet& set, std::string_view whole, std::string_view
   if (!control::DecodeReport(control::TypeOf(whole), &body, &report) || report.member >= set.ranks().size()) {
     return Abort(-1, "a member of process set " + std::to_string(set.id()) + " sent a report that makes no sense");
   }
-  if (Timeline* shown = timeline()) shown->Reported(set, report);
+  if (Timeline* shown = timeline()) ShowReport(shown, set, report);
   const int member = static_cast<int>(report.member);
   for (uint32_t slot : report.slots) {
     if (IsEarly(set, member, slot)) {
@@ -299,7 +301,7 @@ bool Engine::Decide(ProcessSet& set) {
 
 void Engine::Publish(ProcessSet& set, const Record& record) {
   if (set.tree().children.empty()) return;
-  SendDown(set, control::EncodeRecord(set, record));
+  SendDown(set, control::EncodeRecord(set.tag(), record));
 }
 
 void Engine::SendDown(const ProcessSet& set, std::string_view message) {
@@ -309,7 +311,7 @@ void Engine::SendDown(const ProcessSet& set, std::string_view message) {
 }
 
 void Engine::Finish(std::unique_ptr<Operation> operation, const Status& status) {
-  if (Timeline* shown = timeline()) shown->Finished(*operation, status.ok());
+  if (Timeline* shown = timeline()) shown->Finished(operation->process_set, operation->request, status.ok());
   const std::shared_ptr<Handle> handle = std::move(operation->handle);
   parts_.submissions->Finished(std::move(operation));  // first: whoever waits may submit the name again
   if (!status.ok() && handle->status.ok()) handle->status = status;

@@ -13,19 +13,19 @@
 #include <string_view>
 #include <vector>
 
-#include "core/config.h"
-#include "core/control.h"
+#include "agreement/control.h"
+#include "base/config.h"
 #include "core/handle.h"
 #include "core/point_to_point.h"
 #include "core/process_set.h"
 #include "core/stack_teller.h"
 #include "core/submissions.h"
-#include "core/timeline.h"
-#include "core/tuning_session.h"
+#include "tracing/timeline.h"
 #include "transport/connector.h"
 #include "transport/mailbox.h"
 #include "transport/neighbours.h"
 #include "transport/poller.h"
+#include "tuning/tuning_session.h"
 
 namespace hvd {
 

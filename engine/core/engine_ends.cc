@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "agreement/control.h"
 #include "collectives/kernels.h"
-#include "core/control.h"
 #include "core/engine.h"
 
 namespace hvd {
@@ -87,7 +87,7 @@ void Engine::InspectStalls(ProcessSet& set, Clock::time_point now) {
     std::vector<int32_t> asked;
     for (size_t i = 0; first && i < finding.missing.size() && i < kMostAsked; ++i) asked.push_back(finding.missing[i]);
     first = false;
-    const std::string message = control::EncodeStall(set, finding.name, "WARNING: " + text, asked);
+    const std::string message = control::EncodeStall(set.tag(), finding.name, "WARNING: " + text, asked);
     OnStall(set, message, std::string_view(message).substr(control::kHeaderBytes));
   }
 }
@@ -108,7 +108,7 @@ void Engine::OnStack(ProcessSet& set, std::string_view whole, std::string_view b
   if (!set.leads()) {
     if (set.closed.ok()) mailbox_.Send(set.ranks()[set.tree().parent], whole);
   } else if (control::DecodeStack(&body, &name, &text)) {
-    SendDown(set, control::EncodeStall(set, name, text, {}));
+    SendDown(set, control::EncodeStall(set.tag(), name, text, {}));
     ShowStall(set, name, text);
   }
 }
@@ -130,7 +130,7 @@ void Engine::ReportStack() {
   auto set = sets_.find(stack_asked_by_.first);
   if (set == sets_.end() || !aborted_.ok()) return;
   const std::string text = "rank " + std::to_string(parts_.identity.rank) + ", which is missing, is here: " + *answer;
-  const std::string message = control::EncodeStack(*set->second, stack_asked_by_.second, text);
+  const std::string message = control::EncodeStack(set->second->tag(), stack_asked_by_.second, text);
   OnStack(*set->second, message, std::string_view(message).substr(control::kHeaderBytes));
 }
 
@@ -240,7 +240,7 @@ void Engine::OnDeparture(int rank) {
     } else {
       const auto& children = set->tree().children;
       if (std::find(children.begin(), children.end(), member) == children.end()) continue;
-      mailbox_.Send(set->ranks()[set->tree().parent], control::EncodeGone(*set, rank));
+      mailbox_.Send(set->ranks()[set->tree().parent], control::EncodeGone(set->tag(), rank));
     }
   }
 }
@@ -275,7 +275,7 @@ void Engine::CloseSet(ProcessSet& set, int rank) {
   }
   for (auto& operation : set.postponed) Finish(std::move(operation), set.closed);
   set.postponed.clear();
-  SendDown(set, control::EncodeGone(set, rank));
+  SendDown(set, control::EncodeGone(set.tag(), rank));
 }
 
 void Engine::Leave() {
@@ -285,7 +285,7 @@ void Engine::Leave() {
   } else if (aborted_.ok()) {
     for (const auto& [id, set] : sets_) {
       if (set->tree().parent < 0) continue;
-      const std::string gone = control::EncodeGone(*set, parts_.identity.rank, set->applied);
+      const std::string gone = control::EncodeGone(set->tag(), parts_.identity.rank, set->applied);
       mailbox_.Send(set->ranks()[set->tree().parent], gone);
     }
     const std::string bye = control::EncodeBye(FinishedRounds());

@@ -2,7 +2,7 @@
 // Collectives that go express: told to all members at once, finished when all have told theirs (see express.h).
 #include <algorithm>
 
-#include "core/control.h"
+#include "agreement/control.h"
 #include "core/engine.h"
 #include "core/express_run.h"
 
@@ -65,7 +65,7 @@ bool Engine::SendExpress(ProcessSet& set, std::unique_ptr<Operation>* operation,
 void Engine::CarryPart(ProcessSet& set, const ExpressRun& run, std::unique_ptr<Operation> operation,
                        const control::Part& part) {
   const size_t bytes = run.BytesFrom(static_cast<size_t>(set.me()));
-  std::string message = control::EncodeExpress(set, part, bytes);
+  std::string message = control::EncodeExpress(set.tag(), part, bytes);
   const size_t header = message.size();
   message.resize(header + bytes);
   std::byte* const data = reinterpret_cast<std::byte*>(message.data()) + header;
@@ -113,14 +113,14 @@ void Engine::TellPlace(ProcessSet& set, const control::Part& part, uint64_t numb
   for (size_t j = 0; j < set.ranks().size(); ++j) {
     if (static_cast<int>(j) == set.me()) continue;
     told.gone_up_to = set.express_memory->GoneUpTo(j);
-    mailbox_.Send(set.ranks()[j], control::EncodeExpress(set, part, told));
+    mailbox_.Send(set.ranks()[j], control::EncodeExpress(set.tag(), part, told));
   }
 }
 
 void Engine::TellGone(const ProcessSet& set) {
   for (size_t j = 0; j < set.ranks().size(); ++j) {
     if (static_cast<int>(j) == set.me()) continue;
-    mailbox_.Send(set.ranks()[j], control::EncodeExpressGone(set, set.express_memory->GoneUpTo(j)));
+    mailbox_.Send(set.ranks()[j], control::EncodeExpressGone(set.tag(), set.express_memory->GoneUpTo(j)));
   }
 }
 

@@ -4,6 +4,7 @@
 
 #include "core/engine.h"
 #include "core/execution.h"
+#include "core/shown.h"
 
 namespace hvd {
 namespace {
@@ -131,12 +132,9 @@ void Engine::Start(ProcessSet& set, Entries entries, bool placed) {
       return Lose(set.ranks()[0], "a batch names '" + entry->request.name + "', which this rank never submitted");
     }
   }
-  if (Timeline* shown = timeline()) {
-    shown->Agreed(set, entries, batch);
-    shown->Queued(batch);
-  }
   batch.entries = std::move(entries);
   batch.chunk_bytes = set.chunk_bytes;
+  if (Timeline* shown = timeline()) ShowAgreed(shown, set, batch);
   set.running.push_back(std::move(batch));
 }
 
@@ -190,7 +188,7 @@ bool Engine::Step(ProcessSet& set) {
   while (!set.running.empty()) {
     ProcessSet::Running& batch = set.running.front();
     if (!batch.machine && !Prepare(set, &batch)) return true;
-    if (Timeline* shown = timeline()) shown->Transfers(set, &batch);
+    if (Timeline* shown = timeline()) ShowTransfers(shown, set, &batch);
     const Machine::Step step = batch.over ? Machine::Step::kDone : batch.machine->Advance();
     moved |= step != Machine::Step::kStuck && !batch.over;
     if (step != Machine::Step::kDone) break;

@@ -16,7 +16,7 @@
 #include "collectives/push.h"
 #include "collectives/reducescatter.h"
 #include "collectives/stream_copy.h"
-#include "core/output_pool.h"
+#include "memory/output_pool.h"
 
 namespace hvd {
 namespace {

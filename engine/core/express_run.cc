@@ -8,7 +8,7 @@
 #include "collectives/kernels.h"
 #include "collectives/machine.h"
 #include "core/execution.h"
-#include "core/output_pool.h"
+#include "memory/output_pool.h"
 
 namespace hvd {
 namespace {

@@ -6,10 +6,10 @@
 #include <cstddef>
 #include <vector>
 
-#include "core/express.h"
+#include "agreement/express.h"
+#include "agreement/message.h"
 #include "core/handle.h"
-#include "core/message.h"
-#include "transport/arena.h"
+#include "memory/arena.h"
 
 namespace hvd {
 

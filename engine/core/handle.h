@@ -10,10 +10,10 @@
 #include <unordered_map>
 #include <vector>
 
-#include "core/message.h"
-#include "core/output_pool.h"
-#include "core/types.h"
-#include "transport/arena.h"
+#include "agreement/message.h"
+#include "base/types.h"
+#include "memory/arena.h"
+#include "memory/output_pool.h"
 
 namespace hvd {
 

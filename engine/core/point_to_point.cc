@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "core/control.h"
-#include "core/wire.h"
+#include "agreement/control.h"
+#include "base/wire.h"
 
 namespace hvd {
 namespace {

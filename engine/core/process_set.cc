@@ -6,7 +6,7 @@
 #include <set>
 #include <string_view>
 
-#include "core/autotune.h"
+#include "tuning/autotune.h"
 
 namespace hvd {
 namespace {

@@ -13,15 +13,16 @@
 #include <unordered_map>
 #include <vector>
 
+#include "agreement/control.h"
+#include "agreement/coordinator.h"
+#include "agreement/express.h"
+#include "agreement/tree.h"
+#include "agreement/watch.h"
+#include "base/config.h"
 #include "collectives/machine.h"
-#include "core/config.h"
-#include "core/coordinator.h"
-#include "core/express.h"
-#include "core/express_memory.h"
 #include "core/handle.h"
 #include "core/operation_table.h"
-#include "core/tree.h"
-#include "core/watch.h"
+#include "memory/express_memory.h"
 #include "transport/neighbours.h"
 
 namespace hvd {
@@ -50,6 +51,7 @@ class ProcessSet {
 
   int id() const { return id_; }
   uint32_t epoch() const { return epoch_; }
+  control::SetTag tag() const { return {id_, epoch_}; }
   const std::vector<int>& ranks() const { return ranks_; }
   int me() const { return me_; }  // member index
   int IndexOf(int rank) const;

@@ -12,8 +12,8 @@
 #include <unordered_set>
 #include <vector>
 
+#include "base/types.h"
 #include "core/handle.h"
-#include "core/types.h"
 
 namespace hvd {
 

@@ -9,13 +9,13 @@
 #include <string>
 #include <vector>
 
-#include "core/buffer.h"
-#include "core/config.h"
+#include "base/config.h"
 #include "core/driver.h"
 #include "core/engine.h"
 #include "core/handle.h"
 #include "core/submissions.h"
-#include "core/timeline.h"
+#include "memory/buffer.h"
+#include "tracing/timeline.h"
 
 namespace hvd {
 

@@ -10,8 +10,8 @@
 #include <string_view>
 #include <vector>
 
-#include "core/control.h"
-#include "core/message.h"
+#include "agreement/control.h"
+#include "agreement/message.h"
 #include "transport/frame.h"
 #include "transport/handshake.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Regions of shared memory: where memory lies, and what stays shared while peers are about to write to it.
-#include "transport/arena.h"
+#include "memory/arena.h"
 
 #include <doctest/doctest.h>
 

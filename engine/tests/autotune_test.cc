@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The autotuner against a recorded workload with noise added, and rule by rule.
-#include "core/autotune.h"
+#include "tuning/autotune.h"
 
 #include <doctest/doctest.h>
 

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "core/wire.h"
+#include "base/wire.h"
 #include "tests/repeats.h"
 #include "tests/whole_world.h"
 #include "transport/socket.h"

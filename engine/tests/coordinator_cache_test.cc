@@ -2,8 +2,8 @@
 // The response cache: slots given, used, replaced and evicted, and members that have not yet heard of it.
 #include <doctest/doctest.h>
 
-#include "core/coordinator.h"
-#include "core/tensor_table.h"
+#include "agreement/coordinator.h"
+#include "agreement/tensor_table.h"
 #include "tests/coordinator_helpers.h"
 
 namespace hvd {

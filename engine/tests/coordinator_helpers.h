@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/coordinator.h"
+#include "agreement/coordinator.h"
 
 namespace hvd::testing {
 

@@ -2,7 +2,7 @@
 // Members that ran out of data: what goes on without them, what does not, and how a join ends.
 #include <doctest/doctest.h>
 
-#include "core/coordinator.h"
+#include "agreement/coordinator.h"
 #include "tests/coordinator_helpers.h"
 
 namespace hvd {

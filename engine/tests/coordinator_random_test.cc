@@ -7,7 +7,7 @@
 #include <map>
 #include <random>
 
-#include "core/coordinator.h"
+#include "agreement/coordinator.h"
 #include "tests/coordinator_helpers.h"
 #include "tests/repeats.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // When tensors become ready, in which batches they leave, how they fail; groups, process sets, departures.
-#include "core/coordinator.h"
+#include "agreement/coordinator.h"
 
 #include <doctest/doctest.h>
 

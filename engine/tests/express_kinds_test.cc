@@ -7,7 +7,7 @@
 #include <random>
 #include <thread>
 
-#include "core/express_memory.h"
+#include "memory/express_memory.h"
 #include "tests/whole_world.h"
 
 using hvd::Code;

@@ -5,8 +5,8 @@
 
 #include <random>
 
-#include "core/coordinator.h"
-#include "core/express.h"
+#include "agreement/coordinator.h"
+#include "agreement/express.h"
 #include "tests/coordinator_helpers.h"
 #include "tests/whole_world.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What goes into one batch, as plans written down in short.
-#include "core/fusion.h"
+#include "agreement/fusion.h"
 
 #include <doctest/doctest.h>
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "core/message.h"
+#include "agreement/message.h"
 #include "fuzz/wire_fuzz.h"
 #include "tests/repeats.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // However a thread's owner ends, the thread ends with it and the process goes on.
-#include "core/joining_thread.h"
+#include "base/joining_thread.h"
 
 #include <doctest/doctest.h>
 

@@ -8,8 +8,8 @@
 #include <random>
 #include <vector>
 
+#include "base/types.h"
 #include "collectives/half.h"
-#include "core/types.h"
 
 namespace hvd::reference {
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Round trips of the wire format, and hostile input: truncated, flipped, random, absurd lengths.
-#include "core/message.h"
+#include "agreement/message.h"
 
 #include <doctest/doctest.h>
 
@@ -8,7 +8,7 @@
 #include <limits>
 #include <random>
 
-#include "core/wire.h"
+#include "base/wire.h"
 
 namespace hvd {
 namespace {

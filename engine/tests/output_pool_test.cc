@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Outputs that callers have freed come back for the next ones, within limits.
-#include "core/output_pool.h"
+#include "memory/output_pool.h"
 
 #include <doctest/doctest.h>
 

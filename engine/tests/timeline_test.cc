@@ -17,8 +17,8 @@
 #include <thread>
 #include <vector>
 
-#include "core/timeline.h"
 #include "tests/repeats.h"
+#include "tracing/timeline.h"
 
 using hvd::Moment;
 using hvd::OpKind;
@@ -341,13 +341,13 @@ TEST_CASE("timeline: started and stopped while the engine is at work") {
   hvd::Timeline timeline(0, 64);
   std::atomic<bool> stop{false};
   std::thread driver([&] {
-    hvd::Operation operation;
-    operation.request.name = "x";
-    operation.request.shape = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10};
+    hvd::Request request;
+    request.name = "x";
+    request.shape = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10};
     while (!stop) {
       if (timeline.on()) timeline.Cycle();
-      if (timeline.on()) timeline.Ready(0, operation.request, 0);
-      if (timeline.on()) timeline.Finished(operation, true);
+      if (timeline.on()) timeline.Ready(0, request, 0);
+      if (timeline.on()) timeline.Finished(0, request, true);
     }
   });
   for (int round = 0; round < 30; ++round) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the leader measures: steps found by names that come again, samples with made-up clocks, the log file.
-#include "core/tuning_session.h"
+#include "tuning/tuning_session.h"
 
 #include <doctest/doctest.h>
 #include <unistd.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The agreement checks, their order and their texts.
-#include "core/validate.h"
+#include "agreement/validate.h"
 
 #include <doctest/doctest.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "core/watch.h"
+#include "agreement/watch.h"
 
 #include <doctest/doctest.h>
 

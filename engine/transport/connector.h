@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/types.h"
+#include "base/types.h"
 
 namespace hvd {
 

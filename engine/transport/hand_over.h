@@ -5,7 +5,7 @@
 
 #include <memory>
 
-#include "transport/arena.h"
+#include "memory/arena.h"
 #include "transport/bell.h"
 #include "transport/life_line.h"
 

@@ -8,7 +8,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include "core/wire.h"
+#include "base/wire.h"
 #include "transport/socket.h"
 
 namespace hvd {

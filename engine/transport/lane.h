@@ -13,7 +13,7 @@
 #include <memory>
 #include <vector>
 
-#include "core/types.h"
+#include "base/types.h"
 #include "transport/connector.h"
 
 namespace hvd {

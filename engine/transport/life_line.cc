@@ -4,7 +4,7 @@
 #include <cerrno>
 #include <cstdint>
 
-#include "core/wire.h"
+#include "base/wire.h"
 
 namespace hvd {
 namespace {

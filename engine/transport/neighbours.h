@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "core/heartbeats.h"
+#include "base/heartbeats.h"
 #include "transport/connector.h"
 #include "transport/hand_over.h"
 #include "transport/handshake.h"

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "agreement/control.h"
+
+#include "base/wire.h"
+
+namespace hvd::control {
+namespace {
+
+void Begin(std::string* out, Type type, SetTag set) {
+  wire::Put(out, static_cast<uint8_t>(type));
+  wire::Put(out, set.id);
+  wire::Put(out, set.epoch);
+}
+
+std::string Begin(Type type, SetTag set = {}) {
+  std::string out;
+  Begin(&out, type, set);
+  return out;
+}
+
+}  // namespace
+
+void AddSlot(std::string* slots, uint32_t slot) { wire::Put(slots, slot); }
+
+std::string EncodeReady(SetTag set, int member, uint64_t seen, std::string_view slots) {
+  std::string out = Begin(Type::kReady, set);
+  wire::Put(&out, static_cast<uint32_t>(member));
+  wire::Put(&out, seen);
+  out.append(slots);
+  return out;
+}
+
+std::string EncodeRequest(SetTag set, int member, const Request& request) {
+  std::string out = Begin(Type::kRequest, set);
+  wire::Put(&out, static_cast<uint32_t>(member));
+  hvd::Encode(request, &out);
+  return out;
+}
+
+std::string EncodeRecord(SetTag set, const Record& record) {
+  std::string out = Begin(Type::kRecord, set);
+  hvd::Encode(record, &out);
+  return out;
+}
+
+std::string EncodeGone(SetTag set, int rank, uint64_t applied) {
+  std::string out = Begin(Type::kGone, set);
+  wire::Put(&out, static_cast<int32_t>(rank));
+  wire::Put(&out, applied);
+  return out;
+}
+
+std::string EncodeBye(const std::vector<Finished>& finished) {
+  std::string out = Begin(Type::kBye);
+  for (const Finished& one : finished) wire::Put(&out, one);
+  return out;
+}
+
+std::string EncodeExpress(SetTag set, const Part& part, size_t room) {
+  std::string out;
+  out.reserve(kHeaderBytes + sizeof part + room);
+  Begin(&out, Type::kExpress, set);
+  wire::Put(&out, part);
+  return out;
+}
+
+std::string EncodeExpress(SetTag set, const Part& part, const Place& place) {
+  std::string out;
+  out.reserve(kHeaderBytes + sizeof part + sizeof place);
+  Begin(&out, Type::kExpressPlace, set);
+  wire::Put(&out, part);
+  wire::Put(&out, place);
+  return out;
+}
+
+std::string EncodeExpressGone(SetTag set, uint64_t up_to) {
+  std::string out = Begin(Type::kExpressGone, set);
+  wire::Put(&out, up_to);
+  return out;
+}
+
+std::string EncodeAbort(int lost_rank, std::string_view why) {
+  std::string out = Begin(Type::kAbort);
+  wire::Put(&out, static_cast<int32_t>(lost_rank));
+  wire::PutString(&out, why);
+  return out;
+}
+
+std::string EncodePing() { return Begin(Type::kPing); }
+
+std::string EncodeStall(SetTag set, std::string_view name, std::string_view text, const std::vector<int32_t>& asked) {
+  std::string out = Begin(Type::kStall, set);
+  wire::PutString(&out, name);
+  wire::PutString(&out, text);
+  wire::PutVector(&out, asked);
+  return out;
+}
+
+std::string EncodeStack(SetTag set, std::string_view name, std::string_view text) {
+  std::string out = Begin(Type::kStack, set);
+  wire::PutString(&out, name);
+  wire::PutString(&out, text);
+  return out;
+}
+
+std::string EncodeOffer(const Offer& offer) {
+  std::string out = Begin(Type::kOffer);
+  wire::Put(&out, offer);
+  return out;
+}
+
+std::string EncodeAccept(const Accept& accept) {
+  std::string out = Begin(Type::kAccept);
+  wire::Put(&out, accept);
+  return out;
+}
+
+bool Decode(std::string_view* in, Header* header) {
+  uint8_t type = 0;
+  if (!wire::Get(in, &type) || !wire::Get(in, &header->set) || !wire::Get(in, &header->epoch)) return false;
+  if (type < static_cast<uint8_t>(Type::kReady) || type > static_cast<uint8_t>(Type::kExpressGone)) return false;
+  header->type = static_cast<Type>(type);
+  return true;
+}
+
+Type TypeOf(std::string_view message) { return static_cast<Type>(message.front()); }
+
+bool DecodeReport(Type type, std::string_view* in, Report* report) {
+  if (!wire::Get(in, &report->member)) return false;
+  if (type == Type::kRequest) {
+    report->has_request = true;
+    return hvd::Decode(in, &report->request);
+  }
+  if (!wire::Get(in, &report->seen) || in->size() % sizeof(uint32_t)) return false;
+  report->slots.resize(in->size() / sizeof(uint32_t));
+  for (uint32_t& slot : report->slots) wire::Get(in, &slot);
+  return true;
+}
+
+bool DecodeGone(std::string_view* in, int32_t* rank, uint64_t* applied) {
+  return wire::Get(in, rank) && wire::Get(in, applied) && in->empty();
+}
+
+bool DecodeBye(std::string_view* in, std::vector<Finished>* finished) {
+  finished->resize(in->size() / sizeof(Finished));
+  for (Finished& one : *finished) wire::Get(in, &one);
+  return in->empty();
+}
+
+bool DecodeExpress(std::string_view* in, Part* part) { return wire::Get(in, part); }
+bool DecodePlace(std::string_view* in, Place* place) { return wire::Get(in, place) && in->empty(); }
+
+bool DecodeExpressGone(std::string_view* in, uint64_t* up_to) { return wire::Get(in, up_to) && in->empty(); }
+
+bool DecodeAbort(std::string_view* in, int32_t* lost_rank, std::string* why) {
+  return wire::Get(in, lost_rank) && wire::GetString(in, why);
+}
+
+bool DecodeStall(std::string_view* in, std::string* name, std::string* text, std::vector<int32_t>* asked) {
+  return wire::GetString(in, name) && wire::GetString(in, text) && wire::GetVector(in, asked);
+}
+
+bool DecodeStack(std::string_view* in, std::string* name, std::string* text) {
+  return wire::GetString(in, name) && wire::GetString(in, text);
+}
+
+bool DecodeOffer(std::string_view* in, Offer* offer) { return wire::Get(in, offer); }
+bool DecodeAccept(std::string_view* in, Accept* accept) { return wire::Get(in, accept); }
+
+}  // namespace hvd::control

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+// The envelopes of control messages between engines: reports up to a set's leader, records down from it, and ends.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "agreement/message.h"
+
+namespace hvd {
+
+namespace control {
+
+enum class Type : uint8_t {
+  kReady = 1,
+  kRequest = 2,
+  kRecord = 3,
+  kGone = 4,
+  kBye = 5,
+  kAbort = 6,
+  kOffer = 7,
+  kAccept = 8,
+  kPing = 9,
+  kStall = 10,
+  kStack = 11,
+  kExpress = 12,
+  kExpressPlace = 13,
+  kExpressGone = 14
+};
+
+constexpr size_t kHeaderBytes = sizeof(uint8_t) + sizeof(int32_t) + sizeof(uint32_t);
+
+// Which set is meant: ids are given again, epochs are not.
+struct SetTag {
+  int32_t id = 0;
+  uint32_t epoch = 0;
+};
+
+struct Header {
+  Type type = Type::kReady;
+  int32_t set = 0;
+  uint32_t epoch = 0;
+};
+
+struct Report {
+  uint32_t member = 0;
+  uint64_t seen = 0;
+  std::vector<uint32_t> slots;
+  bool has_request = false;
+  Request request;
+};
+
+// One member's part of a collective that goes express; its bytes follow.
+struct Part {
+  uint32_t slot = 0;
+  uint32_t round = 0;
+  uint64_t seen = 0;  // the last record that the sender had applied
+};
+
+// Or a place in the sender's arena follows.
+struct Place {
+  static constexpr size_t kUnit = 64;
+
+  uint64_t number = 0;      // counts the sender's parts of this kind
+  uint64_t gone_up_to = 0;  // the receiver's parts up to this number are of no more use to the sender
+  uint32_t unit = 0;        // the place, in units
+} __attribute__((packed));
+
+// Rounds of a set that the sender, its leader, has finished.
+struct Finished {
+  int32_t set = 0;
+  uint32_t epoch = 0;
+  uint32_t slot = 0;
+  uint32_t round = 0;
+};
+
+// Point to point: `region` is where the sender of the message keeps the pair's lane in its arena, or -1.
+struct Offer {
+  uint64_t id = 0;
+  int64_t tag = 0;
+  uint64_t bytes = 0;
+  int64_t region = -1;
+};
+struct Accept {
+  uint64_t id = 0;
+  uint64_t bytes = 0;  // room in the receiver's buffer
+  int64_t region = -1;
+};
+
+void AddSlot(std::string* slots, uint32_t slot);
+std::string EncodeReady(SetTag set, int member, uint64_t seen, std::string_view slots);
+std::string EncodeRequest(SetTag set, int member, const Request& request);
+std::string EncodeRecord(SetTag set, const Record& record);
+// `applied`: the last record of the set that it had applied; kNotTold from those who only know that it is gone.
+constexpr uint64_t kNotTold = UINT64_MAX;
+std::string EncodeGone(SetTag set, int rank, uint64_t applied = kNotTold);
+std::string EncodeBye(const std::vector<Finished>& finished);
+std::string EncodeExpress(SetTag set, const Part& part, size_t room);  // for the bytes, which are left out
+std::string EncodeExpress(SetTag set, const Part& part, const Place& place);
+std::string EncodeExpressGone(SetTag set, uint64_t up_to);  // see Place
+std::string EncodeAbort(int lost_rank, std::string_view why);
+std::string EncodePing();
+// `asked`: ranks that shall say what they are doing.
+std::string EncodeStall(SetTag set, std::string_view name, std::string_view text, const std::vector<int32_t>& asked);
+std::string EncodeStack(SetTag set, std::string_view name, std::string_view text);
+std::string EncodeOffer(const Offer& offer);
+std::string EncodeAccept(const Accept& accept);
+
+bool Decode(std::string_view* in, Header* header);
+Type TypeOf(std::string_view message);
+bool DecodeReport(Type type, std::string_view* in, Report* report);
+bool DecodeGone(std::string_view* in, int32_t* rank, uint64_t* applied);
+bool DecodeBye(std::string_view* in, std::vector<Finished>* finished);
+bool DecodeExpress(std::string_view* in, Part* part);
+bool DecodePlace(std::string_view* in, Place* place);
+bool DecodeExpressGone(std::string_view* in, uint64_t* up_to);
+bool DecodeAbort(std::string_view* in, int32_t* lost_rank, std::string* why);
+bool DecodeStall(std::string_view* in, std::string* name, std::string* text, std::vector<int32_t>* asked);
+bool DecodeStack(std::string_view* in, std::string* name, std::string* text);
+bool DecodeOffer(std::string_view* in, Offer* offer);
+bool DecodeAccept(std::string_view* in, Accept* accept);
+
+}  // namespace control
+}  // namespace hvd

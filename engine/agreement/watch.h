@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// What has stalled: a pure function of what was heard and of the time, with no clock of its own, so that every rule has
+// a table test.
+#pragma once
+
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "agreement/coordinator.h"
+#include "base/heartbeats.h"
+
+namespace hvd {
+
+// Tensors that some ranks are ready for and others never submit.
+class StallInspector {
+ public:
+  struct Options {
+    WatchSpan warning{};   // zero: no check
+    WatchSpan shutdown{};  // zero: never
+  };
+  struct Finding {
+    std::string name;
+    std::vector<int> missing;
+    WatchSpan waited;
+    bool fatal;
+  };
+
+  explicit StallInspector(Options options) : options_(options) {}
+
+  // `waiting`: all that is pending now. Each stall is found once for its warning and once when it becomes fatal.
+  std::vector<Finding> Inspect(const std::vector<Coordinator::Waiting>& waiting, WatchTime now);
+
+ private:
+  struct Since {
+    WatchTime first;
+    bool warned = false;
+    bool present = false;
+  };
+  Options options_;
+  std::unordered_map<std::string, Since> since_;
+};
+
+// "1, 3, 5", cut after a few.
+std::string ListOfRanks(const std::vector<int>& ranks);
+
+}  // namespace hvd

@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+// What of a set's life goes into the timeline.
+#pragma once
+
+#include "agreement/control.h"
+#include "core/process_set.h"
+#include "tracing/timeline.h"
+
+namespace hvd {
+
+void ShowReport(Timeline* timeline, const ProcessSet& set, const control::Report& report);
+// Its members have agreed on the batch, which waits for the lanes.
+void ShowAgreed(Timeline* timeline, const ProcessSet& set, const ProcessSet::Running& batch);
+// Its turn has come. Does nothing the second time.
+void ShowTransfers(Timeline* timeline, const ProcessSet& set, ProcessSet::Running* batch);
+
+}  // namespace hvd

@@ -1,0 +1,305 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "memory/output_pool.h"
+
+#include <pthread.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdlib>
+#include <map>
+#include <mutex>
+#include <new>
+#include <vector>
+
+namespace hvd {
+namespace {
+
+constexpr size_t kLine = 64;
+constexpr size_t kPageBytes = 4096;
+constexpr size_t kHugePage = size_t{2} << 20;
+constexpr size_t kWorthKeeping = size_t{16} << 10;  // below, malloc reuses memory well enough
+constexpr size_t kKeptBuffers = 16;
+constexpr size_t kMostShared = size_t{2} << 30;  // the arena has other uses
+
+// Enough for the outputs of most steps, little for the machine.
+size_t MostKeptBytes() {
+  static const size_t most =
+      std::clamp(static_cast<size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<size_t>(sysconf(_SC_PAGESIZE)) / 32,
+                 size_t{128} << 20, size_t{512} << 20);
+  return most;
+}
+
+struct Header {  // in the line before the data of ordinary memory
+  size_t capacity;
+  void* memory;  // as it came from malloc
+};
+static_assert(sizeof(Header) <= kLine);
+
+Header* HeaderOf(void* data) { return reinterpret_cast<Header*>(static_cast<std::byte*>(data) - kLine); }
+
+struct Block {
+  void* data = nullptr;
+  size_t capacity = 0;
+  std::shared_ptr<Arena> arena;  // null: ordinary memory
+  bool handed_over = false;
+  bool is_private = false;  // since a fork
+
+  size_t offset() const { return static_cast<size_t>(arena->OffsetOf(data, capacity)); }
+};
+
+// Fresh memory costs a fault a page: large outputs ask for large pages.
+Header* AllocateLarge(size_t bytes) {
+  const size_t whole = ((kLine + bytes) / kPageBytes + 1) * kPageBytes;
+  void* memory = nullptr;
+  if (posix_memalign(&memory, kHugePage, whole)) return nullptr;
+  madvise(memory, whole, MADV_HUGEPAGE);
+  return new (memory) Header{whole - kLine, memory};
+}
+
+// Aligned by hand: malloc has small pieces at hand, aligned_alloc looks for one each time.
+Header* AllocateSmall(size_t bytes) {
+  const size_t capacity = (bytes / kLine + 1) * kLine;
+  void* memory = std::malloc(capacity + 2 * kLine);
+  if (!memory) return nullptr;
+  const uintptr_t line = (reinterpret_cast<uintptr_t>(memory) + kLine - 1) / kLine * kLine;
+  return new (reinterpret_cast<void*>(line)) Header{capacity, memory};
+}
+
+void* AllocateOrdinary(size_t bytes) {
+  Header* header = bytes >= kHugePage ? AllocateLarge(bytes) : AllocateSmall(bytes);
+  return header ? reinterpret_cast<std::byte*>(header) + kLine : nullptr;
+}
+
+void GiveBack(const Block& block) {
+  if (!block.arena) {
+    std::free(HeaderOf(block.data)->memory);
+  } else if (!block.arena->InForkedChild()) {
+    if (block.is_private && !block.arena->MakeShared(block.offset(), block.capacity)) return;
+    block.arena->Free(static_cast<int64_t>(block.offset()));
+  } else if (block.is_private) {
+    munmap(block.data, block.capacity);
+  }
+}
+
+class Pool {
+ public:
+  Pool();
+
+  // One that fits and is not much larger than it must be: in the arena, else ordinary memory.
+  Block Take(size_t bytes, const Arena* arena) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    Block block = TakeFrom(arena, bytes);
+    if (!block.data && arena) block = TakeFrom(nullptr, bytes);
+    if (block.arena) in_use_[block.data] = block;
+    return block;
+  }
+
+  // Null where there is no room.
+  void* AllocateShared(const std::shared_ptr<Arena>& arena, size_t bytes) {
+    bytes = (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      if (shared_bytes_ + bytes > kMostShared || bytes > MostKeptBytes()) return nullptr;
+      shared_bytes_ += bytes;
+    }
+    Status no_room;
+    const int64_t offset = arena->Reserve(bytes, &no_room, Arena::Use::kOutput);
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (offset < 0) {
+      shared_bytes_ -= bytes;
+      return nullptr;
+    }
+    void* data = arena->at(static_cast<size_t>(offset));
+    in_use_[data] = {data, bytes, arena};
+    return data;
+  }
+
+  void HandOver(void* data) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    auto found = in_use_.find(data);
+    if (found != in_use_.end()) found->second.handed_over = true;
+  }
+
+  bool Lend(void* data) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    auto found = in_use_.find(data);
+    if (found == in_use_.end() || found->second.arena->closed() || found->second.arena->InForkedChild()) return false;
+    found->second.handed_over = true;
+    return true;
+  }
+
+  bool TakeBack(void* data) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    auto found = in_use_.find(data);
+    if (found == in_use_.end()) return false;
+    found->second.handed_over = false;
+    return !found->second.is_private && !found->second.arena->closed();
+  }
+
+  // Removes a shared output from those in use; without data if it is none.
+  Block Return(void* data) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    auto found = in_use_.find(data);
+    if (found == in_use_.end()) return {};
+    Block block = std::move(found->second);
+    in_use_.erase(found);
+    return block;
+  }
+
+  void Keep(Block block) {
+    std::vector<Block> given_up;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      block.handed_over = false;
+      const bool of_use = !block.arena || !(block.is_private || block.arena->closed());
+      if (of_use) {
+        kept_bytes_ += block.capacity;
+        kept_.push_back(std::move(block));
+      } else {
+        Forget(block);
+        given_up.push_back(std::move(block));
+      }
+      while (kept_bytes_ > MostKeptBytes() || kept_.size() > kKeptBuffers) {  // the oldest goes first
+        kept_bytes_ -= kept_.front().capacity;
+        Forget(kept_.front());
+        given_up.push_back(std::move(kept_.front()));
+        kept_.erase(kept_.begin());
+      }
+    }
+    for (const Block& one : given_up) GiveBack(one);
+  }
+
+  void Trim() {
+    std::vector<Block> given_up;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      given_up.swap(kept_);
+      kept_bytes_ = 0;
+      for (const Block& one : given_up) Forget(one);
+    }
+    for (const Block& one : given_up) GiveBack(one);
+  }
+
+  // A child must find in its outputs what was there when it was forked, whatever we and our peers do with the memory:
+  // outputs stop being shared before it comes.
+  void BeforeFork() {
+    mutex_.lock();
+    MakePrivate(nullptr);
+  }
+  void AfterFork() { mutex_.unlock(); }
+  // What could not stop being shared, since peers were writing to it, does so now.
+  void InChild() {
+    for (auto& [data, block] : in_use_) {
+      if (block.handed_over && !block.is_private) block.is_private = block.arena->CopyInChild(data, block.capacity);
+    }
+    mutex_.unlock();
+  }
+
+  // Later the arena cannot do it any more.
+  void BeforeClosing(const Arena* arena) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    MakePrivate(arena);
+  }
+
+ private:
+  // Of one arena, or of all.
+  void MakePrivate(const Arena* arena) {
+    for (auto& [data, block] : in_use_) {
+      const bool meant = block.handed_over && !block.is_private && (!arena || block.arena.get() == arena);
+      if (meant && !block.arena->InForkedChild()) {
+        block.is_private = block.arena->MakePrivate(block.offset(), block.capacity);
+      }
+    }
+  }
+
+  Block TakeFrom(const Arena* arena, size_t bytes) {
+    for (size_t i = kept_.size(); i-- > 0;) {
+      const size_t capacity = kept_[i].capacity;
+      if (kept_[i].arena.get() != arena || capacity < bytes || capacity - bytes > bytes / 4) continue;
+      Block block = std::move(kept_[i]);
+      kept_.erase(kept_.begin() + static_cast<std::ptrdiff_t>(i));
+      kept_bytes_ -= capacity;
+      return block;
+    }
+    return {};
+  }
+
+  void Forget(const Block& block) {
+    if (block.arena) shared_bytes_ -= block.capacity;
+  }
+
+  std::mutex mutex_;
+  std::vector<Block> kept_;
+  size_t kept_bytes_ = 0;
+  std::map<void*, Block> in_use_;  // those in arenas
+  size_t shared_bytes_ = 0;        // in arenas, in use or kept
+};
+
+// Never destroyed: outputs may be freed while the process ends.
+Pool& ThePool() {
+  static Pool* pool = new Pool;
+  return *pool;
+}
+
+Pool::Pool() {
+  pthread_atfork([] { ThePool().BeforeFork(); }, [] { ThePool().AfterFork(); }, [] { ThePool().InChild(); });
+}
+
+bool MayBeShared(const void* data) { return reinterpret_cast<uintptr_t>(data) % kPageBytes == 0; }
+
+}  // namespace
+
+void* AllocateOutput(size_t bytes, const std::shared_ptr<Arena>& arena) {
+  if (bytes < kWorthKeeping) return AllocateOrdinary(bytes);
+  const Block block = ThePool().Take(bytes, arena.get());
+  if (!block.data) return AllocateOrdinary(bytes);
+  if (!arena || block.arena) return block.data;
+  // Such an output was here before and is wanted again: worth the price of shared pages, which is paid once.
+  void* shared = ThePool().AllocateShared(arena, bytes);
+  if (!shared) return block.data;
+  GiveBack(block);
+  return shared;
+}
+
+void* AllocateSharedOutput(size_t bytes, const std::shared_ptr<Arena>& arena) {
+  return arena ? ThePool().AllocateShared(arena, bytes) : nullptr;
+}
+
+bool LendOutput(void* data) { return ThePool().Lend(data); }
+
+bool TakeBackOutput(void* data) { return ThePool().TakeBack(data); }
+
+void HandOverOutput(void* data) {
+  if (data && MayBeShared(data)) ThePool().HandOver(data);
+}
+
+void FreeOutput(void* data) {
+  if (!data) return;
+  if (MayBeShared(data)) {
+    if (Block block = ThePool().Return(data); block.data) {
+      ThePool().Keep(std::move(block));
+      return;
+    }
+  }
+  const size_t capacity = HeaderOf(data)->capacity;
+  if (capacity >= kWorthKeeping) {
+    ThePool().Keep({data, capacity, nullptr});
+  } else {
+    std::free(HeaderOf(data)->memory);
+  }
+}
+
+void AbandonOutput(void* data) {
+  // In an arena its place is not given to anybody again.
+  if (!data || (MayBeShared(data) && ThePool().Return(data).data)) return;
+  FreeOutput(data);
+}
+
+void LeaveOutputsToCallers(const Arena* arena) {
+  if (arena) ThePool().BeforeClosing(arena);
+  ThePool().Trim();
+}
+
+}  // namespace hvd

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+// Turns what happened to tensors into Chrome trace events: each tensor is a "process" whose slices nest properly, even
+// when moments are missing because recording began late or could not keep up.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "base/types.h"
+#include "tracing/trace_file.h"
+
+namespace hvd {
+
+// One thing that happened, as it is handed to the thread that writes: plain memory, so that handing over is a copy.
+struct Moment {
+  enum class What : uint8_t {
+    kReady,     // `rank` reported the tensor
+    kAgreed,    // all are ready: the operation begins
+    kActivity,  // the operation enters the phase named `text`
+    kTransfer,  // bytes begin to move, over the transport named `text`
+    kDone,
+    kFailed,
+    kLeft,  // the others run it without this rank, which has joined
+    kCycle,
+  };
+  static constexpr size_t kMostDimensions = 8;
+  static constexpr size_t kMostName = 192;
+
+  What what = What::kCycle;
+  OpKind kind = OpKind::kAllreduce;
+  DType dtype = DType::kFloat32;
+  bool adasum = false;
+  uint8_t dimensions = 0;  // more than kMostDimensions: the rest is not told
+  uint16_t name_size = 0;
+  int32_t set = 0;
+  int32_t rank = 0;
+  int64_t time_ns = 0;         // of the steady clock
+  const char* text = nullptr;  // a literal
+  int64_t shape[kMostDimensions];
+  char name[kMostName];
+
+  // Longer names are cut and get a hash instead of what is missing, so that they still differ.
+  void SetName(std::string_view tensor);
+};
+
+class Trace {
+ public:
+  // `file` is open and empty; times in the trace count from `start_ns` of the steady clock.
+  Trace(TraceFile* file, int rank, int64_t start_ns, int64_t start_since_epoch_us);
+
+  void Add(const Moment& moment);
+  // As of the last moment that was added: later ones may be waiting already.
+  void AddDropped(uint64_t count);
+  // Ends every open slice.
+  void Finish(int64_t time_ns);
+
+ private:
+  enum class Phase : uint8_t { kIdle, kNegotiating, kOperating };
+  struct Tensor {
+    int pid = 0;
+    Phase phase = Phase::kIdle;
+    bool in_activity = false;
+    int64_t began_ns = 0;    // the latest slice
+    int64_t latest_ns = 0;   // of all its events
+    std::vector<int> early;  // ranks that reported it again before it was done here
+  };
+
+  void AddTo(Tensor* tensor, const Moment& moment);
+  void Ready(Tensor* tensor, const Moment& moment, int rank);
+  void Operate(Tensor* tensor, const Moment& moment);
+  void Activity(Tensor* tensor, const Moment& moment, const std::string& name);
+  void Done(Tensor* tensor, const Moment& moment);
+  void ShowEarly(Tensor* tensor, const Moment& moment);
+  void Begin(Tensor* tensor, int64_t time_ns, std::string_view name);
+  void End(Tensor* tensor, int64_t time_ns, std::string_view arguments = {});
+  void Close(Tensor* tensor, int64_t time_ns, std::string_view arguments);
+  void Describe(int pid, std::string_view name, std::string_view more);
+  void Emit(char phase, int pid, int64_t time_ns, std::string_view name, std::string_view more = {});
+
+  TraceFile* file_;
+  int64_t start_ns_, last_ns_;
+  int last_pid_ = 0;
+  std::unordered_map<std::string, Tensor> tensors_;
+  std::string event_;
+};
+
+}  // namespace hvd
