@@ -2,30 +2,18 @@
 """The performance page is made from stored lines alone, and its ratios are those of the lines."""
 
 import json
-import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from benchkit.ledger import Ledger, Sample, read
+from benchkit.page import write_page
 
-ROOT = Path(__file__).parents[2]
-STORED = ROOT / "tests" / "unit" / "data" / "performance.jsonl"
-
-
-@pytest.fixture
-def benchkit(monkeypatch):
-    """The benchmarks' own package, found as the benchmarks' commands find it."""
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    yield
-    for name in [name for name in sys.modules if name.split(".")[0] == "benchkit"]:
-        del sys.modules[name]
+STORED = Path(__file__).parent / "data" / "performance.jsonl"
 
 
 @pytest.fixture
-def page(benchkit, tmp_path):
-    from benchkit.ledger import read
-    from benchkit.page import write_page
-
+def page(tmp_path):
     paths = write_page(tmp_path, [read(STORED)])
     return paths[0].read_text(encoding="utf-8"), paths[1:]
 
@@ -72,9 +60,7 @@ def test_pictures_are_named_in_the_page_and_hold_every_way(page):
     assert {"allreduce", "khorovod", "khorovod, shared", "gloo", "mpich", "floor"} <= words
 
 
-def test_what_is_written_reads_back_with_right_ratios(benchkit, tmp_path):
-    from benchkit.ledger import Ledger, Sample, read
-
+def test_what_is_written_reads_back_with_right_ratios(tmp_path):
     about = {"run": "2026-03-03T00:00:00Z", "quick": False, "machine": {"cores": 2}}
     ledger = Ledger(tmp_path / "made.jsonl", about)
     case = {"bytes": 4, "ranks": 2}
