@@ -19,7 +19,6 @@ from pathlib import Path
 from benchkit import machine
 from benchkit.floor import Floor
 from benchkit.libraries import Gloo, Khorovod, Mpich, OpenMpi
-from benchkit.lifetime import interrupt_on_sigterm
 from benchkit.measuring import Pace, Series, measure
 from benchkit.problem import OPS, Problem
 from benchkit.report import Record, Report
@@ -27,6 +26,7 @@ from benchkit.svg import size_text, time_text
 from benchkit.world import IDLE_LIMIT, World
 from rich.console import Console
 from rich.markup import escape
+from testkit.lifetimes import interrupt_on_sigterm
 
 SIZES = "4,64,1K,4K,32K,256K,1M,4M,25M,100M,256M"
 QUICK_SIZES = "4,1K,32K,1M,25M"

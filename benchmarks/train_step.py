@@ -18,7 +18,6 @@ import sys
 from pathlib import Path
 
 from benchkit import bars, machine
-from benchkit.lifetime import interrupt_on_sigterm
 from benchkit.pairs import LEAST_PAIRS, Cost
 from benchkit.svg import time_text
 from benchkit.training import BATCH, MANY, WORKLOADS, Record, Setup, measure, records_of
@@ -27,6 +26,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from testkit.lifetimes import interrupt_on_sigterm
 
 
 def main() -> int:
