@@ -7,13 +7,15 @@ from xml.etree import ElementTree
 
 import pytest
 from benchkit.ledger import Ledger, Sample, read
-from benchkit.page import write_page
 
 STORED = Path(__file__).parent / "data" / "performance.jsonl"
 
 
 @pytest.fixture
 def page(tmp_path):
+    pytest.importorskip("matplotlib")
+    from benchkit.page import write_page
+
     paths = write_page(tmp_path, [read(STORED)])
     return paths[0].read_text(encoding="utf-8"), paths[1:]
 
@@ -58,6 +60,13 @@ def test_pictures_are_named_in_the_page_and_hold_every_way(page):
     assert all(f"]({path.name})" in text for path in pictures)
     words = {element.text for element in ElementTree.parse(pictures[0]).iter() if element.text}
     assert {"allreduce", "khorovod", "khorovod, shared", "gloo", "mpich", "floor"} <= words
+
+
+def test_pictures_are_the_same_each_time(page, tmp_path):
+    from benchkit.page import write_page
+
+    again = write_page(tmp_path / "again", [read(STORED)])[1:]
+    assert [path.read_bytes() for path in again] == [path.read_bytes() for path in page[1]]
 
 
 def test_what_is_written_reads_back_with_right_ratios(tmp_path):

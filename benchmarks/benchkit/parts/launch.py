@@ -16,7 +16,7 @@ from testkit.processes import Group, wait_for_all
 from benchkit.ledger import Sample
 from benchkit.libraries import Mpi, Mpich, OpenMpi
 from benchkit.parts.bench import OURS, Bench
-from benchkit.svg import time_text
+from benchkit.units import time_text
 
 _RANKS = 2
 _LIMIT_S = 120
