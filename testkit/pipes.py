@@ -10,6 +10,9 @@ import os
 import select
 import time
 from pathlib import Path
+from typing import TypeVar
+
+_Pipe = TypeVar("_Pipe", bound="_NamedPipe")
 
 
 class _NamedPipe:
@@ -20,7 +23,7 @@ class _NamedPipe:
         self.path = str(path)
         self._file = open(path, "r+b", buffering=0)  # noqa: SIM115 - closed at the end of the `with` block
 
-    def __enter__(self):
+    def __enter__(self: _Pipe) -> _Pipe:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -24,8 +24,12 @@ class Process(subprocess.Popen[Any]):
 
     def __init__(self, command: Sequence[str], env: Mapping[str, str] | None = None, **options: Any) -> None:
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed by end()
-        streams = {"stdin": subprocess.DEVNULL, "stdout": self._log, "stderr": self._log}
-        super().__init__(command, env={**os.environ, **(env or {})}, **(streams | options))
+        streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": self._log, "stderr": self._log}
+        try:
+            super().__init__(command, env={**os.environ, **(env or {})}, **(streams | options))
+        except OSError:
+            self._log.close()
+            raise
 
     def printed(self, most: int | None = None) -> str:
         """What is in the log so far; with `most`, only that many bytes at its end."""
