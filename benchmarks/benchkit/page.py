@@ -9,8 +9,8 @@ from pathlib import Path
 
 from benchkit import plots, tables
 from benchkit.ledger import Record, Results
-from benchkit.svg import size_text
 from benchkit.training import WORKLOADS
+from benchkit.units import size_text
 
 _INTRODUCTION = """\
 # Performance

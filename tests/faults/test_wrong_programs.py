@@ -117,7 +117,7 @@ def test_fault_14_a_worker_of_an_old_generation_is_refused_and_the_job_goes_on()
     with PlainJob(program("loop"), "a:2", {"HOROVOD_GENERATION": "5"}) as job:
         job.ready()
         late = {**job.meeting_point, "HOROVOD_RANK": "1", "HOROVOD_SIZE": "2", "HOROVOD_GENERATION": "4"}
-        job.start(program("loop"), job.environment(late))
+        job.start(program("loop"), late)
         assert job.processes[2].wait(10) == 1
         text = "rank 1 came with generation 4, but generation 5 has already met: this process is not part of it"
         assert text in job.printed(2)

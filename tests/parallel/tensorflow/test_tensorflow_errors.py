@@ -2,13 +2,11 @@
 """Failures reach every rank as TensorFlow's errors, fail one operation, and leave all others alone."""
 
 import json
-import os
 import signal
-import subprocess
-import sys
 
 import pytest
 from harness.worlds import on_all_ranks
+from testkit.launcher import horovodrun, python
 
 all_modes = pytest.mark.parametrize("mode", ["eager", "function", "graph"])
 
@@ -134,9 +132,7 @@ except tf.errors.UnknownError as error:
 @pytest.mark.timeout(150)  # TensorFlow's import alone may take long on a busy machine
 def test_a_killed_rank_is_an_unknown_error(tmp_path):
     report = tmp_path / "report.json"
-    command = [sys.executable, "-m", "horovod.runner.launch", "-np", "2", sys.executable, "-c", PROGRAM, str(report)]
-    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    done = horovodrun("-np", "2", *python(PROGRAM), str(report), env={"TF_CPP_MIN_LOG_LEVEL": "2"}, limit_s=120)
     assert done.returncode == 128 + signal.SIGKILL, done.stderr
     text = json.loads(report.read_text())
     assert "HorovodAllreduce" in text

@@ -10,7 +10,7 @@ from typing import Any
 def contract_of(door: str) -> dict[str, dict[str, dict[str, Any]]]:
     """Facts by module and name."""
     facts: dict[str, dict[str, dict[str, Any]]] = json.loads(
-        (Path(__file__).parent / "data" / f"{door}_api.json").read_text(encoding="utf-8")
+        (Path(__file__).parent / "unit" / "data" / f"{door}_api.json").read_text(encoding="utf-8")
     )
     return facts
 
