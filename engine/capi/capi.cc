@@ -166,7 +166,7 @@ Status Check(const hvd_op& op) {
   }
   if (!op.input && !empty) {  // torch's fake ones, for example
     return Status::Invalid("tensor '" + std::string(op.name) +
-                           "' has no memory of its own; give one that holds numbers");
+                           "' has no memory of its own; pass one that holds numbers");
   }
   return Status::Ok();
 }

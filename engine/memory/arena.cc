@@ -98,7 +98,7 @@ int64_t Arena::Reserve(size_t bytes, Status* status, Use use) {
     candidate = offset + region.bytes;
   }
   if (candidate + bytes > kExtent) {
-    *status = Status::Failed("the shared-memory arena is full: fewer process sets, or a smaller HOROVOD_CHUNK_BYTES");
+    *status = Status::Failed("the shared-memory arena is full: use fewer process sets or smaller HOROVOD_CHUNK_BYTES");
     return -1;
   }
   // posix_fallocate reports a full /dev/shm or cgroup here, where we can still fall back, not as SIGBUS later.

@@ -274,7 +274,7 @@ Status TcpConnector::Begin(const StreamKey& key, Dial* dial, Clock::time_point n
   }
   const auto& [host, port] = peers_[static_cast<size_t>(key.peer)];
   if (port <= 0 || !ParseAddress(host, port, &dial->address)) {
-    return Status::Invalid("rank " + std::to_string(key.peer) + " gave '" + FormatAddress(host, port) +
+    return Status::Invalid("rank " + std::to_string(key.peer) + " announced '" + FormatAddress(host, port) +
                            "', which is not a numeric address and port");
   }
   dial->started = dial->next_attempt = now;
@@ -316,7 +316,7 @@ void TcpConnector::ShakeHands(const StreamKey& key, Dial* dial, Clock::time_poin
   *moved = true;
   switch (dial->handshake->outcome()) {
     case Handshake::Outcome::kInProgress:
-      if (IsConnectedToItself(dial->fd.get())) Pause(dial, "nobody listens there", now);
+      if (IsConnectedToItself(dial->fd.get())) Pause(dial, "nobody is listening there", now);
       return;
     case Handshake::Outcome::kReady:
       dial->stream = dial->handshake->stream();

@@ -243,7 +243,7 @@ bool Handshake::DrawNonce(std::string* nonce) {
   do n = getrandom(nonce->data(), kNonceSize, 0);  // up to 256 bytes are never cut short
   while (n < 0 && errno == EINTR);
   if (n == static_cast<ssize_t>(kNonceSize)) return true;
-  Finish(Outcome::kBroken, "no random numbers from the kernel: " + ErrorText(errno));
+  Finish(Outcome::kBroken, "the kernel provided no random numbers: " + ErrorText(errno));
   return false;
 }
 

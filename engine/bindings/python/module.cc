@@ -91,7 +91,7 @@ hvd_settings ReadSettings(const nb::dict& given) {
       if (name != field.name) continue;
       int64_t number = 0;
       if (!nb::try_cast(value, number) || !field.set(settings, number)) {
-        throw nb::value_error(("the engine's " + name + " is no such number").c_str());
+        throw nb::value_error(("the engine's " + name + " cannot hold this number").c_str());
       }
       known = true;
     }
@@ -290,7 +290,7 @@ class World {
     int64_t rows = 0;
     uint64_t bytes = 0;
     void* data = Api()->take_output(world_, handle, index, &rows, &bytes);
-    if (!data) throw nb::value_error("this handle has no such output, or it was taken before");
+    if (!data) throw nb::value_error("this handle has no such output, or it has already been taken");
     return std::make_pair(std::make_unique<Output>(data, static_cast<size_t>(bytes)), rows);
   }
 

@@ -16,7 +16,7 @@ def distribute(optimizer: Any, door: Any = None, name: str | None = None, **opti
     """A new optimizer with the options of `optimizer`, and its state, that reduces gradients before it applies them."""
     keras = keras_of(optimizer)
     if isinstance(getattr(optimizer, "_horovod", None), GradientReduction):
-        raise ValueError(f"{type(optimizer).__name__} is a DistributedOptimizer already: gradients are reduced once")
+        raise ValueError(f"{type(optimizer).__name__} is already a DistributedOptimizer; wrap it only once")
     inner = getattr(optimizer, "inner_optimizer", None)
     if inner is not None:
         return _rescaled(optimizer, distribute(inner, door, name, **options))
@@ -39,7 +39,7 @@ def keras_of(optimizer: Any) -> Any:
         if package in ("keras", "tf_keras") and hasattr(optimizer, "apply_gradients"):
             return importlib.import_module(package)
     raise ValueError(
-        f"DistributedOptimizer needs an optimizer of Keras, not {optimizer!r}: "
+        f"DistributedOptimizer needs a Keras optimizer, not {optimizer!r}: "
         "keras.optimizers.get makes one from a name or a configuration"
     )
 

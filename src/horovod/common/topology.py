@@ -103,7 +103,7 @@ def _require_both(environ: Mapping[str, str], one: str, other: str) -> bool:
     """Whether both are given; ValueError if only one of them is."""
     given = [name for name in (one, other) if environ.get(name)]
     if len(given) == 1:
-        raise ValueError(f"{one} and {other} go together: set both, or none (now only {given[0]} is)")
+        raise ValueError(f"{one} and {other} go together: set both or neither (now only {given[0]} is set)")
     return bool(given)
 
 
@@ -201,7 +201,7 @@ def rendezvous(topology: Topology, settings: Settings, environ: Mapping[str, str
         address.encode("idna")  # as whoever looks it up will do
     except UnicodeError as error:
         raise ValueError(
-            f"HOROVOD_GLOO_RENDEZVOUS_ADDR={shown(address)} is no name or address of a host: {error}"
+            f"HOROVOD_GLOO_RENDEZVOUS_ADDR={shown(address)} is not the name or address of a host: {error}"
         ) from None
     text = environ.get(SECRET_VARIABLE, "")
     if not text:

@@ -59,7 +59,7 @@ def _start(spec: Spec, tree: Tree) -> int:
     leaves, structure = jax.tree_util.tree_flatten(tree)
     if is_traced(leaves):
         raise ValueError(
-            "Asynchronous operations are for arrays that are there; inside jit call the function without _async: "
+            "Asynchronous operations need concrete arrays; inside jit call the function without _async: "
             "XLA runs it beside whatever does not depend on it"
         )
     return _add(eager.then(eager.submit(spec, leaves, will_wait=False), structure.unflatten))
@@ -189,7 +189,7 @@ def alltoall_async(
     """Start an alltoall; its result is always (output, received splits)."""
     if is_traced([tensor]) or is_traced(jax.tree_util.tree_leaves(splits)):
         raise ValueError(
-            "alltoall with splits needs arrays that are there: inside jit the shape of its result would depend on the "
+            "alltoall with splits needs concrete arrays: inside jit the shape of its result would depend on the "
             "other ranks' splits. Call it outside jit, or pad to equal shares and leave splits out"
         )
     pending = eager.collectives.alltoall(concrete(tensor), splits, name, process_set, will_wait=False)

@@ -44,7 +44,7 @@ def default_processes(environ: Mapping[str, str]) -> int | None:
     if found is not None and found.hosts > 1:
         raise ValueError(
             f"-np was left out, and {found.source} has set aside {found.processes} processes on {found.hosts} hosts: "
-            "starting workers on other machines is not available yet. Give -np for this machine alone, or start the "
+            "starting workers on other machines is not available yet. Pass -np to use this machine alone, or start the "
             "program itself with srun or mpirun."
         )
     return found.processes if found is not None else None

@@ -111,7 +111,7 @@ class GradientAccumulation:
         sparse = isinstance(gradient, tf.IndexedSlices)
         if sparse and not self.sparse_as_dense and self.backward_passes_per_step > 1:
             raise ValueError(
-                "IndexedSlices cannot be accumulated over several backward passes: give sparse_as_dense=True"
+                "IndexedSlices cannot be accumulated over several backward passes: pass sparse_as_dense=True"
             )
         return dense(gradient) if self.sparse_as_dense else gradient
 

@@ -42,9 +42,9 @@ _TOO_MANY_PASSES = (
     "optimizer.step() or optimizer.zero_grad() between them."
 )
 _TOO_LATE = (
-    "The gradient of {name} was computed by a later backward pass than on other ranks: they reduced it, with zeros of "
+    "The gradient of {name} was computed by a later backward pass than on other ranks: they reduced it, with zeros for "
     "this rank, at the end of an earlier one. Before each optimizer.step() all ranks must compute it in the same "
-    "backward pass, or not at all. HOROVOD_TORCH_WAIT_IN_BACKWARD=0 leaves it all to optimizer.step()."
+    "backward pass, or not at all. HOROVOD_TORCH_WAIT_IN_BACKWARD=0 defers all of it to optimizer.step()."
 )
 
 

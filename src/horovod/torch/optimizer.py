@@ -214,9 +214,9 @@ def _agree_on_groups(groups: Groups, named: list[tuple[str, Tensor]], process_se
         names = {parameter: name for name, parameter in mine}
         listed = [parameter for group in groups for parameter in group]
         if any(not isinstance(parameter, Tensor) for parameter in listed):
-            raise ValueError("groups is a number of groups, or a list of lists of parameters")
+            raise ValueError("groups must be a number of groups, or a list of lists of parameters")
         if _DistributedOptimizer.find_duplicates(listed):
-            raise ValueError("groups holds a parameter twice")
+            raise ValueError("groups contains a parameter twice")
         parts = [[names[parameter] for parameter in group if parameter in names] for group in groups]
     root = process_set.ranks[0] if process_set.ranks else 0
     agreed = broadcast_object([list(part) for part in parts if part], root, "optimizer.groups", process_set)

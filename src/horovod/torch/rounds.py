@@ -135,10 +135,10 @@ def _steps_differ(answer: bytes) -> str | None:
     ahead, times = (more, "more than once") if more else (one, "")
     behind, instead = (none, "has not") if none else (one, "has once")
     return (
-        f"Ranks have come apart: since they last exchanged gradients, {_rank(ahead)} has called optimizer.step() "
+        f"The ranks have diverged: since they last exchanged gradients, {_rank(ahead)} has called optimizer.step() "
         f"{times + ', ' if times else ''}while {_rank(behind)} {instead}. Their parameters differ from now on. A step "
-        "that one rank leaves out, say because of a NaN, has to be left out on all of them: let all ranks decide "
-        "together, for example by hvd.allreduce() of a flag."
+        "that one rank skips, because of a NaN for example, must be skipped by all of them: let all ranks decide "
+        "together, for example with hvd.allreduce() of a flag."
     )
 
 
@@ -155,6 +155,6 @@ def _held_differ(answer: bytes) -> str | None:
     else:
         who = "they have dropped different gradients before optimizer.step()"
     return (
-        f"Ranks have come apart: {who}. What is dropped on one rank, by optimizer.zero_grad() for example, has to be "
-        "dropped on all of them."
+        f"The ranks have diverged: {who}. What one rank drops, with optimizer.zero_grad() for example, all of them "
+        "must drop."
     )
