@@ -73,7 +73,8 @@ void Engine::InspectStalls(ProcessSet& set, Clock::time_point now) {
     std::string text = "'" + finding.name.substr(0, 200) + "' has waited " +
                        std::to_string(std::chrono::duration_cast<std::chrono::seconds>(finding.waited).count()) +
                        " s: rank" + (finding.missing.size() > 1 ? "s " : " ") + ListOfRanks(finding.missing) + " of " +
-                       std::to_string(set.ranks().size()) + " did not submit it (last heard of: ";
+                       std::to_string(set.ranks().size()) + (finding.missing.size() > 1 ? " have" : " has") +
+                       " not submitted it (last submitted: ";
     for (size_t i = 0; i < finding.missing.size() && i < kMostAsked; ++i) {
       const std::string& last = set.last_heard[set.IndexOf(finding.missing[i])];
       text += std::string(i ? "; " : "") + "rank " + std::to_string(finding.missing[i]) + ": " +
@@ -82,7 +83,7 @@ void Engine::InspectStalls(ProcessSet& set, Clock::time_point now) {
     text += ")";
     if (finding.fatal) return Abort(-1, text + ". The job ends because HOROVOD_STALL_SHUTDOWN_TIME_SECONDS is set");
     text += ". If they are only slow, raise HOROVOD_STALL_CHECK_TIME_SECONDS (now " +
-            std::to_string(parts_.settings.stall_warning_ms / 1000) + "); `hvd stacks PID` shows what a process does";
+            std::to_string(parts_.settings.stall_warning_ms / 1000) + "); `hvd stacks PID` shows what a process is doing";
     // Where the missing ranks are is the same for all that waits: asked once for each look.
     std::vector<int32_t> asked;
     for (size_t i = 0; first && i < finding.missing.size() && i < kMostAsked; ++i) asked.push_back(finding.missing[i]);
@@ -248,7 +249,7 @@ void Engine::OnDeparture(int rank) {
 void Engine::OnGoneMember(ProcessSet& set, std::string_view whole, std::string_view body) {
   int32_t rank = -1;
   uint64_t applied = control::kNotTold;
-  if (!control::DecodeGone(&body, &rank, &applied)) return Abort(-1, "a farewell came that makes no sense");
+  if (!control::DecodeGone(&body, &rank, &applied)) return Abort(-1, "a malformed farewell arrived");
   if (set.leads()) {
     const int member = set.IndexOf(rank);
     if (member <= 0) return;
