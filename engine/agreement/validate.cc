@@ -50,7 +50,7 @@ std::string On(int rank) { return " on rank " + std::to_string(rank); }
 std::string ShowDType(const Request& r) { return NameOf(r.dtype); }
 std::string ShowKind(const Request& r) { return NameOf(r.kind); }
 std::string ShowShape(const Request& r) { return List(r.shape); }
-// As many digits as tell it from all others: factors that differ must look different.
+// Enough digits to tell it from all others: factors that differ must look different.
 std::string ShowFactor(double factor) {
   char text[32];
   return {text, std::to_chars(text, text + sizeof text, factor).ptr};
@@ -131,7 +131,7 @@ Status CheckSplits(const Request& request, const std::vector<int>& ranks, int ra
                           " ranks. There must be one split for each rank, with a sum of at most the rows.");
 }
 
-// What one member's request must fulfil by itself, given that all agree.
+// What one member's request must satisfy by itself, provided that all agree.
 Status CheckAlone(const Request& request, const std::vector<int>& ranks, int rank) {
   const bool takes_rows = MayDifferInRows(request.kind) || request.kind == OpKind::kReducescatter;
   if (takes_rows && request.shape.empty()) {

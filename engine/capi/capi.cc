@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The C table over World: checks and converts arguments, lets no exception out.
+// The C API over World: checks and converts arguments, lets no exception out.
 #include <hvd/engine.h>
 
 #include <algorithm>

@@ -40,7 +40,7 @@ bool Broadcast::ShowNext() {
   lane_->PostMulticast(length);
   lane_->Release();
   in_.ForRange(begin, length, [&](std::byte* data, size_t bytes, size_t offset, bool) {
-    Scatter(data, out_, begin + offset, bytes);  // copies nothing where the root works in place
+    Scatter(data, out_, begin + offset, bytes);  // copies nothing if the root works in place
   });
   return true;
 }

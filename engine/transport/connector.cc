@@ -155,7 +155,7 @@ bool TcpConnector::AcceptNew(Clock::time_point now) {
       accept_again_ = now;
       break;
     }
-    if (!HasInput(listener_.get())) break;  // an accept in vain costs ten times as much
+    if (!HasInput(listener_.get())) break;  // an accept that finds nothing costs ten times as much
     if (incoming_.size() >= limits.handshakes) {
       // Peers are done in a moment; whoever has been here longest is most likely a stranger. A peer dials again.
       Drop(&incoming_.front().fd);
@@ -191,7 +191,7 @@ bool TcpConnector::AdvanceIncoming(Clock::time_point now) {
   return moved;
 }
 
-// Sets `over` when the connection needs its place in the table no more.
+// Sets `over` when the connection no longer needs its place in the list.
 bool TcpConnector::AdvanceOne(Incoming* incoming, Clock::time_point now, bool* over) {
   const bool moved = incoming->handshake.Step();
   if (incoming->handshake.outcome() == Handshake::Outcome::kInProgress && now < incoming->deadline) return moved;

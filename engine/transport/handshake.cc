@@ -59,7 +59,8 @@ bool Handshake::Step() {
   return moved || outcome_ != Outcome::kInProgress;
 }
 
-// A TCP socket that is still connecting answers EAGAIN, one that could not connect gives the reason: no other check.
+// A TCP socket that is still connecting answers EAGAIN, one that could not connect gives the reason: that is all to
+// check.
 bool Handshake::Flush(bool* moved) {
   while (sent_ < out_.size()) {
     ssize_t n = SendSome(fd_, out_.data() + sent_, out_.size() - sent_);

@@ -71,7 +71,7 @@ void Mailbox::Send(int rank, std::string_view message) {
   Write(link);
 }
 
-// Where the other end has closed, its last words, which tell why, may lie here unread.
+// If the other end has closed, its last words, which say why, may lie here unread.
 void Mailbox::Write(Link& link) {
   if (link.writer->Flush(link.fd) != FrameIo::kFailed) return;
   link.refused = std::strerror(link.writer->error());

@@ -41,7 +41,7 @@ class Mailbox {
   // themselves, and a needless wake-up costs more than the message.
   void RingUnread();
   bool unrung() const { return unrung_; }                // there may be something to ring for
-  bool congested() const { return waiting_cells_ > 0; }  // somebody's inbox is full; nobody tells when it is not
+  bool congested() const { return waiting_cells_ > 0; }  // somebody's inbox is full; nobody says when it has room again
   bool AllSent() const;
   // Something happened on descriptor `fd`.
   void OnEvent(int fd);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// horovod._engine: the C table for Python. Waiting releases the GIL and looks for signals every 50 ms.
+// horovod._engine: the C API for Python. Waiting releases the GIL and looks for signals every 50 ms.
 #include <hvd/engine.h>
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
@@ -393,7 +393,7 @@ class World {
 }  // namespace
 
 NB_MODULE(_engine, m) {
-  nb::set_leak_warnings(false);  // whatever holds a context until the process ends is no concern of users
+  nb::set_leak_warnings(false);  // whatever holds a context until the process ends does not concern users
   m.attr("ABI_VERSION") = HVD_ABI_VERSION;
   hvd_python::BindErrors(m);
   nb::class_<Output>(m, "Output", nb::type_slots(output_slots)).def_prop_ro("nbytes", &Output::bytes);

@@ -33,7 +33,7 @@ def distribute(optimizer: Any, door: Any = None, name: str | None = None, **opti
 
 
 def keras_of(optimizer: Any) -> Any:
-    """The keras module that an optimizer comes from: keras or tf_keras; ValueError for what is no such optimizer."""
+    """The keras module that an optimizer comes from: keras or tf_keras; ValueError for what is not one."""
     for base in type(optimizer).__mro__:
         package = base.__module__.partition(".")[0]
         if package in ("keras", "tf_keras") and hasattr(optimizer, "apply_gradients"):

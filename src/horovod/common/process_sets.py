@@ -39,7 +39,7 @@ class Membership:
         return check_name(f"{operation}.{name}") if name else self.numbering.next(operation)
 
     def restart_numbers(self) -> None:
-        """Count unnamed operations anew: ranks that join early have issued fewer of them than the others."""
+        """Count unnamed operations from the start: ranks that join early have issued fewer of them than the others."""
         self.numbering.restart()
 
 
@@ -64,7 +64,7 @@ class ProcessSet:
         return None if self.membership is None else self.membership.size
 
     def rank(self) -> int | None:
-        """This process's rank within the set, None while it is not registered; ValueError if it is no member."""
+        """This process's rank within the set, None while it is not registered; ValueError if it is not a member."""
         if self.membership is None:
             return None
         if self.membership.index < 0:

@@ -36,7 +36,7 @@ class Topology:
     host: str = "localhost"
     source: str = _NOBODY
     local_given: bool = True  # False: one rank for each host is a guess, until all ranks have met
-    cross_given: bool = True  # False: equally many ranks on each host is a guess, until all ranks have met
+    cross_given: bool = True  # False: the same number of ranks on each host is a guess, until all ranks have met
 
     @property
     def on_one_host(self) -> bool:
@@ -125,7 +125,7 @@ def _read(launcher: _Launcher, environ: Mapping[str, str], host: str) -> Topolog
 
 
 def _complete(found: Topology, environ: Mapping[str, str]) -> Topology:
-    """Add the position across hosts: given, or as if all hosts held equally many ranks."""
+    """Add the position across hosts: as given, or as if all hosts held the same number of ranks."""
     given = _require_both(environ, "HOROVOD_CROSS_RANK", "HOROVOD_CROSS_SIZE")
     if given:
         cross = integer_of("HOROVOD_CROSS_RANK", environ), integer_of("HOROVOD_CROSS_SIZE", environ)

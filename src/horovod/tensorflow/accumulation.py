@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Local accumulation of gradients: several backward passes for each reduction, the same in eager mode and in graphs.
 
-Sums are kept in variables. Every n-th pass reduces them and starts anew; the passes between apply nothing.
+Sums are kept in variables. Every n-th pass reduces them and starts over; the passes between apply nothing.
 """
 
 from __future__ import annotations

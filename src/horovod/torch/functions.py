@@ -28,7 +28,7 @@ def broadcast_parameters(
 ) -> None:
     """Overwrite tensors with those of one rank: a dict, a list of tensors, or a list of (name, tensor).
 
-    What is no tensor in a dict (a count, a module's extra state) is replaced in the dict.
+    What is not a tensor in a dict (a count, a module's extra state) is replaced in the dict.
     """
     named = _named(params)
     tensors = [(name, value) for name, value in named if isinstance(value, torch.Tensor)]

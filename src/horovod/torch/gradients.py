@@ -29,7 +29,7 @@ from horovod.torch.rounds import FROZEN, Differ, Place, Reduce, Round, is_due
 
 Tensor = torch.Tensor
 
-# A call and a wake-up for each small gradient would cost more than its reduction: they wait until so many bytes are
+# A call and a wake-up for each small gradient would cost more than its reduction: they wait until this many bytes are
 # together, or for the end of backward().
 _CARGO_BYTES = 512 * 1024
 _NO_LIMIT = 1 << 62
@@ -128,7 +128,7 @@ class GradientReducer:
         self.restart()
 
     def restart(self) -> None:
-        """Forget the round: every parameter counts its passes anew."""
+        """Forget the round: every parameter counts its passes from the start."""
         self._flights.clear()
         self._forget_arrivals()
         self._round = self._round.forgotten()

@@ -47,7 +47,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
     _synchronized: bool
 
     def set_backward_passes_per_step(self, passes: int) -> None:
-        """Accumulate gradients over so many backward passes before they are reduced."""
+        """Accumulate gradients over this many backward passes before they are reduced."""
         _check_passes(passes)
         if self._reducer is not None:
             self._reducer.set_passes(passes)

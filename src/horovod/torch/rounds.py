@@ -4,8 +4,8 @@
 Ranks speak at the end of a backward pass that made reductions due, and in step() unless the round is complete. Their
 messages are combined by Max, byte for byte, and all decide by the same answer, so they decide alike:
 
-* What is due on any rank is reduced on all; who has no gradient gives zeros. If nobody is in backward() any more, so is
-  everything else that somebody trains: the round is complete.
+* What is due on any rank is reduced on all; ranks without a gradient send zeros. If nobody is in backward() any more,
+  so is everything else that somebody trains: the round is complete.
 * A rank in step() speaks again until the round is complete; one in backward() returns and may bring more.
 * Ranks that have made different steps, or dropped different gradients, since they last spoke would mix up gradients of
   different steps from now on: all of them raise.
