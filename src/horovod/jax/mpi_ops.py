@@ -40,7 +40,7 @@ def poll(handle: int) -> bool:
 
 
 def synchronize(handle: int) -> Any:
-    """Wait for an asynchronous operation and give its result; None if that was given before."""
+    """Wait for an asynchronous operation and return its result; None if it was returned before."""
     return default_context.handles.synchronize(handle)
 
 
@@ -78,7 +78,7 @@ def allreduce(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> Tree:
-    """Reduce an array or a tree over all ranks of the set (op: Average unless given)."""
+    """Reduce an array or a tree over all ranks of the set (op: Average by default)."""
     op = resolve_op(op, average)
     return _run(Spec(ALLREDUCE, process_set, name, op, prescale_factor, postscale_factor), tensor, compression)
 
@@ -259,5 +259,5 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
 
 
 def join(device: int = -1) -> int:
-    """This rank has no more data: give zeros to the others' allreduces until all have joined; who came last."""
+    """No more data here: contribute zeros to allreduces until all ranks have joined; the rank that joined last."""
     return eager.collectives.join()

@@ -40,7 +40,7 @@ def allreduce(
     process_set: ProcessSet = global_process_set,
     ignore_name_scope: bool = False,
 ) -> Any:
-    """Reduce a tensor over all ranks of the set (op: Average unless given); gather slices."""
+    """Reduce a tensor over all ranks of the set (op: Average by default); gather slices."""
     op = resolve_op(op, average)
     if isinstance(tensor, tf.IndexedSlices):
         _check_slices(op, prescale_factor, postscale_factor)
