@@ -153,7 +153,7 @@ void Engine::FailAll(ProcessSet& set, const Status& status) {
 
 // All that has come, from everywhere if anybody's end is near. What a rank wrote before its end is read before that is
 // judged: it may tell why, and who ended after giving a reason ended because of it. The farewell on the life line only
-// tells that the end was meant; what makes us act on a departure is in the letter box, in the right order.
+// tells that the end was meant; what makes us act on a departure is in the inbox, in the right order.
 void Engine::Hear(bool eager, bool* moved) {
   const std::vector<Neighbour*> spoke = std::exchange(spoke_, {});
   for (Neighbour* neighbour : spoke) neighbour->life_line.Read();
@@ -169,7 +169,7 @@ void Engine::Hear(bool eager, bool* moved) {
 }
 
 void Engine::OnEnded(const Neighbour& neighbour) {
-  // Without memory its letters come over a link, whose end tells that all have been read.
+  // Without memory its messages come over a link, whose end tells that all have been read.
   if (!neighbour.arena && neighbour.life_line.farewell()) return;
   OnBroken(neighbour.rank, "its process ended");
 }
@@ -205,7 +205,7 @@ void Engine::CheckLinks() {
 void Engine::OnBroken(int rank, const std::string& why) {
   OnGone(rank, why);
   if (departed_.count(rank) || !aborted_.ok()) return;
-  // It meant to leave, but its parting words were lost with the link, or found our letter box full. They may have been
+  // It meant to leave, but its parting words were lost with the link, or found our inbox full. They may have been
   // that it gave up what we still wait for.
   unexplained_[rank] = why;
   if (heartbeats_.Absence(Clock::now()) > WatchSpan::zero()) return LoseContact(rank, why);
@@ -308,7 +308,7 @@ void Engine::Abort(int lost_rank, const std::string& text) {
   if (!aborted_.ok()) return;
   aborted_ = Status::Failed(text, lost_rank);
   parts_.submissions->Close(aborted_);
-  // The lost one too: if it was only frozen, it finds out when it thaws. Its letter box may be full; its life line
+  // The lost one too: if it was only frozen, it finds out when it thaws. Its inbox may be full; its life line
   // never.
   for (int rank : mailbox_.LinkedRanks()) mailbox_.Send(rank, control::EncodeAbort(lost_rank, text));
   for (Neighbour& neighbour : parts_.neighbours->all()) neighbour.life_line.SayLastWords({lost_rank, text});

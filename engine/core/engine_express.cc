@@ -9,7 +9,7 @@
 namespace hvd {
 namespace {
 
-// In memory: more than one cell of the letter box takes longer than a look into a buffer.
+// In memory: more than one cell of the inbox takes longer than a look into a buffer.
 constexpr size_t kMostInCell = InboxCell::kPayload - control::kHeaderBytes - sizeof(control::Part);
 
 ExpressRun RunOf(const ProcessSet& set, const Entry& entry) {
