@@ -118,9 +118,7 @@ def test_a_note_of_a_crashed_job_and_a_damaged_one_are_read_again_until_rank_0_h
 
 
 def test_without_rank_0_the_wait_is_bounded_and_names_the_file(runtime):
-    with pytest.raises(
-        RendezvousError, match=r"rank 0 has not left a usable note at .*/\.horovod-\d+/.* within 0.2 s"
-    ):
+    with pytest.raises(RendezvousError, match=r"rank 0 has not left a usable note at .*/\.horovod-\d+/.* within 0.2 s"):
         introduce(SLURM | runtime, "0.2")
 
 
