@@ -83,7 +83,8 @@ void Engine::InspectStalls(ProcessSet& set, Clock::time_point now) {
     text += ")";
     if (finding.fatal) return Abort(-1, text + ". The job ends because HOROVOD_STALL_SHUTDOWN_TIME_SECONDS is set");
     text += ". If they are only slow, raise HOROVOD_STALL_CHECK_TIME_SECONDS (now " +
-            std::to_string(parts_.settings.stall_warning_ms / 1000) + "); `hvd stacks PID` shows what a process is doing";
+            std::to_string(parts_.settings.stall_warning_ms / 1000) +
+            "); `hvd stacks PID` shows what a process is doing";
     // Where the missing ranks are is the same for all that waits: asked once for each look.
     std::vector<int32_t> asked;
     for (size_t i = 0; first && i < finding.missing.size() && i < kMostAsked; ++i) asked.push_back(finding.missing[i]);
