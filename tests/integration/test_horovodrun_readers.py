@@ -186,7 +186,7 @@ def test_a_named_pipe_without_a_reader_is_refused_as_output_file(tmp_path):
         check=False,
     )
     assert done.returncode == 2
-    assert f"cannot write {tmp_path}/rank.0/stdout: nobody reads this named pipe" in done.stderr
+    assert f"cannot write {tmp_path}/rank.0/stdout: nobody is reading this named pipe" in done.stderr
 
 
 def test_a_full_disk_and_a_stalled_pipe_as_output_files_do_not_hold_the_job(tmp_path, ready, launch):
