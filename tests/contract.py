@@ -39,7 +39,7 @@ def _check_signature(function: Any, wanted: list[list[str]], where: str) -> None
     assert len(parameters) >= len(wanted), f"{where}: {wanted[len(parameters) :]} are missing"
     for parameter in parameters[len(wanted) :]:
         optional = parameter.default is not parameter.empty
-        assert optional or parameter.kind.name.startswith("VAR"), f"{where}: {parameter} is needed, but nobody gives it"
+        assert optional or parameter.kind.name.startswith("VAR"), f"{where}: {parameter} is not passed"
 
 
 def _shown(default: Any) -> str:

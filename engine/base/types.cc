@@ -26,7 +26,7 @@ size_t SizeOf(DType dtype) {
     case DType::kFloat64:
       return 8;
   }
-  return 0;  // a value from the wire that is no dtype
+  return 0;  // a value from the wire that is not a dtype
 }
 
 const char* NameOf(DType dtype) {

@@ -87,7 +87,7 @@ def test_a_failure_ends_the_job_although_nobody_reads(stalled, ready, gate, laun
     report, output = unread.stderr.read(), unheard.stdout.read()
     assert "failed first: exit code 1" in report
     assert "    my own bug" in report
-    assert "bytes of output are lost: nobody has read on for 2 s" in report
+    assert "bytes of output were lost: nobody has read any for 2 s" in report
     assert "[0]<stdout>:first\n" in output
 
 
@@ -126,7 +126,7 @@ def test_a_named_pipe_without_a_reader_is_refused_as_output_file(tmp_path):
     os.mkfifo(tmp_path / "rank.0" / "stdout")
     done = horovodrun("-np", "1", "--output-filename", str(tmp_path), "true", limit_s=20)
     assert done.returncode == 2
-    assert f"cannot write {tmp_path}/rank.0/stdout: nobody reads this named pipe" in done.stderr
+    assert f"cannot write {tmp_path}/rank.0/stdout: nobody is reading this named pipe" in done.stderr
 
 
 def test_a_full_disk_and_a_stalled_pipe_as_output_files_do_not_hold_the_job(tmp_path, ready, launch):
@@ -144,7 +144,7 @@ def test_a_full_disk_and_a_stalled_pipe_as_output_files_do_not_hold_the_job(tmp_
         returncode, seconds = code_and_seconds(process)
     assert (returncode, seconds < 5) == (130, True)
     assert f"cannot write {files}/stdout any more: [Errno 28]" in stderr
-    assert "bytes of output are lost" in stderr
+    assert "bytes of output were lost" in stderr
 
 
 def test_horovod_run_returns_although_nobody_reads(stalled):

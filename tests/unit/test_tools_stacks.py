@@ -71,7 +71,7 @@ def test_a_process_that_offers_nothing_is_left_alone():
     with worker(source="import sys; print('ready', flush=True); sys.stdin.readline()") as process:
         done = hvd_stacks(process.pid)
         assert done.exit_code == 1
-        assert "is no worker that has called hvd.init()" in done.output
+        assert "is not a worker that has called hvd.init()" in done.output
     assert process.returncode == 0
 
 

@@ -127,10 +127,10 @@ class Flights:
         gradient.sparse = sparse
         self.table.set_sparse(gradient.number, sparse)
         if sparse:
-            self.table.leave_to_caller(gradient.number)  # not to try in vain each time
+            self.table.leave_to_caller(gradient.number)  # so as not to try for nothing each time
 
     def start(self, numbers: Sequence[int], will_wait: bool, are_last: bool) -> None:
-        """Begin to reduce gradients that are there; one of a group waits for the others, unless these are the last.
+        """Begin to reduce gradients that have arrived; one of a group waits for the others, unless these are the last.
 
         `will_wait`: the calling thread goes on to wait for them, so that nobody need be woken to drive them.
         """

@@ -54,7 +54,7 @@ def test_a_mismatch_inside_jit_reaches_all_ranks_and_nothing_else():
     ):
         reduce(rows)
     gather = jax.jit(lambda x: hvd.allgather(x, name="ragged"))
-    many_rows = "Inside jit, allgather and alltoall need equally many rows"
+    many_rows = "Inside jit, allgather and alltoall need the same number of rows"
     with pytest.raises(hvd.HorovodMismatchError, match=many_rows), hvd.translated_errors():
         gather(rows)
     tree = jax.jit(lambda t: hvd.allreduce(t, name="group"))
