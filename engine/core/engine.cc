@@ -18,6 +18,7 @@ Engine::Engine(const Parts& parts)
     : parts_(parts),
       mailbox_(parts.identity.rank, parts.arena ? &reinterpret_cast<ArenaHead*>(parts.arena->at(0))->inbox : nullptr,
                parts.neighbours, parts.connector),
+      departures_(parts.identity.rank, parts.host_names, std::chrono::milliseconds(parts.settings.peer_timeout_ms)),
       stack_teller_(parts.stack_teller) {
   around_ = {&parts_.settings,  parts_.identity.rank, &parts_.host_of_rank,        parts_.arena,
              parts_.neighbours, parts_.connector,     [this] { WakeNeighbours(); }};
@@ -32,6 +33,7 @@ Engine::Engine(const Parts& parts)
   }
   for (const Neighbour& neighbour : parts_.neighbours->all()) {
     if (neighbour.arena) regions[neighbour.rank] = neighbour.head()->world_region;
+    if (neighbour.life_line.farewell()) departures_.OnFarewell(neighbour.rank);  // before we had all met
   }
   parts_.submissions->Register(kGlobalSet, everybody);
   sets_[kGlobalSet] = std::make_unique<ProcessSet>(kGlobalSet, 0, everybody, regions, around_);
@@ -86,11 +88,11 @@ bool Engine::Progress(bool drain, bool thorough) {
 
 Engine::Clock::duration Engine::MaximumSleep() const {
   using std::chrono::milliseconds;
-  if (broken_since_ != Clock::time_point()) return std::min(kGrace, Heartbeats::kPeriod);
+  if (departures_.awaits_word()) return std::min(Departures::kGrace, Heartbeats::kPeriod);
   if (mailbox_.congested()) return std::chrono::microseconds(200);
   if (stack_teller_.asked()) return std::chrono::milliseconds(10);
   milliseconds housekeeping = Heartbeats::kPeriod;
-  if (aborted_.ok()) {
+  if (departures_.over().ok()) {
     const auto left = std::chrono::ceil<milliseconds>(next_housekeeping_ - Clock::now());
     housekeeping = std::clamp(left, milliseconds(1), housekeeping);
   }
@@ -132,12 +134,12 @@ bool Engine::Drain() {
   for (auto& operation : drained_) {
     auto set = sets_.find(operation->process_set);
     const OpKind kind = operation->request.kind;
-    if (!aborted_.ok()) {
-      Finish(std::move(operation), aborted_);
+    if (!departures_.over().ok()) {
+      Finish(std::move(operation), departures_.over());
     } else if (kind == OpKind::kSend || kind == OpKind::kReceive) {
       const int peer = operation->request.root;
-      if (departed_.count(peer)) {
-        Finish(std::move(operation), ShutDown(peer));
+      if (departures_.departed(peer)) {
+        Finish(std::move(operation), departures_.ShutDown(peer));
       } else {
         messages_->Start(std::move(operation));
       }
@@ -306,7 +308,7 @@ void Engine::Publish(ProcessSet& set, const Record& record) {
 
 void Engine::SendDown(const ProcessSet& set, std::string_view message) {
   for (int child : set.tree().children) {
-    if (!departed_.count(set.ranks()[child])) mailbox_.Send(set.ranks()[child], message);
+    if (!departures_.departed(set.ranks()[child])) mailbox_.Send(set.ranks()[child], message);
   }
 }
 

@@ -8,12 +8,12 @@
 #include <deque>
 #include <map>
 #include <memory>
-#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "agreement/control.h"
+#include "agreement/departures.h"
 #include "base/config.h"
 #include "core/handle.h"
 #include "core/point_to_point.h"
@@ -91,9 +91,6 @@ class Engine {
     Tuning Load() const;
   };
 
-  // A broken lane is judged only after this long: whoever holds the control link of the other end knows more.
-  static constexpr std::chrono::milliseconds kGrace{1000};
-
   bool AwaitsAgreement() const;
   bool Drain();
   void Announce(ProcessSet& set, std::unique_ptr<Operation> operation);
@@ -159,15 +156,11 @@ class Engine {
   void ReportStack();
   void Hear(bool eager, bool* moved);
   void CheckLinks();
-  void OnEnded(const Neighbour& neighbour);
-  bool MeantToLeave(int rank) const;
-  void LoseContact(int rank, const std::string& why);
-  void OnBroken(int rank, const std::string& why);
-  void OnGone(int rank, const std::string& why);
-  void OnDeparture(int rank);
+  void Act(const Departures::Verdict& verdict);
+  void Part(int rank);
+  void SayBye();
   void OnGoneMember(ProcessSet& set, std::string_view whole, std::string_view body);
   void CloseSet(ProcessSet& set, int rank);
-  Status ShutDown(int rank) const;
   void WakeNeighbours();
   Timeline* timeline() const { return parts_.timeline->on() ? parts_.timeline : nullptr; }
 
@@ -184,16 +177,12 @@ class Engine {
   Submissions::Batch drained_;
   std::map<int, std::string> ready_;  // cache slots to report, by set
   std::vector<std::shared_ptr<Handle>> finished_;
-  std::set<int> departed_;                  // said goodbye; what they had published has been applied
-  std::vector<Neighbour*> spoke_;           // over their life lines, since we last looked; in that order
-  std::map<int, std::string> unexplained_;  // who left for reasons that did not reach us, and how we noticed
-  Clock::time_point broken_since_;
-  Heartbeats heartbeats_{std::chrono::milliseconds(parts_.settings.peer_timeout_ms)};
+  Departures departures_;
+  std::vector<Neighbour*> spoke_;   // over their life lines, since we last looked; in that order
   std::map<int, uint64_t> pulses_;  // of neighbours, when last seen
   StackTeller stack_teller_;
   std::pair<int, std::string> stack_asked_by_;  // the set, and its tensor that waits for this rank
   Clock::time_point next_housekeeping_;
-  Status aborted_;
   uint64_t rounds_ = 0, rounds_unrung_ = 0;
   std::vector<Express::Piece> parts_of_all_;  // reused
   std::atomic<uint64_t> direct_batches_{0};   // so far, for Describe

@@ -14,30 +14,19 @@ constexpr size_t kMostAsked = 6;  // missing ranks whose stacks are shown
 // A rank that has never been linked may itself be waiting for one that is lost: its word is waited for.
 constexpr std::chrono::milliseconds kBeforeFirstWord{500};
 
-std::string LeftInTheMiddle(int rank, const std::string& host) {
-  return "Horovod has been shut down: rank " + std::to_string(rank) + " (on host '" + host +
-         "') called shutdown or exited in the middle of a collective";
-}
-
 }  // namespace
-
-Status Engine::ShutDown(int rank) const {
-  return Status::Failed("Horovod has been shut down: rank " + std::to_string(rank) + " (on host '" +
-                            parts_.host_names[rank] + "') called shutdown or exited, and this operation needs it",
-                        rank);
-}
 
 // ---- the watch
 
 void Engine::Housekeep() {
   const Clock::time_point now = Clock::now();
-  if (now < next_housekeeping_ || !aborted_.ok()) return;
+  if (now < next_housekeeping_ || !departures_.over().ok()) return;
   TakePulses(now);
   for (auto& [id, set] : sets_) {
     if (set->coordinator) InspectStalls(*set, now);
   }
-  for (int rank : heartbeats_.Silent(now)) return Lose(rank, heartbeats_.SilenceText());
-  next_housekeeping_ = heartbeats_.NextLook(now);
+  Act(departures_.Look(now));
+  next_housekeeping_ = departures_.NextLook(now);
 }
 
 void Engine::TakePulses(Clock::time_point now) {
@@ -48,22 +37,18 @@ void Engine::TakePulses(Clock::time_point now) {
     if (!neighbour.arena) continue;
     const uint64_t pulse = neighbour.head()->pulse.load(std::memory_order_relaxed);
     auto [seen, first] = pulses_.emplace(neighbour.rank, pulse);
-    if (first) heartbeats_.Expect(neighbour.rank, now);
-    if (seen->second != pulse) heartbeats_.Heard(neighbour.rank, now);
+    if (first) departures_.Expect(neighbour.rank, now);
+    if (seen->second != pulse) departures_.Heard(neighbour.rank, now);
     seen->second = pulse;
   }
   for (const Mailbox::Sign& sign : mailbox_.SignsOfLife()) {
-    heartbeats_.Expect(sign.rank, sign.up ? now : now + kBeforeFirstWord);
+    departures_.Expect(sign.rank, sign.up ? now : now + kBeforeFirstWord);
     if (sign.up) {
-      heartbeats_.Heard(sign.rank, now - sign.age);
+      departures_.Heard(sign.rank, now - sign.age);
       mailbox_.Send(sign.rank, control::EncodePing());
-    } else if (!MeantToLeave(sign.rank) && parts_.connector->Deserted(sign.rank)) {
-      OnGone(sign.rank, "its process ended before it had connected");
+    } else if (!departures_.meant_to_leave(sign.rank) && parts_.connector->Deserted(sign.rank)) {
+      Act(departures_.OnDeserted(sign.rank, Clock::now()));
     }
-  }
-  for (int rank : departed_) heartbeats_.Forget(rank);
-  for (const Neighbour& neighbour : parts_.neighbours->all()) {
-    if (neighbour.life_line.farewell()) heartbeats_.Forget(neighbour.rank);
   }
 }
 
@@ -128,7 +113,7 @@ void Engine::ReportStack() {
   const std::optional<std::string> answer = stack_teller_.Answer(Clock::now());
   if (!answer) return;
   auto set = sets_.find(stack_asked_by_.first);
-  if (set == sets_.end() || !aborted_.ok()) return;
+  if (set == sets_.end() || !departures_.over().ok()) return;
   const std::string text = "rank " + std::to_string(parts_.identity.rank) + ", which is missing, is here: " + *answer;
   const std::string message = control::EncodeStack(set->second->tag(), stack_asked_by_.second, text);
   OnStack(*set->second, message, std::string_view(message).substr(control::kHeaderBytes));
@@ -155,92 +140,62 @@ void Engine::FailAll(ProcessSet& set, const Status& status) {
 // tells that the end was meant; what makes us act on a departure is in the letter box, in the right order.
 void Engine::Hear(bool eager, bool* moved) {
   const std::vector<Neighbour*> spoke = std::exchange(spoke_, {});
-  for (Neighbour* neighbour : spoke) neighbour->life_line.Read();
+  for (Neighbour* neighbour : spoke) {
+    neighbour->life_line.Read();
+    if (neighbour->life_line.farewell()) departures_.OnFarewell(neighbour->rank);
+  }
   if (!spoke.empty()) mailbox_.LookEverywhere();
   *moved |= mailbox_.Receive([this](int from, std::string_view message) { OnMessage(from, message); }, eager);
   for (const Neighbour* neighbour : spoke) {
     const std::optional<LastWords>& words = neighbour->life_line.last_words();
     if (words) Abort(words->lost_rank, words->why);
   }
-  for (Neighbour* neighbour : spoke) {
-    if (neighbour->life_line.ended()) OnEnded(*neighbour);
+  for (const Neighbour* neighbour : spoke) {
+    if (!neighbour->life_line.ended()) continue;
+    Act(departures_.OnEnded(neighbour->rank, neighbour->arena != nullptr, Clock::now()));
   }
-}
-
-void Engine::OnEnded(const Neighbour& neighbour) {
-  // Without memory its letters come over a link, whose end tells that all have been read.
-  if (!neighbour.arena && neighbour.life_line.farewell()) return;
-  OnBroken(neighbour.rank, "its process ended");
 }
 
 void Engine::CheckLinks() {
   const std::vector<std::pair<int, std::string>> links = mailbox_.TakeBroken();
-  if (!links.empty() && aborted_.ok()) {
+  if (!links.empty() && departures_.over().ok()) {
     OnEvents(parts_.poller->Collect());  // life lines tell who ended first
     bool moved = false;
     Hear(true, &moved);
   }
-  for (const auto& [rank, why] : links) OnBroken(rank, why);
-  if (!aborted_.ok()) return;
+  for (const auto& [rank, why] : links) Act(departures_.OnBroken(rank, why, Clock::now()));
+  if (!departures_.over().ok()) return;
   std::pair<int, std::string> broken = messages_->Broken();
   for (auto& [id, set] : sets_) {
     if (broken.first < 0) broken = set->Broken();
-    if (broken.first >= 0 || !set->busy()) continue;
-    for (const auto& [rank, why] : unexplained_) {
-      if (set->IndexOf(rank) >= 0) broken = {rank, why};
-    }
+    if (broken.first < 0 && set->busy()) broken = departures_.UnexplainedAmong(set->ranks());
   }
-  if (broken.first < 0) {
-    broken_since_ = {};
-    return;
-  }
-  // Whoever holds the other end's control link knows more; wait for its word before we give ours.
-  if (broken_since_ == Clock::time_point()) broken_since_ = Clock::now();
-  if (Clock::now() - broken_since_ < kGrace) return;
-  LoseContact(broken.first, "the connection to it broke (" + broken.second + ")");
+  if (broken.first < 0) return departures_.OnNothingBroken();
+  Act(departures_.OnNeeded(broken.first, broken.second, Clock::now()));
 }
 
-// No more will come from this rank.
-void Engine::OnBroken(int rank, const std::string& why) {
-  OnGone(rank, why);
-  if (departed_.count(rank) || !aborted_.ok()) return;
-  // It meant to leave, but its parting words were lost with the link, or found our letter box full. They may have been
-  // that it gave up what we still wait for.
-  unexplained_[rank] = why;
-  if (heartbeats_.Absence(Clock::now()) > WatchSpan::zero()) return LoseContact(rank, why);
-  OnDeparture(rank);
+void Engine::Act(const Departures::Verdict& verdict) {
+  if (verdict.what == Departures::Verdict::What::kPart) Part(verdict.rank);
+  if (verdict.what == Departures::Verdict::What::kAbort) Abort(verdict.rank, verdict.text);
 }
 
-bool Engine::MeantToLeave(int rank) const {
-  const Neighbour* neighbour = parts_.neighbours->Find(rank);
-  return departed_.count(rank) || (neighbour && neighbour->life_line.farewell());
-}
-
-void Engine::OnGone(int rank, const std::string& why) {
-  if (!MeantToLeave(rank)) LoseContact(rank, why);
-}
-
-// Unless it is us who were away: then the others have given us up and left, and could not tell us so.
-void Engine::LoseContact(int rank, const std::string& why) {
-  const WatchSpan absence = heartbeats_.Absence(Clock::now());
-  if (absence > WatchSpan::zero()) return Lose(parts_.identity.rank, Heartbeats::AbsenceText(absence));
-  Lose(rank, why);
-}
-
-void Engine::OnDeparture(int rank) {
-  if (!departed_.insert(rank).second) return;
-  messages_->Fail(rank, ShutDown(rank));
+void Engine::Part(int rank) {
+  messages_->Fail(rank, departures_.ShutDown(rank));
   for (auto& [id, set] : sets_) {
     const int member = set->IndexOf(rank);
     if (member < 0) continue;
-    if (set->leads()) {
-      set->coordinator->OnDeparture(member);
-    } else if (member == set->tree().parent) {
-      CloseSet(*set, rank);
-    } else {
-      const auto& children = set->tree().children;
-      if (std::find(children.begin(), children.end(), member) == children.end()) continue;
-      mailbox_.Send(set->ranks()[set->tree().parent], control::EncodeGone(set->tag(), rank));
+    switch (Departures::WhenDeparted(set->tree(), member)) {
+      case Departures::InSet::kCount:
+        set->coordinator->OnDeparture(member);
+        break;
+      case Departures::InSet::kClose:
+        CloseSet(*set, rank);
+        break;
+      case Departures::InSet::kPassOn:
+        mailbox_.Send(set->ranks()[set->tree().parent], control::EncodeGone(set->tag(), rank));
+        break;
+      case Departures::InSet::kNothing:
+        break;
     }
   }
 }
@@ -249,23 +204,26 @@ void Engine::OnGoneMember(ProcessSet& set, std::string_view whole, std::string_v
   int32_t rank = -1;
   uint64_t applied = control::kNotTold;
   if (!control::DecodeGone(&body, &rank, &applied)) return Abort(-1, "a farewell came that makes no sense");
-  if (set.leads()) {
-    const int member = set.IndexOf(rank);
-    if (member <= 0) return;
-    // It left while the word to begin was on its way to it: what we have begun will never end.
-    if (applied < set.last_batch) return Abort(rank, LeftInTheMiddle(rank, parts_.host_names[rank]));
-    set.coordinator->OnDeparture(member);
-  } else if (rank == set.ranks()[0] || rank == set.ranks()[set.tree().parent]) {
-    CloseSet(set, rank);
-  } else {
-    mailbox_.Send(set.ranks()[set.tree().parent], whole);
+  const int member = set.IndexOf(rank);
+  switch (Departures::WhenTold(set.tree(), member)) {
+    case Departures::InSet::kCount: {
+      const Departures::Verdict verdict = departures_.OnMemberGone(rank, applied, set.last_batch);
+      if (verdict.what == Departures::Verdict::What::kAbort) return Act(verdict);
+      return set.coordinator->OnDeparture(member);
+    }
+    case Departures::InSet::kClose:
+      return CloseSet(set, rank);
+    case Departures::InSet::kPassOn:
+      return mailbox_.Send(set.ranks()[set.tree().parent], whole);
+    case Departures::InSet::kNothing:
+      return;
   }
 }
 
 // The way to the leader is gone. What is running was agreed and can still finish; nothing else can.
 void Engine::CloseSet(ProcessSet& set, int rank) {
   if (!set.closed.ok()) return;
-  set.closed = ShutDown(rank);
+  set.closed = departures_.ShutDown(rank);
   for (auto& operation : set.pending.TakeAll()) {
     if (operation->round != kNoRound && set.express->Settled(operation->slot, operation->round)) {
       set.pending.Add(std::move(operation));
@@ -280,41 +238,44 @@ void Engine::CloseSet(ProcessSet& set, int rank) {
 
 void Engine::Leave() {
   const bool busy = std::any_of(sets_.begin(), sets_.end(), [](const auto& item) { return item.second->busy(); });
-  if (busy && aborted_.ok()) {
-    Abort(parts_.identity.rank, LeftInTheMiddle(parts_.identity.rank, parts_.identity.host));
-  } else if (aborted_.ok()) {
-    for (const auto& [id, set] : sets_) {
-      if (set->tree().parent < 0) continue;
-      const std::string gone = control::EncodeGone(set->tag(), parts_.identity.rank, set->applied);
-      mailbox_.Send(set->ranks()[set->tree().parent], gone);
-    }
-    const std::string bye = control::EncodeBye(FinishedRounds());
-    for (int rank : mailbox_.LinkedRanks()) mailbox_.Send(rank, bye);
-  }
+  const Departures::Verdict verdict = departures_.Leave(busy);
+  if (verdict.what == Departures::Verdict::What::kSayBye) SayBye();
+  Act(verdict);
   mailbox_.RingUnread();
   for (Neighbour& neighbour : parts_.neighbours->all()) neighbour.life_line.SayFarewell();
-  const Status status = Status::Failed("Horovod has been shut down: this rank called shutdown");
-  parts_.submissions->Close(status);
+  const Status left = Status::Failed("Horovod has been shut down: this rank called shutdown");
+  parts_.submissions->Close(left);
   Drain();
-  for (auto& [id, set] : sets_) FailAll(*set, aborted_.ok() ? status : aborted_);
-  messages_->Fail(-1, aborted_.ok() ? status : aborted_);
-  if (aborted_.ok()) aborted_ = status;
+  const Status status = departures_.over().ok() ? left : departures_.over();
+  for (auto& [id, set] : sets_) FailAll(*set, status);
+  messages_->Fail(-1, status);
+  departures_.End(left);
 }
 
-void Engine::Lose(int rank, const std::string& why) { Abort(rank, NameLoss(rank, parts_.host_names[rank], why)); }
+void Engine::SayBye() {
+  for (const auto& [id, set] : sets_) {
+    if (set->tree().parent < 0) continue;
+    const std::string gone = control::EncodeGone(set->tag(), parts_.identity.rank, set->applied);
+    mailbox_.Send(set->ranks()[set->tree().parent], gone);
+  }
+  const std::string bye = control::EncodeBye(FinishedRounds());
+  for (int rank : mailbox_.LinkedRanks()) mailbox_.Send(rank, bye);
+}
+
+void Engine::Lose(int rank, const std::string& why) { Act(departures_.Lose(rank, why)); }
 
 void Engine::Abort(int lost_rank, const std::string& text) {
-  if (!aborted_.ok()) return;
-  aborted_ = Status::Failed(text, lost_rank);
-  parts_.submissions->Close(aborted_);
+  const Status why = Status::Failed(text, lost_rank);
+  if (!departures_.End(why)) return;
+  parts_.submissions->Close(why);
   // The lost one too: if it was only frozen, it finds out when it thaws. Its letter box may be full; its life line
   // never.
   for (int rank : mailbox_.LinkedRanks()) mailbox_.Send(rank, control::EncodeAbort(lost_rank, text));
   for (Neighbour& neighbour : parts_.neighbours->all()) neighbour.life_line.SayLastWords({lost_rank, text});
   mailbox_.RingUnread();
   mailbox_.DropUnsent(lost_rank);
-  for (auto& [id, set] : sets_) FailAll(*set, aborted_);
-  messages_->Fail(-1, aborted_);
+  for (auto& [id, set] : sets_) FailAll(*set, why);
+  messages_->Fail(-1, why);
   Drain();
 }
 

@@ -209,10 +209,10 @@ void Engine::FinishExpress(ProcessSet& set, uint32_t slot) {
 // Our output is complete when all members have written their share.
 bool Engine::FinishDelivery(ProcessSet& set) {
   for (size_t j = 0; j < set.ranks().size(); ++j) {
-    const bool left = departed_.count(set.ranks()[j]);  // it did all that it ever will before it said so
+    const bool left = departures_.departed(set.ranks()[j]);  // it did all that it ever will before it said so
     if (set.express_memory->HasDelivered(j, set.delivery->numbers[j])) continue;
     if (!left) return false;
-    EndDelivery(set, ShutDown(set.ranks()[j]));
+    EndDelivery(set, departures_.ShutDown(set.ranks()[j]));
     return true;
   }
   EndDelivery(set, Status::Ok());
@@ -309,7 +309,7 @@ void Engine::OnBye(int from, std::string_view body) {
     const bool ours = set != sets_.end() && set->second->epoch() == one.epoch && set->second->ranks()[0] == from;
     if (ours && set->second->express) set->second->express->Settle(one.slot, one.round);
   }
-  OnDeparture(from);
+  Act(departures_.OnBye(from));
 }
 
 }  // namespace hvd

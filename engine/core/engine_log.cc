@@ -22,7 +22,7 @@ bool IsLarge(const Entries& entries, size_t members) {
 }  // namespace
 
 void Engine::Apply(ProcessSet& set, Record record) {
-  if (!aborted_.ok()) return;
+  if (!departures_.over().ok()) return;
   if (record.sequence != set.applied + 1) {
     return Lose(set.ranks()[0], "records of process set " + std::to_string(set.id()) + " came out of order");
   }
