@@ -19,12 +19,17 @@ Engine::Engine(const Parts& parts)
       mailbox_(parts.identity.rank, parts.arena ? &reinterpret_cast<ArenaHead*>(parts.arena->at(0))->inbox : nullptr,
                parts.neighbours, parts.connector),
       departures_(parts.identity.rank, parts.host_names, std::chrono::milliseconds(parts.settings.peer_timeout_ms)),
+      completions_(parts.submissions, parts.timeline),
+      services_{&parts_.settings, parts.neighbours, &mailbox_, &departures_, &completions_, parts.timeline, &counters_},
       stack_teller_(parts.stack_teller) {
-  around_ = {&parts_.settings,  parts_.identity.rank, &parts_.host_of_rank,        parts_.arena,
-             parts_.neighbours, parts_.connector,     [this] { WakeNeighbours(); }};
-  messages_ = std::make_unique<PointToPoint>(
-      around_, &mailbox_,
-      [this](std::unique_ptr<Operation> operation, const Status& status) { Finish(std::move(operation), status); });
+  around_ = {&parts_.settings,
+             parts_.identity.rank,
+             &parts_.host_of_rank,
+             parts_.arena,
+             parts_.neighbours,
+             parts_.connector,
+             [this] { parts_.neighbours->RingHungry(); }};
+  messages_ = std::make_unique<PointToPoint>(around_, &mailbox_, &completions_);
   std::vector<int> everybody(parts_.identity.size);
   std::vector<int64_t> regions(parts_.identity.size, -1);
   for (int rank = 0; rank < parts_.identity.size; ++rank) everybody[rank] = rank;
@@ -36,26 +41,17 @@ Engine::Engine(const Parts& parts)
     if (neighbour.life_line.farewell()) departures_.OnFarewell(neighbour.rank);  // before we had all met
   }
   parts_.submissions->Register(kGlobalSet, everybody);
-  sets_[kGlobalSet] = std::make_unique<ProcessSet>(kGlobalSet, 0, everybody, regions, around_);
+  sets_[kGlobalSet] = std::make_unique<Membership>(kGlobalSet, 0, everybody, regions, around_, &services_);
   tuned_.Store(InitialTuning(parts_.settings));
-  ProcessSet& global = *sets_[kGlobalSet];
+  ProcessSet& global = sets_[kGlobalSet]->set;
   if (parts_.settings.autotune && global.leads()) {
     tuning_ = std::make_unique<TuningSession>(parts_.settings, global.inside() != nullptr);
   }
-  for (const auto& [id, set] : sets_) {
-    if (set->tree().parent >= 0) mailbox_.Expect(set->ranks()[set->tree().parent], true);
-    for (int child : set->tree().children) mailbox_.Expect(set->ranks()[child], true);
-  }
+  if (global.tree().parent >= 0) mailbox_.Expect(global.tree().parent, true);
+  for (int child : global.tree().children) mailbox_.Expect(child, true);
 }
 
 Engine::~Engine() = default;
-
-void Engine::WakeNeighbours() {
-  std::atomic_thread_fence(std::memory_order_seq_cst);
-  for (const Neighbour& neighbour : parts_.neighbours->all()) {
-    if (neighbour.arena) neighbour.bell.RingIfHungry();
-  }
-}
 
 bool Engine::Progress(bool drain, bool thorough) {
   bool moved = drain && Drain();
@@ -69,11 +65,11 @@ bool Engine::Progress(bool drain, bool thorough) {
   }
   for (auto it = sets_.begin(); it != sets_.end();) {
     const int id = it->first;
-    ProcessSet& set = *it->second;
-    if (!set.postponed.empty()) AnnouncePostponed(set);
-    if (set.coordinator) moved |= Decide(set);
-    if (set.delivery) moved |= FinishDelivery(set);
-    moved |= Step(set);
+    Membership& membership = *it->second;
+    if (membership.express.has_postponed()) AnnouncePostponed(membership);
+    if (membership.set.coordinator) moved |= Decide(membership);
+    if (membership.express.delivering()) moved |= membership.express.Step();
+    moved |= Step(membership.set);
     it = sets_.upper_bound(id);  // the global set's records add and remove others
   }
   moved |= messages_->Step();
@@ -105,7 +101,7 @@ bool Engine::Hungry() const {
 }
 
 bool Engine::AwaitsAgreement() const {
-  return std::any_of(sets_.begin(), sets_.end(), [](const auto& item) { return !item.second->pending.empty(); });
+  return std::any_of(sets_.begin(), sets_.end(), [](const auto& item) { return !item.second->set.pending.empty(); });
 }
 
 void Engine::OnEvents(const std::vector<int>& descriptors) {
@@ -117,12 +113,6 @@ void Engine::OnEvents(const std::vector<int>& descriptors) {
       if (neighbour.life_line.fd() == fd) spoke_.push_back(&neighbour);
     }
   }
-}
-
-std::vector<std::shared_ptr<Handle>> Engine::TakeFinished() {
-  std::vector<std::shared_ptr<Handle>> taken;
-  taken.swap(finished_);
-  return taken;
 }
 
 // ---- from this rank's callers to the leader
@@ -145,8 +135,8 @@ bool Engine::Drain() {
       }
     } else if (set == sets_.end()) {
       Finish(std::move(operation), Status::Invalid("its process set was removed meanwhile"));
-    } else if (!set->second->closed.ok()) {
-      Finish(std::move(operation), set->second->closed);
+    } else if (!set->second->set.closed.ok()) {
+      Finish(std::move(operation), set->second->set.closed);
     } else {
       Announce(*set->second, std::move(operation));
     }
@@ -156,7 +146,8 @@ bool Engine::Drain() {
   return true;
 }
 
-void Engine::Announce(ProcessSet& set, std::unique_ptr<Operation> operation) {
+void Engine::Announce(Membership& membership, std::unique_ptr<Operation> operation) {
+  ProcessSet& set = membership.set;
   Request& request = operation->request;
   if (request.kind == OpKind::kAddProcessSet) {
     const bool member =
@@ -172,13 +163,15 @@ void Engine::Announce(ProcessSet& set, std::unique_ptr<Operation> operation) {
     request.place = parts_.arena->PlaceOf(operation->input, request.Bytes(), &operation->pin);
   }
   if (request.kind == OpKind::kJoin) {
-    if (HasExpress(set)) return set.postponed.push_back(std::move(operation));
+    if (membership.express.under_way()) return membership.express.Postpone(std::move(operation));
     set.joined = true;
   }
   if (Timeline* shown = timeline()) shown->Ready(set.id(), request, parts_.identity.rank);
   const Entry* known = set.Known(request.name);
   const bool cached = known && known->request == request;
-  if (cached && MayGoExpress(set, *operation) && SendExpress(set, &operation, known->slot)) return;
+  if (cached && MayGoExpress(membership, *operation) && membership.express.Send(&operation, known->slot)) {
+    return Heed(membership.express.Finish(known->slot));
+  }
   if (cached && set.leads()) {
     set.coordinator->OnReady(set.me(), known->slot, set.applied);
   } else if (cached) {
@@ -193,9 +186,23 @@ void Engine::Announce(ProcessSet& set, std::unique_ptr<Operation> operation) {
   set.pending.Add(std::move(operation));
 }
 
+// For callers that wait for one tensor after the other. What comes in numbers is better fused; what the timeline or the
+// tuner should see must pass the leader's log.
+bool Engine::MayGoExpress(const Membership& membership, const Operation& operation) const {
+  return membership.express.on() && operation.awaited && drained_.size() == 1 && parts_.settings.express_bytes > 0 &&
+         !membership.set.joined && !timeline() && (!parts_.settings.autotune || tuned_.final.load(kRelaxed));
+}
+
+// Whoever has joined takes part in everything with zeros, so what it sent before must be over.
+void Engine::AnnouncePostponed(Membership& membership) {
+  if (membership.express.under_way()) return;
+  for (auto& operation : membership.express.TakePostponed()) Announce(membership, std::move(operation));
+  FlushReady();
+}
+
 void Engine::FlushReady() {
   for (auto& [id, slots] : ready_) {
-    const ProcessSet& set = *sets_[id];
+    const ProcessSet& set = sets_[id]->set;
     if (!slots.empty())
       mailbox_.Send(set.ranks()[set.tree().parent], control::EncodeReady(set.tag(), set.me(), set.applied, slots));
     slots.clear();
@@ -223,7 +230,7 @@ void Engine::OnMessage(int from, std::string_view message) {
     return;
   }
   auto set = sets_.find(header.set);
-  if (set == sets_.end() || set->second->epoch() != header.epoch) {
+  if (set == sets_.end() || set->second->set.epoch() != header.epoch) {
     // The set's birth is still on its way to us, or its death has overtaken the message.
     if (header.epoch > newest_epoch_) early_.emplace_back(from, message);
     return;
@@ -231,24 +238,25 @@ void Engine::OnMessage(int from, std::string_view message) {
   OnSetMessage(*set->second, from, message, body);
 }
 
-void Engine::OnSetMessage(ProcessSet& set, int from, std::string_view whole, std::string_view body) {
+void Engine::OnSetMessage(Membership& membership, int from, std::string_view whole, std::string_view body) {
+  ProcessSet& set = membership.set;
   switch (control::TypeOf(whole)) {
     case control::Type::kExpress:
     case control::Type::kExpressPlace:
-      return OnExpress(set, from, body, control::TypeOf(whole) == control::Type::kExpressPlace);
+      return Heed(membership.express.OnPart(from, body, control::TypeOf(whole) == control::Type::kExpressPlace));
     case control::Type::kExpressGone:
-      return OnGoneParts(set, from, body);
+      return Heed(membership.express.OnGone(from, body));
     case control::Type::kReady:
     case control::Type::kRequest:
-      return OnReports(set, whole, body);
+      return OnReports(membership, whole, body);
     case control::Type::kRecord: {
       SendDown(set, whole);
       Record record;
       if (!Decode(&body, &record)) return Lose(set.ranks()[0], "the leader sent a record that makes no sense");
-      return Apply(set, std::move(record));
+      return Apply(membership, std::move(record));
     }
     case control::Type::kGone:
-      return OnGoneMember(set, whole, body);
+      return OnGoneMember(membership, whole, body);
     case control::Type::kStall:
       return OnStall(set, whole, body);
     case control::Type::kStack:
@@ -258,7 +266,8 @@ void Engine::OnSetMessage(ProcessSet& set, int from, std::string_view whole, std
   }
 }
 
-void Engine::OnReports(ProcessSet& set, std::string_view whole, std::string_view body) {
+void Engine::OnReports(Membership& membership, std::string_view whole, std::string_view body) {
+  ProcessSet& set = membership.set;
   if (!set.leads()) {
     if (set.closed.ok()) mailbox_.Send(set.ranks()[set.tree().parent], whole);
     return;
@@ -270,11 +279,8 @@ void Engine::OnReports(ProcessSet& set, std::string_view whole, std::string_view
   if (Timeline* shown = timeline()) ShowReport(shown, set, report);
   const int member = static_cast<int>(report.member);
   for (uint32_t slot : report.slots) {
-    if (IsEarly(set, member, slot)) {
-      set.express->Postpone(slot, {report.member, report.seen, false, std::nullopt});
-    } else {
-      set.coordinator->OnReady(member, slot, report.seen);
-    }
+    if (membership.express.HoldBack(member, slot, report.seen, nullptr)) continue;
+    set.coordinator->OnReady(member, slot, report.seen);
   }
   if (!report.slots.empty()) {
     auto known = set.known.find(report.slots.back());
@@ -283,20 +289,18 @@ void Engine::OnReports(ProcessSet& set, std::string_view whole, std::string_view
   if (!report.has_request) return;
   set.last_heard[report.member] = report.request.name;
   const Entry* known = set.Known(report.request.name);
-  if (known && IsEarly(set, member, known->slot)) {
-    set.express->Postpone(known->slot, {report.member, report.seen, false, std::move(report.request)});
-  } else {
-    set.coordinator->OnRequest(member, report.request);
-  }
+  if (known && membership.express.HoldBack(member, known->slot, report.seen, &report.request)) return;
+  set.coordinator->OnRequest(member, report.request);
 }
 
-bool Engine::Decide(ProcessSet& set) {
+bool Engine::Decide(Membership& membership) {
+  ProcessSet& set = membership.set;
   std::vector<Record> records = set.coordinator->Decide();
   for (Record& record : records) {
-    NumberErrors(set, &record);
+    membership.express.NumberErrors(&record);
     if (record.kind == RecordKind::kBatch) set.last_batch = record.sequence;
     Publish(set, record);
-    Apply(set, std::move(record));
+    Apply(membership, std::move(record));
   }
   return !records.empty();
 }
@@ -312,14 +316,10 @@ void Engine::SendDown(const ProcessSet& set, std::string_view message) {
   }
 }
 
-void Engine::Finish(std::unique_ptr<Operation> operation, const Status& status) {
-  if (Timeline* shown = timeline()) shown->Finished(operation->process_set, operation->request, status.ok());
-  const std::shared_ptr<Handle> handle = std::move(operation->handle);
-  parts_.submissions->Finished(std::move(operation));  // first: whoever waits may submit the name again
-  if (!status.ok() && handle->status.ok()) handle->status = status;
-  if (--handle->left > 0) return;
-  finished_.push_back(handle);
-  handle->done.store(true, std::memory_order_release);
+// What the parts of the engine cannot go on from.
+void Engine::Heed(const Status& trouble) {
+  if (trouble.ok()) return;
+  trouble.lost_rank < 0 ? Abort(-1, trouble.text) : Lose(trouble.lost_rank, trouble.text);
 }
 
 }  // namespace hvd

@@ -16,8 +16,9 @@
 #include "agreement/departures.h"
 #include "base/config.h"
 #include "core/handle.h"
+#include "core/membership.h"
 #include "core/point_to_point.h"
-#include "core/process_set.h"
+#include "core/services.h"
 #include "core/stack_teller.h"
 #include "core/submissions.h"
 #include "tracing/timeline.h"
@@ -28,8 +29,6 @@
 #include "tuning/tuning_session.h"
 
 namespace hvd {
-
-class ExpressRun;
 
 class Engine {
  public:
@@ -65,8 +64,8 @@ class Engine {
   void RingUnread() { mailbox_.RingUnread(); }
   bool Hungry() const;  // in the middle of something that peers' data move on
   // Handles finished since the last call. Their callbacks run after the token has been released.
-  std::vector<std::shared_ptr<Handle>> TakeFinished();
-  bool has_finished() const { return !finished_.empty(); }
+  std::vector<std::shared_ptr<Handle>> TakeFinished() { return completions_.TakeFinished(); }
+  bool has_finished() const { return !completions_.empty(); }
 
   // Tells everybody that this rank leaves of its own accord; what is pending fails here.
   void Leave();
@@ -93,20 +92,20 @@ class Engine {
 
   bool AwaitsAgreement() const;
   bool Drain();
-  void Announce(ProcessSet& set, std::unique_ptr<Operation> operation);
+  void Announce(Membership& membership, std::unique_ptr<Operation> operation);
   void FlushReady();
 
   void OnMessage(int from, std::string_view message);
-  void OnSetMessage(ProcessSet& set, int from, std::string_view whole, std::string_view body);
-  void OnReports(ProcessSet& set, std::string_view whole, std::string_view body);
-  bool Decide(ProcessSet& set);
+  void OnSetMessage(Membership& membership, int from, std::string_view whole, std::string_view body);
+  void OnReports(Membership& membership, std::string_view whole, std::string_view body);
+  bool Decide(Membership& membership);
   void Publish(ProcessSet& set, const Record& record);
   void SendDown(const ProcessSet& set, std::string_view message);
 
-  void Apply(ProcessSet& set, Record record);
+  void Apply(Membership& membership, Record record);
   void ApplyTuning(ProcessSet& set, const Tuning& tuning);
-  void Evict(ProcessSet& set, uint32_t slot);
-  void ApplyBatch(ProcessSet& set, std::vector<Entry> entries);
+  void Evict(Membership& membership, uint32_t slot);
+  void ApplyBatch(Membership& membership, std::vector<Entry> entries);
   static std::shared_ptr<const Entry> Learn(ProcessSet& set, Entry entry);
   void Start(ProcessSet& set, Entries entries, bool placed);
   void ApplyAddSet(ProcessSet& global, const Entry& entry);
@@ -114,37 +113,16 @@ class Engine {
   bool Step(ProcessSet& set);
   bool Prepare(ProcessSet& set, ProcessSet::Running* batch);
 
-  bool MayGoExpress(const ProcessSet& set, const Operation& operation) const;
-  bool SendExpress(ProcessSet& set, std::unique_ptr<Operation>* operation, uint32_t slot);
-  void CarryPart(ProcessSet& set, const ExpressRun& run, std::unique_ptr<Operation> operation,
-                 const control::Part& part);
-  bool ShowPart(ProcessSet& set, const ExpressRun& run, std::unique_ptr<Operation>* operation,
-                const control::Part& part);
-  bool OfferOutput(ProcessSet& set, const ExpressRun& run, std::unique_ptr<Operation>* operation,
-                   const control::Part& part);
-  void TellPlace(ProcessSet& set, const control::Part& part, uint64_t number, const std::byte* place);
-  void TellGone(const ProcessSet& set);
-  void OnGoneParts(ProcessSet& set, int from, std::string_view body);
-  void AwaitParts(ProcessSet& set, std::unique_ptr<Operation> operation, const control::Part& part,
-                  const Express::Piece& own);
-  void OnExpress(ProcessSet& set, int from, std::string_view body, bool in_place);
-  void OnPart(ProcessSet& set, int member, const control::Part& part, const Express::Piece& piece);
-  void HearPart(ProcessSet& set, int member, uint32_t slot, uint64_t seen);
-  void FinishExpress(ProcessSet& set, uint32_t slot);
-  bool FinishDelivery(ProcessSet& set);
-  void EndDelivery(ProcessSet& set, const Status& status);
-  void EndRound(ProcessSet& set, const Entry& entry);
-  void AfterRound(ProcessSet& set, uint32_t slot);
-  static bool HasExpress(const ProcessSet& set);
-  void AnnouncePostponed(ProcessSet& set);
-  static bool IsEarly(const ProcessSet& set, int member, uint32_t slot);
-  static void NumberErrors(const ProcessSet& set, Record* record);
-  void ApplyError(ProcessSet& set, const Record& record);
-  std::vector<control::Finished> FinishedRounds() const;
+  bool MayGoExpress(const Membership& membership, const Operation& operation) const;
+  void AnnouncePostponed(Membership& membership);
+  void ApplyError(Membership& membership, const Record& record);
+  void Heed(const Status& trouble);
   void OnBye(int from, std::string_view body);
 
-  void Finish(std::unique_ptr<Operation> operation, const Status& status);
-  void FailAll(ProcessSet& set, const Status& status);
+  void Finish(std::unique_ptr<Operation> operation, const Status& status) {
+    completions_.Finish(std::move(operation), status);
+  }
+  void FailAll(Membership& membership, const Status& status);
 
   void Housekeep();
   void TakePulses(Clock::time_point now);
@@ -159,16 +137,19 @@ class Engine {
   void Act(const Departures::Verdict& verdict);
   void Part(int rank);
   void SayBye();
-  void OnGoneMember(ProcessSet& set, std::string_view whole, std::string_view body);
-  void CloseSet(ProcessSet& set, int rank);
-  void WakeNeighbours();
-  Timeline* timeline() const { return parts_.timeline->on() ? parts_.timeline : nullptr; }
+  void OnGoneMember(Membership& membership, std::string_view whole, std::string_view body);
+  void CloseSet(Membership& membership, int rank);
+  Timeline* timeline() const { return parts_.timeline->if_on(); }
 
   Parts parts_;
   Surroundings around_;
   Mailbox mailbox_;
+  Departures departures_;
+  Completions completions_;
+  Counters counters_;
+  Services services_;
   std::unique_ptr<PointToPoint> messages_;
-  std::map<int, std::unique_ptr<ProcessSet>> sets_;  // those that this rank belongs to
+  std::map<int, std::unique_ptr<Membership>> sets_;  // those that this rank belongs to
   Tuned tuned_;
   std::unique_ptr<TuningSession> tuning_;          // the leader's, until the tuning is over
   std::map<int, std::vector<int>> foreign_;        // ranks of the others
@@ -176,18 +157,12 @@ class Engine {
   uint32_t newest_epoch_ = 0;
   Submissions::Batch drained_;
   std::map<int, std::string> ready_;  // cache slots to report, by set
-  std::vector<std::shared_ptr<Handle>> finished_;
-  Departures departures_;
-  std::vector<Neighbour*> spoke_;   // over their life lines, since we last looked; in that order
-  std::map<int, uint64_t> pulses_;  // of neighbours, when last seen
+  std::vector<Neighbour*> spoke_;     // over their life lines, since we last looked; in that order
+  std::map<int, uint64_t> pulses_;    // of neighbours, when last seen
   StackTeller stack_teller_;
   std::pair<int, std::string> stack_asked_by_;  // the set, and its tensor that waits for this rank
   Clock::time_point next_housekeeping_;
   uint64_t rounds_ = 0, rounds_unrung_ = 0;
-  std::vector<Express::Piece> parts_of_all_;  // reused
-  std::atomic<uint64_t> direct_batches_{0};   // so far, for Describe
-  std::atomic<uint64_t> express_runs_{0};     // so far, for Describe
-  std::atomic<uint64_t> single_copy_batches_{0};
 };
 
 }  // namespace hvd

@@ -22,8 +22,8 @@ void Engine::Housekeep() {
   const Clock::time_point now = Clock::now();
   if (now < next_housekeeping_ || !departures_.over().ok()) return;
   TakePulses(now);
-  for (auto& [id, set] : sets_) {
-    if (set->coordinator) InspectStalls(*set, now);
+  for (auto& [id, membership] : sets_) {
+    if (membership->set.coordinator) InspectStalls(membership->set, now);
   }
   Act(departures_.Look(now));
   next_housekeeping_ = departures_.NextLook(now);
@@ -115,17 +115,16 @@ void Engine::ReportStack() {
   auto set = sets_.find(stack_asked_by_.first);
   if (set == sets_.end() || !departures_.over().ok()) return;
   const std::string text = "rank " + std::to_string(parts_.identity.rank) + ", which is missing, is here: " + *answer;
-  const std::string message = control::EncodeStack(set->second->tag(), stack_asked_by_.second, text);
-  OnStack(*set->second, message, std::string_view(message).substr(control::kHeaderBytes));
+  const std::string message = control::EncodeStack(set->second->set.tag(), stack_asked_by_.second, text);
+  OnStack(set->second->set, message, std::string_view(message).substr(control::kHeaderBytes));
 }
 
 // ---- ends
 
-void Engine::FailAll(ProcessSet& set, const Status& status) {
+void Engine::FailAll(Membership& membership, const Status& status) {
+  ProcessSet& set = membership.set;
   for (auto& operation : set.pending.TakeAll()) Finish(std::move(operation), status);
-  for (auto& operation : set.postponed) Finish(std::move(operation), status);
-  set.postponed.clear();
-  if (set.delivery) EndDelivery(set, status);
+  membership.express.Fail(status);
   for (ProcessSet::Running& batch : set.running) {
     for (auto& operation : batch.operations) {
       if (operation) Finish(std::move(operation), status);
@@ -166,9 +165,9 @@ void Engine::CheckLinks() {
   for (const auto& [rank, why] : links) Act(departures_.OnBroken(rank, why, Clock::now()));
   if (!departures_.over().ok()) return;
   std::pair<int, std::string> broken = messages_->Broken();
-  for (auto& [id, set] : sets_) {
-    if (broken.first < 0) broken = set->Broken();
-    if (broken.first < 0 && set->busy()) broken = departures_.UnexplainedAmong(set->ranks());
+  for (auto& [id, membership] : sets_) {
+    if (broken.first < 0) broken = membership->set.Broken();
+    if (broken.first < 0 && membership->busy()) broken = departures_.UnexplainedAmong(membership->set.ranks());
   }
   if (broken.first < 0) return departures_.OnNothingBroken();
   Act(departures_.OnNeeded(broken.first, broken.second, Clock::now()));
@@ -181,18 +180,19 @@ void Engine::Act(const Departures::Verdict& verdict) {
 
 void Engine::Part(int rank) {
   messages_->Fail(rank, departures_.ShutDown(rank));
-  for (auto& [id, set] : sets_) {
-    const int member = set->IndexOf(rank);
+  for (auto& [id, membership] : sets_) {
+    ProcessSet& set = membership->set;
+    const int member = set.IndexOf(rank);
     if (member < 0) continue;
-    switch (Departures::WhenDeparted(set->tree(), member)) {
+    switch (Departures::WhenDeparted(set.tree(), member)) {
       case Departures::InSet::kCount:
-        set->coordinator->OnDeparture(member);
+        set.coordinator->OnDeparture(member);
         break;
       case Departures::InSet::kClose:
-        CloseSet(*set, rank);
+        CloseSet(*membership, rank);
         break;
       case Departures::InSet::kPassOn:
-        mailbox_.Send(set->ranks()[set->tree().parent], control::EncodeGone(set->tag(), rank));
+        mailbox_.Send(set.ranks()[set.tree().parent], control::EncodeGone(set.tag(), rank));
         break;
       case Departures::InSet::kNothing:
         break;
@@ -200,7 +200,8 @@ void Engine::Part(int rank) {
   }
 }
 
-void Engine::OnGoneMember(ProcessSet& set, std::string_view whole, std::string_view body) {
+void Engine::OnGoneMember(Membership& membership, std::string_view whole, std::string_view body) {
+  ProcessSet& set = membership.set;
   int32_t rank = -1;
   uint64_t applied = control::kNotTold;
   if (!control::DecodeGone(&body, &rank, &applied)) return Abort(-1, "a farewell came that makes no sense");
@@ -212,7 +213,7 @@ void Engine::OnGoneMember(ProcessSet& set, std::string_view whole, std::string_v
       return set.coordinator->OnDeparture(member);
     }
     case Departures::InSet::kClose:
-      return CloseSet(set, rank);
+      return CloseSet(membership, rank);
     case Departures::InSet::kPassOn:
       return mailbox_.Send(set.ranks()[set.tree().parent], whole);
     case Departures::InSet::kNothing:
@@ -221,18 +222,18 @@ void Engine::OnGoneMember(ProcessSet& set, std::string_view whole, std::string_v
 }
 
 // The way to the leader is gone. What is running was agreed and can still finish; nothing else can.
-void Engine::CloseSet(ProcessSet& set, int rank) {
+void Engine::CloseSet(Membership& membership, int rank) {
+  ProcessSet& set = membership.set;
   if (!set.closed.ok()) return;
   set.closed = departures_.ShutDown(rank);
   for (auto& operation : set.pending.TakeAll()) {
-    if (operation->round != kNoRound && set.express->Settled(operation->slot, operation->round)) {
+    if (membership.express.Settled(*operation)) {
       set.pending.Add(std::move(operation));
     } else {
       Finish(std::move(operation), set.closed);
     }
   }
-  for (auto& operation : set.postponed) Finish(std::move(operation), set.closed);
-  set.postponed.clear();
+  for (auto& operation : membership.express.TakePostponed()) Finish(std::move(operation), set.closed);
   SendDown(set, control::EncodeGone(set.tag(), rank));
 }
 
@@ -247,19 +248,34 @@ void Engine::Leave() {
   parts_.submissions->Close(left);
   Drain();
   const Status status = departures_.over().ok() ? left : departures_.over();
-  for (auto& [id, set] : sets_) FailAll(*set, status);
+  for (auto& [id, membership] : sets_) FailAll(*membership, status);
   messages_->Fail(-1, status);
   departures_.End(left);
 }
 
 void Engine::SayBye() {
-  for (const auto& [id, set] : sets_) {
-    if (set->tree().parent < 0) continue;
-    const std::string gone = control::EncodeGone(set->tag(), parts_.identity.rank, set->applied);
-    mailbox_.Send(set->ranks()[set->tree().parent], gone);
+  std::vector<control::Finished> finished;
+  for (const auto& [id, membership] : sets_) {
+    const ProcessSet& set = membership->set;
+    membership->express.AddFinished(&finished);
+    if (set.leads()) continue;
+    const std::string gone = control::EncodeGone(set.tag(), parts_.identity.rank, set.applied);
+    mailbox_.Send(set.ranks()[set.tree().parent], gone);
   }
-  const std::string bye = control::EncodeBye(FinishedRounds());
+  const std::string bye = control::EncodeBye(finished);
   for (int rank : mailbox_.LinkedRanks()) mailbox_.Send(rank, bye);
+}
+
+void Engine::OnBye(int from, std::string_view body) {
+  std::vector<control::Finished> finished;
+  if (!control::DecodeBye(&body, &finished)) return Lose(from, "it left with words that make no sense");
+  for (const control::Finished& one : finished) {
+    auto found = sets_.find(one.set);
+    if (found == sets_.end()) continue;
+    const ProcessSet& set = found->second->set;
+    if (set.epoch() == one.epoch && set.ranks()[0] == from) found->second->express.Settle(one.slot, one.round);
+  }
+  Act(departures_.OnBye(from));
 }
 
 void Engine::Lose(int rank, const std::string& why) { Act(departures_.Lose(rank, why)); }
@@ -274,13 +290,14 @@ void Engine::Abort(int lost_rank, const std::string& text) {
   for (Neighbour& neighbour : parts_.neighbours->all()) neighbour.life_line.SayLastWords({lost_rank, text});
   mailbox_.RingUnread();
   mailbox_.DropUnsent(lost_rank);
-  for (auto& [id, set] : sets_) FailAll(*set, why);
+  for (auto& [id, membership] : sets_) FailAll(*membership, why);
   messages_->Fail(-1, why);
   Drain();
 }
 
 bool Engine::AllSent() const {
-  const bool idle = std::all_of(sets_.begin(), sets_.end(), [](const auto& item) { return item.second->AllSent(); });
+  const bool idle =
+      std::all_of(sets_.begin(), sets_.end(), [](const auto& item) { return item.second->set.AllSent(); });
   return idle && messages_->AllSent() && mailbox_.AllSent();
 }
 
@@ -299,9 +316,9 @@ std::string Engine::Describe() const {
          ", \"chunk_bytes\": " + std::to_string(tuning.chunk_bytes) +
          ", \"peers_by_shared_memory\": " + std::to_string(by_memory) +
          ", \"peers_by_socket\": " + std::to_string(by_socket) +
-         ", \"direct_batches\": " + std::to_string(direct_batches_.load()) +
-         ", \"express_runs\": " + std::to_string(express_runs_.load()) +
-         ", \"single_copy_batches\": " + std::to_string(single_copy_batches_.load()) +
+         ", \"direct_batches\": " + std::to_string(counters_.direct_batches.load()) +
+         ", \"express_runs\": " + std::to_string(counters_.express_runs.load()) +
+         ", \"single_copy_batches\": " + std::to_string(counters_.single_copy_batches.load()) +
          ", \"process_sets\": " + std::to_string(sets_.size() + foreign_.size()) +
          ", \"refused_connections\": " + std::to_string(parts_.connector->refused()) + "}";
 }
@@ -309,7 +326,7 @@ std::string Engine::Describe() const {
 void Engine::CloseDescriptors() {
   mailbox_.CloseDescriptors();
   messages_->CloseDescriptors();
-  for (auto& [id, set] : sets_) set->CloseDescriptors();
+  for (auto& [id, membership] : sets_) membership->set.CloseDescriptors();
 }
 
 }  // namespace hvd

@@ -21,28 +21,45 @@ bool IsLarge(const Entries& entries, size_t members) {
 
 }  // namespace
 
-void Engine::Apply(ProcessSet& set, Record record) {
+void Engine::Apply(Membership& membership, Record record) {
+  ProcessSet& set = membership.set;
   if (!departures_.over().ok()) return;
   if (record.sequence != set.applied + 1) {
     return Lose(set.ranks()[0], "records of process set " + std::to_string(set.id()) + " came out of order");
   }
   set.applied = record.sequence;
-  if (record.kind == RecordKind::kBatch) return ApplyBatch(set, std::move(record.entries));
+  if (record.kind == RecordKind::kBatch) return ApplyBatch(membership, std::move(record.entries));
   if (record.kind == RecordKind::kTune) return ApplyTuning(set, record.tuning);
   if (record.kind == RecordKind::kError) {
     if (record.names.empty()) return Lose(set.ranks()[0], record.error.text);
-    return ApplyError(set, record);
+    return ApplyError(membership, record);
   }
-  for (uint32_t slot : record.evicted) Evict(set, slot);
+  for (uint32_t slot : record.evicted) Evict(membership, slot);
 }
 
-void Engine::Evict(ProcessSet& set, uint32_t slot) {
+void Engine::ApplyError(Membership& membership, const Record& record) {
+  ProcessSet& set = membership.set;
+  for (size_t i = 0; i < record.names.size(); ++i) {
+    const uint32_t round = i < record.rounds.size() ? record.rounds[i] : kNoRound;
+    const Operation* waiting = set.pending.Find(record.names[i]);
+    // The run before may still lack a part that all others have: it is not the one that failed.
+    const bool earlier = waiting && round != kNoRound && waiting->round < round;
+    const Entry* known = set.Known(record.names[i]);
+    if (!earlier) {
+      if (auto operation = set.pending.Take(record.names[i])) Finish(std::move(operation), record.error);
+    }
+    if (round != kNoRound && known) membership.express.EndRound(known->slot, round, record.error);
+  }
+}
+
+void Engine::Evict(Membership& membership, uint32_t slot) {
+  ProcessSet& set = membership.set;
   auto known = set.known.find(slot);
   if (known == set.known.end()) return;
   auto named = set.known_by_name.find(known->second->request.name);
   if (named != set.known_by_name.end() && named->second == known->second.get()) set.known_by_name.erase(named);
   set.known.erase(known);
-  if (set.express) set.express->Forget(slot);
+  membership.express.Forget(slot);
 }
 
 void Engine::Tuned::Store(const Tuning& values) {
@@ -63,11 +80,12 @@ void Engine::ApplyTuning(ProcessSet& set, const Tuning& tuning) {
   if (set.id() != kGlobalSet) return;
   tuned_.Store(tuning);
   for (auto& [id, other] : sets_) {
-    if (id != kGlobalSet && other->leads()) other->coordinator->Tune(tuning);
+    if (id != kGlobalSet && other->set.leads()) other->set.coordinator->Tune(tuning);
   }
 }
 
-void Engine::ApplyBatch(ProcessSet& set, std::vector<Entry> entries) {
+void Engine::ApplyBatch(Membership& membership, std::vector<Entry> entries) {
+  ProcessSet& set = membership.set;
   if (entries.empty()) return;
   const bool placed = entries[0].direct;  // tensors that differ in it are not fused
   Entries agreed;
@@ -80,7 +98,7 @@ void Engine::ApplyBatch(ProcessSet& set, std::vector<Entry> entries) {
     auto known = set.known.find(entry.slot);
     if (known == set.known.end()) return Lose(set.ranks()[0], "a batch names a cache slot that nobody assigned");
     agreed.push_back(known->second);
-    EndRound(set, *known->second);
+    membership.express.EndRound(*known->second);
   }
   if (tuning_ && set.id() == kGlobalSet) {
     if (std::optional<Tuning> next = tuning_->OnBatch(agreed, Clock::now())) {
@@ -148,13 +166,14 @@ void Engine::ApplyAddSet(ProcessSet& global, const Entry& entry) {
   newest_epoch_ = std::max(newest_epoch_, epoch);
   parts_.submissions->Register(id, ranks);
   if (std::binary_search(ranks.begin(), ranks.end(), parts_.identity.rank)) {
-    auto set = std::make_unique<ProcessSet>(id, epoch, ranks, regions, around_);
-    if (set->tree().parent >= 0) mailbox_.Expect(ranks[set->tree().parent], true);
-    for (int child : set->tree().children) mailbox_.Expect(ranks[child], true);
+    auto membership = std::make_unique<Membership>(id, epoch, ranks, regions, around_, &services_);
+    ProcessSet& set = membership->set;
+    if (set.tree().parent >= 0) mailbox_.Expect(ranks[set.tree().parent], true);
+    for (int child : set.tree().children) mailbox_.Expect(ranks[child], true);
     const Tuning current = tuned_.Load();
-    set->chunk_bytes = static_cast<size_t>(current.chunk_bytes);
-    if (parts_.settings.autotune && set->leads()) set->coordinator->Tune(current);
-    sets_[id] = std::move(set);
+    set.chunk_bytes = static_cast<size_t>(current.chunk_bytes);
+    if (parts_.settings.autotune && set.leads()) set.coordinator->Tune(current);
+    sets_[id] = std::move(membership);
   } else {
     foreign_[id] = ranks;
   }
@@ -174,7 +193,7 @@ void Engine::ApplyRemoveSet(ProcessSet& global, const Entry& entry) {
   if (set != sets_.end()) {
     FailAll(*set->second, Status::Invalid("its process set was removed"));
     // Reuse is safe: nobody posts into a new region before everyone, having applied this removal, asked to add a set.
-    if (parts_.arena) parts_.arena->Free(set->second->region());
+    if (parts_.arena) parts_.arena->Free(set->second->set.region());
     ready_.erase(id);
     sets_.erase(set);
   }
@@ -192,7 +211,7 @@ bool Engine::Step(ProcessSet& set) {
     const Machine::Step step = batch.over ? Machine::Step::kDone : batch.machine->Advance();
     moved |= step != Machine::Step::kStuck && !batch.over;
     if (step != Machine::Step::kDone) break;
-    single_copy_batches_ += !batch.over && batch.machine->single_copy();
+    counters_.single_copy_batches += !batch.over && batch.machine->single_copy();
     batch.over = true;
     if (!set.AllSent()) break;  // what is still to leave may lie in callers' tensors
     for (auto& operation : batch.operations) {
@@ -207,7 +226,7 @@ bool Engine::Step(ProcessSet& set) {
 bool Engine::Prepare(ProcessSet& set, ProcessSet::Running* batch) {
   set.UseChunks(batch->chunk_bytes, IsLarge(batch->entries, set.ranks().size()));
   const Status status = hvd::Prepare(set, parts_.settings, batch->entries, batch);
-  direct_batches_ += batch->direct;
+  counters_.direct_batches += batch->direct;
   if (!status.ok()) Lose(parts_.identity.rank, status.text);  // which empties set.running
   return status.ok();
 }
