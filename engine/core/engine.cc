@@ -45,7 +45,7 @@ Engine::Engine(const Parts& parts)
   tuned_.Store(InitialTuning(parts_.settings));
   ProcessSet& global = sets_[kGlobalSet]->set;
   if (parts_.settings.autotune && global.leads()) {
-    tuning_ = std::make_unique<TuningSession>(parts_.settings, global.inside() != nullptr);
+    sets_[kGlobalSet]->applier.TuneBy(std::make_unique<TuningSession>(parts_.settings, global.inside() != nullptr));
   }
   if (global.tree().parent >= 0) mailbox_.Expect(global.tree().parent, true);
   for (int child : global.tree().children) mailbox_.Expect(child, true);
@@ -55,6 +55,7 @@ Engine::~Engine() = default;
 
 bool Engine::Progress(bool drain, bool thorough) {
   bool moved = drain && Drain();
+  Status trouble;
   const bool eager = drain && mailbox_.has_links() && AwaitsAgreement();
   Hear(eager, &moved);
   if (mailbox_.has_links() || parts_.identity.size > 1) {
@@ -69,7 +70,8 @@ bool Engine::Progress(bool drain, bool thorough) {
     if (membership.express.has_postponed()) AnnouncePostponed(membership);
     if (membership.set.coordinator) moved |= Decide(membership);
     if (membership.express.delivering()) moved |= membership.express.Step();
-    moved |= Step(membership.set);
+    moved |= membership.applier.Step(&trouble);
+    if (!trouble.ok()) Heed(std::exchange(trouble, {}));
     it = sets_.upper_bound(id);  // the global set's records add and remove others
   }
   moved |= messages_->Step();

@@ -26,7 +26,6 @@
 #include "transport/mailbox.h"
 #include "transport/neighbours.h"
 #include "transport/poller.h"
-#include "tuning/tuning_session.h"
 
 namespace hvd {
 
@@ -103,19 +102,12 @@ class Engine {
   void SendDown(const ProcessSet& set, std::string_view message);
 
   void Apply(Membership& membership, Record record);
-  void ApplyTuning(ProcessSet& set, const Tuning& tuning);
-  void Evict(Membership& membership, uint32_t slot);
-  void ApplyBatch(Membership& membership, std::vector<Entry> entries);
-  static std::shared_ptr<const Entry> Learn(ProcessSet& set, Entry entry);
-  void Start(ProcessSet& set, Entries entries, bool placed);
-  void ApplyAddSet(ProcessSet& global, const Entry& entry);
-  void ApplyRemoveSet(ProcessSet& global, const Entry& entry);
-  bool Step(ProcessSet& set);
-  bool Prepare(ProcessSet& set, ProcessSet::Running* batch);
+  void ApplyTuning(const Tuning& tuning);
+  void AddSet(ProcessSet& global, const Entry& entry);
+  void RemoveSet(ProcessSet& global, const Entry& entry);
 
   bool MayGoExpress(const Membership& membership, const Operation& operation) const;
   void AnnouncePostponed(Membership& membership);
-  void ApplyError(Membership& membership, const Record& record);
   void Heed(const Status& trouble);
   void OnBye(int from, std::string_view body);
 
@@ -151,7 +143,6 @@ class Engine {
   std::unique_ptr<PointToPoint> messages_;
   std::map<int, std::unique_ptr<Membership>> sets_;  // those that this rank belongs to
   Tuned tuned_;
-  std::unique_ptr<TuningSession> tuning_;          // the leader's, until the tuning is over
   std::map<int, std::vector<int>> foreign_;        // ranks of the others
   std::deque<std::pair<int, std::string>> early_;  // messages for a set that is not here yet, with their senders
   uint32_t newest_epoch_ = 0;

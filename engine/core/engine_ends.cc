@@ -122,16 +122,9 @@ void Engine::ReportStack() {
 // ---- ends
 
 void Engine::FailAll(Membership& membership, const Status& status) {
-  ProcessSet& set = membership.set;
-  for (auto& operation : set.pending.TakeAll()) Finish(std::move(operation), status);
+  for (auto& operation : membership.set.pending.TakeAll()) Finish(std::move(operation), status);
   membership.express.Fail(status);
-  for (ProcessSet::Running& batch : set.running) {
-    for (auto& operation : batch.operations) {
-      if (operation) Finish(std::move(operation), status);
-    }
-  }
-  if (!set.running.empty()) set.DropUnsent();  // it may lie in callers' tensors
-  set.running.clear();
+  membership.applier.Fail(status);
 }
 
 // All that has come, from everywhere if anybody's end is near. What a rank wrote before its end is read before that is

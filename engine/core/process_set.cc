@@ -35,8 +35,7 @@ size_t ProcessSet::RegionBytes(const Settings& settings, int members) {
 
 ProcessSet::ProcessSet(int id, uint32_t epoch, std::vector<int> ranks, const std::vector<int64_t>& regions,
                        const Surroundings& around)
-    : chunk_bytes(around.settings->slot_bytes),
-      id_(id),
+    : id_(id),
       epoch_(epoch),
       ranks_(std::move(ranks)),
       me_(IndexOf(around.rank)),

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <string>
@@ -92,30 +91,16 @@ class ProcessSet {
   std::pair<int, std::string> Broken() const;
   void CloseDescriptors();
 
-  struct Running {
-    Entries entries;
-    bool placed = false;                                 // every member's tensor lies at its place in `sizes`
-    size_t chunk_bytes = 0;                              // in force where the batch stands in the log
-    std::unique_ptr<Machine> machine;                    // made when the lanes are free for it
-    std::vector<std::unique_ptr<Operation>> operations;  // null where this rank has joined
-    std::vector<std::byte> zeros;                        // what a joined rank contributes
-    bool shown = false;                                  // the timeline knows that it runs
-    bool over = false;                                   // but for bytes that are still to leave
-    bool direct = false;                                 // works on the tensors of all where they lie
-  };
-
   // Agreement as this member knows it; all of it follows from the leader's log.
   std::unique_ptr<Coordinator> coordinator;  // the leader's
   OperationTable pending;
   std::unordered_map<uint32_t, std::shared_ptr<const Entry>> known;  // by cache slot
   std::unordered_map<std::string_view, const Entry*> known_by_name;  // the same; the keys lie there too
   uint64_t applied = 0;
-  size_t chunk_bytes;  // of the batches that follow in the log
   bool joined = false;
   uint64_t last_batch = 0;                    // the leader's: the record of the last batch
   std::vector<std::string> last_heard;        // the leader's: what each member submitted last
   std::unique_ptr<StallInspector> inspector;  // the leader's
-  std::deque<Running> running;
   Status closed;  // why nothing more can be agreed, once a rank that is needed for it has left
 
  private:

@@ -12,7 +12,7 @@ void ShowReport(Timeline* timeline, const ProcessSet& set, const control::Report
   if (report.has_request) timeline->Ready(set.id(), report.request, rank);
 }
 
-void ShowAgreed(Timeline* timeline, const ProcessSet& set, const ProcessSet::Running& batch) {
+void ShowAgreed(Timeline* timeline, const ProcessSet& set, const RunningBatch& batch) {
   for (size_t i = 0; i < batch.entries.size(); ++i) {
     timeline->Agreed(set.id(), batch.entries[i]->request, batch.operations[i] != nullptr);
   }
@@ -21,7 +21,7 @@ void ShowAgreed(Timeline* timeline, const ProcessSet& set, const ProcessSet::Run
   }
 }
 
-void ShowTransfers(Timeline* timeline, const ProcessSet& set, ProcessSet::Running* batch) {
+void ShowTransfers(Timeline* timeline, const ProcessSet& set, RunningBatch* batch) {
   if (batch->shown) return;
   batch->shown = true;
   for (const auto& operation : batch->operations) {
