@@ -22,17 +22,22 @@ bool IsLarge(const Entries& entries, size_t members) {
 
 }  // namespace
 
-Applier::Applier(ProcessSet* set, ExpressProtocol* express, const Services* services)
-    : set_(*set), express_(*express), services_(*services), chunk_bytes_(services->settings->slot_bytes) {}
+Applier::Applier(ProcessSet* set, MemberState* state, Leader* leader, ExpressProtocol* express,
+                 const Services* services)
+    : set_(*set),
+      state_(*state),
+      leader_(leader),
+      express_(*express),
+      services_(*services),
+      chunk_bytes_(services->settings->slot_bytes) {}
 
 // ---- the records
 
 Applier::Outcome Applier::Apply(Record* record) {
   const int leader = set_.ranks()[0];
-  if (record->sequence != set_.applied + 1) {
+  if (!state_.Advance(record->sequence)) {
     return {Status::Failed("records of process set " + std::to_string(set_.id()) + " came out of order", leader), {}};
   }
-  set_.applied = record->sequence;
   switch (record->kind) {
     case RecordKind::kBatch:
       return ApplyBatch(std::move(record->entries));
@@ -44,7 +49,9 @@ Applier::Outcome Applier::Apply(Record* record) {
       ApplyError(*record);
       return {};
     default:
-      for (uint32_t slot : record->evicted) Evict(slot);
+      for (uint32_t slot : record->evicted) {
+        if (state_.cache().Evict(slot)) express_.Forget(slot);
+      }
       return {};
   }
 }
@@ -62,7 +69,7 @@ Applier::Outcome Applier::ApplyBatch(std::vector<Entry> entries) {
       Finish(first.request.name, 0);
       return {};
     case OpKind::kJoin:
-      set_.joined = false;
+      state_.EndJoin();
       Finish(first.request.name, first.sizes.at(0));
       return {};
     case OpKind::kAddProcessSet:
@@ -82,12 +89,12 @@ Status Applier::Agree(std::vector<Entry> entries, Entries* agreed) {
       agreed->push_back(Learn(std::move(entry)));
       continue;
     }
-    auto known = set_.known.find(entry.slot);
-    if (known == set_.known.end()) {
+    std::shared_ptr<const Entry> known = state_.cache().Share(entry.slot);
+    if (!known) {
       return Status::Failed("a batch names a cache slot that nobody assigned", set_.ranks()[0]);
     }
-    agreed->push_back(known->second);
-    express_.EndRound(*known->second);
+    express_.EndRound(*known);
+    agreed->push_back(std::move(known));
   }
   return Status::Ok();
 }
@@ -95,13 +102,13 @@ Status Applier::Agree(std::vector<Entry> entries, Entries* agreed) {
 void Applier::Tune(const Entries& agreed) {
   const std::optional<Tuning> next = tuning_->OnBatch(agreed, TuningSession::Clock::now());
   if (!next) return;
-  set_.coordinator->Tune(*next);
+  leader_->coordinator().Tune(*next);
   if (next->final) tuning_.reset();
 }
 
 // What needs nothing but that all members asked for it.
 void Applier::Finish(const std::string& name, int64_t value) {
-  std::unique_ptr<Operation> operation = set_.pending.Take(name);
+  std::unique_ptr<Operation> operation = state_.pending().Take(name);
   if (!operation) return;
   operation->handle->value = value;
   services_.completions->Finish(std::move(operation), Status::Ok());
@@ -110,34 +117,24 @@ void Applier::Finish(const std::string& name, int64_t value) {
 void Applier::ApplyError(const Record& record) {
   for (size_t i = 0; i < record.names.size(); ++i) {
     const uint32_t round = i < record.rounds.size() ? record.rounds[i] : kNoRound;
-    const Operation* waiting = set_.pending.Find(record.names[i]);
+    const Operation* waiting = state_.pending().Find(record.names[i]);
     // The run before may still lack a part that all others have: it is not the one that failed.
     const bool earlier = waiting && round != kNoRound && waiting->round < round;
-    const Entry* known = set_.Known(record.names[i]);
-    if (waiting && !earlier) services_.completions->Finish(set_.pending.Take(record.names[i]), record.error);
+    const Entry* known = state_.cache().Find(record.names[i]);
+    if (waiting && !earlier) services_.completions->Finish(state_.pending().Take(record.names[i]), record.error);
     if (round != kNoRound && known) express_.EndRound(known->slot, round, record.error);
   }
 }
 
 // A tensor that is described in full, remembered if the leader gave it a slot.
 std::shared_ptr<const Entry> Applier::Learn(Entry entry) {
-  if (entry.slot == kNoSlot) return std::make_shared<const Entry>(std::move(entry));
-  auto known = std::make_shared<Entry>(entry);
-  // What this member asked for is what it will compare its next request with.
-  if (const Operation* mine = set_.pending.Find(entry.request.name)) known->request = mine->request;
-  set_.known_by_name.erase(known->request.name);  // a key that lies in what goes
-  set_.known_by_name.emplace(known->request.name, known.get());
-  set_.known[known->slot] = std::move(known);
+  if (entry.slot != kNoSlot) {
+    Entry known = entry;
+    // What this member asked for is what it will compare its next request with.
+    if (const Operation* mine = state_.pending().Find(entry.request.name)) known.request = mine->request;
+    state_.cache().Put(std::move(known));
+  }
   return std::make_shared<const Entry>(std::move(entry));
-}
-
-void Applier::Evict(uint32_t slot) {
-  auto known = set_.known.find(slot);
-  if (known == set_.known.end()) return;
-  auto named = set_.known_by_name.find(known->second->request.name);
-  if (named != set_.known_by_name.end() && named->second == known->second.get()) set_.known_by_name.erase(named);
-  set_.known.erase(known);
-  express_.Forget(slot);
 }
 
 // ---- the batches
@@ -147,8 +144,8 @@ Status Applier::Start(Entries entries, bool placed) {
   batch.placed = placed;
   batch.operations.reserve(entries.size());
   for (const auto& entry : entries) {
-    batch.operations.push_back(set_.pending.Take(entry->request.name));
-    if (!batch.operations.back() && !set_.joined) {
+    batch.operations.push_back(state_.pending().Take(entry->request.name));
+    if (!batch.operations.back() && !state_.joined()) {
       running_.push_back(std::move(batch));  // so that what was taken from `pending` fails with the rest
       return Status::Failed("a batch names '" + entry->request.name + "', which this rank never submitted",
                             set_.ranks()[0]);

@@ -12,8 +12,10 @@
 #include <memory>
 #include <vector>
 
+#include "agreement/leader.h"
 #include "agreement/message.h"
 #include "core/express_protocol.h"
+#include "core/member_state.h"
 #include "core/process_set.h"
 #include "core/running_batch.h"
 #include "core/services.h"
@@ -23,8 +25,8 @@ namespace hvd {
 
 class Applier {
  public:
-  // All of them outlive it.
-  Applier(ProcessSet* set, ExpressProtocol* express, const Services* services);
+  // All of them outlive it. `leader`: null unless this rank leads the set.
+  Applier(ProcessSet* set, MemberState* state, Leader* leader, ExpressProtocol* express, const Services* services);
   Applier(const Applier&) = delete;
   Applier& operator=(const Applier&) = delete;
 
@@ -52,12 +54,13 @@ class Applier {
   void Tune(const Entries& agreed);
   void ApplyError(const Record& record);
   std::shared_ptr<const Entry> Learn(Entry entry);
-  void Evict(uint32_t slot);
   Status Start(Entries entries, bool placed);
   Status Prepare(RunningBatch* batch);
   void Finish(const std::string& name, int64_t value);
 
   ProcessSet& set_;
+  MemberState& state_;
+  Leader* leader_;
   ExpressProtocol& express_;
   const Services& services_;
   std::deque<RunningBatch> running_;

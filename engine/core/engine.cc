@@ -68,7 +68,7 @@ bool Engine::Progress(bool drain, bool thorough) {
     const int id = it->first;
     Membership& membership = *it->second;
     if (membership.express.has_postponed()) AnnouncePostponed(membership);
-    if (membership.set.coordinator) moved |= Decide(membership);
+    if (membership.leader) moved |= Decide(membership);
     if (membership.express.delivering()) moved |= membership.express.Step();
     moved |= membership.applier.Step(&trouble);
     if (!trouble.ok()) Heed(std::exchange(trouble, {}));
@@ -103,7 +103,8 @@ bool Engine::Hungry() const {
 }
 
 bool Engine::AwaitsAgreement() const {
-  return std::any_of(sets_.begin(), sets_.end(), [](const auto& item) { return !item.second->set.pending.empty(); });
+  return std::any_of(sets_.begin(), sets_.end(),
+                     [](const auto& item) { return !item.second->state.pending().empty(); });
 }
 
 void Engine::OnEvents(const std::vector<int>& descriptors) {
@@ -137,8 +138,8 @@ bool Engine::Drain() {
       }
     } else if (set == sets_.end()) {
       Finish(std::move(operation), Status::Invalid("its process set was removed meanwhile"));
-    } else if (!set->second->set.closed.ok()) {
-      Finish(std::move(operation), set->second->set.closed);
+    } else if (!set->second->state.closed().ok()) {
+      Finish(std::move(operation), set->second->state.closed());
     } else {
       Announce(*set->second, std::move(operation));
     }
@@ -166,33 +167,34 @@ void Engine::Announce(Membership& membership, std::unique_ptr<Operation> operati
   }
   if (request.kind == OpKind::kJoin) {
     if (membership.express.under_way()) return membership.express.Postpone(std::move(operation));
-    set.joined = true;
+    membership.state.Join();
   }
   if (Timeline* shown = timeline()) shown->Ready(set.id(), request, parts_.identity.rank);
-  const Entry* known = set.Known(request.name);
+  const Entry* known = membership.state.cache().Find(request.name);
   const bool cached = known && known->request == request;
   if (cached && MayGoExpress(membership, *operation) && membership.express.Send(&operation, known->slot)) {
     return Heed(membership.express.Finish(known->slot));
   }
-  if (cached && set.leads()) {
-    set.coordinator->OnReady(set.me(), known->slot, set.applied);
+  Leader* const leader = membership.leader.get();
+  if (cached && leader) {
+    leader->coordinator().OnReady(set.me(), known->slot, membership.state.applied());
   } else if (cached) {
     control::AddSlot(&ready_[set.id()], known->slot);
-  } else if (set.leads()) {
-    set.coordinator->OnRequest(set.me(), request);
+  } else if (leader) {
+    leader->coordinator().OnRequest(set.me(), request);
   } else {
     FlushReady();  // the leader hears what was submitted first, first: above all before a join
     mailbox_.Send(set.ranks()[set.tree().parent], control::EncodeRequest(set.tag(), set.me(), request));
   }
-  if (set.leads()) set.last_heard[0] = request.name;
-  set.pending.Add(std::move(operation));
+  if (leader) leader->Hear(0, request.name);
+  membership.state.pending().Add(std::move(operation));
 }
 
 // For callers that wait for one tensor after the other. What comes in numbers is better fused; what the timeline or the
 // tuner should see must pass the leader's log.
 bool Engine::MayGoExpress(const Membership& membership, const Operation& operation) const {
   return membership.express.on() && operation.awaited && drained_.size() == 1 && parts_.settings.express_bytes > 0 &&
-         !membership.set.joined && !timeline() && (!parts_.settings.autotune || tuned_.final.load(kRelaxed));
+         !membership.state.joined() && !timeline() && (!parts_.settings.autotune || tuned_.final.load(kRelaxed));
 }
 
 // Whoever has joined takes part in everything with zeros, so what it sent before must be over.
@@ -204,9 +206,11 @@ void Engine::AnnouncePostponed(Membership& membership) {
 
 void Engine::FlushReady() {
   for (auto& [id, slots] : ready_) {
-    const ProcessSet& set = sets_[id]->set;
-    if (!slots.empty())
-      mailbox_.Send(set.ranks()[set.tree().parent], control::EncodeReady(set.tag(), set.me(), set.applied, slots));
+    if (slots.empty()) continue;
+    const Membership& membership = *sets_[id];
+    const ProcessSet& set = membership.set;
+    mailbox_.Send(set.ranks()[set.tree().parent],
+                  control::EncodeReady(set.tag(), set.me(), membership.state.applied(), slots));
     slots.clear();
   }
 }
@@ -260,54 +264,54 @@ void Engine::OnSetMessage(Membership& membership, int from, std::string_view who
     case control::Type::kGone:
       return OnGoneMember(membership, whole, body);
     case control::Type::kStall:
-      return OnStall(set, whole, body);
+      return OnStall(membership, whole, body);
     case control::Type::kStack:
-      return OnStack(set, whole, body);
+      return OnStack(membership, whole, body);
     default:
       return;
   }
 }
 
 void Engine::OnReports(Membership& membership, std::string_view whole, std::string_view body) {
-  ProcessSet& set = membership.set;
-  if (!set.leads()) {
-    if (set.closed.ok()) mailbox_.Send(set.ranks()[set.tree().parent], whole);
+  const ProcessSet& set = membership.set;
+  if (!membership.leader) {
+    if (membership.state.closed().ok()) mailbox_.Send(set.ranks()[set.tree().parent], whole);
     return;
   }
   control::Report report;
   if (!control::DecodeReport(control::TypeOf(whole), &body, &report) || report.member >= set.ranks().size()) {
     return Abort(-1, "a member of process set " + std::to_string(set.id()) + " sent a report that makes no sense");
   }
-  if (Timeline* shown = timeline()) ShowReport(shown, set, report);
+  Leader& leader = *membership.leader;
+  const EntryCache& cache = membership.state.cache();
+  if (Timeline* shown = timeline()) ShowReport(shown, set, cache, report);
   const int member = static_cast<int>(report.member);
   for (uint32_t slot : report.slots) {
     if (membership.express.HoldBack(member, slot, report.seen, nullptr)) continue;
-    set.coordinator->OnReady(member, slot, report.seen);
+    leader.coordinator().OnReady(member, slot, report.seen);
   }
   if (!report.slots.empty()) {
-    auto known = set.known.find(report.slots.back());
-    if (known != set.known.end()) set.last_heard[report.member] = known->second->request.name;
+    if (const Entry* known = cache.Find(report.slots.back())) leader.Hear(report.member, known->request.name);
   }
   if (!report.has_request) return;
-  set.last_heard[report.member] = report.request.name;
-  const Entry* known = set.Known(report.request.name);
+  leader.Hear(report.member, report.request.name);
+  const Entry* known = cache.Find(report.request.name);
   if (known && membership.express.HoldBack(member, known->slot, report.seen, &report.request)) return;
-  set.coordinator->OnRequest(member, report.request);
+  leader.coordinator().OnRequest(member, report.request);
 }
 
 bool Engine::Decide(Membership& membership) {
-  ProcessSet& set = membership.set;
-  std::vector<Record> records = set.coordinator->Decide();
+  std::vector<Record> records = membership.leader->coordinator().Decide();
   for (Record& record : records) {
     membership.express.NumberErrors(&record);
-    if (record.kind == RecordKind::kBatch) set.last_batch = record.sequence;
-    Publish(set, record);
+    membership.leader->Publishes(record);
+    Publish(membership.set, record);
     Apply(membership, std::move(record));
   }
   return !records.empty();
 }
 
-void Engine::Publish(ProcessSet& set, const Record& record) {
+void Engine::Publish(const ProcessSet& set, const Record& record) {
   if (set.tree().children.empty()) return;
   SendDown(set, control::EncodeRecord(set.tag(), record));
 }

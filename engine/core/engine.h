@@ -92,43 +92,43 @@ class Engine {
   bool AwaitsAgreement() const;
   bool Drain();
   void Announce(Membership& membership, std::unique_ptr<Operation> operation);
+  bool MayGoExpress(const Membership& membership, const Operation& operation) const;
+  void AnnouncePostponed(Membership& membership);
   void FlushReady();
 
   void OnMessage(int from, std::string_view message);
   void OnSetMessage(Membership& membership, int from, std::string_view whole, std::string_view body);
   void OnReports(Membership& membership, std::string_view whole, std::string_view body);
   bool Decide(Membership& membership);
-  void Publish(ProcessSet& set, const Record& record);
+  void Publish(const ProcessSet& set, const Record& record);
   void SendDown(const ProcessSet& set, std::string_view message);
 
   void Apply(Membership& membership, Record record);
   void ApplyTuning(const Tuning& tuning);
-  void AddSet(ProcessSet& global, const Entry& entry);
-  void RemoveSet(ProcessSet& global, const Entry& entry);
-
-  bool MayGoExpress(const Membership& membership, const Operation& operation) const;
-  void AnnouncePostponed(Membership& membership);
-  void Heed(const Status& trouble);
-  void OnBye(int from, std::string_view body);
+  void AddSet(MemberState& global, const Entry& entry);
+  void RemoveSet(MemberState& global, const Entry& entry);
 
   void Finish(std::unique_ptr<Operation> operation, const Status& status) {
     completions_.Finish(std::move(operation), status);
   }
   void FailAll(Membership& membership, const Status& status);
+  void Heed(const Status& trouble);
 
   void Housekeep();
   void TakePulses(Clock::time_point now);
-  void InspectStalls(ProcessSet& set, Clock::time_point now);
-  void OnStall(ProcessSet& set, std::string_view whole, std::string_view body);
-  void OnStack(ProcessSet& set, std::string_view whole, std::string_view body);
-  void ShowStall(const ProcessSet& set, const std::string& name, const std::string& text) const;
+  void InspectStalls(Membership& membership, Clock::time_point now);
+  void OnStall(const Membership& membership, std::string_view whole, std::string_view body);
+  void OnStack(const Membership& membership, std::string_view whole, std::string_view body);
+  void ShowStall(const MemberState& state, const std::string& name, const std::string& text) const;
   void AskForStack(const ProcessSet& set, const std::string& name);
   void ReportStack();
+
   void Hear(bool eager, bool* moved);
   void CheckLinks();
   void Act(const Departures::Verdict& verdict);
   void Part(int rank);
   void SayBye();
+  void OnBye(int from, std::string_view body);
   void OnGoneMember(Membership& membership, std::string_view whole, std::string_view body);
   void CloseSet(Membership& membership, int rank);
   Timeline* timeline() const { return parts_.timeline->if_on(); }

@@ -23,7 +23,7 @@ void Engine::Housekeep() {
   if (now < next_housekeeping_ || !departures_.over().ok()) return;
   TakePulses(now);
   for (auto& [id, membership] : sets_) {
-    if (membership->set.coordinator) InspectStalls(membership->set, now);
+    if (membership->leader) InspectStalls(*membership, now);
   }
   Act(departures_.Look(now));
   next_housekeeping_ = departures_.NextLook(now);
@@ -52,15 +52,16 @@ void Engine::TakePulses(Clock::time_point now) {
   }
 }
 
-void Engine::InspectStalls(ProcessSet& set, Clock::time_point now) {
+void Engine::InspectStalls(Membership& membership, Clock::time_point now) {
+  const ProcessSet& set = membership.set;
   bool first = true;
-  for (const StallInspector::Finding& finding : set.inspector->Inspect(set.coordinator->Pending(), now)) {
+  for (const StallInspector::Finding& finding : membership.leader->FindStalls(now)) {
     std::string text = "'" + finding.name.substr(0, 200) + "' has waited " +
                        std::to_string(std::chrono::duration_cast<std::chrono::seconds>(finding.waited).count()) +
                        " s: rank" + (finding.missing.size() > 1 ? "s " : " ") + ListOfRanks(finding.missing) + " of " +
                        std::to_string(set.ranks().size()) + " did not submit it (last heard of: ";
     for (size_t i = 0; i < finding.missing.size() && i < kMostAsked; ++i) {
-      const std::string& last = set.last_heard[set.IndexOf(finding.missing[i])];
+      const std::string& last = membership.leader->last_heard(set.IndexOf(finding.missing[i]));
       text += std::string(i ? "; " : "") + "rank " + std::to_string(finding.missing[i]) + ": " +
               (last.empty() ? "nothing yet" : "'" + last.substr(0, 200) + "'");
     }
@@ -73,34 +74,36 @@ void Engine::InspectStalls(ProcessSet& set, Clock::time_point now) {
     for (size_t i = 0; first && i < finding.missing.size() && i < kMostAsked; ++i) asked.push_back(finding.missing[i]);
     first = false;
     const std::string message = control::EncodeStall(set.tag(), finding.name, "WARNING: " + text, asked);
-    OnStall(set, message, std::string_view(message).substr(control::kHeaderBytes));
+    OnStall(membership, message, std::string_view(message).substr(control::kHeaderBytes));
   }
 }
 
 // The warning goes out at once; what the missing ranks are doing follows if they can tell. A rank that is frozen or
 // dead does not answer, and nobody waits for it.
-void Engine::OnStall(ProcessSet& set, std::string_view whole, std::string_view body) {
+void Engine::OnStall(const Membership& membership, std::string_view whole, std::string_view body) {
+  const ProcessSet& set = membership.set;
   SendDown(set, whole);
   std::string name, text;
   std::vector<int32_t> asked;
   if (!control::DecodeStall(&body, &name, &text, &asked)) return;
-  ShowStall(set, name, text);
+  ShowStall(membership.state, name, text);
   if (std::find(asked.begin(), asked.end(), parts_.identity.rank) != asked.end()) AskForStack(set, name);
 }
 
-void Engine::OnStack(ProcessSet& set, std::string_view whole, std::string_view body) {
+void Engine::OnStack(const Membership& membership, std::string_view whole, std::string_view body) {
+  const ProcessSet& set = membership.set;
   std::string name, text;
   if (!set.leads()) {
-    if (set.closed.ok()) mailbox_.Send(set.ranks()[set.tree().parent], whole);
+    if (membership.state.closed().ok()) mailbox_.Send(set.ranks()[set.tree().parent], whole);
   } else if (control::DecodeStack(&body, &name, &text)) {
     SendDown(set, control::EncodeStall(set.tag(), name, text, {}));
-    ShowStall(set, name, text);
+    ShowStall(membership.state, name, text);
   }
 }
 
 // Every rank that waits for it says so, once.
-void Engine::ShowStall(const ProcessSet& set, const std::string& name, const std::string& text) const {
-  if (set.pending.Find(name)) std::fprintf(stderr, "[horovod] %s\n", text.c_str());
+void Engine::ShowStall(const MemberState& state, const std::string& name, const std::string& text) const {
+  if (state.pending().Find(name)) std::fprintf(stderr, "[horovod] %s\n", text.c_str());
 }
 
 void Engine::AskForStack(const ProcessSet& set, const std::string& name) {
@@ -116,13 +119,13 @@ void Engine::ReportStack() {
   if (set == sets_.end() || !departures_.over().ok()) return;
   const std::string text = "rank " + std::to_string(parts_.identity.rank) + ", which is missing, is here: " + *answer;
   const std::string message = control::EncodeStack(set->second->set.tag(), stack_asked_by_.second, text);
-  OnStack(set->second->set, message, std::string_view(message).substr(control::kHeaderBytes));
+  OnStack(*set->second, message, std::string_view(message).substr(control::kHeaderBytes));
 }
 
 // ---- ends
 
 void Engine::FailAll(Membership& membership, const Status& status) {
-  for (auto& operation : membership.set.pending.TakeAll()) Finish(std::move(operation), status);
+  for (auto& operation : membership.state.pending().TakeAll()) Finish(std::move(operation), status);
   membership.express.Fail(status);
   membership.applier.Fail(status);
 }
@@ -179,7 +182,7 @@ void Engine::Part(int rank) {
     if (member < 0) continue;
     switch (Departures::WhenDeparted(set.tree(), member)) {
       case Departures::InSet::kCount:
-        set.coordinator->OnDeparture(member);
+        membership->leader->coordinator().OnDeparture(member);
         break;
       case Departures::InSet::kClose:
         CloseSet(*membership, rank);
@@ -201,9 +204,9 @@ void Engine::OnGoneMember(Membership& membership, std::string_view whole, std::s
   const int member = set.IndexOf(rank);
   switch (Departures::WhenTold(set.tree(), member)) {
     case Departures::InSet::kCount: {
-      const Departures::Verdict verdict = departures_.OnMemberGone(rank, applied, set.last_batch);
+      const Departures::Verdict verdict = departures_.OnMemberGone(rank, applied, membership.leader->last_batch());
       if (verdict.what == Departures::Verdict::What::kAbort) return Act(verdict);
-      return set.coordinator->OnDeparture(member);
+      return membership.leader->coordinator().OnDeparture(member);
     }
     case Departures::InSet::kClose:
       return CloseSet(membership, rank);
@@ -217,16 +220,17 @@ void Engine::OnGoneMember(Membership& membership, std::string_view whole, std::s
 // The way to the leader is gone. What is running was agreed and can still finish; nothing else can.
 void Engine::CloseSet(Membership& membership, int rank) {
   ProcessSet& set = membership.set;
-  if (!set.closed.ok()) return;
-  set.closed = departures_.ShutDown(rank);
-  for (auto& operation : set.pending.TakeAll()) {
+  MemberState& state = membership.state;
+  if (!state.closed().ok()) return;
+  state.Close(departures_.ShutDown(rank));
+  for (auto& operation : state.pending().TakeAll()) {
     if (membership.express.Settled(*operation)) {
-      set.pending.Add(std::move(operation));
+      state.pending().Add(std::move(operation));
     } else {
-      Finish(std::move(operation), set.closed);
+      Finish(std::move(operation), state.closed());
     }
   }
-  for (auto& operation : membership.express.TakePostponed()) Finish(std::move(operation), set.closed);
+  for (auto& operation : membership.express.TakePostponed()) Finish(std::move(operation), state.closed());
   SendDown(set, control::EncodeGone(set.tag(), rank));
 }
 
@@ -252,7 +256,7 @@ void Engine::SayBye() {
     const ProcessSet& set = membership->set;
     membership->express.AddFinished(&finished);
     if (set.leads()) continue;
-    const std::string gone = control::EncodeGone(set.tag(), parts_.identity.rank, set.applied);
+    const std::string gone = control::EncodeGone(set.tag(), parts_.identity.rank, membership->state.applied());
     mailbox_.Send(set.ranks()[set.tree().parent], gone);
   }
   const std::string bye = control::EncodeBye(finished);

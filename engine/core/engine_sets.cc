@@ -8,13 +8,12 @@ namespace hvd {
 
 void Engine::Apply(Membership& membership, Record record) {
   if (!departures_.over().ok()) return;
-  ProcessSet& set = membership.set;
   const Applier::Outcome outcome = membership.applier.Apply(&record);
   if (!outcome.status.ok()) return Heed(outcome.status);
-  if (record.kind == RecordKind::kTune && set.id() == kGlobalSet) return ApplyTuning(record.tuning);
+  if (record.kind == RecordKind::kTune && membership.set.id() == kGlobalSet) return ApplyTuning(record.tuning);
   if (!outcome.change) return;
   const bool adds = outcome.change->request.kind == OpKind::kAddProcessSet;
-  adds ? AddSet(set, *outcome.change) : RemoveSet(set, *outcome.change);
+  adds ? AddSet(membership.state, *outcome.change) : RemoveSet(membership.state, *outcome.change);
 }
 
 void Engine::Tuned::Store(const Tuning& values) {
@@ -33,12 +32,12 @@ Tuning Engine::Tuned::Load() const {
 void Engine::ApplyTuning(const Tuning& tuning) {
   tuned_.Store(tuning);
   for (auto& [id, membership] : sets_) {
-    if (id != kGlobalSet && membership->set.leads()) membership->set.coordinator->Tune(tuning);
+    if (id != kGlobalSet && membership->leader) membership->leader->coordinator().Tune(tuning);
   }
 }
 
-void Engine::AddSet(ProcessSet& global, const Entry& entry) {
-  auto operation = global.pending.Take(entry.request.name);
+void Engine::AddSet(MemberState& global, const Entry& entry) {
+  auto operation = global.pending().Take(entry.request.name);
   const int id = static_cast<int>(entry.sizes.at(0));
   const uint32_t epoch = static_cast<uint32_t>(entry.sizes.at(1));
   std::vector<int> ranks(entry.request.splits.begin() + 1, entry.request.splits.end());
@@ -48,12 +47,12 @@ void Engine::AddSet(ProcessSet& global, const Entry& entry) {
   parts_.submissions->Register(id, ranks);
   if (std::binary_search(ranks.begin(), ranks.end(), parts_.identity.rank)) {
     auto membership = std::make_unique<Membership>(id, epoch, ranks, regions, around_, &services_);
-    ProcessSet& set = membership->set;
+    const ProcessSet& set = membership->set;
     if (set.tree().parent >= 0) mailbox_.Expect(ranks[set.tree().parent], true);
     for (int child : set.tree().children) mailbox_.Expect(ranks[child], true);
     const Tuning current = tuned_.Load();
     membership->applier.UseChunks(static_cast<size_t>(current.chunk_bytes));
-    if (parts_.settings.autotune && set.leads()) set.coordinator->Tune(current);
+    if (parts_.settings.autotune && membership->leader) membership->leader->coordinator().Tune(current);
     sets_[id] = std::move(membership);
   } else {
     foreign_[id] = ranks;
@@ -67,8 +66,8 @@ void Engine::AddSet(ProcessSet& global, const Entry& entry) {
   for (const auto& [from, message] : early) OnMessage(from, message);
 }
 
-void Engine::RemoveSet(ProcessSet& global, const Entry& entry) {
-  auto operation = global.pending.Take(entry.request.name);
+void Engine::RemoveSet(MemberState& global, const Entry& entry) {
+  auto operation = global.pending().Take(entry.request.name);
   const int id = static_cast<int>(entry.request.splits.at(0));
   auto set = sets_.find(id);
   if (set != sets_.end()) {

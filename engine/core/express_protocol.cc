@@ -17,7 +17,8 @@ uint32_t UnitOf(const ProcessSet& set, const std::byte* place) {
 
 }  // namespace
 
-ExpressProtocol::ExpressProtocol(ProcessSet* set, const Services* services) : set_(*set), services_(*services) {
+ExpressProtocol::ExpressProtocol(const ProcessSet& set, MemberState* state, Leader* leader, const Services* services)
+    : set_(set), state_(*state), leader_(leader), services_(*services) {
   if (set_.all_in_memory()) {
     memory_ = std::make_unique<ExpressMemory>(set_.express_heads(), static_cast<size_t>(set_.me()));
   }
@@ -33,7 +34,7 @@ ExpressRun ExpressProtocol::RunOf(const Entry& entry) const {
 }
 
 bool ExpressProtocol::under_way() const {
-  return delivery_ || set_.pending.Any([](const Operation& operation) { return operation.round != kNoRound; });
+  return delivery_ || state_.pending().Any([](const Operation& operation) { return operation.round != kNoRound; });
 }
 
 // ---- our part
@@ -42,10 +43,10 @@ bool ExpressProtocol::under_way() const {
 // the memory.
 bool ExpressProtocol::Send(std::unique_ptr<Operation>* operation, uint32_t slot) {
   const Settings& settings = *services_.settings;
-  const Entry& entry = *set_.known[slot];
+  const Entry& entry = *state_.cache().Find(slot);
   const ExpressRun run = RunOf(entry);
   if (!run.CountsAsRound()) return false;
-  const control::Part part{slot, ledger_->Round(slot), set_.applied};
+  const control::Part part{slot, ledger_->Round(slot), state_.applied()};
   const size_t carried = run.MostBytes() * (set_.ranks().size() - 1);  // to, or from, all others
   if (!set_.all_in_memory()) {
     if (carried > settings.express_bytes) return false;
@@ -130,7 +131,7 @@ void ExpressProtocol::AwaitParts(std::unique_ptr<Operation> operation, const con
                                  const Express::Piece& own) {
   operation->slot = part.slot;
   operation->round = part.round;
-  set_.pending.Add(std::move(operation));
+  state_.pending().Add(std::move(operation));
   AddPart(set_.me(), part, own);
 }
 
@@ -161,28 +162,28 @@ Status ExpressProtocol::OnPart(int from, std::string_view body, bool in_place) {
     piece = {set_.arena_of(member) + place.unit * control::Place::kUnit, Express::kInPlace, place.number};
   }
   // Of a slot that it knew and we do not, one may still come to know; if we know all that it knew, it is gone for good.
-  const bool certain = set_.leads() || part.seen <= set_.applied;
-  if (!certain || set_.known.count(part.slot)) {
+  const bool certain = leader_ || part.seen <= state_.applied();
+  if (!certain || state_.cache().Find(part.slot)) {
     return AddPart(member, part, piece) ? Finish(part.slot) : Status::Ok();
   }
   if (in_place) memory_->Gone(static_cast<size_t>(member), place.number);
-  if (set_.leads()) set_.coordinator->OnReady(member, part.slot, part.seen);
+  if (leader_) leader_->coordinator().OnReady(member, part.slot, part.seen);
   return Status::Ok();
 }
 
 bool ExpressProtocol::AddPart(int member, const control::Part& part, const Express::Piece& piece) {
   if (!ledger_->Add(part.slot, part.round, static_cast<size_t>(member), part.seen, piece)) return false;
   if (part.round != ledger_->Round(part.slot)) return false;
-  if (set_.leads()) HearPart(member, part.slot, part.seen);
+  if (leader_) HearPart(member, part.slot, part.seen);
   return true;
 }
 
 void ExpressProtocol::HearPart(int member, uint32_t slot, uint64_t seen) {
-  const Request& request = set_.known[slot]->request;
-  set_.last_heard[member] = request.name;
+  const Request& request = state_.cache().Find(slot)->request;
+  leader_->Hear(static_cast<size_t>(member), request.name);
   // Others may not know that a timeline is on here: then it is the leader's word after all that decides.
   if (Timeline* shown = services_.timeline->if_on()) shown->Ready(set_.id(), request, set_.ranks()[member]);
-  set_.coordinator->OnReady(member, slot, seen, true);
+  leader_->coordinator().OnReady(member, slot, seen, true);
 }
 
 bool ExpressProtocol::MakesSense(const ExpressRun& run, size_t member, const Express::Piece& piece) const {
@@ -193,15 +194,15 @@ bool ExpressProtocol::MakesSense(const ExpressRun& run, size_t member, const Exp
 }
 
 Status ExpressProtocol::Finish(uint32_t slot) {
-  auto known = set_.known.find(slot);
-  if (known == set_.known.end() || !ledger_->Complete(slot, &parts_of_all_)) return Status::Ok();
-  std::unique_ptr<Operation> operation = set_.pending.Take(known->second->request.name);
+  const Entry* known = state_.cache().Find(slot);
+  if (!known || !ledger_->Complete(slot, &parts_of_all_)) return Status::Ok();
+  std::unique_ptr<Operation> operation = state_.pending().Take(known->request.name);
   if (!operation) return Status::Ok();  // it failed when the leader left
-  const ExpressRun run = RunOf(*known->second);
+  const ExpressRun run = RunOf(*known);
   for (size_t j = 0; j < parts_of_all_.size(); ++j) {
     if (MakesSense(run, j, parts_of_all_[j])) continue;
     const std::string name = operation->request.name;
-    set_.pending.Add(std::move(operation));  // to fail with the rest
+    state_.pending().Add(std::move(operation));  // to fail with the rest
     return Status::Failed("a part of '" + name + "' makes no sense");
   }
   ++services_.counters->express_runs;
@@ -263,15 +264,15 @@ void ExpressProtocol::EndRound(uint32_t slot, uint32_t round, const Status& fail
 }
 
 void ExpressProtocol::AfterRound(uint32_t slot) {
-  if (!set_.leads()) return;
+  if (!leader_) return;
   for (const Express::Report& report : ledger_->TakeCurrent(slot)) {
     const int member = static_cast<int>(report.member);
     if (report.express) {
       HearPart(member, slot, report.seen);
     } else if (report.request) {
-      set_.coordinator->OnRequest(member, *report.request);
+      leader_->coordinator().OnRequest(member, *report.request);
     } else {
-      set_.coordinator->OnReady(member, slot, report.seen);
+      leader_->coordinator().OnReady(member, slot, report.seen);
     }
   }
 }
@@ -283,7 +284,7 @@ void ExpressProtocol::Forget(uint32_t slot) {
 void ExpressProtocol::NumberErrors(Record* record) const {
   if (record->kind != RecordKind::kError || !ledger_) return;
   for (const std::string& name : record->names) {
-    const Entry* known = set_.Known(name);
+    const Entry* known = state_.cache().Find(name);
     const bool counts = known && RunOf(*known).CountsAsRound();
     record->rounds.push_back(counts ? ledger_->Round(known->slot) : kNoRound);
   }
@@ -300,7 +301,7 @@ bool ExpressProtocol::HoldBack(int member, uint32_t slot, uint64_t seen, Request
 // ---- ends
 
 void ExpressProtocol::AddFinished(std::vector<control::Finished>* finished) const {
-  if (!set_.leads() || !ledger_) return;
+  if (!leader_ || !ledger_) return;
   for (const auto& [slot, round] : ledger_->Rounds()) finished->push_back({set_.id(), set_.epoch(), slot, round});
 }
 

@@ -15,7 +15,9 @@
 
 #include "agreement/control.h"
 #include "agreement/express.h"
+#include "agreement/leader.h"
 #include "core/handle.h"
+#include "core/member_state.h"
 #include "core/process_set.h"
 #include "core/services.h"
 #include "memory/express_memory.h"
@@ -26,8 +28,8 @@ class ExpressRun;
 
 class ExpressProtocol {
  public:
-  // Both outlive it.
-  ExpressProtocol(ProcessSet* set, const Services* services);
+  // All of them outlive it. `leader`: null unless this rank leads the set.
+  ExpressProtocol(const ProcessSet& set, MemberState* state, Leader* leader, const Services* services);
   ExpressProtocol(const ExpressProtocol&) = delete;
   ExpressProtocol& operator=(const ExpressProtocol&) = delete;
 
@@ -92,7 +94,9 @@ class ExpressProtocol {
   void EndDelivery(const Status& status);
   void AfterRound(uint32_t slot);
 
-  ProcessSet& set_;
+  const ProcessSet& set_;
+  MemberState& state_;
+  Leader* leader_;
   const Services& services_;
   std::unique_ptr<Express> ledger_;                    // null: everything needs the leader's word
   std::unique_ptr<ExpressMemory> memory_;              // null: members have no memory in common

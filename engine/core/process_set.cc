@@ -53,16 +53,6 @@ ProcessSet::ProcessSet(int id, uint32_t epoch, std::vector<int> ranks, const std
   }
   const size_t different = std::set<int>(hosts.begin(), hosts.end()).size();
   close_knit_ = ranks_.size() > 1 && ranks_.size() <= kFewMembers && (different == 1 || different == ranks_.size());
-  if (!leads()) return;
-  CoordinatorOptions options;
-  options.fusion_threshold = around.settings->fusion_threshold;
-  options.cache_capacity = around.settings->cache_capacity;
-  options.disable_group_fusion = around.settings->disable_group_fusion;
-  coordinator = std::make_unique<Coordinator>(ranks_, options);
-  last_heard.resize(ranks_.size());
-  inspector = std::make_unique<StallInspector>(
-      StallInspector::Options{std::chrono::milliseconds(around.settings->stall_warning_ms),
-                              std::chrono::milliseconds(around.settings->stall_shutdown_ms)});
 }
 
 int ProcessSet::IndexOf(int rank) const {

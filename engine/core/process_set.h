@@ -1,24 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// A group of ranks that runs collectives of its own: who they are, how their bytes travel, what its members have agreed
-// on and what is running. Used by the driver alone.
+// A group of ranks that runs collectives of its own: who they are, and how their bytes travel. Used by the driver
+// alone.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
-#include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "agreement/control.h"
-#include "agreement/coordinator.h"
 #include "agreement/tree.h"
-#include "agreement/watch.h"
 #include "base/config.h"
 #include "collectives/machine.h"
-#include "core/handle.h"
-#include "core/operation_table.h"
 #include "memory/express_memory.h"
 #include "transport/neighbours.h"
 
@@ -82,26 +76,10 @@ class ProcessSet {
   void UseChunks(size_t bytes, bool large);
   bool Pump();
   bool AllSent() const;
-  const Entry* Known(std::string_view name) const {
-    const auto found = known_by_name.find(name);
-    return found == known_by_name.end() ? nullptr : found->second;
-  }
   void DropUnsent();
   // The first broken lane: {global rank, why} or {-1, ""}.
   std::pair<int, std::string> Broken() const;
   void CloseDescriptors();
-
-  // Agreement as this member knows it; all of it follows from the leader's log.
-  std::unique_ptr<Coordinator> coordinator;  // the leader's
-  OperationTable pending;
-  std::unordered_map<uint32_t, std::shared_ptr<const Entry>> known;  // by cache slot
-  std::unordered_map<std::string_view, const Entry*> known_by_name;  // the same; the keys lie there too
-  uint64_t applied = 0;
-  bool joined = false;
-  uint64_t last_batch = 0;                    // the leader's: the record of the last batch
-  std::vector<std::string> last_heard;        // the leader's: what each member submitted last
-  std::unique_ptr<StallInspector> inspector;  // the leader's
-  Status closed;  // why nothing more can be agreed, once a rank that is needed for it has left
 
  private:
   std::vector<int> HostsOfMembers(const std::vector<int>& host_of_rank) const;

@@ -3,11 +3,10 @@
 
 namespace hvd {
 
-void ShowReport(Timeline* timeline, const ProcessSet& set, const control::Report& report) {
+void ShowReport(Timeline* timeline, const ProcessSet& set, const EntryCache& cache, const control::Report& report) {
   const int rank = set.ranks()[report.member];
   for (uint32_t slot : report.slots) {
-    auto known = set.known.find(slot);
-    if (known != set.known.end()) timeline->Ready(set.id(), known->second->request, rank);
+    if (const Entry* known = cache.Find(slot)) timeline->Ready(set.id(), known->request, rank);
   }
   if (report.has_request) timeline->Ready(set.id(), report.request, rank);
 }

@@ -36,9 +36,9 @@ class OneRank {
     output.assign(input.size(), 0);
     operation->input = reinterpret_cast<const std::byte*>(input.data());
     operation->output = reinterpret_cast<std::byte*>(output.data());
-    membership_.set.pending.Add(std::move(operation));
+    membership_.state.pending().Add(std::move(operation));
   }
-  void Join() { membership_.set.joined = true; }
+  void Join() { membership_.state.Join(); }
 
   // The next record of the log.
   Applier::Outcome Apply(Record record) {
