@@ -46,7 +46,7 @@ Departures::Verdict Departures::OnEnded(int rank, bool in_memory, WatchTime now)
 Departures::Verdict Departures::OnBroken(int rank, const std::string& why, WatchTime now) {
   if (departed(rank) || !over_.ok()) return {};
   if (StateOf(rank) == State::kPresent) return LoseContact(rank, why, now);
-  // It meant to leave, but its parting words were lost with the link, or found our letter box full. They may have been
+  // It meant to leave, but its parting words were lost with the link, or found our inbox full. They may have been
   // that it gave up what we still wait for.
   Enter(rank, State::kUnexplained);
   unexplained_[rank] = why;

@@ -57,7 +57,7 @@ class Departures {
   // ---- what is heard of another rank
   void OnFarewell(int rank);
   Verdict OnBye(int rank);
-  // Its life line ended. `in_memory`: its letters are in shared memory and have all been read. Else they come over a
+  // Its life line ended. `in_memory`: its messages are in shared memory and have all been read. Else they come over a
   // link, whose end will tell that.
   Verdict OnEnded(int rank, bool in_memory, WatchTime now);
   // No more will come from it.

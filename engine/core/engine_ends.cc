@@ -200,7 +200,7 @@ void Engine::OnGoneMember(Membership& membership, std::string_view whole, std::s
   ProcessSet& set = membership.set;
   int32_t rank = -1;
   uint64_t applied = control::kNotTold;
-  if (!control::DecodeGone(&body, &rank, &applied)) return Abort(-1, "a farewell came that makes no sense");
+  if (!control::DecodeGone(&body, &rank, &applied)) return Abort(-1, "a malformed farewell arrived");
   const int member = set.IndexOf(rank);
   switch (Departures::WhenTold(set.tree(), member)) {
     case Departures::InSet::kCount: {
@@ -265,7 +265,7 @@ void Engine::SayBye() {
 
 void Engine::OnBye(int from, std::string_view body) {
   std::vector<control::Finished> finished;
-  if (!control::DecodeBye(&body, &finished)) return Lose(from, "it left with words that make no sense");
+  if (!control::DecodeBye(&body, &finished)) return Lose(from, "its farewell was malformed");
   for (const control::Finished& one : finished) {
     auto found = sets_.find(one.set);
     if (found == sets_.end()) continue;
@@ -281,7 +281,7 @@ void Engine::Abort(int lost_rank, const std::string& text) {
   const Status why = Status::Failed(text, lost_rank);
   if (!departures_.End(why)) return;
   parts_.submissions->Close(why);
-  // The lost one too: if it was only frozen, it finds out when it thaws. Its letter box may be full; its life line
+  // The lost one too: if it was only frozen, it finds out when it thaws. Its inbox may be full; its life line
   // never.
   for (int rank : mailbox_.LinkedRanks()) mailbox_.Send(rank, control::EncodeAbort(lost_rank, text));
   for (Neighbour& neighbour : parts_.neighbours->all()) neighbour.life_line.SayLastWords({lost_rank, text});

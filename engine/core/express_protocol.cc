@@ -8,7 +8,7 @@
 namespace hvd {
 namespace {
 
-// In memory: more than one cell of the letter box takes longer than a look into a buffer.
+// In memory: more than one cell of the inbox takes longer than a look into a buffer.
 constexpr size_t kMostInCell = InboxCell::kPayload - control::kHeaderBytes - sizeof(control::Part);
 
 uint32_t UnitOf(const ProcessSet& set, const std::byte* place) {
@@ -141,7 +141,7 @@ Status ExpressProtocol::OnGone(int from, std::string_view body) {
   uint64_t up_to = 0;
   const int member = set_.IndexOf(from);
   if (member < 0 || !memory_ || !control::DecodeExpressGone(&body, &up_to)) {
-    return Status::Failed("it sent word of parts that makes no sense", from);
+    return Status::Failed("it sent a malformed message about parts", from);
   }
   memory_->Acknowledged(static_cast<size_t>(member), up_to);
   return Status::Ok();
@@ -153,7 +153,7 @@ Status ExpressProtocol::OnPart(int from, std::string_view body, bool in_place) {
   const int member = set_.IndexOf(from);
   const bool clear = member >= 0 && ledger_ && control::DecodeExpress(&body, &part);
   if (!clear || (in_place && (!memory_ || !control::DecodePlace(&body, &place)))) {
-    return Status::Failed("it sent a part of a collective that makes no sense", from);
+    return Status::Failed("it sent a malformed part of a collective", from);
   }
   Express::Piece piece{reinterpret_cast<const std::byte*>(body.data()), body.size(), 0};
   if (in_place) {
@@ -203,7 +203,7 @@ Status ExpressProtocol::Finish(uint32_t slot) {
     if (MakesSense(run, j, parts_of_all_[j])) continue;
     const std::string name = operation->request.name;
     state_.pending().Add(std::move(operation));  // to fail with the rest
-    return Status::Failed("a part of '" + name + "' makes no sense");
+    return Status::Failed("a part of '" + name + "' is malformed");
   }
   ++services_.counters->express_runs;
   if (parts_of_all_[0].size == Express::kInPlace && run.IsPushed()) {

@@ -104,7 +104,7 @@ TEST_CASE("departures: the world ends once, for the first reason") {
   CHECK(departures.over().text == "first");
   CHECK(departures.over().lost_rank == 3);
   CHECK(Tell(&departures, "ended") == "");
-  CHECK(Tell(&departures, "bye") == "part 2");  // its letters are not waited for any more
+  CHECK(Tell(&departures, "bye") == "part 2");  // counted out all the same
 }
 
 TEST_CASE("departures: of several that went unexplained the last is named, with how that was noticed") {
