@@ -31,6 +31,7 @@ class Timeline {
   void CloseDescriptor();
 
   bool on() const { return on_.load(std::memory_order_acquire); }
+  Timeline* if_on() { return on() ? this : nullptr; }
   uint64_t dropped() const { return dropped_.load(std::memory_order_relaxed); }
 
   // The driver alone, and only while on().
