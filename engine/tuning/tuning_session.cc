@@ -16,9 +16,9 @@ AutotuneOptions OptionsOf(const Settings& settings) {
   options.fixed_fusion = settings.autotune_fixed & kFixedFusion;
   options.fixed_cycle = settings.autotune_fixed & kFixedCycle;
   options.fixed_chunk = settings.autotune_fixed & kFixedChunk;
-  options.warmup_samples = settings.autotune_warmup_samples;
-  options.search_samples = settings.autotune_max_samples;
-  options.noise = settings.autotune_noise;
+  options.warmup_samples = static_cast<int>(settings.autotune_warmup_samples);
+  options.search_samples = static_cast<int>(settings.autotune_max_samples);
+  options.noise = settings.autotune_noise_permille / 1000.0;
   return options;
 }
 
@@ -84,7 +84,7 @@ void AutotuneLog::Warn(const char* what) {
 TuningSession::TuningSession(const Settings& settings, bool hierarchical)
     : tuner_(OptionsOf(settings)),
       log_(settings, hierarchical),
-      steps_per_sample_(std::max(settings.autotune_steps_per_sample, 1)) {}
+      steps_per_sample_(std::max(static_cast<int>(settings.autotune_steps_per_sample), 1)) {}
 
 std::optional<Tuning> TuningSession::OnBatch(const Entries& entries, Clock::time_point now) {
   next_.reset();

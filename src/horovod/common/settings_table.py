@@ -6,6 +6,7 @@ The launcher's flags, the config file, the docs page and `hvd doctor` are all ma
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -14,7 +15,10 @@ Value: TypeAlias = "bool | int | float | str"
 
 @dataclass(frozen=True)
 class Setting:
-    """One HOROVOD_* variable, or the flag or config key that stands for it. `default` None: unset."""
+    """One HOROVOD_* variable, or the flag or config key that stands for it.
+
+    `default` None: unset. What the engine reads has its default there, in engine/include/hvd/settings.h.
+    """
 
     name: str
     type: type[bool] | type[int] | type[float] | type[str]
@@ -28,13 +32,24 @@ class Setting:
     kept: bool = False  # checked and then ignored: there for scripts written for Horovod
     flag: str | None = None  # horovodrun's flag
     yaml_key: str | None = None  # dotted path in the config file
-    engine_field: str | None = None  # field of hvd_settings, engine/include/hvd/engine.h
+    engine_field: str | None = None  # its name in engine/include/hvd/settings.h
     engine_factor: float = 1  # from this setting's unit to the engine's
     flag_factor: int = 1  # from the flag's (and YAML key's) unit to this setting's
 
     @property
     def meaning(self) -> str:
         return self.help + (" Accepted, but without effect in this version." if self.kept else "")
+
+    def default_of(self, engine: Mapping[str, int | bytes]) -> Value | None:
+        """The default, given those of the engine, in this setting's unit. A number below 0: the engine decides."""
+        if self.engine_field is None:
+            return self.default
+        value = engine[self.engine_field]
+        if isinstance(value, bytes):
+            return value.decode() or None
+        if value < 0:
+            return None
+        return self.type(value / self.engine_factor)
 
     @property
     def longest(self) -> int:
@@ -82,13 +97,13 @@ _LONGEST_TEXT, _LONGEST_PATH = 255, 4095
 # fmt: off
 
 _TUNING = (
-    Setting("HOROVOD_FUSION_THRESHOLD", int, 128 * _MIB, "Tensors are fused up to this size; 0 turns fusion off.",
+    Setting("HOROVOD_FUSION_THRESHOLD", int, None, "Tensors are fused up to this size; 0 turns fusion off.",
             unit="bytes", minimum=0, maximum=_MOST_BYTES, flag="--fusion-threshold-mb",
             yaml_key="params.fusion_threshold_mb", engine_field="fusion_threshold", flag_factor=_MIB),
-    Setting("HOROVOD_CYCLE_TIME", float, 1.0, "Upper bound on the time that asynchronous work is gathered for fusion.",
+    Setting("HOROVOD_CYCLE_TIME", float, None, "Upper bound on the time that asynchronous work is gathered for fusion.",
             unit="milliseconds", minimum=0, maximum=3_600_000, flag="--cycle-time-ms", yaml_key="params.cycle_time_ms",
             engine_field="cycle_time_us", engine_factor=1000),
-    Setting("HOROVOD_CACHE_CAPACITY", int, 65536,
+    Setting("HOROVOD_CACHE_CAPACITY", int, None,
             "Most entries of the response cache, which grows with the number of tensors; 0 turns it off.",
             minimum=0, maximum=1 << 24, flag="--cache-capacity", yaml_key="params.cache_capacity",
             engine_field="cache_capacity"),
@@ -99,9 +114,9 @@ _TUNING = (
             flag="--hierarchical-allgather", yaml_key="params.hierarchical_allgather", kept=True),
     Setting("HOROVOD_TORUS_ALLREDUCE", bool, False, "Two-dimensional allreduce over NCCL.",
             flag="--torus-allreduce", yaml_key="params.torus_allreduce", kept=True),
-    Setting("HOROVOD_DISABLE_GROUP_FUSION", bool, False, "Never fuse a group with tensors outside it.",
+    Setting("HOROVOD_DISABLE_GROUP_FUSION", bool, None, "Never fuse a group with tensors outside it.",
             engine_field="disable_group_fusion"),
-    Setting("HOROVOD_SHARED_MEMORY", bool, True, "Use shared memory between ranks of one host; 0: sockets only.",
+    Setting("HOROVOD_SHARED_MEMORY", bool, None, "Use shared memory between ranks of one host; 0: sockets only.",
             engine_field="shared_memory"),
     Setting("HOROVOD_CHUNK_BYTES", int, None, "Size of the chunks in which a collective moves its data.",
             unit="bytes", minimum=64, maximum=16 * _MIB, engine_field="slot_bytes"),
@@ -122,7 +137,7 @@ _TUNING = (
             minimum=1, maximum=64, engine_field="tcp_streams"),
     Setting("HOROVOD_SPIN_US", int, None, "How long a waiting caller spins before it sleeps; 0: it sleeps at once.",
             unit="microseconds", minimum=0, maximum=3_600_000_000, engine_field="spin_us"),
-    Setting("HOROVOD_DETERMINISTIC", bool, False,
+    Setting("HOROVOD_DETERMINISTIC", bool, None,
             "Make results independent, to the bit, of how ranks lie on hosts. What is compressed is then also rounded "
             "on one host.",
             engine_field="deterministic"),
@@ -131,21 +146,21 @@ _TUNING = (
 )
 
 _AUTOTUNE = (
-    Setting("HOROVOD_AUTOTUNE", bool, False, "Tune fusion, gathering and chunks while the job runs (tuning.md).",
+    Setting("HOROVOD_AUTOTUNE", bool, None, "Tune fusion, gathering and chunks while the job runs (tuning.md).",
             flag="--autotune", yaml_key="autotune.enabled", engine_field="autotune"),
     Setting("HOROVOD_AUTOTUNE_LOG", str, None, "CSV file for the autotuner's samples.",
             path=True, flag="--autotune-log-file", yaml_key="autotune.log_file", engine_field="autotune_log"),
-    Setting("HOROVOD_AUTOTUNE_WARMUP_SAMPLES", int, 3, "Samples that are discarded at the start.",
+    Setting("HOROVOD_AUTOTUNE_WARMUP_SAMPLES", int, None, "Samples that are discarded at the start.",
             minimum=0, maximum=_MANY, flag="--autotune-warmup-samples", yaml_key="autotune.warmup_samples",
             engine_field="autotune_warmup_samples"),
-    Setting("HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE", int, 10, "Steps over which one sample is measured.",
+    Setting("HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE", int, None, "Steps over which one sample is measured.",
             minimum=0, maximum=_MANY, flag="--autotune-steps-per-sample", yaml_key="autotune.steps_per_sample",
             engine_field="autotune_steps_per_sample"),
-    Setting("HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES", int, 20,
+    Setting("HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES", int, None,
             "Samples of the search; the best are then measured again.",
             minimum=0, maximum=_MANY, flag="--autotune-bayes-opt-max-samples",
             yaml_key="autotune.bayes_opt_max_samples", engine_field="autotune_max_samples"),
-    Setting("HOROVOD_AUTOTUNE_GAUSSIAN_PROCESS_NOISE", float, 0.8,
+    Setting("HOROVOD_AUTOTUNE_GAUSSIAN_PROCESS_NOISE", float, None,
             "Assumed noise of a sample, where 1 is all that samples differ by.",
             minimum=0, maximum=1, flag="--autotune-gaussian-process-noise", yaml_key="autotune.gaussian_process_noise",
             engine_field="autotune_noise_permille", engine_factor=1000),
@@ -159,10 +174,10 @@ _OBSERVATION = (
     Setting("HOROVOD_TIMELINE_ALL_RANKS", bool, False, "Each rank writes a timeline, its number in the file's name."),
     Setting("HOROVOD_STALL_CHECK_DISABLE", bool, False, "Do not look for stalled ranks.",
             flag="--no-stall-check", yaml_key="stall_check.enabled"),
-    Setting("HOROVOD_STALL_CHECK_TIME_SECONDS", int, 60, "A tensor that waits longer for some ranks is reported.",
+    Setting("HOROVOD_STALL_CHECK_TIME_SECONDS", int, None, "A tensor that waits longer for some ranks is reported.",
             unit="seconds", minimum=0, maximum=_AGES_S, flag="--stall-check-warning-time-seconds",
             yaml_key="stall_check.warning_time_seconds", engine_field="stall_warning_ms", engine_factor=1000),
-    Setting("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", int, 0, "A stall that lasts longer ends the job; 0: never.",
+    Setting("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", int, None, "A stall that lasts longer ends the job; 0: never.",
             unit="seconds", minimum=0, maximum=_AGES_S, flag="--stall-check-shutdown-time-seconds",
             yaml_key="stall_check.shutdown_time_seconds", engine_field="stall_shutdown_ms", engine_factor=1000),
     Setting("HOROVOD_LOG_LEVEL", str, "warning", "What is logged.",

@@ -94,7 +94,7 @@ def _shutdown_before_warning(options: Mapping[str, Any]) -> bool:
     if not shutdown:
         return False
     warning = options.get("stall_check_warning_time_seconds")
-    warning = warning if warning is not None else settings.BY_NAME["HOROVOD_STALL_CHECK_TIME_SECONDS"].default
+    warning = warning if warning is not None else settings.default_of("HOROVOD_STALL_CHECK_TIME_SECONDS")
     if shutdown >= warning:
         return False
     print(
