@@ -38,7 +38,7 @@ Engine::Engine(const Parts& parts)
   tuned_.Store(InitialTuning(parts_.settings));
   ProcessSet& global = *sets_[kGlobalSet];
   if (parts_.settings.autotune && global.leads()) {
-    tuning_ = std::make_unique<TuningSession>(parts_.settings, global.inside() != nullptr);
+    tuning_ = std::make_unique<TuningSession>(parts_.settings, global.inside() != nullptr, parts_.log);
   }
   for (const auto& [id, set] : sets_) {
     if (set->tree().parent >= 0) mailbox_.Expect(set->ranks()[set->tree().parent], true);

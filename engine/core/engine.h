@@ -15,6 +15,7 @@
 
 #include "agreement/control.h"
 #include "base/config.h"
+#include "base/log.h"
 #include "core/handle.h"
 #include "core/point_to_point.h"
 #include "core/process_set.h"
@@ -47,6 +48,7 @@ class Engine {
     Submissions* submissions;
     Timeline* timeline;
     StackTeller stack_teller;
+    Log log;
   };
   explicit Engine(const Parts& parts);
   ~Engine();
@@ -110,7 +112,7 @@ class Engine {
   void ApplyTuning(ProcessSet& set, const Tuning& tuning);
   void Evict(ProcessSet& set, uint32_t slot);
   void ApplyBatch(ProcessSet& set, std::vector<Entry> entries);
-  static std::shared_ptr<const Entry> Learn(ProcessSet& set, Entry entry);
+  std::shared_ptr<const Entry> Learn(ProcessSet& set, Entry entry);
   void Start(ProcessSet& set, Entries entries, bool placed);
   void ApplyAddSet(ProcessSet& global, const Entry& entry);
   void ApplyRemoveSet(ProcessSet& global, const Entry& entry);

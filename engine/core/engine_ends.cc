@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The engine's ends: who is silent, what has stalled, who left, what broke, and how everybody learns of it.
 #include <algorithm>
-#include <cstdio>
 
 #include "agreement/control.h"
 #include "collectives/kernels.h"
@@ -115,7 +114,7 @@ void Engine::OnStack(ProcessSet& set, std::string_view whole, std::string_view b
 
 // Every rank that waits for it says so, once.
 void Engine::ShowStall(const ProcessSet& set, const std::string& name, const std::string& text) const {
-  if (set.pending.Find(name)) std::fprintf(stderr, "[horovod] %s\n", text.c_str());
+  if (set.pending.Find(name)) parts_.log.Relay(text);
 }
 
 void Engine::AskForStack(const ProcessSet& set, const std::string& name) {
@@ -316,6 +315,7 @@ void Engine::Abort(int lost_rank, const std::string& text) {
   for (auto& [id, set] : sets_) FailAll(*set, aborted_);
   messages_->Fail(-1, aborted_);
   Drain();
+  parts_.log.Info([&] { return "this world has ended: " + text; });
 }
 
 bool Engine::AllSent() const {

@@ -2,6 +2,7 @@
 // A set's log as a member applies it: each record in its order, and the batches that follow from it.
 #include <algorithm>
 
+#include "agreement/watch.h"
 #include "core/engine.h"
 #include "core/execution.h"
 #include "core/shown.h"
@@ -9,6 +10,7 @@
 namespace hvd {
 namespace {
 
+constexpr size_t kCacheWorthTelling = 256;         // entries; from there on each doubling
 constexpr size_t kLargeBatch = size_t{256} << 20;  // in the tensors of all members: more than what caches hold
 
 // Follows from the log alone, so that all members come to the same answer.
@@ -118,6 +120,13 @@ std::shared_ptr<const Entry> Engine::Learn(ProcessSet& set, Entry entry) {
   set.known_by_name.erase(known->request.name);  // a key that lies in what goes
   set.known_by_name.emplace(known->request.name, known.get());
   set.known[known->slot] = std::move(known);
+  const size_t count = set.known.size();
+  if (count >= kCacheWorthTelling && (count & (count - 1)) == 0) {
+    parts_.log.Debug([&] {
+      return "the response cache of process set " + std::to_string(set.id()) + " has grown to " +
+             std::to_string(count) + " tensors";
+    });
+  }
   return std::make_shared<const Entry>(std::move(entry));
 }
 
@@ -135,6 +144,10 @@ void Engine::Start(ProcessSet& set, Entries entries, bool placed) {
   batch.entries = std::move(entries);
   batch.chunk_bytes = set.chunk_bytes;
   if (Timeline* shown = timeline()) ShowAgreed(shown, set, batch);
+  parts_.log.Trace([&] {
+    return "process set " + std::to_string(set.id()) + " runs " + std::to_string(batch.entries.size()) +
+           " tensors together, the first '" + batch.entries[0]->request.name.substr(0, 200) + "'";
+  });
   set.running.push_back(std::move(batch));
 }
 
@@ -147,6 +160,7 @@ void Engine::ApplyAddSet(ProcessSet& global, const Entry& entry) {
   for (int rank : ranks) regions.push_back(entry.sizes.at(2 + static_cast<size_t>(rank)));
   newest_epoch_ = std::max(newest_epoch_, epoch);
   parts_.submissions->Register(id, ranks);
+  parts_.log.Info([&] { return "process set " + std::to_string(id) + " is made: ranks " + ListOfRanks(ranks); });
   if (std::binary_search(ranks.begin(), ranks.end(), parts_.identity.rank)) {
     auto set = std::make_unique<ProcessSet>(id, epoch, ranks, regions, around_);
     if (set->tree().parent >= 0) mailbox_.Expect(ranks[set->tree().parent], true);
@@ -180,6 +194,7 @@ void Engine::ApplyRemoveSet(ProcessSet& global, const Entry& entry) {
   }
   foreign_.erase(id);
   parts_.submissions->Unregister(id);
+  parts_.log.Info([&] { return "process set " + std::to_string(id) + " is removed"; });
   if (operation) Finish(std::move(operation), Status::Ok());
 }
 

@@ -144,7 +144,7 @@ def test_the_engines_list_is_read_alike_with_and_without_a_compiler() -> None:
 
 
 def test_every_field_of_the_engines_list_is_read_by_the_engine() -> None:
-    wings = [ENGINE / wing for wing in ("core", "tuning")]
+    wings = [ENGINE / wing for wing in ("base", "core", "tuning")]
     texts = "\n".join(file.read_text() for wing in wings for file in wing.rglob("*.[hc]*"))
     read = set(re.findall(r"settings_?(?:\.|->)(\w+)", texts))
     assert default_settings().keys() - read == set()

@@ -31,7 +31,9 @@
   FIELD(uint32_t, autotune_noise_permille, 800)                                                                       \
   FIELD(const char*, autotune_log, "")             /* CSV file that rank 0 writes; empty: none */                     \
   FIELD(uint64_t, express_bytes, 4 << 10)          /* small collectives go to all at once, up to this; 0 never */     \
-  FIELD(uint64_t, single_copy_bytes, 16 << 10)     /* outputs from this size on may be written by others; 0 = never */
+  FIELD(uint64_t, single_copy_bytes, 16 << 10)     /* outputs from this size on may be written by others; 0 = never */\
+  FIELD(int32_t, log_level, 3)                     /* 0 trace, 1 debug, 2 info, 3 warning, 4 error, 5 fatal */        \
+  FIELD(int32_t, log_hide_time, 0)                 /* 1: log lines without the time */
 /* clang-format on */
 
 #endif /* HVD_SETTINGS_H_ */

@@ -6,6 +6,7 @@ Only what the user set explicitly travels on to the engine, whose defaults are i
 
 from __future__ import annotations
 
+import functools
 import os
 import warnings
 from collections.abc import Mapping
@@ -50,20 +51,29 @@ class Settings:
         assert value is None or isinstance(value, str), name
         return value
 
+    def without_effect(self) -> list[str]:
+        """Names that were given another value than the one that is in force anyway, but that nobody reads."""
+        kept = [BY_NAME[name] for name in self.explicit if BY_NAME[name].kept]
+        return [setting.name for setting in kept if str(self[setting.name]).lower() != str(setting.default).lower()]
+
     def for_engine(self) -> dict[str, int | bytes]:
         """Explicit engine settings by the field names of hvd_settings, in the engine's units."""
         result: dict[str, int | bytes] = {}
         for name, value in self.explicit.items():
             setting = BY_NAME[name]
             if setting.engine_field is not None:
-                result[setting.engine_field] = (
-                    os.fsencode(value) if isinstance(value, str) else round(value * setting.engine_factor)
-                )
+                result[setting.engine_field] = _in_engine(setting, value)
         if self["HOROVOD_STALL_CHECK_DISABLE"]:
             result["stall_warning_ms"] = result["stall_shutdown_ms"] = 0
         if self.explicit.get("HOROVOD_AUTOTUNE"):
             result["autotune_fixed"] = sum(bit for name, bit in _TUNED.items() if name in self.explicit)
         return result
+
+
+def _in_engine(setting: Setting, value: Value) -> int | bytes:
+    if not isinstance(value, str):
+        return round(value * setting.engine_factor)
+    return setting.choices.index(value.lower()) if setting.choices else os.fsencode(value)
 
 
 def load(environ: Mapping[str, str]) -> Settings:
@@ -85,6 +95,7 @@ def value_of(name: str, environ: Mapping[str, str]) -> Value | None:
     return parse(BY_NAME[name], text) if text else default_of(name)
 
 
+@functools.cache
 def default_of(name: str) -> Value | None:
     setting = BY_NAME[name]
     if setting.engine_field is None:

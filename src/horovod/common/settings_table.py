@@ -49,6 +49,8 @@ class Setting:
             return value.decode() or None
         if value < 0:
             return None
+        if self.choices:
+            return self.choices[value]
         return self.type(value / self.engine_factor)
 
     @property
@@ -180,11 +182,11 @@ _OBSERVATION = (
     Setting("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", int, None, "A stall that lasts longer ends the job; 0: never.",
             unit="seconds", minimum=0, maximum=_AGES_S, flag="--stall-check-shutdown-time-seconds",
             yaml_key="stall_check.shutdown_time_seconds", engine_field="stall_shutdown_ms", engine_factor=1000),
-    Setting("HOROVOD_LOG_LEVEL", str, "warning", "What is logged.",
+    Setting("HOROVOD_LOG_LEVEL", str, None, "What is logged: this and what is worse (troubleshooting.md).",
             choices=("trace", "debug", "info", "warning", "error", "fatal"), flag="--log-level",
-            yaml_key="logging.level", kept=True),
-    Setting("HOROVOD_LOG_HIDE_TIME", bool, False, "Log lines carry no time.",
-            flag="--log-without-timestamp", yaml_key="logging.with_timestamp", kept=True),
+            yaml_key="logging.level", engine_field="log_level"),
+    Setting("HOROVOD_LOG_HIDE_TIME", bool, None, "Log lines carry no time.", flag="--log-without-timestamp",
+            yaml_key="logging.with_timestamp", engine_field="log_hide_time"),
     Setting("HOROVOD_DISABLE_NVTX_RANGES", bool, False, "No NVTX ranges for NVIDIA's profilers.", kept=True),
 )
 
