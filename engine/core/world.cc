@@ -10,6 +10,8 @@
 #include <mutex>
 #include <set>
 
+#include "base/cores.h"
+
 namespace hvd {
 namespace {
 
@@ -48,6 +50,10 @@ World::World(const Identity& identity, const Settings& settings)
 }
 
 std::unique_ptr<World> World::Open(const Identity& identity, const Settings& settings, Status* status) {
+  if (settings.engine_core >= 0) {
+    *status = CheckCore(settings.engine_core);
+    if (!status->ok()) return nullptr;
+  }
   std::unique_ptr<World> world(new World(identity, settings));
   if (!world->poller_.ok()) {
     *status = Status::Failed("cannot open an epoll set or an eventfd: is the limit on open files (ulimit -n) reached?");

@@ -15,7 +15,7 @@ from horovod.common.settings_table import BUILD_TIME_PREFIXES, TABLE
 ROOT = Path(__file__).parents[2]
 ENGINE = ROOT / "engine"
 PACKAGE = ROOT / "src" / "horovod"
-DERIVED = {"autotune_fixed"}  # fields that stand for no variable, but for several or for a part of one
+DERIVED = {"autotune_fixed", "engine_core"}  # fields that stand for no variable, but for several or for a part of one
 
 
 def test_defaults_without_environment() -> None:
@@ -74,6 +74,10 @@ def test_booleans_are_integers_above_zero(text: str, expected: bool) -> None:
         ("HOROVOD_CONTROLLER", "smoke", "one of gloo, mpi"),
         ("HOROVOD_HOSTNAME", "a\udcff", "a text of at most 255 printable characters"),
         ("HOROVOD_TIMELINE", "a\0", "a file name of at most 4095 bytes"),
+        ("HOROVOD_THREAD_AFFINITY", "-1", "numbers from 0 to 1023, separated by commas"),
+        ("HOROVOD_THREAD_AFFINITY", "1,,2", "numbers from 0 to 1023, separated by commas"),
+        ("HOROVOD_THREAD_AFFINITY", "0,1024", "numbers from 0 to 1023, separated by commas"),
+        ("HOROVOD_THREAD_AFFINITY", "0-3", "numbers from 0 to 1023, separated by commas"),
     ],
 )
 def test_bad_value_is_refused_with_name_value_and_range(name: str, text: str, accepted: str) -> None:

@@ -33,7 +33,8 @@
   FIELD(uint64_t, express_bytes, 4 << 10)          /* small collectives go to all at once, up to this; 0 never */     \
   FIELD(uint64_t, single_copy_bytes, 16 << 10)     /* outputs from this size on may be written by others; 0 = never */\
   FIELD(int32_t, log_level, 3)                     /* 0 trace, 1 debug, 2 info, 3 warning, 4 error, 5 fatal */        \
-  FIELD(int32_t, log_hide_time, 0)                 /* 1: log lines without the time */
+  FIELD(int32_t, log_hide_time, 0)                 /* 1: log lines without the time */                                \
+  FIELD(int32_t, engine_core, -1)                  /* the only core that the engine thread runs on; -1: any */
 /* clang-format on */
 
 #endif /* HVD_SETTINGS_H_ */

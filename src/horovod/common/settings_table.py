@@ -29,6 +29,7 @@ class Setting:
     maximum: float | None = None  # of a text: characters
     choices: tuple[str, ...] = ()  # lower case; compared without regard to case
     path: bool = False  # a file's name: any bytes; other texts are printable
+    numbers: bool = False  # a text of numbers from 0 to MOST_CORES - 1, separated by commas
     kept: bool = False  # checked and then ignored: there for scripts written for Horovod
     flag: str | None = None  # horovodrun's flag
     yaml_key: str | None = None  # dotted path in the config file
@@ -65,6 +66,8 @@ class Setting:
             return "an integer (above 0 means on)"
         if self.choices:
             return "one of " + ", ".join(self.choices)
+        if self.numbers:
+            return f"numbers from 0 to {MOST_CORES - 1}, separated by commas"
         if self.type is str:
             kind, units = ("a file name", "bytes") if self.path else ("a text", "printable characters")
             return f"{kind} of at most {self.longest} {units}"
@@ -91,6 +94,7 @@ def plain(number: float) -> str:
 _MIB = 1024 * 1024
 _MANY = 1_000_000  # a count that nobody means to reach
 MOST_RANKS = 1 << 20
+MOST_CORES = 1024  # as many as fit into a cpu_set_t
 _MOST_BYTES = 1 << 40  # of a tensor or of several; far from where sums of 64-bit sizes go wrong
 _LONG_S = 2_000_000  # 23 days: poll() and Python's waits count milliseconds in 32 bits
 _AGES_S = 1_000_000_000  # 31 years: the engine's clock counts nanoseconds in 64 bits
@@ -226,8 +230,9 @@ _JOB = (
     Setting("HOROVOD_ELASTIC_TIMEOUT", int, 600, "How long the elastic driver waits for enough slots.",
             unit="seconds", minimum=0, maximum=_LONG_S, flag="--elastic-timeout", kept=True),
     Setting("HOROVOD_SIMULATE_HOSTS", bool, False, "horovodrun takes every host for this machine: for trying out."),
-    Setting("HOROVOD_THREAD_AFFINITY", str, None, "Core of the engine thread: one number, or one for each local rank.",
-            flag="--thread-affinity", yaml_key="library_options.thread_affinity", kept=True),
+    Setting("HOROVOD_THREAD_AFFINITY", str, None, "The only core that the engine thread runs on: one number for all "
+            "ranks, or one for each local rank. Threads of the program itself that wait for a result are not pinned.",
+            numbers=True, flag="--thread-affinity", yaml_key="library_options.thread_affinity"),
 )
 
 _BACK_ENDS = (
