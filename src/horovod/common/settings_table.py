@@ -39,7 +39,7 @@ class Setting:
 
     @property
     def meaning(self) -> str:
-        return self.help + (" Accepted, but without effect in this version." if self.kept else "")
+        return self.help + (" Accepted, no effect in this version." if self.kept else "")
 
     def default_of(self, engine: Mapping[str, int | bytes]) -> Value | None:
         """The default, given those of the engine, in this setting's unit. A number below 0: the engine decides."""
@@ -141,7 +141,8 @@ _TUNING = (
             unit="bytes", minimum=0, maximum=_MOST_BYTES, engine_field="single_copy_bytes"),
     Setting("HOROVOD_TCP_STREAMS", int, None, "Sockets between two ranks of different hosts.",
             minimum=1, maximum=64, engine_field="tcp_streams"),
-    Setting("HOROVOD_SPIN_US", int, None, "How long a waiting caller spins before it sleeps; 0: it sleeps at once.",
+    Setting("HOROVOD_SPIN_US", int, None, "How long a waiting caller spins before it sleeps; 0: it sleeps at once. "
+            "Ranks that share cores never spin.",
             unit="microseconds", minimum=0, maximum=3_600_000_000, engine_field="spin_us"),
     Setting("HOROVOD_DETERMINISTIC", bool, None,
             "Make results independent, to the bit, of how ranks lie on hosts. What is compressed is then also rounded "
@@ -232,14 +233,15 @@ _JOB = (
     Setting("HOROVOD_SIMULATE_HOSTS", bool, False, "horovodrun takes every host for this machine: for trying out."),
     Setting("HOROVOD_THREAD_AFFINITY", str, None, "The only core that the engine thread runs on: one number for all "
             "ranks, or one for each local rank. Threads of the program itself that wait for a result are not pinned.",
-            numbers=True, flag="--thread-affinity", yaml_key="library_options.thread_affinity"),
+            numbers=True, maximum=4095, flag="--thread-affinity", yaml_key="library_options.thread_affinity"),
 )
 
 _BACK_ENDS = (
     Setting("HOROVOD_NUM_NCCL_STREAMS", int, 1, "Streams for NCCL.", minimum=1, maximum=64, flag="--num-nccl-streams",
             yaml_key="library_options.num_nccl_streams", kept=True),
     Setting("HOROVOD_ENABLE_ASYNC_COMPLETION", bool, False, "Complete GPU work by stream events.", kept=True),
-    Setting("HOROVOD_ENABLE_XLA_OPS", bool, False, "TensorFlow: collectives inside XLA-compiled functions.", kept=True),
+    Setting("HOROVOD_ENABLE_XLA_OPS", bool, False, "TensorFlow: collectives inside XLA-compiled functions; always on.",
+            kept=True),
     Setting("HOROVOD_TORCH_WAIT_IN_BACKWARD", bool, True,
             "PyTorch: gradients are complete when backward() returns; 0: when optimizer.step() begins."),
     Setting("HOROVOD_TORCH_OVERLAP", bool, None,
