@@ -30,6 +30,8 @@ class EntryCache {
     return found == by_slot_.end() ? nullptr : found->second;
   }
 
+  size_t size() const { return by_slot_.size(); }
+
   // Under entry.slot, in the place of what had that slot. A name means its latest slot.
   void Put(Entry entry) {
     Evict(entry.slot);

@@ -10,6 +10,7 @@
 namespace hvd {
 namespace {
 
+constexpr size_t kCacheWorthTelling = 256;         // entries; from there on each doubling
 constexpr size_t kLargeBatch = size_t{256} << 20;  // in the tensors of all members: more than what caches hold
 
 // Follows from the log alone, so that all members come to the same answer.
@@ -133,8 +134,17 @@ std::shared_ptr<const Entry> Applier::Learn(Entry entry) {
     // What this member asked for is what it will compare its next request with.
     if (const Operation* mine = state_.pending().Find(entry.request.name)) known.request = mine->request;
     state_.cache().Put(std::move(known));
+    TellOfCache(state_.cache().size());
   }
   return std::make_shared<const Entry>(std::move(entry));
+}
+
+void Applier::TellOfCache(size_t entries) const {
+  if (entries < kCacheWorthTelling || (entries & (entries - 1)) != 0) return;
+  services_.log.Debug([&] {
+    return "the response cache of process set " + std::to_string(set_.id()) + " has grown to " +
+           std::to_string(entries) + " tensors";
+  });
 }
 
 // ---- the batches
@@ -154,6 +164,10 @@ Status Applier::Start(Entries entries, bool placed) {
   batch.entries = std::move(entries);
   batch.chunk_bytes = chunk_bytes_;
   if (Timeline* shown = services_.timeline->if_on()) ShowAgreed(shown, set_, batch);
+  services_.log.Trace([&] {
+    return "process set " + std::to_string(set_.id()) + " runs " + std::to_string(batch.entries.size()) +
+           " tensors together, the first '" + batch.entries[0]->request.name.substr(0, 200) + "'";
+  });
   running_.push_back(std::move(batch));
   return Status::Ok();
 }

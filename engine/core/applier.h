@@ -54,6 +54,7 @@ class Applier {
   void Tune(const Entries& agreed);
   void ApplyError(const Record& record);
   std::shared_ptr<const Entry> Learn(Entry entry);
+  void TellOfCache(size_t entries) const;
   Status Start(Entries entries, bool placed);
   Status Prepare(RunningBatch* batch);
   void Finish(const std::string& name, int64_t value);

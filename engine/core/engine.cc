@@ -20,7 +20,8 @@ Engine::Engine(const Parts& parts)
                parts.neighbours, parts.connector),
       departures_(parts.identity.rank, parts.host_names, std::chrono::milliseconds(parts.settings.peer_timeout_ms)),
       completions_(parts.submissions, parts.timeline),
-      services_{&parts_.settings, parts.neighbours, &mailbox_, &departures_, &completions_, parts.timeline, &counters_},
+      services_{&parts_.settings, parts.neighbours, &mailbox_,  &departures_,
+                &completions_,    parts.timeline,   &counters_, parts.log},
       stack_teller_(parts.stack_teller) {
   around_ = {&parts_.settings,
              parts_.identity.rank,
@@ -45,7 +46,8 @@ Engine::Engine(const Parts& parts)
   tuned_.Store(InitialTuning(parts_.settings));
   ProcessSet& global = sets_[kGlobalSet]->set;
   if (parts_.settings.autotune && global.leads()) {
-    sets_[kGlobalSet]->applier.TuneBy(std::make_unique<TuningSession>(parts_.settings, global.inside() != nullptr));
+    sets_[kGlobalSet]->applier.TuneBy(
+        std::make_unique<TuningSession>(parts_.settings, global.inside() != nullptr, parts_.log));
   }
   if (global.tree().parent >= 0) mailbox_.Expect(global.tree().parent, true);
   for (int child : global.tree().children) mailbox_.Expect(child, true);

@@ -15,6 +15,7 @@
 #include "agreement/control.h"
 #include "agreement/departures.h"
 #include "base/config.h"
+#include "base/log.h"
 #include "core/handle.h"
 #include "core/membership.h"
 #include "core/point_to_point.h"
@@ -45,6 +46,7 @@ class Engine {
     Submissions* submissions;
     Timeline* timeline;
     StackTeller stack_teller;
+    Log log;
   };
   explicit Engine(const Parts& parts);
   ~Engine();

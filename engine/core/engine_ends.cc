@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The engine's ends: who is silent, what has stalled, who left, what broke, and how everybody learns of it.
 #include <algorithm>
-#include <cstdio>
 
 #include "agreement/control.h"
 #include "collectives/kernels.h"
@@ -68,7 +67,8 @@ void Engine::InspectStalls(Membership& membership, Clock::time_point now) {
     text += ")";
     if (finding.fatal) return Abort(-1, text + ". The job ends because HOROVOD_STALL_SHUTDOWN_TIME_SECONDS is set");
     text += ". If they are only slow, raise HOROVOD_STALL_CHECK_TIME_SECONDS (now " +
-            std::to_string(parts_.settings.stall_warning_ms / 1000) + "); `hvd stacks PID` shows what a process is doing";
+            std::to_string(parts_.settings.stall_warning_ms / 1000) +
+            "); `hvd stacks PID` shows what a process is doing";
     // Where the missing ranks are is the same for all that waits: asked once for each look.
     std::vector<int32_t> asked;
     for (size_t i = 0; first && i < finding.missing.size() && i < kMostAsked; ++i) asked.push_back(finding.missing[i]);
@@ -103,7 +103,7 @@ void Engine::OnStack(const Membership& membership, std::string_view whole, std::
 
 // Every rank that waits for it says so, once.
 void Engine::ShowStall(const MemberState& state, const std::string& name, const std::string& text) const {
-  if (state.pending().Find(name)) std::fprintf(stderr, "[horovod] %s\n", text.c_str());
+  if (state.pending().Find(name)) parts_.log.Relay(text);
 }
 
 void Engine::AskForStack(const ProcessSet& set, const std::string& name) {
@@ -290,6 +290,7 @@ void Engine::Abort(int lost_rank, const std::string& text) {
   for (auto& [id, membership] : sets_) FailAll(*membership, why);
   messages_->Fail(-1, why);
   Drain();
+  parts_.log.Info([&] { return "this world has ended: " + text; });
 }
 
 bool Engine::AllSent() const {

@@ -2,6 +2,7 @@
 // What a record changes beyond its own process set: which sets there are, and what the tuner has found.
 #include <algorithm>
 
+#include "agreement/watch.h"
 #include "core/engine.h"
 
 namespace hvd {
@@ -45,6 +46,7 @@ void Engine::AddSet(MemberState& global, const Entry& entry) {
   for (int rank : ranks) regions.push_back(entry.sizes.at(2 + static_cast<size_t>(rank)));
   newest_epoch_ = std::max(newest_epoch_, epoch);
   parts_.submissions->Register(id, ranks);
+  parts_.log.Info([&] { return "process set " + std::to_string(id) + " is made: ranks " + ListOfRanks(ranks); });
   if (std::binary_search(ranks.begin(), ranks.end(), parts_.identity.rank)) {
     auto membership = std::make_unique<Membership>(id, epoch, ranks, regions, around_, &services_);
     const ProcessSet& set = membership->set;
@@ -79,6 +81,7 @@ void Engine::RemoveSet(MemberState& global, const Entry& entry) {
   }
   foreign_.erase(id);
   parts_.submissions->Unregister(id);
+  parts_.log.Info([&] { return "process set " + std::to_string(id) + " is removed"; });
   if (operation) Finish(std::move(operation), Status::Ok());
 }
 

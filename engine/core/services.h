@@ -7,6 +7,7 @@
 
 #include "agreement/departures.h"
 #include "base/config.h"
+#include "base/log.h"
 #include "core/completions.h"
 #include "tracing/timeline.h"
 #include "transport/mailbox.h"
@@ -29,6 +30,7 @@ struct Services {
   Completions* completions;
   Timeline* timeline;
   Counters* counters;
+  Log log;
 };
 
 }  // namespace hvd
