@@ -307,7 +307,7 @@ def test_version_and_check_build():
 def test_workers_meet_at_the_rendezvous():
     source = """
 import os
-from horovod.common.rendezvous import meet
+from horovod.common.rendezvous.client import meet
 from horovod.common.topology import decode_secret
 e = os.environ
 world = meet(e["HOROVOD_GLOO_RENDEZVOUS_ADDR"], int(e["HOROVOD_GLOO_RENDEZVOUS_PORT"]),
@@ -326,7 +326,7 @@ def test_a_worker_that_ends_before_meeting_is_named_to_those_who_wait(code, tmp_
     os.mkfifo(gate)
     source = """
 import os, sys
-from horovod.common.rendezvous import meet
+from horovod.common.rendezvous.client import meet
 from horovod.common.topology import decode_secret
 e = os.environ
 code, gate = sys.argv[1:]

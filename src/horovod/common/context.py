@@ -14,9 +14,10 @@ from collections.abc import Sequence
 from typing import Any, NoReturn, Protocol
 
 from horovod._engine import EngineError, Member, World
-from horovod.common import bootstrap, settings, stacks, timeline, topology
+from horovod.common import settings, stacks, timeline, topology
 from horovod.common.exceptions import HorovodInitializationError, HorovodNotInitializedError
 from horovod.common.handles import HandleTable, Pending, translate
+from horovod.common.joining import bootstrap
 from horovod.common.process_sets import Membership, ProcessSet, check_ranks, global_process_set
 from horovod.common.settings import Settings
 from horovod.common.topology import Topology

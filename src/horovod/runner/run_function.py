@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from horovod.common.exceptions import HorovodDeprecationWarning
 
 if TYPE_CHECKING:
-    from horovod.common.rendezvous_server import Server
+    from horovod.common.rendezvous.server import Server
     from horovod.runner.job import JobResult
 
 _FAILED = "Horovod detected that one or more processes exited with non-zero status, so the job was ended."

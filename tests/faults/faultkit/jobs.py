@@ -17,8 +17,8 @@ from typing import IO
 import psutil
 
 from faultkit.reports import VARIABLE, Report, Reports
-from horovod.common.protocol import make_secret
-from horovod.common.rendezvous_server import Server
+from horovod.common.rendezvous.protocol import make_secret
+from horovod.common.rendezvous.server import Server
 from horovod.runner.hosts import SlotInfo, get_host_assignments, parse_hosts
 from horovod.runner.worker_environment import rendezvous_environment, slot_environment
 from horovod.tools.stacks import NoAnswer, find_workers, read_stacks, title

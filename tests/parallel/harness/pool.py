@@ -23,8 +23,8 @@ import pytest
 
 from harness.worker import Answer, Task
 from harness.worlds import World
-from horovod.common.protocol import make_secret
-from horovod.common.rendezvous_server import Server
+from horovod.common.rendezvous.protocol import make_secret
+from horovod.common.rendezvous.server import Server
 from horovod.runner.hosts import SlotInfo, get_host_assignments, parse_hosts
 from horovod.runner.worker_environment import rendezvous_environment, slot_environment
 

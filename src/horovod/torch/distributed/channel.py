@@ -21,9 +21,10 @@ import torch
 
 from horovod._engine import EngineError, World
 from horovod.common import settings as settings_module
-from horovod.common import stacks, store_bootstrap, timeline
+from horovod.common import stacks, timeline
 from horovod.common.context import default_context
 from horovod.common.dtypes import UINT8
+from horovod.common.joining import through_store
 from horovod.common.rules import PLAIN_SUM, Reduction
 from horovod.common.settings import Settings
 from horovod.common.settings_table import Value
@@ -159,7 +160,7 @@ _channels: weakref.WeakSet[Channel] = weakref.WeakSet()
 
 
 def open_channel(
-    store: store_bootstrap.Store,
+    store: through_store.Store,
     store_host: str | None,
     rank: int,
     size: int,
@@ -170,8 +171,8 @@ def open_channel(
     """Meet the other members of a group."""
     stacks.offer()
     settings = _settings(timeout_s)
-    place = store_bootstrap.place_of(rank, size)
-    started = store_bootstrap.start(store, settings, place, store_host, timeout_s, label)
+    place = through_store.place_of(rank, size)
+    started = through_store.start(store, settings, place, store_host, timeout_s, label)
     if not global_ranks and not default_context.is_initialized:
         timeline.begin(started.world, settings, rank)  # a timeline has one file, so the default group alone writes it
     channel = Channel(started.world, rank, size, label, tuple(global_ranks))
