@@ -17,18 +17,18 @@ from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.util import split_list
 from horovod.torch.adasum_optimizer import _DistributedAdasumOptimizer, make_adasum_optimizer
 from horovod.torch.compression import Compression, Compressor
-from horovod.torch.flights import Reduction
 from horovod.torch.functions import broadcast_object
-from horovod.torch.gradient_buckets import GradientBuckets
-from horovod.torch.gradient_homes import gradient_homes
-from horovod.torch.gradients import GradientReducer
+from horovod.torch.gradients.buckets import GradientBuckets
+from horovod.torch.gradients.flights import Reduction
+from horovod.torch.gradients.homes import gradient_homes
+from horovod.torch.gradients.overlap import overlaps
+from horovod.torch.gradients.reducer import GradientReducer
 from horovod.torch.mpi_ops import Adasum, Average, Sum, size
 from horovod.torch.mpi_ops import allreduce_async_ as allreduce_async_
 from horovod.torch.mpi_ops import grouped_allreduce_async_ as grouped_allreduce_async_
 from horovod.torch.mpi_ops import rocm_built as rocm_built
 from horovod.torch.mpi_ops import sparse_allreduce_async as sparse_allreduce_async
 from horovod.torch.mpi_ops import synchronize as synchronize
-from horovod.torch.overlap import overlaps
 from horovod.torch.parameter_names import name_parameters, unnamed
 from horovod.torch.wrapping import wrap
 

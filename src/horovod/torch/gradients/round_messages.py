@@ -8,7 +8,7 @@ from horovod.common.exceptions import HorovodInternalError, HorovodMismatchError
 from horovod.common.handles import translate
 from horovod.common.process_sets import ProcessSet
 from horovod.torch import mpi_ops
-from horovod.torch.rounds import Place
+from horovod.torch.gradients.rounds import Place
 
 _LEFT = (
     "This rank was {place} and waited for the others to come to theirs. If ranks have different numbers of batches, "

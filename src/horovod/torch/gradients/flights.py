@@ -21,8 +21,8 @@ from horovod.common.wire import wire_of
 from horovod.torch import mpi_ops
 from horovod.torch.adapter import ID_BY_DTYPE, tensor_reader
 from horovod.torch.compression import Compressor, NoneCompressor, is_convertible
-from horovod.torch.gradient_buckets import GradientBuckets
-from horovod.torch.gradient_forms import put_in_form
+from horovod.torch.gradients.buckets import GradientBuckets
+from horovod.torch.gradients.forms import put_in_form
 from horovod.torch.in_flight import watch
 from horovod.torch.layout import in_memory_order, is_dense
 

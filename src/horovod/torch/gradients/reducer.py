@@ -20,12 +20,12 @@ import torch
 from horovod._engine import Arrivals, GradientHomes
 from horovod.common.context import default_context
 from horovod.common.exceptions import HorovodMismatchError
-from horovod.torch import round_messages
 from horovod.torch.dynamo import outside_dynamo
-from horovod.torch.flights import Flights, Gradient, Group, Reduction
-from horovod.torch.gradient_buckets import GradientBuckets
-from horovod.torch.gradient_forms import make_gradient
-from horovod.torch.rounds import FROZEN, Differ, Place, Reduce, Round, is_due
+from horovod.torch.gradients import round_messages
+from horovod.torch.gradients.buckets import GradientBuckets
+from horovod.torch.gradients.flights import Flights, Gradient, Group, Reduction
+from horovod.torch.gradients.forms import make_gradient
+from horovod.torch.gradients.rounds import FROZEN, Differ, Place, Reduce, Round, is_due
 
 Tensor = torch.Tensor
 
