@@ -11,10 +11,12 @@ from typing import Any
 
 import torch
 
+from horovod.common.calls import ALLREDUCE, Call
 from horovod.common.context import default_context
 from horovod.common.exceptions import HorovodDeprecationWarning, HorovodWarning
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.util import split_list
+from horovod.common.wire import wire_of
 from horovod.torch.adasum_optimizer import _DistributedAdasumOptimizer, make_adasum_optimizer
 from horovod.torch.compression import Compression, Compressor
 from horovod.torch.functions import broadcast_object
@@ -171,18 +173,13 @@ def DistributedOptimizer(  # noqa: N802 - the contract's name
     wrapped = wrap(optimizer, _DistributedOptimizer)
     wrapped._should_synchronize, wrapped._synchronized, wrapped._reducer = True, False, None
     if _reduces(process_set):
-        reduction = Reduction(
-            op,
-            1.0 / gradient_predivide_factor,
-            gradient_predivide_factor,
-            compression,
-            sparse_as_dense,
-            process_set,
-        )
+        factors = 1.0 / gradient_predivide_factor, gradient_predivide_factor
+        call = Call(ALLREDUCE, process_set, None, op, *factors, in_place=True, wire=wire_of(compression))
+        reduction = Reduction(call, compression, sparse_as_dense)
         wait = default_context.settings.flag("HOROVOD_TORCH_WAIT_IN_BACKWARD")
         buckets = GradientBuckets([parameter for _, parameter in named]) if gradient_as_bucket_view else None
         overlap = overlaps()
-        homes = None if gradient_as_bucket_view else gradient_homes(reduction.plain_dtypes, reduction.wire, overlap)
+        homes = None if gradient_as_bucket_view else gradient_homes(reduction.plain_dtypes, call.wire, overlap)
         wrapped._reducer = GradientReducer(reduction, named, backward_passes_per_step, wait, overlap, buckets, homes)
         weakref.finalize(wrapped, GradientReducer.unwatch, wrapped._reducer)
         if groups:

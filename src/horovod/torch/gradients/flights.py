@@ -7,24 +7,24 @@ Dense gradients in host memory travel many to a call; those of groups, sparse on
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from horovod._engine import GradientHomes, GradientTable, moved_text
+from horovod.common.calls import Call
 from horovod.common.context import default_context
 from horovod.common.dtypes import AS_IT_IS, FLOAT32
-from horovod.common.process_sets import ProcessSet
 from horovod.common.rules import check_name
-from horovod.common.wire import wire_of
-from horovod.torch import mpi_ops
+from horovod.torch import direct
 from horovod.torch.adapter import ID_BY_DTYPE, tensor_reader
 from horovod.torch.compression import Compressor, NoneCompressor, is_convertible
 from horovod.torch.gradients.buckets import GradientBuckets
 from horovod.torch.gradients.forms import put_in_form
 from horovod.torch.in_flight import watch
 from horovod.torch.layout import in_memory_order, is_dense
+from horovod.torch.sparse import sparse_allreduce
 
 Tensor = torch.Tensor
 # A gradient, its tensor, what is sent for it, the compressor's context, the shape of what is sent in memory order.
@@ -35,17 +35,9 @@ Cargo = tuple["Gradient", Tensor, Tensor, Any, tuple[int, ...]]
 class Reduction:
     """How gradients are reduced; the same for all parameters of an optimizer."""
 
-    op: int
-    prescale: float
-    postscale: float
+    call: Call  # in place, without a name; `wire` is what the engine carries float32 as
     compression: type[Compressor]
     sparse_as_dense: bool
-    process_set: ProcessSet
-
-    @property
-    def wire(self) -> int:
-        """What the engine carries float32 as."""
-        return wire_of(self.compression)
 
     @property
     def plain_dtypes(self) -> list[int]:
@@ -55,7 +47,7 @@ class Reduction:
         """
         if self.compression is NoneCompressor:
             return list(ID_BY_DTYPE.values())
-        return [FLOAT32] if self.wire != AS_IT_IS else []
+        return [FLOAT32] if self.call.wire != AS_IT_IS else []
 
 
 class Gradient:
@@ -91,17 +83,12 @@ class Flights:
         self._reduction = reduction
         self._buckets = buckets
         self._homes = homes
-        self._wire = reduction.wire
+        self._call = call = reduction.call
         self._gradients: list[Gradient] = []
         self._groups: list[Group] = []
         self._finishers: list[Callable[[], None]] = []  # each waits for operations and puts their results in place
         self.table = GradientTable(
-            tensor_reader(),
-            reduction.plain_dtypes,
-            reduction.op,
-            reduction.prescale,
-            reduction.postscale,
-            self._wire,
+            tensor_reader(), reduction.plain_dtypes, call.op, call.prescale, call.postscale, call.wire
         )
 
     def __bool__(self) -> bool:
@@ -172,15 +159,15 @@ class Flights:
         """Those that are just memory, in one native call. The numbers of the others."""
         sent: list[int] = []
         grads: list[Tensor] = []
-        batch, others = mpi_ops.start_batch(
-            lambda member: self.table.start(numbers, member, will_wait, sent, grads), grads, self._reduction.process_set
+        batch, others = direct.host.start_batch(
+            lambda member: self.table.start(numbers, member, will_wait, sent, grads), grads, self._call.process_set
         )
         if not sent:
             return others
 
         def finish() -> None:
             try:
-                mpi_ops.finish_allreduces(batch)
+                direct.finish_batch(batch)
             finally:
                 self.table.land(sent, grads)
 
@@ -211,28 +198,17 @@ class Flights:
             self._start_elsewhere(gradient, grad, sent, context)
 
     def _submit(self, cargo: list[Cargo], will_wait: bool) -> None:
-        how = self._reduction
         gradients, _, sents, _, shapes = zip(*cargo, strict=True)
         names = [gradient.full_name for gradient in gradients]
-        addresses = [sent.data_ptr() for sent in sents]
-        dtypes = [ID_BY_DTYPE[sent.dtype] for sent in sents]
-        batch = mpi_ops.start_allreduces(
-            names,
-            addresses,
-            shapes,
-            dtypes,
-            cargo,
-            (how.op, how.prescale, how.postscale),
-            how.process_set,
-            will_wait,
-            self._wire,
-        )
-
+        described = [
+            (sent.data_ptr(), shape, ID_BY_DTYPE[sent.dtype]) for sent, shape in zip(sents, shapes, strict=True)
+        ]
+        batch = direct.host.start_allreduces(self._call, names, described, cargo, will_wait)
         watched = {} if will_wait else {name: watch([sent]) for name, sent in zip(names, sents, strict=True)}
 
         def finish() -> None:
             try:
-                mpi_ops.finish_allreduces(batch)
+                direct.finish_batch(batch)
                 for name, lies_still in watched.items():
                     if not lies_still():
                         raise ValueError(moved_text(name))
@@ -243,34 +219,25 @@ class Flights:
         self._finishers.append(finish)
 
     def _start_elsewhere(self, gradient: Gradient, grad: Tensor, sent: Tensor, context: Any) -> None:
-        how = self._reduction
-        handle = mpi_ops.allreduce_async_(
-            in_memory_order(sent), None, gradient.name, how.op, how.prescale, how.postscale, how.process_set
-        )
+        handle = direct.begin(replace(self._call, name=gradient.name, wire=AS_IT_IS), [in_memory_order(sent)])
 
         def finish() -> None:
-            mpi_ops.synchronize(handle)
+            direct.synchronize(handle)
             self._land(gradient, grad, sent, context)
 
         self._finishers.append(finish)
 
     def _start_group(self, group: Group) -> None:
-        how = self._reduction
         # Some may never come: frozen since the group was made. All ranks know which, since they have agreed on all.
         gradients = [gradient for gradient in group.gradients if gradient in group.waiting]
         group.waiting.clear()
         grads: list[Any] = [gradient.parameter.grad for gradient in gradients]
         compressed = [self._compress(grad) for grad in grads]
-        handle = mpi_ops.start_grouped_allreduce(
-            [in_memory_order(sent) for sent, _ in compressed],
-            group.name,
-            (how.op, how.prescale, how.postscale),
-            how.process_set,
-            self._wire,
-        )
+        call = replace(self._call, name=group.name, grouped=True)
+        handle = direct.begin(call, [in_memory_order(sent) for sent, _ in compressed])
 
         def finish() -> None:
-            mpi_ops.synchronize(handle)
+            direct.synchronize(handle)
             for gradient, grad, (sent, context) in zip(gradients, grads, compressed, strict=True):
                 self._land(gradient, grad, sent, context)
 
@@ -278,9 +245,7 @@ class Flights:
 
     def _start_sparse(self, gradient: Gradient) -> None:
         grad: Any = gradient.parameter.grad
-        finish_sparse = mpi_ops.sparse_allreduce_async(
-            grad, gradient.name, self._reduction.op, self._reduction.process_set
-        )
+        finish_sparse = sparse_allreduce(grad, gradient.name, self._call.op, self._call.process_set)
 
         def finish() -> None:
             gradient.parameter.grad = finish_sparse()
@@ -292,7 +257,7 @@ class Flights:
 
     def _compress(self, grad: Tensor) -> tuple[Tensor, Any]:
         compression = self._reduction.compression
-        as_it_is = compression is NoneCompressor or (self._wire != AS_IT_IS and is_convertible(grad))
+        as_it_is = compression is NoneCompressor or (self._call.wire != AS_IT_IS and is_convertible(grad))
         sent, context = (grad, None) if as_it_is else compression.compress(grad)
         return (sent, context) if is_dense(sent) else (sent.contiguous(), context)
 

@@ -189,7 +189,9 @@ class GradientReducer:
             self._hook_thawed(standings)
             message = self._round.message(default_context.topology.rank, place, standings)
             try:
-                answer = round_messages.exchange(message, place, self._gradients[0].name, self._reduction.process_set)
+                answer = round_messages.exchange(
+                    message, place, self._gradients[0].name, self._reduction.call.process_set
+                )
                 self._round, decision = self._round.heard(answer)
                 if isinstance(decision, Differ):
                     raise HorovodMismatchError(f"{decision.text} (This rank was {place.value}.)")
