@@ -21,7 +21,7 @@ from horovod.torch.adasum_optimizer import _DistributedAdasumOptimizer, make_ada
 from horovod.torch.compression import Compression, Compressor
 from horovod.torch.functions import broadcast_object
 from horovod.torch.gradients.buckets import GradientBuckets
-from horovod.torch.gradients.flights import Reduction
+from horovod.torch.gradients.gradient import Reduction
 from horovod.torch.gradients.homes import gradient_homes
 from horovod.torch.gradients.overlap import overlaps
 from horovod.torch.gradients.reducer import GradientReducer
