@@ -3,8 +3,6 @@
 
 from horovod.common import door
 from horovod.common.door import *  # noqa: F403 - what it names in __all__
-from horovod.common.exceptions import HorovodInternalError, HorovodMismatchError
-from horovod.common.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from horovod.jax import elastic
 from horovod.jax.compression import Compression, Compressor
 from horovod.jax.errors import translated_errors
@@ -16,12 +14,6 @@ from horovod.jax.functions import (
     fold_in_rank,
 )
 from horovod.jax.mpi_ops import (
-    Adasum,
-    Average,
-    Max,
-    Min,
-    Product,
-    Sum,
     allgather,
     allgather_async,
     allreduce,
@@ -46,19 +38,9 @@ from horovod.jax.mpi_ops import (
 from horovod.jax.optimizer import DistributedOptimizer, grad, value_and_grad
 
 __all__ = [
-    "Adasum",
-    "Average",
     "Compression",
     "Compressor",
     "DistributedOptimizer",
-    "HorovodInternalError",
-    "HorovodMismatchError",
-    "Max",
-    "Min",
-    "ProcessSet",
-    "Product",
-    "Sum",
-    "add_process_set",
     "allgather",
     "allgather_async",
     "allgather_object",
@@ -74,7 +56,6 @@ __all__ = [
     "broadcast_parameters",
     "elastic",
     "fold_in_rank",
-    "global_process_set",
     "grad",
     "grouped_allgather",
     "grouped_allgather_async",
@@ -86,7 +67,6 @@ __all__ = [
     "poll",
     "reducescatter",
     "reducescatter_async",
-    "remove_process_set",
     "synchronize",
     "translated_errors",
     "value_and_grad",

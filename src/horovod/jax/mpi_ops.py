@@ -18,13 +18,7 @@ from horovod.common.calls import ALLGATHER, ALLREDUCE, ALLTOALL, BROADCAST, REDU
 from horovod.common.context import default_context
 from horovod.common.door import *  # noqa: F403 - they are the door's own names too
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.common.rules import Adasum as Adasum
-from horovod.common.rules import Average as Average
-from horovod.common.rules import Max as Max
-from horovod.common.rules import Min as Min
-from horovod.common.rules import Product as Product
-from horovod.common.rules import Sum as Sum
-from horovod.common.rules import resolve_op
+from horovod.common.rules import Average, resolve_op
 from horovod.common.wire import wire_of
 from horovod.jax import eager
 from horovod.jax.adapter import JaxArray, Tree, as_jax, concrete, is_float32, is_traced

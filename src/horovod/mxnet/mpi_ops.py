@@ -12,17 +12,8 @@ from typing import Any
 
 from horovod.common.calls import ALLGATHER, ALLREDUCE, ALLTOALL, BROADCAST, REDUCESCATTER, Call
 from horovod.common.door import *  # noqa: F403 - they are the door's own names too
-from horovod.common.process_sets import ProcessSet as ProcessSet
-from horovod.common.process_sets import add_process_set as add_process_set
-from horovod.common.process_sets import global_process_set
-from horovod.common.process_sets import remove_process_set as remove_process_set
-from horovod.common.rules import Adasum as Adasum
-from horovod.common.rules import Average as Average
-from horovod.common.rules import Max as Max
-from horovod.common.rules import Min as Min
-from horovod.common.rules import Product as Product
-from horovod.common.rules import Sum as Sum
-from horovod.common.rules import resolve_op
+from horovod.common.process_sets import ProcessSet, global_process_set
+from horovod.common.rules import Adasum, Average, Sum, resolve_op
 from horovod.common.util import check_installed_version as check_installed_version
 from horovod.common.util import get_average_backwards_compatibility_fun as get_average_backwards_compatibility_fun
 from horovod.common.util import get_ext_suffix as get_ext_suffix

@@ -3,17 +3,9 @@
 
 from horovod.common import door
 from horovod.common.door import *  # noqa: F403 - what it names in __all__
-from horovod.common.exceptions import HorovodInternalError, HorovodMismatchError
-from horovod.common.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from horovod.numpy.compression import Compression, Compressor
 from horovod.numpy.functions import allgather_object, broadcast_object, broadcast_parameters
 from horovod.numpy.mpi_ops import (
-    Adasum,
-    Average,
-    Max,
-    Min,
-    Product,
-    Sum,
     allgather,
     allgather_async,
     allreduce,
@@ -48,18 +40,8 @@ from horovod.numpy.mpi_ops import (
 )
 
 __all__ = [
-    "Adasum",
-    "Average",
     "Compression",
     "Compressor",
-    "HorovodInternalError",
-    "HorovodMismatchError",
-    "Max",
-    "Min",
-    "ProcessSet",
-    "Product",
-    "Sum",
-    "add_process_set",
     "allgather",
     "allgather_async",
     "allgather_object",
@@ -76,7 +58,6 @@ __all__ = [
     "broadcast_async_",
     "broadcast_object",
     "broadcast_parameters",
-    "global_process_set",
     "grouped_allgather",
     "grouped_allgather_async",
     "grouped_allreduce",
@@ -91,7 +72,6 @@ __all__ = [
     "recv_async",
     "reducescatter",
     "reducescatter_async",
-    "remove_process_set",
     "send",
     "send_async",
     "shared_zeros",

@@ -23,13 +23,7 @@ from horovod.common.door import *  # noqa: F403 - they are the door's own names 
 from horovod.common.handles import Pending, translate
 from horovod.common.ops import Collectives
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.common.rules import Adasum as Adasum
-from horovod.common.rules import Average as Average
-from horovod.common.rules import Max as Max
-from horovod.common.rules import Min as Min
-from horovod.common.rules import Product as Product
-from horovod.common.rules import Sum as Sum
-from horovod.common.rules import resolve_op
+from horovod.common.rules import Average, resolve_op
 from horovod.common.wire import wire_of
 
 _collectives: Collectives[Array] = Collectives(default_context, NumpyAdapter())

@@ -3,8 +3,6 @@
 
 from horovod.common import door
 from horovod.common.door import *  # noqa: F403 - what it names in __all__
-from horovod.common.exceptions import HorovodInternalError, HorovodMismatchError
-from horovod.common.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from horovod.common.util import check_extension
 from horovod.torch import elastic
 from horovod.torch.compression import Compression, Compressor
@@ -15,12 +13,6 @@ from horovod.torch.functions import (
     broadcast_parameters,
 )
 from horovod.torch.mpi_ops import (
-    Adasum,
-    Average,
-    Max,
-    Min,
-    Product,
-    Sum,
     allgather,
     allgather_async,
     allreduce,
@@ -60,20 +52,10 @@ from horovod.torch_backend import register
 register()  # torch.distributed.init_process_group("horovod"); newer versions of torch do it by themselves
 
 __all__ = [
-    "Adasum",
-    "Average",
     "Compression",
     "Compressor",
     "DistributedOptimizer",
-    "HorovodInternalError",
-    "HorovodMismatchError",
-    "Max",
-    "Min",
-    "ProcessSet",
-    "Product",
-    "Sum",
     "SyncBatchNorm",
-    "add_process_set",
     "allgather",
     "allgather_async",
     "allgather_object",
@@ -93,7 +75,6 @@ __all__ = [
     "broadcast_parameters",
     "check_extension",
     "elastic",
-    "global_process_set",
     "grouped_allgather",
     "grouped_allgather_async",
     "grouped_allreduce",
@@ -108,7 +89,6 @@ __all__ = [
     "recv_async",
     "reducescatter",
     "reducescatter_async",
-    "remove_process_set",
     "send",
     "send_async",
     "sparse_allreduce_async",

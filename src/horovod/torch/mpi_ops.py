@@ -15,17 +15,8 @@ from horovod import _engine as mpi_lib  # noqa: F401 - the contract's name for t
 from horovod.common.calls import ALLGATHER, ALLREDUCE, ALLTOALL, BROADCAST, REDUCESCATTER, Call
 from horovod.common.door import *  # noqa: F403 - they are the door's own names too
 from horovod.common.dtypes import AS_IT_IS
-from horovod.common.exceptions import HorovodInternalError as HorovodInternalError
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.common.process_sets import add_process_set as add_process_set
-from horovod.common.process_sets import remove_process_set as remove_process_set
-from horovod.common.rules import Adasum as Adasum
-from horovod.common.rules import Average as Average
-from horovod.common.rules import Max as Max
-from horovod.common.rules import Min as Min
-from horovod.common.rules import Product as Product
-from horovod.common.rules import Sum as Sum
-from horovod.common.rules import resolve_op
+from horovod.common.rules import Average, resolve_op
 from horovod.common.util import check_installed_version as check_installed_version
 from horovod.common.util import get_average_backwards_compatibility_fun as get_average_backwards_compatibility_fun
 from horovod.common.util import gpu_available as gpu_available
