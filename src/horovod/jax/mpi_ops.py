@@ -14,6 +14,7 @@ from typing import Any
 
 import jax
 
+from horovod.common import door
 from horovod.common.calls import ALLGATHER, ALLREDUCE, ALLTOALL, BROADCAST, REDUCESCATTER, Call
 from horovod.common.context import default_context
 from horovod.common.door import *  # noqa: F403 - they are the door's own names too
@@ -24,6 +25,30 @@ from horovod.jax import eager
 from horovod.jax.adapter import JaxArray, Tree, as_jax, concrete, is_float32, is_traced
 from horovod.jax.compression import Compression, Compressor
 from horovod.jax.gradients import collective
+
+__all__ = [
+    "allgather",
+    "allgather_async",
+    "allreduce",
+    "allreduce_async",
+    "alltoall",
+    "alltoall_async",
+    "barrier",
+    "broadcast",
+    "broadcast_async",
+    "grouped_allgather",
+    "grouped_allgather_async",
+    "grouped_allreduce",
+    "grouped_allreduce_async",
+    "grouped_reducescatter",
+    "grouped_reducescatter_async",
+    "join",
+    "poll",
+    "reducescatter",
+    "reducescatter_async",
+    "synchronize",
+]
+__all__ += door.__all__
 
 _add = default_context.handles.add
 

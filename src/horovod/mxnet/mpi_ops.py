@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from horovod.common import door
 from horovod.common.calls import ALLGATHER, ALLREDUCE, ALLTOALL, BROADCAST, REDUCESCATTER, Call
 from horovod.common.door import *  # noqa: F403 - they are the door's own names too
 from horovod.common.process_sets import ProcessSet, global_process_set
@@ -20,6 +21,21 @@ from horovod.common.util import get_ext_suffix as get_ext_suffix
 from horovod.mxnet import queue
 from horovod.mxnet.adapter import NDArray
 from horovod.mxnet.collectives import QueuedCollectives, plain
+
+__all__ = [
+    "allgather",
+    "allreduce",
+    "allreduce_",
+    "alltoall",
+    "broadcast",
+    "broadcast_",
+    "grouped_allgather",
+    "grouped_allreduce",
+    "grouped_allreduce_",
+    "grouped_reducescatter",
+    "reducescatter",
+]
+__all__ += door.__all__
 
 dll_path = queue.LIBRARY_PATH
 MPI_MXNET_LIB_CTYPES = queue.library

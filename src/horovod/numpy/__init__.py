@@ -1,80 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """The NumPy door: `import horovod.numpy as hvd`. For your own autograd engine, and for everything without one."""
 
-from horovod.common import door
 from horovod.common.door import *  # noqa: F403 - what it names in __all__
+from horovod.numpy import mpi_ops
 from horovod.numpy.compression import Compression, Compressor
 from horovod.numpy.functions import allgather_object, broadcast_object, broadcast_parameters
-from horovod.numpy.mpi_ops import (
-    allgather,
-    allgather_async,
-    allreduce,
-    allreduce_,
-    allreduce_async,
-    allreduce_async_,
-    alltoall,
-    alltoall_async,
-    barrier,
-    broadcast,
-    broadcast_,
-    broadcast_async,
-    broadcast_async_,
-    grouped_allgather,
-    grouped_allgather_async,
-    grouped_allreduce,
-    grouped_allreduce_,
-    grouped_allreduce_async,
-    grouped_allreduce_async_,
-    grouped_reducescatter,
-    grouped_reducescatter_async,
-    join,
-    poll,
-    recv,
-    recv_async,
-    reducescatter,
-    reducescatter_async,
-    send,
-    send_async,
-    shared_zeros,
-    synchronize,
-)
+from horovod.numpy.mpi_ops import *  # noqa: F403 - what it names in __all__
 
 __all__ = [
     "Compression",
     "Compressor",
-    "allgather",
-    "allgather_async",
     "allgather_object",
-    "allreduce",
-    "allreduce_",
-    "allreduce_async",
-    "allreduce_async_",
-    "alltoall",
-    "alltoall_async",
-    "barrier",
-    "broadcast",
-    "broadcast_",
-    "broadcast_async",
-    "broadcast_async_",
     "broadcast_object",
     "broadcast_parameters",
-    "grouped_allgather",
-    "grouped_allgather_async",
-    "grouped_allreduce",
-    "grouped_allreduce_",
-    "grouped_allreduce_async",
-    "grouped_allreduce_async_",
-    "grouped_reducescatter",
-    "grouped_reducescatter_async",
-    "join",
-    "poll",
-    "recv",
-    "recv_async",
-    "reducescatter",
-    "reducescatter_async",
-    "send",
-    "send_async",
-    "shared_zeros",
-    "synchronize",
 ]
-__all__ += door.__all__
+__all__ += mpi_ops.__all__

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from horovod._engine import ArrayCalls
-from horovod.common import shared_buffers
+from horovod.common import door, shared_buffers
 from horovod.common.arrays import Array, NumpyAdapter, as_array, as_target, reader
 from horovod.common.calls import ALLGATHER, ALLREDUCE, ALLTOALL, BROADCAST, REDUCESCATTER, Call
 from horovod.common.compression import Compression, Compressor
@@ -25,6 +25,41 @@ from horovod.common.ops import Collectives
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.rules import Average, resolve_op
 from horovod.common.wire import wire_of
+
+__all__ = [
+    "allgather",
+    "allgather_async",
+    "allreduce",
+    "allreduce_",
+    "allreduce_async",
+    "allreduce_async_",
+    "alltoall",
+    "alltoall_async",
+    "barrier",
+    "broadcast",
+    "broadcast_",
+    "broadcast_async",
+    "broadcast_async_",
+    "grouped_allgather",
+    "grouped_allgather_async",
+    "grouped_allreduce",
+    "grouped_allreduce_",
+    "grouped_allreduce_async",
+    "grouped_allreduce_async_",
+    "grouped_reducescatter",
+    "grouped_reducescatter_async",
+    "join",
+    "poll",
+    "recv",
+    "recv_async",
+    "reducescatter",
+    "reducescatter_async",
+    "send",
+    "send_async",
+    "shared_zeros",
+    "synchronize",
+]
+__all__ += door.__all__
 
 _collectives: Collectives[Array] = Collectives(default_context, NumpyAdapter())
 _finish = default_context.handles.finish

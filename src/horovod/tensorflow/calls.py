@@ -30,7 +30,7 @@ _TYPES = {
 
 @dataclass(frozen=True, slots=True)
 class Call(calls.Call):
-    """All of a collective but its tensors, an alltoall's splits included: those may be known only when a graph runs."""
+    """A call whose splits, if any, are a tensor of their own: a graph may know them only when it runs."""
 
     ignore_name_scope: bool = False
 

@@ -53,13 +53,7 @@ def _allreduce(
     """Reduce a dense tensor over all ranks of the set."""
     _check_adasum(op, process_set)
     call = Call(
-        ALLREDUCE,
-        process_set,
-        name,
-        op,
-        prescale_factor,
-        postscale_factor,
-        ignore_name_scope=ignore_name_scope,
+        ALLREDUCE, process_set, name, op, prescale_factor, postscale_factor, ignore_name_scope=ignore_name_scope
     )
     return _one(call, tensor)
 
@@ -100,13 +94,7 @@ def _reducescatter(
     """Reduce over all ranks; each gets its share of the rows, the first ranks one more if uneven."""
     _check_scatter(op)
     call = Call(
-        REDUCESCATTER,
-        process_set,
-        name,
-        op,
-        prescale_factor,
-        postscale_factor,
-        ignore_name_scope=ignore_name_scope,
+        REDUCESCATTER, process_set, name, op, prescale_factor, postscale_factor, ignore_name_scope=ignore_name_scope
     )
     return _one(call, tensor)
 

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The PyTorch door: `import horovod.torch as hvd`."""
 
-from horovod.common import door
 from horovod.common.door import *  # noqa: F403 - what it names in __all__
 from horovod.common.util import check_extension
-from horovod.torch import elastic
+from horovod.torch import elastic, mpi_ops
 from horovod.torch.compression import Compression, Compressor
 from horovod.torch.functions import (
     allgather_object,
@@ -12,39 +11,7 @@ from horovod.torch.functions import (
     broadcast_optimizer_state,
     broadcast_parameters,
 )
-from horovod.torch.mpi_ops import (
-    allgather,
-    allgather_async,
-    allreduce,
-    allreduce_,
-    allreduce_async,
-    allreduce_async_,
-    alltoall,
-    alltoall_async,
-    barrier,
-    broadcast,
-    broadcast_,
-    broadcast_async,
-    broadcast_async_,
-    grouped_allgather,
-    grouped_allgather_async,
-    grouped_allreduce,
-    grouped_allreduce_,
-    grouped_allreduce_async,
-    grouped_allreduce_async_,
-    grouped_reducescatter,
-    grouped_reducescatter_async,
-    join,
-    poll,
-    recv,
-    recv_async,
-    reducescatter,
-    reducescatter_async,
-    send,
-    send_async,
-    sparse_allreduce_async,
-    synchronize,
-)
+from horovod.torch.mpi_ops import *  # noqa: F403 - what it names in __all__
 from horovod.torch.optimizer import DistributedOptimizer
 from horovod.torch.sync_batch_norm import SyncBatchNorm
 from horovod.torch_backend import register
@@ -56,42 +23,11 @@ __all__ = [
     "Compressor",
     "DistributedOptimizer",
     "SyncBatchNorm",
-    "allgather",
-    "allgather_async",
     "allgather_object",
-    "allreduce",
-    "allreduce_",
-    "allreduce_async",
-    "allreduce_async_",
-    "alltoall",
-    "alltoall_async",
-    "barrier",
-    "broadcast",
-    "broadcast_",
-    "broadcast_async",
-    "broadcast_async_",
     "broadcast_object",
     "broadcast_optimizer_state",
     "broadcast_parameters",
     "check_extension",
     "elastic",
-    "grouped_allgather",
-    "grouped_allgather_async",
-    "grouped_allreduce",
-    "grouped_allreduce_",
-    "grouped_allreduce_async",
-    "grouped_allreduce_async_",
-    "grouped_reducescatter",
-    "grouped_reducescatter_async",
-    "join",
-    "poll",
-    "recv",
-    "recv_async",
-    "reducescatter",
-    "reducescatter_async",
-    "send",
-    "send_async",
-    "sparse_allreduce_async",
-    "synchronize",
 ]
-__all__ += door.__all__
+__all__ += mpi_ops.__all__

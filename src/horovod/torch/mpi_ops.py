@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from horovod import _engine as mpi_lib  # noqa: F401 - the contract's name for the native library
+from horovod.common import door
 from horovod.common.calls import ALLGATHER, ALLREDUCE, ALLTOALL, BROADCAST, REDUCESCATTER, Call
 from horovod.common.door import *  # noqa: F403 - they are the door's own names too
 from horovod.common.dtypes import AS_IT_IS
@@ -49,6 +50,41 @@ from horovod.torch.point_to_point import recv_async as recv_async
 from horovod.torch.point_to_point import send as send
 from horovod.torch.point_to_point import send_async as send_async
 from horovod.torch.sparse import sparse_allreduce
+
+__all__ = [
+    "allgather",
+    "allgather_async",
+    "allreduce",
+    "allreduce_",
+    "allreduce_async",
+    "allreduce_async_",
+    "alltoall",
+    "alltoall_async",
+    "barrier",
+    "broadcast",
+    "broadcast_",
+    "broadcast_async",
+    "broadcast_async_",
+    "grouped_allgather",
+    "grouped_allgather_async",
+    "grouped_allreduce",
+    "grouped_allreduce_",
+    "grouped_allreduce_async",
+    "grouped_allreduce_async_",
+    "grouped_reducescatter",
+    "grouped_reducescatter_async",
+    "join",
+    "poll",
+    "recv",
+    "recv_async",
+    "reducescatter",
+    "reducescatter_async",
+    "send",
+    "send_async",
+    "sparse_allreduce_async",
+    "synchronize",
+]
+__all__ += door.__all__
 
 handle_average_backwards_compatibility = resolve_op
 
