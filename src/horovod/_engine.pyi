@@ -290,7 +290,7 @@ class GradientTable:
     def count_down(self, numbers: Sequence[int]) -> tuple[list[int], int | None]:
         """One pass less for each. Those with none left; and the first that had none before, where this ends."""
     def standings(self) -> bytes:
-        """How far each is: the standings of horovod.torch.rounds."""
+        """How far each is: the standings of horovod.torch.gradients.rounds."""
     def agree(self, wanted: bytes) -> list[int]:
         """All ranks reduce those that `wanted` has a byte other than 0 for. What of it has not begun here."""
     def in_flight(self, numbers: Sequence[int]) -> bool:

@@ -8,7 +8,7 @@ import signal
 import psutil
 from faultkit.jobs import LaunchedJob, PlainJob, program
 
-from horovod.common.protocol import make_secret
+from horovod.common.rendezvous.protocol import make_secret
 from horovod.common.topology import SECRET_VARIABLE
 
 

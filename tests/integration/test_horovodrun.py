@@ -278,7 +278,7 @@ def test_version_and_check_build():
 def test_workers_meet_at_the_rendezvous():
     source = """
 import os
-from horovod.common.rendezvous import meet
+from horovod.common.rendezvous.client import meet
 from horovod.common.topology import decode_secret
 e = os.environ
 world = meet(e["HOROVOD_GLOO_RENDEZVOUS_ADDR"], int(e["HOROVOD_GLOO_RENDEZVOUS_PORT"]),
@@ -295,7 +295,7 @@ print(world.world_id, len(world.infos))
 def test_a_worker_that_ends_before_meeting_is_named_to_those_who_wait(code, gate):
     source = f"""
 import os, sys
-from horovod.common.rendezvous import meet
+from horovod.common.rendezvous.client import meet
 from horovod.common.topology import decode_secret
 e = os.environ
 if e["HOROVOD_RANK"] == "1":

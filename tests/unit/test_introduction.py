@@ -9,10 +9,11 @@ import threading
 
 import pytest
 
-from horovod.common import introduction, private_note, settings, topology
+from horovod.common import settings, topology
 from horovod.common.exceptions import HorovodInitializationError
-from horovod.common.job_identity import job_identity
-from horovod.common.rendezvous import RendezvousError
+from horovod.common.joining import introduction, note
+from horovod.common.joining.identity import job_identity
+from horovod.common.rendezvous.client import RendezvousError
 
 # As the launchers really set them, less what nobody reads.
 OPEN_MPI_5 = {
@@ -100,15 +101,15 @@ def runtime(tmp_path, monkeypatch):
 
 
 def test_a_note_of_a_crashed_job_and_a_damaged_one_are_read_again_until_rank_0_has_replaced_them(runtime, monkeypatch):
-    path = private_note.private_directory(private_note.runtime_base(runtime)) / identity(SLURM)
+    path = note.private_directory(note.runtime_base(runtime)) / identity(SLURM)
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
     stale = {"address": "127.0.0.1", "port": port, "secret": base64.b64encode(b"s" * 32).decode()}
-    private_note.write(path, json.dumps(stale).encode())
+    note.write(path, json.dumps(stale).encode())
     met = []
     follower = threading.Thread(target=lambda: met.append(introduce(SLURM | runtime, "20")))
     follower.start()
-    private_note.write(path, b"{")
+    note.write(path, b"{")
     monkeypatch.setattr(introduction, "_known", None)
     with introduced(rank(SLURM, 0) | runtime) as (place, _):
         follower.join(10)
@@ -142,22 +143,22 @@ def test_a_link_in_place_of_the_directory_or_the_note_is_not_followed(runtime, t
     elsewhere.mkdir(mode=0o700)
     (tmp_path / f".horovod-{os.geteuid()}").symlink_to(elsewhere)
     with pytest.raises(PermissionError, match="must be a directory of this user alone"):
-        private_note.private_directory(tmp_path)
+        note.private_directory(tmp_path)
     (elsewhere / "target").write_bytes(b"secret")
     (elsewhere / "note").symlink_to(elsewhere / "target")
     with pytest.raises(OSError, match="symbolic link"):
-        private_note.read(elsewhere / "note")
-    private_note.write(elsewhere / "note", b"new")
+        note.read(elsewhere / "note")
+    note.write(elsewhere / "note", b"new")
     assert (elsewhere / "target").read_bytes() == b"secret"
-    assert private_note.read(elsewhere / "note") == b"new"
+    assert note.read(elsewhere / "note") == b"new"
 
 
 def test_a_note_that_others_can_read_is_not_used(tmp_path):
     (tmp_path / "note").write_bytes(b"x")
     (tmp_path / "note").chmod(0o644)
     with pytest.raises(PermissionError, match="does not belong to this user alone"):
-        private_note.read(tmp_path / "note")
-    assert private_note.read(tmp_path / "nothing") is None
+        note.read(tmp_path / "note")
+    assert note.read(tmp_path / "nothing") is None
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from horovod.common import protocol
-from horovod.common.rendezvous import AuthenticationError, Connection, RendezvousError, meet
-from horovod.common.rendezvous_server import Server
+from horovod.common.rendezvous import protocol
+from horovod.common.rendezvous.client import AuthenticationError, Connection, RendezvousError, meet
+from horovod.common.rendezvous.server import Server
 
 SECRET = b"s" * 32
 ADDRESS = "127.0.0.1"

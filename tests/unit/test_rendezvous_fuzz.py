@@ -10,10 +10,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from horovod.common import protocol
-from horovod.common.meeting import Arrival, MeetingBoard
-from horovod.common.rendezvous import Connection, RendezvousError
-from horovod.common.rendezvous_server import Server
+from horovod.common.rendezvous import protocol
+from horovod.common.rendezvous.client import Connection, RendezvousError
+from horovod.common.rendezvous.meeting import Arrival, MeetingBoard
+from horovod.common.rendezvous.server import Server
 
 SECRET = b"s" * 32
 ADDRESS = "127.0.0.1"

@@ -3,7 +3,7 @@
 
 import pytest
 
-from horovod.common.meeting import Arrival, MeetingBoard
+from horovod.common.rendezvous.meeting import Arrival, MeetingBoard
 
 
 def arrival(rank, size=2, generation=0, *, version="1.0", host="h", deadline=10.0, key=None):

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from horovod.common import protocol
-from horovod.common.protocol import (
+from horovod.common.rendezvous import protocol
+from horovod.common.rendezvous.protocol import (
     AuthenticationError,
     ClientHandshake,
     FrameReader,

@@ -11,7 +11,8 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from horovod._engine import World
-from horovod.common import bootstrap, settings
+from horovod.common import settings
+from horovod.common.joining import bootstrap
 from horovod.common.settings_table import TABLE, Setting
 from horovod.common.topology import Topology
 

@@ -9,7 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from horovod.torch import overlap  # noqa: E402
+from horovod.torch.gradients import overlap  # noqa: E402
 
 
 @pytest.mark.parametrize(

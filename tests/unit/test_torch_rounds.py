@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("torch")
 
-from horovod.torch.rounds import (
+from horovod.torch.gradients.rounds import (
     DONE,
     DUE,
     DUE_SPARSE,

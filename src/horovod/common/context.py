@@ -14,14 +14,15 @@ from collections.abc import Sequence
 from typing import Any, NoReturn, Protocol
 
 from horovod._engine import EngineError, Member, World
-from horovod.common import bootstrap, log, settings, stacks, timeline, topology
+from horovod.common import log, settings, stacks, timeline, topology
+from horovod.common.calls import ADD_PROCESS_SET, REMOVE_PROCESS_SET
+from horovod.common.dtypes import UINT8
 from horovod.common.exceptions import HorovodInitializationError, HorovodNotInitializedError
 from horovod.common.handles import HandleTable, Pending, translate
+from horovod.common.joining import bootstrap
 from horovod.common.process_sets import Membership, ProcessSet, check_ranks, global_process_set
 from horovod.common.settings import Settings
 from horovod.common.topology import Topology
-
-_UINT8, _ADD_PROCESS_SET, _REMOVE_PROCESS_SET = 0, 7, 8
 
 _NOT_INITIALIZED = "Horovod has not been initialized; call hvd.init() first."
 _FORKED = (
@@ -209,7 +210,7 @@ class Context:
         self._tell_unbound(process_set)
         process_set.invalidate()
         del self._sets[set_id]
-        self._run_on_all(_REMOVE_PROCESS_SET, f"remove_process_set.{set_id}", (set_id,))
+        self._run_on_all(REMOVE_PROCESS_SET, f"remove_process_set.{set_id}", (set_id,))
         return True
 
     def _require_dynamic_sets(self) -> None:
@@ -223,7 +224,7 @@ class Context:
 
     def _register(self, process_set: ProcessSet, ranks: tuple[int, ...]) -> None:
         name = "add_process_set." + ",".join(map(str, ranks))
-        self._bind(process_set, self._run_on_all(_ADD_PROCESS_SET, name, ranks), ranks)
+        self._bind(process_set, self._run_on_all(ADD_PROCESS_SET, name, ranks), ranks)
 
     def _bind(self, process_set: ProcessSet, set_id: int, ranks: tuple[int, ...]) -> None:
         member = Membership(self.world, set_id, ranks, self._topology.rank)
@@ -248,10 +249,10 @@ class Context:
     def _run_on_all(self, kind: int, name: str, numbers: tuple[int, ...]) -> int:
         world = self.world
         try:
-            handle = world.submit(0, kind, name, _UINT8, (), 0, 0, splits=numbers, will_wait=True)
+            handle = world.submit(0, kind, name, UINT8, (), 0, 0, splits=numbers, will_wait=True)
         except EngineError as error:
             raise translate(error, name) from None
-        value = self.handles.finish(Pending(world, handle, name, None, None, lambda it: it.world.value(it.handle)))
+        value = self.handles.finish(Pending(world, handle, name, None, None, lambda it: world.value(it.handle)))
         assert isinstance(value, int)
         return value
 

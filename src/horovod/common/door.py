@@ -1,9 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What scripts ask every door alike, as functions: doors import all of it, whatever else they add."""
+"""What every door has alike: questions as functions, reduce operations, process sets, exceptions.
+
+Doors and their modules of operations import all of it, whatever else they add.
+"""
 
 from __future__ import annotations
 
 from horovod.common.basics import HorovodBasics
+from horovod.common.exceptions import HorovodInternalError, HorovodMismatchError
+from horovod.common.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
+from horovod.common.rules import Adasum, Average, Max, Min, Product, Sum
 
 _basics = HorovodBasics()
 
@@ -31,11 +37,22 @@ cuda_built = _basics.cuda_built
 rocm_built = _basics.rocm_built
 
 __all__ = [
+    "Adasum",
+    "Average",
+    "HorovodInternalError",
+    "HorovodMismatchError",
+    "Max",
+    "Min",
+    "ProcessSet",
+    "Product",
+    "Sum",
+    "add_process_set",
     "ccl_built",
     "cross_rank",
     "cross_size",
     "cuda_built",
     "ddl_built",
+    "global_process_set",
     "gloo_built",
     "gloo_enabled",
     "init",
@@ -48,6 +65,7 @@ __all__ = [
     "mpi_threads_supported",
     "nccl_built",
     "rank",
+    "remove_process_set",
     "rocm_built",
     "shutdown",
     "size",

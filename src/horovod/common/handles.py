@@ -11,6 +11,7 @@ from horovod.common.exceptions import HorovodInternalError, HorovodMismatchError
 
 if TYPE_CHECKING:
     from horovod._engine import World
+    from horovod.common.calls import TakesCalls
 
 _INVALID, _MISMATCH, _NOT_IMPLEMENTED = 2, 3, 5
 
@@ -33,7 +34,7 @@ class Pending:
 
     def __init__(
         self,
-        world: World,
+        world: TakesCalls,
         handle: int,
         name: str,
         keep: Any,

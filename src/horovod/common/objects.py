@@ -9,13 +9,14 @@ import numpy as np
 
 from horovod.common import serialization
 from horovod.common.arrays import Array, NumpyAdapter
+from horovod.common.calls import ALLGATHER, BROADCAST, Call
 from horovod.common.context import default_context
 from horovod.common.exceptions import HorovodInternalError
 from horovod.common.ops import Collectives
 from horovod.common.process_sets import ProcessSet, global_process_set
 
 _collectives: Collectives[Array] = Collectives(default_context, NumpyAdapter())
-_finish = _collectives.handles.finish
+_start, _finish = _collectives.start, _collectives.handles.finish
 
 _FAILED = -1  # sent in place of a size by a rank that could not pickle its object, so that nobody waits for its bytes
 
@@ -31,14 +32,15 @@ def broadcast_object(
     is_root = default_context.topology.rank == root_rank
     data, failure = _pickle(obj) if is_root else (_NO_BYTES, None)
     size = np.array([_FAILED if failure else data.size], np.int64)
-    _finish(_collectives.broadcast(size, True, root_rank, f"{name}.sz", process_set, will_wait=True))
+    _finish(_start(Call(BROADCAST, process_set, f"{name}.sz", root=root_rank, in_place=True), [size], will_wait=True))
     if failure:
         raise failure
     if size[0] == _FAILED:
         raise HorovodInternalError(f"broadcast_object {name!r}: rank {root_rank} could not pickle its object")
     if not is_root:
         data = np.empty(int(size[0]), np.uint8)
-    result = _finish(_collectives.broadcast(data, not is_root, root_rank, f"{name}.t", process_set, will_wait=True))
+    call = Call(BROADCAST, process_set, f"{name}.t", root=root_rank, in_place=not is_root)
+    result = _finish(_start(call, [data], will_wait=True))
     return obj if is_root else serialization.loads(result.tobytes())
 
 
@@ -47,13 +49,13 @@ def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet 
     name = name or type(obj).__name__
     data, failure = _pickle(obj)
     size = np.array([_FAILED if failure else data.size], np.int64)
-    sizes = _finish(_collectives.allgather(size, f"{name}.sz", process_set, will_wait=True))
+    sizes = _finish(_start(Call(ALLGATHER, process_set, f"{name}.sz"), [size], will_wait=True))
     if failure:
         raise failure
     failed = [index for index, size in enumerate(sizes) if size == _FAILED]
     if failed:
         raise HorovodInternalError(f"allgather_object {name!r}: members {failed} of the set could not pickle theirs")
-    everything = _finish(_collectives.allgather(data, f"{name}.t", process_set, will_wait=True))
+    everything = _finish(_start(Call(ALLGATHER, process_set, f"{name}.t"), [data], will_wait=True))
     ends = np.cumsum(sizes)
     return [serialization.loads(everything[end - size : end].tobytes()) for size, end in zip(sizes, ends, strict=True)]
 

@@ -13,16 +13,27 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar
 
 from horovod._engine import EngineError
 from horovod.common import rules
-from horovod.common.dtypes import AS_IT_IS, ITEM_BYTES, UINT8
+from horovod.common.calls import (
+    ALLGATHER,
+    ALLREDUCE,
+    ALLTOALL,
+    BARRIER,
+    BROADCAST,
+    JOIN,
+    REDUCESCATTER,
+    Call,
+    TakesCalls,
+    reduction_of,
+    root_of,
+)
+from horovod.common.dtypes import ITEM_BYTES, UINT8
 from horovod.common.handles import Batch, Pending, translate
-from horovod.common.rules import PLAIN_SUM, Reduction
+from horovod.common.rules import PLAIN_SUM
 
 if TYPE_CHECKING:
     from horovod._engine import Member, Output
     from horovod.common.context import Context
     from horovod.common.process_sets import Membership, ProcessSet
-
-_ALLREDUCE, _ALLGATHER, _BROADCAST, _ALLTOALL, _REDUCESCATTER, _BARRIER, _JOIN = range(7)  # hvd::OpKind
 
 Description: TypeAlias = "tuple[int, tuple[int, ...], int]"  # address, shape, dtype id
 T = TypeVar("T")
@@ -62,82 +73,125 @@ class Collectives(Generic[T]):
         self._target = adapter.target
         self._empty = adapter.empty
 
-    # Reductions
+    def start(self, call: Call, tensors: Sequence[T], will_wait: bool) -> Pending:
+        """Begin a collective on one tensor, or on several as one unit if the call is grouped.
 
-    def allreduce(
-        self,
-        tensor: T,
-        in_place: bool,
-        name: str | None,
-        op: int,
-        prescale: float,
-        postscale: float,
-        process_set: ProcessSet,
-        will_wait: bool,
-        wire: int = AS_IT_IS,
-    ) -> Pending:
-        """`wire`: the id of the half type that float32 travels as where that saves bytes; others go as they are."""
-        member = self._member(process_set)
-        output, (address, shape, dtype), target = self._output_like(tensor, in_place)
-        reduction = rules.reduction(op, prescale, postscale, dtype, member.id)
-        full_name = member.full_name("allreduce", name)
-        handle = _submit(member, _ALLREDUCE, full_name, dtype, shape, address, target, will_wait, reduction, wire=wire)
-        return Pending(member.world, handle, full_name, tensor, output)
+        The result of an alltoall is always (output, received splits).
+        """
+        member = self._member(call.process_set)
+        return self._start_in(member.world, member, call, tensors, will_wait)
 
-    def grouped_allreduce(
-        self,
-        tensors: Sequence[T],
-        in_place: bool,
-        name: str | None,
-        op: int,
-        prescale: float,
-        postscale: float,
-        process_set: ProcessSet,
-        will_wait: bool,
-        wire: int = AS_IT_IS,
+    def _start_in(
+        self, world: TakesCalls, member: Membership, call: Call, tensors: Sequence[T], will_wait: bool
     ) -> Pending:
-        member = self._member(process_set)
+        """The same in a world that may stand in for the set's own."""
+        if call.grouped:
+            return self._start_group(world, member, call, tensors, will_wait)
+        (tensor,) = tensors
+        output, (address, shape, dtype), target = self._prepare(call, member, tensor)
+        op, prescale, postscale = reduction_of(call, dtype, member)
+        root = root_of(call, member)
+        splits = self._split_sizes(call, shape, member) if call.kind == ALLTOALL else ()
+        name = member.full_name(call.operation, call.name)
+        try:
+            handle = world.submit(
+                member.id, call.kind, name, dtype, shape, address, target, op, prescale, postscale, root, splits,
+                will_wait, call.wire,
+            )  # fmt: skip
+        except EngineError as error:
+            raise translate(error, name) from None
+        return Pending(world, handle, name, tensor, output, self._collector(call, member))
+
+    def _start_group(
+        self, world: TakesCalls, member: Membership, call: Call, tensors: Sequence[T], will_wait: bool
+    ) -> Pending:
+        root = root_of(call, member)
         reduction = PLAIN_SUM
         outputs, described, targets = [], [], []
         for tensor in tensors:
-            output, description, target = self._output_like(tensor, in_place)
-            reduction = rules.reduction(op, prescale, postscale, description[2], member.id)
+            output, description, target = self._prepare(call, member, tensor)
+            reduction = reduction_of(call, description[2], member)
             outputs.append(output)
             described.append(description)
             targets.append(target)
-        full_name = member.full_name("grouped_allreduce", name)
-        handle = _submit_group(member, _ALLREDUCE, full_name, described, targets, will_wait, reduction, wire=wire)
-        return Pending(member.world, handle, full_name, tuple(tensors), tuple(outputs))
+        name = member.full_name(call.operation, call.name)
+        if not described:
+            raise ValueError(f"{name}: a group needs at least one tensor")
+        addresses, shapes, dtypes = zip(*described, strict=True)
+        names = names_in_group(name, len(described))
+        try:
+            handle = world.submit_group(
+                member.id, call.kind, name, names, dtypes, shapes, addresses, targets, *reduction, root, will_wait,
+                call.wire,
+            )  # fmt: skip
+        except EngineError as error:
+            raise translate(error, name) from None
+        return Pending(world, handle, name, tuple(tensors), tuple(outputs), self._collector(call, member))
+
+    def _prepare(self, call: Call, member: Membership, tensor: T) -> tuple[T | None, Description, int]:
+        """(output, description of the input, address of the output); None and 0 where the engine allocates it."""
+        if call.kind in (ALLREDUCE, BROADCAST):
+            return self._output_like(tensor, call.in_place)
+        described = self._source(tensor)
+        if call.kind == REDUCESCATTER:
+            output, target = self._empty(tensor, rules.scattered_shape(described[1], member.index, member.size))
+            return output, described, target
+        rules.check_gather(described[1], call.operation)
+        return None, described, 0
+
+    def _output_like(self, tensor: T, in_place: bool) -> tuple[T, Description, int]:
+        """The same where input and output have one shape."""
+        if in_place:
+            described = self._target(tensor)
+            return tensor, described, described[0]
+        described = self._source(tensor)
+        output, address = self._empty(tensor, described[1])
+        return output, described, address
+
+    def _split_sizes(self, call: Call, shape: tuple[int, ...], member: Membership) -> Sequence[int]:
+        wanted = None if call.splits is None else self.adapter.split_sizes(call.splits)
+        return rules.alltoall_splits(shape, wanted, member.size)
+
+    # Outputs that the engine allocates
+
+    def _collector(self, call: Call, member: Membership) -> Callable[[Pending], Any] | None:
+        """How a result is made of them."""
+        if call.kind == ALLGATHER:
+            return self._gathered_group if call.grouped else self._gathered
+        if call.kind != ALLTOALL:
+            return None
+
+        def collect(pending: Pending) -> tuple[T, Any]:
+            received = pending.world.received_splits(pending.handle, member.size)
+            return self._gathered(pending), self.adapter.splits_tensor(received, call.splits)
+
+        return collect
+
+    def _gathered(self, pending: Pending) -> T:
+        memory, rows = pending.world.take_output(pending.handle)
+        return self.adapter.adopt(memory, pending.keep, rows)
+
+    def _gathered_group(self, pending: Pending) -> tuple[T, ...]:
+        results = []
+        for index, tensor in enumerate(pending.keep):
+            memory, rows = pending.world.take_output(pending.handle, index)
+            results.append(self.adapter.adopt(memory, tensor, rows))
+        return tuple(results)
+
+    # Many allreduces at the price of one call
 
     def start_allreduces(
-        self,
-        full_names: Sequence[str],
-        addresses: Sequence[int],
-        shapes: Sequence[tuple[int, ...]],
-        dtypes: Sequence[int],
-        keep: Any,
-        reduction: Reduction,
-        process_set: ProcessSet,
-        will_wait: bool,
-        wire: int = AS_IT_IS,
+        self, call: Call, full_names: Sequence[str], described: Sequence[Description], keep: Any, will_wait: bool
     ) -> Batch:
-        """Many allreduces in place, each for itself, at the price of one call. The caller has checked the reduction."""
-        member = self._member(process_set)
+        """In place, each for itself. The caller has checked the reduction."""
+        member = self._member(call.process_set)
         batch = Batch(member.world, keep)
+        addresses, shapes, dtypes = zip(*described, strict=True)
         try:
             member.world.submit_many(
-                member.id,
-                _ALLREDUCE,
-                full_names,
-                dtypes,
-                shapes,
-                addresses,
-                addresses,
-                *reduction,
-                batch.handles,
-                will_wait,
-                wire,
-            )
+                member.id, ALLREDUCE, full_names, dtypes, shapes, addresses, addresses, call.op, call.prescale,
+                call.postscale, batch.handles, will_wait, call.wire,
+            )  # fmt: skip
         except EngineError as error:
             self.handles.abandon(batch)
             raise translate(error, full_names[len(batch.handles)]) from None
@@ -155,135 +209,29 @@ class Collectives(Generic[T]):
         batch.handles += [handle] if handle else []
         return batch, more
 
-    def reducescatter(
-        self,
-        tensor: T,
-        name: str | None,
-        op: int,
-        prescale: float,
-        postscale: float,
-        process_set: ProcessSet,
-        will_wait: bool,
-    ) -> Pending:
-        member = self._member(process_set)
-        address, shape, dtype = self._source(tensor)
-        output, target = self._empty(tensor, rules.scattered_shape(shape, member.index, member.size))
-        reduction = rules.scatter_reduction(op, prescale, postscale, dtype, member.id)
-        full_name = member.full_name("reducescatter", name)
-        handle = _submit(member, _REDUCESCATTER, full_name, dtype, shape, address, target, will_wait, reduction)
-        return Pending(member.world, handle, full_name, tensor, output)
-
-    def grouped_reducescatter(
-        self,
-        tensors: Sequence[T],
-        name: str | None,
-        op: int,
-        prescale: float,
-        postscale: float,
-        process_set: ProcessSet,
-        will_wait: bool,
-    ) -> Pending:
-        member = self._member(process_set)
-        reduction = PLAIN_SUM
-        outputs, described, targets = [], [], []
-        for tensor in tensors:
-            description = self._source(tensor)
-            reduction = rules.scatter_reduction(op, prescale, postscale, description[2], member.id)
-            output, target = self._empty(tensor, rules.scattered_shape(description[1], member.index, member.size))
-            outputs.append(output)
-            described.append(description)
-            targets.append(target)
-        full_name = member.full_name("grouped_reducescatter", name)
-        handle = _submit_group(member, _REDUCESCATTER, full_name, described, targets, will_wait, reduction)
-        return Pending(member.world, handle, full_name, tuple(tensors), tuple(outputs))
-
-    # Movements
-
-    def allgather(self, tensor: T, name: str | None, process_set: ProcessSet, will_wait: bool) -> Pending:
-        member = self._member(process_set)
-        address, shape, dtype = self._source(tensor)
-        rules.check_gather(shape, "allgather")
-        full_name = member.full_name("allgather", name)
-        handle = _submit(member, _ALLGATHER, full_name, dtype, shape, address, 0, will_wait)
-        return Pending(member.world, handle, full_name, tensor, collect=self._gathered)
-
-    def _gathered(self, pending: Pending) -> T:
-        memory, rows = pending.world.take_output(pending.handle)
-        return self.adapter.adopt(memory, pending.keep, rows)
-
-    def grouped_allgather(
-        self, tensors: Sequence[T], name: str | None, process_set: ProcessSet, will_wait: bool
-    ) -> Pending:
-        member = self._member(process_set)
-        described = [self._source(tensor) for tensor in tensors]
-        for _, shape, _ in described:
-            rules.check_gather(shape, "grouped_allgather")
-        full_name = member.full_name("grouped_allgather", name)
-        handle = _submit_group(member, _ALLGATHER, full_name, described, [0] * len(described), will_wait, PLAIN_SUM)
-        return Pending(member.world, handle, full_name, tuple(tensors), collect=self._gathered_group)
-
-    def _gathered_group(self, pending: Pending) -> tuple[T, ...]:
-        results = []
-        for index, tensor in enumerate(pending.keep):
-            memory, rows = pending.world.take_output(pending.handle, index)
-            results.append(self.adapter.adopt(memory, tensor, rows))
-        return tuple(results)
-
-    def broadcast(
-        self, tensor: T, in_place: bool, root_rank: int, name: str | None, process_set: ProcessSet, will_wait: bool
-    ) -> Pending:
-        member = self._member(process_set)
-        output, (address, shape, dtype), target = self._output_like(tensor, in_place)
-        root = rules.check_root(root_rank, member.ranks)
-        full_name = member.full_name("broadcast", name)
-        handle = _submit(member, _BROADCAST, full_name, dtype, shape, address, target, will_wait, root=root)
-        return Pending(member.world, handle, full_name, tensor, output)
-
-    def grouped_broadcast(
-        self, tensors: Sequence[T], root_rank: int, name: str | None, process_set: ProcessSet, will_wait: bool
-    ) -> Pending:
-        member = self._member(process_set)
-        root = rules.check_root(root_rank, member.ranks)
-        outputs, described, targets = [], [], []
-        for tensor in tensors:
-            output, description, target = self._output_like(tensor, False)
-            outputs.append(output)
-            described.append(description)
-            targets.append(target)
-        full_name = member.full_name("grouped_broadcast", name)
-        handle = _submit_group(member, _BROADCAST, full_name, described, targets, will_wait, PLAIN_SUM, root)
-        return Pending(member.world, handle, full_name, tuple(tensors), tuple(outputs))
-
-    def alltoall(self, tensor: T, splits: Any, name: str | None, process_set: ProcessSet, will_wait: bool) -> Pending:
-        """The result is always (output, received splits)."""
-        member = self._member(process_set)
-        address, shape, dtype = self._source(tensor)
-        wanted = None if splits is None else self.adapter.split_sizes(splits)
-        sizes = rules.alltoall_splits(shape, wanted, member.size)
-        full_name = member.full_name("alltoall", name)
-        handle = _submit(member, _ALLTOALL, full_name, dtype, shape, address, 0, will_wait, splits=sizes)
-
-        def collect(pending: Pending) -> tuple[T, Any]:
-            received = pending.world.received_splits(pending.handle, member.size)
-            return self._gathered(pending), self.adapter.splits_tensor(received, splits)
-
-        return Pending(member.world, handle, full_name, tensor, collect=collect)
-
     # Meetings
 
-    def barrier(self, process_set: ProcessSet, will_wait: bool) -> Pending:
+    def barrier(self, process_set: ProcessSet) -> None:
+        """Wait until every rank of the set is here."""
         member = self._member(process_set)
-        full_name = member.full_name("barrier", None)
-        return Pending(member.world, _submit(member, _BARRIER, full_name, UINT8, (), 0, 0, will_wait), full_name, None)
+        self.handles.finish(self._meet(member, BARRIER, member.full_name("barrier", None)))
 
     def join(self) -> int:
         """Take part in the others' allreduces with zeros until all ranks have joined; the rank that joined last."""
         member = self._member(self.context.global_set)
-        handle = _submit(member, _JOIN, "join", UINT8, (), 0, 0, will_wait=True)
-        last = int(self.handles.finish(Pending(member.world, handle, "join", None, collect=_value)))
+        pending = self._meet(member, JOIN, "join")
+        pending.collect = lambda it: member.world.value(it.handle)
+        last = int(self.handles.finish(pending))
         member.restart_numbers()
         self.context.era += 1
         return last
+
+    def _meet(self, member: Membership, kind: int, name: str) -> Pending:
+        try:
+            handle = member.world.submit(member.id, kind, name, UINT8, (), 0, 0, will_wait=True)
+        except EngineError as error:
+            raise translate(error, name) from None
+        return Pending(member.world, handle, name, None)
 
     # Point to point
 
@@ -323,62 +271,7 @@ class Collectives(Generic[T]):
             self.context.refuse_set(process_set)
         return process_set.native
 
-    def _output_like(self, tensor: T, in_place: bool) -> tuple[T, Description, int]:
-        """(output, description of the input, address of the output) where both have one shape."""
-        if in_place:
-            described = self._target(tensor)
-            return tensor, described, described[0]
-        described = self._source(tensor)
-        output, address = self._empty(tensor, described[1])
-        return output, described, address
 
-
-def _value(pending: Pending) -> int:
-    return pending.world.value(pending.handle)
-
-
-def _submit(
-    member: Membership,
-    kind: int,
-    name: str,
-    dtype: int,
-    shape: tuple[int, ...],
-    address: int,
-    target: int,
-    will_wait: bool,
-    reduction: Reduction = PLAIN_SUM,
-    root: int = -1,
-    splits: Sequence[int] = (),
-    wire: int = AS_IT_IS,
-) -> int:
-    op, prescale, postscale = reduction
-    try:
-        return member.world.submit(
-            member.id, kind, name, dtype, shape, address, target, op, prescale, postscale, root, splits, will_wait, wire
-        )
-    except EngineError as error:
-        raise translate(error, name) from None
-
-
-def _submit_group(
-    member: Membership,
-    kind: int,
-    name: str,
-    described: Sequence[Description],
-    targets: Sequence[int],
-    will_wait: bool,
-    reduction: Reduction,
-    root: int = -1,
-    wire: int = AS_IT_IS,
-) -> int:
-    if not described:
-        raise ValueError(f"{name}: a group needs at least one tensor")
-    count = len(described)
-    addresses, shapes, dtypes = zip(*described, strict=True)
-    names = [f"{name}_{index}of{count}" for index in range(1, count + 1)]
-    try:
-        return member.world.submit_group(
-            member.id, kind, name, names, dtypes, shapes, addresses, targets, *reduction, root, will_wait, wire
-        )
-    except EngineError as error:
-        raise translate(error, name) from None
+def names_in_group(name: str, count: int) -> list[str]:
+    """The names of a group's members."""
+    return [f"{name}_{index}of{count}" for index in range(1, count + 1)]

@@ -7,6 +7,7 @@ Gradients of values are collectives themselves: every rank that differentiates m
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -14,30 +15,21 @@ import jax
 import jax.numpy as jnp
 
 from horovod.common import rules
+from horovod.common.calls import ALLGATHER, ALLREDUCE, ALLTOALL, BROADCAST, REDUCESCATTER, Call
 from horovod.jax.adapter import JaxArray
-from horovod.jax.primitive import (
-    ALLGATHER,
-    ALLREDUCE,
-    ALLTOALL,
-    BROADCAST,
-    KIND_NAMES,
-    REDUCESCATTER,
-    Spec,
-    bind,
-    membership,
-)
+from horovod.jax.primitive import bind, membership
 
 Arrays = tuple[JaxArray, ...]
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
-def collective(spec: Spec, arrays: Arrays) -> Arrays:
+def collective(call: Call, arrays: Arrays) -> Arrays:
     """One collective on several arrays, in one call."""
-    return bind(spec, arrays)
+    return bind(call, arrays)
 
 
-def _forward(spec: Spec, arrays: Arrays) -> tuple[Arrays, tuple[tuple[int, ...], ...]]:
-    return bind(spec, arrays), _Shapes(tuple(array.shape for array in arrays))
+def _forward(call: Call, arrays: Arrays) -> tuple[Arrays, tuple[tuple[int, ...], ...]]:
+    return bind(call, arrays), _Shapes(tuple(array.shape for array in arrays))
 
 
 @jax.tree_util.register_static
@@ -50,10 +42,10 @@ class _Shapes(tuple[Any, ...]):
         return super().__new__(cls, shapes)
 
 
-def _backward(spec: Spec, shapes: Any, cotangents: Arrays) -> tuple[tuple[Any, ...]]:
+def _backward(call: Call, shapes: Any, cotangents: Arrays) -> tuple[tuple[Any, ...]]:
     # Integers have no gradient; JAX sends float0 for them.
     real = [index for index, one in enumerate(cotangents) if one.dtype != jax.dtypes.float0]
-    gradients = _GRADIENTS[spec.kind](spec, [shapes[i] for i in real], tuple(cotangents[i] for i in real))
+    gradients = _GRADIENTS[call.kind](call, [shapes[i] for i in real], tuple(cotangents[i] for i in real))
     result: list[Any] = [None] * len(cotangents)
     for index, gradient in zip(real, gradients, strict=True):
         result[index] = gradient
@@ -63,39 +55,44 @@ def _backward(spec: Spec, shapes: Any, cotangents: Arrays) -> tuple[tuple[Any, .
 collective.defvjp(_forward, _backward)
 
 
-def _again(spec: Spec, cotangents: Arrays) -> Arrays:
+def _gradient(call: Call, **changes: Any) -> Call:
+    """What the backward pass of a call asks for, under a name of its own."""
+    return replace(call, name=f"{call.name}.gradient" if call.name else None, **changes)
+
+
+def _again(call: Call, cotangents: Arrays) -> Arrays:
     """Differentiable in turn."""
-    result: Arrays = collective(spec, cotangents)
+    result: Arrays = collective(call, cotangents)
     return result
 
 
-def _of_allreduce(spec: Spec, shapes: Sequence[Any], cotangents: Arrays) -> Sequence[JaxArray]:
-    if spec.op not in (rules.Average, rules.Sum, rules.Adasum):
+def _of_allreduce(call: Call, shapes: Sequence[Any], cotangents: Arrays) -> Sequence[JaxArray]:
+    if call.op not in (rules.Average, rules.Sum, rules.Adasum):
         raise NotImplementedError(
-            f"allreduce with op=hvd.{rules.OP_NAMES[spec.op]} has no gradient; use jax.lax.stop_gradient on its input"
+            f"allreduce with op=hvd.{rules.OP_NAMES[call.op]} has no gradient; use jax.lax.stop_gradient on its input"
         )
-    return _again(spec.gradient(), cotangents)
+    return _again(_gradient(call), cotangents)
 
 
-def _of_allgather(spec: Spec, shapes: Sequence[Any], cotangents: Arrays) -> Sequence[JaxArray]:
+def _of_allgather(call: Call, shapes: Sequence[Any], cotangents: Arrays) -> Sequence[JaxArray]:
     # The average over ranks, of which each takes its own rows.
-    return _again(spec.gradient(kind=REDUCESCATTER, op=rules.Average), cotangents)
+    return _again(_gradient(call, kind=REDUCESCATTER, op=rules.Average), cotangents)
 
 
-def _of_broadcast(spec: Spec, shapes: Sequence[Any], cotangents: Arrays) -> Sequence[JaxArray]:
-    return _again(spec.gradient(kind=ALLREDUCE, op=rules.Average, only_root=True), cotangents)
+def _of_broadcast(call: Call, shapes: Sequence[Any], cotangents: Arrays) -> Sequence[JaxArray]:
+    return _again(_gradient(call, kind=ALLREDUCE, op=rules.Average, only_root=True), cotangents)
 
 
-def _of_alltoall(spec: Spec, shapes: Sequence[Any], cotangents: Arrays) -> Sequence[JaxArray]:
-    return _again(spec.gradient(), cotangents)
+def _of_alltoall(call: Call, shapes: Sequence[Any], cotangents: Arrays) -> Sequence[JaxArray]:
+    return _again(_gradient(call), cotangents)
 
 
-def _of_reducescatter(spec: Spec, shapes: Sequence[Any], cotangents: Arrays) -> Sequence[JaxArray]:
-    size = membership(spec.process_set).size
-    factor = spec.prescale * spec.postscale * (size if spec.op == rules.Sum else 1)
+def _of_reducescatter(call: Call, shapes: Sequence[Any], cotangents: Arrays) -> Sequence[JaxArray]:
+    size = membership(call.process_set).size
+    factor = call.prescale * call.postscale * (size if call.op == rules.Sum else 1)
     most = [-(-shape[0] // size) for shape in shapes]
     padded = tuple(_pad_rows(one * factor, rows) for one, rows in zip(cotangents, most, strict=True))
-    gathered = _again(spec.gradient(kind=ALLGATHER, op=rules.Sum, prescale=1.0, postscale=1.0), padded)
+    gathered = _again(_gradient(call, kind=ALLGATHER, op=rules.Sum, prescale=1.0, postscale=1.0), padded)
     return [_drop_padding(one, shape[0], size) for one, shape in zip(gathered, shapes, strict=True)]
 
 
@@ -111,11 +108,10 @@ def _drop_padding(array: JaxArray, rows: int, size: int) -> JaxArray:
     return jnp.concatenate([shares[index, : rules.rows_of(index, rows, size)] for index in range(size)])
 
 
-_GRADIENTS: dict[int, Callable[[Spec, Sequence[Any], Arrays], Sequence[JaxArray]]] = {
+_GRADIENTS: dict[int, Callable[[Call, Sequence[Any], Arrays], Sequence[JaxArray]]] = {
     ALLREDUCE: _of_allreduce,
     ALLGATHER: _of_allgather,
     BROADCAST: _of_broadcast,
     ALLTOALL: _of_alltoall,
     REDUCESCATTER: _of_reducescatter,
 }
-assert len(_GRADIENTS) == len(KIND_NAMES)

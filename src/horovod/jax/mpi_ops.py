@@ -14,22 +14,41 @@ from typing import Any
 
 import jax
 
+from horovod.common import door
+from horovod.common.calls import ALLGATHER, ALLREDUCE, ALLTOALL, BROADCAST, REDUCESCATTER, Call
 from horovod.common.context import default_context
 from horovod.common.door import *  # noqa: F403 - they are the door's own names too
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.common.rules import Adasum as Adasum
-from horovod.common.rules import Average as Average
-from horovod.common.rules import Max as Max
-from horovod.common.rules import Min as Min
-from horovod.common.rules import Product as Product
-from horovod.common.rules import Sum as Sum
-from horovod.common.rules import resolve_op
+from horovod.common.rules import Average, resolve_op
 from horovod.common.wire import wire_of
 from horovod.jax import eager
 from horovod.jax.adapter import JaxArray, Tree, as_jax, concrete, is_float32, is_traced
 from horovod.jax.compression import Compression, Compressor
 from horovod.jax.gradients import collective
-from horovod.jax.primitive import ALLGATHER, ALLREDUCE, ALLTOALL, BROADCAST, REDUCESCATTER, Spec
+
+__all__ = [
+    "allgather",
+    "allgather_async",
+    "allreduce",
+    "allreduce_async",
+    "alltoall",
+    "alltoall_async",
+    "barrier",
+    "broadcast",
+    "broadcast_async",
+    "grouped_allgather",
+    "grouped_allgather_async",
+    "grouped_allreduce",
+    "grouped_allreduce_async",
+    "grouped_reducescatter",
+    "grouped_reducescatter_async",
+    "join",
+    "poll",
+    "reducescatter",
+    "reducescatter_async",
+    "synchronize",
+]
+__all__ += door.__all__
 
 _add = default_context.handles.add
 
@@ -44,25 +63,25 @@ def synchronize(handle: int) -> Any:
     return default_context.handles.synchronize(handle)
 
 
-def _run(spec: Spec, tree: Tree, compression: type[Compressor] = Compression.none) -> Tree:
+def _run(call: Call, tree: Tree, compression: type[Compressor] = Compression.none) -> Tree:
     leaves, structure = jax.tree_util.tree_flatten(tree)
-    if spec.kind == ALLREDUCE and not is_traced(leaves):  # what is there, the engine converts on its way
-        spec = replace(spec, wire=wire_of(compression))
-    pairs = [(leaf, None) if spec.wire and is_float32(leaf) else compression.compress(leaf) for leaf in leaves]
+    if call.kind == ALLREDUCE and not is_traced(leaves):  # what is there, the engine converts on its way
+        call = replace(call, wire=wire_of(compression))
+    pairs = [(leaf, None) if call.wire and is_float32(leaf) else compression.compress(leaf) for leaf in leaves]
     arrays = [array for array, _ in pairs]
-    results = collective(spec, tuple(arrays)) if is_traced(arrays) else eager.run(spec, arrays)
+    results = collective(call, tuple(arrays)) if is_traced(arrays) else eager.run(call, arrays)
     restored = [compression.decompress(result, ctx) for result, (_, ctx) in zip(results, pairs, strict=True)]
     return structure.unflatten(restored)
 
 
-def _start(spec: Spec, tree: Tree) -> int:
+def _start(call: Call, tree: Tree) -> int:
     leaves, structure = jax.tree_util.tree_flatten(tree)
     if is_traced(leaves):
         raise ValueError(
             "Asynchronous operations need concrete arrays; inside jit call the function without _async: "
             "XLA runs it beside whatever does not depend on it"
         )
-    return _add(eager.then(eager.submit(spec, leaves, will_wait=False), structure.unflatten))
+    return _add(eager.then(eager.submit(call, leaves, will_wait=False), structure.unflatten))
 
 
 # Allreduce
@@ -80,7 +99,7 @@ def allreduce(
 ) -> Tree:
     """Reduce an array or a tree over all ranks of the set (op: Average by default)."""
     op = resolve_op(op, average)
-    return _run(Spec(ALLREDUCE, process_set, name, op, prescale_factor, postscale_factor), tensor, compression)
+    return _run(Call(ALLREDUCE, process_set, name, op, prescale_factor, postscale_factor), tensor, compression)
 
 
 def allreduce_async(
@@ -94,7 +113,7 @@ def allreduce_async(
 ) -> int:
     """Start an allreduce; the handle is for poll and synchronize."""
     op = resolve_op(op, average)
-    return _start(Spec(ALLREDUCE, process_set, name, op, prescale_factor, postscale_factor), tensor)
+    return _start(Call(ALLREDUCE, process_set, name, op, prescale_factor, postscale_factor), tensor)
 
 
 def grouped_allreduce(
@@ -109,8 +128,8 @@ def grouped_allreduce(
 ) -> list[Tree]:
     """Allreduce a list as one unit, as allreduce does with any tree."""
     op = resolve_op(op, average)
-    spec = Spec(ALLREDUCE, process_set, name, op, prescale_factor, postscale_factor)
-    return list(_run(spec, list(tensors), compression))
+    call = Call(ALLREDUCE, process_set, name, op, prescale_factor, postscale_factor)
+    return list(_run(call, list(tensors), compression))
 
 
 def grouped_allreduce_async(
@@ -124,7 +143,7 @@ def grouped_allreduce_async(
 ) -> int:
     """Start an allreduce of a list; one handle for all of it."""
     op = resolve_op(op, average)
-    return _start(Spec(ALLREDUCE, process_set, name, op, prescale_factor, postscale_factor), list(tensors))
+    return _start(Call(ALLREDUCE, process_set, name, op, prescale_factor, postscale_factor), list(tensors))
 
 
 # Allgather
@@ -132,26 +151,26 @@ def grouped_allreduce_async(
 
 def allgather(tensor: Tree, name: str | None = None, process_set: ProcessSet = global_process_set) -> Tree:
     """Arrays of all ranks, one after the other along the first dimension, in which they may differ outside jit."""
-    return _run(Spec(ALLGATHER, process_set, name), tensor)
+    return _run(Call(ALLGATHER, process_set, name), tensor)
 
 
 def allgather_async(tensor: Tree, name: str | None = None, process_set: ProcessSet = global_process_set) -> int:
     """Start an allgather."""
-    return _start(Spec(ALLGATHER, process_set, name), tensor)
+    return _start(Call(ALLGATHER, process_set, name), tensor)
 
 
 def grouped_allgather(
     tensors: Sequence[Tree], name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> list[Tree]:
     """Allgather each array of a list, as one unit."""
-    return list(_run(Spec(ALLGATHER, process_set, name), list(tensors)))
+    return list(_run(Call(ALLGATHER, process_set, name), list(tensors)))
 
 
 def grouped_allgather_async(
     tensors: Sequence[Tree], name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:
     """Start an allgather of each array of a list; one handle for all of them."""
-    return _start(Spec(ALLGATHER, process_set, name), list(tensors))
+    return _start(Call(ALLGATHER, process_set, name), list(tensors))
 
 
 # Broadcast
@@ -161,14 +180,14 @@ def broadcast(
     tensor: Tree, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Tree:
     """The array or tree of the (global) rank `root_rank`."""
-    return _run(Spec(BROADCAST, process_set, name, root=root_rank), tensor)
+    return _run(Call(BROADCAST, process_set, name, root=root_rank), tensor)
 
 
 def broadcast_async(
     tensor: Tree, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:
     """Start a broadcast."""
-    return _start(Spec(BROADCAST, process_set, name, root=root_rank), tensor)
+    return _start(Call(BROADCAST, process_set, name, root=root_rank), tensor)
 
 
 # Alltoall
@@ -179,7 +198,7 @@ def alltoall(
 ) -> Any:
     """Send rows to every rank: equal shares, or `splits[i]` rows to member i (outside jit); then (output, received)."""
     if splits is None:
-        return _run(Spec(ALLTOALL, process_set, name), tensor)
+        return _run(Call(ALLTOALL, process_set, name), tensor)
     return synchronize(alltoall_async(tensor, splits, name, process_set))
 
 
@@ -192,7 +211,8 @@ def alltoall_async(
             "alltoall with splits needs concrete arrays: inside jit the shape of its result would depend on the "
             "other ranks' splits. Call it outside jit, or pad to equal shares and leave splits out"
         )
-    pending = eager.collectives.alltoall(concrete(tensor), splits, name, process_set, will_wait=False)
+    call = Call(ALLTOALL, process_set, name, splits=splits)
+    pending = eager.collectives.start(call, [concrete(tensor)], will_wait=False)
     return _add(eager.then(pending, lambda result: tuple(as_jax(result))))
 
 
@@ -209,7 +229,7 @@ def reducescatter(
     postscale_factor: float = 1.0,
 ) -> Tree:
     """Reduce over all ranks; each gets its share of the rows, the first ranks one more if uneven."""
-    return _run(Spec(REDUCESCATTER, process_set, name, op, prescale_factor, postscale_factor), tensor, compression)
+    return _run(Call(REDUCESCATTER, process_set, name, op, prescale_factor, postscale_factor), tensor, compression)
 
 
 def reducescatter_async(
@@ -221,7 +241,7 @@ def reducescatter_async(
     postscale_factor: float = 1.0,
 ) -> int:
     """Start a reducescatter."""
-    return _start(Spec(REDUCESCATTER, process_set, name, op, prescale_factor, postscale_factor), tensor)
+    return _start(Call(REDUCESCATTER, process_set, name, op, prescale_factor, postscale_factor), tensor)
 
 
 def grouped_reducescatter(
@@ -234,8 +254,8 @@ def grouped_reducescatter(
     postscale_factor: float = 1.0,
 ) -> list[Tree]:
     """Reducescatter each array of a list, as one unit."""
-    spec = Spec(REDUCESCATTER, process_set, name, op, prescale_factor, postscale_factor)
-    return list(_run(spec, list(tensors), compression))
+    call = Call(REDUCESCATTER, process_set, name, op, prescale_factor, postscale_factor)
+    return list(_run(call, list(tensors), compression))
 
 
 def grouped_reducescatter_async(
@@ -247,7 +267,7 @@ def grouped_reducescatter_async(
     postscale_factor: float = 1.0,
 ) -> int:
     """Start a reducescatter of each array of a list; one handle for all of them."""
-    return _start(Spec(REDUCESCATTER, process_set, name, op, prescale_factor, postscale_factor), list(tensors))
+    return _start(Call(REDUCESCATTER, process_set, name, op, prescale_factor, postscale_factor), list(tensors))
 
 
 # Meetings
@@ -255,7 +275,7 @@ def grouped_reducescatter_async(
 
 def barrier(process_set: ProcessSet = global_process_set) -> None:
     """Wait until every rank of the set is here."""
-    eager.finish(eager.collectives.barrier(process_set, will_wait=True))
+    eager.collectives.barrier(process_set)
 
 
 def join(device: int = -1) -> int:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -19,33 +18,22 @@ from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir
 
 from horovod.common import rules
+from horovod.common.calls import (
+    ALLGATHER,
+    ALLTOALL,
+    KIND_NAMES,
+    REDUCESCATTER,
+    Call,
+    reduction_of,
+    result_shape,
+    root_of,
+)
 from horovod.common.context import default_context
 from horovod.common.context_numbers import number_of
-from horovod.common.dtypes import AS_IT_IS, ID_BY_DTYPE
+from horovod.common.dtypes import ID_BY_DTYPE
 from horovod.common.process_sets import Membership, ProcessSet
 from horovod.jax import dispatch, handlers
 from horovod.jax.adapter import JaxArray
-
-ALLREDUCE, ALLGATHER, BROADCAST, ALLTOALL, REDUCESCATTER = range(5)  # hvd::OpKind
-KIND_NAMES = ("allreduce", "allgather", "broadcast", "alltoall", "reducescatter")
-
-
-@dataclass(frozen=True)
-class Spec:
-    """All of a call but its arrays."""
-
-    kind: int
-    process_set: ProcessSet
-    name: str | None = None
-    op: int = rules.Sum
-    prescale: float = 1.0
-    postscale: float = 1.0
-    root: int = -1
-    wire: int = AS_IT_IS  # allreduce of concrete arrays: the type that float32 is carried as
-    only_root: bool = False  # allreduce: zeros on all ranks but `root`; the gradient of a broadcast
-
-    def gradient(self, **changes: Any) -> Spec:
-        return replace(self, name=f"{self.name}.gradient" if self.name else None, **changes)
 
 
 def membership(process_set: ProcessSet) -> Membership:
@@ -55,41 +43,25 @@ def membership(process_set: ProcessSet) -> Membership:
     return member
 
 
-def result_shape(spec: Spec, shape: tuple[int, ...], member: Membership) -> tuple[int, ...]:
-    if spec.kind == ALLGATHER:
-        rules.check_gather(shape, "allgather")
-        return (shape[0] * member.size, *shape[1:])
-    if spec.kind == REDUCESCATTER:
-        return rules.scattered_shape(shape, member.index, member.size)
-    if spec.kind == ALLTOALL:
-        rules.alltoall_splits(shape, None, member.size)
-    return shape
-
-
-def check(spec: Spec, dtype: Any, member: Membership) -> None:
+def check(call: Call, dtype: Any, member: Membership) -> None:
     """What can be refused while tracing, as the eager functions refuse it."""
-    number = ID_BY_DTYPE[np.dtype(dtype)]
-    if spec.kind == ALLREDUCE:
-        rules.reduction(spec.op, spec.prescale, spec.postscale, number, member.id)
-    elif spec.kind == REDUCESCATTER:
-        rules.scatter_reduction(spec.op, spec.prescale, spec.postscale, number, member.id)
-    elif spec.kind == BROADCAST:
-        rules.check_root(spec.root, member.ranks)
+    reduction_of(call, ID_BY_DTYPE[np.dtype(dtype)], member)
+    root_of(call, member)
 
 
 collective_p = Primitive("hvd_collective")
 collective_p.multiple_results = True
 
 
-def bind(spec: Spec, arrays: Sequence[JaxArray]) -> tuple[JaxArray, ...]:
-    return tuple(collective_p.bind(*arrays, spec=spec)) if arrays else ()
+def bind(call: Call, arrays: Sequence[JaxArray]) -> tuple[JaxArray, ...]:
+    return tuple(collective_p.bind(*arrays, call=call)) if arrays else ()
 
 
-def _abstract(*avals: Any, spec: Spec) -> list[Any]:
-    member = membership(spec.process_set)
+def _abstract(*avals: Any, call: Call) -> list[Any]:
+    member = membership(call.process_set)
     for aval in avals:
-        check(spec, aval.dtype, member)
-    return [jax.core.ShapedArray(result_shape(spec, aval.shape, member), aval.dtype) for aval in avals]
+        check(call, aval.dtype, member)
+    return [jax.core.ShapedArray(result_shape(call, aval.shape, member), aval.dtype) for aval in avals]
 
 
 collective_p.def_abstract_eval(_abstract)
@@ -97,17 +69,17 @@ collective_p.def_abstract_eval(_abstract)
 
 # Eager: a transformation such as grad without jit computes with the arrays themselves.
 
-_run_eagerly: Callable[[Spec, Sequence[JaxArray]], Sequence[JaxArray]]
+_run_eagerly: Callable[[Call, Sequence[JaxArray]], Sequence[JaxArray]]
 
 
-def define_eager(run: Callable[[Spec, Sequence[JaxArray]], Sequence[JaxArray]]) -> None:
+def define_eager(run: Callable[[Call, Sequence[JaxArray]], Sequence[JaxArray]]) -> None:
     """Called by the module with the eager operations, which stands above this one."""
     global _run_eagerly
     _run_eagerly = run
 
 
-def _implementation(*arrays: JaxArray, spec: Spec) -> list[JaxArray]:
-    return list(_run_eagerly(spec, arrays))
+def _implementation(*arrays: JaxArray, call: Call) -> list[JaxArray]:
+    return list(_run_eagerly(call, arrays))
 
 
 collective_p.def_impl(_implementation)
@@ -146,46 +118,46 @@ def _module_name(ctx: Any) -> str:
     return str(mlir.ir.StringAttr(ctx.module_context.module.operation.attributes["sym_name"]).value)
 
 
-def _attributes(ctx: Any, spec: Spec) -> dict[str, Any]:
+def _attributes(ctx: Any, call: Call) -> dict[str, Any]:
     program = _program_of(ctx)
-    kind = KIND_NAMES[spec.kind]
+    kind = KIND_NAMES[call.kind]
     return {
-        "kind": np.int64(spec.kind),
-        "op": np.int64(spec.op),
-        "root": np.int64(spec.root),
-        "only_root": np.int64(spec.only_root),
-        "prescale": np.float64(spec.prescale),
-        "postscale": np.float64(spec.postscale),
-        "context": np.int64(number_of(spec.process_set)),
+        "kind": np.int64(call.kind),
+        "op": np.int64(call.op),
+        "root": np.int64(call.root),
+        "only_root": np.int64(call.only_root),
+        "prescale": np.float64(call.prescale),
+        "postscale": np.float64(call.postscale),
+        "context": np.int64(number_of(call.process_set)),
         "program": np.int64(program.number),
-        "name": rules.check_name(f"{kind}.{spec.name}") if spec.name else program.name(f"{kind}.{_module_name(ctx)}"),
+        "name": rules.check_name(f"{kind}.{call.name}") if call.name else program.name(f"{kind}.{_module_name(ctx)}"),
     }
 
 
-def _lower(ctx: Any, *operands: Any, spec: Spec) -> Any:
+def _lower(ctx: Any, *operands: Any, call: Call) -> Any:
     loaded = handlers.load()
     if loaded is None:
-        return _lower_through_python(ctx, *operands, spec=spec)
+        return _lower_through_python(ctx, *operands, call=call)
     dispatch.check()
-    return loaded.lowering()(ctx, *operands, **_attributes(ctx, spec))
+    return loaded.lowering()(ctx, *operands, **_attributes(ctx, call))
 
 
-def _through_python(*arrays: JaxArray, spec: Spec) -> list[JaxArray]:
-    member = membership(spec.process_set)
-    results = [jax.ShapeDtypeStruct(result_shape(spec, one.shape, member), one.dtype) for one in arrays]
+def _through_python(*arrays: JaxArray, call: Call) -> list[JaxArray]:
+    member = membership(call.process_set)
+    results = [jax.ShapeDtypeStruct(result_shape(call, one.shape, member), one.dtype) for one in arrays]
 
-    def call(*values: Any) -> list[Any]:
-        return [np.asarray(result) for result in _run_eagerly(spec, [np.asarray(value) for value in values])]
+    def perform(*values: Any) -> list[Any]:
+        return [np.asarray(result) for result in _run_eagerly(call, [np.asarray(value) for value in values])]
 
-    return list(jax.pure_callback(call, results, *arrays))
+    return list(jax.pure_callback(perform, results, *arrays))
 
 
 _lower_through_python = mlir.lower_fun(_through_python, multiple_results=True)
 
 
-def _refuse_platform(ctx: Any, *operands: Any, spec: Spec) -> Any:
+def _refuse_platform(ctx: Any, *operands: Any, call: Call) -> Any:
     raise NotImplementedError(
-        f"hvd.{KIND_NAMES[spec.kind]} inside jit works on the CPU in this version: set JAX_PLATFORMS=cpu, or jit the "
+        f"hvd.{KIND_NAMES[call.kind]} inside jit works on the CPU in this version: set JAX_PLATFORMS=cpu, or jit the "
         "function with arrays that lie on jax.devices('cpu')[0]"
     )
 
@@ -197,15 +169,15 @@ mlir.register_lowering(collective_p, _lower, platform="cpu")
 # vmap: the same collective on arrays with one dimension more. Where rows matter, the new one is the second.
 
 
-def _batch(arrays: Sequence[JaxArray], dims: Sequence[Any], *, spec: Spec) -> tuple[list[JaxArray], list[Any]]:
-    by_rows = spec.kind in (ALLGATHER, ALLTOALL, REDUCESCATTER)
+def _batch(arrays: Sequence[JaxArray], dims: Sequence[Any], *, call: Call) -> tuple[list[JaxArray], list[Any]]:
+    by_rows = call.kind in (ALLGATHER, ALLTOALL, REDUCESCATTER)
     moved, new_dims = [], []
     for array, dim in zip(arrays, dims, strict=True):
         if dim is not None and by_rows:
             array, dim = jax.numpy.moveaxis(array, dim, 1), 1
         moved.append(array)
         new_dims.append(dim)
-    return collective_p.bind(*moved, spec=spec), new_dims
+    return collective_p.bind(*moved, call=call), new_dims
 
 
 batching.primitive_batchers[collective_p] = _batch

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
@@ -11,12 +10,12 @@ import keras
 from horovod import _keras as _impl
 from horovod._keras.doors import door_of
 from horovod._keras.reduction import checked_groups
+from horovod._keras.shared_functions import Functions, load_model_for, partial_optimizer_for
 from horovod.common import door
 from horovod.common.door import *  # noqa: F403 - what it names in __all__
-from horovod.common.exceptions import HorovodInternalError, HorovodMismatchError
 from horovod.common.objects import allgather_object, broadcast_object
-from horovod.common.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
-from horovod.common.rules import Adasum, Average, Sum
+from horovod.common.process_sets import ProcessSet, global_process_set
+from horovod.common.rules import Average
 
 Compression = door_of(keras).Compression
 
@@ -61,43 +60,6 @@ def DistributedOptimizer(  # noqa: N802 - the name in all doors
     )
 
 
-def PartialDistributedOptimizer(  # noqa: N802 - the contract's name
-    optimizer: Any,
-    name: str | None = None,
-    device_dense: str = "",
-    device_sparse: str = "",
-    compression: Any = Compression.none,
-    sparse_as_dense: bool = False,
-    gradient_predivide_factor: float = 1.0,
-    op: int = Average,
-    backward_passes_per_step: int = 1,
-    average_aggregated_gradients: bool = False,
-    groups: Any = None,
-    process_set: ProcessSet = global_process_set,
-    local_layers: Any = None,
-    scale_local_gradients: bool = True,
-) -> Any:
-    """A DistributedOptimizer that leaves the weights of `local_layers` to each rank alone."""
-    layers = local_layers if isinstance(local_layers, (list, tuple, set)) else [local_layers] if local_layers else []
-    return _impl.create_distributed_optimizer(
-        keras,
-        optimizer,
-        name,
-        device_dense,
-        device_sparse,
-        compression,
-        sparse_as_dense,
-        gradient_predivide_factor,
-        op,
-        backward_passes_per_step,
-        average_aggregated_gradients,
-        checked_groups(groups),
-        process_set,
-        scale_local_gradients,
-        list(layers),
-    )
-
-
 def allreduce(
     value: Any,
     name: str | None = None,
@@ -113,54 +75,21 @@ def allreduce(
     return _impl.allreduce(keras, value, name, average, prescale_factor, postscale_factor, op, compression)
 
 
-def allgather(value: Any, name: str | None = None) -> Any:
-    """The values of all ranks, one after the other along the first dimension, in which they may differ."""
-    return _impl.allgather(keras, value, name)
+PartialDistributedOptimizer = partial_optimizer_for(keras)
+load_model = load_model_for(keras, DistributedOptimizer)
 
-
-def broadcast(value: Any, root_rank: int, name: str | None = None) -> Any:
-    """The value of the root."""
-    return _impl.broadcast(keras, value, root_rank, name)
-
-
-def reducescatter(value: Any, name: str | None = None, op: int = Average) -> Any:
-    """Reduce over all ranks; each gets its share of the rows."""
-    return _impl.reducescatter(keras, value, name, op)
-
-
-def broadcast_global_variables(root_rank: int) -> Any:
-    """The variables of a TensorFlow 1 graph; elsewhere use BroadcastGlobalVariablesCallback."""
-    return _impl.broadcast_global_variables(keras, root_rank)
-
-
-def load_model(
-    filepath: Any,
-    custom_optimizers: Sequence[type] | None = None,
-    custom_objects: Mapping[str, Any] | None = None,
-    compression: Any = Compression.none,
-    legacy_opts: bool = False,
-) -> Any:
-    """keras.models.load_model with a DistributedOptimizer around the optimizer of the model, its state included."""
-
-    def wrap(optimizer: Any) -> Any:
-        return DistributedOptimizer(optimizer, compression=compression)
-
-    return _impl.load_model(keras, wrap, filepath, custom_optimizers, custom_objects, legacy_opts)
-
+_functions = Functions(keras)
+allgather = _functions.allgather
+broadcast = _functions.broadcast
+reducescatter = _functions.reducescatter
+broadcast_global_variables = _functions.broadcast_global_variables
 
 from horovod.keras import callbacks, elastic  # noqa: E402 - they use what is above
 
 __all__ = [
-    "Adasum",
-    "Average",
     "Compression",
     "DistributedOptimizer",
-    "HorovodInternalError",
-    "HorovodMismatchError",
     "PartialDistributedOptimizer",
-    "ProcessSet",
-    "Sum",
-    "add_process_set",
     "allgather",
     "allgather_object",
     "allreduce",
@@ -169,9 +98,7 @@ __all__ = [
     "broadcast_object",
     "callbacks",
     "elastic",
-    "global_process_set",
     "load_model",
     "reducescatter",
-    "remove_process_set",
 ]
 __all__ += door.__all__

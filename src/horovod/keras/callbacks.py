@@ -1,63 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The callbacks for model.fit of Keras; what they do is written in horovod._keras.callbacks."""
+"""The callbacks for model.fit of Keras; their parameters are those of horovod._keras.shared_callbacks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any
-
 import keras
 
-from horovod._keras import callbacks as _impl
+from horovod._keras import shared_callbacks as shared
 from horovod._keras.doors import is_keras3
 
 
-class BroadcastGlobalVariablesCallback(_impl.BroadcastGlobalVariablesCallbackImpl, keras.callbacks.Callback):  # type: ignore[misc]
+class BroadcastGlobalVariablesCallback(shared.BroadcastGlobalVariables, keras.callbacks.Callback):  # type: ignore[misc]
     """Gives all ranks the root's weights and optimizer state at the end of the first batch."""
 
-    def __init__(self, root_rank: int, device: str = "", local_variables: Iterable[Any] | None = None) -> None:
-        super().__init__(keras, root_rank, device)
-        for variable in local_variables or ():
-            self.register_local_var(variable)
+    keras = keras
 
 
-class MetricAverageCallback(_impl.MetricAverageCallbackImpl, keras.callbacks.Callback):  # type: ignore[misc]
+class MetricAverageCallback(shared.MetricAverage, keras.callbacks.Callback):  # type: ignore[misc]
     """Averages metrics over all ranks; belongs before callbacks that use them (checkpoints, learning rates)."""
 
-    def __init__(self, device: str = "") -> None:
-        super().__init__(keras, device)
+    keras = keras
 
 
-class LearningRateScheduleCallback(_impl.LearningRateScheduleCallbackImpl, keras.callbacks.Callback):  # type: ignore[misc]
+class LearningRateScheduleCallback(shared.LearningRateSchedule, keras.callbacks.Callback):  # type: ignore[misc]
     """Sets the learning rate to initial_lr * multiplier(epoch); a number m as multiplier means m ** (epoch - start)."""
 
-    def __init__(
-        self,
-        initial_lr: float,
-        multiplier: float | Callable[[float], float],
-        start_epoch: int = 0,
-        end_epoch: int | None = None,
-        staircase: bool = True,
-        momentum_correction: bool = True,
-        steps_per_epoch: int | None = None,
-    ) -> None:
-        super().__init__(
-            keras, initial_lr, multiplier, start_epoch, end_epoch, staircase, momentum_correction, steps_per_epoch
-        )
+    keras = keras
 
 
-class LearningRateWarmupCallback(_impl.LearningRateWarmupCallbackImpl, keras.callbacks.Callback):  # type: ignore[misc]
+class LearningRateWarmupCallback(shared.LearningRateWarmup, keras.callbacks.Callback):  # type: ignore[misc]
     """Raises the learning rate with each batch, from initial_lr / size to initial_lr after `warmup_epochs`."""
 
-    def __init__(
-        self,
-        initial_lr: float,
-        warmup_epochs: float = 5,
-        momentum_correction: bool = True,
-        steps_per_epoch: int | None = None,
-        verbose: int = 0,
-    ) -> None:
-        super().__init__(keras, initial_lr, warmup_epochs, momentum_correction, steps_per_epoch, verbose)
+    keras = keras
 
 
 class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):  # type: ignore[misc]

@@ -7,7 +7,7 @@ from typing import Any
 
 import keras
 
-from horovod._keras import elastic as _impl
+from horovod._keras import shared_callbacks as shared
 from horovod._keras.doors import door_of
 
 __all__ = ["CommitStateCallback", "KerasState", "UpdateBatchStateCallback", "UpdateEpochStateCallback", "run"]
@@ -23,22 +23,19 @@ class KerasState(TensorFlowKerasState):  # type: ignore[misc]
         super().__init__(model, optimizer, **kwargs)
 
 
-class CommitStateCallback(_impl.CommitStateCallbackImpl, keras.callbacks.Callback):  # type: ignore[misc]
+class CommitStateCallback(shared.CommitState, keras.callbacks.Callback):  # type: ignore[misc]
     """Commits the state after every `batches_per_commit` batches and after every epoch. Pass it to fit last."""
 
-    def __init__(self, state: Any, batches_per_commit: int = 1) -> None:
-        super().__init__(keras, state, batches_per_commit)
+    keras = keras
 
 
-class UpdateBatchStateCallback(_impl.UpdateBatchStateCallbackImpl, keras.callbacks.Callback):  # type: ignore[misc]
+class UpdateBatchStateCallback(shared.UpdateBatchState, keras.callbacks.Callback):  # type: ignore[misc]
     """Keeps `state.batch` at the batch of the epoch."""
 
-    def __init__(self, state: Any) -> None:
-        super().__init__(keras, state)
+    keras = keras
 
 
-class UpdateEpochStateCallback(_impl.UpdateEpochStateCallbackImpl, keras.callbacks.Callback):  # type: ignore[misc]
+class UpdateEpochStateCallback(shared.UpdateEpochState, keras.callbacks.Callback):  # type: ignore[misc]
     """Keeps `state.epoch` at the number of epochs that are done."""
 
-    def __init__(self, state: Any) -> None:
-        super().__init__(keras, state)
+    keras = keras

@@ -7,26 +7,22 @@ the sizes are exchanged first, while the caller waits. The data then goes throug
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 import mxnet as mx
 import numpy as np
 
 from horovod.common import rules
 from horovod.common.arrays import Array, NumpyAdapter
+from horovod.common.calls import ALLGATHER, ALLTOALL, Call
 from horovod.common.context import default_context
 from horovod.common.handles import Pending
-from horovod.common.ops import Collectives
+from horovod.common.ops import Collectives, names_in_group
 from horovod.common.process_sets import Membership, ProcessSet
 from horovod.mxnet.adapter import MXNetAdapter, NDArray, empty
 from horovod.mxnet.queue import Queue
 
-if TYPE_CHECKING:
-    from horovod._engine import World
-
-_ALLGATHER, _ALLTOALL = 1, 3  # hvd::OpKind
 _sizes: Collectives[Array] = Collectives(default_context, NumpyAdapter())
 
 
@@ -37,69 +33,68 @@ class QueuedCollectives(Collectives[NDArray]):
         super().__init__(default_context, MXNetAdapter())
         self.queue = Queue()
 
-    def _member(self, process_set: ProcessSet) -> Membership:
-        member = copy.copy(super()._member(process_set))
+    def start(self, call: Call, tensors: Sequence[NDArray], will_wait: bool = False) -> Pending:
+        member = self._member(call.process_set)
         self.queue.aim(member.world)
-        member.world = cast("World", self.queue)
-        return member
+        if call.kind not in (ALLGATHER, ALLTOALL):
+            return self._start_in(self.queue, member, call, tensors, will_wait)
+        if call.kind == ALLTOALL:
+            (tensor,) = tensors
+            return self._alltoall(member, call, tensor)
+        if call.grouped:
+            return self._grouped_allgather(member, call, tensors)
+        (tensor,) = tensors
+        return self._allgather(member, call, tensor)
 
     def _output_like(self, tensor: NDArray, in_place: bool) -> Any:
         if not in_place and (copied := plain(tensor)) is not tensor:
             tensor, in_place = copied, True
         return super()._output_like(tensor, in_place)
 
-    def allgather(self, tensor: NDArray, name: str | None, process_set: ProcessSet, will_wait: bool) -> Pending:
-        member = self._member(process_set)
+    def _allgather(self, member: Membership, call: Call, tensor: NDArray) -> Pending:
         handle, shape, dtype = self._source(tensor)
-        rules.check_gather(shape, "allgather")
-        full_name = member.full_name("allgather", name)
-        rows = self._exchange([shape[0]], full_name, process_set)
+        rules.check_gather(shape, call.operation)
+        full_name = member.full_name(call.operation, call.name)
+        rows = self._exchange([shape[0]], full_name, call.process_set)
         output = empty(tensor, (sum(rows), *shape[1:]))
-        member.world.submit(member.id, _ALLGATHER, full_name, dtype, shape, handle, output.handle.value)
-        return Pending(member.world, 0, full_name, tensor, output)
+        self.queue.submit(member.id, ALLGATHER, full_name, dtype, shape, handle, output.handle.value)
+        return Pending(self.queue, 0, full_name, tensor, output)
 
-    def grouped_allgather(
-        self, tensors: Sequence[NDArray], name: str | None, process_set: ProcessSet, will_wait: bool
-    ) -> Pending:
-        member = self._member(process_set)
+    def _grouped_allgather(self, member: Membership, call: Call, tensors: Sequence[NDArray]) -> Pending:
         described = [self._source(tensor) for tensor in tensors]
         if not described:
-            raise ValueError("grouped_allgather: a group needs at least one tensor")
+            raise ValueError(f"{call.operation}: a group needs at least one tensor")
         for _, shape, _ in described:
-            rules.check_gather(shape, "grouped_allgather")
-        full_name = member.full_name("grouped_allgather", name)
+            rules.check_gather(shape, call.operation)
+        full_name = member.full_name(call.operation, call.name)
         count = len(described)
-        rows = self._exchange([shape[0] for _, shape, _ in described], full_name, process_set)
+        rows = self._exchange([shape[0] for _, shape, _ in described], full_name, call.process_set)
         outputs = [
             empty(tensor, (sum(rows[index::count]), *described[index][1][1:])) for index, tensor in enumerate(tensors)
         ]
         handles, shapes, dtypes = zip(*described, strict=True)
-        names = [f"{full_name}_{index}of{count}" for index in range(1, count + 1)]
+        names = names_in_group(full_name, count)
         targets = [output.handle.value for output in outputs]
-        member.world.submit_group(member.id, _ALLGATHER, full_name, names, dtypes, shapes, handles, targets)
-        return Pending(member.world, 0, full_name, tensors, tuple(outputs))
+        self.queue.submit_group(member.id, ALLGATHER, full_name, names, dtypes, shapes, handles, targets)
+        return Pending(self.queue, 0, full_name, tensors, tuple(outputs))
 
     def _exchange(self, rows: list[int], full_name: str, process_set: ProcessSet) -> list[int]:
         """Every rank's numbers, one rank after the other."""
-        pending = _sizes.allgather(np.array(rows, np.int64), f"{full_name}.sizes", process_set, will_wait=True)
+        call = Call(ALLGATHER, process_set, f"{full_name}.sizes")
+        pending = _sizes.start(call, [np.array(rows, np.int64)], will_wait=True)
         return [int(count) for count in _sizes.handles.finish(pending)]
 
-    def alltoall(
-        self, tensor: NDArray, splits: Any, name: str | None, process_set: ProcessSet, will_wait: bool
-    ) -> Pending:
-        member = self._member(process_set)
+    def _alltoall(self, member: Membership, call: Call, tensor: NDArray) -> Pending:
         handle, shape, dtype = self._source(tensor)
-        wanted = None if splits is None else self.adapter.split_sizes(splits)
-        sizes = rules.alltoall_splits(shape, wanted, member.size)
-        full_name = member.full_name("alltoall", name)
+        sizes = self._split_sizes(call, shape, member)
+        full_name = member.full_name(call.operation, call.name)
         sent = np.array(sizes, np.int64)
-        exchange = _sizes.alltoall(sent, None, f"{full_name}.sizes", process_set, will_wait=True)
+        exchange = _sizes.start(Call(ALLTOALL, call.process_set, f"{full_name}.sizes"), [sent], will_wait=True)
         received = [int(count) for count in _sizes.handles.finish(exchange)[0]]
         output = empty(tensor, (sum(received), *shape[1:]))
-        member.world.submit(
-            member.id, _ALLTOALL, full_name, dtype, shape, handle, output.handle.value, splits=list(sizes)
-        )
-        return Pending(member.world, 0, full_name, tensor, (output, self.adapter.splits_tensor(received, splits)))
+        self.queue.submit(member.id, ALLTOALL, full_name, dtype, shape, handle, output.handle.value, splits=list(sizes))
+        splits = self.adapter.splits_tensor(received, call.splits)
+        return Pending(self.queue, 0, full_name, tensor, (output, splits))
 
 
 def plain(tensor: NDArray) -> NDArray:

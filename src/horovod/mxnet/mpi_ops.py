@@ -10,24 +10,32 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from horovod.common import door
+from horovod.common.calls import ALLGATHER, ALLREDUCE, ALLTOALL, BROADCAST, REDUCESCATTER, Call
 from horovod.common.door import *  # noqa: F403 - they are the door's own names too
-from horovod.common.process_sets import ProcessSet as ProcessSet
-from horovod.common.process_sets import add_process_set as add_process_set
-from horovod.common.process_sets import global_process_set
-from horovod.common.process_sets import remove_process_set as remove_process_set
-from horovod.common.rules import Adasum as Adasum
-from horovod.common.rules import Average as Average
-from horovod.common.rules import Max as Max
-from horovod.common.rules import Min as Min
-from horovod.common.rules import Product as Product
-from horovod.common.rules import Sum as Sum
-from horovod.common.rules import resolve_op
+from horovod.common.process_sets import ProcessSet, global_process_set
+from horovod.common.rules import Adasum, Average, Sum, resolve_op
 from horovod.common.util import check_installed_version as check_installed_version
 from horovod.common.util import get_average_backwards_compatibility_fun as get_average_backwards_compatibility_fun
 from horovod.common.util import get_ext_suffix as get_ext_suffix
 from horovod.mxnet import queue
 from horovod.mxnet.adapter import NDArray
 from horovod.mxnet.collectives import QueuedCollectives, plain
+
+__all__ = [
+    "allgather",
+    "allreduce",
+    "allreduce_",
+    "alltoall",
+    "broadcast",
+    "broadcast_",
+    "grouped_allgather",
+    "grouped_allreduce",
+    "grouped_allreduce_",
+    "grouped_reducescatter",
+    "reducescatter",
+]
+__all__ += door.__all__
 
 dll_path = queue.LIBRARY_PATH
 MPI_MXNET_LIB_CTYPES = queue.library
@@ -42,9 +50,10 @@ def shutdown() -> None:  # type: ignore[no-redef]  # instead of the other doors'
     queue.leave()
 
 
-def _at(priority: int) -> QueuedCollectives:
+def _result(call: Call, tensors: Sequence[NDArray], priority: int) -> Any:
+    """What MXNet will compute, as soon as it is queued."""
     _collectives.queue.priority = priority
-    return _collectives
+    return _collectives.start(call, tensors).output
 
 
 def _reduce_op(op: int | None, average: bool | None) -> int:
@@ -68,11 +77,8 @@ def allreduce(
 ) -> NDArray:
     """Reduce an array over all ranks of the set (op: Average by default) into a new array."""
     op = _reduce_op(op, average)
-    return (
-        _at(priority)
-        .allreduce(tensor, False, name, op, prescale_factor, postscale_factor, process_set, will_wait=False)
-        .output
-    )
+    call = Call(ALLREDUCE, process_set, name, op, prescale_factor, postscale_factor)
+    return _result(call, [tensor], priority)
 
 
 def allreduce_(
@@ -87,11 +93,8 @@ def allreduce_(
 ) -> NDArray:
     """Allreduce in place: the array is overwritten and returned."""
     op = _reduce_op(op, average)
-    return (
-        _at(priority)
-        .allreduce(tensor, True, name, op, prescale_factor, postscale_factor, process_set, will_wait=False)
-        .output
-    )
+    call = Call(ALLREDUCE, process_set, name, op, prescale_factor, postscale_factor, in_place=True)
+    return _result(call, [tensor], priority)
 
 
 def grouped_allreduce(
@@ -106,10 +109,8 @@ def grouped_allreduce(
 ) -> list[NDArray]:
     """Allreduce a list of arrays as one unit."""
     op = _reduce_op(op, average)
-    pending = _at(priority).grouped_allreduce(
-        tensors, False, name, op, prescale_factor, postscale_factor, process_set, will_wait=False
-    )
-    return list(pending.output)
+    call = Call(ALLREDUCE, process_set, name, op, prescale_factor, postscale_factor, grouped=True)
+    return list(_result(call, tensors, priority))
 
 
 def grouped_allreduce_(
@@ -124,10 +125,8 @@ def grouped_allreduce_(
 ) -> list[NDArray]:
     """Allreduce a list of arrays in place."""
     op = _reduce_op(op, average)
-    pending = _at(priority).grouped_allreduce(
-        tensors, True, name, op, prescale_factor, postscale_factor, process_set, will_wait=False
-    )
-    return list(pending.output)
+    call = Call(ALLREDUCE, process_set, name, op, prescale_factor, postscale_factor, grouped=True, in_place=True)
+    return list(_result(call, tensors, priority))
 
 
 # Movements
@@ -137,7 +136,7 @@ def allgather(
     tensor: NDArray, name: str | None = None, priority: int = 0, process_set: ProcessSet = global_process_set
 ) -> NDArray:
     """Arrays of all ranks, one after the other along the first dimension, in which they may differ."""
-    return _at(priority).allgather(plain(tensor), name, process_set, will_wait=False).output
+    return _result(Call(ALLGATHER, process_set, name), [plain(tensor)], priority)
 
 
 def grouped_allgather(
@@ -147,11 +146,8 @@ def grouped_allgather(
     process_set: ProcessSet = global_process_set,
 ) -> list[NDArray]:
     """Allgather each array of a list, as one unit."""
-    return list(
-        _at(priority)
-        .grouped_allgather([plain(tensor) for tensor in tensors], name, process_set, will_wait=False)
-        .output
-    )
+    call = Call(ALLGATHER, process_set, name, grouped=True)
+    return list(_result(call, [plain(tensor) for tensor in tensors], priority))
 
 
 def broadcast(
@@ -162,7 +158,7 @@ def broadcast(
     process_set: ProcessSet = global_process_set,
 ) -> NDArray:
     """The array of the (global) rank `root_rank`, as a new array."""
-    return _at(priority).broadcast(tensor, False, root_rank, name, process_set, will_wait=False).output
+    return _result(Call(BROADCAST, process_set, name, root=root_rank), [tensor], priority)
 
 
 def broadcast_(
@@ -173,7 +169,7 @@ def broadcast_(
     process_set: ProcessSet = global_process_set,
 ) -> NDArray:
     """Overwrite the array with the root's."""
-    return _at(priority).broadcast(tensor, True, root_rank, name, process_set, will_wait=False).output
+    return _result(Call(BROADCAST, process_set, name, root=root_rank, in_place=True), [tensor], priority)
 
 
 def alltoall(
@@ -184,7 +180,7 @@ def alltoall(
     process_set: ProcessSet = global_process_set,
 ) -> Any:
     """Send rows to every rank: equal shares, or `splits[i]` rows to member i; then (output, received splits)."""
-    output, received = _at(priority).alltoall(plain(tensor), splits, name, process_set, will_wait=False).output
+    output, received = _result(Call(ALLTOALL, process_set, name, splits=splits), [plain(tensor)], priority)
     return output if splits is None else (output, received)
 
 
@@ -202,11 +198,8 @@ def reducescatter(
 ) -> NDArray:
     """Reduce an array over all ranks; each gets its share of the rows, the first ranks one more if uneven."""
     assert op in (Average, Sum), "reducescatter supports the operations Average and Sum"
-    return (
-        _at(priority)
-        .reducescatter(plain(tensor), name, op, prescale_factor, postscale_factor, process_set, will_wait=False)
-        .output
-    )
+    call = Call(REDUCESCATTER, process_set, name, op, prescale_factor, postscale_factor)
+    return _result(call, [plain(tensor)], priority)
 
 
 def grouped_reducescatter(
@@ -220,7 +213,5 @@ def grouped_reducescatter(
 ) -> list[NDArray]:
     """Reducescatter each array of a list, as one unit."""
     assert op in (Average, Sum), "grouped_reducescatter supports the operations Average and Sum"
-    pending = _at(priority).grouped_reducescatter(
-        [plain(tensor) for tensor in tensors], name, op, prescale_factor, postscale_factor, process_set, will_wait=False
-    )
-    return list(pending.output)
+    call = Call(REDUCESCATTER, process_set, name, op, prescale_factor, postscale_factor, grouped=True)
+    return list(_result(call, [plain(tensor) for tensor in tensors], priority))

@@ -22,7 +22,7 @@ from horovod.common.context import default_context
 from horovod.common.exceptions import HorovodInternalError, HorovodMismatchError, HorovodWarning
 
 if TYPE_CHECKING:
-    from horovod._engine import World
+    from horovod._engine import Output, World
 
 LIBRARY_PATH = str(Path(__file__).parents[1] / "libhvd_mxnet.so")
 
@@ -105,7 +105,7 @@ mx.error.register("HorovodMismatchError", _failure)
 
 
 class Queue:
-    """Takes what a World takes and lets MXNet submit it. Its handles are 0: nobody waits for them."""
+    """Takes calls in a World's stead and lets MXNet submit them. Its handles are 0: nobody waits for them."""
 
     def __init__(self) -> None:
         self._world: World | None = None
@@ -165,6 +165,22 @@ class Queue:
             operation.root = root
         operations = (_Operation * len(described))(*described)
         return self._push(process_set, operations, len(described), group.encode())
+
+    # Results are MXNet's arrays, and MXNet waits for them.
+
+    def poll(self, handle: int) -> bool:
+        return True
+
+    def wait(self, handle: int) -> None:
+        """Nothing to wait for here."""
+
+    finish = release = wait
+
+    def take_output(self, handle: int, index: int = 0) -> tuple[Output, int]:
+        raise NotImplementedError("MXNet's queue fills arrays that are there; it allocates none")
+
+    def received_splits(self, handle: int, members: int) -> list[int]:
+        raise NotImplementedError("MXNet's queue has no results but arrays")
 
     def _push(self, process_set: int, operations: Any, count: int, group: bytes | None) -> int:
         assert self._world is not None

@@ -14,22 +14,52 @@ from typing import Any
 import numpy as np
 
 from horovod._engine import ArrayCalls
-from horovod.common import shared_buffers
+from horovod.common import door, shared_buffers
 from horovod.common.arrays import Array, NumpyAdapter, as_array, as_target, reader
+from horovod.common.calls import ALLGATHER, ALLREDUCE, ALLTOALL, BROADCAST, REDUCESCATTER, Call
 from horovod.common.compression import Compression, Compressor
 from horovod.common.context import default_context
 from horovod.common.door import *  # noqa: F403 - they are the door's own names too
 from horovod.common.handles import Pending, translate
 from horovod.common.ops import Collectives
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.common.rules import Adasum as Adasum
-from horovod.common.rules import Average as Average
-from horovod.common.rules import Max as Max
-from horovod.common.rules import Min as Min
-from horovod.common.rules import Product as Product
-from horovod.common.rules import Sum as Sum
-from horovod.common.rules import resolve_op
+from horovod.common.rules import Average, resolve_op
 from horovod.common.wire import wire_of
+
+__all__ = [
+    "allgather",
+    "allgather_async",
+    "allreduce",
+    "allreduce_",
+    "allreduce_async",
+    "allreduce_async_",
+    "alltoall",
+    "alltoall_async",
+    "barrier",
+    "broadcast",
+    "broadcast_",
+    "broadcast_async",
+    "broadcast_async_",
+    "grouped_allgather",
+    "grouped_allgather_async",
+    "grouped_allreduce",
+    "grouped_allreduce_",
+    "grouped_allreduce_async",
+    "grouped_allreduce_async_",
+    "grouped_reducescatter",
+    "grouped_reducescatter_async",
+    "join",
+    "poll",
+    "recv",
+    "recv_async",
+    "reducescatter",
+    "reducescatter_async",
+    "send",
+    "send_async",
+    "shared_zeros",
+    "synchronize",
+]
+__all__ += door.__all__
 
 _collectives: Collectives[Array] = Collectives(default_context, NumpyAdapter())
 _finish = default_context.handles.finish
@@ -46,6 +76,14 @@ def _add(pending: Pending) -> int:
     references = [weakref.ref(array) for array in arrays]
     pending.lies_still = lambda: all(reference() is not None for reference in references)
     return default_context.handles.add(pending)
+
+
+def _run(call: Call, arrays: Sequence[Array]) -> Any:
+    return _finish(_collectives.start(call, arrays, will_wait=True))
+
+
+def _begin(call: Call, arrays: Sequence[Array]) -> int:
+    return _add(_collectives.start(call, arrays, will_wait=False))
 
 
 def shared_zeros(shape: int | Sequence[int], dtype: Any = float) -> Array:
@@ -84,8 +122,8 @@ def allreduce(
     op = resolve_op(op, average)
     wire = wire_of(compression)
     array, ctx = _compress(as_array(tensor), compression, wire)
-    pending = _collectives.allreduce(array, False, name, op, prescale_factor, postscale_factor, process_set, True, wire)
-    return compression.decompress(_finish(pending), ctx)
+    call = Call(ALLREDUCE, process_set, name, op, prescale_factor, postscale_factor, wire=wire)
+    return compression.decompress(_run(call, [array]), ctx)
 
 
 def allreduce_async(
@@ -104,10 +142,7 @@ def allreduce_async(
     if quick is not None:
         return quick
     op = resolve_op(op, average)
-    array = as_array(tensor)
-    return _add(
-        _collectives.allreduce(array, False, name, op, prescale_factor, postscale_factor, process_set, will_wait=False)
-    )
+    return _begin(Call(ALLREDUCE, process_set, name, op, prescale_factor, postscale_factor), [as_array(tensor)])
 
 
 def allreduce_(
@@ -126,11 +161,8 @@ def allreduce_(
     if quick is not None:
         return quick
     op = resolve_op(op, average)
-    array = as_target(tensor)
-    pending = _collectives.allreduce(
-        array, True, name, op, prescale_factor, postscale_factor, process_set, will_wait=True
-    )
-    result: Array = _finish(pending)
+    call = Call(ALLREDUCE, process_set, name, op, prescale_factor, postscale_factor, in_place=True)
+    result: Array = _run(call, [as_target(tensor)])
     return result
 
 
@@ -150,10 +182,8 @@ def allreduce_async_(
     if quick is not None:
         return quick
     op = resolve_op(op, average)
-    array = as_target(tensor)
-    return _add(
-        _collectives.allreduce(array, True, name, op, prescale_factor, postscale_factor, process_set, will_wait=False)
-    )
+    call = Call(ALLREDUCE, process_set, name, op, prescale_factor, postscale_factor, in_place=True)
+    return _begin(call, [as_target(tensor)])
 
 
 def grouped_allreduce(
@@ -171,10 +201,8 @@ def grouped_allreduce(
     wire = wire_of(compression)
     compressed = [_compress(as_array(tensor), compression, wire) for tensor in tensors]
     arrays = [array for array, _ in compressed]
-    pending = _collectives.grouped_allreduce(
-        arrays, False, name, op, prescale_factor, postscale_factor, process_set, True, wire
-    )
-    results = zip(_finish(pending), compressed, strict=True)
+    call = Call(ALLREDUCE, process_set, name, op, prescale_factor, postscale_factor, grouped=True, wire=wire)
+    results = zip(_run(call, arrays), compressed, strict=True)
     return [compression.decompress(result, ctx) for result, (_, ctx) in results]
 
 
@@ -189,12 +217,8 @@ def grouped_allreduce_async(
 ) -> int:
     """Start an allreduce of a list of arrays; one handle for all of them."""
     op = resolve_op(op, average)
-    arrays = [as_array(tensor) for tensor in tensors]
-    return _add(
-        _collectives.grouped_allreduce(
-            arrays, False, name, op, prescale_factor, postscale_factor, process_set, will_wait=False
-        )
-    )
+    call = Call(ALLREDUCE, process_set, name, op, prescale_factor, postscale_factor, grouped=True)
+    return _begin(call, [as_array(tensor) for tensor in tensors])
 
 
 def grouped_allreduce_(
@@ -208,11 +232,8 @@ def grouped_allreduce_(
 ) -> list[Array]:
     """Allreduce a list of arrays in place."""
     op = resolve_op(op, average)
-    arrays = [as_target(tensor) for tensor in tensors]
-    pending = _collectives.grouped_allreduce(
-        arrays, True, name, op, prescale_factor, postscale_factor, process_set, will_wait=True
-    )
-    return list(_finish(pending))
+    call = Call(ALLREDUCE, process_set, name, op, prescale_factor, postscale_factor, grouped=True, in_place=True)
+    return list(_run(call, [as_target(tensor) for tensor in tensors]))
 
 
 def grouped_allreduce_async_(
@@ -226,12 +247,8 @@ def grouped_allreduce_async_(
 ) -> int:
     """Start an allreduce of a list of arrays in place."""
     op = resolve_op(op, average)
-    arrays = [as_target(tensor) for tensor in tensors]
-    return _add(
-        _collectives.grouped_allreduce(
-            arrays, True, name, op, prescale_factor, postscale_factor, process_set, will_wait=False
-        )
-    )
+    call = Call(ALLREDUCE, process_set, name, op, prescale_factor, postscale_factor, grouped=True, in_place=True)
+    return _begin(call, [as_target(tensor) for tensor in tensors])
 
 
 # Allgather
@@ -242,7 +259,7 @@ def allgather(tensor: Any, name: str | None = None, process_set: ProcessSet = gl
     quick: Array | None = _native.allgather(process_set.native, tensor, True, name)
     if quick is not None:
         return quick
-    result: Array = _finish(_collectives.allgather(as_array(tensor), name, process_set, will_wait=True))
+    result: Array = _run(Call(ALLGATHER, process_set, name), [as_array(tensor)])
     return result
 
 
@@ -251,7 +268,7 @@ def allgather_async(tensor: Any, name: str | None = None, process_set: ProcessSe
     quick: int | None = _native.allgather(process_set.native, tensor, False, name)
     if quick is not None:
         return quick
-    return _add(_collectives.allgather(as_array(tensor), name, process_set, will_wait=False))
+    return _begin(Call(ALLGATHER, process_set, name), [as_array(tensor)])
 
 
 def grouped_allgather(
@@ -259,7 +276,7 @@ def grouped_allgather(
 ) -> list[Array]:
     """Allgather each array of a list, as one unit."""
     arrays = [as_array(tensor) for tensor in tensors]
-    return list(_finish(_collectives.grouped_allgather(arrays, name, process_set, will_wait=True)))
+    return list(_run(Call(ALLGATHER, process_set, name, grouped=True), arrays))
 
 
 def grouped_allgather_async(
@@ -267,7 +284,7 @@ def grouped_allgather_async(
 ) -> int:
     """Start an allgather of each array of a list; one handle for all of them."""
     arrays = [as_array(tensor) for tensor in tensors]
-    return _add(_collectives.grouped_allgather(arrays, name, process_set, will_wait=False))
+    return _begin(Call(ALLGATHER, process_set, name, grouped=True), arrays)
 
 
 # Broadcast
@@ -280,9 +297,7 @@ def broadcast(
     quick: Array | None = _native.broadcast(process_set.native, tensor, False, True, root_rank, name)
     if quick is not None:
         return quick
-    result: Array = _finish(
-        _collectives.broadcast(as_array(tensor), False, root_rank, name, process_set, will_wait=True)
-    )
+    result: Array = _run(Call(BROADCAST, process_set, name, root=root_rank), [as_array(tensor)])
     return result
 
 
@@ -293,7 +308,7 @@ def broadcast_async(
     quick: int | None = _native.broadcast(process_set.native, tensor, False, False, root_rank, name)
     if quick is not None:
         return quick
-    return _add(_collectives.broadcast(as_array(tensor), False, root_rank, name, process_set, will_wait=False))
+    return _begin(Call(BROADCAST, process_set, name, root=root_rank), [as_array(tensor)])
 
 
 def broadcast_(
@@ -303,9 +318,7 @@ def broadcast_(
     quick: Array | None = _native.broadcast(process_set.native, tensor, True, True, root_rank, name)
     if quick is not None:
         return quick
-    result: Array = _finish(
-        _collectives.broadcast(as_target(tensor), True, root_rank, name, process_set, will_wait=True)
-    )
+    result: Array = _run(Call(BROADCAST, process_set, name, root=root_rank, in_place=True), [as_target(tensor)])
     return result
 
 
@@ -316,7 +329,7 @@ def broadcast_async_(
     quick: int | None = _native.broadcast(process_set.native, tensor, True, False, root_rank, name)
     if quick is not None:
         return quick
-    return _add(_collectives.broadcast(as_target(tensor), True, root_rank, name, process_set, will_wait=False))
+    return _begin(Call(BROADCAST, process_set, name, root=root_rank, in_place=True), [as_target(tensor)])
 
 
 # Alltoall
@@ -329,7 +342,7 @@ def alltoall(
     quick = _native.alltoall(process_set.native, tensor, True, splits, name)
     if quick is not None:
         return quick
-    output, received = _finish(_collectives.alltoall(as_array(tensor), splits, name, process_set, will_wait=True))
+    output, received = _run(Call(ALLTOALL, process_set, name, splits=splits), [as_array(tensor)])
     return output if splits is None else (output, received)
 
 
@@ -340,7 +353,7 @@ def alltoall_async(
     quick: int | None = _native.alltoall(process_set.native, tensor, False, splits, name)
     if quick is not None:
         return quick
-    return _add(_collectives.alltoall(as_array(tensor), splits, name, process_set, will_wait=False))
+    return _begin(Call(ALLTOALL, process_set, name, splits=splits), [as_array(tensor)])
 
 
 # Reducescatter
@@ -363,10 +376,8 @@ def reducescatter(
         if quick is not None:
             return quick
     array, ctx = compression.compress(as_array(tensor))
-    pending = _collectives.reducescatter(
-        array, name, op, prescale_factor, postscale_factor, process_set, will_wait=True
-    )
-    return compression.decompress(_finish(pending), ctx)
+    call = Call(REDUCESCATTER, process_set, name, op, prescale_factor, postscale_factor)
+    return compression.decompress(_run(call, [array]), ctx)
 
 
 def reducescatter_async(
@@ -383,10 +394,7 @@ def reducescatter_async(
     )
     if quick is not None:
         return quick
-    array = as_array(tensor)
-    return _add(
-        _collectives.reducescatter(array, name, op, prescale_factor, postscale_factor, process_set, will_wait=False)
-    )
+    return _begin(Call(REDUCESCATTER, process_set, name, op, prescale_factor, postscale_factor), [as_array(tensor)])
 
 
 def grouped_reducescatter(
@@ -401,10 +409,8 @@ def grouped_reducescatter(
     """Reducescatter each array of a list, as one unit."""
     compressed = [compression.compress(as_array(tensor)) for tensor in tensors]
     arrays = [array for array, _ in compressed]
-    pending = _collectives.grouped_reducescatter(
-        arrays, name, op, prescale_factor, postscale_factor, process_set, will_wait=True
-    )
-    results = zip(_finish(pending), compressed, strict=True)
+    call = Call(REDUCESCATTER, process_set, name, op, prescale_factor, postscale_factor, grouped=True)
+    results = zip(_run(call, arrays), compressed, strict=True)
     return [compression.decompress(result, ctx) for result, (_, ctx) in results]
 
 
@@ -417,12 +423,8 @@ def grouped_reducescatter_async(
     postscale_factor: float = 1.0,
 ) -> int:
     """Start a reducescatter of each array of a list; one handle for all of them."""
-    arrays = [as_array(tensor) for tensor in tensors]
-    return _add(
-        _collectives.grouped_reducescatter(
-            arrays, name, op, prescale_factor, postscale_factor, process_set, will_wait=False
-        )
-    )
+    call = Call(REDUCESCATTER, process_set, name, op, prescale_factor, postscale_factor, grouped=True)
+    return _begin(call, [as_array(tensor) for tensor in tensors])
 
 
 # Meetings
@@ -430,7 +432,7 @@ def grouped_reducescatter_async(
 
 def barrier(process_set: ProcessSet = global_process_set) -> None:
     """Wait until every rank of the set is here."""
-    _finish(_collectives.barrier(process_set, will_wait=True))
+    _collectives.barrier(process_set)
 
 
 def join(device: int = -1) -> int:

@@ -26,7 +26,7 @@ from horovod.runner.user_output import UserOutput
 from horovod.runner.worker_environment import slot_environment
 
 if TYPE_CHECKING:
-    from horovod.common.rendezvous_server import Server
+    from horovod.common.rendezvous.server import Server
 
 _READ_LIMIT_S = 1.0
 

@@ -7,8 +7,8 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from horovod.common.protocol import make_secret
-from horovod.common.rendezvous_server import Server
+from horovod.common.rendezvous.protocol import make_secret
+from horovod.common.rendezvous.server import Server
 from horovod.runner.hosts import get_host_assignments, plan_hosts
 from horovod.runner.job import Job, JobResult, JobSpec
 from horovod.runner.limits import enough_descriptors

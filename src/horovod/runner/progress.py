@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from horovod.common.rendezvous_server import Server
+from horovod.common.rendezvous.server import Server
 from horovod.runner.user_output import UserOutput
 from horovod.runner.writers import Sink
 

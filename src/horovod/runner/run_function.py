@@ -14,7 +14,7 @@ from horovod.common.exceptions import HorovodDeprecationWarning
 from horovod.runner import without_effect
 
 if TYPE_CHECKING:
-    from horovod.common.rendezvous_server import Server
+    from horovod.common.rendezvous.server import Server
     from horovod.runner.job import JobResult
 
 _FAILED = "Horovod detected that one or more processes exited with non-zero status, so the job was ended."

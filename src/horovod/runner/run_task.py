@@ -8,7 +8,7 @@ import sys
 import traceback
 
 from horovod.common import serialization
-from horovod.common.rendezvous import Connection
+from horovod.common.rendezvous.client import Connection
 from horovod.common.topology import SECRET_VARIABLE, decode_secret
 
 PATH_KEY = "run/path"

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from horovod.common import settings
-from horovod.common.interfaces import check_interfaces, interface_names, loopback_interface
+from horovod.common.joining.interfaces import check_interfaces, interface_names, loopback_interface
 from horovod.common.topology import SECRET_VARIABLE
 from horovod.runner.arguments import FLAG_SETTINGS
 from horovod.runner.hosts import SIMULATE_VARIABLE, SlotInfo

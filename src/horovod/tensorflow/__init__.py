@@ -5,8 +5,6 @@ from typing import Any
 
 from horovod.common import door
 from horovod.common.door import *  # noqa: F403 - what it names in __all__
-from horovod.common.exceptions import HorovodInternalError, HorovodMismatchError
-from horovod.common.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from horovod.common.util import check_extension, gpu_available, split_list
 from horovod.tensorflow import elastic
 from horovod.tensorflow.adasum_optimizer import _DistributedAdasumOptimizer as _DistributedAdasumOptimizer
@@ -20,12 +18,6 @@ from horovod.tensorflow.functions import (
 )
 from horovod.tensorflow.gradient_aggregation import LocalGradientAggregationHelper
 from horovod.tensorflow.mpi_ops import (
-    Adasum,
-    Average,
-    Max,
-    Min,
-    Product,
-    Sum,
     allgather,
     alltoall,
     broadcast,
@@ -50,24 +42,14 @@ from horovod.tensorflow.tape import _DistributedGradientTape as _DistributedGrad
 from horovod.tensorflow.util import refs_to_vars, vars_to_refs
 
 __all__ = [
-    "Adasum",
-    "Average",
     "BroadcastGlobalVariablesHook",
     "Compression",
     "Compressor",
     "DistributedGradientTape",
     "DistributedOptimizer",
-    "HorovodInternalError",
-    "HorovodMismatchError",
     "LocalGradientAggregationHelper",
-    "Max",
-    "Min",
     "PartialDistributedGradientTape",
-    "ProcessSet",
-    "Product",
-    "Sum",
     "SyncBatchNormalization",
-    "add_process_set",
     "allgather",
     "allgather_object",
     "allreduce",
@@ -81,7 +63,6 @@ __all__ = [
     "check_extension",
     "check_num_rank_power_of_2",
     "elastic",
-    "global_process_set",
     "gpu_available",
     "grouped_allgather",
     "grouped_allreduce",
@@ -94,7 +75,6 @@ __all__ = [
     "rank_op",
     "reducescatter",
     "refs_to_vars",
-    "remove_process_set",
     "size_op",
     "split_list",
     "vars_to_refs",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a collective is asked to do, whichever way it then takes, and the names under which ranks find each other's.
+"""What TensorFlow adds to a call: the names under which ranks find each other's.
 
 In a graph a collective is named as its node, name scopes included; eagerly as its operation, as in Horovod.
 """
@@ -13,12 +13,11 @@ from typing import Any, TypeAlias
 
 import tensorflow as tf
 
-from horovod.common import rules
-from horovod.common.process_sets import ProcessSet, global_process_set
+from horovod.common import calls, rules
+from horovod.common.calls import ALLGATHER, ALLREDUCE, ALLTOALL, BROADCAST, JOIN, REDUCESCATTER
 
 Tensor: TypeAlias = Any  # tf.Tensor
 
-ALLREDUCE, ALLGATHER, BROADCAST, ALLTOALL, REDUCESCATTER, _BARRIER, JOIN = range(7)  # hvd::OpKind
 _TYPES = {
     ALLREDUCE: "Allreduce",
     ALLGATHER: "Allgather",
@@ -29,20 +28,11 @@ _TYPES = {
 }
 
 
-@dataclass(frozen=True)
-class Call:
-    """All of a collective but its tensors."""
+@dataclass(frozen=True, slots=True)
+class Call(calls.Call):
+    """A call whose splits, if any, are a tensor of their own: a graph may know them only when it runs."""
 
-    kind: int
-    process_set: ProcessSet = global_process_set
-    name: str | None = None
     ignore_name_scope: bool = False
-    grouped: bool = False
-    op: int = rules.Sum
-    prescale: float = 1.0
-    postscale: float = 1.0
-    root: int = -1
-    only_root: bool = False  # compiled: zeros on all ranks but `root`; the gradient of a broadcast
 
     @property
     def type_name(self) -> str:

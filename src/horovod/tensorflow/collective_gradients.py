@@ -10,7 +10,8 @@ from typing import Any
 import tensorflow as tf
 
 from horovod.common import rules
-from horovod.tensorflow.calls import ALLGATHER, ALLREDUCE, ALLTOALL, BROADCAST, REDUCESCATTER, Call, Tensor
+from horovod.common.calls import ALLGATHER, ALLREDUCE, ALLTOALL, BROADCAST, REDUCESCATTER
+from horovod.tensorflow.calls import Call, Tensor
 
 # ways.run, ways.rank and ways.size: given by that module, which stands above this one.
 Run = Callable[..., list[Any]]

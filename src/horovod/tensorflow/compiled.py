@@ -21,11 +21,11 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.ops import control_flow_util
 
-from horovod.common import rules, xla_library
+from horovod.common import xla_library
+from horovod.common.calls import ALLTOALL, result_shape
 from horovod.common.context import default_context
 from horovod.common.context_numbers import number_of
-from horovod.common.process_sets import Membership
-from horovod.tensorflow.calls import ALLGATHER, ALLTOALL, REDUCESCATTER, Call, Tensor, last_component
+from horovod.tensorflow.calls import Call, Tensor, last_component
 
 OLDEST = (2, 19)
 _MODULE_VERSION = 9
@@ -95,7 +95,7 @@ def run(call: Call, tensors: Sequence[Tensor], splits: Tensor | None) -> list[Te
     member = call.process_set.membership
     if member is None or member.index < 0:
         default_context.refuse_set(call.process_set)
-    shapes = [_result_shape(call, tuple(tensor.shape), member) for tensor in tensors]
+    shapes = [result_shape(call, tuple(tensor.shape), member) for tensor in tensors]
     graph = tf.compat.v1.get_default_graph()
     token = getattr(graph, _TOKEN, None)
     inputs = [*tensors, tf.zeros([1], tf.int8) if token is None else token]
@@ -111,17 +111,6 @@ def topology(question: str, process_set_id: int) -> Tensor:
     from horovod.tensorflow import through_python
 
     return tf.constant(through_python.answer(question, process_set_id), tf.int32)
-
-
-def _result_shape(call: Call, shape: tuple[int, ...], member: Membership) -> tuple[int, ...]:
-    if call.kind == ALLGATHER:
-        rules.check_gather(shape, "allgather")
-        return (shape[0] * member.size, *shape[1:])
-    if call.kind == REDUCESCATTER:
-        return rules.scattered_shape(shape, member.index, member.size)
-    if call.kind == ALLTOALL:
-        rules.alltoall_splits(shape, None, member.size)
-    return shape
 
 
 _program = itertools.count(1)

@@ -13,25 +13,17 @@ from typing import Any
 import tensorflow as tf
 
 from horovod.common import rules
+from horovod.common.calls import ALLGATHER, ALLREDUCE, ALLTOALL, BROADCAST, REDUCESCATTER
 from horovod.common.door import *  # noqa: F403 - they are the door's own names too
-from horovod.common.process_sets import ProcessSet as ProcessSet
-from horovod.common.process_sets import add_process_set as add_process_set
-from horovod.common.process_sets import global_process_set
-from horovod.common.process_sets import remove_process_set as remove_process_set
-from horovod.common.rules import Adasum as Adasum
-from horovod.common.rules import Average as Average
-from horovod.common.rules import Max as Max
-from horovod.common.rules import Min as Min
-from horovod.common.rules import Product as Product
-from horovod.common.rules import Sum as Sum
-from horovod.common.rules import resolve_op
+from horovod.common.process_sets import ProcessSet, global_process_set
+from horovod.common.rules import Adasum, Average, Sum, resolve_op
 from horovod.common.util import check_installed_version as check_installed_version
 from horovod.common.util import get_average_backwards_compatibility_fun as get_average_backwards_compatibility_fun
 from horovod.common.util import get_ext_suffix as get_ext_suffix
 from horovod.common.util import gpu_available as gpu_available
 from horovod.common.util import num_rank_is_power_2 as num_rank_is_power_2
 from horovod.tensorflow import ways
-from horovod.tensorflow.calls import ALLGATHER, ALLREDUCE, ALLTOALL, BROADCAST, REDUCESCATTER, Call, Tensor
+from horovod.tensorflow.calls import Call, Tensor
 
 handle_average_backwards_compatibility = resolve_op
 check_num_rank_power_of_2 = num_rank_is_power_2
@@ -60,9 +52,10 @@ def _allreduce(
 ) -> Tensor:
     """Reduce a dense tensor over all ranks of the set."""
     _check_adasum(op, process_set)
-    return _one(
-        Call(ALLREDUCE, process_set, name, ignore_name_scope, False, op, prescale_factor, postscale_factor), tensor
+    call = Call(
+        ALLREDUCE, process_set, name, op, prescale_factor, postscale_factor, ignore_name_scope=ignore_name_scope
     )
+    return _one(call, tensor)
 
 
 def _grouped_allreduce(
@@ -76,9 +69,17 @@ def _grouped_allreduce(
 ) -> Sequence[Tensor]:
     """Reduce dense tensors as one unit: nothing starts before every one is ready on every rank."""
     _check_adasum(op, process_set)
-    return _group(
-        Call(ALLREDUCE, process_set, name, ignore_name_scope, True, op, prescale_factor, postscale_factor), tensors
+    call = Call(
+        ALLREDUCE,
+        process_set,
+        name,
+        op,
+        prescale_factor,
+        postscale_factor,
+        grouped=True,
+        ignore_name_scope=ignore_name_scope,
     )
+    return _group(call, tensors)
 
 
 def _reducescatter(
@@ -92,9 +93,10 @@ def _reducescatter(
 ) -> Tensor:
     """Reduce over all ranks; each gets its share of the rows, the first ranks one more if uneven."""
     _check_scatter(op)
-    return _one(
-        Call(REDUCESCATTER, process_set, name, ignore_name_scope, False, op, prescale_factor, postscale_factor), tensor
+    call = Call(
+        REDUCESCATTER, process_set, name, op, prescale_factor, postscale_factor, ignore_name_scope=ignore_name_scope
     )
+    return _one(call, tensor)
 
 
 def _grouped_reducescatter(
@@ -108,9 +110,17 @@ def _grouped_reducescatter(
 ) -> Sequence[Tensor]:
     """Reducescatter each tensor of a list, as one unit."""
     _check_scatter(op)
-    return _group(
-        Call(REDUCESCATTER, process_set, name, ignore_name_scope, True, op, prescale_factor, postscale_factor), tensors
+    call = Call(
+        REDUCESCATTER,
+        process_set,
+        name,
+        op,
+        prescale_factor,
+        postscale_factor,
+        grouped=True,
+        ignore_name_scope=ignore_name_scope,
     )
+    return _group(call, tensors)
 
 
 def _check_adasum(op: int, process_set: ProcessSet) -> None:
@@ -135,7 +145,7 @@ def allgather(
     process_set: ProcessSet = global_process_set,
 ) -> Tensor:
     """Tensors of all ranks, one after the other along the first dimension, in which they may differ."""
-    return _one(Call(ALLGATHER, process_set, name, ignore_name_scope), tensor)
+    return _one(Call(ALLGATHER, process_set, name, ignore_name_scope=ignore_name_scope), tensor)
 
 
 def grouped_allgather(
@@ -145,7 +155,7 @@ def grouped_allgather(
     process_set: ProcessSet = global_process_set,
 ) -> Sequence[Tensor]:
     """Allgather each tensor of a list, as one unit."""
-    return _group(Call(ALLGATHER, process_set, name, ignore_name_scope, True), tensors)
+    return _group(Call(ALLGATHER, process_set, name, grouped=True, ignore_name_scope=ignore_name_scope), tensors)
 
 
 def broadcast(
@@ -156,7 +166,7 @@ def broadcast(
     process_set: ProcessSet = global_process_set,
 ) -> Tensor:
     """The tensor of the (global) rank `root_rank`."""
-    return _one(Call(BROADCAST, process_set, name, ignore_name_scope, root=root_rank), tensor)
+    return _one(Call(BROADCAST, process_set, name, root=root_rank, ignore_name_scope=ignore_name_scope), tensor)
 
 
 def broadcast_(
@@ -179,7 +189,7 @@ def alltoall(
     process_set: ProcessSet = global_process_set,
 ) -> Any:
     """Send rows to every rank: equal shares, or `splits[i]` rows to member i; then (output, received splits)."""
-    call = Call(ALLTOALL, process_set, name, ignore_name_scope)
+    call = Call(ALLTOALL, process_set, name, ignore_name_scope=ignore_name_scope)
     if splits is None:
         return _one(call, tensor)
     output, received = ways.run(call, [tf.convert_to_tensor(tensor)], tf.cast(tf.convert_to_tensor(splits), tf.int32))

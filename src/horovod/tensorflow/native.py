@@ -18,11 +18,12 @@ from typing import Any
 
 import tensorflow as tf
 
+from horovod.common.calls import ALLGATHER, ALLREDUCE, ALLTOALL, BROADCAST, REDUCESCATTER
 from horovod.common.context import default_context
 from horovod.common.context_numbers import number_of, set_of
 from horovod.common.process_sets import ProcessSet
 from horovod.common.settings import value_of
-from horovod.tensorflow.calls import ALLGATHER, ALLREDUCE, ALLTOALL, BROADCAST, REDUCESCATTER, Call, Tensor
+from horovod.tensorflow.calls import Call, Tensor
 
 _SWITCH = "HOROVOD_TENSORFLOW_NATIVE"
 _LIBRARY = Path(__file__).parents[1] / "libhvd_tensorflow.so"
@@ -214,10 +215,10 @@ def _call_of(operation: Any) -> Call:
         kind.kind,
         set_of(operation.get_attr("context")),
         None,
-        operation.get_attr("ignore_name_scope"),
-        kind.grouped,
         operation.get_attr("reduce_op"),
         _factor(operation.get_attr("prescale_bits")),
         _factor(operation.get_attr("postscale_bits")),
-        operation.get_attr("root_rank"),
+        grouped=kind.grouped,
+        root=operation.get_attr("root_rank"),
+        ignore_name_scope=operation.get_attr("ignore_name_scope"),
     )

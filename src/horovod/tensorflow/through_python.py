@@ -10,26 +10,18 @@ UnknownError of any other.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import tensorflow as tf
 
 from horovod.common.arrays import Array, NumpyAdapter
+from horovod.common.calls import ALLTOALL
 from horovod.common.context import default_context
 from horovod.common.handles import Pending
 from horovod.common.ops import Collectives
 from horovod.common.process_sets import Membership, ProcessSet
-from horovod.tensorflow.calls import (
-    ALLGATHER,
-    ALLREDUCE,
-    ALLTOALL,
-    BROADCAST,
-    REDUCESCATTER,
-    Call,
-    Tensor,
-    last_component,
-    static_shape,
-)
+from horovod.tensorflow.calls import Call, Tensor, last_component, static_shape
 from horovod.tensorflow.errors import as_tensorflow
 
 
@@ -75,26 +67,10 @@ def _perform(call: Call, name: str, arrays: Sequence[Array]) -> list[Array]:
 
 
 def _start(call: Call, name: str, arrays: list[Array]) -> Pending:
-    process_set, reduction = call.process_set, (call.op, call.prescale, call.postscale)
-    if call.kind == ALLREDUCE:
-        if call.grouped:
-            return _collectives.grouped_allreduce(arrays, False, name, *reduction, process_set, will_wait=True)
-        return _collectives.allreduce(arrays[0], False, name, *reduction, process_set, will_wait=True)
-    if call.kind == REDUCESCATTER:
-        if call.grouped:
-            return _collectives.grouped_reducescatter(arrays, name, *reduction, process_set, will_wait=True)
-        return _collectives.reducescatter(arrays[0], name, *reduction, process_set, will_wait=True)
-    if call.kind == ALLGATHER:
-        if call.grouped:
-            return _collectives.grouped_allgather(arrays, name, process_set, will_wait=True)
-        return _collectives.allgather(arrays[0], name, process_set, will_wait=True)
-    if call.kind == BROADCAST:
-        if call.grouped:
-            return _collectives.grouped_broadcast(arrays, call.root, name, process_set, will_wait=True)
-        return _collectives.broadcast(arrays[0], False, call.root, name, process_set, will_wait=True)
-    assert call.kind == ALLTOALL
-    array, *splits = arrays
-    return _collectives.alltoall(array, splits[0] if splits else None, name, process_set, will_wait=True)
+    if call.kind == ALLTOALL:
+        arrays, splits = arrays[:1], arrays[1] if len(arrays) > 1 else None
+        return _collectives.start(replace(call, name=name, splits=splits), arrays, will_wait=True)
+    return _collectives.start(replace(call, name=name), arrays, will_wait=True)
 
 
 def join() -> Tensor:

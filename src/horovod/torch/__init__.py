@@ -1,12 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The PyTorch door: `import horovod.torch as hvd`."""
 
-from horovod.common import door
 from horovod.common.door import *  # noqa: F403 - what it names in __all__
-from horovod.common.exceptions import HorovodInternalError, HorovodMismatchError
-from horovod.common.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from horovod.common.util import check_extension
-from horovod.torch import elastic
+from horovod.torch import elastic, mpi_ops
 from horovod.torch.compression import Compression, Compressor
 from horovod.torch.functions import (
     allgather_object,
@@ -14,45 +11,7 @@ from horovod.torch.functions import (
     broadcast_optimizer_state,
     broadcast_parameters,
 )
-from horovod.torch.mpi_ops import (
-    Adasum,
-    Average,
-    Max,
-    Min,
-    Product,
-    Sum,
-    allgather,
-    allgather_async,
-    allreduce,
-    allreduce_,
-    allreduce_async,
-    allreduce_async_,
-    alltoall,
-    alltoall_async,
-    barrier,
-    broadcast,
-    broadcast_,
-    broadcast_async,
-    broadcast_async_,
-    grouped_allgather,
-    grouped_allgather_async,
-    grouped_allreduce,
-    grouped_allreduce_,
-    grouped_allreduce_async,
-    grouped_allreduce_async_,
-    grouped_reducescatter,
-    grouped_reducescatter_async,
-    join,
-    poll,
-    recv,
-    recv_async,
-    reducescatter,
-    reducescatter_async,
-    send,
-    send_async,
-    sparse_allreduce_async,
-    synchronize,
-)
+from horovod.torch.mpi_ops import *  # noqa: F403 - what it names in __all__
 from horovod.torch.optimizer import DistributedOptimizer
 from horovod.torch.sync_batch_norm import SyncBatchNorm
 from horovod.torch_backend import register
@@ -60,58 +19,15 @@ from horovod.torch_backend import register
 register()  # torch.distributed.init_process_group("horovod"); newer versions of torch do it by themselves
 
 __all__ = [
-    "Adasum",
-    "Average",
     "Compression",
     "Compressor",
     "DistributedOptimizer",
-    "HorovodInternalError",
-    "HorovodMismatchError",
-    "Max",
-    "Min",
-    "ProcessSet",
-    "Product",
-    "Sum",
     "SyncBatchNorm",
-    "add_process_set",
-    "allgather",
-    "allgather_async",
     "allgather_object",
-    "allreduce",
-    "allreduce_",
-    "allreduce_async",
-    "allreduce_async_",
-    "alltoall",
-    "alltoall_async",
-    "barrier",
-    "broadcast",
-    "broadcast_",
-    "broadcast_async",
-    "broadcast_async_",
     "broadcast_object",
     "broadcast_optimizer_state",
     "broadcast_parameters",
     "check_extension",
     "elastic",
-    "global_process_set",
-    "grouped_allgather",
-    "grouped_allgather_async",
-    "grouped_allreduce",
-    "grouped_allreduce_",
-    "grouped_allreduce_async",
-    "grouped_allreduce_async_",
-    "grouped_reducescatter",
-    "grouped_reducescatter_async",
-    "join",
-    "poll",
-    "recv",
-    "recv_async",
-    "reducescatter",
-    "reducescatter_async",
-    "remove_process_set",
-    "send",
-    "send_async",
-    "sparse_allreduce_async",
-    "synchronize",
 ]
-__all__ += door.__all__
+__all__ += mpi_ops.__all__

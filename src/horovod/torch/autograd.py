@@ -13,10 +13,11 @@ from typing import Any
 
 import torch
 
+from horovod.common.calls import ALLGATHER, ALLREDUCE, ALLTOALL, BROADCAST, REDUCESCATTER, Call
 from horovod.common.process_sets import ProcessSet
 from horovod.common.rules import Average, Sum, resolve_op
 from horovod.torch.adapter import Tensor
-from horovod.torch.direct import collectives_for, collectives_for_group, finish, host
+from horovod.torch.direct import collectives_for, collectives_for_group, finish, run
 
 
 def _recorded(*tensors: Tensor) -> bool:
@@ -28,7 +29,7 @@ def _grad_name(name: str | None) -> str | None:
     return f"{name}.grad" if name else None
 
 
-# The blocking, out-of-place collectives
+# The blocking, out-of-place collectives. Their arguments are flat, as those of operators in compiled graphs must be.
 
 
 def allreduce(
@@ -37,9 +38,8 @@ def allreduce(
     collectives = collectives_for(tensor)
     if tensor.requires_grad and torch.is_grad_enabled():
         return HorovodAllreduce.apply(tensor, None, name, op, prescale, postscale, process_set)  # type: ignore[no-any-return, no-untyped-call]
-    result: Tensor = finish(
-        collectives.allreduce(tensor, False, name, op, prescale, postscale, process_set, will_wait=True)
-    )
+    call = Call(ALLREDUCE, process_set, name, op, prescale, postscale)
+    result: Tensor = finish(collectives.start(call, [tensor], will_wait=True))
     return result
 
 
@@ -50,18 +50,15 @@ def grouped_allreduce(
     if _recorded(*tensors):
         arguments = (None, name, op, prescale, postscale, process_set)
         return list(HorovodGroupedAllreduce.apply(*arguments, *tensors))  # type: ignore[no-untyped-call]
-    return list(
-        finish(
-            collectives.grouped_allreduce(tensors, False, name, op, prescale, postscale, process_set, will_wait=True)
-        )
-    )
+    call = Call(ALLREDUCE, process_set, name, op, prescale, postscale, grouped=True)
+    return list(finish(collectives.start(call, tensors, will_wait=True)))
 
 
 def allgather(tensor: Tensor, name: str | None, process_set: ProcessSet) -> Tensor:
     collectives = collectives_for(tensor)
     if _recorded(tensor):
         return HorovodAllgather.apply(tensor, name, process_set)  # type: ignore[no-any-return, no-untyped-call]
-    result: Tensor = finish(collectives.allgather(tensor, name, process_set, will_wait=True))
+    result: Tensor = finish(collectives.start(Call(ALLGATHER, process_set, name), [tensor], will_wait=True))
     return result
 
 
@@ -69,14 +66,15 @@ def grouped_allgather(tensors: Sequence[Tensor], name: str | None, process_set: 
     collectives = collectives_for_group(tensors)
     if _recorded(*tensors):
         return list(HorovodGroupedAllgather.apply(name, process_set, *tensors))  # type: ignore[no-untyped-call]
-    return list(finish(collectives.grouped_allgather(tensors, name, process_set, will_wait=True)))
+    return list(finish(collectives.start(Call(ALLGATHER, process_set, name, grouped=True), tensors, will_wait=True)))
 
 
 def broadcast(tensor: Tensor, root_rank: int, name: str | None, process_set: ProcessSet) -> Tensor:
     collectives = collectives_for(tensor)
     if _recorded(tensor):
         return HorovodBroadcast.apply(tensor, root_rank, name, process_set)  # type: ignore[no-any-return, no-untyped-call]
-    result: Tensor = finish(collectives.broadcast(tensor, False, root_rank, name, process_set, will_wait=True))
+    call = Call(BROADCAST, process_set, name, root=root_rank)
+    result: Tensor = finish(collectives.start(call, [tensor], will_wait=True))
     return result
 
 
@@ -85,7 +83,8 @@ def alltoall(tensor: Tensor, splits: Any, name: str | None, process_set: Process
     collectives = collectives_for(tensor)
     if _recorded(tensor):
         return HorovodAlltoall.apply(tensor, splits, name, process_set)  # type: ignore[no-any-return, no-untyped-call]
-    result: tuple[Tensor, Tensor] = finish(collectives.alltoall(tensor, splits, name, process_set, will_wait=True))
+    call = Call(ALLTOALL, process_set, name, splits=splits)
+    result: tuple[Tensor, Tensor] = finish(collectives.start(call, [tensor], will_wait=True))
     return result
 
 
@@ -95,9 +94,8 @@ def reducescatter(
     collectives = collectives_for(tensor)
     if _recorded(tensor):
         return HorovodReducescatter.apply(tensor, name, op, process_set, prescale, postscale)  # type: ignore[no-any-return, no-untyped-call]
-    result: Tensor = finish(
-        collectives.reducescatter(tensor, name, op, prescale, postscale, process_set, will_wait=True)
-    )
+    call = Call(REDUCESCATTER, process_set, name, op, prescale, postscale)
+    result: Tensor = finish(collectives.start(call, [tensor], will_wait=True))
     return result
 
 
@@ -108,9 +106,8 @@ def grouped_reducescatter(
     if _recorded(*tensors):
         arguments = (name, op, process_set, prescale, postscale)
         return list(HorovodGroupedReducescatter.apply(*arguments, *tensors))  # type: ignore[no-untyped-call]
-    return list(
-        finish(collectives.grouped_reducescatter(tensors, name, op, prescale, postscale, process_set, will_wait=True))
-    )
+    call = Call(REDUCESCATTER, process_set, name, op, prescale, postscale, grouped=True)
+    return list(finish(collectives.start(call, tensors, will_wait=True)))
 
 
 # In place, where nothing is recorded
@@ -119,25 +116,19 @@ def grouped_reducescatter(
 def allreduce_(
     tensor: Tensor, name: str | None, op: int, prescale: float, postscale: float, process_set: ProcessSet
 ) -> Tensor:
-    result: Tensor = finish(
-        collectives_for(tensor).allreduce(tensor, True, name, op, prescale, postscale, process_set, will_wait=True)
-    )
+    result: Tensor = run(Call(ALLREDUCE, process_set, name, op, prescale, postscale, in_place=True), [tensor])
     return result
 
 
 def grouped_allreduce_(
     tensors: Sequence[Tensor], name: str | None, op: int, prescale: float, postscale: float, process_set: ProcessSet
 ) -> list[Tensor]:
-    collectives = collectives_for_group(tensors)
-    return list(
-        finish(collectives.grouped_allreduce(tensors, True, name, op, prescale, postscale, process_set, will_wait=True))
-    )
+    call = Call(ALLREDUCE, process_set, name, op, prescale, postscale, grouped=True, in_place=True)
+    return list(run(call, tensors))
 
 
 def broadcast_(tensor: Tensor, root_rank: int, name: str | None, process_set: ProcessSet) -> Tensor:
-    result: Tensor = finish(
-        collectives_for(tensor).broadcast(tensor, True, root_rank, name, process_set, will_wait=True)
-    )
+    result: Tensor = run(Call(BROADCAST, process_set, name, root=root_rank, in_place=True), [tensor])
     return result
 
 
@@ -162,7 +153,7 @@ def grouped_allgather_gradient(
 def _starts(rows: Sequence[int], name: str | None, process_set: ProcessSet) -> list[int]:
     """Where the own rows begin in gathered tensors: what the ranks before this one gave."""
     counts = torch.tensor([list(rows)], dtype=torch.int64)
-    everyone = finish(host.allgather(counts, f"{name}.sizes" if name else None, process_set, will_wait=True))
+    everyone = run(Call(ALLGATHER, process_set, f"{name}.sizes" if name else None), [counts])
     return [int(start) for start in everyone[: process_set.rank()].sum(0).tolist()]
 
 

@@ -8,20 +8,19 @@ checked and unnamed operations numbered at the call, so that everything but the 
 
 from __future__ import annotations
 
-import copy
 import itertools
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from dataclasses import replace
+from typing import Any
 
 import torch
 
-from horovod._engine import EngineError
+from horovod._engine import EngineError, Output, World
+from horovod.common.calls import ALLTOALL, Call
 from horovod.common.context import Context
-from horovod.common.dtypes import AS_IT_IS
 from horovod.common.handles import Pending
 from horovod.common.ops import Collectives
-from horovod.common.process_sets import ProcessSet
 from horovod.torch.adapter import ID_BY_DTYPE, Tensor, TorchAdapter, refuse
 from horovod.torch.cuda_streams import Event, Streams
 from horovod.torch.submitter import Submitter
@@ -44,7 +43,7 @@ class StagedAdapter(TorchAdapter):
 class DeferredWorld:
     """Stands in for the engine's World in one operation, which it submits when the input has arrived."""
 
-    def __init__(self, world: Any, keep: Any, arrived: Event, submitter: Submitter | None, names: Names) -> None:
+    def __init__(self, world: World, keep: Any, arrived: Event, submitter: Submitter | None, names: Names) -> None:
         self._world = world
         self._keep = keep  # memory that a submission still to come refers to by its address
         self._arrived = arrived
@@ -84,7 +83,7 @@ class DeferredWorld:
     def poll(self, ticket: int = 0) -> bool:
         if self._submitted is not None and not self._submitted.is_set():
             return False
-        return self._over or self._failure is not None or bool(self._world.poll(self._handle))
+        return self._over or self._failure is not None or self._world.poll(self._handle)
 
     def wait(self, ticket: int) -> None:
         if self._submitted is not None:
@@ -97,11 +96,11 @@ class DeferredWorld:
         self.wait(ticket)
         self.release(ticket)
 
-    def take_output(self, ticket: int, index: int = 0) -> Any:
+    def take_output(self, ticket: int, index: int = 0) -> tuple[Output, int]:
         return self._world.take_output(self._handle, index)
 
     def received_splits(self, ticket: int, members: int) -> list[int]:
-        return cast("list[int]", self._world.received_splits(self._handle, members))
+        return self._world.received_splits(self._handle, members)
 
     def release(self, ticket: int) -> None:
         self._over = True
@@ -150,6 +149,18 @@ class _Stage:
         pending.collect = collect
         return pending
 
+    def output_up(self, pending: Pending) -> Pending:
+        """The same for an alltoall, whose received splits stay where they are."""
+        collect_on_host = pending.collect
+        assert collect_on_host is not None
+
+        def collect(done: Pending) -> tuple[Tensor, Tensor]:
+            output, received = collect_on_host(done)
+            return self._streams.to_device([output], None, self._device)[0], received
+
+        pending.collect = collect
+        return pending
+
     def _lift(self, result: Any, targets: tuple[Tensor, ...] | None) -> Any:
         if isinstance(result, Tensor):
             return self._streams.to_device([result], targets, self._device)[0]
@@ -165,113 +176,15 @@ class StagedCollectives(Collectives[Tensor]):
         self._submitter = Submitter()
         self._names = Names()
 
-    def _stage(
-        self, tensors: Sequence[Tensor], process_set: ProcessSet, will_wait: bool
-    ) -> tuple[_Stage, list[Tensor], ProcessSet]:
-        """(stage, host copies, the set in which an operation on them is submitted when they have arrived)."""
-        member = self._member(process_set)
+    def start(self, call: Call, tensors: Sequence[Tensor], will_wait: bool) -> Pending:
+        member = self._member(call.process_set)
         stage = _Stage(self._streams, tensors)
         copies, arrived = stage.down()
-        submitter = None if will_wait else self._submitter
-        deferred = ProcessSet(member.ranks)  # not a copy: copies of a set are the set itself
-        deferred.membership = copy.copy(member)
-        deferred.membership.world = cast("Any", DeferredWorld(member.world, copies, arrived, submitter, self._names))
-        return stage, copies, deferred
-
-    def allreduce(
-        self,
-        tensor: Tensor,
-        in_place: bool,
-        name: str | None,
-        op: int,
-        prescale: float,
-        postscale: float,
-        process_set: ProcessSet,
-        will_wait: bool,
-        wire: int = AS_IT_IS,
-    ) -> Pending:
-        stage, [host], deferred = self._stage([tensor], process_set, will_wait)
-        pending = super().allreduce(host, True, name, op, prescale, postscale, deferred, will_wait, wire)
-        return stage.up(pending, in_place)
-
-    def grouped_allreduce(
-        self,
-        tensors: Sequence[Tensor],
-        in_place: bool,
-        name: str | None,
-        op: int,
-        prescale: float,
-        postscale: float,
-        process_set: ProcessSet,
-        will_wait: bool,
-        wire: int = AS_IT_IS,
-    ) -> Pending:
-        stage, hosts, deferred = self._stage(tensors, process_set, will_wait)
-        pending = super().grouped_allreduce(hosts, True, name, op, prescale, postscale, deferred, will_wait, wire)
-        return stage.up(pending, in_place)
-
-    def reducescatter(
-        self,
-        tensor: Tensor,
-        name: str | None,
-        op: int,
-        prescale: float,
-        postscale: float,
-        process_set: ProcessSet,
-        will_wait: bool,
-    ) -> Pending:
-        stage, [host], deferred = self._stage([tensor], process_set, will_wait)
-        return stage.up(super().reducescatter(host, name, op, prescale, postscale, deferred, will_wait))
-
-    def grouped_reducescatter(
-        self,
-        tensors: Sequence[Tensor],
-        name: str | None,
-        op: int,
-        prescale: float,
-        postscale: float,
-        process_set: ProcessSet,
-        will_wait: bool,
-    ) -> Pending:
-        stage, hosts, deferred = self._stage(tensors, process_set, will_wait)
-        return stage.up(super().grouped_reducescatter(hosts, name, op, prescale, postscale, deferred, will_wait))
-
-    def allgather(self, tensor: Tensor, name: str | None, process_set: ProcessSet, will_wait: bool) -> Pending:
-        stage, [host], deferred = self._stage([tensor], process_set, will_wait)
-        return stage.up(super().allgather(host, name, deferred, will_wait))
-
-    def grouped_allgather(
-        self, tensors: Sequence[Tensor], name: str | None, process_set: ProcessSet, will_wait: bool
-    ) -> Pending:
-        stage, hosts, deferred = self._stage(tensors, process_set, will_wait)
-        return stage.up(super().grouped_allgather(hosts, name, deferred, will_wait))
-
-    def broadcast(
-        self,
-        tensor: Tensor,
-        in_place: bool,
-        root_rank: int,
-        name: str | None,
-        process_set: ProcessSet,
-        will_wait: bool,
-    ) -> Pending:
-        stage, [host], deferred = self._stage([tensor], process_set, will_wait)
-        return stage.up(super().broadcast(host, True, root_rank, name, deferred, will_wait), in_place)
-
-    def alltoall(
-        self, tensor: Tensor, splits: Any, name: str | None, process_set: ProcessSet, will_wait: bool
-    ) -> Pending:
-        _, [host], deferred = self._stage([tensor], process_set, will_wait)
-        pending = super().alltoall(host, splits, name, deferred, will_wait)
-        collect = pending.collect
-        assert collect is not None
-
-        def lift_output(done: Pending) -> tuple[Tensor, Tensor]:
-            output, received = collect(done)
-            return self._streams.to_device([output], None, tensor.device)[0], received
-
-        pending.collect = lift_output
-        return pending
+        world = DeferredWorld(member.world, copies, arrived, None if will_wait else self._submitter, self._names)
+        pending = self._start_in(world, member, replace(call, in_place=True), copies, will_wait)
+        if call.kind == ALLTOALL:
+            return stage.output_up(pending)
+        return stage.up(pending, call.in_place)
 
     def send(self, tensor: Tensor, peer: int, tag: int) -> Pending:
         """Unlike the collectives, waits for the copy: transfers between two ranks match by their order."""

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from typing import Any
 
 from horovod._engine import ArrayCalls
+from horovod.common.calls import Call
 from horovod.common.context import default_context
 from horovod.common.handles import translate
 from horovod.common.ops import Collectives
@@ -51,3 +53,17 @@ def collectives_for_group(tensors: Sequence[Tensor]) -> Collectives[Tensor]:
             f"{', '.join(sorted(map(str, devices)))}; make one group for each device"
         )
     return collectives_for(tensors[0]) if tensors else host
+
+
+def _collectives_of(call: Call, tensors: Sequence[Tensor]) -> Collectives[Tensor]:
+    return collectives_for_group(tensors) if call.grouped else collectives_for(tensors[0])
+
+
+def run(call: Call, tensors: Sequence[Tensor]) -> Any:
+    """The result of a collective, without autograd's knowing."""
+    return finish(_collectives_of(call, tensors).start(call, tensors, will_wait=True))
+
+
+def begin(call: Call, tensors: Sequence[Tensor]) -> int:
+    """A handle for a collective under way."""
+    return add(_collectives_of(call, tensors).start(call, tensors, will_wait=False))

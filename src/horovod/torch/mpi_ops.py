@@ -12,19 +12,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from horovod import _engine as mpi_lib  # noqa: F401 - the contract's name for the native library
+from horovod.common import door
+from horovod.common.calls import ALLGATHER, ALLREDUCE, ALLTOALL, BROADCAST, REDUCESCATTER, Call
 from horovod.common.door import *  # noqa: F403 - they are the door's own names too
 from horovod.common.dtypes import AS_IT_IS
-from horovod.common.exceptions import HorovodInternalError as HorovodInternalError
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.common.process_sets import add_process_set as add_process_set
-from horovod.common.process_sets import remove_process_set as remove_process_set
-from horovod.common.rules import Adasum as Adasum
-from horovod.common.rules import Average as Average
-from horovod.common.rules import Max as Max
-from horovod.common.rules import Min as Min
-from horovod.common.rules import Product as Product
-from horovod.common.rules import Reduction, resolve_op
-from horovod.common.rules import Sum as Sum
+from horovod.common.rules import Average, resolve_op
 from horovod.common.util import check_installed_version as check_installed_version
 from horovod.common.util import get_average_backwards_compatibility_fun as get_average_backwards_compatibility_fun
 from horovod.common.util import gpu_available as gpu_available
@@ -41,10 +34,6 @@ from horovod.torch.autograd import HorovodGroupedAllreduce as HorovodGroupedAllr
 from horovod.torch.autograd import HorovodGroupedReducescatter as HorovodGroupedReducescatter
 from horovod.torch.autograd import HorovodReducescatter as HorovodReducescatter
 from horovod.torch.compression import Compression, Compressor, is_convertible
-from horovod.torch.direct import add as _add
-from horovod.torch.direct import collectives_for as _on
-from horovod.torch.direct import collectives_for_group as _on_group
-from horovod.torch.direct import finish as _finish
 from horovod.torch.direct import native as _native
 from horovod.torch.graph import (
     CALLER_OF_JOINED,
@@ -61,6 +50,41 @@ from horovod.torch.point_to_point import recv_async as recv_async
 from horovod.torch.point_to_point import send as send
 from horovod.torch.point_to_point import send_async as send_async
 from horovod.torch.sparse import sparse_allreduce
+
+__all__ = [
+    "allgather",
+    "allgather_async",
+    "allreduce",
+    "allreduce_",
+    "allreduce_async",
+    "allreduce_async_",
+    "alltoall",
+    "alltoall_async",
+    "barrier",
+    "broadcast",
+    "broadcast_",
+    "broadcast_async",
+    "broadcast_async_",
+    "grouped_allgather",
+    "grouped_allgather_async",
+    "grouped_allreduce",
+    "grouped_allreduce_",
+    "grouped_allreduce_async",
+    "grouped_allreduce_async_",
+    "grouped_reducescatter",
+    "grouped_reducescatter_async",
+    "join",
+    "poll",
+    "recv",
+    "recv_async",
+    "reducescatter",
+    "reducescatter_async",
+    "send",
+    "send_async",
+    "sparse_allreduce_async",
+    "synchronize",
+]
+__all__ += door.__all__
 
 handle_average_backwards_compatibility = resolve_op
 
@@ -103,8 +127,8 @@ def allreduce(
     op = resolve_op(op, average, CALLER_OF_JOINED)
     wire = AS_IT_IS if is_compiling() else wire_of(compression)
     if wire and is_convertible(tensor):
-        how = (name, op, prescale_factor, postscale_factor, process_set, True, wire)
-        carried: Tensor = _finish(direct.host.allreduce(tensor.contiguous(), False, *how))
+        call = Call(ALLREDUCE, process_set, name, op, prescale_factor, postscale_factor, wire=wire)
+        carried: Tensor = direct.run(call, [tensor.contiguous()])
         return carried
     tensor, ctx = compression.compress(tensor)
     result = blocking().allreduce(tensor, name, op, prescale_factor, postscale_factor, process_set)
@@ -129,9 +153,7 @@ def allreduce_async(
     if quick is not None:
         return quick
     op = resolve_op(op, average)
-    return _add(
-        _on(tensor).allreduce(tensor, False, name, op, prescale_factor, postscale_factor, process_set, will_wait=False)
-    )
+    return direct.begin(Call(ALLREDUCE, process_set, name, op, prescale_factor, postscale_factor), [tensor])
 
 
 @joins_graph
@@ -176,9 +198,8 @@ def allreduce_async_(
     if quick is not None:
         return quick
     op = resolve_op(op, average)
-    return _add(
-        _on(tensor).allreduce(tensor, True, name, op, prescale_factor, postscale_factor, process_set, will_wait=False)
-    )
+    call = Call(ALLREDUCE, process_set, name, op, prescale_factor, postscale_factor, in_place=True)
+    return direct.begin(call, [tensor])
 
 
 @joins_graph
@@ -196,8 +217,8 @@ def grouped_allreduce(
     op = resolve_op(op, average, CALLER_OF_JOINED)
     wire = AS_IT_IS if is_compiling() else wire_of(compression)
     if wire and all(map(is_convertible, tensors)):
-        how = (name, op, prescale_factor, postscale_factor, process_set, True, wire)
-        return list(_finish(direct.host.grouped_allreduce([tensor.contiguous() for tensor in tensors], False, *how)))
+        call = Call(ALLREDUCE, process_set, name, op, prescale_factor, postscale_factor, grouped=True, wire=wire)
+        return list(direct.run(call, [tensor.contiguous() for tensor in tensors]))
     compressed = [compression.compress(tensor) for tensor in tensors]
     tensors = [tensor for tensor, _ in compressed]
     results = blocking().grouped_allreduce(tensors, name, op, prescale_factor, postscale_factor, process_set)
@@ -216,10 +237,8 @@ def grouped_allreduce_async(
 ) -> int:
     """Start an allreduce of a list of tensors; one handle for all of them."""
     op = resolve_op(op, average, CALLER_OF_LEFT)
-    return _add(
-        _on_group(tensors).grouped_allreduce(
-            tensors, False, name, op, prescale_factor, postscale_factor, process_set, will_wait=False
-        )
+    return direct.begin(
+        Call(ALLREDUCE, process_set, name, op, prescale_factor, postscale_factor, grouped=True), tensors
     )
 
 
@@ -253,11 +272,8 @@ def grouped_allreduce_async_(
 ) -> int:
     """Start an allreduce of a list of tensors in place."""
     op = resolve_op(op, average, CALLER_OF_LEFT)
-    return _add(
-        _on_group(tensors).grouped_allreduce(
-            tensors, True, name, op, prescale_factor, postscale_factor, process_set, will_wait=False
-        )
-    )
+    call = Call(ALLREDUCE, process_set, name, op, prescale_factor, postscale_factor, grouped=True, in_place=True)
+    return direct.begin(call, tensors)
 
 
 @leaves_graph
@@ -289,7 +305,7 @@ def allgather_async(tensor: Tensor, name: str | None = None, process_set: Proces
     quick: int | None = _native.allgather(process_set.native, tensor, False, name)
     if quick is not None:
         return quick
-    return _add(_on(tensor).allgather(tensor, name, process_set, will_wait=False))
+    return direct.begin(Call(ALLGATHER, process_set, name), [tensor])
 
 
 @joins_graph
@@ -306,7 +322,7 @@ def grouped_allgather_async(
     tensors: Sequence[Tensor], name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:
     """Start an allgather of each tensor of a list; one handle for all of them."""
-    return _add(_on_group(tensors).grouped_allgather(tensors, name, process_set, will_wait=False))
+    return direct.begin(Call(ALLGATHER, process_set, name, grouped=True), tensors)
 
 
 # Broadcast
@@ -334,7 +350,7 @@ def broadcast_async(
     quick: int | None = _native.broadcast(process_set.native, tensor, False, False, root_rank, name)
     if quick is not None:
         return quick
-    return _add(_on(tensor).broadcast(tensor, False, root_rank, name, process_set, will_wait=False))
+    return direct.begin(Call(BROADCAST, process_set, name, root=root_rank), [tensor])
 
 
 @joins_graph
@@ -359,7 +375,7 @@ def broadcast_async_(
     quick: int | None = _native.broadcast(process_set.native, tensor, True, False, root_rank, name)
     if quick is not None:
         return quick
-    return _add(_on(tensor).broadcast(tensor, True, root_rank, name, process_set, will_wait=False))
+    return direct.begin(Call(BROADCAST, process_set, name, root=root_rank, in_place=True), [tensor])
 
 
 # Alltoall
@@ -387,7 +403,7 @@ def alltoall_async(
     quick: int | None = _native.alltoall(process_set.native, tensor, False, splits, name)
     if quick is not None:
         return quick
-    return _add(_on(tensor).alltoall(tensor, splits, name, process_set, will_wait=False))
+    return direct.begin(Call(ALLTOALL, process_set, name, splits=splits), [tensor])
 
 
 # Reducescatter
@@ -431,9 +447,7 @@ def reducescatter_async(
     )
     if quick is not None:
         return quick
-    return _add(
-        _on(tensor).reducescatter(tensor, name, op, prescale_factor, postscale_factor, process_set, will_wait=False)
-    )
+    return direct.begin(Call(REDUCESCATTER, process_set, name, op, prescale_factor, postscale_factor), [tensor])
 
 
 @joins_graph
@@ -463,11 +477,8 @@ def grouped_reducescatter_async(
     postscale_factor: float = 1.0,
 ) -> int:
     """Start a reducescatter of each tensor of a list; one handle for all of them."""
-    return _add(
-        _on_group(tensors).grouped_reducescatter(
-            tensors, name, op, prescale_factor, postscale_factor, process_set, will_wait=False
-        )
-    )
+    call = Call(REDUCESCATTER, process_set, name, op, prescale_factor, postscale_factor, grouped=True)
+    return direct.begin(call, tensors)
 
 
 # Meetings
@@ -476,24 +487,10 @@ def grouped_reducescatter_async(
 @leaves_graph
 def barrier(process_set: ProcessSet = global_process_set) -> None:
     """Wait until every rank of the set is here."""
-    _finish(direct.host.barrier(process_set, will_wait=True))
+    direct.host.barrier(process_set)
 
 
 @leaves_graph
 def join(device: int = -1) -> int:
     """No more data here: contribute zeros to allreduces until all ranks have joined; the rank that joined last."""
     return direct.host.join()
-
-
-# Many small allreduces of host tensors handed over together, for the optimizer.
-start_allreduces = direct.host.start_allreduces
-start_batch = direct.host.start_batch
-native_member = direct.host.native_member
-finish_allreduces = direct.finish_batch
-
-
-def start_grouped_allreduce(
-    tensors: Sequence[Tensor], name: str, reduction: Reduction, process_set: ProcessSet, wire: int
-) -> int:
-    """grouped_allreduce_async_ for the optimizer; `wire` is what float32 on the host is carried as."""
-    return _add(_on_group(tensors).grouped_allreduce(tensors, True, name, *reduction, process_set, False, wire))

@@ -11,24 +11,26 @@ from typing import Any
 
 import torch
 
+from horovod.common.calls import ALLREDUCE, Call
 from horovod.common.context import default_context
 from horovod.common.exceptions import HorovodDeprecationWarning, HorovodWarning
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.util import split_list
+from horovod.common.wire import wire_of
 from horovod.torch.adasum_optimizer import _DistributedAdasumOptimizer, make_adasum_optimizer
 from horovod.torch.compression import Compression, Compressor
-from horovod.torch.flights import Reduction
 from horovod.torch.functions import broadcast_object
-from horovod.torch.gradient_buckets import GradientBuckets
-from horovod.torch.gradient_homes import gradient_homes
-from horovod.torch.gradients import GradientReducer
+from horovod.torch.gradients.buckets import GradientBuckets
+from horovod.torch.gradients.gradient import Reduction
+from horovod.torch.gradients.homes import gradient_homes
+from horovod.torch.gradients.overlap import overlaps
+from horovod.torch.gradients.reducer import GradientReducer
 from horovod.torch.mpi_ops import Adasum, Average, Sum, size
 from horovod.torch.mpi_ops import allreduce_async_ as allreduce_async_
 from horovod.torch.mpi_ops import grouped_allreduce_async_ as grouped_allreduce_async_
 from horovod.torch.mpi_ops import rocm_built as rocm_built
 from horovod.torch.mpi_ops import sparse_allreduce_async as sparse_allreduce_async
 from horovod.torch.mpi_ops import synchronize as synchronize
-from horovod.torch.overlap import overlaps
 from horovod.torch.parameter_names import name_parameters, unnamed
 from horovod.torch.wrapping import wrap
 
@@ -171,18 +173,13 @@ def DistributedOptimizer(  # noqa: N802 - the contract's name
     wrapped = wrap(optimizer, _DistributedOptimizer)
     wrapped._should_synchronize, wrapped._synchronized, wrapped._reducer = True, False, None
     if _reduces(process_set):
-        reduction = Reduction(
-            op,
-            1.0 / gradient_predivide_factor,
-            gradient_predivide_factor,
-            compression,
-            sparse_as_dense,
-            process_set,
-        )
+        factors = 1.0 / gradient_predivide_factor, gradient_predivide_factor
+        call = Call(ALLREDUCE, process_set, None, op, *factors, in_place=True, wire=wire_of(compression))
+        reduction = Reduction(call, compression, sparse_as_dense)
         wait = default_context.settings.flag("HOROVOD_TORCH_WAIT_IN_BACKWARD")
         buckets = GradientBuckets([parameter for _, parameter in named]) if gradient_as_bucket_view else None
         overlap = overlaps()
-        homes = None if gradient_as_bucket_view else gradient_homes(reduction.plain_dtypes, reduction.wire, overlap)
+        homes = None if gradient_as_bucket_view else gradient_homes(reduction.plain_dtypes, call.wire, overlap)
         wrapped._reducer = GradientReducer(reduction, named, backward_passes_per_step, wait, overlap, buckets, homes)
         weakref.finalize(wrapped, GradientReducer.unwatch, wrapped._reducer)
         if groups:

@@ -7,10 +7,11 @@ from collections.abc import Callable
 
 import torch
 
+from horovod.common.calls import ALLGATHER, Call
 from horovod.common.process_sets import ProcessSet
 from horovod.common.rules import Average, Sum
 from horovod.torch.adapter import Tensor
-from horovod.torch.direct import add, collectives_for, synchronize
+from horovod.torch.direct import begin, synchronize
 
 
 def sparse_allreduce(tensor: Tensor, name: str | None, op: int, process_set: ProcessSet) -> Callable[[], Tensor]:
@@ -25,9 +26,8 @@ def sparse_allreduce(tensor: Tensor, name: str | None, op: int, process_set: Pro
     # not coalesced, which gradients often are not.
     indices = tensor._indices().t().contiguous()
     values = tensor._values().detach().contiguous()
-    collectives = collectives_for(values)
     started = [
-        add(collectives.allgather(part, f"{name}.{what}" if name else None, process_set, will_wait=False))
+        begin(Call(ALLGATHER, process_set, f"{name}.{what}" if name else None), [part])
         for part, what in ((indices, "indices"), (values, "values"))
     ]
 

@@ -14,7 +14,7 @@ from faultkit import seccomp
 from faultkit.reports import report
 
 import horovod.numpy as hvd
-from horovod.common import bootstrap
+from horovod.common.joining import bootstrap
 
 victim, phase, fault = int(sys.argv[1]), sys.argv[2], sys.argv[3]
 peers = bootstrap.peers

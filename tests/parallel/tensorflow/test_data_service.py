@@ -56,7 +56,7 @@ def test_the_file_is_private_and_whole(tmp_path):
     assert path.stat().st_mode & 0o077 == 0
     with pytest.raises(ValueError, match="dispatcher_side"):
         TfDataServiceConfig(1, 2, "both", {}, b"")
-    from horovod.common.rendezvous import RendezvousError
+    from horovod.common.rendezvous.client import RendezvousError
 
     with pytest.raises(RendezvousError, match="cannot be reached"):
         TfDataServiceConfig(1, 2, "compute", {"lo": [("127.0.0.1", 9)]}, bytes(32)).compute_client()

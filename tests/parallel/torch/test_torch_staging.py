@@ -9,13 +9,13 @@ from harness.tensors import check_tensor
 from harness.worlds import on_all_ranks
 
 import horovod.torch as hvd
+from horovod.common.calls import ALLGATHER, ALLREDUCE, ALLTOALL, BROADCAST, REDUCESCATTER, Call
 from horovod.common.context import default_context
 from horovod.torch.cuda_staging import StagedCollectives
 
 WORLDS = ("shm2", "shm4")
 finish = default_context.handles.finish
 add = default_context.handles.add
-EVERYONE = hvd.global_process_set
 
 
 class Gate:
@@ -82,32 +82,32 @@ def test_every_operation():
         run = finish if will_wait else (lambda pending: hvd.synchronize(add(pending)))
         for in_place in (False, True):
             tensor = mine(3)
-            result = run(staged.allreduce(tensor, in_place, None, hvd.Sum, 1.0, 1.0, EVERYONE, will_wait))
+            result = run(staged.start(Call(ALLREDUCE, in_place=in_place), [tensor], will_wait))
             check_tensor(result, torch.full((3,), total()))
             assert (result is tensor) == in_place
             check_tensor(tensor, result if in_place else mine(3))
             tensors = [mine(2), mine(4)]
-            results = run(staged.grouped_allreduce(tensors, in_place, None, hvd.Sum, 1.0, 1.0, EVERYONE, will_wait))
+            results = run(staged.start(Call(ALLREDUCE, grouped=True, in_place=in_place), tensors, will_wait))
             for given, each in zip(tensors, results, strict=True):
                 check_tensor(each, torch.full(tuple(given.shape), total()))
                 assert (each is given) == in_place
             tensor = mine(3)
-            result = run(staged.broadcast(tensor, in_place, 1, None, EVERYONE, will_wait))
+            result = run(staged.start(Call(BROADCAST, root=1, in_place=in_place), [tensor], will_wait))
             check_tensor(result, torch.full((3,), 2.0))
             assert (result is tensor) == in_place
         ones = torch.ones(size, 2)
         check_tensor(
-            run(staged.reducescatter(ones, None, hvd.Sum, 1.0, 1.0, EVERYONE, will_wait)),
+            run(staged.start(Call(REDUCESCATTER), [ones], will_wait)),
             torch.full((1, 2), float(size)),
         )
-        for part in run(staged.grouped_reducescatter([ones, ones], None, hvd.Sum, 1.0, 1.0, EVERYONE, will_wait)):
+        for part in run(staged.start(Call(REDUCESCATTER, grouped=True), [ones, ones], will_wait)):
             check_tensor(part, torch.full((1, 2), float(size)))
         gathered = torch.arange(size)
         own = torch.tensor([rank])
-        check_tensor(run(staged.allgather(own, None, EVERYONE, will_wait)), gathered)
-        for part in run(staged.grouped_allgather([own, own], None, EVERYONE, will_wait)):
+        check_tensor(run(staged.start(Call(ALLGATHER), [own], will_wait)), gathered)
+        for part in run(staged.start(Call(ALLGATHER, grouped=True), [own, own], will_wait)):
             check_tensor(part, gathered)
-        output, received = run(staged.alltoall(torch.full((size,), rank), None, None, EVERYONE, will_wait))
+        output, received = run(staged.start(Call(ALLTOALL), [torch.full((size,), rank)], will_wait))
         check_tensor(output, gathered)
         check_tensor(received, torch.ones(size, dtype=torch.int32))
         sent = staged.send(mine(5), (rank + 1) % size, 1)
@@ -121,7 +121,7 @@ def test_every_operation():
 def test_callers_of_asynchronous_operations_do_not_wait_for_the_device():
     streams = LateStreams(is_open=False)
     staged = StagedCollectives(default_context, streams)
-    pending = [staged.allreduce(mine(3), True, None, hvd.Sum, 1.0, 1.0, EVERYONE, False) for _ in range(3)]
+    pending = [staged.start(Call(ALLREDUCE, in_place=True), [mine(3)], will_wait=False) for _ in range(3)]
     handles = [add(each) for each in pending]
     assert not any(hvd.poll(handle) for handle in handles)
     hvd.barrier()  # an operation on the host overtakes them
@@ -138,7 +138,7 @@ def test_unnamed_operations_are_numbered_at_the_call():
     late = LateStreams(is_open=False)
     staged = StagedCollectives(default_context, late)
     if hvd.rank() == 0:
-        first = add(staged.allreduce(mine(3), False, None, hvd.Sum, 1.0, 1.0, EVERYONE, False))
+        first = add(staged.start(Call(ALLREDUCE), [mine(3)], will_wait=False))
     else:
         first = hvd.allreduce_async(mine(3), op=hvd.Sum)
     second = hvd.allreduce_async(torch.ones(5), op=hvd.Max)
@@ -152,23 +152,23 @@ def test_unnamed_operations_are_numbered_at_the_call():
 def test_mistakes_are_refused_at_the_call():
     late = LateStreams(is_open=False)
     staged = StagedCollectives(default_context, late)
-    handle = add(staged.allreduce(mine(3), False, "twice", hvd.Sum, 1.0, 1.0, EVERYONE, False))
+    handle = add(staged.start(Call(ALLREDUCE, name="twice"), [mine(3)], will_wait=False))
     for will_wait in (False, True):
         with pytest.raises(ValueError, match="'allreduce.twice' is already being processed"):
-            staged.allreduce(mine(3), False, "twice", hvd.Sum, 1.0, 1.0, EVERYONE, will_wait)
+            staged.start(Call(ALLREDUCE, name="twice"), [mine(3)], will_wait)
     with pytest.raises(ValueError, match="not contiguous"):
-        staged.allreduce(torch.ones(4, 4)[:, 1], False, None, hvd.Sum, 1.0, 1.0, EVERYONE, False)
+        staged.start(Call(ALLREDUCE), [torch.ones(4, 4)[:, 1]], will_wait=False)
     with pytest.raises(ValueError, match="complex64 is not supported"):
-        staged.allgather(torch.ones(4, dtype=torch.complex64), None, EVERYONE, False)
+        staged.start(Call(ALLGATHER), [torch.ones(4, dtype=torch.complex64)], will_wait=False)
     with pytest.raises(ValueError, match="root rank 99"):
-        staged.broadcast(mine(3), False, 99, None, EVERYONE, False)
+        staged.start(Call(BROADCAST, root=99), [mine(3)], will_wait=False)
     with pytest.raises(ValueError, match="not registered"):
-        staged.allreduce(mine(3), False, None, hvd.Sum, 1.0, 1.0, hvd.ProcessSet([0]), False)
+        staged.start(Call(ALLREDUCE, hvd.ProcessSet([0])), [mine(3)], will_wait=False)
     for gate in late.gates:
         gate.open()
     check_tensor(hvd.synchronize(handle), torch.full((3,), total()))
     late.is_open = True
-    again = staged.allreduce(mine(3), False, "twice", hvd.Sum, 1.0, 1.0, EVERYONE, False)
+    again = staged.start(Call(ALLREDUCE, name="twice"), [mine(3)], will_wait=False)
     check_tensor(finish(again), torch.full((3,), total()))
 
 
@@ -176,7 +176,7 @@ def test_mistakes_are_refused_at_the_call():
 def test_failures_reach_whoever_waits():
     staged = StagedCollectives(default_context, LateStreams())
     shape = 3 if hvd.rank() else 4
-    handle = add(staged.allreduce(mine(shape), False, "shapes", hvd.Sum, 1.0, 1.0, EVERYONE, False))
+    handle = add(staged.start(Call(ALLREDUCE, name="shapes"), [mine(shape)], will_wait=False))
     with pytest.raises(hvd.HorovodMismatchError, match="Mismatched ALLREDUCE tensor shapes"):
         hvd.synchronize(handle)
     assert hvd.synchronize(handle) is None
@@ -188,7 +188,7 @@ def test_failures_reach_whoever_waits():
     streams = LateStreams()
     streams.to_host = lambda tensors: ([torch.empty(3)], Broken())
     broken = StagedCollectives(default_context, streams)
-    handle = add(broken.allreduce(mine(3), False, "broken", hvd.Sum, 1.0, 1.0, EVERYONE, False))
+    handle = add(broken.start(Call(ALLREDUCE, name="broken"), [mine(3)], will_wait=False))
     with pytest.raises(hvd.HorovodInternalError, match="broken: copying the tensor to the host failed: CUDA error"):
         hvd.synchronize(handle)
     check_tensor(hvd.allreduce(torch.ones(2), op=hvd.Sum), torch.full((2,), float(hvd.size())))

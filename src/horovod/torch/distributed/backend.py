@@ -12,7 +12,7 @@ from horovod.torch.distributed.process_group import HorovodProcessGroup
 
 
 class _TorchStore:
-    """torch's store as horovod.common.store_bootstrap.Store."""
+    """torch's store as horovod.common.joining.through_store.Store."""
 
     def __init__(self, store: Any) -> None:
         self._store = store

@@ -20,23 +20,24 @@ from typing import Any, cast
 import torch
 
 from horovod._engine import EngineError, World
-from horovod.common import log, stacks, store_bootstrap, timeline
+from horovod.common import log, stacks, timeline
 from horovod.common import settings as settings_module
+from horovod.common.calls import BARRIER, Call
 from horovod.common.context import default_context
 from horovod.common.dtypes import UINT8
-from horovod.common.rules import PLAIN_SUM, Reduction
+from horovod.common.joining import through_store
 from horovod.common.settings import Settings
 from horovod.common.settings_table import Value
 from horovod.torch.distributed.buffers import Buffer
 from horovod.torch.distributed.errors import ProcessGroupError, from_engine
 
-ALLREDUCE, ALLGATHER, BROADCAST, ALLTOALL, REDUCESCATTER, BARRIER = range(6)  # hvd::OpKind
 _EVERYBODY = 0  # the process set of all ranks of a world
+_BARRIER = Call(BARRIER)
 
 
 @dataclass(frozen=True)
-class Call:
-    """How one operation was asked for."""
+class Request:
+    """How torch asked for one operation; what it then takes of the engine is a Call, or several."""
 
     operation: str  # for error texts
     timeout_s: float
@@ -59,38 +60,33 @@ class Channel:
 
     def submit(
         self,
+        request: Request,
         call: Call,
-        kind: int,
         source: Buffer,
         target: int = 0,
         shape: tuple[int, ...] | None = None,
-        reduction: Reduction = PLAIN_SUM,
-        root: int = -1,
-        splits: Sequence[int] = (),
     ) -> int:
         """Start one collective. Its name is its number, so that ranks whose calls differ learn of it at once."""
         if self._forgotten:
             self._sweep()
         address, count, dtype = source
-        op, prescale, postscale = reduction
         shape = (count,) if shape is None else shape
         name = f"operation {next(self._numbers)}"
         try:
             return self.world.submit(
-                _EVERYBODY, kind, name, dtype, shape, address, target, op, prescale, postscale, root, splits,
-                call.will_wait,
+                _EVERYBODY, call.kind, name, dtype, shape, address, target, call.op, call.prescale, call.postscale,
+                call.root, call.splits or (), request.will_wait,
             )  # fmt: skip
         except EngineError as error:
-            raise self.error(call, error) from None
+            raise self.error(request, error) from None
 
     def submit_group(
         self,
+        request: Request,
         call: Call,
-        kind: int,
         sources: Sequence[Buffer],
         targets: Sequence[int],
         shapes: Sequence[tuple[int, ...]],
-        reduction: Reduction = PLAIN_SUM,
     ) -> int:
         """Start several collectives of one kind as one unit."""
         name = f"operation {next(self._numbers)}"
@@ -98,20 +94,21 @@ class Channel:
         addresses, dtypes = [source.address for source in sources], [source.dtype for source in sources]
         try:
             return self.world.submit_group(
-                _EVERYBODY, kind, name, names, dtypes, shapes, addresses, targets, *reduction, call.will_wait
-            )
+                _EVERYBODY, call.kind, name, names, dtypes, shapes, addresses, targets, call.op, call.prescale,
+                call.postscale, will_wait=request.will_wait,
+            )  # fmt: skip
         except EngineError as error:
-            raise self.error(call, error) from None
+            raise self.error(request, error) from None
 
-    def barrier(self, call: Call) -> int:
-        return self.submit(call, BARRIER, Buffer(0, 0, UINT8), shape=())
+    def barrier(self, request: Request) -> int:
+        return self.submit(request, _BARRIER, Buffer(0, 0, UINT8), shape=())
 
-    def transfer(self, call: Call, peer: int, tag: int, buffer: Buffer, sends: bool) -> int:
+    def transfer(self, request: Request, peer: int, tag: int, buffer: Buffer, sends: bool) -> int:
         start = self.world.send if sends else self.world.recv
         try:
             return start(peer, tag, buffer.address, buffer.bytes)
         except EngineError as error:
-            raise self.error(call, error) from None
+            raise self.error(request, error) from None
 
     def keep_until_done(
         self, handles: Sequence[int], keep: object, finish: Callable[[Sequence[int]], None] | None
@@ -132,10 +129,10 @@ class Channel:
                 for handle in handles:
                     self.world.release(handle)
 
-    def error(self, call: Call, error: EngineError) -> Exception:
+    def error(self, request: Request, error: EngineError) -> Exception:
         if self.failure is not None:
-            return ProcessGroupError(f"{call.operation}: {self.failure}{self.where()}", operation=call.operation)
-        return from_engine(error, call.operation, self.where())
+            return ProcessGroupError(f"{request.operation}: {self.failure}{self.where()}", operation=request.operation)
+        return from_engine(error, request.operation, self.where())
 
     def where(self) -> str:
         if not self.global_ranks:
@@ -159,7 +156,7 @@ _channels: weakref.WeakSet[Channel] = weakref.WeakSet()
 
 
 def open_channel(
-    store: store_bootstrap.Store,
+    store: through_store.Store,
     store_host: str | None,
     rank: int,
     size: int,
@@ -172,8 +169,8 @@ def open_channel(
     settings = _settings(timeout_s)
     if not global_ranks and not default_context.is_initialized:
         log.begin(settings, rank)
-    place = store_bootstrap.place_of(rank, size)
-    started = store_bootstrap.start(store, settings, place, store_host, timeout_s, label)
+    place = through_store.place_of(rank, size)
+    started = through_store.start(store, settings, place, store_host, timeout_s, label)
     if not global_ranks and not default_context.is_initialized:
         timeline.begin(started.world, settings, rank)  # a timeline has one file, so the default group alone writes it
     channel = Channel(started.world, rank, size, label, tuple(global_ranks))

@@ -15,10 +15,11 @@ from typing import Any
 
 from torch._C._distributed_c10d import TCPStore
 
-from horovod.common import bootstrap, settings
+from horovod.common import settings
 from horovod.common import topology as topology_module
-from horovod.common.interfaces import interface_address
-from horovod.common.rendezvous import Connection, RendezvousError
+from horovod.common.joining import bootstrap
+from horovod.common.joining.interfaces import interface_address
+from horovod.common.rendezvous.client import Connection, RendezvousError
 from horovod.common.topology import Rendezvous, Topology
 
 _LOOK_AGAIN_S = 0.02

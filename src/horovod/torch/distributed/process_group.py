@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from horovod.torch.distributed.channel import Call, Channel
+from horovod.torch.distributed.channel import Channel, Request
 from horovod.torch.distributed.collectives import Collectives
 from horovod.torch.distributed.work import WORK_SURVIVES_CPP, WorkList, as_cpp_work
 
@@ -36,25 +36,27 @@ class HorovodProcessGroup(_ProcessGroup):  # type: ignore[misc]
     # Reductions
 
     def allreduce(self, tensors: Any, opts: Any = None, timeout: timedelta | None = None) -> dist.Work:
-        call = self._call("all_reduce", opts, timeout)
-        return self._begun(self._collectives.all_reduce(call, _listed(tensors), _reduce_op(opts)))
+        request = self._request("all_reduce", opts, timeout)
+        return self._begun(self._collectives.all_reduce(request, _listed(tensors), _reduce_op(opts)))
 
     def allreduce_coalesced(self, tensors: list[Tensor], opts: Any = None) -> dist.Work:
-        call = self._call("all_reduce_coalesced", opts)
-        works = [self._collectives.all_reduce(call, group, _reduce_op(opts)) for group in _by_dtype(tensors) if group]
+        request = self._request("all_reduce_coalesced", opts)
+        works = [
+            self._collectives.all_reduce(request, group, _reduce_op(opts)) for group in _by_dtype(tensors) if group
+        ]
         return self._begun(works[0] if len(works) == 1 else WorkList(works))
 
     def reduce(self, tensors: Any, opts: Any = None, *others: Any) -> dist.Work:
         (tensor,) = _listed(tensors)
         root = opts if isinstance(opts, int) else opts.rootRank
         op = others[0] if others else _reduce_op(opts)
-        return self._begun(self._collectives.reduce(self._call("reduce", opts), tensor, root, op))
+        return self._begun(self._collectives.reduce(self._request("reduce", opts), tensor, root, op))
 
     def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> dist.Work:
         (output,) = _listed(outputs)
         parts = inputs[0] if isinstance(inputs[0], list) else inputs
-        call = self._call("reduce_scatter", opts)
-        return self._begun(self._collectives.reduce_scatter_list(call, output, parts, _reduce_op(opts)))
+        request = self._request("reduce_scatter", opts)
+        return self._begun(self._collectives.reduce_scatter_list(request, output, parts, _reduce_op(opts)))
 
     def reduce_scatter_single(self, output: Tensor, given: Tensor, opts: Any = None) -> dist.Work:
         return self.reduce_scatter_single_coalesced([output], [given], opts)
@@ -62,8 +64,8 @@ class HorovodProcessGroup(_ProcessGroup):  # type: ignore[misc]
     def reduce_scatter_single_coalesced(
         self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None
     ) -> dist.Work:
-        call = self._call("reduce_scatter_tensor", opts)
-        return self._begun(self._collectives.reduce_scatter(call, outputs, inputs, _reduce_op(opts)))
+        request = self._request("reduce_scatter_tensor", opts)
+        return self._begun(self._collectives.reduce_scatter(request, outputs, inputs, _reduce_op(opts)))
 
     _reduce_scatter_base = reduce_scatter_single
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
@@ -72,27 +74,29 @@ class HorovodProcessGroup(_ProcessGroup):  # type: ignore[misc]
 
     def broadcast(self, tensors: Any, opts: Any = None, timeout: timedelta | None = None) -> dist.Work:
         root = opts if isinstance(opts, int) else opts.rootRank
-        call = self._call("broadcast", opts, timeout)
-        return self._begun(self._collectives.broadcast(call, _listed(tensors), root))
+        request = self._request("broadcast", opts, timeout)
+        return self._begun(self._collectives.broadcast(request, _listed(tensors), root))
 
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> dist.Work:
         (given,) = _listed(inputs)
-        call = self._call("all_gather", opts)
+        request = self._request("all_gather", opts)
         parts = outputs[0] if isinstance(outputs[0], list) else outputs
-        return self._begun(self._collectives.all_gather_list(call, parts, given))
+        return self._begun(self._collectives.all_gather_list(request, parts, given))
 
     def allgather_coalesced(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None) -> dist.Work:
         """`outputs[i][r]` gets the i-th input of rank r."""
-        call = self._call("all_gather_coalesced", opts)
+        request = self._request("all_gather_coalesced", opts)
         pairs = zip(outputs, inputs, strict=True)
-        return self._begun(WorkList([self._collectives.all_gather_list(call, parts, given) for parts, given in pairs]))
+        return self._begun(
+            WorkList([self._collectives.all_gather_list(request, parts, given) for parts, given in pairs])
+        )
 
     def all_gather_single(self, output: Tensor, given: Tensor, opts: Any = None) -> dist.Work:
         return self.all_gather_single_coalesced([output], [given], opts)
 
     def all_gather_single_coalesced(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> dist.Work:
-        call = self._call("all_gather_into_tensor", opts)
-        return self._begun(self._collectives.all_gather(call, outputs, inputs))
+        request = self._request("all_gather_into_tensor", opts)
+        return self._begun(self._collectives.all_gather(request, outputs, inputs))
 
     _allgather_base = all_gather_single
     allgather_into_tensor_coalesced = all_gather_single_coalesced
@@ -100,30 +104,30 @@ class HorovodProcessGroup(_ProcessGroup):  # type: ignore[misc]
     def all_to_all_single(
         self, output: Tensor, given: Tensor, output_rows: Sequence[int], input_rows: Sequence[int], opts: Any = None
     ) -> dist.Work:
-        call = self._call("all_to_all_single", opts)
-        return self._begun(self._collectives.all_to_all(call, output, given, list(output_rows), list(input_rows)))
+        request = self._request("all_to_all_single", opts)
+        return self._begun(self._collectives.all_to_all(request, output, given, list(output_rows), list(input_rows)))
 
     alltoall_base = all_to_all_single
 
     def alltoall(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> dist.Work:
-        return self._begun(self._collectives.all_to_all_list(self._call("all_to_all", opts), outputs, inputs))
+        return self._begun(self._collectives.all_to_all_list(self._request("all_to_all", opts), outputs, inputs))
 
     def gather(self, outputs: Any, inputs: Any, opts: Any = None, *others: Any) -> dist.Work:
         (given,) = _listed(inputs)
         root = opts if isinstance(opts, int) else opts.rootRank
         parts = outputs[0] if outputs and isinstance(outputs[0], list) else outputs
-        return self._begun(self._collectives.gather(self._call("gather", opts), list(parts), given, root))
+        return self._begun(self._collectives.gather(self._request("gather", opts), list(parts), given, root))
 
     def scatter(self, outputs: Any, inputs: Any, opts: Any = None, *others: Any) -> dist.Work:
         (output,) = _listed(outputs)
         root = opts if isinstance(opts, int) else opts.rootRank
         parts = inputs[0] if inputs and isinstance(inputs[0], list) else inputs
-        return self._begun(self._collectives.scatter(self._call("scatter", opts), output, list(parts), root))
+        return self._begun(self._collectives.scatter(self._request("scatter", opts), output, list(parts), root))
 
     # Meetings, and point to point
 
     def barrier(self, opts: Any = None, timeout: timedelta | None = None) -> dist.Work:
-        return self._begun(self._collectives.barrier(self._call("barrier", opts, timeout)))
+        return self._begun(self._collectives.barrier(self._request("barrier", opts, timeout)))
 
     def send(self, tensors: list[Tensor], peer: int, tag: int = 0) -> dist.Work:
         return self._transfer(tensors, peer, tag, sends=True)
@@ -139,8 +143,8 @@ class HorovodProcessGroup(_ProcessGroup):  # type: ignore[misc]
 
     def _transfer(self, tensors: list[Tensor], peer: int, tag: int, sends: bool) -> dist.Work:
         (tensor,) = tensors
-        call = self._call(f"send to rank {peer}" if sends else f"recv from rank {peer}")
-        return self._begun(self._collectives.transfer(call, tensor, peer, tag, sends))
+        request = self._request(f"send to rank {peer}" if sends else f"recv from rank {peer}")
+        return self._begun(self._collectives.transfer(request, tensor, peer, tag, sends))
 
     # Coalescing: operations start at once, and are waited for together.
 
@@ -208,12 +212,12 @@ class HorovodProcessGroup(_ProcessGroup):  # type: ignore[misc]
     def _set_sequence_number_for_group(self) -> None:
         """Operations are numbered anyway."""
 
-    def _call(self, operation: str, opts: Any = None, timeout: timedelta | None = None) -> Call:
+    def _request(self, operation: str, opts: Any = None, timeout: timedelta | None = None) -> Request:
         given = timeout if timeout is not None else getattr(opts, "timeout", None)
         seconds = given.total_seconds() if given is not None else 0.0
         # torch below 2.7 does not tell whether the caller waits.
         will_wait = self._coalesced is None and not getattr(opts, "asyncOp", True)
-        return Call(operation, seconds if seconds > 0 else self._timeout_s, will_wait)
+        return Request(operation, seconds if seconds > 0 else self._timeout_s, will_wait)
 
 
 def _listed(tensors: Any) -> list[Tensor]:

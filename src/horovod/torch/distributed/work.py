@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch._C import _distributed_c10d
 
 from horovod._engine import EngineError
-from horovod.torch.distributed.channel import Call, Channel
+from horovod.torch.distributed.channel import Channel, Request
 from horovod.torch.distributed.errors import ProcessGroupError
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class Work(_Work):  # type: ignore[misc]
         self,
         channel: Channel,
         completion: Completion,
-        call: Call,
+        request: Request,
         handles: Sequence[int],
         results: list[Tensor],
         keep: object = None,
@@ -53,13 +53,13 @@ class Work(_Work):  # type: ignore[misc]
         self._done = False
         self._channel = channel
         self._completion = completion
-        self._call = call
+        self._request = request
         self._handles = list(handles)
         self._results = results
         self._keep = keep  # the engine reads and writes this memory until the handles are done
         self._finish = finish
         self._source = source
-        self._deadline = time.monotonic() + call.timeout_s + _VERDICT_SLACK_S
+        self._deadline = time.monotonic() + request.timeout_s + _VERDICT_SLACK_S
         self._lock = threading.Lock()
         self._error: Exception | None = None
         self._trigger: Any = None
@@ -70,7 +70,7 @@ class Work(_Work):  # type: ignore[misc]
     def wait(self, timeout: timedelta = _NO_LIMIT_GIVEN) -> bool:
         """Block until done. A limit of the caller's own is his affair; the group's limit ends the group."""
         if timeout > _NO_LIMIT_GIVEN and not self.advance(timeout.total_seconds()):
-            raise ProcessGroupError(f"{self._call.operation} is not done after {timeout.total_seconds():g} s")
+            raise ProcessGroupError(f"{self._request.operation} is not done after {timeout.total_seconds():g} s")
         while not self.advance(max(0.0, self._deadline - time.monotonic())):
             pass
         if self._error is not None:
@@ -151,16 +151,16 @@ class Work(_Work):  # type: ignore[misc]
                 if not self._channel.world.wait(handle, max(0.0, until - time.monotonic())):
                     return self._give_up_if_late()
             except EngineError as error:
-                self._error = self._error or self._channel.error(self._call, error)
+                self._error = self._error or self._channel.error(self._request, error)
         return True
 
     def _give_up_if_late(self) -> bool:
         if time.monotonic() < self._deadline:
             return False
         # The engine may still write to the tensors: only a world that is closed leaves them alone.
-        why = f"{self._call.operation} was not done after {self._call.timeout_s:g} s, the time limit of the group"
+        why = f"{self._request.operation} was not done after {self._request.timeout_s:g} s, the time limit of the group"
         self._channel.fail(why)
-        self._error = self._error or ProcessGroupError(why + self._channel.where(), operation=self._call.operation)
+        self._error = self._error or ProcessGroupError(why + self._channel.where(), operation=self._request.operation)
         return True
 
     def _end(self) -> None:

@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 
 import psutil
 
-from horovod.common.rendezvous import Connection, RendezvousError
-from horovod.common.rendezvous_server import Server
+from horovod.common.rendezvous.client import Connection, RendezvousError
+from horovod.common.rendezvous.server import Server
 
 Addresses = Mapping[str, Sequence[tuple[str, int]]]
 

@@ -6,9 +6,9 @@ from __future__ import annotations
 import hashlib
 import hmac
 
-from horovod.common.protocol import MAC_BYTES as DIGEST_LENGTH
-from horovod.common.protocol import SECRET_BYTES as SECRET_LENGTH
-from horovod.common.protocol import make_secret as make_secret_key
+from horovod.common.rendezvous.protocol import MAC_BYTES as DIGEST_LENGTH
+from horovod.common.rendezvous.protocol import SECRET_BYTES as SECRET_LENGTH
+from horovod.common.rendezvous.protocol import make_secret as make_secret_key
 from horovod.common.topology import SECRET_VARIABLE as HOROVOD_SECRET_KEY
 
 __all__ = [

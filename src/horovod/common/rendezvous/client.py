@@ -9,8 +9,8 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from horovod.common import protocol
-from horovod.common.protocol import CHUNK_BYTES, AuthenticationError, ProtocolError, RendezvousError
+from horovod.common.rendezvous import protocol
+from horovod.common.rendezvous.protocol import CHUNK_BYTES, AuthenticationError, ProtocolError, RendezvousError
 
 __all__ = [
     "AuthenticationError",

@@ -18,13 +18,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from horovod.common import private_note
 from horovod.common.exceptions import HorovodInitializationError
-from horovod.common.interfaces import LOOPBACK, interface_address, reachable_address
-from horovod.common.job_identity import job_identity
-from horovod.common.protocol import make_secret
-from horovod.common.rendezvous import Connection, RendezvousError
-from horovod.common.rendezvous_server import Server
+from horovod.common.joining import note
+from horovod.common.joining.identity import job_identity
+from horovod.common.joining.interfaces import LOOPBACK, interface_address, reachable_address
+from horovod.common.rendezvous.client import Connection, RendezvousError
+from horovod.common.rendezvous.protocol import make_secret
+from horovod.common.rendezvous.server import Server
 from horovod.common.settings import Settings
 from horovod.common.topology import SECRET_VARIABLE, Rendezvous, Topology, decode_secret
 
@@ -101,8 +101,8 @@ def _note_path(topology: Topology, settings: Settings, environ: Mapping[str, str
             f"HOROVOD_GLOO_RENDEZVOUS_PORT, HOROVOD_RENDEZVOUS=self and {SECRET_VARIABLE} on every rank."
         )
     shared = settings.text("HOROVOD_SHARED_DIR")
-    usual = private_note.runtime_base(environ) if topology.on_one_host else Path.home()
-    return private_note.private_directory(Path(shared) if shared else usual) / identity
+    usual = note.runtime_base(environ) if topology.on_one_host else Path.home()
+    return note.private_directory(Path(shared) if shared else usual) / identity
 
 
 def _by_note(
@@ -112,12 +112,12 @@ def _by_note(
     if topology.rank == 0:
         place = _serve(topology, settings, environ)
         connection = Connection.open(place.address, place.port, place.secret, timeout_s, by_rank_0=True)
-        private_note.write(path, _encode(place))
+        note.write(path, _encode(place))
         return place, connection
     deadline = time.monotonic() + timeout_s
     problem = "there is none"
     while time.monotonic() < deadline:
-        data = private_note.read(path)
+        data = note.read(path)
         if data is not None:
             try:
                 place = _decode(data)

@@ -17,12 +17,12 @@ from contextlib import suppress
 from typing import Any, Protocol
 
 from horovod._engine import EngineError
-from horovod.common import bootstrap
 from horovod.common import topology as topology_module
-from horovod.common.bootstrap import Started
 from horovod.common.exceptions import HorovodInitializationError
-from horovod.common.interfaces import interface_address
-from horovod.common.rendezvous import own_version
+from horovod.common.joining import bootstrap
+from horovod.common.joining.bootstrap import Started
+from horovod.common.joining.interfaces import interface_address
+from horovod.common.rendezvous.client import own_version
 from horovod.common.settings import Settings
 from horovod.common.topology import Topology
 

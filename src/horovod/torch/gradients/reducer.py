@@ -20,12 +20,12 @@ import torch
 from horovod._engine import Arrivals, GradientHomes
 from horovod.common.context import default_context
 from horovod.common.exceptions import HorovodMismatchError
-from horovod.torch import round_messages
 from horovod.torch.dynamo import outside_dynamo
-from horovod.torch.flights import Flights, Gradient, Group, Reduction
-from horovod.torch.gradient_buckets import GradientBuckets
-from horovod.torch.gradient_forms import make_gradient
-from horovod.torch.rounds import FROZEN, Differ, Place, Reduce, Round, is_due
+from horovod.torch.gradients import round_messages
+from horovod.torch.gradients.buckets import GradientBuckets
+from horovod.torch.gradients.flights import Flights
+from horovod.torch.gradients.gradient import Gradient, Gradients, Reduction
+from horovod.torch.gradients.rounds import Differ, Place, Reduce, Round, is_due
 
 Tensor = torch.Tensor
 
@@ -65,9 +65,10 @@ class GradientReducer:
         self._passes = passes
         self._wait_in_backward = wait_in_backward
         self._homes = homes
-        self._flights = Flights(reduction, buckets, homes)
-        self._table = self._flights.table  # for each gradient how far it is in this round
-        self._table.restart(passes)
+        self._gradients = Gradients(reduction)
+        self._gradients.restart(passes)
+        self._table = self._gradients.table  # for each gradient how far it is in this round
+        self._flights = Flights(reduction, self._gradients, buckets, homes)
         # Hooks of an optimizer that is gone must not reduce anything any more, nor keep it.
         self._arrived = Arrivals(_CARGO_BYTES if overlap else _NO_LIMIT, _notifier(weakref.ref(self)))
         self._callback_of: int | None = None  # the thread whose backward() will call us at its end
@@ -75,11 +76,6 @@ class GradientReducer:
         self._era = default_context.era
         self._lock = threading.Lock()  # with several devices autograd calls hooks from several threads
         self._speaking = threading.RLock()  # of several threads in backward() one speaks at a time
-        self._gradients: list[Gradient] = []
-        self._unhooked: set[Gradient] = set()  # needed no gradient yet
-        self._unseen: set[int] = set()  # have had no gradient yet, which would tell whether it is sparse
-        self._sparse: set[int] = set()
-        self._lent: set[int] = set()  # reduced in this round because of other ranks
         for name, parameter in named:
             self.watch(name, parameter)
 
@@ -87,20 +83,14 @@ class GradientReducer:
 
     def watch(self, name: str, parameter: Tensor) -> None:
         """Reduce a parameter's gradients from now on; one that needs none yet is looked at again in each round."""
-        gradient = Gradient(name, len(self._gradients), parameter)
-        self._gradients.append(gradient)
-        self._flights.add(gradient)
-        self._unseen.add(gradient.number)
-        self._unhooked.add(gradient)
-        self._hook(gradient)
+        self._hook(self._gradients.add(name, parameter))
 
     def _hook(self, gradient: Gradient) -> None:
         parameter = gradient.parameter
         if gradient.hook is None and parameter.requires_grad:
-            self._unhooked.discard(gradient)
             register: Any = parameter.register_post_accumulate_grad_hook
             nbytes, homes = (parameter.nbytes, self._homes) if parameter.is_cpu else (_NO_LIMIT, None)
-            gradient.hook = register(self._arrived.hook(gradient.number, nbytes, homes))
+            self._gradients.hooked(gradient, register(self._arrived.hook(gradient.number, nbytes, homes)))
 
     def unwatch(self) -> None:
         """Remove all hooks."""
@@ -111,10 +101,7 @@ class GradientReducer:
 
     def make_groups(self, groups: Sequence[Sequence[str]]) -> None:
         """Reduce the named parameters of each list as one unit."""
-        by_name = {gradient.name: gradient for gradient in self._gradients}
-        for names in groups:
-            group = Group(".".join((names[0], names[-1], str(len(names)))), [by_name[name] for name in names])
-            self._flights.add_group(group)
+        self._gradients.make_groups(groups)
 
     # Rounds
 
@@ -132,7 +119,7 @@ class GradientReducer:
         self._flights.clear()
         self._forget_arrivals()
         self._round = self._round.forgotten()
-        self._table.restart(self._passes)
+        self._gradients.restart(self._passes)
 
     @outside_dynamo
     def forget_reduced(self) -> None:
@@ -140,12 +127,11 @@ class GradientReducer:
         self._flights.clear()
         self._forget_arrivals()
         self._round = self._round.forgotten()
-        self._table.forget_reduced()
+        self._gradients.forget_reduced()
 
     def _forget_arrivals(self) -> None:
         self._arrived.take()  # there are some if a backward pass has failed
         self._callback_of = None
-        self._lent.clear()
 
     @outside_dynamo
     def stepped(self, ends_round: bool) -> None:
@@ -174,8 +160,7 @@ class GradientReducer:
             self._era = default_context.era
             self._round = Round()
             self._flights.clear()
-            self._lent.clear()
-            self._table.restart(self._passes)
+            self._gradients.restart(self._passes)
 
     def _agree(self, place: Place) -> None:
         """Tell the others what is due here, join in what is due there, and wait for all of it."""
@@ -186,10 +171,13 @@ class GradientReducer:
             standings = self._table.standings()
             if place is Place.BACKWARD and not is_due(standings):
                 return  # a pass of a window that is not full: others may be further, and will wait
-            self._hook_thawed(standings)
+            for gradient in self._gradients.thawed(standings):
+                self._hook(gradient)
             message = self._round.message(default_context.topology.rank, place, standings)
             try:
-                answer = round_messages.exchange(message, place, self._gradients[0].name, self._reduction.process_set)
+                answer = round_messages.exchange(
+                    message, place, self._gradients[0].name, self._reduction.call.process_set
+                )
                 self._round, decision = self._round.heard(answer)
                 if isinstance(decision, Differ):
                     raise HorovodMismatchError(f"{decision.text} (This rank was {place.value}.)")
@@ -198,10 +186,6 @@ class GradientReducer:
             except Exception:
                 self.restart()
                 raise
-
-    def _hook_thawed(self, standings: bytes) -> None:
-        for gradient in [it for it in self._unhooked if standings[it.number] != FROZEN]:
-            self._hook(gradient)
 
     # Hooks
 
@@ -220,49 +204,19 @@ class GradientReducer:
         with self._lock:
             due, refused = self._table.count_down(self._arrived.take())
             if refused is not None:
-                text = _TOO_LATE if refused in self._lent else _TOO_MANY_PASSES
+                text = _TOO_LATE if self._gradients.is_lent(refused) else _TOO_MANY_PASSES
                 raise AssertionError(text.format(name=self._gradients[refused].name, passes=self._passes))
             if due and self._round.complete:
                 self._round = self._round.forgotten()  # its gradients were dropped, past the optimizer
-            if self._unseen:
-                self._look_at(self._unseen.intersection(due))
+            self._gradients.look_at(due)
             return due
-
-    def _look_at(self, numbers: set[int]) -> None:
-        """Other ranks must know in advance whether a gradient is sparse; the first one tells."""
-        self._unseen -= numbers
-        if self._reduction.sparse_as_dense:
-            return
-        for gradient in map(self._gradients.__getitem__, numbers):
-            grad = gradient.parameter.grad
-            if grad is not None and grad.is_sparse and gradient.group is None:
-                self._set_sparse(gradient.number, True)
 
     def _begin(self, due: list[int], agreed: Reduce, will_wait: bool) -> None:
         """Begin these reductions, and those that are not due here of gradients that all ranks reduce."""
         with self._lock:
-            if agreed.sparse or (self._sparse and agreed.wanted):
-                self._take_form(agreed)
-            missing = self._table.agree(agreed.wanted)
-            for number in missing:
-                make_gradient(self._gradients[number].parameter, self._gradients[number].sparse)
-            self._lent.update(missing)
+            missing = self._gradients.agree(agreed)
             are_last = bool(agreed.wanted) and self._round.complete
             self._flights.start(due + missing, will_wait, are_last)
-
-    def _take_form(self, agreed: Reduce) -> None:
-        """Let gradients be sparse that are so on other ranks, and only those."""
-        here = {number for number in self._sparse if agreed.wanted[number]}
-        for number in here.symmetric_difference(agreed.sparse):
-            if self._table.in_flight([number]):
-                name = self._gradients[number].name
-                raise HorovodMismatchError(f"The gradient of {name} is dense on some ranks and sparse on others")
-            self._unseen.discard(number)
-            self._set_sparse(number, number in agreed.sparse)
-
-    def _set_sparse(self, number: int, sparse: bool) -> None:
-        (self._sparse.add if sparse else self._sparse.discard)(number)
-        self._flights.set_sparse(self._gradients[number], sparse)
 
     @outside_dynamo
     def _end_of_backward(self) -> None:

@@ -7,8 +7,9 @@ from horovod._engine import EngineError, GradientTable
 from horovod.common.exceptions import HorovodInternalError, HorovodMismatchError
 from horovod.common.handles import translate
 from horovod.common.process_sets import ProcessSet
-from horovod.torch import mpi_ops
-from horovod.torch.rounds import Place
+from horovod.common.rules import Max
+from horovod.torch import direct
+from horovod.torch.gradients.rounds import Place
 
 _LEFT = (
     "This rank was {place} and waited for the others to come to theirs. If ranks have different numbers of batches, "
@@ -21,7 +22,7 @@ def exchange(message: bytes, place: Place, first: str, process_set: ProcessSet) 
     """All ranks' messages combined. `first`: the optimizer's first parameter, which tells it from other optimizers."""
     name = f"DistributedOptimizer.{first}"
     try:
-        return GradientTable.exchange(mpi_ops.native_member(process_set), name, mpi_ops.Max, message)
+        return GradientTable.exchange(direct.host.native_member(process_set), name, Max, message)
     except EngineError as error:
         raise _explained(translate(error, name), place) from None
 

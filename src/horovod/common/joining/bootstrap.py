@@ -16,13 +16,13 @@ from horovod._engine import EngineError, World
 from horovod.common import stacks
 from horovod.common import topology as topology_module
 from horovod.common.exceptions import HorovodInitializationError
-from horovod.common.interfaces import LOOPBACK, check_interfaces, interface_address, interface_names
-from horovod.common.rendezvous import Connection, RendezvousError
+from horovod.common.joining.interfaces import LOOPBACK, check_interfaces, interface_address, interface_names
+from horovod.common.rendezvous.client import Connection, RendezvousError
 from horovod.common.settings import Settings
 from horovod.common.topology import Rendezvous, Topology
 
 if TYPE_CHECKING:
-    from horovod.common.rendezvous_server import Server
+    from horovod.common.rendezvous.server import Server
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def _introduced(
 ) -> Iterator[tuple[Rendezvous, Connection]]:
     """A connection to the rendezvous that the environment names, or to one that the ranks agree on by themselves."""
     if topology.by_foreign_launcher and not settings.text("HOROVOD_GLOO_RENDEZVOUS_ADDR"):
-        from horovod.common.introduction import introduced  # late: jobs of horovodrun start quicker without it
+        from horovod.common.joining.introduction import introduced  # late: jobs of horovodrun start quicker without it
 
         with introduced(topology, settings, environ) as introduction:
             yield introduction
@@ -166,7 +166,7 @@ _servers: dict[int, Server] = {}  # by port; they outlive a shutdown, for the ot
 
 
 def serve(place: Rendezvous) -> None:
-    from horovod.common.rendezvous_server import Server  # late: only one rank of few jobs serves
+    from horovod.common.rendezvous.server import Server  # late: only one rank of few jobs serves
 
     if place.port not in _servers:
         server = Server(place.address, place.port, secret=place.secret)

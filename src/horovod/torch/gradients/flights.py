@@ -7,127 +7,54 @@ Dense gradients in host memory travel many to a call; those of groups, sparse on
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 import torch
 
-from horovod._engine import GradientHomes, GradientTable, moved_text
+from horovod._engine import GradientHomes, moved_text
 from horovod.common.context import default_context
-from horovod.common.dtypes import AS_IT_IS, FLOAT32
-from horovod.common.process_sets import ProcessSet
-from horovod.common.rules import check_name
-from horovod.common.wire import wire_of
-from horovod.torch import mpi_ops
-from horovod.torch.adapter import ID_BY_DTYPE, tensor_reader
-from horovod.torch.compression import Compressor, NoneCompressor, is_convertible
-from horovod.torch.gradient_buckets import GradientBuckets
-from horovod.torch.gradient_forms import put_in_form
+from horovod.common.dtypes import AS_IT_IS
+from horovod.torch import direct
+from horovod.torch.adapter import ID_BY_DTYPE
+from horovod.torch.compression import NoneCompressor, is_convertible
+from horovod.torch.gradients.buckets import GradientBuckets
+from horovod.torch.gradients.forms import put_in_form
+from horovod.torch.gradients.gradient import Gradient, Gradients, Group, Reduction
 from horovod.torch.in_flight import watch
 from horovod.torch.layout import in_memory_order, is_dense
+from horovod.torch.sparse import sparse_allreduce
 
 Tensor = torch.Tensor
 # A gradient, its tensor, what is sent for it, the compressor's context, the shape of what is sent in memory order.
-Cargo = tuple["Gradient", Tensor, Tensor, Any, tuple[int, ...]]
-
-
-@dataclass(frozen=True)
-class Reduction:
-    """How gradients are reduced; the same for all parameters of an optimizer."""
-
-    op: int
-    prescale: float
-    postscale: float
-    compression: type[Compressor]
-    sparse_as_dense: bool
-    process_set: ProcessSet
-
-    @property
-    def wire(self) -> int:
-        """What the engine carries float32 as."""
-        return wire_of(self.compression)
-
-    @property
-    def plain_dtypes(self) -> list[int]:
-        """Of gradients that the engine takes as they are, by its numbers.
-
-        A user's compressor has to see all of them, one of ours those that the engine does not convert.
-        """
-        if self.compression is NoneCompressor:
-            return list(ID_BY_DTYPE.values())
-        return [FLOAT32] if self.wire != AS_IT_IS else []
-
-
-class Gradient:
-    """One parameter's gradient. How far it is in its round is in the table, under its number."""
-
-    __slots__ = ("full_name", "group", "hook", "name", "number", "parameter", "sparse")
-
-    def __init__(self, name: str, number: int, parameter: Tensor) -> None:
-        self.name = name
-        self.full_name = check_name(f"allreduce.{name}")
-        self.number = number
-        self.parameter = parameter
-        self.sparse = False  # whether its rows are gathered; all ranks agree on that
-        self.group: Group | None = None
-        self.hook: Any = None
-
-
-class Group:
-    """Gradients that are reduced as one unit, once all of them are there or no more will come."""
-
-    __slots__ = ("gradients", "name", "waiting")
-
-    def __init__(self, name: str, gradients: list[Gradient]) -> None:
-        self.name = name
-        self.gradients = gradients
-        self.waiting: set[Gradient] = set()
+Cargo = tuple[Gradient, Tensor, Tensor, Any, tuple[int, ...]]
 
 
 class Flights:
     """What has been started and not yet been waited for."""
 
-    def __init__(self, reduction: Reduction, buckets: GradientBuckets | None, homes: GradientHomes | None) -> None:
+    def __init__(
+        self,
+        reduction: Reduction,
+        gradients: Gradients,
+        buckets: GradientBuckets | None,
+        homes: GradientHomes | None,
+    ) -> None:
         self._reduction = reduction
         self._buckets = buckets
         self._homes = homes
-        self._wire = reduction.wire
-        self._gradients: list[Gradient] = []
-        self._groups: list[Group] = []
+        self._call = reduction.call
+        self._gradients = gradients
+        self._table = gradients.table
         self._finishers: list[Callable[[], None]] = []  # each waits for operations and puts their results in place
-        self.table = GradientTable(
-            tensor_reader(),
-            reduction.plain_dtypes,
-            reduction.op,
-            reduction.prescale,
-            reduction.postscale,
-            self._wire,
-        )
 
     def __bool__(self) -> bool:
         return bool(self._finishers)
 
     def clear(self) -> None:
         self._finishers.clear()
-        for group in self._groups:
+        for group in self._gradients.groups:
             group.waiting.clear()
-
-    def add_group(self, group: Group) -> None:
-        self._groups.append(group)
-        for gradient in group.gradients:
-            gradient.group = group
-            self.table.leave_to_caller(gradient.number)
-
-    def add(self, gradient: Gradient) -> None:
-        """Their numbers follow each other from 0."""
-        self._gradients.append(gradient)
-        self.table.add(gradient.full_name, gradient.parameter)
-
-    def set_sparse(self, gradient: Gradient, sparse: bool) -> None:
-        gradient.sparse = sparse
-        self.table.set_sparse(gradient.number, sparse)
-        if sparse:
-            self.table.leave_to_caller(gradient.number)  # so as not to try for nothing each time
 
     def start(self, numbers: Sequence[int], will_wait: bool, are_last: bool) -> None:
         """Begin to reduce gradients that have arrived; one of a group waits for the others, unless these are the last.
@@ -136,13 +63,13 @@ class Flights:
         """
         if numbers:
             self._start(numbers, will_wait)
-        for group in self._groups:
+        for group in self._gradients.groups:
             if group.waiting and (are_last or len(group.waiting) == len(group.gradients)):
                 self._start_group(group)
 
     def _start(self, numbers: Sequence[int], will_wait: bool) -> None:
         if self._buckets is not None:
-            self._buckets.put_places_into(self.table)
+            self._buckets.put_places_into(self._table)
         if self._homes is not None:
             self._homes.move_to(default_context.world)
         others = self._start_plain(numbers, will_wait)
@@ -172,17 +99,17 @@ class Flights:
         """Those that are just memory, in one native call. The numbers of the others."""
         sent: list[int] = []
         grads: list[Tensor] = []
-        batch, others = mpi_ops.start_batch(
-            lambda member: self.table.start(numbers, member, will_wait, sent, grads), grads, self._reduction.process_set
+        batch, others = direct.host.start_batch(
+            lambda member: self._table.start(numbers, member, will_wait, sent, grads), grads, self._call.process_set
         )
         if not sent:
             return others
 
         def finish() -> None:
             try:
-                mpi_ops.finish_allreduces(batch)
+                direct.finish_batch(batch)
             finally:
-                self.table.land(sent, grads)
+                self._table.land(sent, grads)
 
         self._finishers.append(finish)
         return others
@@ -211,28 +138,17 @@ class Flights:
             self._start_elsewhere(gradient, grad, sent, context)
 
     def _submit(self, cargo: list[Cargo], will_wait: bool) -> None:
-        how = self._reduction
         gradients, _, sents, _, shapes = zip(*cargo, strict=True)
         names = [gradient.full_name for gradient in gradients]
-        addresses = [sent.data_ptr() for sent in sents]
-        dtypes = [ID_BY_DTYPE[sent.dtype] for sent in sents]
-        batch = mpi_ops.start_allreduces(
-            names,
-            addresses,
-            shapes,
-            dtypes,
-            cargo,
-            (how.op, how.prescale, how.postscale),
-            how.process_set,
-            will_wait,
-            self._wire,
-        )
-
+        described = [
+            (sent.data_ptr(), shape, ID_BY_DTYPE[sent.dtype]) for sent, shape in zip(sents, shapes, strict=True)
+        ]
+        batch = direct.host.start_allreduces(self._call, names, described, cargo, will_wait)
         watched = {} if will_wait else {name: watch([sent]) for name, sent in zip(names, sents, strict=True)}
 
         def finish() -> None:
             try:
-                mpi_ops.finish_allreduces(batch)
+                direct.finish_batch(batch)
                 for name, lies_still in watched.items():
                     if not lies_still():
                         raise ValueError(moved_text(name))
@@ -243,34 +159,25 @@ class Flights:
         self._finishers.append(finish)
 
     def _start_elsewhere(self, gradient: Gradient, grad: Tensor, sent: Tensor, context: Any) -> None:
-        how = self._reduction
-        handle = mpi_ops.allreduce_async_(
-            in_memory_order(sent), None, gradient.name, how.op, how.prescale, how.postscale, how.process_set
-        )
+        handle = direct.begin(replace(self._call, name=gradient.name, wire=AS_IT_IS), [in_memory_order(sent)])
 
         def finish() -> None:
-            mpi_ops.synchronize(handle)
+            direct.synchronize(handle)
             self._land(gradient, grad, sent, context)
 
         self._finishers.append(finish)
 
     def _start_group(self, group: Group) -> None:
-        how = self._reduction
         # Some may never come: frozen since the group was made. All ranks know which, since they have agreed on all.
         gradients = [gradient for gradient in group.gradients if gradient in group.waiting]
         group.waiting.clear()
         grads: list[Any] = [gradient.parameter.grad for gradient in gradients]
         compressed = [self._compress(grad) for grad in grads]
-        handle = mpi_ops.start_grouped_allreduce(
-            [in_memory_order(sent) for sent, _ in compressed],
-            group.name,
-            (how.op, how.prescale, how.postscale),
-            how.process_set,
-            self._wire,
-        )
+        call = replace(self._call, name=group.name, grouped=True)
+        handle = direct.begin(call, [in_memory_order(sent) for sent, _ in compressed])
 
         def finish() -> None:
-            mpi_ops.synchronize(handle)
+            direct.synchronize(handle)
             for gradient, grad, (sent, context) in zip(gradients, grads, compressed, strict=True):
                 self._land(gradient, grad, sent, context)
 
@@ -278,13 +185,11 @@ class Flights:
 
     def _start_sparse(self, gradient: Gradient) -> None:
         grad: Any = gradient.parameter.grad
-        finish_sparse = mpi_ops.sparse_allreduce_async(
-            grad, gradient.name, self._reduction.op, self._reduction.process_set
-        )
+        finish_sparse = sparse_allreduce(grad, gradient.name, self._call.op, self._call.process_set)
 
         def finish() -> None:
             gradient.parameter.grad = finish_sparse()
-            self.table.land([gradient.number], [gradient.parameter.grad])
+            self._table.land([gradient.number], [gradient.parameter.grad])
 
         self._finishers.append(finish)
 
@@ -292,14 +197,14 @@ class Flights:
 
     def _compress(self, grad: Tensor) -> tuple[Tensor, Any]:
         compression = self._reduction.compression
-        as_it_is = compression is NoneCompressor or (self._wire != AS_IT_IS and is_convertible(grad))
+        as_it_is = compression is NoneCompressor or (self._call.wire != AS_IT_IS and is_convertible(grad))
         sent, context = (grad, None) if as_it_is else compression.compress(grad)
         return (sent, context) if is_dense(sent) else (sent.contiguous(), context)
 
     def _land(self, gradient: Gradient, grad: Tensor, sent: Tensor, context: Any) -> None:
         if sent is not grad:
             self._put_in_place(grad, sent, context)
-        self.table.land([gradient.number], [grad])
+        self._table.land([gradient.number], [grad])
 
     def _put_in_place(self, grad: Tensor, sent: Tensor, context: Any) -> None:
         received = self._reduction.compression.decompress(sent, context)

@@ -21,8 +21,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from horovod.common import protocol
-from horovod.common.meeting import Answers, Arrival, MeetingBoard, Reply, refusal
+from horovod.common.rendezvous import protocol
+from horovod.common.rendezvous.meeting import Answers, Arrival, MeetingBoard, Reply, refusal
 from horovod.common.settings_table import MOST_RANKS
 
 MAX_UNAUTHENTICATED = 512

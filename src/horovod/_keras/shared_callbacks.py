@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The callbacks that both Keras doors show alike. A door's is one of these and a keras.callbacks.Callback.
+
+The door names its keras module in the class body; what the callbacks do is in `callbacks` and `elastic`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from horovod._keras import callbacks, elastic
+
+
+class BroadcastGlobalVariables(callbacks.BroadcastGlobalVariablesCallbackImpl):
+    """Gives all ranks the root's weights and optimizer state at the end of the first batch."""
+
+    keras: Any
+
+    def __init__(self, root_rank: int, device: str = "", local_variables: Iterable[Any] | None = None) -> None:
+        super().__init__(self.keras, root_rank, device)
+        for variable in local_variables or ():
+            self.register_local_var(variable)
+
+
+class MetricAverage(callbacks.MetricAverageCallbackImpl):
+    """Averages metrics over all ranks; belongs before callbacks that use them (checkpoints, learning rates)."""
+
+    keras: Any
+
+    def __init__(self, device: str = "") -> None:
+        super().__init__(self.keras, device)
+
+
+class LearningRateSchedule(callbacks.LearningRateScheduleCallbackImpl):
+    """Sets the learning rate to initial_lr * multiplier(epoch); a number m as multiplier means m ** (epoch - start)."""
+
+    keras: Any
+
+    def __init__(
+        self,
+        initial_lr: float,
+        multiplier: float | Callable[[float], float],
+        start_epoch: int = 0,
+        end_epoch: int | None = None,
+        staircase: bool = True,
+        momentum_correction: bool = True,
+        steps_per_epoch: int | None = None,
+    ) -> None:
+        super().__init__(
+            self.keras, initial_lr, multiplier, start_epoch, end_epoch, staircase, momentum_correction, steps_per_epoch
+        )
+
+
+class LearningRateWarmup(callbacks.LearningRateWarmupCallbackImpl):
+    """Raises the learning rate with each batch, from initial_lr / size to initial_lr after `warmup_epochs`."""
+
+    keras: Any
+
+    def __init__(
+        self,
+        initial_lr: float,
+        warmup_epochs: float = 5,
+        momentum_correction: bool = True,
+        steps_per_epoch: int | None = None,
+        verbose: int = 0,
+    ) -> None:
+        super().__init__(self.keras, initial_lr, warmup_epochs, momentum_correction, steps_per_epoch, verbose)
+
+
+class CommitState(elastic.CommitStateCallbackImpl):
+    """Commits the state after every `batches_per_commit` batches and after every epoch. Pass it to fit last."""
+
+    keras: Any
+
+    def __init__(self, state: Any, batches_per_commit: int = 1) -> None:
+        super().__init__(self.keras, state, batches_per_commit)
+
+
+class UpdateBatchState(elastic.UpdateBatchStateCallbackImpl):
+    """Keeps `state.batch` at the batch of the epoch."""
+
+    keras: Any
+
+    def __init__(self, state: Any) -> None:
+        super().__init__(self.keras, state)
+
+
+class UpdateEpochState(elastic.UpdateEpochStateCallbackImpl):
+    """Keeps `state.epoch` at the number of epochs that are done."""
+
+    keras: Any
+
+    def __init__(self, state: Any) -> None:
+        super().__init__(self.keras, state)

@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The gradients of one optimizer and all that is known of each: name, parameter, hook, group, form, if it was lent.
+
+How far each is in its round is in the native table, under its number. The sets name those for which something is still
+open, so that a round in which nothing is new looks at none of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from horovod._engine import GradientTable
+from horovod.common.calls import Call
+from horovod.common.dtypes import AS_IT_IS, FLOAT32
+from horovod.common.exceptions import HorovodMismatchError
+from horovod.common.rules import check_name
+from horovod.torch.adapter import ID_BY_DTYPE, tensor_reader
+from horovod.torch.compression import Compressor, NoneCompressor
+from horovod.torch.gradients.forms import make_gradient
+from horovod.torch.gradients.rounds import FROZEN, Reduce
+
+Tensor = torch.Tensor
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """How gradients are reduced; the same for all parameters of an optimizer."""
+
+    call: Call  # in place, without a name; `wire` is what the engine carries float32 as
+    compression: type[Compressor]
+    sparse_as_dense: bool
+
+    @property
+    def plain_dtypes(self) -> list[int]:
+        """Of gradients that the engine takes as they are, by its numbers.
+
+        A user's compressor has to see all of them, one of ours those that the engine does not convert.
+        """
+        if self.compression is NoneCompressor:
+            return list(ID_BY_DTYPE.values())
+        return [FLOAT32] if self.call.wire != AS_IT_IS else []
+
+
+class Gradient:
+    """One parameter's gradient."""
+
+    __slots__ = ("full_name", "group", "hook", "name", "number", "parameter", "sparse")
+
+    def __init__(self, name: str, number: int, parameter: Tensor) -> None:
+        self.name = name
+        self.full_name = check_name(f"allreduce.{name}")
+        self.number = number
+        self.parameter = parameter
+        self.sparse = False  # whether its rows are gathered; all ranks agree on that
+        self.group: Group | None = None
+        self.hook: Any = None  # None while the parameter needs no gradient
+
+
+class Group:
+    """Gradients that are reduced as one unit, once all of them are there or no more will come."""
+
+    __slots__ = ("gradients", "name", "waiting")
+
+    def __init__(self, gradients: list[Gradient]) -> None:
+        self.name = ".".join((gradients[0].name, gradients[-1].name, str(len(gradients))))
+        self.gradients = gradients
+        self.waiting: set[Gradient] = set()
+
+
+class Gradients:
+    """All of them, by their numbers from 0 on."""
+
+    def __init__(self, reduction: Reduction) -> None:
+        call = reduction.call
+        self.table = GradientTable(
+            tensor_reader(), reduction.plain_dtypes, call.op, call.prescale, call.postscale, call.wire
+        )
+        self.groups: list[Group] = []
+        self._all: list[Gradient] = []
+        self._may_be_sparse = not reduction.sparse_as_dense
+        self._unhooked: set[Gradient] = set()  # needed no gradient yet
+        self._unseen: set[int] = set()  # have had no gradient yet, which would tell whether it is sparse
+        self._sparse: set[int] = set()
+        self._lent: set[int] = set()  # reduced in this round because of other ranks
+
+    def __getitem__(self, number: int) -> Gradient:
+        return self._all[number]
+
+    def __iter__(self) -> Iterator[Gradient]:
+        return iter(self._all)
+
+    # What there is
+
+    def add(self, name: str, parameter: Tensor) -> Gradient:
+        gradient = Gradient(name, len(self._all), parameter)
+        self._all.append(gradient)
+        self.table.add(gradient.full_name, parameter)
+        self._unseen.add(gradient.number)
+        self._unhooked.add(gradient)
+        return gradient
+
+    def hooked(self, gradient: Gradient, hook: Any) -> None:
+        self._unhooked.discard(gradient)
+        gradient.hook = hook
+
+    def thawed(self, standings: bytes) -> list[Gradient]:
+        """Those without a hook whose parameters have come to need a gradient."""
+        return [it for it in self._unhooked if standings[it.number] != FROZEN]
+
+    def make_groups(self, groups: Sequence[Sequence[str]]) -> None:
+        by_name = {gradient.name: gradient for gradient in self._all}
+        for names in groups:
+            group = Group([by_name[name] for name in names])
+            self.groups.append(group)
+            for gradient in group.gradients:
+                gradient.group = group
+                self.table.leave_to_caller(gradient.number)
+
+    # Rounds
+
+    def restart(self, passes: int) -> None:
+        """A new round, of so many passes, for all."""
+        self._lent.clear()
+        self.table.restart(passes)
+
+    def forget_reduced(self) -> None:
+        """A new round for those whose reduction has begun."""
+        self._lent.clear()
+        self.table.forget_reduced()
+
+    def agree(self, agreed: Reduce) -> list[int]:
+        """All ranks reduce these. The numbers of those that are not due here: they are lent zeros if need be."""
+        if agreed.sparse or (self._sparse and agreed.wanted):
+            self._take_form(agreed)
+        missing = self.table.agree(agreed.wanted)
+        for number in missing:
+            make_gradient(self._all[number].parameter, self._all[number].sparse)
+        self._lent.update(missing)
+        return missing
+
+    def is_lent(self, number: int) -> bool:
+        return number in self._lent
+
+    # Dense or sparse
+
+    def look_at(self, due: Sequence[int]) -> None:
+        """Other ranks must know in advance whether a gradient is sparse; the first one tells."""
+        if not self._unseen:
+            return
+        numbers = self._unseen.intersection(due)
+        self._unseen -= numbers
+        for gradient in map(self._all.__getitem__, numbers if self._may_be_sparse else ()):
+            grad = gradient.parameter.grad
+            if grad is not None and grad.is_sparse and gradient.group is None:
+                self._set_sparse(gradient, True)
+
+    def _take_form(self, agreed: Reduce) -> None:
+        """Let gradients be sparse that are so on other ranks, and only those."""
+        here = {number for number in self._sparse if agreed.wanted[number]}
+        for number in here.symmetric_difference(agreed.sparse):
+            gradient = self._all[number]
+            if self.table.in_flight([number]):
+                raise HorovodMismatchError(
+                    f"The gradient of {gradient.name} is dense on some ranks and sparse on others"
+                )
+            self._unseen.discard(number)
+            self._set_sparse(gradient, number in agreed.sparse)
+
+    def _set_sparse(self, gradient: Gradient, sparse: bool) -> None:
+        (self._sparse.add if sparse else self._sparse.discard)(gradient.number)
+        gradient.sparse = sparse
+        self.table.set_sparse(gradient.number, sparse)
+        if sparse:
+            self.table.leave_to_caller(gradient.number)  # not to try in vain each time
