@@ -28,6 +28,7 @@
 #include "bindings/python/table.h"
 #include "bindings/python/tensor_maker.h"
 #include "bindings/python/tensor_reader.h"
+#include "bindings/python/vocabulary.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -396,6 +397,7 @@ NB_MODULE(_engine, m) {
   nb::set_leak_warnings(false);  // whatever holds a context until the process ends is no concern of users
   m.attr("ABI_VERSION") = HVD_ABI_VERSION;
   hvd_python::BindErrors(m);
+  hvd_python::BindVocabulary(m);
   nb::class_<Output>(m, "Output", nb::type_slots(output_slots)).def_prop_ro("nbytes", &Output::bytes);
   nb::class_<World>(m, "World")
       .def(nb::init<int, int, const std::string&, const std::string&, const std::string&, uint32_t, nb::bytes,

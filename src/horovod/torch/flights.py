@@ -27,6 +27,7 @@ from horovod.torch.in_flight import watch
 from horovod.torch.layout import in_memory_order, is_dense
 
 Tensor = torch.Tensor
+_BUNDLED_BYTES = 4096  # copying larger ones takes as long as what is saved
 # A gradient, its tensor, what is sent for it, the compressor's context, the shape of what is sent in memory order.
 Cargo = tuple["Gradient", Tensor, Tensor, Any, tuple[int, ...]]
 
@@ -92,6 +93,8 @@ class Flights:
         self._buckets = buckets
         self._homes = homes
         self._wire = reduction.wire
+        # In a timeline each gradient is to be seen; Adasum depends on what is one tensor.
+        self.bundles = reduction.op != mpi_ops.Adasum and default_context.settings["HOROVOD_TIMELINE"] is None
         self._gradients: list[Gradient] = []
         self._groups: list[Group] = []
         self._finishers: list[Callable[[], None]] = []  # each waits for operations and puts their results in place
@@ -121,7 +124,9 @@ class Flights:
     def add(self, gradient: Gradient) -> None:
         """Their numbers follow each other from 0."""
         self._gradients.append(gradient)
-        self.table.add(gradient.full_name, gradient.parameter)
+        parameter = gradient.parameter
+        small = self.bundles and parameter.is_cpu and parameter.nbytes <= _BUNDLED_BYTES
+        self.table.add(gradient.full_name, parameter, small)
 
     def set_sparse(self, gradient: Gradient, sparse: bool) -> None:
         gradient.sparse = sparse
@@ -129,25 +134,34 @@ class Flights:
         if sparse:
             self.table.leave_to_caller(gradient.number)  # not to try in vain each time
 
-    def start(self, numbers: Sequence[int], will_wait: bool, are_last: bool) -> None:
+    def make_bundle(self, numbers: Sequence[int]) -> int:
+        """Propose to bundle what is small of those; 0, or a key that is the same on ranks that propose the same."""
+        if not self.bundles:
+            return 0
+        if self._buckets is not None:
+            self._buckets.put_places_into(self.table)
+        return self.table.make_bundle(numbers)
+
+    def start(self, numbers: Sequence[int], will_wait: bool, are_last: bool, bundled: bool) -> None:
         """Begin to reduce gradients that are there; one of a group waits for the others, unless these are the last.
 
-        `will_wait`: the calling thread goes on to wait for them, so that nobody need be woken to drive them.
+        `will_wait`: the calling thread goes on to wait for them, so that nobody need be woken to drive them. `bundled`:
+        all ranks send the bundle that the table has made.
         """
         if numbers:
-            self._start(numbers, will_wait)
+            self._start(numbers, will_wait, bundled)
         for group in self._groups:
             if group.waiting and (are_last or len(group.waiting) == len(group.gradients)):
                 self._start_group(group)
 
-    def _start(self, numbers: Sequence[int], will_wait: bool) -> None:
+    def _start(self, numbers: Sequence[int], will_wait: bool, bundled: bool) -> None:
         if self._buckets is not None:
             self._buckets.put_places_into(self.table)
         if self._homes is not None:
             self._homes.move_to(default_context.world)
-        others = self._start_plain(numbers, will_wait)
+        others = self._start_plain(numbers, will_wait, bundled)
         if others and self._buckets is not None and self._adopt(others, self._buckets):
-            others = self._start_plain(others, will_wait)
+            others = self._start_plain(others, will_wait, False)
         cargo: list[Cargo] = []
         for number in others:
             self._start_unusual(self._gradients[number], cargo)
@@ -168,12 +182,15 @@ class Flights:
 
     # Ways to go
 
-    def _start_plain(self, numbers: Sequence[int], will_wait: bool) -> list[int]:
+    def _start_plain(self, numbers: Sequence[int], will_wait: bool, bundled: bool) -> list[int]:
         """Those that are just memory, in one native call. The numbers of the others."""
+        bundle = f"DistributedOptimizer.bundle.{self._gradients[0].name}" if bundled else None
         sent: list[int] = []
         grads: list[Tensor] = []
         batch, others = mpi_ops.start_batch(
-            lambda member: self.table.start(numbers, member, will_wait, sent, grads), grads, self._reduction.process_set
+            lambda member: self.table.start(numbers, member, will_wait, sent, grads, bundle),
+            grads,
+            self._reduction.process_set,
         )
         if not sent:
             return others
@@ -181,6 +198,8 @@ class Flights:
         def finish() -> None:
             try:
                 mpi_ops.finish_allreduces(batch)
+                if bundled:
+                    self.table.unpack()
             finally:
                 self.table.land(sent, grads)
 

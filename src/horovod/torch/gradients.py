@@ -80,6 +80,7 @@ class GradientReducer:
         self._unseen: set[int] = set()  # have had no gradient yet, which would tell whether it is sparse
         self._sparse: set[int] = set()
         self._lent: set[int] = set()  # reduced in this round because of other ranks
+        self._small: list[int] = []  # due, and wait to be bundled
         for name, parameter in named:
             self.watch(name, parameter)
 
@@ -146,6 +147,7 @@ class GradientReducer:
         self._arrived.take()  # there are some if a backward pass has failed
         self._callback_of = None
         self._lent.clear()
+        self._small.clear()
 
     @outside_dynamo
     def stepped(self, ends_round: bool) -> None:
@@ -175,6 +177,7 @@ class GradientReducer:
             self._round = Round()
             self._flights.clear()
             self._lent.clear()
+            self._small.clear()
             self._table.restart(self._passes)
 
     def _agree(self, place: Place) -> None:
@@ -187,7 +190,8 @@ class GradientReducer:
             if place is Place.BACKWARD and not is_due(standings):
                 return  # a pass of a window that is not full: others may be further, and will wait
             self._hook_thawed(standings)
-            message = self._round.message(default_context.topology.rank, place, standings)
+            bundle = self._flights.make_bundle(due)
+            message = self._round.message(default_context.topology.rank, place, standings, bundle)
             try:
                 answer = round_messages.exchange(message, place, self._gradients[0].name, self._reduction.process_set)
                 self._round, decision = self._round.heard(answer)
@@ -213,9 +217,11 @@ class GradientReducer:
             _in_backward.add(self)
             torch.autograd.Variable._execution_engine.queue_callback(self._end_of_backward)
         if self._arrived.full:
-            self._begin(self._due(), _NOTHING_ELSE, will_wait=False)
+            # Small ones wait for the end of backward(), where ranks agree to bundle them.
+            large = self._due(leave_small=self._wait_in_backward and self._flights.bundles)
+            self._begin(large, _NOTHING_ELSE, will_wait=False)
 
-    def _due(self) -> list[int]:
+    def _due(self, leave_small: bool = False) -> list[int]:
         """The numbers of gradients that have come to their last pass since this was called last."""
         with self._lock:
             due, refused = self._table.count_down(self._arrived.take())
@@ -226,6 +232,11 @@ class GradientReducer:
                 self._round = self._round.forgotten()  # its gradients were dropped, past the optimizer
             if self._unseen:
                 self._look_at(self._unseen.intersection(due))
+            if self._small:
+                due = list(dict.fromkeys(self._small + due))
+                self._small = []
+            if leave_small:
+                self._small, due = self._table.split_small(due)
             return due
 
     def _look_at(self, numbers: set[int]) -> None:
@@ -248,7 +259,7 @@ class GradientReducer:
                 make_gradient(self._gradients[number].parameter, self._gradients[number].sparse)
             self._lent.update(missing)
             are_last = bool(agreed.wanted) and self._round.complete
-            self._flights.start(due + missing, will_wait, are_last)
+            self._flights.start(due + missing, will_wait, are_last, agreed.bundled)
 
     def _take_form(self, agreed: Reduce) -> None:
         """Let gradients be sparse that are so on other ranks, and only those."""

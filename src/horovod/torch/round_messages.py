@@ -21,7 +21,7 @@ def exchange(message: bytes, place: Place, first: str, process_set: ProcessSet) 
     """All ranks' messages combined. `first`: the optimizer's first parameter, which tells it from other optimizers."""
     name = f"DistributedOptimizer.{first}"
     try:
-        return GradientTable.exchange(mpi_ops.native_member(process_set), name, mpi_ops.Max, message)
+        return GradientTable.exchange(mpi_ops.native_member(process_set), name, message)
     except EngineError as error:
         raise _explained(translate(error, name), place) from None
 
