@@ -82,9 +82,10 @@ def test_graphs_that_differ_are_not_bundled_and_come_out_right():
 @on_torch_ranks("shm2")
 def test_a_shape_that_differs_is_named():
     model = Weighted([(2,), (3 if hvd.rank() else 4,), (2,)])
-    wrapped(model)
+    optimizer = wrapped(model)
     with pytest.raises(hvd.HorovodInternalError, match=r"weights\.1"):
         model(0).backward()
+    assert bundles(optimizer) == 0
 
 
 @on_torch_ranks("shm2")
