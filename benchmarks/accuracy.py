@@ -11,16 +11,16 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import subprocess
 import sys
 import tempfile
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import mean
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "examples" / "pytorch"))
+from benchkit.examples import example
+from testkit.launcher import HOROVODRUN
+from testkit.places import ROOT
+from testkit.processes import Process
 
 GLOBAL_BATCH, LEARNING_RATE, LIMIT_S = 64, 0.02, 3600
 
@@ -56,14 +56,14 @@ class Curve:
 def train(seed: int, epochs: int, with_horovod: bool) -> Curve:
     """Inside a rank: one training."""
     import torch
-    from digits_dataset import DigitsNet, load, training_loader, validate
 
     import horovod.torch as hvd
 
+    digits = example("pytorch", "digits_dataset")
     torch.manual_seed(seed)
-    training, validation = load()
-    loader = training_loader(training, GLOBAL_BATCH // hvd.size(), seed)
-    model = DigitsNet()
+    training, validation = digits.load()
+    loader = digits.training_loader(training, GLOBAL_BATCH // hvd.size(), seed)
+    model = digits.DigitsNet()
     optimizer: torch.optim.Optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE, momentum=0.9)
     if with_horovod:
         optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
@@ -76,7 +76,7 @@ def train(seed: int, epochs: int, with_horovod: bool) -> Curve:
             optimizer.zero_grad()
             torch.nn.functional.cross_entropy(model(images), labels).backward()
             optimizer.step()
-        loss, accuracy = validate(model, validation, torch.device("cpu"))
+        loss, accuracy = digits.validate(model, validation, torch.device("cpu"))
         curve.losses.append(loss)
         curve.accuracies.append(accuracy)
     return curve
@@ -99,9 +99,11 @@ def measure(workers: int, options: argparse.Namespace) -> list[Curve]:
         result = Path(folder) / "curves.json"
         seeds = ",".join(map(str, options.seeds))
         command = [sys.executable, __file__, "--worker", str(result), "--epochs", str(options.epochs), "--seeds", seeds]
-        launcher = [sys.executable, "-m", "horovod.runner.launch", "-np", str(workers)]
         # One thread for each rank: how many threads add a sum up changes its rounding, too.
-        subprocess.run([*launcher, *command], check=True, timeout=LIMIT_S, env={**os.environ, "OMP_NUM_THREADS": "1"})
+        one_thread = {"OMP_NUM_THREADS": "1"}
+        with Process([*HOROVODRUN, "-np", str(workers), *command], one_thread, stdout=None, stderr=None) as job:
+            if job.wait(LIMIT_S) != 0:
+                raise RuntimeError(f"the training on {workers} workers failed; its error is above")
         return [Curve(**one) for one in json.loads(result.read_text())]
 
 

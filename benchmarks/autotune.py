@@ -14,7 +14,6 @@ import argparse
 import json
 import os
 import random
-import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -24,6 +23,8 @@ from statistics import median
 from typing import Any
 
 from benchkit.resnet50 import Training
+from testkit.launcher import HOROVODRUN
+from testkit.processes import Process
 
 import horovod.numpy as hvd
 from horovod.common.context import default_context
@@ -49,12 +50,12 @@ def main() -> int:
         return work(options)
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder) / "result.json"
-        command = [sys.executable, "-m", "horovod.runner.launch", "-np", str(options.np), sys.executable, __file__]
+        program = [sys.executable, __file__, *sys.argv[1:], "--result", str(result)]
         # One thread of compute for each rank, as a training process with a core of its own.
-        environ = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
-        done = subprocess.run([*command, *sys.argv[1:], "--result", str(result)], env=environ, check=False)
-        if done.returncode:
-            return done.returncode
+        one_thread = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+        with Process([*HOROVODRUN, "-np", str(options.np), *program], one_thread, stdout=None, stderr=None) as job:
+            if job.wait() != 0:
+                return int(job.returncode)
         report(json.loads(result.read_text()), options)
     return 0
 

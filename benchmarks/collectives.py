@@ -19,14 +19,14 @@ from pathlib import Path
 from benchkit import machine
 from benchkit.floor import Floor
 from benchkit.libraries import Gloo, Khorovod, Mpich, OpenMpi
-from benchkit.lifetime import interrupt_on_sigterm
 from benchkit.measuring import Pace, Series, measure
 from benchkit.problem import OPS, Problem
 from benchkit.report import Record, Report
-from benchkit.svg import size_text, time_text
+from benchkit.units import size_text, time_text
 from benchkit.world import IDLE_LIMIT, World
 from rich.console import Console
 from rich.markup import escape
+from testkit.lifetimes import interrupt_on_sigterm
 
 SIZES = "4,64,1K,4K,32K,256K,1M,4M,25M,100M,256M"
 QUICK_SIZES = "4,1K,32K,1M,25M"
@@ -60,8 +60,7 @@ def main() -> int:
         for world in worlds:
             world.stop()
     report.print_tables(console, ours)
-    report.save_plot(*captions(options, facts))
-    console.print(f"[dim]{report.lines_path} and {report.plot_path}")
+    console.print(f"[dim]{report.lines_path} and {report.save_plot(*captions(options, facts))}")
     restless = [world for world in worlds if world.idle_share > IDLE_LIMIT]
     for world in restless:
         console.print(f"[red]{idle_warning(world)}")

@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -22,11 +21,11 @@ from statistics import median
 from typing import Any
 
 from benchkit import machine
-from benchkit.libraries import free_port
-from benchkit.lifetime import die_with_parent
 from benchkit.summary import ratio
 from rich.console import Console
 from rich.table import Table
+from testkit.processes import Group
+from testkit.variables import free_port
 
 OURS, PEER = "horovod", "gloo"
 MEGABYTES = 25
@@ -51,15 +50,15 @@ def main() -> int:
     ranks = []
     for rank in range(options.np):
         place = {"RANK": str(rank), "WORLD_SIZE": str(options.np), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-        variables = {**os.environ, **place, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-        ranks.append(subprocess.Popen([sys.executable, *sys.argv], env=variables, preexec_fn=die_with_parent))
+        variables = {**place, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+        ranks.append(Group([sys.executable, *sys.argv], variables, stdout=None, stderr=None))
         if cores:
             os.sched_setaffinity(ranks[-1].pid, {cores[rank]})
     try:
-        return max(abs(rank.wait(LIMIT_S)) for rank in ranks)
+        return max(abs(process.wait(LIMIT_S)) for process in ranks)
     finally:
-        for rank in ranks:
-            rank.kill()
+        for process in ranks:
+            process.end()
 
 
 # In every rank

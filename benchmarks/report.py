@@ -19,8 +19,8 @@ from pathlib import Path
 
 from benchkit import machine
 from benchkit.ledger import Ledger, read
-from benchkit.lifetime import interrupt_on_sigterm
 from benchkit.page import write_page
+from testkit.lifetimes import interrupt_on_sigterm
 
 _HERE = Path(__file__).resolve().parent
 PARTS = ("collectives", "small", "types", "network", "launch", "training", "scaling")

@@ -11,11 +11,7 @@ before, and the same functions with none (the bound). Prints a table and writes 
 from __future__ import annotations
 
 import argparse
-import base64
 import json
-import os
-import secrets
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -25,6 +21,9 @@ from typing import Any
 from benchkit import machine
 from rich.console import Console
 from rich.table import Table
+from testkit.places import BENCHMARKS, python_path
+from testkit.processes import Group
+from testkit.variables import free_ports, of_ranks
 
 LIMIT_S = 600.0
 
@@ -45,33 +44,22 @@ def main() -> int:
 
 def run(options: argparse.Namespace) -> list[list[dict[str, list[float]]]]:
     """What each rank measured."""
-    ports = [_free_port() for _ in range(options.np + 1)]
-    workers = [f"127.0.0.1:{port}" for port in ports[1:]]
+    workers = [f"127.0.0.1:{port}" for port in free_ports(options.np)]
     command = [sys.executable, "-m", "benchkit.tensorflow_worker"]
     for name in ("rounds", "calls", "chain"):
         command += [f"--{name}", str(getattr(options, name))]
     command += ["--elements", *map(str, options.elements)]
-    shared = {
-        "HOROVOD_SIZE": str(options.np),
-        "HOROVOD_LOCAL_SIZE": str(options.np),
-        "HOROVOD_RENDEZVOUS": "self",
-        "HOROVOD_GLOO_RENDEZVOUS_ADDR": "127.0.0.1",
-        "HOROVOD_GLOO_RENDEZVOUS_PORT": str(ports[0]),
-        "_HOROVOD_SECRET_KEY": base64.b64encode(secrets.token_bytes(32)).decode(),
-        "TF_CPP_MIN_LOG_LEVEL": "2",
-        "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]),
-    }
+    shared = {"TF_CPP_MIN_LOG_LEVEL": "2", "PYTHONPATH": python_path(BENCHMARKS)}
     processes = []
-    for rank in range(options.np):
+    for rank, own in enumerate(of_ranks(options.np)):
         task = {"cluster": {"worker": workers}, "task": {"type": "worker", "index": rank}}
-        own = {"HOROVOD_RANK": str(rank), "HOROVOD_LOCAL_RANK": str(rank), "TF_CONFIG": json.dumps(task)}
-        environment = {**os.environ, **shared, **own}
-        processes.append(subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True))
+        env = shared | own | {"TF_CONFIG": json.dumps(task)}
+        processes.append(Group(command, env, stdout=subprocess.PIPE, stderr=None, text=True))
     try:
         answers = [process.communicate(timeout=LIMIT_S)[0] for process in processes]
     finally:
         for process in processes:
-            process.kill()
+            process.end()
     if any(process.returncode for process in processes):
         raise RuntimeError("a rank failed; its error is above")
     return [json.loads(answer.splitlines()[-1]) for answer in answers]
@@ -116,12 +104,6 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--calls", type=int, default=10, help="in each turn of a round")
     parser.add_argument("--output", type=Path, default=Path("build/benchmarks"), metavar="DIR")
     return parser.parse_args(arguments)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 if __name__ == "__main__":

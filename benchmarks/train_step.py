@@ -15,18 +15,20 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
-from benchkit import bars, machine
-from benchkit.lifetime import interrupt_on_sigterm
+from benchkit import machine
 from benchkit.pairs import LEAST_PAIRS, Cost
-from benchkit.svg import time_text
+from benchkit.report import NO_PICTURE
 from benchkit.training import BATCH, MANY, WORKLOADS, Record, Setup, measure, records_of
 from benchkit.training_ways import BOUND, BY_NAME, QUICK, WAYS, unavailable
+from benchkit.units import time_text
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from testkit.lifetimes import interrupt_on_sigterm
 
 
 def main() -> int:
@@ -54,9 +56,8 @@ def main() -> int:
             file.writelines(json.dumps(record | about) + "\n" for record in found)
         if found:
             console.print(table(workload, found))
-    if records:
-        save_plot(path.with_suffix(".svg"), records, options)
-    console.print(f"[dim]{path} and {path.with_suffix('.svg').name}")
+    picture = save_plot(path.with_suffix(".svg"), records, options) if records else "no picture: nothing was measured"
+    console.print(f"[dim]{path} and {picture}")
     return 0 if complete else 1
 
 
@@ -80,7 +81,12 @@ def signed(microseconds: float) -> str:
     return ("-" if microseconds < 0 else "") + time_text(abs(microseconds))
 
 
-def save_plot(path: Path, records: list[Record], options: argparse.Namespace) -> None:
+def save_plot(path: Path, records: list[Record], options: argparse.Namespace) -> str:
+    """The picture's file name, or why there is none."""
+    if find_spec("matplotlib") is None:
+        return NO_PICTURE
+    from benchkit import bars
+
     groups: dict[str, list[bars.Bar]] = {}
     for record in records:
         if "cost_us" in record:
@@ -91,7 +97,9 @@ def save_plot(path: Path, records: list[Record], options: argparse.Namespace) ->
     about = machine.facts()
     subtitle = f"{options.np} ranks, one thread and one core each; 95 % intervals; peak memory of a rank in brackets"
     footer = f"{about['processor']}, {about['cores']} cores, load {about['load_before']}, {about['time']}"
-    path.write_text(bars.draw("Cost of a training step above independent processes", subtitle, footer, groups))
+    title = "Cost of a training step above independent processes"
+    path.write_text(bars.draw(title, subtitle, footer, groups), encoding="utf-8")
+    return path.name
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:

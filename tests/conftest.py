@@ -4,24 +4,17 @@
 import importlib.util
 import os
 import signal
-import sys
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 import warning_rules
+from testkit.families import Mark, described
 
 # A shell without job control lets what it starts in the background ignore Ctrl-C, and children inherit that too.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
-
-# Children inherit it, so they are found even after their own parent has ended.
-_MARK = "HOROVOD_TEST_SESSION"
 
 # Tests of a door whose framework is not installed are left out. CI names in this variable the doors that must be there.
 _REQUIRED = "HOROVOD_TEST_DOORS"
@@ -44,24 +37,14 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
     return True if name in _DOORS and name not in required and not _is_installed(name) else None
 
 
-def _marked_processes(value: str) -> Iterator[psutil.Process]:
-    for process in psutil.process_iter():
-        try:
-            alive = process.pid != os.getpid() and process.status() != psutil.STATUS_ZOMBIE
-            if alive and process.environ().get(_MARK) == value:
-                yield process
-        except psutil.Error:
-            continue
-
-
 @pytest.fixture(scope="session", autouse=True)
 def no_process_is_left() -> Iterator[None]:
-    value = os.environ[_MARK] = uuid.uuid4().hex
+    mark = Mark("HOROVOD_TEST_SESSION")
+    os.environ[mark.name] = mark.value
     yield
-    left = list(_marked_processes(value))
-    psutil.wait_procs(left, timeout=2)
-    left = list(_marked_processes(value))
-    described = [f"{process.pid}: {' '.join(process.cmdline())}" for process in left]
+    psutil.wait_procs(list(mark.processes()), timeout=2)
+    left = list(mark.processes())
+    shown = [described(process) for process in left]
     for process in left:
         process.kill()
-    assert not described, "processes outlived the tests:\n" + "\n".join(described)
+    assert not shown, "processes outlived the tests:\n" + "\n".join(shown)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 _PINS = Path(__file__).parents[1] / "constraints-test.txt"
 _FRAMEWORKS = ("jax", "jaxlib", "keras", "lightning", "mxnet", "numpy", "optax", "tensorflow", "tf-keras", "torch")
-_OUR_MODULES = r"(horovod|tests[._]|test_|body_|harness|faultkit|launcherkit|__main__$)"
+_OUR_MODULES = r"(horovod|tests[._]|test_|body_|harness|faultkit|launcherkit|testkit|__main__$)"
 _OUR_CATEGORY = "horovod.common.exceptions.HorovodWarning"
 
 

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-from benchkit.libraries import free_port
+from testkit.variables import free_port
+
 from benchkit.world import World
 
 _SOURCES = Path(__file__).resolve().parents[1] / "floor"

@@ -3,12 +3,7 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "faults"))
-
-from faultkit.hosts import Network
+from testkit.hosts import Network
 
 
 class NamespaceHosts:
@@ -21,10 +16,10 @@ class NamespaceHosts:
         self._network = Network(self._names)
 
     def address(self, rank: int) -> str:
-        return str(self._network.addresses[self._names[rank]])
+        return self._network.addresses[self._names[rank]]
 
     def inside(self, rank: int) -> list[str]:
-        return list(self._network.inside(self._names[rank]))
+        return self._network.inside(self._names[rank])
 
     def close(self) -> None:
         self._network.close()

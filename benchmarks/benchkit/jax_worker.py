@@ -12,10 +12,9 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples" / "jax"))
+from benchkit.examples import example
 
 RATE = 1e-3
 
@@ -50,13 +49,13 @@ def problem(options: argparse.Namespace) -> tuple[Any, Any, Any, Callable[..., A
     """Model shape, parameters, this rank's tokens, and the function that gives loss and gradients."""
     import jax
     import numpy as np
-    from transformer_model import Shape, initialise, loss
 
-    shape = Shape(width=options.width, layers=options.layers)
-    params = jax.jit(initialise, static_argnums=1)(jax.random.PRNGKey(0), shape)
+    transformer = example("jax", "transformer_model")
+    shape = transformer.Shape(width=options.width, layers=options.layers)
+    params = jax.jit(transformer.initialise, static_argnums=1)(jax.random.PRNGKey(0), shape)
     random = np.random.default_rng(options.rank)
     tokens = random.integers(0, shape.vocabulary, (options.batch, shape.context + 1), np.int32)
-    return shape, params, tokens, lambda params, tokens: jax.value_and_grad(loss)(params, tokens, shape)
+    return shape, params, tokens, lambda params, tokens: jax.value_and_grad(transformer.loss)(params, tokens, shape)
 
 
 def descend(params: Any, gradients: Any) -> Any:

@@ -3,15 +3,14 @@
 
 from __future__ import annotations
 
-import base64
 import os
-import secrets
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+from testkit.variables import of_ranks
 
 from benchkit.world import World
 
@@ -35,21 +34,10 @@ class Khorovod(World):
 
     def launch(self, worker_arguments: list[str]) -> None:
         neighbours = 1 if self.hosts else self.ranks
-        shared = {
-            "HOROVOD_SIZE": str(self.ranks),
-            "HOROVOD_LOCAL_SIZE": str(neighbours),
-            "HOROVOD_RENDEZVOUS": "self",
-            "HOROVOD_GLOO_RENDEZVOUS_ADDR": self.address(),
-            "HOROVOD_GLOO_RENDEZVOUS_PORT": str(free_port()),
-            "_HOROVOD_SECRET_KEY": base64.b64encode(secrets.token_bytes(32)).decode(),
-        }
-        if self.transport == "tcp" and not self.hosts:
-            shared["HOROVOD_SHARED_MEMORY"] = "0"
-        for rank in range(self.ranks):
-            own = {"HOROVOD_RANK": str(rank), "HOROVOD_LOCAL_RANK": str(rank % neighbours)}
-            if self.hosts:
-                own["HOROVOD_HOSTNAME"] = f"host{rank}"
-            self.spawn_rank(rank, "khorovod", worker_arguments, shared | own | self._extra)
+        sockets = {"HOROVOD_SHARED_MEMORY": "0"} if self.transport == "tcp" and not self.hosts else {}
+        for rank, own in enumerate(of_ranks(self.ranks, neighbours, self.address())):
+            host = {"HOROVOD_HOSTNAME": f"host{rank}"} if self.hosts else {}
+            self.spawn_rank(rank, "khorovod", worker_arguments, own | sockets | host | self._extra)
 
 
 class Gloo(World):
@@ -140,9 +128,3 @@ def _cannot_import(python: str, statement: str, extra: Mapping[str, str] | None 
     except (OSError, subprocess.TimeoutExpired) as error:
         return str(error)
     return None if done.returncode == 0 else (done.stderr.strip().splitlines() or ["import failed"])[-1]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

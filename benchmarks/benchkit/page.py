@@ -9,8 +9,8 @@ from pathlib import Path
 
 from benchkit import plots, tables
 from benchkit.ledger import Record, Results
-from benchkit.svg import size_text
 from benchkit.training import WORKLOADS
+from benchkit.units import size_text
 
 _INTRODUCTION = """\
 # Performance
@@ -23,7 +23,7 @@ times longer the peer takes** than we do, with its 95 % interval; where the peer
 "Above the floor" is how many times longer we take than a bare C program that moves the same bytes and does nothing else
 ([benchmarks/floor](../benchmarks/floor)): no names, no agreement between the ranks, no Python. `default` works on
 ordinary memory, `shared` on tensors in memory that the engine owns; `address` is the engine alone, called with raw
-addresses and so without most of the Python door.
+addresses and so without most of the Python API.
 
 To reproduce it ([benchmarks](../benchmarks/README.md) tells how to get the peers; those that are missing are left out):
 
@@ -95,7 +95,7 @@ def _collectives(writer: Writer, results: Results) -> None:
 
 def _small(writer: Writer, results: Results) -> None:
     if cases := results.of("small"):
-        text = "Allreduces through the Python door, 2 ranks."
+        text = "Allreduces through the Python API, 2 ranks."
         table = [*tables.comparison(cases, _message), "", *tables.percentiles(cases, _message)]
         writer.section("Small messages", text, table)
     for case in results.of("idle"):

@@ -3,35 +3,36 @@
 
 from __future__ import annotations
 
-from benchkit import bars, svg
+from benchkit import bars, curves
 from benchkit.ledger import Record, Results
 from benchkit.tables import Case
 from benchkit.training import WORKLOADS
+from benchkit.units import size_text
 
 
 def collectives(results: Results, ranks: int) -> str | None:
     """Time by size, one panel for each collective."""
-    panels: dict[str, dict[str, list[svg.Point]]] = {}
+    panels: dict[str, dict[str, list[curves.Point]]] = {}
     for case in results.of("collectives", ranks=ranks):
         _add(panels.setdefault(case[0]["case"]["op"], {}), case, case[0]["case"]["bytes"])
     if not panels:
         return None
     title = f"Collectives on {ranks} ranks: time by size"
     subtitle = "float32, common starts; medians, bands from p10 to p90; lower is better"
-    drawn = [svg.Panel(op, curves) for op, curves in panels.items()]
-    return svg.draw(title, subtitle, _footer(results), drawn)
+    drawn = [curves.Panel(op, found) for op, found in panels.items()]
+    return curves.draw(title, subtitle, _footer(results), drawn)
 
 
 def scaling(results: Results) -> str | None:
     """Time by ranks, one panel for each size."""
-    panels: dict[int, dict[str, list[svg.Point]]] = {}
+    panels: dict[int, dict[str, list[curves.Point]]] = {}
     for case in results.of("scaling"):
         _add(panels.setdefault(case[0]["case"]["bytes"], {}), case, case[0]["case"]["ranks"])
     if not panels:
         return None
     title, subtitle = "Allreduce: how its time grows with the ranks", "float32; medians, bands from p10 to p90"
-    drawn = [svg.Panel(svg.size_text(size), curves, "ranks") for size, curves in panels.items()]
-    return svg.draw(title, subtitle, _footer(results), drawn)
+    drawn = [curves.Panel(size_text(size), found, "ranks") for size, found in panels.items()]
+    return curves.draw(title, subtitle, _footer(results), drawn)
 
 
 def training(results: Results) -> str | None:
@@ -51,10 +52,10 @@ def training(results: Results) -> str | None:
     return bars.draw(title, subtitle, _footer(results), groups)
 
 
-def _add(curves: dict[str, list[svg.Point]], case: Case, x: int) -> None:
+def _add(found: dict[str, list[curves.Point]], case: Case, x: int) -> None:
     for record in case:
-        point = svg.Point(x, record["median"], record["p10"], record["p90"])
-        curves.setdefault(record["way"], []).append(point)
+        point = curves.Point(x, record["median"], record["p10"], record["p90"])
+        found.setdefault(record["way"], []).append(point)
 
 
 def _footer(results: Results) -> str:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,10 @@ from rich.text import Text
 from benchkit.measuring import Pace, Series
 from benchkit.problem import Problem
 from benchkit.summary import Ratio, figures, ratio
-from benchkit.svg import Panel, Point, draw, size_text, time_text
+from benchkit.units import size_text, time_text
 
 Record = dict[str, Any]
+NO_PICTURE = "no picture: matplotlib is not installed"
 
 
 class Report:
@@ -58,7 +60,12 @@ class Report:
         for verdict in self._verdicts(ours):
             console.print(verdict)
 
-    def save_plot(self, title: str, subtitle: str, footer: str) -> None:
+    def save_plot(self, title: str, subtitle: str, footer: str) -> str:
+        """Where the picture is, or why there is none."""
+        if find_spec("matplotlib") is None:
+            return NO_PICTURE
+        from benchkit.curves import Panel, Point, draw
+
         panels = []
         for op in _in_order(record["op"] for record in self.records):
             curves: dict[str, list[Point]] = {}
@@ -68,7 +75,8 @@ class Report:
                     curves.setdefault(record["peer"], []).append(point)
             panels.append(Panel(op, curves))
         if panels:
-            self.plot_path.write_text(draw(title, subtitle, footer, panels))
+            self.plot_path.write_text(draw(title, subtitle, footer, panels), encoding="utf-8")
+        return str(self.plot_path)
 
     def _verdicts(self, ours: str) -> list[Text]:
         # Our other doors are the same engine: no contest.

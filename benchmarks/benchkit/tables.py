@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from benchkit.ledger import Record
-from benchkit.svg import time_text
+from benchkit.units import time_text
 
 OURS, FLOORS = "khorovod", ("floor", "independent")
 Case = list[Record]

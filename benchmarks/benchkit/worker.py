@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from testkit.lifetimes import die_with_parent
 
 from benchkit.backend import Backend, Operation, UnsupportedError, join_world
 from benchkit.gate import Gate
-from benchkit.lifetime import die_with_parent
 from benchkit.problem import Problem
 
 _RANK_VARIABLES = ("BENCH_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")

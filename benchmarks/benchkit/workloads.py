@@ -3,17 +3,15 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
 from torch import nn
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples" / "pytorch"))
+from benchkit.examples import example
 
-from gpt_model import Gpt, Size
-from resnet import resnet50
+gpt_model = example("pytorch", "gpt_model")
+resnet50 = example("pytorch", "resnet").resnet50
 
 Inputs = tuple[torch.Tensor, ...]
 
@@ -33,9 +31,9 @@ class Classifier(nn.Module):
 
 
 class LanguageModel(nn.Module):
-    def __init__(self, size: Size) -> None:
+    def __init__(self, size: gpt_model.Size) -> None:
         super().__init__()
-        self.gpt = Gpt(size)
+        self.gpt = gpt_model.Gpt(size)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         return self.gpt.loss(tokens)
@@ -57,7 +55,7 @@ def resnet50_shapes() -> list[torch.Size]:
         return [parameter.shape for parameter in resnet50().parameters()]
 
 
-_GPT = Size(vocabulary=3000, context=128, layers=6, heads=8, width=512)  # 20.5 M parameters
+_GPT = gpt_model.Size(vocabulary=3000, context=128, layers=6, heads=8, width=512)  # 20.5 M parameters
 
 _MODELS: dict[str, Callable[[], nn.Module]] = {
     "resnet50": lambda: Classifier(resnet50(classes=1000)),

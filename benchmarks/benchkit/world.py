@@ -7,7 +7,6 @@ Everything here has a time limit, and nothing outlives the benchmark. How ranks 
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import socket
 import subprocess
@@ -18,11 +17,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from testkit.places import BENCHMARKS, python_path
+from testkit.processes import Group
+
 from benchkit.gate import Gate
-from benchkit.lifetime import die_with_parent, end_group
 from benchkit.problem import Problem
 
-_HERE = Path(__file__).resolve().parent
 _START_TIMEOUT_S = 90.0
 _ORDER_TIMEOUT_S = 180.0
 IDLE_LIMIT = 0.05
@@ -62,7 +62,7 @@ class World:
         self.hosts: Hosts | None = None  # where the ranks run, if not all on this host
         self.hellos: list[dict[str, Any]] = []
         self.folder = Path(tempfile.mkdtemp(prefix=f"bench-{name}-"))
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self._processes: list[Group] = []
         self._lines: list[_Line] = []
 
     def unavailable(self) -> str | None:
@@ -134,7 +134,7 @@ class World:
             except subprocess.TimeoutExpired:
                 pass
         for process in self._processes:
-            end_group(process)
+            process.end()
         self._processes.clear()
         shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -152,20 +152,8 @@ class World:
         self.spawn([*inside, *command], extra | {"BENCH_RANK": str(rank)})
 
     def spawn(self, command: list[str], extra: dict[str, str]) -> None:
-        paths = [str(_HERE.parent), *filter(None, [extra.get("PYTHONPATH") or os.environ.get("PYTHONPATH")])]
-        environment = os.environ | {"OMP_NUM_THREADS": "1"} | extra | {"PYTHONPATH": os.pathsep.join(paths)}
-        with (self.folder / "log").open("ab") as log:
-            self._processes.append(
-                subprocess.Popen(
-                    command,
-                    env=environment,
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    start_new_session=True,
-                    preexec_fn=die_with_parent,
-                )
-            )
+        path = python_path(BENCHMARKS, before=extra.get("PYTHONPATH") or None)
+        self._processes.append(Group(command, {"OMP_NUM_THREADS": "1"} | extra | {"PYTHONPATH": path}))
 
     def _accept_all(self, listener: socket.socket) -> None:
         deadline = time.monotonic() + _START_TIMEOUT_S
@@ -218,8 +206,8 @@ class World:
                 raise self._failure(f"a process ended with exit status {process.returncode}")
 
     def _failure(self, what: str) -> WorldError:
-        log = (self.folder / "log").read_text(errors="replace").strip().splitlines()[-15:]
-        return WorldError("\n  ".join([f"{self.name}: {what}", *log]))
+        logs = [line for process in self._processes for line in process.printed().strip().splitlines()[-15:]]
+        return WorldError("\n  ".join([f"{self.name}: {what}", *logs]))
 
 
 class _Line:

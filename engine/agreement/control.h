@@ -32,7 +32,7 @@ enum class Type : uint8_t {
 
 constexpr size_t kHeaderBytes = sizeof(uint8_t) + sizeof(int32_t) + sizeof(uint32_t);
 
-// Which set is meant: ids are given again, epochs are not.
+// Which set is meant: ids are reused, epochs are not.
 struct SetTag {
   int32_t id = 0;
   uint32_t epoch = 0;
@@ -64,7 +64,7 @@ struct Place {
   static constexpr size_t kUnit = 64;
 
   uint64_t number = 0;      // counts the sender's parts of this kind
-  uint64_t gone_up_to = 0;  // the receiver's parts up to this number are of no more use to the sender
+  uint64_t gone_up_to = 0;  // the sender no longer needs the receiver's parts up to this number
   uint32_t unit = 0;        // the place, in units
 } __attribute__((packed));
 
@@ -97,12 +97,12 @@ std::string EncodeRecord(SetTag set, const Record& record);
 constexpr uint64_t kNotTold = UINT64_MAX;
 std::string EncodeGone(SetTag set, int rank, uint64_t applied = kNotTold);
 std::string EncodeBye(const std::vector<Finished>& finished);
-std::string EncodeExpress(SetTag set, const Part& part, size_t room);  // for the bytes, which are left out
+std::string EncodeExpress(SetTag set, const Part& part, size_t room);  // without the bytes, for which it leaves room
 std::string EncodeExpress(SetTag set, const Part& part, const Place& place);
 std::string EncodeExpressGone(SetTag set, uint64_t up_to);  // see Place
 std::string EncodeAbort(int lost_rank, std::string_view why);
 std::string EncodePing();
-// `asked`: ranks that shall say what they are doing.
+// `asked`: ranks that are to say what they are doing.
 std::string EncodeStall(SetTag set, std::string_view name, std::string_view text, const std::vector<int32_t>& asked);
 std::string EncodeStack(SetTag set, std::string_view name, std::string_view text);
 std::string EncodeOffer(const Offer& offer);

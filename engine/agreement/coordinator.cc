@@ -107,7 +107,7 @@ struct Coordinator::State {
   Request join_request;
   int departed_rank = -1;
 
-  // Reused by every decision, so that a cached tensor costs no allocation but its record.
+  // Reused by every decision, so that a cached tensor costs no allocation except its record.
   FusionPlanner planner;
   std::vector<Tensor*> accepted;
   std::vector<FusionItem> items;
@@ -253,7 +253,7 @@ void Coordinator::State::AppendTuning(std::vector<Record>* out) {
   tuning.reset();
 }
 
-// A caller that blocks on one small tensor after the other spends its time here: nothing to compare or to plan.
+// A caller that blocks on one small tensor after another spends its time here: nothing to compare or to plan.
 void Coordinator::State::AppendKnown(std::vector<Record>* out) {
   Tensor* tensor = ready[0];
   ready.clear();

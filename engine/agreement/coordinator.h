@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The leader's mind for one process set: hears what each member is ready for, decides what runs next and in which
-// fusion. Pure: no clock, thread, socket or shared memory, so that every rule has a table test.
+// The leader's mind for one process set: hears what each member is ready for, decides what runs next and what is fused
+// with what. Pure: no clock, thread, socket or shared memory, so that every rule has a table test.
 #pragma once
 
 #include <cstdint>
@@ -29,9 +29,9 @@ class Coordinator {
   void OnRequest(int member, const Request& request);
   // A member is ready for the tensor cached under `slot`. `seen` is the sequence of the last record it had applied
   // when it said so; a slot evicted later than that is still understood.
-  // `express`: it has sent its part of the result to all members. What all of them sent needs no decision any more.
+  // `express`: it has sent its part of the result to all members. What all of them have sent needs no decision.
   void OnReady(int member, uint32_t slot, uint64_t seen, bool express = false);
-  // A member called shutdown: all that waits for it, now or later, fails with a text naming it.
+  // A member called shutdown: whatever waits for it, now or later, fails with a text naming it.
   void OnDeparture(int member);
 
   // The next decision starts with a record of these values, and everything after it is fused by them.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A small collective that every member knows by its cache slot needs no word from the leader: each member tells all
+// A small collective that every member knows by its cache slot needs no decision by the leader: each member tells all
 // others at once what it contributes, and whoever has heard from everybody has the result, or can make it, one trip
 // after the last of them called. Runs of a slot are numbered by rounds. A round ends by its parts, if all members sent
 // one, or else by a record in the leader's log; never by both, for the leader takes parts for reports and decides what
@@ -31,7 +31,7 @@ class Express {
   };
   static constexpr size_t kInPlace = SIZE_MAX;
 
-  // `gone(member, number)` is called for each part with a number that is not needed any more.
+  // `gone(member, number)` is called for each numbered part that is no longer needed.
   explicit Express(size_t members, std::function<void(size_t, uint64_t)> gone = nullptr)
       : members_(members), gone_(std::move(gone)) {}
 
@@ -39,8 +39,8 @@ class Express {
   uint32_t Round(uint32_t slot) const;
   // Whether a round, or its slot, is over.
   bool IsOver(uint32_t slot, uint32_t round) const;
-  // A part from a member, `seen` being the last record it had applied. False: for a round that is over. Bytes that came
-  // with it are copied.
+  // A part from a member, `seen` being the last record it had applied. False if its round is over. Bytes that came with
+  // it are copied.
   bool Add(uint32_t slot, uint32_t round, size_t member, uint64_t seen, const Piece& piece);
   // The parts of the current round by member, if all are here; valid until it ends.
   bool Complete(uint32_t slot, std::vector<Piece>* parts) const;
@@ -52,7 +52,7 @@ class Express {
   void EndBy(uint32_t slot, uint32_t round);
   void Forget(uint32_t slot);
 
-  // What the leader hears about a round too early: while the one before lacks parts that others have already.
+  // What the leader hears about a round too early: while the one before still lacks parts that others already have.
   struct Report {
     size_t member;
     uint64_t seen;
@@ -63,7 +63,7 @@ class Express {
   // Postponed reports and parts that have become current.
   std::vector<Report> TakeCurrent(uint32_t slot);
 
-  // The leader has finished all rounds before this one: so will we, even if it leaves.
+  // The leader has finished all rounds before this one, and so will we, even if it leaves.
   void Settle(uint32_t slot, uint32_t round);
   bool Settled(uint32_t slot, uint32_t round) const;
   // {slot, round} of all slots that have parts or had some.

@@ -27,7 +27,7 @@ struct FusionKey {
 
 struct FusionItem {
   FusionKey key;
-  size_t bytes = 0;    // what it takes in the fusion buffer
+  size_t bytes = 0;    // what it adds to a batch
   uint32_t group = 0;  // tensors of one group carry the same number; 0 is a tensor of its own
 };
 

@@ -35,13 +35,13 @@ struct Request {
   int64_t Elements() const;
   size_t Bytes() const;
   size_t RowBytes() const;  // of one index of the first dimension
-  // The user gave no name: a number stands for it, under which it never comes again.
+  // The user passed no name: a number stands for it, which never comes again.
   bool IsNumbered() const { return name.find(".noname.") != std::string::npos; }
 };
 
 constexpr uint32_t kNoSlot = 0xffffffffu;
 constexpr uint32_t kNoRound = 0xffffffffu;
-constexpr size_t kFewMembers = 8;  // so few may all talk to each other, and know everything of each other
+constexpr size_t kFewMembers = 8;  // so few may all talk to each other and know all about each other
 
 // One tensor of a batch, or one error. `sizes` is what only the leader knows after hearing everyone, by member index:
 // kAllgather: rows of each member. kAlltoall: {largest split of all, and among few members the splits of each}.

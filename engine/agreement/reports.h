@@ -45,7 +45,7 @@ class Reports {
     if (!known) distinct_.push_back(request);
   }
 
-  // Members that joined said nothing; what they would say is what the others agreed on.
+  // Members that have joined said nothing; what they would say is what the others agreed on.
   void FillSilent() {
     const uint32_t first = which_[FirstMember()];
     std::replace(which_.begin(), which_.end(), kSilent, first);

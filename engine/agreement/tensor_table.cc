@@ -38,7 +38,7 @@ Tensor& TensorTable::AwaitInFull(const std::string& name) {
   }
   if (!tensor->waiting) Await(tensor);
   if (!tensor->by_slot) return *tensor;
-  // Someone describes anew what others reported by slot: from here on all of them are compared in full.
+  // Someone describes in full what others reported by slot: from here on all of them are compared in full.
   for (size_t member = 0; member < members_; ++member) {
     if (tensor->reported[member]) tensor->reports.Add(member, tensor->cached.Of(member));
   }

@@ -50,7 +50,7 @@ std::string On(int rank) { return " on rank " + std::to_string(rank); }
 std::string ShowDType(const Request& r) { return NameOf(r.dtype); }
 std::string ShowKind(const Request& r) { return NameOf(r.kind); }
 std::string ShowShape(const Request& r) { return List(r.shape); }
-// As many digits as tell it from all others: factors that differ must look different.
+// Enough digits to tell it from all others: factors that differ must look different.
 std::string ShowFactor(double factor) {
   char text[32];
   return {text, std::to_chars(text, text + sizeof text, factor).ptr};
@@ -79,7 +79,7 @@ struct Check {
 
 constexpr Check kChecks[] = {
     {HasTensor, SameDType, "data types", "is", ShowDType, "Every rank must submit it with the same type."},
-    {Always, SameKind, "operations", "goes through", ShowKind,
+    {Always, SameKind, "operations", "is submitted to", ShowKind,
      "Every rank must run the same operation under one name."},
     {HasTensor, SameShape, "%s tensor shapes", "has shape", ShowShape,
      "Every rank must submit the same shape (allgather and alltoall: except the first dimension)."},
@@ -128,10 +128,10 @@ Status CheckSplits(const Request& request, const std::vector<int>& ranks, int ra
   return Status::Mismatch("Mismatched ALLTOALL splits: tensor " + Quoted(request.name) + " has splits " +
                           List(request.splits) + On(rank) + " for shape " + List(request.shape) + " and " +
                           std::to_string(ranks.size()) +
-                          " ranks. There must be one split for each rank, and together no more than the rows.");
+                          " ranks. There must be one split for each rank, with a sum of at most the rows.");
 }
 
-// What one member's request must fulfil by itself, given that all agree.
+// What one member's request must satisfy by itself, provided that all agree.
 Status CheckAlone(const Request& request, const std::vector<int>& ranks, int rank) {
   const bool takes_rows = MayDifferInRows(request.kind) || request.kind == OpKind::kReducescatter;
   if (takes_rows && request.shape.empty()) {
@@ -146,7 +146,7 @@ Status CheckAlone(const Request& request, const std::vector<int>& ranks, int ran
   if (request.kind == OpKind::kAlltoall) return CheckSplits(request, ranks, rank);
   const bool has_splits = request.splits.size() >= (request.kind == OpKind::kAddProcessSet ? 2u : 1u);
   if (IsProcessSet(request.kind) && !has_splits) {
-    return Status::Mismatch("Mismatched process set: " + Quoted(request.name) + " says nothing" + On(rank) + ".");
+    return Status::Mismatch("Mismatched process set: " + Quoted(request.name) + " names nothing" + On(rank) + ".");
   }
   return Status::Ok();
 }

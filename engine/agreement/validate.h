@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Do all members mean the same collective? The checks, their order and the texts that users read when it is not so.
+// Do all members mean the same collective? The checks, their order, and the texts that users read when they do not.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ namespace hvd {
 Status Validate(const Reports& reports, const std::vector<int>& ranks);
 
 // Members must put a tensor into the same group, or the group could never be complete everywhere. Checked before
-// Validate, which only runs once the whole group is there.
+// Validate, which only runs once the whole group is complete.
 Status ValidateGroup(const Reports& reports, const std::vector<int>& ranks);
 
 // What members cannot know from their own request (see Entry::sizes), for reports that passed Validate.

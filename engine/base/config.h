@@ -16,7 +16,7 @@ struct Identity {
   std::string secret;
 };
 
-// Values that the user chose: the autotuner leaves them alone.
+// Values that the user chose; the autotuner leaves them alone.
 enum AutotuneFixed : uint32_t { kFixedFusion = 1, kFixedCycle = 2, kFixedChunk = 4 };
 
 struct Settings {

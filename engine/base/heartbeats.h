@@ -23,8 +23,8 @@ class Heartbeats {
   void Expect(int rank, WatchTime since) { heard_.emplace(rank, since); }
   void Heard(int rank, WatchTime when);
   void Forget(int rank) { heard_.erase(rank); }
-  // Ranks that have been silent for too long. If we have not looked for much longer than a period, it was us who slept
-  // (a stopped container, a debugger): everybody starts anew.
+  // Ranks that have been silent for too long. If we have not looked for much longer than a period, it was we who slept
+  // (a stopped container, a debugger): everybody starts afresh.
   std::vector<int> Silent(WatchTime now);
   // When to look again: the end of a limit is not missed by a period.
   WatchTime NextLook(WatchTime now) const;

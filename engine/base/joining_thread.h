@@ -16,7 +16,7 @@ namespace hvd {
 class JoiningThread {
  public:
   JoiningThread() = default;
-  // Runs `body` until it returns; `stop` makes it return soon. std::system_error if there can be no more threads.
+  // Runs `body` until it returns; `stop` makes it return soon. std::system_error if no more threads can be made.
   JoiningThread(const char* name, std::function<void()> body, std::function<void()> stop) : stop_(std::move(stop)) {
     const NoSignals inherited_by_the_thread;
     thread_ = std::thread(std::move(body));

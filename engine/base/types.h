@@ -61,10 +61,10 @@ const char* NameOf(DType dtype);  // "float32"
 const char* NameOf(OpKind kind);  // "ALLREDUCE", as the timeline and the mismatch texts spell it
 const char* NameOf(ReduceOp op);  // "SUM"
 
-// Whether two ranks, or two tensors, scale alike. By bits, for 0 and -0 do not; of NaN there are many, which all do.
+// Whether two ranks, or two tensors, scale alike. By bits, because 0 and -0 do not; all of the many NaN do.
 inline bool SameFactor(double a, double b) { return std::memcmp(&a, &b, sizeof a) == 0 || (a != a && b != b); }
 
-// Who is to blame decides the class of exception the doors raise.
+// Who is to blame decides which class of exception users see.
 enum class Code : int32_t {
   kOk = HVD_OK,
   kInProgress = HVD_IN_PROGRESS,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Little-endian primitives for control messages. Readers never trust a length: a short or absurd input gives false.
+// Little-endian primitives for control messages. Readers never trust a length: a short or absurd input returns false.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The C table over World: checks and converts arguments, lets no exception out.
+// The C API over World: checks and converts arguments, lets no exception out.
 #include <hvd/engine.h>
 
 #include <algorithm>
@@ -166,7 +166,7 @@ Status Check(const hvd_op& op) {
   }
   if (!op.input && !empty) {  // torch's fake ones, for example
     return Status::Invalid("tensor '" + std::string(op.name) +
-                           "' has no memory of its own; give one that holds numbers");
+                           "' has no memory of its own; pass one that holds numbers");
   }
   return Status::Ok();
 }

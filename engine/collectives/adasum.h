@@ -41,7 +41,7 @@ class Adasum : public Machine {
   Phase phase_ = Phase::kScatter;
   size_t slice_bytes_;  // of the largest slice
   std::vector<std::byte> vectors_;
-  std::vector<int> alive_;  // members whose vectors are still to be combined, in order
+  std::vector<int> alive_;  // members whose vectors have yet to be combined, in order
   std::vector<double> dots_, sums_;
   uint64_t rounds_, sent_ = 0, received_ = 0, shown_ = 0, collected_ = 0;
   size_t dots_shown_ = 0, dots_heard_ = 0;  // bytes

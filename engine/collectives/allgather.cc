@@ -22,7 +22,7 @@ size_t Allgather::ChunkLength(int member, uint64_t chunk) const {
 bool Allgather::Show() {
   if (shown_ == rounds_) return false;
   const size_t length = ChunkLength(lane_->me(), shown_);
-  if (length == 0) {  // everything of ours is out; others have more
+  if (length == 0) {  // all of our own is out; others have more
     lane_->PostNothing(rounds_ - shown_);
     shown_ = rounds_;
     return true;

@@ -64,7 +64,7 @@ void Alltoall::CopyOwn() {
   if (own && out_) std::memcpy(out_ + receive_begin_[me], in_ + send_begin_[me], own);
 }
 
-// Others do not know where in our output their rows belong.
+// The others do not know where in our output their rows belong.
 void Alltoall::MakePlaces() {
   const Places::Span output = {out_, receive_begin_.back() + static_cast<size_t>(received_.back()) * row_bytes_};
   const Places::Span input = {in_, send_begin_.back() + static_cast<size_t>(splits_.back()) * row_bytes_};
@@ -73,7 +73,7 @@ void Alltoall::MakePlaces() {
   places_ = std::make_unique<Places>(lane_, std::move(arenas_), std::move(own));
 }
 
-// False while a member has not told where its output lies.
+// False while a member has not said where its output lies.
 bool Alltoall::Choose() {
   if (!told_places_ && !(told_places_ = places_->Tell())) return false;
   if (!places_->Hear()) return false;

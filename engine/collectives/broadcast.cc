@@ -6,26 +6,26 @@
 namespace hvd {
 namespace {
 
-constexpr size_t kParts = 8;
-constexpr size_t kLeastPart = size_t{64} << 10;
-constexpr size_t kPartUnit = 4096;
+constexpr size_t kChunksWanted = 8;
+constexpr size_t kLeastChunk = size_t{64} << 10;
+constexpr size_t kChunkUnit = 4096;
 constexpr uint64_t kChunksInTurn = 4;  // chunks, then others get their turn
 
-// The root fills one chunk while the others copy the one before: also a message that would fit one slot is several.
-size_t PartBytes(const Lane& lane, size_t bytes) {
-  const size_t part = std::max(kLeastPart, (bytes / kParts + kPartUnit - 1) / kPartUnit * kPartUnit);
-  return std::min(part, lane.slot_bytes());
+// The root fills one chunk while the others copy the one before: even a message that would fit into one slot is cut up.
+size_t SmallerChunk(const Lane& lane, size_t bytes) {
+  const size_t chunk = std::max(kLeastChunk, (bytes / kChunksWanted + kChunkUnit - 1) / kChunkUnit * kChunkUnit);
+  return std::min(chunk, lane.slot_bytes());
 }
 
 }  // namespace
 
-Broadcast::Broadcast(Lane* lane, int root, Flat in, Flat out, bool in_parts)
+Broadcast::Broadcast(Lane* lane, int root, Flat in, Flat out, bool brisk)
     : lane_(lane),
       is_root_(root == lane->me()),
       root_(root),
       in_(std::move(in)),
       out_(std::move(out)),
-      chunk_bytes_(in_parts ? PartBytes(*lane, out_.size()) : lane->slot_bytes()),
+      chunk_bytes_(brisk ? SmallerChunk(*lane, out_.size()) : lane->slot_bytes()),
       chunks_((out_.size() + chunk_bytes_ - 1) / chunk_bytes_) {}
 
 size_t Broadcast::ChunkLength(uint64_t chunk) const {
@@ -40,7 +40,7 @@ bool Broadcast::ShowNext() {
   lane_->PostMulticast(length);
   lane_->Release();
   in_.ForRange(begin, length, [&](std::byte* data, size_t bytes, size_t offset, bool) {
-    Scatter(data, out_, begin + offset, bytes);  // copies nothing where the root works in place
+    Scatter(data, out_, begin + offset, bytes);  // copies nothing if the root works in place
   });
   return true;
 }

@@ -8,8 +8,8 @@ namespace hvd {
 
 class Broadcast : public Machine {
  public:
-  // `in_parts`: members answer at once, so that more and smaller chunks pay. The same on all of them.
-  Broadcast(Lane* lane, int root, Flat in, Flat out, bool in_parts);
+  // `brisk`: members answer at once, so that more and smaller chunks pay off. The same on all of them.
+  Broadcast(Lane* lane, int root, Flat in, Flat out, bool brisk);
   Step Advance() override;
 
  private:

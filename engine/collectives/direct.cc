@@ -10,7 +10,7 @@ namespace {
 
 // One turn's work: small enough that the copies to third members come from the cache and that others get their turn.
 constexpr size_t kBlock = size_t{128} << 10;
-// Of each member, where sources must be scaled first: what comes of it stays in the first cache.
+// Of each member, where sources must be scaled first: the scaled ones stay in the first cache.
 constexpr size_t kScratch = size_t{2} << 10;
 
 }  // namespace

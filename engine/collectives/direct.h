@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Allreduce of tensors that lie in memory which all members reach: nothing is staged. Each member owns a share of the
-// batch, sums it in rank order straight from the tensors of all and writes the result into all. Two points where they
-// wait for each other: every tensor is there, every share is done. The same bits as with staging.
+// batch, sums it in rank order straight from the tensors of all and writes the result into all. They wait
+// for each other twice: until every tensor is there, and until every share is done. The same bits as with staging.
 #pragma once
 
 #include <vector>

@@ -15,7 +15,7 @@ class Flat {
   // `bytes` of the run. `wide`: the tensor is float32, twice as large.
   void Add(void* data, size_t bytes, bool wide = false) {
     if (bytes == 0) return;
-    parts_.push_back({static_cast<std::byte*>(data), size_, bytes, wide});
+    extents_.push_back({static_cast<std::byte*>(data), size_, bytes, wide});
     size_ += bytes;
   }
   size_t size() const { return size_; }
@@ -29,11 +29,11 @@ class Flat {
   void ForRange(size_t begin, size_t length, Visit visit) const {
     if (length == 0) return;
     size_t done = 0;
-    for (size_t i = PartAt(begin); done < length; ++i) {
-      const Part& part = parts_[i];
-      const size_t inside = begin + done - part.begin;
-      const size_t bytes = std::min(length - done, part.size - inside);
-      visit(part.data + (part.wide ? 2 * inside : inside), bytes, done, part.wide);
+    for (size_t i = ExtentAt(begin); done < length; ++i) {
+      const Extent& extent = extents_[i];
+      const size_t inside = begin + done - extent.begin;
+      const size_t bytes = std::min(length - done, extent.size - inside);
+      visit(extent.data + (extent.wide ? 2 * inside : inside), bytes, done, extent.wide);
       done += bytes;
     }
   }
@@ -41,26 +41,26 @@ class Flat {
   // The address of a range that lies in one tensor as it is, else nullptr.
   std::byte* Contiguous(size_t begin, size_t length) const {
     if (length == 0) return nullptr;
-    const Part& part = parts_[PartAt(begin)];
-    const size_t inside = begin - part.begin;
-    return inside + length <= part.size && !part.wide ? part.data + inside : nullptr;
+    const Extent& extent = extents_[ExtentAt(begin)];
+    const size_t inside = begin - extent.begin;
+    return inside + length <= extent.size && !extent.wide ? extent.data + inside : nullptr;
   }
 
  private:
-  struct Part {
+  struct Extent {  // one tensor of the run
     std::byte* data;
     size_t begin;
     size_t size;
     bool wide;
   };
 
-  size_t PartAt(size_t offset) const {
-    auto after = std::upper_bound(parts_.begin(), parts_.end(), offset,
-                                  [](size_t value, const Part& part) { return value < part.begin; });
-    return static_cast<size_t>(after - parts_.begin()) - 1;
+  size_t ExtentAt(size_t offset) const {
+    auto after = std::upper_bound(extents_.begin(), extents_.end(), offset,
+                                  [](size_t value, const Extent& extent) { return value < extent.begin; });
+    return static_cast<size_t>(after - extents_.begin()) - 1;
   }
 
-  std::vector<Part> parts_;
+  std::vector<Extent> extents_;
   size_t size_ = 0;
   bool cold_ = false;
 };

@@ -24,7 +24,7 @@ HVD_INLINE float FloatOf(uint32_t bits) {
   return value;
 }
 
-// A choice in arithmetic: compilers would make branches of "?:", and then no vectors of the loop around it.
+// A choice in arithmetic: compilers would turn "?:" into branches, and then not vectorise the loop around it.
 HVD_INLINE uint32_t Choose(bool condition, uint32_t yes, uint32_t no) {
   return no ^ ((yes ^ no) & (0u - static_cast<uint32_t>(condition)));
 }

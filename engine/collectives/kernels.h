@@ -15,7 +15,7 @@ namespace hvd {
 //   factor; float32 in float32, float64 in float64 (no contraction to fma: the bits do not depend on the instruction
 //   set). Integers wrap; a factor != 1 is applied in double and truncated toward zero.
 // - bool: kSum, kMax = or; kProduct, kMin = and; any nonzero byte is true, the result is 0 or 1; postscale is ignored.
-// - NaN: kMin and kMax propagate it (a NaN in any source gives NaN).
+// - NaN: kMin and kMax propagate it (a NaN in any source makes the result NaN).
 void Reduce(DType dtype, ReduceOp op, void* dst, void* dst2, const void* const* srcs, int nsrcs, size_t count,
             double postscale);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The kernels for ARM processors with half precision arithmetic (ARMv8.2 FP16): float16 without conversions where that
-// gives the same bits as float32 rounded once; all else is plain NEON.
+// gives the same bits as float32 rounded once; everything else is plain NEON.
 #if defined(__aarch64__)
 #include <arm_neon.h>
 

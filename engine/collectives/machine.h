@@ -88,7 +88,7 @@ void Combine(const Reduction& reduction, void* dst, void* dst2, const void* cons
              size_t count);
 
 // Copies [begin, begin + length) of `from` to `to`, times `factor`. A wide tensor is rounded to `dtype` before that, as
-// if it had been given so.
+// if it had been passed like that.
 void Gather(const Flat& from, size_t begin, size_t length, DType dtype, double factor, std::byte* to);
 // Copies `from` over [begin, begin + length) of `to`; wide tensors need to know its dtype.
 void Scatter(const std::byte* from, const Flat& to, size_t begin, size_t length, DType dtype = DType::kUInt8);

@@ -12,7 +12,7 @@
 
 namespace hvd {
 
-// The members' outputs, told to all: one index of the lane on which each posts as many numbers.
+// The members' outputs, announced to all: at one index of the lane each posts as many numbers.
 class Places {
  public:
   static constexpr int64_t kElsewhere = -1;
@@ -29,11 +29,11 @@ class Places {
   static int64_t In(const std::byte* arena, Span output, Span input);
 
   bool Tell();
-  // False while a member has not told its own.
+  // False while a member has not announced its own.
   bool Hear();
   // After Hear: whether every output of every member is reached.
   bool all_reached() const { return all_reached_; }
-  // The place of a member's output i here, or another number that it told.
+  // The place of a member's output i here, or another number that it announced.
   std::byte* at(size_t member, size_t i) const { return arenas_[member] + told_[member][i]; }
   int64_t number(size_t member, size_t i) const { return told_[member][i]; }
 

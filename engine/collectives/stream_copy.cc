@@ -51,7 +51,7 @@ void StreamCopy(std::byte* to, const std::byte* from, size_t bytes) {
   std::memcpy(to, from, before);
   StreamBlocks(to + before, from + before, end - before);
   std::memcpy(to + end, from + end, bytes - end);
-  _mm_sfence();  // such stores are in no order with those that tell of them
+  _mm_sfence();  // such stores are not ordered with those that announce them
 }
 
 #else

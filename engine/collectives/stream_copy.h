@@ -7,8 +7,8 @@
 
 namespace hvd {
 
-// Whether so many bytes, written on this host by one operation, are more than the last cache holds, and this processor
-// can write past it.
+// Whether this many bytes, written on this host by one operation, are more than the last cache holds, and this
+// processor can write past it.
 bool OutgrowsCaches(size_t bytes);
 
 void StreamCopy(std::byte* to, const std::byte* from, size_t bytes);

@@ -189,7 +189,7 @@ void Driver::Doze(Clock::time_point until) {
 
 // Before a caller goes: raise the flag so that peers wake the engine thread, and look once more for what came before.
 void Driver::SettleAndRelease() {
-  // A message that merely had to be noted is no reason to wake the engine thread; work that goes on and on is.
+  // A message that merely had to be noted is not a reason to wake the engine thread; work that goes on and on is.
   unsigned rounds = 0;
   do {
     const uint32_t sleep = engine_->Hungry() ? Bell::kHungry : Bell::kIdle;

@@ -205,7 +205,7 @@ void Engine::FlushReady() {
 void Engine::OnMessage(int from, std::string_view message) {
   std::string_view body = message;
   control::Header header;
-  if (!control::Decode(&body, &header)) return Lose(from, "it sent a control message that makes no sense");
+  if (!control::Decode(&body, &header)) return Lose(from, "it sent a malformed control message");
   if (header.type == control::Type::kPing) return;  // hearing it was all
   if (header.type == control::Type::kBye) return OnBye(from, body);
   if (header.type == control::Type::kAbort) {
@@ -217,7 +217,7 @@ void Engine::OnMessage(int from, std::string_view message) {
   if (header.type == control::Type::kOffer || header.type == control::Type::kAccept) {
     const bool clear =
         header.type == control::Type::kOffer ? messages_->OnOffer(from, body) : messages_->OnAccept(from, body);
-    if (!clear) Lose(from, "it sent a point-to-point message that makes no sense");
+    if (!clear) Lose(from, "it sent a malformed point-to-point message");
     return;
   }
   auto set = sets_.find(header.set);
@@ -242,7 +242,7 @@ void Engine::OnSetMessage(ProcessSet& set, int from, std::string_view whole, std
     case control::Type::kRecord: {
       SendDown(set, whole);
       Record record;
-      if (!Decode(&body, &record)) return Lose(set.ranks()[0], "the leader sent a record that makes no sense");
+      if (!Decode(&body, &record)) return Lose(set.ranks()[0], "the leader sent a malformed record");
       return Apply(set, std::move(record));
     }
     case control::Type::kGone:
@@ -263,7 +263,7 @@ void Engine::OnReports(ProcessSet& set, std::string_view whole, std::string_view
   }
   control::Report report;
   if (!control::DecodeReport(control::TypeOf(whole), &body, &report) || report.member >= set.ranks().size()) {
-    return Abort(-1, "a member of process set " + std::to_string(set.id()) + " sent a report that makes no sense");
+    return Abort(-1, "a member of process set " + std::to_string(set.id()) + " sent a malformed report");
   }
   if (Timeline* shown = timeline()) ShowReport(shown, set, report);
   const int member = static_cast<int>(report.member);

@@ -73,7 +73,8 @@ void Engine::InspectStalls(ProcessSet& set, Clock::time_point now) {
     std::string text = "'" + finding.name.substr(0, 200) + "' has waited " +
                        std::to_string(std::chrono::duration_cast<std::chrono::seconds>(finding.waited).count()) +
                        " s: rank" + (finding.missing.size() > 1 ? "s " : " ") + ListOfRanks(finding.missing) + " of " +
-                       std::to_string(set.ranks().size()) + " did not submit it (last heard of: ";
+                       std::to_string(set.ranks().size()) + (finding.missing.size() > 1 ? " have" : " has") +
+                       " not submitted it (last submitted: ";
     for (size_t i = 0; i < finding.missing.size() && i < kMostAsked; ++i) {
       const std::string& last = set.last_heard[set.IndexOf(finding.missing[i])];
       text += std::string(i ? "; " : "") + "rank " + std::to_string(finding.missing[i]) + ": " +
@@ -82,7 +83,8 @@ void Engine::InspectStalls(ProcessSet& set, Clock::time_point now) {
     text += ")";
     if (finding.fatal) return Abort(-1, text + ". The job ends because HOROVOD_STALL_SHUTDOWN_TIME_SECONDS is set");
     text += ". If they are only slow, raise HOROVOD_STALL_CHECK_TIME_SECONDS (now " +
-            std::to_string(parts_.settings.stall_warning_ms / 1000) + "); `hvd stacks PID` shows what a process does";
+            std::to_string(parts_.settings.stall_warning_ms / 1000) +
+            "); `hvd stacks PID` shows what a process is doing";
     // Where the missing ranks are is the same for all that waits: asked once for each look.
     std::vector<int32_t> asked;
     for (size_t i = 0; first && i < finding.missing.size() && i < kMostAsked; ++i) asked.push_back(finding.missing[i]);
@@ -152,7 +154,7 @@ void Engine::FailAll(ProcessSet& set, const Status& status) {
 
 // All that has come, from everywhere if anybody's end is near. What a rank wrote before its end is read before that is
 // judged: it may tell why, and who ended after giving a reason ended because of it. The farewell on the life line only
-// tells that the end was meant; what makes us act on a departure is in the letter box, in the right order.
+// tells that the end was meant; what makes us act on a departure is in the inbox, in the right order.
 void Engine::Hear(bool eager, bool* moved) {
   const std::vector<Neighbour*> spoke = std::exchange(spoke_, {});
   for (Neighbour* neighbour : spoke) neighbour->life_line.Read();
@@ -168,7 +170,7 @@ void Engine::Hear(bool eager, bool* moved) {
 }
 
 void Engine::OnEnded(const Neighbour& neighbour) {
-  // Without memory its letters come over a link, whose end tells that all have been read.
+  // Without memory its messages come over a link, whose end tells that all have been read.
   if (!neighbour.arena && neighbour.life_line.farewell()) return;
   OnBroken(neighbour.rank, "its process ended");
 }
@@ -204,7 +206,7 @@ void Engine::CheckLinks() {
 void Engine::OnBroken(int rank, const std::string& why) {
   OnGone(rank, why);
   if (departed_.count(rank) || !aborted_.ok()) return;
-  // It meant to leave, but its parting words were lost with the link, or found our letter box full. They may have been
+  // It meant to leave, but its parting words were lost with the link, or found our inbox full. They may have been
   // that it gave up what we still wait for.
   unexplained_[rank] = why;
   if (heartbeats_.Absence(Clock::now()) > WatchSpan::zero()) return LoseContact(rank, why);
@@ -248,7 +250,7 @@ void Engine::OnDeparture(int rank) {
 void Engine::OnGoneMember(ProcessSet& set, std::string_view whole, std::string_view body) {
   int32_t rank = -1;
   uint64_t applied = control::kNotTold;
-  if (!control::DecodeGone(&body, &rank, &applied)) return Abort(-1, "a farewell came that makes no sense");
+  if (!control::DecodeGone(&body, &rank, &applied)) return Abort(-1, "a malformed farewell arrived");
   if (set.leads()) {
     const int member = set.IndexOf(rank);
     if (member <= 0) return;
@@ -307,7 +309,7 @@ void Engine::Abort(int lost_rank, const std::string& text) {
   if (!aborted_.ok()) return;
   aborted_ = Status::Failed(text, lost_rank);
   parts_.submissions->Close(aborted_);
-  // The lost one too: if it was only frozen, it finds out when it thaws. Its letter box may be full; its life line
+  // The lost one too: if it was only frozen, it finds out when it thaws. Its inbox may be full; its life line
   // never.
   for (int rank : mailbox_.LinkedRanks()) mailbox_.Send(rank, control::EncodeAbort(lost_rank, text));
   for (Neighbour& neighbour : parts_.neighbours->all()) neighbour.life_line.SayLastWords({lost_rank, text});

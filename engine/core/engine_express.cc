@@ -9,7 +9,7 @@
 namespace hvd {
 namespace {
 
-// In memory: more than one cell of the letter box takes longer than a look into a buffer.
+// In memory: more than one cell of the inbox takes longer than a look into a buffer.
 constexpr size_t kMostInCell = InboxCell::kPayload - control::kHeaderBytes - sizeof(control::Part);
 
 ExpressRun RunOf(const ProcessSet& set, const Entry& entry) {
@@ -128,7 +128,7 @@ void Engine::OnGoneParts(ProcessSet& set, int from, std::string_view body) {
   uint64_t up_to = 0;
   const int member = set.IndexOf(from);
   if (member < 0 || !set.express_memory || !control::DecodeExpressGone(&body, &up_to)) {
-    return Lose(from, "it sent word of parts that makes no sense");
+    return Lose(from, "it sent a malformed message about parts");
   }
   set.express_memory->Acknowledged(static_cast<size_t>(member), up_to);
 }
@@ -147,7 +147,7 @@ void Engine::OnExpress(ProcessSet& set, int from, std::string_view body, bool in
   const int member = set.IndexOf(from);
   const bool clear = member >= 0 && set.express && control::DecodeExpress(&body, &part);
   if (!clear || (in_place && (!set.all_in_memory() || !control::DecodePlace(&body, &place)))) {
-    return Lose(from, "it sent a part of a collective that makes no sense");
+    return Lose(from, "it sent a malformed part of a collective");
   }
   Express::Piece piece{reinterpret_cast<const std::byte*>(body.data()), body.size(), 0};
   if (in_place) {
@@ -187,7 +187,7 @@ void Engine::FinishExpress(ProcessSet& set, uint32_t slot) {
     if (MakesSense(set, run, j, parts_of_all_[j])) continue;
     const std::string name = operation->request.name;
     set.pending.Add(std::move(operation));  // to fail with the rest
-    return Abort(-1, "a part of '" + name + "' makes no sense");
+    return Abort(-1, "a part of '" + name + "' is malformed");
   }
   ++express_runs_;
   if (parts_of_all_[0].size == Express::kInPlace && run.IsPushed()) {
@@ -303,7 +303,7 @@ std::vector<control::Finished> Engine::FinishedRounds() const {
 
 void Engine::OnBye(int from, std::string_view body) {
   std::vector<control::Finished> finished;
-  if (!control::DecodeBye(&body, &finished)) return Lose(from, "it left with words that make no sense");
+  if (!control::DecodeBye(&body, &finished)) return Lose(from, "its farewell was malformed");
   for (const control::Finished& one : finished) {
     auto set = sets_.find(one.set);
     const bool ours = set != sets_.end() && set->second->epoch() == one.epoch && set->second->ranks()[0] == from;

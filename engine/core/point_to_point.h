@@ -25,7 +25,7 @@ class PointToPoint {
 
   // kind kSend or kReceive; root: the other rank; splits: {tag}; shape: {bytes}.
   void Start(std::unique_ptr<Operation> operation);
-  // `body`: what follows the header of a kOffer or kAccept message. False if it makes no sense.
+  // `body`: what follows the header of a kOffer or kAccept message. False if it is malformed.
   bool OnOffer(int from, std::string_view body);
   bool OnAccept(int from, std::string_view body);
   bool Step();

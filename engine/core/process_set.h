@@ -72,7 +72,7 @@ class ProcessSet {
   std::shared_ptr<Arena> own_arena() const { return own_arena_; }
 
   Exchange& flat() { return flat_; }
-  // Both null unless the set spans several hosts with equally many members on each, more than one.
+  // Both null unless the set spans several hosts with the same number of members on each, more than one.
   Exchange* inside() { return inside_.get(); }
   Exchange* across() { return across_.get(); }
   const std::vector<std::vector<int>>* members_by_host() const { return inside_ ? &members_by_host_ : nullptr; }

@@ -174,7 +174,7 @@ void World::WarnOfSockets(const Status& no_arena) const {
   const std::string why = no_arena.ok() ? "it could not be handed over between them" : no_arena.text;
   std::fprintf(stderr,
                "[horovod] WARNING: %d of the other ranks on host '%s' share no memory with rank %d (%s). They use "
-               "sockets instead, which is slower; `hvd doctor` tells what to change.\n",
+               "sockets instead, which is slower; `hvd doctor` says what to change.\n",
                without, identity_.host.c_str(), identity_.rank, why.c_str());
 }
 

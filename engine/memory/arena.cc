@@ -74,7 +74,7 @@ Arena::~Arena() {
   CloseDescriptor();
 }
 
-// Most of the mapping is not there then (MADV_DONTFORK), and something else may lie in its place.
+// Most of the mapping does not exist there (MADV_DONTFORK), and something else may lie in its place.
 bool Arena::InForkedChild() const { return getpid() != process_; }
 
 void Arena::CloseDescriptor() {
@@ -98,7 +98,7 @@ int64_t Arena::Reserve(size_t bytes, Status* status, Use use) {
     candidate = offset + region.bytes;
   }
   if (candidate + bytes > kExtent) {
-    *status = Status::Failed("the shared-memory arena is full: fewer process sets, or a smaller HOROVOD_CHUNK_BYTES");
+    *status = Status::Failed("the shared-memory arena is full: use fewer process sets or smaller HOROVOD_CHUNK_BYTES");
     return -1;
   }
   // posix_fallocate reports a full /dev/shm or cgroup here, where we can still fall back, not as SIGBUS later.
@@ -143,7 +143,7 @@ bool Arena::MakePrivate(size_t offset, size_t bytes) {
   }
   region->second.is_private = true;
   // The same pages, which the kernel copies when they are written to. Unlike a copy that we would make and put in their
-  // place, this loses nothing that another thread writes meanwhile.
+  // place, this loses nothing that another thread writes in the meantime.
   for (size_t at = offset; at < offset + bytes; at += kPage) {
     __atomic_fetch_or(reinterpret_cast<unsigned char*>(base_ + at), 0, __ATOMIC_RELAXED);
   }

@@ -51,7 +51,7 @@ class Arena : public std::enable_shared_from_this<Arena> {
   bool MakeShared(size_t offset, size_t bytes);
   // In a forked child: a copy takes the place of memory that MakePrivate has refused.
   static bool CopyInChild(void* address, size_t bytes);
-  // Nothing can be reserved any more; what was lives on.
+  // Nothing can be reserved any more; what was reserved lives on.
   void CloseDescriptor();
   bool closed() const { return closed_.load(std::memory_order_relaxed); }
   bool InForkedChild() const;

@@ -18,7 +18,7 @@ class Buffer {
  public:
   static constexpr size_t kAlignment = 4096;
 
-  // `arena` may be null. Null where there is no memory at all.
+  // `arena` may be null. Returns null if there is no memory at all.
   static std::unique_ptr<Buffer> Allocate(std::shared_ptr<Arena> arena, size_t bytes) {
     bytes = bytes ? bytes : 1;
     Status no_room;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What express parts need of shared memory, for one process set: buffers in which a member shows its bytes to the
 // others, and a count of what it has written into their outputs. Parts that name a place are numbered by their sender;
-// with every part members tell each other which numbers they have no more use for, so that buffers come free without a
-// word of their own.
+// with every part members tell each other which numbers they no longer need, so that buffers come free without
+// messages of their own.
 #pragma once
 
 #include <algorithm>
@@ -44,7 +44,7 @@ class ExpressMemory {
   }
   void Acknowledged(size_t member, uint64_t number) { acknowledged_[member] = std::max(acknowledged_[member], number); }
 
-  // A part of another member came; it is not looked at any more.
+  // A part of another member came; it is no longer looked at.
   void Came(size_t member, uint64_t number) {
     theirs_[member].last = std::max(theirs_[member].last, number);
     theirs_[member].in_use.push_back(number);
@@ -53,7 +53,7 @@ class ExpressMemory {
     std::vector<uint64_t>& in_use = theirs_[member].in_use;
     in_use.erase(std::remove(in_use.begin(), in_use.end(), number), in_use.end());
   }
-  // What to tell it: no part of its up to this number is looked at any more.
+  // What to tell it: none of its parts up to this number is looked at any more.
   uint64_t GoneUpTo(size_t member) const {
     const Theirs& theirs = theirs_[member];
     if (theirs.in_use.empty()) return theirs.last;

@@ -138,7 +138,7 @@ class Pool {
     return !found->second.is_private && !found->second.arena->closed();
   }
 
-  // Removes a shared output from those in use; without data if it is none.
+  // Removes a shared output from those in use; without data if it is not one.
   Block Return(void* data) {
     std::lock_guard<std::mutex> lock(mutex_);
     auto found = in_use_.find(data);
@@ -189,7 +189,7 @@ class Pool {
     MakePrivate(nullptr);
   }
   void AfterFork() { mutex_.unlock(); }
-  // What could not stop being shared, since peers were writing to it, does so now.
+  // What could not stop being shared because peers were writing to it does so now.
   void InChild() {
     for (auto& [data, block] : in_use_) {
       if (block.handed_over && !block.is_private) block.is_private = block.arena->CopyInChild(data, block.capacity);
@@ -292,7 +292,7 @@ void FreeOutput(void* data) {
 }
 
 void AbandonOutput(void* data) {
-  // In an arena its place is not given to anybody again.
+  // In an arena its place is never handed out again.
   if (!data || (MayBeShared(data) && ThePool().Return(data).data)) return;
   FreeOutput(data);
 }

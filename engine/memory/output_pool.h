@@ -19,9 +19,9 @@ void* AllocateSharedOutput(size_t bytes, const std::shared_ptr<Arena>& arena);
 // Nobody but the caller touches the output from here on.
 void HandOverOutput(void* data);
 void FreeOutput(void* data);  // nullptr is harmless; at any time, also after the last world has ended
-// Hands it over once more; false if it can serve no more, since its world has ended or is in another process.
+// Hands it over once more; false if it is no longer usable, because its world has ended or is in another process.
 bool LendOutput(void* data);
-// The caller has it no longer. False if it can serve no more, since it is not shared any longer: free it.
+// The caller is done with it. False if it is no longer usable, because it is not shared any more: free it.
 bool TakeBackOutput(void* data);
 // Instead of FreeOutput where a peer may still be writing into it.
 void AbandonOutput(void* data);

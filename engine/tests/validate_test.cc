@@ -72,7 +72,7 @@ TEST_CASE("what members may not differ in, and what users read then") {
        "Mismatched data types: tensor 'x' is float32 on rank 2 but float64 on rank 5. "
        "Every rank must submit it with the same type."},
       {Make(kReduce, "x"), Make(kGather, "x"),
-       "Mismatched operations: tensor 'x' goes through ALLREDUCE on rank 2 but ALLGATHER on rank 5. "},
+       "Mismatched operations: tensor 'x' is submitted to ALLREDUCE on rank 2 but ALLGATHER on rank 5. "},
       {Make(OpKind::kBarrier, "x", {}), Typed(kReduce, DType::kBool), "Mismatched operations: "},
       {Typed(kReduce, DType::kBool), Make(OpKind::kBarrier, "x", {}), "Mismatched operations: "},
       {Make(kReduce, "x", {2, 3}), Make(kReduce, "x", {2, 4}),

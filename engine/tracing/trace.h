@@ -34,7 +34,7 @@ struct Moment {
   OpKind kind = OpKind::kAllreduce;
   DType dtype = DType::kFloat32;
   bool adasum = false;
-  uint8_t dimensions = 0;  // more than kMostDimensions: the rest is not told
+  uint8_t dimensions = 0;  // more than kMostDimensions: the rest is left out
   uint16_t name_size = 0;
   int32_t set = 0;
   int32_t rank = 0;

@@ -22,7 +22,7 @@ struct Bell {
     if (asleep->load(std::memory_order_relaxed) == kAwake) return;
     if (asleep->exchange(kAwake, std::memory_order_relaxed) != kAwake) Force();
   }
-  // For data: only who is in the middle of a collective cares.
+  // For data: only a rank in the middle of a collective cares.
   void RingIfHungry() const {
     if (asleep->load(std::memory_order_relaxed) == kHungry) Ring();
   }

@@ -155,7 +155,7 @@ bool TcpConnector::AcceptNew(Clock::time_point now) {
       accept_again_ = now;
       break;
     }
-    if (!HasInput(listener_.get())) break;  // an accept in vain costs ten times as much
+    if (!HasInput(listener_.get())) break;  // an accept that finds nothing costs ten times as much
     if (incoming_.size() >= limits.handshakes) {
       // Peers are done in a moment; whoever has been here longest is most likely a stranger. A peer dials again.
       Drop(&incoming_.front().fd);
@@ -191,7 +191,7 @@ bool TcpConnector::AdvanceIncoming(Clock::time_point now) {
   return moved;
 }
 
-// Sets `over` when the connection needs its place in the table no more.
+// Sets `over` when the connection no longer needs its place in the list.
 bool TcpConnector::AdvanceOne(Incoming* incoming, Clock::time_point now, bool* over) {
   const bool moved = incoming->handshake.Step();
   if (incoming->handshake.outcome() == Handshake::Outcome::kInProgress && now < incoming->deadline) return moved;
@@ -274,7 +274,7 @@ Status TcpConnector::Begin(const StreamKey& key, Dial* dial, Clock::time_point n
   }
   const auto& [host, port] = peers_[static_cast<size_t>(key.peer)];
   if (port <= 0 || !ParseAddress(host, port, &dial->address)) {
-    return Status::Invalid("rank " + std::to_string(key.peer) + " gave '" + FormatAddress(host, port) +
+    return Status::Invalid("rank " + std::to_string(key.peer) + " announced '" + FormatAddress(host, port) +
                            "', which is not a numeric address and port");
   }
   dial->started = dial->next_attempt = now;
@@ -316,7 +316,7 @@ void TcpConnector::ShakeHands(const StreamKey& key, Dial* dial, Clock::time_poin
   *moved = true;
   switch (dial->handshake->outcome()) {
     case Handshake::Outcome::kInProgress:
-      if (IsConnectedToItself(dial->fd.get())) Pause(dial, "nobody listens there", now);
+      if (IsConnectedToItself(dial->fd.get())) Pause(dial, "nobody is listening there", now);
       return;
     case Handshake::Outcome::kReady:
       dial->stream = dial->handshake->stream();

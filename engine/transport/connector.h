@@ -67,8 +67,8 @@ class Connector {
 
   // The stream for `key` if it is established: ownership of the fd passes to the caller (still watched). Otherwise
   // fd == -1, and the first call for a key towards a lower rank starts to dial. A dial that was refused or timed out
-  // is retried until `limits.dial` (from the first call), after which `status` tells why, at every further call too.
-  // A peer that proves to know the secret but says that it belongs elsewhere (generation, version) is not asked twice.
+  // is retried until `limits.dial` (from the first call), after which `status` says why, at every further call too.
+  // A peer that proves that it knows the secret but belongs elsewhere (generation, version) is not asked twice.
   virtual Stream Take(const StreamKey& key, Status* status) = 0;
   // Streams that peers have opened towards us for a key that nobody asked for yet, e.g. to learn that a peer wants a
   // control link. They stay until taken.

@@ -13,7 +13,7 @@ namespace {
 
 constexpr size_t kFirstBuffer = 16u << 10;
 constexpr size_t kMostToKeep = 1u << 20;   // one huge message must not hold its memory for ever
-constexpr size_t kMostPerFill = 1u << 20;  // then the caller gets a chance to take messages out
+constexpr size_t kMostPerFill = 1u << 20;  // after that the caller gets a chance to take messages out
 
 struct Header {
   uint32_t length;

@@ -59,7 +59,7 @@ HandOver::Outcome HandOver::Step() {
   return stage_ == Stage::kBroken ? Outcome::kBroken : Outcome::kInProgress;
 }
 
-// So little that it finds room in any socket.
+// So short that it fits into any socket.
 void HandOver::Tell(char tag, const int* descriptors, int count, Stage next) {
   stage_ = SendWithDescriptors(fd(), tag, descriptors, count) ? next : Stage::kBroken;
 }

@@ -59,7 +59,8 @@ bool Handshake::Step() {
   return moved || outcome_ != Outcome::kInProgress;
 }
 
-// A TCP socket that is still connecting answers EAGAIN, one that could not connect gives the reason: no other check.
+// A TCP socket that is still connecting answers EAGAIN, one that could not connect gives the reason: that is all to
+// check.
 bool Handshake::Flush(bool* moved) {
   while (sent_ < out_.size()) {
     ssize_t n = SendSome(fd_, out_.data() + sent_, out_.size() - sent_);
@@ -243,7 +244,7 @@ bool Handshake::DrawNonce(std::string* nonce) {
   do n = getrandom(nonce->data(), kNonceSize, 0);  // up to 256 bytes are never cut short
   while (n < 0 && errno == EINTR);
   if (n == static_cast<ssize_t>(kNonceSize)) return true;
-  Finish(Outcome::kBroken, "no random numbers from the kernel: " + ErrorText(errno));
+  Finish(Outcome::kBroken, "the kernel provided no random numbers: " + ErrorText(errno));
   return false;
 }
 

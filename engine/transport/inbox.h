@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A rank's letter box in its arena: many local writers, one reader, no locks. A message is cut into cells of one cache
-// line; cells of one writer stay in order, so the reader glues them together by writer.
+// A rank's queue of messages in its arena: many local writers, one reader, no locks. A message is cut into cells of one
+// cache line; cells of one writer stay in order, so the reader glues them together by writer.
 #pragma once
 
 #include <atomic>

@@ -36,7 +36,7 @@ struct LaneOptions {
 };
 
 // Less than `bytes`, but as many whole packets: the largest that the kernel makes holds 62,636 to 65,483 bytes of ours,
-// by the frames that it is cut into later, so 64 KB take two, and packets cost as much as the bytes in them.
+// depending on the frames that it is cut into later, so 64 KB take two, and packets cost as much as the bytes in them.
 inline size_t InPackets(size_t bytes) {
   constexpr size_t kRound = size_t{64} << 10, kPacket = size_t{60} << 10;
   return bytes < kRound ? bytes : bytes / kRound * kPacket;
@@ -74,7 +74,7 @@ class Lane {
   void PostScatter(const size_t* lengths);
   void PostMulticast(size_t length);
   // Where all others are reached by sockets, bytes may be sent from where they lie instead of the slot; they must stay
-  // as they are until the lane is idle, or until a member has answered to them.
+  // as they are until the lane is idle, or until a member has answered them.
   bool by_sockets() const { return local_.empty(); }
   void PostScatterFrom(const std::byte* const* pieces, const size_t* lengths);
   void PostMulticastFrom(const std::byte* data, size_t length);
@@ -82,7 +82,7 @@ class Lane {
   void PostNothing(uint64_t count);
 
   // The piece that `member` posted for us at the current index, or nullptr while it is not all there. `length` is what
-  // it posted (all members know). A socket delivers straight into `direct` if given; the caller copies when the result
+  // it posted (all members know). A socket delivers straight into `direct` if passed; the caller copies when the result
   // is elsewhere. Valid until Release.
   const std::byte* Fetch(int member, Layout layout, size_t length, std::byte* direct = nullptr);
   // Whether all others have posted something, or nothing, at the current index. Where all are reached by memory only.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The connection that two ranks of one host keep open: the kernel closes it when a process dies, however it dies.
-// Nothing but a rank's end is told over it, so there is always room for that, even towards a rank that reads nothing.
+// Nothing but a rank's end is announced over it, so there is always room for that, even if the other end reads nothing.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace hvd {
 
-// Why a rank gives the world up, in words that every rank repeats.
+// Why a rank gives up the world, in words that every rank repeats.
 struct LastWords {
   int32_t lost_rank = -1;
   std::string why;

@@ -16,7 +16,7 @@ constexpr size_t kFewLinks = 4;
 Mailbox::Mailbox(int rank, Inbox* own, Neighbours* neighbours, Connector* connector)
     : rank_(rank), own_(own), connector_(connector) {
   for (Neighbour& neighbour : neighbours->all()) {
-    if (neighbour.arena) boxes_[neighbour.rank].neighbour = &neighbour;
+    if (neighbour.arena) outboxes_[neighbour.rank].neighbour = &neighbour;
   }
 }
 
@@ -31,7 +31,7 @@ void Mailbox::CloseDescriptors() {
 }
 
 void Mailbox::Expect(int rank, bool vital) {
-  if (rank == rank_ || boxes_.count(rank)) return;
+  if (rank == rank_ || outboxes_.count(rank)) return;
   Link& link = LinkTo(rank);
   if (vital && !link.vital) link.heard = std::chrono::steady_clock::now();
   link.vital |= vital;
@@ -44,7 +44,7 @@ Mailbox::Link& Mailbox::LinkTo(int rank) {
 
 std::vector<int> Mailbox::LinkedRanks() const {
   std::vector<int> ranks;
-  for (const auto& [rank, box] : boxes_) ranks.push_back(rank);
+  for (const auto& [rank, outbox] : outboxes_) ranks.push_back(rank);
   for (const auto& [rank, link] : links_) ranks.push_back(rank);
   return ranks;
 }
@@ -59,8 +59,8 @@ std::vector<Mailbox::Sign> Mailbox::SignsOfLife() const {
 }
 
 void Mailbox::Send(int rank, std::string_view message) {
-  auto box = boxes_.find(rank);
-  if (box != boxes_.end()) return SendByBox(box->second, message);
+  auto outbox = outboxes_.find(rank);
+  if (outbox != outboxes_.end()) return SendByInbox(outbox->second, message);
   Link& link = LinkTo(rank);
   if (link.broken || !link.refused.empty()) return;
   if (!Establish(rank, link)) {
@@ -71,51 +71,51 @@ void Mailbox::Send(int rank, std::string_view message) {
   Write(link);
 }
 
-// Where the other end has closed, its last words, which tell why, may lie here unread.
+// If the other end has closed, its last words, which say why, may lie here unread.
 void Mailbox::Write(Link& link) {
   if (link.writer->Flush(link.fd) != FrameIo::kFailed) return;
   link.refused = std::strerror(link.writer->error());
   link.readable = unread_ = true;
 }
 
-void Mailbox::SendByBox(Box& box, std::string_view message) {
-  Inbox& inbox = box.neighbour->head()->inbox;
-  bool direct = box.waiting.empty();
+void Mailbox::SendByInbox(Outbox& outbox, std::string_view message) {
+  Inbox& inbox = outbox.neighbour->head()->inbox;
+  bool direct = outbox.waiting.empty();
   do {
-    const std::string_view part = message.substr(0, InboxCell::kPayload);
-    message.remove_prefix(part.size());
-    direct = direct && inbox.TryWrite(static_cast<uint32_t>(rank_), part, !message.empty(), &box.last_cell);
+    const std::string_view bytes = message.substr(0, InboxCell::kPayload);
+    message.remove_prefix(bytes.size());
+    direct = direct && inbox.TryWrite(static_cast<uint32_t>(rank_), bytes, !message.empty(), &outbox.last_cell);
     if (!direct) {
-      box.waiting.push_back({std::string(part), !message.empty()});
+      outbox.waiting.push_back({std::string(bytes), !message.empty()});
       ++waiting_cells_;
     }
   } while (!message.empty());
-  box.unrung = unrung_ = true;
+  outbox.unrung = unrung_ = true;
 }
 
 void Mailbox::RingUnread() {
   if (!unrung_) return;
   unrung_ = false;
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  for (auto& [rank, box] : boxes_) {
-    if (!box.unrung) continue;
-    box.unrung = false;
-    const Inbox& inbox = box.neighbour->head()->inbox;
-    if (inbox.head.load(std::memory_order_relaxed) <= box.last_cell) box.neighbour->bell.Ring();
+  for (auto& [rank, outbox] : outboxes_) {
+    if (!outbox.unrung) continue;
+    outbox.unrung = false;
+    const Inbox& inbox = outbox.neighbour->head()->inbox;
+    if (inbox.head.load(std::memory_order_relaxed) <= outbox.last_cell) outbox.neighbour->bell.Ring();
   }
 }
 
-bool Mailbox::FlushBox(Box& box) {
+bool Mailbox::FlushOutbox(Outbox& outbox) {
   bool moved = false;
-  while (!box.waiting.empty()) {
-    const Cell& cell = box.waiting.front();
-    Inbox& inbox = box.neighbour->head()->inbox;
-    if (!inbox.TryWrite(static_cast<uint32_t>(rank_), cell.part, cell.more, &box.last_cell)) break;
-    box.waiting.pop_front();
+  while (!outbox.waiting.empty()) {
+    const Cell& cell = outbox.waiting.front();
+    Inbox& inbox = outbox.neighbour->head()->inbox;
+    if (!inbox.TryWrite(static_cast<uint32_t>(rank_), cell.bytes, cell.more, &outbox.last_cell)) break;
+    outbox.waiting.pop_front();
     --waiting_cells_;
     moved = true;
   }
-  if (moved) box.unrung = unrung_ = true;
+  if (moved) outbox.unrung = unrung_ = true;
   return moved;
 }
 
@@ -140,7 +140,7 @@ bool Mailbox::Establish(int rank, Link& link) {
 bool Mailbox::Flush() {
   bool moved = false;
   if (waiting_cells_) {
-    for (auto& [rank, box] : boxes_) moved |= FlushBox(box);
+    for (auto& [rank, outbox] : outboxes_) moved |= FlushOutbox(outbox);
   }
   for (auto& [rank, link] : links_) {
     if (link.broken || (link.fd < 0 && !Establish(rank, link))) continue;
@@ -172,9 +172,9 @@ void Mailbox::LookEverywhere() {
 }
 
 void Mailbox::DropUnsent(int rank) {
-  if (auto box = boxes_.find(rank); box != boxes_.end()) {
-    waiting_cells_ -= box->second.waiting.size();
-    box->second.waiting.clear();
+  if (auto outbox = outboxes_.find(rank); outbox != outboxes_.end()) {
+    waiting_cells_ -= outbox->second.waiting.size();
+    outbox->second.waiting.clear();
   }
   auto link = links_.find(rank);
   if (link == links_.end() || link->second.broken) return;
@@ -183,7 +183,7 @@ void Mailbox::DropUnsent(int rank) {
 
 bool Mailbox::Receive(const Handler& handler, bool eager) {
   unread_ = false;
-  bool any = own_ && ReceiveByBox(handler);
+  bool any = own_ && ReceiveByInbox(handler);
   const bool look = eager && links_.size() <= kFewLinks;
   for (auto& [rank, link] : links_) {
     if (link.fd >= 0 && (link.readable || look)) any |= ReceiveByLink(rank, link, handler);
@@ -191,23 +191,23 @@ bool Mailbox::Receive(const Handler& handler, bool eager) {
   return any;
 }
 
-bool Mailbox::ReceiveByBox(const Handler& handler) {
+bool Mailbox::ReceiveByInbox(const Handler& handler) {
   bool any = false;
   while (InboxCell* cell = own_->Peek()) {
     any = true;
-    char part[InboxCell::kPayload];
-    const size_t length = std::min<size_t>(cell->length, sizeof part);
-    std::memcpy(part, cell->payload, length);
+    char bytes[InboxCell::kPayload];
+    const size_t length = std::min<size_t>(cell->length, sizeof bytes);
+    std::memcpy(bytes, cell->payload, length);
     const uint32_t writer = cell->writer;
     const bool more = cell->more;
     own_->Advance();  // before the handler, which may make the writer send more
     auto begun = partial_.find(writer);
     if (!more && begun == partial_.end()) {
-      handler(static_cast<int>(writer), std::string_view(part, length));
+      handler(static_cast<int>(writer), std::string_view(bytes, length));
       continue;
     }
     std::string& whole = begun == partial_.end() ? partial_[writer] : begun->second;
-    whole.append(part, length);
+    whole.append(bytes, length);
     if (more) continue;
     const std::string message = std::move(whole);
     partial_.erase(writer);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Control messages between ranks: through the letter box of a neighbour's arena, or as authenticated frames on a TCP
+// Control messages between ranks: through the inbox in a neighbour's arena, or as authenticated frames on a TCP
 // link that is made when first needed. Order is kept between each pair; nothing blocks and nothing is dropped.
 #pragma once
 
@@ -37,11 +37,11 @@ class Mailbox {
   bool Receive(const Handler& handler, bool eager);
   // Pushes what could not be sent at once; true if anything moved.
   bool Flush();
-  // Wakes neighbours who sleep on messages of ours. Sending alone does not: two ranks in step find their mail by
+  // Wakes neighbours who sleep on messages of ours. Sending alone does not: two ranks in step find their messages by
   // themselves, and a needless wake-up costs more than the message.
   void RingUnread();
   bool unrung() const { return unrung_; }                // there may be something to ring for
-  bool congested() const { return waiting_cells_ > 0; }  // somebody's letter box is full; nobody tells when it is not
+  bool congested() const { return waiting_cells_ > 0; }  // somebody's inbox is full; nobody says when it has room again
   bool AllSent() const;
   // Something happened on descriptor `fd`.
   void OnEvent(int fd);
@@ -65,10 +65,10 @@ class Mailbox {
 
  private:
   struct Cell {
-    std::string part;
+    std::string bytes;
     bool more;
   };
-  struct Box {  // a neighbour's letter box
+  struct Outbox {  // what goes into a neighbour's inbox
     Neighbour* neighbour;
     std::deque<Cell> waiting;
     uint64_t last_cell = 0;  // where our latest went
@@ -84,25 +84,25 @@ class Mailbox {
     std::unique_ptr<FrameReader> reader;
   };
 
-  void SendByBox(Box& box, std::string_view message);
-  bool FlushBox(Box& box);
+  void SendByInbox(Outbox& outbox, std::string_view message);
+  bool FlushOutbox(Outbox& outbox);
   Link& LinkTo(int rank);
   bool Establish(int rank, Link& link);
   void Write(Link& link);
-  bool ReceiveByBox(const Handler& handler);
+  bool ReceiveByInbox(const Handler& handler);
   bool ReceiveByLink(int rank, Link& link, const Handler& handler);
   void Break(int rank, Link& link, const std::string& why);
 
   int rank_;
   Inbox* own_;
   Connector* connector_;
-  std::map<int, Box> boxes_;
+  std::map<int, Outbox> outboxes_;
   std::map<int, Link> links_;
   std::atomic<bool> has_links_{false};
   std::map<uint32_t, std::string> partial_;  // messages of which more cells will come, by writer
   std::vector<std::pair<int, std::string>> broken_;
   size_t waiting_cells_ = 0;
-  bool unrung_ = false;  // any box
+  bool unrung_ = false;  // any outbox
   bool unread_ = false;  // any link
 };
 

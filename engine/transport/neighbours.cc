@@ -93,7 +93,7 @@ Status Neighbours::Meet(const std::vector<Invitation>& others, const Offer& offe
     GreetGuests(offer);
     if (guests_.empty() || (loss && Clock::now() > until)) break;
     if (!loss && (loss = FindLoss(offer))) {
-      // Nobody shall take those who leave because of it for the one that was lost: all others hear of it first.
+      // Nobody must mistake those who leave because of it for the one that was lost: all others hear of it first.
       guests_.remove_if([&loss](const Guest& guest) { return guest.rank == loss->lost_rank; });
       until = Clock::now() + kTellOthers;
       continue;

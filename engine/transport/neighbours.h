@@ -29,7 +29,7 @@ struct ArenaHead {
   uint32_t generation;
   int64_t world_region;  // offset of the lanes of the global process set, -1 if there was no room
   // Settled before the owner reports anything. Peers may write into outputs from this size on; UINT64_MAX if the owner
-  // does not want it, or reaches not all memory of the host.
+  // does not want that, or does not reach all memory of the host.
   std::atomic<uint64_t> single_copy_bytes;
   std::atomic<uint32_t> brisk;  // it reaches all memory of the host and has a core of its own: it answers at once
   alignas(64) std::atomic<uint32_t> asleep;

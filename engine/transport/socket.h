@@ -49,7 +49,7 @@ int LocalPort(int fd);
 // A dial to a free port of this machine may meet itself (TCP simultaneous open): nobody is at the other end then.
 bool IsConnectedToItself(int fd);
 
-// What the socket gives or takes now. -1 with errno (EAGAIN: nothing now); EINTR is retried, SIGPIPE never raised.
+// What the socket has or takes now. -1 with errno (EAGAIN: nothing now); EINTR is retried, SIGPIPE never raised.
 ssize_t ReceiveSome(int fd, void* data, size_t size);
 ssize_t SendSome(int fd, const void* data, size_t size);
 bool IsWritable(int fd);  // or has an end or an error

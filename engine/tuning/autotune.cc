@@ -81,7 +81,7 @@ void Autotuner::AddCandidates(const std::vector<std::vector<uint64_t>>& axes, co
   }
 }
 
-// First what is there, then each knob at both its ends: where a model has most to learn.
+// First the starting values, then each knob at both its ends, where a model has most to learn.
 void Autotuner::PlanOpening(const std::vector<std::vector<uint64_t>>& axes) {
   plan_ = {start_};
   for (size_t axis = 0; axis < axes.size(); ++axis) {
@@ -167,7 +167,7 @@ void Autotuner::Learn() {
   }
 }
 
-// Far worse than the best so far: bad values, or a disturbed sample. Measuring again tells.
+// Far worse than the best so far: bad values, or a disturbed sample. Measuring again tells which.
 bool Autotuner::IsDoubtful() const {
   if (candidates_[current_].scores.size() != 1) return false;
   double best = -HUGE_VAL;
@@ -208,7 +208,7 @@ void Autotuner::PlanFinals() {
     const bool there = std::find(finalists_.begin(), finalists_.end(), order[i]) != finalists_.end();
     if (!there) finalists_.push_back(order[i]);
   }
-  // In turn, so that whatever disturbs the machine meanwhile disturbs all; what was lucky in the search starts anew.
+  // In turn, so that whatever disturbs the machine disturbs all; what was lucky in the search starts afresh.
   plan_.clear();
   for (size_t round = 0; round < kFinalRounds; ++round) {
     plan_.insert(plan_.end(), finalists_.begin(), finalists_.end());

@@ -36,7 +36,7 @@ class Autotuner {
   // What the next sample is for, and the values that it is to be measured with; for good once the phase is kChosen.
   Phase phase() const { return phase_; }
   const Tuning& values() const { return candidates_[current_].values; }
-  // The next sample took so many seconds for so many bytes.
+  // The next sample took this many seconds for this many bytes.
   void AddSample(double bytes, double seconds);
   // What was measured with the values in force, taken together: the median, in bytes per second.
   double score() const;

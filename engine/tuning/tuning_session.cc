@@ -48,7 +48,7 @@ bool StepFinder::Begins(const Request& request) {
   return true;
 }
 
-// The first seven columns are those of Horovod's log, so that what reads that reads this.
+// The first seven columns are those of Horovod's log, so that whatever reads that one reads this one too.
 AutotuneLog::AutotuneLog(const Settings& settings, bool hierarchical)
     : path_(settings.autotune_log),
       common_(std::string(hierarchical ? "1" : "0") + ",0,0," + (settings.cache_capacity ? "1" : "0")) {

@@ -23,7 +23,7 @@ class StepFinder {
   bool Begins(const Request& request);
 
  private:
-  // Names that never come again must not pile up: so many of them count as a step.
+  // Names that never come again must not pile up: this many of them count as a step.
   static constexpr size_t kMostNames = 1 << 16;
   std::unordered_set<size_t> seen_;  // hashes of names
 };

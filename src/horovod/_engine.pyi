@@ -208,7 +208,7 @@ class PlainHandles:
     def poll(self, number: object) -> Any:
         """Whether an operation is done; NotImplemented for a number that is none of ours."""
     def synchronize(self, number: object) -> Any:
-        """Wait for an operation and give its result; NotImplemented for a number that is none of ours."""
+        """Wait for an operation and return its result; NotImplemented for a number that is none of ours."""
     def clear(self) -> None:
         """Forget everything and number from 1 again. Only after the engine has stopped."""
 
@@ -327,7 +327,7 @@ class GradientTable:
     def set_sparse(self, number: int, sparse: bool) -> None:
         """What the gradients of this number are."""
     def restart(self, passes: int) -> None:
-        """A new round, of so many passes, for all."""
+        """A new round, of this many passes, for all."""
     def forget_reduced(self) -> None:
         """A new round for those whose reduction has begun."""
     def count_down(self, numbers: Sequence[int]) -> tuple[list[int], int | None]:

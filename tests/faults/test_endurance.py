@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fault 21: many lives in one process leave nothing in it; use at wrong moments and from many threads is defined."""
 
-import subprocess
-import sys
-
 import pytest
 from faultkit.jobs import PlainJob, program
+from testkit.launcher import python
+from testkit.processes import run
 
 MEBIBYTE = 1 << 20
 
@@ -39,5 +38,5 @@ import numpy as np, horovod.numpy as hvd
 hvd.init()
 hvd.allreduce_async(np.ones(1000), name="never waited for")
 """
-    done = subprocess.run([sys.executable, "-c", source], capture_output=True, timeout=20, check=False)
-    assert (done.returncode, done.stderr) == (0, b"")
+    done = run(python(source), limit_s=20)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -6,8 +6,9 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from faultkit.hosts import Network
 from faultkit.jobs import PlainJob, program
+from testkit import variables
+from testkit.hosts import Network
 
 
 @pytest.fixture
@@ -17,14 +18,9 @@ def network() -> Iterator[Network]:
     network.close()
 
 
-def variables(network: Network, **more: str) -> dict[str, str]:
-    """Rank 0 serves the rendezvous on its own host, where every port is free."""
-    return {
-        "HOROVOD_RENDEZVOUS": "self",
-        "HOROVOD_GLOO_RENDEZVOUS_ADDR": network.addresses["a"],
-        "HOROVOD_GLOO_RENDEZVOUS_PORT": "29500",
-        **more,
-    }
+def served_by_rank_0(network: Network, **more: str) -> dict[str, str]:
+    """On its own host, where every port is free."""
+    return variables.self_served(29500, network.addresses["a"]) | more
 
 
 @pytest.mark.parametrize(
@@ -38,7 +34,7 @@ def variables(network: Network, **more: str) -> dict[str, str]:
     ids=["equal hosts", "unequal hosts", "one name for two hosts"],
 )
 def test_a_job_across_hosts(network, hosts, more):
-    with PlainJob(program("loop"), hosts, variables(network, **more), network.place) as job:
+    with PlainJob(program("loop"), hosts, served_by_rank_0(network, **more), network.place) as job:
         job.ready()
         job.signal(0, signal.SIGUSR1)
         assert set(job.wait(limit_s=15)) == {0}, job.printed_by_all()
@@ -47,7 +43,7 @@ def test_a_job_across_hosts(network, hosts, more):
 
 def test_fault_4_a_host_that_vanishes_is_noticed_by_its_silence(network):
     with PlainJob(
-        program("loop"), "a:2,b:2", variables(network, HOROVOD_PEER_TIMEOUT_SECONDS="2"), network.place
+        program("loop"), "a:2,b:2", served_by_rank_0(network, HOROVOD_PEER_TIMEOUT_SECONDS="2"), network.place
     ) as job:
         job.ready()
         cut = time.monotonic()

@@ -3,12 +3,13 @@
 
 import os
 import signal
-import socket
 import time
 
 import psutil
 import pytest
 from faultkit.jobs import Job, LaunchedJob, PlainJob, program
+from testkit import variables
+from testkit.families import is_alive
 
 TCP = {"HOROVOD_SHARED_MEMORY": "0"}
 TIMEOUT_S = 2
@@ -17,19 +18,16 @@ LIMIT_S = {"kill": 2, "exit": 2, "stop": TIMEOUT_S + 1}
 
 def by_themselves(command: list[str], hosts: str, env: dict[str, str]) -> Job:
     """Plain variables only: rank 0 serves the rendezvous."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    return PlainJob(command, hosts, {**env, "HOROVOD_RENDEZVOUS": "self", "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port)})
+    return PlainJob(command, hosts, env | variables.self_served(variables.free_port()))
 
 
 def by_horovodrun(command: list[str], hosts: str, env: dict[str, str]) -> Job:
-    size = sum(int(host.rpartition(":")[2]) for host in hosts.split(","))
-    return LaunchedJob(command, size, ["-H", hosts], {**env, "HOROVOD_SIMULATE_HOSTS": "1"})
+    return LaunchedJob(command, variables.size_of(hosts), ["-H", hosts], {**env, "HOROVOD_SIMULATE_HOSTS": "1"})
 
 
 def await_end(pid: int) -> None:
     give_up = time.monotonic() + 5
-    while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+    while psutil.pid_exists(pid) and is_alive(psutil.Process(pid)):
         assert time.monotonic() < give_up, f"process {pid} still runs"
         time.sleep(0.02)
 

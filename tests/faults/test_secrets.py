@@ -57,7 +57,7 @@ def test_fault_28_a_wrong_secret_is_refused_without_being_shown():
         job.ready()
         wrong = base64.b64encode(make_secret()).decode()
         stranger = {**job.meeting_point, "HOROVOD_RANK": "1", "HOROVOD_SIZE": "2", SECRET_VARIABLE: wrong}
-        job.start(program("loop"), job.environment(stranger))
+        job.start(program("loop"), stranger)
         assert job.processes[2].wait(10) == 1
         shown = job.printed(2)
         assert "HorovodInitializationError" in shown

@@ -3,14 +3,13 @@
 
 import os
 import re
-import subprocess
 import sys
 from importlib.util import find_spec
-from pathlib import Path
 
 import pytest
-
-ROOT = Path(__file__).parents[2]
+from testkit.launcher import HOROVODRUN
+from testkit.places import ROOT
+from testkit.processes import run
 
 
 def _is_installed(framework: str) -> bool:
@@ -22,7 +21,6 @@ def _is_installed(framework: str) -> bool:
 ELSEWHERE = {ROOT / "docs" / f"{name}.md" for name in ("jax", "mxnet", "tensorflow") if not _is_installed(name)}
 ELSEWHERE.add(ROOT / "docs" / "keras.md")  # tests/parallel/keras runs it, in ranks that have imported their frameworks
 PAGES = [ROOT / "README.md", *sorted({*(ROOT / "docs").glob("*.md")} - ELSEWHERE)]
-LAUNCHER = [sys.executable, "-m", "horovod.runner.launch", "-np", "2"]
 # What the text around an example takes for granted, by the example's first line.
 GIVEN = {"import horovod.torch as hvd  # likewise": "import torch\nmodel = torch.nn.Linear(2, 1)\n"}
 
@@ -51,14 +49,7 @@ def test_example(source, tmp_path):
     given = "".join(text for start, text in GIVEN.items() if source.startswith(start))
     program = tmp_path / "example.py"
     program.write_text(given + source, encoding="utf-8")
-    launcher = [] if "horovod.run(" in source else LAUNCHER
-    done = subprocess.run(
-        [*launcher, sys.executable, str(program)],
-        env={**os.environ, "HOROVOD_DYNAMIC_PROCESS_SETS": "1"},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=110,
-        check=False,
-    )
+    launcher = [] if "horovod.run(" in source else [*HOROVODRUN, "-np", "2"]
+    env = {"HOROVOD_DYNAMIC_PROCESS_SETS": "1"}
+    done = run([*launcher, sys.executable, str(program)], env, limit_s=110, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr

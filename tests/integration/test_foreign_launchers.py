@@ -4,16 +4,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from launcherkit import mpi, slurm
+from testkit.processes import run
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -32,7 +29,7 @@ sys.stdout.write(json.dumps([place, total.tolist(), "mpi4py.MPI" in sys.modules]
 
 def started(command: Sequence[str], env: dict[str, str]) -> list[list[object]]:
     """What each rank wrote, by rank."""
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
+    done = run(command, env, limit_s=60)
     assert done.returncode == 0, done.stdout + done.stderr
     return sorted(json.loads(line) for line in done.stdout.splitlines())
 

@@ -8,6 +8,7 @@ import sys
 import threading
 
 import pytest
+from testkit.processes import Process
 
 import horovod
 
@@ -126,14 +127,8 @@ def test_it_works_from_a_prompt_and_ctrl_c_is_a_keyboard_interrupt():
         "try: horovod.run(lambda: (print('waiting'), __import__('signal').pause()))\n"
         "except KeyboardInterrupt: print('interrupted')\n\n"
     )
-    process = subprocess.Popen(
-        [sys.executable, "-i", "-q"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
-    with process:
+    prompt = [sys.executable, "-i", "-q"]
+    with Process(prompt, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         process.stdin.write(source)
         process.stdin.flush()
         assert process.stdout.readline() == "[5, 5]\n"

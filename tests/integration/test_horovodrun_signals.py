@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """horovodrun under Ctrl-C, SIGTERM and kill -9: nothing is orphaned, nothing hangs, nobody drowns in tracebacks."""
 
-import os
+import contextlib
 import signal
 import subprocess
-import sys
 import time
 
 import psutil
 import pytest
-
-LAUNCHER = [sys.executable, "-m", "horovod.runner.launch"]
+from testkit.families import living
+from testkit.launcher import HOROVODRUN, horovodrun, python
+from testkit.places import python_path
+from testkit.processes import Process
 
 # Each worker has a child of its own, prints both process ids, and waits. {setup} may install handlers.
 WORKER = """
@@ -26,14 +27,9 @@ class Launched:
     """A running horovodrun whose workers have all reported their process ids."""
 
     def __init__(self, size=2, setup="", flags=()):
-        command = [sys.executable, "-c", WORKER.format(setup=setup)]
-        self.process = subprocess.Popen(
-            [*LAUNCHER, "-np", str(size), *flags, *command],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
+        command = [*HOROVODRUN, "-np", str(size), *flags, *python(WORKER.format(setup=setup))]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        self.process = Process(command, start_new_session=True, **pipes)
         lines = [self.process.stdout.readline() for _ in range(size)]
         pids = [int(pid) for line in lines for pid in line.partition(":")[2].split()]
         self.everyone = [psutil.Process(pid) for pid in pids]
@@ -49,16 +45,15 @@ class Launched:
         return self.process.returncode, stderr, time.monotonic() - started
 
     def all_gone(self, limit_s=0.5):
-        _, alive = psutil.wait_procs(self.everyone, timeout=limit_s)
-        return not [process for process in alive if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
+        return not living(self.everyone, limit_s)
 
 
 @pytest.fixture
-def launch():
+def waiting_job():
+    """Starts jobs whose workers wait, with children of their own."""
     started = []
-    ignored = signal.signal(
-        signal.SIGHUP, signal.SIG_DFL
-    )  # whoever runs the tests may have said nohup: jobs inherit it
+    # Whoever runs the tests may have said nohup: jobs inherit it.
+    ignored = signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
     def start(*args, **kwargs):
         started.append(Launched(*args, **kwargs))
@@ -66,20 +61,16 @@ def launch():
 
     yield start
     for job in started:
-        for process in [*job.everyone, job.process]:
-            try:
+        for process in living(job.everyone):
+            with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
-            except (psutil.NoSuchProcess, ProcessLookupError):
-                pass
-        job.process.stdout.close()
-        job.process.stderr.close()
-        job.process.wait()
+        job.process.end()
     signal.signal(signal.SIGHUP, ignored)
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
-def test_fault_7_a_signal_is_forwarded_and_ends_the_job(launch, number, code):
-    job = launch(3)
+def test_fault_7_a_signal_is_forwarded_and_ends_the_job(waiting_job, number, code):
+    job = waiting_job(3)
     job.send(number)
     returncode, stderr, seconds = job.wait()
     assert returncode == code
@@ -88,7 +79,7 @@ def test_fault_7_a_signal_is_forwarded_and_ends_the_job(launch, number, code):
     assert stderr.count("Traceback") <= 1
 
 
-def test_fault_7_each_worker_gets_the_signal_once(launch):
+def test_fault_7_each_worker_gets_the_signal_once(waiting_job):
     setup = """
 def on_interrupt(*_):
     sys.stderr.write("got it\\n")
@@ -96,7 +87,7 @@ def on_interrupt(*_):
 signal.signal(signal.SIGINT, on_interrupt)
 signal.signal(signal.SIGALRM, lambda *_: os._exit(0))
 """
-    job = launch(2, setup=setup, flags=["--verbose"])
+    job = waiting_job(2, setup=setup, flags=["--verbose"])
     job.send(signal.SIGINT)
     returncode, stderr, _ = job.wait()
     assert returncode == 130
@@ -106,8 +97,8 @@ signal.signal(signal.SIGALRM, lambda *_: os._exit(0))
 IGNORE = "signal.signal(signal.SIGINT, signal.SIG_IGN); signal.signal(signal.SIGTERM, signal.SIG_IGN)"
 
 
-def test_fault_7_the_second_ctrl_c_kills(launch):
-    job = launch(2, setup=IGNORE)
+def test_fault_7_the_second_ctrl_c_kills(waiting_job):
+    job = waiting_job(2, setup=IGNORE)
     job.send(signal.SIGINT)
     assert "Ctrl-C again kills" in job.process.stderr.readline()
     job.send(signal.SIGINT)
@@ -118,8 +109,8 @@ def test_fault_7_the_second_ctrl_c_kills(launch):
     assert job.all_gone()
 
 
-def test_fault_7_the_grace_is_five_seconds(launch):
-    job = launch(1, setup=IGNORE)
+def test_fault_7_the_grace_is_five_seconds(waiting_job):
+    job = waiting_job(1, setup=IGNORE)
     job.send(signal.SIGTERM)
     returncode, _, seconds = job.wait()
     assert returncode == 143
@@ -128,8 +119,8 @@ def test_fault_7_the_grace_is_five_seconds(launch):
 
 
 @pytest.mark.parametrize("setup", ["", IGNORE])
-def test_fault_6_killing_the_launcher_leaves_nothing(launch, setup):
-    job = launch(2, setup=setup)
+def test_fault_6_killing_the_launcher_leaves_nothing(waiting_job, setup):
+    job = waiting_job(2, setup=setup)
     started = time.monotonic()
     job.send(signal.SIGKILL)
     assert job.all_gone(limit_s=5)
@@ -137,39 +128,35 @@ def test_fault_6_killing_the_launcher_leaves_nothing(launch, setup):
 
 
 def test_fault_6_workers_in_a_shell_script_end_too(launch):
-    process = subprocess.Popen(
-        [*LAUNCHER, "-np", "1", "sh", "-c", "sleep 1000 & echo $!; wait"], stdout=subprocess.PIPE, text=True
-    )
-    with process:
-        grandchild = psutil.Process(int(process.stdout.readline().partition(":")[2]))
-        process.kill()
-        psutil.wait_procs([grandchild], timeout=5)
-        assert not grandchild.is_running() or grandchild.status() == psutil.STATUS_ZOMBIE
+    process = launch("-np", "1", "sh", "-c", "sleep 1000 & echo $!; wait", stdout=subprocess.PIPE, text=True)
+    grandchild = psutil.Process(int(process.stdout.readline().partition(":")[2]))
+    process.kill()
+    assert not living([grandchild], limit_s=5)
 
 
-def test_ctrl_c_acts_between_any_two_starts(tmp_path):
+def test_ctrl_c_acts_between_any_two_starts(launch, tmp_path):
     size, started = 400, tmp_path / "started"
     started.touch()
     script = f"echo x >> {started}; exec sleep 1000"
-    with subprocess.Popen([*LAUNCHER, "-np", str(size), "sh", "-c", script], stderr=subprocess.DEVNULL) as process:
-        while not started.stat().st_size:
-            time.sleep(0.001)
-        process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=20) == 130
+    process = launch("-np", str(size), "sh", "-c", script)
+    while not started.stat().st_size:
+        time.sleep(0.001)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=20) == 130
     assert len(started.read_text().splitlines()) < size // 2
 
 
-def test_a_reader_that_goes_away_does_not_end_the_job(tmp_path):
+def test_a_reader_that_goes_away_does_not_end_the_job(launch, tmp_path):
     source = f"import sys\nfor i in range(100000): print(i)\nopen({str(tmp_path / 'done')!r}, 'w').close()"
-    with subprocess.Popen([*LAUNCHER, "-np", "1", sys.executable, "-c", source], stdout=subprocess.PIPE) as process:
-        process.stdout.readline()
-        process.stdout.close()
-        assert process.wait(timeout=30) == 0
+    process = launch("-np", "1", *python(source), stdout=subprocess.PIPE)
+    process.stdout.readline()
+    process.stdout.close()
+    assert process.wait(timeout=30) == 0
     assert (tmp_path / "done").exists()
 
 
-def test_fault_28_the_secret_is_in_the_workers_environment_alone(launch):
-    job = launch(2)
+def test_fault_28_the_secret_is_in_the_workers_environment_alone(waiting_job):
+    job = waiting_job(2)
     launcher = psutil.Process(job.process.pid)
     secret = job.everyone[0].environ()["_HOROVOD_SECRET_KEY"]
     family = [launcher, *launcher.children(recursive=True)]
@@ -185,16 +172,14 @@ def test_fault_28_the_secret_is_in_the_workers_environment_alone(launch):
 
 def test_no_descriptors_of_the_launcher_reach_the_workers():
     source = "import os; print(sorted(int(fd) for fd in os.listdir('/proc/self/fd')))"
-    done = subprocess.run(
-        [*LAUNCHER, "-np", "2", sys.executable, "-c", source], capture_output=True, text=True, timeout=30, check=True
-    )
+    done = horovodrun("-np", "2", *python(source))
+    assert done.returncode == 0, done.stderr
     # 3 is the listing itself.
     assert sorted(done.stdout.splitlines()) == [f"[{rank}]<stdout>:[0, 1, 2, 3]" for rank in range(2)]
 
 
 def test_the_launcher_alone_survives_a_strict_sandbox_without_pidfd(tmp_path):
     (tmp_path / "sitecustomize.py").write_text("import os\ndel os.pidfd_open\n")
-    env = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
-    command = [sys.executable, "-c", "import os, sys; sys.exit(int(os.environ['HOROVOD_RANK']) * 3)"]
-    done = subprocess.run([*LAUNCHER, "-np", "2", *command], env=env, capture_output=True, timeout=30, check=False)
-    assert done.returncode == 3
+    program = python("import os, sys; sys.exit(int(os.environ['HOROVOD_RANK']) * 3)")
+    done = horovodrun("-np", "2", *program, env={"PYTHONPATH": python_path(tmp_path)})
+    assert done.returncode == 3, done.stderr

@@ -8,8 +8,9 @@ import sys
 
 import psutil
 import pytest
-
-LAUNCHER = [sys.executable, "-m", "horovod.runner.launch"]
+from testkit.families import living
+from testkit.launcher import HOROVODRUN, python
+from testkit.processes import Process
 
 # Each worker starts what leaves its session and, the second, its parent too; it prints the process ids of all three.
 WORKER = """
@@ -25,21 +26,16 @@ WAIT = "while True: signal.pause()"
 DEAF = "trap : TERM INT HUP"
 
 
-def living(processes):
-    return [one for one in processes if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
-
-
 def end_of_job(then, act, trap=":"):
     """Exit code of a job after `act(its process)`; nothing that its workers started is alive then."""
-    command = [*LAUNCHER, "-np", "2", sys.executable, "-c", WORKER.format(then=then, trap=trap)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+    command = [*HOROVODRUN, "-np", "2", *python(WORKER.format(then=then, trap=trap))]
+    with Process(command, stdout=subprocess.PIPE, text=True) as process:
         lines = [process.stdout.readline() for _ in range(2)]
         everyone = [psutil.Process(int(pid)) for line in lines for pid in line.partition(":")[2].split()]
         assert len(everyone) == 6
         act(process)
         code = process.wait(timeout=12)
-        psutil.wait_procs(everyone, timeout=5 if code == -signal.SIGKILL else 0.5)
-        left = living(everyone)
+        left = living(everyone, limit_s=5 if code == -signal.SIGKILL else 0.5)
         for one in left:
             one.kill()
         assert not left
@@ -55,29 +51,26 @@ def test_after_ctrl_c_and_a_second_signal():
 
 
 @pytest.mark.parametrize("code", [0, 3])
-def test_after_the_end_of_the_job(tmp_path, code):
-    os.mkfifo(tmp_path / "go")
-    then = f"open({str(tmp_path / 'go')!r}).read(); sys.exit({code})"
-    assert end_of_job(then, lambda _: (tmp_path / "go").open("w").close()) == code
+def test_after_the_end_of_the_job(gate, code):
+    assert end_of_job(f"{gate.pass_through}; sys.exit({code})", lambda _: gate.open(2)) == code
 
 
 def test_fault_6_after_the_launcher_was_killed():
     assert end_of_job(WAIT, lambda process: process.kill(), DEAF) == -signal.SIGKILL
 
 
-def test_the_workers_end_when_their_guardian_is_killed():
-    command = [*LAUNCHER, "-np", "2", "sh", "-c", "sleep 1000 & echo $$ $!; wait"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        lines = [process.stdout.readline() for _ in range(2)]
-        everyone = [psutil.Process(int(pid)) for line in lines for pid in line.partition(":")[2].split()]
-        [guardian] = psutil.Process(process.pid).children()
-        guardian.kill()
-        _, stderr = process.communicate(timeout=5)
+def test_the_workers_end_when_their_guardian_is_killed(launch):
+    words = ["-np", "2", "sh", "-c", "sleep 1000 & echo $$ $!; wait"]
+    process = launch(*words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    lines = [process.stdout.readline() for _ in range(2)]
+    everyone = [psutil.Process(int(pid)) for line in lines for pid in line.partition(":")[2].split()]
+    [guardian] = psutil.Process(process.pid).children()
+    guardian.kill()
+    _, stderr = process.communicate(timeout=5)
     assert process.returncode == 1
     assert "the process that starts and watches the workers has ended" in stderr
-    psutil.wait_procs(everyone, timeout=0.5)
     assert len(everyone) == 4
-    assert not living(everyone)
+    assert not living(everyone, limit_s=0.5)
 
 
 def test_a_frozen_guardian_is_thawed_when_it_is_needed():
@@ -110,9 +103,8 @@ horovod.run(train, sys.argv[1:])
 def test_a_forked_child_that_outlives_the_launcher_does_not_keep_the_job_alive(tmp_path):
     os.mkfifo(tmp_path / "pid")
     command = [sys.executable, "-W", "ignore", "-c", FORKS, str(tmp_path / "pid")]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    with Process(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         worker = psutil.Process(int(process.stdout.readline()))
         process.kill()
-        psutil.wait_procs([worker], timeout=5)
-        assert not living([worker])
+        assert not living([worker], limit_s=5)
         process.stdin.close()

@@ -8,17 +8,16 @@ import sys
 import time
 
 import pytest
+from testkit.launcher import python
+from testkit.processes import run
 
 from horovod.tools import trial
 
 HVD = [sys.executable, "-m", "horovod.tools.cli"]
-LAUNCHER = [sys.executable, "-m", "horovod.runner.launch"]
 
 
 def hvd(*words, env=None):
-    return subprocess.run(
-        [*HVD, *words], env={**os.environ, **(env or {})}, capture_output=True, text=True, timeout=50, check=False
-    )
+    return run([*HVD, *words], env, limit_s=50)
 
 
 @pytest.mark.parametrize(("transport", "used"), [("shm", "shared memory"), ("tcp", "TCP")])
@@ -86,35 +85,30 @@ def test_doctor_measures_both_transports():
 
 # Rank 1 comes only when the test says so; until then rank 0 waits inside the engine.
 WAITING = """
-import os, sys, numpy, horovod.numpy as hvd
+import numpy, horovod.numpy as hvd
 hvd.init()
 def call_the_others():
     return hvd.allreduce(numpy.ones(3), op=hvd.Sum, name="late")
 def be_late():
     print("waiting", flush=True)
-    open(sys.argv[1]).read()
+    {wait}
 if hvd.rank() == 1:
     be_late()
 assert call_the_others().sum() == 6
 """
 
 
-def test_stacks_of_a_job_whose_ranks_wait_for_each_other(tmp_path):
-    gate = tmp_path / "gate"
-    os.mkfifo(gate)
-    command = [*LAUNCHER, "-np", "2", sys.executable, "-c", WAITING, str(gate)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as job:
-        assert job.stdout.readline() == "[1]<stdout>:waiting\n"
-        try:
-            looks, rank_0 = 0, ""
-            # Each look interrupts the engine's waiting, which must go on; rank 0 may still be on its way there.
-            while looks < 3 or "in call_the_others" not in rank_0:
-                done = hvd("stacks", str(job.pid))
-                assert done.returncode == 0, done.stderr
-                rank_0, rank_1 = done.stdout.split("== rank ")[1:]
-                assert rank_0.startswith("0, pid ")
-                assert "in be_late" in rank_1
-                looks += 1
-        finally:
-            gate.write_text("go")
-        assert job.wait(timeout=20) == 0
+def test_stacks_of_a_job_whose_ranks_wait_for_each_other(launch, gate):
+    job = launch("-np", "2", *python(WAITING.format(wait=gate.pass_through)), stdout=subprocess.PIPE, text=True)
+    assert job.stdout.readline() == "[1]<stdout>:waiting\n"
+    looks, rank_0 = 0, ""
+    # Each look interrupts the engine's waiting, which must go on; rank 0 may still be on its way there.
+    while looks < 3 or "in call_the_others" not in rank_0:
+        done = hvd("stacks", str(job.pid))
+        assert done.returncode == 0, done.stderr
+        rank_0, rank_1 = done.stdout.split("== rank ")[1:]
+        assert rank_0.startswith("0, pid ")
+        assert "in be_late" in rank_1
+        looks += 1
+    gate.open()
+    assert job.wait(timeout=20) == 0

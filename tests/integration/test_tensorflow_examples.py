@@ -1,16 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The TensorFlow examples run on two ranks, briefly, and do what they say."""
 
-import os
 import re
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from testkit.launcher import horovodrun, lines_by_rank
+from testkit.places import EXAMPLES
 
-EXAMPLES = Path(__file__).parents[2] / "examples" / "tensorflow2"
-LAUNCHER = [sys.executable, "-m", "horovod.runner.launch", "-np", "2", sys.executable]
 NUMBER = r"(-?\d+(?:\.\d+)?)"
 pytestmark = pytest.mark.timeout(300)
 
@@ -18,17 +15,12 @@ pytestmark = pytest.mark.timeout(300)
 def run(program, *words):
     """What rank 0 printed; the other prints nothing."""
     one_thread = {"OMP_NUM_THREADS": "1", "TF_NUM_INTRAOP_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
-    done = subprocess.run(
-        [*LAUNCHER, str(EXAMPLES / program), *map(str, words)],
-        env={**os.environ, **one_thread, "CUDA_VISIBLE_DEVICES": ""},
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
+    command = ["-np", "2", sys.executable, str(EXAMPLES / "tensorflow2" / program), *map(str, words)]
+    done = horovodrun(*command, env={**one_thread, "CUDA_VISIBLE_DEVICES": ""}, limit_s=280)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert not re.search(r"^\[1\]<stdout>:", done.stdout, re.MULTILINE)
-    return "\n".join(re.findall(r"^\[0\]<stdout>:(.*)$", done.stdout, re.MULTILINE))
+    said = lines_by_rank(done.stdout)
+    assert set(said) <= {0}
+    return "\n".join(said[0])
 
 
 def figures(pattern, text):

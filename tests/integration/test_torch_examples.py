@@ -2,37 +2,27 @@
 """The PyTorch examples and two programs from the tutorials run on two ranks, briefly, and do what they say."""
 
 import json
-import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
+from testkit import places
+from testkit.launcher import horovodrun, lines_by_rank
 
 HERE = Path(__file__).parent
-EXAMPLES = HERE.parents[1] / "examples" / "pytorch"
-LAUNCHER = [sys.executable, "-m", "horovod.runner.launch", "-np"]
+EXAMPLES = places.EXAMPLES / "pytorch"
 NUMBER = r"(-?\d+(?:\.\d+)?)"
 pytestmark = pytest.mark.timeout(150)
 
 
 def run(program, *words, ranks=2, env=None):
     """What the ranks printed, by rank."""
-    done = subprocess.run(
-        [*LAUNCHER, str(ranks), sys.executable, str(program), *map(str, words)],
-        env={**os.environ, "OMP_NUM_THREADS": "1", **(env or {})},
-        capture_output=True,
-        text=True,
-        timeout=140,
-        check=False,
-    )
+    command = ["-np", str(ranks), sys.executable, str(program), *map(str, words)]
+    done = horovodrun(*command, env={"OMP_NUM_THREADS": "1", **(env or {})}, limit_s=140)
     assert done.returncode == 0, done.stdout + done.stderr
-    said = {rank: [] for rank in range(ranks)}
-    for rank, line in re.findall(r"^\[(\d+)\]<stdout>:(.*)$", done.stdout, re.MULTILINE):
-        said[int(rank)].append(line)
-    return said
+    return {rank: [] for rank in range(ranks)} | lines_by_rank(done.stdout)
 
 
 def figures(pattern, lines):

@@ -1,14 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whole scripts over the horovod backend: under both launchers, with Lightning and Accelerate, and autoloaded."""
 
-import os
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from testkit import processes
+from testkit.places import ROOT, python_path
 
-ROOT = Path(__file__).parents[2]
 LIMIT_S = 150
 
 pytestmark = pytest.mark.timeout(LIMIT_S + 20)
@@ -85,16 +83,8 @@ dist.destroy_process_group()
 def run(launcher, source, folder, path=None, **variables):
     program = folder / "program.py"
     program.write_text(source, encoding="utf-8")
-    path = os.pathsep.join(filter(None, [path, os.environ.get("PYTHONPATH")]))
-    return subprocess.run(
-        [sys.executable, *launcher, str(program)],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path, **variables},
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_S,
-        check=False,
-    )
+    env = {"OMP_NUM_THREADS": "1", "PYTHONPATH": python_path(*([path] if path else [])), **variables}
+    return processes.run([sys.executable, *launcher, str(program)], env, LIMIT_S, cwd=folder)
 
 
 def check(done, line, times=2):
@@ -115,7 +105,7 @@ def declare_entry_point(folder):
     section = (ROOT / "pyproject.toml").read_text(encoding="utf-8").partition('"torch.backends"]\n')[2]
     name, _, target = section.partition("\n")[0].partition(" = ")
     (info / "entry_points.txt").write_text(f"[torch.backends]\n{name} = {target.strip(chr(34))}\n", encoding="utf-8")
-    return str(folder)
+    return folder
 
 
 def test_torch_finds_the_backend_by_itself_and_imports_no_engine(tmp_path):

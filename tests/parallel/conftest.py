@@ -1,14 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Gives a test its world of live ranks, and orders the tests so that each world is started once."""
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from harness.pool import Pool, Pools
 
 

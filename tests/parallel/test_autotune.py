@@ -3,13 +3,11 @@
 
 import csv
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 from harness.worlds import DYNAMIC, World, in_worlds
+from testkit.launcher import horovodrun, python
+from testkit.places import ROOT, TESTS, python_path
 
 import horovod.numpy as hvd
 from horovod.common.context import default_context
@@ -76,35 +74,25 @@ def test_all_ranks_choose_the_same_and_results_stay_right(world):
         assert {(cycle, chunk) for _, cycle, chunk in tried} == {(500, 8192)}
 
 
-TRAINING = """
-import sys
-sys.path.insert(0, {here!r})
+TRAINING = f"""
 import horovod.numpy as hvd
-from test_autotune import tune
+from testkit.modules import load
 hvd.init()
-print("chosen", *tune()[1])
+print("chosen", *load({__file__!r}).tune()[1])
 """
 
 
-def train(tmp_path, log):
-    program = tmp_path / "train.py"
-    program.write_text(TRAINING.format(here=str(Path(__file__).parent)))
+def train(log):
     flags = ["-np", "2", "--autotune", "--autotune-log-file", str(log)]
-    done = subprocess.run(
-        [sys.executable, "-m", "horovod.runner.launch", *flags, sys.executable, str(program)],
-        env={**os.environ, **FAST},
-        capture_output=True,
-        text=True,
-        timeout=55,
-        check=False,
-    )
+    env = FAST | {"PYTHONPATH": python_path(ROOT, TESTS)}
+    done = horovodrun(*flags, *python(TRAINING), env=env, limit_s=55)
     assert done.returncode == 0, done.stdout + done.stderr
     return done
 
 
 def test_the_log_has_every_sample_and_the_choice(tmp_path):
     log = tmp_path / "autotune.csv"
-    printed = train(tmp_path, log).stdout
+    printed = train(log).stdout
     with log.open(newline="") as file:
         reader = csv.DictReader(file)
         assert reader.fieldnames == COLUMNS
@@ -117,6 +105,6 @@ def test_the_log_has_every_sample_and_the_choice(tmp_path):
 
 
 def test_a_log_that_cannot_be_written_is_only_a_warning(tmp_path):
-    done = train(tmp_path, tmp_path / "missing" / "autotune.csv")
+    done = train(tmp_path / "missing" / "autotune.csv")
     assert done.stderr.count("WARNING: the autotuner's log") == 1
     assert "HOROVOD_AUTOTUNE_LOG" in done.stderr

@@ -128,7 +128,7 @@ NAMED = {
 @on_all_ranks("shm2")
 def test_names_that_no_other_rank_could_be_told(call):
     for name in ("a\ud800b", "a\udcff", "a\0b"):
-        with pytest.raises(ValueError, match=r"A tensor's name is a text in Unicode.* not '\w+\.a"):
+        with pytest.raises(ValueError, match=r"A tensor's name must be a string.* not '\w+\.a"):
             NAMED[call](name)
     NAMED[call]("\u00e4 \U0001f600\n$(x)")
     check_engine_works()
@@ -170,7 +170,7 @@ def test_operations_of_different_kinds_under_one_name():
     array, world = np.ones(4), default_context.world
     kind = 2 if odd_one_out() else 0
     handle = world.submit(0, kind, "same", 8, array.shape, array.ctypes.data, array.ctypes.data, root=0)
-    with pytest.raises(EngineError, match="Mismatched operations: tensor 'same' goes through ALLREDUCE on rank 0"):
+    with pytest.raises(EngineError, match="Mismatched operations: tensor 'same' is submitted to ALLREDUCE on rank 0"):
         world.wait(handle)
     world.release(handle)
     check_engine_works()
@@ -218,7 +218,7 @@ def test_mistakes_that_a_rank_sees_by_itself():
         (lambda: hvd.reducescatter(np.ones(())), "not a scalar"),
         (lambda: hvd.broadcast(np.ones(3), size), f"root rank {size} is not among"),
         (lambda: hvd.broadcast(np.ones(3), -1), "root rank -1 is not among"),
-        (lambda: hvd.allreduce(np.ones(3), op=17), "no reduce operation"),
+        (lambda: hvd.allreduce(np.ones(3), op=17), "not a reduce operation"),
         (lambda: hvd.allreduce(np.ones(3), average=True, op=hvd.Sum), "not both"),
         (lambda: hvd.allreduce(np.ones(3, "c8")), "not supported"),
         (lambda: hvd.allreduce(np.ones((4, 4)).T[1:]), "not C-contiguous"),
@@ -241,7 +241,7 @@ def test_unnamed_operations_still_match_after_local_mistakes_on_some_ranks():
     """A call that was refused before it reached the others must not shift the numbers of later ones."""
     if hvd.rank() == 0:
         for mistake in ({"op": 17}, {"process_set": hvd.ProcessSet([0])}):
-            with pytest.raises(ValueError, match="no reduce operation|not registered"):
+            with pytest.raises(ValueError, match="not a reduce operation|not registered"):
                 hvd.allreduce(np.ones(3), **mistake)
         with pytest.raises(ValueError, match="root rank"):
             hvd.broadcast(np.ones(3), 99)

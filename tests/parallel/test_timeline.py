@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 
 import numpy as np
@@ -14,6 +13,8 @@ import pytest
 from harness.arrays import check_equal
 from harness.traces import Trace
 from harness.worlds import DYNAMIC, SMALL_CHUNKS, TCP, World, in_worlds, on_all_ranks
+from testkit.launcher import python
+from testkit.processes import Process
 
 import horovod.numpy as hvd
 from horovod.tools import timeline
@@ -259,8 +260,8 @@ while True:
 
 
 def alone(program, path, **more):
-    environment = {**os.environ, "HOROVOD_TIMELINE": str(path), "HOROVOD_TIMELINE_MARK_CYCLES": "1"}
-    return subprocess.Popen([sys.executable, "-c", program], env=environment, stderr=subprocess.PIPE, text=True, **more)
+    env = {"HOROVOD_TIMELINE": str(path), "HOROVOD_TIMELINE_MARK_CYCLES": "1"}
+    return Process(python(program), env, stderr=subprocess.PIPE, text=True, **more)
 
 
 def wait_for_size(path, size, limit_s=20):

@@ -6,10 +6,10 @@ import warnings
 
 import numpy as np
 import pytest
+import warning_rules
 from harness.worlds import on_all_ranks
 
 import horovod.numpy as hvd
-import warning_rules
 from horovod.common.exceptions import HorovodDeprecationWarning, HorovodWarning
 
 

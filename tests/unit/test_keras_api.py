@@ -3,12 +3,12 @@
 
 import importlib
 import os
-import subprocess
-import sys
 from importlib.util import find_spec
 
 import pytest
 from contract import check, contract_of
+from testkit.launcher import python
+from testkit.processes import run
 
 CONTRACT = contract_of("keras")
 # What refers to TensorFlow even where Keras runs on something else: the same name in another door.
@@ -46,6 +46,5 @@ def test_only_the_backend_is_imported(backend: str) -> None:
         f"assert not added & ({{'torch', 'jax', 'tensorflow'}} - {{'{backend}'}}), added;"
         "assert 'tensorflow' not in sys.modules; assert set(hvd.__all__) <= set(dir(hvd))"
     )
-    environment = {**os.environ, "KERAS_BACKEND": backend}
-    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
+    done = run(python(program), {"KERAS_BACKEND": backend}, limit_s=110)
     assert done.returncode == 0, done.stderr

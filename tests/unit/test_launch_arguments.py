@@ -219,7 +219,7 @@ def test_the_command_line_wins_wherever_it_stands(tmp_path, before):
         ("timeline:\n  filename: [a, b]", r":2: timeline.filename='a list or a mapping' is not valid: expected a file"),
         ('timeline:\n  filename: "a\\0b"', r":2: timeline.filename='a.x00b'"),
         ('timeline:\n  filename: "a\\ud800b"', r":2: timeline.filename='a.ud800b'"),
-        ("? [a, b]\n: 1", r":1: a key is a word"),
+        ("? [a, b]\n: 1", r":1: a key must be a word"),
         ("param:\n  cache_capacity: 1", r":1: unknown key 'param'; did you mean 'params'"),
         ("logging:\n  hide_timestamp: true", r":2: unknown key .*'logging.with_timestamp'"),
         ("controller: mpd", r":1: controller must be one of gloo, mpi, not 'mpd'"),
@@ -249,14 +249,14 @@ def test_aliases_make_no_small_file_large(tmp_path):
     bomb = f"[{', '.join(lists)}]"
     with pytest.raises(ValueError, match=r":2: params.cycle_time_ms='a list or a mapping' is not valid"):
         parse("--config-file", config(tmp_path, f"params:\n  cycle_time_ms: {bomb}"))
-    with pytest.raises(ValueError, match=r":2: a key is a word, not a list or a mapping"):
+    with pytest.raises(ValueError, match=r":2: a key must be a word, not a list or a mapping"):
         parse("--config-file", config(tmp_path, f"params:\n  ? {bomb}\n  : 1"))
 
 
 def test_a_file_that_is_no_text_is_refused_with_its_line(tmp_path):
     path = tmp_path / "config.yaml"
     path.write_bytes(b"params:\n  cache_capacity: \xff1")
-    with pytest.raises(ValueError, match=r"config.yaml:2: not a text in UTF-8"):
+    with pytest.raises(ValueError, match=r"config.yaml:2: not UTF-8 text"):
         parse("--config-file", str(path))
 
 

@@ -42,7 +42,7 @@ def test_actions_note_what_was_given():
     }
     assert given == {"cycle", "on"}
     assert parser.parse_args(["--on", "--off"]).on is False
-    with pytest.warns(DeprecationWarning, match="--old is deprecated and will go in v2: use --new"):
+    with pytest.warns(DeprecationWarning, match="--old is deprecated and will be removed in v2: use --new"):
         assert parser.parse_args(["--old"]).old is True
 
 

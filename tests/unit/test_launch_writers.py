@@ -53,7 +53,7 @@ def test_what_nobody_reads_is_dropped_and_counted_where_somebody_listens():
     output.stdout.put(b"x" * 25)
     output.close(True)
     assert out.taken == b"x" * 10
-    assert err.taken == b"horovodrun: 15 bytes of output are lost: nobody has read on for 0.2 s\n"
+    assert err.taken == b"horovodrun: 15 bytes of output were lost: nobody has read any for 0.2 s\n"
 
 
 def test_nobody_listens_at_all():

@@ -3,10 +3,10 @@
 
 import inspect
 import re
-import subprocess
-import sys
 
 import pytest
+from testkit.launcher import python
+from testkit.processes import run
 
 import horovod.numpy as hvd
 
@@ -106,5 +106,5 @@ def test_all_lists_every_public_name_once() -> None:
 
 def test_import_horovod_is_light() -> None:
     code = "import sys, horovod; print(sorted({'numpy', 'torch', 'psutil', 'horovod._engine'} & set(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    done = run(python(code))
+    assert (done.stdout.strip(), done.returncode) == ("[]", 0), done.stderr

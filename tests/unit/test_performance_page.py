@@ -2,28 +2,18 @@
 """The performance page is made from stored lines alone, and its ratios are those of the lines."""
 
 import json
-import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from benchkit.ledger import Ledger, Sample, read
 
-ROOT = Path(__file__).parents[2]
-STORED = ROOT / "tests" / "unit" / "data" / "performance.jsonl"
-
-
-@pytest.fixture
-def benchkit(monkeypatch):
-    """The benchmarks' own package, found as the benchmarks' commands find it."""
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    yield
-    for name in [name for name in sys.modules if name.split(".")[0] == "benchkit"]:
-        del sys.modules[name]
+STORED = Path(__file__).parent / "data" / "performance.jsonl"
 
 
 @pytest.fixture
-def page(benchkit, tmp_path):
-    from benchkit.ledger import read
+def page(tmp_path):
+    pytest.importorskip("matplotlib")
     from benchkit.page import write_page
 
     paths = write_page(tmp_path, [read(STORED)])
@@ -72,9 +62,14 @@ def test_pictures_are_named_in_the_page_and_hold_every_way(page):
     assert {"allreduce", "khorovod", "khorovod, shared", "gloo", "mpich", "floor"} <= words
 
 
-def test_what_is_written_reads_back_with_right_ratios(benchkit, tmp_path):
-    from benchkit.ledger import Ledger, Sample, read
+def test_pictures_are_the_same_each_time(page, tmp_path):
+    from benchkit.page import write_page
 
+    again = write_page(tmp_path / "again", [read(STORED)])[1:]
+    assert [path.read_bytes() for path in again] == [path.read_bytes() for path in page[1]]
+
+
+def test_what_is_written_reads_back_with_right_ratios(tmp_path):
     about = {"run": "2026-03-03T00:00:00Z", "quick": False, "machine": {"cores": 2}}
     ledger = Ledger(tmp_path / "made.jsonl", about)
     case = {"bytes": 4, "ranks": 2}

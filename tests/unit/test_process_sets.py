@@ -58,7 +58,7 @@ def test_numpy_integers_are_ranks() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ranks", "text"), [([], "at least one"), ([0, 0], "twice"), ([0, 4], r"names ranks \[4\]"), ([-1], r"\[-1\]")]
+    ("ranks", "text"), [([], "at least one"), ([0, 0], "twice"), ([0, 4], r"contains ranks \[4\]"), ([-1], r"\[-1\]")]
 )
 def test_invalid_ranks(ranks: list[int], text: str) -> None:
     with pytest.raises(ValueError, match=text):
@@ -101,7 +101,7 @@ def test_dynamic_sets_need_to_be_asked_for() -> None:
 
 @pytest.mark.usefixtures("dynamic_world")
 def test_a_set_of_all_ranks_exists_already() -> None:
-    with pytest.raises(ValueError, match="exists already"):
+    with pytest.raises(ValueError, match="already exists"):
         hvd.add_process_set([0])
 
 
@@ -121,6 +121,6 @@ def test_unregistered_set_cannot_run_anything() -> None:
     "process_sets", [[hvd.ProcessSet([0, 1])], [hvd.ProcessSet([0])], [hvd.global_process_set], "static"]
 )
 def test_bad_static_sets_fail_init(process_sets: Any) -> None:
-    with pytest.raises(ValueError, match=r"names ranks \[1\]|twice|exists anyway|'static'"):
+    with pytest.raises(ValueError, match=r"contains ranks \[1\]|twice|always exists|'static'"):
         hvd.init(process_sets=process_sets)
     assert not hvd.is_initialized()

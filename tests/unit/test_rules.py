@@ -73,7 +73,7 @@ def test_alltoall_splits(splits: list[int] | None, expected: list[int]) -> None:
     ("shape", "splits", "text"),
     [
         ((), None, "not a scalar"),
-        ((3,), None, "3 rows evenly"),
+        ((3,), None, "3 rows do not"),
         ((3,), [1], "one split for each of the 2 ranks, not 1"),
         ((3,), [4, -1], "negative"),
         ((3,), [2, 2], "sum to 4, more than the tensor's 3 rows"),

@@ -141,7 +141,7 @@ def test_every_setting_is_read_or_says_that_it_is_not() -> None:
 def test_all_variables_of_the_engine_are_in_the_table() -> None:
     """It reads none itself, but its texts name some."""
     engine = ENGINE_HEADER.parents[2]
-    files = [file for folder in ("core", "capi", "transport", "bindings") for file in (engine / folder).rglob("*.cc")]
+    files = [file for file in engine.rglob("*.cc") if file.parts[-2] not in ("tests", "fuzz")]
     assert len(files) > 50
     texts = "\n".join(file.read_text() for file in files)
     assert "getenv" not in texts

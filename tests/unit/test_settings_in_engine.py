@@ -53,7 +53,7 @@ def test_two_engines_take_all_extremes_at_once(end: str, shared: str) -> None:
 @pytest.mark.parametrize("value", [-1, 2**32, 2**63, "1", None])
 def test_the_engine_itself_refuses_numbers_that_its_fields_cannot_hold(value: object) -> None:
     """Whoever passes by the table."""
-    with pytest.raises(ValueError, match="autotune_max_samples is no such number"):
+    with pytest.raises(ValueError, match="autotune_max_samples cannot hold this number"):
         World(
             rank=0,
             size=1,

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 
 import psutil
 import pytest
+from testkit.launcher import python
+from testkit.processes import Process
 from typer.testing import CliRunner
 
 from horovod.tools import stacks
@@ -30,8 +32,8 @@ wait_for_the_end()
 @contextmanager
 def worker(before="", source=WORKER):
     """A process that waits for a line on its stdin, ready."""
-    command = [sys.executable, "-c", source.replace("{before}", before)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    command = python(source.replace("{before}", before))
+    with Process(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout.readline() == "ready\n"
             yield process
@@ -69,7 +71,7 @@ def test_a_process_that_offers_nothing_is_left_alone():
     with worker(source="import sys; print('ready', flush=True); sys.stdin.readline()") as process:
         done = hvd_stacks(process.pid)
         assert done.exit_code == 1
-        assert "is no worker that has called hvd.init()" in done.output
+        assert "is not a worker that has called hvd.init()" in done.output
     assert process.returncode == 0
 
 
@@ -85,8 +87,8 @@ def test_a_file_of_that_name_without_the_handler_is_no_offer():
 
 
 def test_a_process_that_is_gone():
-    done = subprocess.Popen(["true"])
-    done.wait()
+    with Process(["true"]) as done:
+        done.wait(10)
     assert f"there is no process {done.pid}" in hvd_stacks(done.pid).output
 
 

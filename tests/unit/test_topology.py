@@ -169,7 +169,7 @@ def test_rendezvous_from_variables() -> None:
         ),
         (
             {"HOROVOD_GLOO_RENDEZVOUS_ADDR": "a" * 64, "HOROVOD_GLOO_RENDEZVOUS_PORT": "1"},
-            "HOROVOD_GLOO_RENDEZVOUS_ADDR='a{64}' is no name or address of a host",
+            "HOROVOD_GLOO_RENDEZVOUS_ADDR='a{64}' is not the name or address of a host",
         ),
     ],
 )

@@ -14,7 +14,7 @@ from benchkit.ledger import Ledger, Record, Sample
 from benchkit.libraries import Gloo, Khorovod, Mpich, OpenMpi
 from benchkit.measuring import Pace, Series, measure
 from benchkit.problem import Problem
-from benchkit.svg import size_text, time_text
+from benchkit.units import size_text, time_text
 from benchkit.world import IDLE_LIMIT, Hosts, World, WorldError
 
 OURS = "khorovod"

@@ -4,19 +4,19 @@ and no collective at all, which is the floor. Launches take turns."""
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from testkit.launcher import HOROVODRUN
+from testkit.processes import Group, wait_for_all
+
 from benchkit.ledger import Sample
 from benchkit.libraries import Mpi, Mpich, OpenMpi
-from benchkit.lifetime import die_with_parent, end_group
 from benchkit.parts.bench import OURS, Bench
-from benchkit.svg import time_text
+from benchkit.units import time_text
 
 _RANKS = 2
 _LIMIT_S = 120
@@ -38,7 +38,7 @@ import sys, time, numpy; from mpi4py import MPI; world = MPI.COMM_WORLD
 world.Allreduce(MPI.IN_PLACE, numpy.ones(4)); rank = world.rank; {_TELL}"""
 _ALONE = "import os, sys, time, {module}; rank = os.getpid(); " + _TELL
 
-_HOROVODRUN = (sys.executable, "-m", "horovod.runner.launch", "-np", str(_RANKS))
+_HOROVODRUN = (*HOROVODRUN, "-np", str(_RANKS))
 _TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--no-python", "--standalone", "--nproc-per-node", "2")
 
 
@@ -106,25 +106,17 @@ def _launch_once(way: Way) -> float:
     with tempfile.TemporaryDirectory(prefix="bench-launch-") as folder:
         command = [*way.launcher, way.python, "-c", way.program, f"{folder}/"]
         started = time.time()
-        processes = [
-            subprocess.Popen(
-                command,
-                env=os.environ | dict(way.variables) | {"OMP_NUM_THREADS": "1"},
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                preexec_fn=die_with_parent,
-            )
-            for _ in range(1 if way.launcher else _RANKS)
-        ]
+        env = dict(way.variables) | {"OMP_NUM_THREADS": "1"}
+        processes = [Group(command, env) for _ in range(1 if way.launcher else _RANKS)]
         try:
-            outputs = [process.communicate(timeout=_LIMIT_S)[0] for process in processes]
-        except subprocess.TimeoutExpired:
-            raise RuntimeError(f"{way.name}: no end after {_LIMIT_S} s") from None
+            failed = any(wait_for_all(processes, _LIMIT_S))
+            printed = "".join(process.printed() for process in processes)
+        except AssertionError as error:
+            raise RuntimeError(f"{way.name}: {error}") from None
         finally:
             for process in processes:
-                end_group(process)
+                process.end()
         told = [float(path.read_text()) for path in Path(folder).iterdir()]
-        if len(told) != _RANKS or any(process.returncode for process in processes):
-            raise RuntimeError(f"failed:\n{b''.join(outputs).decode(errors='replace')[-2000:]}")
+        if len(told) != _RANKS or failed:
+            raise RuntimeError(f"failed:\n{printed[-2000:]}")
         return max(told) - started

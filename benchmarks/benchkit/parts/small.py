@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small messages through the Python door: their median and 99th percentile; what an engine that idles costs."""
+"""Small messages through the Python API: their median and 99th percentile; what an engine that idles costs."""
 
 from __future__ import annotations
 

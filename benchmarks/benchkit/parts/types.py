@@ -9,7 +9,7 @@ from benchkit.ledger import Sample
 from benchkit.measuring import Series, measure
 from benchkit.parts.bench import OURS, Bench
 from benchkit.problem import Problem
-from benchkit.svg import size_text, time_text
+from benchkit.units import size_text, time_text
 from benchkit.world import World
 
 _TYPES = ("float16", "bfloat16")

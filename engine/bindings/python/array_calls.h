@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Collectives on plain arrays of NumPy or torch in one call each. They take what is plainly right and leave all else to
+// Collectives on plain arrays of NumPy or torch in one call each. They take what is plainly right and leave the rest to
 // Python, which knows every rule and says what is wrong.
 #pragma once
 

@@ -85,7 +85,7 @@ bool Onlookers::AreNone(nb::handle parameter, nb::handle gradient) const {
   if (Py_REFCNT(gradient.ptr()) != references_) return false;
   // Replaced, it would lose the graph that create_graph=True has given it.
   if (nb::object(gradient.attr(requires_grad_)).ptr() != Py_False) return false;
-  // Its memory may be known all the same, to who has seen the tensor of which autograd made the gradient.
+  // Its memory may be known all the same, to whoever has seen the tensor of which autograd made the gradient.
   return IsFresh(parameter, gradient) && Storages(gradient) <= storages_;
 }
 

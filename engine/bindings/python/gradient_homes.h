@@ -48,7 +48,7 @@ class GradientHomes {
                 const std::vector<int>& dtypes, uint64_t least);
 
   uint64_t least() const { return least_; }
-  // Where homes are from now on; those in another world are left to who lives in them.
+  // Where homes are from now on; those in another world are left to whoever lives in them.
   void MoveTo(nanobind::handle world);
   // To be called in the hook that follows its accumulation.
   void Adopt(uint32_t number, nanobind::handle parameter);

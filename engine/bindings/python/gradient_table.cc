@@ -176,7 +176,7 @@ class GradientTable {
     return {std::move(ready), std::nullopt};
   }
 
-  // Of all of them. A gradient that was reduced and then taken away, past the optimizer, is to come anew.
+  // Of all of them. A gradient that was reduced and then taken away, past the optimizer, is expected again.
   nb::bytes Standings() {
     std::string standings;
     standings.reserve(rows_.size());
@@ -327,7 +327,7 @@ class GradientTable {
       row.held.reset();
       row.reduced = nb::steal(PyWeakref_NewRef(nb::object(grads[i]).ptr(), nullptr));
       if (!row.reduced) throw nb::python_error();
-      // It leads to nothing that could be garbage. Where parameters are many, so are these, in every step anew, and the
+      // It leads to nothing that could be garbage. Where parameters are many, so are these, in every step, and the
       // collector would go through the whole heap for their sake more often than without us.
       PyObject_GC_UnTrack(row.reduced.ptr());
     }

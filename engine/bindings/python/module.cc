@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// horovod._engine: the C table for Python. Waiting releases the GIL and looks for signals every 50 ms.
+// horovod._engine: the C API for Python. Waiting releases the GIL and looks for signals every 50 ms.
 #include <hvd/engine.h>
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
@@ -92,7 +92,7 @@ hvd_settings ReadSettings(const nb::dict& given) {
       if (name != field.name) continue;
       int64_t number = 0;
       if (!nb::try_cast(value, number) || !field.set(settings, number)) {
-        throw nb::value_error(("the engine's " + name + " is no such number").c_str());
+        throw nb::value_error(("the engine's " + name + " cannot hold this number").c_str());
       }
       known = true;
     }
@@ -291,7 +291,7 @@ class World {
     int64_t rows = 0;
     uint64_t bytes = 0;
     void* data = Api()->take_output(world_, handle, index, &rows, &bytes);
-    if (!data) throw nb::value_error("this handle has no such output, or it was taken before");
+    if (!data) throw nb::value_error("this handle has no such output, or it has already been taken");
     return std::make_pair(std::make_unique<Output>(data, static_cast<size_t>(bytes)), rows);
   }
 
@@ -394,7 +394,7 @@ class World {
 }  // namespace
 
 NB_MODULE(_engine, m) {
-  nb::set_leak_warnings(false);  // whatever holds a context until the process ends is no concern of users
+  nb::set_leak_warnings(false);  // whatever holds a context until the process ends does not concern users
   m.attr("ABI_VERSION") = HVD_ABI_VERSION;
   hvd_python::BindErrors(m);
   hvd_python::BindVocabulary(m);

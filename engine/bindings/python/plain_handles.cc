@@ -11,7 +11,7 @@ namespace {
 
 nb::object NotOurs() { return nb::borrow(Py_NotImplemented); }
 
-// -1, which is nobody's, for what is no such number.
+// -1, which is nobody's, for what is not such a number.
 int64_t NumberOf(nb::handle number) {
   int overflow = 0;
   if (PyLong_Check(number.ptr())) return PyLong_AsLongLongAndOverflow(number.ptr(), &overflow);

@@ -37,8 +37,8 @@ void Raise(const hvd_status& status) {
 
 std::string MovedText(const std::string& name) {
   return "the tensor of '" + name +
-         "' was resized or given other memory while the operation was under way: its values are undefined; wait for it "
-         "(synchronize) before that";
+         "' was resized or given other memory while the operation was under way: its values are undefined; wait for "
+         "the operation (synchronize) first";
 }
 
 int32_t WaitUnlocked(hvd_world* world, int64_t handle, double timeout_s, hvd_status* status) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What all of horovod._engine shares: the C table, errors as Python's, and waiting without the GIL.
+// What all of horovod._engine shares: the C API, errors as Python's, and waiting without the GIL.
 #pragma once
 
 #include <hvd/engine.h>
@@ -25,7 +25,7 @@ int32_t FinishUnlocked(hvd_world* world, int64_t handle, bool look, hvd_status* 
 
 constexpr int kSignalPeriodMs = 50;
 
-// What is said of a tensor whose memory was taken from an operation under way.
+// What is said about a tensor whose memory was taken from an operation under way.
 std::string MovedText(const std::string& name);
 
 }  // namespace hvd_python

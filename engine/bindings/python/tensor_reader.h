@@ -21,12 +21,12 @@ class TensorReader {
   TensorReader(nanobind::handle tensor_type, const nanobind::dict& dtypes, nanobind::handle strided,
                nanobind::handle table);
 
-  // False for what needs a closer look: no plain tensor, another memory or layout, an unknown dtype.
+  // False for what needs a closer look: not a plain tensor, another memory or layout, an unknown dtype.
   bool Read(PyObject* tensor, PlainTensor* plain) const;
 
   // The tensor's storage: it keeps the memory when the tensor is given another one, though not when it is resized.
   nanobind::object Hold(nanobind::handle tensor) const { return tensor.attr(untyped_storage_)(); }
-  // Whether a tensor has so many elements, at this address.
+  // Whether a tensor has this many elements, at this address.
   bool LiesAt(nanobind::handle tensor, const void* data, int64_t elements) const;
 
  private:

@@ -193,9 +193,8 @@ bool Task::DescribeSplits(const bindings::Membership& member) {
   if (splits_.empty()) {
     const int64_t rows = shapes_[0][0];
     if (rows % member.size) {
-      return Fail(kInvalidArgument, "without splits its " + std::to_string(rows) +
-                                        " rows are cut evenly, but there are " + std::to_string(member.size) +
-                                        " ranks");
+      return Fail(kInvalidArgument, "without splits it needs rows that divide evenly, but " + std::to_string(rows) +
+                                        " rows do not among " + std::to_string(member.size) + " ranks");
     }
     splits_.assign(static_cast<size_t>(member.size), rows / member.size);
   }

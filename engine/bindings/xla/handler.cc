@@ -104,7 +104,7 @@ class Call {
     }
     if (lost_rank >= 0) last_lost_rank = lost_rank;
     if (code == HVD_MISMATCH && operations.RowsMustAgree()) {
-      text += " Inside jit, allgather and alltoall need equally many rows on all ranks; outside they may differ.";
+      text += " Inside jit, allgather and alltoall need the same number of rows on all ranks; outside it may differ.";
     }
     return MakeError(api_, CodeOf(code, tensorflow_), blame_ + text);
   }
@@ -172,7 +172,7 @@ XLA_FFI_Error* Execute(Frame& frame) {
     if (code != HVD_IN_PROGRESS) return call->Finish(code, status.lost_rank, status.text);
   }
   XLA_FFI_Future* future = call->Promise();
-  if (!future) return frame.Error(XLA_FFI_Error_Code_INTERNAL, "Horovod: XLA gave no future");
+  if (!future) return frame.Error(XLA_FFI_Error_Code_INTERNAL, "Horovod: XLA returned no future");
   frame.set_future(future);
   return nullptr;
 }

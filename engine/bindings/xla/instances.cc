@@ -96,8 +96,8 @@ XLA_FFI_Error* Instantiate(const Frame& frame) {
   if (number == 0) return nullptr;
   return frame.Error(XLA_FFI_Error_Code_UNIMPLEMENTED,
                      "Horovod: the collective '" + name +
-                         "' stands in one compiled program more than once (a jitted function that is called twice, or "
-                         "jax.checkpoint), and this version of XLA does not tell the copies apart. Mark the inner "
+                         "' appears more than once in one compiled program (a jitted function that is called twice, or "
+                         "jax.checkpoint), and this version of XLA cannot tell the copies apart. Mark the inner "
                          "function with jax.jit(..., inline=True), or take the collective out of it.");
 }
 

@@ -16,7 +16,7 @@ struct Program {
 struct Instance {
   Program* program;
   // Among those of one name in one program, in the order in which XLA lays them out. Always 0 for a program with a
-  // negative number, which is compiled anew for other shapes (TensorFlow's).
+  // negative number, which is compiled again for other shapes (TensorFlow's).
   int number;
 };
 

@@ -53,8 +53,8 @@ size_t Bytes(const XLA_FFI_Buffer& buffer) {
 int64_t Rows(const XLA_FFI_Buffer& buffer) { return buffer.rank ? buffer.dims[0] : 0; }
 
 std::string OtherSize(int32_t size) {
-  return "was traced for another number of ranks than the " + std::to_string(size) +
-         " that there are now, and its result has another shape: trace the function again (JAX: jax.clear_caches())";
+  return "was traced for a number of ranks other than the " + std::to_string(size) +
+         " that there are now, so its result has the wrong shape: trace the function again (JAX: jax.clear_caches())";
 }
 
 }  // namespace

@@ -99,8 +99,8 @@ def broadcast_global_variables(backend: Any, root_rank: int) -> Any:
     tensorflow = sys.modules.get("tensorflow")
     if tensorflow is None or tensorflow.executing_eagerly():
         raise RuntimeError(
-            "There is no list of all variables any more: give hvd.callbacks.BroadcastGlobalVariablesCallback(0) to "
-            "model.fit, or the variables to hvd.broadcast_variables of your framework's door"
+            "There is no longer a list of all variables: pass hvd.callbacks.BroadcastGlobalVariablesCallback(0) to "
+            "model.fit, or the variables to hvd.broadcast_variables of your framework's API"
         )
     from horovod.tensorflow import functions
 

@@ -66,7 +66,7 @@ class MetricAverageCallbackImpl:
             if other.keys() != mine.keys():
                 raise ValueError(
                     f"Rank {default_context.topology.rank} has the metrics {list(mine)} and rank {rank} has "
-                    f"{list(other)}: all ranks need the same ones, so give validation data to all of them or to none"
+                    f"{list(other)}: all ranks need the same ones, so pass validation data to all of them or to none"
                 )
         for name in mine:
             logs[name] = sum(other[name] for other in everybody) / len(everybody)
@@ -92,7 +92,7 @@ class LearningRateScheduleCallbackImpl:
     ) -> None:
         super().__init__(*args)
         if initial_lr is None:
-            raise ValueError("initial_lr is missing: give the learning rate that the multiplier is for")
+            raise ValueError("initial_lr is missing: pass the learning rate that the multiplier applies to")
         self.keras = backend
         self.initial_lr = initial_lr
         self.start_epoch = start_epoch
@@ -113,7 +113,7 @@ class LearningRateScheduleCallbackImpl:
         self.steps_per_epoch = (self.params or {}).get("steps")
         if not self.steps_per_epoch:
             raise ValueError(
-                f"{type(self).__name__} does not know how many batches an epoch has: give it steps_per_epoch"
+                f"{type(self).__name__} does not know how many batches an epoch has: pass it steps_per_epoch"
             )
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:

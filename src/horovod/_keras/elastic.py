@@ -7,7 +7,7 @@ from typing import Any
 
 
 class CommitStateCallbackImpl:
-    """Commits the state after every `batches_per_commit` batches and after every epoch. Give it to fit last."""
+    """Commits the state after every `batches_per_commit` batches and after every epoch. Pass it to fit last."""
 
     def __init__(self, backend: Any, state: Any, batches_per_commit: int, *args: Any) -> None:
         super().__init__(*args)

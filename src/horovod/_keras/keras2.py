@@ -115,7 +115,7 @@ def _wants_aggregation(kwargs: dict[str, Any]) -> bool:
 
 def _summable(reduction: GradientReduction, gradient: Any) -> Any:
     if isinstance(gradient, tf.IndexedSlices) and not reduction.sparse_as_dense:
-        raise ValueError("Sparse gradients cannot be summed over several backward passes: give sparse_as_dense=True")
+        raise ValueError("Sparse gradients cannot be summed over several backward passes: pass sparse_as_dense=True")
     return tf.convert_to_tensor(gradient)
 
 

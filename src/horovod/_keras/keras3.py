@@ -135,7 +135,7 @@ class Passes:
 
 def _summable(reduction: GradientReduction, gradient: Any) -> Any:
     if reduction.door.is_sparse(gradient) and not reduction.sparse_as_dense:
-        raise ValueError("Sparse gradients cannot be summed over several backward passes: give sparse_as_dense=True")
+        raise ValueError("Sparse gradients cannot be summed over several backward passes: pass sparse_as_dense=True")
     return reduction.door.dense(gradient)
 
 

@@ -16,7 +16,7 @@ def distribute(optimizer: Any, door: Any = None, name: str | None = None, **opti
     """A new optimizer with the options of `optimizer`, and its state, that reduces gradients before it applies them."""
     keras = keras_of(optimizer)
     if isinstance(getattr(optimizer, "_horovod", None), GradientReduction):
-        raise ValueError(f"{type(optimizer).__name__} is a DistributedOptimizer already: gradients are reduced once")
+        raise ValueError(f"{type(optimizer).__name__} is already a DistributedOptimizer; wrap it only once")
     inner = getattr(optimizer, "inner_optimizer", None)
     if inner is not None:
         return _rescaled(optimizer, distribute(inner, door, name, **options))
@@ -33,13 +33,13 @@ def distribute(optimizer: Any, door: Any = None, name: str | None = None, **opti
 
 
 def keras_of(optimizer: Any) -> Any:
-    """The keras module that an optimizer comes from: keras or tf_keras; ValueError for what is no such optimizer."""
+    """The keras module that an optimizer comes from: keras or tf_keras; ValueError for what is not one."""
     for base in type(optimizer).__mro__:
         package = base.__module__.partition(".")[0]
         if package in ("keras", "tf_keras") and hasattr(optimizer, "apply_gradients"):
             return importlib.import_module(package)
     raise ValueError(
-        f"DistributedOptimizer needs an optimizer of Keras, not {optimizer!r}: "
+        f"DistributedOptimizer needs a Keras optimizer, not {optimizer!r}: "
         "keras.optimizers.get makes one from a name or a configuration"
     )
 

@@ -69,9 +69,9 @@ class GradientReduction:
             name = OP_NAMES[self.op] if self.op in range(len(OP_NAMES)) else repr(self.op)
             raise ValueError(f"A Keras DistributedOptimizer averages gradients or sums them; op={name} is neither")
         if self.gradient_predivide_factor != 1.0 and self.op != Average:
-            raise ValueError("gradient_predivide_factor splits an averaging in two, so it goes with op=Average only")
+            raise ValueError("gradient_predivide_factor splits the averaging in two, so it works only with op=Average")
         if self.backward_passes_per_step < 1:
-            raise ValueError(f"backward_passes_per_step is at least 1, not {self.backward_passes_per_step}")
+            raise ValueError(f"backward_passes_per_step must be at least 1, not {self.backward_passes_per_step}")
         self.name = f"{self.name}.{_numbers.next()}"
 
     @property
@@ -167,7 +167,7 @@ def checked_groups(groups: Any, num_groups: int = 0) -> Any:
         return groups or None
     if isinstance(groups, (list, tuple)) and all(isinstance(group, (list, tuple)) for group in groups):
         return groups or None
-    raise ValueError(f"groups is a number of groups or a list of lists of variables, not {groups!r}")
+    raise ValueError(f"groups must be a number of groups or a list of lists of variables, not {groups!r}")
 
 
 def acts_alone(process_set: ProcessSet) -> bool:
@@ -176,5 +176,5 @@ def acts_alone(process_set: ProcessSet) -> bool:
     if process_set is global_process_set:
         return default_context.topology.size == 1 and not elastic  # says so where hvd.init() was forgotten
     if process_set.size() is None:
-        raise ValueError(f"{process_set} is not registered: give it to hvd.init() or hvd.add_process_set()")
+        raise ValueError(f"{process_set} is not registered: pass it to hvd.init() or hvd.add_process_set()")
     return not process_set.included() or process_set.size() == 1

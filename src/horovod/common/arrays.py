@@ -64,7 +64,7 @@ class NumpyAdapter:
         if description is None:
             _check_layout(array)
             if not array.flags.writeable:
-                raise ValueError("The array is read-only, and an in-place operation writes to it; give a copy")
+                raise ValueError("The array is read-only, and an in-place operation writes to it; pass a copy")
             return _describe(array)
         return description
 
@@ -94,9 +94,9 @@ def _check_layout(array: Array) -> None:
     if not isinstance(array, np.ndarray):
         raise ValueError(f"Expected a numpy.ndarray, not {type(array).__name__}")
     if not array.flags.c_contiguous:
-        raise ValueError("The array is not C-contiguous; give np.ascontiguousarray(array)")
+        raise ValueError("The array is not C-contiguous; pass np.ascontiguousarray(array)")
     if not array.flags.aligned:
-        raise ValueError("The array is not aligned to its dtype; give a copy: array.copy()")
+        raise ValueError("The array is not aligned to its dtype; pass a copy: array.copy()")
 
 
 def as_array(value: Any) -> Array:

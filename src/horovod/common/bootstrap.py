@@ -155,7 +155,7 @@ def _check_agreement(infos: Sequence[Mapping[str, Any]], rank: int) -> None:
     for other, info in enumerate(infos):
         if info["process_sets"] != infos[0]["process_sets"]:
             raise HorovodInitializationError(
-                f"hvd.init() failed on rank {rank}: the ranks gave different process sets, "
+                f"hvd.init() failed on rank {rank}: the ranks passed different process sets: "
                 f"rank 0 {infos[0]['process_sets']} and rank {other} {info['process_sets']}"
             )
 

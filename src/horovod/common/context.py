@@ -80,17 +80,17 @@ class Context:
 
     def _check_static(self, argument: object, static_sets: list[ProcessSet]) -> list[tuple[int, ...]]:
         if isinstance(argument, str) and argument != "dynamic":
-            raise ValueError(f"process_sets is a list of ProcessSet or 'dynamic', not {argument!r}")
+            raise ValueError(f"process_sets must be a list of ProcessSet or 'dynamic', not {argument!r}")
         ranks: list[tuple[int, ...]] = []
         for process_set in static_sets:
             if process_set is self.global_set:
-                raise ValueError("process_sets holds the global process set, which exists anyway")
+                raise ValueError("process_sets contains the global process set, which always exists")
             if process_set.ranks is None:
-                raise NotImplementedError("Process sets made from an MPI communicator need MPI; give a list of ranks")
+                raise NotImplementedError("Process sets made from an MPI communicator need MPI; pass a list of ranks")
             checked = check_ranks(process_set.ranks, self._topology.size)
             if checked in ranks or len(checked) == self._topology.size:
                 raise ValueError(
-                    f"process_sets holds the same set of ranks twice: {list(checked)} (all ranks are a set anyway)"
+                    f"process_sets contains the same ranks twice: {list(checked)} (the set of all ranks always exists)"
                 )
             ranks.append(checked)
         return ranks
@@ -183,11 +183,11 @@ class Context:
         self._require_dynamic_sets()
         added = process_set if isinstance(process_set, ProcessSet) else ProcessSet(process_set)
         if added.ranks is None:
-            raise NotImplementedError("Process sets made from an MPI communicator need MPI; give a list of ranks")
+            raise NotImplementedError("Process sets made from an MPI communicator need MPI; pass a list of ranks")
         ranks = check_ranks(added.ranks, self.topology.size)
         for existing in self._sets.values():
             if existing.ranks == list(ranks):
-                raise ValueError(f"A process set with ranks {list(ranks)} exists already: {existing}")
+                raise ValueError(f"A process set with ranks {list(ranks)} already exists: {existing}")
         self._register(added, ranks)
         return added
 
@@ -259,7 +259,7 @@ def _check_comm(comm: Any, size: int) -> None:
     if comm is None or (isinstance(comm, Sequence) and list(comm) in ([], list(range(size)))):
         return
     raise ValueError(
-        f"hvd.init(comm={comm!r}): an MPI communicator or a part of the ranks needs MPI, which this build does not "
+        f"hvd.init(comm={comm!r}): an MPI communicator or a subset of the ranks needs MPI, which this build does not "
         "have. Start only the ranks you want, or use process sets."
     )
 

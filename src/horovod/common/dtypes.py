@@ -42,10 +42,10 @@ class _IdByDType(dict["np.dtype[Any]", int]):
     def __missing__(self, dtype: np.dtype[Any]) -> int:
         if not dtype.isnative:
             native = "array.astype(array.dtype.newbyteorder('='))"
-            raise ValueError(f"An array of dtype {dtype} is not in native byte order; give {native}")
+            raise ValueError(f"An array of dtype {dtype} is not in native byte order; pass {native}")
         number = ID_BY_NAME.get(dtype.name)
         if number is None:
-            raise ValueError(f"dtype {dtype} is not supported; supported are {', '.join(ID_BY_NAME)}")
+            raise ValueError(f"dtype {dtype} is not supported; the supported ones are {', '.join(ID_BY_NAME)}")
         self[dtype] = number
         return number
 

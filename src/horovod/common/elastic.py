@@ -45,7 +45,7 @@ class State:
         self._reset_callbacks.extend(callbacks)
 
     def on_reset(self) -> None:
-        """Called after the workers have met anew."""
+        """Called after the workers have met again."""
         self._take_messages()  # they speak of hosts that this meeting already knows of
         self.reset()
         for callback in self._reset_callbacks:
@@ -128,7 +128,7 @@ def _copied(name: str, value: Any) -> Any:
 def run_fn(func: Callable[..., Any], reset: Callable[[], object]) -> Callable[..., Any]:
     """Wrap `func(state, ...)` so that it starts again, from the last commit, after workers were lost or added.
 
-    `reset` leaves the world and meets the other workers anew.
+    `reset` leaves the world and meets the other workers again.
     """
 
     @functools.wraps(func)

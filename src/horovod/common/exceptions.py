@@ -10,7 +10,7 @@ RuntimeError
 ImportError
 └── HorovodVersionMismatchError
 UserWarning
-└── HorovodWarning                    whatever Horovod warns of; nothing is, unless there is something to do about it
+└── HorovodWarning                    whatever Horovod warns about, only where there is something to do about it
     ├── HorovodRuntimeWarning         (also a RuntimeWarning) the job goes on, but not as it was meant to
     └── HorovodDeprecationWarning     (also a DeprecationWarning) an argument or a flag has another name now
 """
@@ -51,7 +51,7 @@ class HostsUpdatedInterrupt(RuntimeError):  # noqa: N818 - the contract's name
 
 
 class HorovodVersionMismatchError(ImportError):
-    """A library has another version than expected. Kept for scripts that catch it; never raised here."""
+    """A library has a different version from the one expected. Kept for scripts that catch it; never raised here."""
 
     def __init__(self, name: str, version: str, installed_version: str) -> None:
         super().__init__(get_version_mismatch_message(name, version, installed_version))
@@ -65,7 +65,7 @@ class HorovodWarning(UserWarning):
 
 
 class HorovodRuntimeWarning(HorovodWarning, RuntimeWarning):
-    """There is no room for an array in shared memory, or a variable looks like a setting and is none."""
+    """There is no room for an array in shared memory, or a variable that looks like a setting is not one."""
 
 
 class HorovodDeprecationWarning(HorovodWarning, DeprecationWarning):

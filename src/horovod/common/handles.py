@@ -115,7 +115,7 @@ class HandleTable:
         return pending.world.poll(pending.handle)
 
     def synchronize(self, handle: int) -> Any:
-        """Wait for a handle and give its result; None for one that is unknown or was synchronised before."""
+        """Wait for a handle and return its result; None for one that is unknown or was synchronised before."""
         result = self._synchronize_plain(handle)
         if result is not NotImplemented:
             return result

@@ -30,7 +30,7 @@ def interface_address(interfaces: str) -> str:
         if entry.family == socket.AF_INET6:
             return str(entry.address).partition("%")[0]
     with_address = [known for _, known in socket.if_nameindex() if _ipv4_address(known)]
-    raise ValueError(f"network interface {name!r} has no address; there is one for: {', '.join(with_address)}")
+    raise ValueError(f"network interface {name!r} has no address; these have one: {', '.join(with_address)}")
 
 
 def interface_names(interfaces: str) -> list[str]:

@@ -115,7 +115,7 @@ def _by_note(
         private_note.write(path, _encode(place))
         return place, connection
     deadline = time.monotonic() + timeout_s
-    problem = "it is not there"
+    problem = "there is none"
     while time.monotonic() < deadline:
         data = private_note.read(path)
         if data is not None:
@@ -126,7 +126,7 @@ def _by_note(
                 problem = str(error)
         time.sleep(_LOOK_AGAIN_S)
     raise RendezvousError(
-        f"rank 0 has left no note that works at {path} within {timeout_s:g} s ({problem}). Did rank 0 start? "
+        f"rank 0 has not left a usable note at {path} within {timeout_s:g} s ({problem}). Did rank 0 start? "
         + ("" if topology.on_one_host else "Is this directory shared by all hosts (HOROVOD_SHARED_DIR names another)?")
     )
 

@@ -33,7 +33,7 @@ def _from_variables(topology: Topology, environ: Mapping[str, str]) -> str | Non
 
 
 def _from_launcher_process(topology: Topology, environ: Mapping[str, str]) -> str | None:
-    """The nearest ancestor that is no rank itself: MPICH's proxy, say. Wrapper scripts carry the rank's variables."""
+    """The nearest ancestor that is not a rank itself: MPICH's proxy. Wrapper scripts carry the rank's variables."""
     variable = rank_variable(topology.source)
     for ancestor in psutil.Process().parents():
         try:

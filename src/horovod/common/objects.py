@@ -25,7 +25,7 @@ def broadcast_object(
 ) -> Any:
     """The root's object on every rank; on the root the object itself.
 
-    `name` defaults to the name of the object's type and must agree on all ranks: give one if the types differ.
+    `name` defaults to the name of the object's type and must agree on all ranks: pass one if the types differ.
     """
     name = name or type(obj).__name__
     is_root = default_context.topology.rank == root_rank

@@ -45,7 +45,7 @@ class Adapter(Protocol[T]):
         """Memory that the engine allocated, as a tensor of `rows` rows of `like`."""
 
     def split_sizes(self, splits: Any, /) -> list[int]:
-        """The user's splits of an alltoall as integers; ValueError if they are none."""
+        """The user's splits of an alltoall as integers; ValueError if they are not."""
 
     def splits_tensor(self, received: Sequence[int], splits: Any, /) -> Any:
         """Received splits, in the form that belongs to the user's `splits` (None: not given)."""
@@ -318,7 +318,7 @@ class Collectives(Generic[T]):
         return member
 
     def native_member(self, process_set: ProcessSet) -> Member:
-        """The set for native calls; refused if this process is no member."""
+        """The set for native calls; refused if this process is not a member."""
         if process_set.native is None:
             self.context.refuse_set(process_set)
         return process_set.native

@@ -39,7 +39,7 @@ class Membership:
         return check_name(f"{operation}.{name}") if name else self.numbering.next(operation)
 
     def restart_numbers(self) -> None:
-        """Count unnamed operations anew: ranks that join early have issued fewer of them than the others."""
+        """Count unnamed operations from the start: ranks that join early have issued fewer of them than the others."""
         self.numbering.restart()
 
 
@@ -64,7 +64,7 @@ class ProcessSet:
         return None if self.membership is None else self.membership.size
 
     def rank(self) -> int | None:
-        """This process's rank within the set, None while it is not registered; ValueError if it is no member."""
+        """This process's rank within the set, None while it is not registered; ValueError if it is not a member."""
         if self.membership is None:
             return None
         if self.membership.index < 0:
@@ -108,7 +108,7 @@ def _integers(ranks: Any) -> list[int]:
     result = []
     for rank in ranks:
         if isinstance(rank, bool) or not hasattr(rank, "__index__"):
-            raise ValueError(f"Ranks of a process set are integers, not {rank!r}")
+            raise ValueError(f"The ranks of a process set must be integers, not {rank!r}")
         result.append(rank.__index__())
     return result
 
@@ -118,10 +118,10 @@ def check_ranks(ranks: Sequence[int], world_size: int) -> tuple[int, ...]:
     if not ranks:
         raise ValueError("A process set needs at least one rank")
     if len(set(ranks)) != len(ranks):
-        raise ValueError(f"A process set names a rank twice: {list(ranks)}")
+        raise ValueError(f"A process set contains a rank twice: {list(ranks)}")
     outside = [rank for rank in ranks if not 0 <= rank < world_size]
     if outside:
-        raise ValueError(f"A process set names ranks {outside}, but the ranks of this job are 0 to {world_size - 1}")
+        raise ValueError(f"A process set contains ranks {outside}, but the ranks of this job are 0 to {world_size - 1}")
     return tuple(sorted(ranks))
 
 

@@ -175,7 +175,7 @@ class FrameReader:
             return None
         body, mac = bytes(self._buffer[:end]), bytes(self._buffer[end : end + MAC_BYTES])
         if not hmac.compare_digest(mac, _digest(self._key, b"frame", body)):
-            raise ProtocolError("a frame carries a wrong MAC")
+            raise ProtocolError("a frame has the wrong MAC")
         if sequence != self._sequence:
             raise ProtocolError(f"frame {sequence} came where frame {self._sequence} was due (a replay?)")
         del self._buffer[: end + MAC_BYTES]

@@ -27,7 +27,7 @@ def resolve_op(op: int | None, average: bool | None, stacklevel: int = 3) -> int
     if average is None:
         return Average if op is None else op
     if op is not None:
-        raise ValueError("Give either op or the older average argument, not both")
+        raise ValueError("Pass either op or the older average argument, not both")
     # Level 3 is the caller of the door's function, if nothing is wrapped around that.
     warnings.warn("average is deprecated: use op=Average or op=Sum", HorovodDeprecationWarning, stacklevel=stacklevel)
     return Average if average else Sum
@@ -40,11 +40,11 @@ def reduction(op: int, prescale: float, postscale: float, dtype: int, set_id: in
             "Averaging or scaling bool is not supported; use op=hvd.Max (any) or hvd.Min (all), or convert the array"
         )
     if op == Adasum and set_id != 0:
-        raise NotImplementedError("Adasum works on the global process set only")
+        raise NotImplementedError("Adasum works only on the global process set")
     if op == Adasum and dtype not in FLOATING:
         raise ValueError(f"Adasum needs floating-point values, not {NAME_BY_ID[dtype]}: convert the tensor first")
     if op not in _OPS:
-        raise ValueError(f"op={op!r} is no reduce operation; there are {', '.join('hvd.' + name for name in OP_NAMES)}")
+        raise ValueError(f"op={op!r} is not a reduce operation; use {', '.join('hvd.' + name for name in OP_NAMES)}")
     return op, prescale, postscale
 
 
@@ -80,7 +80,7 @@ def alltoall_splits(shape: tuple[int, ...], splits: Sequence[int] | None, size: 
     if splits is None:
         if rows % size:
             raise ValueError(
-                f"alltoall without splits cuts the tensor's {rows} rows evenly, but there are {size} ranks"
+                f"alltoall without splits needs rows that divide evenly, but {rows} rows do not among {size} ranks"
             )
         return [rows // size] * size
     if len(splits) != size:
@@ -95,7 +95,7 @@ def alltoall_splits(shape: tuple[int, ...], splits: Sequence[int] | None, size: 
 def check_name(name: str) -> str:
     """A tensor's name as the engine takes it; ValueError for what no other rank could be told."""
     if "\0" in name or not (name.isascii() or is_unicode(name)):
-        raise ValueError(f"A tensor's name is a text in Unicode, without NUL and lone surrogates, not {shown(name)}")
+        raise ValueError(f"A tensor's name must be a string without NUL or lone surrogates, not {shown(name)}")
     return name
 
 

@@ -48,7 +48,7 @@ def is_integer(text: str) -> bool:
 
 
 def is_unicode(text: str) -> bool:
-    """False if a part of the text was made from bytes that are none (a surrogate), so that nobody else can read it."""
+    """False if a part of the text was made from bytes that are not text (a surrogate): nobody else can read it."""
     try:
         text.encode()
     except UnicodeEncodeError:

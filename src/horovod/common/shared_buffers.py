@@ -29,7 +29,7 @@ def allocate(context: Context, nbytes: int) -> npt.NDArray[np.uint8]:
     Whatever looks at the array (a view, np.frombuffer, torch.frombuffer) keeps the memory; it goes with the last one.
     """
     if nbytes < 0:
-        raise ValueError(f"nbytes is a number of bytes, not {nbytes}")
+        raise ValueError(f"nbytes must be a number of bytes, not {nbytes}")
     try:
         memory, shared = context.world.allocate(nbytes)
     except EngineError as error:
@@ -44,7 +44,7 @@ def _explain(context: Context, nbytes: int) -> None:
     if context.topology.local_size == 1 or not context.settings.flag("HOROVOD_SHARED_MEMORY"):
         return
     warnings.warn(
-        f"Rank {context.topology.rank} has no room for {nbytes} bytes of shared memory and takes ordinary memory, "
+        f"Rank {context.topology.rank} has no room for {nbytes} bytes of shared memory and uses ordinary memory, "
         "which is slower. Give the container more memory (docker run --shm-size), or free arrays; `hvd doctor` shows "
         "what there is.",
         HorovodRuntimeWarning,
@@ -56,7 +56,7 @@ def zeros(context: Context, shape: int | Sequence[int], dtype: npt.DTypeLike = f
     """A new array in such memory."""
     kind = np.dtype(dtype)
     if kind.hasobject:
-        raise ValueError("Python objects cannot lie in shared memory; give a dtype of numbers")
+        raise ValueError("Python objects cannot lie in shared memory; pass a numeric dtype")
     extents = (shape,) if isinstance(shape, int) else tuple(shape)
     count = int(np.prod(extents, dtype=np.int64)) if extents else 1
     return allocate(context, count * kind.itemsize).view(kind).reshape(extents)

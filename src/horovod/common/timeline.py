@@ -26,7 +26,7 @@ def begin(world: World, settings: Settings, rank: int) -> None:
 def start(world: World, settings: Settings, rank: int, path: str | os.PathLike[str], mark_cycles: bool) -> None:
     """Write to `path` from now on. A file that cannot be written is a warning: nobody trains for the timeline.
 
-    ValueError if it is no file's name at all.
+    ValueError if it is not a file name at all.
     """
     _require(settings)
     name = str(parse(_FILE, os.fsdecode(path)))

@@ -36,7 +36,7 @@ class Topology:
     host: str = "localhost"
     source: str = _NOBODY
     local_given: bool = True  # False: one rank for each host is a guess, until all ranks have met
-    cross_given: bool = True  # False: equally many ranks on each host is a guess, until all ranks have met
+    cross_given: bool = True  # False: the same number of ranks on each host is a guess, until all ranks have met
 
     @property
     def on_one_host(self) -> bool:
@@ -103,7 +103,7 @@ def _require_both(environ: Mapping[str, str], one: str, other: str) -> bool:
     """Whether both are given; ValueError if only one of them is."""
     given = [name for name in (one, other) if environ.get(name)]
     if len(given) == 1:
-        raise ValueError(f"{one} and {other} go together: set both, or none (now only {given[0]} is)")
+        raise ValueError(f"{one} and {other} go together: set both or neither (now only {given[0]} is set)")
     return bool(given)
 
 
@@ -125,7 +125,7 @@ def _read(launcher: _Launcher, environ: Mapping[str, str], host: str) -> Topolog
 
 
 def _complete(found: Topology, environ: Mapping[str, str]) -> Topology:
-    """Add the position across hosts: given, or as if all hosts held equally many ranks."""
+    """Add the position across hosts: as given, or as if all hosts held the same number of ranks."""
     given = _require_both(environ, "HOROVOD_CROSS_RANK", "HOROVOD_CROSS_SIZE")
     if given:
         cross = integer_of("HOROVOD_CROSS_RANK", environ), integer_of("HOROVOD_CROSS_SIZE", environ)
@@ -201,7 +201,7 @@ def rendezvous(topology: Topology, settings: Settings, environ: Mapping[str, str
         address.encode("idna")  # as whoever looks it up will do
     except UnicodeError as error:
         raise ValueError(
-            f"HOROVOD_GLOO_RENDEZVOUS_ADDR={shown(address)} is no name or address of a host: {error}"
+            f"HOROVOD_GLOO_RENDEZVOUS_ADDR={shown(address)} is not the name or address of a host: {error}"
         ) from None
     text = environ.get(SECRET_VARIABLE, "")
     if not text:

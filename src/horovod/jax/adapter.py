@@ -73,7 +73,7 @@ def concrete(leaf: Any) -> JaxArray:
             "move it with jax.device_put(x, jax.devices('cpu')[0])"
         )
     if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-        raise ValueError("A PRNG key array has no bytes to send; give jax.random.key_data(key) and wrap the result")
+        raise ValueError("A PRNG key array has no bytes to send; pass jax.random.key_data(key) and wrap the result")
     return leaf
 
 

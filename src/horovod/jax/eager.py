@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Collectives on arrays that are there: by their buffers' addresses, past XLA. Trees in, trees out."""
+"""Collectives on concrete arrays: by their buffers' addresses, past XLA. Trees in, trees out."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The operations of the JAX door: names, signatures and defaults as in the other doors, on trees of arrays.
 
-Every function takes an array or a whole tree; a tree goes through as one unit. On arrays that are there the functions
+Every function takes an array or a whole tree; a tree travels as one unit. On concrete arrays the functions
 run at once; inside jit, grad, scan and vmap they become part of the program. JAX arrays are immutable, so there are no
 in-place functions.
 """
@@ -40,7 +40,7 @@ def poll(handle: int) -> bool:
 
 
 def synchronize(handle: int) -> Any:
-    """Wait for an asynchronous operation and give its result; None if that was given before."""
+    """Wait for an asynchronous operation and return its result; None if it was returned before."""
     return default_context.handles.synchronize(handle)
 
 
@@ -59,7 +59,7 @@ def _start(spec: Spec, tree: Tree) -> int:
     leaves, structure = jax.tree_util.tree_flatten(tree)
     if is_traced(leaves):
         raise ValueError(
-            "Asynchronous operations are for arrays that are there; inside jit call the function without _async: "
+            "Asynchronous operations need concrete arrays; inside jit call the function without _async: "
             "XLA runs it beside whatever does not depend on it"
         )
     return _add(eager.then(eager.submit(spec, leaves, will_wait=False), structure.unflatten))
@@ -78,7 +78,7 @@ def allreduce(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> Tree:
-    """Reduce an array or a tree over all ranks of the set (op: Average unless given)."""
+    """Reduce an array or a tree over all ranks of the set (op: Average by default)."""
     op = resolve_op(op, average)
     return _run(Spec(ALLREDUCE, process_set, name, op, prescale_factor, postscale_factor), tensor, compression)
 
@@ -189,7 +189,7 @@ def alltoall_async(
     """Start an alltoall; its result is always (output, received splits)."""
     if is_traced([tensor]) or is_traced(jax.tree_util.tree_leaves(splits)):
         raise ValueError(
-            "alltoall with splits needs arrays that are there: inside jit the shape of its result would depend on the "
+            "alltoall with splits needs concrete arrays: inside jit the shape of its result would depend on the "
             "other ranks' splits. Call it outside jit, or pad to equal shares and leave splits out"
         )
     pending = eager.collectives.alltoall(concrete(tensor), splits, name, process_set, will_wait=False)
@@ -259,5 +259,5 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
 
 
 def join(device: int = -1) -> int:
-    """This rank has no more data: give zeros to the others' allreduces until all have joined; who came last."""
+    """No more data here: contribute zeros to allreduces until all ranks have joined; the rank that joined last."""
     return eager.collectives.join()

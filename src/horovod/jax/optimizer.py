@@ -43,9 +43,9 @@ def DistributedOptimizer(  # noqa: N802 - the name in all doors
     import optax
 
     if gradient_predivide_factor != 1.0 and op != Average:
-        raise ValueError("gradient_predivide_factor works with op=Average only")
+        raise ValueError("gradient_predivide_factor works only with op=Average")
     if backward_passes_per_step < 1:
-        raise ValueError(f"backward_passes_per_step is at least 1, not {backward_passes_per_step}")
+        raise ValueError(f"backward_passes_per_step must be at least 1, not {backward_passes_per_step}")
     inner = optax.with_extra_args_support(optimizer)
     reduce = functools.partial(
         allreduce,

@@ -41,7 +41,7 @@ class Spec:
     prescale: float = 1.0
     postscale: float = 1.0
     root: int = -1
-    wire: int = AS_IT_IS  # allreduce of arrays that are there: the type that float32 is carried as
+    wire: int = AS_IT_IS  # allreduce of concrete arrays: the type that float32 is carried as
     only_root: bool = False  # allreduce: zeros on all ranks but `root`; the gradient of a broadcast
 
     def gradient(self, **changes: Any) -> Spec:

@@ -107,7 +107,7 @@ def allreduce(
     op: int | None = None,
     compression: Any = Compression.none,
 ) -> Any:
-    """Reduce a number, an array or a tensor over all ranks (op: Average unless given), as a tensor of the backend."""
+    """Reduce a number, an array or a tensor over all ranks (op: Average by default), as a tensor of the backend."""
     if average is True:  # the default, which an op overrules
         average, op = None, Average if op is None else op
     return _impl.allreduce(keras, value, name, average, prescale_factor, postscale_factor, op, compression)

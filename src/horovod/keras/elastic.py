@@ -24,7 +24,7 @@ class KerasState(TensorFlowKerasState):  # type: ignore[misc]
 
 
 class CommitStateCallback(_impl.CommitStateCallbackImpl, keras.callbacks.Callback):  # type: ignore[misc]
-    """Commits the state after every `batches_per_commit` batches and after every epoch. Give it to fit last."""
+    """Commits the state after every `batches_per_commit` batches and after every epoch. Pass it to fit last."""
 
     def __init__(self, state: Any, batches_per_commit: int = 1) -> None:
         super().__init__(keras, state, batches_per_commit)

@@ -63,5 +63,5 @@ def refuse(array: Any) -> NoReturn:
     if not isinstance(array, mx.nd.NDArray):
         raise ValueError(f"Expected an mxnet.nd.NDArray, not {type(array).__name__}")
     if array.stype != "default":
-        raise ValueError(f"Expected a dense array, not one with stype {array.stype}; give array.tostype('default')")
-    raise ValueError(f"Arrays on {array.context} are not supported; give array.as_in_context(mx.cpu())")
+        raise ValueError(f"Expected a dense array, not one with stype {array.stype}; pass array.tostype('default')")
+    raise ValueError(f"Arrays on {array.context} are not supported; pass array.as_in_context(mx.cpu())")

@@ -24,7 +24,7 @@ class Reducer:
         self, predivide: float, num_groups: int, process_set: ProcessSet, compression: Any = Compression.none
     ) -> None:
         if predivide <= 0:
-            raise ValueError(f"gradient_predivide_factor is a positive number, not {predivide}")
+            raise ValueError(f"gradient_predivide_factor must be a positive number, not {predivide}")
         self._prescale = 1.0 / predivide
         self._num_groups = num_groups
         self._set = process_set

@@ -66,7 +66,7 @@ def allreduce(
     process_set: ProcessSet = global_process_set,
     op: int | None = None,
 ) -> NDArray:
-    """Reduce an array over all ranks of the set (op: Average unless given) into a new array."""
+    """Reduce an array over all ranks of the set (op: Average by default) into a new array."""
     op = _reduce_op(op, average)
     return (
         _at(priority)

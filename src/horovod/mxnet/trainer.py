@@ -33,7 +33,7 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]  # MXNet has n
         self._reducer = Reducer(gradient_predivide_factor, num_groups, process_set, compression)
         if isinstance(optimizer, DistributedOptimizer):
             warnings.warn(
-                "DistributedTrainer does what DistributedOptimizer does: give it the optimizer itself",
+                "DistributedTrainer does what DistributedOptimizer does: pass it the optimizer itself",
                 HorovodWarning,
                 stacklevel=2,
             )

@@ -74,7 +74,7 @@ def allreduce(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> Array:
-    """Reduce an array over all ranks of the set (op: Average unless given) into a new array."""
+    """Reduce an array over all ranks of the set (op: Average by default) into a new array."""
     if compression is _PLAIN:
         quick: Array | None = _native.allreduce(
             process_set.native, tensor, False, True, name, average, op, prescale_factor, postscale_factor
@@ -434,7 +434,7 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
 
 
 def join(device: int = -1) -> int:
-    """This rank has no more data: give zeros to the others' allreduces until all have joined; who came last."""
+    """No more data here: contribute zeros to allreduces until all ranks have joined; the rank that joined last."""
     return _collectives.join()
 
 

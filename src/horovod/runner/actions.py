@@ -72,7 +72,7 @@ def make_deprecated_bool_action(
             option_string: str | None = None,
         ) -> None:
             warnings.warn(
-                f"{option_string} is deprecated and will go in {remove_version}: use {replacement_option}",
+                f"{option_string} is deprecated and will be removed in {remove_version}: use {replacement_option}",
                 HorovodDeprecationWarning,
                 stacklevel=2,
             )

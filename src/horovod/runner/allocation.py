@@ -24,7 +24,7 @@ def inside_lsf(environ: Mapping[str, str]) -> bool:
 
 
 def find_allocation(environ: Mapping[str, str]) -> Allocation | None:
-    """None outside a batch job, or if it does not say how many. ValueError for a number that is none."""
+    """None outside a batch job, or if it does not say how many. ValueError for what is not a number."""
     if inside_lsf(environ):
         hosts = environ.get("LSB_MCPU_HOSTS", "").split()  # host slots host slots ...
         counts = [_number("LSB_MCPU_HOSTS", count) for count in hosts[1::2]]
@@ -44,13 +44,13 @@ def default_processes(environ: Mapping[str, str]) -> int | None:
     if found is not None and found.hosts > 1:
         raise ValueError(
             f"-np was left out, and {found.source} has set aside {found.processes} processes on {found.hosts} hosts: "
-            "starting workers on other machines is not available yet. Give -np for this machine alone, or start the "
+            "starting workers on other machines is not available yet. Pass -np to use this machine alone, or start the "
             "program itself with srun or mpirun."
         )
     return found.processes if found is not None else None
 
 
 def _number(name: str, text: str) -> int:
-    """Of processes or hosts; ValueError if it is none."""
+    """Of processes or hosts; ValueError if it is not a number."""
     kind = Setting(name, int, None, "Set by the batch system.", minimum=1, maximum=MOST_RANKS)
     return int(parse(kind, text))

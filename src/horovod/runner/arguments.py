@@ -155,7 +155,7 @@ class FlagParser:
 
 def _whole(text: str) -> int:
     if not is_integer(text) or len(text) > _MOST_DIGITS:
-        raise argparse.ArgumentTypeError(f"{shown(text)} is no integer that can be meant here")
+        raise argparse.ArgumentTypeError(f"{shown(text)} is not an integer, or is far too large")
     return int(text)
 
 
@@ -201,11 +201,11 @@ def _add_elastic_and_ssh(flags: FlagParser) -> None:
     add("-p", "--ssh-port", type=_whole, help="port of sshd on all hosts")
     add("-i", "--ssh-identity-file", help="file of the private key")
     add = flags.group("elastic arguments").add_argument
-    add("--min-np", "--min-num-proc", dest="min_num_proc", type=_whole, help="train with at least so many (elastic)")
-    add("--max-np", "--max-num-proc", dest="max_num_proc", type=_whole, help="train with at most so many")
+    add("--min-np", "--min-num-proc", dest="min_num_proc", type=_whole, help="train with at least this many (elastic)")
+    add("--max-np", "--max-num-proc", dest="max_num_proc", type=_whole, help="train with at most this many")
     add("--slots-per-host", dest="slots", type=_whole, help="slots of hosts that discovery names without a number")
     add("--elastic-timeout", metavar="S", help="limit for finding enough slots (HOROVOD_ELASTIC_TIMEOUT or 600)")
-    add("--reset-limit", type=_whole, help="the job fails after so many resets")
+    add("--reset-limit", type=_whole, help="the job fails after this many resets")
     add(
         "--blacklist-cooldown-range",
         dest="cooldown_range",

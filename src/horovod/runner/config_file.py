@@ -36,12 +36,12 @@ def _read_text(path: str) -> str:
     with open(path, "rb") as file:
         data = file.read(_LARGEST_FILE + 1)
     if len(data) > _LARGEST_FILE:
-        raise ValueError(f"{path}: this is no config file: it has more than {_LARGEST_FILE} bytes")
+        raise ValueError(f"{path}: this is not a config file: it has more than {_LARGEST_FILE} bytes")
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise ValueError(f"{path}:{line}: not a text in UTF-8: {error.reason}") from None
+        raise ValueError(f"{path}:{line}: not UTF-8 text: {error.reason}") from None
 
 
 def _parse_yaml(text: str, path: str) -> yaml.Node | None:
@@ -58,7 +58,7 @@ def _parse_yaml(text: str, path: str) -> yaml.Node | None:
     except yaml.MarkedYAMLError as error:
         line, why = error.problem_mark.line if error.problem_mark is not None else 0, str(error.problem)
     except RecursionError:
-        line, why = loader.line, "nested too deeply, where two levels of keys are known"
+        line, why = loader.line, "nested too deeply: only two levels of keys are known"
     except (ValueError, OverflowError) as error:  # of PyYAML itself: characters and versions that there are not
         line, why = loader.line, str(error)
     raise ValueError(f"{path}:{line + 1}: not valid YAML: {why[:_LONGEST_REASON]}")
@@ -92,7 +92,7 @@ def _entries(node: yaml.Node, path: str) -> list[tuple[str, yaml.Node, str]]:
     for key_node, value in node.value:
         where = f"{path}:{key_node.start_mark.line + 1}"
         if not isinstance(key_node, yaml.ScalarNode):
-            raise ValueError(f"{where}: a key is a word, not {_text(key_node)}")
+            raise ValueError(f"{where}: a key must be a word, not {_text(key_node)}")
         key = str(key_node.value)
         if key in seen:
             raise ValueError(f"{where}: {shown(key)} is given twice")

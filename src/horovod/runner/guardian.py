@@ -233,7 +233,7 @@ def _adopt_orphans() -> None:
 
 
 def main() -> None:
-    with suppress(ImportError, OSError, AttributeError):  # then orphans escape, all else works
+    with suppress(ImportError, OSError, AttributeError):  # then orphans escape; everything else works
         _adopt_orphans()
     Guardian(socket.socket(fileno=0), int(sys.argv[1])).run()
     os._exit(0)  # the launcher waits for us: no time for Python to put itself away

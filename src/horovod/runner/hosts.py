@@ -63,7 +63,7 @@ def parse_host_file(path: str) -> list[HostInfo]:
     with open(path, encoding="utf-8", errors="replace") as file:
         text = file.read(_LARGEST_FILE)
     if len(text) == _LARGEST_FILE:
-        raise ValueError(f"{path}: this is no hostfile: it has more than {_LARGEST_FILE} characters")
+        raise ValueError(f"{path}: this is not a hostfile: it has more than {_LARGEST_FILE} characters")
     lines = text.splitlines()
     for number, line in enumerate(lines, start=1):
         text = line.partition("#")[0].strip()

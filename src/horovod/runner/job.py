@@ -192,7 +192,7 @@ class Job:
             return
         self._report_failure()
         self._sent = action
-        self._forwarder.read_out(self._running)  # who is to end must not be held up by a reader who is behind
+        self._forwarder.read_out(self._running)  # whoever is to end must not be held up by a slow reader
         for rank in self._running:
             self._tree.signal(rank, action)
 

@@ -22,7 +22,7 @@ def check_number(number: int, what: str) -> None:
 
 
 def check_local_processes(number: int) -> None:
-    """ValueError if this machine cannot run so many processes, or this user may not."""
+    """ValueError if this machine cannot run this many processes, or this user may not."""
     for bound, reason in _process_bounds():
         if number > bound:
             raise ValueError(f"{number} processes are too many for this machine: {reason}")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Local accumulation of gradients: several backward passes for each reduction, the same in eager mode and in graphs.
 
-Sums are kept in variables. Every n-th pass reduces them and starts anew; the passes between apply nothing.
+Sums are kept in variables. Every n-th pass reduces them and starts over; the passes between apply nothing.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class GradientAccumulation:
         sparse = isinstance(gradient, tf.IndexedSlices)
         if sparse and not self.sparse_as_dense and self.backward_passes_per_step > 1:
             raise ValueError(
-                "IndexedSlices cannot be accumulated over several backward passes: give sparse_as_dense=True"
+                "IndexedSlices cannot be accumulated over several backward passes: pass sparse_as_dense=True"
             )
         return dense(gradient) if self.sparse_as_dense else gradient
 

@@ -26,7 +26,7 @@ class Gradients:
         size: Callable[[int], Tensor],
         rows_are_fixed: Callable[[], bool],
     ) -> None:
-        """`rows_are_fixed`: whether XLA compiles this. Then shapes are known, and ranks give equally many rows."""
+        """`rows_are_fixed`: whether XLA compiles this. Then shapes are known, and all ranks have the same rows."""
         self._run = run
         self._rows_are_fixed = rows_are_fixed
         self._rank = rank

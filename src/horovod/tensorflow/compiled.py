@@ -69,7 +69,7 @@ def unavailable() -> str | None:
     try:
         get_api = getattr(ctypes.CDLL(_XLA), _GET_API)
     except (OSError, AttributeError) as error:
-        return f"this TensorFlow does not show its XLA ({error})"
+        return f"this TensorFlow does not expose its XLA ({error})"
     get_api.restype = ctypes.c_void_p
     if not xla_library.load().register(get_api()):
         return f"the XLA of TensorFlow {tf.__version__} refused the handlers"
@@ -89,7 +89,7 @@ def run(call: Call, tensors: Sequence[Tensor], splits: Tensor | None) -> list[Te
     if why is None and splits is not None:
         why = "the shape of an alltoall with splits depends on the other ranks"
     if why is None and not all(tensor.shape.is_fully_defined() for tensor in tensors):
-        why = "its shapes must be known when the function is traced; give tensors, or an input_signature, without None"
+        why = "its shapes must be known when the function is traced; pass tensors, or an input_signature, without None"
     if why is not None:
         raise _refuse(call, why)
     member = call.process_set.membership

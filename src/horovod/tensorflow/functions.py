@@ -49,7 +49,7 @@ def broadcast_object(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """The root's object on every rank; `name` must agree on all ranks: give one if the objects' types differ."""
+    """The root's object on every rank; `name` must agree on all ranks: pass one if the objects' types differ."""
     return objects.broadcast_object(obj, root_rank, name, process_set)
 
 

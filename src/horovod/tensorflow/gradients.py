@@ -37,7 +37,7 @@ class GradientReduction:
 
     def __post_init__(self) -> None:
         if self.gradient_predivide_factor != 1.0 and self.op != Average:
-            raise ValueError("gradient_predivide_factor splits an averaging in two, so it goes with op=Average only")
+            raise ValueError("gradient_predivide_factor splits the averaging in two, so it works only with op=Average")
 
     def __call__(
         self, gradients: Sequence[Any], variables: Sequence[Any] | None = None, name: str | None = None
@@ -105,10 +105,10 @@ def checked_groups(groups: Any, num_groups: int = 0) -> Any:
         groups = num_groups
     if isinstance(groups, int) and not isinstance(groups, bool):
         if groups < 0:
-            raise ValueError(f"groups is a number of groups or a list of lists of variables; {groups} is neither")
+            raise ValueError(f"groups must be a number of groups or a list of lists of variables; {groups} is neither")
         return groups or None
     if not isinstance(groups, (list, tuple)) or not all(isinstance(group, (list, tuple)) for group in groups):
-        raise ValueError(f"groups is a number of groups or a list of lists of variables, not {groups!r}")
+        raise ValueError(f"groups must be a number of groups or a list of lists of variables, not {groups!r}")
     refs = [ref for group in groups for ref in vars_to_refs(list(group))]
     if len(refs) != len(set(refs)):
         raise ValueError("groups names a variable twice: each gradient is reduced once")

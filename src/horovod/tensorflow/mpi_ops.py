@@ -115,7 +115,7 @@ def _grouped_reducescatter(
 
 def _check_adasum(op: int, process_set: ProcessSet) -> None:
     if op == Adasum and process_set is not global_process_set:
-        raise NotImplementedError("Adasum works on the global process set only")
+        raise NotImplementedError("Adasum works only on the global process set")
 
 
 def _check_scatter(op: int) -> None:

@@ -57,7 +57,7 @@ class _DistributedOptimizer(_LegacyOptimizer):  # type: ignore[misc, valid-type]
         if backward_passes_per_step != 1:
             if tf.executing_eagerly():
                 raise ValueError(
-                    "backward_passes_per_step > 1 with a tf.compat.v1 optimizer works in graphs only: "
+                    "backward_passes_per_step > 1 with a tf.compat.v1 optimizer works only in graphs: "
                     "use a Keras optimizer in eager mode"
                 )
             self._agg_helper = LocalGradientAggregationHelper(
@@ -125,7 +125,7 @@ def DistributedOptimizer(  # noqa: N802 - the contract's name
     """An optimizer that applies the gradients of all ranks: tf.compat.v1.train.Optimizer or any Keras optimizer."""
     groups = checked_groups(groups, num_groups)
     if gradient_predivide_factor != 1.0 and op != Average:
-        raise ValueError("gradient_predivide_factor splits an averaging in two, so it goes with op=Average only")
+        raise ValueError("gradient_predivide_factor splits the averaging in two, so it works only with op=Average")
     shared: dict[str, Any] = {
         "device_dense": device_dense,
         "device_sparse": device_sparse,
@@ -136,7 +136,7 @@ def DistributedOptimizer(  # noqa: N802 - the contract's name
         if average_aggregated_gradients:
             raise ValueError("Adasum combines steps, not gradients: average_aggregated_gradients has no meaning for it")
         if process_set is not global_process_set:
-            raise NotImplementedError("Adasum works on the global process set only")
+            raise NotImplementedError("Adasum works only on the global process set")
         return _DistributedAdasumOptimizer(optimizer, name, use_locking, **shared)
     shared |= {
         "sparse_as_dense": sparse_as_dense,

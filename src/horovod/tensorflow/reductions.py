@@ -40,7 +40,7 @@ def allreduce(
     process_set: ProcessSet = global_process_set,
     ignore_name_scope: bool = False,
 ) -> Any:
-    """Reduce a tensor over all ranks of the set (op: Average unless given); gather slices."""
+    """Reduce a tensor over all ranks of the set (op: Average by default); gather slices."""
     op = resolve_op(op, average)
     if isinstance(tensor, tf.IndexedSlices):
         _check_slices(op, prescale_factor, postscale_factor)
@@ -162,7 +162,7 @@ def _check_slices(op: int, prescale_factor: float, postscale_factor: float) -> N
         name = OP_NAMES[op] if op in range(len(OP_NAMES)) else repr(op)
         raise NotImplementedError(
             f"IndexedSlices are gathered, which serves op=hvd.Sum and hvd.Average but not {name}. "
-            "Convert them with tf.convert_to_tensor, or give sparse_as_dense=True"
+            "Convert them with tf.convert_to_tensor, or pass sparse_as_dense=True"
         )
     if prescale_factor != 1.0 or postscale_factor != 1.0:
         raise NotImplementedError(

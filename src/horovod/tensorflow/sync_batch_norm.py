@@ -21,7 +21,7 @@ class SyncBatchNormalization(tf.keras.layers.BatchNormalization):  # type: ignor
 
     def __init__(self, fused: bool | None = False, **kwargs: Any) -> None:
         if fused in (True, None):
-            raise ValueError("SyncBatchNormalization has no fused implementation: give fused=False, or leave it out")
+            raise ValueError("SyncBatchNormalization has no fused implementation: pass fused=False, or leave it out")
         super().__init__(**kwargs)
 
     def call(self, inputs: Any, training: Any = None, mask: Any = None) -> Any:

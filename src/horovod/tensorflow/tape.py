@@ -152,5 +152,5 @@ def _layers(local_layers: Any) -> Sequence[Any]:
     layers = list(local_layers) if isinstance(local_layers, (list, tuple, set)) else [local_layers]
     strangers = [layer for layer in layers if not hasattr(layer, "trainable_weights")]
     if strangers:
-        raise ValueError(f"local_layers are Keras layers; {strangers[0]!r} is none")
+        raise ValueError(f"local_layers must be Keras layers; {strangers[0]!r} is not")
     return layers

@@ -90,7 +90,7 @@ def run_test(
 @app.command()
 def stacks(
     pids: Annotated[
-        list[int] | None, typer.Argument(help="Workers, or a launcher for all its workers. None: all of yours.")
+        list[int] | None, typer.Argument(help="Workers, or a launcher for all its workers. Default: all of yours.")
     ] = None,
     limit_s: Annotated[float, typer.Option("--time-limit", min=0.1, help="Seconds to wait for each worker.")] = 2.0,
 ) -> None:

@@ -107,7 +107,7 @@ _SHORT = {"allgather": "gather", "broadcast": "bcast", "reducescatter": "redscat
 def _notes(checks: Sequence[Check]) -> list[str]:
     missing = [check.dtype for check in checks if check.outcome == NOT_APPLICABLE and "installed" in check.text]
     names = ", ".join(dict.fromkeys(missing))
-    return [f"not tested, for want of the package ml_dtypes: {names}"] if names else []
+    return [f"not tested, because the package ml_dtypes is not installed: {names}"] if names else []
 
 
 def _table_of_speeds(speeds: Sequence[speed.Speed]) -> Table:

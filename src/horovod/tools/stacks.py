@@ -37,7 +37,7 @@ class Offer:
 
 
 def find_offer(pid: int) -> Offer | None:
-    """None for a process that is no worker. PermissionError for someone else's, FileNotFoundError if it is gone."""
+    """None for a process that is not a worker. PermissionError for someone else's, FileNotFoundError if it is gone."""
     for name in os.listdir(f"/proc/{pid}/fd"):
         path = f"/proc/{pid}/fd/{name}"
         with suppress(FileNotFoundError):
@@ -97,7 +97,7 @@ def _workers_under(pid: int) -> list[Offer]:
         raise NoAnswer(f"no permission to look at process {pid}: is it another user's?") from None
     found = [offer for offer in map(_quietly, sorted(children)) if offer is not None]
     if not found:
-        raise NoAnswer(f"process {pid} is no worker that has called hvd.init(), nor has it started one")
+        raise NoAnswer(f"process {pid} is not a worker that has called hvd.init(), nor has it started one")
     return found
 
 

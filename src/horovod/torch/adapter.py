@@ -20,7 +20,7 @@ class _IdByDType(dict[torch.dtype, int]):
     """A plain dict where it is hot; a dtype that the engine does not have is refused with a list of those it has."""
 
     def __missing__(self, dtype: torch.dtype) -> int:
-        raise ValueError(f"{dtype} is not supported; supported are {', '.join(str(known) for known in self)}")
+        raise ValueError(f"{dtype} is not supported; the supported ones are {', '.join(str(known) for known in self)}")
 
 
 # Older versions of torch lack some of these types.
@@ -99,5 +99,5 @@ def refuse(tensor: Any) -> NoReturn:
     if tensor.layout is not torch.strided:
         raise ValueError(f"Expected a dense tensor, not one with {tensor.layout}; use hvd.sparse_allreduce_async")
     if not tensor.is_cpu and not tensor.is_cuda:
-        raise ValueError(f"Tensors on device {tensor.device} are not supported, only cpu and cuda; give tensor.cpu()")
-    raise ValueError("The tensor is not contiguous; give tensor.contiguous()")
+        raise ValueError(f"Tensors on device {tensor.device} are not supported, only cpu and cuda; pass tensor.cpu()")
+    raise ValueError("The tensor is not contiguous; pass tensor.contiguous()")

@@ -132,7 +132,7 @@ class Flights:
         gradient.sparse = sparse
         self.table.set_sparse(gradient.number, sparse)
         if sparse:
-            self.table.leave_to_caller(gradient.number)  # not to try in vain each time
+            self.table.leave_to_caller(gradient.number)  # so as not to try for nothing each time
 
     def make_bundle(self, numbers: Sequence[int]) -> int:
         """Propose to bundle what is small of those; 0, or a key that is the same on ranks that propose the same."""
@@ -143,7 +143,7 @@ class Flights:
         return self.table.make_bundle(numbers)
 
     def start(self, numbers: Sequence[int], will_wait: bool, are_last: bool, bundled: bool) -> None:
-        """Begin to reduce gradients that are there; one of a group waits for the others, unless these are the last.
+        """Begin to reduce gradients that have arrived; one of a group waits for the others, unless these are the last.
 
         `will_wait`: the calling thread goes on to wait for them, so that nobody need be woken to drive them. `bundled`:
         all ranks send the bundle that the table has made.

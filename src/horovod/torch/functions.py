@@ -28,14 +28,14 @@ def broadcast_parameters(
 ) -> None:
     """Overwrite tensors with those of one rank: a dict, a list of tensors, or a list of (name, tensor).
 
-    What is no tensor in a dict (a count, a module's extra state) is replaced in the dict.
+    What is not a tensor in a dict (a count, a module's extra state) is replaced in the dict.
     """
     named = _named(params)
     tensors = [(name, value) for name, value in named if isinstance(value, torch.Tensor)]
     others = {name: value for name, value in named if not isinstance(value, torch.Tensor)}
     if others and not isinstance(params, MutableMapping):
         name, value = next(iter(others.items()))
-        raise ValueError(f"broadcast_parameters: {name!r} is no tensor but {type(value).__name__}; leave it out")
+        raise ValueError(f"broadcast_parameters: {name!r} is not a tensor but {type(value).__name__}; leave it out")
     _broadcast_tensors(tensors, root_rank, process_set)
     if others:
         assert isinstance(params, MutableMapping)
@@ -79,7 +79,7 @@ def _pair(index: int, item: Any) -> tuple[str, Any]:
     if isinstance(item, tuple) and len(item) == 2:
         return str(item[0]), item[1]
     if not isinstance(item, torch.Tensor):
-        raise ValueError(f"broadcast_parameters: entry {index} is no tensor and no (name, tensor) but {item!r}")
+        raise ValueError(f"broadcast_parameters: entry {index} is neither a tensor nor a (name, tensor): {item!r}")
     return f"parameter.{index}", item
 
 

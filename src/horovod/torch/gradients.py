@@ -29,7 +29,7 @@ from horovod.torch.rounds import FROZEN, Differ, Place, Reduce, Round, is_due
 
 Tensor = torch.Tensor
 
-# A call and a wake-up for each small gradient would cost more than its reduction: they wait until so many bytes are
+# A call and a wake-up for each small gradient would cost more than its reduction: they wait until this many bytes are
 # together, or for the end of backward().
 _CARGO_BYTES = 512 * 1024
 _NO_LIMIT = 1 << 62
@@ -42,9 +42,9 @@ _TOO_MANY_PASSES = (
     "optimizer.step() or optimizer.zero_grad() between them."
 )
 _TOO_LATE = (
-    "The gradient of {name} was computed by a later backward pass than on other ranks: they reduced it, with zeros of "
+    "The gradient of {name} was computed by a later backward pass than on other ranks: they reduced it, with zeros for "
     "this rank, at the end of an earlier one. Before each optimizer.step() all ranks must compute it in the same "
-    "backward pass, or not at all. HOROVOD_TORCH_WAIT_IN_BACKWARD=0 leaves it all to optimizer.step()."
+    "backward pass, or not at all. HOROVOD_TORCH_WAIT_IN_BACKWARD=0 defers all of it to optimizer.step()."
 )
 
 
@@ -129,7 +129,7 @@ class GradientReducer:
         self.restart()
 
     def restart(self) -> None:
-        """Forget the round: every parameter counts its passes anew."""
+        """Forget the round: every parameter counts its passes from the start."""
         self._flights.clear()
         self._forget_arrivals()
         self._round = self._round.forgotten()

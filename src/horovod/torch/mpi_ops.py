@@ -73,7 +73,7 @@ def poll(handle: int) -> bool:
 
 
 def synchronize(handle: int) -> Any:
-    """Wait for an asynchronous operation and give its result; None if that was given before."""
+    """Wait for an asynchronous operation and return its result; None if it was returned before."""
     if is_traced():
         return outside_graph(synchronize)(handle)
     return direct.synchronize(handle)
@@ -93,7 +93,7 @@ def allreduce(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> Tensor:
-    """Reduce a tensor over all ranks of the set (op: Average unless given) into a new tensor."""
+    """Reduce a tensor over all ranks of the set (op: Average by default) into a new tensor."""
     if compression is Compression.none and not is_traced():
         quick: Tensor | None = _native.allreduce(
             process_set.native, tensor, False, True, name, average, op, prescale_factor, postscale_factor
@@ -481,7 +481,7 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
 
 @leaves_graph
 def join(device: int = -1) -> int:
-    """This rank has no more data: give zeros to the others' allreduces until all have joined; who came last."""
+    """No more data here: contribute zeros to allreduces until all ranks have joined; the rank that joined last."""
     return direct.host.join()
 
 

@@ -47,7 +47,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
     _synchronized: bool
 
     def set_backward_passes_per_step(self, passes: int) -> None:
-        """Accumulate gradients over so many backward passes before they are reduced."""
+        """Accumulate gradients over this many backward passes before they are reduced."""
         _check_passes(passes)
         if self._reducer is not None:
             self._reducer.set_passes(passes)
@@ -214,9 +214,9 @@ def _agree_on_groups(groups: Groups, named: list[tuple[str, Tensor]], process_se
         names = {parameter: name for name, parameter in mine}
         listed = [parameter for group in groups for parameter in group]
         if any(not isinstance(parameter, Tensor) for parameter in listed):
-            raise ValueError("groups is a number of groups, or a list of lists of parameters")
+            raise ValueError("groups must be a number of groups, or a list of lists of parameters")
         if _DistributedOptimizer.find_duplicates(listed):
-            raise ValueError("groups holds a parameter twice")
+            raise ValueError("groups contains a parameter twice")
         parts = [[names[parameter] for parameter in group if parameter in names] for group in groups]
     root = process_set.ranks[0] if process_set.ranks else 0
     agreed = broadcast_object([list(part) for part in parts if part], root, "optimizer.groups", process_set)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """An optimizer's state taken apart on one rank and put together on the others, without taking a step.
 
-Dense tensors of a parameter's state are only described here, their values travel by broadcast; all else (options,
+Dense tensors of a parameter's state are only described here, their values travel by broadcast; the rest (options,
 counters, tensors inside lists) travels by value. Parameters are known by their position in the parameter groups.
 """
 

@@ -29,11 +29,11 @@ def name_parameters(optimizer: torch.optim.Optimizer, named_parameters: Iterable
     if not given:
         return mine
     if any(not isinstance(pair, tuple) for pair in given):
-        raise ValueError("named_parameters is a sequence of (name, parameter), usually model.named_parameters()")
+        raise ValueError("named_parameters must be a sequence of (name, parameter), usually model.named_parameters()")
     names = [name for name, _ in given]
     duplicates = sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else []
     if duplicates:
-        raise ValueError(f"named_parameters holds names twice: {', '.join(duplicates)}")
+        raise ValueError(f"named_parameters contains names twice: {', '.join(duplicates)}")
     name_of = {parameter: name for name, parameter in given}
     missing = [place for place, parameter in mine if parameter not in name_of]
     if missing:

@@ -4,8 +4,8 @@
 Ranks speak at the end of a backward pass that made reductions due, and in step() unless the round is complete. Their
 messages are combined by Max, byte for byte, and all decide by the same answer, so they decide alike:
 
-* What is due on any rank is reduced on all; who has no gradient gives zeros. If nobody is in backward() any more, so is
-  everything else that somebody trains: the round is complete.
+* What is due on any rank is reduced on all; ranks without a gradient send zeros. If nobody is in backward() any more,
+  so is everything else that somebody trains: the round is complete.
 * Small gradients that are due on all ranks, and are the same there, travel as one bundle; else each for itself, so that
   ranks whose gradients differ hear which one it is.
 * A rank in step() speaks again until the round is complete; one in backward() returns and may bring more.
@@ -155,10 +155,10 @@ def _steps_differ(answer: bytes) -> str | None:
     ahead, times = (more, "more than once") if more else (one, "")
     behind, instead = (none, "has not") if none else (one, "has once")
     return (
-        f"Ranks have come apart: since they last exchanged gradients, {_rank(ahead)} has called optimizer.step() "
+        f"The ranks have diverged: since they last exchanged gradients, {_rank(ahead)} has called optimizer.step() "
         f"{times + ', ' if times else ''}while {_rank(behind)} {instead}. Their parameters differ from now on. A step "
-        "that one rank leaves out, say because of a NaN, has to be left out on all of them: let all ranks decide "
-        "together, for example by hvd.allreduce() of a flag."
+        "that one rank skips, because of a NaN for example, must be skipped by all of them: let all ranks decide "
+        "together, for example with hvd.allreduce() of a flag."
     )
 
 
@@ -174,6 +174,6 @@ def _held_differ(answer: bytes) -> str | None:
     else:
         who = "they have dropped different gradients before optimizer.step()"
     return (
-        f"Ranks have come apart: {who}. What is dropped on one rank, by optimizer.zero_grad() for example, has to be "
-        "dropped on all of them."
+        f"The ranks have diverged: {who}. What one rank drops, with optimizer.zero_grad() for example, all of them "
+        "must drop."
     )

@@ -19,7 +19,7 @@ def sparse_allreduce(tensor: Tensor, name: str | None, op: int, process_set: Pro
         kind = tensor.layout if isinstance(tensor, Tensor) else type(tensor).__name__
         raise ValueError(f"sparse_allreduce_async needs a sparse tensor with torch.sparse_coo, not {kind}")
     if op not in (Average, Sum):
-        raise ValueError("sparse_allreduce_async can average and sum only; densify the tensor for other operations")
+        raise ValueError("sparse_allreduce_async can only average and sum; densify the tensor for other operations")
     shape, is_average = tensor.shape, op == Average
     # Along the first dimension, in which an allgather concatenates. The private accessors also take tensors that are
     # not coalesced, which gradients often are not.

@@ -16,7 +16,7 @@ def wrap(optimizer: torch.optim.Optimizer, mixin: type[Mixin]) -> Mixin:
     No __init__ runs, so that classes with any arguments can be wrapped.
     """
     if isinstance(optimizer, mixin):
-        raise ValueError("This optimizer is a hvd.DistributedOptimizer already; wrap it once only")
+        raise ValueError("This optimizer is already a hvd.DistributedOptimizer; wrap it only once")
     cls = optimizer.__class__
     made: Any = type(cls.__name__, (mixin, cls), {"__module__": cls.__module__, "__doc__": cls.__doc__})
     wrapped: Mixin = made.__new__(made)

@@ -9,7 +9,7 @@ from faultkit.reports import report
 
 import horovod.numpy as hvd
 
-MANY = 3000  # requests: more than a letter box holds
+MANY = 3000  # requests: more than an inbox holds
 LARGE = np.ones(1_000_000)
 
 

@@ -4,11 +4,12 @@
 import json
 import os
 import signal
-import subprocess
 import sys
 
 import pytest
 from harness.worlds import DYNAMIC, World, in_worlds, on_all_ranks
+from testkit.launcher import horovodrun, python
+from testkit.processes import run
 
 from horovod.common.exceptions import HorovodNotInitializedError
 
@@ -53,7 +54,7 @@ def test_a_mismatch_inside_jit_reaches_all_ranks_and_nothing_else():
     ):
         reduce(rows)
     gather = jax.jit(lambda x: hvd.allgather(x, name="ragged"))
-    many_rows = "Inside jit, allgather and alltoall need equally many rows"
+    many_rows = "Inside jit, allgather and alltoall need the same number of rows"
     with pytest.raises(hvd.HorovodMismatchError, match=many_rows), hvd.translated_errors():
         gather(rows)
     tree = jax.jit(lambda t: hvd.allreduce(t, name="group"))
@@ -113,8 +114,7 @@ except hvd.HorovodInternalError as error:
 def test_a_killed_peer_is_named_inside_jit(tmp_path):
     program, result = tmp_path / "program.py", tmp_path / "result"
     program.write_text(PROGRAM)
-    command = [sys.executable, "-m", "horovod.runner.launch", "-np", "2", sys.executable, str(program), str(result)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=58, check=False)
+    done = horovodrun("-np", "2", sys.executable, str(program), str(result), limit_s=58)
     assert done.returncode == 128 + signal.SIGKILL, done.stdout + done.stderr
     report = json.loads(result.read_text())
     assert report["lost"] == [1, 1]
@@ -192,5 +192,5 @@ else:
 
 
 def test_an_import_that_comes_too_late_is_refused():
-    done = subprocess.run([sys.executable, "-c", LATE], capture_output=True, text=True, timeout=50, check=False)
+    done = run(python(LATE), limit_s=50)
     assert done.returncode == 0, done.stderr

@@ -81,7 +81,7 @@ def test_several_backward_passes_for_a_step():
     _check(_train(mean, jax.grad, *zip(*halves, strict=True)), alone)
     total = hvd.DistributedOptimizer(optax.sgd(0.025), backward_passes_per_step=2)
     _check(_train(total, jax.grad, *zip(*halves, strict=True)), alone)
-    with pytest.raises(ValueError, match="op=Average only"):
+    with pytest.raises(ValueError, match="only with op=Average"):
         hvd.DistributedOptimizer(optax.sgd(0.1), op=hvd.Sum, gradient_predivide_factor=2.0)
 
 

@@ -2,8 +2,9 @@
 """How ranks end: one that is lost is named where results are waited for; one that only does not wait harms nobody."""
 
 import json
-import subprocess
 import sys
+
+from testkit.launcher import horovodrun
 
 LOST = """
 import json, os, signal, sys
@@ -45,13 +46,7 @@ def launch(source, folder):
     """Run a program on two ranks; its exit status, and what it wrote to its file."""
     program, answer = folder / "program.py", folder / "answer"
     program.write_text(source, encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, "-m", "horovod.runner.launch", "-np", "2", sys.executable, str(program), str(answer)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    done = horovodrun("-np", "2", sys.executable, str(program), str(answer), limit_s=120)
     assert answer.exists(), done.stdout + done.stderr
     return done.returncode, answer.read_text(encoding="utf-8")
 

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """tf.data's service with real dispatchers and workers: a compute job and trainers find each other through a file."""
 
-import os
-import subprocess
 import sys
 
 import pytest
 from harness.tensorflow_training import LIMIT
+from testkit.launcher import HOROVODRUN
+from testkit.processes import Process, run, wait_for_all
 
 pytestmark = pytest.mark.timeout(LIMIT)
-LAUNCHER = [sys.executable, "-m", "horovod.runner.launch", "-np", "2", sys.executable]
+LAUNCHER = [*HOROVODRUN, "-np", "2", sys.executable]
 
 TRAINER = """
 import sys
@@ -38,24 +38,12 @@ def test_trainers_share_an_epoch(side, tmp_path):
     config, program = tmp_path / "config.json", tmp_path / "trainer.py"
     program.write_text(TRAINER)
     worker = [*LAUNCHER, "-m", "horovod.tensorflow.data.compute_worker", "--dispatcher-side", side, "--timeout", "100"]
-    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
-    with (tmp_path / "compute.log").open("w") as log:
-        compute = subprocess.Popen([*worker, str(config)], env=environment, stdout=log, stderr=subprocess.STDOUT)
-    try:
-        done = subprocess.run(
-            [*LAUNCHER, str(program), str(config)],
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=150,
-            check=False,
-        )
-        assert done.returncode == 0, done.stdout + done.stderr + (tmp_path / "compute.log").read_text()
-        assert compute.wait(30) == 0, (tmp_path / "compute.log").read_text()  # it ends with the trainers
+    env = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
+    with Process([*worker, str(config)], env) as compute:
+        done = run([*LAUNCHER, str(program), str(config)], env, limit_s=150)
+        assert done.returncode == 0, done.stdout + done.stderr + compute.account()
+        assert wait_for_all([compute], limit_s=30) == [0], compute.printed()  # it ends with the trainers
         assert not config.exists()
-    finally:
-        compute.terminate()
-        compute.wait(30)
 
 
 def test_the_file_is_private_and_whole(tmp_path):

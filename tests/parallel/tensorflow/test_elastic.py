@@ -2,13 +2,11 @@
 """Elastic states of variables: saved, restored and handed to all, in eager mode and in sessions; and the loop."""
 
 import json
-import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 from harness.tensorflow_training import LIMIT, on_tensorflow_ranks
+from testkit.launcher import horovodrun, python
 
 pytestmark = pytest.mark.timeout(LIMIT)
 
@@ -155,19 +153,8 @@ os.rename(sys.argv[1] + ".part", sys.argv[1])
 
 def test_a_lost_worker_is_ours_in_every_mode(tmp_path):
     report = tmp_path / "report.json"
-    command = [
-        sys.executable,
-        "-m",
-        "horovod.runner.launch",
-        "-np",
-        "2",
-        sys.executable,
-        "-c",
-        LOSES_A_RANK,
-        str(report),
-    ]
-    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=180, check=False)
+    quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
+    done = horovodrun("-np", "2", *python(LOSES_A_RANK), str(report), env=quiet, limit_s=180)
     assert done.returncode != 0
     found = json.loads(report.read_text()) if report.exists() else done.stderr
     assert {*found} >= {"eager", "function", "session"}, found

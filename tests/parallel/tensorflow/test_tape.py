@@ -58,7 +58,7 @@ def test_structures_nothing_and_names():
     for wrong in ({"groups": -1}, {"groups": [a]}, {"groups": [[a], [a]]}, {"groups": "all"}):
         with pytest.raises(ValueError, match="groups"):
             hvd.DistributedGradientTape(inner, **wrong)
-    with pytest.raises(ValueError, match="op=Average only"):
+    with pytest.raises(ValueError, match="only with op=Average"):
         hvd.DistributedGradientTape(inner, op=hvd.Sum, gradient_predivide_factor=2.0)
     with pytest.raises(ValueError, match="tf.GradientTape"):
         hvd.DistributedGradientTape(None)

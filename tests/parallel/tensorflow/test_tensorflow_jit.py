@@ -145,5 +145,5 @@ def test_what_cannot_be_compiled_says_what_to_do():
         unknown(tf.ones(2))
     with pytest.raises(tf.errors.FailedPreconditionError, match="HorovodAllreduce: Mismatched ALLREDUCE tensor shapes"):
         run("jit", lambda values: hvd._allreduce(values[0], name="a"), (np.ones(2 + hvd.rank()),))
-    with pytest.raises(tf.errors.FailedPreconditionError, match="need equally many rows"):
+    with pytest.raises(tf.errors.FailedPreconditionError, match="need the same number of rows"):
         run("jit", lambda values: hvd.allgather(values[0], name="b"), (np.ones(2 + hvd.rank()),))

@@ -8,14 +8,14 @@ THROUGH_PYTHON = World("python2", "a:2", DYNAMIC | {"HOROVOD_TENSORFLOW_NATIVE":
 
 @on_all_ranks(THROUGH_PYTHON, limit_s=120)
 def test_the_same_as_natively():
-    import sys
     from pathlib import Path
 
-    sys.path.insert(0, str(Path(__file__).parent))
-    import test_tensorflow_collectives as collectives
-    import test_tensorflow_gradients as gradients
     from harness.tensorflow_door import MODES, hvd, ways
+    from testkit.modules import load
 
+    collectives, gradients = (
+        load(Path(__file__).with_name(f"test_tensorflow_{name}.py"), "body_") for name in ("collectives", "gradients")
+    )
     assert ways.operations is None
     assert "HOROVOD_TENSORFLOW_NATIVE=0" in ways.why_not_native
     for mode in MODES:

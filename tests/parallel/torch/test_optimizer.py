@@ -360,7 +360,7 @@ def test_sparse_gradients(as_dense, op):
 @on_torch_ranks("shm2")
 def test_a_parameter_whose_name_no_other_rank_could_be_told_is_refused():
     weight = torch.nn.Parameter(torch.ones(2))
-    with pytest.raises(ValueError, match=r"name is a text in Unicode.* not 'allreduce.a.udcff'"):
+    with pytest.raises(ValueError, match=r"name must be a string.* not 'allreduce.a.udcff'"):
         hvd.DistributedOptimizer(torch.optim.SGD([weight], lr=1.0), [("a\udcff", weight)])
 
 

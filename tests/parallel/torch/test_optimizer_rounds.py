@@ -165,7 +165,7 @@ def test_wrong_arguments():
     if hvd.size() > 1:
         with pytest.raises(ValueError, match="twice"):
             hvd.DistributedOptimizer(plain, groups=[[model[0].weight], [model[0].weight]])
-    with pytest.raises(ValueError, match="wrap it once"):
+    with pytest.raises(ValueError, match="wrap it only once"):
         hvd.DistributedOptimizer(hvd.DistributedOptimizer(plain))
 
 

@@ -30,7 +30,7 @@ examples = settings(
 )
 
 ERRORS = {
-    "Ranks have come apart": "apart",
+    "The ranks have diverged": "apart",
     "Horovod has been shut down": "left",
     "later backward pass than on other ranks": "refused",
     "Raise backward_passes_per_step": "refused",

@@ -120,7 +120,7 @@ def test_handles_break_the_graph_and_work():
 @on_all_ranks("shm2")
 def test_ranks_of_different_sizes_in_a_graph_for_equal_ones():
     function = compiled(lambda tensor: hvd.allgather(tensor), fullgraph=True)
-    with pytest.raises(ValueError, match="gave 3 rows instead of.*capture_dynamic_output_shape_ops = True"):
+    with pytest.raises(ValueError, match="has 3 rows instead of.*capture_dynamic_output_shape_ops = True"):
         function(torch.ones(hvd.rank() + 1))
 
 

@@ -31,10 +31,10 @@ def test_mistakes_that_a_rank_sees_by_itself():
     elsewhere = torch.empty(3, device="meta")
     learnt = torch.ones(2, requires_grad=True)
     mistakes = [
-        (lambda: hvd.allreduce(torch.ones(2), name="a\ud800b"), "name is a text in Unicode"),
-        (lambda: hvd.allreduce(learnt, name="a\0b"), "name is a text in Unicode"),
-        (lambda: hvd.broadcast_parameters({"a\udcff": torch.ones(2)}, 0), "name is a text in Unicode"),
-        (lambda: hvd.allreduce(torch.ones(4, 4).t()[1:]), r"not contiguous; give tensor.contiguous\(\)"),
+        (lambda: hvd.allreduce(torch.ones(2), name="a\ud800b"), "name must be a string"),
+        (lambda: hvd.allreduce(learnt, name="a\0b"), "name must be a string"),
+        (lambda: hvd.broadcast_parameters({"a\udcff": torch.ones(2)}, 0), "name must be a string"),
+        (lambda: hvd.allreduce(torch.ones(4, 4).t()[1:]), r"not contiguous; pass tensor.contiguous\(\)"),
         (lambda: hvd.allreduce_(torch.ones(4, 4)[:, 1]), "not contiguous"),
         (lambda: hvd.grouped_allgather([torch.ones(2), torch.ones(4, 4)[:, 1]]), "not contiguous"),
         (lambda: hvd.broadcast(torch.ones(4, 4)[:, 1], 0), "not contiguous"),
@@ -44,7 +44,7 @@ def test_mistakes_that_a_rank_sees_by_itself():
         (lambda: hvd.grouped_allreduce([elsewhere]), "device meta are not supported"),
         (lambda: hvd.allreduce([1.0, 2.0]), "Expected a torch.Tensor, not list"),
         (lambda: hvd.grouped_allreduce([1.0]), "Expected a torch.Tensor, not float"),
-        (lambda: hvd.allreduce(torch.ones(3, dtype=torch.complex64)), "complex64 is not supported; supported are"),
+        (lambda: hvd.allreduce(torch.ones(3, dtype=torch.complex64)), "complex64 is not supported; the supported"),
         (lambda: hvd.grouped_allreduce([]), "at least one tensor"),
         (lambda: hvd.allgather(torch.tensor(1.0)), "not a scalar"),
         (lambda: hvd.reducescatter(torch.tensor(1.0)), "not a scalar"),
@@ -52,7 +52,7 @@ def test_mistakes_that_a_rank_sees_by_itself():
         (lambda: hvd.allreduce(torch.ones(2), process_set=hvd.ProcessSet([0])), "not registered"),
         (lambda: hvd.allreduce(torch.ones(3), average=True, op=hvd.Sum), "not both"),
         (lambda: hvd.sparse_allreduce_async(torch.ones(3), "x", hvd.Sum), "sparse_coo, not torch.strided"),
-        (lambda: hvd.sparse_allreduce_async(sparse, "x", hvd.Max), "average and sum only"),
+        (lambda: hvd.sparse_allreduce_async(sparse, "x", hvd.Max), "only average and sum"),
     ]
     for call, text in mistakes:
         with pytest.raises(ValueError, match=text):

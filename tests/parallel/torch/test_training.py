@@ -4,7 +4,6 @@
 import gc
 import json
 import os
-import socket
 import warnings
 from datetime import timedelta
 from pathlib import Path
@@ -24,6 +23,7 @@ from harness.torch_training import (
     weights,
 )
 from harness.worlds import World
+from testkit.variables import free_port
 
 import horovod.torch as hvd
 
@@ -50,12 +50,6 @@ def test_two_ranks_equal_ddp_bit_for_bit(name):
     finally:
         gc.collect()
         dist.destroy_process_group()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 OLD_COMPILER = not hasattr(torch.library, "register_autograd")

@@ -110,7 +110,7 @@ def test_time_limits():
             work = dist.all_reduce(torch.ones(3), async_op=True)
             with pytest.raises(ProcessGroupError, match="not done after 0.1 s"):
                 work.wait(timedelta(seconds=0.1))
-            with pytest.raises(ProcessGroupError, match="rank 1 of 2 did not submit it"):
+            with pytest.raises(ProcessGroupError, match="rank 1 of 2 has not submitted it"):
                 work.wait()
             assert 1.5 < time.monotonic() - begin < 15
         hvd.barrier()  # rank 1 comes when rank 0 has given up

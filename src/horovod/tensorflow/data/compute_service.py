@@ -41,7 +41,7 @@ class TfDataServiceConfig:
 
     def __post_init__(self) -> None:
         if self.dispatcher_side not in SIDES:
-            raise ValueError(f"dispatcher_side is 'compute' or 'training', not {self.dispatcher_side!r}")
+            raise ValueError(f"dispatcher_side must be 'compute' or 'training', not {self.dispatcher_side!r}")
 
     def compute_client(self, verbose: int = 1) -> ComputeClient:
         return ComputeClient(self.addresses, self.key, verbose)
@@ -123,7 +123,7 @@ def send_to_data_service(
     all must go on to the same step; needs `size`, the number of trainers.
     """
     if round_robin and size is None:
-        raise ValueError("round_robin deals elements out in turn: give size=hvd.size()")
+        raise ValueError("round_robin deals elements out in turn: pass size=hvd.size()")
     if (compute_config.key, rank) not in _open_services:
         address = _until_exit.enter_context(tf_data_service(compute_config, rank))
         _open_services[compute_config.key, rank] = address

@@ -107,7 +107,7 @@ def allreduce(
     op: int | None = None,
     compression: Any = Compression.none,
 ) -> Any:
-    """Reduce a number, an array or a tensor over all ranks (op: Average unless given)."""
+    """Reduce a number, an array or a tensor over all ranks (op: Average by default)."""
     return _impl.allreduce(keras, value, name, average, prescale_factor, postscale_factor, op, compression)
 
 

@@ -64,13 +64,13 @@ def _check(tensor: Tensor) -> None:
 
 def _refuse(tensor: Tensor) -> NoReturn:
     if tensor.layout != torch.strided:
-        raise ValueError(f"The horovod backend works on dense tensors, not on {tensor.layout}; give tensor.to_dense()")
+        raise ValueError(f"The horovod backend works on dense tensors, not on {tensor.layout}; pass tensor.to_dense()")
     if not tensor.is_cpu:
         raise ValueError(
             f"The horovod backend works on CPU tensors, but this one is on {tensor.device}. Keep the model on the CPU, "
             "or use the nccl backend for tensors of a GPU."
         )
-    raise ValueError("Tensors must be contiguous: give tensor.contiguous()")
+    raise ValueError("Tensors must be contiguous: pass tensor.contiguous()")
 
 
 def same_size(tensors: Sequence[Tensor]) -> bool:

@@ -131,7 +131,7 @@ class Collectives:
         self._check_count(call, outputs)
         if given.numel() != outputs[self.channel.rank].numel():
             raise ValueError(
-                f"{call.operation}: this rank gives {given.numel()} elements, but expects "
+                f"{call.operation}: this rank passes {given.numel()} elements, but expects "
                 f"{outputs[self.channel.rank].numel()} from itself"
             )
         if same_size(outputs):
@@ -166,7 +166,7 @@ class Collectives:
         if given.numel() != output.numel() or given.numel() % self._size:
             raise ValueError(
                 f"{call.operation}: {given.numel()} input and {output.numel()} output elements cannot be cut into "
-                f"equal shares for {self._size} ranks; give split sizes"
+                f"equal shares for {self._size} ranks; pass split sizes"
             )
         source = movable(given)
         shape, splits = (self._size, source.elements // self._size), [1] * self._size
@@ -243,7 +243,7 @@ class Collectives:
 
     def _check_count(self, call: Call, tensors: Sequence[Tensor]) -> None:
         if len(tensors) != self._size:
-            raise ValueError(f"{call.operation}: {len(tensors)} tensors were given for {self._size} ranks")
+            raise ValueError(f"{call.operation}: {len(tensors)} tensors were passed for {self._size} ranks")
 
 
 def _check_share(call: Call, share: Tensor, whole: Tensor, size: int, whole_name: str, share_name: str) -> None:

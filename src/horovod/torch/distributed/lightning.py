@@ -71,7 +71,7 @@ class HorovodEnvironment(_environments.ClusterEnvironment):  # type: ignore[misc
     def set_world_size(self, size: int) -> None:
         if size != self._place.size:
             raise ValueError(
-                f"horovodrun started {self._place.size} ranks, but the Trainer counts {size}: give "
+                f"horovodrun started {self._place.size} ranks, but the Trainer counts {size}: pass "
                 f"Trainer(devices={self._place.local_size}, num_nodes={self._place.cross_size})"
             )
 

@@ -133,8 +133,8 @@ class HorovodProcessGroup(_ProcessGroup):  # type: ignore[misc]
 
     def recv_anysource(self, tensors: list[Tensor], tag: int = 0) -> dist.Work:
         raise NotImplementedError(
-            "The horovod backend receives from a rank that is named: give src to recv (a message carries no more than "
-            "its tag, so that the ranks could not agree whose comes first)"
+            "The horovod backend can only receive from a named rank: pass src to recv (a message carries only its tag, "
+            "so the ranks could not agree on whose comes first)"
         )
 
     def _transfer(self, tensors: list[Tensor], peer: int, tag: int, sends: bool) -> dist.Work:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operations under way, as torch knows them: something to wait for, or a future for those who would be called."""
+"""Operations under way, as torch knows them: something to wait for, or a future for those who want to be called."""
 
 from __future__ import annotations
 

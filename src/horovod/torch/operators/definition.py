@@ -61,7 +61,7 @@ def check_rows(result: Tensor, rows: int | None, operation: str) -> Tensor:
     """Refuse a result of another size than the graph was compiled for."""
     if rows is not None and result.shape[0] != rows:
         raise ValueError(
-            f"hvd.{operation} in a compiled graph gave {result.shape[0]} rows instead of {rows}, because the ranks' "
+            f"hvd.{operation} in a compiled graph has {result.shape[0]} rows instead of {rows}, because the ranks' "
             "tensors have different numbers of rows; set torch._dynamo.config.capture_dynamic_output_shape_ops = True"
         )
     return result

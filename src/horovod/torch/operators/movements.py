@@ -2,7 +2,7 @@
 """Operators that move rows: broadcast, allgather, alltoall.
 
 A graph needs sizes. Where torch may hold unknown ones (torch._dynamo.config.capture_dynamic_output_shape_ops) ranks may
-differ in their rows; elsewhere they are taken to have equally many, which is checked when the graph runs.
+differ in their rows; elsewhere they are taken to have the same number, which is checked when the graph runs.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ differentiate("grouped_allgather", keep_arguments, _grouped_allgather_backward)
 
 
 def grouped_allgather(tensors: Sequence[Tensor], name: str | None, process_set: ProcessSet) -> list[Tensor]:
-    """In a graph, the ranks' tensors always have equally many rows."""
+    """In a graph, the ranks' tensors always have the same number of rows."""
     rows = [tensor.shape[0] * (process_set.size() or 1) for tensor in tensors]
     return list(gather_group_with_rows(list(tensors), rows, name, process_set.process_set_id))
 

@@ -11,12 +11,16 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+
+from testkit.processes import Process, run
+from testkit.variables import free_ports
 
 _PATH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"])
 _NEEDED = ("munged", "slurmctld", "slurmd", "srun", "sinfo")
 _LIMIT_S = 30.0
+_BOTH_IDLE = ["idle", "idle"]
 
 _CONFIGURATION = """\
 ClusterName=test
@@ -59,62 +63,39 @@ def cluster(folder: Path) -> Iterator[dict[str, str]]:
     configuration = folder / "slurm.conf"
     host = socket.gethostname().partition(".")[0]
     configuration.write_text(
-        _CONFIGURATION.format(folder=folder, host=host, user=getpass.getuser(), ports=_free_ports(3))
+        _CONFIGURATION.format(folder=folder, host=host, user=getpass.getuser(), ports=free_ports(3))
     )
-    environment = {**os.environ, "PATH": _PATH, "SLURM_CONF": str(configuration)}
+    environment = {"PATH": _PATH, "SLURM_CONF": str(configuration)}
     munge = [f"--{name}-file={folder}/munge.{name}" for name in ("key", "pid", "log", "seed")]
     with ExitStack() as stack:
-        for name, command in (
-            ("munged", ["munged", "--foreground", "--force", f"--socket={folder}/munge.socket", *munge]),
-            ("slurmctld", ["slurmctld", "-D"]),
-            ("n1", ["slurmd", "-D", "-N", "n1"]),
-            ("n2", ["slurmd", "-D", "-N", "n2"]),
-        ):
-            stack.enter_context(_daemon(command, environment, folder / f"{name}.log"))
-        _await_idle_nodes(environment, folder)
+        daemons = [
+            stack.enter_context(_daemon(command, environment))
+            for command in (
+                ["munged", "--foreground", "--force", f"--socket={folder}/munge.socket", *munge],
+                ["slurmctld", "-D"],
+                ["slurmd", "-D", "-N", "n1"],
+                ["slurmd", "-D", "-N", "n2"],
+            )
+        ]
+        _await_idle_nodes(environment, daemons)
         yield environment
 
 
 @contextmanager
-def _daemon(command: list[str], environment: dict[str, str], log: Path) -> Iterator[None]:
+def _daemon(command: list[str], environment: dict[str, str]) -> Iterator[Process]:
     program = shutil.which(command[0], path=_PATH)
     assert program is not None
-    with open(log, "wb") as output:
-        process = subprocess.Popen(
-            [program, *command[1:]], env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output
-        )
-    try:
-        yield
-    finally:
+    with Process([program, *command[1:]], environment) as process:
+        yield process
         process.terminate()
-        try:
+        with suppress(subprocess.TimeoutExpired):
             process.wait(10)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
 
 
-def _await_idle_nodes(environment: dict[str, str], folder: Path) -> None:
+def _await_idle_nodes(environment: dict[str, str], daemons: list[Process]) -> None:
     give_up = time.monotonic() + _LIMIT_S
-    while True:
-        shown = subprocess.run(
-            ["sinfo", "--noheader", "--Node", "--format=%t"],
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if shown.stdout.split() == ["idle", "idle"]:
-            return
+    while (shown := run(["sinfo", "--noheader", "--Node", "--format=%t"], environment)).stdout.split() != _BOTH_IDLE:
         if time.monotonic() > give_up:
-            logs = "\n".join(f"--- {path.name}\n{path.read_text()[-2000:]}" for path in folder.glob("*.log"))
+            logs = "\n".join(f"--- {' '.join(daemon.args)}\n{daemon.printed(2000)}" for daemon in daemons)
             raise AssertionError(f"the nodes are not idle after {_LIMIT_S} s: {shown.stdout}{shown.stderr}\n{logs}")
         time.sleep(0.2)
-
-
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [sock.getsockname()[1] for sock in sockets]
-    for sock in sockets:
-        sock.close()
-    return ports

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import subprocess
 import uuid
+from typing import TYPE_CHECKING
 
-from horovod.runner.hosts import SlotInfo
+if TYPE_CHECKING:
+    from horovod.runner.hosts import SlotInfo
 
 SWITCH = "switch"
 

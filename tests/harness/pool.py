@@ -7,76 +7,59 @@ A rank that fails, dies or is late costs the whole pool: what the others are lef
 from __future__ import annotations
 
 import inspect
-import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
-from pathlib import Path
 from typing import Any
 
 import pytest
+from testkit.meeting import Meeting
+from testkit.places import ROOT, TESTS, python_path
+from testkit.processes import Process
 
 from harness.worker import Answer, Task
 from harness.worlds import World
-from horovod.common.protocol import make_secret
-from horovod.common.rendezvous_server import Server
-from horovod.runner.hosts import SlotInfo, get_host_assignments, parse_hosts
-from horovod.runner.worker_environment import rendezvous_environment, slot_environment
 
 START_LIMIT_S = 60.0
 EXIT_LIMIT_S = 30.0
 GRACE_S = 3.0  # for the other ranks, once one has failed
 STACKS_LIMIT_S = 2.0
-LOG_CHARACTERS = 6000
-
-_HERE = Path(__file__).parent
-_ADDRESS = "127.0.0.1"
+LOG_BYTES = 6000
 
 
 class Rank:
     """One worker process, the connection to it and what it printed."""
 
-    def __init__(self, slot: SlotInfo, environment: dict[str, str]) -> None:
-        self.rank = slot.rank
-        self.log = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 - closed by end()
+    def __init__(self, rank: int, env: dict[str, str]) -> None:
+        self.rank = rank
         self.connection, theirs = Pipe()
         with theirs:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "harness.worker", str(theirs.fileno())],
-                env=environment | slot_environment(slot),
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                stdout=self.log,
-                stderr=subprocess.STDOUT,
-            )
+            command = [sys.executable, "-m", "harness.worker", str(theirs.fileno())]
+            self.process = Process(command, env, pass_fds=[theirs.fileno()])
 
     def ask_for_stacks(self) -> None:
         """Let faulthandler print all stacks to the log; returns once they are there."""
-        before = os.fstat(self.log.fileno()).st_size
+        before = self.process.log_size()
         self.process.send_signal(signal.SIGUSR1)
         give_up = time.monotonic() + STACKS_LIMIT_S
         size = before
         while time.monotonic() < give_up:
             time.sleep(0.05)
-            last, size = size, os.fstat(self.log.fileno()).st_size
+            last, size = size, self.process.log_size()
             if last == size > before:
                 return
 
     def printed(self) -> str:
-        end = os.fstat(self.log.fileno()).st_size
-        text = os.pread(self.log.fileno(), LOG_CHARACTERS, max(0, end - LOG_CHARACTERS)).decode(errors="replace")
+        text = self.process.printed(LOG_BYTES)
         return f"\nprinted by rank {self.rank}:\n{text}" if text else ""
 
     def end(self) -> None:
-        self.process.kill()
-        self.process.wait()
+        self.process.end()
         self.connection.close()
-        self.log.close()
 
 
 class Pool:
@@ -89,19 +72,10 @@ class Pool:
         self._start()
 
     def _start(self) -> None:
-        world = self.world
         self.usable = True
-        secret = make_secret()
-        self._server = Server(_ADDRESS, secret=secret).start()
-        folders = [str(_HERE.parent), str(_HERE.parents[1]), os.environ.get("PYTHONPATH", "")]
-        environment = {
-            **os.environ,
-            **rendezvous_environment(_ADDRESS, self._server.port, secret),
-            **world.env,
-            "PYTHONPATH": os.pathsep.join(filter(None, folders)),
-        }
-        slots = get_host_assignments(parse_hosts(world.hosts), world.size)
-        self._ranks = [Rank(slot, environment) for slot in slots]
+        self._meeting = Meeting(self.world.hosts)
+        shared = {**self.world.env, "PYTHONPATH": python_path(ROOT, TESTS)}
+        self._ranks = [Rank(slot.rank, self._meeting.environment(slot) | shared) for slot in self._meeting.slots]
         self._collect("the start", START_LIMIT_S)
 
     def run(self, body: Callable[..., Any], limit_s: float = 30, **arguments: Any) -> list[Any]:
@@ -178,7 +152,7 @@ class Pool:
             self.usable = False
             for rank in self._ranks:
                 rank.end()
-            self._server.stop()
+            self._meeting.close()
 
 
 class Pools:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nothing that the benchmark starts outlives it, however it ends."""
+"""Nothing that a program starts outlives it, however it ends. For this the standard library is enough."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import ctypes
 import os
 import signal
 import subprocess
-from typing import NoReturn
+from typing import Any, NoReturn
 
 _PR_SET_PDEATHSIG = 1
 
@@ -26,7 +26,7 @@ def _interrupt(number: int, frame: object) -> NoReturn:
     raise KeyboardInterrupt
 
 
-def end_group(process: subprocess.Popen[bytes]) -> None:
+def end_group(process: subprocess.Popen[Any]) -> None:
     """mpiexec ends its ranks on SIGTERM; SIGKILL is for whoever does not listen."""
     for number, patience_s in ((signal.SIGTERM, 3), (signal.SIGKILL, 3)):
         try:

@@ -10,7 +10,7 @@ from typing import Any
 def contract_of(door: str) -> dict[str, dict[str, dict[str, Any]]]:
     """Facts by module and name."""
     facts: dict[str, dict[str, dict[str, Any]]] = json.loads(
-        (Path(__file__).parent / "data" / f"{door}_api.json").read_text(encoding="utf-8")
+        (Path(__file__).parent / "unit" / "data" / f"{door}_api.json").read_text(encoding="utf-8")
     )
     return facts
 
@@ -39,7 +39,7 @@ def _check_signature(function: Any, wanted: list[list[str]], where: str) -> None
     assert len(parameters) >= len(wanted), f"{where}: {wanted[len(parameters) :]} are missing"
     for parameter in parameters[len(wanted) :]:
         optional = parameter.default is not parameter.empty
-        assert optional or parameter.kind.name.startswith("VAR"), f"{where}: {parameter} is needed, but nobody gives it"
+        assert optional or parameter.kind.name.startswith("VAR"), f"{where}: {parameter} is not passed"
 
 
 def _shown(default: Any) -> str:

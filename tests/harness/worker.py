@@ -4,18 +4,16 @@
 from __future__ import annotations
 
 import faulthandler
-import importlib.util
 import signal
 import sys
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 from multiprocessing.connection import Connection
-from types import ModuleType
 from typing import Any
 
 import warning_rules
+from testkit.modules import load
 
 
 @dataclass(frozen=True)
@@ -35,21 +33,9 @@ class Answer:
     failure: str | None = None
 
 
-@cache
-def _load(file: str) -> ModuleType:
-    name = "body_" + file.rpartition("/")[2].removesuffix(".py")
-    spec = importlib.util.spec_from_file_location(name, file)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
 def _perform(task: Task) -> Answer:
     try:
-        function: Callable[..., Any] = getattr(_load(task.file), task.name)
+        function: Callable[..., Any] = getattr(load(task.file, "body_"), task.name)
         return Answer(getattr(function, "body", function)(**task.arguments))
     except BaseException:  # also pytest's outcomes, and SystemExit: whatever ends a body fails the test
         return Answer(failure=traceback.format_exc())

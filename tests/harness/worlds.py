@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from testkit.variables import size_of
 
 if TYPE_CHECKING:
     from harness.pool import Pool
@@ -39,7 +40,7 @@ class World:
 
     @property
     def size(self) -> int:
-        return sum(int(host.rpartition(":")[2]) for host in self.hosts.split(","))
+        return size_of(self.hosts)
 
 
 WORLDS = {

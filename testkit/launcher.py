@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Jobs that horovodrun starts."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from testkit.processes import run
+
+HOROVODRUN = [sys.executable, "-m", "horovod.runner.launch"]
+
+
+def python(source: str) -> list[str]:
+    """The command of a program that is given as text."""
+    return [sys.executable, "-c", source]
+
+
+def horovodrun(
+    *words: str, env: Mapping[str, str] | None = None, limit_s: float = 30, **options: Any
+) -> subprocess.CompletedProcess[str]:
+    """A job from its start to its end."""
+    return run([*HOROVODRUN, *words], env, limit_s, **options)
+
+
+def lines_by_rank(text: str, stream: str = "stdout") -> dict[int, list[str]]:
+    """What each rank has printed, out of horovodrun's output."""
+    found: dict[int, list[str]] = {}
+    for line in text.splitlines():
+        if match := re.match(rf"\[(\d+)\]<{stream}>:(.*)", line):
+            found.setdefault(int(match[1]), []).append(match[2])
+    return found

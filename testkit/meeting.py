@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ranks on (simulated) hosts that meet at a rendezvous which this process serves."""
+
+from __future__ import annotations
+
+from horovod.common.protocol import make_secret
+from horovod.common.rendezvous_server import Server
+from horovod.runner.hosts import SlotInfo, get_host_assignments, parse_hosts
+from horovod.runner.worker_environment import rendezvous_environment, slot_environment
+from testkit.variables import LOCALHOST, size_of
+
+
+class Meeting:
+    """Serves until it is closed. `place` is what any process needs in its environment to find the rendezvous."""
+
+    def __init__(self, hosts: str) -> None:
+        self.slots: list[SlotInfo] = get_host_assignments(parse_hosts(hosts), size_of(hosts))
+        secret = make_secret()
+        self._server = Server(LOCALHOST, secret=secret).start()
+        self.place = rendezvous_environment(LOCALHOST, self._server.port, secret)
+
+    def environment(self, slot: SlotInfo) -> dict[str, str]:
+        return self.place | slot_environment(slot)
+
+    def close(self) -> None:
+        self._server.stop()

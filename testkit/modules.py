@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Modules by their file: test modules in a rank and the examples' models are on no path, and need not be."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+
+
+def load(path: Path | str, prefix: str = "") -> ModuleType:
+    """The module in this file, imported once, under its own name after the prefix."""
+    return _load(str(path), prefix + Path(path).stem)
+
+
+@cache
+def _load(path: str, name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Named pipes by which workers tell that they are so far, and wait until they may go on: no test sleeps for either.
+
+Workers need no import for it: they run a piece of text.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+from pathlib import Path
+from typing import TypeVar
+
+_Pipe = TypeVar("_Pipe", bound="_NamedPipe")
+
+
+class _NamedPipe:
+    """Held open at both ends, so that nobody waits for the other side to open it."""
+
+    def __init__(self, path: Path) -> None:
+        os.mkfifo(path)
+        self.path = str(path)
+        self._file = open(path, "r+b", buffering=0)  # noqa: SIM115 - closed at the end of the `with` block
+
+    def __enter__(self: _Pipe) -> _Pipe:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+
+class Ready(_NamedPipe):
+    """Workers call `tell` with a line of text."""
+
+    @property
+    def tell(self) -> str:
+        return f"open({self.path!r}, 'w').write"
+
+    def wait(self, count: int, limit_s: float = 30) -> list[str]:
+        """The words of so many lines, once they are there."""
+        give_up = time.monotonic() + limit_s
+        told = b""
+        while (lines := told.count(b"\n")) < count:
+            left = give_up - time.monotonic()
+            assert left > 0, f"only {lines} of {count} workers are ready after {limit_s} s"
+            if select.select([self._file], [], [], left)[0]:
+                told += self._file.read(4096)
+        return told.decode().split()
+
+
+class Gate(_NamedPipe):
+    """Workers that run `pass_through` wait there until `open(n)` lets n of them go on, or a `let_one_pass` one."""
+
+    @property
+    def pass_through(self) -> str:
+        return f"open({self.path!r}, 'rb', buffering=0).read(1)"
+
+    @property
+    def let_one_pass(self) -> str:
+        return f"open({self.path!r}, 'wb', buffering=0).write(b'x')"
+
+    def open(self, count: int = 1) -> None:
+        self._file.write(b"x" * count)

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Processes with a deadline, whose output is kept and of which nothing is left behind.
+
+What does not end in time fails with everything that it has printed and with the stacks of all its ranks.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from testkit.lifetimes import die_with_parent, end_group
+
+
+class Process(subprocess.Popen[Any]):
+    """A process that writes to a log of its own, so that it waits for no reader; the end of a `with` block kills it.
+
+    `env` is added to the environment of this process. `options` are those of subprocess.Popen, such as pipes.
+    """
+
+    def __init__(self, command: Sequence[str], env: Mapping[str, str] | None = None, **options: Any) -> None:
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed by end()
+        streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": self._log, "stderr": self._log}
+        try:
+            super().__init__(command, env={**os.environ, **(env or {})}, **(streams | options))
+        except OSError:
+            self._log.close()
+            raise
+
+    def printed(self, most: int | None = None) -> str:
+        """What is in the log so far; with `most`, only that many bytes at its end."""
+        size = self.log_size()
+        start = 0 if most is None else max(0, size - most)
+        return os.pread(self._log.fileno(), size - start, start).decode(errors="replace")
+
+    def log_size(self) -> int:
+        return os.fstat(self._log.fileno()).st_size
+
+    def account(self) -> str:
+        """What it has printed and, while it runs, where its ranks are."""
+        from testkit.stacks import stacks_below  # benchmarks start processes without Horovod, too
+
+        where = [stacks_below(self.pid)] if self.poll() is None else []
+        return "\n".join([self.printed(), *where])
+
+    def end(self) -> None:
+        """Kill what still runs of it, and of what it has started. Harmless if called again."""
+        if self.poll() is None:
+            from testkit.families import kill_family
+
+            kill_family(self.pid)
+        super().__exit__(None, None, None)  # closes pipes, waits
+        self._log.close()
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+
+class Group(Process):
+    """A process in a session of its own, which the kernel ends with this one even if that is killed.
+
+    At its end it is asked first, with all of its session: mpiexec and the like have something to clear up.
+    """
+
+    def __init__(self, command: Sequence[str], env: Mapping[str, str] | None = None, **options: Any) -> None:
+        super().__init__(command, env, start_new_session=True, preexec_fn=die_with_parent, **options)
+
+    def end(self) -> None:
+        end_group(self)
+        super().end()
+
+
+def wait_for_all(processes: Sequence[Process], limit_s: float) -> list[int]:
+    """Exit codes; AssertionError, with the account of all of them, if one does not end in time."""
+    give_up = time.monotonic() + limit_s
+    for index, process in enumerate(processes):
+        try:
+            process.wait(max(0.0, give_up - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"process {index} still runs after {limit_s} s\n{accounts(processes)}") from None
+    return [process.returncode for process in processes]
+
+
+def accounts(processes: Iterable[Process]) -> str:
+    return "\n".join(f"--- process {index}:\n{process.account()}" for index, process in enumerate(processes))
+
+
+def run(
+    command: Sequence[str], env: Mapping[str, str] | None = None, limit_s: float = 30, **options: Any
+) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end: exit code, and its output as text. AssertionError if that takes too long."""
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "errors": "replace"}
+    with Process(command, env, **(pipes | options)) as process:
+        try:
+            stdout, stderr = process.communicate(timeout=limit_s)
+        except subprocess.TimeoutExpired as late:
+            shown = [part.decode(errors="replace") for part in (late.stdout, late.stderr) if part]
+            raise AssertionError(
+                "\n".join([f"{' '.join(command)[:500]} still runs after {limit_s} s", *shown, process.account()])
+            ) from None
+        return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)

@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where the ranks below a process are: the stacks of all their threads, as `hvd stacks` shows them."""
+
+from __future__ import annotations
+
+from horovod.tools.stacks import NoAnswer, Offer, find_workers, read_stacks, title
+
+
+def stacks_below(pid: int) -> str:
+    """Of the process itself, or of the ranks that it has started; or why there are none to show."""
+    shown = []
+    try:
+        for offer in find_workers([pid]):
+            shown.append(title(offer.pid))
+            shown.append(_answer(offer))
+    except NoAnswer as reason:
+        shown.append(str(reason))
+    return "\n".join(shown)
+
+
+def _answer(offer: Offer) -> str:
+    try:
+        return read_stacks(offer)
+    except NoAnswer as reason:
+        return str(reason)
