@@ -33,6 +33,7 @@ class JoiningThread {
   ~JoiningThread() { End(); }
 
   bool running() const { return thread_.joinable(); }
+  pthread_t handle() { return thread_.native_handle(); }  // while it runs
   // Idempotent. On the thread itself it only lets go: what is under way on it ends by itself.
   void End() {
     if (!thread_.joinable()) return;

@@ -40,58 +40,29 @@ Result Guard(hvd_status* status, Result otherwise, Body body) {
   }
 }
 
+void Keep(const char* text, std::string* kept) { *kept = text ? text : ""; }
+template <typename Number>
+void Keep(Number value, Number* kept) {
+  *kept = value;
+}
+
+// An older client's struct is shorter: what it does not know keeps its default.
 hvd::Settings Convert(const hvd_settings& in) {
   hvd::Settings out;
-  out.fusion_threshold = in.fusion_threshold;
-  out.cycle_time_us = in.cycle_time_us;
-  out.cache_capacity = in.cache_capacity;
-  out.slot_bytes = std::max<size_t>(in.slot_bytes / 4096 * 4096, 4096);
-  out.slots = static_cast<int>(std::max<uint64_t>(in.slots, 2));
-  out.small_bytes = in.small_bytes;
-  out.express_bytes = in.express_bytes;
-  out.tcp_streams = static_cast<int>(std::max<uint64_t>(in.tcp_streams, 1));
-  out.spin_us = in.spin_us;
-  out.shared_memory = in.shared_memory != 0;
-  out.hierarchical_allreduce = in.hierarchical_allreduce;
-  out.deterministic = in.deterministic != 0;
-  out.disable_group_fusion = in.disable_group_fusion != 0;
-  out.peer_timeout_ms = in.peer_timeout_ms;
-  out.stall_warning_ms = in.stall_warning_ms;
-  out.stall_shutdown_ms = in.stall_shutdown_ms;
-  out.autotune = in.autotune != 0;
-  out.autotune_fixed = in.autotune_fixed;
-  out.autotune_warmup_samples = static_cast<int>(in.autotune_warmup_samples);
-  out.autotune_steps_per_sample = static_cast<int>(in.autotune_steps_per_sample);
-  out.autotune_max_samples = static_cast<int>(in.autotune_max_samples);
-  out.autotune_noise = in.autotune_noise_permille / 1000.0;
-  out.autotune_log = in.autotune_log ? in.autotune_log : "";
-  out.single_copy_bytes = in.single_copy_bytes;
+#define HVD_FIELD(type, name, value) \
+  if (in.size >= offsetof(hvd_settings, name) + sizeof in.name) Keep(in.name, &out.name);
+  HVD_SETTINGS(HVD_FIELD)
+#undef HVD_FIELD
+  out.slot_bytes = std::max<uint64_t>(out.slot_bytes / 4096 * 4096, 4096);
+  out.slots = std::max<uint64_t>(out.slots, 2);
+  out.tcp_streams = std::max<uint64_t>(out.tcp_streams, 1);
   return out;
 }
 
 void DefaultSettings(hvd_settings* out) {
-  const hvd::Settings defaults;
-  *out = {};
-  out->size = sizeof *out;
-  out->fusion_threshold = defaults.fusion_threshold;
-  out->cycle_time_us = defaults.cycle_time_us;
-  out->cache_capacity = defaults.cache_capacity;
-  out->slot_bytes = defaults.slot_bytes;
-  out->slots = static_cast<uint64_t>(defaults.slots);
-  out->small_bytes = defaults.small_bytes;
-  out->express_bytes = defaults.express_bytes;
-  out->tcp_streams = static_cast<uint64_t>(defaults.tcp_streams);
-  out->spin_us = defaults.spin_us;
-  out->shared_memory = defaults.shared_memory;
-  out->hierarchical_allreduce = defaults.hierarchical_allreduce;
-  out->peer_timeout_ms = defaults.peer_timeout_ms;
-  out->stall_warning_ms = defaults.stall_warning_ms;
-  out->stall_shutdown_ms = defaults.stall_shutdown_ms;
-  out->autotune_warmup_samples = static_cast<uint32_t>(defaults.autotune_warmup_samples);
-  out->autotune_steps_per_sample = static_cast<uint32_t>(defaults.autotune_steps_per_sample);
-  out->autotune_max_samples = static_cast<uint32_t>(defaults.autotune_max_samples);
-  out->autotune_noise_permille = static_cast<uint32_t>(defaults.autotune_noise * 1000);
-  out->single_copy_bytes = defaults.single_copy_bytes;
+#define HVD_FIELD(type, name, value) , value
+  *out = {sizeof *out HVD_SETTINGS(HVD_FIELD)};
+#undef HVD_FIELD
 }
 
 hvd_world* Open(const hvd_identity* identity, const hvd_settings* settings, hvd_status* status) {

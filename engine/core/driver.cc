@@ -7,6 +7,8 @@
 #include <string>
 #include <utility>
 
+#include "base/cores.h"
+
 namespace hvd {
 namespace {
 
@@ -48,6 +50,8 @@ void Driver::Start() {
     poller_->bell().Force();
   };
   thread_ = JoiningThread("hvd-engine", [this] { RunThread(); }, stop);
+  // It can be pinned there: World::Open has tried.
+  if (settings_.engine_core >= 0) PinThread(thread_.handle(), settings_.engine_core);
 }
 
 void Driver::Stop(const std::function<void()>& last) {

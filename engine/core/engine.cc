@@ -18,12 +18,19 @@ Engine::Engine(const Parts& parts)
     : parts_(parts),
       mailbox_(parts.identity.rank, parts.arena ? &reinterpret_cast<ArenaHead*>(parts.arena->at(0))->inbox : nullptr,
                parts.neighbours, parts.connector),
+      departures_(parts.identity.rank, parts.host_names, std::chrono::milliseconds(parts.settings.peer_timeout_ms)),
+      completions_(parts.submissions, parts.timeline),
+      services_{&parts_.settings, parts.neighbours, &mailbox_,  &departures_,
+                &completions_,    parts.timeline,   &counters_, parts.log},
       stack_teller_(parts.stack_teller) {
-  around_ = {&parts_.settings,  parts_.identity.rank, &parts_.host_of_rank,        parts_.arena,
-             parts_.neighbours, parts_.connector,     [this] { WakeNeighbours(); }};
-  messages_ = std::make_unique<PointToPoint>(
-      around_, &mailbox_,
-      [this](std::unique_ptr<Operation> operation, const Status& status) { Finish(std::move(operation), status); });
+  around_ = {&parts_.settings,
+             parts_.identity.rank,
+             &parts_.host_of_rank,
+             parts_.arena,
+             parts_.neighbours,
+             parts_.connector,
+             [this] { parts_.neighbours->RingHungry(); }};
+  messages_ = std::make_unique<PointToPoint>(around_, &mailbox_, &completions_);
   std::vector<int> everybody(parts_.identity.size);
   std::vector<int64_t> regions(parts_.identity.size, -1);
   for (int rank = 0; rank < parts_.identity.size; ++rank) everybody[rank] = rank;
@@ -32,31 +39,25 @@ Engine::Engine(const Parts& parts)
   }
   for (const Neighbour& neighbour : parts_.neighbours->all()) {
     if (neighbour.arena) regions[neighbour.rank] = neighbour.head()->world_region;
+    if (neighbour.life_line.farewell()) departures_.OnFarewell(neighbour.rank);  // before we had all met
   }
   parts_.submissions->Register(kGlobalSet, everybody);
-  sets_[kGlobalSet] = std::make_unique<ProcessSet>(kGlobalSet, 0, everybody, regions, around_);
+  sets_[kGlobalSet] = std::make_unique<Membership>(kGlobalSet, 0, everybody, regions, around_, &services_);
   tuned_.Store(InitialTuning(parts_.settings));
-  ProcessSet& global = *sets_[kGlobalSet];
+  ProcessSet& global = sets_[kGlobalSet]->set;
   if (parts_.settings.autotune && global.leads()) {
-    tuning_ = std::make_unique<TuningSession>(parts_.settings, global.inside() != nullptr);
+    sets_[kGlobalSet]->applier.TuneBy(
+        std::make_unique<TuningSession>(parts_.settings, global.inside() != nullptr, parts_.log));
   }
-  for (const auto& [id, set] : sets_) {
-    if (set->tree().parent >= 0) mailbox_.Expect(set->ranks()[set->tree().parent], true);
-    for (int child : set->tree().children) mailbox_.Expect(set->ranks()[child], true);
-  }
+  if (global.tree().parent >= 0) mailbox_.Expect(global.tree().parent, true);
+  for (int child : global.tree().children) mailbox_.Expect(child, true);
 }
 
 Engine::~Engine() = default;
 
-void Engine::WakeNeighbours() {
-  std::atomic_thread_fence(std::memory_order_seq_cst);
-  for (const Neighbour& neighbour : parts_.neighbours->all()) {
-    if (neighbour.arena) neighbour.bell.RingIfHungry();
-  }
-}
-
 bool Engine::Progress(bool drain, bool thorough) {
   bool moved = drain && Drain();
+  Status trouble;
   const bool eager = drain && mailbox_.has_links() && AwaitsAgreement();
   Hear(eager, &moved);
   if (mailbox_.has_links() || parts_.identity.size > 1) {
@@ -67,11 +68,12 @@ bool Engine::Progress(bool drain, bool thorough) {
   }
   for (auto it = sets_.begin(); it != sets_.end();) {
     const int id = it->first;
-    ProcessSet& set = *it->second;
-    if (!set.postponed.empty()) AnnouncePostponed(set);
-    if (set.coordinator) moved |= Decide(set);
-    if (set.delivery) moved |= FinishDelivery(set);
-    moved |= Step(set);
+    Membership& membership = *it->second;
+    if (membership.express.has_postponed()) AnnouncePostponed(membership);
+    if (membership.leader) moved |= Decide(membership);
+    if (membership.express.delivering()) moved |= membership.express.Step();
+    moved |= membership.applier.Step(&trouble);
+    if (!trouble.ok()) Heed(std::exchange(trouble, {}));
     it = sets_.upper_bound(id);  // the global set's records add and remove others
   }
   moved |= messages_->Step();
@@ -86,11 +88,11 @@ bool Engine::Progress(bool drain, bool thorough) {
 
 Engine::Clock::duration Engine::MaximumSleep() const {
   using std::chrono::milliseconds;
-  if (broken_since_ != Clock::time_point()) return std::min(kGrace, Heartbeats::kPeriod);
+  if (departures_.awaits_word()) return std::min(Departures::kGrace, Heartbeats::kPeriod);
   if (mailbox_.congested()) return std::chrono::microseconds(200);
   if (stack_teller_.asked()) return std::chrono::milliseconds(10);
   milliseconds housekeeping = Heartbeats::kPeriod;
-  if (aborted_.ok()) {
+  if (departures_.over().ok()) {
     const auto left = std::chrono::ceil<milliseconds>(next_housekeeping_ - Clock::now());
     housekeeping = std::clamp(left, milliseconds(1), housekeeping);
   }
@@ -103,7 +105,8 @@ bool Engine::Hungry() const {
 }
 
 bool Engine::AwaitsAgreement() const {
-  return std::any_of(sets_.begin(), sets_.end(), [](const auto& item) { return !item.second->pending.empty(); });
+  return std::any_of(sets_.begin(), sets_.end(),
+                     [](const auto& item) { return !item.second->state.pending().empty(); });
 }
 
 void Engine::OnEvents(const std::vector<int>& descriptors) {
@@ -117,12 +120,6 @@ void Engine::OnEvents(const std::vector<int>& descriptors) {
   }
 }
 
-std::vector<std::shared_ptr<Handle>> Engine::TakeFinished() {
-  std::vector<std::shared_ptr<Handle>> taken;
-  taken.swap(finished_);
-  return taken;
-}
-
 // ---- from this rank's callers to the leader
 
 bool Engine::Drain() {
@@ -132,19 +129,19 @@ bool Engine::Drain() {
   for (auto& operation : drained_) {
     auto set = sets_.find(operation->process_set);
     const OpKind kind = operation->request.kind;
-    if (!aborted_.ok()) {
-      Finish(std::move(operation), aborted_);
+    if (!departures_.over().ok()) {
+      Finish(std::move(operation), departures_.over());
     } else if (kind == OpKind::kSend || kind == OpKind::kReceive) {
       const int peer = operation->request.root;
-      if (departed_.count(peer)) {
-        Finish(std::move(operation), ShutDown(peer));
+      if (departures_.departed(peer)) {
+        Finish(std::move(operation), departures_.ShutDown(peer));
       } else {
         messages_->Start(std::move(operation));
       }
     } else if (set == sets_.end()) {
       Finish(std::move(operation), Status::Invalid("its process set was removed meanwhile"));
-    } else if (!set->second->closed.ok()) {
-      Finish(std::move(operation), set->second->closed);
+    } else if (!set->second->state.closed().ok()) {
+      Finish(std::move(operation), set->second->state.closed());
     } else {
       Announce(*set->second, std::move(operation));
     }
@@ -154,7 +151,8 @@ bool Engine::Drain() {
   return true;
 }
 
-void Engine::Announce(ProcessSet& set, std::unique_ptr<Operation> operation) {
+void Engine::Announce(Membership& membership, std::unique_ptr<Operation> operation) {
+  ProcessSet& set = membership.set;
   Request& request = operation->request;
   if (request.kind == OpKind::kAddProcessSet) {
     const bool member =
@@ -170,32 +168,51 @@ void Engine::Announce(ProcessSet& set, std::unique_ptr<Operation> operation) {
     request.place = parts_.arena->PlaceOf(operation->input, request.Bytes(), &operation->pin);
   }
   if (request.kind == OpKind::kJoin) {
-    if (HasExpress(set)) return set.postponed.push_back(std::move(operation));
-    set.joined = true;
+    if (membership.express.under_way()) return membership.express.Postpone(std::move(operation));
+    membership.state.Join();
   }
   if (Timeline* shown = timeline()) shown->Ready(set.id(), request, parts_.identity.rank);
-  const Entry* known = set.Known(request.name);
+  const Entry* known = membership.state.cache().Find(request.name);
   const bool cached = known && known->request == request;
-  if (cached && MayGoExpress(set, *operation) && SendExpress(set, &operation, known->slot)) return;
-  if (cached && set.leads()) {
-    set.coordinator->OnReady(set.me(), known->slot, set.applied);
+  if (cached && MayGoExpress(membership, *operation) && membership.express.Send(&operation, known->slot)) {
+    return Heed(membership.express.Finish(known->slot));
+  }
+  Leader* const leader = membership.leader.get();
+  if (cached && leader) {
+    leader->coordinator().OnReady(set.me(), known->slot, membership.state.applied());
   } else if (cached) {
     control::AddSlot(&ready_[set.id()], known->slot);
-  } else if (set.leads()) {
-    set.coordinator->OnRequest(set.me(), request);
+  } else if (leader) {
+    leader->coordinator().OnRequest(set.me(), request);
   } else {
     FlushReady();  // the leader hears what was submitted first, first: above all before a join
     mailbox_.Send(set.ranks()[set.tree().parent], control::EncodeRequest(set.tag(), set.me(), request));
   }
-  if (set.leads()) set.last_heard[0] = request.name;
-  set.pending.Add(std::move(operation));
+  if (leader) leader->Hear(0, request.name);
+  membership.state.pending().Add(std::move(operation));
+}
+
+// For callers that wait for one tensor after the other. What comes in numbers is better fused; what the timeline or the
+// tuner should see must pass the leader's log.
+bool Engine::MayGoExpress(const Membership& membership, const Operation& operation) const {
+  return membership.express.on() && operation.awaited && drained_.size() == 1 && parts_.settings.express_bytes > 0 &&
+         !membership.state.joined() && !timeline() && (!parts_.settings.autotune || tuned_.final.load(kRelaxed));
+}
+
+// Whoever has joined takes part in everything with zeros, so what it sent before must be over.
+void Engine::AnnouncePostponed(Membership& membership) {
+  if (membership.express.under_way()) return;
+  for (auto& operation : membership.express.TakePostponed()) Announce(membership, std::move(operation));
+  FlushReady();
 }
 
 void Engine::FlushReady() {
   for (auto& [id, slots] : ready_) {
-    const ProcessSet& set = *sets_[id];
-    if (!slots.empty())
-      mailbox_.Send(set.ranks()[set.tree().parent], control::EncodeReady(set.tag(), set.me(), set.applied, slots));
+    if (slots.empty()) continue;
+    const Membership& membership = *sets_[id];
+    const ProcessSet& set = membership.set;
+    mailbox_.Send(set.ranks()[set.tree().parent],
+                  control::EncodeReady(set.tag(), set.me(), membership.state.applied(), slots));
     slots.clear();
   }
 }
@@ -221,7 +238,7 @@ void Engine::OnMessage(int from, std::string_view message) {
     return;
   }
   auto set = sets_.find(header.set);
-  if (set == sets_.end() || set->second->epoch() != header.epoch) {
+  if (set == sets_.end() || set->second->set.epoch() != header.epoch) {
     // The set's birth is still on its way to us, or its death has overtaken the message.
     if (header.epoch > newest_epoch_) early_.emplace_back(from, message);
     return;
@@ -229,95 +246,88 @@ void Engine::OnMessage(int from, std::string_view message) {
   OnSetMessage(*set->second, from, message, body);
 }
 
-void Engine::OnSetMessage(ProcessSet& set, int from, std::string_view whole, std::string_view body) {
+void Engine::OnSetMessage(Membership& membership, int from, std::string_view whole, std::string_view body) {
+  ProcessSet& set = membership.set;
   switch (control::TypeOf(whole)) {
     case control::Type::kExpress:
     case control::Type::kExpressPlace:
-      return OnExpress(set, from, body, control::TypeOf(whole) == control::Type::kExpressPlace);
+      return Heed(membership.express.OnPart(from, body, control::TypeOf(whole) == control::Type::kExpressPlace));
     case control::Type::kExpressGone:
-      return OnGoneParts(set, from, body);
+      return Heed(membership.express.OnGone(from, body));
     case control::Type::kReady:
     case control::Type::kRequest:
-      return OnReports(set, whole, body);
+      return OnReports(membership, whole, body);
     case control::Type::kRecord: {
       SendDown(set, whole);
       Record record;
       if (!Decode(&body, &record)) return Lose(set.ranks()[0], "the leader sent a malformed record");
-      return Apply(set, std::move(record));
+      return Apply(membership, std::move(record));
     }
     case control::Type::kGone:
-      return OnGoneMember(set, whole, body);
+      return OnGoneMember(membership, whole, body);
     case control::Type::kStall:
-      return OnStall(set, whole, body);
+      return OnStall(membership, whole, body);
     case control::Type::kStack:
-      return OnStack(set, whole, body);
+      return OnStack(membership, whole, body);
     default:
       return;
   }
 }
 
-void Engine::OnReports(ProcessSet& set, std::string_view whole, std::string_view body) {
-  if (!set.leads()) {
-    if (set.closed.ok()) mailbox_.Send(set.ranks()[set.tree().parent], whole);
+void Engine::OnReports(Membership& membership, std::string_view whole, std::string_view body) {
+  const ProcessSet& set = membership.set;
+  if (!membership.leader) {
+    if (membership.state.closed().ok()) mailbox_.Send(set.ranks()[set.tree().parent], whole);
     return;
   }
   control::Report report;
   if (!control::DecodeReport(control::TypeOf(whole), &body, &report) || report.member >= set.ranks().size()) {
     return Abort(-1, "a member of process set " + std::to_string(set.id()) + " sent a malformed report");
   }
-  if (Timeline* shown = timeline()) ShowReport(shown, set, report);
+  Leader& leader = *membership.leader;
+  const EntryCache& cache = membership.state.cache();
+  if (Timeline* shown = timeline()) ShowReport(shown, set, cache, report);
   const int member = static_cast<int>(report.member);
   for (uint32_t slot : report.slots) {
-    if (IsEarly(set, member, slot)) {
-      set.express->Postpone(slot, {report.member, report.seen, false, std::nullopt});
-    } else {
-      set.coordinator->OnReady(member, slot, report.seen);
-    }
+    if (membership.express.HoldBack(member, slot, report.seen, nullptr)) continue;
+    leader.coordinator().OnReady(member, slot, report.seen);
   }
   if (!report.slots.empty()) {
-    auto known = set.known.find(report.slots.back());
-    if (known != set.known.end()) set.last_heard[report.member] = known->second->request.name;
+    if (const Entry* known = cache.Find(report.slots.back())) leader.Hear(report.member, known->request.name);
   }
   if (!report.has_request) return;
-  set.last_heard[report.member] = report.request.name;
-  const Entry* known = set.Known(report.request.name);
-  if (known && IsEarly(set, member, known->slot)) {
-    set.express->Postpone(known->slot, {report.member, report.seen, false, std::move(report.request)});
-  } else {
-    set.coordinator->OnRequest(member, report.request);
-  }
+  leader.Hear(report.member, report.request.name);
+  const Entry* known = cache.Find(report.request.name);
+  if (known && membership.express.HoldBack(member, known->slot, report.seen, &report.request)) return;
+  leader.coordinator().OnRequest(member, report.request);
 }
 
-bool Engine::Decide(ProcessSet& set) {
-  std::vector<Record> records = set.coordinator->Decide();
+bool Engine::Decide(Membership& membership) {
+  std::vector<Record> records = membership.leader->coordinator().Decide();
   for (Record& record : records) {
-    NumberErrors(set, &record);
-    if (record.kind == RecordKind::kBatch) set.last_batch = record.sequence;
-    Publish(set, record);
-    Apply(set, std::move(record));
+    membership.express.NumberErrors(&record);
+    membership.leader->Publishes(record);
+    Publish(membership.set, record);
+    Apply(membership, std::move(record));
   }
   return !records.empty();
 }
 
-void Engine::Publish(ProcessSet& set, const Record& record) {
+void Engine::Publish(const ProcessSet& set, const Record& record) {
   if (set.tree().children.empty()) return;
   SendDown(set, control::EncodeRecord(set.tag(), record));
 }
 
 void Engine::SendDown(const ProcessSet& set, std::string_view message) {
   for (int child : set.tree().children) {
-    if (!departed_.count(set.ranks()[child])) mailbox_.Send(set.ranks()[child], message);
+    if (!departures_.departed(set.ranks()[child])) mailbox_.Send(set.ranks()[child], message);
   }
 }
 
-void Engine::Finish(std::unique_ptr<Operation> operation, const Status& status) {
-  if (Timeline* shown = timeline()) shown->Finished(operation->process_set, operation->request, status.ok());
-  const std::shared_ptr<Handle> handle = std::move(operation->handle);
-  parts_.submissions->Finished(std::move(operation));  // first: whoever waits may submit the name again
-  if (!status.ok() && handle->status.ok()) handle->status = status;
-  if (--handle->left > 0) return;
-  finished_.push_back(handle);
-  handle->done.store(true, std::memory_order_release);
+// What the parts of the engine cannot go on from.
+void Engine::Heed(const Status& trouble) {
+  if (trouble.ok()) return;
+  trouble.lost_rank < 0 ? Abort(-1, trouble.text) : Lose(trouble.lost_rank, trouble.text);
 }
 
 }  // namespace hvd

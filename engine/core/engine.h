@@ -8,16 +8,18 @@
 #include <deque>
 #include <map>
 #include <memory>
-#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "agreement/control.h"
+#include "agreement/departures.h"
 #include "base/config.h"
+#include "base/log.h"
 #include "core/handle.h"
+#include "core/membership.h"
 #include "core/point_to_point.h"
-#include "core/process_set.h"
+#include "core/services.h"
 #include "core/stack_teller.h"
 #include "core/submissions.h"
 #include "tracing/timeline.h"
@@ -25,11 +27,8 @@
 #include "transport/mailbox.h"
 #include "transport/neighbours.h"
 #include "transport/poller.h"
-#include "tuning/tuning_session.h"
 
 namespace hvd {
-
-class ExpressRun;
 
 class Engine {
  public:
@@ -47,6 +46,7 @@ class Engine {
     Submissions* submissions;
     Timeline* timeline;
     StackTeller stack_teller;
+    Log log;
   };
   explicit Engine(const Parts& parts);
   ~Engine();
@@ -65,8 +65,8 @@ class Engine {
   void RingUnread() { mailbox_.RingUnread(); }
   bool Hungry() const;  // in the middle of something that peers' data move on
   // Handles finished since the last call. Their callbacks run after the token has been released.
-  std::vector<std::shared_ptr<Handle>> TakeFinished();
-  bool has_finished() const { return !finished_.empty(); }
+  std::vector<std::shared_ptr<Handle>> TakeFinished() { return completions_.TakeFinished(); }
+  bool has_finished() const { return !completions_.empty(); }
 
   // Tells everybody that this rank leaves of its own accord; what is pending fails here.
   void Leave();
@@ -91,114 +91,71 @@ class Engine {
     Tuning Load() const;
   };
 
-  // A broken lane is judged only after this long: whoever holds the control link of the other end knows more.
-  static constexpr std::chrono::milliseconds kGrace{1000};
-
   bool AwaitsAgreement() const;
   bool Drain();
-  void Announce(ProcessSet& set, std::unique_ptr<Operation> operation);
+  void Announce(Membership& membership, std::unique_ptr<Operation> operation);
+  bool MayGoExpress(const Membership& membership, const Operation& operation) const;
+  void AnnouncePostponed(Membership& membership);
   void FlushReady();
 
   void OnMessage(int from, std::string_view message);
-  void OnSetMessage(ProcessSet& set, int from, std::string_view whole, std::string_view body);
-  void OnReports(ProcessSet& set, std::string_view whole, std::string_view body);
-  bool Decide(ProcessSet& set);
-  void Publish(ProcessSet& set, const Record& record);
+  void OnSetMessage(Membership& membership, int from, std::string_view whole, std::string_view body);
+  void OnReports(Membership& membership, std::string_view whole, std::string_view body);
+  bool Decide(Membership& membership);
+  void Publish(const ProcessSet& set, const Record& record);
   void SendDown(const ProcessSet& set, std::string_view message);
 
-  void Apply(ProcessSet& set, Record record);
-  void ApplyTuning(ProcessSet& set, const Tuning& tuning);
-  void Evict(ProcessSet& set, uint32_t slot);
-  void ApplyBatch(ProcessSet& set, std::vector<Entry> entries);
-  static std::shared_ptr<const Entry> Learn(ProcessSet& set, Entry entry);
-  void Start(ProcessSet& set, Entries entries, bool placed);
-  void ApplyAddSet(ProcessSet& global, const Entry& entry);
-  void ApplyRemoveSet(ProcessSet& global, const Entry& entry);
-  bool Step(ProcessSet& set);
-  bool Prepare(ProcessSet& set, ProcessSet::Running* batch);
+  void Apply(Membership& membership, Record record);
+  void ApplyTuning(const Tuning& tuning);
+  void AddSet(MemberState& global, const Entry& entry);
+  void RemoveSet(MemberState& global, const Entry& entry);
 
-  bool MayGoExpress(const ProcessSet& set, const Operation& operation) const;
-  bool SendExpress(ProcessSet& set, std::unique_ptr<Operation>* operation, uint32_t slot);
-  void CarryPart(ProcessSet& set, const ExpressRun& run, std::unique_ptr<Operation> operation,
-                 const control::Part& part);
-  bool ShowPart(ProcessSet& set, const ExpressRun& run, std::unique_ptr<Operation>* operation,
-                const control::Part& part);
-  bool OfferOutput(ProcessSet& set, const ExpressRun& run, std::unique_ptr<Operation>* operation,
-                   const control::Part& part);
-  void TellPlace(ProcessSet& set, const control::Part& part, uint64_t number, const std::byte* place);
-  void TellGone(const ProcessSet& set);
-  void OnGoneParts(ProcessSet& set, int from, std::string_view body);
-  void AwaitParts(ProcessSet& set, std::unique_ptr<Operation> operation, const control::Part& part,
-                  const Express::Piece& own);
-  void OnExpress(ProcessSet& set, int from, std::string_view body, bool in_place);
-  void OnPart(ProcessSet& set, int member, const control::Part& part, const Express::Piece& piece);
-  void HearPart(ProcessSet& set, int member, uint32_t slot, uint64_t seen);
-  void FinishExpress(ProcessSet& set, uint32_t slot);
-  bool FinishDelivery(ProcessSet& set);
-  void EndDelivery(ProcessSet& set, const Status& status);
-  void EndRound(ProcessSet& set, const Entry& entry);
-  void AfterRound(ProcessSet& set, uint32_t slot);
-  static bool HasExpress(const ProcessSet& set);
-  void AnnouncePostponed(ProcessSet& set);
-  static bool IsEarly(const ProcessSet& set, int member, uint32_t slot);
-  static void NumberErrors(const ProcessSet& set, Record* record);
-  void ApplyError(ProcessSet& set, const Record& record);
-  std::vector<control::Finished> FinishedRounds() const;
-  void OnBye(int from, std::string_view body);
-
-  void Finish(std::unique_ptr<Operation> operation, const Status& status);
-  void FailAll(ProcessSet& set, const Status& status);
+  void Finish(std::unique_ptr<Operation> operation, const Status& status) {
+    completions_.Finish(std::move(operation), status);
+  }
+  void FailAll(Membership& membership, const Status& status);
+  void Heed(const Status& trouble);
 
   void Housekeep();
   void TakePulses(Clock::time_point now);
-  void InspectStalls(ProcessSet& set, Clock::time_point now);
-  void OnStall(ProcessSet& set, std::string_view whole, std::string_view body);
-  void OnStack(ProcessSet& set, std::string_view whole, std::string_view body);
-  void ShowStall(const ProcessSet& set, const std::string& name, const std::string& text) const;
+  void InspectStalls(Membership& membership, Clock::time_point now);
+  void OnStall(const Membership& membership, std::string_view whole, std::string_view body);
+  void OnStack(const Membership& membership, std::string_view whole, std::string_view body);
+  void ShowStall(const MemberState& state, const std::string& name, const std::string& text) const;
   void AskForStack(const ProcessSet& set, const std::string& name);
   void ReportStack();
+
   void Hear(bool eager, bool* moved);
   void CheckLinks();
-  void OnEnded(const Neighbour& neighbour);
-  bool MeantToLeave(int rank) const;
-  void LoseContact(int rank, const std::string& why);
-  void OnBroken(int rank, const std::string& why);
-  void OnGone(int rank, const std::string& why);
-  void OnDeparture(int rank);
-  void OnGoneMember(ProcessSet& set, std::string_view whole, std::string_view body);
-  void CloseSet(ProcessSet& set, int rank);
-  Status ShutDown(int rank) const;
-  void WakeNeighbours();
-  Timeline* timeline() const { return parts_.timeline->on() ? parts_.timeline : nullptr; }
+  void Act(const Departures::Verdict& verdict);
+  void Part(int rank);
+  void SayBye();
+  void OnBye(int from, std::string_view body);
+  void OnGoneMember(Membership& membership, std::string_view whole, std::string_view body);
+  void CloseSet(Membership& membership, int rank);
+  Timeline* timeline() const { return parts_.timeline->if_on(); }
 
   Parts parts_;
   Surroundings around_;
   Mailbox mailbox_;
+  Departures departures_;
+  Completions completions_;
+  Counters counters_;
+  Services services_;
   std::unique_ptr<PointToPoint> messages_;
-  std::map<int, std::unique_ptr<ProcessSet>> sets_;  // those that this rank belongs to
+  std::map<int, std::unique_ptr<Membership>> sets_;  // those that this rank belongs to
   Tuned tuned_;
-  std::unique_ptr<TuningSession> tuning_;          // the leader's, until the tuning is over
   std::map<int, std::vector<int>> foreign_;        // ranks of the others
   std::deque<std::pair<int, std::string>> early_;  // messages for a set that is not here yet, with their senders
   uint32_t newest_epoch_ = 0;
   Submissions::Batch drained_;
   std::map<int, std::string> ready_;  // cache slots to report, by set
-  std::vector<std::shared_ptr<Handle>> finished_;
-  std::set<int> departed_;                  // said goodbye; what they had published has been applied
-  std::vector<Neighbour*> spoke_;           // over their life lines, since we last looked; in that order
-  std::map<int, std::string> unexplained_;  // who left for reasons that did not reach us, and how we noticed
-  Clock::time_point broken_since_;
-  Heartbeats heartbeats_{std::chrono::milliseconds(parts_.settings.peer_timeout_ms)};
-  std::map<int, uint64_t> pulses_;  // of neighbours, when last seen
+  std::vector<Neighbour*> spoke_;     // over their life lines, since we last looked; in that order
+  std::map<int, uint64_t> pulses_;    // of neighbours, when last seen
   StackTeller stack_teller_;
   std::pair<int, std::string> stack_asked_by_;  // the set, and its tensor that waits for this rank
   Clock::time_point next_housekeeping_;
-  Status aborted_;
   uint64_t rounds_ = 0, rounds_unrung_ = 0;
-  std::vector<Express::Piece> parts_of_all_;  // reused
-  std::atomic<uint64_t> direct_batches_{0};   // so far, for Describe
-  std::atomic<uint64_t> express_runs_{0};     // so far, for Describe
-  std::atomic<uint64_t> single_copy_batches_{0};
 };
 
 }  // namespace hvd

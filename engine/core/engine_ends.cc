@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The engine's ends: who is silent, what has stalled, who left, what broke, and how everybody learns of it.
 #include <algorithm>
-#include <cstdio>
 
 #include "agreement/control.h"
 #include "collectives/kernels.h"
@@ -14,30 +13,19 @@ constexpr size_t kMostAsked = 6;  // missing ranks whose stacks are shown
 // A rank that has never been linked may itself be waiting for one that is lost: its word is waited for.
 constexpr std::chrono::milliseconds kBeforeFirstWord{500};
 
-std::string LeftInTheMiddle(int rank, const std::string& host) {
-  return "Horovod has been shut down: rank " + std::to_string(rank) + " (on host '" + host +
-         "') called shutdown or exited in the middle of a collective";
-}
-
 }  // namespace
-
-Status Engine::ShutDown(int rank) const {
-  return Status::Failed("Horovod has been shut down: rank " + std::to_string(rank) + " (on host '" +
-                            parts_.host_names[rank] + "') called shutdown or exited, and this operation needs it",
-                        rank);
-}
 
 // ---- the watch
 
 void Engine::Housekeep() {
   const Clock::time_point now = Clock::now();
-  if (now < next_housekeeping_ || !aborted_.ok()) return;
+  if (now < next_housekeeping_ || !departures_.over().ok()) return;
   TakePulses(now);
-  for (auto& [id, set] : sets_) {
-    if (set->coordinator) InspectStalls(*set, now);
+  for (auto& [id, membership] : sets_) {
+    if (membership->leader) InspectStalls(*membership, now);
   }
-  for (int rank : heartbeats_.Silent(now)) return Lose(rank, heartbeats_.SilenceText());
-  next_housekeeping_ = heartbeats_.NextLook(now);
+  Act(departures_.Look(now));
+  next_housekeeping_ = departures_.NextLook(now);
 }
 
 void Engine::TakePulses(Clock::time_point now) {
@@ -48,35 +36,31 @@ void Engine::TakePulses(Clock::time_point now) {
     if (!neighbour.arena) continue;
     const uint64_t pulse = neighbour.head()->pulse.load(std::memory_order_relaxed);
     auto [seen, first] = pulses_.emplace(neighbour.rank, pulse);
-    if (first) heartbeats_.Expect(neighbour.rank, now);
-    if (seen->second != pulse) heartbeats_.Heard(neighbour.rank, now);
+    if (first) departures_.Expect(neighbour.rank, now);
+    if (seen->second != pulse) departures_.Heard(neighbour.rank, now);
     seen->second = pulse;
   }
   for (const Mailbox::Sign& sign : mailbox_.SignsOfLife()) {
-    heartbeats_.Expect(sign.rank, sign.up ? now : now + kBeforeFirstWord);
+    departures_.Expect(sign.rank, sign.up ? now : now + kBeforeFirstWord);
     if (sign.up) {
-      heartbeats_.Heard(sign.rank, now - sign.age);
+      departures_.Heard(sign.rank, now - sign.age);
       mailbox_.Send(sign.rank, control::EncodePing());
-    } else if (!MeantToLeave(sign.rank) && parts_.connector->Deserted(sign.rank)) {
-      OnGone(sign.rank, "its process ended before it had connected");
+    } else if (!departures_.meant_to_leave(sign.rank) && parts_.connector->Deserted(sign.rank)) {
+      Act(departures_.OnDeserted(sign.rank, Clock::now()));
     }
-  }
-  for (int rank : departed_) heartbeats_.Forget(rank);
-  for (const Neighbour& neighbour : parts_.neighbours->all()) {
-    if (neighbour.life_line.farewell()) heartbeats_.Forget(neighbour.rank);
   }
 }
 
-void Engine::InspectStalls(ProcessSet& set, Clock::time_point now) {
+void Engine::InspectStalls(Membership& membership, Clock::time_point now) {
+  const ProcessSet& set = membership.set;
   bool first = true;
-  for (const StallInspector::Finding& finding : set.inspector->Inspect(set.coordinator->Pending(), now)) {
+  for (const StallInspector::Finding& finding : membership.leader->FindStalls(now)) {
     std::string text = "'" + finding.name.substr(0, 200) + "' has waited " +
                        std::to_string(std::chrono::duration_cast<std::chrono::seconds>(finding.waited).count()) +
                        " s: rank" + (finding.missing.size() > 1 ? "s " : " ") + ListOfRanks(finding.missing) + " of " +
-                       std::to_string(set.ranks().size()) + (finding.missing.size() > 1 ? " have" : " has") +
-                       " not submitted it (last submitted: ";
+                       std::to_string(set.ranks().size()) + " did not submit it (last heard of: ";
     for (size_t i = 0; i < finding.missing.size() && i < kMostAsked; ++i) {
-      const std::string& last = set.last_heard[set.IndexOf(finding.missing[i])];
+      const std::string& last = membership.leader->last_heard(set.IndexOf(finding.missing[i]));
       text += std::string(i ? "; " : "") + "rank " + std::to_string(finding.missing[i]) + ": " +
               (last.empty() ? "nothing yet" : "'" + last.substr(0, 200) + "'");
     }
@@ -90,34 +74,36 @@ void Engine::InspectStalls(ProcessSet& set, Clock::time_point now) {
     for (size_t i = 0; first && i < finding.missing.size() && i < kMostAsked; ++i) asked.push_back(finding.missing[i]);
     first = false;
     const std::string message = control::EncodeStall(set.tag(), finding.name, "WARNING: " + text, asked);
-    OnStall(set, message, std::string_view(message).substr(control::kHeaderBytes));
+    OnStall(membership, message, std::string_view(message).substr(control::kHeaderBytes));
   }
 }
 
 // The warning goes out at once; what the missing ranks are doing follows if they can tell. A rank that is frozen or
 // dead does not answer, and nobody waits for it.
-void Engine::OnStall(ProcessSet& set, std::string_view whole, std::string_view body) {
+void Engine::OnStall(const Membership& membership, std::string_view whole, std::string_view body) {
+  const ProcessSet& set = membership.set;
   SendDown(set, whole);
   std::string name, text;
   std::vector<int32_t> asked;
   if (!control::DecodeStall(&body, &name, &text, &asked)) return;
-  ShowStall(set, name, text);
+  ShowStall(membership.state, name, text);
   if (std::find(asked.begin(), asked.end(), parts_.identity.rank) != asked.end()) AskForStack(set, name);
 }
 
-void Engine::OnStack(ProcessSet& set, std::string_view whole, std::string_view body) {
+void Engine::OnStack(const Membership& membership, std::string_view whole, std::string_view body) {
+  const ProcessSet& set = membership.set;
   std::string name, text;
   if (!set.leads()) {
-    if (set.closed.ok()) mailbox_.Send(set.ranks()[set.tree().parent], whole);
+    if (membership.state.closed().ok()) mailbox_.Send(set.ranks()[set.tree().parent], whole);
   } else if (control::DecodeStack(&body, &name, &text)) {
     SendDown(set, control::EncodeStall(set.tag(), name, text, {}));
-    ShowStall(set, name, text);
+    ShowStall(membership.state, name, text);
   }
 }
 
 // Every rank that waits for it says so, once.
-void Engine::ShowStall(const ProcessSet& set, const std::string& name, const std::string& text) const {
-  if (set.pending.Find(name)) std::fprintf(stderr, "[horovod] %s\n", text.c_str());
+void Engine::ShowStall(const MemberState& state, const std::string& name, const std::string& text) const {
+  if (state.pending().Find(name)) parts_.log.Relay(text);
 }
 
 void Engine::AskForStack(const ProcessSet& set, const std::string& name) {
@@ -130,26 +116,18 @@ void Engine::ReportStack() {
   const std::optional<std::string> answer = stack_teller_.Answer(Clock::now());
   if (!answer) return;
   auto set = sets_.find(stack_asked_by_.first);
-  if (set == sets_.end() || !aborted_.ok()) return;
+  if (set == sets_.end() || !departures_.over().ok()) return;
   const std::string text = "rank " + std::to_string(parts_.identity.rank) + ", which is missing, is here: " + *answer;
-  const std::string message = control::EncodeStack(set->second->tag(), stack_asked_by_.second, text);
+  const std::string message = control::EncodeStack(set->second->set.tag(), stack_asked_by_.second, text);
   OnStack(*set->second, message, std::string_view(message).substr(control::kHeaderBytes));
 }
 
 // ---- ends
 
-void Engine::FailAll(ProcessSet& set, const Status& status) {
-  for (auto& operation : set.pending.TakeAll()) Finish(std::move(operation), status);
-  for (auto& operation : set.postponed) Finish(std::move(operation), status);
-  set.postponed.clear();
-  if (set.delivery) EndDelivery(set, status);
-  for (ProcessSet::Running& batch : set.running) {
-    for (auto& operation : batch.operations) {
-      if (operation) Finish(std::move(operation), status);
-    }
-  }
-  if (!set.running.empty()) set.DropUnsent();  // it may lie in callers' tensors
-  set.running.clear();
+void Engine::FailAll(Membership& membership, const Status& status) {
+  for (auto& operation : membership.state.pending().TakeAll()) Finish(std::move(operation), status);
+  membership.express.Fail(status);
+  membership.applier.Fail(status);
 }
 
 // All that has come, from everywhere if anybody's end is near. What a rank wrote before its end is read before that is
@@ -157,171 +135,167 @@ void Engine::FailAll(ProcessSet& set, const Status& status) {
 // tells that the end was meant; what makes us act on a departure is in the inbox, in the right order.
 void Engine::Hear(bool eager, bool* moved) {
   const std::vector<Neighbour*> spoke = std::exchange(spoke_, {});
-  for (Neighbour* neighbour : spoke) neighbour->life_line.Read();
+  for (Neighbour* neighbour : spoke) {
+    neighbour->life_line.Read();
+    if (neighbour->life_line.farewell()) departures_.OnFarewell(neighbour->rank);
+  }
   if (!spoke.empty()) mailbox_.LookEverywhere();
   *moved |= mailbox_.Receive([this](int from, std::string_view message) { OnMessage(from, message); }, eager);
   for (const Neighbour* neighbour : spoke) {
     const std::optional<LastWords>& words = neighbour->life_line.last_words();
     if (words) Abort(words->lost_rank, words->why);
   }
-  for (Neighbour* neighbour : spoke) {
-    if (neighbour->life_line.ended()) OnEnded(*neighbour);
+  for (const Neighbour* neighbour : spoke) {
+    if (!neighbour->life_line.ended()) continue;
+    Act(departures_.OnEnded(neighbour->rank, neighbour->arena != nullptr, Clock::now()));
   }
-}
-
-void Engine::OnEnded(const Neighbour& neighbour) {
-  // Without memory its messages come over a link, whose end tells that all have been read.
-  if (!neighbour.arena && neighbour.life_line.farewell()) return;
-  OnBroken(neighbour.rank, "its process ended");
 }
 
 void Engine::CheckLinks() {
   const std::vector<std::pair<int, std::string>> links = mailbox_.TakeBroken();
-  if (!links.empty() && aborted_.ok()) {
+  if (!links.empty() && departures_.over().ok()) {
     OnEvents(parts_.poller->Collect());  // life lines tell who ended first
     bool moved = false;
     Hear(true, &moved);
   }
-  for (const auto& [rank, why] : links) OnBroken(rank, why);
-  if (!aborted_.ok()) return;
+  for (const auto& [rank, why] : links) Act(departures_.OnBroken(rank, why, Clock::now()));
+  if (!departures_.over().ok()) return;
   std::pair<int, std::string> broken = messages_->Broken();
-  for (auto& [id, set] : sets_) {
-    if (broken.first < 0) broken = set->Broken();
-    if (broken.first >= 0 || !set->busy()) continue;
-    for (const auto& [rank, why] : unexplained_) {
-      if (set->IndexOf(rank) >= 0) broken = {rank, why};
-    }
+  for (auto& [id, membership] : sets_) {
+    if (broken.first < 0) broken = membership->set.Broken();
+    if (broken.first < 0 && membership->busy()) broken = departures_.UnexplainedAmong(membership->set.ranks());
   }
-  if (broken.first < 0) {
-    broken_since_ = {};
-    return;
-  }
-  // Whoever holds the other end's control link knows more; wait for its word before we give ours.
-  if (broken_since_ == Clock::time_point()) broken_since_ = Clock::now();
-  if (Clock::now() - broken_since_ < kGrace) return;
-  LoseContact(broken.first, "the connection to it broke (" + broken.second + ")");
+  if (broken.first < 0) return departures_.OnNothingBroken();
+  Act(departures_.OnNeeded(broken.first, broken.second, Clock::now()));
 }
 
-// No more will come from this rank.
-void Engine::OnBroken(int rank, const std::string& why) {
-  OnGone(rank, why);
-  if (departed_.count(rank) || !aborted_.ok()) return;
-  // It meant to leave, but its parting words were lost with the link, or found our inbox full. They may have been
-  // that it gave up what we still wait for.
-  unexplained_[rank] = why;
-  if (heartbeats_.Absence(Clock::now()) > WatchSpan::zero()) return LoseContact(rank, why);
-  OnDeparture(rank);
+void Engine::Act(const Departures::Verdict& verdict) {
+  if (verdict.what == Departures::Verdict::What::kPart) Part(verdict.rank);
+  if (verdict.what == Departures::Verdict::What::kAbort) Abort(verdict.rank, verdict.text);
 }
 
-bool Engine::MeantToLeave(int rank) const {
-  const Neighbour* neighbour = parts_.neighbours->Find(rank);
-  return departed_.count(rank) || (neighbour && neighbour->life_line.farewell());
-}
-
-void Engine::OnGone(int rank, const std::string& why) {
-  if (!MeantToLeave(rank)) LoseContact(rank, why);
-}
-
-// Unless it is us who were away: then the others have given us up and left, and could not tell us so.
-void Engine::LoseContact(int rank, const std::string& why) {
-  const WatchSpan absence = heartbeats_.Absence(Clock::now());
-  if (absence > WatchSpan::zero()) return Lose(parts_.identity.rank, Heartbeats::AbsenceText(absence));
-  Lose(rank, why);
-}
-
-void Engine::OnDeparture(int rank) {
-  if (!departed_.insert(rank).second) return;
-  messages_->Fail(rank, ShutDown(rank));
-  for (auto& [id, set] : sets_) {
-    const int member = set->IndexOf(rank);
+void Engine::Part(int rank) {
+  messages_->Fail(rank, departures_.ShutDown(rank));
+  for (auto& [id, membership] : sets_) {
+    ProcessSet& set = membership->set;
+    const int member = set.IndexOf(rank);
     if (member < 0) continue;
-    if (set->leads()) {
-      set->coordinator->OnDeparture(member);
-    } else if (member == set->tree().parent) {
-      CloseSet(*set, rank);
-    } else {
-      const auto& children = set->tree().children;
-      if (std::find(children.begin(), children.end(), member) == children.end()) continue;
-      mailbox_.Send(set->ranks()[set->tree().parent], control::EncodeGone(set->tag(), rank));
+    switch (Departures::WhenDeparted(set.tree(), member)) {
+      case Departures::InSet::kCount:
+        membership->leader->coordinator().OnDeparture(member);
+        break;
+      case Departures::InSet::kClose:
+        CloseSet(*membership, rank);
+        break;
+      case Departures::InSet::kPassOn:
+        mailbox_.Send(set.ranks()[set.tree().parent], control::EncodeGone(set.tag(), rank));
+        break;
+      case Departures::InSet::kNothing:
+        break;
     }
   }
 }
 
-void Engine::OnGoneMember(ProcessSet& set, std::string_view whole, std::string_view body) {
+void Engine::OnGoneMember(Membership& membership, std::string_view whole, std::string_view body) {
+  ProcessSet& set = membership.set;
   int32_t rank = -1;
   uint64_t applied = control::kNotTold;
   if (!control::DecodeGone(&body, &rank, &applied)) return Abort(-1, "a malformed farewell arrived");
-  if (set.leads()) {
-    const int member = set.IndexOf(rank);
-    if (member <= 0) return;
-    // It left while the word to begin was on its way to it: what we have begun will never end.
-    if (applied < set.last_batch) return Abort(rank, LeftInTheMiddle(rank, parts_.host_names[rank]));
-    set.coordinator->OnDeparture(member);
-  } else if (rank == set.ranks()[0] || rank == set.ranks()[set.tree().parent]) {
-    CloseSet(set, rank);
-  } else {
-    mailbox_.Send(set.ranks()[set.tree().parent], whole);
+  const int member = set.IndexOf(rank);
+  switch (Departures::WhenTold(set.tree(), member)) {
+    case Departures::InSet::kCount: {
+      const Departures::Verdict verdict = departures_.OnMemberGone(rank, applied, membership.leader->last_batch());
+      if (verdict.what == Departures::Verdict::What::kAbort) return Act(verdict);
+      return membership.leader->coordinator().OnDeparture(member);
+    }
+    case Departures::InSet::kClose:
+      return CloseSet(membership, rank);
+    case Departures::InSet::kPassOn:
+      return mailbox_.Send(set.ranks()[set.tree().parent], whole);
+    case Departures::InSet::kNothing:
+      return;
   }
 }
 
 // The way to the leader is gone. What is running was agreed and can still finish; nothing else can.
-void Engine::CloseSet(ProcessSet& set, int rank) {
-  if (!set.closed.ok()) return;
-  set.closed = ShutDown(rank);
-  for (auto& operation : set.pending.TakeAll()) {
-    if (operation->round != kNoRound && set.express->Settled(operation->slot, operation->round)) {
-      set.pending.Add(std::move(operation));
+void Engine::CloseSet(Membership& membership, int rank) {
+  ProcessSet& set = membership.set;
+  MemberState& state = membership.state;
+  if (!state.closed().ok()) return;
+  state.Close(departures_.ShutDown(rank));
+  for (auto& operation : state.pending().TakeAll()) {
+    if (membership.express.Settled(*operation)) {
+      state.pending().Add(std::move(operation));
     } else {
-      Finish(std::move(operation), set.closed);
+      Finish(std::move(operation), state.closed());
     }
   }
-  for (auto& operation : set.postponed) Finish(std::move(operation), set.closed);
-  set.postponed.clear();
+  for (auto& operation : membership.express.TakePostponed()) Finish(std::move(operation), state.closed());
   SendDown(set, control::EncodeGone(set.tag(), rank));
 }
 
 void Engine::Leave() {
   const bool busy = std::any_of(sets_.begin(), sets_.end(), [](const auto& item) { return item.second->busy(); });
-  if (busy && aborted_.ok()) {
-    Abort(parts_.identity.rank, LeftInTheMiddle(parts_.identity.rank, parts_.identity.host));
-  } else if (aborted_.ok()) {
-    for (const auto& [id, set] : sets_) {
-      if (set->tree().parent < 0) continue;
-      const std::string gone = control::EncodeGone(set->tag(), parts_.identity.rank, set->applied);
-      mailbox_.Send(set->ranks()[set->tree().parent], gone);
-    }
-    const std::string bye = control::EncodeBye(FinishedRounds());
-    for (int rank : mailbox_.LinkedRanks()) mailbox_.Send(rank, bye);
-  }
+  const Departures::Verdict verdict = departures_.Leave(busy);
+  if (verdict.what == Departures::Verdict::What::kSayBye) SayBye();
+  Act(verdict);
   mailbox_.RingUnread();
   for (Neighbour& neighbour : parts_.neighbours->all()) neighbour.life_line.SayFarewell();
-  const Status status = Status::Failed("Horovod has been shut down: this rank called shutdown");
-  parts_.submissions->Close(status);
+  const Status left = Status::Failed("Horovod has been shut down: this rank called shutdown");
+  parts_.submissions->Close(left);
   Drain();
-  for (auto& [id, set] : sets_) FailAll(*set, aborted_.ok() ? status : aborted_);
-  messages_->Fail(-1, aborted_.ok() ? status : aborted_);
-  if (aborted_.ok()) aborted_ = status;
+  const Status status = departures_.over().ok() ? left : departures_.over();
+  for (auto& [id, membership] : sets_) FailAll(*membership, status);
+  messages_->Fail(-1, status);
+  departures_.End(left);
 }
 
-void Engine::Lose(int rank, const std::string& why) { Abort(rank, NameLoss(rank, parts_.host_names[rank], why)); }
+void Engine::SayBye() {
+  std::vector<control::Finished> finished;
+  for (const auto& [id, membership] : sets_) {
+    const ProcessSet& set = membership->set;
+    membership->express.AddFinished(&finished);
+    if (set.leads()) continue;
+    const std::string gone = control::EncodeGone(set.tag(), parts_.identity.rank, membership->state.applied());
+    mailbox_.Send(set.ranks()[set.tree().parent], gone);
+  }
+  const std::string bye = control::EncodeBye(finished);
+  for (int rank : mailbox_.LinkedRanks()) mailbox_.Send(rank, bye);
+}
+
+void Engine::OnBye(int from, std::string_view body) {
+  std::vector<control::Finished> finished;
+  if (!control::DecodeBye(&body, &finished)) return Lose(from, "its farewell was malformed");
+  for (const control::Finished& one : finished) {
+    auto found = sets_.find(one.set);
+    if (found == sets_.end()) continue;
+    const ProcessSet& set = found->second->set;
+    if (set.epoch() == one.epoch && set.ranks()[0] == from) found->second->express.Settle(one.slot, one.round);
+  }
+  Act(departures_.OnBye(from));
+}
+
+void Engine::Lose(int rank, const std::string& why) { Act(departures_.Lose(rank, why)); }
 
 void Engine::Abort(int lost_rank, const std::string& text) {
-  if (!aborted_.ok()) return;
-  aborted_ = Status::Failed(text, lost_rank);
-  parts_.submissions->Close(aborted_);
+  const Status why = Status::Failed(text, lost_rank);
+  if (!departures_.End(why)) return;
+  parts_.submissions->Close(why);
   // The lost one too: if it was only frozen, it finds out when it thaws. Its inbox may be full; its life line
   // never.
   for (int rank : mailbox_.LinkedRanks()) mailbox_.Send(rank, control::EncodeAbort(lost_rank, text));
   for (Neighbour& neighbour : parts_.neighbours->all()) neighbour.life_line.SayLastWords({lost_rank, text});
   mailbox_.RingUnread();
   mailbox_.DropUnsent(lost_rank);
-  for (auto& [id, set] : sets_) FailAll(*set, aborted_);
-  messages_->Fail(-1, aborted_);
+  for (auto& [id, membership] : sets_) FailAll(*membership, why);
+  messages_->Fail(-1, why);
   Drain();
+  parts_.log.Info([&] { return "this world has ended: " + text; });
 }
 
 bool Engine::AllSent() const {
-  const bool idle = std::all_of(sets_.begin(), sets_.end(), [](const auto& item) { return item.second->AllSent(); });
+  const bool idle =
+      std::all_of(sets_.begin(), sets_.end(), [](const auto& item) { return item.second->set.AllSent(); });
   return idle && messages_->AllSent() && mailbox_.AllSent();
 }
 
@@ -340,9 +314,9 @@ std::string Engine::Describe() const {
          ", \"chunk_bytes\": " + std::to_string(tuning.chunk_bytes) +
          ", \"peers_by_shared_memory\": " + std::to_string(by_memory) +
          ", \"peers_by_socket\": " + std::to_string(by_socket) +
-         ", \"direct_batches\": " + std::to_string(direct_batches_.load()) +
-         ", \"express_runs\": " + std::to_string(express_runs_.load()) +
-         ", \"single_copy_batches\": " + std::to_string(single_copy_batches_.load()) +
+         ", \"direct_batches\": " + std::to_string(counters_.direct_batches.load()) +
+         ", \"express_runs\": " + std::to_string(counters_.express_runs.load()) +
+         ", \"single_copy_batches\": " + std::to_string(counters_.single_copy_batches.load()) +
          ", \"process_sets\": " + std::to_string(sets_.size() + foreign_.size()) +
          ", \"refused_connections\": " + std::to_string(parts_.connector->refused()) + "}";
 }
@@ -350,7 +324,7 @@ std::string Engine::Describe() const {
 void Engine::CloseDescriptors() {
   mailbox_.CloseDescriptors();
   messages_->CloseDescriptors();
-  for (auto& [id, set] : sets_) set->CloseDescriptors();
+  for (auto& [id, membership] : sets_) membership->set.CloseDescriptors();
 }
 
 }  // namespace hvd

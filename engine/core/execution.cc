@@ -75,7 +75,7 @@ std::unique_ptr<Machine> PrepareDirect(ProcessSet& set, const Entries& entries, 
   return std::make_unique<DirectAllreduce>(set.flat().there.get(), std::move(views), reduction);
 }
 
-Status PrepareAllreduce(ProcessSet& set, const Settings& settings, const Entries& entries, ProcessSet::Running* batch) {
+Status PrepareAllreduce(ProcessSet& set, const Settings& settings, const Entries& entries, RunningBatch* batch) {
   size_t missing = 0;
   for (size_t i = 0; i < entries.size(); ++i) {
     if (!batch->operations[i]) missing += entries[i]->request.Bytes();
@@ -130,7 +130,7 @@ bool MayPushAllgather(ProcessSet& set, const Entries& entries) {
          });
 }
 
-Status PrepareAllgather(ProcessSet& set, const Entries& entries, ProcessSet::Running* batch) {
+Status PrepareAllgather(ProcessSet& set, const Entries& entries, RunningBatch* batch) {
   const bool may_push = MayPushAllgather(set, entries);
   Flat in;
   std::vector<Flat> outs(set.ranks().size());
@@ -164,7 +164,7 @@ Status PrepareAllgather(ProcessSet& set, const Entries& entries, ProcessSet::Run
   return Status::Ok();
 }
 
-Status PrepareBroadcast(ProcessSet& set, const Entries& entries, ProcessSet::Running* batch) {
+Status PrepareBroadcast(ProcessSet& set, const Entries& entries, RunningBatch* batch) {
   Flat in, out;
   for (const auto& operation : batch->operations) {
     in.Add(const_cast<std::byte*>(operation->input), operation->request.Bytes());
@@ -176,7 +176,7 @@ Status PrepareBroadcast(ProcessSet& set, const Entries& entries, ProcessSet::Run
   return Status::Ok();
 }
 
-Status PrepareReducescatter(ProcessSet& set, const Entries& entries, ProcessSet::Running* batch) {
+Status PrepareReducescatter(ProcessSet& set, const Entries& entries, RunningBatch* batch) {
   const int64_t members = static_cast<int64_t>(set.ranks().size());
   std::vector<Flat> ins(set.ranks().size());
   Flat out;
@@ -196,7 +196,7 @@ Status PrepareReducescatter(ProcessSet& set, const Entries& entries, ProcessSet:
   return Status::Ok();
 }
 
-Status PrepareAlltoall(ProcessSet& set, const Entries& entries, ProcessSet::Running* batch) {
+Status PrepareAlltoall(ProcessSet& set, const Entries& entries, RunningBatch* batch) {
   Operation* operation = batch->operations[0].get();
   Lane* lane = set.flat().there.get();
   const size_t row = operation->request.RowBytes(), members = set.ranks().size();
@@ -216,7 +216,7 @@ Status PrepareAlltoall(ProcessSet& set, const Entries& entries, ProcessSet::Runn
 
 }  // namespace
 
-Status Prepare(ProcessSet& set, const Settings& settings, const Entries& entries, ProcessSet::Running* batch) {
+Status Prepare(ProcessSet& set, const Settings& settings, const Entries& entries, RunningBatch* batch) {
   switch (entries[0]->request.kind) {
     case OpKind::kAllreduce:
       return PrepareAllreduce(set, settings, entries, batch);

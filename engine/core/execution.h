@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "core/process_set.h"
+#include "core/running_batch.h"
 
 namespace hvd {
 
@@ -18,6 +19,6 @@ std::byte* OutputOf(Operation& operation, int64_t rows, const std::shared_ptr<Ar
 // `batch.operations[i]` is this rank's tensor for entries[i], or null where the rank has joined (it then contributes
 // zeros). Fills batch.machine. Allocates outputs that the caller left to the engine; throws std::bad_alloc without
 // memory.
-Status Prepare(ProcessSet& set, const Settings& settings, const Entries& entries, ProcessSet::Running* batch);
+Status Prepare(ProcessSet& set, const Settings& settings, const Entries& entries, RunningBatch* batch);
 
 }  // namespace hvd

@@ -30,8 +30,8 @@ Status WrongSize(int64_t tag, uint64_t sent, uint64_t expected) {
 
 }  // namespace
 
-PointToPoint::PointToPoint(const Surroundings& around, Mailbox* mailbox, Finish finish)
-    : around_(around), mailbox_(mailbox), finish_(std::move(finish)) {}
+PointToPoint::PointToPoint(const Surroundings& around, Mailbox* mailbox, Completions* completions)
+    : around_(around), mailbox_(mailbox), completions_(completions) {}
 
 PointToPoint::~PointToPoint() = default;
 
@@ -91,7 +91,7 @@ void PointToPoint::Match(int rank, Pair& pair, int64_t tag) {
     const uint64_t expected = BytesOf(*receive);
     mailbox_->Send(rank, control::EncodeAccept({offer.id, expected, pair.my_region}));
     if (expected != offer.bytes) {
-      finish_(std::move(receive), WrongSize(tag, offer.bytes, expected));
+      completions_->Finish(std::move(receive), WrongSize(tag, offer.bytes, expected));
       continue;
     }
     BuildLane(rank, pair);
@@ -113,7 +113,7 @@ bool PointToPoint::OnAccept(int from, std::string_view body) {
   if (accept.bytes != BytesOf(*send)) {
     const int64_t tag = TagOf(*send);
     const uint64_t bytes = BytesOf(*send);
-    finish_(std::move(send), WrongSize(tag, bytes, accept.bytes));
+    completions_->Finish(std::move(send), WrongSize(tag, bytes, accept.bytes));
     return true;
   }
   BuildLane(from, pair);
@@ -144,8 +144,8 @@ void PointToPoint::Deliver(std::unique_ptr<Operation> send, std::unique_ptr<Oper
   } else {
     status = WrongSize(TagOf(*send), BytesOf(*send), BytesOf(*receive));
   }
-  finish_(std::move(send), status);
-  finish_(std::move(receive), status);
+  completions_->Finish(std::move(send), status);
+  completions_->Finish(std::move(receive), status);
 }
 
 bool PointToPoint::StepOut(Pair& pair) {
@@ -165,7 +165,7 @@ bool PointToPoint::StepOut(Pair& pair) {
     std::unique_ptr<Operation> done = std::move(pair.outgoing.front());
     pair.outgoing.pop_front();
     pair.sent = 0;
-    finish_(std::move(done), Status::Ok());
+    completions_->Finish(std::move(done), Status::Ok());
     moved = true;
   }
   return moved;
@@ -190,7 +190,7 @@ bool PointToPoint::StepIn(Pair& pair) {
     std::unique_ptr<Operation> done = std::move(pair.incoming.front());
     pair.incoming.pop_front();
     pair.received = 0;
-    finish_(std::move(done), Status::Ok());
+    completions_->Finish(std::move(done), Status::Ok());
     moved = true;
   }
   return moved;
@@ -227,15 +227,15 @@ std::pair<int, std::string> PointToPoint::Broken() const {
 void PointToPoint::Fail(int rank, const Status& status) {
   for (auto& [other, pair] : pairs_) {
     if (rank >= 0 && rank != other) continue;
-    for (auto& [id, operation] : pair.offered) finish_(std::move(operation), status);
+    for (auto& [id, operation] : pair.offered) completions_->Finish(std::move(operation), status);
     pair.offered.clear();
     for (auto& [tag, waiting] : pair.receives) {
-      for (auto& operation : waiting) finish_(std::move(operation), status);
+      for (auto& operation : waiting) completions_->Finish(std::move(operation), status);
     }
     pair.receives.clear();
     if (rank >= 0) continue;  // what was accepted can still finish after a farewell, not after a failure
     for (auto* queue : {&pair.outgoing, &pair.incoming}) {
-      for (auto& operation : *queue) finish_(std::move(operation), status);
+      for (auto& operation : *queue) completions_->Finish(std::move(operation), status);
       queue->clear();
     }
   }

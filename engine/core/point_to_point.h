@@ -5,11 +5,11 @@
 
 #include <cstdint>
 #include <deque>
-#include <functional>
 #include <map>
 #include <memory>
 #include <string_view>
 
+#include "core/completions.h"
 #include "core/handle.h"
 #include "core/process_set.h"
 #include "transport/mailbox.h"
@@ -18,9 +18,7 @@ namespace hvd {
 
 class PointToPoint {
  public:
-  using Finish = std::function<void(std::unique_ptr<Operation>, const Status&)>;
-
-  PointToPoint(const Surroundings& around, Mailbox* mailbox, Finish finish);
+  PointToPoint(const Surroundings& around, Mailbox* mailbox, Completions* completions);
   ~PointToPoint();
 
   // kind kSend or kReceive; root: the other rank; splits: {tag}; shape: {bytes}.
@@ -61,7 +59,7 @@ class PointToPoint {
 
   Surroundings around_;
   Mailbox* mailbox_;
-  Finish finish_;
+  Completions* completions_;
   uint64_t last_id_ = 0;
   std::map<int, Pair> pairs_;
 };

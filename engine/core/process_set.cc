@@ -35,8 +35,7 @@ size_t ProcessSet::RegionBytes(const Settings& settings, int members) {
 
 ProcessSet::ProcessSet(int id, uint32_t epoch, std::vector<int> ranks, const std::vector<int64_t>& regions,
                        const Surroundings& around)
-    : chunk_bytes(around.settings->slot_bytes),
-      id_(id),
+    : id_(id),
       epoch_(epoch),
       ranks_(std::move(ranks)),
       me_(IndexOf(around.rank)),
@@ -52,23 +51,8 @@ ProcessSet::ProcessSet(int id, uint32_t epoch, std::vector<int> ranks, const std
   if (around.settings->hierarchical_allreduce != 0 && !around.settings->deterministic) {
     BuildHierarchy(hosts, regions, around);
   }
-  // Everybody must have a way to everybody else, and the leader a way of its own to each member.
   const size_t different = std::set<int>(hosts.begin(), hosts.end()).size();
-  if (ranks_.size() > 1 && ranks_.size() <= kFewMembers && (different == 1 || different == ranks_.size())) {
-    express = std::make_unique<Express>(ranks_.size(), [this](size_t member, uint64_t number) {
-      if (express_memory) express_memory->Gone(member, number);
-    });
-  }
-  if (!leads()) return;
-  CoordinatorOptions options;
-  options.fusion_threshold = around.settings->fusion_threshold;
-  options.cache_capacity = around.settings->cache_capacity;
-  options.disable_group_fusion = around.settings->disable_group_fusion;
-  coordinator = std::make_unique<Coordinator>(ranks_, options);
-  last_heard.resize(ranks_.size());
-  inspector = std::make_unique<StallInspector>(
-      StallInspector::Options{std::chrono::milliseconds(around.settings->stall_warning_ms),
-                              std::chrono::milliseconds(around.settings->stall_shutdown_ms)});
+  close_knit_ = ranks_.size() > 1 && ranks_.size() <= kFewMembers && (different == 1 || different == ranks_.size());
 }
 
 int ProcessSet::IndexOf(int rank) const {
@@ -123,14 +107,12 @@ bool ProcessSet::brisk() const {
 
 void ProcessSet::FindArenas(const std::vector<int64_t>& regions, const Surroundings& around) {
   own_arena_ = around.arena->shared_from_this();
-  std::vector<ExpressHead*> heads;
   for (size_t j = 0; j < ranks_.size(); ++j) {
     const int rank = ranks_[j];
     arenas_.push_back(rank == around.rank ? around.arena->at(0) : around.neighbours->Find(rank)->arena->at(0));
     const size_t lanes = kLanesInMemory * LaneBytes(*around.settings, slot_bytes_);
-    heads.push_back(reinterpret_cast<ExpressHead*>(arenas_.back() + static_cast<size_t>(regions[j]) + lanes));
+    express_heads_.push_back(reinterpret_cast<ExpressHead*>(arenas_.back() + static_cast<size_t>(regions[j]) + lanes));
   }
-  express_memory = std::make_unique<ExpressMemory>(std::move(heads), static_cast<size_t>(me_));
 }
 
 std::unique_ptr<Lane> ProcessSet::BuildLane(const std::vector<int>& members, int number,

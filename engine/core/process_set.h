@@ -1,27 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// A group of ranks that runs collectives of its own: who they are, how their bytes travel, what its members have agreed
-// on and what is running. Used by the driver alone.
+// A group of ranks that runs collectives of its own: who they are, and how their bytes travel. Used by the driver
+// alone.
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
-#include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "agreement/control.h"
-#include "agreement/coordinator.h"
-#include "agreement/express.h"
 #include "agreement/tree.h"
-#include "agreement/watch.h"
 #include "base/config.h"
 #include "collectives/machine.h"
-#include "core/handle.h"
-#include "core/operation_table.h"
 #include "memory/express_memory.h"
 #include "transport/neighbours.h"
 
@@ -70,6 +61,10 @@ class ProcessSet {
   // Whether a meeting of all members takes next to no time; likewise.
   bool brisk() const;
   std::shared_ptr<Arena> own_arena() const { return own_arena_; }
+  // By member, if all of them are in memory: see express_memory.h.
+  const std::vector<ExpressHead*>& express_heads() const { return express_heads_; }
+  // Few members, of whom everybody has a way to everybody else, and the leader one of its own to each.
+  bool close_knit() const { return close_knit_; }
 
   Exchange& flat() { return flat_; }
   // Both null unless the set spans several hosts with the same number of members on each, more than one.
@@ -81,53 +76,10 @@ class ProcessSet {
   void UseChunks(size_t bytes, bool large);
   bool Pump();
   bool AllSent() const;
-  const Entry* Known(std::string_view name) const {
-    const auto found = known_by_name.find(name);
-    return found == known_by_name.end() ? nullptr : found->second;
-  }
-  bool busy() const { return delivery || !running.empty(); }  // something was agreed upon and is not finished
   void DropUnsent();
   // The first broken lane: {global rank, why} or {-1, ""}.
   std::pair<int, std::string> Broken() const;
   void CloseDescriptors();
-
-  struct Running {
-    Entries entries;
-    bool placed = false;                                 // every member's tensor lies at its place in `sizes`
-    size_t chunk_bytes = 0;                              // in force where the batch stands in the log
-    std::unique_ptr<Machine> machine;                    // made when the lanes are free for it
-    std::vector<std::unique_ptr<Operation>> operations;  // null where this rank has joined
-    std::vector<std::byte> zeros;                        // what a joined rank contributes
-    bool shown = false;                                  // the timeline knows that it runs
-    bool over = false;                                   // but for bytes that are still to leave
-    bool direct = false;                                 // works on the tensors of all where they lie
-  };
-
-  // A collective whose members write into each other's outputs without the leader's word.
-  struct Delivery {
-    std::unique_ptr<Operation> operation;
-    uint32_t slot = kNoSlot, round = kNoRound;
-    std::vector<uint64_t> numbers;  // of the members' parts
-  };
-
-  // Agreement as this member knows it; all of it follows from the leader's log.
-  std::unique_ptr<Coordinator> coordinator;  // the leader's
-  OperationTable pending;
-  std::unordered_map<uint32_t, std::shared_ptr<const Entry>> known;  // by cache slot
-  std::unordered_map<std::string_view, const Entry*> known_by_name;  // the same; the keys lie there too
-  std::unique_ptr<Express> express;                                  // null: everything needs the leader's word
-  std::unique_ptr<ExpressMemory> express_memory;                     // null: members have no memory in common
-  std::pair<uint32_t, uint32_t> pushed{kNoSlot, 0};   // slot and round of our last part that named an output
-  std::optional<Delivery> delivery;                   // until all of us have delivered
-  std::vector<std::unique_ptr<Operation>> postponed;  // a join, until what was sent express before it is done
-  uint64_t applied = 0;
-  size_t chunk_bytes;  // of the batches that follow in the log
-  bool joined = false;
-  uint64_t last_batch = 0;                    // the leader's: the record of the last batch
-  std::vector<std::string> last_heard;        // the leader's: what each member submitted last
-  std::unique_ptr<StallInspector> inspector;  // the leader's
-  std::deque<Running> running;
-  Status closed;  // why nothing more can be agreed, once a rank that is needed for it has left
 
  private:
   std::vector<int> HostsOfMembers(const std::vector<int>& host_of_rank) const;
@@ -145,6 +97,8 @@ class ProcessSet {
   const char* transport_ = "LOCAL";
   std::vector<std::byte*> arenas_;  // by member; empty if one is not reached
   std::shared_ptr<Arena> own_arena_;
+  std::vector<ExpressHead*> express_heads_;
+  bool close_knit_ = false;
   Tree tree_;
   Exchange flat_;
   std::unique_ptr<Exchange> inside_, across_;

@@ -3,16 +3,15 @@
 
 namespace hvd {
 
-void ShowReport(Timeline* timeline, const ProcessSet& set, const control::Report& report) {
+void ShowReport(Timeline* timeline, const ProcessSet& set, const EntryCache& cache, const control::Report& report) {
   const int rank = set.ranks()[report.member];
   for (uint32_t slot : report.slots) {
-    auto known = set.known.find(slot);
-    if (known != set.known.end()) timeline->Ready(set.id(), known->second->request, rank);
+    if (const Entry* known = cache.Find(slot)) timeline->Ready(set.id(), known->request, rank);
   }
   if (report.has_request) timeline->Ready(set.id(), report.request, rank);
 }
 
-void ShowAgreed(Timeline* timeline, const ProcessSet& set, const ProcessSet::Running& batch) {
+void ShowAgreed(Timeline* timeline, const ProcessSet& set, const RunningBatch& batch) {
   for (size_t i = 0; i < batch.entries.size(); ++i) {
     timeline->Agreed(set.id(), batch.entries[i]->request, batch.operations[i] != nullptr);
   }
@@ -21,7 +20,7 @@ void ShowAgreed(Timeline* timeline, const ProcessSet& set, const ProcessSet::Run
   }
 }
 
-void ShowTransfers(Timeline* timeline, const ProcessSet& set, ProcessSet::Running* batch) {
+void ShowTransfers(Timeline* timeline, const ProcessSet& set, RunningBatch* batch) {
   if (batch->shown) return;
   batch->shown = true;
   for (const auto& operation : batch->operations) {

@@ -3,15 +3,17 @@
 #pragma once
 
 #include "agreement/control.h"
+#include "agreement/entry_cache.h"
 #include "core/process_set.h"
+#include "core/running_batch.h"
 #include "tracing/timeline.h"
 
 namespace hvd {
 
-void ShowReport(Timeline* timeline, const ProcessSet& set, const control::Report& report);
+void ShowReport(Timeline* timeline, const ProcessSet& set, const EntryCache& cache, const control::Report& report);
 // Its members have agreed on the batch, which waits for the lanes.
-void ShowAgreed(Timeline* timeline, const ProcessSet& set, const ProcessSet::Running& batch);
+void ShowAgreed(Timeline* timeline, const ProcessSet& set, const RunningBatch& batch);
 // Its turn has come. Does nothing the second time.
-void ShowTransfers(Timeline* timeline, const ProcessSet& set, ProcessSet::Running* batch);
+void ShowTransfers(Timeline* timeline, const ProcessSet& set, RunningBatch* batch);
 
 }  // namespace hvd

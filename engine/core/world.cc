@@ -6,10 +6,11 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <map>
 #include <mutex>
 #include <set>
+
+#include "base/cores.h"
 
 namespace hvd {
 namespace {
@@ -38,9 +39,10 @@ int CoresForLocalRanks() {
 
 }  // namespace
 
-World::World(const Identity& identity, const Settings& settings) : identity_(identity), settings_(settings) {
+World::World(const Identity& identity, const Settings& settings)
+    : identity_(identity), settings_(settings), log_(identity, settings) {
   credentials_ = {identity.rank, identity.world_id, identity.generation, identity.secret};
-  timeline_ = std::make_unique<Timeline>(identity.rank);
+  timeline_ = std::make_unique<Timeline>(identity.rank, Timeline::kCapacity, log_);
   static std::once_flag once;
   std::call_once(once, [] { pthread_atfork(nullptr, nullptr, [] { InForkedChild(); }); });
   std::lock_guard<std::mutex> lock(AllWorlds().mutex);
@@ -48,6 +50,10 @@ World::World(const Identity& identity, const Settings& settings) : identity_(ide
 }
 
 std::unique_ptr<World> World::Open(const Identity& identity, const Settings& settings, Status* status) {
+  if (settings.engine_core >= 0) {
+    *status = CheckCore(settings.engine_core);
+    if (!status->ok()) return nullptr;
+  }
   std::unique_ptr<World> world(new World(identity, settings));
   if (!world->poller_.ok()) {
     *status = Status::Failed("cannot open an epoll set or an eventfd: is the limit on open files (ulimit -n) reached?");
@@ -121,11 +127,12 @@ Status World::Connect(const std::vector<Peer>& peers, double timeout_s) {
   for (const Neighbour& neighbour : neighbours_->all()) poller_.Add(neighbour.life_line.fd());
   engine_ = std::make_unique<Engine>(Engine::Parts{identity_, settings_, std::move(host_of_rank), std::move(host_names),
                                                    arena_.get(), neighbours_.get(), connector_.get(), &poller_,
-                                                   &submissions_, timeline_.get(), stack_teller_});
+                                                   &submissions_, timeline_.get(), stack_teller_, log_});
   if (!met.ok()) return FailToConnect(met);
   driver_ = std::make_unique<Driver>(engine_.get(), &submissions_, &poller_, settings_);
   driver_->Start();
   stage_ = Stage::kConnected;
+  TellOfMeeting(host_numbers.size());
   return Status::Ok();
 }
 
@@ -172,10 +179,21 @@ void World::WarnOfSockets(const Status& no_arena) const {
   }
   if (without == 0) return;
   const std::string why = no_arena.ok() ? "it could not be handed over between them" : no_arena.text;
-  std::fprintf(stderr,
-               "[horovod] WARNING: %d of the other ranks on host '%s' share no memory with rank %d (%s). They use "
-               "sockets instead, which is slower; `hvd doctor` says what to change.\n",
-               without, identity_.host.c_str(), identity_.rank, why.c_str());
+  log_.Warn(std::to_string(without) + " of the other ranks on host '" + identity_.host +
+            "' share no memory with rank " + std::to_string(identity_.rank) + " (" + why +
+            "). They use sockets instead, which is slower; `hvd doctor` says what to change.");
+}
+
+void World::TellOfMeeting(size_t hosts) const {
+  log_.Info([&] {
+    const std::vector<Neighbour>& others = neighbours_->all();
+    const auto by_memory =
+        std::count_if(others.begin(), others.end(), [](const Neighbour& it) { return it.arena != nullptr; });
+    return "joined as rank " + std::to_string(identity_.rank) + " of " + std::to_string(identity_.size) + " on host '" +
+           identity_.host + "' (of " + std::to_string(hosts) +
+           " hosts); other ranks reached by shared memory: " + std::to_string(by_memory) +
+           ", by sockets: " + std::to_string(identity_.size - 1 - by_memory);
+  });
 }
 
 void World::Close() {
@@ -191,6 +209,7 @@ void World::Close() {
     driver_->Stop([this] { SayFarewell(); });
     engine_->CloseDescriptors();
     timeline_->Stop();
+    log_.Info([] { return "this rank has left the world"; });
   }
   stage_ = Stage::kClosed;
   neighbours_->CloseDescriptors();

@@ -62,6 +62,7 @@ class World {
   Status Usable() const;
   Status CreateArena(const std::vector<Peer>& peers);
   void WarnOfSockets(const Status& no_arena) const;
+  void TellOfMeeting(size_t hosts) const;
   void TellWhatIsPossible();
   Status FailToConnect(const Status& why);
   void SayFarewell();
@@ -70,6 +71,7 @@ class World {
 
   Identity identity_;
   Settings settings_;
+  const Log log_;
   bool one_host_ = false;  // by the hosts that ranks were given, whether they share memory or not
   Poller poller_;
   ConnectorIdentity credentials_;

@@ -21,7 +21,7 @@ bool IsShown(OpKind kind) { return kind <= OpKind::kBarrier; }
 
 }  // namespace
 
-Timeline::Timeline(int rank, size_t capacity) : rank_(rank), capacity_(capacity) {}
+Timeline::Timeline(int rank, size_t capacity, const Log& log) : rank_(rank), log_(log), capacity_(capacity) {}
 
 Timeline::~Timeline() { Stop(); }
 
@@ -168,8 +168,7 @@ bool Timeline::TakeAll(Trace* trace) {
 
 void Timeline::GiveUp(const Status& status) {
   on_.store(false, std::memory_order_release);
-  std::fprintf(stderr, "[%d] WARNING: the timeline '%s' ends here, the job goes on: %s\n", rank_, path_.c_str(),
-               status.text.c_str());
+  log_.Warn("the timeline '" + path_ + "' ends here, the job goes on: " + status.text);
 }
 
 }  // namespace hvd

@@ -13,13 +13,15 @@
 
 #include "agreement/message.h"
 #include "base/joining_thread.h"
+#include "base/log.h"
 #include "tracing/trace.h"
 
 namespace hvd {
 
 class Timeline {
  public:
-  explicit Timeline(int rank, size_t capacity = size_t{1} << 14);  // a power of two
+  static constexpr size_t kCapacity = size_t{1} << 14;
+  explicit Timeline(int rank, size_t capacity = kCapacity, const Log& log = Log());  // a power of two
   ~Timeline();
   Timeline(const Timeline&) = delete;
   Timeline& operator=(const Timeline&) = delete;
@@ -31,6 +33,7 @@ class Timeline {
   void CloseDescriptor();
 
   bool on() const { return on_.load(std::memory_order_acquire); }
+  Timeline* if_on() { return on() ? this : nullptr; }
   uint64_t dropped() const { return dropped_.load(std::memory_order_relaxed); }
 
   // The driver alone, and only while on().
@@ -52,6 +55,7 @@ class Timeline {
   void GiveUp(const Status& status);
 
   const int rank_;
+  const Log log_;
   const size_t capacity_;
   std::unique_ptr<Moment[]> ring_;  // kept from the first start on: a driver that saw on() may still write into it
   alignas(64) std::atomic<uint64_t> taken_{0};

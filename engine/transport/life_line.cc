@@ -15,10 +15,6 @@ constexpr size_t kMostBytes = kMostWords + 64;
 
 }  // namespace
 
-std::string NameLoss(int rank, const std::string& host, std::string_view why) {
-  return "rank " + std::to_string(rank) + " is lost (on host '" + host + "'): " + std::string(why);
-}
-
 void LifeLine::SayFarewell() { SendSome(fd(), &kFarewell, 1); }
 
 void LifeLine::SayLastWords(const LastWords& words) {

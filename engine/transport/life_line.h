@@ -9,18 +9,10 @@
 #include <string_view>
 #include <utility>
 
+#include "base/loss.h"
 #include "transport/socket.h"
 
 namespace hvd {
-
-// Why a rank gives up the world, in words that every rank repeats.
-struct LastWords {
-  int32_t lost_rank = -1;
-  std::string why;
-};
-
-// "rank 2 is lost (on host 'b'): its process ended". The one way to say it, whoever finds out.
-std::string NameLoss(int rank, const std::string& host, std::string_view why);
 
 class LifeLine {
  public:

@@ -76,6 +76,13 @@ Neighbour* Neighbours::Find(int rank) {
   return nullptr;
 }
 
+void Neighbours::RingHungry() {
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  for (const Neighbour& neighbour : neighbours_) {
+    if (neighbour.arena) neighbour.bell.RingIfHungry();
+  }
+}
+
 Status Neighbours::Meet(const std::vector<Invitation>& others, const Offer& offer) {
   if (others.empty()) return Status::Ok();
   if (!listener_) return Status::Failed("no unix socket could be opened to meet the other ranks of this host");

@@ -64,6 +64,8 @@ class Neighbours {
 
   std::vector<Neighbour>& all() { return neighbours_; }
   Neighbour* Find(int rank);
+  // Wakes those who sleep in the middle of something that our data move on.
+  void RingHungry();
   void CloseDescriptors();
 
  private:

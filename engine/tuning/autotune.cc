@@ -46,7 +46,7 @@ Tuning InitialTuning(const Settings& settings) {
 
 size_t LargestChunk(const Settings& settings) {
   const bool tuned = settings.autotune && !(settings.autotune_fixed & kFixedChunk);
-  return tuned ? std::max(settings.slot_bytes, Autotuner::kLargestChunk) : settings.slot_bytes;
+  return tuned ? std::max<size_t>(settings.slot_bytes, Autotuner::kLargestChunk) : settings.slot_bytes;
 }
 
 Autotuner::Autotuner(const AutotuneOptions& options) : options_(options), model_(options.noise) {

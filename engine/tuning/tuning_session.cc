@@ -16,9 +16,9 @@ AutotuneOptions OptionsOf(const Settings& settings) {
   options.fixed_fusion = settings.autotune_fixed & kFixedFusion;
   options.fixed_cycle = settings.autotune_fixed & kFixedCycle;
   options.fixed_chunk = settings.autotune_fixed & kFixedChunk;
-  options.warmup_samples = settings.autotune_warmup_samples;
-  options.search_samples = settings.autotune_max_samples;
-  options.noise = settings.autotune_noise;
+  options.warmup_samples = static_cast<int>(settings.autotune_warmup_samples);
+  options.search_samples = static_cast<int>(settings.autotune_max_samples);
+  options.noise = settings.autotune_noise_permille / 1000.0;
   return options;
 }
 
@@ -35,6 +35,16 @@ const char* NameOf(Autotuner::Phase phase) {
   }
 }
 
+std::string TextOf(const Tuning& values, double score, Autotuner::Phase phase) {
+  char text[200];
+  std::snprintf(text, sizeof text,
+                "autotune (%s): fusion up to %" PRIu64 " bytes, cycle time %g ms, chunks of %" PRIu64
+                " bytes: %.4g bytes/s",
+                NameOf(phase), values.fusion_threshold, static_cast<double>(values.cycle_time_us) / 1000,
+                values.chunk_bytes, score);
+  return text;
+}
+
 bool MovesData(OpKind kind) { return kind <= OpKind::kReducescatter; }
 
 }  // namespace
@@ -49,8 +59,9 @@ bool StepFinder::Begins(const Request& request) {
 }
 
 // The first seven columns are those of Horovod's log, so that whatever reads that one reads this one too.
-AutotuneLog::AutotuneLog(const Settings& settings, bool hierarchical)
-    : path_(settings.autotune_log),
+AutotuneLog::AutotuneLog(const Settings& settings, bool hierarchical, const Log& log)
+    : log_(log),
+      path_(settings.autotune_log),
       common_(std::string(hierarchical ? "1" : "0") + ",0,0," + (settings.cache_capacity ? "1" : "0")) {
   if (path_.empty()) return;
   file_.reset(std::fopen(path_.c_str(), "we"));
@@ -74,17 +85,16 @@ void AutotuneLog::Write(const Tuning& values, double score, Autotuner::Phase pha
 }
 
 void AutotuneLog::Warn(const char* what) {
-  std::fprintf(stderr,
-               "[horovod] WARNING: the autotuner's log '%s' %s (%s); tuning goes on without it. Set "
-               "HOROVOD_AUTOTUNE_LOG to a file that rank 0 can write.\n",
-               path_.c_str(), what, std::strerror(errno));
+  log_.Warn("the autotuner's log '" + path_ + "' " + what + " (" + std::strerror(errno) +
+            "); tuning goes on without it. Set HOROVOD_AUTOTUNE_LOG to a file that rank 0 can write.");
   file_.reset();
 }
 
-TuningSession::TuningSession(const Settings& settings, bool hierarchical)
-    : tuner_(OptionsOf(settings)),
-      log_(settings, hierarchical),
-      steps_per_sample_(std::max(settings.autotune_steps_per_sample, 1)) {}
+TuningSession::TuningSession(const Settings& settings, bool hierarchical, const Log& log)
+    : log_(log),
+      tuner_(OptionsOf(settings)),
+      file_(settings, hierarchical, log),
+      steps_per_sample_(std::max(static_cast<int>(settings.autotune_steps_per_sample), 1)) {}
 
 std::optional<Tuning> TuningSession::OnBatch(const Entries& entries, Clock::time_point now) {
   next_.reset();
@@ -119,10 +129,15 @@ void TuningSession::EndSample(Clock::time_point now) {
   const Autotuner::Phase phase = tuner_.phase();
   const double seconds = std::chrono::duration<double>(now - began_).count();
   tuner_.AddSample(bytes_, seconds);
-  if (phase != Autotuner::Phase::kChosen) log_.Write(measured, seconds > 0 ? bytes_ / seconds : 0, phase);
+  if (phase != Autotuner::Phase::kChosen) {
+    const double score = seconds > 0 ? bytes_ / seconds : 0;
+    file_.Write(measured, score, phase);
+    log_.Debug([&] { return TextOf(measured, score, phase); });
+  }
   BeginSample(now);
   if (tuner_.phase() == Autotuner::Phase::kChosen) {
-    log_.Write(tuner_.values(), tuner_.score(), tuner_.phase());
+    file_.Write(tuner_.values(), tuner_.score(), tuner_.phase());
+    log_.Info([&] { return TextOf(tuner_.values(), tuner_.score(), tuner_.phase()); });
     next_ = tuner_.values();
     next_->final = true;
   } else if (!(tuner_.values() == measured)) {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/config.h"
+#include "base/log.h"
 #include "tuning/autotune.h"
 
 namespace hvd {
@@ -31,7 +32,7 @@ class StepFinder {
 // One line for each sample and one for the choice, flushed at once. A file that cannot be written costs a warning.
 class AutotuneLog {
  public:
-  AutotuneLog(const Settings& settings, bool hierarchical);
+  AutotuneLog(const Settings& settings, bool hierarchical, const Log& log);
   void Write(const Tuning& values, double score, Autotuner::Phase phase);
 
  private:
@@ -40,6 +41,7 @@ class AutotuneLog {
   };
   void Warn(const char* what);
 
+  const Log log_;
   std::string path_, common_;
   std::unique_ptr<std::FILE, Closer> file_;
 };
@@ -48,7 +50,7 @@ class TuningSession {
  public:
   using Clock = std::chrono::steady_clock;
 
-  TuningSession(const Settings& settings, bool hierarchical);
+  TuningSession(const Settings& settings, bool hierarchical, const Log& log = Log());
 
   // A batch of the global set was agreed upon. Returns what all ranks are to switch to, if anything; `final` is set in
   // the last of these, with which the session is over.
@@ -59,8 +61,9 @@ class TuningSession {
   void EndSample(Clock::time_point now);
   void BeginSample(Clock::time_point now);
 
+  const Log log_;
   Autotuner tuner_;
-  AutotuneLog log_;
+  AutotuneLog file_;
   StepFinder finder_;
   const int steps_per_sample_;
   bool settling_ = true;  // the first step with other values counts for neither

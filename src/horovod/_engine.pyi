@@ -61,6 +61,9 @@ class EngineError(Exception):
     code as in hvd::Code: 2 invalid, 3 mismatch, 4 failed, 5 not implemented, 6 timeout.
     """
 
+def default_settings() -> dict[str, int | bytes]:
+    """What the engine does unless it is told otherwise, by the names of hvd/settings.h."""
+
 class Output:
     """Memory that the engine allocated for a result, for arrays to be made over it."""
 
@@ -83,7 +86,7 @@ class World:
         secret: bytes,
         settings: Mapping[str, int | bytes],
     ) -> None:
-        """`settings` holds values by the field names of hvd_settings; missing ones keep the engine's default."""
+        """`settings` holds values by the names of hvd/settings.h; missing ones keep the engine's default."""
     @property
     def address(self) -> int:
         """The world's hvd_world*, for other clients of the C table."""

@@ -2,17 +2,20 @@
 """The table of settings: parsing, ranges, what reaches the engine, warnings about unknown names."""
 
 import re
+import runpy
 import warnings
 from pathlib import Path
 
 import pytest
 
+from horovod._engine import default_settings
 from horovod.common import settings
 from horovod.common.settings_table import BUILD_TIME_PREFIXES, TABLE
 
 ROOT = Path(__file__).parents[2]
-ENGINE_HEADER = ROOT / "engine" / "include" / "hvd" / "engine.h"
+ENGINE = ROOT / "engine"
 PACKAGE = ROOT / "src" / "horovod"
+DERIVED = {"autotune_fixed", "engine_core"}  # fields that stand for no variable, but for several or for a part of one
 
 
 def test_defaults_without_environment() -> None:
@@ -71,6 +74,10 @@ def test_booleans_are_integers_above_zero(text: str, expected: bool) -> None:
         ("HOROVOD_CONTROLLER", "smoke", "one of gloo, mpi"),
         ("HOROVOD_HOSTNAME", "a\udcff", "a text of at most 255 printable characters"),
         ("HOROVOD_TIMELINE", "a\0", "a file name of at most 4095 bytes"),
+        ("HOROVOD_THREAD_AFFINITY", "-1", "numbers from 0 to 1023, separated by commas"),
+        ("HOROVOD_THREAD_AFFINITY", "1,,2", "numbers from 0 to 1023, separated by commas"),
+        ("HOROVOD_THREAD_AFFINITY", "0,1024", "numbers from 0 to 1023, separated by commas"),
+        ("HOROVOD_THREAD_AFFINITY", "0-3", "numbers from 0 to 1023, separated by commas"),
     ],
 )
 def test_bad_value_is_refused_with_name_value_and_range(name: str, text: str, accepted: str) -> None:
@@ -121,11 +128,30 @@ def test_table_is_consistent() -> None:
             assert settings.parse(setting, str(setting.default)) == setting.default
 
 
-def test_engine_fields_exist_in_the_header() -> None:
-    body = ENGINE_HEADER.read_text().partition("typedef struct hvd_settings {")[2].partition("} hvd_settings;")[0]
-    derived = {"size", "autotune_fixed"}
-    fields = set(re.findall(r"^ +(?:\w+|const char\*) (\w+);", body, re.MULTILINE)) - derived
-    assert {setting.engine_field for setting in TABLE if setting.engine_field} == fields
+def test_what_the_engine_reads_is_in_both_lists_and_has_one_default() -> None:
+    """That of hvd/settings.h; the table's rows have none, and their ranges hold it."""
+    engine = default_settings()
+    ours = {setting.engine_field: setting for setting in TABLE if setting.engine_field}
+    assert ours.keys() == engine.keys() - DERIVED
+    for field, setting in ours.items():
+        assert setting.default is None, f"{setting.name}: its default is in hvd/settings.h"
+        default = settings.default_of(setting.name)
+        if default is not None:
+            assert settings.Settings({setting.name: default}).for_engine()[field] == engine[field]
+            assert settings.parse(setting, str(int(default) if setting.type is bool else default)) == default
+
+
+def test_the_engines_list_is_read_alike_with_and_without_a_compiler() -> None:
+    """scripts/settings-docs reads the header itself."""
+    script = runpy.run_path(str(ROOT / "scripts" / "settings-docs"))
+    assert script["engine_defaults"]() == default_settings()
+
+
+def test_every_field_of_the_engines_list_is_read_by_the_engine() -> None:
+    wings = [ENGINE / wing for wing in ("base", "core", "tuning")]
+    texts = "\n".join(file.read_text() for wing in wings for file in wing.rglob("*.[hc]*"))
+    read = set(re.findall(r"settings_?(?:\.|->)(\w+)", texts))
+    assert default_settings().keys() - read == set()
 
 
 def test_every_setting_is_read_or_says_that_it_is_not() -> None:
@@ -140,8 +166,7 @@ def test_every_setting_is_read_or_says_that_it_is_not() -> None:
 
 def test_all_variables_of_the_engine_are_in_the_table() -> None:
     """It reads none itself, but its texts name some."""
-    engine = ENGINE_HEADER.parents[2]
-    files = [file for file in engine.rglob("*.cc") if file.parts[-2] not in ("tests", "fuzz")]
+    files = [file for file in ENGINE.rglob("*.cc") if file.relative_to(ENGINE).parts[0] not in ("tests", "fuzz")]
     assert len(files) > 50
     texts = "\n".join(file.read_text() for file in files)
     assert "getenv" not in texts

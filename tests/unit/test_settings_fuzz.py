@@ -15,7 +15,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from horovod.common import settings
-from horovod.common.settings_table import TABLE, Setting
+from horovod.common.settings_table import MOST_CORES, TABLE, Setting
 from horovod.common.topology import discover
 from horovod.runner.arguments import FLAG_SETTINGS
 from horovod.runner.config_file import read_config_file
@@ -48,6 +48,10 @@ def good(setting: Setting) -> st.SearchStrategy[str]:
         return st.sampled_from(["0", "1", "-1", "2", "9" * 30])
     if setting.choices:
         return st.sampled_from(setting.choices)
+    if setting.numbers:
+        return st.lists(st.integers(0, MOST_CORES - 1), min_size=1, max_size=20).map(
+            lambda them: ",".join(map(str, them))
+        )
     if setting.type is int:
         return st.integers(int(setting.minimum), int(setting.maximum)).map(str)
     if setting.type is float:

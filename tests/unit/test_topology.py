@@ -181,3 +181,39 @@ def test_missing_rendezvous_says_what_to_set(environ: dict[str, str], text: str)
 def test_homogeneous() -> None:
     assert topology.is_homogeneous(["a", "b", "b", "a"])
     assert not topology.is_homogeneous(["a", "b", "b"])
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "core"),
+    [
+        (None, Topology(1, 2, 1, 2), None),
+        ("3", Topology(1, 2, 1, 2), 3),
+        ("3", Topology(1, 2, local_given=False), 3),
+        ("4, 6", Topology(1, 2, 1, 2), 6),
+        ("4,6,8", Topology(3, 4, 1, 2), 6),
+    ],
+)
+def test_the_engine_threads_core_goes_by_the_local_rank(text: str | None, place: Topology, core: int | None) -> None:
+    loaded = settings.load({} if text is None else {"HOROVOD_THREAD_AFFINITY": text})
+    assert topology.engine_core(place, loaded, {}) == core
+
+
+@pytest.mark.parametrize(
+    ("place", "text"),
+    [
+        (Topology(2, 3, 2, 3, host="a"), r"HOROVOD_THREAD_AFFINITY='4,6' has 2 cores for 3 ranks on host 'a'"),
+        (Topology(1, 2, source="PMI", local_given=False), r"PMI does not tell .* set HOROVOD_LOCAL_RANK"),
+    ],
+)
+def test_cores_that_do_not_suit_the_ranks_are_refused(place: Topology, text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        topology.engine_core(place, settings.load({"HOROVOD_THREAD_AFFINITY": "4,6"}), {})
+
+
+@pytest.mark.parametrize("names", [("HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE"), ("LOCAL_RANK", "LOCAL_WORLD_SIZE")])
+def test_process_groups_of_torch_go_by_the_launchers_local_rank(names: tuple[str, str]) -> None:
+    loaded = settings.load({"HOROVOD_THREAD_AFFINITY": "4,6"})
+    store = Topology(0, 1, source="the store", local_given=False)
+    assert topology.engine_core(store, loaded, dict(zip(names, ("1", "2"), strict=True))) == 6
+    with pytest.raises(ValueError, match="2 cores for 3 ranks"):
+        topology.engine_core(store, loaded, dict(zip(names, ("1", "3"), strict=True)))

@@ -25,6 +25,7 @@
 #include "bindings/python/members.h"
 #include "bindings/python/plain_handles.h"
 #include "bindings/python/plain_tensors.h"
+#include "bindings/python/settings.h"
 #include "bindings/python/table.h"
 #include "bindings/python/tensor_maker.h"
 #include "bindings/python/tensor_reader.h"
@@ -37,69 +38,6 @@ namespace {
 
 using hvd_python::Api;
 using hvd_python::Raise;
-
-template <typename Field>
-bool Store(int64_t value, Field* field) {
-  *field = static_cast<Field>(value);
-  return static_cast<int64_t>(*field) == value && (value < 0) == (*field < Field{0});
-}
-
-struct SettingField {
-  const char* name;
-  bool (*set)(hvd_settings&, int64_t);  // false: the field cannot hold the value
-};
-
-#define HVD_FIELD(field) {#field, [](hvd_settings& s, int64_t v) { return Store(v, &s.field); }}
-const SettingField kFields[] = {
-    HVD_FIELD(fusion_threshold),
-    HVD_FIELD(cycle_time_us),
-    HVD_FIELD(cache_capacity),
-    HVD_FIELD(slot_bytes),
-    HVD_FIELD(slots),
-    HVD_FIELD(small_bytes),
-    HVD_FIELD(express_bytes),
-    HVD_FIELD(tcp_streams),
-    HVD_FIELD(spin_us),
-    HVD_FIELD(shared_memory),
-    HVD_FIELD(hierarchical_allreduce),
-    HVD_FIELD(deterministic),
-    HVD_FIELD(disable_group_fusion),
-    HVD_FIELD(peer_timeout_ms),
-    HVD_FIELD(stall_warning_ms),
-    HVD_FIELD(stall_shutdown_ms),
-    HVD_FIELD(autotune),
-    HVD_FIELD(autotune_fixed),
-    HVD_FIELD(autotune_warmup_samples),
-    HVD_FIELD(autotune_steps_per_sample),
-    HVD_FIELD(autotune_max_samples),
-    HVD_FIELD(autotune_noise_permille),
-    HVD_FIELD(single_copy_bytes),
-};
-#undef HVD_FIELD
-
-// `given` keeps the texts alive that the result points to.
-hvd_settings ReadSettings(const nb::dict& given) {
-  hvd_settings settings;
-  Api()->default_settings(&settings);
-  for (auto [key, value] : given) {
-    const std::string name = nb::cast<std::string>(key);
-    bool known = false;
-    if (name == "autotune_log") {
-      settings.autotune_log = nb::cast<nb::bytes>(value).c_str();
-      continue;
-    }
-    for (const SettingField& field : kFields) {
-      if (name != field.name) continue;
-      int64_t number = 0;
-      if (!nb::try_cast(value, number) || !field.set(settings, number)) {
-        throw nb::value_error(("the engine's " + name + " cannot hold this number").c_str());
-      }
-      known = true;
-    }
-    if (!known) throw nb::key_error(("the engine has no setting named " + name).c_str());
-  }
-  return settings;
-}
 
 // Calls a Python function for its text. No C++ object may live across PyGILState_Ensure: an interpreter that ends may
 // end this thread there.
@@ -159,7 +97,7 @@ class World {
     identity.generation = generation;
     identity.secret = reinterpret_cast<const uint8_t*>(secret.c_str());
     identity.secret_size = secret.size();
-    const hvd_settings chosen = ReadSettings(settings);
+    const hvd_settings chosen = hvd_python::ReadSettings(settings);
     hvd_status status{};
     world_ = Api()->open(&identity, &chosen, &status);
     if (!world_) Raise(status);
@@ -398,6 +336,7 @@ NB_MODULE(_engine, m) {
   m.attr("ABI_VERSION") = HVD_ABI_VERSION;
   hvd_python::BindErrors(m);
   hvd_python::BindVocabulary(m);
+  hvd_python::BindSettings(m);
   nb::class_<Output>(m, "Output", nb::type_slots(output_slots)).def_prop_ro("nbytes", &Output::bytes);
   nb::class_<World>(m, "World")
       .def(nb::init<int, int, const std::string&, const std::string&, const std::string&, uint32_t, nb::bytes,

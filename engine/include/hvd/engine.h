@@ -5,6 +5,7 @@
 #ifndef HVD_ENGINE_H_
 #define HVD_ENGINE_H_
 
+#include <hvd/settings.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -106,33 +107,13 @@ typedef struct hvd_status {
   char text[4096];
 } hvd_status;
 
+/* One field for each line of hvd/settings.h. */
+#define HVD_FIELD(type, name, value) type name;
 typedef struct hvd_settings {
   uint32_t size;
-  uint64_t fusion_threshold;      /* bytes */
-  uint64_t cycle_time_us;         /* upper bound on gathering asynchronous work */
-  uint64_t cache_capacity;        /* response cache slots */
-  uint64_t slot_bytes;            /* staging slot: the chunk that a collective moves at a time */
-  uint64_t slots;                 /* slots in each lane */
-  uint64_t small_bytes;           /* while the others' messages are no longer than this, every rank reduces all */
-  uint64_t tcp_streams;           /* sockets for each lane and peer */
-  uint64_t spin_us;               /* how long a waiting caller spins before it sleeps; 0 when oversubscribed */
-  int32_t shared_memory;          /* 0: sockets only */
-  int32_t hierarchical_allreduce; /* -1 decide, 0 never, 1 wherever possible */
-  int32_t deterministic;          /* bits independent of the host layout */
-  int32_t disable_group_fusion;
-  uint64_t peer_timeout_ms;   /* a silent peer is declared dead after this; 0 = never */
-  uint64_t stall_warning_ms;  /* a tensor that waits longer for some ranks is reported; 0 = never */
-  uint64_t stall_shutdown_ms; /* ... and ends the job; 0 = never */
-  int32_t autotune;           /* rank 0 tunes fusion_threshold, cycle_time_us and slot_bytes while the job runs */
-  uint32_t autotune_fixed;    /* ... but not these: 1 fusion_threshold, 2 cycle_time_us, 4 slot_bytes */
-  uint32_t autotune_warmup_samples;
-  uint32_t autotune_steps_per_sample;
-  uint32_t autotune_max_samples;
-  uint32_t autotune_noise_permille;
-  const char* autotune_log;   /* CSV file that rank 0 writes, or NULL */
-  uint64_t express_bytes;     /* small collectives of a waiting caller go to all ranks at once, up to this; 0 never */
-  uint64_t single_copy_bytes; /* outputs from this size on may be written by the other ranks of the host; 0 = never */
+  HVD_SETTINGS(HVD_FIELD)
 } hvd_settings;
+#undef HVD_FIELD
 
 typedef struct hvd_identity {
   uint32_t size;

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import os
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -118,6 +119,7 @@ def _start_together(
 def open_world(
     settings: Settings, topology: Topology, generation: int, address: str, world_id: str, secret: bytes
 ) -> World:
+    core = topology_module.engine_core(topology, settings, os.environ)
     world = World(
         rank=topology.rank,
         size=topology.size,
@@ -126,7 +128,7 @@ def open_world(
         world_id=world_id,
         generation=generation,
         secret=secret,
-        settings=settings.for_engine(),
+        settings=settings.for_engine() | ({} if core is None else {"engine_core": core}),
     )
     world.tell_stack(stacks.main_stack)
     return world

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn, Protocol
 
 from horovod._engine import EngineError, Member, World
-from horovod.common import bootstrap, settings, stacks, timeline, topology
+from horovod.common import bootstrap, log, settings, stacks, timeline, topology
 from horovod.common.exceptions import HorovodInitializationError, HorovodNotInitializedError
 from horovod.common.handles import HandleTable, Pending, translate
 from horovod.common.process_sets import Membership, ProcessSet, check_ranks, global_process_set
@@ -70,6 +70,7 @@ class Context:
             stacks.offer()
             self._settings = settings.load(os.environ)
             self._topology = topology.discover(os.environ)
+            log.begin(self._settings, self._topology.rank)
             _check_comm(comm, self._topology.size)
             self._dynamic_sets = process_sets == "dynamic" or self._settings.flag("HOROVOD_DYNAMIC_PROCESS_SETS")
             static_sets = [] if process_sets is None or isinstance(process_sets, str) else list(process_sets)

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads settings from the environment: checks every value against the table of horovod.common.settings_table.
 
-Only what the user set explicitly travels on to the engine, so that each default lives in one place.
+Only what the user set explicitly travels on to the engine, whose defaults are its own.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import warnings
 from collections.abc import Mapping
@@ -15,7 +16,7 @@ from horovod.common.exceptions import HorovodRuntimeWarning
 from horovod.common.settings_table import BUILD_TIME_PREFIXES, TABLE, Setting, Value
 from horovod.common.settings_values import parse
 
-__all__ = ["BY_NAME", "Settings", "load", "parse", "value_of"]
+__all__ = ["BY_NAME", "Settings", "default_of", "load", "parse", "value_of"]
 
 BY_NAME: Mapping[str, Setting] = {setting.name: setting for setting in TABLE}
 
@@ -30,7 +31,7 @@ class Settings:
     explicit: Mapping[str, Value] = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> Value | None:
-        return self.explicit[name] if name in self.explicit else BY_NAME[name].default
+        return self.explicit[name] if name in self.explicit else default_of(name)
 
     def flag(self, name: str) -> bool:
         return bool(self[name])
@@ -50,20 +51,29 @@ class Settings:
         assert value is None or isinstance(value, str), name
         return value
 
+    def without_effect(self) -> list[str]:
+        """Names that were given another value than the one that is in force anyway, but that nobody reads."""
+        kept = [BY_NAME[name] for name in self.explicit if BY_NAME[name].kept]
+        return [setting.name for setting in kept if str(self[setting.name]).lower() != str(setting.default).lower()]
+
     def for_engine(self) -> dict[str, int | bytes]:
         """Explicit engine settings by the field names of hvd_settings, in the engine's units."""
         result: dict[str, int | bytes] = {}
         for name, value in self.explicit.items():
             setting = BY_NAME[name]
             if setting.engine_field is not None:
-                result[setting.engine_field] = (
-                    os.fsencode(value) if isinstance(value, str) else round(value * setting.engine_factor)
-                )
+                result[setting.engine_field] = _in_engine(setting, value)
         if self["HOROVOD_STALL_CHECK_DISABLE"]:
             result["stall_warning_ms"] = result["stall_shutdown_ms"] = 0
-        if self["HOROVOD_AUTOTUNE"]:
+        if self.explicit.get("HOROVOD_AUTOTUNE"):
             result["autotune_fixed"] = sum(bit for name, bit in _TUNED.items() if name in self.explicit)
         return result
+
+
+def _in_engine(setting: Setting, value: Value) -> int | bytes:
+    if not isinstance(value, str):
+        return round(value * setting.engine_factor)
+    return setting.choices.index(value.lower()) if setting.choices else os.fsencode(value)
 
 
 def load(environ: Mapping[str, str]) -> Settings:
@@ -82,7 +92,17 @@ def load(environ: Mapping[str, str]) -> Settings:
 def value_of(name: str, environ: Mapping[str, str]) -> Value | None:
     """One setting, for code that runs without a world; ValueError for a bad value."""
     text = environ.get(name, "")
-    return parse(BY_NAME[name], text) if text else BY_NAME[name].default
+    return parse(BY_NAME[name], text) if text else default_of(name)
+
+
+@functools.cache
+def default_of(name: str) -> Value | None:
+    setting = BY_NAME[name]
+    if setting.engine_field is None:
+        return setting.default
+    from horovod._engine import default_settings  # late: the launcher rarely asks
+
+    return setting.default_of(default_settings())
 
 
 def _warn_unknown(name: str) -> None:

@@ -6,6 +6,7 @@ The launcher's flags, the config file, the docs page and `hvd doctor` are all ma
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -14,7 +15,10 @@ Value: TypeAlias = "bool | int | float | str"
 
 @dataclass(frozen=True)
 class Setting:
-    """One HOROVOD_* variable, or the flag or config key that stands for it. `default` None: unset."""
+    """One HOROVOD_* variable, or the flag or config key that stands for it.
+
+    `default` None: unset. What the engine reads has its default there, in engine/include/hvd/settings.h.
+    """
 
     name: str
     type: type[bool] | type[int] | type[float] | type[str]
@@ -25,16 +29,30 @@ class Setting:
     maximum: float | None = None  # of a text: characters
     choices: tuple[str, ...] = ()  # lower case; compared without regard to case
     path: bool = False  # a file's name: any bytes; other texts are printable
+    numbers: bool = False  # a text of numbers from 0 to MOST_CORES - 1, separated by commas
     kept: bool = False  # checked and then ignored: there for scripts written for Horovod
     flag: str | None = None  # horovodrun's flag
     yaml_key: str | None = None  # dotted path in the config file
-    engine_field: str | None = None  # field of hvd_settings, engine/include/hvd/engine.h
+    engine_field: str | None = None  # its name in engine/include/hvd/settings.h
     engine_factor: float = 1  # from this setting's unit to the engine's
     flag_factor: int = 1  # from the flag's (and YAML key's) unit to this setting's
 
     @property
     def meaning(self) -> str:
-        return self.help + (" Accepted, but without effect in this version." if self.kept else "")
+        return self.help + (" Accepted, no effect in this version." if self.kept else "")
+
+    def default_of(self, engine: Mapping[str, int | bytes]) -> Value | None:
+        """The default, given those of the engine, in this setting's unit. A number below 0: the engine decides."""
+        if self.engine_field is None:
+            return self.default
+        value = engine[self.engine_field]
+        if isinstance(value, bytes):
+            return value.decode() or None
+        if value < 0:
+            return None
+        if self.choices:
+            return self.choices[value]
+        return self.type(value / self.engine_factor)
 
     @property
     def longest(self) -> int:
@@ -48,6 +66,8 @@ class Setting:
             return "an integer (above 0 means on)"
         if self.choices:
             return "one of " + ", ".join(self.choices)
+        if self.numbers:
+            return f"numbers from 0 to {MOST_CORES - 1}, separated by commas"
         if self.type is str:
             kind, units = ("a file name", "bytes") if self.path else ("a text", "printable characters")
             return f"{kind} of at most {self.longest} {units}"
@@ -74,6 +94,7 @@ def plain(number: float) -> str:
 _MIB = 1024 * 1024
 _MANY = 1_000_000  # a count that nobody means to reach
 MOST_RANKS = 1 << 20
+MOST_CORES = 1024  # as many as fit into a cpu_set_t
 _MOST_BYTES = 1 << 40  # of a tensor or of several; far from where sums of 64-bit sizes go wrong
 _LONG_S = 2_000_000  # 23 days: poll() and Python's waits count milliseconds in 32 bits
 _AGES_S = 1_000_000_000  # 31 years: the engine's clock counts nanoseconds in 64 bits
@@ -82,13 +103,13 @@ _LONGEST_TEXT, _LONGEST_PATH = 255, 4095
 # fmt: off
 
 _TUNING = (
-    Setting("HOROVOD_FUSION_THRESHOLD", int, 128 * _MIB, "Tensors are fused up to this size; 0 turns fusion off.",
+    Setting("HOROVOD_FUSION_THRESHOLD", int, None, "Tensors are fused up to this size; 0 turns fusion off.",
             unit="bytes", minimum=0, maximum=_MOST_BYTES, flag="--fusion-threshold-mb",
             yaml_key="params.fusion_threshold_mb", engine_field="fusion_threshold", flag_factor=_MIB),
-    Setting("HOROVOD_CYCLE_TIME", float, 1.0, "Upper bound on the time that asynchronous work is gathered for fusion.",
+    Setting("HOROVOD_CYCLE_TIME", float, None, "Upper bound on the time that asynchronous work is gathered for fusion.",
             unit="milliseconds", minimum=0, maximum=3_600_000, flag="--cycle-time-ms", yaml_key="params.cycle_time_ms",
             engine_field="cycle_time_us", engine_factor=1000),
-    Setting("HOROVOD_CACHE_CAPACITY", int, 65536,
+    Setting("HOROVOD_CACHE_CAPACITY", int, None,
             "Most entries of the response cache, which grows with the number of tensors; 0 turns it off.",
             minimum=0, maximum=1 << 24, flag="--cache-capacity", yaml_key="params.cache_capacity",
             engine_field="cache_capacity"),
@@ -99,9 +120,9 @@ _TUNING = (
             flag="--hierarchical-allgather", yaml_key="params.hierarchical_allgather", kept=True),
     Setting("HOROVOD_TORUS_ALLREDUCE", bool, False, "Two-dimensional allreduce over NCCL.",
             flag="--torus-allreduce", yaml_key="params.torus_allreduce", kept=True),
-    Setting("HOROVOD_DISABLE_GROUP_FUSION", bool, False, "Never fuse a group with tensors outside it.",
+    Setting("HOROVOD_DISABLE_GROUP_FUSION", bool, None, "Never fuse a group with tensors outside it.",
             engine_field="disable_group_fusion"),
-    Setting("HOROVOD_SHARED_MEMORY", bool, True, "Use shared memory between ranks of one host; 0: sockets only.",
+    Setting("HOROVOD_SHARED_MEMORY", bool, None, "Use shared memory between ranks of one host; 0: sockets only.",
             engine_field="shared_memory"),
     Setting("HOROVOD_CHUNK_BYTES", int, None, "Size of the chunks in which a collective moves its data.",
             unit="bytes", minimum=64, maximum=16 * _MIB, engine_field="slot_bytes"),
@@ -120,9 +141,10 @@ _TUNING = (
             unit="bytes", minimum=0, maximum=_MOST_BYTES, engine_field="single_copy_bytes"),
     Setting("HOROVOD_TCP_STREAMS", int, None, "Sockets between two ranks of different hosts.",
             minimum=1, maximum=64, engine_field="tcp_streams"),
-    Setting("HOROVOD_SPIN_US", int, None, "How long a waiting caller spins before it sleeps; 0: it sleeps at once.",
+    Setting("HOROVOD_SPIN_US", int, None, "How long a waiting caller spins before it sleeps; 0: it sleeps at once. "
+            "Ranks that share cores never spin.",
             unit="microseconds", minimum=0, maximum=3_600_000_000, engine_field="spin_us"),
-    Setting("HOROVOD_DETERMINISTIC", bool, False,
+    Setting("HOROVOD_DETERMINISTIC", bool, None,
             "Make results independent, to the bit, of how ranks lie on hosts. What is compressed is then also rounded "
             "on one host.",
             engine_field="deterministic"),
@@ -131,21 +153,21 @@ _TUNING = (
 )
 
 _AUTOTUNE = (
-    Setting("HOROVOD_AUTOTUNE", bool, False, "Tune fusion, gathering and chunks while the job runs (tuning.md).",
+    Setting("HOROVOD_AUTOTUNE", bool, None, "Tune fusion, gathering and chunks while the job runs (tuning.md).",
             flag="--autotune", yaml_key="autotune.enabled", engine_field="autotune"),
     Setting("HOROVOD_AUTOTUNE_LOG", str, None, "CSV file for the autotuner's samples.",
             path=True, flag="--autotune-log-file", yaml_key="autotune.log_file", engine_field="autotune_log"),
-    Setting("HOROVOD_AUTOTUNE_WARMUP_SAMPLES", int, 3, "Samples that are discarded at the start.",
+    Setting("HOROVOD_AUTOTUNE_WARMUP_SAMPLES", int, None, "Samples that are discarded at the start.",
             minimum=0, maximum=_MANY, flag="--autotune-warmup-samples", yaml_key="autotune.warmup_samples",
             engine_field="autotune_warmup_samples"),
-    Setting("HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE", int, 10, "Steps over which one sample is measured.",
+    Setting("HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE", int, None, "Steps over which one sample is measured.",
             minimum=0, maximum=_MANY, flag="--autotune-steps-per-sample", yaml_key="autotune.steps_per_sample",
             engine_field="autotune_steps_per_sample"),
-    Setting("HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES", int, 20,
+    Setting("HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES", int, None,
             "Samples of the search; the best are then measured again.",
             minimum=0, maximum=_MANY, flag="--autotune-bayes-opt-max-samples",
             yaml_key="autotune.bayes_opt_max_samples", engine_field="autotune_max_samples"),
-    Setting("HOROVOD_AUTOTUNE_GAUSSIAN_PROCESS_NOISE", float, 0.8,
+    Setting("HOROVOD_AUTOTUNE_GAUSSIAN_PROCESS_NOISE", float, None,
             "Assumed noise of a sample, where 1 is all that samples differ by.",
             minimum=0, maximum=1, flag="--autotune-gaussian-process-noise", yaml_key="autotune.gaussian_process_noise",
             engine_field="autotune_noise_permille", engine_factor=1000),
@@ -159,17 +181,17 @@ _OBSERVATION = (
     Setting("HOROVOD_TIMELINE_ALL_RANKS", bool, False, "Each rank writes a timeline, its number in the file's name."),
     Setting("HOROVOD_STALL_CHECK_DISABLE", bool, False, "Do not look for stalled ranks.",
             flag="--no-stall-check", yaml_key="stall_check.enabled"),
-    Setting("HOROVOD_STALL_CHECK_TIME_SECONDS", int, 60, "A tensor that waits longer for some ranks is reported.",
+    Setting("HOROVOD_STALL_CHECK_TIME_SECONDS", int, None, "A tensor that waits longer for some ranks is reported.",
             unit="seconds", minimum=0, maximum=_AGES_S, flag="--stall-check-warning-time-seconds",
             yaml_key="stall_check.warning_time_seconds", engine_field="stall_warning_ms", engine_factor=1000),
-    Setting("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", int, 0, "A stall that lasts longer ends the job; 0: never.",
+    Setting("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", int, None, "A stall that lasts longer ends the job; 0: never.",
             unit="seconds", minimum=0, maximum=_AGES_S, flag="--stall-check-shutdown-time-seconds",
             yaml_key="stall_check.shutdown_time_seconds", engine_field="stall_shutdown_ms", engine_factor=1000),
-    Setting("HOROVOD_LOG_LEVEL", str, "warning", "What is logged.",
+    Setting("HOROVOD_LOG_LEVEL", str, None, "What is logged: this and what is worse (troubleshooting.md).",
             choices=("trace", "debug", "info", "warning", "error", "fatal"), flag="--log-level",
-            yaml_key="logging.level", kept=True),
-    Setting("HOROVOD_LOG_HIDE_TIME", bool, False, "Log lines carry no time.",
-            flag="--log-without-timestamp", yaml_key="logging.with_timestamp", kept=True),
+            yaml_key="logging.level", engine_field="log_level"),
+    Setting("HOROVOD_LOG_HIDE_TIME", bool, None, "Log lines carry no time.", flag="--log-without-timestamp",
+            yaml_key="logging.with_timestamp", engine_field="log_hide_time"),
     Setting("HOROVOD_DISABLE_NVTX_RANGES", bool, False, "No NVTX ranges for NVIDIA's profilers.", kept=True),
 )
 
@@ -209,15 +231,17 @@ _JOB = (
     Setting("HOROVOD_ELASTIC_TIMEOUT", int, 600, "How long the elastic driver waits for enough slots.",
             unit="seconds", minimum=0, maximum=_LONG_S, flag="--elastic-timeout", kept=True),
     Setting("HOROVOD_SIMULATE_HOSTS", bool, False, "horovodrun takes every host for this machine: for trying out."),
-    Setting("HOROVOD_THREAD_AFFINITY", str, None, "Core of the engine thread: one number, or one for each local rank.",
-            flag="--thread-affinity", yaml_key="library_options.thread_affinity", kept=True),
+    Setting("HOROVOD_THREAD_AFFINITY", str, None, "The only core that the engine thread runs on: one number for all "
+            "ranks, or one for each local rank. Threads of the program itself that wait for a result are not pinned.",
+            numbers=True, maximum=4095, flag="--thread-affinity", yaml_key="library_options.thread_affinity"),
 )
 
 _BACK_ENDS = (
     Setting("HOROVOD_NUM_NCCL_STREAMS", int, 1, "Streams for NCCL.", minimum=1, maximum=64, flag="--num-nccl-streams",
             yaml_key="library_options.num_nccl_streams", kept=True),
     Setting("HOROVOD_ENABLE_ASYNC_COMPLETION", bool, False, "Complete GPU work by stream events.", kept=True),
-    Setting("HOROVOD_ENABLE_XLA_OPS", bool, False, "TensorFlow: collectives inside XLA-compiled functions.", kept=True),
+    Setting("HOROVOD_ENABLE_XLA_OPS", bool, False, "TensorFlow: collectives inside XLA-compiled functions; always on.",
+            kept=True),
     Setting("HOROVOD_TORCH_WAIT_IN_BACKWARD", bool, True,
             "PyTorch: gradients are complete when backward() returns; 0: when optimizer.step() begins."),
     Setting("HOROVOD_TORCH_OVERLAP", bool, None,

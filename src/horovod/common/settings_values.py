@@ -11,11 +11,12 @@ import math
 import os
 import re
 
-from horovod.common.settings_table import Setting, Value, plain
+from horovod.common.settings_table import MOST_CORES, Setting, Value, plain
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,100}", re.ASCII)
 _NUMBER = re.compile(r"[+-]?([0-9]{1,100}\.?[0-9]{0,100}|\.[0-9]{1,100})([eE][+-]?[0-9]{1,9})?", re.ASCII)
 _SHOWN = 100  # characters of a bad value
+_MOST_DIGITS = 10  # of a core's number
 _WORDS = {"1": ("true", "yes", "on", "y", "t"), "0": ("false", "no", "off", "n", "f")}
 
 
@@ -59,12 +60,18 @@ def is_unicode(text: str) -> bool:
 def _text(setting: Setting, text: str) -> str | None:
     if setting.choices:
         return text if text.lower() in setting.choices else None
+    if setting.numbers and not all(_is_core(part.strip()) for part in text.split(",")):
+        return None
     if not setting.path:
         return text if text.isprintable() and 0 < len(text) <= setting.longest else None
     try:
         return text if "\0" not in text and 0 < len(os.fsencode(text)) <= setting.longest else None
     except UnicodeEncodeError:
         return None
+
+
+def _is_core(text: str) -> bool:
+    return len(text) <= _MOST_DIGITS and text.isascii() and text.isdigit() and int(text) < MOST_CORES
 
 
 def _number(setting: Setting, text: str) -> Value | None:

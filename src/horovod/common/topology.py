@@ -145,6 +145,36 @@ def after_meeting(found: Topology, hosts: Sequence[str], local_ranks: Sequence[i
     return found
 
 
+def engine_core(found: Topology, settings: Settings, environ: Mapping[str, str]) -> int | None:
+    """The core that HOROVOD_THREAD_AFFINITY has for this rank's engine thread; None: any. ValueError if it has none."""
+    text = settings.text("HOROVOD_THREAD_AFFINITY")
+    if text is None:
+        return None
+    cores = [int(part) for part in text.split(",")]
+    if len(cores) == 1:
+        return cores[0]
+    place = (found.local_rank, found.local_size) if found.local_given else _told_local(environ)
+    if place is None:
+        raise ValueError(
+            f"HOROVOD_THREAD_AFFINITY={shown(text)} has a core for each local rank, but {found.source} does not tell "
+            "which rank is which: set HOROVOD_LOCAL_RANK and HOROVOD_LOCAL_SIZE on every rank, or one core for all"
+        )
+    if len(cores) < max(place[1], place[0] + 1):
+        raise ValueError(
+            f"HOROVOD_THREAD_AFFINITY={shown(text)} has {len(cores)} cores for {place[1]} ranks on host "
+            f"{found.host!r}: give one for each of them, or one for all"
+        )
+    return cores[place[0]]
+
+
+def _told_local(environ: Mapping[str, str]) -> tuple[int, int] | None:
+    """Local rank and size of a rank that knows its number from elsewhere: from horovodrun or torchrun."""
+    for rank, size in (("HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE"), ("LOCAL_RANK", "LOCAL_WORLD_SIZE")):
+        if environ.get(rank) and environ.get(size):
+            return integer_of(rank, environ), integer_of(size, environ)
+    return None
+
+
 def _checked(found: Topology) -> Topology:
     pairs = (
         ("rank", found.rank, "size", found.size),

@@ -12,6 +12,7 @@ from typing import Any
 
 from horovod.common.settings_table import TABLE, Setting
 from horovod.common.settings_values import is_integer, parse, shown
+from horovod.runner import without_effect
 from horovod.runner.actions import make_nic_action
 
 # Flags made from the table, by the section of their YAML key.
@@ -34,6 +35,8 @@ _CHECKED: dict[str, Setting] = FLAG_SETTINGS | {
     for setting in TABLE
     if setting.flag in ("--start-timeout", "--elastic-timeout")
 }
+# Those of the two that have no effect; of settings in the config file, the table's own words say it.
+_KEPT = [dest for dest, setting in _CHECKED.items() if setting.kept and dest not in FLAG_SETTINGS]
 _METAVARS = {int: "N", float: "X", str: "TEXT"}
 _MOST_DIGITS = 18
 SHOWN_NEGATIVES = ("--no-hierarchical-allreduce", "--no-hierarchical-allgather", "--no-torus-allreduce")
@@ -72,6 +75,8 @@ class FlagParser:
         for action in self._parser._actions:  # argparse has no public list of them
             for flag in action.option_strings:
                 self._actions[flag] = action
+            if action.dest in without_effect.FLAGS or action.dest in _KEPT:
+                action.help = f"{action.help}; {without_effect.NOTE}"
 
     def parse(self, argv: Sequence[str]) -> dict[str, Any]:
         """What was given, by name, and `command`. ValueError for a bad value of a setting.

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from horovod.runner import without_effect
 from horovod.runner.allocation import default_processes
 from horovod.runner.arguments import DEFAULTS, FlagParser
 
@@ -94,7 +95,11 @@ def _run(args: argparse.Namespace) -> int:
 
 def _run_in(tree: ProcessTree, args: argparse.Namespace, output: UserOutput) -> int:
     from horovod.runner.local import run_locally
+    from horovod.runner.worker_environment import shows_warnings
 
+    if shows_warnings(vars(args)):
+        for name in without_effect.given(vars(args)):
+            output.say(without_effect.sentence(without_effect.FLAGS[name]))
     command = args.command
     try:
         return run_locally(vars(args), command, tree, output).exit_code

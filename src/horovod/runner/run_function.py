@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from horovod.common.exceptions import HorovodDeprecationWarning
+from horovod.runner import without_effect
 
 if TYPE_CHECKING:
     from horovod.common.rendezvous_server import Server
@@ -78,6 +79,18 @@ def run(
     from horovod.runner.launch import refuse_unavailable
 
     refuse_unavailable(options)
+    _warn_of_what_has_no_effect(
+        {
+            "max_num_proc": max_num_proc,
+            "slots": slots,
+            "reset_limit": reset_limit,
+            "cooldown_range": cooldown_range,
+            "ssh_port": ssh_port,
+            "ssh_identity_file": ssh_identity_file,
+            "disable_cache": disable_cache,
+            "mpi_args": mpi_args,
+        }
+    )
     return _run(options, func, args, kwargs or {}, executable or sys.executable)
 
 
@@ -139,6 +152,15 @@ def _failure_text(server: Server, result: JobResult) -> str:
         return f"{_FAILED}\n{result.text}"
     first_line = result.text.partition("\n")[0].partition(";")[0]
     return f"{_FAILED}\n{first_line}\n{trace.decode(errors='replace')}"
+
+
+def _warn_of_what_has_no_effect(arguments: Mapping[str, Any]) -> None:
+    names = without_effect.given(arguments)
+    if names:
+        import logging
+
+        for name in names:
+            logging.getLogger("horovod").warning("horovod.run: %s", without_effect.sentence(name))
 
 
 def _renamed(old_name: str, old: Any, new_name: str, new: Any) -> Any:

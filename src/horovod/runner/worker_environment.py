@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import base64
+import os
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -51,6 +52,12 @@ def flag_environment(options: Mapping[str, Any]) -> dict[str, str]:
     return variables
 
 
+def shows_warnings(options: Mapping[str, Any]) -> bool:
+    """Whether the launcher itself does: its level is that of the workers' log."""
+    level = options.get("log_level") or os.environ.get("HOROVOD_LOG_LEVEL", "")
+    return level.lower() not in ("error", "fatal")
+
+
 def slot_environment(slot: SlotInfo) -> dict[str, str]:
     return {
         "HOROVOD_HOSTNAME": slot.hostname,
@@ -94,14 +101,15 @@ def _shutdown_before_warning(options: Mapping[str, Any]) -> bool:
     if not shutdown:
         return False
     warning = options.get("stall_check_warning_time_seconds")
-    warning = warning if warning is not None else settings.BY_NAME["HOROVOD_STALL_CHECK_TIME_SECONDS"].default
+    warning = warning if warning is not None else settings.default_of("HOROVOD_STALL_CHECK_TIME_SECONDS")
     if shutdown >= warning:
         return False
-    print(
-        f"horovodrun: --stall-check-shutdown-time-seconds {shutdown} is ignored: "
-        f"it is smaller than the warning time, {warning} s",
-        file=sys.stderr,
-    )
+    if shows_warnings(options):
+        print(
+            f"horovodrun: --stall-check-shutdown-time-seconds {shutdown} is ignored: "
+            f"it is smaller than the warning time, {warning} s",
+            file=sys.stderr,
+        )
     return True
 
 

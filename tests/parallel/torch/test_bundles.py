@@ -114,5 +114,7 @@ def test_a_rank_that_has_joined_takes_part_in_bundles():
         optimizer.step()
         optimizer.zero_grad()
     hvd.join()
-    # The second step of rank 1 had zeros of rank 0.
-    return [weight.detach().tolist() for weight in model.weights] if hvd.rank() else None
+    # Gradients 1, 2, 3 of both ranks in the first step; in the second rank 0 had joined and contributed zeros.
+    steps = 2 + hvd.rank()
+    assert [weight.tolist() for weight in model.weights] == [[-steps * factor] * 2 for factor in (1.0, 2.0, 3.0)]
+    assert bundles(optimizer) == 1 + hvd.rank()

@@ -20,8 +20,8 @@ from typing import Any, cast
 import torch
 
 from horovod._engine import EngineError, World
+from horovod.common import log, stacks, store_bootstrap, timeline
 from horovod.common import settings as settings_module
-from horovod.common import stacks, store_bootstrap, timeline
 from horovod.common.context import default_context
 from horovod.common.dtypes import UINT8
 from horovod.common.rules import PLAIN_SUM, Reduction
@@ -170,6 +170,8 @@ def open_channel(
     """Meet the other members of a group."""
     stacks.offer()
     settings = _settings(timeout_s)
+    if not global_ranks and not default_context.is_initialized:
+        log.begin(settings, rank)
     place = store_bootstrap.place_of(rank, size)
     started = store_bootstrap.start(store, settings, place, store_host, timeout_s, label)
     if not global_ranks and not default_context.is_initialized:

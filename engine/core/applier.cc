@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/applier.h"
+
+#include <string>
+#include <utility>
+
+#include "core/execution.h"
+#include "core/shown.h"
+
+namespace hvd {
+namespace {
+
+constexpr size_t kCacheWorthTelling = 256;         // entries; from there on each doubling
+constexpr size_t kLargeBatch = size_t{256} << 20;  // in the tensors of all members: more than what caches hold
+
+// Follows from the log alone, so that all members come to the same answer.
+bool IsLarge(const Entries& entries, size_t members) {
+  if (entries[0]->request.kind != OpKind::kAllreduce) return false;
+  size_t bytes = 0;
+  for (const auto& entry : entries) bytes += entry->request.Bytes() * members;
+  return bytes >= kLargeBatch;
+}
+
+}  // namespace
+
+Applier::Applier(ProcessSet* set, MemberState* state, Leader* leader, ExpressProtocol* express,
+                 const Services* services)
+    : set_(*set),
+      state_(*state),
+      leader_(leader),
+      express_(*express),
+      services_(*services),
+      chunk_bytes_(services->settings->slot_bytes) {}
+
+// ---- the records
+
+Applier::Outcome Applier::Apply(Record* record) {
+  const int leader = set_.ranks()[0];
+  if (!state_.Advance(record->sequence)) {
+    return {Status::Failed("records of process set " + std::to_string(set_.id()) + " came out of order", leader), {}};
+  }
+  switch (record->kind) {
+    case RecordKind::kBatch:
+      return ApplyBatch(std::move(record->entries));
+    case RecordKind::kTune:
+      UseChunks(static_cast<size_t>(record->tuning.chunk_bytes));
+      return {};
+    case RecordKind::kError:
+      if (record->names.empty()) return {Status::Failed(record->error.text, leader), {}};
+      ApplyError(*record);
+      return {};
+    default:
+      for (uint32_t slot : record->evicted) {
+        if (state_.cache().Evict(slot)) express_.Forget(slot);
+      }
+      return {};
+  }
+}
+
+Applier::Outcome Applier::ApplyBatch(std::vector<Entry> entries) {
+  if (entries.empty()) return {};
+  const bool placed = entries[0].direct;  // tensors that differ in it are not fused
+  Entries agreed;
+  Status status = Agree(std::move(entries), &agreed);
+  if (!status.ok()) return {std::move(status), {}};
+  if (tuning_) Tune(agreed);
+  const Entry& first = *agreed[0];
+  switch (first.request.kind) {
+    case OpKind::kBarrier:
+      Finish(first.request.name, 0);
+      return {};
+    case OpKind::kJoin:
+      state_.EndJoin();
+      Finish(first.request.name, first.sizes.at(0));
+      return {};
+    case OpKind::kAddProcessSet:
+    case OpKind::kRemoveProcessSet:
+      return {Status::Ok(), std::move(agreed[0])};
+    default:
+      return {Start(std::move(agreed), placed), {}};
+  }
+}
+
+// The tensors of a batch as all members know them. Those that are named by their slots end a round each (see
+// express.h).
+Status Applier::Agree(std::vector<Entry> entries, Entries* agreed) {
+  agreed->reserve(entries.size());
+  for (Entry& entry : entries) {
+    if (!entry.cached) {
+      agreed->push_back(Learn(std::move(entry)));
+      continue;
+    }
+    std::shared_ptr<const Entry> known = state_.cache().Share(entry.slot);
+    if (!known) {
+      return Status::Failed("a batch names a cache slot that nobody assigned", set_.ranks()[0]);
+    }
+    express_.EndRound(*known);
+    agreed->push_back(std::move(known));
+  }
+  return Status::Ok();
+}
+
+void Applier::Tune(const Entries& agreed) {
+  const std::optional<Tuning> next = tuning_->OnBatch(agreed, TuningSession::Clock::now());
+  if (!next) return;
+  leader_->coordinator().Tune(*next);
+  if (next->final) tuning_.reset();
+}
+
+// What needs nothing but that all members asked for it.
+void Applier::Finish(const std::string& name, int64_t value) {
+  std::unique_ptr<Operation> operation = state_.pending().Take(name);
+  if (!operation) return;
+  operation->handle->value = value;
+  services_.completions->Finish(std::move(operation), Status::Ok());
+}
+
+void Applier::ApplyError(const Record& record) {
+  for (size_t i = 0; i < record.names.size(); ++i) {
+    const uint32_t round = i < record.rounds.size() ? record.rounds[i] : kNoRound;
+    const Operation* waiting = state_.pending().Find(record.names[i]);
+    // The run before may still lack a part that all others have: it is not the one that failed.
+    const bool earlier = waiting && round != kNoRound && waiting->round < round;
+    const Entry* known = state_.cache().Find(record.names[i]);
+    if (waiting && !earlier) services_.completions->Finish(state_.pending().Take(record.names[i]), record.error);
+    if (round != kNoRound && known) express_.EndRound(known->slot, round, record.error);
+  }
+}
+
+// A tensor that is described in full, remembered if the leader gave it a slot.
+std::shared_ptr<const Entry> Applier::Learn(Entry entry) {
+  if (entry.slot != kNoSlot) {
+    Entry known = entry;
+    // What this member asked for is what it will compare its next request with.
+    if (const Operation* mine = state_.pending().Find(entry.request.name)) known.request = mine->request;
+    state_.cache().Put(std::move(known));
+    TellOfCache(state_.cache().size());
+  }
+  return std::make_shared<const Entry>(std::move(entry));
+}
+
+void Applier::TellOfCache(size_t entries) const {
+  if (entries < kCacheWorthTelling || (entries & (entries - 1)) != 0) return;
+  services_.log.Debug([&] {
+    return "the response cache of process set " + std::to_string(set_.id()) + " has grown to " +
+           std::to_string(entries) + " tensors";
+  });
+}
+
+// ---- the batches
+
+Status Applier::Start(Entries entries, bool placed) {
+  RunningBatch batch;
+  batch.placed = placed;
+  batch.operations.reserve(entries.size());
+  for (const auto& entry : entries) {
+    batch.operations.push_back(state_.pending().Take(entry->request.name));
+    if (!batch.operations.back() && !state_.joined()) {
+      running_.push_back(std::move(batch));  // so that what was taken from `pending` fails with the rest
+      return Status::Failed("a batch names '" + entry->request.name + "', which this rank never submitted",
+                            set_.ranks()[0]);
+    }
+  }
+  batch.entries = std::move(entries);
+  batch.chunk_bytes = chunk_bytes_;
+  if (Timeline* shown = services_.timeline->if_on()) ShowAgreed(shown, set_, batch);
+  services_.log.Trace([&] {
+    return "process set " + std::to_string(set_.id()) + " runs " + std::to_string(batch.entries.size()) +
+           " tensors together, the first '" + batch.entries[0]->request.name.substr(0, 200) + "'";
+  });
+  running_.push_back(std::move(batch));
+  return Status::Ok();
+}
+
+bool Applier::Step(Status* status) {
+  bool moved = set_.Pump();
+  while (!running_.empty()) {
+    RunningBatch& batch = running_.front();
+    if (!batch.machine) *status = Prepare(&batch);
+    if (!status->ok()) return true;
+    if (Timeline* shown = services_.timeline->if_on()) ShowTransfers(shown, set_, &batch);
+    const Machine::Step step = batch.over ? Machine::Step::kDone : batch.machine->Advance();
+    moved |= step != Machine::Step::kStuck && !batch.over;
+    if (step != Machine::Step::kDone) break;
+    services_.counters->single_copy_batches += !batch.over && batch.machine->single_copy();
+    batch.over = true;
+    if (!set_.AllSent()) break;  // what is still to leave may lie in callers' tensors
+    for (auto& operation : batch.operations) {
+      if (operation) services_.completions->Finish(std::move(operation), Status::Ok());
+    }
+    running_.pop_front();
+  }
+  return moved;
+}
+
+// The lanes are free for the batch only now, and so is their chunk size.
+Status Applier::Prepare(RunningBatch* batch) {
+  set_.UseChunks(batch->chunk_bytes, IsLarge(batch->entries, set_.ranks().size()));
+  Status status = hvd::Prepare(set_, *services_.settings, batch->entries, batch);
+  services_.counters->direct_batches += batch->direct;
+  if (!status.ok()) status.lost_rank = set_.ranks()[static_cast<size_t>(set_.me())];
+  return status;
+}
+
+void Applier::Fail(const Status& status) {
+  for (RunningBatch& batch : running_) {
+    for (auto& operation : batch.operations) {
+      if (operation) services_.completions->Finish(std::move(operation), status);
+    }
+  }
+  if (!running_.empty()) set_.DropUnsent();  // it may lie in callers' tensors
+  running_.clear();
+}
+
+}  // namespace hvd

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a record changes beyond its own process set: which sets there are, and what the tuner has found.
+#include <algorithm>
+
+#include "agreement/watch.h"
+#include "core/engine.h"
+
+namespace hvd {
+
+void Engine::Apply(Membership& membership, Record record) {
+  if (!departures_.over().ok()) return;
+  const Applier::Outcome outcome = membership.applier.Apply(&record);
+  if (!outcome.status.ok()) return Heed(outcome.status);
+  if (record.kind == RecordKind::kTune && membership.set.id() == kGlobalSet) return ApplyTuning(record.tuning);
+  if (!outcome.change) return;
+  const bool adds = outcome.change->request.kind == OpKind::kAddProcessSet;
+  adds ? AddSet(membership.state, *outcome.change) : RemoveSet(membership.state, *outcome.change);
+}
+
+void Engine::Tuned::Store(const Tuning& values) {
+  fusion_threshold.store(values.fusion_threshold, kRelaxed);
+  cycle_time_us.store(values.cycle_time_us, kRelaxed);
+  chunk_bytes.store(values.chunk_bytes, kRelaxed);
+  final.store(values.final, kRelaxed);
+}
+
+Tuning Engine::Tuned::Load() const {
+  return {fusion_threshold.load(kRelaxed), cycle_time_us.load(kRelaxed), chunk_bytes.load(kRelaxed),
+          final.load(kRelaxed)};
+}
+
+// Every set's chunks change by its own log: a leader that learns of new values passes them on there.
+void Engine::ApplyTuning(const Tuning& tuning) {
+  tuned_.Store(tuning);
+  for (auto& [id, membership] : sets_) {
+    if (id != kGlobalSet && membership->leader) membership->leader->coordinator().Tune(tuning);
+  }
+}
+
+void Engine::AddSet(MemberState& global, const Entry& entry) {
+  auto operation = global.pending().Take(entry.request.name);
+  const int id = static_cast<int>(entry.sizes.at(0));
+  const uint32_t epoch = static_cast<uint32_t>(entry.sizes.at(1));
+  std::vector<int> ranks(entry.request.splits.begin() + 1, entry.request.splits.end());
+  std::vector<int64_t> regions;
+  for (int rank : ranks) regions.push_back(entry.sizes.at(2 + static_cast<size_t>(rank)));
+  newest_epoch_ = std::max(newest_epoch_, epoch);
+  parts_.submissions->Register(id, ranks);
+  parts_.log.Info([&] { return "process set " + std::to_string(id) + " is made: ranks " + ListOfRanks(ranks); });
+  if (std::binary_search(ranks.begin(), ranks.end(), parts_.identity.rank)) {
+    auto membership = std::make_unique<Membership>(id, epoch, ranks, regions, around_, &services_);
+    const ProcessSet& set = membership->set;
+    if (set.tree().parent >= 0) mailbox_.Expect(ranks[set.tree().parent], true);
+    for (int child : set.tree().children) mailbox_.Expect(ranks[child], true);
+    const Tuning current = tuned_.Load();
+    membership->applier.UseChunks(static_cast<size_t>(current.chunk_bytes));
+    if (parts_.settings.autotune && membership->leader) membership->leader->coordinator().Tune(current);
+    sets_[id] = std::move(membership);
+  } else {
+    foreign_[id] = ranks;
+  }
+  if (operation) {
+    operation->handle->value = id;
+    Finish(std::move(operation), Status::Ok());
+  }
+  std::deque<std::pair<int, std::string>> early;
+  early.swap(early_);
+  for (const auto& [from, message] : early) OnMessage(from, message);
+}
+
+void Engine::RemoveSet(MemberState& global, const Entry& entry) {
+  auto operation = global.pending().Take(entry.request.name);
+  const int id = static_cast<int>(entry.request.splits.at(0));
+  auto set = sets_.find(id);
+  if (set != sets_.end()) {
+    FailAll(*set->second, Status::Invalid("its process set was removed"));
+    // Reuse is safe: nobody posts into a new region before everyone, having applied this removal, asked to add a set.
+    if (parts_.arena) parts_.arena->Free(set->second->set.region());
+    ready_.erase(id);
+    sets_.erase(set);
+  }
+  foreign_.erase(id);
+  parts_.submissions->Unregister(id);
+  parts_.log.Info([&] { return "process set " + std::to_string(id) + " is removed"; });
+  if (operation) Finish(std::move(operation), Status::Ok());
+}
+
+}  // namespace hvd

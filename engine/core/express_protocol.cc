@@ -1,0 +1,321 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/express_protocol.h"
+
+#include <algorithm>
+
+#include "core/express_run.h"
+
+namespace hvd {
+namespace {
+
+// In memory: more than one cell of the inbox takes longer than a look into a buffer.
+constexpr size_t kMostInCell = InboxCell::kPayload - control::kHeaderBytes - sizeof(control::Part);
+
+uint32_t UnitOf(const ProcessSet& set, const std::byte* place) {
+  return static_cast<uint32_t>(static_cast<size_t>(place - set.arena_of(set.me())) / control::Place::kUnit);
+}
+
+}  // namespace
+
+ExpressProtocol::ExpressProtocol(const ProcessSet& set, MemberState* state, Leader* leader, const Services* services)
+    : set_(set), state_(*state), leader_(leader), services_(*services) {
+  if (set_.all_in_memory()) {
+    memory_ = std::make_unique<ExpressMemory>(set_.express_heads(), static_cast<size_t>(set_.me()));
+  }
+  if (!set_.close_knit()) return;
+  ledger_ = std::make_unique<Express>(set_.ranks().size(), [this](size_t member, uint64_t number) {
+    if (memory_) memory_->Gone(member, number);
+  });
+}
+
+ExpressRun ExpressProtocol::RunOf(const Entry& entry) const {
+  const int root = entry.request.kind == OpKind::kBroadcast ? set_.IndexOf(entry.request.root) : -1;
+  return ExpressRun(entry, set_.ranks().size(), static_cast<size_t>(set_.me()), root);
+}
+
+bool ExpressProtocol::under_way() const {
+  return delivery_ || state_.pending().Any([](const Operation& operation) { return operation.round != kNoRound; });
+}
+
+// ---- our part
+
+// Which form of part it takes follows from what all members know, so that all take the same unless one of them lacks
+// the memory.
+bool ExpressProtocol::Send(std::unique_ptr<Operation>* operation, uint32_t slot) {
+  const Settings& settings = *services_.settings;
+  const Entry& entry = *state_.cache().Find(slot);
+  const ExpressRun run = RunOf(entry);
+  if (!run.CountsAsRound()) return false;
+  const control::Part part{slot, ledger_->Round(slot), state_.applied()};
+  const size_t carried = run.MostBytes() * (set_.ranks().size() - 1);  // to, or from, all others
+  if (!set_.all_in_memory()) {
+    if (carried > settings.express_bytes) return false;
+    CarryPart(run, std::move(*operation), part);
+    return true;
+  }
+  if (run.IsPushed()) return OfferOutput(run, operation, part);
+  if (run.MostBytes() <= kMostInCell) {
+    CarryPart(run, std::move(*operation), part);
+    return true;
+  }
+  // Of a longer allreduce every member had better sum a share.
+  const size_t most_read = std::max(settings.small_bytes, settings.express_bytes);
+  if (entry.request.kind == OpKind::kAllreduce && carried > most_read) return false;
+  return ShowPart(run, operation, part);
+}
+
+// The bytes go with the message.
+void ExpressProtocol::CarryPart(const ExpressRun& run, std::unique_ptr<Operation> operation,
+                                const control::Part& part) {
+  const size_t bytes = run.BytesFrom(static_cast<size_t>(set_.me()));
+  std::string message = control::EncodeExpress(set_.tag(), part, bytes);
+  const size_t header = message.size();
+  message.resize(header + bytes);
+  std::byte* const data = reinterpret_cast<std::byte*>(message.data()) + header;
+  run.Write(*operation, data);
+  for (size_t j = 0; j < set_.ranks().size(); ++j) {
+    if (static_cast<int>(j) != set_.me()) services_.mailbox->Send(set_.ranks()[j], message);
+  }
+  AwaitParts(std::move(operation), part, {data, bytes, 0});
+}
+
+// The bytes lie in a buffer of ours, from which all others copy.
+bool ExpressProtocol::ShowPart(const ExpressRun& run, std::unique_ptr<Operation>* operation,
+                               const control::Part& part) {
+  if (run.MostBytes() > ExpressMemory::kBufferBytes) return false;
+  std::byte* const buffer = memory_->FreeBuffer();
+  if (!buffer) {
+    // Others may be short of buffers too, since parts of several tensors crossed on their way: each then helps the
+    // rest.
+    TellGone();
+    return false;
+  }
+  run.Write(**operation, buffer);
+  TellPlace(part, memory_->NextNumber(true), buffer);
+  AwaitParts(std::move(*operation), part, {buffer, Express::kInPlace, 0});
+  return true;
+}
+
+// Our output lies where all others reach it and will write theirs.
+bool ExpressProtocol::OfferOutput(const ExpressRun& run, std::unique_ptr<Operation>* operation,
+                                  const control::Part& part) {
+  // One at a time: a single number tells the others what we have delivered.
+  if (delivery_ || !ledger_->IsOver(pushed_.first, pushed_.second)) return false;
+  if (set_.single_copy_bytes() == SIZE_MAX) return false;
+  std::byte* const output = run.PlaceForPushes(operation->get(), set_.own_arena());
+  if (!output) return false;
+  const uint64_t number = memory_->NextNumber(false);
+  TellPlace(part, number, output);
+  pushed_ = {part.slot, part.round};
+  AwaitParts(std::move(*operation), part, {output, Express::kInPlace, number});
+  return true;
+}
+
+void ExpressProtocol::TellPlace(const control::Part& part, uint64_t number, const std::byte* place) {
+  control::Place told{number, 0, UnitOf(set_, place)};
+  for (size_t j = 0; j < set_.ranks().size(); ++j) {
+    if (static_cast<int>(j) == set_.me()) continue;
+    told.gone_up_to = memory_->GoneUpTo(j);
+    services_.mailbox->Send(set_.ranks()[j], control::EncodeExpress(set_.tag(), part, told));
+  }
+}
+
+void ExpressProtocol::TellGone() {
+  for (size_t j = 0; j < set_.ranks().size(); ++j) {
+    if (static_cast<int>(j) == set_.me()) continue;
+    services_.mailbox->Send(set_.ranks()[j], control::EncodeExpressGone(set_.tag(), memory_->GoneUpTo(j)));
+  }
+}
+
+void ExpressProtocol::AwaitParts(std::unique_ptr<Operation> operation, const control::Part& part,
+                                 const Express::Piece& own) {
+  operation->slot = part.slot;
+  operation->round = part.round;
+  state_.pending().Add(std::move(operation));
+  AddPart(set_.me(), part, own);
+}
+
+// ---- everybody's parts
+
+Status ExpressProtocol::OnGone(int from, std::string_view body) {
+  uint64_t up_to = 0;
+  const int member = set_.IndexOf(from);
+  if (member < 0 || !memory_ || !control::DecodeExpressGone(&body, &up_to)) {
+    return Status::Failed("it sent a malformed message about parts", from);
+  }
+  memory_->Acknowledged(static_cast<size_t>(member), up_to);
+  return Status::Ok();
+}
+
+Status ExpressProtocol::OnPart(int from, std::string_view body, bool in_place) {
+  control::Part part;
+  control::Place place;
+  const int member = set_.IndexOf(from);
+  const bool clear = member >= 0 && ledger_ && control::DecodeExpress(&body, &part);
+  if (!clear || (in_place && (!memory_ || !control::DecodePlace(&body, &place)))) {
+    return Status::Failed("it sent a malformed part of a collective", from);
+  }
+  Express::Piece piece{reinterpret_cast<const std::byte*>(body.data()), body.size(), 0};
+  if (in_place) {
+    memory_->Acknowledged(static_cast<size_t>(member), place.gone_up_to);
+    memory_->Came(static_cast<size_t>(member), place.number);
+    piece = {set_.arena_of(member) + place.unit * control::Place::kUnit, Express::kInPlace, place.number};
+  }
+  // Of a slot that it knew and we do not, one may still come to know; if we know all that it knew, it is gone for good.
+  const bool certain = leader_ || part.seen <= state_.applied();
+  if (!certain || state_.cache().Find(part.slot)) {
+    return AddPart(member, part, piece) ? Finish(part.slot) : Status::Ok();
+  }
+  if (in_place) memory_->Gone(static_cast<size_t>(member), place.number);
+  if (leader_) leader_->coordinator().OnReady(member, part.slot, part.seen);
+  return Status::Ok();
+}
+
+bool ExpressProtocol::AddPart(int member, const control::Part& part, const Express::Piece& piece) {
+  if (!ledger_->Add(part.slot, part.round, static_cast<size_t>(member), part.seen, piece)) return false;
+  if (part.round != ledger_->Round(part.slot)) return false;
+  if (leader_) HearPart(member, part.slot, part.seen);
+  return true;
+}
+
+void ExpressProtocol::HearPart(int member, uint32_t slot, uint64_t seen) {
+  const Request& request = state_.cache().Find(slot)->request;
+  leader_->Hear(static_cast<size_t>(member), request.name);
+  // Others may not know that a timeline is on here: then it is the leader's word after all that decides.
+  if (Timeline* shown = services_.timeline->if_on()) shown->Ready(set_.id(), request, set_.ranks()[member]);
+  leader_->coordinator().OnReady(member, slot, seen, true);
+}
+
+bool ExpressProtocol::MakesSense(const ExpressRun& run, size_t member, const Express::Piece& piece) const {
+  if (piece.size != Express::kInPlace) return piece.size == run.BytesFrom(member) && !run.IsPushed();
+  const auto offset = static_cast<size_t>(piece.data - set_.arena_of(static_cast<int>(member)));
+  const size_t bytes = run.IsPushed() ? run.OutputBytes(member) : run.BytesFrom(member);
+  return offset <= Arena::kExtent && bytes <= Arena::kExtent - offset;
+}
+
+Status ExpressProtocol::Finish(uint32_t slot) {
+  const Entry* known = state_.cache().Find(slot);
+  if (!known || !ledger_->Complete(slot, &parts_of_all_)) return Status::Ok();
+  std::unique_ptr<Operation> operation = state_.pending().Take(known->request.name);
+  if (!operation) return Status::Ok();  // it failed when the leader left
+  const ExpressRun run = RunOf(*known);
+  for (size_t j = 0; j < parts_of_all_.size(); ++j) {
+    if (MakesSense(run, j, parts_of_all_[j])) continue;
+    const std::string name = operation->request.name;
+    state_.pending().Add(std::move(operation));  // to fail with the rest
+    return Status::Failed("a part of '" + name + "' is malformed");
+  }
+  ++services_.counters->express_runs;
+  if (parts_of_all_[0].size == Express::kInPlace && run.IsPushed()) {
+    StartDelivery(run, std::move(operation), slot);
+  } else {
+    run.Assemble(operation.get(), parts_of_all_);
+    services_.completions->Finish(std::move(operation), Status::Ok());
+  }
+  ledger_->End(slot);
+  AfterRound(slot);
+  return Status::Ok();
+}
+
+void ExpressProtocol::StartDelivery(const ExpressRun& run, std::unique_ptr<Operation> operation, uint32_t slot) {
+  run.Push(*operation, parts_of_all_);
+  memory_->Deliver(parts_of_all_[static_cast<size_t>(set_.me())].number);
+  services_.neighbours->RingHungry();
+  delivery_.emplace(Delivery{std::move(operation), slot, ledger_->Round(slot), {}});
+  for (const Express::Piece& piece : parts_of_all_) delivery_->numbers.push_back(piece.number);
+  ++services_.counters->single_copy_batches;
+  Step();
+}
+
+// Our output is complete when all members have written their share.
+bool ExpressProtocol::Step() {
+  for (size_t j = 0; j < set_.ranks().size(); ++j) {
+    const int rank = set_.ranks()[j];
+    const bool left = services_.departures->departed(rank);  // it did all that it ever will before it said so
+    if (memory_->HasDelivered(j, delivery_->numbers[j])) continue;
+    if (!left) return false;
+    EndDelivery(services_.departures->ShutDown(rank));
+    return true;
+  }
+  EndDelivery(Status::Ok());
+  return true;
+}
+
+void ExpressProtocol::EndDelivery(const Status& status) {
+  std::unique_ptr<Operation> operation = std::move(delivery_->operation);
+  delivery_.reset();
+  services_.completions->Finish(std::move(operation), status);
+}
+
+// ---- as the log says
+
+void ExpressProtocol::EndRound(const Entry& entry) {
+  if (!ledger_ || !RunOf(entry).CountsAsRound()) return;
+  ledger_->End(entry.slot);
+  AfterRound(entry.slot);
+}
+
+void ExpressProtocol::EndRound(uint32_t slot, uint32_t round, const Status& failure) {
+  if (!ledger_) return;
+  const bool delivers = delivery_ && delivery_->slot == slot && delivery_->round == round;
+  if (delivers) EndDelivery(failure);  // some member never heard of everybody
+  ledger_->EndBy(slot, round);
+  AfterRound(slot);
+}
+
+void ExpressProtocol::AfterRound(uint32_t slot) {
+  if (!leader_) return;
+  for (const Express::Report& report : ledger_->TakeCurrent(slot)) {
+    const int member = static_cast<int>(report.member);
+    if (report.express) {
+      HearPart(member, slot, report.seen);
+    } else if (report.request) {
+      leader_->coordinator().OnRequest(member, *report.request);
+    } else {
+      leader_->coordinator().OnReady(member, slot, report.seen);
+    }
+  }
+}
+
+void ExpressProtocol::Forget(uint32_t slot) {
+  if (ledger_) ledger_->Forget(slot);
+}
+
+void ExpressProtocol::NumberErrors(Record* record) const {
+  if (record->kind != RecordKind::kError || !ledger_) return;
+  for (const std::string& name : record->names) {
+    const Entry* known = state_.cache().Find(name);
+    const bool counts = known && RunOf(*known).CountsAsRound();
+    record->rounds.push_back(counts ? ledger_->Round(known->slot) : kNoRound);
+  }
+}
+
+bool ExpressProtocol::HoldBack(int member, uint32_t slot, uint64_t seen, Request* request) {
+  if (!ledger_ || !ledger_->Has(slot, static_cast<size_t>(member))) return false;
+  Express::Report report{static_cast<size_t>(member), seen, false, std::nullopt};
+  if (request) report.request = std::move(*request);
+  ledger_->Postpone(slot, std::move(report));
+  return true;
+}
+
+// ---- ends
+
+void ExpressProtocol::AddFinished(std::vector<control::Finished>* finished) const {
+  if (!leader_ || !ledger_) return;
+  for (const auto& [slot, round] : ledger_->Rounds()) finished->push_back({set_.id(), set_.epoch(), slot, round});
+}
+
+void ExpressProtocol::Settle(uint32_t slot, uint32_t round) {
+  if (ledger_) ledger_->Settle(slot, round);
+}
+
+bool ExpressProtocol::Settled(const Operation& operation) const {
+  return operation.round != kNoRound && ledger_->Settled(operation.slot, operation.round);
+}
+
+void ExpressProtocol::Fail(const Status& status) {
+  for (auto& operation : TakePostponed()) services_.completions->Finish(std::move(operation), status);
+  if (delivery_) EndDelivery(status);
+}
+
+}  // namespace hvd

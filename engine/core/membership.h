@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// This rank's membership in one process set: who the others are, what they have agreed upon, and what goes on among
+// them.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "agreement/leader.h"
+#include "core/applier.h"
+#include "core/express_protocol.h"
+#include "core/member_state.h"
+#include "core/process_set.h"
+#include "core/services.h"
+
+namespace hvd {
+
+struct Membership {
+  Membership(int id, uint32_t epoch, std::vector<int> ranks, const std::vector<int64_t>& regions,
+             const Surroundings& around, const Services* services);
+
+  // Something was agreed upon and is not finished.
+  bool busy() const { return express.delivering() || applier.busy(); }
+
+  ProcessSet set;
+  MemberState state;
+  std::unique_ptr<Leader> leader;  // null unless this rank leads the set
+  ExpressProtocol express;
+  Applier applier;
+};
+
+}  // namespace hvd

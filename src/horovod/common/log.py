@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Python's part of the log: the logger "horovod", whose lines look like the engine's (engine/base/log.h).
+
+It is an ordinary logger. Whoever sets its level, or gives it or the root logger a handler, before init or after it,
+has their way: ours then keeps silent.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+
+from horovod.common.settings import Settings
+
+logger = logging.getLogger("horovod")
+
+LEVELS = {
+    "trace": 5,
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warning": logging.WARNING,
+    "error": logging.ERROR,
+    "fatal": logging.CRITICAL,
+}
+_NAMES = {number: name.upper() for name, number in LEVELS.items()}
+
+
+class _Lines(logging.Formatter):
+    """`2026-01-31 12:00:00.123 [0] [horovod] WARNING: text`, or without the time."""
+
+    def __init__(self, rank: int, hides_time: bool) -> None:
+        super().__init__()
+        self._rank, self._hides_time = rank, hides_time
+
+    def format(self, record: logging.LogRecord) -> str:
+        seconds = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record.created))
+        moment = "" if self._hides_time else f"{seconds}.{int(record.msecs):03} "
+        level = _NAMES.get(record.levelno, record.levelname)
+        return f"{moment}[{self._rank}] [horovod] {level}: {super().format(record)}"
+
+
+class _Standard(logging.Handler):
+    """To stdout up to INFO, else to stderr, in one write; unless the user has a handler for it."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if logging.getLogger().handlers or any(handler is not self for handler in logger.handlers):
+            return
+        stream = sys.stdout if record.levelno <= logging.INFO else sys.stderr
+        try:
+            stream.write(self.format(record) + "\n")
+            stream.flush()
+        except Exception:
+            self.handleError(record)
+
+
+_handler = _Standard()
+_our_level = logging.NOTSET
+_told: set[str] = set()  # settings without effect, once in a process
+
+
+def begin(settings: Settings, rank: int) -> None:
+    """Before a world starts: log as the settings say, and say at rank 0 which of them have no effect."""
+    _configure(settings, rank)
+    logger.debug("settings: %s", " ".join(f"{name}={value}" for name, value in sorted(settings.explicit.items())))
+    if rank != 0:
+        return
+    for name in settings.without_effect():
+        if name not in _told:
+            _told.add(name)
+            logger.warning("%s is set: it is accepted, but has no effect in this version", name)
+
+
+def _configure(settings: Settings, rank: int) -> None:
+    global _our_level
+    _handler.setFormatter(_Lines(rank, settings.flag("HOROVOD_LOG_HIDE_TIME")))
+    if _handler not in logger.handlers:
+        logger.addHandler(_handler)
+    if logger.level not in (logging.NOTSET, _our_level):
+        return  # the user's
+    users_handlers = bool(logging.getLogger().handlers)
+    if users_handlers and "HOROVOD_LOG_LEVEL" not in settings.explicit:
+        _our_level = logging.NOTSET  # that of the user's configuration
+    else:
+        _our_level = LEVELS[str(settings.text("HOROVOD_LOG_LEVEL")).lower()]
+    logger.setLevel(_our_level)

@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Flags of horovodrun, and arguments of horovod.run, that are accepted but that nothing reads yet.
+
+Those that stand for a setting are not here: the table of settings knows them, and rank 0 speaks of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+# By the names of horovod.run, or of the parsed flags.
+FLAGS = {
+    "disable_cache": "--disable-cache",
+    "ssh_port": "--ssh-port",
+    "ssh_identity_file": "--ssh-identity-file",
+    "max_num_proc": "--max-np",
+    "slots": "--slots-per-host",
+    "elastic_timeout": "--elastic-timeout",
+    "reset_limit": "--reset-limit",
+    "cooldown_range": "--blacklist-cooldown-range",
+    "mpi_args": "--mpi-args",
+    "binding_args": "--binding-args",
+}
+NOTE = "accepted, no effect in this version"
+
+
+def given(options: Mapping[str, Any]) -> list[str]:
+    """The names of those that have a value."""
+    return [name for name in FLAGS if options.get(name)]
+
+
+def sentence(spelled: str) -> str:
+    return f"{spelled} is accepted, but has no effect in this version"

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every flag of horovodrun does something, or says that it does not: in its help, in the docs and when it is used."""
+
+import ast
+import inspect
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import horovod
+from horovod.runner import without_effect
+from horovod.runner.arguments import DEFAULTS, FLAG_SETTINGS
+from horovod.runner.launch import parse_args
+from horovod.runner.worker_environment import flag_environment
+
+ROOT = Path(__file__).parents[2]
+RUNNER = ROOT / "src" / "horovod" / "runner"
+HOLDERS = ("args", "given", "options")  # what parsed flags are called
+DEFAULT_ANYWAY = {"use_gloo"}
+
+
+def reads_in(tree: ast.AST) -> Iterator[str]:
+    """Names in `options["name"]`, `options.get("name")` and `options.name`, but for those that are only checked."""
+    if isinstance(tree, ast.FunctionDef) and tree.name.startswith("_check"):
+        return
+    for node in ast.iter_child_nodes(tree):
+        yield from reads_in(node)
+    match tree:
+        case ast.Subscript(value=ast.Name(id=holder), slice=ast.Constant(value=str(name)), ctx=ast.Load()):
+            pass
+        case ast.Call(
+            func=ast.Attribute(value=ast.Name(id=holder), attr="get"), args=[ast.Constant(value=str(name)), *_]
+        ):
+            pass
+        case ast.Attribute(value=ast.Name(id=holder), attr=name):
+            pass
+        case _:
+            return
+    if holder in HOLDERS:
+        yield name
+
+
+def test_every_flag_is_read_or_listed_as_without_effect() -> None:
+    files = [file for file in RUNNER.rglob("*.py") if file.name != "arguments.py"]
+    read = {name for file in files for name in reads_in(ast.parse(file.read_text()))}
+    own = DEFAULTS.keys() - FLAG_SETTINGS.keys()  # the others become variables, all alike: the next test
+    assert own - read - DEFAULT_ANYWAY == without_effect.FLAGS.keys()
+    assert read & without_effect.FLAGS.keys() == set()
+
+
+def test_every_flag_of_a_setting_becomes_its_variable() -> None:
+    values = {bool: True, int: 1, float: 0.5, str: "1"}
+    given = {dest: values[setting.type] for dest, setting in FLAG_SETTINGS.items()}
+    expected = {setting.name for setting in FLAG_SETTINGS.values()}
+    assert flag_environment(given).keys() == expected
+
+
+def test_every_argument_of_run_is_read_or_listed() -> None:
+    tree = ast.parse((RUNNER / "run_function.py").read_text())
+    (function,) = (node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "run")
+    used = {node.id for part in function.body for node in ast.walk(part) if isinstance(node, ast.Name)}
+    assert inspect.signature(horovod.run).parameters.keys() - used == set()
+
+
+def test_the_help_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse_args(["--help"])
+    shown = re.sub(r"\s+", " ", capsys.readouterr().out)
+    for flag in (*without_effect.FLAGS.values(), "--start-timeout"):
+        assert re.search(rf"{flag}\b[^;]*; accepted, no effect in this version", shown), flag
+
+
+def test_values_that_are_given_are_found() -> None:
+    options = vars(parse_args(["-np", "1", "--ssh-port", "22", "--mpi-args=-x", "true"]))
+    assert without_effect.given(options) == ["ssh_port", "mpi_args"]
+    assert without_effect.given(DEFAULTS) == []
+
+
+def test_horovod_run_says_so(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr("horovod.runner.run_function._run", lambda *_: [])
+    horovod.run(print, ssh_port=22, slots=None, disable_cache=False)
+    assert caplog.messages == ["horovod.run: ssh_port is accepted, but has no effect in this version"]
