@@ -2,6 +2,8 @@
 // The vocabulary shared by every part of the engine: dtypes, reduce operations, kinds of collectives, status.
 #pragma once
 
+#include <hvd/engine.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -10,40 +12,48 @@
 
 namespace hvd {
 
-// Values 0-9 are Horovod's own ids and part of the wire format; the rest are ours.
+// Numbers are those of the C table, whose clients speak of the same things.
 enum class DType : uint8_t {
-  kUInt8 = 0,
-  kInt8 = 1,
-  kUInt16 = 2,
-  kInt16 = 3,
-  kInt32 = 4,
-  kInt64 = 5,
-  kFloat16 = 6,
-  kFloat32 = 7,
-  kFloat64 = 8,
-  kBool = 9,
-  kBFloat16 = 10,
-  kFloat8E4M3 = 11,  // the "fn" variant: no infinities
-  kFloat8E5M2 = 12,
-  kUInt32 = 13,
-  kUInt64 = 14,
+  kUInt8 = HVD_UINT8,
+  kInt8 = HVD_INT8,
+  kUInt16 = HVD_UINT16,
+  kInt16 = HVD_INT16,
+  kInt32 = HVD_INT32,
+  kInt64 = HVD_INT64,
+  kFloat16 = HVD_FLOAT16,
+  kFloat32 = HVD_FLOAT32,
+  kFloat64 = HVD_FLOAT64,
+  kBool = HVD_BOOL,
+  kBFloat16 = HVD_BFLOAT16,
+  kFloat8E4M3 = HVD_FLOAT8_E4M3,
+  kFloat8E5M2 = HVD_FLOAT8_E5M2,
+  kUInt32 = HVD_UINT32,
+  kUInt64 = HVD_UINT64,
 };
-constexpr int kDTypeCount = 15;
+constexpr int kDTypeCount = HVD_DTYPE_COUNT;
 
-enum class ReduceOp : uint8_t { kAverage = 0, kSum = 1, kAdasum = 2, kMin = 3, kMax = 4, kProduct = 5 };
+enum class ReduceOp : uint8_t {
+  kAverage = HVD_AVERAGE,
+  kSum = HVD_SUM,
+  kAdasum = HVD_ADASUM,
+  kMin = HVD_MIN,
+  kMax = HVD_MAX,
+  kProduct = HVD_PRODUCT,
+};
 
 enum class OpKind : uint8_t {
-  kAllreduce = 0,
-  kAllgather = 1,
-  kBroadcast = 2,
-  kAlltoall = 3,
-  kReducescatter = 4,
-  kBarrier = 5,
-  kJoin = 6,
-  kAddProcessSet = 7,
-  kRemoveProcessSet = 8,
-  kSend = 9,  // point to point: never agreed upon, only between two ranks
-  kReceive = 10,
+  kAllreduce = HVD_ALLREDUCE,
+  kAllgather = HVD_ALLGATHER,
+  kBroadcast = HVD_BROADCAST,
+  kAlltoall = HVD_ALLTOALL,
+  kReducescatter = HVD_REDUCESCATTER,
+  kBarrier = HVD_BARRIER,
+  kJoin = HVD_JOIN,
+  kAddProcessSet = HVD_ADD_PROCESS_SET,
+  kRemoveProcessSet = HVD_REMOVE_PROCESS_SET,
+  // Point to point: never agreed upon, only between two ranks, and not operations of the C table's.
+  kSend,
+  kReceive,
 };
 
 size_t SizeOf(DType dtype);
@@ -56,13 +66,13 @@ inline bool SameFactor(double a, double b) { return std::memcmp(&a, &b, sizeof a
 
 // Who is to blame decides which class of exception users see.
 enum class Code : int32_t {
-  kOk = 0,
-  kInProgress = 1,
-  kInvalid = 2,         // this caller's argument is wrong: ValueError
-  kMismatch = 3,        // ranks disagree about one tensor; the engine stays usable
-  kFailed = 4,          // a peer or a link is gone, or the engine was shut down
-  kNotImplemented = 5,  // a combination that no backend offers
-  kTimeout = 6,
+  kOk = HVD_OK,
+  kInProgress = HVD_IN_PROGRESS,
+  kInvalid = HVD_INVALID,                 // this caller's argument is wrong: ValueError
+  kMismatch = HVD_MISMATCH,               // ranks disagree about one tensor; the engine stays usable
+  kFailed = HVD_FAILED,                   // a peer or a link is gone, or the engine was shut down
+  kNotImplemented = HVD_NOT_IMPLEMENTED,  // a combination that no backend offers
+  kTimeout = HVD_TIMEOUT,
 };
 
 struct Status {

@@ -21,19 +21,7 @@
 namespace hvd {
 namespace {
 
-bool IsInteger(DType dtype) {
-  switch (dtype) {
-    case DType::kFloat16:
-    case DType::kFloat32:
-    case DType::kFloat64:
-    case DType::kBFloat16:
-    case DType::kFloat8E4M3:
-    case DType::kFloat8E5M2:
-      return false;
-    default:
-      return true;
-  }
-}
+bool IsInteger(DType dtype) { return !hvd_is_floating(static_cast<int32_t>(dtype)); }
 
 }  // namespace
 

@@ -2,12 +2,58 @@
 """The nanobind module: a thin face over libhvd's table of C functions (engine/include/hvd/engine.h)."""
 
 from collections.abc import Callable, Mapping, Sequence
+from enum import IntEnum
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 ABI_VERSION: int
+
+class OpKind(IntEnum):
+    """What can be asked for (hvd_kind)."""
+
+    ALLREDUCE = 0
+    ALLGATHER = 1
+    BROADCAST = 2
+    ALLTOALL = 3
+    REDUCESCATTER = 4
+    BARRIER = 5
+    JOIN = 6
+    ADD_PROCESS_SET = 7
+    REMOVE_PROCESS_SET = 8
+
+class ReduceOp(IntEnum):
+    """How elements are combined (hvd_reduce_op): Horovod's numbers."""
+
+    AVERAGE = 0
+    SUM = 1
+    ADASUM = 2
+    MIN = 3
+    MAX = 4
+    PRODUCT = 5
+
+class DType(IntEnum):
+    """Types of elements (hvd_dtype)."""
+
+    UINT8 = 0
+    INT8 = 1
+    UINT16 = 2
+    INT16 = 3
+    INT32 = 4
+    INT64 = 5
+    FLOAT16 = 6
+    FLOAT32 = 7
+    FLOAT64 = 8
+    BOOL = 9
+    BFLOAT16 = 10
+    FLOAT8_E4M3 = 11
+    FLOAT8_E5M2 = 12
+    UINT32 = 13
+    UINT64 = 14
+
+DTYPES: tuple[tuple[str, int, bool], ...]
+"""By DType: what NumPy calls it, bytes of an element, whether it is floating."""
 
 class EngineError(Exception):
     """args = (code, text, lost_rank).
@@ -275,8 +321,8 @@ class GradientTable:
         self, reader: TensorReader, dtypes: Sequence[int], op: int, prescale: float, postscale: float, wire: int
     ) -> None:
         """`dtypes`: those that travel without a compressor's help; `wire`: what the engine carries float32 as."""
-    def add(self, name: str, parameter: object) -> None:
-        """One more. `name` is that of its allreduce."""
+    def add(self, name: str, parameter: object, small: bool) -> None:
+        """One more. `name` is that of its allreduce; `small`: it may be bundled with others."""
     def set_place(self, number: int, place: object) -> None:
         """The tensor that a gradient has to be; any other one is left to the caller."""
     def leave_to_caller(self, number: int) -> None:
@@ -296,8 +342,17 @@ class GradientTable:
     def in_flight(self, numbers: Sequence[int]) -> bool:
         """Whether all of them have begun and none has ended."""
     @staticmethod
-    def exchange(member: Member, name: str, maximum: int, message: bytes) -> bytes:
-        """The greatest of all ranks' bytes, each for itself. `maximum`: the number of hvd.Max."""
+    def exchange(member: Member, name: str, message: bytes) -> bytes:
+        """The greatest of all ranks' bytes, each for itself."""
+    def make_bundle(self, numbers: Sequence[int]) -> int:
+        """Bundle the small ones of those for start(). Its key, the same on ranks that bundle the same; 0: none."""
+    def unpack(self) -> None:
+        """The bundle has arrived: put what it brought into its gradients."""
+    @property
+    def bundles(self) -> int:
+        """How many have been sent."""
+    def split_small(self, numbers: Sequence[int]) -> tuple[list[int], list[int]]:
+        """Those that may be bundled, and the others."""
     def start(
         self,
         numbers: Sequence[int],
@@ -305,8 +360,9 @@ class GradientTable:
         will_wait: bool,
         sent: list[int],
         grads: list[Any],
+        bundle: str | None,
     ) -> tuple[int, list[int]]:
-        """Begin allreduces in place of those that are plain, and add them to the lists.
+        """Begin allreduces in place of those that are plain, and add them to the lists; the bundle under this name.
 
         One handle for them, 0 if there are none; and the numbers of the others.
         """

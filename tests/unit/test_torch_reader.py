@@ -54,7 +54,7 @@ def test_others_are_left_to_the_caller(reader: TensorReader) -> None:
 def test_a_table_does_not_keep_parameters_that_hold_on_to_it() -> None:
     table = GradientTable(tensor_reader(), [], 0, 1.0, 1.0, 0)
     parameter = torch.nn.Parameter(torch.zeros(1))
-    table.add("allreduce.weight", parameter)
+    table.add("allreduce.weight", parameter, False)
     parameter.table = table
     gone = weakref.ref(parameter)
     del parameter, table

@@ -44,6 +44,23 @@ def meet(*words: tuple[Round, Place, str]) -> tuple[Round, Reduce | Differ]:
     return answers.pop()
 
 
+def is_bundled(*keys: int) -> bool:
+    messages = [Round().message(rank, BACKWARD, standings("DD"), key) for rank, key in enumerate(keys)]
+    decision = Round().heard(combine(messages))[1]
+    assert isinstance(decision, Reduce)
+    return decision.bundled
+
+
+def test_what_all_ranks_would_bundle_is_bundled() -> None:
+    assert is_bundled(5, 5, 5)
+    assert is_bundled(2**64 - 1, 2**64 - 1)
+    assert not is_bundled(5, 6)
+    assert not is_bundled(5, 0)
+    assert not is_bundled(0, 0)
+    # Max of 0x0100 and 0x0001 is neither of them.
+    assert not is_bundled(0x0100, 0x0001)
+
+
 new = Round()
 once = new.stepped()
 

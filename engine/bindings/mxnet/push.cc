@@ -6,6 +6,7 @@
 #include <hvd/engine.h>
 
 #include <atomic>
+#include <deque>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -66,28 +67,25 @@ const void* Memory(Array array) { return *static_cast<const void* const*>(array)
 // A collective in MXNet's queue: everything that it needs, for the caller's memory is gone when it starts.
 class Task {
  public:
-  Task(hvd_world* world, int32_t process_set, const hvd_op* ops, int32_t count, const char* group)
-      : world_(world), process_set_(process_set), group_(group ? group : ""), ops_(ops, ops + count) {
-    const size_t tensors = ops_.size();
-    names_.reserve(tensors);
-    shapes_.reserve(tensors);
-    for (hvd_op& op : ops_) {
-      names_.emplace_back(op.name);
-      shapes_.emplace_back(op.shape, op.shape + op.ndim);
-      op.name = names_.back().c_str();
-      op.shape = shapes_.back().data();
-    }
-    if (count == 1) {
-      splits_.assign(ops->splits, ops->splits + ops->nsplits);
-      ops_[0].splits = splits_.data();
-    }
-  }
+  Task(hvd_world* world, int32_t process_set, const char* group)
+      : world_(world), process_set_(process_set), group_(group ? group : "") {}
   ~Task() {
     for (Array array : inputs_) mxnet.MXNDArrayFree(array);
     for (Array array : outputs_) mxnet.MXNDArrayFree(array);
   }
   Task(const Task&) = delete;
   Task& operator=(const Task&) = delete;
+
+  // `op` points to what need not outlive this call.
+  void Add(hvd_op op) {
+    names_.emplace_back(op.name);
+    numbers_.emplace_back(op.shape, op.shape + op.ndim);
+    op.shape = numbers_.back().data();
+    numbers_.emplace_back(op.splits, op.splits + op.nsplits);
+    op.splits = numbers_.back().data();
+    op.name = names_.back().c_str();
+    ops_.push_back(op);
+  }
 
   // Takes references of its own to the arrays, which Python may drop at any time. False: MXNet has noted why.
   bool KeepArrays() {
@@ -201,9 +199,8 @@ class Task {
   const int32_t process_set_;
   const std::string group_;
   std::vector<hvd_op> ops_;
-  std::vector<std::string> names_;
-  std::vector<std::vector<int64_t>> shapes_;
-  std::vector<int64_t> splits_;
+  std::deque<std::string> names_;  // that do not move when there are more
+  std::deque<std::vector<int64_t>> numbers_;
   std::vector<Array> inputs_, outputs_, read_, written_;
   OnComplete on_complete_{};
   std::atomic<int> parties_{1};
@@ -236,13 +233,42 @@ __attribute__((visibility("default"))) const char* hvd_mxnet_use(void* library) 
 
 __attribute__((visibility("default"))) const void* hvd_mxnet_memory(void* array) { return Memory(array); }
 
-// Queues one collective (group NULL) or a group; input and output of each operation are NDArrayHandles, equal for one
-// in place. The world must outlive it. As in MXNet's own C interface: 0, or -1 and MXGetLastError says why.
-__attribute__((visibility("default"))) int hvd_mxnet_push(hvd_world* world, int32_t process_set, const hvd_op* ops,
-                                                          int32_t count, const char* group, int32_t priority) {
-  auto task = std::make_unique<Task>(world, process_set, ops, count, group);
-  if (!task->KeepArrays()) return -1;
-  return task.release()->Push(priority);
+// One collective (group NULL) or a group, to which its tensors are then added. The world must outlive it.
+__attribute__((visibility("default"))) void* hvd_mxnet_new(hvd_world* world, int32_t process_set, const char* group) {
+  return new Task(world, process_set, group);
+}
+
+// `input` and `output` are NDArrayHandles, equal for one in place.
+__attribute__((visibility("default"))) void hvd_mxnet_add(void* task, int32_t kind, const char* name, int32_t dtype,
+                                                          const int64_t* shape, int32_t ndim, void* input, void* output,
+                                                          int32_t reduce_op, double prescale, double postscale,
+                                                          int32_t root, const int64_t* splits, int32_t nsplits,
+                                                          int32_t wire_dtype) {
+  hvd_op op{};
+  op.size = sizeof op;
+  op.kind = kind;
+  op.dtype = dtype;
+  op.reduce_op = reduce_op;
+  op.root = root;
+  op.device = -1;
+  op.ndim = ndim;
+  op.nsplits = nsplits;
+  op.name = name;
+  op.shape = shape;
+  op.splits = splits;
+  op.input = input;
+  op.output = output;
+  op.prescale = prescale;
+  op.postscale = postscale;
+  op.wire_dtype = wire_dtype;
+  static_cast<Task*>(task)->Add(op);
+}
+
+// Queues it; it is gone then. As in MXNet's own C interface: 0, or -1 and MXGetLastError says why.
+__attribute__((visibility("default"))) int hvd_mxnet_push(void* task, int32_t priority) {
+  std::unique_ptr<Task> pushed(static_cast<Task*>(task));
+  if (!pushed->KeepArrays()) return -1;
+  return pushed.release()->Push(priority);
 }
 
 }  // extern "C"

@@ -21,10 +21,7 @@ namespace {
 
 using Result = PlainOperation::Result;
 
-enum Kind { kAllreduce, kAllgather, kBroadcast, kAlltoall, kReducescatter };  // hvd::OpKind
 constexpr const char* kNames[] = {"allreduce", "allgather", "broadcast", "alltoall", "reducescatter"};
-constexpr int64_t kAverage = 0, kSum = 1, kAdasum = 2, kProduct = 5;  // hvd::ReduceOp
-constexpr int kInt32 = 4, kBool = 9;                                  // hvd::DType
 
 bool ReadInteger(nb::handle value, int64_t* integer) {
   if (!PyLong_CheckExact(value.ptr())) return false;
@@ -43,9 +40,9 @@ bool ReadFactor(nb::handle value, double* factor) {
 bool ReadReduction(nb::handle op, nb::handle prescale, nb::handle postscale, hvd_op* wanted) {
   int64_t number = wanted->reduce_op;
   if (!op.is_none() && !ReadInteger(op, &number)) return false;
-  if (number < kAverage || number > kProduct || number == kAdasum) return false;
+  if (number < HVD_AVERAGE || number > HVD_PRODUCT || number == HVD_ADASUM) return false;
   if (!ReadFactor(prescale, &wanted->prescale) || !ReadFactor(postscale, &wanted->postscale)) return false;
-  if (wanted->dtype == kBool && (number == kAverage || wanted->prescale != 1.0 || wanted->postscale != 1.0))
+  if (wanted->dtype == HVD_BOOL && (number == HVD_AVERAGE || wanted->prescale != 1.0 || wanted->postscale != 1.0))
     return false;
   wanted->reduce_op = static_cast<int32_t>(number);
   return true;
@@ -67,8 +64,8 @@ class ArrayCalls {
                        nb::handle average, nb::handle op, nb::handle prescale, nb::handle postscale) const {
     PlainArray plain;
     if (!Takes(member, tensor, in_place, wait, &plain) || !average.is_none()) return nb::none();
-    hvd_op wanted = Describe(kAllreduce, plain);
-    wanted.reduce_op = kAverage;
+    hvd_op wanted = Describe(HVD_ALLREDUCE, plain);
+    wanted.reduce_op = HVD_AVERAGE;
     if (!ReadReduction(op, prescale, postscale, &wanted)) return nb::none();
     return Run(*member, tensor, plain, &wanted, name, OutputLike(tensor, plain, in_place), wait);
   }
@@ -77,8 +74,9 @@ class ArrayCalls {
                            nb::handle prescale, nb::handle postscale) const {
     PlainArray plain;
     if (!Takes(member, tensor, false, wait, &plain) || plain.ndim == 0) return nb::none();
-    hvd_op wanted = Describe(kReducescatter, plain);
-    if (op.is_none() || !ReadReduction(op, prescale, postscale, &wanted) || wanted.reduce_op > kSum) return nb::none();
+    hvd_op wanted = Describe(HVD_REDUCESCATTER, plain);
+    if (op.is_none() || !ReadReduction(op, prescale, postscale, &wanted) || wanted.reduce_op > HVD_SUM)
+      return nb::none();
     int64_t shape[kMaxDimensions];
     std::copy_n(plain.shape, plain.ndim, shape);
     shape[0] = RowsOf(member->index, shape[0], static_cast<int64_t>(member->ranks.size()));
@@ -92,7 +90,7 @@ class ArrayCalls {
     int64_t rank;
     if (!Takes(member, tensor, in_place, wait, &plain) || !ReadInteger(root, &rank)) return nb::none();
     if (std::find(member->ranks.begin(), member->ranks.end(), rank) == member->ranks.end()) return nb::none();
-    hvd_op wanted = Describe(kBroadcast, plain);
+    hvd_op wanted = Describe(HVD_BROADCAST, plain);
     wanted.root = static_cast<int32_t>(rank);
     return Run(*member, tensor, plain, &wanted, name, OutputLike(tensor, plain, in_place), wait);
   }
@@ -100,7 +98,7 @@ class ArrayCalls {
   nb::object Allgather(const Member* member, nb::handle tensor, bool wait, nb::handle name) const {
     PlainArray plain;
     if (!Takes(member, tensor, false, wait, &plain) || plain.ndim == 0) return nb::none();
-    hvd_op wanted = Describe(kAllgather, plain);
+    hvd_op wanted = Describe(HVD_ALLGATHER, plain);
     return Run(*member, tensor, plain, &wanted, name, {}, wait);
   }
 
@@ -111,7 +109,7 @@ class ArrayCalls {
     std::vector<int64_t> rows;
     const size_t size = member->ranks.size();
     if (!ReadSplits(splits, size, plain.shape[0], &rows)) return nb::none();
-    hvd_op wanted = Describe(kAlltoall, plain);
+    hvd_op wanted = Describe(HVD_ALLTOALL, plain);
     wanted.splits = rows.data();
     wanted.nsplits = static_cast<int32_t>(rows.size());
     return Run(*member, tensor, plain, &wanted, name, {}, wait, !splits.is_none() || !wait);
@@ -125,12 +123,12 @@ class ArrayCalls {
     return workshop_.arrays->CanMake(plain->dtype_id) && !(wait && workshop_.arrays->IsRecorded(tensor));
   }
 
-  static hvd_op Describe(Kind kind, const PlainArray& plain) {
+  static hvd_op Describe(hvd_kind kind, const PlainArray& plain) {
     hvd_op op{};
     op.size = sizeof op;
     op.kind = kind;
     op.dtype = plain.dtype_id;
-    op.reduce_op = kSum;
+    op.reduce_op = HVD_SUM;
     op.root = -1;
     op.device = -1;
     op.shape = plain.shape;
@@ -172,7 +170,7 @@ class ArrayCalls {
     if (workshop_.arrays->Read(numbers.ptr(), &plain) && plain.ndim == 1) {
       if (!workshop_.arrays->MayCountRows(plain.dtype_id)) return false;
       const int64_t count = plain.shape[0];
-      if (plain.dtype_id == kInt32) {
+      if (plain.dtype_id == HVD_INT32) {
         result->assign(static_cast<int32_t*>(plain.data), static_cast<int32_t*>(plain.data) + count);
       } else {
         result->assign(static_cast<int64_t*>(plain.data), static_cast<int64_t*>(plain.data) + count);
@@ -189,7 +187,7 @@ class ArrayCalls {
 
   // The name under which ranks find each other's operation; false if it needs a closer look. To be called last: a
   // number that is taken must be used.
-  static bool FullName(Kind kind, nb::handle name, Numbering* numbers, std::string* full) {
+  static bool FullName(hvd_kind kind, nb::handle name, Numbering* numbers, std::string* full) {
     Py_ssize_t length = 0;
     const char* text = nullptr;
     if (!name.is_none()) {
@@ -214,7 +212,7 @@ class ArrayCalls {
   nb::object Run(const Member& member, nb::handle tensor, const PlainArray& layout, hvd_op* op, nb::handle name,
                  NewArray output, bool wait, bool with_splits = false) const {
     std::string full;
-    if (!FullName(static_cast<Kind>(op->kind), name, member.numbers, &full)) return nb::none();
+    if (!FullName(static_cast<hvd_kind>(op->kind), name, member.numbers, &full)) return nb::none();
     Result result = with_splits ? Result::kGatheredAndSplits : Result::kGathered;
     if (output.data || output.array.is_valid()) result = Result::kOutput;
     op->output = output.data;

@@ -22,7 +22,6 @@ struct ArrayFields {
 };
 static_assert(sizeof(intptr_t) == sizeof(int64_t));
 
-constexpr int kInt32 = 4, kInt64 = 5;  // hvd::DType
 constexpr int kContiguous = 0x0001, kAligned = 0x0100, kWriteable = 0x0400;
 constexpr int kUsable = kContiguous | kAligned | kWriteable;
 
@@ -82,7 +81,7 @@ nb::object ArrayReader::Describe(nb::handle array) const {
   return nb::make_tuple(reinterpret_cast<uintptr_t>(plain.data), nb::steal(shape), plain.dtype_id);
 }
 
-bool ArrayReader::MayCountRows(int dtype_id) const { return dtype_id == kInt32 || dtype_id == kInt64; }
+bool ArrayReader::MayCountRows(int dtype_id) const { return dtype_id == HVD_INT32 || dtype_id == HVD_INT64; }
 
 nb::object ArrayReader::Hold(nb::handle array) const { return Checked(PyWeakref_NewRef(array.ptr(), nullptr)); }
 

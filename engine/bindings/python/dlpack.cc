@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bindings/python/dlpack.h"
 
+#include <hvd/engine.h>
+
 namespace nb = nanobind;
 
 namespace hvd_python::dlpack {
@@ -10,8 +12,10 @@ namespace {
 constexpr struct {
   uint8_t code, bits;
   int id;
-} kTypes[] = {{2, 32, 7}, {4, 16, 10}, {2, 16, 6}, {2, 64, 8},  {1, 8, 0},   {0, 8, 1},   {1, 16, 2}, {0, 16, 3},
-              {0, 32, 4}, {0, 64, 5},  {6, 8, 9},  {10, 8, 11}, {12, 8, 12}, {1, 32, 13}, {1, 64, 14}};
+} kTypes[] = {{2, 32, HVD_FLOAT32},     {4, 16, HVD_BFLOAT16}, {2, 16, HVD_FLOAT16}, {2, 64, HVD_FLOAT64},
+              {1, 8, HVD_UINT8},        {0, 8, HVD_INT8},      {1, 16, HVD_UINT16},  {0, 16, HVD_INT16},
+              {0, 32, HVD_INT32},       {0, 64, HVD_INT64},    {6, 8, HVD_BOOL},     {10, 8, HVD_FLOAT8_E4M3},
+              {12, 8, HVD_FLOAT8_E5M2}, {1, 32, HVD_UINT32},   {1, 64, HVD_UINT64}};
 
 }  // namespace
 

@@ -44,7 +44,7 @@ struct ExchangeTable {  // DLPackExchangeAPI
 // The table in a capsule; nullptr for None or where there is none of our version.
 const ExchangeTable* TableIn(nanobind::handle capsule);
 
-int IdOf(const nanobind::dlpack::dtype& type);  // hvd::DType, or -1
+int IdOf(const nanobind::dlpack::dtype& type);  // hvd_dtype, or -1
 nanobind::dlpack::dtype TypeOf(int id);
 
 }  // namespace hvd_python::dlpack

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <optional>
 #include <string>
@@ -25,10 +26,7 @@ using namespace nb::literals;
 namespace hvd_python {
 namespace {
 
-constexpr int32_t kAllreduce = 0;  // hvd::OpKind
-constexpr int32_t kUint8 = 0;      // hvd::DType
-
-// How far a gradient is for the other ranks: the standings of src/horovod/torch/rounds.py.
+// How far a gradient is for the other ranks: the standings of src/horovod/torch/gradients/rounds.py.
 enum Standing : uint8_t { kFrozen, kOpen, kOpenSparse, kDue, kDueSparse, kDone };
 
 using Numbers = std::vector<uint32_t>;
@@ -44,8 +42,65 @@ struct Row {
   int passes_left;    // 0: its reduction has begun, and ended if it is not in flight
   bool in_flight;     // of a group also while it waits for the others
   bool by_hand;       // never a plain one: the caller knows what to do
+  bool small;         // may be bundled
+  bool bundled;       // in the bundle that is being made
   bool sparse;        // what its gradients are
   Standing standing;  // kFrozen: never, that is seen when somebody asks
+};
+
+// Small gradients that travel as one tensor: to read, name, count and agree on each for itself takes longer than its
+// reduction. All ranks must bundle the same ones, which `key` tells.
+struct Bundle {
+  struct Piece {
+    uint32_t number;
+    nb::object grad;
+    void* data;
+    size_t bytes;
+  };
+
+  std::vector<Piece> pieces;
+  int32_t dtype = -1;
+  uint64_t key = 0;
+  size_t bytes = 0;
+  int64_t elements = 0;
+  // Once the engine has it: the pieces one after the other.
+  std::unique_ptr<std::vector<std::byte>> cargo;
+
+  void Clear() {
+    pieces.clear();
+    dtype = -1;
+    key = 0;
+    bytes = 0;
+    elements = 0;
+  }
+  void Add(uint32_t number, nb::object grad, const PlainTensor& plain) {
+    const int64_t count = ElementsOf(plain.ndim, plain.shape);
+    const size_t size = static_cast<size_t>(count) * hvd_item_bytes(plain.dtype_id);
+    dtype = plain.dtype_id;
+    pieces.push_back({number, std::move(grad), plain.data, size});
+    bytes += size;
+    elements += count;
+    for (const uint64_t word : {uint64_t{number}, static_cast<uint64_t>(dtype), static_cast<uint64_t>(count)}) {
+      key = (key ^ word) * 0x9E3779B97F4A7C15u;
+      key ^= key >> 32;
+    }
+  }
+  void Pack() {
+    if (!cargo) cargo = std::make_unique<std::vector<std::byte>>();
+    cargo->resize(bytes);
+    std::byte* to = cargo->data();
+    for (const Piece& piece : pieces) {
+      std::memcpy(to, piece.data, piece.bytes);
+      to += piece.bytes;
+    }
+  }
+  void Unpack() {
+    const std::byte* from = cargo->data();
+    for (const Piece& piece : pieces) {
+      std::memcpy(piece.data, from, piece.bytes);
+      from += piece.bytes;
+    }
+  }
 };
 
 // Behind the GIL.
@@ -56,7 +111,7 @@ class GradientTable {
       : reader_object_(std::move(reader)), reader_(nb::cast<const TensorReader*>(reader_object_)) {
     for (const int dtype : dtypes) travels_ |= uint64_t{1} << dtype;
     op_.size = sizeof op_;
-    op_.kind = kAllreduce;
+    op_.kind = HVD_ALLREDUCE;
     op_.reduce_op = op;
     op_.root = -1;
     op_.device = -1;
@@ -67,9 +122,15 @@ class GradientTable {
     trained_ = nb::steal(PyUnicode_InternFromString("requires_grad"));
   }
 
-  void Add(std::string name, nb::object parameter) {
-    rows_.push_back(
-        {std::move(name), std::move(parameter), {}, {}, {}, nullptr, 0, passes_, false, false, false, kOpen});
+  // `small`: may be bundled with others.
+  void Add(std::string name, nb::object parameter, bool small) {
+    Row row{};
+    row.name = std::move(name);
+    row.parameter = std::move(parameter);
+    row.passes_left = passes_;
+    row.small = small;
+    row.standing = kOpen;
+    rows_.push_back(std::move(row));
   }
   void SetPlace(uint32_t number, nb::object place) { rows_.at(number).place = std::move(place); }
   void LeaveToCaller(uint32_t number) { rows_.at(number).by_hand = true; }
@@ -83,6 +144,7 @@ class GradientTable {
 
   void Restart(int passes) {
     passes_ = passes;
+    DropBundle();
     for (Row& row : rows_) {
       Forget(row);
       row.reduced.reset();
@@ -144,17 +206,56 @@ class GradientTable {
     return std::all_of(numbers.begin(), numbers.end(), [this](uint32_t number) { return rows_.at(number).in_flight; });
   }
 
+  // Takes what may be bundled of those into a bundle. Its key: ranks of which it is the same may send it. 0: none.
+  uint64_t MakeBundle(Numbers numbers) {
+    DropBundle();
+    std::sort(numbers.begin(), numbers.end());  // backward() may have come to them in another order elsewhere
+    PlainTensor plain;
+    for (const uint32_t number : numbers) {
+      Row& row = rows_.at(number);
+      if (!row.small) continue;
+      nb::object grad = GradientOf(row);
+      if (!IsPlain(row, grad, &plain) || (!bundle_.pieces.empty() && plain.dtype_id != bundle_.dtype)) continue;
+      row.bundled = true;
+      bundle_.Add(number, std::move(grad), plain);
+    }
+    if (bundle_.pieces.size() < 2) DropBundle();
+    return bundle_.key;
+  }
+  void DropBundle() {
+    for (const Bundle::Piece& piece : bundle_.pieces) rows_[piece.number].bundled = false;
+    bundle_.Clear();
+    if (bundle_sent_) bundle_.cargo.release();  // nobody has waited for it: the engine may still write there
+    bundle_sent_ = false;
+  }
+  // What the bundle brought, to each of its gradients.
+  void Unpack() {
+    if (!bundle_sent_) return;
+    bundle_sent_ = false;
+    bundle_.Unpack();
+    DropBundle();
+  }
+
+  uint64_t bundles() const { return bundles_; }
+
+  // Those that may be bundled, and the others.
+  std::pair<Numbers, Numbers> SplitSmall(const Numbers& numbers) const {
+    std::pair<Numbers, Numbers> result;
+    for (const uint32_t number : numbers) (rows_.at(number).small ? result.first : result.second).push_back(number);
+    return result;
+  }
+
   // The greatest of all ranks' bytes, each for itself.
-  static nb::bytes Exchange(const Member& member, const std::string& name, int maximum, nb::bytes message) {
+  static nb::bytes Exchange(const Member& member, const std::string& name, nb::bytes message) {
     auto bytes =
         std::make_unique<std::vector<uint8_t>>(reinterpret_cast<const uint8_t*>(message.c_str()),
                                                reinterpret_cast<const uint8_t*>(message.c_str()) + message.size());
     const auto count = static_cast<int64_t>(bytes->size());
     hvd_op op{};
     op.size = sizeof op;
-    op.kind = kAllreduce;
-    op.dtype = kUint8;
-    op.reduce_op = maximum;
+    op.kind = HVD_ALLREDUCE;
+    op.dtype = HVD_UINT8;
+    op.reduce_op = HVD_MAX;
     op.root = op.device = -1;
     op.prescale = op.postscale = 1;
     op.name = name.c_str();
@@ -174,9 +275,11 @@ class GradientTable {
     return nb::bytes(bytes->data(), bytes->size());
   }
 
-  // Hands those over that are plain, each for itself, under one handle (0: there were none); the numbers of the others.
+  // Hands those over that are plain under one handle (0: there were none), each for itself but for those in the bundle,
+  // which have the name `bundle`; the numbers of the others. None: nothing is bundled.
   std::pair<int64_t, Numbers> Start(const Numbers& numbers, const Member& member, bool will_wait, nb::list sent,
-                                    nb::list grads) {
+                                    nb::list grads, std::optional<std::string> bundle) {
+    if (!bundle && !bundle_sent_) DropBundle();
     Numbers others;
     PlainTensor plain;
     ops_.clear();
@@ -186,8 +289,8 @@ class GradientTable {
       row.passes_left = 0;
       row.in_flight = true;
       if (row.standing == kOpen) row.standing = Due(row);
-      const nb::object grad = nb::steal(PyObject_GetAttr(row.parameter.ptr(), attribute_.ptr()));
-      if (!grad) throw nb::python_error();
+      if (row.bundled) continue;
+      const nb::object grad = GradientOf(row);
       if (!IsPlain(row, grad, &plain)) {
         others.push_back(number);
         continue;
@@ -207,7 +310,11 @@ class GradientTable {
       op.shape = shape;
       shape += op.ndim;
     }
+    const bool adds_bundle = bundle && !bundle_.pieces.empty();
+    if (adds_bundle) AddBundle(*bundle, sent, grads);
     const int64_t handle = ops_.empty() ? 0 : Submit(member, ops_.data(), ops_.size(), will_wait);
+    bundle_sent_ |= adds_bundle;
+    bundles_ += adds_bundle;
     return {handle, std::move(others)};
   }
 
@@ -243,6 +350,26 @@ class GradientTable {
   }
 
  private:
+  nb::object GradientOf(const Row& row) const {
+    nb::object grad = nb::steal(PyObject_GetAttr(row.parameter.ptr(), attribute_.ptr()));
+    if (!grad) throw nb::python_error();
+    return grad;
+  }
+
+  void AddBundle(const std::string& name, nb::list& sent, nb::list& grads) {
+    bundle_.Pack();
+    for (const Bundle::Piece& piece : bundle_.pieces) {
+      grads.append(piece.grad);
+      sent.append(piece.number);
+    }
+    op_.name = name.c_str();
+    op_.dtype = bundle_.dtype;
+    op_.ndim = 1;
+    op_.shape = &bundle_.elements;
+    op_.input = op_.output = bundle_.cargo->data();
+    ops_.push_back(op_);
+  }
+
   static Standing Due(const Row& row) { return row.sparse ? kDueSparse : kDue; }
 
   void Forget(Row& row) const {
@@ -288,6 +415,9 @@ class GradientTable {
   std::vector<hvd_op> ops_;  // kept for its memory, like `extents_`
   std::vector<int64_t> extents_;
   std::vector<Row> rows_;
+  Bundle bundle_;
+  bool bundle_sent_ = false;
+  uint64_t bundles_ = 0;
 };
 
 PyType_Slot slots[] = {{Py_tp_traverse, reinterpret_cast<void*>(GradientTable::Traverse)},
@@ -300,7 +430,7 @@ void BindGradientTable(nb::module_& module) {
   nb::class_<GradientTable>(module, "GradientTable", nb::type_slots(slots))
       .def(nb::init<nb::object, const std::vector<int>&, int, double, double, int>(), "reader"_a, "dtypes"_a, "op"_a,
            "prescale"_a, "postscale"_a, "wire"_a)
-      .def("add", &GradientTable::Add, "name"_a, "parameter"_a)
+      .def("add", &GradientTable::Add, "name"_a, "parameter"_a, "small"_a)
       .def("set_place", &GradientTable::SetPlace, "number"_a, "place"_a)
       .def("leave_to_caller", &GradientTable::LeaveToCaller, "number"_a)
       .def("set_sparse", &GradientTable::SetSparse, "number"_a, "sparse"_a)
@@ -310,8 +440,13 @@ void BindGradientTable(nb::module_& module) {
       .def("standings", &GradientTable::Standings)
       .def("agree", &GradientTable::Agree, "wanted"_a)
       .def("in_flight", &GradientTable::InFlight, "numbers"_a)
-      .def_static("exchange", &GradientTable::Exchange, "member"_a, "name"_a, "maximum"_a, "message"_a)
-      .def("start", &GradientTable::Start, "numbers"_a, "member"_a, "will_wait"_a, "sent"_a, "grads"_a)
+      .def_static("exchange", &GradientTable::Exchange, "member"_a, "name"_a, "message"_a)
+      .def("make_bundle", &GradientTable::MakeBundle, "numbers"_a)
+      .def("unpack", &GradientTable::Unpack)
+      .def_prop_ro("bundles", &GradientTable::bundles)
+      .def("split_small", &GradientTable::SplitSmall, "numbers"_a)
+      .def("start", &GradientTable::Start, "numbers"_a, "member"_a, "will_wait"_a, "sent"_a, "grads"_a,
+           "bundle"_a.none())
       .def("land", &GradientTable::Land, "numbers"_a, "grads"_a);
 }
 

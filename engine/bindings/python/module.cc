@@ -29,6 +29,7 @@
 #include "bindings/python/table.h"
 #include "bindings/python/tensor_maker.h"
 #include "bindings/python/tensor_reader.h"
+#include "bindings/python/vocabulary.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -334,6 +335,7 @@ NB_MODULE(_engine, m) {
   nb::set_leak_warnings(false);  // whatever holds a context until the process ends does not concern users
   m.attr("ABI_VERSION") = HVD_ABI_VERSION;
   hvd_python::BindErrors(m);
+  hvd_python::BindVocabulary(m);
   hvd_python::BindSettings(m);
   nb::class_<Output>(m, "Output", nb::type_slots(output_slots)).def_prop_ro("nbytes", &Output::bytes);
   nb::class_<World>(m, "World")

@@ -12,8 +12,6 @@ namespace nb = nanobind;
 namespace hvd_python {
 namespace {
 
-constexpr int kInt32 = 4, kInt64 = 5;  // hvd::DType
-
 struct Released {  // at the end of its scope
   hvd_world* const world;
   const int64_t handle;
@@ -92,7 +90,7 @@ nb::object PlainOperation::Splits(int64_t handle) const {
   const int64_t count = Api()->received_splits(world_, handle, rows.data(), members_);
   rows.resize(static_cast<size_t>(count));
   const bool small = std::all_of(rows.begin(), rows.end(), [](int64_t row) { return row <= INT32_MAX; });
-  const int dtype_id = small ? kInt32 : kInt64;
+  const int dtype_id = small ? HVD_INT32 : HVD_INT64;
   NewArray splits = workshop_->arrays->Allocate(dtype_id, 1, &count);
   if (small) {
     std::copy(rows.begin(), rows.end(), static_cast<int32_t*>(splits.data));

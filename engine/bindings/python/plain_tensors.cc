@@ -15,7 +15,6 @@ using namespace nb::literals;
 namespace hvd_python {
 namespace {
 
-constexpr int kInt32 = 4;          // hvd::DType
 constexpr size_t kAlignment = 64;  // torch's own
 
 // While a tensor is made, its memory must not go, though the attempt may fail: the engine may be writing there.
@@ -70,7 +69,7 @@ bool PlainTensors::IsRecorded(nb::handle tensor) const {
   return required.ptr() != Py_False && nb::cast<bool>(is_grad_enabled_());
 }
 
-bool PlainTensors::MayCountRows(int dtype_id) const { return dtype_id == kInt32; }
+bool PlainTensors::MayCountRows(int dtype_id) const { return dtype_id == HVD_INT32; }
 
 // Not by torch, which takes several times as long: glibc has no cache for aligned memory, and the dispatcher leads
 // through much code.

@@ -49,7 +49,7 @@ class Attributes {
 
 }  // namespace
 
-Kernel::Kernel(Kind kind, const char* type, bool grouped, TF_OpKernelConstruction* construction)
+Kernel::Kernel(hvd_kind kind, const char* type, bool grouped, TF_OpKernelConstruction* construction)
     : kind(kind), type(type), grouped(grouped) {
   const Attributes attributes(construction);
   const StringView node = Tf().TF_OpKernelConstruction_GetName(construction);
@@ -58,7 +58,7 @@ Kernel::Kernel(Kind kind, const char* type, bool grouped, TF_OpKernelConstructio
   if (attributes.Flag("ignore_name_scope")) name.erase(0, name.rfind('/') + 1);
   program_ = Program::Find(attributes.Integer("program"));
   if (program_) program_->Add(std::string(node.data, node.size));
-  if (kind == kJoin) return;
+  if (kind == HVD_JOIN) return;
   reduce_op = attributes.Integer("reduce_op");
   root = attributes.Integer("root_rank");
   context = attributes.Integer("context");

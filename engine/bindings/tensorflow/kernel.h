@@ -2,6 +2,8 @@
 // A collective's node in a graph: what its attributes say, read once.
 #pragma once
 
+#include <hvd/engine.h>
+
 #include <atomic>
 #include <cstdint>
 #include <string>
@@ -11,10 +13,8 @@
 
 namespace hvd::tensorflow {
 
-enum Kind { kAllreduce, kAllgather, kBroadcast, kAlltoall, kReducescatter, kJoin = 6 };  // hvd::OpKind
-
 struct Kernel {
-  Kernel(Kind kind, const char* type, bool grouped, TF_OpKernelConstruction* construction);
+  Kernel(hvd_kind kind, const char* type, bool grouped, TF_OpKernelConstruction* construction);
 
   // The name under which ranks find each other's; of a node in a loop, for each iteration that may run beside others.
   std::string NameIn(int64_t iteration) const;
@@ -23,7 +23,7 @@ struct Kernel {
   // Whether other collectives were under way beside this one, the last time.
   void Remember(bool alone) const { history_.store(alone ? kAlone : kBesideOthers, std::memory_order_relaxed); }
 
-  const Kind kind;
+  const hvd_kind kind;
   const char* const type;  // such as HorovodAllreduce
   const bool grouped;
   std::string name;

@@ -83,7 +83,7 @@ constexpr const char* kTypeNames[][2] = {{"HorovodAllreduce", "HorovodGroupedAll
                                          {"", ""},
                                          {"HorovodJoin", ""}};
 
-template <Kind kind, bool grouped>
+template <hvd_kind kind, bool grouped>
 void* Create(TF_OpKernelConstruction* construction) {
   return new Kernel(kind, kTypeNames[kind][grouped], grouped, construction);
 }
@@ -102,12 +102,12 @@ void Register(TF_OpDefinitionBuilder* definition, TF_KernelBuilder* kernel, cons
   Tf().TF_RegisterKernelBuilder(type, kernel, status.get());
 }
 
-template <Kind kind, bool grouped>
+template <hvd_kind kind, bool grouped>
 void RegisterCollective() {
   const char* type = kTypeNames[kind][grouped];
   TF_OpDefinitionBuilder* definition = Tf().TF_NewOpDefinitionBuilder(type);
   for (const char* attribute : kNameAttributes) Tf().TF_OpDefinitionBuilderAddAttr(definition, attribute);
-  if (kind == kJoin) {
+  if (kind == HVD_JOIN) {
     Tf().TF_OpDefinitionBuilderAddOutput(definition, "last_rank: int32");
     Tf().TF_OpDefinitionBuilderSetShapeInferenceFunction(definition, Scalar);
   } else {
@@ -116,12 +116,12 @@ void RegisterCollective() {
     Tf().TF_OpDefinitionBuilderAddAttr(definition, grouped ? "T: list(type) >= 1" : "T: type");
     Tf().TF_OpDefinitionBuilderAddInput(definition, grouped ? "tensors: T" : "tensor: T");
     Tf().TF_OpDefinitionBuilderAddOutput(definition, grouped ? "results: T" : "result: T");
-    Tf().TF_OpDefinitionBuilderSetShapeInferenceFunction(definition, kind == kAlltoall        ? RowsAndSplits
-                                                                     : kind == kAllgather     ? OtherRows
-                                                                     : kind == kReducescatter ? OtherRows
-                                                                                              : SameShapes);
+    Tf().TF_OpDefinitionBuilderSetShapeInferenceFunction(definition, kind == HVD_ALLTOALL        ? RowsAndSplits
+                                                                     : kind == HVD_ALLGATHER     ? OtherRows
+                                                                     : kind == HVD_REDUCESCATTER ? OtherRows
+                                                                                                 : SameShapes);
   }
-  if (kind == kAlltoall) {
+  if (kind == HVD_ALLTOALL) {
     Tf().TF_OpDefinitionBuilderAddInput(definition, "splits: int32");
     Tf().TF_OpDefinitionBuilderAddOutput(definition, "received_splits: int32");
   }
@@ -187,16 +187,16 @@ void RegisterQuestion(const char* type) {
 // tf.load_op_library makes Python functions of the operations that are registered while it loads a library.
 __attribute__((constructor)) void RegisterAll() {
   if (Tf().missing) return;
-  RegisterCollective<kAllreduce, false>();
-  RegisterCollective<kAllreduce, true>();
-  RegisterCollective<kAllgather, false>();
-  RegisterCollective<kAllgather, true>();
-  RegisterCollective<kBroadcast, false>();
-  RegisterCollective<kBroadcast, true>();
-  RegisterCollective<kAlltoall, false>();
-  RegisterCollective<kReducescatter, false>();
-  RegisterCollective<kReducescatter, true>();
-  RegisterCollective<kJoin, false>();
+  RegisterCollective<HVD_ALLREDUCE, false>();
+  RegisterCollective<HVD_ALLREDUCE, true>();
+  RegisterCollective<HVD_ALLGATHER, false>();
+  RegisterCollective<HVD_ALLGATHER, true>();
+  RegisterCollective<HVD_BROADCAST, false>();
+  RegisterCollective<HVD_BROADCAST, true>();
+  RegisterCollective<HVD_ALLTOALL, false>();
+  RegisterCollective<HVD_REDUCESCATTER, false>();
+  RegisterCollective<HVD_REDUCESCATTER, true>();
+  RegisterCollective<HVD_JOIN, false>();
   RegisterQuestion<kSize>("HorovodSize");
   RegisterQuestion<kRank>("HorovodRank");
   RegisterQuestion<kLocalSize>("HorovodLocalSize");

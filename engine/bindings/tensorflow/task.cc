@@ -6,8 +6,7 @@
 namespace hvd::tensorflow {
 namespace {
 
-enum { kAverage = 0, kAdasum = 2 };  // hvd::ReduceOp
-enum { kNone = -1, kEngineBool = 9 };
+constexpr int32_t kNone = -1;
 
 // Set while the engine tells of ended work on this thread. A thread of TensorFlow's that then starts more work in the
 // same breath must not wait for it: it may be the one that drives the engine.
@@ -22,21 +21,34 @@ const hvd_api* Engine() {
   return api;
 }
 
-// hvd::DType
+// hvd_dtype
 int32_t EngineType(int type) {
-  static constexpr int kTypes[] = {kUint8,  kInt8, kUint16,   kInt16,        kInt32,      kInt64,  kHalf,  kFloat,
-                                   kDouble, kBool, kBfloat16, kFloat8E4M3FN, kFloat8E5M2, kUint32, kUint64};
-  for (size_t i = 0; i < sizeof kTypes / sizeof *kTypes; ++i) {
-    if (kTypes[i] == type) return static_cast<int32_t>(i);
+  static constexpr struct {
+    int theirs;
+    hvd_dtype ours;
+  } kTypes[] = {{kUint8, HVD_UINT8},
+                {kInt8, HVD_INT8},
+                {kUint16, HVD_UINT16},
+                {kInt16, HVD_INT16},
+                {kInt32, HVD_INT32},
+                {kInt64, HVD_INT64},
+                {kHalf, HVD_FLOAT16},
+                {kFloat, HVD_FLOAT32},
+                {kDouble, HVD_FLOAT64},
+                {kBool, HVD_BOOL},
+                {kBfloat16, HVD_BFLOAT16},
+                {kFloat8E4M3FN, HVD_FLOAT8_E4M3},
+                {kFloat8E5M2, HVD_FLOAT8_E5M2},
+                {kUint32, HVD_UINT32},
+                {kUint64, HVD_UINT64}};
+  for (const auto& known : kTypes) {
+    if (known.theirs == type) return known.ours;
   }
   return kNone;
 }
 
-bool IsFloating(int32_t type) { return (6 <= type && type <= 8) || (10 <= type && type <= 12); }
-
 size_t Bytes(int32_t type, const int64_t* shape, int32_t ndim) {
-  static constexpr size_t kItemBytes[] = {1, 1, 2, 2, 4, 8, 2, 4, 8, 1, 2, 1, 1, 4, 8};
-  size_t bytes = kItemBytes[type];
+  size_t bytes = hvd_item_bytes(type);
   for (int32_t i = 0; i < ndim; ++i) bytes *= static_cast<size_t>(shape[i]);
   return bytes;
 }
@@ -82,9 +94,9 @@ void Task::Start(const Kernel& kernel, TF_OpKernelContext* context, TF_AsyncOpKe
 bool Task::Describe(const bindings::Membership& member) {
   world_ = member.world;
   members_ = member.size;
-  const bool has_splits = kernel_.kind == kAlltoall;
+  const bool has_splits = kernel_.kind == HVD_ALLTOALL;
   const size_t count = static_cast<size_t>(Tf().TF_NumInputs(context_)) - has_splits;
-  const size_t ops = kernel_.kind == kJoin ? 1 : count;
+  const size_t ops = kernel_.kind == HVD_JOIN ? 1 : count;
   ops_.resize(ops);
   names_.resize(ops);
   shapes_.resize(ops);
@@ -103,7 +115,7 @@ bool Task::Describe(const bindings::Membership& member) {
     op.postscale = kernel_.postscale;
     names_[i] = kernel_.grouped ? name_ + "_" + std::to_string(i + 1) + "of" + std::to_string(ops) : name_;
     op.name = names_[i].c_str();
-    if (kernel_.kind != kJoin && !DescribeTensor(i, member)) return false;
+    if (kernel_.kind != HVD_JOIN && !DescribeTensor(i, member)) return false;
   }
   return !has_splits || DescribeSplits(member);
 }
@@ -124,19 +136,20 @@ bool Task::DescribeTensor(size_t i, const bindings::Membership& member) {
   // The context keeps the input alive; another reference here would keep TensorFlow from reusing its memory.
   Tf().TF_DeleteTensor(input);
   if (op.dtype == kNone) return Fail(kUnknown, "its dtype is not supported");
-  const bool by_rows = kernel_.kind == kAllgather || kernel_.kind == kAlltoall || kernel_.kind == kReducescatter;
+  const bool by_rows =
+      kernel_.kind == HVD_ALLGATHER || kernel_.kind == HVD_ALLTOALL || kernel_.kind == HVD_REDUCESCATTER;
   if (by_rows && op.ndim == 0) return Fail(kInvalidArgument, "it needs a tensor with at least one dimension");
   types_[i] = type;
   return CheckReduction(op) && MakeResult(i, type, member);
 }
 
 bool Task::CheckReduction(const hvd_op& op) {
-  if (op.kind != kAllreduce && op.kind != kReducescatter) return true;
-  if (op.dtype == kEngineBool && (op.reduce_op == kAverage || op.prescale != 1.0 || op.postscale != 1.0)) {
+  if (op.kind != HVD_ALLREDUCE && op.kind != HVD_REDUCESCATTER) return true;
+  if (op.dtype == HVD_BOOL && (op.reduce_op == HVD_AVERAGE || op.prescale != 1.0 || op.postscale != 1.0)) {
     return Fail(kInvalidArgument,
                 "averaging or scaling bool is not supported; use op=hvd.Max (any) or hvd.Min (all), or convert it");
   }
-  if (op.reduce_op == kAdasum && !IsFloating(op.dtype)) {
+  if (op.reduce_op == HVD_ADASUM && !hvd_is_floating(op.dtype)) {
     return Fail(kInvalidArgument, "Adasum needs floating-point values: convert the tensor first");
   }
   return true;
@@ -146,13 +159,13 @@ bool Task::MakeResult(size_t i, int type, const bindings::Membership& member) {
   hvd_op& op = ops_[i];
   const int index = static_cast<int>(i);
   const Status status;
-  if (kernel_.kind == kAllgather || kernel_.kind == kAlltoall) {
+  if (kernel_.kind == HVD_ALLGATHER || kernel_.kind == HVD_ALLTOALL) {
     places_[i] = {this, index};
     op.allocate = Allocate;
     op.allocate_context = &places_[i];
     return true;
   }
-  if (kernel_.kind == kReducescatter) {
+  if (kernel_.kind == HVD_REDUCESCATTER) {
     std::vector<int64_t> shape = shapes_[i];
     shape[0] = shape[0] / member.size + (member.index < shape[0] % member.size);
     const size_t bytes = Bytes(op.dtype, shape.data(), op.ndim);
@@ -191,7 +204,7 @@ bool Task::DescribeSplits(const bindings::Membership& member) {
 }
 
 void Task::Submit(const bindings::Membership& member) {
-  const int patience = inside_callback || kernel_.kind == kJoin ? 0 : kernel_.PatienceMs();
+  const int patience = inside_callback || kernel_.kind == HVD_JOIN ? 0 : kernel_.PatienceMs();
   hvd_status status{};
   alone_ = under_way.fetch_add(1) == 0;
   start_ = starts.fetch_add(1) + 1;
@@ -234,11 +247,11 @@ void Task::OnDone(void* pointer, const hvd_status* status) {
 void Task::Collect() {
   if (!handle_) return;
   const Status status;
-  if (code_ == kOk && kernel_.kind == kJoin) {
+  if (code_ == kOk && kernel_.kind == HVD_JOIN) {
     tensors_[1] = Tf().TF_AllocateOutput(context_, 0, kInt32, nullptr, 0, sizeof(int32_t), status.get());
     if (status.ok())
       *static_cast<int32_t*>(DataOf(tensors_[1])) = static_cast<int32_t>(Engine()->value(world_, handle_));
-  } else if (code_ == kOk && kernel_.kind == kAlltoall) {
+  } else if (code_ == kOk && kernel_.kind == HVD_ALLTOALL) {
     const int64_t count = members_;
     tensors_[1] = Tf().TF_AllocateOutput(context_, 1, kInt32, &count, 1, count * sizeof(int32_t), status.get());
     splits_.resize(static_cast<size_t>(count));

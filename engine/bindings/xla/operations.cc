@@ -4,50 +4,48 @@
 namespace hvd::xla {
 namespace {
 
-enum Kind { kAllreduce, kAllgather, kBroadcast, kAlltoall, kReducescatter };  // hvd::OpKind
 enum { kUnknownDType = -1 };
 
-// hvd::DType
+// hvd_dtype
 int32_t DTypeOf(XLA_FFI_DataType dtype) {
   switch (dtype) {
     case XLA_FFI_DataType_U8:
-      return 0;
+      return HVD_UINT8;
     case XLA_FFI_DataType_S8:
-      return 1;
+      return HVD_INT8;
     case XLA_FFI_DataType_U16:
-      return 2;
+      return HVD_UINT16;
     case XLA_FFI_DataType_S16:
-      return 3;
+      return HVD_INT16;
     case XLA_FFI_DataType_S32:
-      return 4;
+      return HVD_INT32;
     case XLA_FFI_DataType_S64:
-      return 5;
+      return HVD_INT64;
     case XLA_FFI_DataType_F16:
-      return 6;
+      return HVD_FLOAT16;
     case XLA_FFI_DataType_F32:
-      return 7;
+      return HVD_FLOAT32;
     case XLA_FFI_DataType_F64:
-      return 8;
+      return HVD_FLOAT64;
     case XLA_FFI_DataType_PRED:
-      return 9;
+      return HVD_BOOL;
     case XLA_FFI_DataType_BF16:
-      return 10;
+      return HVD_BFLOAT16;
     case XLA_FFI_DataType_F8E4M3FN:
-      return 11;
+      return HVD_FLOAT8_E4M3;
     case XLA_FFI_DataType_F8E5M2:
-      return 12;
+      return HVD_FLOAT8_E5M2;
     case XLA_FFI_DataType_U32:
-      return 13;
+      return HVD_UINT32;
     case XLA_FFI_DataType_U64:
-      return 14;
+      return HVD_UINT64;
     default:
       return kUnknownDType;
   }
 }
 
 size_t Bytes(const XLA_FFI_Buffer& buffer) {
-  static constexpr size_t kItemBytes[] = {1, 1, 2, 2, 4, 8, 2, 4, 8, 1, 2, 1, 1, 4, 8};
-  size_t bytes = kItemBytes[DTypeOf(buffer.dtype)];
+  size_t bytes = hvd_item_bytes(DTypeOf(buffer.dtype));
   for (int64_t i = 0; i < buffer.rank; ++i) bytes *= static_cast<size_t>(buffer.dims[i]);
   return bytes;
 }
@@ -70,24 +68,24 @@ std::string Operations::Shape(const Frame& frame, int64_t i, const bindings::Mem
   std::vector<int64_t>& shape = shapes[i];
   shape.assign(in.dims, in.dims + in.rank);
   switch (frame.Integer("kind")) {
-    case kAllgather:
+    case HVD_ALLGATHER:
       if (Rows(out) != rows * size) return OtherSize(member.size);
       shape.insert(shape.begin(), 1);
       return {};
-    case kAlltoall:
+    case HVD_ALLTOALL:
       if (rows % size) return OtherSize(member.size);
       shape[0] = rows / size;
       shape.insert(shape.begin(), size);
       splits.assign(static_cast<size_t>(size), 1);
       return {};
-    case kReducescatter:
+    case HVD_REDUCESCATTER:
       return Rows(out) == rows / size + (member.index < rows % size) ? "" : OtherSize(member.size);
     default:
       return {};
   }
 }
 
-bool Operations::RowsMustAgree() const { return ops[0].kind == kAllgather || ops[0].kind == kAlltoall; }
+bool Operations::RowsMustAgree() const { return ops[0].kind == HVD_ALLGATHER || ops[0].kind == HVD_ALLTOALL; }
 
 std::string Operations::Describe(const Frame& frame, const bindings::Membership& member, int copy) {
   // TensorFlow's calls carry a token at the end, which only orders them.

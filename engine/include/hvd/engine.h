@@ -17,8 +17,7 @@ extern "C" {
 
 typedef struct hvd_world hvd_world;
 
-/* Same values as hvd::Code in core/types.h. */
-enum {
+typedef enum hvd_code {
   HVD_OK = 0,
   HVD_IN_PROGRESS = 1,
   HVD_INVALID = 2,
@@ -26,7 +25,79 @@ enum {
   HVD_FAILED = 4,
   HVD_NOT_IMPLEMENTED = 5,
   HVD_TIMEOUT = 6
-};
+} hvd_code;
+
+typedef enum hvd_kind {
+  HVD_ALLREDUCE = 0,
+  HVD_ALLGATHER = 1,
+  HVD_BROADCAST = 2,
+  HVD_ALLTOALL = 3,
+  HVD_REDUCESCATTER = 4,
+  HVD_BARRIER = 5,
+  HVD_JOIN = 6,
+  HVD_ADD_PROCESS_SET = 7,
+  HVD_REMOVE_PROCESS_SET = 8
+} hvd_kind;
+
+typedef enum hvd_reduce_op {
+  HVD_AVERAGE = 0,
+  HVD_SUM = 1,
+  HVD_ADASUM = 2,
+  HVD_MIN = 3,
+  HVD_MAX = 4,
+  HVD_PRODUCT = 5
+} hvd_reduce_op;
+
+/* Every element type: X(id, number, name, bytes of an element, whether floating). Numbers 0 to 9 are Horovod's own; all
+ * are part of what ranks send each other. FLOAT8_E4M3 is the "fn" variant, without infinities. */
+#define HVD_DTYPES(X)                           \
+  X(HVD_UINT8, 0, "uint8", 1, 0)                \
+  X(HVD_INT8, 1, "int8", 1, 0)                  \
+  X(HVD_UINT16, 2, "uint16", 2, 0)              \
+  X(HVD_INT16, 3, "int16", 2, 0)                \
+  X(HVD_INT32, 4, "int32", 4, 0)                \
+  X(HVD_INT64, 5, "int64", 8, 0)                \
+  X(HVD_FLOAT16, 6, "float16", 2, 1)            \
+  X(HVD_FLOAT32, 7, "float32", 4, 1)            \
+  X(HVD_FLOAT64, 8, "float64", 8, 1)            \
+  X(HVD_BOOL, 9, "bool", 1, 0)                  \
+  X(HVD_BFLOAT16, 10, "bfloat16", 2, 1)         \
+  X(HVD_FLOAT8_E4M3, 11, "float8_e4m3fn", 1, 1) \
+  X(HVD_FLOAT8_E5M2, 12, "float8_e5m2", 1, 1)   \
+  X(HVD_UINT32, 13, "uint32", 4, 0)             \
+  X(HVD_UINT64, 14, "uint64", 8, 0)
+
+typedef enum hvd_dtype {
+#define HVD_ENUMERATE(id, number, name, bytes, floating) id = number,
+  HVD_DTYPES(HVD_ENUMERATE)
+#undef HVD_ENUMERATE
+} hvd_dtype;
+enum { HVD_DTYPE_COUNT = HVD_UINT64 + 1 };
+
+/* Bytes of an element; 0 for what is not a dtype. */
+static inline uint32_t hvd_item_bytes(int32_t dtype) {
+  switch (dtype) {
+#define HVD_CASE(id, number, name, bytes, floating) \
+  case id:                                          \
+    return bytes;
+    HVD_DTYPES(HVD_CASE)
+#undef HVD_CASE
+    default:
+      return 0;
+  }
+}
+
+static inline int32_t hvd_is_floating(int32_t dtype) {
+  switch (dtype) {
+#define HVD_CASE(id, number, name, bytes, floating) \
+  case id:                                          \
+    return floating;
+    HVD_DTYPES(HVD_CASE)
+#undef HVD_CASE
+    default:
+      return 0;
+  }
+}
 
 enum { HVD_WILL_WAIT = 1 };
 
@@ -66,9 +137,9 @@ typedef struct hvd_peer {
 
 typedef struct hvd_op {
   uint32_t size;
-  int32_t kind;      /* hvd::OpKind */
-  int32_t dtype;     /* hvd::DType */
-  int32_t reduce_op; /* hvd::ReduceOp */
+  int32_t kind;      /* hvd_kind */
+  int32_t dtype;     /* hvd_dtype */
+  int32_t reduce_op; /* hvd_reduce_op */
   int32_t root;
   int32_t device;
   int32_t ndim;
@@ -82,7 +153,7 @@ typedef struct hvd_op {
   /* Called once the output's shape is known, from the driving thread; NULL result fails the operation. */
   void* (*allocate)(void* context, const int64_t* shape, int32_t ndim);
   void* allocate_context;
-  /* Allreduce of float32: 6 (float16) or 10 (bfloat16) rounds it to that type on the way, so that to the other ranks it
+  /* Allreduce of float32: HVD_FLOAT16 or HVD_BFLOAT16 rounds it to that type on the way, so that to the other ranks it
    * is a tensor of that type, and gives the result as float32 again. 0: as it is, and so is any other dtype, and all
    * in a world on one host, where there is nothing to save, unless it is deterministic. */
   int32_t wire_dtype;

@@ -7,14 +7,15 @@ import warnings
 from collections.abc import Sequence
 from typing import TypeAlias
 
+from horovod._engine import ReduceOp
 from horovod.common.dtypes import BOOL, FLOATING, NAME_BY_ID
 from horovod.common.exceptions import HorovodDeprecationWarning, HorovodInternalError
 from horovod.common.settings_values import is_unicode, shown
 
-# Horovod's reduce operations and the engine's (hvd::ReduceOp).
-Average, Sum, Adasum, Min, Max, Product = range(6)
-_OPS = frozenset(range(6))
-OP_NAMES = ("Average", "Sum", "Adasum", "Min", "Max", "Product")
+# Horovod's reduce operations and the engine's, as plain numbers.
+Average, Sum, Adasum, Min, Max, Product = map(int, ReduceOp)
+_OPS = frozenset(map(int, ReduceOp))
+OP_NAMES = tuple(op.name.capitalize() for op in ReduceOp)
 
 
 # A reduction as the engine gets it: op, prescale, postscale. A plain tuple, for every small operation makes one.

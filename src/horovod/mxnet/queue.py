@@ -27,31 +27,6 @@ if TYPE_CHECKING:
 LIBRARY_PATH = str(Path(__file__).parents[1] / "libhvd_mxnet.so")
 
 
-class _Operation(ctypes.Structure):
-    """hvd_op of hvd/engine.h."""
-
-    _fields_ = (
-        ("size", ctypes.c_uint32),
-        ("kind", ctypes.c_int32),
-        ("dtype", ctypes.c_int32),
-        ("reduce_op", ctypes.c_int32),
-        ("root", ctypes.c_int32),
-        ("device", ctypes.c_int32),
-        ("ndim", ctypes.c_int32),
-        ("nsplits", ctypes.c_int32),
-        ("name", ctypes.c_char_p),
-        ("shape", ctypes.POINTER(ctypes.c_int64)),
-        ("splits", ctypes.POINTER(ctypes.c_int64)),
-        ("input", ctypes.c_void_p),
-        ("output", ctypes.c_void_p),
-        ("prescale", ctypes.c_double),
-        ("postscale", ctypes.c_double),
-        ("allocate", ctypes.c_void_p),
-        ("allocate_context", ctypes.c_void_p),
-        ("wire_dtype", ctypes.c_int32),
-    )
-
-
 def _load() -> ctypes.CDLL:
     if not mx.__version__.startswith("1."):
         # Their queue calls back in another way, so this would not fail but crash.
@@ -59,14 +34,16 @@ def _load() -> ctypes.CDLL:
     library = ctypes.CDLL(LIBRARY_PATH)
     library.hvd_mxnet_use.argtypes = [ctypes.c_void_p]
     library.hvd_mxnet_use.restype = ctypes.c_char_p
-    library.hvd_mxnet_push.argtypes = [
-        ctypes.c_void_p,
-        ctypes.c_int32,
-        ctypes.POINTER(_Operation),
-        ctypes.c_int32,
-        ctypes.c_char_p,
-        ctypes.c_int32,
+    handle, number, factor, text = ctypes.c_void_p, ctypes.c_int32, ctypes.c_double, ctypes.c_char_p
+    numbers = ctypes.POINTER(ctypes.c_int64)
+    library.hvd_mxnet_new.argtypes = [handle, number, text]
+    library.hvd_mxnet_new.restype = handle
+    library.hvd_mxnet_add.argtypes = [
+        *(handle, number, text, number, numbers, number, handle, handle),
+        *(number, factor, factor, number, numbers, number, number),
     ]
+    library.hvd_mxnet_add.restype = None
+    library.hvd_mxnet_push.argtypes = [handle, number]
     if os.environ.get("MXNET_ENGINE_TYPE") == "NaiveEngine":
         warnings.warn(
             "NaiveEngine drops the errors of asynchronous operations: a failed collective goes unseen",
@@ -134,11 +111,10 @@ class Queue:
         will_wait: bool = False,
         wire_dtype: int = 0,
     ) -> int:
-        operation = _describe(kind, name, dtype, shape, input, output, reduce_op, prescale, postscale, wire_dtype)
-        operation.root = root
-        operation.nsplits = len(splits)
-        operation.splits = (ctypes.c_int64 * len(splits))(*splits)
-        return self._push(process_set, operation, 1, None)
+        task = self._new(process_set, None)
+        how = (reduce_op, prescale, postscale, root)
+        _add(task, kind, name, dtype, shape, input, output, *how, splits, wire_dtype)
+        return self._push(task)
 
     def submit_group(
         self,
@@ -157,14 +133,10 @@ class Queue:
         will_wait: bool = False,
         wire_dtype: int = 0,
     ) -> int:
-        described = [
-            _describe(kind, *tensor, reduce_op, prescale, postscale, wire_dtype)
-            for tensor in zip(names, dtypes, shapes, inputs, outputs, strict=True)
-        ]
-        for operation in described:
-            operation.root = root
-        operations = (_Operation * len(described))(*described)
-        return self._push(process_set, operations, len(described), group.encode())
+        task = self._new(process_set, group)
+        for tensor in zip(names, dtypes, shapes, inputs, outputs, strict=True):
+            _add(task, kind, *tensor, reduce_op, prescale, postscale, root, (), wire_dtype)
+        return self._push(task)
 
     # Results are MXNet's arrays, and MXNet waits for them.
 
@@ -182,32 +154,39 @@ class Queue:
     def received_splits(self, handle: int, members: int) -> list[int]:
         raise NotImplementedError("MXNet's queue has no results but arrays")
 
-    def _push(self, process_set: int, operations: Any, count: int, group: bytes | None) -> int:
+    def _new(self, process_set: int, group: str | None) -> int:
         assert self._world is not None
-        address = self._world.address
-        check_call(library.hvd_mxnet_push(address, process_set, operations, count, group, self.priority))
+        task: int = library.hvd_mxnet_new(self._world.address, process_set, None if group is None else group.encode())
+        return task
+
+    def _push(self, task: int) -> int:
+        check_call(library.hvd_mxnet_push(task, self.priority))
         return 0
 
 
-def _describe(
+def _add(
+    task: int,
     kind: int,
     name: str,
     dtype: int,
-    shape: tuple[int, ...],
+    shape: Sequence[int],
     input: int,
     output: int,
     reduce_op: int,
     prescale: float,
     postscale: float,
+    root: int,
+    splits: Sequence[int],
     wire_dtype: int,
-) -> _Operation:
-    extents = (ctypes.c_int64 * len(shape))(*shape)
-    operation = _Operation(ctypes.sizeof(_Operation), kind, dtype, reduce_op, -1, -1, len(shape), 0, name.encode())
-    operation.shape = extents
-    operation.input, operation.output = input, output
-    operation.prescale, operation.postscale = prescale, postscale
-    operation.wire_dtype = wire_dtype
-    return operation
+) -> None:
+    library.hvd_mxnet_add(
+        *(task, kind, name.encode(), dtype, _array(shape), len(shape), input, output),
+        *(reduce_op, prescale, postscale, root, _array(splits), len(splits), wire_dtype),
+    )
+
+
+def _array(numbers: Sequence[int]) -> Any:
+    return (ctypes.c_int64 * len(numbers))(*numbers)
 
 
 def settle() -> None:

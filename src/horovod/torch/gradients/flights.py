@@ -56,25 +56,34 @@ class Flights:
         for group in self._gradients.groups:
             group.waiting.clear()
 
-    def start(self, numbers: Sequence[int], will_wait: bool, are_last: bool) -> None:
+    def make_bundle(self, numbers: Sequence[int]) -> int:
+        """Propose to bundle what is small of those; 0, or a key that is the same on ranks that propose the same."""
+        if not self._gradients.bundles:
+            return 0
+        if self._buckets is not None:
+            self._buckets.put_places_into(self._table)
+        return self._table.make_bundle(numbers)
+
+    def start(self, numbers: Sequence[int], will_wait: bool, are_last: bool, bundled: bool) -> None:
         """Begin to reduce gradients that have arrived; one of a group waits for the others, unless these are the last.
 
-        `will_wait`: the calling thread goes on to wait for them, so that nobody need be woken to drive them.
+        `will_wait`: the calling thread goes on to wait for them, so that nobody need be woken to drive them. `bundled`:
+        all ranks send the bundle that the table has made.
         """
         if numbers:
-            self._start(numbers, will_wait)
+            self._start(numbers, will_wait, bundled)
         for group in self._gradients.groups:
             if group.waiting and (are_last or len(group.waiting) == len(group.gradients)):
                 self._start_group(group)
 
-    def _start(self, numbers: Sequence[int], will_wait: bool) -> None:
+    def _start(self, numbers: Sequence[int], will_wait: bool, bundled: bool) -> None:
         if self._buckets is not None:
             self._buckets.put_places_into(self._table)
         if self._homes is not None:
             self._homes.move_to(default_context.world)
-        others = self._start_plain(numbers, will_wait)
+        others = self._start_plain(numbers, will_wait, bundled)
         if others and self._buckets is not None and self._adopt(others, self._buckets):
-            others = self._start_plain(others, will_wait)
+            others = self._start_plain(others, will_wait, False)
         cargo: list[Cargo] = []
         for number in others:
             self._start_unusual(self._gradients[number], cargo)
@@ -95,12 +104,15 @@ class Flights:
 
     # Ways to go
 
-    def _start_plain(self, numbers: Sequence[int], will_wait: bool) -> list[int]:
+    def _start_plain(self, numbers: Sequence[int], will_wait: bool, bundled: bool) -> list[int]:
         """Those that are just memory, in one native call. The numbers of the others."""
+        bundle = f"DistributedOptimizer.bundle.{self._gradients[0].name}" if bundled else None
         sent: list[int] = []
         grads: list[Tensor] = []
         batch, others = direct.host.start_batch(
-            lambda member: self._table.start(numbers, member, will_wait, sent, grads), grads, self._call.process_set
+            lambda member: self._table.start(numbers, member, will_wait, sent, grads, bundle),
+            grads,
+            self._call.process_set,
         )
         if not sent:
             return others
@@ -108,6 +120,8 @@ class Flights:
         def finish() -> None:
             try:
                 direct.finish_batch(batch)
+                if bundled:
+                    self._table.unpack()
             finally:
                 self._table.land(sent, grads)
 

@@ -15,15 +15,17 @@ import torch
 
 from horovod._engine import GradientTable
 from horovod.common.calls import Call
+from horovod.common.context import default_context
 from horovod.common.dtypes import AS_IT_IS, FLOAT32
 from horovod.common.exceptions import HorovodMismatchError
-from horovod.common.rules import check_name
+from horovod.common.rules import Adasum, check_name
 from horovod.torch.adapter import ID_BY_DTYPE, tensor_reader
 from horovod.torch.compression import Compressor, NoneCompressor
 from horovod.torch.gradients.forms import make_gradient
 from horovod.torch.gradients.rounds import FROZEN, Reduce
 
 Tensor = torch.Tensor
+_BUNDLED_BYTES = 4096  # copying larger ones takes as long as what is saved
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,8 @@ class Gradients:
         self.table = GradientTable(
             tensor_reader(), reduction.plain_dtypes, call.op, call.prescale, call.postscale, call.wire
         )
+        # In a timeline each gradient is to be seen; what Adasum computes depends on what is one tensor.
+        self.bundles = call.op != Adasum and default_context.settings["HOROVOD_TIMELINE"] is None
         self.groups: list[Group] = []
         self._all: list[Gradient] = []
         self._may_be_sparse = not reduction.sparse_as_dense
@@ -86,6 +90,7 @@ class Gradients:
         self._unseen: set[int] = set()  # have had no gradient yet, which would tell whether it is sparse
         self._sparse: set[int] = set()
         self._lent: set[int] = set()  # reduced in this round because of other ranks
+        self._small: list[int] = []  # due, and wait to be bundled
 
     def __getitem__(self, number: int) -> Gradient:
         return self._all[number]
@@ -98,7 +103,8 @@ class Gradients:
     def add(self, name: str, parameter: Tensor) -> Gradient:
         gradient = Gradient(name, len(self._all), parameter)
         self._all.append(gradient)
-        self.table.add(gradient.full_name, parameter)
+        small = self.bundles and parameter.is_cpu and parameter.nbytes <= _BUNDLED_BYTES
+        self.table.add(gradient.full_name, parameter, small)
         self._unseen.add(gradient.number)
         self._unhooked.add(gradient)
         return gradient
@@ -125,11 +131,13 @@ class Gradients:
     def restart(self, passes: int) -> None:
         """A new round, of so many passes, for all."""
         self._lent.clear()
+        self._small.clear()
         self.table.restart(passes)
 
     def forget_reduced(self) -> None:
         """A new round for those whose reduction has begun."""
         self._lent.clear()
+        self._small.clear()
         self.table.forget_reduced()
 
     def agree(self, agreed: Reduce) -> list[int]:
@@ -141,6 +149,15 @@ class Gradients:
             make_gradient(self._all[number].parameter, self._all[number].sparse)
         self._lent.update(missing)
         return missing
+
+    def with_small(self, due: list[int], leave_small: bool) -> list[int]:
+        """These and those that were left earlier; `leave_small`: leave what is small of them for later."""
+        if self._small:
+            due = list(dict.fromkeys(self._small + due))
+            self._small = []
+        if leave_small:
+            self._small, due = self.table.split_small(due)
+        return due
 
     def is_lent(self, number: int) -> bool:
         return number in self._lent
@@ -175,4 +192,4 @@ class Gradients:
         gradient.sparse = sparse
         self.table.set_sparse(gradient.number, sparse)
         if sparse:
-            self.table.leave_to_caller(gradient.number)  # not to try in vain each time
+            self.table.leave_to_caller(gradient.number)  # so as not to try for nothing each time

@@ -173,7 +173,8 @@ class GradientReducer:
                 return  # a pass of a window that is not full: others may be further, and will wait
             for gradient in self._gradients.thawed(standings):
                 self._hook(gradient)
-            message = self._round.message(default_context.topology.rank, place, standings)
+            bundle = self._flights.make_bundle(due)
+            message = self._round.message(default_context.topology.rank, place, standings, bundle)
             try:
                 answer = round_messages.exchange(
                     message, place, self._gradients[0].name, self._reduction.call.process_set
@@ -197,9 +198,11 @@ class GradientReducer:
             _in_backward.add(self)
             torch.autograd.Variable._execution_engine.queue_callback(self._end_of_backward)
         if self._arrived.full:
-            self._begin(self._due(), _NOTHING_ELSE, will_wait=False)
+            # Small ones wait for the end of backward(), where ranks agree to bundle them.
+            large = self._due(leave_small=self._wait_in_backward and self._gradients.bundles)
+            self._begin(large, _NOTHING_ELSE, will_wait=False)
 
-    def _due(self) -> list[int]:
+    def _due(self, leave_small: bool = False) -> list[int]:
         """The numbers of gradients that have come to their last pass since this was called last."""
         with self._lock:
             due, refused = self._table.count_down(self._arrived.take())
@@ -209,14 +212,14 @@ class GradientReducer:
             if due and self._round.complete:
                 self._round = self._round.forgotten()  # its gradients were dropped, past the optimizer
             self._gradients.look_at(due)
-            return due
+            return self._gradients.with_small(due, leave_small)
 
     def _begin(self, due: list[int], agreed: Reduce, will_wait: bool) -> None:
         """Begin these reductions, and those that are not due here of gradients that all ranks reduce."""
         with self._lock:
             missing = self._gradients.agree(agreed)
             are_last = bool(agreed.wanted) and self._round.complete
-            self._flights.start(due + missing, will_wait, are_last)
+            self._flights.start(due + missing, will_wait, are_last, agreed.bundled)
 
     @outside_dynamo
     def _end_of_backward(self) -> None:

@@ -7,7 +7,6 @@ from horovod._engine import EngineError, GradientTable
 from horovod.common.exceptions import HorovodInternalError, HorovodMismatchError
 from horovod.common.handles import translate
 from horovod.common.process_sets import ProcessSet
-from horovod.common.rules import Max
 from horovod.torch import direct
 from horovod.torch.gradients.rounds import Place
 
@@ -22,7 +21,7 @@ def exchange(message: bytes, place: Place, first: str, process_set: ProcessSet) 
     """All ranks' messages combined. `first`: the optimizer's first parameter, which tells it from other optimizers."""
     name = f"DistributedOptimizer.{first}"
     try:
-        return GradientTable.exchange(direct.host.native_member(process_set), name, Max, message)
+        return GradientTable.exchange(direct.host.native_member(process_set), name, message)
     except EngineError as error:
         raise _explained(translate(error, name), place) from None
 

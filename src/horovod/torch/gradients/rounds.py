@@ -6,6 +6,8 @@ messages are combined by Max, byte for byte, and all decide by the same answer, 
 
 * What is due on any rank is reduced on all; ranks without a gradient send zeros. If nobody is in backward() any more,
   so is everything else that somebody trains: the round is complete.
+* Small gradients that are due on all ranks, and are the same there, travel as one bundle; else each for itself, so that
+  ranks whose gradients differ hear which one it is.
 * A rank in step() speaks again until the round is complete; one in backward() returns and may bring more.
 * Ranks that have made different steps, or dropped different gradients, since they last spoke would mix up gradients of
   different steps from now on: all of them raise.
@@ -27,7 +29,9 @@ Standings = bytes  # one for each gradient
 # The head of a message. Where it says who, that is the rank plus 1.
 _IN_BACKWARD, _NO_STEP, _ONE_STEP, _MORE_STEPS, _KEPT, _DROPPED, _HELD = range(7)
 _SUM_BYTES = 4  # of what is held; then its complement, so that Max shows the least and the greatest
-HEAD_BYTES = _HELD + 2 * _SUM_BYTES
+_BUNDLE = _HELD + 2 * _SUM_BYTES
+_KEY_BYTES = 8  # of the bundle; then its complement
+HEAD_BYTES = _BUNDLE + 2 * _KEY_BYTES
 _MOST = 255
 _NOTHING_HELD = bytes(_SUM_BYTES) + bytes([_MOST] * _SUM_BYTES)
 
@@ -49,10 +53,11 @@ _IS_WANTED = _table(OPEN, OPEN_SPARSE, DUE, DUE_SPARSE)
 
 
 class Reduce(NamedTuple):
-    """Reduce those that `wanted` has a 1 for; as sparse ones those of `sparse`."""
+    """Reduce those that `wanted` has a 1 for; as sparse ones those of `sparse`. `bundled`: as each has proposed."""
 
     wanted: bytes
     sparse: tuple[int, ...]
+    bundled: bool = False
 
 
 class Differ(NamedTuple):
@@ -79,8 +84,8 @@ class Round(NamedTuple):
 
     # What ranks say and hear
 
-    def message(self, rank: int, place: Place, standings: Standings) -> bytes:
-        """What this rank has to say."""
+    def message(self, rank: int, place: Place, standings: Standings, bundle: int = 0) -> bytes:
+        """What this rank has to say. `bundle`: the key of what it would bundle."""
         who = min(rank + 1, _MOST)
         head = bytearray(HEAD_BYTES)
         head[_IN_BACKWARD] = place is Place.BACKWARD
@@ -90,7 +95,8 @@ class Round(NamedTuple):
             head[_DROPPED] = who
         elif kept:
             head[_KEPT] = who
-        head[_HELD:] = _sum_of(standings.translate(_IS_DONE)) if kept else _NOTHING_HELD
+        head[_HELD:_BUNDLE] = _sum_of(standings.translate(_IS_DONE)) if kept else _NOTHING_HELD
+        head[_BUNDLE:] = _with_complement(bundle, _KEY_BYTES)
         return bytes(head) + standings
 
     def heard(self, answer: bytes) -> tuple[Round, Reduce | Differ]:
@@ -102,9 +108,8 @@ class Round(NamedTuple):
         wanted = standings.translate(_IS_DUE if in_backward else _IS_WANTED)
         sparse = _numbers_of_sparse(standings, wanted)
         complete = not in_backward or not (OPEN in standings or OPEN_SPARSE in standings)
-        return Round(done=len(wanted) - wanted.count(0) + standings.count(DONE), complete=complete), Reduce(
-            wanted, sparse
-        )
+        done = len(wanted) - wanted.count(0) + standings.count(DONE)
+        return Round(done=done, complete=complete), Reduce(wanted, sparse, _is_bundled(answer))
 
 
 def is_due(standings: Standings) -> bool:
@@ -120,8 +125,23 @@ def _numbers_of_sparse(standings: Standings, wanted: bytes) -> tuple[int, ...]:
 
 
 def _sum_of(held: bytes) -> bytes:
-    total = zlib.crc32(held)
-    return total.to_bytes(_SUM_BYTES, "little") + (~total & 0xFFFFFFFF).to_bytes(_SUM_BYTES, "little")
+    return _with_complement(zlib.crc32(held), _SUM_BYTES)
+
+
+def _with_complement(number: int, size: int) -> bytes:
+    text = number.to_bytes(size, "little")
+    return text + bytes(_MOST - byte for byte in text)
+
+
+def _is_same(said: bytes) -> bool:
+    """Whether all ranks that said something with its complement said the same."""
+    half = len(said) // 2
+    return all(high + low == _MOST for high, low in zip(said[:half], said[half:], strict=True))
+
+
+def _is_bundled(answer: bytes) -> bool:
+    said = answer[_BUNDLE:HEAD_BYTES]
+    return any(said[:_KEY_BYTES]) and _is_same(said)
 
 
 def _rank(who: int) -> str:
@@ -143,11 +163,10 @@ def _steps_differ(answer: bytes) -> str | None:
 
 
 def _held_differ(answer: bytes) -> str | None:
-    held = answer[_HELD:HEAD_BYTES]
+    held = answer[_HELD:_BUNDLE]
     if held == _NOTHING_HELD:
         return None  # as in every round of ranks that do the same
-    greatest, least = held[:_SUM_BYTES], held[_SUM_BYTES:]
-    if all(high + low == _MOST for high, low in zip(greatest, least, strict=True)) or not any(held):
+    if _is_same(held) or not any(held):
         return None
     dropped, kept = answer[_DROPPED], answer[_KEPT]
     if dropped and kept:

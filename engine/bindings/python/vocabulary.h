@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
+// The numbers of the C table for Python: IntEnums of what can be asked for, names and sizes of element types.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+namespace hvd_python {
+
+void BindVocabulary(nanobind::module_& module);
+
+}  // namespace hvd_python
