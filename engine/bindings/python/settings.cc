@@ -69,7 +69,7 @@ hvd_settings ReadSettings(const nb::dict& given) {
     const Field* field = Find(name);
     if (!field) throw nb::key_error(("the engine has no setting named " + name).c_str());
     if (!field->store(settings, value)) {
-      throw nb::value_error(("the engine's " + name + " is no such number").c_str());
+      throw nb::value_error(("the engine's " + name + " cannot hold this number").c_str());
     }
   }
   return settings;
