@@ -14,8 +14,6 @@
 namespace hvd {
 namespace {
 
-bool IsCacheable(OpKind kind) { return kind <= OpKind::kReducescatter; }
-
 // Tensors submitted as one unit: none starts before all are complete.
 struct Group {
   uint32_t size = 0;
@@ -318,7 +316,7 @@ void Coordinator::State::AssignSlots(std::vector<Record>* out) {
   for (Tensor* tensor : accepted) {
     if (tensor->by_slot) continue;
     tensor->fusion = FusionItemOf(tensor->reports);
-    if (IsCacheable(tensor->fusion.key.kind) && !tensor->reports.First().IsNumbered())
+    if (MovesTensor(tensor->fusion.key.kind) && !tensor->reports.First().IsNumbered())
       table.Remember(tensor, sequence + 1, &evicted);
   }
   if (evicted.empty()) return;

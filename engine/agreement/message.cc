@@ -144,7 +144,7 @@ void Encode(const Request& request, std::string* out) {
 }
 
 bool Decode(std::string_view* in, Request* request) {
-  return GetEnum(in, OpKind::kRemoveProcessSet, &request->kind) &&
+  return GetEnum(in, kLastAgreed, &request->kind) &&
          GetEnum(in, static_cast<DType>(kDTypeCount - 1), &request->dtype) &&
          GetEnum(in, ReduceOp::kProduct, &request->op) && wire::Get(in, &request->root) &&
          wire::Get(in, &request->device) && wire::Get(in, &request->prescale) && wire::Get(in, &request->postscale) &&

@@ -8,7 +8,6 @@
 namespace hvd {
 namespace {
 
-bool HasTensor(OpKind kind) { return kind <= OpKind::kReducescatter; }
 bool HasScale(OpKind kind) { return kind == OpKind::kAllreduce || kind == OpKind::kReducescatter; }
 bool IsAllreduce(OpKind kind) { return kind == OpKind::kAllreduce; }
 bool IsBroadcast(OpKind kind) { return kind == OpKind::kBroadcast; }
@@ -17,7 +16,7 @@ bool Always(OpKind) { return true; }
 
 bool MayDifferInRows(OpKind kind) { return kind == OpKind::kAllgather || kind == OpKind::kAlltoall; }
 
-bool SameDType(const Request& a, const Request& b) { return a.dtype == b.dtype || !HasTensor(b.kind); }
+bool SameDType(const Request& a, const Request& b) { return a.dtype == b.dtype || !MovesTensor(b.kind); }
 bool SameKind(const Request& a, const Request& b) { return a.kind == b.kind; }
 bool SameShape(const Request& a, const Request& b) {
   if (!MayDifferInRows(a.kind) || a.shape.empty() || b.shape.empty()) return a.shape == b.shape;
@@ -78,16 +77,16 @@ struct Check {
 };
 
 constexpr Check kChecks[] = {
-    {HasTensor, SameDType, "data types", "is", ShowDType, "Every rank must submit it with the same type."},
+    {MovesTensor, SameDType, "data types", "is", ShowDType, "Every rank must submit it with the same type."},
     {Always, SameKind, "operations", "is submitted to", ShowKind,
      "Every rank must run the same operation under one name."},
-    {HasTensor, SameShape, "%s tensor shapes", "has shape", ShowShape,
+    {MovesTensor, SameShape, "%s tensor shapes", "has shape", ShowShape,
      "Every rank must submit the same shape (allgather and alltoall: except the first dimension)."},
     {HasScale, SameScale, "prescale and/or postscale factors", "has", ShowScale,
      "Every rank must pass the same factors."},
     {IsAllreduce, SameOp, "reduction operation", "is reduced by", ShowOp, "Every rank must pass the same op."},
     {IsBroadcast, SameRoot, "%s root ranks", "has root rank", ShowRoot, "Every rank must name the same root."},
-    {HasTensor, SameDevice, "%s CPU/GPU device selection", "is on", ShowDevice,
+    {MovesTensor, SameDevice, "%s CPU/GPU device selection", "is on", ShowDevice,
      "Every rank must submit it from the same kind of device."},
     {IsProcessSet, SameProcessSet, "process set", "has", ShowProcessSet,
      "Every rank of the job must add and remove the same process sets in the same order."},

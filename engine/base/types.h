@@ -12,7 +12,7 @@
 
 namespace hvd {
 
-// Numbers are those of the C table, whose clients speak of the same things.
+// Numbers are those of the C API, whose clients speak of the same things.
 enum class DType : uint8_t {
   kUInt8 = HVD_UINT8,
   kInt8 = HVD_INT8,
@@ -51,10 +51,15 @@ enum class OpKind : uint8_t {
   kJoin = HVD_JOIN,
   kAddProcessSet = HVD_ADD_PROCESS_SET,
   kRemoveProcessSet = HVD_REMOVE_PROCESS_SET,
-  // Point to point: never agreed upon, only between two ranks, and not operations of the C table's.
+  // Point to point: never agreed upon, only between two ranks; the C API has functions of their own for them.
   kSend,
   kReceive,
 };
+
+constexpr OpKind kLastAgreed =
+    OpKind::kRemoveProcessSet;  // of what ranks agree upon; the rest stays between two of them
+// Collectives that move the elements of a tensor; all others have none.
+constexpr bool MovesTensor(OpKind kind) { return kind <= OpKind::kReducescatter; }
 
 size_t SizeOf(DType dtype);
 const char* NameOf(DType dtype);  // "float32"

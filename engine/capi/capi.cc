@@ -122,7 +122,7 @@ const hvd_op& At(const hvd_op* ops, int32_t i) {
 
 Status Check(const hvd_op& op) {
   if (op.dtype < 0 || op.dtype >= hvd::kDTypeCount) return Status::Invalid("unknown dtype " + std::to_string(op.dtype));
-  if (op.kind < 0 || op.kind > static_cast<int>(hvd::OpKind::kRemoveProcessSet)) return Status::Invalid("unknown kind");
+  if (op.kind < 0 || op.kind > static_cast<int>(hvd::kLastAgreed)) return Status::Invalid("unknown kind");
   if (op.reduce_op < 0 || op.reduce_op > static_cast<int>(hvd::ReduceOp::kProduct)) {
     return Status::Invalid("unknown reduce operation " + std::to_string(op.reduce_op));
   }
@@ -130,7 +130,7 @@ Status Check(const hvd_op& op) {
   const bool half = wire == static_cast<int>(hvd::DType::kFloat16) || wire == static_cast<int>(hvd::DType::kBFloat16);
   if (wire && !half) return Status::Invalid("tensors travel as float16 or bfloat16, not as " + std::to_string(wire));
   if (!op.name || !*op.name) return Status::Invalid("an operation needs a name");
-  bool empty = op.kind > static_cast<int>(hvd::OpKind::kReducescatter);  // joins and process sets have no elements
+  bool empty = !hvd::MovesTensor(static_cast<hvd::OpKind>(op.kind));  // joins and process sets have no elements
   for (int32_t i = 0; i < op.ndim; ++i) {
     if (op.shape[i] < 0) return Status::Invalid("a dimension is negative");
     empty |= op.shape[i] == 0;

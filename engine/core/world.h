@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One world as seen by one process: opens the listeners, meets the peers, and offers the operations that the C table
+// One world as seen by one process: opens the listeners, meets the peers, and offers the operations that the C API
 // exposes. Several can live in one process; none knows of another.
 #pragma once
 

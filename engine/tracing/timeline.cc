@@ -17,7 +17,7 @@ int64_t Now() {
 }
 
 // What ranks agree upon and the timeline has a name for.
-bool IsShown(OpKind kind) { return kind <= OpKind::kBarrier; }
+bool IsShown(OpKind kind) { return MovesTensor(kind) || kind == OpKind::kBarrier; }
 
 }  // namespace
 

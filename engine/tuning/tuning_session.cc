@@ -45,8 +45,6 @@ std::string TextOf(const Tuning& values, double score, Autotuner::Phase phase) {
   return text;
 }
 
-bool MovesData(OpKind kind) { return kind <= OpKind::kReducescatter; }
-
 }  // namespace
 
 bool StepFinder::Begins(const Request& request) {
@@ -99,7 +97,7 @@ TuningSession::TuningSession(const Settings& settings, bool hierarchical, const 
 std::optional<Tuning> TuningSession::OnBatch(const Entries& entries, Clock::time_point now) {
   next_.reset();
   for (const auto& entry : entries) {
-    if (!MovesData(entry->request.kind)) continue;
+    if (!MovesTensor(entry->request.kind)) continue;
     if (finder_.Begins(entry->request)) BeginStep(now);
     bytes_ += static_cast<double>(entry->request.Bytes());
   }

@@ -89,7 +89,7 @@ class World:
         """`settings` holds values by the names of hvd/settings.h; missing ones keep the engine's default."""
     @property
     def address(self) -> int:
-        """The world's hvd_world*, for other clients of the C table."""
+        """The world's hvd_world*, for other clients of the C API."""
     @property
     def tcp_port(self) -> int: ...
     @property

@@ -40,6 +40,14 @@ def test_work():
 
 
 @on_torch_ranks("shm2")
+def test_a_time_limit_may_be_for_ever():
+    with process_group(timeout=timedelta.max) as (_, size):
+        tensor = torch.ones(3)
+        assert dist.all_reduce(tensor, async_op=True).wait(timedelta.max)
+        assert torch.equal(tensor, torch.full((3,), float(size)))
+
+
+@on_torch_ranks("shm2")
 def test_futures():
     with process_group() as (_, size):
         work = dist.all_reduce(torch.ones(3), async_op=True)

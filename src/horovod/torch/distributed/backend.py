@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
-from horovod.torch.distributed.channel import open_channel
+from horovod.torch.distributed.channel import open_channel, seconds
 from horovod.torch.distributed.process_group import HorovodProcessGroup
 
 
@@ -42,7 +42,7 @@ class _TorchStore:
 
 def create(options: Any) -> HorovodProcessGroup:
     """Called by torch on every member of a new group, with the store and the numbers of that group."""
-    timeout_s = options.timeout.total_seconds()
+    timeout_s = seconds(options.timeout)
     members = list(options.global_ranks_in_group)
     label = f"process group {options.group_id}" if members else "the default process group"
     store = _TorchStore(options.store)

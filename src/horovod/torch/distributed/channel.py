@@ -15,6 +15,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any, cast
 
 import torch
@@ -33,6 +34,7 @@ from horovod.torch.distributed.errors import ProcessGroupError, from_engine
 
 _EVERYBODY = 0  # the process set of all ranks of a world
 _BARRIER = Call(BARRIER)
+_LONGEST_S = 1e9  # 31 years: no setting of a time is longer
 
 
 @dataclass(frozen=True)
@@ -176,6 +178,11 @@ def open_channel(
     channel = Channel(started.world, rank, size, label, tuple(global_ranks))
     _channels.add(channel)
     return channel
+
+
+def seconds(timeout: timedelta) -> float:
+    """A time limit of torch's. timedelta.max, which means for ever, is more than clocks and locks can count."""
+    return min(timeout.total_seconds(), _LONGEST_S)
 
 
 def _settings(timeout_s: float) -> Settings:

@@ -21,6 +21,7 @@ from horovod.common.joining import bootstrap
 from horovod.common.joining.interfaces import interface_address
 from horovod.common.rendezvous.client import Connection, RendezvousError
 from horovod.common.topology import Rendezvous, Topology
+from horovod.torch.distributed.channel import seconds
 
 _LOOK_AGAIN_S = 0.02
 _groups = itertools.count()  # every rank counts its calls alike
@@ -40,13 +41,13 @@ def rendezvous(timeout: timedelta) -> Iterator[tuple[Any, int, int]]:
 
 def _store(topology: Topology, place: Rendezvous, interface: str | None, timeout: timedelta) -> Any:
     key = f"torch.distributed {next(_groups)}"
-    with Connection.open(place.address, place.port, place.secret, timeout.total_seconds()) as connection:
+    with Connection.open(place.address, place.port, place.secret, seconds(timeout)) as connection:
         if topology.rank == 0:
             own = interface_address(interface) if interface else connection.local_address
             store = TCPStore(own, 0, topology.size, is_master=True, timeout=timeout, wait_for_workers=False)
             connection.put(key, f"{own} {store.port}".encode())
             return store
-        address, port = _look_up(connection, key, timeout.total_seconds()).decode().split()
+        address, port = _look_up(connection, key, seconds(timeout)).decode().split()
     return TCPStore(address, int(port), topology.size, is_master=False, timeout=timeout, wait_for_workers=False)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from horovod.torch.distributed.channel import Channel, Request
+from horovod.torch.distributed.channel import Channel, Request, seconds
 from horovod.torch.distributed.collectives import Collectives
 from horovod.torch.distributed.work import WORK_SURVIVES_CPP, WorkList, as_cpp_work
 
@@ -172,7 +172,7 @@ class HorovodProcessGroup(_ProcessGroup):  # type: ignore[misc]
         self._collectives.completion.close()
 
     def set_timeout(self, timeout: timedelta) -> None:
-        self._timeout_s = timeout.total_seconds()
+        self._timeout_s = seconds(timeout)
 
     def __del__(self) -> None:
         collectives = getattr(self, "_collectives", None)
@@ -214,10 +214,10 @@ class HorovodProcessGroup(_ProcessGroup):  # type: ignore[misc]
 
     def _request(self, operation: str, opts: Any = None, timeout: timedelta | None = None) -> Request:
         given = timeout if timeout is not None else getattr(opts, "timeout", None)
-        seconds = given.total_seconds() if given is not None else 0.0
+        limit_s = seconds(given) if given is not None else 0.0
         # torch below 2.7 does not tell whether the caller waits.
         will_wait = self._coalesced is None and not getattr(opts, "asyncOp", True)
-        return Request(operation, seconds if seconds > 0 else self._timeout_s, will_wait)
+        return Request(operation, limit_s if limit_s > 0 else self._timeout_s, will_wait)
 
 
 def _listed(tensors: Any) -> list[Tensor]:

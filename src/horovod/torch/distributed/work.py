@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch._C import _distributed_c10d
 
 from horovod._engine import EngineError
-from horovod.torch.distributed.channel import Channel, Request
+from horovod.torch.distributed.channel import Channel, Request, seconds
 from horovod.torch.distributed.errors import ProcessGroupError
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class Work(_Work):  # type: ignore[misc]
 
     def wait(self, timeout: timedelta = _NO_LIMIT_GIVEN) -> bool:
         """Block until done. A limit of the caller's own is his affair; the group's limit ends the group."""
-        if timeout > _NO_LIMIT_GIVEN and not self.advance(timeout.total_seconds()):
+        if timeout > _NO_LIMIT_GIVEN and not self.advance(seconds(timeout)):
             raise ProcessGroupError(f"{self._request.operation} is not done after {timeout.total_seconds():g} s")
         while not self.advance(max(0.0, self._deadline - time.monotonic())):
             pass
