@@ -58,7 +58,8 @@ void Engine::InspectStalls(Membership& membership, Clock::time_point now) {
     std::string text = "'" + finding.name.substr(0, 200) + "' has waited " +
                        std::to_string(std::chrono::duration_cast<std::chrono::seconds>(finding.waited).count()) +
                        " s: rank" + (finding.missing.size() > 1 ? "s " : " ") + ListOfRanks(finding.missing) + " of " +
-                       std::to_string(set.ranks().size()) + " did not submit it (last heard of: ";
+                       std::to_string(set.ranks().size()) + (finding.missing.size() > 1 ? " have" : " has") +
+                       " not submitted it (last submitted: ";
     for (size_t i = 0; i < finding.missing.size() && i < kMostAsked; ++i) {
       const std::string& last = membership.leader->last_heard(set.IndexOf(finding.missing[i]));
       text += std::string(i ? "; " : "") + "rank " + std::to_string(finding.missing[i]) + ": " +
