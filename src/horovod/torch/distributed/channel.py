@@ -181,7 +181,7 @@ def open_channel(
 
 
 def seconds(timeout: timedelta) -> float:
-    """A time limit of torch's. timedelta.max, which means for ever, is more than clocks and locks can count."""
+    """A time limit of torch's, which may be longer than clocks and locks can count."""
     return min(timeout.total_seconds(), _LONGEST_S)
 
 
