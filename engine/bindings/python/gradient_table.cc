@@ -73,17 +73,21 @@ struct Bundle {
     bytes = 0;
     elements = 0;
   }
-  void Add(uint32_t number, nb::object grad, const PlainTensor& plain) {
+  void Add(uint32_t number, const std::string& name, nb::object grad, const PlainTensor& plain) {
     const int64_t count = ElementsOf(plain.ndim, plain.shape);
     const size_t size = static_cast<size_t>(count) * hvd_item_bytes(plain.dtype_id);
     dtype = plain.dtype_id;
     pieces.push_back({number, std::move(grad), plain.data, size});
     bytes += size;
     elements += count;
-    for (const uint64_t word : {uint64_t{number}, static_cast<uint64_t>(dtype), static_cast<uint64_t>(count)}) {
-      key = (key ^ word) * 0x9E3779B97F4A7C15u;
-      key ^= key >> 32;
-    }
+    // By name, as gradients that travel alone are matched: optimizers may number them differently.
+    for (const char letter : name) Mix(static_cast<uint8_t>(letter));
+    Mix(static_cast<uint64_t>(dtype));
+    Mix(static_cast<uint64_t>(count));
+  }
+  void Mix(uint64_t word) {
+    key = (key ^ word) * 0x9E3779B97F4A7C15u;
+    key ^= key >> 32;
   }
   void Pack() {
     if (!cargo) cargo = std::make_unique<std::vector<std::byte>>();
@@ -217,7 +221,7 @@ class GradientTable {
       nb::object grad = GradientOf(row);
       if (!IsPlain(row, grad, &plain) || (!bundle_.pieces.empty() && plain.dtype_id != bundle_.dtype)) continue;
       row.bundled = true;
-      bundle_.Add(number, std::move(grad), plain);
+      bundle_.Add(number, row.name, std::move(grad), plain);
     }
     if (bundle_.pieces.size() < 2) DropBundle();
     return bundle_.key;

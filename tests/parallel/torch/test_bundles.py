@@ -118,3 +118,16 @@ def test_a_rank_that_has_joined_takes_part_in_bundles():
     steps = 2 + hvd.rank()
     assert [weight.tolist() for weight in model.weights] == [[-steps * factor] * 2 for factor in (1.0, 2.0, 3.0)]
     assert bundles(optimizer) == 1 + hvd.rank()
+
+
+@on_torch_ranks("shm2")
+def test_parameters_in_another_order_are_matched_by_name():
+    model = Weighted([(2,)] * 4)
+    named = list(model.named_parameters())
+    if hvd.rank():
+        named = [named[0], *reversed(named[1:])]
+    optimizer = torch.optim.SGD([parameter for _, parameter in named], 1.0)
+    optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=named)
+    model(hvd.rank()).backward()
+    assert gradients(model) == [[average(i, hvd.size())] * 2 for i in range(4)]
+    assert bundles(optimizer) == 0
