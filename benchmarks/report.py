@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The performance report: measures everything in turn with its peers, then makes docs/performance.md, its tables and plots.
+"""The performance report: measures everything in turn with its peers, then makes docs/performance.md and what it shows.
 
     python benchmarks/report.py                   # all parts, about 40 minutes
     python benchmarks/report.py --quick           # all parts, 6 to 8 minutes, wide intervals
