@@ -42,4 +42,6 @@ def test_links_lead_somewhere(page):
 def _anchors(page):
     text = page.read_text(encoding="utf-8")
     headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
-    return set(re.findall(r'<a name="([^"]+)">', text)) | {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    return set(re.findall(r'<a name="([^"]+)">', text)) | {
+        re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings
+    }
