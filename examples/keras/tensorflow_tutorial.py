@@ -11,11 +11,11 @@ import tensorflow as tf
 
 import horovod.tensorflow.keras as hvd
 
-OUTPUT = Path("example-output/keras-tutorial")
-
 sys.path.append(str(Path(__file__).resolve().parents[1] / "numpy"))
 
 import digits_data
+
+OUTPUT = Path("example-output/keras-tutorial")
 
 hvd.init()
 
