@@ -240,3 +240,11 @@ _UNSET = (
 )
 _OFF = ("version", "check_build", "disable_cache", "verbose", "tcp", "prefix_output_with_timestamp")
 DEFAULTS: dict[str, Any] = {**dict.fromkeys(_UNSET), **dict.fromkeys(_OFF, False)}
+
+
+class HorovodArgs(argparse.Namespace):
+    """What parse_args() returns, with every default, for programs that fill it in themselves."""
+
+    def __init__(self, **given: Any) -> None:
+        more = {"num_proc": 1, "command": None, "run_func": None, "executable": None}
+        super().__init__(**{**DEFAULTS, **more, **given})

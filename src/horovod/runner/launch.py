@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from horovod.common.lazily import lazily
 from horovod.runner import without_effect
 from horovod.runner.allocation import default_processes
 from horovod.runner.arguments import DEFAULTS, FlagParser
@@ -172,33 +173,32 @@ def _check_cooldown(bounds: Sequence[int] | None) -> None:
 
 
 # Names that other programs import from here. They come when asked for, so that a launch does not wait for them.
-_ELSEWHERE = {
-    **dict.fromkeys(
-        ("ccl_built", "ddl_built", "extension_available", "gloo_built", "mpi_built", "nccl_built"),
-        "horovod.common.util",
-    ),
-    **dict.fromkeys(
-        (
-            *("make_check_build_action", "make_deprecated_bool_action", "make_nic_action", "make_override_action"),
-            *("make_override_bool_action", "make_override_false_action", "make_override_true_action"),
-        ),
-        "horovod.runner.actions",
-    ),
+_SOURCES = {
+    "horovod.common.util": "ccl_built ddl_built extension_available gloo_built mpi_built nccl_built",
+    "horovod.runner.actions": "make_check_build_action make_deprecated_bool_action make_nic_action "
+    "make_override_action make_override_bool_action make_override_false_action make_override_true_action",
+    "horovod.runner.gloo_run": "gloo_run gloo_run_elastic",
+    "horovod.runner.js_run": "is_jsrun_installed js_run",
+    "horovod.runner.mpi_run": "mpi_run",
+    "horovod.runner.http.http_client": "put_data_into_kvstore read_data_from_kvstore",
+    "horovod.runner.http.http_server": "KVStoreServer",
+    "horovod.runner.util.remote": "get_remote_command",
 }
-_MODULES = {
-    **{name: f"horovod.runner.common.util.{name}" for name in ("hosts", "secret", "timeout")},
-    **{name: f"horovod.runner.util.{name}" for name in ("lsf", "threads")},
-}
-
-
-def __getattr__(name: str) -> Any:
-    import importlib
-
-    if name in _MODULES:
-        return importlib.import_module(_MODULES[name])
-    if name in _ELSEWHERE:
-        return getattr(importlib.import_module(_ELSEWHERE[name]), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = lazily(
+    __name__,
+    {
+        **{name: f"{source}:{name}" for source, names in _SOURCES.items() for name in names.split()},
+        **{
+            name: f"horovod.runner.common.util.{name}"
+            for name in ("config_parser", "hosts", "safe_shell_exec", "secret", "timeout")
+        },
+        **{name: f"horovod.runner.util.{name}" for name in ("cache", "lsf", "network", "threads")},
+        "discovery": "horovod.runner.elastic.discovery",
+        "driver_service": "horovod.runner.driver.driver_service",
+        "elastic_settings": "horovod.runner.elastic.settings",
+        "hvd_settings": "horovod.runner.common.util.settings",
+    },
+)
 
 
 CACHE_FOLDER = os.path.join(os.path.expanduser("~"), ".horovod")
