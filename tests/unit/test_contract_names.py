@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every module of Horovod's contract imports, and every name in it is there (data/names.json).
+"""Every module of Horovod's contract imports, and every name in it is there (data/names_api.json).
 
 What this version does not have raises on use and says its name; what needs a framework says which.
 """
@@ -16,11 +16,11 @@ from typing import Any
 
 import pytest
 
-from horovod.common import frameworks, not_yet
+from horovod.common import door, frameworks, not_yet
 from horovod.common.not_yet import NotYet, function, value
 
 CONTRACT: dict[str, dict[str, str]] = json.loads(
-    (Path(__file__).parent / "data" / "names.json").read_text(encoding="utf-8")
+    (Path(__file__).parent / "data" / "names_api.json").read_text(encoding="utf-8")
 )
 NEEDS = re.compile(r"horovod\.(\S+) needs (PyTorch|TensorFlow|Keras|JAX|MXNet): pip install 'khorovod\[(\w+)\]'")
 MISSING = object()
@@ -86,6 +86,17 @@ def test_what_is_not_there_says_its_name_when_it_is_used() -> None:
                 with pytest.raises(NotImplementedError, match=rf"^{module}\.{name} is not available in this version: "):
                     part(1, key=2)
     assert told > 100
+
+
+@pytest.mark.parametrize("api", ["numpy", "torch", "tensorflow", "jax", "mxnet"])
+def test_all_apis_share_one_object_for_the_basic_questions(api: str) -> None:
+    try:
+        found = importlib.import_module(f"horovod.{api}.mpi_ops")
+    except ModuleNotFoundError as error:
+        if not without_framework(error):
+            raise
+        return
+    assert found._basics is door._basics
 
 
 def test_ray_and_spark_say_what_is_not_there() -> None:

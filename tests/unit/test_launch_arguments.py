@@ -265,6 +265,13 @@ def test_an_unknown_key_is_a_warning(tmp_path, capsys, text, message):
     assert capsys.readouterr().err == ""
 
 
+def test_many_unknown_keys_are_counted(tmp_path, capsys):
+    parse("--config-file", config(tmp_path, "".join(f"key{number}: 1\n" for number in range(20_000))))
+    shown = capsys.readouterr().err.splitlines()
+    assert len(shown) == 21
+    assert shown[-1].endswith("config.yaml: 19980 more unknown keys are ignored")
+
+
 def test_aliases_make_no_small_file_large(tmp_path):
     """Ten thousand million words, if anyone were to write them out."""
     lists = ["&a0 [x, x, x, x, x, x, x, x, x, x]"]

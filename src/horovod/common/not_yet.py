@@ -26,6 +26,14 @@ _REASONS = {
 }
 
 
+# Packages of which nothing works yet.
+_EMPTY = ("horovod.ray", "horovod.spark")
+
+
+def is_empty(package: str) -> bool:
+    return package in _EMPTY
+
+
 class _NoSuchPartError(NotImplementedError, AttributeError):
     """An attribute of something that is not there: hasattr() is to say no, and everybody else to be told why."""
 

@@ -24,6 +24,7 @@ _CONTROLLERS = ("gloo", "mpi")
 _DEST_BY_KEY = {setting.yaml_key or "": dest for dest, setting in FLAG_SETTINGS.items()}
 _LARGEST_FILE = 1 << 20  # bytes
 _LONGEST_REASON = 300  # characters; some quote the file
+_MOST_UNKNOWN = 20  # keys to be named
 _TAG = "tag:yaml.org,2002:"
 _FLAGS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 _TEXTS = tuple(_TAG + kind for kind in ("str", "int", "float", "timestamp"))
@@ -72,6 +73,7 @@ def _parse_yaml(text: str, path: str) -> yaml.Node | None:
 
 def _read_root(root: yaml.Node, path: str, warn: Warn) -> dict[str, Any]:
     values: dict[str, Any] = {}
+    unknown: list[tuple[str, list[str], str]] = []
     for section, node, where in _entries(root, path):
         if section == "controller":
             values.update(_controller(node, where))
@@ -81,10 +83,14 @@ def _read_root(root: yaml.Node, path: str, warn: Warn) -> dict[str, Any]:
                 if key in _DEST_BY_KEY:
                     _store(values, key, value_node, value_where)
                 else:
-                    warn(_unknown(key, list(_DEST_BY_KEY), value_where))
+                    unknown.append((key, list(_DEST_BY_KEY), value_where))
         else:
             sections = sorted({key.partition(".")[0] for key in _DEST_BY_KEY} | {"controller"})
-            warn(_unknown(section, sections, where))
+            unknown.append((section, sections, where))
+    for one in unknown[:_MOST_UNKNOWN]:
+        warn(_unknown(*one))
+    if len(unknown) > _MOST_UNKNOWN:
+        warn(f"{path}: {len(unknown) - _MOST_UNKNOWN} more unknown keys are ignored")
     return values
 
 
