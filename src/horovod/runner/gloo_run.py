@@ -8,7 +8,8 @@ from typing import TextIO
 
 from horovod.common.joining.interfaces import loopback_interface
 from horovod.common.not_yet import function
-from horovod.runner.worker_environment import slot_environment as create_slot_env_vars
+from horovod.runner.hosts import SlotInfo
+from horovod.runner.worker_environment import slot_environment
 
 __all__ = [
     "MultiFile",
@@ -43,6 +44,11 @@ class MultiFile:
     def flush(self) -> None:
         for file in self._files:
             file.flush()
+
+
+def create_slot_env_vars(slot_info: SlotInfo) -> dict[str, str]:
+    """What tells a worker its place."""
+    return slot_environment(slot_info)
 
 
 def create_run_env_vars(server_ip: str, nics: Iterable[str] | None, port: int, elastic: bool = False) -> dict[str, str]:
