@@ -89,16 +89,17 @@ def test_output_goes_to_the_callers_stdout(capsys):
 
 def test_in_a_notebook_lines_have_no_tags_and_errors_show_the_line_of_the_cell(capsys, monkeypatch):
     """A function as a kernel compiles it: its file exists only in linecache."""
-    kernel = SimpleNamespace(get_ipython=lambda: SimpleNamespace(kernel=object()))
-    monkeypatch.setitem(sys.modules, "IPython", kernel)
     source = "def train():\n    print('hello')\n    return 1 / zero  # the line of the cell\n"
     name = "/tmp/ipykernel_1/2345.py"
+    compiler = SimpleNamespace(format_code_name=lambda file: ("Cell", "In[7]") if file == name else None)
+    shell = SimpleNamespace(kernel=object(), compile=compiler)
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
     monkeypatch.setitem(linecache.cache, name, (len(source), None, source.splitlines(keepends=True), name))
     cell = {"__name__": "__main__", "zero": 0}
     exec(compile(source, name, "exec"), cell)
     with pytest.raises(RuntimeError) as caught:
         horovod.run(cell["train"], num_proc=2)
-    assert f'File "{name}", line 3, in train\n    return 1 / zero  # the line of the cell\n' in str(caught.value)
+    assert "Cell In[7], line 3, in train\n    return 1 / zero  # the line of the cell\n" in str(caught.value)
     assert "run_task.py" not in str(caught.value)
     shown = capsys.readouterr()
     assert "hello\n" in shown.out

@@ -5,17 +5,25 @@ from __future__ import annotations
 
 import linecache
 import os
+import re
 import sys
 from collections.abc import Mapping
+from typing import Any
 
 _MOST_CHARACTERS = 1 << 20
 
 
+_FILE = re.compile(r'File "([^"\n]+)"')
+
+
+def _shell() -> Any:
+    ipython = sys.modules.get("IPython")
+    return ipython.get_ipython() if ipython is not None and hasattr(ipython, "get_ipython") else None
+
+
 def in_notebook() -> bool:
     """Whether this process is the kernel of a notebook (of Jupyter, Colab, an editor)."""
-    ipython = sys.modules.get("IPython")
-    shell = ipython.get_ipython() if ipython is not None and hasattr(ipython, "get_ipython") else None
-    return getattr(shell, "kernel", None) is not None
+    return getattr(_shell(), "kernel", None) is not None
 
 
 def cell_sources() -> dict[str, list[str]]:
@@ -31,6 +39,19 @@ def cell_sources() -> dict[str, list[str]]:
             break
         found[name] = lines
     return found
+
+
+def with_cell_names(text: str) -> str:
+    """A traceback that says "Cell In[3]", as IPython does, where it names a file that is none."""
+    name_of = getattr(getattr(_shell(), "compile", None), "format_code_name", None)
+    if name_of is None:
+        return text
+
+    def shown(match: re.Match[str]) -> str:
+        words = name_of(match[1])
+        return " ".join(words) if words is not None else match[0]
+
+    return _FILE.sub(shown, text)
 
 
 def learn_sources(sources: Mapping[str, list[str]]) -> None:

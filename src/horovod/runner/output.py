@@ -146,8 +146,9 @@ class _Stream:
 
     def _show(self, lines: list[bytes]) -> None:
         self.tail.extend(line[:_TAIL_LINE_BYTES] for line in lines)
-        folds = self._folder is not None and not self.muted
-        self._write(self._folder.feed(lines) if folds and self._folder is not None else lines)
+        if self._folder is not None and not self.muted:
+            lines = self._folder.feed(lines)
+        self._write(lines)
 
     def _write(self, lines: list[bytes]) -> None:
         if not lines:

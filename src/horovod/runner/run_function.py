@@ -152,6 +152,7 @@ def _run(
 
 
 def _failure_text(server: Server, result: JobResult) -> str:
+    from horovod.runner.notebooks import with_cell_names
     from horovod.runner.run_task import error_key
 
     assert result.failed_rank is not None
@@ -159,7 +160,7 @@ def _failure_text(server: Server, result: JobResult) -> str:
     if trace is None:
         return f"{_FAILED}\n{result.text}"
     first_line = result.text.partition("\n")[0].partition(";")[0]
-    return f"{_FAILED}\n{first_line}\n{trace.decode(errors='replace')}"
+    return f"{_FAILED}\n{first_line}\n{with_cell_names(trace.decode(errors='replace'))}"
 
 
 def _warn_of_what_has_no_effect(arguments: Mapping[str, Any]) -> None:
