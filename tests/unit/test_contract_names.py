@@ -34,6 +34,13 @@ MESSAGES = {
 }
 
 
+@pytest.fixture(autouse=True)
+def _without_mpi4py(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Importing it would make the process of the tests one of MPI's."""
+    monkeypatch.setitem(sys.modules, "mpi4py", None)
+    monkeypatch.delitem(sys.modules, "horovod.common.mpi", raising=False)
+
+
 def without_framework(error: ModuleNotFoundError) -> bool:
     """Whether it says, as it must, that a framework is not installed, and speaks the truth."""
     return bool(NEEDS.fullmatch(str(error))) and error.name is not None and not frameworks.is_installed(error.name)

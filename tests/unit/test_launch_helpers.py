@@ -202,13 +202,22 @@ def test_parts_of_launchers(tmp_path):
     assert codec.loads_base64(codec.dumps_base64({"a": [1]})) == {"a": [1]}
 
 
+def test_mpi_is_mpi4pys_where_that_is_installed(monkeypatch):
+    theirs = SimpleNamespace(Comm=int)
+    for package, found in ((None, None), (SimpleNamespace(MPI=theirs), theirs)):
+        monkeypatch.setitem(sys.modules, "mpi4py", package)
+        monkeypatch.delitem(sys.modules, "horovod.common.mpi", raising=False)
+        assert basics.MPI is process_sets.MPI
+        assert not isinstance([0, 1], basics.MPI.Comm)
+        assert found is None or basics.MPI is found
+    monkeypatch.delitem(sys.modules, "horovod.common.mpi")
+
+
 def test_small_names_that_old_programs_use():
     calls: list[int] = []
     cached = _cache(lambda number: calls.append(number) or number)
     assert [cached(1), cached(1), cached(2)] == [1, 1, 2]
     assert calls == [1, 2]
     assert process_sets.HorovodBasics is basics.HorovodBasics
-    assert basics.MPI is process_sets.MPI
-    assert not isinstance([0, 1], basics.MPI.Comm)
     fake = SimpleNamespace(registered_sets=lambda: {0: [0, 1]})
     assert basics.HorovodBasics(context=fake)._get_process_set_ids_and_ranks() == {0: [0, 1]}  # type: ignore[arg-type]
