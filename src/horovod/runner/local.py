@@ -12,7 +12,7 @@ from horovod.common.rendezvous.server import Server
 from horovod.runner.hosts import get_host_assignments, plan_hosts
 from horovod.runner.job import Job, JobResult, JobSpec
 from horovod.runner.limits import enough_descriptors
-from horovod.runner.output import OutputOptions, wants_colour
+from horovod.runner.output import OutputOptions, wants_colour, wants_tags
 from horovod.runner.processes import ProcessTree
 from horovod.runner.progress import start_progress
 from horovod.runner.user_output import UserOutput
@@ -63,6 +63,7 @@ def run_locally(
                 directory=options.get("output_filename"),
                 timestamps=bool(options.get("prefix_output_with_timestamp")),
                 colour=wants_colour(),
+                tags=wants_tags(options.get("tag")),
                 fold_tracebacks=not options.get("verbose"),
             ),
             verbose=bool(options.get("verbose")),
