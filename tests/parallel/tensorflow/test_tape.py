@@ -111,8 +111,9 @@ def test_local_sources():
         tape, loss = tape_of(**options)
         np.testing.assert_allclose(tape.gradient(loss, [local, shared]), [mine, mean])
         tape, loss = tape_of(**options)
-        locals_, globals_ = tape.get_local_and_global_gradients(loss, [shared, local])
-        np.testing.assert_allclose([locals_, globals_], [[mine], [mean]])
+        [(one, its)], [(other, others)] = tape.get_local_and_global_gradients(loss, [shared, local])
+        assert (one.ref(), other.ref()) == (local.ref(), shared.ref())
+        np.testing.assert_allclose([its, others], [mine, mean])
     layer = tf.keras.layers.Dense(1, use_bias=False, kernel_initializer="ones")
     layer.build((None, 2))
     with hvd.PartialDistributedGradientTape(tf.GradientTape(), local_layers=layer) as tape:

@@ -43,9 +43,13 @@ def test_errors_on_every_rank(mode):
     fails((invalid, ValueError), "at least one dimension", hvd._reducescatter, np.ones(()))
     fails(invalid, "bool", lambda x: hvd._allreduce(x, op=hvd.Average), np.ones(2, bool))
     fails(tf.errors.AbortedError, "Average and Sum", lambda x: hvd._reducescatter(x, op=hvd.Max), np.ones(2))
-    unknown = ProcessSet([0])
-    fails(invalid, "process set", lambda x: hvd._allreduce(x, process_set=unknown), np.ones(2))
+    stranger, wrong = ProcessSet([0]), ProcessSet([0])
+    wrong.process_set_id = 99
     with process_sets([0]) as (only_first,):
+        for error in (ValueError, invalid):  # though a set of the same ranks is there
+            fails(error, "not registered", lambda x: hvd._allreduce(x, process_set=stranger), np.ones(2))
+            fails(error, "no process set with id 99", lambda x: hvd._allreduce(x, process_set=wrong), np.ones(2))
+        fails(ValueError if mode == "eager" else invalid, "no process set with", lambda: hvd.size_op(99))
         if me == 1:
             fails(invalid, "not a member", lambda x: hvd._allreduce(x, process_set=only_first), np.ones(2))
         else:
