@@ -43,5 +43,6 @@ def _worlds() -> list[World]:
 
 ALL = _worlds()
 KERAS_3 = [world for world in ALL if "KERAS_BACKEND" in world.env]
+KERAS_2 = [world for world in ALL if world not in KERAS_3]
 ON_TENSORFLOW = [world for world in ALL if world.env.get("KERAS_BACKEND", "tensorflow") == "tensorflow"]
 FOUR = [_world("jax4", 4, KERAS_BACKEND="jax")] if any(world.name == "jax" for world in ALL) else []

@@ -3,7 +3,7 @@
 
 import numpy as np
 import pytest
-from harness.keras_worlds import ALL, FOUR, ON_TENSORFLOW
+from harness.keras_worlds import ALL, FOUR, KERAS_2, ON_TENSORFLOW
 from harness.worlds import on_all_ranks
 
 START_S = 200  # the first test of a world imports its frameworks, on all ranks at once
@@ -43,6 +43,56 @@ def test_several_backward_passes_for_a_step():
 
 def _with_passes(hvd, optimizer, passes, **options):
     return hvd.DistributedOptimizer(optimizer, backward_passes_per_step=passes, **options)
+
+
+@pytest.mark.skipif(not KERAS_2, reason="Keras 3 has no compute_gradients")
+@on_all_ranks(*KERAS_2, limit_s=START_S)
+@pytest.mark.timeout(START_S + 60)
+def test_computed_gradients_are_reduced_and_applied_as_they_are():
+    import tensorflow as tf
+    from harness import keras_door as door
+
+    hvd, keras = door.hvd, door.keras
+    scaled = keras.mixed_precision.LossScaleOptimizer
+    mine, mean = float(hvd.rank() + 1), (hvd.size() + 1) / 2
+
+    def step(optimizer, variable, compute):
+        with tf.GradientTape() as tape:
+            loss = variable * mine
+        return getattr(optimizer, compute)(loss, [variable], tape=tape)
+
+    for make, names in (
+        (keras.optimizers.SGD, ["compute_gradients", "_compute_gradients"]),
+        (keras.optimizers.legacy.SGD, ["compute_gradients", "_compute_gradients"]),
+    ):
+        for name in names:
+            variable, optimizer = tf.Variable(0.0), hvd.DistributedOptimizer(make(1.0), op=hvd.Sum)
+            for _ in range(2):  # a sum would show if it were reduced again
+                [(gradient, its)] = step(optimizer, variable, name)
+                assert its is variable
+                assert float(gradient) == mean * hvd.size()
+                optimizer.apply_gradients([(gradient / 2, variable)])
+            assert float(variable) == -mean * hvd.size()
+            optimizer.apply_gradients([(tf.constant(mine), variable)])  # from elsewhere: reduced
+            assert float(variable) == -2 * mean * hvd.size()
+        legacy = make is keras.optimizers.legacy.SGD
+        optimizer, variable = scaled(hvd.DistributedOptimizer(make(1.0), op=hvd.Sum)), tf.Variable(0.0)
+        pairs = step(optimizer, variable, "_compute_gradients" if legacy else "compute_gradients")
+        assert float(pairs[0][0]) == mean * hvd.size()
+        optimizer.apply_gradients(pairs)
+        assert float(variable) == -mean * hvd.size()
+
+        optimizer, variable = _with_passes(hvd, make(1.0), 2), tf.Variable(0.0)
+        helper, run = optimizer._agg_helper, tf.function(lambda: step(optimizer, variable, "compute_gradients"))  # noqa: B023
+        assert int(helper.counter) == 0
+        step(optimizer, variable, "compute_gradients")
+        assert (int(helper.counter), float(variable)) == (1, 0.0)
+        optimizer.apply_gradients([(tf.constant(mine), variable)])  # applies nothing: the step is not complete
+        assert (float(variable), int(optimizer.iterations)) == (0.0, 1)
+        pairs = run()
+        assert (int(helper.counter), float(pairs[0][0])) == (0, 2 * mean)
+        optimizer.apply_gradients([(pairs[0][0], variable)])
+        assert float(variable) == -2 * mean
 
 
 @on_all_ranks(*ALL, limit_s=START_S)
