@@ -173,7 +173,8 @@ class Task {
   // MXNet's Python makes an exception of the class that the text starts with; horovod/mxnet/queue.py reads the rest.
   void Note(const hvd_status& status) {
     if (status.code == HVD_INVALID || status.code == HVD_NOT_IMPLEMENTED) {
-      error_ = std::string(status.code == HVD_INVALID ? "HorovodArgumentError: " : "NotImplementedError: ") + status.text;
+      error_ =
+          std::string(status.code == HVD_INVALID ? "HorovodArgumentError: " : "NotImplementedError: ") + status.text;
       return;
     }
     const char* kind = status.code == HVD_MISMATCH ? "HorovodMismatchError: " : "HorovodInternalError: ";

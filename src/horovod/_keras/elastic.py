@@ -7,6 +7,7 @@ from typing import Any
 
 from horovod._keras.undistributed import Checked
 
+
 class CommitStateCallbackImpl(Checked):
     """Commits the state after every `batches_per_commit` batches and after every epoch. Pass it to fit last."""
 

@@ -75,6 +75,7 @@ class Keras2Optimizer:
         if self._agg_helper is not None:
             return self._add_pass(self._agg_helper, pairs)
         if not _wants_aggregation(kwargs):
+            self._horovod.reduced.difference_update([_reference(variable) for _, variable in pairs])
             return super().apply_gradients(pairs, *args, **kwargs)  # type: ignore[misc]
         return super().apply_gradients(self._reduced_once(pairs), *args, **_aggregated(self, kwargs))  # type: ignore[misc]
 
@@ -96,7 +97,7 @@ class Keras2Optimizer:
         if fresh:
             for index, pair in zip(fresh, self._reduced([pairs[index] for index in fresh]), strict=True):
                 pairs[index] = pair
-        reduction.reduced.difference_update([reduction.key(variable) for _, variable in pairs])
+        reduction.reduced.difference_update([_reference(variable) for _, variable in pairs])
         return pairs
 
     def _add_pass(self, helper: LocalGradientAggregationHelperEager, pairs: Pairs) -> Any:
@@ -156,7 +157,7 @@ def _reduce_below_the_scale(loss_scale_class: Any) -> None:
                 return compute(self, *args, **kwargs)
             with _left_to_others(inner._horovod):
                 pairs = compute(self, *args, **kwargs)
-            return pairs if inner._agg_helper is not None else inner._reduced(pairs)  # type: ignore[no-any-return]
+            return pairs if inner._agg_helper is not None else inner._reduced(pairs)
 
         computed.reduces = True  # type: ignore[attr-defined]
         return computed

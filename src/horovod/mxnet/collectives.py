@@ -112,7 +112,7 @@ class QueuedCollectives(Collectives[NDArray]):
         lengths = [len(message) for message in messages]
         exchange = _sizes.start(
             Call(ALLTOALL, call.process_set, f"{full_name}.sizes", splits=lengths),
-            [np.array(sum(messages, []), np.int64)],
+            [np.array([number for message in messages for number in message], np.int64)],
             will_wait=True,
         )
         numbers, theirs = _sizes.handles.finish(exchange)

@@ -40,9 +40,10 @@ class GradientAccumulation:
         self._local = LocalVariables(allreduce_func, process_set, scale_local_gradients)
         self._name = name or "aggregation"
         self._sums: dict[Any, Any] = {}  # by variable
-        with tf.init_scope():
-            # How many passes the sums hold.
-            self.counter = None if backward_passes_per_step == 1 else self._variable(tf.zeros([], tf.int64), "counter")
+        self.counter: Any = None  # how many passes the sums hold
+        if backward_passes_per_step > 1:
+            with tf.init_scope():
+                self.counter = self._variable(tf.zeros([], tf.int64), "counter")
 
     @property
     def locally_aggregated_grads(self) -> list[Any]:

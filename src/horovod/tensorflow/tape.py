@@ -72,7 +72,9 @@ class _DistributedGradientTape(tf.GradientTape):  # type: ignore[misc]
         variables = tf.nest.flatten(sources)
         gradients = tf.nest.flatten(self.gradient(target, sources, output_gradients, use_generic_names))
         pairs = list(zip(variables, gradients, strict=True))
-        return [pair for pair in pairs if pair[0] in self._local], [pair for pair in pairs if pair[0] not in self._local]
+        return [pair for pair in pairs if pair[0] in self._local], [
+            pair for pair in pairs if pair[0] not in self._local
+        ]
 
 
 def DistributedGradientTape(  # noqa: N802 - the contract's name
