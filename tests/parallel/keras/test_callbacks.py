@@ -68,7 +68,9 @@ def test_broadcast_and_metric_average():
     callback = hvd.callbacks.BroadcastGlobalVariablesCallback(0, local_variables=[local])
     frozen = door.keras.optimizers.SGD(0.0)
     with _told_that_ranks_train_alone(hvd):
-        door.fit(network, frozen, door.share(x), door.share(y), door.BATCH // hvd.size(), callbacks=[callback, averages])
+        door.fit(
+            network, frozen, door.share(x), door.share(y), door.BATCH // hvd.size(), callbacks=[callback, averages]
+        )
     door.same_everywhere(door.weights(network)[:2])
     kernels = hvd.allgather_object(np.asarray(local).tolist(), "kernels")
     assert kernels[0] != kernels[1]

