@@ -28,6 +28,9 @@ with warnings.catch_warnings():  # the frameworks' own
         import keras  # isort: skip
 
 IS_KERAS3 = is_keras3(keras)
+# Keras 3 on TensorFlow compiles with XLA unless told otherwise. That takes long, so only tests that ask for it do.
+_COMPILES_SLOWLY = IS_KERAS3 and keras.backend.backend() == "tensorflow"
+COMPILED: dict[str, Any] = {"jit_compile": True} if _COMPILES_SLOWLY else {}
 ROWS, BATCH = 32, 8
 
 
@@ -53,6 +56,8 @@ def model(seed: int = 3, **options: Any) -> Any:
 
 def fit(network: Any, optimizer: Any, x: Any, y: Any, batch: int, epochs: int = 1, **options: Any) -> Any:
     callbacks = options.pop("callbacks", None)
+    if _COMPILES_SLOWLY:
+        options.setdefault("jit_compile", False)
     network.compile(loss=keras.losses.MeanSquaredError(), optimizer=optimizer, **options)
     return network.fit(x, y, batch_size=batch, epochs=epochs, shuffle=False, verbose=0, callbacks=callbacks)
 

@@ -7,7 +7,7 @@ import importlib.metadata
 import importlib.util
 import os
 
-from harness.worlds import DYNAMIC, World
+from harness.worlds import DYNAMIC, WORLDS, World
 
 _BACKENDS = os.environ.get("HOROVOD_TEST_KERAS_BACKENDS", "jax,torch,tensorflow").split(",")  # CI lacks time for all
 # One thread for each rank: more would only be in each other's way.
@@ -33,15 +33,22 @@ def _is_there(package: str) -> bool:
 def _worlds() -> list[World]:
     if not _is_there("keras"):
         return []
-    if importlib.metadata.version("keras").startswith("2."):
-        return [_world("keras2", 2)]
-    worlds = [_world(backend, 2, KERAS_BACKEND=backend) for backend in _BACKENDS if _is_there(backend)]
+    if _IS_KERAS_2:
+        return [_TENSORFLOW]
+    worlds = [
+        _TENSORFLOW if backend == "tensorflow" else _world(backend, 2, KERAS_BACKEND=backend)
+        for backend in _BACKENDS
+        if _is_there(backend)
+    ]
     if _is_there("tf_keras"):
         worlds.append(_world("tf_keras", 2, TF_USE_LEGACY_KERAS="1"))
     return worlds
 
 
+# TensorFlow's own Keras, in the world of the TensorFlow door's tests: its ranks have imported it already.
+_TENSORFLOW = WORLDS["shm2"]
+_IS_KERAS_2 = _is_there("keras") and importlib.metadata.version("keras").startswith("2.")
 ALL = _worlds()
-KERAS_3 = [world for world in ALL if "KERAS_BACKEND" in world.env]
+KERAS_2 = [world for world in ALL if _IS_KERAS_2 or world.name == "tf_keras"]
+KERAS_3 = [world for world in ALL if world not in KERAS_2]
 ON_TENSORFLOW = [world for world in ALL if world.env.get("KERAS_BACKEND", "tensorflow") == "tensorflow"]
-FOUR = [_world("jax4", 4, KERAS_BACKEND="jax")] if any(world.name == "jax" for world in ALL) else []

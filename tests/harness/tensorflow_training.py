@@ -10,8 +10,9 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import pytest
 
-from harness.worlds import on_all_ranks
+from harness.worlds import WORLDS, on_all_ranks, run_by_all_ranks
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
@@ -22,6 +23,18 @@ START_S = 200  # the first body of a world imports TensorFlow, on all ranks at o
 # For the tests of a file; each also takes a pytest.mark.timeout of this module's LIMIT.
 on_tensorflow_ranks = partial(on_all_ranks, limit_s=START_S)
 LIMIT = START_S + 60
+
+
+def in_all_modes(limit_s: float = 30) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Make a test of a body that takes a `mode`: for two ranks in each, and for four in one."""
+    cases = [("shm2", "eager"), ("shm2", "function"), ("shm2", "graph"), ("shm4", "function")]
+
+    def decorate(body: Callable[..., Any]) -> Callable[..., Any]:
+        parameters = [pytest.param(WORLDS[world], mode, id=f"{world}-{mode}") for world, mode in cases]
+        parametrised = pytest.mark.parametrize(("world", "mode"), parameters, indirect=["world"])
+        return parametrised(run_by_all_ranks(body, limit_s))  # type: ignore[no-any-return]
+
+    return decorate
 
 
 def door() -> tuple[Any, Any]:

@@ -76,16 +76,22 @@ def on_all_ranks(*worlds: str | World, limit_s: float = 30) -> Callable[[Callabl
     """Make a test of a body that every rank of the worlds (all of them, if none is named) runs."""
 
     def decorate(body: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(body)
-        def test(world: Pool, **arguments: Any) -> None:
-            first, *others = world.run(body, limit_s=limit_s, **arguments)
-            for rank, answer in enumerate(others, start=1):
-                assert answer == first, f"rank {rank} and rank 0 differ: {answer!r} and {first!r}"
-
-        signature = inspect.signature(body)
-        parameter = inspect.Parameter("world", inspect.Parameter.POSITIONAL_OR_KEYWORD)
-        test.__signature__ = signature.replace(parameters=[parameter, *signature.parameters.values()])  # type: ignore[attr-defined]
-        test.body = body  # type: ignore[attr-defined]
-        return in_worlds(*worlds)(test)
+        return in_worlds(*worlds)(run_by_all_ranks(body, limit_s))  # type: ignore[no-any-return]
 
     return decorate
+
+
+def run_by_all_ranks(body: Callable[..., Any], limit_s: float) -> Callable[..., Any]:
+    """A test of a body that is still to be parametrised with a `world`."""
+
+    @functools.wraps(body)
+    def test(world: Pool, **arguments: Any) -> None:
+        first, *others = world.run(body, limit_s=limit_s, **arguments)
+        for rank, answer in enumerate(others, start=1):
+            assert answer == first, f"rank {rank} and rank 0 differ: {answer!r} and {first!r}"
+
+    signature = inspect.signature(body)
+    parameter = inspect.Parameter("world", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    test.__signature__ = signature.replace(parameters=[parameter, *signature.parameters.values()])  # type: ignore[attr-defined]
+    test.body = body  # type: ignore[attr-defined]
+    return test

@@ -18,8 +18,9 @@ def _is_installed(framework: str) -> bool:
 
 
 # Pages of doors whose framework is not installed here: `make test-jax` and `make test-mxnet` run theirs.
-ELSEWHERE = {ROOT / "docs" / f"{name}.md" for name in ("jax", "mxnet", "tensorflow") if not _is_installed(name)}
-ELSEWHERE.add(ROOT / "docs" / "keras.md")  # tests/parallel/keras runs it, in ranks that have imported their frameworks
+ELSEWHERE = {ROOT / "docs" / f"{name}.md" for name in ("jax", "mxnet") if not _is_installed(name)}
+# tests/parallel runs these, in ranks that have imported their frameworks.
+ELSEWHERE |= {ROOT / "docs" / "keras.md", ROOT / "docs" / "tensorflow.md"}
 PAGES = [ROOT / "README.md", *sorted({*(ROOT / "docs").glob("*.md")} - ELSEWHERE)]
 # What the text around an example takes for granted, by the example's first line.
 GIVEN = {"import horovod.torch as hvd  # likewise": "import torch\nmodel = torch.nn.Linear(2, 1)\n"}

@@ -147,6 +147,34 @@ def test_who_is_no_member_is_refused():
         hvd.allreduce(np.ones(2), process_set=alone)
 
 
+@on_all_ranks("shm2")
+def test_a_set_is_found_by_its_id_and_not_by_its_ranks():
+    with process_sets([0]) as (alone,):
+        twin, stranger = hvd.ProcessSet([1]), hvd.ProcessSet([0])
+        twin.process_set_id = alone.process_set_id
+        assert (twin.size(), twin.included()) == (1, hvd.rank() == 0)
+        if hvd.rank() == 0:
+            check_equal(hvd.allreduce(np.ones(2), process_set=twin), np.ones(2))
+        else:
+            with pytest.raises(ValueError, match="not a member"):
+                hvd.allreduce(np.ones(2), process_set=twin)
+        with pytest.raises(ValueError, match="is not registered"):
+            hvd.allreduce(np.ones(2), process_set=stranger)
+        number, alone.process_set_id = alone.process_set_id, 99
+        with pytest.raises(ValueError, match="no process set with id 99"):
+            hvd.allreduce(np.ones(2), process_set=alone)
+        alone.process_set_id = number
+        if hvd.rank() == 0:
+            check_equal(hvd.allreduce(np.ones(2), process_set=alone), np.ones(2))
+        alone.ranks = [1]
+        with pytest.raises(ValueError, match="registered already"):
+            hvd.add_process_set(alone)
+        check_equal(hvd.allreduce(np.ones(2), op=hvd.Sum), np.full(2, 2.0))
+    assert (twin.size(), twin.included()) == (None, None)
+    with pytest.raises(ValueError, match="no process set with id"):
+        hvd.allreduce(np.ones(2), process_set=twin)
+
+
 @on_all_ranks(*SEVERAL)
 def test_root_is_a_global_rank_and_must_be_a_member():
     with process_sets([1]) as (one,):

@@ -124,3 +124,34 @@ def test_bad_static_sets_fail_init(process_sets: Any) -> None:
     with pytest.raises(ValueError, match=r"contains ranks \[1\]|twice|always exists|'static'"):
         hvd.init(process_sets=process_sets)
     assert not hvd.is_initialized()
+
+
+def named(set_id: int | None) -> hvd.ProcessSet:
+    process_set = hvd.ProcessSet([5])
+    process_set.process_set_id = set_id
+    return process_set
+
+
+@pytest.mark.usefixtures("dynamic_world")
+def test_an_id_names_the_set_that_has_it() -> None:
+    assert hvd.allreduce(np.ones(2), op=hvd.Sum, process_set=named(0)).tolist() == [1, 1]
+    assert (named(0).size(), named(0).rank(), named(0).included()) == (1, 0, True)
+    assert hvd.remove_process_set(named(0)) is False
+
+
+@pytest.mark.usefixtures("dynamic_world")
+def test_a_wrong_id_is_refused_and_changes_no_other_set() -> None:
+    for wrong in (named(7), named(-1)):
+        with pytest.raises(ValueError, match="no process set with id"):
+            hvd.allreduce(np.ones(2), process_set=wrong)
+        assert (wrong.size(), wrong.rank(), wrong.included()) == (None,) * 3
+        assert hvd.remove_process_set(wrong) is False
+    with pytest.raises(ValueError, match="not registered"):
+        hvd.allreduce(np.ones(2), process_set=named(None))
+    try:
+        hvd.global_process_set.process_set_id = 7
+        with pytest.raises(ValueError, match="no process set with id 7"):
+            hvd.allreduce(np.ones(2))
+    finally:
+        hvd.global_process_set.process_set_id = 0
+    assert hvd.allreduce(np.ones(2), op=hvd.Sum).tolist() == [1, 1]

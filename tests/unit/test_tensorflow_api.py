@@ -26,3 +26,13 @@ def test_all_names_are_exported() -> None:
     assert all(hasattr(hvd, name) for name in hvd.__all__)
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         _ = hvd.nonsense
+
+
+def test_names_that_old_programs_import() -> None:
+    from horovod.tensorflow import _executing_eagerly, util
+
+    assert _executing_eagerly is util._executing_eagerly
+    assert _executing_eagerly() is True
+    with hvd.elastic.tf.Graph().as_default():
+        assert _executing_eagerly() is False
+    assert hvd.callbacks.MetricAverageCallback.__module__ == "horovod.tensorflow.keras.callbacks"

@@ -156,7 +156,7 @@ class Task {
   bool Find(Array array, void** data) {
     Managed* managed = nullptr;
     if (mxnet.MXNDArrayToDLPack(array, &managed)) {
-      error_ = std::string("ValueError: ") + mxnet.MXGetLastError();
+      error_ = std::string("HorovodArgumentError: ") + mxnet.MXGetLastError();
       return false;
     }
     *data = static_cast<char*>(managed->data) + managed->byte_offset;
@@ -173,7 +173,8 @@ class Task {
   // MXNet's Python makes an exception of the class that the text starts with; horovod/mxnet/queue.py reads the rest.
   void Note(const hvd_status& status) {
     if (status.code == HVD_INVALID || status.code == HVD_NOT_IMPLEMENTED) {
-      error_ = std::string(status.code == HVD_INVALID ? "ValueError: " : "NotImplementedError: ") + status.text;
+      error_ =
+          std::string(status.code == HVD_INVALID ? "HorovodArgumentError: " : "NotImplementedError: ") + status.text;
       return;
     }
     const char* kind = status.code == HVD_MISMATCH ? "HorovodMismatchError: " : "HorovodInternalError: ";

@@ -11,15 +11,14 @@ from typing import Any
 
 from horovod._keras.doors import door_of
 from horovod._keras.optimizer import is_built, state_of
+from horovod._keras.undistributed import Checked
 from horovod.common.context import default_context
 from horovod.common.objects import allgather_object
 
 
-class BroadcastGlobalVariablesCallbackImpl:
+class BroadcastGlobalVariablesCallbackImpl(Checked):
     """Gives all ranks the root's variables, once: before the first batch if all of them exist on all ranks by then,
     else after it. Keras 2 makes those of the optimizer, and of models without an input shape, with the first batch."""
-
-    model: Any
 
     def __init__(self, backend: Any, root_rank: int, device: str = "", *args: Any) -> None:
         super().__init__(*args)
@@ -33,6 +32,7 @@ class BroadcastGlobalVariablesCallbackImpl:
         self._local.append(var)
 
     def on_train_begin(self, logs: Any = None) -> None:
+        super().on_train_begin(logs)
         model = self.model
         exist = bool(model.built) and is_built(model.optimizer)
         if not self.broadcast_done and all(allgather_object(exist, "BroadcastGlobalVariables.exist")):
@@ -52,7 +52,7 @@ class BroadcastGlobalVariablesCallbackImpl:
         self.broadcast_done = True
 
 
-class MetricAverageCallbackImpl:
+class MetricAverageCallbackImpl(Checked):
     """Averages metrics over all ranks at the end of an epoch; callbacks that come later see the averages."""
 
     def __init__(self, backend: Any, device: str = "", *args: Any) -> None:
@@ -72,10 +72,9 @@ class MetricAverageCallbackImpl:
             logs[name] = sum(other[name] for other in everybody) / len(everybody)
 
 
-class LearningRateScheduleCallbackImpl:
+class LearningRateScheduleCallbackImpl(Checked):
     """Sets the learning rate to initial_lr * multiplier(epoch); a number m as multiplier means m ** (epoch - start)."""
 
-    model: Any
     params: dict[str, Any]
 
     def __init__(
@@ -108,6 +107,7 @@ class LearningRateScheduleCallbackImpl:
             self.multiplier = lambda epoch: constant ** (epoch - start_epoch)
 
     def on_train_begin(self, logs: Any = None) -> None:
+        super().on_train_begin(logs)
         if self.staircase or self.steps_per_epoch:
             return
         self.steps_per_epoch = (self.params or {}).get("steps")

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from horovod._keras.undistributed import Checked
 
-class CommitStateCallbackImpl:
+
+class CommitStateCallbackImpl(Checked):
     """Commits the state after every `batches_per_commit` batches and after every epoch. Pass it to fit last."""
 
     def __init__(self, backend: Any, state: Any, batches_per_commit: int, *args: Any) -> None:
@@ -17,6 +19,7 @@ class CommitStateCallbackImpl:
         self.batches_remaining = batches_per_commit
 
     def on_train_begin(self, logs: Any = None) -> None:
+        super().on_train_begin(logs)
         # A worker that just came and one that stayed must commit after the same batches.
         self.batches_remaining = self.batches_per_commit
 
@@ -33,7 +36,7 @@ class CommitStateCallbackImpl:
         self.state.commit()
 
 
-class UpdateBatchStateCallbackImpl:
+class UpdateBatchStateCallbackImpl(Checked):
     """Keeps `state.batch` at the batch of the epoch. After a restart the first epoch has that many batches less."""
 
     params: dict[str, Any]
@@ -46,6 +49,7 @@ class UpdateBatchStateCallbackImpl:
         self._done_before = 0
 
     def on_train_begin(self, logs: Any = None) -> None:
+        super().on_train_begin(logs)
         self.steps_per_epoch = None
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
@@ -62,7 +66,7 @@ class UpdateBatchStateCallbackImpl:
         self.state.batch = 0
 
 
-class UpdateEpochStateCallbackImpl:
+class UpdateEpochStateCallbackImpl(Checked):
     """Keeps `state.epoch` at the number of epochs that are done, also over restarts."""
 
     def __init__(self, backend: Any, state: Any, *args: Any) -> None:
@@ -73,6 +77,7 @@ class UpdateEpochStateCallbackImpl:
         self._first: int | None = None
 
     def on_train_begin(self, logs: Any = None) -> None:
+        super().on_train_begin(logs)
         self.initial_epoch = self.state.epoch
         self._first = None
 

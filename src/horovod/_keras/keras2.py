@@ -1,18 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a DistributedOptimizer adds to an optimizer of Keras 2 (tf-keras, or TensorFlow's own up to 2.15).
 
-Keras reduces over the replicas of a tf.distribute strategy in `aggregate_gradients`, in legacy optimizers
-`_aggregate_gradients`, and a LossScaleOptimizer calls it before it looks for infinities: the right place for us too.
+Gradients are reduced where they are computed, if that is left to the optimizer (`minimize`, `compute_gradients`), and
+otherwise where they are applied. Keras reduces over the replicas of a tf.distribute strategy in `aggregate_gradients`,
+in legacy optimizers `_aggregate_gradients`, and a LossScaleOptimizer calls it before it looks for infinities.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import contextlib
+import functools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from horovod._keras.reduction import GradientReduction, acts_alone
+from horovod.tensorflow.gradient_aggregation_eager import LocalGradientAggregationHelperEager
 
 Pairs = list[tuple[Any, Any]]
 
@@ -21,11 +25,37 @@ class Keras2Optimizer:
     """The first base of the class of a distributed optimizer; the second is that of the optimizer it was made from."""
 
     _horovod: GradientReduction
+    _agg_helper: LocalGradientAggregationHelperEager | None = None  # sums of several backward passes, if there are some
     _HAS_AGGREGATE_GRAD = True  # of legacy optimizers: apply_gradients takes experimental_aggregate_gradients
+
+    def _reduce_by(self, reduction: GradientReduction) -> None:
+        """Called once, when the optimizer is made."""
+        self._horovod = reduction
+        reduction.key = _reference
+        if reduction.backward_passes_per_step > 1:
+            self._agg_helper = LocalGradientAggregationHelperEager(
+                reduction.backward_passes_per_step,
+                reduction,
+                reduction.sparse_as_dense,
+                reduction.average_aggregated_gradients,
+                reduction.process_set,
+                reduction.scale_local_gradients,
+            )
 
     def register_local_var(self, var: Any) -> None:
         """Keep the gradient of a variable on its rank."""
         self._horovod.register_local_var(var)
+
+    def compute_gradients(self, loss: Any, var_list: Any, tape: Any = None) -> Pairs:
+        """Keras's (gradient, variable) pairs, reduced over all ranks. `apply_gradients` will not reduce them again.
+
+        With several backward passes for a step: the sums so far, reduced in the last pass; only those are applied.
+        """
+        return self._reduced(super().compute_gradients(loss, var_list, tape=tape))  # type: ignore[misc]
+
+    def _compute_gradients(self, loss: Any, var_list: Any, grad_loss: Any = None, tape: Any = None) -> Pairs:
+        """The same under the name that legacy optimizers have for it."""
+        return self.compute_gradients(loss, var_list, tape=tape)
 
     def aggregate_gradients(self, grads_and_vars: Iterable[tuple[Any, Any]]) -> Pairs:
         return self._aggregate_gradients(grads_and_vars)
@@ -33,76 +63,126 @@ class Keras2Optimizer:
     def _aggregate_gradients(self, grads_and_vars: Iterable[tuple[Any, Any]]) -> Pairs:
         """Called by a LossScaleOptimizer: afterwards all ranks find infinities, or none does."""
         pairs = list(grads_and_vars)
-        reduction = self._horovod
-        gradients, variables = [gradient for gradient, _ in pairs], [variable for _, variable in pairs]
-        if reduction.backward_passes_per_step == 1:
-            return list(zip(reduction(gradients, variables), variables, strict=True))
-        return list(zip(_spoiled_together(reduction, gradients), variables, strict=True))
+        if self._agg_helper is None:
+            return self._reduced_once(pairs)
+        gradients, variables = _unzipped(pairs)
+        return list(zip(_spoiled_together(self._horovod, gradients), variables, strict=True))
 
     def apply_gradients(self, grads_and_vars: Iterable[tuple[Any, Any]], *args: Any, **kwargs: Any) -> Any:
         pairs = list(grads_and_vars)
         if not pairs:
             return super().apply_gradients(pairs, *args, **kwargs)  # type: ignore[misc]
-        if self._horovod.backward_passes_per_step > 1:
-            return self._add_pass(pairs)
+        if self._agg_helper is not None:
+            return self._add_pass(self._agg_helper, pairs)
         if not _wants_aggregation(kwargs):
+            self._horovod.reduced.difference_update([_reference(variable) for _, variable in pairs])
             return super().apply_gradients(pairs, *args, **kwargs)  # type: ignore[misc]
-        return super().apply_gradients(self._aggregate_gradients(pairs), *args, **self._aggregated(kwargs))  # type: ignore[misc]
+        return super().apply_gradients(self._reduced_once(pairs), *args, **_aggregated(self, kwargs))  # type: ignore[misc]
 
-    def _add_pass(self, pairs: Pairs) -> Any:
-        """Add the gradients of a pass; the last pass of a step applies the sums."""
+    def _reduced(self, pairs: Pairs) -> Pairs:
+        """The gradients as all ranks have them, noted so that they are applied as they are."""
         reduction = self._horovod
+        if reduction.left_to_others:
+            return pairs
+        gradients, variables = _unzipped(pairs)
+        reduce = reduction if self._agg_helper is None else self._agg_helper.compute_gradients
+        reduction.reduced.update(reduction.key(variable) for gradient, variable in pairs if gradient is not None)
+        return list(zip(reduce(gradients, variables), variables, strict=True))
+
+    def _reduced_once(self, pairs: Pairs) -> Pairs:
+        """The same for gradients about to be applied, of which compute_gradients may have reduced some."""
+        reduction = self._horovod
+        done = {reduction.key(variable) for _, variable in pairs} & reduction.reduced
+        fresh = [index for index, (_, variable) in enumerate(pairs) if reduction.key(variable) not in done]
+        if fresh:
+            for index, pair in zip(fresh, self._reduced([pairs[index] for index in fresh]), strict=True):
+                pairs[index] = pair
+        reduction.reduced.difference_update([_reference(variable) for _, variable in pairs])
+        return pairs
+
+    def _add_pass(self, helper: LocalGradientAggregationHelperEager, pairs: Pairs) -> Any:
+        """Add the gradients of a pass; the last pass of a step applies the sums."""
         pairs = [pair for pair in pairs if pair[0] is not None]
-        variables = [variable for _, variable in pairs]
         with tf.init_scope():
-            self._build_on(variables)
-            passes = reduction.__dict__.setdefault("passes", _Passes())
-            passes.make(variables)
-        sums = [passes.sums[variable.ref()] for variable in variables]
-        for total, (gradient, _) in zip(sums, pairs, strict=True):
-            total.assign_add(_summable(reduction, gradient))
+            self._build_on([variable for _, variable in pairs])
+        pairs = self._reduced_once(pairs)
 
-        def step() -> None:
-            reduced = reduction([total / reduction.divisor for total in sums], variables)
-            super(Keras2Optimizer, self).apply_gradients(  # type: ignore[misc]
-                list(zip(reduced, variables, strict=True)), **self._aggregated({})
-            )
-            passes.count.assign(0)
-            for total in sums:
-                total.assign(tf.zeros_like(total))
+        def step() -> Any:
+            return super(Keras2Optimizer, self).apply_gradients(pairs, **_aggregated(self, {}))  # type: ignore[misc]
 
-        def wait() -> None:
-            passes.count.assign_add(1)
-            self.iterations.assign_add(1)  # type: ignore[attr-defined]
-
-        tf.__internal__.smart_cond.smart_cond(passes.count + 1 >= reduction.backward_passes_per_step, step, wait)
+        helper.apply_gradients(step, self, pairs)
         return self.iterations  # type: ignore[attr-defined]
 
     def _build_on(self, variables: Sequence[Any]) -> None:
         create = getattr(self, "_create_all_weights", None) or self.build  # type: ignore[attr-defined]
         create(variables)
 
-    def _aggregated(self, kwargs: dict[str, Any]) -> dict[str, Any]:
-        """Arguments that say: this has been reduced."""
-        skip = {"experimental_aggregate_gradients": False} if _is_legacy(self) else {"skip_gradients_aggregation": True}
-        dropped = ("experimental_aggregate_gradients", "skip_gradients_aggregation")
-        return {name: value for name, value in kwargs.items() if name not in dropped} | skip
+
+class LegacyKeras2Optimizer(Keras2Optimizer):
+    """The same for the optimizers that tf_keras.optimizers.legacy holds."""
+
+    def compute_gradients(self, loss: Any, var_list: Any, tape: Any = None) -> Pairs:
+        return self._compute_gradients(loss, var_list, tape=tape)
+
+    def _compute_gradients(self, loss: Any, var_list: Any, grad_loss: Any = None, tape: Any = None) -> Pairs:
+        found = super(Keras2Optimizer, self)._compute_gradients(loss, var_list, grad_loss, tape)  # type: ignore[misc]
+        return self._reduced(found)
+
+    def get_gradients(self, loss: Any, params: Any) -> list[Any]:
+        """The gradients alone, in a graph of version 1."""
+        variables = tf.nest.flatten(params)
+        found = super().get_gradients(loss, params)  # type: ignore[misc]
+        return [gradient for gradient, _ in self._reduced(list(zip(found, variables, strict=True)))]
 
 
-class _Passes:
-    """Sums of the gradients of several backward passes, kept where Keras does not look and so does not save them."""
+def base_for(original: Any, keras: Any) -> type:
+    """The base for distributed optimizers of this class, which comes from this keras module."""
+    for scaled in keras.mixed_precision.LossScaleOptimizer.__subclasses__():
+        _reduce_below_the_scale(scaled)
+    return LegacyKeras2Optimizer if _is_legacy(original) else Keras2Optimizer
 
-    def __init__(self) -> None:
-        self.count: Any = None
-        self.sums: dict[Any, Any] = {}
 
-    def make(self, variables: Sequence[Any]) -> None:
-        if self.count is None:
-            self.count = tf.Variable(0, trainable=False, dtype=tf.int64, name="passes")
-        for variable in variables:
-            if variable.ref() not in self.sums:
-                zeros = tf.zeros(variable.shape, variable.dtype)
-                self.sums[variable.ref()] = tf.Variable(zeros, trainable=False, name="sum")
+def _reduce_below_the_scale(loss_scale_class: Any) -> None:
+    """Let a LossScaleOptimizer reduce the gradients of a distributed optimizer after it has undone the scale.
+
+    With the scale in them they would be too large for 16 bits, and the sums of several passes would mix scales. Those
+    are reduced only when they are applied.
+    """
+
+    def reducing(compute: Callable[..., Pairs]) -> Callable[..., Pairs]:
+        @functools.wraps(compute)
+        def computed(self: Any, *args: Any, **kwargs: Any) -> Pairs:
+            inner = self.inner_optimizer
+            if not isinstance(getattr(inner, "_horovod", None), GradientReduction):
+                return compute(self, *args, **kwargs)
+            with _left_to_others(inner._horovod):
+                pairs = compute(self, *args, **kwargs)
+            return pairs if inner._agg_helper is not None else inner._reduced(pairs)
+
+        computed.reduces = True  # type: ignore[attr-defined]
+        return computed
+
+    for name in ("compute_gradients", "_compute_gradients"):
+        method = vars(loss_scale_class).get(name)
+        if method is not None and not hasattr(method, "reduces"):
+            setattr(loss_scale_class, name, reducing(method))
+
+
+@contextlib.contextmanager
+def _left_to_others(reduction: GradientReduction) -> Iterator[None]:
+    reduction.left_to_others = True
+    try:
+        yield
+    finally:
+        reduction.left_to_others = False
+
+
+def _reference(variable: Any) -> Any:
+    return variable.ref()
+
+
+def _unzipped(pairs: Pairs) -> tuple[list[Any], list[Any]]:
+    return [gradient for gradient, _ in pairs], [variable for _, variable in pairs]
 
 
 def _is_legacy(optimizer: Any) -> bool:
@@ -113,10 +193,12 @@ def _wants_aggregation(kwargs: dict[str, Any]) -> bool:
     return bool(kwargs.get("experimental_aggregate_gradients", True)) and not kwargs.get("skip_gradients_aggregation")
 
 
-def _summable(reduction: GradientReduction, gradient: Any) -> Any:
-    if isinstance(gradient, tf.IndexedSlices) and not reduction.sparse_as_dense:
-        raise ValueError("Sparse gradients cannot be summed over several backward passes: pass sparse_as_dense=True")
-    return tf.convert_to_tensor(gradient)
+def _aggregated(optimizer: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Arguments that say: this has been reduced."""
+    legacy = _is_legacy(optimizer)
+    skip = {"experimental_aggregate_gradients": False} if legacy else {"skip_gradients_aggregation": True}
+    dropped = ("experimental_aggregate_gradients", "skip_gradients_aggregation")
+    return {name: value for name, value in kwargs.items() if name not in dropped} | skip
 
 
 def _spoiled_together(reduction: GradientReduction, gradients: Sequence[Any]) -> list[Any]:

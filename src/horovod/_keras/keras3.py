@@ -20,6 +20,11 @@ class Keras3Optimizer:
     _horovod: GradientReduction
     _passes: Passes | None = None
 
+    def _reduce_by(self, reduction: GradientReduction) -> None:
+        """Called once, when the optimizer is made."""
+        self._horovod = reduction
+        reduction.key = self._var_key  # type: ignore[attr-defined]
+
     def register_local_var(self, var: Any) -> None:
         """Keep the gradient of a variable on its rank."""
         self._horovod.register_local_var(var)

@@ -24,10 +24,9 @@ def distribute(optimizer: Any, door: Any = None, name: str | None = None, **opti
     if options.get("compression") is None:
         options["compression"] = door.Compression.none
     reduction = GradientReduction(door, name or f"Distributed{type(optimizer).__name__}", **options)
-    made = _distributed_class(cast(Hashable, type(optimizer)), is_keras3(keras))
+    made = _distributed_class(cast(Hashable, type(optimizer)), keras)
     distributed = made.from_config(_config(optimizer))
-    distributed._horovod = reduction
-    reduction.key = distributed._var_key if is_keras3(keras) else _reference
+    distributed._reduce_by(reduction)
     copy_state(optimizer, distributed)
     return distributed
 
@@ -45,10 +44,10 @@ def keras_of(optimizer: Any) -> Any:
 
 
 @functools.cache
-def _distributed_class(original: Any, of_keras3: bool) -> Any:
+def _distributed_class(original: Any, keras: Any) -> Any:
     """A subclass that reduces. Where Keras asks for its `__class__`, as in saving, it is the original: saved models
     know nothing of Horovod, and load without it."""
-    if of_keras3:
+    if is_keras3(keras):
         from horovod._keras import keras3
 
         keras3.agree_on_finite_gradients()
@@ -56,7 +55,7 @@ def _distributed_class(original: Any, of_keras3: bool) -> Any:
     else:
         from horovod._keras import keras2
 
-        base = keras2.Keras2Optimizer
+        base = keras2.base_for(original, keras)
     members = {
         "__class__": property(lambda self: original),
         "__module__": original.__module__,
@@ -127,7 +126,3 @@ def state_of(optimizer: Any) -> list[Any]:
     passes = getattr(getattr(optimizer, "inner_optimizer", optimizer), "_passes", None)
     own = {id(variable) for variable in passes.variables} if passes else set()
     return [variable for variable in (variables() if callable(variables) else variables) if id(variable) not in own]
-
-
-def _reference(variable: Any) -> Any:
-    return variable.ref()

@@ -61,6 +61,8 @@ class GradientReduction:
     scale_local_gradients: bool = True
     local_layers: Sequence[Any] = ()
     key: Callable[[Any], Any] = id  # what tells one variable from another
+    reduced: set[Any] = field(default_factory=set)  # by key, variables whose gradients wait to be applied as they are
+    left_to_others: bool = False  # while somebody else will see to it
     _local: set[Any] = field(default_factory=set)
     _first_seen: dict[Any, int] = field(default_factory=dict)
 

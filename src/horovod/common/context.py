@@ -25,6 +25,7 @@ from horovod.common.settings import Settings
 from horovod.common.topology import Topology
 
 _NOT_INITIALIZED = "Horovod has not been initialized; call hvd.init() first."
+_NO_SUCH_SET = "There is no process set with id {}: it was removed, or never registered"
 _FORKED = (
     "Horovod was initialized in the parent of this forked process, which cannot take part in collectives. "
     "Call Horovod in the parent only, or start children with the 'spawn' method and call hvd.init() there."
@@ -47,6 +48,7 @@ class Context:
         self.handles = HandleTable()
         self.global_set = global_set if global_set is not None else ProcessSet([])
         self._sets: dict[int, ProcessSet] = {}
+        self._members: dict[int, tuple[Membership, Member | None]] = {}  # by id too: what the sets were bound to
         self._observers: list[Observer] = []
         self._lock = threading.RLock()
         self._world: World | None = None
@@ -121,8 +123,8 @@ class Context:
             world, self._world = self._world, None
             if world is None:
                 return
-            for process_set in self._sets.values():
-                self._tell_unbound(process_set)
+            for set_id in self._sets:
+                self._tell_unbound(set_id)
             self._forget_sets()
             world.close()
             self.handles.clear()
@@ -131,6 +133,7 @@ class Context:
         for process_set in self._sets.values():
             process_set.invalidate()
         self._sets.clear()
+        self._members.clear()
         self.global_set.process_set_id = 0
 
     def leave_to_parent(self) -> None:
@@ -172,13 +175,38 @@ class Context:
     def _refuse(self) -> NoReturn:
         raise HorovodNotInitializedError(_NOT_INITIALIZED if self._inherited is None else _FORKED)
 
-    def refuse_set(self, process_set: ProcessSet) -> NoReturn:
-        """Say why a set without membership, or without this rank, cannot run anything."""
+    def membership_of(self, process_set: ProcessSet) -> Membership:
+        """That of the set with this one's id; ValueError if no set has it, or this rank is not a member."""
+        member = process_set.membership or self.membership_with_id(self.check_registered(process_set))
+        assert member is not None
+        if member.index < 0:
+            raise ValueError(f"Rank {self._topology.rank} is not a member of {process_set}")
+        return member
+
+    def native_of(self, process_set: ProcessSet) -> Member:
+        """The same for native calls."""
+        native = self._members[self.membership_of(process_set).id][1]
+        assert native is not None
+        return native
+
+    def membership_with_id(self, set_id: int) -> Membership | None:
+        return self._members[set_id][0] if set_id in self._members else None
+
+    def check_registered(self, process_set: ProcessSet) -> int:
+        """The id of a set; ValueError if the object has none, or one that no set has. Two objects with the same ranks
+        are not the same set: one that was never registered cannot stand for another that was."""
         if self._world is None:
             self._refuse()
-        if process_set.membership is None:
+        set_id = process_set.process_set_id
+        if set_id is None:
             raise ValueError(f"{process_set} is not registered: pass it to hvd.init() or hvd.add_process_set()")
-        raise ValueError(f"Rank {self._topology.rank} is not a member of {process_set}")
+        if set_id not in self._members:
+            raise ValueError(_NO_SUCH_SET.format(set_id))
+        return set_id
+
+    def registered(self, process_set: ProcessSet) -> ProcessSet | None:
+        """The set that an object names by its id, which is mostly that object."""
+        return None if process_set.process_set_id is None else self._sets.get(process_set.process_set_id)
 
     # Process sets
 
@@ -189,9 +217,11 @@ class Context:
         if added.ranks is None:
             raise NotImplementedError("Process sets made from an MPI communicator need MPI; pass a list of ranks")
         ranks = check_ranks(added.ranks, self.topology.size)
-        for existing in self._sets.values():
-            if existing.ranks == list(ranks):
+        for set_id, existing in self._sets.items():
+            if self._members[set_id][0].ranks == ranks:
                 raise ValueError(f"A process set with ranks {list(ranks)} already exists: {existing}")
+            if existing is added:
+                raise ValueError(f"{existing} is registered already, with other ranks: make a new hvd.ProcessSet")
         self._register(added, ranks)
         return added
 
@@ -199,8 +229,8 @@ class Context:
         """The registered set that has an id, for those who can carry only a number."""
         if self._world is None:
             self._refuse()
-        if set_id not in self._sets:
-            raise ValueError(f"There is no process set with id {set_id}: it was removed, or never registered")
+        if set_id not in self._sets or self._sets[set_id].process_set_id != set_id:
+            raise ValueError(_NO_SUCH_SET.format(set_id))
         return self._sets[set_id]
 
     def registered_sets(self) -> dict[int, list[int]]:
@@ -213,11 +243,12 @@ class Context:
         """Forget a set on all ranks at once; False for the global set and for one that is not registered."""
         self._require_dynamic_sets()
         set_id = process_set.process_set_id
-        if set_id is None or set_id == 0 or self._sets.get(set_id) is not process_set:
+        if not set_id or set_id not in self._sets:
             return False
-        self._tell_unbound(process_set)
-        process_set.invalidate()
-        del self._sets[set_id]
+        self._tell_unbound(set_id)
+        for named in (process_set, self._sets.pop(set_id)):
+            named.invalidate()
+        del self._members[set_id]
         self._run_on_all(REMOVE_PROCESS_SET, f"remove_process_set.{set_id}", (set_id,))
         return True
 
@@ -239,7 +270,7 @@ class Context:
         included = member.index >= 0
         native = Member(self.world, set_id, member.index, list(ranks), member.numbering) if included else None
         process_set.bind(member, native)
-        self._sets[set_id] = process_set
+        self._sets[set_id], self._members[set_id] = process_set, (member, native)
         for observer in self._observers:
             observer.bound(process_set)
 
@@ -250,7 +281,9 @@ class Context:
             for process_set in self._sets.values():
                 observer.bound(process_set)
 
-    def _tell_unbound(self, process_set: ProcessSet) -> None:
+    def _tell_unbound(self, set_id: int) -> None:
+        process_set = self._sets[set_id]
+        process_set.bind(*self._members[set_id])  # somebody may have assigned it another id
         for observer in self._observers:
             observer.unbound(process_set)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 
+from horovod.common.context import default_context
 from horovod.common.process_sets import ProcessSet, global_process_set
 
 _numbers: dict[tuple[int, ...], int] = {}
@@ -14,18 +15,21 @@ _next_number = itertools.count(1)
 
 def number_of(process_set: ProcessSet) -> int:
     """0 is the global set, the others go by their ranks."""
-    if process_set is global_process_set:
+    registered = default_context.registered(process_set)
+    named = registered or process_set
+    if named is global_process_set:
         return 0
-    ranks = tuple(process_set.ranks or ())
+    ranks = tuple(named.ranks or ())
     if ranks not in _numbers:
         _numbers[ranks] = next(_next_number)
     number = _numbers[ranks]
-    _sets[number] = process_set
+    if registered is not None or number not in _sets:  # a set that was never registered replaces none that is
+        _sets[number] = named
     return number
 
 
 def set_of(number: int) -> ProcessSet:
-    """The set that was numbered last under a number; ValueError if this process has met none."""
+    """The registered set that was numbered last under a number; ValueError if this process has met none."""
     if number not in _sets:
         raise ValueError(f"This program was made with a process set that this process does not know (number {number})")
     return _sets[number]

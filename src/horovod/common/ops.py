@@ -261,15 +261,11 @@ class Collectives(Generic[T]):
 
     def _member(self, process_set: ProcessSet) -> Membership:
         member = process_set.membership
-        if member is None or member.index < 0:
-            self.context.refuse_set(process_set)
-        return member
+        return member if member is not None and member.index >= 0 else self.context.membership_of(process_set)
 
     def native_member(self, process_set: ProcessSet) -> Member:
         """The set for native calls; refused if this process is not a member."""
-        if process_set.native is None:
-            self.context.refuse_set(process_set)
-        return process_set.native
+        return process_set.native or self.context.native_of(process_set)
 
 
 def names_in_group(name: str, count: int) -> list[str]:

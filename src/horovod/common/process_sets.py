@@ -48,7 +48,7 @@ class ProcessSet:
     """Ranks that run collectives among themselves; register it with hvd.init() or hvd.add_process_set()."""
 
     def __init__(self, ranks_or_comm: Any) -> None:
-        self.process_set_id: int | None = None
+        self._id: int | None = None
         self.ranks: list[int] | None = None
         self.mpi_comm: Any = None
         self.membership: Membership | None = None
@@ -60,34 +60,54 @@ class ProcessSet:
         else:
             raise ValueError(f"A process set is made from a list of ranks, not from {ranks_or_comm!r}")
 
+    @property
+    def process_set_id(self) -> int | None:
+        """By which the engine knows the set. Whoever assigns one names a set by it: that of this id or, if there is
+        none, no set at all."""
+        return self._id
+
+    @process_set_id.setter
+    def process_set_id(self, set_id: int | None) -> None:
+        if self.membership is not None and self.membership.id != set_id:
+            self.membership = self.native = None  # operations then look the id up
+        self._id = set_id
+
     def size(self) -> int | None:
         """Number of ranks in the set, None while it is not registered."""
-        return None if self.membership is None else self.membership.size
+        member = self._registered()
+        return None if member is None else member.size
 
     def rank(self) -> int | None:
         """This process's rank within the set, None while it is not registered; ValueError if it is not a member."""
-        if self.membership is None:
-            return None
-        if self.membership.index < 0:
+        member = self._registered()
+        if member is not None and member.index < 0:
             raise ValueError(f"This process is not a member of {self}")
-        return self.membership.index
+        return None if member is None else member.index
 
     def included(self) -> bool | None:
         """Whether this process is a member, None while the set is not registered."""
-        return None if self.membership is None else self.membership.index >= 0
+        member = self._registered()
+        return None if member is None else member.index >= 0
+
+    def _registered(self) -> Membership | None:
+        if self.membership is not None or self._id is None:
+            return self.membership
+        from horovod.common.context import default_context
+
+        return default_context.membership_with_id(self._id)
 
     def bind(self, membership: Membership, native: Member | None = None) -> None:
         """Called by the context once the engine knows the set."""
         self.membership = membership
         self.native = native
-        self.process_set_id = membership.id
+        self._id = membership.id
         self.ranks = list(membership.ranks)
 
     def invalidate(self) -> None:
         """Called by the context when the engine forgets the set."""
         self.membership = None
         self.native = None
-        self.process_set_id = None
+        self._id = None
 
     def __deepcopy__(self, memo: object) -> ProcessSet:
         """A set is an identity, which copies of what refers to it (a module, an optimizer) share."""

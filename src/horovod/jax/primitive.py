@@ -37,10 +37,7 @@ from horovod.jax.adapter import JaxArray
 
 
 def membership(process_set: ProcessSet) -> Membership:
-    member = process_set.membership
-    if member is None or member.index < 0:
-        default_context.refuse_set(process_set)
-    return member
+    return default_context.membership_of(process_set)
 
 
 def check(call: Call, dtype: Any, member: Membership) -> None:

@@ -2,13 +2,14 @@
 """The collectives of this door: those of horovod.common.ops, handed to MXNet's queue instead of the engine.
 
 Arrays have their shape from the start here, so where results depend on what other ranks bring (allgather, alltoall),
-the sizes are exchanged first, while the caller waits. The data then goes through the queue like everything else.
+shapes are exchanged first, while the caller waits. The data then goes through the queue like everything else; where the
+shapes do not fit together, the caller waits for the error too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import mxnet as mx
 import numpy as np
@@ -17,11 +18,14 @@ from horovod.common import rules
 from horovod.common.arrays import Array, NumpyAdapter
 from horovod.common.calls import ALLGATHER, ALLTOALL, Call
 from horovod.common.context import default_context
+from horovod.common.exceptions import HorovodMismatchError
 from horovod.common.handles import Pending
 from horovod.common.ops import Collectives, names_in_group
 from horovod.common.process_sets import Membership, ProcessSet
 from horovod.mxnet.adapter import MXNetAdapter, NDArray, empty
 from horovod.mxnet.queue import Queue
+
+Kind: TypeAlias = tuple[int, tuple[int, ...]]  # dtype and shape
 
 _sizes: Collectives[Array] = Collectives(default_context, NumpyAdapter())
 
@@ -55,9 +59,11 @@ class QueuedCollectives(Collectives[NDArray]):
         handle, shape, dtype = self._source(tensor)
         rules.check_gather(shape, call.operation)
         full_name = member.full_name(call.operation, call.name)
-        rows = self._exchange([shape[0]], full_name, call.process_set)
-        output = empty(tensor, (sum(rows), *shape[1:]))
+        told = self._tell_all([(dtype, shape)], full_name, call.process_set)
+        output = empty(tensor, (sum(rows for ((_, (rows, *_)),) in told), *shape[1:]))
         self.queue.submit(member.id, ALLGATHER, full_name, dtype, shape, handle, output.handle.value)
+        if not _agree(told):
+            output.wait_to_read()  # raises
         return Pending(self.queue, 0, full_name, tensor, output)
 
     def _grouped_allgather(self, member: Membership, call: Call, tensors: Sequence[NDArray]) -> Pending:
@@ -67,34 +73,75 @@ class QueuedCollectives(Collectives[NDArray]):
         for _, shape, _ in described:
             rules.check_gather(shape, call.operation)
         full_name = member.full_name(call.operation, call.name)
-        count = len(described)
-        rows = self._exchange([shape[0] for _, shape, _ in described], full_name, call.process_set)
+        told = self._tell_all([(dtype, shape) for _, shape, dtype in described], full_name, call.process_set)
         outputs = [
-            empty(tensor, (sum(rows[index::count]), *described[index][1][1:])) for index, tensor in enumerate(tensors)
+            empty(tensor, (sum(theirs[index][1][0] for theirs in told), *described[index][1][1:]))
+            for index, tensor in enumerate(tensors)
         ]
         handles, shapes, dtypes = zip(*described, strict=True)
-        names = names_in_group(full_name, count)
+        names = names_in_group(full_name, len(described))
         targets = [output.handle.value for output in outputs]
         self.queue.submit_group(member.id, ALLGATHER, full_name, names, dtypes, shapes, handles, targets)
+        if not _agree(told):
+            outputs[0].wait_to_read()  # raises
         return Pending(self.queue, 0, full_name, tensors, tuple(outputs))
 
-    def _exchange(self, rows: list[int], full_name: str, process_set: ProcessSet) -> list[int]:
-        """Every rank's numbers, one rank after the other."""
+    def _tell_all(self, mine: list[Kind], full_name: str, process_set: ProcessSet) -> list[list[Kind]]:
+        """What every rank of the set brings to an allgather, rank by rank."""
+        numbers = _encoded(mine)
         call = Call(ALLGATHER, process_set, f"{full_name}.sizes")
-        pending = _sizes.start(call, [np.array(rows, np.int64)], will_wait=True)
-        return [int(count) for count in _sizes.handles.finish(pending)]
+        pending = _sizes.start(call, [np.array([len(numbers), *numbers], np.int64)], will_wait=True)
+        left = [int(number) for number in _sizes.handles.finish(pending)]
+        told = []
+        while left:
+            length = left[0]
+            told.append(_decoded(left[1 : length + 1]))
+            left = left[length + 1 :]
+        if any(len(theirs) != len(mine) for theirs in told):
+            raise HorovodMismatchError(
+                f"{full_name}: ranks pass groups of different lengths, {[len(theirs) for theirs in told]} by rank",
+                operation=full_name,
+            )
+        return told
 
     def _alltoall(self, member: Membership, call: Call, tensor: NDArray) -> Pending:
         handle, shape, dtype = self._source(tensor)
         sizes = self._split_sizes(call, shape, member)
         full_name = member.full_name(call.operation, call.name)
-        sent = np.array(sizes, np.int64)
-        exchange = _sizes.start(Call(ALLTOALL, call.process_set, f"{full_name}.sizes"), [sent], will_wait=True)
-        received = [int(count) for count in _sizes.handles.finish(exchange)[0]]
+        messages = [_encoded([(dtype, (size, *shape[1:]))]) for size in sizes]
+        lengths = [len(message) for message in messages]
+        exchange = _sizes.start(
+            Call(ALLTOALL, call.process_set, f"{full_name}.sizes", splits=lengths),
+            [np.array([number for message in messages for number in message], np.int64)],
+            will_wait=True,
+        )
+        numbers, theirs = _sizes.handles.finish(exchange)
+        told = [_decoded(part.tolist()) for part in np.split(numbers, np.cumsum(theirs)[:-1])]
+        received = [rows for ((_, (rows, *_)),) in told]
         output = empty(tensor, (sum(received), *shape[1:]))
         self.queue.submit(member.id, ALLTOALL, full_name, dtype, shape, handle, output.handle.value, splits=list(sizes))
+        if not _agree(told):
+            output.wait_to_read()  # raises
         splits = self.adapter.splits_tensor(received, call.splits)
         return Pending(self.queue, 0, full_name, tensor, (output, splits))
+
+
+def _encoded(kinds: Sequence[Kind]) -> list[int]:
+    return [number for dtype, shape in kinds for number in (dtype, len(shape), *shape)]
+
+
+def _decoded(numbers: Sequence[int]) -> list[Kind]:
+    kinds = []
+    while numbers:
+        dtype, dimensions, *rest = numbers
+        kinds.append((dtype, tuple(rest[:dimensions])))
+        numbers = rest[dimensions:]
+    return kinds
+
+
+def _agree(told: Sequence[Sequence[Kind]]) -> bool:
+    """Whether all ranks bring the same but for the number of rows. Where they do not, the engine says so in detail."""
+    return len({tuple((dtype, shape[1:]) for dtype, shape in theirs) for theirs in told}) == 1
 
 
 def plain(tensor: NDArray) -> NDArray:

@@ -2,7 +2,8 @@
 """The operations of the MXNet API: names, signatures, defaults and errors of Horovod's contract.
 
 All return at once, as MXNet's own functions do; a failure is raised where a result is waited for (wait_to_read,
-asnumpy, mx.nd.waitall). Functions that end in an underscore write into the array they get. `priority` is MXNet's.
+asnumpy, mx.nd.waitall), or by the call if that has to hear from the other ranks first (allgather, alltoall). Functions
+that end in an underscore write into the array they get. `priority` is MXNet's.
 """
 
 from __future__ import annotations
@@ -54,7 +55,12 @@ def shutdown() -> None:  # type: ignore[no-redef]  # instead of the other doors'
 def _result(call: Call, tensors: Sequence[NDArray], priority: int) -> Any:
     """What MXNet will compute, as soon as it is queued."""
     _collectives.queue.priority = priority
-    return _collectives.start(call, tensors).output
+    try:
+        return _collectives.start(call, tensors).output
+    except ValueError as error:
+        if isinstance(error, RuntimeError):
+            raise
+        raise queue.HorovodArgumentError(str(error)) from error
 
 
 def _reduce_op(op: int | None, average: bool | None) -> int:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import mxnet as mx
-from mxnet.base import _LIB, check_call
+from mxnet.base import _LIB, MXNetError, check_call
 
 from horovod.common.context import default_context
 from horovod.common.exceptions import HorovodInternalError, HorovodMismatchError, HorovodWarning
@@ -67,6 +67,10 @@ def _load() -> ctypes.CDLL:
 library = _load()
 
 
+class HorovodArgumentError(MXNetError, ValueError):  # type: ignore[misc]
+    """Arguments that cannot be: a ValueError as in all APIs, and what MXNet's own operations raise."""
+
+
 def _failure(text: str) -> HorovodInternalError:
     """The exception for what Task::Note wrote: `class: lost rank, operation`, then the text."""
     first, _, message = text.partition("\n")
@@ -77,6 +81,7 @@ def _failure(text: str) -> HorovodInternalError:
 
 
 # MXNet raises what is registered under the name that an error's text starts with.
+mx.error.register("HorovodArgumentError", lambda text: HorovodArgumentError(text.partition(": ")[2]))
 mx.error.register("HorovodInternalError", _failure)
 mx.error.register("HorovodMismatchError", _failure)
 

@@ -43,6 +43,7 @@ from horovod.tensorflow.session_hook import BroadcastGlobalVariablesHook
 from horovod.tensorflow.sync_batch_norm import SyncBatchNormalization
 from horovod.tensorflow.tape import DistributedGradientTape, PartialDistributedGradientTape
 from horovod.tensorflow.tape import _DistributedGradientTape as _DistributedGradientTape
+from horovod.tensorflow.util import _executing_eagerly as _executing_eagerly
 from horovod.tensorflow.util import refs_to_vars, vars_to_refs
 
 __all__ = [

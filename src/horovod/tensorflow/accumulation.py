@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from horovod.common.process_sets import ProcessSet
 from horovod.tensorflow.gradients import LocalVariables, dense
+from horovod.tensorflow.util import ref_of
 
 AllreduceFunction = Callable[[Sequence[Any], Sequence[Any]], Sequence[Any]]
 
@@ -36,10 +37,18 @@ class GradientAccumulation:
         self.sparse_as_dense = sparse_as_dense
         self.average_aggregated_gradients = average_aggregated_gradients
         self.process_set = process_set
-        self.counter: Any = None
-        self.locally_aggregated_grads: list[Any] = []
         self._local = LocalVariables(allreduce_func, process_set, scale_local_gradients)
         self._name = name or "aggregation"
+        self._sums: dict[Any, Any] = {}  # by variable
+        self.counter: Any = None  # how many passes the sums hold
+        if backward_passes_per_step > 1:
+            with tf.init_scope():
+                self.counter = self._variable(tf.zeros([], tf.int64), "counter")
+
+    @property
+    def locally_aggregated_grads(self) -> list[Any]:
+        """The sums of gradients so far, in the order in which their variables first had one."""
+        return list(self._sums.values())
 
     def register_local_var(self, var: Any) -> None:
         """Keep the gradient of a variable on its rank."""
@@ -50,14 +59,13 @@ class GradientAccumulation:
         grads = [self._checked(gradient) for gradient in grads]
         if self.backward_passes_per_step == 1:
             return self._local.reduce(grads, vars)
-        self._make_variables(grads, vars)
         present = [index for index, gradient in enumerate(grads) if gradient is not None]
-        sums = [self.locally_aggregated_grads[index].assign_add(grads[index]) for index in present]
+        sums = [self._sum_for(vars[index], grads[index]).assign_add(grads[index]) for index in present]
         with tf.control_dependencies(_ops(sums)):
             passes = self.counter.assign_add(1, read_value=True)
 
         def reduce() -> list[Any]:
-            return self._reduced_sums(present, vars)
+            return self._reduced_sums([vars[index] for index in present])
 
         def keep() -> list[Any]:
             return [tf.identity(grads[index]) for index in present]
@@ -89,12 +97,12 @@ class GradientAccumulation:
             begins_anew = tf.equal(self.counter.read_value(), 0)
         return tf.cond(begins_anew, apply, count)
 
-    def _reduced_sums(self, present: list[int], variables: Sequence[Any]) -> list[Any]:
-        accumulators = [self.locally_aggregated_grads[index] for index in present]
+    def _reduced_sums(self, variables: Sequence[Any]) -> list[Any]:
+        accumulators = [self._sums[ref_of(variable)] for variable in variables]
         sums = [tf.identity(accumulator.read_value()) for accumulator in accumulators]
         if self.average_aggregated_gradients:
             sums = [total / tf.cast(self.backward_passes_per_step, total.dtype) for total in sums]
-        reduced = self._local.reduce(sums, [variables[index] for index in present])
+        reduced = self._local.reduce(sums, variables)
         with tf.control_dependencies(_ops(reduced)):
             resets = [accumulator.assign(tf.zeros_like(accumulator)) for accumulator in accumulators]
             resets.append(self.counter.assign(0))
@@ -115,15 +123,13 @@ class GradientAccumulation:
             )
         return dense(gradient) if self.sparse_as_dense else gradient
 
-    def _make_variables(self, grads: Sequence[Any], variables: Sequence[Any]) -> None:
-        if self.counter is not None:
-            return
-        with tf.init_scope():
-            self.counter = self._variable(tf.zeros([], tf.int64), "counter")
-            for number, (gradient, variable) in enumerate(zip(grads, variables, strict=True)):
-                zeros = None if gradient is None else tf.zeros(variable.shape, gradient.dtype)
-                accumulator = None if zeros is None else self._variable(zeros, f"sum_{number}")
-                self.locally_aggregated_grads.append(accumulator)
+    def _sum_for(self, variable: Any, gradient: Any) -> Any:
+        ref = ref_of(variable)
+        if ref not in self._sums:
+            with tf.init_scope():
+                zeros = tf.zeros(variable.shape, gradient.dtype)
+                self._sums[ref] = self._variable(zeros, f"sum_{len(self._sums)}")
+        return self._sums[ref]
 
     def _variable(self, initial: Any, name: str) -> Any:
         return tf.Variable(initial, trainable=False, name=f"{self._name}_{name}")

@@ -92,9 +92,7 @@ def run(call: Call, tensors: Sequence[Tensor], splits: Tensor | None) -> list[Te
         why = "its shapes must be known when the function is traced; pass tensors, or an input_signature, without None"
     if why is not None:
         raise _refuse(call, why)
-    member = call.process_set.membership
-    if member is None or member.index < 0:
-        default_context.refuse_set(call.process_set)
+    member = default_context.membership_of(call.process_set)
     shapes = [result_shape(call, tuple(tensor.shape), member) for tensor in tensors]
     graph = tf.compat.v1.get_default_graph()
     token = getattr(graph, _TOKEN, None)

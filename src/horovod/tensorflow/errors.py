@@ -8,6 +8,10 @@ import tensorflow as tf
 from horovod.common.exceptions import HorovodInternalError, HorovodMismatchError, HorovodNotInitializedError
 
 
+class UnknownProcessSetError(tf.errors.InvalidArgumentError, ValueError):  # type: ignore[misc]
+    """A process set that is not registered: TensorFlow's error for it, and that of all other APIs."""
+
+
 def as_tensorflow(error: Exception, operation: str) -> Exception:
     """The error that users of TensorFlow see; `operation` is the type of the operation that failed."""
     text = f"{operation}: {error}"

@@ -88,8 +88,8 @@ class _Observer:
 
     def unbound(self, process_set: ProcessSet) -> None:
         self._library.hvd_tensorflow_unbind(number_of(process_set))
-        if process_set.process_set_id is not None:
-            self._library.hvd_tensorflow_forget_process_set(process_set.process_set_id)
+        if process_set.membership is not None:
+            self._library.hvd_tensorflow_forget_process_set(process_set.membership.id)
 
 
 def run(module: Any, call: Call, tensors: Sequence[Tensor], splits: Tensor | None) -> list[Tensor]:

@@ -196,9 +196,12 @@ def _gather_slices(
 
 
 def divided_by_size(tensor: Any, process_set: ProcessSet) -> Any:
-    """The tensor over the number of ranks: the one that there is when a graph runs, not when it was traced."""
+    """The tensor over the number of ranks: the one that there is when a graph runs, not when it was traced.
+
+    A true division: integers become floating-point numbers, as by TensorFlow's `/`.
+    """
     if tf.executing_eagerly():
         count = tf.constant(process_set.size(), tensor.dtype)
     else:
         count = tf.cast(size_op(process_set.process_set_id or 0), tensor.dtype)
-    return tf.math.truncatediv(tensor, count) if tensor.dtype.is_integer else tensor / count
+    return tensor / count

@@ -67,13 +67,14 @@ class _DistributedGradientTape(tf.GradientTape):  # type: ignore[misc]
 
     def get_local_and_global_gradients(
         self, target: Any, sources: Any, output_gradients: Any = None, use_generic_names: bool = False
-    ) -> tuple[list[Any], list[Any]]:
-        """Two lists: the gradients of registered local sources, and the reduced gradients of all others."""
+    ) -> tuple[list[tuple[Any, Any]], list[tuple[Any, Any]]]:
+        """Two lists of (variable, gradient): registered local sources, and all others with reduced gradients."""
         variables = tf.nest.flatten(sources)
         gradients = tf.nest.flatten(self.gradient(target, sources, output_gradients, use_generic_names))
-        pairs = list(zip(gradients, variables, strict=True))
-        local = [gradient for gradient, variable in pairs if variable in self._local]
-        return local, [gradient for gradient, variable in pairs if variable not in self._local]
+        pairs = list(zip(variables, gradients, strict=True))
+        return [pair for pair in pairs if pair[0] in self._local], [
+            pair for pair in pairs if pair[0] not in self._local
+        ]
 
 
 def DistributedGradientTape(  # noqa: N802 - the contract's name

@@ -10,6 +10,11 @@ from typing import Any
 import tensorflow as tf
 
 
+def _executing_eagerly() -> bool:
+    """Whether operations run at once; under Horovod's name, which its programs import."""
+    return bool(tf.executing_eagerly())
+
+
 def tf_variable(variable: Any) -> Any:
     """The tf.Variable itself; a variable of Keras 3 holds one."""
     return variable if isinstance(variable, tf.Variable) or not hasattr(variable, "value") else variable.value

@@ -9,9 +9,12 @@ from typing import Any, TypeVar
 
 import tensorflow as tf
 
+from horovod.common.context import default_context
+from horovod.common.process_sets import ProcessSet
 from horovod.tensorflow import compiled, native, through_python
 from horovod.tensorflow.calls import Call, Tensor
 from horovod.tensorflow.collective_gradients import Gradients
+from horovod.tensorflow.errors import UnknownProcessSetError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -27,11 +30,22 @@ def _as_it_is(function: F) -> F:
 @_as_it_is
 def run(call: Call, tensors: Sequence[Tensor], splits: Tensor | None = None) -> list[Tensor]:
     """The results, in the order of the tensors; an alltoall's are its output and the received splits."""
+    if call.process_set.membership is None:
+        _check_registered(call.process_set, call.type_name)
     if compiled.is_compiling():
         return _with_gradient(compiled.run, call, tensors, splits)
     if operations is not None:
         return native.run(operations, call, tensors, splits)
     return _with_gradient(through_python.run, call, tensors, splits)
+
+
+def _check_registered(process_set: ProcessSet, operation: str) -> None:
+    """At the call, whether it runs or is traced. Without a world, a trace is for one that will come."""
+    if default_context.is_initialized:
+        try:
+            default_context.check_registered(process_set)
+        except ValueError as error:
+            raise UnknownProcessSetError(None, None, f"{operation}: {error}") from None
 
 
 def _with_gradient(
@@ -58,6 +72,10 @@ def join() -> Tensor:
 @_as_it_is
 def topology(question: str, process_set_id: int = 0, name: str | None = None) -> Tensor:
     """size, rank, local_size, local_rank or process_set_included as it is when the graph runs."""
+    if tf.executing_eagerly() and default_context.membership_with_id(process_set_id) is None:
+        named = ProcessSet([])
+        named.process_set_id = process_set_id
+        _check_registered(named, f"{question}_op")
     if compiled.is_compiling():
         return tf.identity(compiled.topology(question, process_set_id), name)
     if operations is not None:

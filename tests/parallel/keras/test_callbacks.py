@@ -1,10 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Callbacks, collectives on values, and elastic training through model.fit."""
 
+import contextlib
+import warnings
+
 import numpy as np
 import pytest
 from harness.keras_worlds import ALL
 from harness.worlds import on_all_ranks
+
+from horovod.common.exceptions import HorovodWarning
 
 START_S = 200  # the first test of a world imports its frameworks, on all ranks at once
 
@@ -62,12 +67,28 @@ def test_broadcast_and_metric_average():
     local = network.layers[-1].trainable_weights[0]
     callback = hvd.callbacks.BroadcastGlobalVariablesCallback(0, local_variables=[local])
     frozen = door.keras.optimizers.SGD(0.0)
-    door.fit(network, frozen, door.share(x), door.share(y), door.BATCH // hvd.size(), callbacks=[callback])
+    with _told_that_ranks_train_alone(hvd):
+        door.fit(
+            network, frozen, door.share(x), door.share(y), door.BATCH // hvd.size(), callbacks=[callback, averages]
+        )
     door.same_everywhere(door.weights(network)[:2])
     kernels = hvd.allgather_object(np.asarray(local).tolist(), "kernels")
     assert kernels[0] != kernels[1]
     with pytest.raises(ValueError, match="validation data to all of them or to none"):
         averages.on_epoch_end(0, {"loss": 1.0} if hvd.rank() == 0 else {"loss": 1.0, "val_loss": 1.0})
+
+
+@contextlib.contextmanager
+def _told_that_ranks_train_alone(hvd):
+    """Of a fit whose optimizer is not distributed: once, on rank 0."""
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        yield
+    mine = [one for one in told if issubclass(one.category, HorovodWarning)]
+    assert len(mine) == (hvd.rank() == 0), mine
+    for one in mine:
+        assert "SGD, is not distributed: each of the 2 ranks" in str(one.message)
+        assert one.filename.endswith("keras_door.py")  # where fit was called
 
 
 @on_all_ranks(*ALL, limit_s=START_S)
@@ -124,7 +145,8 @@ def test_momentum_follows_the_learning_rate():
         def on_batch_end(self, batch, logs=None):
             snapshots.append(door.weights(self.model))
 
-    door.fit(network, keras.optimizers.SGD(0.01, momentum=0.5), x, 0 * y, 8, callbacks=[twice, Spy()])
+    with _told_that_ranks_train_alone(hvd):
+        door.fit(network, keras.optimizers.SGD(0.01, momentum=0.5), x, 0 * y, 8, callbacks=[twice, Spy()])
     plain = door.model()
     plain.set_weights(snapshots[0])
     door.fit(plain, keras.optimizers.SGD(0.02), x[8:], 0 * y[8:], 8)

@@ -58,7 +58,7 @@ def _run(program, *arguments):
 
 
 @pytest.mark.skipif(not KERAS_3, reason="these examples need Keras 3")
-@on_all_ranks(*[world for world in KERAS_3 if world.name == "tensorflow"], limit_s=START_S)
+@on_all_ranks(*[world for world in KERAS_3 if world in ON_TENSORFLOW], limit_s=START_S)
 @pytest.mark.timeout(START_S + 60)
 def test_digits_and_mixed_precision():
     from harness import keras_door as door

@@ -3,22 +3,22 @@
 
 import numpy as np
 import pytest
-from harness.keras_worlds import ALL, FOUR, ON_TENSORFLOW
+from harness.keras_worlds import ALL, KERAS_2, ON_TENSORFLOW
 from harness.worlds import on_all_ranks
 
 START_S = 200  # the first test of a world imports its frameworks, on all ranks at once
 
 
-@on_all_ranks(*ALL, *FOUR, limit_s=START_S)
+@on_all_ranks(*ALL, limit_s=START_S)
 @pytest.mark.timeout(START_S + 60)
 def test_k_workers_equal_one():
     from harness import keras_door as door
 
     adam = door.keras.optimizers.Adam
     alone = door.trained_alone(adam(0.05))
-    modes = [{}, {"run_eagerly": True}, {"jit_compile": False}]
-    if door.IS_KERAS3 and door.keras.backend.backend() == "tensorflow":
-        modes.append({"jit_compile": True})
+    modes = [door.COMPILED, {"run_eagerly": True}]
+    if door.IS_KERAS3 and door.keras.backend.backend() != "torch":  # elsewhere that is what Keras does by itself
+        modes.append({"jit_compile": False})
     for mode in modes:
         together = door.trained_together(door.hvd.DistributedOptimizer(adam(0.05)), **mode)
         door.check_same(together, alone)
@@ -33,9 +33,9 @@ def test_several_backward_passes_for_a_step():
     sgd = door.keras.optimizers.SGD
     alone = door.trained_alone(sgd(0.05))
     steps = door.ROWS // door.BATCH
-    for options, rate in (({"average_aggregated_gradients": True}, 0.05), ({}, 0.025)):
+    for options, rate, mode in (({"average_aggregated_gradients": True}, 0.05, door.COMPILED), ({}, 0.025, {})):
         optimizer = _with_passes(door.hvd, sgd(rate), 2, **options)
-        door.check_same(door.trained_together(optimizer, passes=2), alone)
+        door.check_same(door.trained_together(optimizer, passes=2, **mode), alone)
         assert int(np.asarray(optimizer.iterations)) == 2 * steps
     eager = _with_passes(door.hvd, sgd(0.05), 2, average_aggregated_gradients=True)
     door.check_same(door.trained_together(eager, passes=2, run_eagerly=True), alone)
@@ -43,6 +43,56 @@ def test_several_backward_passes_for_a_step():
 
 def _with_passes(hvd, optimizer, passes, **options):
     return hvd.DistributedOptimizer(optimizer, backward_passes_per_step=passes, **options)
+
+
+@pytest.mark.skipif(not KERAS_2, reason="Keras 3 has no compute_gradients")
+@on_all_ranks(*KERAS_2, limit_s=START_S)
+@pytest.mark.timeout(START_S + 60)
+def test_computed_gradients_are_reduced_and_applied_as_they_are():
+    import tensorflow as tf
+    from harness import keras_door as door
+
+    hvd, keras = door.hvd, door.keras
+    scaled = keras.mixed_precision.LossScaleOptimizer
+    mine, mean = float(hvd.rank() + 1), (hvd.size() + 1) / 2
+
+    def step(optimizer, variable, compute):
+        with tf.GradientTape() as tape:
+            loss = variable * mine
+        return getattr(optimizer, compute)(loss, [variable], tape=tape)
+
+    for make, names in (
+        (keras.optimizers.SGD, ["compute_gradients", "_compute_gradients"]),
+        (keras.optimizers.legacy.SGD, ["compute_gradients", "_compute_gradients"]),
+    ):
+        for name in names:
+            variable, optimizer = tf.Variable(0.0), hvd.DistributedOptimizer(make(1.0), op=hvd.Sum)
+            for _ in range(2):  # a sum would show if it were reduced again
+                [(gradient, its)] = step(optimizer, variable, name)
+                assert its is variable
+                assert float(gradient) == mean * hvd.size()
+                optimizer.apply_gradients([(gradient / 2, variable)])
+            assert float(variable) == -mean * hvd.size()
+            optimizer.apply_gradients([(tf.constant(mine), variable)])  # from elsewhere: reduced
+            assert float(variable) == -2 * mean * hvd.size()
+        legacy = make is keras.optimizers.legacy.SGD
+        optimizer, variable = scaled(hvd.DistributedOptimizer(make(1.0), op=hvd.Sum)), tf.Variable(0.0)
+        pairs = step(optimizer, variable, "_compute_gradients" if legacy else "compute_gradients")
+        assert float(pairs[0][0]) == mean * hvd.size()
+        optimizer.apply_gradients(pairs)
+        assert float(variable) == -mean * hvd.size()
+
+        optimizer, variable = _with_passes(hvd, make(1.0), 2), tf.Variable(0.0)
+        helper, run = optimizer._agg_helper, tf.function(lambda: step(optimizer, variable, "compute_gradients"))  # noqa: B023
+        assert int(helper.counter) == 0
+        step(optimizer, variable, "compute_gradients")
+        assert (int(helper.counter), float(variable)) == (1, 0.0)
+        optimizer.apply_gradients([(tf.constant(mine), variable)])  # applies nothing: the step is not complete
+        assert (float(variable), int(optimizer.iterations)) == (0.0, 1)
+        pairs = run()
+        assert (int(helper.counter), float(pairs[0][0])) == (0, 2 * mean)
+        optimizer.apply_gradients([(pairs[0][0], variable)])
+        assert float(variable) == -2 * mean
 
 
 @on_all_ranks(*ALL, limit_s=START_S)
@@ -139,10 +189,14 @@ def test_sparse_gradients():
 
     alone = network()
     door.fit(alone, door.keras.optimizers.SGD(0.05), words, targets, 8)
-    for options in ({}, {"sparse_as_dense": True}, {"gradient_predivide_factor": 2.0}):
+    for options, mode in (
+        ({}, door.COMPILED),
+        ({"sparse_as_dense": True}, {}),
+        ({"gradient_predivide_factor": 2.0}, {}),
+    ):
         together = network()
         optimizer = door.hvd.DistributedOptimizer(door.keras.optimizers.SGD(0.05), **options)
-        door.fit(together, optimizer, door.share(words), door.share(targets), 8 // door.hvd.size())
+        door.fit(together, optimizer, door.share(words), door.share(targets), 8 // door.hvd.size(), **mode)
         door.check_same(door.weights(together), door.weights(alone))
 
 
@@ -168,11 +222,11 @@ def test_loss_scale_is_agreed_upon():
         before = door.weights(network)
         door.fit(network, optimizer, x_bad, y[:4], 4)
         door.check_same(door.weights(network), before)
-        door.fit(network, optimizer, x[4:8], y[4:8], 4)
+        network.fit(x[4:8], y[4:8], 4, shuffle=False, verbose=0)
         door.same_everywhere(door.weights(network))
         assert any(abs(new - old).max() > 0 for new, old in zip(door.weights(network), before, strict=True))
     passes = {"backward_passes_per_step": 2, "average_aggregated_gradients": True}
-    door.check_same(door.trained_together(orders[0](passes), passes=2), alone)
+    door.check_same(door.trained_together(orders[0](passes), passes=2, **door.COMPILED), alone)
 
 
 @on_all_ranks(*ALL, limit_s=START_S)

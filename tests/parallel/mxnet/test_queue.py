@@ -108,6 +108,27 @@ def test_a_mismatch_is_raised_where_the_result_is_used_and_harms_nothing_else():
     mx.nd.waitall()
 
 
+@on_mxnet_ranks(*TWO_AND_FOUR)
+def test_allgather_and_alltoall_raise_a_mismatch_in_the_call():
+    me, size = hvd.rank(), hvd.size()
+    wrong = mx.nd.ones((size, 2 + me))
+    other_dtype = mx.nd.ones((size, 2), dtype="float64" if me else "float32")
+    for operation in (hvd.allgather, hvd.alltoall, lambda tensor, name: hvd.grouped_allgather([tensor, tensor], name)):
+        with pytest.raises(hvd.HorovodMismatchError, match="Mismatched .* tensor shapes") as it:
+            operation(wrong, name="shapes")
+        assert it.value.operation.endswith(".shapes")
+        with pytest.raises(RuntimeError, match="Mismatched data types"):
+            operation(other_dtype, name="dtypes")
+    with pytest.raises(hvd.HorovodMismatchError, match="different lengths"):
+        hvd.grouped_allgather([mx.nd.ones(2)] * (1 + me), name="lengths")
+    mx.nd.waitall()  # nothing is left to report
+    uneven = mx.nd.ones((size, 1 + me)) if me == 0 else mx.nd.ones((size, 1, 1))  # another number of dimensions
+    with pytest.raises(RuntimeError, match="Mismatched"):
+        hvd.alltoall(uneven, splits=[1] * size, name="dimensions")
+    rows = hvd.allgather(mx.nd.ones((1 + me, 2)), name="shapes")
+    assert rows.shape == (size * (size + 1) // 2, 2)
+
+
 @on_mxnet_ranks("shm2")
 def test_a_name_in_flight_is_refused():
     if hvd.rank() == 1:
@@ -120,8 +141,9 @@ def test_a_name_in_flight_is_refused():
         (refused,), (other,) = futures.wait(waits, return_when=futures.FIRST_COMPLETED)
         hvd_numpy.barrier()
         assert other.result() == 2
-        with pytest.raises(ValueError, match="twice"):
+        with pytest.raises(ValueError, match="twice") as it:
             refused.result()
+        assert isinstance(it.value, mx.MXNetError)
 
 
 @on_mxnet_ranks("shm2")
@@ -139,10 +161,13 @@ def test_what_can_be_refused_at_once_is():
         hvd.allreduce(ones, average=True, op=hvd.Sum)
     with pytest.raises(ValueError, match="root rank 7"):
         hvd.broadcast(ones, 7)
-    with pytest.raises(ValueError, match="one split for each"):
-        hvd.alltoall(ones, splits=[3])
-    with pytest.raises(ValueError, match="3 rows do not among"):
-        hvd.alltoall(ones)
+    for error in (ValueError, mx.MXNetError, RuntimeError):
+        with pytest.raises(error, match="one split for each"):
+            hvd.alltoall(ones, splits=[3])
+        with pytest.raises(error, match="3 rows do not among"):
+            hvd.alltoall(ones)
+        with pytest.raises(error, match="not registered"):
+            hvd.alltoall(ones, process_set=hvd.ProcessSet([0, 1]))
     with pytest.raises(ValueError, match="at least one tensor"):
         hvd.grouped_allreduce([])
     with mx.util.np_shape(True), pytest.raises(ValueError, match="scalar"):

@@ -9,7 +9,6 @@ from testkit.launcher import HOROVODRUN
 from testkit.processes import Process, run, wait_for_all
 
 pytestmark = pytest.mark.timeout(LIMIT)
-LAUNCHER = [*HOROVODRUN, "-np", "2", sys.executable]
 
 TRAINER = """
 import sys
@@ -33,14 +32,19 @@ assert sorted(sum(everyones, [])) == [i * i for i in range(20)], everyones
 """
 
 
-@pytest.mark.parametrize("side", ["compute", "training"])
-def test_trainers_share_an_epoch(side, tmp_path):
+def launched(ranks):
+    return [*HOROVODRUN, "-np", str(ranks), sys.executable]
+
+
+@pytest.mark.parametrize(("side", "workers"), [("compute", 2), ("training", 1)])
+def test_trainers_share_an_epoch(side, workers, tmp_path):
     config, program = tmp_path / "config.json", tmp_path / "trainer.py"
     program.write_text(TRAINER)
-    worker = [*LAUNCHER, "-m", "horovod.tensorflow.data.compute_worker", "--dispatcher-side", side, "--timeout", "100"]
+    options = ["--dispatcher-side", side, "--timeout", "100"]
+    worker = [*launched(workers), "-m", "horovod.tensorflow.data.compute_worker", *options]
     env = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
     with Process([*worker, str(config)], env) as compute:
-        done = run([*LAUNCHER, str(program), str(config)], env, limit_s=150)
+        done = run([*launched(2), str(program), str(config)], env, limit_s=150)
         assert done.returncode == 0, done.stdout + done.stderr + compute.account()
         assert wait_for_all([compute], limit_s=30) == [0], compute.printed()  # it ends with the trainers
         assert not config.exists()

@@ -24,7 +24,7 @@ def _train(tf, make_optimizer, batches, steps_per_batch=1, **session):
             return run.run([variables, step])
 
 
-@on_tensorflow_ranks("shm2", "shm4")
+@on_tensorflow_ranks("shm2")
 def test_k_workers_equal_one_in_a_session():
     from harness.tensorflow_training import check_close, data, door, share
 

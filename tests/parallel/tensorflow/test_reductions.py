@@ -62,6 +62,22 @@ def test_compression():
 
 
 @on_tensorflow_ranks("shm2")
+def test_slices_of_integers_are_divided_truly():
+    from harness.tensorflow_training import door
+
+    tf, hvd = door()
+    for dtype in (tf.int32, tf.int64, tf.uint8):
+        slices = tf.IndexedSlices(tf.constant([[1, 3]], dtype), tf.constant([hvd.rank()]), tf.constant([5, 2]))
+        mean = [[1 / hvd.size(), 3 / hvd.size()]] * hvd.size()
+        for run in (lambda f: f(), lambda f: tf.function(f)()):
+            average = run(lambda slices=slices: hvd.allreduce(slices, op=hvd.Average))
+            assert average.values.dtype.is_floating
+            np.testing.assert_allclose(average.values, mean, rtol=1e-6)
+            total = run(lambda slices=slices: hvd.allreduce(slices, op=hvd.Sum))
+            assert total.values.dtype == dtype
+
+
+@on_tensorflow_ranks("shm2")
 def test_slices_are_gathered():
     from harness.tensorflow_training import door
 

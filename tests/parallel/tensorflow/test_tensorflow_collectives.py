@@ -3,15 +3,14 @@
 
 import pytest
 from harness.arrays import DTYPES, OPS, inputs, mine, reduced
+from harness.tensorflow_training import in_all_modes
 from harness.worlds import on_all_ranks
 
-WORLDS = ("shm2", "shm4")
 SHAPES = ((), (0, 3), (7,), (5, 3))
 all_modes = pytest.mark.parametrize("mode", ["eager", "function", "graph"])
 
 
-@all_modes
-@on_all_ranks(*WORLDS, limit_s=120)
+@in_all_modes(limit_s=120)
 def test_allreduce(mode):
     from harness.tensorflow_door import check_all, hvd, run, ways
 
@@ -31,8 +30,7 @@ def test_allreduce(mode):
     return check_all(results, {case: reduced(values, op) for case, (op, values) in cases.items()})
 
 
-@all_modes
-@on_all_ranks(*WORLDS, limit_s=60)
+@in_all_modes(limit_s=60)
 def test_groups_of_all_dtypes_with_factors(mode):
     from harness.tensorflow_door import check_all, hvd, run
 
@@ -48,8 +46,7 @@ def test_groups_of_all_dtypes_with_factors(mode):
     return check_all(results, {dtype: reduced(values, "Sum", 0.5, 1 / 3) for dtype, values in arrays.items()})
 
 
-@all_modes
-@on_all_ranks(*WORLDS, limit_s=120)
+@in_all_modes(limit_s=120)
 def test_movements(mode):
     from harness.tensorflow_door import check_all, hvd, np, run
 
@@ -79,8 +76,7 @@ def test_movements(mode):
     return digests
 
 
-@all_modes
-@on_all_ranks(*WORLDS, limit_s=60)
+@in_all_modes(limit_s=60)
 def test_alltoall_with_splits(mode):
     from harness.tensorflow_door import hvd, np, run
 
@@ -99,8 +95,7 @@ def test_alltoall_with_splits(mode):
     assert received.dtype == np.int32
 
 
-@all_modes
-@on_all_ranks(*WORLDS, limit_s=60)
+@in_all_modes(limit_s=60)
 def test_reducescatter(mode):
     from harness.tensorflow_door import check_all, hvd, run
 
@@ -149,8 +144,7 @@ def test_broadcast_of_variables_in_place(mode):
     assert values[2].astype(np.float32) == [1.0]
 
 
-@all_modes
-@on_all_ranks("shm2", "shm4")
+@in_all_modes()
 def test_join_and_questions(mode):
     from harness.sets import process_sets
     from harness.tensorflow_door import hvd, np, run

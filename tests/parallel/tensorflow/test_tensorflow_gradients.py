@@ -2,9 +2,9 @@
 """Gradients of the collectives are those of the other doors."""
 
 import pytest
+from harness.tensorflow_training import in_all_modes
 from harness.worlds import on_all_ranks
 
-WORLDS = ("shm2", "shm4")
 all_modes = pytest.mark.parametrize("mode", ["eager", "function", "graph"])
 
 
@@ -33,8 +33,7 @@ def weights(shape):
     return np.arange(np.prod(shape), dtype=np.float64).reshape(shape)
 
 
-@all_modes
-@on_all_ranks(*WORLDS, limit_s=90)
+@in_all_modes(limit_s=90)
 def test_gradients(mode):
     from harness.tensorflow_door import hvd, np
 

@@ -6,7 +6,7 @@ import random
 import pytest
 from harness.worlds import on_all_ranks
 
-MANY = 200
+MANY = 100
 
 
 @on_all_ranks("shm2")
@@ -86,7 +86,7 @@ def check_shuffled(hvd, np, results):
         np.testing.assert_array_equal(result, np.full(k % 7 + 1, k * total))
 
 
-@pytest.mark.parametrize("threads", [1, 2, 8])
+@pytest.mark.parametrize("threads", [1, 8])
 @on_all_ranks("shm2", "shm4", limit_s=60)
 def test_many_in_flight_in_different_orders_on_few_threads(threads):
     from harness.tensorflow_door import hvd, np, session, tf
@@ -98,7 +98,7 @@ def test_many_in_flight_in_different_orders_on_few_threads(threads):
                 check_shuffled(hvd, np, opened.run(results))
 
 
-@on_all_ranks("shm2", "shm4", limit_s=120)
+@on_all_ranks("shm2", limit_s=120)
 def test_many_in_flight_in_different_orders_in_functions():
     from harness.tensorflow_door import hvd, np, tf
 

@@ -9,7 +9,7 @@ from harness.worlds import on_all_ranks
 TYPES = [dtype for dtype in DTYPES if not dtype.startswith("float8")]
 
 
-@on_all_ranks("shm2", "shm4", limit_s=120)
+@on_all_ranks("shm4", limit_s=120)
 def test_collectives():
     from harness.tensorflow_door import check_all, compiled, hvd, np, run
 

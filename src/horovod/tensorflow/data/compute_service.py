@@ -97,7 +97,7 @@ def tf_data_service(compute_config: TfDataServiceConfig, rank: int) -> Iterator[
             client.wait_for_leaving(trainers, compute_config.timeout)
     finally:
         if rank == 0:
-            client.shutdown()
+            client.retire()
         if server is not None:
             _until_the_end.append(server)
 

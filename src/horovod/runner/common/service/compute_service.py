@@ -20,7 +20,7 @@ Addresses = Mapping[str, Sequence[tuple[str, int]]]
 
 _PAUSE_S = 0.05
 _CONNECT_LIMIT_S = 2.0
-_SHUTDOWN, _ENDED = "shutdown", "ended"
+_RETIRING, _ENDED = "retiring", "ended"
 
 
 class ComputeService:
@@ -42,9 +42,9 @@ class ComputeService:
         threading.Thread(target=self._watch, name="horovod-compute-service", daemon=True).start()
 
     def _watch(self) -> None:
-        """The end comes when it was asked for and all trainers are gone: what they read from must not go before."""
+        """A service that retires ends when all trainers are gone: what they read from must not go before."""
         while not self._stopping.wait(4 * _PAUSE_S):
-            if self._server.get(_SHUTDOWN) is not None and self._server.connections <= self._workers:
+            if self._server.get(_RETIRING) is not None and self._server.connections <= self._workers:
                 self._server.put(_ENDED, b"")
 
     def addresses(self) -> Addresses:
@@ -100,15 +100,19 @@ class ComputeClient:
             left = max(0.0, deadline - time.monotonic())
             self._wait(f"left.{trainer}", left, f"the end of trainer {trainer}", timeout)
 
+    def retire(self) -> None:
+        """End the service once no trainer is connected any more."""
+        self._connection.put(_RETIRING, b"")
+
     def shutdown(self) -> None:
-        """End the service: its workers stop once no trainer is connected any more."""
-        self._connection.put(_SHUTDOWN, b"")
+        """End the service now, whoever still reads from it: its workers stop."""
+        self._connection.put(_ENDED, b"")
 
     def wait_for_shutdown(self) -> None:
         """Return when the service has ended, or the process that holds the board is gone."""
         try:
             while self._connection.get(_ENDED) is None:
-                time.sleep(4 * _PAUSE_S)
+                time.sleep(_PAUSE_S)
         except RendezvousError:
             return
 

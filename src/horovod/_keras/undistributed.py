@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tells of a training with callbacks of ours whose optimizer is not distributed: its ranks drift apart unseen."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+import weakref
+from typing import Any
+
+from horovod._keras.reduction import GradientReduction
+from horovod.common.context import default_context
+from horovod.common.exceptions import HorovodRuntimeWarning
+
+_FRAMEWORKS = ("horovod", "keras", "tf_keras", "tensorflow")
+_told: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+class Checked:
+    """The base of all our callbacks: looks at the optimizer when training begins."""
+
+    keras: Any
+    model: Any
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        model = self.model
+        if model in _told or not _trains_alone(model, self.keras) or default_context.topology.rank != 0:
+            return
+        _told.add(model)
+        warnings.warn(
+            f"The optimizer of this training, {type(model.optimizer).__name__}, is not distributed: each of the "
+            f"{default_context.topology.size} ranks trains a model of its own, and averaged metrics hide that they "
+            "differ. Pass optimizer=hvd.DistributedOptimizer(optimizer) to model.compile",
+            HorovodRuntimeWarning,
+            stacklevel=_frames_of_frameworks(),
+        )
+
+
+def _trains_alone(model: Any, keras: Any) -> bool:
+    if not default_context.is_initialized or default_context.topology.size == 1:
+        return False
+    optimizer = getattr(model, "optimizer", None)
+    # A train_step of the user's own may reduce gradients by itself, as with a DistributedGradientTape.
+    has_own_step = getattr(type(model), "train_step", None) is not getattr(keras.Model, "train_step", None)
+    return optimizer is not None and not has_own_step and not _is_distributed(optimizer)
+
+
+def _is_distributed(optimizer: Any) -> bool:
+    """Also one inside a loss scale, or a distributed optimizer of TensorFlow 1 inside what Keras wraps it in."""
+    for name in ("inner_optimizer", "optimizer"):
+        optimizer = getattr(optimizer, name, optimizer)
+    reduces = isinstance(getattr(optimizer, "_horovod", None), GradientReduction)
+    return reduces or type(optimizer).__module__.startswith("horovod.")
+
+
+def _frames_of_frameworks() -> int:
+    """The stacklevel, seen from the caller, at which the program called fit."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _FRAMEWORKS:
+        level, frame = level + 1, frame.f_back
+    return level
