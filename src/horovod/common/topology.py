@@ -44,6 +44,10 @@ class Topology:
         return self.local_given and self.local_size == self.size
 
     @property
+    def is_launched(self) -> bool:
+        return self.source != _NOBODY
+
+    @property
     def by_foreign_launcher(self) -> bool:
         return self.source not in (_OURS, _NOBODY)
 
