@@ -28,9 +28,9 @@ class Net(torch.nn.Module):
     def __init__(self, value=1.0):
         super().__init__()
         self.matrix = torch.nn.Parameter(torch.full((30, 40), value))
-        self.half = torch.nn.Parameter(torch.full((3, 5), value, dtype=torch.bfloat16))
-        self.halves = torch.nn.Parameter(torch.full((4, 2), value, dtype=torch.float16))
-        self.double = torch.nn.Parameter(torch.full((4,), value, dtype=torch.float64))
+        self.brain = torch.nn.Parameter(torch.full((3, 5), value, dtype=torch.bfloat16))
+        self.small = torch.nn.Parameter(torch.full((4, 2), value, dtype=torch.float16))
+        self.wide = torch.nn.Parameter(torch.full((4,), value, dtype=torch.float64))
         self.image = torch.nn.Parameter(torch.full((2, 3, 4, 4), value).to(memory_format=torch.channels_last))
         self.part = torch.nn.Parameter(torch.full((4, 4), value)[:, 1:3])
         self.empty = torch.nn.Parameter(torch.empty(0, 3))
@@ -79,9 +79,8 @@ def test_any_parameter_that_differs_is_named(name):
     model = Net()
     if last():
         with torch.no_grad():
-            getattr(model, name).view(-1)[-1:] += 0.0625 if name != "part" else 0
-            if name == "part":
-                model.part[-1, -1] += 0.0625
+            parameter = getattr(model, name)
+            parameter[(-1,) * parameter.dim()] += 0.0625
     (warning,), *others = warnings_of(steps_of(model, wrap(model)))
     assert warning[0].startswith(
         f"Parameter '{name}' differs between ranks 0 and 1: call hvd.broadcast_parameters(model.state_dict(), "
@@ -110,21 +109,22 @@ def test_nothing_is_said_of_equal_parameters_or_of_those_that_are_not_trained():
     model.matrix.requires_grad_(False)
     with torch.no_grad():
         model.matrix.fill_(hvd.rank())
-    model.half.requires_grad_(not last())  # one rank does not train it, and has another
+    model.brain.requires_grad_(not last())  # one rank does not train it, and has another
     if last():
         with torch.no_grad():
-            model.half.fill_(7)
+            model.brain.fill_(7)
     assert not any(warnings_of(steps_of(model, wrap(model))))
 
 
 @on_torch_ranks("shm2")
 def test_names_count_and_not_the_order_of_parameters():
-    one, two = torch.nn.Parameter(torch.ones(3)), torch.nn.Parameter(torch.zeros(3))
-    named = [("one", one), ("two", two)]
-    optimizer = hvd.DistributedOptimizer(torch.optim.SGD([it for _, it in named[:: 1 - 2 * hvd.rank()]], 0.1), named)
+    first, one, two = (torch.nn.Parameter(torch.full((3,), float(it))) for it in range(3))
+    named = [("first", first), ("one", one), ("two", two)]
+    ordered = [first, one, two] if hvd.rank() == 0 else [first, two, one]
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(ordered, 0.1), named)
 
     def train():
-        (one.sum() + two.sum()).backward()
+        sum(ordered).sum().backward()
         optimizer.step()
 
     assert not any(warnings_of(train))
@@ -132,7 +132,7 @@ def test_names_count_and_not_the_order_of_parameters():
 
 @on_torch_ranks("shm2")
 def test_the_setting_turns_it_off():
-    model = Net(hvd.rank())
+    model = Net(float(hvd.rank()))
     before = default_context._settings
     # On one rank alone, too: whoever has looked and whoever has not must get along.
     for off, said in ((True, False), (hvd.rank() == 0, False), (False, True)):
@@ -150,10 +150,10 @@ def test_a_process_set_is_looked_at_alone():
     model = Net(0.0 if hvd.rank() == 0 else 1.0)
     assert not any(warnings_of(steps_of(model, wrap_in(members, model))))
     with torch.no_grad():
-        model.double.fill_(hvd.rank())
+        model.wide.fill_(hvd.rank())
     found = warnings_of(steps_of(model, wrap_in(members, model)))
     assert [len(it) for it in found] == [0, 1, 0]
-    assert found[1][0][0].startswith("Parameter 'double' differs between ranks 1 and 2: ")
+    assert found[1][0][0].startswith("Parameter 'wide' differs between ranks 1 and 2: ")
     hvd.remove_process_set(members)
 
 
@@ -196,15 +196,15 @@ def test_ddp_beside_a_distributed_optimizer_is_told():
     with process_group(hvd.rank(), hvd.size()):
         model, other = torch.nn.Linear(2, 1), torch.nn.Linear(2, 1)
         hvd.broadcast_parameters([*model.parameters(), *other.parameters()], root_rank=0)
-        before = wrap(model)
+        optimizer = wrap(model)  # before DDP, and then after it
         ddp = torch.nn.parallel.DistributedDataParallel(model)
-        after = hvd.DistributedOptimizer(torch.optim.SGD(ddp.parameters(), 0.1), ddp.named_parameters())
-        for optimizer, name in ((before, "weight"), (after, "module.weight")):
+        for name in ("weight", "module.weight"):
             found = warnings_of(steps_of(ddp, optimizer))
             assert [len(it) for it in found] == [1] * hvd.size()
             assert found[0][0][0].startswith(f"The gradient of '{name}' is reduced twice: by DistributedDataParallel")
+            optimizer = wrap(ddp)
         assert not any(warnings_of(steps_of(other, wrap(other))))
-        del ddp, before, after, optimizer
+        del ddp, optimizer
 
 
 @on_torch_ranks("shm2")
