@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whole scripts over the horovod backend, or under horovodrun over another one: with Lightning, Accelerate, Transformers,
-Ignite and WebDataset, and autoloaded.
+"""Whole scripts over the horovod backend, or under horovodrun over another one: with Lightning, Accelerate,
+Transformers, Ignite and WebDataset, and autoloaded.
 """
 
 import importlib.util

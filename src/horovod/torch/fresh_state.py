@@ -33,6 +33,9 @@ def make_state(optimizer: Optimizer, model: torch.nn.Module | None) -> bool:
     values = [it.detach().clone() for it in trained]
     grads = [it.grad for it in trained]
     options = [_copied(group) for group in optimizer.param_groups]
+    for group in optimizer.param_groups:
+        if "weight_decay" in group:
+            group["weight_decay"] = 0.0  # it would go into the averages of gradients
     for parameter in trained:
         parameter.grad = None
     make_zero_gradients(optimizer, model)

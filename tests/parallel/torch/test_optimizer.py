@@ -427,6 +427,6 @@ def test_one_gradient_reduced_by_a_library(compression):
     dense.grad = torch.full((3,), 1.0 + hvd.rank())
     handle, context = optimizer._allreduce_grad_async(dense)
     assert compressor.decompress(hvd.synchronize(handle), context).tolist() == [1.5] * 3
-    rows.grad = torch.sparse_coo_tensor([[hvd.rank()]], torch.ones(1, 2), (4, 2))
+    rows.grad = torch.sparse_coo_tensor([[hvd.rank()]], torch.ones(1, 2), (4, 2), check_invariants=True)
     handle, context = optimizer._allreduce_grad_async(rows)
     assert handle().to_dense()[:, 0].tolist() == [0.5, 0.5, 0.0, 0.0]
