@@ -21,6 +21,7 @@ BUILD_TOOLS := $(VENV)/.build-tools-installed
 PACKAGE := $(VENV)/.package-installed
 EXAMPLES := $(VENV)/.examples-installed
 TOOLS := $(VENV)/.tools-installed
+LIBRARIES := $(VENV)/.libraries-installed
 
 # Whole programs that take minutes to show what the other tests show in pieces: not part of `make test`.
 PROGRAMS := tests/integration/test_torch_examples.py tests/integration/test_torch_frameworks.py
@@ -93,7 +94,7 @@ test-old-jax: $(VENV)-jax-oldest/.installed
 test-old-tensorflow: $(VENV)-tensorflow-oldest/.installed
 	scripts/test-tensorflow tensorflow-oldest
 
-test-long: $(TOOLS) $(VENV)-newest/.installed ## what takes too long for each change: examples, frameworks over our backend
+test-long: $(LIBRARIES) $(VENV)-newest/.installed ## what takes too long for each change: examples, frameworks over our backend
 	HOROVOD_TEST_DOORS=torch python -m pytest $(PYTEST_ARGS) $(PROGRAMS)
 	scripts/test-tensorflow programs
 
@@ -135,6 +136,10 @@ $(EXAMPLES): $(PACKAGE)
 
 $(TOOLS): $(PACKAGE)
 	scripts/setup tools
+	@touch $@
+
+$(LIBRARIES): $(TOOLS)
+	scripts/setup libraries
 	@touch $@
 
 $(VENV)-%/.installed: $(PACKAGE) $(wildcard constraints-*.txt)

@@ -9,8 +9,16 @@ import importlib
 import os
 from datetime import timedelta
 from typing import Any
+from urllib.parse import parse_qs, urlparse
+
+from horovod.common import torchrun_variables
 
 NAME = "horovod"
+GROUP_ALONE = (
+    "torch.distributed has a group of 1 process, but this job has {size} ranks: what uses that group (DDP, Accelerate, "
+    "Lightning, ...) trains each rank alone. Call torch.distributed.init_process_group() without rank and world_size, "
+    "and leave RANK, WORLD_SIZE and LOCAL_RANK to the launcher."
+)
 
 
 def register() -> None:
@@ -30,7 +38,7 @@ def _create(options: Any, group_options: Any) -> Any:
 
 
 def _offer_launcher() -> None:
-    """Let init_process_group() work under horovodrun, which sets no MASTER_ADDR: torch alone would refuse there."""
+    """Let init_process_group() meet at horovodrun, where rank 0 serves a store on a port that it has at that moment."""
     rendezvous = importlib.import_module("torch.distributed.rendezvous")
     handlers: dict[str, Any] = getattr(rendezvous, "_rendezvous_handlers", {})
     torchs_own = handlers.get("env")
@@ -38,10 +46,35 @@ def _offer_launcher() -> None:
         return
 
     def meet(url: str, timeout: timedelta = timedelta(minutes=30), **options: Any) -> Any:
-        if os.environ.get("MASTER_ADDR") or not os.environ.get("HOROVOD_GLOO_RENDEZVOUS_ADDR"):
+        if not os.environ.get("HOROVOD_GLOO_RENDEZVOUS_ADDR") or not _is_launchers_world(url):
+            _warn_of_group_alone(url)
             return torchs_own(url, timeout=timeout, **options)
         from horovod.torch.distributed import launcher
 
         return launcher.rendezvous(timeout)
 
     handlers["env"] = meet
+
+
+def _is_launchers_world(url: str) -> bool:
+    """Whether a group is asked for of all ranks of the launcher, each with its own number: neither the user nor a
+    torchrun inside the job has said anything else.
+    """
+    asked = _asked(url)
+    place = {"rank": os.environ.get("HOROVOD_RANK"), "world_size": os.environ.get("HOROVOD_SIZE")}
+    as_launched = all(asked.get(name, value) in (value, "-1") for name, value in place.items())
+    return as_launched and ("MASTER_ADDR" not in os.environ or torchrun_variables.all_ours(os.environ))
+
+
+def _asked(url: str) -> dict[str, str]:
+    """Rank and number of ranks, as far as the caller of init_process_group() has passed them."""
+    return {name: values[-1] for name, values in parse_qs(urlparse(url).query).items()}
+
+
+def _warn_of_group_alone(url: str) -> None:
+    size = os.environ.get("HOROVOD_SIZE", "1")
+    asked = _asked(url).get("world_size", os.environ.get("WORLD_SIZE"))
+    if asked == "1" and size.isdecimal() and int(size) > 1 and not torchrun_variables.is_torchruns(os.environ):
+        from horovod.common import user_warnings
+
+        user_warnings.warn_once(GROUP_ALONE.format(size=size))

@@ -4,6 +4,7 @@
 import json
 import os
 import re
+import socket
 import subprocess
 import threading
 import time
@@ -35,9 +36,15 @@ def test_every_worker_knows_its_place():
         assert env["HOROVOD_GLOO_IFACE"] == env["NCCL_SOCKET_IFNAME"] == "lo"
         assert env["HOROVOD_CYCLE_TIME"] == "3"
         assert env["PYTHONUNBUFFERED"] == "1"
+        assert env["RANK"] == env["LOCAL_RANK"] == str(rank)
+        assert env["WORLD_SIZE"] == env["LOCAL_WORLD_SIZE"] == "2"
+        assert env["MASTER_ADDR"] == "127.0.0.1"
         assert "OLDPWD" not in env
         assert "CUDA_VISIBLE_DEVICES" not in env
     assert found[0]["_HOROVOD_SECRET_KEY"] == found[1]["_HOROVOD_SECRET_KEY"]
+    assert found[0]["MASTER_PORT"] == found[1]["MASTER_PORT"]
+    with socket.create_server(("", int(found[0]["MASTER_PORT"]))):
+        pass
 
 
 def test_each_job_has_its_own_secret():
@@ -47,7 +54,11 @@ def test_each_job_has_its_own_secret():
 
 
 def test_simulated_hosts_give_a_layout_of_several():
-    found = environments("-np", "3", "-H", "a:2,b:1", env={"HOROVOD_SIMULATE_HOSTS": "1"})
+    # RANK is that of an outer horovodrun's worker, MASTER_PORT is the user's.
+    outer = {"MASTER_PORT": "1234", "RANK": "5", "_HOROVOD_TORCHRUN_VARIABLES": "RANK=5"}
+    found = environments("-np", "3", "-H", "a:2,b:1", env={"HOROVOD_SIMULATE_HOSTS": "1"} | outer)
+    assert [(found[r]["RANK"], found[r]["LOCAL_RANK"]) for r in range(3)] == [("0", "0"), ("1", "1"), ("2", "0")]
+    assert {found[r]["MASTER_PORT"] for r in range(3)} == {"1234"}
     layout = [(found[r]["HOROVOD_HOSTNAME"], found[r]["HOROVOD_LOCAL_RANK"]) for r in range(3)]
     assert layout == [("a", "0"), ("a", "1"), ("b", "0")]
     assert [found[r]["HOROVOD_CROSS_SIZE"] for r in range(3)] == ["2", "1", "2"]

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whole scripts over the horovod backend: under both launchers, with Lightning and Accelerate, and autoloaded."""
+"""Whole scripts over the horovod backend, or under horovodrun over another one: with Lightning, Accelerate,
+Transformers, Ignite and WebDataset, and autoloaded.
+"""
 
+import importlib.util
 import sys
 
 import pytest
@@ -46,7 +49,7 @@ class Line(lightning.LightningModule):
 lightning.seed_everything(1, verbose=False)
 model = Line()
 trainer = lightning.Trainer(
-    strategy="horovod", accelerator="cpu", devices=2, max_steps=3, logger=False, enable_checkpointing=False,
+    strategy="horovod", accelerator="cpu", DEVICES max_steps=3, logger=False, enable_checkpointing=False,
     enable_progress_bar=False, enable_model_summary=False, barebones=False,
 )
 trainer.fit(model, torch.utils.data.DataLoader(torch.randn(32, 4), batch_size=4))
@@ -60,10 +63,11 @@ print("weights agree", flush=True)
 ACCELERATE = """
 import faulthandler
 faulthandler.dump_traceback_later(120, exit=True)
-import torch, torch.distributed as dist
+import sys, torch, torch.distributed as dist
 import horovod.torch.distributed
 from accelerate import Accelerator
-dist.init_process_group("horovod")  # Accelerate takes the group that exists
+if sys.argv[1] == "horovod":
+    dist.init_process_group("horovod")  # Accelerate takes the group that exists
 accelerator = Accelerator(cpu=True)
 torch.manual_seed(accelerator.process_index)
 model = torch.nn.Linear(4, 1)
@@ -73,18 +77,75 @@ for _ in range(3):
     accelerator.backward(model(torch.randn(8, 4)).square().mean())
     optimizer.step()
 weights = accelerator.gather(next(model.parameters()).detach().reshape(1, -1))
-assert dist.get_backend() == "horovod" and accelerator.num_processes == 2
+assert dist.get_backend() == sys.argv[1] and accelerator.num_processes == 2
 assert torch.equal(weights[0], weights[1]), weights
 print("weights agree", flush=True)
 dist.destroy_process_group()
 """
 
 
-def run(launcher, source, folder, path=None, **variables):
+TRANSFORMERS = """
+import faulthandler
+faulthandler.dump_traceback_later(120, exit=True)
+import sys, torch, torch.distributed as dist
+from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments
+if sys.argv[1] == "horovod":
+    import horovod.torch.distributed
+    dist.init_process_group("horovod")
+sizes = dict(vocab_size=20, hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8)
+model = BertForSequenceClassification(BertConfig(**sizes))
+data = [{"input_ids": torch.randint(0, 20, (6,)), "labels": number % 2} for number in range(32)]
+arguments = TrainingArguments(
+    output_dir="out", max_steps=3, per_device_train_batch_size=4, use_cpu=True, report_to=[], save_strategy="no",
+    disable_tqdm=True,
+)
+Trainer(model=model, args=arguments, train_dataset=data).train()
+assert dist.get_backend() == sys.argv[1] and arguments.world_size == 2
+weights = [None, None]
+dist.all_gather_object(weights, [parameter.tolist() for parameter in model.parameters()])
+assert weights[0] == weights[1]
+print("weights agree", flush=True)
+dist.destroy_process_group()
+"""
+
+IGNITE = """
+import faulthandler
+faulthandler.dump_traceback_later(120, exit=True)
+import sys, torch, torch.distributed as dist
+import ignite.distributed as idist
+import webdataset
+
+def train(local_rank):
+    assert idist.get_world_size() == 2 and idist.backend() == sys.argv[1].removesuffix("-group")
+    torch.manual_seed(idist.get_rank())
+    model = torch.nn.Linear(4, 1)
+    optimizer = idist.auto_optim(torch.optim.SGD(model.parameters(), lr=0.1))
+    model = idist.auto_model(model)
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(torch.randn(8, 4)).square().mean().backward()
+        optimizer.step()
+    weights = idist.all_gather(next(model.parameters()).detach().reshape(1, -1))
+    assert torch.equal(weights[0], weights[1]), weights
+    shards = [shard["url"] for shard in webdataset.split_by_node({"url": number} for number in range(4))]
+    assert shards == [idist.get_rank(), idist.get_rank() + 2]
+    print("weights agree", flush=True)
+
+if sys.argv[1].endswith("-group"):
+    dist.init_process_group("gloo")
+    train(0)
+    dist.destroy_process_group()
+else:
+    with idist.Parallel(backend=sys.argv[1]) as parallel:
+        parallel.run(train)
+"""
+
+
+def run(launcher, source, folder, *words, path=None, **variables):
     program = folder / "program.py"
     program.write_text(source, encoding="utf-8")
     env = {"OMP_NUM_THREADS": "1", "PYTHONPATH": python_path(*([path] if path else [])), **variables}
-    return processes.run([sys.executable, *launcher, str(program)], env, LIMIT_S, cwd=folder)
+    return processes.run([sys.executable, *launcher, str(program), *words], env, LIMIT_S, cwd=folder)
 
 
 def check(done, line, times=2):
@@ -116,15 +177,30 @@ def test_torch_finds_the_backend_by_itself_and_imports_no_engine(tmp_path):
     path = declare_entry_point(tmp_path / "site")
     look = "import sys, torch.distributed as dist\nprint('known', 'horovod' in dist.Backend.backend_list)\n"
     look += "assert 'horovod._engine' not in sys.modules and 'horovod.torch' not in sys.modules\n"
-    check(run([], look, tmp_path, path), "known True", times=1)
-    check(run([], look, tmp_path, path, TORCH_DEVICE_BACKEND_AUTOLOAD="0"), "known False", times=1)
-    check(run(HOROVODRUN, SUM, tmp_path, path), "sum 3")
+    check(run([], look, tmp_path, path=path), "known True", times=1)
+    check(run([], look, tmp_path, path=path, TORCH_DEVICE_BACKEND_AUTOLOAD="0"), "known False", times=1)
+    check(run(HOROVODRUN, SUM, tmp_path, path=path), "sum 3")
 
 
 @pytest.mark.parametrize("launcher", [[], HOROVODRUN], ids=["lightning's own launcher", "horovodrun"])
 def test_lightning(launcher, tmp_path):
-    check(run(launcher, LIGHTNING, tmp_path), "weights agree", times=2)
+    devices = "" if launcher else "devices=2,"  # horovodrun has started them already
+    check(run(launcher, LIGHTNING.replace("DEVICES", devices), tmp_path), "weights agree", times=2)
 
 
-def test_accelerate(tmp_path):
-    check(run(TORCHRUN, ACCELERATE, tmp_path), "weights agree")
+@pytest.mark.parametrize("backend", ["gloo", "horovod"])
+@pytest.mark.parametrize("launcher", [TORCHRUN, HOROVODRUN], ids=["torchrun", "horovodrun"])
+def test_accelerate(launcher, backend, tmp_path):
+    check(run(launcher, ACCELERATE, tmp_path, backend), "weights agree")
+
+
+@pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="Transformers is not installed")
+@pytest.mark.parametrize("backend", ["gloo", "horovod"])
+def test_transformers(backend, tmp_path):
+    check(run(HOROVODRUN, TRANSFORMERS, tmp_path, backend), "weights agree")
+
+
+@pytest.mark.skipif(importlib.util.find_spec("ignite") is None, reason="Ignite is not installed")
+@pytest.mark.parametrize("backend", ["gloo", "gloo-group", "horovod"])
+def test_ignite_and_webdataset(backend, tmp_path):
+    check(run(HOROVODRUN, IGNITE, tmp_path, backend), "weights agree")

@@ -61,6 +61,23 @@ def test_what_all_ranks_would_bundle_is_bundled() -> None:
     assert not is_bundled(0x0100, 0x0001)
 
 
+def parameters_differ(*checksums: int | None) -> bool:
+    messages = [Round().message(rank, BACKWARD, standings("DD"), 0, it) for rank, it in enumerate(checksums)]
+    decision = Round().heard(combine(messages))[1]
+    assert isinstance(decision, Reduce)
+    return decision.parameters_differ
+
+
+def test_parameters_are_compared_among_those_who_have_looked() -> None:
+    assert parameters_differ(5, 6)
+    assert parameters_differ(0x0100, 0x0001, None)
+    assert parameters_differ(0, 2**32 - 1)
+    assert not parameters_differ(5, 5, 5)
+    assert not parameters_differ(0, 0)
+    assert not parameters_differ(None, None)
+    assert not parameters_differ(5, None, 5)  # None: in a later round, or has joined
+
+
 new = Round()
 once = new.stepped()
 

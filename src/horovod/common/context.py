@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn, Protocol
 
 from horovod._engine import EngineError, Member, World
-from horovod.common import log, settings, stacks, timeline, topology
+from horovod.common import log, settings, stacks, timeline, topology, torchrun_variables
 from horovod.common.calls import ADD_PROCESS_SET, REMOVE_PROCESS_SET
 from horovod.common.dtypes import UINT8
 from horovod.common.exceptions import HorovodInitializationError, HorovodNotInitializedError
@@ -74,7 +74,7 @@ class Context:
             self._settings = settings.load(os.environ)
             self._topology = topology.discover(os.environ)
             log.begin(self._settings, self._topology.rank)
-            if self._topology.is_alone:
+            if self._not topology.is_launched:
                 log.say_alone()
             _check_comm(comm, self._topology.size)
             self._dynamic_sets = process_sets == "dynamic" or self._settings.flag("HOROVOD_DYNAMIC_PROCESS_SETS")
@@ -108,6 +108,8 @@ class Context:
 
         started = bootstrap.start(self._settings, self._topology, generation, ranks, os.environ, met)
         self._world, self._topology, self._homogeneous = started.world, started.topology, started.homogeneous
+        if started.main is not None and started.topology.is_launched:
+            os.environ.update(_torchrun_variables(started.topology, *started.main))
         timeline.begin(self._world, self._settings, self._topology.rank)
         self._bind(self.global_set, 0, tuple(range(self._topology.size)))
         try:
@@ -296,6 +298,17 @@ class Context:
         value = self.handles.finish(Pending(world, handle, name, None, None, lambda it: world.value(it.handle)))
         assert isinstance(value, int)
         return value
+
+
+def _torchrun_variables(found: Topology, address: str, port: int) -> dict[str, str]:
+    """This rank's place for libraries that know only torchrun's way of telling it."""
+    place = {
+        "RANK": found.rank,
+        "WORLD_SIZE": found.size,
+        "LOCAL_RANK": found.local_rank,
+        "LOCAL_WORLD_SIZE": found.local_size,
+    }
+    return torchrun_variables.settable(torchrun_variables.variables(place, address, port), os.environ)
 
 
 def _check_comm(comm: Any, size: int) -> None:

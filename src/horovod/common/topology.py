@@ -44,9 +44,9 @@ class Topology:
         return self.local_given and self.local_size == self.size
 
     @property
-    def is_alone(self) -> bool:
-        """Whether nobody has said that there are other ranks."""
-        return self.source == _NOBODY
+    def is_launched(self) -> bool:
+        """Whether anybody has said that there are other ranks."""
+        return self.source != _NOBODY
 
     @property
     def by_foreign_launcher(self) -> bool:

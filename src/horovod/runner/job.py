@@ -23,7 +23,7 @@ from horovod.runner.processes import Ended, Event, GuardianLostError, ProcessTre
 from horovod.runner.stop_signals import StopSignals
 from horovod.runner.supervision import GRACE_S, Exit, State, Supervision, blames_peer
 from horovod.runner.user_output import UserOutput
-from horovod.runner.worker_environment import slot_environment
+from horovod.runner.worker_environment import slot_environment, torchrun_environment
 
 if TYPE_CHECKING:
     from horovod.common.rendezvous.server import Server
@@ -33,12 +33,13 @@ _READ_LIMIT_S = 1.0
 
 @dataclass(frozen=True)
 class JobSpec:
-    """What to run where. `env` holds everything but the place of each rank."""
+    """What to run where. `env` holds everything but the place of each rank; `main` is for torch's store."""
 
     command: Sequence[str]
     slots: Sequence[SlotInfo]
     env: Mapping[str, str]
     output: OutputOptions
+    main: tuple[str, int]
     verbose: bool = False
     grace_s: float = GRACE_S
 
@@ -102,7 +103,11 @@ class Job:
         if self._starting is not None or not self._may_start():
             return
         slot = self._to_start.popleft()
-        env = {**self._spec.env, **slot_environment(slot)}
+        env = {
+            **self._spec.env,
+            **slot_environment(slot),
+            **torchrun_environment(slot, *self._spec.main, self._spec.env),
+        }
         self._forwarder.add(slot.rank, *self._tree.start(slot.rank, self._spec.command, env))
         self._starting = slot.rank
 

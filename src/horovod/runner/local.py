@@ -9,6 +9,7 @@ from typing import Any
 
 from horovod.common.rendezvous.protocol import make_secret
 from horovod.common.rendezvous.server import Server
+from horovod.common.torchrun_variables import free_port
 from horovod.runner.hosts import get_host_assignments, plan_hosts
 from horovod.runner.job import Job, JobResult, JobSpec
 from horovod.runner.limits import enough_descriptors
@@ -66,6 +67,7 @@ def run_locally(
                 tags=wants_tags(options.get("tag")),
                 fold_tracebacks=not options.get("verbose"),
             ),
+            main=(_ADDRESS, free_port()),
             verbose=bool(options.get("verbose")),
         )
         with start_progress(server, len(slots), output):

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from horovod.common import settings
+from horovod.common import settings, torchrun_variables
 from horovod.common.joining.interfaces import check_interfaces, interface_names, loopback_interface
 from horovod.common.topology import SECRET_VARIABLE
 from horovod.runner.arguments import FLAG_SETTINGS
@@ -27,7 +27,8 @@ def base_environment(environ: Mapping[str, str]) -> dict[str, str]:
     for name, value in environ.items():
         if value and name in settings.BY_NAME:
             settings.parse(settings.BY_NAME[name], value)
-    passed = {name: value for name, value in environ.items() if is_exportable(name)}
+    inherited = torchrun_variables.without_outer_place(environ)
+    passed = {name: value for name, value in inherited.items() if is_exportable(name)}
     return {**passed, "PYTHONUNBUFFERED": "1"}
 
 
@@ -68,6 +69,17 @@ def slot_environment(slot: SlotInfo) -> dict[str, str]:
         "HOROVOD_CROSS_RANK": str(slot.cross_rank),
         "HOROVOD_CROSS_SIZE": str(slot.cross_size),
     }
+
+
+def torchrun_environment(slot: SlotInfo, address: str, port: int, environ: Mapping[str, str]) -> dict[str, str]:
+    """The same as torchrun says it, but for what the user has set. Address and port: free for torch's store."""
+    place = {
+        "RANK": slot.rank,
+        "WORLD_SIZE": slot.size,
+        "LOCAL_RANK": slot.local_rank,
+        "LOCAL_WORLD_SIZE": slot.local_size,
+    }
+    return torchrun_variables.settable(torchrun_variables.variables(place, address, port), environ)
 
 
 def rendezvous_environment(address: str, port: int, secret: bytes) -> dict[str, str]:

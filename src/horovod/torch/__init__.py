@@ -7,7 +7,7 @@ require(__name__)
 
 from horovod.common.door import *  # noqa: F403 - what it names in __all__
 from horovod.common.util import check_extension
-from horovod.torch import elastic, mpi_ops
+from horovod.torch import elastic, mpi_ops, other_reductions
 from horovod.torch.compression import Compression, Compressor
 from horovod.torch.functions import (
     allgather_object,
@@ -20,6 +20,7 @@ from horovod.torch.optimizer import DistributedOptimizer
 from horovod.torch.sync_batch_norm import SyncBatchNorm
 from horovod.torch_backend import register
 
+other_reductions.begin()
 register()  # torch.distributed.init_process_group("horovod"); newer versions of torch do it by themselves
 
 __all__ = [

@@ -13,24 +13,26 @@ from typing import Any
 
 import torch
 
-from horovod.common.process_sets import ProcessSet
-from horovod.torch.compression import Compressor
+from horovod.common import user_warnings
+from horovod.common.context import default_context
+from horovod.torch.gradients.parameter_check import ParameterCheck
+from horovod.torch.gradients.rounds import CHECKSUM_BYTES, is_same, with_complement
 from horovod.torch.layout import in_memory_order
-from horovod.torch.mpi_ops import Adasum, Max, allreduce, allreduce_async_, synchronize
+from horovod.torch.mpi_ops import Adasum, Max, allreduce, allreduce_async_, rank, synchronize
 from horovod.torch.parameter_names import Named
-from horovod.torch.wrapping import wrap
+from horovod.torch.wrapping import Options, WrappedOptimizer, wrap
 
 
-class _DistributedAdasumOptimizer(torch.optim.Optimizer):
+class _DistributedAdasumOptimizer(WrappedOptimizer):
     """What is added to the user's optimizer class; instances come from DistributedOptimizer(op=hvd.Adasum)."""
 
     _named: Named
-    _compression: type[Compressor]
-    _process_set: ProcessSet
+    _checks_parameters: bool  # with the next step, and never again
     _starts: dict[torch.Tensor, torch.Tensor]
 
     def set_backward_passes_per_step(self, passes: int) -> None:
-        """Nothing to set: gradients add up locally until step() is called."""
+        """Nothing changes: gradients add up locally until step() is called."""
+        self.backward_passes_per_step = passes
 
     def synchronize(self) -> None:
         """Nothing to wait for: steps are combined in step()."""
@@ -54,10 +56,23 @@ class _DistributedAdasumOptimizer(torch.optim.Optimizer):
 
     def _trained_anywhere(self) -> Named:
         """A parameter that one rank has frozen has a step of zeros there: the others wait for it."""
-        flags = torch.tensor([parameter.requires_grad for _, parameter in self._named], dtype=torch.uint8)
-        name = f"DistributedOptimizer.{self._named[0][0]}"
-        flags = allreduce(flags, name=name, op=Max, process_set=self._process_set)
-        return [it for it, flag in zip(self._named, flags.tolist(), strict=True) if flag]
+        here = [(name, parameter if parameter.requires_grad else None) for name, parameter in self._named]
+        check = ParameterCheck(here) if self._checks_parameters else None
+        said = bytes(CHECKSUM_BYTES * 2) if check is None else with_complement(check.checksum())
+        heard = self._exchange(said + bytes(parameter is not None for _, parameter in here))
+        self._checks_parameters = False
+        checksum, flags = heard[: len(said)], heard[len(said) :]
+        if any(checksum) and not is_same(checksum):
+            check = check or ParameterCheck([(name, None) for name, _ in here])
+            ranks = self.process_set.ranks or ()
+            if text := check.find_difference(ranks, rank(), lambda it: self._exchange(it, "parameters.")):
+                user_warnings.warn(text)
+        return [it for it, flag in zip(self._named, flags, strict=True) if flag]
+
+    def _exchange(self, message: bytes, topic: str = "") -> bytes:
+        sent = torch.frombuffer(bytearray(message), dtype=torch.uint8)
+        name = f"DistributedOptimizer.{topic}{self._named[0][0]}"
+        return allreduce(sent, name=name, op=Max, process_set=self.process_set).numpy().tobytes()
 
     def _start_of(self, parameter: torch.Tensor) -> torch.Tensor:
         start = self._starts.get(parameter)
@@ -70,7 +85,7 @@ class _DistributedAdasumOptimizer(torch.optim.Optimizer):
         for name, parameter in trained:
             delta = parameter.detach().sub_(self._starts[parameter])
             sent, context = self._compression.compress(delta)
-            handle = allreduce_async_(in_memory_order(sent), None, name, Adasum, 1.0, 1.0, self._process_set)
+            handle = allreduce_async_(in_memory_order(sent), None, name, Adasum, 1.0, 1.0, self.process_set)
             under_way.append((handle, parameter, sent, context))
         for handle, parameter, sent, context in under_way:
             synchronize(handle)
@@ -78,11 +93,10 @@ class _DistributedAdasumOptimizer(torch.optim.Optimizer):
             torch.add(self._starts[parameter], delta, out=parameter.detach())
 
 
-def make_adasum_optimizer(
-    optimizer: torch.optim.Optimizer, named: Named, compression: type[Compressor], process_set: ProcessSet
-) -> torch.optim.Optimizer:
+def make_adasum_optimizer(optimizer: torch.optim.Optimizer, named: Named, options: Options) -> WrappedOptimizer:
     """The given optimizer, its steps combined by Adasum."""
-    wrapped = wrap(optimizer, _DistributedAdasumOptimizer)
-    wrapped._named, wrapped._compression, wrapped._process_set = named, compression, process_set
+    wrapped = wrap(optimizer, _DistributedAdasumOptimizer, named, options)
+    wrapped._named = named
     wrapped._starts = {}
+    wrapped._checks_parameters = default_context.settings.flag("HOROVOD_CHECK_PARAMETERS")
     return wrapped

@@ -14,7 +14,7 @@ import torch
 from horovod.common.objects import allgather_object as allgather_object
 from horovod.common.objects import broadcast_object as broadcast_object
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.torch import optimizer_state
+from horovod.torch import fresh_state, optimizer_state
 from horovod.torch.mpi_ops import allgather as allgather
 from horovod.torch.mpi_ops import broadcast_ as broadcast_
 from horovod.torch.mpi_ops import broadcast_async_, rank, synchronize
@@ -51,16 +51,21 @@ def broadcast_optimizer_state(
     """Make an optimizer's state and options those of one rank. No parameter changes.
 
     State that only the root has (it alone resumed from a checkpoint) is created here; state that the root does not
-    have is dropped. `model` is accepted for old scripts and not needed.
+    have is dropped. If the root's optimizer has not stepped yet, all of them get the state with which it would begin,
+    and zero gradients where there are none; `model` says which of those are sparse.
     """
     if isinstance(optimizer, torch.optim.LBFGS):
         raise ValueError("broadcast_optimizer_state does not support torch.optim.LBFGS")
     is_root = rank() == root_rank
-    layout = optimizer_state.describe(optimizer) if is_root else None
-    layout = broadcast_object(layout, root_rank, "broadcast_optimizer_state", process_set)
-    assert layout is not None
+    made = is_root and fresh_state.is_fresh(optimizer) and fresh_state.make_state(optimizer, model)
+    told = (optimizer_state.describe(optimizer), made) if is_root else None
+    told = broadcast_object(told, root_rank, "broadcast_optimizer_state", process_set)
+    assert told is not None
+    layout, made = told
     if not is_root:
         optimizer_state.adopt(optimizer, layout)
+    if made:
+        fresh_state.make_zero_gradients(optimizer, model)
     _broadcast_tensors(optimizer_state.tensors(optimizer, layout), root_rank, process_set)
 
 

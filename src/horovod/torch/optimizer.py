@@ -32,16 +32,24 @@ from horovod.torch.mpi_ops import rocm_built as rocm_built
 from horovod.torch.mpi_ops import sparse_allreduce_async as sparse_allreduce_async
 from horovod.torch.mpi_ops import synchronize as synchronize
 from horovod.torch.parameter_names import name_parameters, unnamed
-from horovod.torch.wrapping import wrap
+from horovod.torch.wrapping import DistributedOptimizerProtocol, Options, WrappedOptimizer, wrap
 
-__all__ = ["Adasum", "Average", "DistributedOptimizer", "Sum", "_DistributedAdasumOptimizer", "_DistributedOptimizer"]
+__all__ = [
+    "Adasum",
+    "Average",
+    "DistributedOptimizer",
+    "DistributedOptimizerProtocol",
+    "Sum",
+    "_DistributedAdasumOptimizer",
+    "_DistributedOptimizer",
+]
 
 Tensor = torch.Tensor
 Closure = Callable[[], Any]
 Groups = int | Sequence[Sequence[Tensor]]
 
 
-class _DistributedOptimizer(torch.optim.Optimizer):
+class _DistributedOptimizer(WrappedOptimizer):
     """What is added to the user's optimizer class; instances come from DistributedOptimizer()."""
 
     _reducer: GradientReducer | None  # None: this rank has nobody to reduce with
@@ -51,6 +59,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
     def set_backward_passes_per_step(self, passes: int) -> None:
         """Accumulate gradients over this many backward passes before they are reduced."""
         _check_passes(passes)
+        self.backward_passes_per_step = passes
         if self._reducer is not None:
             self._reducer.set_passes(passes)
 
@@ -78,8 +87,9 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         if self._should_synchronize:
             if self._synchronized:
                 warnings.warn(
-                    "optimizer.step() was called after optimizer.synchronize(), so gradients are reduced twice. "
-                    "Call step() inside `with optimizer.skip_synchronize():`, or leave out synchronize().",
+                    "optimizer.step() called without optimizer.skip_synchronize() context after "
+                    "optimizer.synchronize(): gradients are reduced twice. Call step() inside `with "
+                    "optimizer.skip_synchronize():`, or leave out synchronize().",
                     HorovodWarning,
                     stacklevel=2,
                 )
@@ -129,9 +139,10 @@ class _DistributedOptimizer(torch.optim.Optimizer):
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         super().add_param_group(param_group)
-        if self._reducer is not None:
-            number = len(self.param_groups) - 1
-            for index, parameter in enumerate(self.param_groups[-1]["params"]):
+        number = len(self.param_groups) - 1
+        for index, parameter in enumerate(self.param_groups[-1]["params"]):
+            self._parameter_names[parameter] = unnamed(number, index)
+            if self._reducer is not None:
                 self._reducer.watch(unnamed(number, index), parameter)
 
     @staticmethod
@@ -153,7 +164,7 @@ def DistributedOptimizer(  # noqa: N802 - the contract's name
     sparse_as_dense: bool = False,
     process_set: ProcessSet = global_process_set,
     gradient_as_bucket_view: bool = False,
-) -> torch.optim.Optimizer:
+) -> WrappedOptimizer:
     """An optimizer like the given one that reduces gradients over all ranks of the set before each step.
 
     Reductions start while backward() is still running and are complete when it returns; with
@@ -167,10 +178,13 @@ def DistributedOptimizer(  # noqa: N802 - the contract's name
         warnings.warn("num_groups is deprecated: use groups", HorovodDeprecationWarning, stacklevel=2)
         groups = num_groups if groups is None else groups
     named = name_parameters(optimizer, named_parameters)
+    options = Options(
+        compression, backward_passes_per_step, op, gradient_predivide_factor, sparse_as_dense, process_set
+    )
     if op == Adasum and size() > 1:
-        return make_adasum_optimizer(optimizer, named, compression, process_set)
+        return make_adasum_optimizer(optimizer, named, options)
 
-    wrapped = wrap(optimizer, _DistributedOptimizer)
+    wrapped = wrap(optimizer, _DistributedOptimizer, named, options)
     wrapped._should_synchronize, wrapped._synchronized, wrapped._reducer = True, False, None
     if _reduces(process_set):
         factors = 1.0 / gradient_predivide_factor, gradient_predivide_factor
@@ -180,7 +194,16 @@ def DistributedOptimizer(  # noqa: N802 - the contract's name
         buckets = GradientBuckets([parameter for _, parameter in named]) if gradient_as_bucket_view else None
         overlap = overlaps()
         homes = None if gradient_as_bucket_view else gradient_homes(reduction.plain_dtypes, call.wire, overlap)
-        wrapped._reducer = GradientReducer(reduction, named, backward_passes_per_step, wait, overlap, buckets, homes)
+        wrapped._reducer = GradientReducer(
+            reduction,
+            named,
+            backward_passes_per_step,
+            wait,
+            overlap,
+            buckets,
+            homes,
+            default_context.settings.flag("HOROVOD_CHECK_PARAMETERS"),
+        )
         weakref.finalize(wrapped, GradientReducer.unwatch, wrapped._reducer)
         if groups:
             wrapped._reducer.make_groups(_agree_on_groups(groups, named, process_set))

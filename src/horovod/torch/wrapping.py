@@ -1,25 +1,112 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Make an optimizer an instance of a new class: ours on top of the user's."""
+"""Make an optimizer an instance of a new class, ours on top of the user's; what all such classes have in common."""
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
 
 import torch
 
-Mixin = TypeVar("Mixin", bound=torch.optim.Optimizer)
+from horovod.common.process_sets import ProcessSet
+from horovod.torch.compression import Compressor
+from horovod.torch.layout import in_memory_order
+from horovod.torch.mpi_ops import allreduce_async_, sparse_allreduce_async
+from horovod.torch.parameter_names import Named
+
+Mixin = TypeVar("Mixin", bound="WrappedOptimizer")
+# As in Horovod: libraries look for its name in the class, lest they wrap an optimizer twice.
+_MODULE = "horovod.torch.optimizer"
 
 
-def wrap(optimizer: torch.optim.Optimizer, mixin: type[Mixin]) -> Mixin:
+class DistributedOptimizerProtocol(Protocol):
+    """What a distributed optimizer has beside all that an optimizer of torch has; for annotations."""
+
+    backward_passes_per_step: int
+    op: int
+    gradient_predivide_factor: float
+    sparse_as_dense: bool
+    process_set: ProcessSet
+
+    def synchronize(self) -> None: ...
+
+    def skip_synchronize(self) -> AbstractContextManager[None]: ...
+
+    def set_backward_passes_per_step(self, passes: int) -> None: ...
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the user asked of DistributedOptimizer(), as far as optimizers show it."""
+
+    compression: type[Compressor]
+    backward_passes_per_step: int
+    op: int
+    gradient_predivide_factor: float
+    sparse_as_dense: bool
+    process_set: ProcessSet
+
+
+class WrappedOptimizer(torch.optim.Optimizer):
+    """An optimizer that hvd.DistributedOptimizer() has returned, with the attributes that Horovod's have."""
+
+    backward_passes_per_step: int
+    op: int
+    gradient_predivide_factor: float
+    sparse_as_dense: bool
+    process_set: ProcessSet
+    _compression: type[Compressor]
+    _parameter_names: dict[torch.Tensor, str]
+
+    def synchronize(self) -> None:
+        """Complete the gradients on all ranks."""
+        raise NotImplementedError
+
+    def skip_synchronize(self) -> AbstractContextManager[None]:
+        """step() inside this block takes gradients as they are; for use after synchronize()."""
+        raise NotImplementedError
+
+    def set_backward_passes_per_step(self, passes: int) -> None:
+        """Accumulate gradients over this many backward passes before they are reduced."""
+        raise NotImplementedError
+
+    def _allreduce_grad_async(self, p: torch.Tensor) -> tuple[Any, Any]:
+        """Begin to reduce one gradient in place, past hooks and rounds, for libraries that do that themselves.
+
+        Returns what hvd.synchronize() waits for, or for a sparse gradient a function that does, and the compressor's
+        context.
+        """
+        name, grad = self._parameter_names[p], p.grad
+        if grad is None:
+            grad = p.grad = torch.zeros_like(p, requires_grad=False)
+        if grad.is_sparse and not self.sparse_as_dense:
+            return sparse_allreduce_async(grad, name, self.op, self.process_set), None
+        if grad.is_sparse:
+            grad = p.grad = grad.to_dense()
+        sent, context = self._compression.compress(grad)
+        factors = 1.0 / self.gradient_predivide_factor, self.gradient_predivide_factor
+        handle = allreduce_async_(in_memory_order(sent), None, name, self.op, *factors, self.process_set)
+        return handle, context
+
+
+def wrap(optimizer: torch.optim.Optimizer, mixin: type[Mixin], named: Named, options: Options) -> Mixin:
     """An optimizer with the same parameters, state and options, of a class with the same name: isinstance still holds.
 
     No __init__ runs, so that classes with any arguments can be wrapped.
     """
-    if isinstance(optimizer, mixin):
+    if isinstance(optimizer, WrappedOptimizer):
         raise ValueError("This optimizer is already a hvd.DistributedOptimizer; wrap it only once")
     cls = optimizer.__class__
-    made: Any = type(cls.__name__, (mixin, cls), {"__module__": cls.__module__, "__doc__": cls.__doc__})
+    made: Any = type(cls.__name__, (mixin, cls), {"__module__": _MODULE, "__doc__": cls.__doc__})
     wrapped: Mixin = made.__new__(made)
     # A scheduler made for the original has put its own step() there, which would lead past ours.
     wrapped.__dict__.update({name: value for name, value in vars(optimizer).items() if name != "step"})
+    wrapped._parameter_names = {parameter: name for name, parameter in named}
+    wrapped._compression = options.compression
+    wrapped.backward_passes_per_step = options.backward_passes_per_step
+    wrapped.op = options.op
+    wrapped.gradient_predivide_factor = options.gradient_predivide_factor
+    wrapped.sparse_as_dense = options.sparse_as_dense
+    wrapped.process_set = options.process_set
     return wrapped

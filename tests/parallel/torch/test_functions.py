@@ -177,8 +177,53 @@ def test_state_that_the_root_does_not_have_is_dropped():
     optimizer = torch.optim.Adam(model.parameters())
     if hvd.rank() == 1:
         train(model, optimizer, steps=1, seed=1)
+        optimizer.state["only here"] = 1
     functions.broadcast_optimizer_state(optimizer, root_rank=0)
-    assert not optimizer.state_dict()["state"]
+    assert "only here" not in optimizer.state
+    assert not any(value.any() for state in optimizer.state.values() for value in state.values())
+
+
+@on_torch_ranks("shm2")
+@pytest.mark.parametrize("distributed", [False, True])
+@pytest.mark.parametrize("name", AVAILABLE)
+def test_a_fresh_optimizer_gets_the_state_it_would_begin_with(name, distributed):
+    kind, options = OPTIMIZERS[name]
+    torch.manual_seed(5)
+    model = Net(kind == "Muon")
+    twin = copy.deepcopy(model)
+    alone = getattr(torch.optim, kind)(twin.parameters(), **copy.deepcopy(options))
+    optimizer = getattr(torch.optim, kind)(model.parameters(), **copy.deepcopy(options))
+    stepped = []
+    optimizer.register_step_post_hook(lambda *_: stepped.append(True))
+    if distributed:
+        optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+    functions.broadcast_optimizer_state(optimizer, root_rank=1)
+    assert len(optimizer.state) == (0 if name == "sgd" else len(list(model.parameters())))
+    if kind != "Adagrad":  # which has its state from the start
+        assert all(not parameter.grad.any() for parameter in model.parameters())
+    assert not stepped
+    # Training goes as if nothing had happened.
+    train(model, optimizer, steps=2, seed=3)
+    train(twin, alone, steps=2, seed=3)
+    for parameter, expected in zip(model.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(parameter, expected, rtol=0, atol=0)
+
+
+class NeedsClosure(torch.optim.SGD):
+    def step(self, closure):
+        with torch.enable_grad():
+            closure()
+        return super().step()
+
+
+@on_torch_ranks("shm2")
+def test_a_fresh_optimizer_that_cannot_step_alone_stays_as_it_is():
+    weight = torch.nn.Parameter(torch.ones(3))
+    optimizer = NeedsClosure([weight], lr=0.1 * (1 + hvd.rank()), momentum=0.9)
+    functions.broadcast_optimizer_state(optimizer, root_rank=0)
+    assert not optimizer.state
+    assert weight.grad is None
+    assert optimizer.param_groups[0]["lr"] == 0.1
 
 
 @on_torch_ranks("shm2")

@@ -349,7 +349,7 @@ def test_sparse_gradients(as_dense, op):
         torch.optim.SGD(table.parameters(), 1.0), op=getattr(hvd, op), sparse_as_dense=as_dense
     )
     table(torch.tensor([hvd.rank(), 5, 5])).sum().backward()
-    assert table.weight.grad.is_sparse != as_dense
+    assert table.weight.grad.is_sparse
     optimizer.step()
     expected = torch.zeros(6, 3)
     expected[: hvd.size()] = -1.0
@@ -388,3 +388,45 @@ def test_adasum_of_equal_steps_is_that_step():
             loss_of(trained, images, labels).backward()
             stepper.step()
     return check_same_weights(model, weights(expected))
+
+
+@pytest.mark.parametrize("op", ["Average", "Adasum"])
+@on_torch_ranks("shm2", "one")
+def test_a_wrapped_optimizer_shows_what_it_is(op):
+    """As Horovod's: libraries read these, and look for the name in the class so as not to wrap twice."""
+    model = make_model()
+    factor = 2.0 if op == "Average" else 1.0
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), 0.1),
+        model.named_parameters(),
+        op=getattr(hvd, op),
+        backward_passes_per_step=3,
+        gradient_predivide_factor=factor,
+        sparse_as_dense=True,
+    )
+    assert str(type(optimizer)) == "<class 'horovod.torch.optimizer.SGD'>"
+    assert isinstance(optimizer, torch.optim.SGD)
+    assert (optimizer.op, optimizer.gradient_predivide_factor) == (getattr(hvd, op), factor)
+    assert optimizer.sparse_as_dense is True
+    assert optimizer.process_set is hvd.global_process_set
+    assert optimizer._parameter_names == {parameter: name for name, parameter in model.named_parameters()}
+    assert optimizer.backward_passes_per_step == 3
+    optimizer.set_backward_passes_per_step(2)
+    assert optimizer.backward_passes_per_step == 2
+    with pytest.raises(ValueError, match="already a hvd.DistributedOptimizer"):
+        hvd.DistributedOptimizer(optimizer)
+
+
+@pytest.mark.parametrize("compression", ["none", "fp16"])
+@on_torch_ranks("shm2")
+def test_one_gradient_reduced_by_a_library(compression):
+    compressor = getattr(hvd.Compression, compression)
+    dense, rows = torch.nn.Parameter(torch.zeros(3)), torch.nn.Parameter(torch.zeros(4, 2))
+    named = [("dense", dense), ("rows", rows)]
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD([dense, rows], 0.1), named, compressor)
+    dense.grad = torch.full((3,), 1.0 + hvd.rank())
+    handle, context = optimizer._allreduce_grad_async(dense)
+    assert compressor.decompress(hvd.synchronize(handle), context).tolist() == [1.5] * 3
+    rows.grad = torch.sparse_coo_tensor([[hvd.rank()]], torch.ones(1, 2), (4, 2), check_invariants=True)
+    handle, context = optimizer._allreduce_grad_async(rows)
+    assert handle().to_dense()[:, 0].tolist() == [0.5, 0.5, 0.0, 0.0]

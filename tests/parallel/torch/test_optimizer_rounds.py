@@ -63,7 +63,8 @@ def test_step_after_synchronize_warns_and_reduces_again():
     backward(model)
     optimizer.synchronize()
     assert model.weight.grad.item() == 2.0
-    with pytest.warns(UserWarning, match="skip_synchronize"):
+    words = r"optimizer\.step\(\) called without optimizer\.skip_synchronize\(\)"
+    with pytest.warns(UserWarning, match=words):
         optimizer.step()
     assert model.weight.grad.item() == 4.0
     optimizer.zero_grad()

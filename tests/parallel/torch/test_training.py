@@ -107,6 +107,7 @@ def test_last_layers_are_reduced_before_backward_ends():
     # The first layer's backward cannot go on before the last layer's gradient is reduced: no overlap, no end.
     first, last = torch.nn.Linear(4, 400), torch.nn.Linear(400, 400)  # large enough to go at once
     model = torch.nn.ModuleList([first, last])
+    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), 0.1), model.named_parameters())
     done = []
 
@@ -126,6 +127,7 @@ def test_timeline_shows_the_overlap():
     path = Path(hvd.broadcast_object(f"/tmp/overlap-{os.getpid()}.json", name="path"))
     first, last = torch.nn.Linear(4, 400), torch.nn.Linear(400, 400)  # large enough to go at once
     model = torch.nn.ModuleList([first, last])
+    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), 0.1), model.named_parameters())
 
     def barrier():

@@ -20,6 +20,7 @@ from horovod.common.joining.interfaces import LOOPBACK, check_interfaces, interf
 from horovod.common.rendezvous.client import Connection, RendezvousError
 from horovod.common.settings import Settings
 from horovod.common.topology import Rendezvous, Topology
+from horovod.common.torchrun_variables import main_port
 
 if TYPE_CHECKING:
     from horovod.common.rendezvous.server import Server
@@ -32,6 +33,7 @@ class Started:
     world: World
     topology: Topology
     homogeneous: bool
+    main: tuple[str, int] | None = None  # rank 0's address, and a port that is free there; None: nobody asked
 
 
 def start(
@@ -52,19 +54,19 @@ def start(
     try:
         if topology.size == 1:
             met()
-            return _start_alone(settings, topology, generation)
+            return _start_alone(settings, topology, generation, environ)
         with _introduced(settings, topology, environ) as introduction:
-            return _start_together(settings, topology, generation, process_sets, introduction, met)
+            return _start_together(settings, topology, generation, process_sets, introduction, environ, met)
     except EngineError as error:
         raise HorovodInitializationError(f"hvd.init() failed on rank {topology.rank}: {error.args[1]}") from error
     except (OSError, RendezvousError) as error:
         raise HorovodInitializationError(f"hvd.init() failed on rank {topology.rank}: {error}") from error
 
 
-def _start_alone(settings: Settings, topology: Topology, generation: int) -> Started:
+def _start_alone(settings: Settings, topology: Topology, generation: int, environ: Mapping[str, str]) -> Started:
     world = open_world(settings, topology, generation, LOOPBACK, secrets.token_hex(16), secrets.token_bytes(32))
     world.connect(peers([introduce(world, topology, LOOPBACK)]), settings.number("HOROVOD_GLOO_TIMEOUT_SECONDS"))
-    return Started(world, topology, homogeneous=True)
+    return Started(world, topology, homogeneous=True, main=(LOOPBACK, main_port(environ)))
 
 
 @contextmanager
@@ -93,6 +95,7 @@ def _start_together(
     generation: int,
     process_sets: Sequence[tuple[int, ...]],
     introduction: tuple[Rendezvous, Connection],
+    environ: Mapping[str, str],
     met: Callable[[], None],
 ) -> Started:
     timeout_s = settings.number("HOROVOD_GLOO_TIMEOUT_SECONDS")
@@ -104,6 +107,7 @@ def _start_together(
     world = open_world(settings, topology, generation, address, world_id, place.secret)
     try:
         info = introduce(world, topology, address) | {"process_sets": [list(ranks) for ranks in process_sets]}
+        info["main_port"] = main_port(environ) if topology.rank == 0 else None
         infos = connection.meet(topology.rank, topology.size, generation, info, timeout_s).infos
         met()
         _check_agreement(infos, topology.rank)
@@ -113,7 +117,8 @@ def _start_together(
         raise
     hosts = [str(info["host"]) for info in infos]
     placed = topology_module.after_meeting(topology, hosts, [int(info["local_rank"]) for info in infos])
-    return Started(world, placed, topology_module.is_homogeneous(hosts))
+    main = str(infos[0]["address"]), int(infos[0].get("main_port") or 0)
+    return Started(world, placed, topology_module.is_homogeneous(hosts), main)
 
 
 def open_world(

@@ -11,10 +11,11 @@ import os
 import sys
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
 import horovod.torch.distributed as horovod_distributed
-from horovod.common import topology
+from horovod.common import topology, torchrun_variables
 from horovod.torch_backend import NAME
 
 __all__ = ["HorovodStrategy"]
@@ -39,7 +40,9 @@ _environments: Any = importlib.import_module(_package + ".plugins.environments")
 
 
 def _under_horovodrun() -> bool:
-    return bool(os.environ.get("HOROVOD_GLOO_RENDEZVOUS_ADDR")) and "MASTER_ADDR" not in os.environ
+    if not os.environ.get("HOROVOD_GLOO_RENDEZVOUS_ADDR"):
+        return False
+    return "MASTER_ADDR" not in os.environ or torchrun_variables.all_ours(os.environ)
 
 
 class HorovodEnvironment(_environments.ClusterEnvironment):  # type: ignore[misc, unused-ignore]
@@ -71,9 +74,13 @@ class HorovodEnvironment(_environments.ClusterEnvironment):  # type: ignore[misc
     def set_world_size(self, size: int) -> None:
         if size != self._place.size:
             raise ValueError(
-                f"horovodrun started {self._place.size} ranks, but the Trainer counts {size}: pass "
-                f"Trainer(devices={self._place.local_size}, num_nodes={self._place.cross_size})"
+                f"horovodrun started {self._place.size} ranks, but the Trainer counts {size}: leave out devices and "
+                f"num_nodes, or pass Trainer(devices={self._place.local_size}, num_nodes={self._place.cross_size})"
             )
+
+    @property
+    def place(self) -> topology.Topology:
+        return self._place
 
     def global_rank(self) -> int:
         return self._place.rank
@@ -89,7 +96,11 @@ class HorovodEnvironment(_environments.ClusterEnvironment):  # type: ignore[misc
 
 
 class HorovodStrategy(_strategies.DDPStrategy):  # type: ignore[misc, unused-ignore]
-    """DDPStrategy with the horovod backend; takes its arguments."""
+    """DDPStrategy with the horovod backend; takes its arguments.
+
+    Under horovodrun a Trainer without `devices` and `num_nodes`, or with 1 for them, trains on the ranks that were
+    started, as Horovod's own strategy did.
+    """
 
     strategy_name = NAME
 
@@ -98,6 +109,32 @@ class HorovodStrategy(_strategies.DDPStrategy):  # type: ignore[misc, unused-ign
         if _under_horovodrun():
             kwargs.setdefault("cluster_environment", HorovodEnvironment())
         super().__init__(*args, **kwargs)
+
+    def _launched(self) -> topology.Topology | None:
+        environment = self.cluster_environment
+        return environment.place if isinstance(environment, HorovodEnvironment) else None
+
+    @property
+    def parallel_devices(self) -> list[torch.device] | None:
+        devices: list[torch.device] | None = self._parallel_devices
+        place = self._launched() if devices is not None and len(devices) == 1 else None
+        if place is None or devices is None:
+            return devices
+        kind = devices[0].type
+        return [torch.device(kind) if kind == "cpu" else torch.device(kind, it) for it in range(place.local_size)]
+
+    @parallel_devices.setter
+    def parallel_devices(self, devices: list[torch.device] | None) -> None:
+        self._parallel_devices = devices
+
+    @property
+    def num_nodes(self) -> int:
+        place = self._launched() if self._num_nodes == 1 else None
+        return int(self._num_nodes) if place is None else place.cross_size
+
+    @num_nodes.setter
+    def num_nodes(self, number: int) -> None:
+        self._num_nodes = number
 
     def setup_environment(self) -> None:
         if isinstance(self.cluster_environment, HorovodEnvironment) and not dist.is_initialized():

@@ -135,8 +135,9 @@ class Flights:
         return bool(moved)
 
     def _start_unusual(self, gradient: Gradient, cargo: list[Cargo]) -> None:
-        converted = put_in_form(gradient.parameter, gradient.sparse)
-        if gradient.sparse:
+        gathers_rows = gradient.sparse and not self._reduction.sparse_as_dense
+        converted = put_in_form(gradient.parameter, gathers_rows)
+        if gathers_rows:
             self._start_sparse(gradient)
             return
         if converted and self._buckets is not None:
@@ -218,7 +219,9 @@ class Flights:
     def _land(self, gradient: Gradient, grad: Tensor, sent: Tensor, context: Any) -> None:
         if sent is not grad:
             self._put_in_place(grad, sent, context)
-        self._table.land([gradient.number], [grad])
+        if gradient.sparse:  # it was made dense for its way only
+            put_in_form(gradient.parameter, sparse=True)
+        self._table.land([gradient.number], [gradient.parameter.grad if gradient.sparse else grad])
 
     def _put_in_place(self, grad: Tensor, sent: Tensor, context: Any) -> None:
         received = self._reduction.compression.decompress(sent, context)

@@ -57,7 +57,7 @@ class Gradient:
         self.full_name = check_name(f"allreduce.{name}")
         self.number = number
         self.parameter = parameter
-        self.sparse = False  # whether its rows are gathered; all ranks agree on that
+        self.sparse = False  # whether its rows are gathered, or it is made dense on its way; all ranks agree on that
         self.group: Group | None = None
         self.hook: Any = None  # None while the parameter needs no gradient
 
@@ -85,7 +85,7 @@ class Gradients:
         self.bundles = call.op != Adasum and default_context.settings["HOROVOD_TIMELINE"] is None
         self.groups: list[Group] = []
         self._all: list[Gradient] = []
-        self._may_be_sparse = not reduction.sparse_as_dense
+        self._travel_dense = reduction.sparse_as_dense  # those that are sparse
         self._unhooked: set[Gradient] = set()  # needed no gradient yet
         self._unseen: set[int] = set()  # have had no gradient yet, which would tell whether it is sparse
         self._sparse: set[int] = set()
@@ -116,6 +116,10 @@ class Gradients:
     def thawed(self, standings: bytes) -> list[Gradient]:
         """Those without a hook whose parameters have come to need a gradient."""
         return [it for it in self._unhooked if standings[it.number] != FROZEN]
+
+    def trained(self, standings: bytes) -> list[tuple[str, Tensor | None]]:
+        """The parameters by name; None for those that are frozen here."""
+        return [(it.name, None if standings[it.number] == FROZEN else it.parameter) for it in self._all]
 
     def make_groups(self, groups: Sequence[Sequence[str]]) -> None:
         by_name = {gradient.name: gradient for gradient in self._all}
@@ -170,7 +174,7 @@ class Gradients:
             return
         numbers = self._unseen.intersection(due)
         self._unseen -= numbers
-        for gradient in map(self._all.__getitem__, numbers if self._may_be_sparse else ()):
+        for gradient in map(self._all.__getitem__, numbers):
             grad = gradient.parameter.grad
             if grad is not None and grad.is_sparse and gradient.group is None:
                 self._set_sparse(gradient, True)
@@ -180,7 +184,7 @@ class Gradients:
         here = {number for number in self._sparse if agreed.wanted[number]}
         for number in here.symmetric_difference(agreed.sparse):
             gradient = self._all[number]
-            if self.table.in_flight([number]):
+            if self.table.in_flight([number]) and not self._travel_dense:
                 raise HorovodMismatchError(
                     f"The gradient of {gradient.name} is dense on some ranks and sparse on others"
                 )

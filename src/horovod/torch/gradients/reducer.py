@@ -18,13 +18,16 @@ from typing import Any
 import torch
 
 from horovod._engine import Arrivals, GradientHomes
+from horovod.common import user_warnings
 from horovod.common.context import default_context
 from horovod.common.exceptions import HorovodMismatchError
+from horovod.torch import other_reductions
 from horovod.torch.dynamo import outside_dynamo
 from horovod.torch.gradients import round_messages
 from horovod.torch.gradients.buckets import GradientBuckets
 from horovod.torch.gradients.flights import Flights
 from horovod.torch.gradients.gradient import Gradient, Gradients, Reduction
+from horovod.torch.gradients.parameter_check import ParameterCheck
 from horovod.torch.gradients.rounds import Differ, Place, Reduce, Round, is_due
 
 Tensor = torch.Tensor
@@ -60,8 +63,11 @@ class GradientReducer:
         overlap: bool,
         buckets: GradientBuckets | None,
         homes: GradientHomes | None,
+        check_parameters: bool = False,
     ) -> None:
         self._reduction = reduction
+        self._is_first = True
+        self._checks_parameters = check_parameters  # with the next message, and never again
         self._passes = passes
         self._wait_in_backward = wait_in_backward
         self._homes = homes
@@ -174,19 +180,37 @@ class GradientReducer:
             for gradient in self._gradients.thawed(standings):
                 self._hook(gradient)
             bundle = self._flights.make_bundle(due)
-            message = self._round.message(default_context.topology.rank, place, standings, bundle)
+            check = ParameterCheck(self._gradients.trained(standings)) if self._checks_parameters else None
+            checksum = check.checksum() if check is not None else None
+            message = self._round.message(default_context.topology.rank, place, standings, bundle, checksum)
+            warning = None
             try:
-                answer = round_messages.exchange(
-                    message, place, self._gradients[0].name, self._reduction.call.process_set
-                )
+                answer = self._exchange(message, place)
                 self._round, decision = self._round.heard(answer)
                 if isinstance(decision, Differ):
                     raise HorovodMismatchError(f"{decision.text} (This rank was {place.value}.)")
+                self._checks_parameters = False
+                if decision.parameters_differ:
+                    warning = self._find_difference(check, place)
                 self._begin(due, decision, will_wait=True)
                 self._flights.wait()
             except Exception:
                 self.restart()
                 raise
+            if warning is not None:
+                user_warnings.warn(warning)
+            if self._is_first:
+                self._is_first = False
+                other_reductions.look((it.name, it.parameter) for it in self._gradients)
+
+    def _exchange(self, message: bytes, place: Place, topic: str = "") -> bytes:
+        return round_messages.exchange(message, place, self._gradients[0].name, self._reduction.call.process_set, topic)
+
+    def _find_difference(self, check: ParameterCheck | None, place: Place) -> str | None:
+        """What this rank, if any, is to warn of: all ranks have heard that their parameters differ."""
+        check = check if check is not None else ParameterCheck([(it.name, None) for it in self._gradients])
+        ranks, rank = self._reduction.call.process_set.ranks, default_context.topology.rank
+        return check.find_difference(ranks or (), rank, lambda it: self._exchange(it, place, "parameters."))
 
     # Hooks
 

@@ -17,9 +17,9 @@ _LEFT = (
 _DIFFERENT = "This rank was {place}. The optimizers of all ranks must have the same parameters."
 
 
-def exchange(message: bytes, place: Place, first: str, process_set: ProcessSet) -> bytes:
+def exchange(message: bytes, place: Place, first: str, process_set: ProcessSet, topic: str = "") -> bytes:
     """All ranks' messages combined. `first`: the optimizer's first parameter, which tells it from other optimizers."""
-    name = f"DistributedOptimizer.{first}"
+    name = f"DistributedOptimizer.{topic}{first}"
     try:
         return GradientTable.exchange(direct.host.native_member(process_set), name, message)
     except EngineError as error:

@@ -8,6 +8,7 @@ messages are combined by Max, byte for byte, and all decide by the same answer, 
   so is everything else that somebody trains: the round is complete.
 * Small gradients that are due on all ranks, and are the same there, travel as one bundle; else each for itself, so that
   ranks whose gradients differ hear which one it is.
+* With its first message each rank sends a checksum of its parameters: they should be the same (`parameter_check`).
 * A rank in step() speaks again until the round is complete; one in backward() returns and may bring more.
 * Ranks that have made different steps, or dropped different gradients, since they last spoke would mix up gradients of
   different steps from now on: all of them raise.
@@ -31,7 +32,9 @@ _IN_BACKWARD, _NO_STEP, _ONE_STEP, _MORE_STEPS, _KEPT, _DROPPED, _HELD = range(7
 _SUM_BYTES = 4  # of what is held; then its complement, so that Max shows the least and the greatest
 _BUNDLE = _HELD + 2 * _SUM_BYTES
 _KEY_BYTES = 8  # of the bundle; then its complement
-HEAD_BYTES = _BUNDLE + 2 * _KEY_BYTES
+_PARAMETERS = _BUNDLE + 2 * _KEY_BYTES
+CHECKSUM_BYTES = 4  # of the parameters; then its complement. Zeros from a rank that has said so before
+HEAD_BYTES = _PARAMETERS + 2 * CHECKSUM_BYTES
 _MOST = 255
 _NOTHING_HELD = bytes(_SUM_BYTES) + bytes([_MOST] * _SUM_BYTES)
 
@@ -53,11 +56,15 @@ _IS_WANTED = _table(OPEN, OPEN_SPARSE, DUE, DUE_SPARSE)
 
 
 class Reduce(NamedTuple):
-    """Reduce those that `wanted` has a 1 for; as sparse ones those of `sparse`. `bundled`: as each has proposed."""
+    """Reduce those that `wanted` has a 1 for; as sparse ones those of `sparse`. `bundled`: as each has proposed.
+
+    `parameters_differ`: the ranks have begun with different ones, or train different ones.
+    """
 
     wanted: bytes
     sparse: tuple[int, ...]
     bundled: bool = False
+    parameters_differ: bool = False
 
 
 class Differ(NamedTuple):
@@ -84,8 +91,10 @@ class Round(NamedTuple):
 
     # What ranks say and hear
 
-    def message(self, rank: int, place: Place, standings: Standings, bundle: int = 0) -> bytes:
-        """What this rank has to say. `bundle`: the key of what it would bundle."""
+    def message(
+        self, rank: int, place: Place, standings: Standings, bundle: int = 0, checksum: int | None = None
+    ) -> bytes:
+        """What this rank has to say. `bundle`: the key of what it would bundle; `checksum`: of its parameters."""
         who = min(rank + 1, _MOST)
         head = bytearray(HEAD_BYTES)
         head[_IN_BACKWARD] = place is Place.BACKWARD
@@ -96,7 +105,9 @@ class Round(NamedTuple):
         elif kept:
             head[_KEPT] = who
         head[_HELD:_BUNDLE] = _sum_of(standings.translate(_IS_DONE)) if kept else _NOTHING_HELD
-        head[_BUNDLE:] = _with_complement(bundle, _KEY_BYTES)
+        head[_BUNDLE:_PARAMETERS] = _with_complement(bundle, _KEY_BYTES)
+        if checksum is not None:
+            head[_PARAMETERS:] = with_complement(checksum)
         return bytes(head) + standings
 
     def heard(self, answer: bytes) -> tuple[Round, Reduce | Differ]:
@@ -109,7 +120,9 @@ class Round(NamedTuple):
         sparse = _numbers_of_sparse(standings, wanted)
         complete = not in_backward or not (OPEN in standings or OPEN_SPARSE in standings)
         done = len(wanted) - wanted.count(0) + standings.count(DONE)
-        return Round(done=done, complete=complete), Reduce(wanted, sparse, _is_bundled(answer))
+        return Round(done=done, complete=complete), Reduce(
+            wanted, sparse, _is_bundled(answer), _parameters_differ(answer)
+        )
 
 
 def is_due(standings: Standings) -> bool:
@@ -133,15 +146,25 @@ def _with_complement(number: int, size: int) -> bytes:
     return text + bytes(_MOST - byte for byte in text)
 
 
-def _is_same(said: bytes) -> bool:
+def with_complement(checksum: int) -> bytes:
+    """A checksum so that Max shows whether ranks have different ones."""
+    return _with_complement(checksum, CHECKSUM_BYTES)
+
+
+def is_same(said: bytes) -> bool:
     """Whether all ranks that said something with its complement said the same."""
     half = len(said) // 2
     return all(high + low == _MOST for high, low in zip(said[:half], said[half:], strict=True))
 
 
 def _is_bundled(answer: bytes) -> bool:
-    said = answer[_BUNDLE:HEAD_BYTES]
-    return any(said[:_KEY_BYTES]) and _is_same(said)
+    said = answer[_BUNDLE:_PARAMETERS]
+    return any(said[:_KEY_BYTES]) and is_same(said)
+
+
+def _parameters_differ(answer: bytes) -> bool:
+    said = answer[_PARAMETERS:HEAD_BYTES]
+    return any(said) and not is_same(said)
 
 
 def _rank(who: int) -> str:
@@ -166,7 +189,7 @@ def _held_differ(answer: bytes) -> str | None:
     held = answer[_HELD:_BUNDLE]
     if held == _NOTHING_HELD:
         return None  # as in every round of ranks that do the same
-    if _is_same(held) or not any(held):
+    if is_same(held) or not any(held):
         return None
     dropped, kept = answer[_DROPPED], answer[_KEPT]
     if dropped and kept:

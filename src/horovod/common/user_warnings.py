@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Warnings that point to the user's line, whatever of torch's and ours lies between it and what noticed something."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+
+from horovod.common.exceptions import HorovodWarning
+
+_NOT_THE_USERS = ("horovod", "torch", "contextlib")
+_said: set[str] = set()
+
+
+def warn_once(text: str) -> None:
+    """Not again in this process."""
+    if text not in _said:
+        _said.add(text)
+        warn(text)
+
+
+def warn(text: str) -> None:
+    """A HorovodWarning, attributed to the innermost line that is neither torch's nor ours."""
+    level, frame = 2, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _NOT_THE_USERS:
+        level, frame = level + 1, frame.f_back
+    warnings.warn(text, HorovodWarning, stacklevel=level)
