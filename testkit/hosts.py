@@ -28,14 +28,14 @@ class Network:
 
     def _build(self, names: list[str]) -> None:
         for name in [SWITCH, *names]:
-            _ip("netns", "add", self._namespace(name))
+            _ip("netns", "add", self.namespace(name))
             self._made.append(name)
-            _ip("-n", self._namespace(name), "link", "set", "lo", "up")
-        switch = self._namespace(SWITCH)
+            _ip("-n", self.namespace(name), "link", "set", "lo", "up")
+        switch = self.namespace(SWITCH)
         _ip("-n", switch, "link", "add", "bridge0", "type", "bridge")
         _ip("-n", switch, "link", "set", "bridge0", "up")
         for name in names:
-            host = self._namespace(name)
+            host = self.namespace(name)
             port = self._port(name)
             _ip("-n", switch, "link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", host)
             _ip("-n", switch, "link", "set", port, "master", "bridge0", "up")
@@ -44,20 +44,20 @@ class Network:
 
     def inside(self, name: str) -> list[str]:
         """What to put before a command so that it runs on that host."""
-        return ["ip", "netns", "exec", self._namespace(name)]
+        return ["ip", "netns", "exec", self.namespace(name)]
 
     def place(self, slot: SlotInfo) -> list[str]:
         return self.inside(slot.hostname)
 
     def cut(self, name: str) -> None:
         """Pull the host's cable out of the switch: packets vanish, no connection is closed or reset."""
-        _ip("-n", self._namespace(SWITCH), "link", "set", self._port(name), "down")
+        _ip("-n", self.namespace(SWITCH), "link", "set", self._port(name), "down")
 
     def close(self) -> None:
         while self._made:
-            _ip("netns", "delete", self._namespace(self._made.pop()))
+            _ip("netns", "delete", self.namespace(self._made.pop()))
 
-    def _namespace(self, name: str) -> str:
+    def namespace(self, name: str) -> str:
         return f"hvd-{self._mark}-{name}"
 
     def _port(self, name: str) -> str:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from horovod.runner import without_effect
 from horovod.runner.allocation import default_processes
 from horovod.runner.arguments import DEFAULTS, FlagParser
+from horovod.runner.hosts import named_slots
 
 if TYPE_CHECKING:
     from horovod.runner.processes import ProcessTree
@@ -36,7 +37,7 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
         options = {**DEFAULTS, **_without_overruled_controller(read_config_file(given["config_file"]), given), **given}
     _check_values(options)
     if options["num_proc"] is None:
-        options["num_proc"] = default_processes(os.environ)
+        options["num_proc"] = named_slots(options) or default_processes(os.environ)
     if options["num_proc"] is None:
         flags.error("-np (--num-proc) is required outside LSF and Slurm: how many processes?")
     if not options["command"]:
@@ -75,7 +76,7 @@ def _main(argv: Sequence[str]) -> int:
 
 def _run(args: argparse.Namespace) -> int:
     refuse_unavailable(vars(args))
-    from horovod.runner.processes import GuardianLostError, ProcessTree
+    from horovod.runner.processes import CannotRunError, ProcessTree
     from horovod.runner.user_output import output_of_process
 
     output = output_of_process()
@@ -85,7 +86,7 @@ def _run(args: argparse.Namespace) -> int:
             code = _run_in(tree, args, output)
     except (ValueError, NotImplementedError, OSError) as error:
         output.say(f"error: {error}")
-    except GuardianLostError as error:
+    except CannotRunError as error:
         output.say(f"error: {error}")
         code = JOB_ERROR
     finally:
@@ -94,7 +95,7 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _run_in(tree: ProcessTree, args: argparse.Namespace, output: UserOutput) -> int:
-    from horovod.runner.local import run_locally
+    from horovod.runner.running import run_job
     from horovod.runner.worker_environment import shows_warnings
 
     if shows_warnings(vars(args)):
@@ -102,7 +103,7 @@ def _run_in(tree: ProcessTree, args: argparse.Namespace, output: UserOutput) -> 
             output.say(without_effect.sentence(without_effect.FLAGS[name]))
     command = args.command
     try:
-        return run_locally(vars(args), command, tree, output).exit_code
+        return run_job(vars(args), command, tree, output).exit_code
     except (FileNotFoundError, NotADirectoryError, PermissionError) as error:
         if error.filename != command[0]:
             raise

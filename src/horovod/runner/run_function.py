@@ -74,6 +74,8 @@ def run(
         "output_filename": output_filename,
         "verbose": verbose,
         "use_mpi": use_mpi,
+        "ssh_port": ssh_port,
+        "ssh_identity_file": ssh_identity_file,
         "nics": _names(network_interfaces),
     }
     from horovod.runner.launch import refuse_unavailable
@@ -85,8 +87,6 @@ def run(
             "slots": slots,
             "reset_limit": reset_limit,
             "cooldown_range": cooldown_range,
-            "ssh_port": ssh_port,
-            "ssh_identity_file": ssh_identity_file,
             "disable_cache": disable_cache,
             "mpi_args": mpi_args,
         }
@@ -103,7 +103,7 @@ def _run(
 ) -> list[Any]:
     from horovod.common import serialization
     from horovod.runner import run_task
-    from horovod.runner.local import run_locally
+    from horovod.runner.running import run_job
     from horovod.runner.processes import ProcessTree
     from horovod.runner.user_output import output_of_python
 
@@ -131,7 +131,7 @@ def _run(
     went_well = False
     try:
         with ProcessTree() as tree:
-            result = run_locally(options, command, tree, output, on_server=offer, after=collect)
+            result = run_job(options, command, tree, output, on_server=offer, after=collect)
         went_well = result.exit_code == 0
     finally:
         output.close(went_well)

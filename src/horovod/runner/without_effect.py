@@ -12,8 +12,6 @@ from typing import Any
 # By the names of horovod.run, or of the parsed flags.
 FLAGS = {
     "disable_cache": "--disable-cache",
-    "ssh_port": "--ssh-port",
-    "ssh_identity_file": "--ssh-identity-file",
     "max_num_proc": "--max-np",
     "slots": "--slots-per-host",
     "elastic_timeout": "--elastic-timeout",
