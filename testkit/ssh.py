@@ -109,9 +109,7 @@ class SshHosts:
             key = (folder / "host_key.pub").read_text()
             with (self.folder / "known_hosts").open("a") as file:
                 file.write(f"{name} {key}")
-        (folder / "sshd_config").write_text(
-            _SERVER.format(port=_PORT, folder=folder, keys=self.folder / "key.pub")
-        )
+        (folder / "sshd_config").write_text(_SERVER.format(port=_PORT, folder=folder, keys=self.folder / "key.pub"))
         assert _SSHD is not None
         command = [*self.inside(name), _SSHD, "-D", "-e", "-f", str(folder / "sshd_config")]
         with (folder / "log").open("wb") as log:
@@ -131,4 +129,3 @@ _KNOCK = "import socket, sys; socket.create_connection((sys.argv[1], int(sys.arg
 
 def _make_key(path: Path) -> None:
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(path)], check=True, timeout=10)
-

@@ -128,7 +128,9 @@ def _names(slots: Sequence[SlotInfo]) -> list[str]:
     return [slot.hostname for slot in slots]
 
 
-def _agent_commands(hosts: Sequence[str], options: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, list[str]]:
+def _agent_commands(
+    hosts: Sequence[str], options: Mapping[str, Any], environ: Mapping[str, str]
+) -> dict[str, list[str]]:
     from horovod.runner.remote.command import SSH_VARIABLE, Reaching, ssh_command
 
     ssh = str(settings.value_of(SSH_VARIABLE, environ))
@@ -153,7 +155,9 @@ def _send_environment(site: Site, env: Mapping[str, str]) -> None:
     for name in remote.hosts:
         remote.begin(name, that_travel({**env, **site.host_env[name]}), os.getcwd())
     remote.wait(lambda host: host.state is State.READY, _READY_LIMIT_S)
-    failed = [f"{host.name}: {host.problem or 'no answer'}" for host in remote.hosts.values() if host.state is not State.READY]
+    failed = [
+        f"{host.name}: {host.problem or 'no answer'}" for host in remote.hosts.values() if host.state is not State.READY
+    ]
     if failed:
         raise HostsError("these hosts cannot start workers:\n  " + "\n  ".join(failed))
 

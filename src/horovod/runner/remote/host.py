@@ -151,7 +151,9 @@ class Host:
 
     def complaints(self) -> list[str]:
         noise = self._reader.noise.splitlines() if self.state is State.LOST else []
-        return [line.decode(errors="replace").strip() for line in (*noise[-_LAST_LINES:], *self._errors) if line.strip()]
+        return [
+            line.decode(errors="replace").strip() for line in (*noise[-_LAST_LINES:], *self._errors) if line.strip()
+        ]
 
     def _why_it_ended(self) -> str:
         with suppress(subprocess.TimeoutExpired):  # it has closed its output, so it is about to end

@@ -82,9 +82,7 @@ class RemoteHosts:
     def fileno(self) -> int:
         return self._bell_receiver.fileno()
 
-    def start(
-        self, name: str, key: int, command: Sequence[str], env: Mapping[str, str]
-    ) -> tuple[IO[bytes], IO[bytes]]:
+    def start(self, name: str, key: int, command: Sequence[str], env: Mapping[str, str]) -> tuple[IO[bytes], IO[bytes]]:
         host, base = self.hosts[name], self._base_env[name]
         own = {variable: value for variable, value in that_travel(env).items() if base.get(variable) != value}
         pipes = [os.pipe() for _ in range(2)]
