@@ -53,6 +53,10 @@ class Network:
         """Pull the host's cable out of the switch: packets vanish, no connection is closed or reset."""
         _ip("-n", self.namespace(SWITCH), "link", "set", self._port(name), "down")
 
+    def mend(self, name: str) -> None:
+        """Put it back."""
+        _ip("-n", self.namespace(SWITCH), "link", "set", self._port(name), "up")
+
     def close(self) -> None:
         while self._made:
             _ip("netns", "delete", self.namespace(self._made.pop()))

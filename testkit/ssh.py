@@ -17,7 +17,7 @@ _PORT = 22
 
 _SERVER = """\
 Port {port}
-HostKey {folder}/host_key
+HostKey {key}
 PidFile none
 AuthorizedKeysFile {keys}
 PasswordAuthentication no
@@ -54,6 +54,7 @@ class SshHosts:
             (folder / "known_hosts").write_text("")
             for name in names:
                 self._write_names(name)
+                self._prepare(name)
                 self._start_sshd(name)
             for name in names:
                 self._await_sshd(name)
@@ -71,14 +72,12 @@ class SshHosts:
         naming = 'hostname "$0" && exec "$@"'
         return [*self.network.inside(name), "unshare", "--uts", "sh", "-c", naming, name]
 
-    def cut(self, name: str) -> None:
-        self.network.cut(name)
-
     def change_key(self, name: str) -> None:
         """As if somebody else answered under that name."""
-        self.stop(name)
-        self._start_sshd(name, known=False)
-        self._await_sshd(name)
+        self._start_again(name, "other_key")
+
+    def restore_key(self, name: str) -> None:
+        self._start_again(name, "host_key")
 
     def stop(self, name: str) -> None:
         daemon = self._daemons.pop(name)
@@ -100,20 +99,26 @@ class SshHosts:
         lines = [f"{address} {host}" for host, address in self.network.addresses.items()]
         (folder / "hosts").write_text("\n".join(["127.0.0.1 localhost", *lines, ""]))
 
-    def _start_sshd(self, name: str, *, known: bool = True) -> None:
+    def _prepare(self, name: str) -> None:
         folder = self.folder / name
-        shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
-        _make_key(folder / "host_key")
-        if known:
-            key = (folder / "host_key.pub").read_text()
-            with (self.folder / "known_hosts").open("a") as file:
-                file.write(f"{name} {key}")
-        (folder / "sshd_config").write_text(_SERVER.format(port=_PORT, folder=folder, keys=self.folder / "key.pub"))
+        for key in ("host_key", "other_key"):
+            _make_key(folder / key)
+        with (self.folder / "known_hosts").open("a") as file:
+            file.write(f"{name} {(folder / 'host_key.pub').read_text()}")
+
+    def _start_sshd(self, name: str, key: str = "host_key") -> None:
+        folder = self.folder / name
+        (folder / "sshd_config").write_text(_SERVER.format(port=_PORT, key=folder / key, keys=self.folder / "key.pub"))
         assert _SSHD is not None
         command = [*self.inside(name), _SSHD, "-D", "-e", "-f", str(folder / "sshd_config")]
         with (folder / "log").open("wb") as log:
             self._daemons[name] = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+
+    def _start_again(self, name: str, key: str) -> None:
+        self.stop(name)
+        self._start_sshd(name, key)
+        self._await_sshd(name)
 
     def _await_sshd(self, name: str) -> None:
         deadline = time.monotonic() + _START_LIMIT_S

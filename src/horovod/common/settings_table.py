@@ -219,7 +219,8 @@ _JOB = (
     Setting("HOROVOD_GLOO_IFACE", str, None, "Network interface for traffic between hosts."),
     Setting("HOROVOD_HOST_ADDRESS", str, None, "Address at which other hosts reach this one; set by horovodrun, which "
             "has tried it out. Goes before HOROVOD_GLOO_IFACE."),
-    Setting("HOROVOD_SSH_COMMAND", str, "ssh", "How horovodrun reaches other hosts, with options: ssh -F FILE.", path=True),
+    Setting("HOROVOD_SSH_COMMAND", str, "ssh", "How horovodrun reaches other hosts, for example ssh -F FILE.",
+            path=True),
     Setting("HOROVOD_GLOO_TIMEOUT_SECONDS", float, 30, "Limit for meeting and connecting to the other ranks.",
             unit="seconds", minimum=0, maximum=_LONG_S, flag="--gloo-timeout-seconds",
             yaml_key="library_options.gloo_timeout_seconds"),

@@ -103,8 +103,8 @@ def _run(
 ) -> list[Any]:
     from horovod.common import serialization
     from horovod.runner import run_task
-    from horovod.runner.running import run_job
     from horovod.runner.processes import ProcessTree
+    from horovod.runner.running import run_job
     from horovod.runner.user_output import output_of_python
 
     shipped = serialization.dumps((func, tuple(args), dict(kwargs)))

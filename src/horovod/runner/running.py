@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from horovod.runner.remote.opening import OpenHosts
 
 _LOOPBACK = "127.0.0.1"
+_READY_LIMIT_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -155,14 +156,10 @@ def _send_environment(site: Site, env: Mapping[str, str]) -> None:
     for name in remote.hosts:
         remote.begin(name, that_travel({**env, **site.host_env[name]}), os.getcwd())
     remote.wait(lambda host: host.state is State.READY, _READY_LIMIT_S)
-    failed = [
-        f"{host.name}: {host.problem or 'no answer'}" for host in remote.hosts.values() if host.state is not State.READY
-    ]
+    failed = [host for host in remote.hosts.values() if host.state is not State.READY]
     if failed:
-        raise HostsError("these hosts cannot start workers:\n  " + "\n  ".join(failed))
-
-
-_READY_LIMIT_S = 10.0
+        lines = [f"{host.name}: {host.problem or 'no answer'}" for host in failed]
+        raise HostsError("these hosts cannot start workers:\n  " + "\n  ".join(lines))
 
 
 def _output_options(options: Mapping[str, Any], ranks: int) -> OutputOptions:

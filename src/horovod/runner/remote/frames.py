@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a launcher and its agent say to each other over standard input and output: length, then a msgpack array.
 
-Launcher to agent: job, start, signal, end, taken, listen, reach, alive. Agent to launcher: hello, ready, failed, started,
-refused, ended, output, closed, listening, reached, over, alive. The first element is the verb.
+The first element is the verb. To the agent: job, start, signal, end, taken, listen, reach, reached_all, alive. To the
+launcher: hello, ready, failed, started, refused, ended, output, closed, listening, reached, over, alive.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
-import msgpack
+import msgpack  # type: ignore[import-untyped]
 
 # Before it the shell of a login may have written whatever it likes.
 GREETING = b"\0khorovod agent 1\0"

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from enum import Enum
-from typing import Any
+from typing import IO, Any
 
 from horovod.runner.processes import Ended, Event, Refused, Started
 from horovod.runner.remote import frames
@@ -77,12 +77,11 @@ class Host:
             stderr=subprocess.PIPE,
             start_new_session=True,
         )
-        assert self.process.stdin and self.process.stdout and self.process.stderr
-        self.output = self.process.stdout.fileno()
-        self.errors = self.process.stderr.fileno()
+        stdin, stdout, stderr = self._files()
+        self.output, self.errors = stdout.fileno(), stderr.fileno()
         os.set_blocking(self.output, False)
         os.set_blocking(self.errors, False)
-        self.outgoing = Outgoing(self.process.stdin.fileno())
+        self.outgoing = Outgoing(stdin.fileno())
 
     @property
     def is_gone(self) -> bool:
@@ -144,8 +143,7 @@ class Host:
 
     def close(self) -> None:
         """Input that ends makes the agent end what is left, and then itself."""
-        assert self.process.stdin and self.process.stdout and self.process.stderr
-        for file in (self.process.stdin, self.process.stdout, self.process.stderr):
+        for file in self._files():
             with suppress(OSError):
                 file.close()
 
@@ -164,10 +162,19 @@ class Host:
             return "" if code is None else f"exit code {code}"
         return "the connection to its agent was closed"
 
+    def _files(self) -> tuple[IO[bytes], IO[bytes], IO[bytes]]:
+        stdin, stdout, stderr = self.process.stdin, self.process.stdout, self.process.stderr
+        assert stdin is not None
+        assert stdout is not None
+        assert stderr is not None
+        return stdin, stdout, stderr
+
     def _take(self, message: list[Any]) -> None:
+        if self._take_from_worker(message):
+            return
         match message:
             case ["alive"]:
-                pass
+                return
             case ["hello", dict(facts)] if self.state is State.CONNECTING:
                 self.facts = facts
                 self.state = State.GREETED
@@ -175,6 +182,16 @@ class Host:
                 self.state = State.READY
             case ["failed", text]:
                 self.lose(str(text))
+            case ["over", left]:
+                self.left = list(left)
+                self.state = State.OVER
+                for pipe in self.pipes.values():
+                    pipe.closed_there = True
+        self._on_answer(self, message)
+
+    def _take_from_worker(self, message: list[Any]) -> bool:
+        """What a worker did or wrote; False for anything else."""
+        match message:
             case ["started", key, pid]:
                 self.starting.discard(key)
                 self.running[key] = pid
@@ -186,28 +203,16 @@ class Host:
                 self.running.pop(key, None)
                 self._on_event(Ended(key, code))
             case ["output", key, which, bytes(data)]:
-                pipe = self.pipes.get((key, which))
-                if pipe is not None:
-                    pipe.outgoing.put(data)
+                if (key, which) in self.pipes:
+                    self.pipes[key, which].outgoing.put(data)
             case ["closed", key, which]:
-                pipe = self.pipes.get((key, which))
-                if pipe is not None:
-                    pipe.closed_there = True
-            case ["over", left]:
-                self.left = list(left)
-                self.state = State.OVER
-                for pipe in self.pipes.values():
-                    pipe.closed_there = True
+                if (key, which) in self.pipes:
+                    self.pipes[key, which].closed_there = True
             case _:
-                self._on_answer(self, message)
-        if message[0] in ("hello", "ready", "failed", "over"):
-            self._on_answer(self, message)
-
-
-def silent_for(host: Host, now: float) -> float:
-    return now - host.heard
+                return False
+        return True
 
 
 def is_overdue(host: Host, now: float) -> bool:
     """Whether an agent that has once spoken has been silent for too long."""
-    return host.state in (State.GREETED, State.READY) and silent_for(host, now) > frames.SILENCE_LIMIT_S
+    return host.state in (State.GREETED, State.READY) and now - host.heard > frames.SILENCE_LIMIT_S

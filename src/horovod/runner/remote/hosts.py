@@ -121,7 +121,8 @@ class RemoteHosts:
 
     def give_up(self) -> None:
         """Do not wait for who does not answer: its agent ends by itself when it hears nothing more."""
-        self._post(lambda: [host.lose("it does not answer") for host in self.hosts.values()])
+        for host in self.hosts.values():
+            self._post(partial(host.lose, "it does not answer"))
 
     def close(self) -> None:
         """Agents that still run end their workers, and then themselves."""
