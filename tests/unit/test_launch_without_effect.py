@@ -68,17 +68,17 @@ def test_the_help_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         parse_args(["--help"])
     shown = re.sub(r"\s+", " ", capsys.readouterr().out)
-    for flag in (*without_effect.FLAGS.values(), "--start-timeout"):
+    for flag in without_effect.FLAGS.values():
         assert re.search(rf"{flag}\b[^;]*; accepted, no effect in this version", shown), flag
 
 
 def test_values_that_are_given_are_found() -> None:
-    options = vars(parse_args(["-np", "1", "--ssh-port", "22", "--mpi-args=-x", "true"]))
-    assert without_effect.given(options) == ["ssh_port", "mpi_args"]
+    options = vars(parse_args(["-np", "1", "--slots-per-host", "2", "--mpi-args=-x", "true"]))
+    assert without_effect.given(options) == ["slots", "mpi_args"]
     assert without_effect.given(DEFAULTS) == []
 
 
 def test_horovod_run_says_so(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr("horovod.runner.run_function._run", lambda *_: [])
-    horovod.run(print, ssh_port=22, slots=None, disable_cache=False)
-    assert caplog.messages == ["horovod.run: ssh_port is accepted, but has no effect in this version"]
+    horovod.run(print, ssh_port=22, slots=2, disable_cache=False)
+    assert caplog.messages == ["horovod.run: slots is accepted, but has no effect in this version"]

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import re
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -119,14 +119,19 @@ def get_host_assignments(hosts: list[HostInfo], min_num_proc: int, max_num_proc:
     return slots
 
 
-def plan_hosts(options: Mapping[str, Any]) -> list[HostInfo]:
-    """The hosts that flags name; without any, this machine with as many slots as processes."""
+def plan_hosts(options: Mapping[str, Any], set_aside: Sequence[HostInfo] = ()) -> list[HostInfo]:
+    """The hosts that flags name, else those that a batch system has set aside for this job.
+
+    Without either, and where one host alone is set aside, it is this machine with as many slots as processes.
+    """
     if options.get("hosts") is not None and options.get("hostfile") is not None:
         raise ValueError("Argument hosts and hostfile only allow one provided.")
     if options.get("hosts") is not None:
         hosts = parse_hosts(options["hosts"])
     elif options.get("hostfile") is not None:
         hosts = parse_host_file(options["hostfile"])
+    elif len(set_aside) > 1 or (set_aside and set_aside[0].slots >= options["num_proc"]):
+        hosts = list(set_aside)
     else:
         hosts = [HostInfo("localhost", options["num_proc"])]
     check_number(options["num_proc"], "-np (num_proc)")

@@ -14,6 +14,7 @@ from horovod.common import settings
 from horovod.common.joining.interfaces import interface_names
 from horovod.common.rendezvous.protocol import make_secret
 from horovod.common.rendezvous.server import Server
+from horovod.runner.allocation import Allocation, find_allocation
 from horovod.runner.hosts import HostInfo, SlotInfo, get_host_assignments, is_local, plan_hosts
 from horovod.runner.job import Job, JobResult, JobSpec
 from horovod.runner.limits import check_local_processes, enough_descriptors
@@ -58,12 +59,14 @@ def run_job(
     after: Callable[[Server, JobResult], None] | None = None,
 ) -> JobResult:
     """Run `command` once for each rank; `on_server` sees the rendezvous before they start, `after` once they ended."""
-    slots = get_host_assignments(plan_hosts(options), options["num_proc"])
+    allocation = _allocation(options)
+    hosts = plan_hosts(options, allocation.hosts if allocation is not None else ())
+    slots = get_host_assignments(hosts, options["num_proc"])
     base = base_environment(os.environ)
     secret = make_secret()
     with (
         enough_descriptors(len(slots), files=options.get("output_filename") is not None),
-        _site(slots, options, base, tree, output) as site,
+        _site(slots, options, base, tree, output, allocation) as site,
         Server(site.address, secret=secret, on_slow_meeting=output.say) as server,
     ):
         if on_server is not None:
@@ -97,6 +100,7 @@ def _site(
     base: Mapping[str, str],
     tree: ProcessTree,
     output: UserOutput,
+    allocation: Allocation | None,
 ) -> Iterator[Site]:
     """This machine alone if all hosts are names of it."""
     hosts = [HostInfo(slot.hostname, slot.local_size) for slot in slots if slot.local_rank == 0]
@@ -111,9 +115,8 @@ def _site(
     from horovod.runner.remote.opening import LAUNCHER, open_hosts
 
     interfaces = options.get("nics") or interface_names(base.get("HOROVOD_GLOO_IFACE", ""))
-    opened = open_hosts(
-        _agent_commands(elsewhere, options, base), interfaces, _start_limit_s(options), has_local_ranks=bool(here)
-    )
+    commands = _agent_commands(elsewhere, options, base, allocation)
+    opened = open_hosts(commands, interfaces, _start_limit_s(options), has_local_ranks=bool(here))
     with closing(opened.remote), closing(Placement(tree, opened.remote, dict(enumerate(_names(slots))))) as placement:
         chosen = {host.hostname: opened.choices[LAUNCHER] for host in here}
         chosen |= {name: opened.choices[name] for name in elsewhere}
@@ -129,10 +132,20 @@ def _names(slots: Sequence[SlotInfo]) -> list[str]:
     return [slot.hostname for slot in slots]
 
 
+def _allocation(options: Mapping[str, Any]) -> Allocation | None:
+    """What a batch system has set aside, unless the user names hosts."""
+    if options.get("hosts") is not None or options.get("hostfile") is not None:
+        return None
+    return find_allocation(os.environ)
+
+
 def _agent_commands(
-    hosts: Sequence[str], options: Mapping[str, Any], environ: Mapping[str, str]
+    hosts: Sequence[str], options: Mapping[str, Any], environ: Mapping[str, str], allocation: Allocation | None
 ) -> dict[str, list[str]]:
-    from horovod.runner.remote.command import SSH_VARIABLE, Reaching, ssh_command
+    from horovod.runner.remote.command import SSH_VARIABLE, Reaching, batch_command, ssh_command
+
+    if allocation is not None:
+        return {host: batch_command(allocation.source, host, sys.executable) for host in hosts}
 
     ssh = str(settings.value_of(SSH_VARIABLE, environ))
     reaching = Reaching(ssh, options.get("ssh_port"), options.get("ssh_identity_file"))

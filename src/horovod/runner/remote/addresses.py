@@ -47,9 +47,10 @@ def choose(
 
 def _reason(chosen: Address, addresses: Sequence[Address], common: Sequence[Address], askers: int) -> str:
     who = "the other host reaches it" if askers == 1 else f"all {askers} others reach it"
-    if len(addresses) == 1:
+    real = [address for address in addresses if not address.is_loopback]
+    if len(real) == 1:
         return f"its only address; {who}" if askers else "its only address"
-    skipped = [address.text for address in addresses if address not in common]
+    skipped = [address.text for address in real if address not in common]
     why = who if askers else "the first of its addresses"
     return why + (f", and not {', '.join(skipped)}" if skipped else "")
 

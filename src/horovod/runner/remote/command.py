@@ -40,10 +40,14 @@ def ssh_command(host: str, reaching: Reaching, python: str, environ: Mapping[str
     return [*command, host, remote_line(python, environ)]
 
 
-def srun_command(host: str, python: str) -> list[str]:
-    """One task on one node of this allocation, beside whatever else runs there, with all that the node has for us."""
-    flags = ["--nodes=1", "--ntasks=1", "--overlap", "--mem=0", "--cpu-bind=none", "--quit-on-interrupt"]
-    return ["srun", f"--nodelist={host}", *flags, python, "-m", AGENT]
+def batch_command(system: str, host: str, python: str) -> list[str]:
+    """Through the batch system that set the host aside, which then knows of the workers and bounds them."""
+    agent = [python, "-m", AGENT]
+    if system == "LSF":
+        return ["blaunch", "-no-shell", host, *agent]
+    # One task beside whatever else runs there, with everything that the job has on that node: the workers share it.
+    flags = ["--nodes=1", "--ntasks=1", "--overlap", "--cpu-bind=none", "--unbuffered", "--input=0"]
+    return ["srun", f"--nodelist={host}", *flags, *agent]
 
 
 def remote_line(python: str, environ: Mapping[str, str]) -> str:
@@ -56,8 +60,10 @@ def remote_line(python: str, environ: Mapping[str, str]) -> str:
 
 def to_try(command: Sequence[str]) -> str:
     """What a person types to see the problem: without BatchMode, so that ssh may ask."""
-    words = list(command[:-1])
+    words = list(command)
     while "-o" in words:
         at = words.index("-o")
         del words[at : at + 2]
-    return shlex.join([*words, f"{command[-1]} --check"])
+    if words[-1] == AGENT:
+        return shlex.join([*words, "--check"])
+    return shlex.join([*words[:-1], f"{words[-1]} --check"])

@@ -28,6 +28,10 @@ class Address:
     interface: str
     text: str
 
+    @property
+    def is_loopback(self) -> bool:
+        return self.text.startswith("127.") or self.text == "::1"
+
 
 @dataclass(frozen=True)
 class Target:
@@ -84,16 +88,19 @@ def reach(targets: Sequence[Target]) -> list[Attempt]:
 
 
 def own_addresses() -> list[Address]:
-    """All addresses of this machine at which others might find it, IPv4 first."""
+    """All addresses of this machine at which others might find it: IPv4 first, last those that only it can reach.
+
+    Even these may do: hosts of a test may be names for one machine, without any network.
+    """
     import psutil
 
-    found: list[tuple[bool, Address]] = []
+    found: list[tuple[bool, bool, Address]] = []
     for name, entries in psutil.net_if_addrs().items():
         for entry in entries:
-            text = str(entry.address).partition("%")[0]
-            if entry.family in (socket.AF_INET, socket.AF_INET6) and not text.startswith(("127.", "fe80:", "::1")):
-                found.append((entry.family == socket.AF_INET6, Address(name, text)))
-    return [address for _, address in sorted(found, key=lambda pair: pair[0])]
+            address = Address(name, str(entry.address).partition("%")[0])
+            if entry.family in (socket.AF_INET, socket.AF_INET6) and not address.text.startswith("fe80:"):
+                found.append((address.is_loopback, entry.family == socket.AF_INET6, address))
+    return [address for *_, address in sorted(found, key=lambda entry: entry[:2])]
 
 
 def _listen_everywhere() -> socket.socket:
