@@ -37,12 +37,16 @@ Host *
 """
 
 
+def missing() -> list[str]:
+    """What such hosts need and this machine does not have."""
+    programs = [name for name in ("ip", "ssh", "ssh-keygen", "unshare") if shutil.which(name) is None]
+    return [*programs, *([] if _SSHD else ["sshd"]), *([] if os.geteuid() == 0 else ["root"])]
+
+
 class SshHosts:
     """`names` are hosts that know each other by these names; ssh from one to another asks for nothing."""
 
     def __init__(self, names: list[str], folder: Path) -> None:
-        if _SSHD is None:
-            raise RuntimeError("sshd is not installed: apt install openssh-server")
         self.folder = folder
         self.network = Network(names)
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}

@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 from testkit.launcher import HOROVODRUN
+from testkit.needs import need
 from testkit.processes import Process, run
-from testkit.ssh import SshHosts
+from testkit.ssh import SshHosts, missing
 
 
 @pytest.fixture(scope="session")
 def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SshHosts]:
+    need(missing(), "root, and scripts/system-packages")
     hosts = SshHosts(["h1", "h2", "h3"], tmp_path_factory.mktemp("ssh"))
     yield hosts
     hosts.close()
