@@ -55,7 +55,9 @@ def main() -> int:
             times = {name: [timed(way) for _ in range(options.rounds)] for name, way in ways.items()}
         finally:
             hosts.close()
-    print(f"{options.hosts} hosts with {options.ranks} ranks each, seconds (median of {options.rounds}; fastest, slowest)")
+    print(
+        f"{options.hosts} hosts with {options.ranks} ranks each, seconds (median of {options.rounds}; fastest, slowest)"
+    )
     for name, found in times.items():
         print(f"  {name:<32} {median(found):6.2f}  ({min(found):.2f}, {max(found):.2f})")
     return 0

@@ -14,12 +14,16 @@ SWITCH = "switch"
 
 
 class Network:
-    """`names` are hosts with the addresses 10.77.0.1, 10.77.0.2, ... in a network that nothing else can reach."""
+    """`names` are hosts with the addresses 10.77.0.1, 10.77.0.2, ... in a network that nothing else can reach.
 
-    def __init__(self, names: list[str]) -> None:
+    With `ipv6` they are fd77::1, fd77::2, ..., and there is no IPv4.
+    """
+
+    def __init__(self, names: list[str], *, ipv6: bool = False) -> None:
+        prefix, self._after = ("fd77::", ["/64", "nodad"]) if ipv6 else ("10.77.0.", ["/24"])
         self._mark = uuid.uuid4().hex[:6]
         self._made: list[str] = []
-        self.addresses = {name: f"10.77.0.{number}" for number, name in enumerate(names, start=1)}
+        self.addresses = {name: f"{prefix}{number:x}" for number, name in enumerate(names, start=1)}
         try:
             self._build(names)
         except BaseException:
@@ -39,7 +43,8 @@ class Network:
             port = self._port(name)
             _ip("-n", switch, "link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", host)
             _ip("-n", switch, "link", "set", port, "master", "bridge0", "up")
-            _ip("-n", host, "address", "add", f"{self.addresses[name]}/24", "dev", "eth0")
+            length, *words = self._after
+            _ip("-n", host, "address", "add", f"{self.addresses[name]}{length}", "dev", "eth0", *words)
             _ip("-n", host, "link", "set", "eth0", "up")
 
     def inside(self, name: str) -> list[str]:

@@ -46,9 +46,9 @@ def missing() -> list[str]:
 class SshHosts:
     """`names` are hosts that know each other by these names; ssh from one to another asks for nothing."""
 
-    def __init__(self, names: list[str], folder: Path) -> None:
+    def __init__(self, names: list[str], folder: Path, *, ipv6: bool = False) -> None:
         self.folder = folder
-        self.network = Network(names)
+        self.network = Network(names, ipv6=ipv6)
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
         self._files: list[Path] = []
         try:
