@@ -5,6 +5,7 @@ import json
 import os
 import re
 import subprocess
+import threading
 import time
 
 import psutil
@@ -64,9 +65,9 @@ def test_output_is_prefixed_and_streams_stay_apart():
     source = r"import sys; sys.stdout.write('a\nb\rc\r\nlast'); sys.stderr.write('e1\ne2\n')"
     done = horovodrun("-np", "2", *python(source))
     assert done.returncode == 0
-    assert lines_by_rank(done.stdout) == {rank: ["a", "b", "c", "last"] for rank in range(2)}
+    assert lines_by_rank(done.stdout) == {rank: ["a", "c", "last"] for rank in range(2)}  # "c" overwrites "b"
     assert lines_by_rank(done.stderr, "stderr") == {rank: ["e1", "e2"] for rank in range(2)}
-    assert done.stdout.count("\n") == 8
+    assert done.stdout.count("\n") == 6
 
 
 def test_no_output_is_lost():
@@ -102,6 +103,65 @@ def test_the_prefix_is_coloured_on_a_terminal_alone(env, coloured):
     assert (b"[0]<stdout>:x" in shown) != coloured
 
 
+BARS_AND_TRACEBACKS = """
+import os, sys, traceback
+for percent in range(101):
+    sys.stdout.write(f"\\r{percent:3d}%|{'#' * percent}")
+    sys.stdout.flush()
+sys.stdout.write("\\n")
+try:
+    {}["key"]
+except KeyError:
+    traceback.print_exc()
+"""
+
+
+def test_a_progress_bar_stays_one_line_on_a_terminal():
+    ours, terminal = os.openpty()
+    with os.fdopen(ours, "rb", buffering=0) as screen:
+        shown = []
+        reader = threading.Thread(target=lambda: shown.extend(iter(lambda: _read_of(screen), b"")))
+        reader.start()
+        env = {"TERM": "xterm", "NO_COLOR": "1"}
+        done = horovodrun("-np", "2", *python(BARS_AND_TRACEBACKS), env=env, stdout=terminal)
+        os.close(terminal)
+        reader.join(20)
+    assert done.returncode == 0
+    text = b"".join(shown).decode()
+    assert re.search(r"\r\x1b\[K\[[01]\]<stdout>: *\d+%\|", text)
+    lines = [line.rpartition("\x1b[K")[2].strip("\r") for line in text.split("\n")]
+    assert sorted(line for line in lines if line) == [f"[{rank}]<stdout>:100%|{'#' * 100}" for rank in range(2)]
+    # Both had the same traceback, and one of them is shown.
+    assert done.stderr.count("Traceback (most recent call last)") == 1
+    assert re.search(r"KeyError: 'key' \(the same traceback as of rank [01], folded; --verbose shows it\)", done.stderr)
+
+
+def _read_of(screen):
+    try:
+        return screen.read(1 << 16) or b""
+    except OSError:  # the other end is closed
+        return b""
+
+
+def test_elsewhere_the_last_state_of_a_bar_is_one_line_and_tags_can_be_left_out():
+    done = horovodrun("-np", "2", "--tag", "never", "--verbose", *python(BARS_AND_TRACEBACKS))
+    assert done.stdout.splitlines() == [f"100%|{'#' * 100}"] * 2
+    assert done.stderr.count("Traceback (most recent call last)") == 2
+    assert "<stderr>" not in done.stderr
+
+
+@pytest.mark.parametrize(("mode", "text", "code"), [(0o644, "command not found", 127), (0o755, "not a program", 126)])
+def test_a_python_file_is_not_a_command_and_what_was_meant_is_said(tmp_path, mode, text, code):
+    script = tmp_path / "train me.py"
+    script.write_text("print(1)\n")
+    script.chmod(mode)
+    name = script.name if code == 127 else str(script)
+    done = horovodrun("-np", "2", name, "--epochs", "1", cwd=tmp_path)
+    meant = f"did you mean this? horovodrun ... python '{name}' --epochs 1"
+    assert done.stderr == f"horovodrun: error: {text}: {name!r}; {meant}\n"
+    assert done.returncode == code
+
+
 def test_output_files_hold_the_bytes_as_written(tmp_path):
     source = r"""
 import os, sys
@@ -130,7 +190,7 @@ signal.pause()
     [
         ("sys.exit(7)", 7, "exit code 7"),
         ("raise ValueError('my bug')", 1, "ValueError: my bug"),
-        ("os.kill(os.getpid(), signal.SIGKILL)", 137, r"killed by signal 9 \(SIGKILL\)"),
+        ("os.kill(os.getpid(), signal.SIGKILL)", 137, r"killed by signal 9 \(SIGKILL\), often out of memory"),
         ("os.kill(os.getpid(), signal.SIGSEGV)", 139, r"killed by signal 11 \(SIGSEGV\)"),
     ],
 )

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """horovod.run: functions in, results out, in the order of ranks."""
 
+import linecache
 import os
 import signal
 import subprocess
 import sys
 import threading
+from types import SimpleNamespace
 
 import pytest
 from testkit.processes import Process
@@ -83,6 +85,28 @@ def test_a_worker_that_leaves_early_is_named():
 def test_output_goes_to_the_callers_stdout(capsys):
     horovod.run(lambda: print("hello"), num_proc=2)
     assert sorted(capsys.readouterr().out.splitlines()) == ["[0]<stdout>:hello", "[1]<stdout>:hello"]
+
+
+def test_in_a_notebook_lines_have_no_tags_and_errors_show_the_line_of_the_cell(capsys, monkeypatch):
+    """A function as a kernel compiles it: its file exists only in linecache."""
+    source = "def train():\n    print('hello')\n    return 1 / zero  # the line of the cell\n"
+    name = "/tmp/ipykernel_1/2345.py"
+    compiler = SimpleNamespace(format_code_name=lambda file: ("Cell", "In[7]") if file == name else None)
+    shell = SimpleNamespace(kernel=object(), compile=compiler)
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
+    monkeypatch.setitem(linecache.cache, name, (len(source), None, source.splitlines(keepends=True), name))
+    cell = {"__name__": "__main__", "zero": 0}
+    exec(compile(source, name, "exec"), cell)
+    with pytest.raises(RuntimeError) as caught:
+        horovod.run(cell["train"], num_proc=2)
+    assert "Cell In[7], line 3, in train\n    return 1 / zero  # the line of the cell\n" in str(caught.value)
+    assert "run_task.py" not in str(caught.value)
+    shown = capsys.readouterr()
+    assert "hello\n" in shown.out
+    assert "<stdout>" not in shown.out
+    assert "<stderr>" not in shown.err
+    with pytest.raises(ValueError, match="tag must be auto, always or never, not 'some'"):
+        horovod.run(rank, tag="some")
 
 
 def test_it_runs_in_a_thread_too():

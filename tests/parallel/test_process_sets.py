@@ -110,6 +110,15 @@ def test_ids_are_used_again():
     return ids
 
 
+@on_all_ranks("shm2")
+def test_old_programs_find_the_ranks_of_each_set_by_its_id():
+    everyone = list(range(hvd.size()))
+    with process_sets([1]) as (one,):
+        found = hvd.mpi_ops._basics._get_process_set_ids_and_ranks()
+        assert found == {0: everyone, one.process_set_id: [1]}
+    assert hvd.mpi_ops._basics._get_process_set_ids_and_ranks() == {0: everyone}
+
+
 @on_all_ranks("shm2", "tcp4", "hosts4", limit_s=50)
 def test_many_sets_come_and_go():
     """None of what a set needs leaks, and what one set cached is not taken for another's."""

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """horovodrun's command line and config file: what is accepted, who wins, what is refused and how."""
 
+import re
 import warnings
 
 import pytest
 
-from horovod.runner.launch import parse_args, refuse_unavailable
+from horovod.runner.launch import _main, parse_args, refuse_unavailable
 from horovod.runner.worker_environment import base_environment, flag_environment
 
 COMMAND = ["python", "train.py"]
@@ -87,11 +88,16 @@ def test_argparse_refuses(words, capsys):
     assert len(shown) < 500
 
 
-@pytest.mark.parametrize("argv", [["python", "x.py"], ["-np", "2"]])
-def test_number_and_command_are_required(argv, capsys):
+def test_the_number_is_required(capsys):
     with pytest.raises(SystemExit):
-        parse_args(argv)
+        parse_args(["python", "x.py"])
     assert "error:" in capsys.readouterr().err
+
+
+def test_a_command_is_required_for_running_alone(capsys):
+    assert parse_args(["-np", "2"]).command == []
+    assert _main(["-np", "2"]) == 2
+    assert "horovodrun: error: no command given: what should every rank run?" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -207,7 +213,6 @@ def test_the_command_line_wins_wherever_it_stands(tmp_path, before):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("params: {fusion_treshold_mb: 1}", r":1: unknown key .*did you mean 'params.fusion_threshold_mb'"),
         ("params:\n  cycle_time_ms: fast", r":2: params.cycle_time_ms='fast' .* a number of milliseconds"),
         ("params:\n  cache_capacity: 1.5", r":2: params.cache_capacity='1.5' is not valid: expected an integer"),
         ("params:\n  cache_capacity: 0x10", r":2: params.cache_capacity='0x10' is not valid"),
@@ -220,8 +225,6 @@ def test_the_command_line_wins_wherever_it_stands(tmp_path, before):
         ('timeline:\n  filename: "a\\0b"', r":2: timeline.filename='a.x00b'"),
         ('timeline:\n  filename: "a\\ud800b"', r":2: timeline.filename='a.ud800b'"),
         ("? [a, b]\n: 1", r":1: a key must be a word"),
-        ("param:\n  cache_capacity: 1", r":1: unknown key 'param'; did you mean 'params'"),
-        ("logging:\n  hide_timestamp: true", r":2: unknown key .*'logging.with_timestamp'"),
         ("controller: mpd", r":1: controller must be one of gloo, mpi, not 'mpd'"),
         ("params: [1]", r":1: expected 'key: value'"),
         ("params: {a: 1", r":\d: not valid YAML"),
@@ -240,6 +243,33 @@ def test_the_command_line_wins_wherever_it_stands(tmp_path, before):
 def test_fault_30_a_bad_file_is_refused_with_its_line(tmp_path, text, message):
     with pytest.raises(ValueError, match=message):
         parse("--config-file", config(tmp_path, text))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "params: {fusion_treshold_mb: 1}",
+            r":1: unknown key .* is ignored; did you mean 'params.fusion_threshold_mb'",
+        ),
+        ("param:\n  cache_capacity: 1", r":1: unknown key 'param' is ignored; did you mean 'params'"),
+        ("logging:\n  hide_timestamp: true", r":2: unknown key .*'logging.with_timestamp'"),
+        ("qqqq: [[1], {a: b}]", r":1: unknown key 'qqqq' is ignored; known keys: autotune, "),
+    ],
+)
+def test_an_unknown_key_is_a_warning(tmp_path, capsys, text, message):
+    known = "\ntimeline:\n  filename: t.json\n"
+    assert parse("--config-file", config(tmp_path, text + known)).timeline_filename == "t.json"
+    assert re.search(r"^horovodrun: warning: .*config.yaml" + message, capsys.readouterr().err)
+    parse("--log-level", "ERROR", "--config-file", config(tmp_path, text + known))
+    assert capsys.readouterr().err == ""
+
+
+def test_many_unknown_keys_are_counted(tmp_path, capsys):
+    parse("--config-file", config(tmp_path, "".join(f"key{number}: 1\n" for number in range(20_000))))
+    shown = capsys.readouterr().err.splitlines()
+    assert len(shown) == 21
+    assert shown[-1].endswith("config.yaml: 19980 more unknown keys are ignored")
 
 
 def test_aliases_make_no_small_file_large(tmp_path):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from horovod.runner.output import LineSplitter
 from horovod.runner.processes import describe_exit
 from horovod.runner.supervision import CAUSE_WAIT_S, KILL_LIMIT_S, Exit, State, Supervision, blames_peer
-from horovod.runner.tracebacks import TracebackFolder
+from horovod.runner.tracebacks import ShownTracebacks, TracebackFolder
 
 
 def test_good_exits_lead_to_zero():
@@ -111,7 +111,7 @@ def test_last_words(lines, expected):
     ("code", "text"),
     [
         (3, "exit code 3"),
-        (137, "killed by signal 9 (SIGKILL)"),
+        (137, "killed by signal 9 (SIGKILL), often out of memory"),
         (139, "killed by signal 11 (SIGSEGV)"),
         (250, "exit code 250"),
     ],
@@ -127,7 +127,12 @@ def test_describe_exit(code, text):
         ([b"a", b"b\nc"], [b"ab", b"c"]),
         ([b"a\r\nb\r\n"], [b"a", b"b"]),
         ([b"a\r", b"\nb\n"], [b"a", b"b"]),
-        ([b"\r 10%", b"\r 20%", b"\r100%\n"], [b" 10%", b" 20%", b"100%"]),
+        ([b"\r 10%", b"\r 20%", b"\r100%\n"], [b"100%"]),
+        ([b"10%\r20%\r", b"\nnext"], [b"20%", b"next"]),
+        ([b"50%\r", b"done\n"], [b"done"]),
+        ([b"\r50%\r   \r"], []),
+        ([b"\r50%\r   \r\n"], [b""]),
+        ([b"\r50%"], [b"50%"]),
         ([b"\n\nx\n"], [b"", b"", b"x"]),
         ([b"\xff\xfe\n"], [b"\xff\xfe"]),
     ],
@@ -135,6 +140,15 @@ def test_describe_exit(code, text):
 def test_lines(chunks, lines):
     splitter = LineSplitter()
     assert [line for chunk in chunks for line in splitter.feed(chunk)] + splitter.flush() == lines
+
+
+def test_a_line_that_is_rewritten_shows_its_present_state():
+    splitter = LineSplitter()
+    states = []
+    for chunk in (b"text", b"\n\r 1%", b"\r 2%\r", b" 3%", b"\r  \r", b" 4%\r", b"\nnext"):
+        splitter.feed(chunk)
+        states.append(splitter.bar)
+    assert states == [None, b" 1%", b" 2%", b" 3%", None, b" 4%", None]
 
 
 @settings(deadline=None)  # the machine may be busy
@@ -170,10 +184,20 @@ PEER = b"horovod.common.exceptions.HorovodInternalError: rank 1 was lost"
     ],
 )
 def test_tracebacks_about_a_lost_peer_are_folded_and_no_others(lines, shown):
-    folder = TracebackFolder()
+    folder = TracebackFolder(0, ShownTracebacks())
     assert folder.feed(lines) + folder.flush() == shown
-    one_by_one = TracebackFolder()
+    one_by_one = TracebackFolder(0, ShownTracebacks())
     assert [out for line in lines for out in one_by_one.feed([line])] + one_by_one.flush() == shown
+
+
+def test_a_traceback_that_another_rank_had_too_is_folded():
+    shown = ShownTracebacks()
+    ranks = [TracebackFolder(rank, shown) for rank in range(3)]
+    own, other = [START, b"  File x", b"ValueError: y"], [START, b"  File z", b"ValueError: y"]
+    assert ranks[1].feed(own) == own
+    assert ranks[0].feed(own) == [b"ValueError: y (the same traceback as of rank 1, folded; --verbose shows it)"]
+    assert ranks[2].feed(other) == other
+    assert ranks[1].feed(own) == own
 
 
 def test_an_endless_line_does_not_fill_the_memory():

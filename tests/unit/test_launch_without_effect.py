@@ -12,7 +12,7 @@ import pytest
 import horovod
 from horovod.runner import without_effect
 from horovod.runner.arguments import DEFAULTS, FLAG_SETTINGS
-from horovod.runner.launch import parse_args
+from horovod.runner.launch import parse_args, refuse_unavailable
 from horovod.runner.worker_environment import flag_environment
 
 ROOT = Path(__file__).parents[2]
@@ -70,6 +70,29 @@ def test_the_help_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     shown = re.sub(r"\s+", " ", capsys.readouterr().out)
     for flag in without_effect.FLAGS.values():
         assert re.search(rf"{flag}\b[^;]*; accepted, no effect in this version", shown), flag
+
+
+def test_the_help_says_what_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse_args(["--help"])
+    shown = re.sub(r"\s+", " ", capsys.readouterr().out)
+    for flag in ("--min-np", "--host-discovery-script", "--mpi", "--jsrun"):
+        assert re.search(rf"{flag} [^;]*; refused: not available in this version", shown), flag
+        words = [flag] if flag in ("--mpi", "--jsrun") else [flag, "1"]
+        with pytest.raises(NotImplementedError, match="not available yet"):
+            refuse_unavailable(vars(parse_args(["-np", "1", *words, "true"])))
+    for flag in ("--no-hierarchical-allgather", "--no-torus-allreduce", "--num-nccl-streams N"):
+        assert re.search(rf"{flag} [^-]*Accepted, no effect in this version", shown), flag
+    assert shown.count("all on this machine") == 1
+
+
+def test_check_build_tells_the_truth_about_gloo() -> None:
+    from horovod.runner.check_build import report
+
+    text = report()
+    assert text.count("    [ ] Gloo\n") == 2
+    assert text.count("    [X] Khorovod\n") == 2
+    assert "[ ] Gloo  (not part of this package: Khorovod's own engine takes its place)" in report(verbose=True)
 
 
 def test_values_that_are_given_are_found() -> None:

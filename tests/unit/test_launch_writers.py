@@ -8,6 +8,7 @@ import time
 import pytest
 
 from horovod.runner import user_output
+from horovod.runner.in_place import InPlace, fit
 from horovod.runner.user_output import UserOutput
 from horovod.runner.writers import Writer, to_descriptor
 
@@ -107,3 +108,45 @@ def test_a_reader_who_is_gone_is_never_waited_for():
     assert [type(error) for error in errors] == [BrokenPipeError]
     writer.close()
     os.close(write)
+
+
+BACK = b"\r\x1b[K"
+
+
+def test_a_bar_stays_in_the_last_line_of_a_terminal_and_lines_appear_above_it():
+    out = Reader(1000, size=1000)
+    output = UserOutput(out, out, are_one=True, terminals=(InPlace(lambda: 20), None))
+    output.stdout.show_bar((1, "stdout"), b"[1] 10%")
+    output.stdout.show_bar((1, "stdout"), b"[1] 20%")
+    output.stdout.show_bar((1, "stdout"), b"[1] 20%")  # nothing new
+    output.say("word")
+    output.stdout.show_bar((0, "stderr"), b"[0] 5%")  # the lowest rank has the line
+    output.stdout.show_bar((1, "stdout"), b"[1] 30%")
+    output.stdout.show_bar((0, "stderr"), None)
+    output.stdout.show_bar((1, "stdout"), None)
+    output.stderr.put(b"end\n")
+    output.close(True)
+    expected = [BACK + b"[1] 10%", BACK + b"[1] 20%", BACK + b"horovodrun: word\n" + BACK + b"[1] 20%"]
+    expected += [BACK + b"[0] 5%", BACK + b"[1] 30%", BACK, b"end\n"]
+    assert out.taken == b"".join(expected)
+
+
+def test_bars_are_not_shown_elsewhere():
+    out = Reader(1000)
+    output = UserOutput(out, out, are_one=True)
+    output.stdout.show_bar((0, "stdout"), b"10%")
+    output.close(True)
+    assert out.taken == b""
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("short", "short"),
+        ("0123456789", "012345678"),
+        ("\x1b[36m0123456789", "\x1b[36m012345678\x1b[0m"),
+        ("日本語日本語", "日本語日"),
+    ],
+)
+def test_a_bar_is_cut_to_one_row(text, shown):
+    assert fit(text.encode(), 10).decode() == shown

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from horovod.common import log, settings
+from horovod.common import context, log, settings
 
 LINE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} \[3\] \[horovod\] WARNING: careful\n")
 
@@ -117,3 +117,20 @@ def test_rank_0_says_once_what_has_no_effect(capsys: pytest.CaptureFixture[str])
     ]
     begin(0, LOG_LEVEL="error", CCL_CACHE="1")
     assert capsys.readouterr().err == ""
+
+
+def test_a_process_without_a_launcher_says_once_that_it_is_alone(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOROVOD_LOG_LEVEL", "info")
+    monkeypatch.setenv("HOROVOD_LOG_HIDE_TIME", "1")
+    begin(0, LOG_LEVEL="info")
+    for _ in range(2):
+        world = context.Context()
+        world.init()
+        world.shutdown()
+    shown = [line for line in capsys.readouterr().out.splitlines() if "launcher" in line]
+    assert shown == [
+        "[0] [horovod] INFO: no launcher started this process: it trains alone. "
+        "For several ranks: horovodrun -np 2 python train.py"
+    ]

@@ -150,7 +150,7 @@ def test_fault_30_config_keys(tmp_path_factory: pytest.TempPathFactory, case: tu
     path = tmp_path_factory.getbasetemp() / "fuzzed.yaml"
     path.write_bytes(f"{section}:\n  {key}: {text}\n".encode(errors="surrogatepass"))
     try:
-        values = read_config_file(str(path))
+        values = read_config_file(str(path), pytest.fail)
     except ValueError as error:
         check_text(error, f"{path}:")
         return

@@ -8,6 +8,7 @@ from typing import Any
 
 from horovod.common import timeline, util
 from horovod.common.context import Context, default_context
+from horovod.common.lazily import lazily
 from horovod.common.process_sets import ProcessSet as ProcessSet
 from horovod.common.process_sets import global_process_set as global_process_set
 
@@ -60,6 +61,10 @@ class HorovodBasics:
         """Whether every host holds the same number of ranks."""
         return self._context.is_homogeneous
 
+    def _get_process_set_ids_and_ranks(self) -> dict[int, list[int]]:
+        """The ranks of each registered set, by its id."""
+        return self._context.registered_sets()
+
     def mpi_threads_supported(self) -> bool:
         raise ValueError("MPI is not enabled: the engine does not run on MPI")
 
@@ -89,3 +94,7 @@ class HorovodBasics:
 
     def rocm_built(self) -> bool:
         return False
+
+
+# MPI where mpi4py is installed, else a class in its place.
+__getattr__ = lazily(__name__, {"MPI": "horovod.common.mpi:MPI"})

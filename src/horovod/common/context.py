@@ -72,6 +72,8 @@ class Context:
             self._settings = settings.load(os.environ)
             self._topology = topology.discover(os.environ)
             log.begin(self._settings, self._topology.rank)
+            if self._topology.is_alone:
+                log.say_alone()
             _check_comm(comm, self._topology.size)
             self._dynamic_sets = process_sets == "dynamic" or self._settings.flag("HOROVOD_DYNAMIC_PROCESS_SETS")
             static_sets = [] if process_sets is None or isinstance(process_sets, str) else list(process_sets)
@@ -200,6 +202,12 @@ class Context:
         if set_id not in self._sets:
             raise ValueError(f"There is no process set with id {set_id}: it was removed, or never registered")
         return self._sets[set_id]
+
+    def registered_sets(self) -> dict[int, list[int]]:
+        """The ranks of each registered set, by its id."""
+        if self._world is None:
+            self._refuse()
+        return {set_id: list(process_set.ranks or []) for set_id, process_set in sorted(self._sets.items())}
 
     def remove_process_set(self, process_set: ProcessSet) -> bool:
         """Forget a set on all ranks at once; False for the global set and for one that is not registered."""

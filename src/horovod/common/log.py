@@ -56,7 +56,7 @@ class _Standard(logging.Handler):
 
 _handler = _Standard()
 _our_level = logging.NOTSET
-_told: set[str] = set()  # settings without effect, once in a process
+_told: set[str] = set()  # what is said once in a process: settings without effect, and that it is alone
 
 
 def begin(settings: Settings, rank: int) -> None:
@@ -69,6 +69,16 @@ def begin(settings: Settings, rank: int) -> None:
         if name not in _told:
             _told.add(name)
             logger.warning("%s is set: it is accepted, but has no effect in this version", name)
+
+
+def say_alone() -> None:
+    """No launcher has started this process: most who expected several ranks have forgotten it."""
+    if "alone" in _told:
+        return
+    _told.add("alone")
+    logger.info(
+        "no launcher started this process: it trains alone. For several ranks: horovodrun -np 2 python train.py"
+    )
 
 
 def _configure(settings: Settings, rank: int) -> None:

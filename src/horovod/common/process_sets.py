@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from horovod._engine import Numbering
+from horovod.common.lazily import lazily
 from horovod.common.rules import check_name
 from horovod.common.util import is_iterable
 
@@ -152,3 +153,8 @@ def remove_process_set(process_set: ProcessSet) -> bool:
     from horovod.common.context import default_context
 
     return default_context.remove_process_set(process_set)
+
+
+__getattr__ = lazily(
+    __name__, {"HorovodBasics": "horovod.common.basics:HorovodBasics", "MPI": "horovod.common.mpi:MPI"}
+)

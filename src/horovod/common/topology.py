@@ -44,6 +44,11 @@ class Topology:
         return self.local_given and self.local_size == self.size
 
     @property
+    def is_alone(self) -> bool:
+        """Whether nobody has said that there are other ranks."""
+        return self.source == _NOBODY
+
+    @property
     def by_foreign_launcher(self) -> bool:
         return self.source not in (_OURS, _NOBODY)
 

@@ -4,19 +4,25 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
+import functools
 import itertools
 import os
 import sysconfig
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
+from horovod.common import frameworks
 from horovod.common.exceptions import HorovodVersionMismatchError as HorovodVersionMismatchError
 from horovod.common.exceptions import get_version_mismatch_message as get_version_mismatch_message
 
 T = TypeVar("T")
 
 EXTENSIONS = ["tensorflow", "torch", "mxnet"]
+
+
+def _cache(f: Callable[..., T]) -> Callable[..., T]:
+    """A decorator: the function is called once for each set of arguments."""
+    return functools.cache(f)
 
 
 def is_iterable(x: object) -> bool:
@@ -86,14 +92,12 @@ def check_installed_version(name: str, version: str, exception: BaseException | 
 
 
 def check_extension(ext_name: str, ext_env_var: str, pkg_path: str, *args: str) -> None:
-    """ImportError if the framework behind an extension is not installed."""
-    framework = ext_name.rpartition(".")[2]
-    if importlib.util.find_spec(framework) is None:
-        raise ImportError(f"{ext_name} needs {framework}, which is not installed: pip install {framework}")
+    """ImportError, with what to install, if the framework behind an extension is missing."""
+    frameworks.require(ext_name)
 
 
 def extension_available(ext_base_name: str, verbose: bool = False) -> bool:
-    available = importlib.util.find_spec(ext_base_name) is not None
+    available = frameworks.is_installed(ext_base_name)
     if verbose:
         print(f"{ext_base_name}: {'available' if available else 'not installed'}")
     return available

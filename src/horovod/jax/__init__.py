@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The JAX door: `import horovod.jax as hvd`, before the first computation of the script."""
 
+from horovod.common.frameworks import require
+
+require(__name__)
+
 from horovod.common.door import *  # noqa: F403 - what it names in __all__
 from horovod.jax import elastic, mpi_ops
 from horovod.jax.compression import Compression, Compressor

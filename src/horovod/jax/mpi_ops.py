@@ -18,6 +18,7 @@ from horovod.common import door
 from horovod.common.calls import ALLGATHER, ALLREDUCE, ALLTOALL, BROADCAST, REDUCESCATTER, Call
 from horovod.common.context import default_context
 from horovod.common.door import *  # noqa: F403 - they are the door's own names too
+from horovod.common.door import _basics as _basics
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.rules import Average, resolve_op
 from horovod.common.wire import wire_of

@@ -13,6 +13,7 @@ from typing import Any
 from horovod.common import door
 from horovod.common.calls import ALLGATHER, ALLREDUCE, ALLTOALL, BROADCAST, REDUCESCATTER, Call
 from horovod.common.door import *  # noqa: F403 - they are the door's own names too
+from horovod.common.door import _basics as _basics
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.rules import Adasum, Average, Sum, resolve_op
 from horovod.common.util import check_installed_version as check_installed_version

@@ -20,6 +20,7 @@ from horovod.common.calls import ALLGATHER, ALLREDUCE, ALLTOALL, BROADCAST, REDU
 from horovod.common.compression import Compression, Compressor
 from horovod.common.context import default_context
 from horovod.common.door import *  # noqa: F403 - they are the door's own names too
+from horovod.common.door import _basics as _basics
 from horovod.common.handles import Pending, translate
 from horovod.common.ops import Collectives
 from horovod.common.process_sets import ProcessSet, global_process_set

@@ -39,6 +39,7 @@ _CHECKED: dict[str, Setting] = FLAG_SETTINGS | {
 _KEPT = [dest for dest, setting in _CHECKED.items() if setting.kept and dest not in FLAG_SETTINGS]
 _METAVARS = {int: "N", float: "X", str: "TEXT"}
 _MOST_DIGITS = 18
+TAGS = ("auto", "always", "never")
 SHOWN_NEGATIVES = ("--no-hierarchical-allreduce", "--no-hierarchical-allgather", "--no-torus-allreduce")
 
 
@@ -77,6 +78,8 @@ class FlagParser:
                 self._actions[flag] = action
             if action.dest in without_effect.FLAGS or action.dest in _KEPT:
                 action.help = f"{action.help}; {without_effect.NOTE}"
+            elif action.dest in without_effect.REFUSED:
+                action.help = f"{action.help}; {without_effect.REFUSED_NOTE}"
 
     def parse(self, argv: Sequence[str]) -> dict[str, Any]:
         """What was given, by name, and `command`. ValueError for a bad value of a setting.
@@ -144,7 +147,11 @@ class FlagParser:
                 )
         library, logging = groups["library_options"], groups["logging"]
         library.add_argument("--mpi-args", help='more arguments for mpirun: --mpi-args="..."')
-        library.add_argument("--tcp", action="store_true", help="TCP only: no InfiniBand. Sets NCCL_IB_DISABLE.")
+        library.add_argument(
+            "--tcp",
+            action="store_true",
+            help="no InfiniBand. Sets NCCL_IB_DISABLE; the engine itself has no other way than TCP",
+        )
         library.add_argument("--binding-args", help="how mpirun binds processes")
         for flag, value in (("--log-hide-timestamp", True), ("--no-log-hide-timestamp", False)):
             logging.add_argument(
@@ -170,7 +177,9 @@ def _add_switch(group: argparse._ArgumentGroup, dest: str, setting: Setting) -> 
     group.add_argument(
         setting.flag, dest=dest, action="store_const", const=True, help=f"{setting.meaning} Sets {setting.name}."
     )
-    help_text = f"Off, also for autotune. Sets {setting.name}." if negative in SHOWN_NEGATIVES else argparse.SUPPRESS
+    off = "Off." if setting.kept else "Off, also for autotune."
+    note = " Accepted, no effect in this version." if setting.kept else ""
+    help_text = f"{off}{note} Sets {setting.name}." if negative in SHOWN_NEGATIVES else argparse.SUPPRESS
     group.add_argument(negative, dest=dest, action="store_const", const=False, help=help_text)
 
 
@@ -197,6 +206,11 @@ def _add_general(flags: FlagParser) -> None:
     )
     add("--network-interface", dest="nics", action=make_nic_action(True), metavar="NIC", help="an interface")
     add("--output-filename", metavar="DIR", help="also write the output to DIR/rank.N/stdout and stderr")
+    add(
+        "--tag",
+        choices=TAGS,
+        help="whether lines of the output begin with [rank]<stdout>: (auto: yes, but not of horovod.run in a notebook)",
+    )
     add("--verbose", action="store_true", help="say more about the launch, keep all output after a failure")
     add("--config-file", metavar="YAML", help="flags from a file; those on the command line win")
 
@@ -223,20 +237,38 @@ def _add_elastic_and_ssh(flags: FlagParser) -> None:
 
 def _add_hosts_and_controller(flags: FlagParser) -> None:
     group = flags.group("host arguments").add_mutually_exclusive_group()
-    group.add_argument("-H", "--hosts", metavar="HOST:SLOTS[,...]", help="hosts and how many workers each may run")
-    group.add_argument("-hostfile", "--hostfile", metavar="FILE", help="file of lines 'host slots=n'")
+    group.add_argument(
+        "-H",
+        "--hosts",
+        metavar="HOST:SLOTS[,...]",
+        help="hosts and their slots; in this version, all on this machine",
+    )
+    group.add_argument(
+        "-hostfile",
+        "--hostfile",
+        metavar="FILE",
+        help="the same as a file of lines 'host slots=n'",
+    )
     group.add_argument("--host-discovery-script", metavar="FILE", help="program that prints hosts (elastic)")
     group = flags.group("controller arguments").add_mutually_exclusive_group()
-    group.add_argument("--gloo", dest="use_gloo", action="store_true", help="the built-in controller (default)")
+    group.add_argument("--gloo", dest="use_gloo", action="store_true", help="the built-in engine (default)")
     group.add_argument("--mpi", dest="use_mpi", action="store_true", help="start through mpirun")
     group.add_argument("--jsrun", dest="use_jsrun", action="store_true", help="start through LSF's jsrun")
 
 
 _UNSET = (
     *FLAG_SETTINGS,
-    *("num_proc", "start_timeout", "nics", "output_filename", "config_file", "ssh_port", "ssh_identity_file"),
+    *("num_proc", "start_timeout", "nics", "output_filename", "tag", "config_file", "ssh_port", "ssh_identity_file"),
     *("min_num_proc", "max_num_proc", "slots", "elastic_timeout", "reset_limit", "cooldown_range"),
     *("hosts", "hostfile", "host_discovery_script", "mpi_args", "binding_args", "use_gloo", "use_mpi", "use_jsrun"),
 )
 _OFF = ("version", "check_build", "disable_cache", "verbose", "tcp", "prefix_output_with_timestamp")
 DEFAULTS: dict[str, Any] = {**dict.fromkeys(_UNSET), **dict.fromkeys(_OFF, False)}
+
+
+class HorovodArgs(argparse.Namespace):
+    """What parse_args() returns, with every default, for programs that fill it in themselves."""
+
+    def __init__(self, **given: Any) -> None:
+        more = {"num_proc": 1, "command": None, "run_func": None, "executable": None}
+        super().__init__(**{**DEFAULTS, **more, **given})

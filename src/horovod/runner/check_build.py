@@ -16,6 +16,9 @@ _FRAMEWORKS = (
 )
 
 
+_IN_PLACE_OF_GLOO = "not part of this package: Khorovod's own engine takes its place"
+
+
 @dataclass(frozen=True)
 class Finding:
     """One line of the report; `reason` says why it is not available, or what was found."""
@@ -32,7 +35,8 @@ def frameworks() -> list[Finding]:
 def controllers() -> list[Finding]:
     return [
         Finding("MPI", False, "not supported by this version"),
-        Finding("Gloo", *_engine()),
+        Finding("Gloo", False, _IN_PLACE_OF_GLOO),
+        Finding("Khorovod", *_engine()),
     ]
 
 
@@ -42,7 +46,8 @@ def tensor_operations() -> list[Finding]:
         Finding("DDL", False, "superseded by NCCL"),
         Finding("CCL", False, _unused("libccl.so.1")),
         Finding("MPI", False, _unused("libmpi.so.40")),
-        Finding("Gloo", *_engine()),
+        Finding("Gloo", False, _IN_PLACE_OF_GLOO),
+        Finding("Khorovod", *_engine()),
     ]
 
 

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """horovodrun's YAML file: flag values by the dotted keys of the table of settings. Errors name file and line.
 
+A bad value is an error, an unknown key only a warning: files that were written for Horovod may hold some.
+
 Values are read from the text as it stands in the file, by the rules of the environment. So nothing of YAML's own ideas
 of numbers (octal, sixty-based) applies, and no alias can make a small file large.
 """
@@ -8,6 +10,7 @@ of numbers (octal, sixty-based) applies, and no alias can make a small file larg
 from __future__ import annotations
 
 import difflib
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from horovod.common.settings_table import Setting, Value
@@ -21,15 +24,19 @@ _CONTROLLERS = ("gloo", "mpi")
 _DEST_BY_KEY = {setting.yaml_key or "": dest for dest, setting in FLAG_SETTINGS.items()}
 _LARGEST_FILE = 1 << 20  # bytes
 _LONGEST_REASON = 300  # characters; some quote the file
+_MOST_UNKNOWN = 20  # keys to be named
 _TAG = "tag:yaml.org,2002:"
 _FLAGS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 _TEXTS = tuple(_TAG + kind for kind in ("str", "int", "float", "timestamp"))
 
 
-def read_config_file(path: str) -> dict[str, Any]:
-    """Values by flag name. ValueError for anything that the file should not hold."""
+Warn = Callable[[str], object]
+
+
+def read_config_file(path: str, warn: Warn) -> dict[str, Any]:
+    """Values by flag name. ValueError for a file or a value that is not valid; `warn` hears of unknown keys."""
     root = _parse_yaml(_read_text(path), path)
-    return _read_root(root, path) if root is not None else {}
+    return _read_root(root, path, warn) if root is not None else {}
 
 
 def _read_text(path: str) -> str:
@@ -64,17 +71,26 @@ def _parse_yaml(text: str, path: str) -> yaml.Node | None:
     raise ValueError(f"{path}:{line + 1}: not valid YAML: {why[:_LONGEST_REASON]}")
 
 
-def _read_root(root: yaml.Node, path: str) -> dict[str, Any]:
+def _read_root(root: yaml.Node, path: str, warn: Warn) -> dict[str, Any]:
     values: dict[str, Any] = {}
+    unknown: list[tuple[str, list[str], str]] = []
     for section, node, where in _entries(root, path):
         if section == "controller":
             values.update(_controller(node, where))
         elif any(key.startswith(f"{section}.") for key in _DEST_BY_KEY):
             for name, value_node, value_where in _entries(node, path):
-                _store(values, f"{section}.{name}", value_node, value_where)
+                key = f"{section}.{name}"
+                if key in _DEST_BY_KEY:
+                    _store(values, key, value_node, value_where)
+                else:
+                    unknown.append((key, list(_DEST_BY_KEY), value_where))
         else:
             sections = sorted({key.partition(".")[0] for key in _DEST_BY_KEY} | {"controller"})
-            raise _unknown(section, sections, where)
+            unknown.append((section, sections, where))
+    for one in unknown[:_MOST_UNKNOWN]:
+        warn(_unknown(*one))
+    if len(unknown) > _MOST_UNKNOWN:
+        warn(f"{path}: {len(unknown) - _MOST_UNKNOWN} more unknown keys are ignored")
     return values
 
 
@@ -109,9 +125,7 @@ def _controller(node: yaml.Node, where: str) -> dict[str, Any]:
 
 
 def _store(values: dict[str, Any], key: str, node: yaml.Node, where: str) -> None:
-    dest = _DEST_BY_KEY.get(key)
-    if dest is None:
-        raise _unknown(key, list(_DEST_BY_KEY), where)
+    dest = _DEST_BY_KEY[key]
     setting = FLAG_SETTINGS[dest].given_as(key)
     if _is_nothing(node) or (setting.type is str and node.value == ""):
         return
@@ -143,11 +157,11 @@ def _text(node: yaml.Node) -> str:
     return node.value if isinstance(node.value, str) else "a list or a mapping"
 
 
-def _unknown(key: str, known: list[str], where: str) -> ValueError:
+def _unknown(key: str, known: list[str], where: str) -> str:
     key = key[:200]
     names = {name.rpartition(".")[2]: name for name in known}
     near = difflib.get_close_matches(key, known, n=1, cutoff=0.5) or [
         names[name] for name in difflib.get_close_matches(key.rpartition(".")[2], names, n=1, cutoff=0.5)
     ]
     hint = f"did you mean {near[0]!r}?" if near else f"known keys: {', '.join(known)}"
-    return ValueError(f"{where}: unknown key {key!r}; {hint}")
+    return f"{where}: unknown key {key!r} is ignored; {hint}"

@@ -4,11 +4,14 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import os
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from horovod.common.lazily import lazily
 from horovod.runner import without_effect
 from horovod.runner.allocation import default_processes
 from horovod.runner.arguments import DEFAULTS, FlagParser
@@ -22,26 +25,31 @@ JOB_ERROR = 1
 USAGE_ERROR = 2
 COMMAND_NOT_EXECUTABLE = 126
 COMMAND_NOT_FOUND = 127
+_NOT_RUN = {
+    errno.ENOENT: ("command not found", COMMAND_NOT_FOUND),
+    errno.ENOTDIR: ("command not found", COMMAND_NOT_FOUND),
+    errno.EACCES: ("permission denied", COMMAND_NOT_EXECUTABLE),
+    errno.ENOEXEC: ("not a program", COMMAND_NOT_EXECUTABLE),
+}
 
 
 def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """The command line merged with the config file and the defaults, checked. ValueError for a bad value."""
+    """The command line merged with the config file and the defaults, checked. ValueError for a bad value.
+
+    There may be no command: what to run is a question for whoever runs something.
+    """
     flags = FlagParser()
     given = flags.parse(sys.argv[1:] if argv is None else argv)
     options = {**DEFAULTS, **given}
     if options["version"] or options["check_build"]:
         return argparse.Namespace(**options)
     if given.get("config_file") is not None:
-        from horovod.runner.config_file import read_config_file
-
-        options = {**DEFAULTS, **_without_overruled_controller(read_config_file(given["config_file"]), given), **given}
+        options = {**DEFAULTS, **_read_config(given), **given}
     _check_values(options)
     if options["num_proc"] is None:
         options["num_proc"] = named_slots(options) or default_processes(os.environ)
     if options["num_proc"] is None:
         flags.error("-np (--num-proc) is required outside LSF and Slurm: how many processes?")
-    if not options["command"]:
-        flags.error("no command given: what should every rank run?")
     return argparse.Namespace(**options)
 
 
@@ -75,6 +83,8 @@ def _main(argv: Sequence[str]) -> int:
 
 
 def _run(args: argparse.Namespace) -> int:
+    if not args.command:
+        raise ValueError("no command given: what should every rank run? For example: horovodrun -np 2 python train.py")
     refuse_unavailable(vars(args))
     from horovod.runner.processes import CannotRunError, ProcessTree
     from horovod.runner.user_output import output_of_process
@@ -104,13 +114,20 @@ def _run_in(tree: ProcessTree, args: argparse.Namespace, output: UserOutput) -> 
     command = args.command
     try:
         return run_job(vars(args), command, tree, output).exit_code
-    except (FileNotFoundError, NotADirectoryError, PermissionError) as error:
-        if error.filename != command[0]:
+    except OSError as error:
+        if error.filename != command[0] or error.errno not in _NOT_RUN:
             raise
-        found = not isinstance(error, PermissionError)
-        text = "command not found" if found else "permission denied"
-        output.say(f"error: {text}: {command[0][:200]!r}")
-        return COMMAND_NOT_FOUND if found else COMMAND_NOT_EXECUTABLE
+        text, code = _NOT_RUN[error.errno]
+        output.say(f"error: {text}: {command[0][:200]!r}{_with_python(command)}")
+        return code
+
+
+def _with_python(command: Sequence[str]) -> str:
+    """What was probably meant by the name of a Python file."""
+    if not (command[0].endswith(".py") and os.path.isfile(command[0])):
+        return ""
+    meant = shlex.join(["python", *command])
+    return f"; did you mean this? horovodrun ... {meant[:200]}"
 
 
 def refuse_unavailable(options: dict[str, Any]) -> None:
@@ -149,6 +166,19 @@ def run_controller(
     return js_run() if use_jsrun and not use_gloo else gloo_run()
 
 
+def _read_config(given: dict[str, Any]) -> dict[str, Any]:
+    """The config file's values; what it holds that nobody knows is said."""
+    from horovod.runner.config_file import read_config_file
+    from horovod.runner.worker_environment import shows_warnings
+
+    unknown: list[str] = []
+    values = read_config_file(given["config_file"], unknown.append)
+    if shows_warnings({**values, **given}):
+        for text in unknown:
+            print(f"horovodrun: warning: {text}", file=sys.stderr)
+    return _without_overruled_controller(values, given)
+
+
 def _without_overruled_controller(from_file: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
     controllers = ("use_gloo", "use_mpi", "use_jsrun")
     if any(given.get(name) for name in controllers):
@@ -173,33 +203,32 @@ def _check_cooldown(bounds: Sequence[int] | None) -> None:
 
 
 # Names that other programs import from here. They come when asked for, so that a launch does not wait for them.
-_ELSEWHERE = {
-    **dict.fromkeys(
-        ("ccl_built", "ddl_built", "extension_available", "gloo_built", "mpi_built", "nccl_built"),
-        "horovod.common.util",
-    ),
-    **dict.fromkeys(
-        (
-            *("make_check_build_action", "make_deprecated_bool_action", "make_nic_action", "make_override_action"),
-            *("make_override_bool_action", "make_override_false_action", "make_override_true_action"),
-        ),
-        "horovod.runner.actions",
-    ),
+_SOURCES = {
+    "horovod.common.util": "ccl_built ddl_built extension_available gloo_built mpi_built nccl_built",
+    "horovod.runner.actions": "make_check_build_action make_deprecated_bool_action make_nic_action "
+    "make_override_action make_override_bool_action make_override_false_action make_override_true_action",
+    "horovod.runner.gloo_run": "gloo_run gloo_run_elastic",
+    "horovod.runner.js_run": "is_jsrun_installed js_run",
+    "horovod.runner.mpi_run": "mpi_run",
+    "horovod.runner.http.http_client": "put_data_into_kvstore read_data_from_kvstore",
+    "horovod.runner.http.http_server": "KVStoreServer",
+    "horovod.runner.util.remote": "get_remote_command",
 }
-_MODULES = {
-    **{name: f"horovod.runner.common.util.{name}" for name in ("hosts", "secret", "timeout")},
-    **{name: f"horovod.runner.util.{name}" for name in ("lsf", "threads")},
-}
-
-
-def __getattr__(name: str) -> Any:
-    import importlib
-
-    if name in _MODULES:
-        return importlib.import_module(_MODULES[name])
-    if name in _ELSEWHERE:
-        return getattr(importlib.import_module(_ELSEWHERE[name]), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = lazily(
+    __name__,
+    {
+        **{name: f"{source}:{name}" for source, names in _SOURCES.items() for name in names.split()},
+        **{
+            name: f"horovod.runner.common.util.{name}"
+            for name in ("config_parser", "hosts", "safe_shell_exec", "secret", "timeout")
+        },
+        **{name: f"horovod.runner.util.{name}" for name in ("cache", "lsf", "network", "threads")},
+        "discovery": "horovod.runner.elastic.discovery",
+        "driver_service": "horovod.runner.driver.driver_service",
+        "elastic_settings": "horovod.runner.elastic.settings",
+        "hvd_settings": "horovod.runner.common.util.settings",
+    },
+)
 
 
 CACHE_FOLDER = os.path.join(os.path.expanduser("~"), ".horovod")

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Forwards the workers' output, line by line, with a prefix for each rank; keeps the last lines for the post-mortem.
 
+Of a line that is rewritten (a progress bar) a terminal shows the present state in place, everybody else the last one.
+
 One thread reads all pipes. While a reader of ours is behind, the pipes of what goes to it are left alone: the workers
 then wait for him, as they would if they wrote to him themselves, and nothing is lost.
 """
@@ -21,11 +23,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import IO
 
-from horovod.runner.tracebacks import TracebackFolder
+from horovod.runner.notebooks import in_notebook
+from horovod.runner.tracebacks import ShownTracebacks, TracebackFolder
 from horovod.runner.user_output import UserOutput
 from horovod.runner.writers import Sink
 
-_LINE_END = re.compile(rb"\r\n|\n|\r")
+_ENDS = re.compile(rb"\n|\r")
 _LONGEST_LINE = 1 << 20
 _TAIL_LINES = 20
 _TAIL_LINE_BYTES = 2000
@@ -35,35 +38,44 @@ _COLOURS = (36, 33, 32, 35, 34, 31)
 
 
 class LineSplitter:
-    """Chunks of bytes to lines without their ends. A carriage return ends a line too (progress bars)."""
+    """Chunks of bytes to lines without their ends. A carriage return ends none: the next text overwrites that one."""
 
     def __init__(self) -> None:
         self._rest = b""
-        self._skip_newline = False
+        self._state = b""  # what the last carriage return stands behind
+        self._rewrites = False  # whether the line has a carriage return
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        if self._skip_newline and chunk[:1] == b"\n":
-            chunk = chunk[1:]
         data = self._rest + chunk
         lines = []
         start = 0
-        self._skip_newline = False
-        for end in _LINE_END.finditer(data):
-            # A progress bar writes "\r" before its text: no empty line for that.
-            if end.start() > start or end.group() != b"\r":
-                lines.append(data[start : end.start()])
-                # The second half of "\r\n" may come with the next chunk.
-                self._skip_newline = end.group() == b"\r" and end.end() == len(data)
+        for end in _ENDS.finditer(data):
+            text = data[start : end.start()]
             start = end.end()
+            self._rewrites = end.group() == b"\r"
+            if not self._rewrites:
+                lines.append(text or self._state)
+                self._state = b""
+            elif text:  # a bar writes "\r" before its text or behind it, and blanks in order to vanish
+                self._state = text if text.strip() else b""
         self._rest = data[start:]
         if len(self._rest) > _LONGEST_LINE:
             lines.append(self._rest)
-            self._rest = b""
+            self._rest = self._state = b""
         return lines
+
+    @property
+    def bar(self) -> bytes | None:
+        """What a line that is being rewritten shows now."""
+        if not self._rewrites:
+            return None
+        return (self._rest if self._rest.strip() else self._state) or None
 
     def flush(self) -> list[bytes]:
         """The last line, if it had no end."""
-        rest, self._rest = self._rest, b""
+        rest = self._rest or self._state
+        self._rest = self._state = b""
+        self._rewrites = False
         return [rest] if rest else []
 
 
@@ -73,6 +85,7 @@ class OutputOptions:
     directory: str | None = None
     timestamps: bool = False
     colour: bool = False
+    tags: bool = True  # each line begins with its rank and stream
     fold_tracebacks: bool = True
 
 
@@ -80,7 +93,14 @@ class _Stream:
     """One pipe of one worker, and where what comes out of it goes."""
 
     def __init__(
-        self, rank: int, name: str, pipe: IO[bytes], options: OutputOptions, shown: Sink, file: Sink | None
+        self,
+        rank: int,
+        name: str,
+        pipe: IO[bytes],
+        options: OutputOptions,
+        shown: Sink,
+        file: Sink | None,
+        tracebacks: ShownTracebacks,
     ) -> None:
         self.rank = rank
         self.name = name
@@ -90,12 +110,13 @@ class _Stream:
         self.muted = False
         self.muted_lines = 0
         self.beyond_bounds = 0  # bytes that may be read although a reader is behind
-        self._folder = TracebackFolder() if name == "stderr" and options.fold_tracebacks else None
+        folds = name == "stderr" and options.fold_tracebacks
+        self._folder = TracebackFolder(rank, tracebacks) if folds else None
         self._shown = shown
         self._file = file
         self._timestamps = options.timestamps
-        self._prefix = f"[{rank}]<{name}>:".encode()
-        if options.colour:
+        self._prefix = f"[{rank}]<{name}>:".encode() if options.tags else b""
+        if options.colour and options.tags:
             self._prefix = b"\x1b[%dm%s\x1b[0m" % (_COLOURS[rank % len(_COLOURS)], self._prefix)
 
     @property
@@ -107,17 +128,27 @@ class _Stream:
         self.beyond_bounds = max(0, self.beyond_bounds - len(chunk))
         if self._file is not None:
             self._file.put(chunk)
-        self._show(self.splitter.feed(chunk))
+        lines = self.splitter.feed(chunk)
+        self._show_bar()
+        self._show(lines)
 
     def finish(self) -> None:
-        self._show(self.splitter.flush())
+        lines = self.splitter.flush()
+        self._show_bar()
+        self._show(lines)
         if self._folder is not None:
             self._write(self._folder.flush())
         self.pipe.close()
 
+    def _show_bar(self) -> None:
+        bar = None if self.muted else self.splitter.bar
+        self._shown.show_bar((self.rank, self.name), self._prefix + bar if bar is not None else None)
+
     def _show(self, lines: list[bytes]) -> None:
         self.tail.extend(line[:_TAIL_LINE_BYTES] for line in lines)
-        self._write(self._folder.feed(lines) if self._folder is not None else lines)
+        if self._folder is not None and not self.muted:
+            lines = self._folder.feed(lines)
+        self._write(lines)
 
     def _write(self, lines: list[bytes]) -> None:
         if not lines:
@@ -138,6 +169,7 @@ class OutputForwarder:
         self._options = options
         self._sinks = {"stdout": output.stdout, "stderr": output.stderr}
         self._on_read = on_read
+        self._tracebacks = ShownTracebacks()
         self._selector = selectors.DefaultSelector()
         self._streams: dict[tuple[int, str], _Stream] = {}
         self._open: dict[int, set[_Stream]] = {}  # by rank
@@ -157,7 +189,8 @@ class OutputForwarder:
     def add(self, rank: int, stdout: IO[bytes], stderr: IO[bytes]) -> None:
         for name, pipe in (("stdout", stdout), ("stderr", stderr)):
             os.set_blocking(pipe.fileno(), False)
-            stream = _Stream(rank, name, pipe, self._options, self._sinks[name], self._files.get((rank, name)))
+            file = self._files.get((rank, name))
+            stream = _Stream(rank, name, pipe, self._options, self._sinks[name], file, self._tracebacks)
             self._streams[rank, name] = stream
             self._open.setdefault(rank, set()).add(stream)
             self._post(partial(self._selector.register, pipe, selectors.EVENT_READ, stream))
@@ -256,6 +289,11 @@ class OutputForwarder:
         if not self._open[stream.rank]:
             del self._open[stream.rank]
             self._on_read()
+
+
+def wants_tags(asked: str | None) -> bool:
+    """`asked`: auto (or None), always or never."""
+    return asked == "always" or (asked != "never" and not in_notebook())
 
 
 def wants_colour() -> bool:

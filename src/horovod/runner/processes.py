@@ -176,6 +176,7 @@ def describe_exit(exit_code: int) -> str:
         return f"exit code {exit_code}"
     number = exit_code - 128
     try:
-        return f"killed by signal {number} ({signal.Signals(number).name})"
+        killed = f"killed by signal {number} ({signal.Signals(number).name})"
+        return f"{killed}, often out of memory" if number == signal.SIGKILL else killed
     except ValueError:
         return f"exit code {exit_code}"

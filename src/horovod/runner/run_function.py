@@ -48,11 +48,13 @@ def run(
     np: int | None = None,
     min_np: int | None = None,
     max_np: int | None = None,
+    tag: str = "auto",
 ) -> list[Any]:
     """Call `func(*args, **kwargs)` on `num_proc` processes; the list of results, by rank.
 
     The function travels by value, so lambdas and functions of a notebook work. RuntimeError if a worker fails; its text
-    holds the traceback of the one that failed first.
+    holds the traceback of the one that failed first. `tag`: whether lines that workers print begin with their rank,
+    "always", "never", or "auto": not in a notebook.
     """
     num_proc = _renamed("np", np, "num_proc", num_proc)
     min_num_proc = _renamed("min_np", min_np, "min_num_proc", min_num_proc)
@@ -62,6 +64,8 @@ def run(
         raise ValueError("Argument hosts and hostfile only allow one provided.")
     if use_gloo and use_mpi:
         raise ValueError("Argument use_gloo and use_mpi only allow one set True.")
+    if tag not in ("auto", "always", "never"):
+        raise ValueError(f"tag must be auto, always or never, not {tag!r}")
     if num_proc < 1:
         raise ValueError(f"num_proc must be at least 1, not {num_proc}")
     options = {
@@ -72,6 +76,7 @@ def run(
         "hostfile": hostfile,
         "start_timeout": start_timeout,
         "output_filename": output_filename,
+        "tag": tag,
         "verbose": verbose,
         "use_mpi": use_mpi,
         "ssh_port": ssh_port,
@@ -103,16 +108,19 @@ def _run(
 ) -> list[Any]:
     from horovod.common import serialization
     from horovod.runner import run_task
+    from horovod.runner.notebooks import cell_sources
     from horovod.runner.processes import ProcessTree
     from horovod.runner.running import run_job
     from horovod.runner.user_output import output_of_python
 
     shipped = serialization.dumps((func, tuple(args), dict(kwargs)))
+    sources = serialization.dumps(cell_sources())
     results: list[Any] = []
 
     def offer(server: Server) -> None:
         path = [entry or os.getcwd() for entry in sys.path]
         server.put(run_task.PATH_KEY, "\0".join(path).encode("utf-8", "surrogateescape"))
+        server.put(run_task.SOURCES_KEY, sources)
         server.put(run_task.FUNCTION_KEY, shipped)
 
     def collect(server: Server, result: JobResult) -> None:
@@ -144,6 +152,7 @@ def _run(
 
 
 def _failure_text(server: Server, result: JobResult) -> str:
+    from horovod.runner.notebooks import with_cell_names
     from horovod.runner.run_task import error_key
 
     assert result.failed_rank is not None
@@ -151,7 +160,7 @@ def _failure_text(server: Server, result: JobResult) -> str:
     if trace is None:
         return f"{_FAILED}\n{result.text}"
     first_line = result.text.partition("\n")[0].partition(";")[0]
-    return f"{_FAILED}\n{first_line}\n{trace.decode(errors='replace')}"
+    return f"{_FAILED}\n{first_line}\n{with_cell_names(trace.decode(errors='replace'))}"
 
 
 def _warn_of_what_has_no_effect(arguments: Mapping[str, Any]) -> None:

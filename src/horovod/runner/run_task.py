@@ -10,9 +10,11 @@ import traceback
 from horovod.common import serialization
 from horovod.common.rendezvous.client import Connection
 from horovod.common.topology import SECRET_VARIABLE, decode_secret
+from horovod.runner.notebooks import learn_sources
 
 PATH_KEY = "run/path"
 FUNCTION_KEY = "run/function"
+SOURCES_KEY = "run/sources"
 _CONNECT_LIMIT_S = 30.0
 
 
@@ -29,17 +31,20 @@ def main() -> int:
     address, port = os.environ["HOROVOD_GLOO_RENDEZVOUS_ADDR"], int(os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"])
     secret = decode_secret(os.environ[SECRET_VARIABLE])
     with Connection.open(address, port, secret, _CONNECT_LIMIT_S) as connection:
-        path, function = connection.get(PATH_KEY), connection.get(FUNCTION_KEY)
-    if path is None or function is None:
+        path, function, sources = (connection.get(key) for key in (PATH_KEY, FUNCTION_KEY, SOURCES_KEY))
+    if path is None or function is None or sources is None:
         raise RuntimeError("the rendezvous holds no function: this program is started by horovod.run alone")
     # Modules that the caller can import must be found here too when the function refers to them.
     sys.path += [entry for entry in path.decode("utf-8", "surrogateescape").split("\0") if entry not in sys.path]
     key, value, code = result_key(rank), b"", 0
     try:
+        learn_sources(serialization.loads(sources))
         func, args, kwargs = serialization.loads(function)
         value = serialization.dumps(func(*args, **kwargs))
-    except Exception:
-        text = traceback.format_exc()
+    except Exception as error:
+        own_frame = error.__traceback__  # of this function, which says nothing to anybody
+        shown = own_frame.tb_next if own_frame is not None and own_frame.tb_next is not None else own_frame
+        text = "".join(traceback.format_exception(type(error), error, shown))
         print(text, end="", file=sys.stderr, flush=True)
         key, value, code = error_key(rank), text.encode(errors="replace"), 1
     # A new connection: the first one might have been idle for days and dropped on the way.

@@ -18,7 +18,7 @@ from horovod.runner.allocation import Allocation, find_allocation
 from horovod.runner.hosts import HostInfo, SlotInfo, get_host_assignments, is_local, plan_hosts
 from horovod.runner.job import Job, JobResult, JobSpec
 from horovod.runner.limits import check_local_processes, enough_descriptors
-from horovod.runner.output import OutputOptions, wants_colour
+from horovod.runner.output import OutputOptions, wants_colour, wants_tags
 from horovod.runner.processes import ProcessTree
 from horovod.runner.progress import start_progress
 from horovod.runner.user_output import UserOutput
@@ -181,5 +181,6 @@ def _output_options(options: Mapping[str, Any], ranks: int) -> OutputOptions:
         directory=options.get("output_filename"),
         timestamps=bool(options.get("prefix_output_with_timestamp")),
         colour=wants_colour(),
+        tags=wants_tags(options.get("tag")),
         fold_tracebacks=not options.get("verbose"),
     )

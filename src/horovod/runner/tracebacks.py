@@ -1,18 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Folds the tracebacks of ranks that only report a lost peer to one line, so that the cause is not drowned by them."""
+"""Folds to one line what would drown the cause: tracebacks about a lost peer, and those that another rank had too."""
 
 from __future__ import annotations
 
 _START = b"Traceback (most recent call last):"
 _PEER_LOST = b"HorovodInternalError"
 _NOTE = b" (traceback folded; --verbose shows it)"
+_SAME_NOTE = b" (the same traceback as of rank %d, folded; --verbose shows it)"
 _LONGEST = 1000
+_MOST_KEPT = 100
+
+
+class ShownTracebacks:
+    """Which rank has shown which traceback first: one for all ranks of a job."""
+
+    def __init__(self) -> None:
+        self._ranks: dict[tuple[bytes, ...], int] = {}
+
+    def first_rank(self, lines: list[bytes], rank: int) -> int:
+        """The rank that had it first: maybe this one."""
+        if len(self._ranks) >= _MOST_KEPT:
+            self._ranks.clear()
+        return self._ranks.setdefault(tuple(lines), rank)
 
 
 class TracebackFolder:
-    """Lines in, lines out. A traceback is held back until its last line says what kind it is."""
+    """Lines of one rank in, lines out. A traceback is held back until its last line says what kind it is."""
 
-    def __init__(self) -> None:
+    def __init__(self, rank: int, shown: ShownTracebacks) -> None:
+        self._rank = rank
+        self._shown = shown
         self._held: list[bytes] = []
 
     def feed(self, lines: list[bytes]) -> list[bytes]:
@@ -36,4 +53,7 @@ class TracebackFolder:
         if line[:1] in (b" ", b"\t") and len(self._held) < _LONGEST:
             return []
         held = self.flush()
-        return [line + _NOTE] if _PEER_LOST in line.partition(b":")[0] else held
+        if _PEER_LOST in line.partition(b":")[0]:
+            return [line + _NOTE]
+        first = self._shown.first_rank(held, self._rank)
+        return held if first == self._rank else [line + _SAME_NOTE % first]

@@ -10,7 +10,17 @@ import sys
 import time
 from typing import TextIO
 
-from horovod.runner.writers import Destination, Sink, Writer, is_same_file, to_descriptor, to_text
+from horovod.runner import in_place
+from horovod.runner.in_place import InPlace
+from horovod.runner.writers import (
+    Destination,
+    Sink,
+    Writer,
+    is_same_file,
+    plain_descriptor,
+    to_descriptor,
+    to_text,
+)
 
 # How long a reader may take nothing before what is left is dropped: who waits for a failure's exit code waits less.
 PATIENCE_AFTER_SUCCESS_S = 10.0
@@ -21,12 +31,21 @@ _LAST_WORD_S = 0.5
 class UserOutput:
     """`close` it when the job is over. Until then nothing here waits for a reader."""
 
-    def __init__(self, stdout: Destination, stderr: Destination, *, are_one: bool = False) -> None:
-        """`are_one`: both go to the same place, where they must appear in order."""
+    def __init__(
+        self,
+        stdout: Destination,
+        stderr: Destination,
+        *,
+        are_one: bool = False,
+        terminals: tuple[InPlace | None, InPlace | None] = (None, None),
+    ) -> None:
+        """`are_one`: both go to the same place, where they must appear in order. `terminals`: which of them are one."""
         out = Writer("stdout")
         err = out if are_one else Writer("stderr")
         self.stdout: Sink = out.sink(stdout)
         self.stderr: Sink = err.sink(stderr)
+        self.stdout.last_line = terminals[0]
+        self.stderr.last_line = terminals[0] if are_one else terminals[1]
         self.writers = [out] if are_one else [out, err]
         self._err = err
         self._files: Writer | None = None
@@ -71,12 +90,24 @@ class UserOutput:
 
 def output_of_process() -> UserOutput:
     """To descriptors 1 and 2."""
-    return UserOutput(to_descriptor(1), to_descriptor(2), are_one=is_same_file(1, 2))
+    return UserOutput(
+        to_descriptor(1),
+        to_descriptor(2),
+        are_one=is_same_file(1, 2),
+        terminals=(in_place.of_terminal(1), in_place.of_terminal(2)),
+    )
 
 
 def output_of_python() -> UserOutput:
     """To sys.stdout and sys.stderr, whatever they are."""
-    return UserOutput(to_text(sys.stdout), to_text(sys.stderr), are_one=_are_one(sys.stdout, sys.stderr))
+    stdout, stderr = sys.stdout, sys.stderr
+    terminals = (_terminal(stdout), _terminal(stderr))
+    return UserOutput(to_text(stdout), to_text(stderr), are_one=_are_one(stdout, stderr), terminals=terminals)
+
+
+def _terminal(stream: TextIO) -> InPlace | None:
+    descriptor = plain_descriptor(stream)
+    return in_place.of_terminal(descriptor) if descriptor is not None else None
 
 
 def _are_one(stdout: TextIO, stderr: TextIO) -> bool:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Flags of horovodrun, and arguments of horovod.run, that are accepted but that nothing reads yet.
+"""Flags of horovodrun, and arguments of horovod.run, that are accepted but that nothing reads yet; or that are refused.
 
 Those that stand for a setting are not here: the table of settings knows them, and rank 0 speaks of them.
 """
@@ -21,6 +21,10 @@ FLAGS = {
     "binding_args": "--binding-args",
 }
 NOTE = "accepted, no effect in this version"
+
+# Those that a job does not start with, for it would not be what was asked for.
+REFUSED = ("min_num_proc", "host_discovery_script", "use_mpi", "use_jsrun")
+REFUSED_NOTE = "refused: not available in this version"
 
 
 def given(options: Mapping[str, Any]) -> list[str]:

@@ -18,6 +18,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TextIO
 
+from horovod.runner.in_place import InPlace, Key
+
 # Writes some of the bytes and returns how many; 0 if none could be written for a moment. An exception: never again.
 Destination = Callable[[memoryview], int]
 
@@ -36,11 +38,28 @@ class Sink:
         self._on_error = on_error
         self._is_gone = False
         self.before_put: Callable[[], None] | None = None
+        self.last_line: InPlace | None = None  # of a terminal
 
     def put(self, data: bytes) -> None:
+        """Whole lines."""
         if self.before_put is not None:
             self.before_put()
-        self.put_quietly(data)
+        if self.last_line is None:
+            self.put_quietly(data)
+            return
+        with self.last_line.lock:
+            self.put_quietly(self.last_line.above(data))
+
+    def show_bar(self, key: Key, text: bytes | None) -> None:
+        """Rewrite a progress bar in the terminal's last line, None: end it. Elsewhere nobody sees bars."""
+        if self.last_line is None:
+            return
+        if text is not None and self.before_put is not None:
+            self.before_put()
+        with self.last_line.lock:
+            self.last_line.set(key, text)
+            if not self.is_full:
+                self.put_quietly(self.last_line.draw())
 
     def put_quietly(self, data: bytes) -> None:
         """Without `before_put`."""
@@ -169,7 +188,7 @@ def to_descriptor(descriptor: int) -> Destination:
 
 def to_text(stream: TextIO) -> Destination:
     """To a text stream of Python: sys.stdout of a notebook is not descriptor 1."""
-    descriptor = _plain_descriptor(stream)
+    descriptor = plain_descriptor(stream)
     if descriptor is not None:
         return to_descriptor(descriptor)
 
@@ -181,7 +200,7 @@ def to_text(stream: TextIO) -> Destination:
     return write
 
 
-def _plain_descriptor(stream: TextIO) -> int | None:
+def plain_descriptor(stream: TextIO) -> int | None:
     """What a stream just passes on to. A thread that is caught in such a stream's lock would abort Python's exit."""
     with suppress(AttributeError, OSError, ValueError):
         if type(stream) is io.TextIOWrapper and isinstance(getattr(stream.buffer, "raw", None), io.FileIO):

@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The TensorFlow door: `import horovod.tensorflow as hvd`."""
 
+from horovod.common.frameworks import require
+
+require(__name__)
+
 from typing import Any
 
 from horovod.common import door

@@ -9,6 +9,7 @@ import os
 import platform
 from pathlib import Path
 
+from horovod.common import not_yet
 from horovod.common.settings import value_of
 from horovod.tools.findings import Finding
 
@@ -90,7 +91,7 @@ def _door_text(door: str) -> str:
 
 
 def _exists(module: str) -> bool:
-    return importlib.util.find_spec(module) is not None
+    return importlib.util.find_spec(module) is not None and not not_yet.is_empty(module)
 
 
 def version_of(distributions: tuple[str, ...]) -> str | None:

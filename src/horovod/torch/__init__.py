@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The PyTorch door: `import horovod.torch as hvd`."""
 
+from horovod.common.frameworks import require
+
+require(__name__)
+
 from horovod.common.door import *  # noqa: F403 - what it names in __all__
 from horovod.common.util import check_extension
 from horovod.torch import elastic, mpi_ops

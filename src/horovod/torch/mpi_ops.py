@@ -15,6 +15,7 @@ from horovod import _engine as mpi_lib  # noqa: F401 - the contract's name for t
 from horovod.common import door
 from horovod.common.calls import ALLGATHER, ALLREDUCE, ALLTOALL, BROADCAST, REDUCESCATTER, Call
 from horovod.common.door import *  # noqa: F403 - they are the door's own names too
+from horovod.common.door import _basics as _basics
 from horovod.common.dtypes import AS_IT_IS
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.rules import Average, resolve_op

@@ -22,6 +22,7 @@ parser.add_argument(
     "--dispatcher-side", choices=SIDES, default="compute", help="which job runs the dispatchers (default compute)"
 )
 parser.add_argument("--timeout", type=int, default=60, metavar="SECONDS", help="for the start (default 60)")
+parsed_args: argparse.Namespace | None = None  # unless this is the program that runs
 
 
 def main(dispatchers: int, dispatcher_side: str, configfile: str, timeout: int) -> None:

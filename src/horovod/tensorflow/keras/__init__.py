@@ -3,6 +3,10 @@
 
 from __future__ import annotations
 
+from horovod.common.frameworks import require
+
+require(__name__)
+
 from typing import Any
 
 from tensorflow import keras
@@ -82,7 +86,7 @@ broadcast = _functions.broadcast
 reducescatter = _functions.reducescatter
 broadcast_global_variables = _functions.broadcast_global_variables
 
-from horovod.tensorflow.keras import callbacks, elastic  # noqa: E402 - they use what is above
+from horovod.tensorflow.keras import callbacks, elastic  # they use what is above
 
 __all__ = [
     "Compression",

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 
 import psutil
 
+from horovod.common.not_yet import NotYet
 from horovod.common.rendezvous.client import Connection, RendezvousError
 from horovod.common.rendezvous.server import Server
 
@@ -135,3 +136,27 @@ def _connect(compute_addresses: Addresses, key: bytes) -> Connection:
             except RendezvousError as error:
                 troubles.append(str(error))
     raise RendezvousError("the data service cannot be reached: " + ("; ".join(troubles) or "it names no address"))
+
+
+# Messages of Horovod's own protocol, which this service does not speak.
+
+
+class RegisterDispatcherRequest(NotYet): ...
+
+
+class RegisterDispatcherWorkerRequest(NotYet): ...
+
+
+class ShutdownRequest(NotYet): ...
+
+
+class WaitForDispatcherRegistrationRequest(NotYet): ...
+
+
+class WaitForDispatcherRegistrationResponse(NotYet): ...
+
+
+class WaitForDispatcherWorkerRegistrationRequest(NotYet): ...
+
+
+class WaitForShutdownRequest(NotYet): ...

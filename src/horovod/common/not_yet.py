@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Names of Horovod that this version does not have: they can be imported, and raise, by name, when they are used.
+
+Their modules are real ones, so that imports and type checkers find them:
+
+    class RayExecutor(NotYet): ...
+    run = function(__name__, "run")
+    SOMETHING = value(__name__, "SOMETHING")
+"""
+
+from __future__ import annotations
+
+from abc import ABCMeta
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+# Why, by the beginning of the module's name; the first that fits.
+_REASONS = {
+    "horovod.ray": "Ray is not supported yet",
+    "horovod.spark": "Spark is not supported yet",
+    "horovod.runner.elastic": "elastic jobs have no driver yet",
+    "horovod.runner.http": "ranks meet at an authenticated rendezvous, not at a key-value server over HTTP",
+    "horovod.runner.mpi_run": "jobs cannot be started through mpirun by the launcher yet; mpirun itself can start them",
+    "horovod.runner.js_run": "jobs cannot be started through jsrun yet",
+    "horovod.runner": "this part of Horovod's launcher does not exist here; use horovodrun or horovod.run()",
+}
+
+
+# Packages of which nothing works yet.
+_EMPTY = ("horovod.ray", "horovod.spark")
+
+
+def is_empty(package: str) -> bool:
+    return package in _EMPTY
+
+
+class _NoSuchPartError(NotImplementedError, AttributeError):
+    """An attribute of something that is not there: hasattr() is to say no, and everybody else to be told why."""
+
+
+def text_for(name: str) -> str:
+    reason = next((why for prefix, why in _REASONS.items() if (name + ".").startswith(prefix + ".")), "")
+    return f"{name} is not available in this version" + (f": {reason}" if reason else "")
+
+
+class _Raises(ABCMeta):
+    """Of classes that cannot be used, though others may inherit from them and ask whether something is one of them."""
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        raise NotImplementedError(text_for(_name_of(cls)))
+
+    def __getattr__(cls, name: str) -> Any:
+        if name.startswith("_"):  # what inspect, pickle and the like look for
+            raise AttributeError(f"type object {cls.__name__!r} has no attribute {name!r}")
+        raise _NoSuchPartError(text_for(f"{_name_of(cls)}.{name}"))
+
+
+class NotYet(metaclass=_Raises):
+    """Base of classes that are not there yet."""
+
+    # For type checkers alone: nobody has an instance.
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+
+    def __getattr__(self, name: str) -> Any:
+        raise _NoSuchPartError(text_for(f"{_name_of(type(self))}.{name}"))
+
+
+def function(module: str, name: str) -> Callable[..., Any]:
+    def raises(*args: Any, **kwargs: Any) -> NoReturn:
+        raise NotImplementedError(text_for(f"{module}.{name}"))
+
+    raises.__module__, raises.__name__, raises.__qualname__ = module, name, name
+    return raises
+
+
+class _Value:
+    """A constant that is not there yet."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __repr__(self) -> str:
+        return f"<{text_for(self._name)}>"
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        raise _NoSuchPartError(text_for(self._name))
+
+    def _refuse(self, *_: object) -> NoReturn:
+        raise NotImplementedError(text_for(self._name))
+
+
+_OPERATIONS = (
+    *("call", "eq", "ne", "lt", "gt", "le", "ge", "bool", "int", "float", "index", "str", "len", "iter", "getitem"),
+    *("contains", "add", "mul", "truediv"),
+)
+for _operation in _OPERATIONS:
+    setattr(_Value, f"__{_operation}__", _Value._refuse)
+
+
+def value(module: str, name: str) -> Any:
+    return _Value(f"{module}.{name}")
+
+
+def _name_of(cls: type) -> str:
+    """Of the part that is missing: a user's class is named by what it inherits from us."""
+    ours = next((each for each in cls.__mro__ if each.__module__.startswith("horovod.")), cls)
+    return f"{ours.__module__}.{ours.__qualname__}"

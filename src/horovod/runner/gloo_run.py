@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Horovod's built-in launcher under its old import path; ours is horovod.runner.job. What is not here raises on use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TextIO
+
+from horovod.common.joining.interfaces import loopback_interface
+from horovod.common.not_yet import function
+from horovod.runner.hosts import SlotInfo
+from horovod.runner.worker_environment import slot_environment
+
+__all__ = [
+    "MultiFile",
+    "create_run_env_vars",
+    "create_slot_env_vars",
+    "get_run_command",
+    "gloo_run",
+    "gloo_run_elastic",
+    "launch_gloo",
+    "launch_gloo_elastic",
+    "register_shutdown_event",
+]
+
+get_run_command = function(__name__, "get_run_command")
+gloo_run = function(__name__, "gloo_run")
+gloo_run_elastic = function(__name__, "gloo_run_elastic")
+launch_gloo = function(__name__, "launch_gloo")
+launch_gloo_elastic = function(__name__, "launch_gloo_elastic")
+register_shutdown_event = function(__name__, "register_shutdown_event")
+
+
+class MultiFile:
+    """Writes go to all of the files."""
+
+    def __init__(self, files: Iterable[TextIO]) -> None:
+        self._files = list(files)
+
+    def write(self, text: str) -> None:
+        for file in self._files:
+            file.write(text)
+
+    def flush(self) -> None:
+        for file in self._files:
+            file.flush()
+
+
+def create_slot_env_vars(slot_info: SlotInfo) -> dict[str, str]:
+    """What tells a worker its place."""
+    return slot_environment(slot_info)
+
+
+def create_run_env_vars(server_ip: str, nics: Iterable[str] | None, port: int, elastic: bool = False) -> dict[str, str]:
+    """What all workers need to find the rendezvous, but for its secret: whoever serves it passes that on."""
+    names = sorted(nics or []) or [loopback_interface()]
+    variables = {
+        "HOROVOD_GLOO_RENDEZVOUS_ADDR": server_ip,
+        "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
+        "HOROVOD_CONTROLLER": "gloo",
+        "HOROVOD_CPU_OPERATIONS": "gloo",
+        "HOROVOD_GLOO_IFACE": names[0],
+        "NCCL_SOCKET_IFNAME": ",".join(names),
+    }
+    return {**variables, "HOROVOD_ELASTIC": "1"} if elastic else variables

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Old import paths, kept for programs that use them."""

@@ -1,0 +1,7 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Spark, under an import path of Horovod's: not available yet."""
+
+from horovod.common.not_yet import NotYet
+
+
+class TrainingDataCache(NotYet): ...

@@ -1,0 +1,13 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Spark, under an import path of Horovod's: not available yet."""
+
+from horovod.spark.common import util as util
+from horovod.spark.common.backend import SparkBackend as SparkBackend
+from horovod.spark.common.params import EstimatorParams as EstimatorParams
+from horovod.spark.common.params import ModelParams as ModelParams
+
+
+class HorovodEstimator(EstimatorParams): ...
+
+
+class HorovodModel(ModelParams): ...

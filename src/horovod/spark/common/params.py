@@ -1,0 +1,11 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Spark, under an import path of Horovod's: not available yet."""
+
+from horovod.common.not_yet import NotYet
+from horovod.spark.common import util as util
+
+
+class EstimatorParams(NotYet): ...
+
+
+class ModelParams(NotYet): ...

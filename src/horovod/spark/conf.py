@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Settings of Spark that decide whether failed tasks, executors and hosts are used again. Facts: Spark reads them."""
+
+from __future__ import annotations
+
+_PREFIX = "spark.blacklist"
+_TASK_EXECUTOR = f"{_PREFIX}.task.maxTaskAttemptsPerExecutor"
+_TASK_NODE = f"{_PREFIX}.task.maxTaskAttemptsPerNode"
+_STAGE_EXECUTOR = f"{_PREFIX}.stage.maxFailedTasksPerExecutor"
+_STAGE_NODE = f"{_PREFIX}.stage.maxFailedExecutorsPerNode"
+_APP_EXECUTOR = f"{_PREFIX}.application.maxFailedTasksPerExecutor"
+_APP_NODE = f"{_PREFIX}.application.maxFailedExecutorsPerNode"
+
+SPARK_CONF_MAX_INT = "2147483647"
+SPARK_CONF_MAX_INT_MINUS_ONE = "2147483646"
+
+SPARK_CONF_ALWAYS_RESTART_FAILED_TASK = ("spark.task.maxFailures", SPARK_CONF_MAX_INT)
+SPARK_CONF_BLACKLIST_DISABLED = (f"{_PREFIX}.enabled", "false")
+SPARK_CONF_BLACKLIST_ENABLED = (f"{_PREFIX}.enabled", "true")
+
+# A task's attempts on one host must stay below all its attempts, or Spark refuses to start.
+SPARK_CONF_REUSE_EXECUTOR_ALWAYS_FOR_SAME_TASK = (_TASK_EXECUTOR, SPARK_CONF_MAX_INT)
+SPARK_CONF_REUSE_EXECUTOR_ONCE_FOR_SAME_TASK = (_TASK_EXECUTOR, "2")
+SPARK_CONF_DONT_REUSE_EXECUTOR_FOR_SAME_TASK = (_TASK_EXECUTOR, "1")
+SPARK_CONF_REUSE_NODE_ALWAYS_FOR_SAME_TASK = (_TASK_NODE, SPARK_CONF_MAX_INT_MINUS_ONE)
+SPARK_CONF_REUSE_NODE_ONCE_FOR_SAME_TASK = (_TASK_NODE, "2")
+SPARK_CONF_DONT_REUSE_NODE_FOR_SAME_TASK = (_TASK_NODE, "1")
+
+SPARK_CONF_REUSE_FAILED_EXECUTOR = (_STAGE_EXECUTOR, SPARK_CONF_MAX_INT)
+SPARK_CONF_DONT_REUSE_FAILED_EXECUTOR = (_STAGE_EXECUTOR, "1")
+SPARK_CONF_REUSE_FAILING_NODE = (_STAGE_NODE, SPARK_CONF_MAX_INT)
+SPARK_CONF_DONT_REUSE_FAILING_NODE = (_STAGE_NODE, "1")
+
+SPARK_CONF_REUSE_FAILED_EXECUTOR_IN_APP = (_APP_EXECUTOR, SPARK_CONF_MAX_INT)
+SPARK_CONF_DONT_REUSE_FAILED_EXECUTOR_IN_APP = (_APP_EXECUTOR, "1")
+SPARK_CONF_REUSE_FAILING_NODE_IN_APP = (_APP_NODE, SPARK_CONF_MAX_INT)
+SPARK_CONF_DONT_REUSE_FAILING_NODE_IN_APP = (_APP_NODE, "1")
+
+SPARK_CONF_DEFAULT_VALUES = {
+    "spark.task.maxFailures": "4",
+    f"{_PREFIX}.enabled": "false",
+    _TASK_EXECUTOR: "1",
+    _TASK_NODE: "2",
+    _STAGE_EXECUTOR: "2",
+    _STAGE_NODE: "2",
+    _APP_EXECUTOR: "2",
+    _APP_NODE: "2",
+}

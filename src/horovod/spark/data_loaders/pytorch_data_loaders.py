@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Spark, under an import path of Horovod's: not available yet."""
+
+from horovod.common.not_yet import NotYet
+from horovod.data.data_loader_base import AsyncDataLoaderMixin as AsyncDataLoaderMixin
+from horovod.data.data_loader_base import BaseDataLoader as BaseDataLoader
+
+
+class PetastormBatchedDataLoader(NotYet): ...
+
+
+class PytorchDataLoader(NotYet, BaseDataLoader): ...
+
+
+class PytorchAsyncDataLoader(AsyncDataLoaderMixin, PytorchDataLoader): ...
+
+
+class PytorchInfiniteDataLoader(PytorchDataLoader): ...
+
+
+class PytorchInfiniteAsyncDataLoader(AsyncDataLoaderMixin, PytorchInfiniteDataLoader): ...
+
+
+class PytorchInmemDataLoader(NotYet, BaseDataLoader): ...
+
+
+class PytorchInmemAsyncDataLoader(AsyncDataLoaderMixin, PytorchInmemDataLoader): ...

@@ -1,0 +1,7 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Spark, under an import path of Horovod's: not available yet."""
+
+from horovod.common.not_yet import function
+from horovod.spark.common.util import to_list as to_list
+
+to_lightning_module = function(__name__, "to_lightning_module")

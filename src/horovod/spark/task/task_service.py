@@ -1,0 +1,22 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Spark, under an import path of Horovod's: not available yet."""
+
+from horovod.common.not_yet import NotYet
+
+
+class GetTaskToTaskAddressesRequest(NotYet): ...
+
+
+class GetTaskToTaskAddressesResponse(NotYet): ...
+
+
+class ResourcesRequest(NotYet): ...
+
+
+class ResourcesResponse(NotYet): ...
+
+
+class SparkTaskClient(NotYet): ...
+
+
+class SparkTaskService(NotYet): ...
