@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BUILD ?= build
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
-DEMO ?= horovodrun -np 2 python examples/pytorch/digits.py --compare-with demo-output/one-process/digits.json
+DEMO ?= horovodrun -np 2 python examples/pytorch/digits.py --output demo-output --compare-with demo-output/one-process/digits.json
 BENCH ?= python benchmarks/collectives.py
 PYTEST_ARGS ?=
 # Old versions of frameworks run the same code as new ones: two ranks show what is different about them.

@@ -37,7 +37,7 @@ that training never sees.
 {table}
 
 The workers of a step read together the very digits that the single process reads, so their average is its gradient up
-to rounding: a sum over four parts rounds otherwise than a sum over one. Such differences start at the seventh digit and
+to rounding: a sum of four parts rounds differently from a single sum. Such differences start at the seventh digit and
 grow with the steps, as those of another processor or another BLAS would. For scale: without Horovod, the best and the
 worst of the {count} seeds are {spread:.4f} apart.
 """

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The performance report: measures everything in turn with its peers, then makes docs/performance.md and its plots.
+"""The performance report: measures everything in turn with its peers, then makes docs/performance.md and what it shows.
 
-    python benchmarks/report.py                   # all parts, some 40 minutes
+    python benchmarks/report.py                   # all parts, about 40 minutes
     python benchmarks/report.py --quick           # all parts, 6 to 8 minutes, wide intervals
     python benchmarks/report.py --only small,types
-    python benchmarks/report.py --page            # measures nothing: the page from the lines that are stored
+    python benchmarks/report.py --page            # measures nothing: the pages from the lines that are stored
 
 Lines are appended to benchmarks/results/MACHINE.jsonl as they come: an interrupted run keeps what it has.
 """
@@ -75,7 +75,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     add = parser.add_argument
     add("--quick", action="store_true", help="fewer sizes, ways and rounds")
     add("--only", type=parts, default=list(PARTS), metavar="PART,...", help=f"of {', '.join(PARTS)}")
-    add("--page", action="store_true", help="measure nothing, make the page from the stored lines")
+    add("--page", action="store_true", help="measure nothing, make the pages from the stored lines")
     add("--ranks", type=lambda text: [int(one) for one in text.split(",")], default=powers,
         help="of the scaling part (default: powers of two up to the number of cores)")  # fmt: skip
     add("--openmpi-python", default=sys.executable, help="interpreter that has mpi4py with Open MPI")

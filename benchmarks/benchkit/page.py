@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/performance.md and its pictures, from stored results alone: nothing here measures anything."""
+"""docs/performance-tables.md and the pictures, from stored results alone: nothing here measures anything."""
 
 from __future__ import annotations
 
@@ -9,26 +9,27 @@ from pathlib import Path
 
 from benchkit import plots, tables
 from benchkit.ledger import Record, Results
+from benchkit.overview import overview
 from benchkit.training import WORKLOADS
 from benchkit.units import size_text
 
 _INTRODUCTION = """\
-# Performance
+# Performance: the full tables
 
-Made by `python benchmarks/report.py`; do not edit.
+Made by `python benchmarks/report.py`; do not edit. [Performance](performance.md) has the outcome on one page.
 
 How to read it: everything in a row was measured in the same run on the same cores, in turn, round after round. `time`
-is the median of our own times with its 95 % confidence interval. A column with the name of a peer tells **how many
-times longer the peer takes** than we do, with its 95 % interval; where the peer is faster beyond chance, it is bold.
-"Above the floor" is how many times longer we take than a bare C program that moves the same bytes and does nothing else
+is the median of our own times with its 95 % confidence interval. A column with the name of a peer says **how many
+times as long the peer takes**, with its 95 % interval; where the peer is faster beyond chance, it is bold.
+"Above the floor" is how many times as long we take as a bare C program that moves the same bytes and does nothing else
 ([benchmarks/floor](../benchmarks/floor)): no names, no agreement between the ranks, no Python. `default` works on
 ordinary memory, `shared` on tensors in memory that the engine owns; `address` is the engine alone, called with raw
 addresses and so without most of the Python API.
 
-To reproduce it ([benchmarks](../benchmarks/README.md) tells how to get the peers; those that are missing are left out):
+To reproduce it ([benchmarks](../benchmarks/README.md) says how to get the peers; missing ones are left out):
 
 ```
-python benchmarks/report.py            # some 40 minutes on a machine that does nothing else
+python benchmarks/report.py            # about 40 minutes on a machine that does nothing else
 python benchmarks/report.py --quick    # a look, with wide intervals
 ```
 """
@@ -53,16 +54,18 @@ class Writer:
 
 
 def write_page(docs: Path, results: Sequence[Results]) -> list[Path]:
-    """The files that were written."""
+    """The files that were written: the page to read, the full tables, and the pictures of both."""
     docs.mkdir(parents=True, exist_ok=True)
-    files = {"performance.md": _INTRODUCTION if results else _INTRODUCTION + "\nNo results are stored yet.\n"}
+    full = _INTRODUCTION if results else _INTRODUCTION + "\nNo results are stored yet.\n"
+    pictures: dict[str, str] = {}
     for machine in results:
         writer = Writer(machine.kind)
         for part in (_about, _collectives, _small, _types, _network, _launch, _training, _scaling):
             part(writer, machine)
         text = re.sub(r"\n{3,}", "\n\n", "\n".join(writer.lines)).rstrip()
-        files["performance.md"] += text + "\n"
-        files |= writer.pictures
+        full += text + "\n"
+        pictures |= writer.pictures
+    files = {"performance.md": overview(results, pictures), "performance-tables.md": full} | pictures
     for name, text in files.items():
         (docs / name).write_text(text, encoding="utf-8")
     return [docs / name for name in files]

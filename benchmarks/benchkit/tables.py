@@ -38,7 +38,7 @@ def comparison(cases: Sequence[Case], label: Callable[[Record], str]) -> list[st
             if with_ways:
                 cells.append(own["way"].removeprefix(OURS).removeprefix(", ") or "default")
             cells.append(f"{time_text(own['median'])} ({time_text(own['low'])} to {time_text(own['high'])})")
-            cells += [_ratio(case, peer, own) for peer in peers]
+            cells += [ratio(case, peer, own) for peer in peers]
             cells += [_above_floor(case, own)] if with_floor else []
             rows.append(cells)
     return markdown(headings, rows)
@@ -60,13 +60,14 @@ def floor_of(case: Case, own: Record) -> Record | None:
     return by_way.get(own["way"].replace(OURS, "floor")) or next((by_way[way] for way in FLOORS if way in by_way), None)
 
 
-def _ratio(case: Case, peer: str, own: Record) -> str:
+def ratio(case: Case, peer: str, own: Record, interval: bool = True) -> str:
+    """How many times as long the peer takes; bold where it is faster beyond chance."""
     record = next((record for record in case if record["way"] == peer), None)
     if record is None or own["way"] not in record["against"]:
         return ""
     found = record["against"][own["way"]]
     value = f"**{short(found['value'])}**" if found["high"] < 1 else short(found["value"])
-    return f"{value} ({short(found['low'])} to {short(found['high'])})"
+    return f"{value} ({short(found['low'])} to {short(found['high'])})" if interval else value
 
 
 def _above_floor(case: Case, own: Record) -> str:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Learn to read digits with Equinox on several ranks; rank 0 keeps checkpoints with Orbax and can go on from one.
+"""Learn to read digits with Equinox on several ranks; rank 0 leaves a checkpoint, written by Orbax.
 
 horovodrun -np 2 python digits_equinox.py
 """
@@ -17,7 +17,7 @@ import optax
 import orbax.checkpoint
 from digits_common import load, train
 
-FOLDER = Path("demo-output/equinox").resolve()
+FOLDER = Path("example-output/jax-equinox").resolve()
 
 
 class Network(eqx.Module):

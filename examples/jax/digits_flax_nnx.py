@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Learn to read digits with Flax NNX on several ranks; rank 0 keeps checkpoints with Orbax.
+"""Learn to read digits with Flax NNX on several ranks; rank 0 leaves a checkpoint, written by Orbax.
 
 horovodrun -np 2 python digits_flax_nnx.py
 """
@@ -57,7 +57,7 @@ def main() -> int:
 
     reached = train(load(), 15, lambda x, y: step(model, optimizer, x, y), predict_without_dropout)
     if hvd.rank() == 0:
-        folder = Path("demo-output/flax").resolve()
+        folder = Path("example-output/jax-flax").resolve()
         with orbax.checkpoint.StandardCheckpointer() as checkpointer:
             checkpointer.save(folder, nnx.to_pure_dict(nnx.state(model, nnx.Param)), force=True)
         print(f"accuracy {reached:.1%}; checkpoint in {folder}")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Go on from a checkpoint: rank 0 keeps one after each epoch, and whoever starts again begins where it ends.
+"""Continue from a checkpoint: rank 0 writes one after each epoch, and the next run begins where it ends.
 
-horovodrun -np 2 python examples/keras/resume.py --checkpoint digits.keras --epochs 3
-horovodrun -np 2 python examples/keras/resume.py --checkpoint digits.keras --epochs 6
+horovodrun -np 2 python examples/keras/resume.py --epochs 3
+horovodrun -np 2 python examples/keras/resume.py --epochs 6
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import horovod.keras as hvd
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--checkpoint", default="digits.keras")
+    parser.add_argument("--checkpoint", default="example-output/keras-resume/digits.keras")
     parser.add_argument("--epochs", type=int, default=3)
     options = parser.parse_args()
     hvd.init()
@@ -28,6 +28,7 @@ def main() -> None:
     model, done = begin(options.checkpoint, x.shape[1], steps=len(x) // 32)
     callbacks = [hvd.callbacks.BroadcastGlobalVariablesCallback(0), hvd.callbacks.MetricAverageCallback()]
     if hvd.rank() == 0:
+        Path(options.checkpoint).parent.mkdir(parents=True, exist_ok=True)
         print(f"begins with epoch {done + 1}")
         callbacks.append(keras.callbacks.ModelCheckpoint(options.checkpoint))
     model.fit(

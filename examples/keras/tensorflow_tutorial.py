@@ -15,6 +15,8 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "numpy"))
 
 import digits_data
 
+OUTPUT = Path("example-output/keras-tutorial")
+
 hvd.init()
 
 # Each rank of a host takes one of its GPUs, and no more of its memory than it needs.
@@ -61,7 +63,8 @@ callbacks = [
 
 # One rank writes files and logs; two would overwrite each other's.
 if hvd.rank() == 0:
-    callbacks.append(tf.keras.callbacks.ModelCheckpoint("checkpoint-{epoch}.keras"))
+    OUTPUT.mkdir(parents=True, exist_ok=True)
+    callbacks.append(tf.keras.callbacks.ModelCheckpoint(str(OUTPUT / "checkpoint-{epoch}.keras")))
 
 verbose = 2 if hvd.rank() == 0 else 0
 
@@ -76,4 +79,4 @@ model.fit(
 )
 
 if hvd.rank() == 0:
-    model.save("digits.keras")
+    model.save(OUTPUT / "digits.keras")

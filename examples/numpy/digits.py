@@ -3,7 +3,8 @@
 
     horovodrun -np 2 python digits.py
 
-Rank 0 shows progress and writes demo-output/digits.html: curves of loss and accuracy, and the digits it still misreads.
+Rank 0 shows progress and writes example-output/numpy-digits/digits.html: curves of loss and accuracy, and the
+digits it still misreads.
 Uses scikit-learn's digits where that is installed, else digits drawn from a small font with noise.
 """
 
@@ -38,7 +39,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--epochs", type=int, default=25)
     parser.add_argument("--batch-size", type=int, default=32, help="for each rank")
     parser.add_argument("--learning-rate", type=float, default=0.1)
-    parser.add_argument("--output", type=Path, default=Path("demo-output"))
+    parser.add_argument("--output", type=Path, default=Path("example-output/numpy-digits"))
     return parser.parse_args()
 
 

@@ -2,7 +2,8 @@
 """Learn to read handwritten digits on several ranks.
 
     horovodrun -np 2 python digits.py
-    horovodrun -np 2 python digits.py --epochs 20 --resume     # goes on where the last run stopped
+    horovodrun -np 2 python digits.py --epochs 20 --resume                          # continues the last run
+    horovodrun -np 2 python digits.py --epochs 20 --resume demo-output/digits.pt    # continues the demo, elsewhere
 
 Rank 0 shows progress and leaves a checkpoint, the run's figures, a plot of the losses and a page in --output.
 """
@@ -24,6 +25,8 @@ from torch.utils.data import DataLoader
 
 import horovod.torch as hvd
 
+OWN_CHECKPOINT = Path("digits.pt")  # in --output
+
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -32,8 +35,15 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--batch-size", type=int, default=32, help="for each rank")
     parser.add_argument("--lr", type=float, default=0.02, help="for one rank: it is multiplied by their number")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--resume", action="store_true", help="go on from the checkpoint in --output, if there is one")
-    parser.add_argument("--output", type=Path, default=Path("demo-output"))
+    parser.add_argument(
+        "--resume",
+        nargs="?",
+        type=Path,
+        const=OWN_CHECKPOINT,
+        metavar="CHECKPOINT",
+        help="continue from this checkpoint, or from the one in --output; starts anew if it is not there",
+    )
+    parser.add_argument("--output", type=Path, default=Path("example-output/pytorch-digits"))
     parser.add_argument("--compare-with", type=Path, default=None, metavar="RUN.json", help="figures of an earlier run")
     return parser.parse_args()
 
@@ -86,10 +96,10 @@ def train(options: argparse.Namespace, device: torch.device) -> Run:
     optimizer = torch.optim.SGD(model.parameters(), lr=options.lr * hvd.size(), momentum=0.9)
     optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
 
-    checkpoint = options.output / "digits.pt"
+    checkpoint = options.output / OWN_CHECKPOINT
     run = Run(ranks=hvd.size(), seed=options.seed)
-    if options.resume:
-        run = resume(checkpoint, model, optimizer, run)
+    if options.resume is not None:
+        run = resume(checkpoint if options.resume is OWN_CHECKPOINT else options.resume, model, optimizer, run)
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
     hvd.broadcast_optimizer_state(optimizer, root_rank=0)
 
@@ -125,7 +135,7 @@ def main() -> int:
         load, cores = os.getloadavg()[0], len(os.sched_getaffinity(0))
         if earlier is not None and load > cores + 1:
             print(f"(other programs are busy here, load {load:.0f} on {cores} cores: the times mean little)")
-        print(f"checkpoint {options.output / 'digits.pt'}  plot {options.output / 'digits.svg'}")
+        print(f"checkpoint {options.output / OWN_CHECKPOINT}  plot {options.output / 'digits.svg'}")
         print(f"page {options.output / 'digits.html'} (open it in a browser)")
     hvd.shutdown()
     return 0

@@ -4,7 +4,7 @@
     horovodrun -np 2 python imagenet_style.py
     horovodrun -np 8 python imagenet_style.py --model resnet50 --image-size 224 --classes 1000 --epochs 90
 
-Images are made up in place (textures.py): put your own Dataset there. A second run goes on from the last checkpoint.
+Images are made up in place (textures.py): put your own Dataset there. A second run continues from the last checkpoint.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--base-lr", type=float, default=0.0125, help="for one rank and one backward pass")
     parser.add_argument("--warmup-epochs", type=float, default=2)
     parser.add_argument("--weight-decay", type=float, default=5e-5)
-    parser.add_argument("--checkpoints", type=Path, default=Path("demo-output/imagenet-style"))
+    parser.add_argument("--checkpoints", type=Path, default=Path("example-output/pytorch-imagenet-style"))
     return parser.parse_args()
 
 

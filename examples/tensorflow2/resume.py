@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Handwritten digits with checkpoints: rank 0 writes them, and only rank 0 reads them when training goes on.
+"""Handwritten digits with checkpoints: rank 0 writes them, and only rank 0 reads them when training continues.
 
-horovodrun -np 2 python examples/tensorflow2/resume.py --checkpoints checkpoints
+horovodrun -np 2 python examples/tensorflow2/resume.py --epochs 5
+horovodrun -np 2 python examples/tensorflow2/resume.py --epochs 8
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import horovod.tensorflow as hvd
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--checkpoints", default="checkpoints", metavar="DIR")
+    parser.add_argument("--checkpoints", default="example-output/tensorflow2-resume", metavar="DIR")
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--steps", type=int, default=None, help="of each epoch, if not all")
     parser.add_argument("--batch-size", type=int, default=32, help="for each rank")

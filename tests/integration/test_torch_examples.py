@@ -43,19 +43,23 @@ def test_digits_trains_saves_and_resumes(tmp_path):
     one = json.loads((tmp_path / "digits.json").read_text())
     assert one["ranks"] == 2
     assert one["samples_per_epoch"] == 22 * 64
-    (tmp_path / "digits.json").rename(tmp_path / "earlier.json")
 
-    words = ("--epochs", 3, "--steps", 2, "--resume", "--output", tmp_path, "--compare-with", tmp_path / "earlier.json")
-    second = run(EXAMPLES / "digits.py", *words)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    again = tmp_path / "again"
+    words = ("--epochs", 3, "--steps", 2, "--output", again, "--compare-with", tmp_path / "digits.json")
+    second = run(EXAMPLES / "digits.py", "--resume", tmp_path / "digits.pt", *words)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir() if path != again} == before
     assert [epoch[0] for epoch in figures(r"epoch +N/3 .*?loss N", second[0])] == [3]
     assert figures(r"N processes handle N times the samples per second of N", second[0])
-    two = json.loads((tmp_path / "digits.json").read_text())
+    two = json.loads((again / "digits.json").read_text())
     assert two["losses"][:2] == one["losses"]
-    assert set(torch.load(tmp_path / "digits.pt", weights_only=True)) == {"model", "optimizer", "curves"}
-    plot = (tmp_path / "digits.svg").read_text()
+    assert set(torch.load(again / "digits.pt", weights_only=True)) == {"model", "optimizer", "curves"}
+    plot = (again / "digits.svg").read_text()
     assert "training, 2 rank(s)" in plot
     assert plot.count("validation, 2 rank(s)") >= 2
-    assert f"{two['accuracies'][-1]:.1%}" in (tmp_path / "digits.html").read_text()
+    assert f"{two['accuracies'][-1]:.1%}" in (again / "digits.html").read_text()
+    third = run(EXAMPLES / "digits.py", "--epochs", 4, "--steps", 2, "--output", again, "--resume")
+    assert [epoch[0] for epoch in figures(r"epoch +N/4 .*?loss N", third[0])] == [4]
     names = {event.get("args", {}).get("name") for event in json.loads((tmp_path / "timeline.json").read_text())}
     assert any(name and "0.weight" in name for name in names)
 

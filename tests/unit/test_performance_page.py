@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The performance page is made from stored lines alone, and its ratios are those of the lines."""
+"""The performance pages are made from stored lines alone, and their ratios are those of the lines."""
 
 import json
 from pathlib import Path
@@ -7,6 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 from benchkit.ledger import Ledger, Sample, read
+from testkit.places import ROOT
 
 STORED = Path(__file__).parent / "data" / "performance.jsonl"
 
@@ -16,8 +17,16 @@ def page(tmp_path):
     pytest.importorskip("matplotlib")
     from benchkit.page import write_page
 
-    paths = write_page(tmp_path, [read(STORED)])
-    return paths[0].read_text(encoding="utf-8"), paths[1:]
+    _, full, *pictures = write_page(tmp_path, [read(STORED)])
+    return full.read_text(encoding="utf-8"), pictures
+
+
+@pytest.fixture
+def overview(tmp_path):
+    pytest.importorskip("matplotlib")
+    from benchkit.page import write_page
+
+    return write_page(tmp_path, [read(STORED)])[0].read_text(encoding="utf-8")
 
 
 def cells_after(page, heading):
@@ -65,8 +74,45 @@ def test_pictures_are_named_in_the_page_and_hold_every_way(page):
 def test_pictures_are_the_same_each_time(page, tmp_path):
     from benchkit.page import write_page
 
-    again = write_page(tmp_path / "again", [read(STORED)])[1:]
+    again = write_page(tmp_path / "again", [read(STORED)])[2:]
     assert [path.read_bytes() for path in again] == [path.read_bytes() for path in page[1]]
+
+
+def test_the_overview_counts_our_default_way_alone(overview):
+    assert "faster than Gloo in all 1 comparisons; faster than MPICH in 0 of 1, slower in 1" in overview
+    assert "Every loss is at messages of 1 MB or less." in overview.replace("\n  ", " ")
+    assert cells_after(overview, "Who is faster")[2:] == [
+        ["Test-CPU, 2 cores", "Gloo", "1", "1", "0"],
+        ["Test-CPU, 2 cores", "MPICH", "1", "0", "1"],
+    ]
+
+
+def test_the_overview_has_ratios_without_intervals_and_what_training_costs(overview):
+    headings, _, row = cells_after(overview, "Allreduce by size")
+    assert headings == ["size", "ours", "Gloo", "MPICH", "ours, in shared memory"]
+    assert row == ["1 MB", "100 µs", "3.00", "**0.8**", "50 µs"]
+    assert cells_after(overview, "Training step")[2] == ["200 parameters of 4 B", "1 ms", "100.0%", ""]
+
+
+def test_the_overview_shows_two_pictures_and_links_the_full_tables(overview):
+    assert overview.count("![") == 2
+    assert "](performance-tables.md)" in overview
+
+
+def test_both_pages_exist_before_anything_was_measured(tmp_path):
+    pytest.importorskip("matplotlib")
+    from benchkit.page import write_page
+
+    texts = [path.read_text(encoding="utf-8") for path in write_page(tmp_path, [])]
+    assert [("No results are stored yet." in text) for text in texts] == [True, True]
+
+
+def test_the_stored_overview_is_the_one_that_the_stored_lines_make():
+    from benchkit.overview import overview
+
+    results = [read(path) for path in sorted((ROOT / "benchmarks" / "results").glob("*.jsonl"))]
+    page = overview(results, {path.name for path in (ROOT / "docs").glob("performance-*.svg")})
+    assert page == (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
 
 
 def test_what_is_written_reads_back_with_right_ratios(tmp_path):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The JAX door: `import horovod.jax as hvd`, before the first computation of the script."""
+"""The JAX API: `import horovod.jax as hvd`, before the first computation of the script."""
 
 from horovod.common.frameworks import require
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operations of the JAX door: names, signatures and defaults as in the other doors, on trees of arrays.
+"""The operations of the JAX API: names, signatures and defaults as in the other APIs, on trees of arrays.
 
 Every function takes an array or a whole tree; a tree travels as one unit. On concrete arrays the functions
 run at once; inside jit, grad, scan and vmap they become part of the program. JAX arrays are immutable, so there are no

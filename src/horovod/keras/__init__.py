@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Keras door: `import horovod.keras as hvd`, for Keras 3 on TensorFlow, PyTorch or JAX, and for Keras 2."""
+"""The Keras API: `import horovod.keras as hvd`, for Keras 3 on TensorFlow, PyTorch or JAX, and for Keras 2."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The MXNet door: `import horovod.mxnet as hvd`."""
+"""The MXNet API: `import horovod.mxnet as hvd`."""
 
 from horovod.common.frameworks import require
 

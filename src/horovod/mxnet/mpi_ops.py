@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operations of the MXNet door: names, signatures, defaults and errors of Horovod's contract.
+"""The operations of the MXNet API: names, signatures, defaults and errors of Horovod's contract.
 
 All return at once, as MXNet's own functions do; a failure is raised where a result is waited for (wait_to_read,
 asnumpy, mx.nd.waitall). Functions that end in an underscore write into the array they get. `priority` is MXNet's.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operations of the NumPy door: names, signatures, defaults and errors as in horovod.torch, on NumPy arrays.
+"""The operations of the NumPy API: names, signatures, defaults and errors as in horovod.torch, on NumPy arrays.
 
 Out-of-place functions also take lists and scalars; those that end in an underscore write into the array they get.
 Each function asks the native calls first, which take ordinary arguments at a third of the time and say None to others.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The TensorFlow door: `import horovod.tensorflow as hvd`."""
+"""The TensorFlow API: `import horovod.tensorflow as hvd`."""
 
 from horovod.common.frameworks import require
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operations of the TensorFlow door: names, signatures, defaults and errors of Horovod's contract.
+"""The operations of the TensorFlow API: names, signatures, defaults and errors of Horovod's contract.
 
 All work eagerly, in tf.function and in graphs of a v1 Session; those of tensors have gradients. The functions with a
 leading underscore are what horovod.tensorflow builds its own on, which know compression and IndexedSlices.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The PyTorch door: `import horovod.torch as hvd`."""
+"""The PyTorch API: `import horovod.torch as hvd`."""
 
 from horovod.common.frameworks import require
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operations of the PyTorch door: names, signatures, defaults and errors of Horovod's contract.
+"""The operations of the PyTorch API: names, signatures, defaults and errors of Horovod's contract.
 
 Functions that end in an underscore write into the tensor they get. Those that compiled code can hold in its graph ask
 the compiler first; the others leave the graph. Outside of graphs the native calls are asked before anything else: they

@@ -98,4 +98,5 @@ def test_tutorial():
     if door.hvd.rank() == 0:
         last = re.findall(r"val_accuracy: ([\d.]+)", printed)[-1]
         assert float(last) > 0.5
-        assert sorted(os.listdir(folder)) == [*(f"checkpoint-{epoch}.keras" for epoch in range(1, 5)), "digits.keras"]
+        files = sorted(os.listdir(Path(folder) / "example-output" / "keras-tutorial"))
+        assert files == [*(f"checkpoint-{epoch}.keras" for epoch in range(1, 5)), "digits.keras"]

@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The documentation as a whole: every page can be reached from the front page, and links lead somewhere."""
+
+import re
+
+import pytest
+from testkit.places import ROOT
+
+PAGES = sorted([*ROOT.glob("*.md"), *(path for name in ("docs", "examples") for path in (ROOT / name).rglob("*.md"))])
+
+
+def test_every_folder_of_examples_has_a_readme_that_names_its_programs():
+    folders = [path for path in (ROOT / "examples").iterdir() if any(path.glob("*.py"))]
+    assert len(folders) >= 6
+    for folder in folders:
+        text = (folder / "README.md").read_text(encoding="utf-8")
+        assert [path.name for path in folder.glob("*.py") if f"`{path.name}`" not in text] == []
+
+
+def test_the_front_page_links_every_page():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    pages = sorted(path.name for path in (ROOT / "docs").glob("*.md"))
+    assert [page for page in pages if f"](docs/{page})" not in text] == []
+    assert "](docs/decisions/README.md)" in text
+    index = (ROOT / "docs" / "decisions" / "README.md").read_text(encoding="utf-8")
+    decisions = {path.name for path in (ROOT / "docs" / "decisions").glob("*.md")} - {"README.md"}
+    assert [name for name in sorted(decisions) if f"]({name})" not in index] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page):
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if not target.startswith(("http://", "https://", "mailto:")):
+            path, _, anchor = target.partition("#")
+            found = (page.parent / path).resolve() if path else page
+            assert found.exists(), target
+            if anchor:
+                assert anchor in _anchors(found), target
+
+
+def _anchors(page):
+    text = page.read_text(encoding="utf-8")
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return set(re.findall(r'<a name="([^"]+)">', text)) | {
+        re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings
+    }
