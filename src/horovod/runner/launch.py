@@ -86,6 +86,10 @@ def _run(args: argparse.Namespace) -> int:
     if not args.command:
         raise ValueError("no command given: what should every rank run? For example: horovodrun -np 2 python train.py")
     refuse_unavailable(vars(args))
+    if args.use_mpi:
+        from horovod.runner.mpi_command import run_by_mpirun
+
+        run_by_mpirun(vars(args), args.command)
     from horovod.runner.processes import CannotRunError, ProcessTree
     from horovod.runner.user_output import output_of_process
 
@@ -134,8 +138,6 @@ def refuse_unavailable(options: dict[str, Any]) -> None:
     """NotImplementedError for what this version cannot do yet."""
     if options.get("min_num_proc") is not None or options.get("host_discovery_script") is not None:
         raise NotImplementedError("elastic training (--min-np, --host-discovery-script) is not available yet")
-    if options.get("use_mpi"):
-        raise NotImplementedError("starting through MPI (--mpi) is not available yet: leave it out, or use --gloo")
     if options.get("use_jsrun"):
         raise NotImplementedError("starting through jsrun (--jsrun) is not available yet: leave it out, or use --gloo")
 

@@ -86,6 +86,10 @@ def run(
     from horovod.runner.launch import refuse_unavailable
 
     refuse_unavailable(options)
+    if use_mpi:
+        raise NotImplementedError(
+            "horovod.run(use_mpi=True) is not available yet: leave it out, or use horovodrun --mpi"
+        )
     _warn_of_what_has_no_effect(
         {
             "max_num_proc": max_num_proc,
