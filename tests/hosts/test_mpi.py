@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 from launcherkit import mpi
+from testkit.launcher import HOROVODRUN
+from testkit.processes import run
 
 ALLREDUCE = [sys.executable, str(Path(__file__).with_name("programs") / "allreduce.py")]
 
@@ -31,7 +33,7 @@ def test_horovodrun_through_mpirun(name, hosts, horovodrun, tmp_path):
     assert sorted(done.stdout.split("\n")) == ["", "h1 0/3 0/1 0/2 3", "h2 1/3 0/2 1/2 3", "h2 2/3 1/2 0/1 3"]
 
 
-def test_without_mpirun_it_says_what_is_needed(horovodrun, tmp_path):
-    done = horovodrun("--mpi", "-np", "2", "true", env={"PATH": str(tmp_path)})
+def test_without_mpirun_it_says_what_is_needed(tmp_path):
+    done = run([*HOROVODRUN, "--mpi", "-np", "2", "true"], {"PATH": str(tmp_path)})
     assert done.returncode == 2
     assert "--mpi needs mpirun of Open MPI, MPICH, Intel MPI or Spectrum MPI on PATH" in done.stderr
