@@ -4,7 +4,7 @@
 import pytest
 
 from horovod.runner.hosts import HostInfo
-from horovod.runner.kubernetes import default_hosts, discovered
+from horovod.runner.kubernetes import default_hosts, default_hosts_option, discovered
 
 LAUNCHER = {"K_MPI_JOB_ROLE": "launcher"}
 HOSTS = [HostInfo("pi-worker-0.pi-worker.ml.svc", 4), HostInfo("pi-worker-1.pi-worker.ml.svc", 4)]
@@ -42,6 +42,12 @@ def test_elsewhere_a_file_of_that_name_means_nothing(tmp_path, environ):
 
 def test_a_launcher_without_hosts(tmp_path):
     assert hosts_of(tmp_path, LAUNCHER) is None
+    assert default_hosts_option(LAUNCHER, str(tmp_path)) is None
+
+
+def test_in_the_notation_of_a_flag(tmp_path):
+    hosts_of(tmp_path, LAUNCHER, hostfile="a slots=2\nb slots=1\n")
+    assert default_hosts_option(LAUNCHER, str(tmp_path)) == "a:2,b:1"
 
 
 def test_discover_hosts_where_there_is_no_hostfile(tmp_path):

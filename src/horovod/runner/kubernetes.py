@@ -50,6 +50,12 @@ def default_hosts(environ: Mapping[str, str], folder: str = FOLDER) -> list[Host
     return None
 
 
+def default_hosts_option(environ: Mapping[str, str], folder: str = FOLDER) -> str | None:
+    """The same in the notation of -H."""
+    hosts = default_hosts(environ, folder)
+    return None if hosts is None else ",".join(f"{host.hostname}:{host.slots}" for host in hosts)
+
+
 def discovered(text: str, slots: int, source: str) -> list[HostInfo]:
     """Lines `host` or `host:slots`; `slots` is for hosts that say nothing. ValueError if none is named."""
     hosts = [line if ":" in line else f"{line}:{slots}" for line in _lines(text.splitlines())]
