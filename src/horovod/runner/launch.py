@@ -16,6 +16,7 @@ from horovod.runner import without_effect
 from horovod.runner.allocation import default_processes
 from horovod.runner.arguments import DEFAULTS, FlagParser
 from horovod.runner.hosts import named_slots
+from horovod.runner.kubernetes import default_hosts_option
 
 if TYPE_CHECKING:
     from horovod.runner.processes import ProcessTree
@@ -46,6 +47,8 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     if given.get("config_file") is not None:
         options = {**DEFAULTS, **_read_config(given), **given}
     _check_values(options)
+    if all(options[name] is None for name in ("hosts", "hostfile", "host_discovery_script")):
+        options["hosts"] = default_hosts_option(os.environ)
     if options["num_proc"] is None:
         options["num_proc"] = named_slots(options) or default_processes(os.environ)
     if options["num_proc"] is None:

@@ -2,6 +2,7 @@
 """Prints host, place and a sum over all ranks."""
 
 import socket
+import sys
 
 import numpy as np
 
@@ -10,4 +11,4 @@ import horovod.numpy as hvd
 hvd.init()
 total = hvd.allreduce(np.array([float(hvd.rank())]), op=hvd.Sum)
 place = f"{hvd.rank()}/{hvd.size()} {hvd.local_rank()}/{hvd.local_size()} {hvd.cross_rank()}/{hvd.cross_size()}"
-print(socket.gethostname(), place, int(total[0]))
+sys.stdout.write(f"{socket.gethostname()} {place} {int(total[0])}\n")  # at once: mpirun mixes pieces
