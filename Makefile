@@ -28,7 +28,7 @@ PROGRAMS := tests/integration/test_torch_examples.py tests/integration/test_torc
 DOCS := tests/integration/test_docs.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-main test-jobs test-ranks test-engine test-numpy test-torch test-launcher test-faults test-jax
+.PHONY: help demo test test-main test-jobs test-ranks test-hosts test-engine test-numpy test-torch test-launcher test-faults test-jax
 .PHONY: test-tensorflow test-mxnet test-old test-old-torch test-old-jax test-old-tensorflow test-long lint format
 .PHONY: sanitize sanitize-address sanitize-thread wheel bench clean
 
@@ -45,15 +45,18 @@ demo: $(EXAMPLES) ## install the package and PyTorch into .venv, train with one 
 
 test: lint test-engine test-main test-jax test-tensorflow test-mxnet test-old ## lint, engine unit tests, Python tests
 
-# Two halves that take equally long: `make -j2 test-main` runs them side by side, since the first spends much of its time
-# waiting for what it has killed, frozen or refused.
-test-main: test-jobs test-ranks ## the Python tests in .venv, with the newest PyTorch
+# `make -j2 test-main` runs them side by side: all but test-ranks spend much of their time waiting for what they have
+# killed, frozen, unplugged or refused.
+test-main: test-ranks test-jobs test-hosts ## the Python tests in .venv, with the newest PyTorch
 
 test-jobs: $(TOOLS) ## unit tests, the launcher, faults
-	HOROVOD_TEST_DOORS=torch python -m pytest $(PYTEST_ARGS) $(patsubst %,--ignore=%,tests/parallel $(DOCS) $(PROGRAMS))
+	HOROVOD_TEST_DOORS=torch python -m pytest $(PYTEST_ARGS) $(patsubst %,--ignore=%,tests/parallel tests/hosts $(DOCS) $(PROGRAMS))
 
 test-ranks: $(TOOLS) ## what ranks do together, and the programs of the documentation
 	HOROVOD_TEST_DOORS=torch python -m pytest $(PYTEST_ARGS) tests/parallel $(DOCS)
+
+test-hosts: $(TOOLS) ## jobs on several hosts: network namespaces with sshd. Needs root; scripts/system-packages installs the rest
+	python -m pytest $(PYTEST_ARGS) tests/hosts
 
 # For who changed one part: minutes instead of all of the above.
 test-engine: $(TOOLS) ## the engine's unit tests

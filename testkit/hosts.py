@@ -14,12 +14,16 @@ SWITCH = "switch"
 
 
 class Network:
-    """`names` are hosts with the addresses 10.77.0.1, 10.77.0.2, ... in a network that nothing else can reach."""
+    """`names` are hosts with the addresses 10.77.0.1, 10.77.0.2, ... in a network that nothing else can reach.
 
-    def __init__(self, names: list[str]) -> None:
+    With `ipv6` they are fd77::1, fd77::2, ..., and there is no IPv4.
+    """
+
+    def __init__(self, names: list[str], *, ipv6: bool = False) -> None:
+        prefix, self._after = ("fd77::", ["/64", "nodad"]) if ipv6 else ("10.77.0.", ["/24"])
         self._mark = uuid.uuid4().hex[:6]
         self._made: list[str] = []
-        self.addresses = {name: f"10.77.0.{number}" for number, name in enumerate(names, start=1)}
+        self.addresses = {name: f"{prefix}{number:x}" for number, name in enumerate(names, start=1)}
         try:
             self._build(names)
         except BaseException:
@@ -28,36 +32,41 @@ class Network:
 
     def _build(self, names: list[str]) -> None:
         for name in [SWITCH, *names]:
-            _ip("netns", "add", self._namespace(name))
+            _ip("netns", "add", self.namespace(name))
             self._made.append(name)
-            _ip("-n", self._namespace(name), "link", "set", "lo", "up")
-        switch = self._namespace(SWITCH)
+            _ip("-n", self.namespace(name), "link", "set", "lo", "up")
+        switch = self.namespace(SWITCH)
         _ip("-n", switch, "link", "add", "bridge0", "type", "bridge")
         _ip("-n", switch, "link", "set", "bridge0", "up")
         for name in names:
-            host = self._namespace(name)
+            host = self.namespace(name)
             port = self._port(name)
             _ip("-n", switch, "link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", host)
             _ip("-n", switch, "link", "set", port, "master", "bridge0", "up")
-            _ip("-n", host, "address", "add", f"{self.addresses[name]}/24", "dev", "eth0")
+            length, *words = self._after
+            _ip("-n", host, "address", "add", f"{self.addresses[name]}{length}", "dev", "eth0", *words)
             _ip("-n", host, "link", "set", "eth0", "up")
 
     def inside(self, name: str) -> list[str]:
         """What to put before a command so that it runs on that host."""
-        return ["ip", "netns", "exec", self._namespace(name)]
+        return ["ip", "netns", "exec", self.namespace(name)]
 
     def place(self, slot: SlotInfo) -> list[str]:
         return self.inside(slot.hostname)
 
     def cut(self, name: str) -> None:
         """Pull the host's cable out of the switch: packets vanish, no connection is closed or reset."""
-        _ip("-n", self._namespace(SWITCH), "link", "set", self._port(name), "down")
+        _ip("-n", self.namespace(SWITCH), "link", "set", self._port(name), "down")
+
+    def mend(self, name: str) -> None:
+        """Put it back."""
+        _ip("-n", self.namespace(SWITCH), "link", "set", self._port(name), "up")
 
     def close(self) -> None:
         while self._made:
-            _ip("netns", "delete", self._namespace(self._made.pop()))
+            _ip("netns", "delete", self.namespace(self._made.pop()))
 
-    def _namespace(self, name: str) -> str:
+    def namespace(self, name: str) -> str:
         return f"hvd-{self._mark}-{name}"
 
     def _port(self, name: str) -> str:

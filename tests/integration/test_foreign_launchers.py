@@ -1,15 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs that real mpirun and srun start, without a launcher of ours."""
+"""Jobs that real mpirun and srun start, and horovodrun inside an allocation of Slurm."""
 
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 from launcherkit import mpi, slurm
+from testkit.launcher import HOROVODRUN, lines_by_rank
+from testkit.needs import need
 from testkit.processes import run
 
 pytestmark = pytest.mark.timeout(120)
@@ -62,8 +65,7 @@ def test_mpirun_introduces_the_ranks_by_a_broadcast_if_asked(tmp_path: Path):
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    if absent := slurm.missing():
-        pytest.skip(f"Slurm is not installed here ({', '.join(absent)} missing): apt install slurm-wlm munge")
+    need(slurm.missing(), "scripts/system-packages")
     with slurm.cluster(tmp_path_factory.mktemp("slurm")) as environment:
         yield environment
 
@@ -86,3 +88,32 @@ def test_srun_starts_a_job_on_several_hosts_through_a_shared_directory(cluster: 
     ]
     assert all(rank[1] == [10, 10, 10] for rank in ranks)
     assert left_in(tmp_path) == []
+
+
+def in_allocation(cluster: dict[str, str], *words: str) -> subprocess.CompletedProcess[str]:
+    """horovodrun inside an allocation of two nodes with two tasks each."""
+    return run(["salloc", "--quiet", "-N2", "-n4", "--overcommit", *HOROVODRUN, *words], cluster)
+
+
+def test_horovodrun_uses_the_nodes_of_an_allocation(cluster: dict[str, str]):
+    done = in_allocation(cluster, sys.executable, "-c", PROGRAM)
+    assert done.returncode == 0, done.stderr
+    ranks = [json.loads(line) for _, (line,) in sorted(lines_by_rank(done.stdout).items())]
+    assert [rank[0] for rank in ranks] == [
+        [0, 4, 0, 2, 0, 2],
+        [1, 4, 1, 2, 0, 2],
+        [2, 4, 0, 2, 1, 2],
+        [3, 4, 1, 2, 1, 2],
+    ]
+    assert all(rank[1] == [10, 10, 10] for rank in ranks)
+
+
+def test_fewer_processes_than_slurm_has_set_aside_and_a_failure_by_name(cluster: dict[str, str]):
+    script = "echo $HOROVOD_HOSTNAME $SLURM_JOB_ID; test $HOROVOD_RANK != 2 || exit 7; sleep 100"
+    done = in_allocation(cluster, "-np", "3", "sh", "-c", script)
+    assert done.returncode == 7
+    assert "(host n2, pid" in done.stderr
+    assert "rank 2" in done.stderr
+    jobs = {line for lines in lines_by_rank(done.stdout).values() for line in lines}
+    assert {line.split()[0] for line in jobs} == {"n1", "n2"}
+    assert len({line.split()[1] for line in jobs}) == 1

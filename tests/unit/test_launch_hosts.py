@@ -9,11 +9,13 @@ from horovod.runner.hosts import (
     HostInfo,
     get_host_assignments,
     is_local,
+    named_slots,
     parse_host_file,
     parse_host_files,
     parse_hosts,
     plan_hosts,
 )
+from horovod.runner.limits import check_local_processes
 
 
 def places(hosts, size):
@@ -87,9 +89,9 @@ def test_no_job_has_so_many_processes(number):
 def test_no_more_processes_than_the_user_may_run(monkeypatch):
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     monkeypatch.setattr("resource.getrlimit", lambda _: (50, 100))
-    assert plan_hosts({"num_proc": 50})
+    check_local_processes(50)
     with pytest.raises(ValueError, match=r"51 processes are too many .*this user may run 50 \(ulimit -u\)"):
-        plan_hosts({"num_proc": 51})
+        check_local_processes(51)
 
 
 def test_hostfile(tmp_path):
@@ -131,10 +133,23 @@ def test_what_counts_as_this_machine(monkeypatch):
     assert is_local("no-such-host.invalid")
 
 
-def test_other_machines_are_refused_for_now():
-    with pytest.raises(NotImplementedError, match=r"192.0.2.1 does not resolve to an address of this one"):
-        plan_hosts({"hosts": "localhost:1,192.0.2.1:1", "num_proc": 2})
-
-
 def test_without_hosts_it_is_this_machine():
     assert plan_hosts({"num_proc": 3}) == [HostInfo("localhost", 3)]
+
+
+def test_a_batch_system_s_hosts_are_used_unless_others_are_named():
+    two = [HostInfo("a", 2), HostInfo("b", 2)]
+    assert plan_hosts({"num_proc": 3}, two) == two
+    assert plan_hosts({"num_proc": 1, "hosts": "c:1"}, two) == [HostInfo("c", 1)]
+    with pytest.raises(ValueError, match="Requested more processes"):
+        plan_hosts({"num_proc": 5}, two)
+    # An allocation of one host says which, but not how many processes a user may try there.
+    assert plan_hosts({"num_proc": 2}, two[:1]) == two[:1]
+    assert plan_hosts({"num_proc": 4}, two[:1]) == [HostInfo("localhost", 4)]
+
+
+def test_np_may_be_left_out_where_hosts_say_their_slots(tmp_path):
+    (tmp_path / "hosts").write_text("a slots=2\nb\n")
+    assert named_slots({"hosts": "a:2,b:3"}) == 5
+    assert named_slots({"hostfile": str(tmp_path / "hosts")}) == 3
+    assert named_slots({}) is None

@@ -74,7 +74,7 @@ class Context:
             self._settings = settings.load(os.environ)
             self._topology = topology.discover(os.environ)
             log.begin(self._settings, self._topology.rank)
-            if self._not topology.is_launched:
+            if not self._topology.is_launched:
                 log.say_alone()
             _check_comm(comm, self._topology.size)
             self._dynamic_sets = process_sets == "dynamic" or self._settings.flag("HOROVOD_DYNAMIC_PROCESS_SETS")

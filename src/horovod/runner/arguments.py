@@ -241,7 +241,7 @@ def _add_hosts_and_controller(flags: FlagParser) -> None:
         "-H",
         "--hosts",
         metavar="HOST:SLOTS[,...]",
-        help="hosts and their slots; in this version, all on this machine",
+        help="hosts and how many workers each may run",
     )
     group.add_argument(
         "-hostfile",

@@ -6,14 +6,14 @@ from __future__ import annotations
 import os
 import re
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from horovod.common.settings import value_of
 from horovod.common.settings_table import MOST_RANKS
 from horovod.common.settings_values import shown
-from horovod.runner.limits import check_local_processes, check_number
+from horovod.runner.limits import check_number
 
 SIMULATE_VARIABLE = "HOROVOD_SIMULATE_HOSTS"
 
@@ -119,21 +119,33 @@ def get_host_assignments(hosts: list[HostInfo], min_num_proc: int, max_num_proc:
     return slots
 
 
-def plan_hosts(options: Mapping[str, Any]) -> list[HostInfo]:
-    """The hosts that flags name; without any, this machine with as many slots as processes."""
+def plan_hosts(options: Mapping[str, Any], set_aside: Sequence[HostInfo] = ()) -> list[HostInfo]:
+    """The hosts that flags name, else those that a batch system has set aside for this job.
+
+    Without either, and where one host alone is set aside, it is this machine with as many slots as processes.
+    """
     if options.get("hosts") is not None and options.get("hostfile") is not None:
         raise ValueError("Argument hosts and hostfile only allow one provided.")
     if options.get("hosts") is not None:
         hosts = parse_hosts(options["hosts"])
     elif options.get("hostfile") is not None:
         hosts = parse_host_file(options["hostfile"])
+    elif len(set_aside) > 1 or (set_aside and set_aside[0].slots >= options["num_proc"]):
+        hosts = list(set_aside)
     else:
         hosts = [HostInfo("localhost", options["num_proc"])]
     check_number(options["num_proc"], "-np (num_proc)")
     _require_slots(hosts, options["num_proc"])
-    require_local(hosts)
-    check_local_processes(options["num_proc"])
     return hosts
+
+
+def named_slots(options: Mapping[str, Any]) -> int | None:
+    """How many workers the named hosts have room for: what -np means when it is left out."""
+    if options.get("hosts") is not None:
+        return sum(host.slots for host in parse_hosts(options["hosts"]))
+    if options.get("hostfile") is not None:
+        return sum(host.slots for host in parse_host_file(options["hostfile"]))
+    return None
 
 
 def _require_slots(hosts: list[HostInfo], processes: int) -> None:
@@ -142,16 +154,6 @@ def _require_slots(hosts: list[HostInfo], processes: int) -> None:
         listed = ",".join(f"{host.hostname}:{host.slots}" for host in hosts)[:500]
         raise ValueError(
             f"Requested more processes ({processes}) than there are available slots ({available}): {listed}"
-        )
-
-
-def require_local(hosts: Iterable[HostInfo]) -> None:
-    """Until workers can be started on other machines, say clearly that they cannot."""
-    remote = [host.hostname for host in hosts if not is_local(host.hostname)]
-    if remote:
-        raise NotImplementedError(
-            f"starting workers on other machines is not available yet, and {', '.join(remote)[:500]} "
-            f"{'does' if len(remote) == 1 else 'do'} not resolve to an address of this one"
         )
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs one job on this machine: starts the workers, forwards output and signals, reports the first failure first.
+"""Runs one job: starts the workers, forwards output and signals, reports the first failure first.
 
 One loop waits for everything: signals, the workers' exits, time. It waits for nothing else, above all for no reader of
 the output.
@@ -14,12 +14,14 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from horovod.runner.hosts import SlotInfo
 from horovod.runner.output import OutputForwarder, OutputOptions
-from horovod.runner.processes import Ended, Event, GuardianLostError, ProcessTree, Refused, Started, describe_exit
+from horovod.runner.placement import Placer
+from horovod.runner.post_mortem import exit_table
+from horovod.runner.processes import Ended, Event, GuardianLostError, Refused, Started, describe_exit
 from horovod.runner.stop_signals import StopSignals
 from horovod.runner.supervision import GRACE_S, Exit, State, Supervision, blames_peer
 from horovod.runner.user_output import UserOutput
@@ -40,6 +42,7 @@ class JobSpec:
     env: Mapping[str, str]
     output: OutputOptions
     main: tuple[str, int]
+    host_env: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # what only one host's workers have
     verbose: bool = False
     grace_s: float = GRACE_S
 
@@ -57,7 +60,7 @@ class JobResult:
 class Job:
     """One run. Use `run()` once."""
 
-    def __init__(self, spec: JobSpec, server: Server, tree: ProcessTree, output: UserOutput) -> None:
+    def __init__(self, spec: JobSpec, server: Server, tree: Placer, output: UserOutput) -> None:
         self._spec = spec
         self._server = server
         self._tree = tree
@@ -65,11 +68,14 @@ class Job:
         self._signals = StopSignals()
         self._forwarder = OutputForwarder(spec.output, output, self._signals.ring)
         self._supervision = Supervision(grace_s=spec.grace_s)
-        self._to_start = deque(spec.slots)
-        self._starting: int | None = None
+        self._to_start: dict[str, deque[SlotInfo]] = {}
+        for slot in spec.slots:
+            self._to_start.setdefault(slot.hostname, deque()).append(slot)
+        self._starting: set[str] = set()  # hosts
         self._pids: dict[int, int] = {}
         self._running: set[int] = set()
         self._exits: deque[tuple[int, int, float]] = deque()  # rank, code, when to stop waiting for its last words
+        self._how: dict[int, str] = {}  # in which order ranks failed, and how
         self._sent: int | None = None
         self._selector = selectors.DefaultSelector()
         self._result = JobResult()
@@ -91,25 +97,31 @@ class Job:
         return self._result
 
     def _may_start(self) -> bool:
-        return bool(self._to_start) and self._supervision.state is State.RUNNING
+        return any(self._to_start.values()) and self._supervision.state is State.RUNNING
 
     def _is_under_way(self) -> bool:
         if self._supervision.state is State.GIVEN_UP:
             return False
-        return bool(self._running or self._exits) or self._starting is not None or self._may_start()
+        return bool(self._running or self._exits or self._starting) or self._may_start()
 
     def _start_next(self) -> None:
-        """One at a time, so that a signal or a failure is heard between any two."""
-        if self._starting is not None or not self._may_start():
+        """On each host one at a time, so that a signal or a failure is heard between any two."""
+        if not self._may_start():
             return
-        slot = self._to_start.popleft()
-        env = {
+        for host, slots in self._to_start.items():
+            if slots and host not in self._starting:
+                slot = slots.popleft()
+                pipes = self._tree.start(slot.rank, self._spec.command, self._environment(slot))
+                self._forwarder.add(slot.rank, *pipes)
+                self._starting.add(host)
+
+    def _environment(self, slot: SlotInfo) -> dict[str, str]:
+        return {
             **self._spec.env,
+            **self._spec.host_env.get(slot.hostname, {}),
             **slot_environment(slot),
             **torchrun_environment(slot, *self._spec.main, self._spec.env),
         }
-        self._forwarder.add(slot.rank, *self._tree.start(slot.rank, self._spec.command, env))
-        self._starting = slot.rank
 
     def _step(self) -> None:
         self._selector.select(self._time_left())
@@ -142,26 +154,34 @@ class Job:
     def _on_event(self, event: Event) -> None:
         match event:
             case Started(rank, pid):
-                self._starting = None
+                self._starting.discard(self._host_of(rank))
                 self._pids[rank] = pid
                 self._running.add(rank)
                 if self._sent is not None:
                     self._tree.signal(rank, self._sent)
             case Refused(rank, number):
-                self._starting = None
+                self._starting.discard(self._host_of(rank))
                 raise self._start_error(rank, number)
-            case Ended(rank, code):
-                self._on_exit(rank, code)
+            case Ended(rank, code, how):
+                self._starting.discard(self._host_of(rank))  # if its host was lost meanwhile
+                self._on_exit(rank, code, how or describe_exit(code))
 
     def _start_error(self, rank: int, number: int) -> OSError:
-        text = f"rank {rank} of {len(self._spec.slots)} could not be started: {os.strerror(number)}"
+        where = f" on {self._host_of(rank)}" if self._has_several_hosts() else ""
+        text = f"rank {rank} of {len(self._spec.slots)} could not be started{where}: {os.strerror(number)}"
         return OSError(number, text, self._spec.command[0])
 
-    def _on_exit(self, rank: int, code: int) -> None:
+    def _host_of(self, rank: int) -> str:
+        return self._spec.slots[rank].hostname
+
+    def _has_several_hosts(self) -> bool:
+        return len(self._to_start) > 1
+
+    def _on_exit(self, rank: int, code: int, how: str) -> None:
         self._running.discard(rank)
-        host = self._spec.slots[rank].hostname
-        self._server.lose(rank, f"rank {rank} on {host} has ended: {describe_exit(code)}")
+        self._server.lose(rank, f"rank {rank} on {self._host_of(rank)} has ended: {how}")
         if code != 0:
+            self._how[rank] = how
             self._forwarder.read_out([rank])
             self._exits.append((rank, code, time.monotonic() + _READ_LIMIT_S))
 
@@ -181,9 +201,8 @@ class Job:
         failure = self._supervision.failure
         if failure is None or self._result.failed_rank is not None:
             return
-        host = self._spec.slots[failure.rank].hostname
-        how = describe_exit(failure.code)
-        what = f"rank {failure.rank} (host {host}, pid {self._pids[failure.rank]}) failed first: {how}"
+        host, pid = self._host_of(failure.rank), self._pids.get(failure.rank, "unknown")
+        what = f"rank {failure.rank} (host {host}, pid {pid}) failed first: {self._how[failure.rank]}"
         lines = self._forwarder.last_error_lines(failure.rank)
         text = what + ("\n  last lines of its stderr:" if lines else "; it wrote nothing to stderr")
         self._result.failed_rank = failure.rank
@@ -210,6 +229,8 @@ class Job:
         self._forwarder.read_out(self._pids)
         self._wait_until(lambda: self._forwarder.has_read_all, _READ_LIMIT_S)
         self._forwarder.stop()
+        if self._result.failed_rank is not None and self._has_several_hosts():
+            self._output.say(exit_table(self._spec.slots, self._result.failed_rank, self._how))
         if muted := self._forwarder.muted_lines():
             self._output.say(
                 f"{muted} later lines of the other ranks' stderr are not shown (--verbose shows them, "

@@ -15,6 +15,8 @@ from horovod.common.lazily import lazily
 from horovod.runner import without_effect
 from horovod.runner.allocation import default_processes
 from horovod.runner.arguments import DEFAULTS, FlagParser
+from horovod.runner.hosts import named_slots
+from horovod.runner.kubernetes import default_hosts_option
 
 if TYPE_CHECKING:
     from horovod.runner.processes import ProcessTree
@@ -45,8 +47,10 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     if given.get("config_file") is not None:
         options = {**DEFAULTS, **_read_config(given), **given}
     _check_values(options)
+    if all(options[name] is None for name in ("hosts", "hostfile", "host_discovery_script")):
+        options["hosts"] = default_hosts_option(os.environ)
     if options["num_proc"] is None:
-        options["num_proc"] = default_processes(os.environ)
+        options["num_proc"] = named_slots(options) or default_processes(os.environ)
     if options["num_proc"] is None:
         flags.error("-np (--num-proc) is required outside LSF and Slurm: how many processes?")
     return argparse.Namespace(**options)
@@ -85,7 +89,11 @@ def _run(args: argparse.Namespace) -> int:
     if not args.command:
         raise ValueError("no command given: what should every rank run? For example: horovodrun -np 2 python train.py")
     refuse_unavailable(vars(args))
-    from horovod.runner.processes import GuardianLostError, ProcessTree
+    if args.use_mpi:
+        from horovod.runner.mpi_command import run_by_mpirun
+
+        run_by_mpirun(vars(args), args.command)
+    from horovod.runner.processes import CannotRunError, ProcessTree
     from horovod.runner.user_output import output_of_process
 
     output = output_of_process()
@@ -95,7 +103,7 @@ def _run(args: argparse.Namespace) -> int:
             code = _run_in(tree, args, output)
     except (ValueError, NotImplementedError, OSError) as error:
         output.say(f"error: {error}")
-    except GuardianLostError as error:
+    except CannotRunError as error:
         output.say(f"error: {error}")
         code = JOB_ERROR
     finally:
@@ -104,7 +112,7 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _run_in(tree: ProcessTree, args: argparse.Namespace, output: UserOutput) -> int:
-    from horovod.runner.local import run_locally
+    from horovod.runner.running import run_job
     from horovod.runner.worker_environment import shows_warnings
 
     if shows_warnings(vars(args)):
@@ -112,7 +120,7 @@ def _run_in(tree: ProcessTree, args: argparse.Namespace, output: UserOutput) -> 
             output.say(without_effect.sentence(without_effect.FLAGS[name]))
     command = args.command
     try:
-        return run_locally(vars(args), command, tree, output).exit_code
+        return run_job(vars(args), command, tree, output).exit_code
     except OSError as error:
         if error.filename != command[0] or error.errno not in _NOT_RUN:
             raise
@@ -133,8 +141,6 @@ def refuse_unavailable(options: dict[str, Any]) -> None:
     """NotImplementedError for what this version cannot do yet."""
     if options.get("min_num_proc") is not None or options.get("host_discovery_script") is not None:
         raise NotImplementedError("elastic training (--min-np, --host-discovery-script) is not available yet")
-    if options.get("use_mpi"):
-        raise NotImplementedError("starting through MPI (--mpi) is not available yet: leave it out, or use --gloo")
     if options.get("use_jsrun"):
         raise NotImplementedError("starting through jsrun (--jsrun) is not available yet: leave it out, or use --gloo")
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which mpirun is installed, under its old import path. Starting jobs through it raises on use."""
+"""Which mpirun is installed, under its old import path. `horovodrun --mpi` starts jobs through it."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ mpi_run = function(__name__, "mpi_run")
 
 
 def mpi_available(env: Mapping[str, str] | None = None) -> bool:
-    return _which(env) is not None
+    return installed_mpi(env) is not None
 
 
 def is_open_mpi(env: Mapping[str, str] | None = None) -> bool:
-    return _which(env) == "Open MPI"
+    return installed_mpi(env) == "Open MPI"
 
 
 def is_spectrum_mpi(env: Mapping[str, str] | None = None) -> bool:
-    return _which(env) == "Spectrum MPI"
+    return installed_mpi(env) == "Spectrum MPI"
 
 
 def is_mpich(env: Mapping[str, str] | None = None) -> bool:
-    return _which(env) == "MPICH"
+    return installed_mpi(env) == "MPICH"
 
 
 def is_intel_mpi(env: Mapping[str, str] | None = None) -> bool:
-    return _which(env) == "Intel MPI"
+    return installed_mpi(env) == "Intel MPI"
 
 
-def _which(env: Mapping[str, str] | None) -> str | None:
+def installed_mpi(env: Mapping[str, str] | None) -> str | None:
     """The MPI that mpirun says it belongs to; None if there is no mpirun, or an unknown one."""
     environ = os.environ if env is None else {"PATH": os.environ.get("PATH", os.defpath), **env}
     try:

@@ -41,16 +41,21 @@ class Refused:
 
 @dataclass(frozen=True)
 class Ended:
-    """`code`: 128 + n for signal n."""
+    """`code`: 128 + n for signal n. `how` is said instead of it if it is not the worker's own."""
 
     key: int
     code: int
+    how: str = ""
 
 
 Event = Started | Refused | Ended
 
 
-class GuardianLostError(RuntimeError):
+class CannotRunError(RuntimeError):
+    """The job cannot be run, or can be run no longer, through no fault of its program."""
+
+
+class GuardianLostError(CannotRunError):
     """Somebody killed the guardian: the job cannot be watched any more, and its workers were killed."""
 
     def __init__(self) -> None:

@@ -79,19 +79,23 @@ def run(
         "tag": tag,
         "verbose": verbose,
         "use_mpi": use_mpi,
+        "ssh_port": ssh_port,
+        "ssh_identity_file": ssh_identity_file,
         "nics": _names(network_interfaces),
     }
     from horovod.runner.launch import refuse_unavailable
 
     refuse_unavailable(options)
+    if use_mpi:
+        raise NotImplementedError(
+            "horovod.run(use_mpi=True) is not available yet: leave it out, or use horovodrun --mpi"
+        )
     _warn_of_what_has_no_effect(
         {
             "max_num_proc": max_num_proc,
             "slots": slots,
             "reset_limit": reset_limit,
             "cooldown_range": cooldown_range,
-            "ssh_port": ssh_port,
-            "ssh_identity_file": ssh_identity_file,
             "disable_cache": disable_cache,
             "mpi_args": mpi_args,
         }
@@ -108,9 +112,9 @@ def _run(
 ) -> list[Any]:
     from horovod.common import serialization
     from horovod.runner import run_task
-    from horovod.runner.local import run_locally
     from horovod.runner.notebooks import cell_sources
     from horovod.runner.processes import ProcessTree
+    from horovod.runner.running import run_job
     from horovod.runner.user_output import output_of_python
 
     shipped = serialization.dumps((func, tuple(args), dict(kwargs)))
@@ -139,7 +143,7 @@ def _run(
     went_well = False
     try:
         with ProcessTree() as tree:
-            result = run_locally(options, command, tree, output, on_server=offer, after=collect)
+            result = run_job(options, command, tree, output, on_server=offer, after=collect)
         went_well = result.exit_code == 0
     finally:
         output.close(went_well)

@@ -12,20 +12,16 @@ from typing import Any
 # By the names of horovod.run, or of the parsed flags.
 FLAGS = {
     "disable_cache": "--disable-cache",
-    "ssh_port": "--ssh-port",
-    "ssh_identity_file": "--ssh-identity-file",
     "max_num_proc": "--max-np",
     "slots": "--slots-per-host",
     "elastic_timeout": "--elastic-timeout",
     "reset_limit": "--reset-limit",
     "cooldown_range": "--blacklist-cooldown-range",
-    "mpi_args": "--mpi-args",
-    "binding_args": "--binding-args",
 }
 NOTE = "accepted, no effect in this version"
 
 # Those that a job does not start with, for it would not be what was asked for.
-REFUSED = ("min_num_proc", "host_discovery_script", "use_mpi", "use_jsrun")
+REFUSED = ("min_num_proc", "host_discovery_script", "use_jsrun")
 REFUSED_NOTE = "refused: not available in this version"
 
 

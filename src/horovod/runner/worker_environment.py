@@ -7,13 +7,16 @@ import base64
 import os
 import sys
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from horovod.common import settings, torchrun_variables
 from horovod.common.joining.interfaces import check_interfaces, interface_names, loopback_interface
 from horovod.common.topology import SECRET_VARIABLE
 from horovod.runner.arguments import FLAG_SETTINGS
 from horovod.runner.hosts import SIMULATE_VARIABLE, SlotInfo
+
+if TYPE_CHECKING:
+    from horovod.runner.remote.probing import Address
 
 _NOT_PASSED_ON = ("OLDPWD", SECRET_VARIABLE, SIMULATE_VARIABLE)
 
@@ -105,6 +108,14 @@ def interface_environment(nics: list[str], environ: Mapping[str, str]) -> dict[s
     variables = {"HOROVOD_GLOO_IFACE": chosen[0]}
     if nics or "NCCL_SOCKET_IFNAME" not in environ:
         variables["NCCL_SOCKET_IFNAME"] = ",".join(chosen)
+    return variables
+
+
+def address_environment(address: Address, environ: Mapping[str, str]) -> dict[str, str]:
+    """Of the workers of a host that other hosts reach at `address`."""
+    variables = {"HOROVOD_HOST_ADDRESS": address.text, "HOROVOD_GLOO_IFACE": address.interface}
+    if "NCCL_SOCKET_IFNAME" not in environ:
+        variables["NCCL_SOCKET_IFNAME"] = address.interface
     return variables
 
 

@@ -101,7 +101,9 @@ def _start_together(
     timeout_s = settings.number("HOROVOD_GLOO_TIMEOUT_SECONDS")
     place, connection = introduction
     interface = settings.text("HOROVOD_GLOO_IFACE")
-    address = interface_address(interface) if interface else connection.local_address
+    address = settings.text("HOROVOD_HOST_ADDRESS") or (
+        interface_address(interface) if interface else connection.local_address
+    )
     # The listeners must be open before the ranks meet, so the id comes from what all ranks know already.
     world_id = hmac.new(place.secret, f"horovod world {place.port}".encode(), hashlib.sha256).hexdigest()[:32]
     world = open_world(settings, topology, generation, address, world_id, place.secret)

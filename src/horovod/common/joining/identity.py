@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import psutil
 
-from horovod.common.topology import Topology, rank_variable
+from horovod.common.topology import SECRET_VARIABLE, Topology, rank_variable
 
 # Open MPI 5 and everything on PMIx; Slurm's PMI-2; Open MPI 4 and older.
 _NAMES = ("PMIX_NAMESPACE", "PMI_JOBID", "OMPI_MCA_ess_base_jobid", "OMPI_MCA_orte_ess_jobid")
@@ -19,6 +19,8 @@ def job_identity(topology: Topology, environ: Mapping[str, str]) -> str | None:
     known = _from_variables(topology, environ)
     if known is None and topology.on_one_host:
         known = _from_launcher_process(topology, environ)
+    if known is None and environ.get(SECRET_VARIABLE):  # horovodrun --mpi makes one for each job
+        known = f"secret {environ[SECRET_VARIABLE]}"
     return hashlib.sha256(known.encode()).hexdigest()[:32] if known else None
 
 

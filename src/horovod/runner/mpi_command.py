@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""horovodrun --mpi: the mpirun command that starts a job, which then takes this process's place.
+
+mpirun starts, signals and ends the ranks, and forwards their output, in its own way.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from horovod.common.rendezvous.protocol import make_secret
+from horovod.common.topology import SECRET_VARIABLE
+from horovod.runner.hosts import HostInfo, get_host_assignments, plan_hosts
+from horovod.runner.mpi_run import installed_mpi
+from horovod.runner.worker_environment import base_environment, flag_environment
+
+# They belong to this process, or mpirun sets its own.
+_NOT_PASSED_ON = ("PWD", "SHLVL", "_", "HOME", "HOSTNAME", "TMPDIR", "XDG_RUNTIME_DIR")
+
+
+def run_by_mpirun(options: Mapping[str, Any], command: Sequence[str]) -> NoReturn:
+    """ValueError if there is no mpirun that we know."""
+    implementation = installed_mpi(os.environ)
+    if implementation is None:
+        raise ValueError(
+            "--mpi needs mpirun of Open MPI, MPICH, Intel MPI or Spectrum MPI on PATH; without --mpi no MPI is needed"
+        )
+    wanted = plan_hosts(options)
+    slots = get_host_assignments(wanted, options["num_proc"])
+    hosts = [HostInfo(slot.hostname, slot.local_size) for slot in slots if slot.local_rank == 0]
+    environment = {**base_environment(os.environ), **flag_environment(options), **_secret()}
+    if options.get("nics"):
+        environment["HOROVOD_GLOO_IFACE"] = options["nics"][0]
+        environment.setdefault("NCCL_SOCKET_IFNAME", ",".join(options["nics"]))
+    words, extra = mpi_command(implementation, hosts, options, command, environment)
+    if options.get("verbose"):
+        print(f"horovodrun: {shlex.join(words)}", file=sys.stderr)
+    if options.get("output_filename") is not None and is_hydra(implementation):
+        for slot in slots:
+            Path(options["output_filename"], f"rank.{slot.rank}").mkdir(parents=True, exist_ok=True)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execvpe(words[0], words, {**environment, **extra})
+
+
+def mpi_command(
+    implementation: str,
+    hosts: Sequence[HostInfo],
+    options: Mapping[str, Any],
+    command: Sequence[str],
+    environment: Mapping[str, str],
+) -> tuple[list[str], dict[str, str]]:
+    """The words, and variables for mpirun itself. Pure."""
+    count = str(sum(host.slots for host in hosts))
+    listed = ",".join(f"{host.hostname}:{host.slots}" for host in hosts)
+    if is_hydra(implementation):
+        words, extra = _for_hydra(count, listed, options)
+    else:
+        words, extra = _for_open_mpi(count, listed, options, environment), {}
+        words += ["-tcp"] * bool(options.get("tcp") and implementation == "Spectrum MPI")
+    return ["mpirun", *words, *shlex.split(options.get("mpi_args") or ""), *command], extra
+
+
+def is_hydra(implementation: str) -> bool:
+    return implementation in ("MPICH", "Intel MPI")
+
+
+def _for_hydra(count: str, hosts: str, options: Mapping[str, Any]) -> tuple[list[str], dict[str, str]]:
+    # A list of names in place of -genvall loses some of them if it is long (seen with MPICH 5.0).
+    words = ["-np", count, "-hosts", hosts, *_binding(options, ["-bind-to", "none"]), "-genvall"]
+    if options.get("nics"):
+        words += ["-iface", options["nics"][0]]
+    if options.get("output_filename") is not None:
+        for flag, stream in (("-outfile-pattern", "stdout"), ("-errfile-pattern", "stderr")):
+            words += [flag, os.path.join(options["output_filename"], "rank.%r", stream)]
+    ssh_words = _ssh_words(options)
+    return words, {"HYDRA_LAUNCHER_EXTRA_ARGS": shlex.join(ssh_words)} if ssh_words else {}
+
+
+def _for_open_mpi(count: str, hosts: str, options: Mapping[str, Any], environment: Mapping[str, str]) -> list[str]:
+    words = ["--allow-run-as-root"] * (os.geteuid() == 0)
+    words += ["-np", count, "-H", hosts, *_binding(options, ["--bind-to", "none", "--map-by", "slot"])]
+    if ssh_words := _ssh_words(options):
+        words += ["-mca", "plm_rsh_args", shlex.join(ssh_words)]
+    if options.get("nics"):
+        words += ["-mca", "btl_tcp_if_include", ",".join(options["nics"])]
+    if options.get("output_filename") is not None:
+        words += ["--output-filename", options["output_filename"]]
+    names = [name for name in sorted(environment) if name not in _NOT_PASSED_ON]
+    return [*words, *(word for name in names for word in ("-x", name))]
+
+
+def _secret() -> dict[str, str]:
+    """By which the ranks find each other where mpirun gives the job no name that all of them see."""
+    return {SECRET_VARIABLE: base64.b64encode(make_secret()).decode("ascii")}
+
+
+def _binding(options: Mapping[str, Any], usual: list[str]) -> list[str]:
+    given = options.get("binding_args")
+    return shlex.split(given) if given else usual
+
+
+def _ssh_words(options: Mapping[str, Any]) -> list[str]:
+    words = []
+    if options.get("ssh_port") is not None:
+        words += ["-p", str(options["ssh_port"])]
+    if options.get("ssh_identity_file") is not None:
+        words += ["-i", options["ssh_identity_file"]]
+    return words

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command that runs an agent on another host: ssh, or what stands in for it. Pure.
+
+Nothing secret is in it: others can read command lines.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+AGENT = "horovod.runner.agent"
+SSH_VARIABLE = "HOROVOD_SSH_COMMAND"
+_CONNECT_LIMIT_S = 10
+# Set in the pods of Kubeflow's MPI Operator, whose containers run no sshd.
+_KUBEXEC_VARIABLE = "OMPI_MCA_plm_rsh_agent"
+_KUBEXEC_NAME = "kubexec.sh"
+
+
+@dataclass(frozen=True)
+class Reaching:
+    """How other hosts are reached."""
+
+    ssh: str = "ssh"
+    port: int | None = None
+    identity_file: str | None = None
+
+
+def ssh_command(host: str, reaching: Reaching, python: str, environ: Mapping[str, str]) -> list[str]:
+    kubexec = environ.get(_KUBEXEC_VARIABLE, "")
+    if os.path.basename(kubexec) == _KUBEXEC_NAME:
+        return [kubexec, host, remote_line(python, environ)]
+    command = [*shlex.split(reaching.ssh), "-T", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={_CONNECT_LIMIT_S}"]
+    if reaching.port is not None:
+        command += ["-p", str(reaching.port)]
+    if reaching.identity_file is not None:
+        command += ["-i", reaching.identity_file]
+    return [*command, host, remote_line(python, environ)]
+
+
+def batch_command(system: str, host: str, python: str) -> list[str]:
+    """Through the batch system that set the host aside, which then knows of the workers and bounds them."""
+    agent = [python, "-m", AGENT]
+    if system == "LSF":
+        return ["blaunch", "-no-shell", host, *agent]
+    # One task beside whatever else runs there, with everything that the job has on that node: the workers share it.
+    flags = ["--nodes=1", "--ntasks=1", "--overlap", "--cpu-bind=none", "--unbuffered", "--input=0"]
+    return ["srun", f"--nodelist={host}", *flags, *agent]
+
+
+def remote_line(python: str, environ: Mapping[str, str]) -> str:
+    """For the login shell there, whichever it is."""
+    words = [python, "-m", AGENT]
+    if environ.get("PYTHONPATH"):  # the agent itself may be found only by it
+        words = ["env", f"PYTHONPATH={environ['PYTHONPATH']}", *words]
+    return "exec " + shlex.join(words)
+
+
+def to_try(command: Sequence[str]) -> str:
+    """What a person types to see the problem: without BatchMode, so that ssh may ask."""
+    words = list(command)
+    while "-o" in words:
+        at = words.index("-o")
+        del words[at : at + 2]
+    if words[-1] == AGENT:
+        return shlex.join([*words, "--check"])
+    return shlex.join([*words[:-1], f"{words[-1]} --check"])

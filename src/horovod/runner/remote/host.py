@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The near end of one agent: its process (ssh), what it said, what it is to be told, and its workers' output.
+
+All of it belongs to the thread in hosts.py.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from enum import Enum
+from typing import IO, Any
+
+from horovod.runner.processes import Ended, Event, Refused, Started
+from horovod.runner.remote import frames
+from horovod.runner.remote.frames import FrameError, FrameReader, Outgoing, pack
+
+LOST_EXIT_CODE = 255  # as ssh reports it
+_LAST_LINES = 8
+_LAST_BYTES = 4096
+_LAST_WORDS_S = 0.5
+
+
+class State(Enum):
+    CONNECTING = "connecting"
+    GREETED = "greeted"
+    READY = "ready"
+    LOST = "lost"
+    OVER = "over"
+
+
+class WorkerPipe:
+    """The pipe from which the launcher reads one worker's output, filled with what the agent sends."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.outgoing = Outgoing(descriptor)
+        self.closed_there = False
+        self.watched = False
+
+    def close(self) -> None:
+        os.close(self.outgoing.descriptor)
+
+
+class Host:
+    """`on_event` gets what happens to its workers, `on_answer` everything else that the agent says."""
+
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        on_event: Callable[[Event], None],
+        on_answer: Callable[[Host, list[Any]], None],
+    ) -> None:
+        self.name = name
+        self.command = list(command)
+        self.state = State.CONNECTING
+        self.facts: dict[str, Any] = {}
+        self.problem = ""
+        self.left: list[int] = []
+        self.running: dict[int, int] = {}  # key to pid
+        self.starting: set[int] = set()
+        self.pipes: dict[tuple[int, int], WorkerPipe] = {}
+        self.heard = time.monotonic()
+        self._on_event = on_event
+        self._on_answer = on_answer
+        self._reader = FrameReader(after_greeting=True)
+        self._errors: deque[bytes] = deque(maxlen=_LAST_LINES)
+        # In a session of its own: Ctrl-C at the terminal is for the launcher, which tells the agents what to do.
+        self.process = subprocess.Popen(
+            self.command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+        stdin, stdout, stderr = self._files()
+        self.output, self.errors = stdout.fileno(), stderr.fileno()
+        os.set_blocking(self.output, False)
+        os.set_blocking(self.errors, False)
+        self.outgoing = Outgoing(stdin.fileno())
+
+    @property
+    def is_gone(self) -> bool:
+        return self.state in (State.LOST, State.OVER)
+
+    def tell(self, *message: Any) -> None:
+        if not self.is_gone:
+            self.outgoing.put(pack(*message))
+
+    def hear(self) -> None:
+        """Read what the agent says."""
+        try:
+            data = os.read(self.output, 1 << 20)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self.lose(self._why_it_ended())
+            return
+        self.heard = time.monotonic()
+        try:
+            for message in self._reader.feed(data):
+                self._take(message)
+        except (FrameError, ValueError, TypeError) as error:
+            self.lose(f"what it says is not understood: {error}")
+
+    def hear_errors(self) -> bool:
+        """Keep the last of what ssh and the agent complain about; False if there will be no more."""
+        try:
+            data = os.read(self.errors, _LAST_BYTES)
+        except BlockingIOError:
+            return True
+        except OSError:
+            data = b""
+        self._errors.extend(line for line in data.splitlines() if line.strip())
+        return bool(data)
+
+    def write(self) -> None:
+        try:
+            self.outgoing.write()
+        except OSError:
+            pass  # its output ends too, and says why
+
+    def lose(self, problem: str) -> None:
+        """Nothing more will be heard of it: its workers are lost."""
+        if self.is_gone:
+            return
+        self.problem = problem
+        self.state = State.LOST
+        with suppress(OSError):
+            self.process.kill()
+        for key in [*self.running, *self.starting]:
+            self._on_event(Ended(key, LOST_EXIT_CODE, f"its host was lost: {problem}"))
+        self.running.clear()
+        self.starting.clear()
+        for pipe in self.pipes.values():
+            pipe.closed_there = True
+
+    def close(self) -> None:
+        """Input that ends makes the agent end what is left, and then itself."""
+        for file in self._files():
+            with suppress(OSError):
+                file.close()
+
+    def complaints(self) -> list[str]:
+        noise = self._reader.noise.splitlines() if self.state is State.LOST else []
+        return [
+            line.decode(errors="replace").strip() for line in (*noise[-_LAST_LINES:], *self._errors) if line.strip()
+        ]
+
+    def _why_it_ended(self) -> str:
+        with suppress(subprocess.TimeoutExpired):  # it has closed its output, so it is about to end
+            self.process.wait(_LAST_WORDS_S)
+        self.hear_errors()
+        code = self.process.poll()
+        if self.state is State.CONNECTING:
+            return "" if code is None else f"exit code {code}"
+        return "the connection to its agent was closed"
+
+    def _files(self) -> tuple[IO[bytes], IO[bytes], IO[bytes]]:
+        stdin, stdout, stderr = self.process.stdin, self.process.stdout, self.process.stderr
+        assert stdin is not None
+        assert stdout is not None
+        assert stderr is not None
+        return stdin, stdout, stderr
+
+    def _take(self, message: list[Any]) -> None:
+        if self._take_from_worker(message):
+            return
+        match message:
+            case ["alive"]:
+                return
+            case ["hello", dict(facts)] if self.state is State.CONNECTING:
+                self.facts = facts
+                self.state = State.GREETED
+            case ["ready"]:
+                self.state = State.READY
+            case ["failed", text]:
+                self.lose(str(text))
+            case ["over", left]:
+                self.left = list(left)
+                self.state = State.OVER
+                for pipe in self.pipes.values():
+                    pipe.closed_there = True
+        self._on_answer(self, message)
+
+    def _take_from_worker(self, message: list[Any]) -> bool:
+        """What a worker did or wrote; False for anything else."""
+        match message:
+            case ["started", key, pid]:
+                self.starting.discard(key)
+                self.running[key] = pid
+                self._on_event(Started(key, pid))
+            case ["refused", key, number]:
+                self.starting.discard(key)
+                self._on_event(Refused(key, number))
+            case ["ended", key, code]:
+                self.running.pop(key, None)
+                self._on_event(Ended(key, code))
+            case ["output", key, which, bytes(data)]:
+                if (key, which) in self.pipes:
+                    self.pipes[key, which].outgoing.put(data)
+            case ["closed", key, which]:
+                if (key, which) in self.pipes:
+                    self.pipes[key, which].closed_there = True
+            case _:
+                return False
+        return True
+
+
+def is_overdue(host: Host, now: float) -> bool:
+    """Whether an agent that has once spoken has been silent for too long."""
+    return host.state in (State.GREETED, State.READY) and now - host.heard > frames.SILENCE_LIMIT_S

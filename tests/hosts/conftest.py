@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Three hosts with real sshd, as network namespaces. They are made once; a test that breaks one mends it."""
+
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+from testkit.launcher import HOROVODRUN
+from testkit.needs import need
+from testkit.processes import Process, run
+from testkit.ssh import SshHosts, missing
+
+
+@pytest.fixture(scope="session")
+def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SshHosts]:
+    need(missing(), "root, and scripts/system-packages")
+    hosts = SshHosts(["h1", "h2", "h3"], tmp_path_factory.mktemp("ssh"))
+    yield hosts
+    hosts.close()
+
+
+@pytest.fixture
+def on_h1(hosts: SshHosts) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Runs a command on h1 to its end."""
+
+    def start(*words: str, env: dict[str, str] | None = None, **options: Any) -> subprocess.CompletedProcess[str]:
+        return run([*hosts.inside("h1"), *words], {"HOROVOD_SSH_COMMAND": hosts.ssh, **(env or {})}, **options)
+
+    return start
+
+
+@pytest.fixture
+def horovodrun(on_h1: Callable[..., Any]) -> Callable[..., subprocess.CompletedProcess[str]]:
+    def start(*words: str, **options: Any) -> subprocess.CompletedProcess[str]:
+        return on_h1(*HOROVODRUN, *words, **options)  # type: ignore[no-any-return]
+
+    return start
+
+
+@pytest.fixture
+def launch(hosts: SshHosts) -> Iterator[Callable[..., Process]]:
+    """Starts horovodrun on h1; what still runs of it at the end is killed."""
+    with ExitStack() as stack:
+
+        def start(*words: str) -> Process:
+            command = [*hosts.inside("h1"), *HOROVODRUN, *words]
+            pipe = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+            return stack.enter_context(Process(command, {"HOROVOD_SSH_COMMAND": hosts.ssh}, **pipe))
+
+        yield start

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hosts, agents and launchers that are lost: everybody else ends within the deadlines, and nothing is left anywhere."""
+
+import re
+import signal
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from testkit.families import living
+
+FOREVER = [sys.executable, str(Path(__file__).with_name("programs") / "forever.py")]
+
+
+class Job:
+    """On three hosts, all ranks up; `workers` are their processes by rank."""
+
+    def __init__(self, launch):
+        self.process = launch("-H", "h1:1,h2:2,h3:1", *FOREVER)
+        self.workers = {}
+        self.said = []
+        for line in self.process.stdout:
+            self.said.append(line)
+            if match := re.match(r"\[(\d)\]<stdout>:up (\d+)", line):
+                self.workers[int(match[1])] = psutil.Process(int(match[2]))
+            if len(self.workers) == 4:
+                break
+        assert len(self.workers) == 4, "".join(self.said)
+        # Below the guardian of each host: its parent is the launcher or an agent.
+        self.agents = {rank: self.workers[rank].parent().parent() for rank in (1, 3)}
+        family = {*self.workers.values(), *self.agents.values()}
+        self.family = family | {worker.parent() for worker in self.workers.values()}
+        self.launcher = self.workers[0].parent().parent()
+
+    def end(self, limit_s):
+        """Exit code and all that was said until then; nothing of the job is alive."""
+        begin = time.monotonic()
+        self.said += self.process.stdout.readlines()
+        code = self.process.wait(timeout=limit_s)
+        assert time.monotonic() - begin < limit_s
+        left = living(list(self.family), limit_s=5)
+        for one in left:
+            one.kill()
+        assert not left
+        return code, "".join(self.said)
+
+
+@pytest.fixture
+def job(launch):
+    return Job(launch)
+
+
+def test_a_killed_worker_is_named_and_all_ends_are_in_one_table(job):
+    job.workers[2].kill()
+    code, said = job.end(8)
+    assert code == 137
+    assert re.search(r"rank 2 \(host h2, pid \d+\) failed first: killed by signal 9", said)
+    table = said[said.index("how the workers ended:") :].splitlines()
+    assert table[1].split() == ["rank", "host", "how", "it", "ended"]
+    assert re.match(r"  2     h2    killed by signal 9 .*\(first\)", table[2])
+    assert [line.split()[:2] for line in table[3:6]] == [["0", "h1"], ["1", "h2"], ["3", "h3"]]
+
+
+def test_a_killed_agent_takes_its_workers_along_and_is_named(job):
+    job.agents[3].kill()
+    code, said = job.end(8)
+    assert code == 255
+    assert re.search(r"rank 3 \(host h3, pid \d+\) failed first: its host was lost: the connection to its agent", said)
+
+
+def test_fault_6_a_killed_launcher_leaves_nothing_on_any_host(job):
+    job.launcher.kill()
+    code, _ = job.end(8)
+    assert code == -signal.SIGKILL
+
+
+def test_ctrl_c_reaches_all_hosts(job):
+    job.launcher.send_signal(signal.SIGINT)
+    code, said = job.end(8)
+    assert code == 130
+    assert "SIGINT: the workers have 5 s to end" in said
+
+
+def test_an_unplugged_host_frees_itself_and_everybody_else_ends(hosts, job):
+    """Nobody is told that the cable is out: ten seconds of silence, and a moment to act."""
+    hosts.network.cut("h2")
+    try:
+        code, said = job.end(16)
+    finally:
+        hosts.network.mend("h2")
+    assert code == 255
+    assert re.search(r"rank [12] \(host h2, pid \d+\) failed first: its host was lost: nothing was heard of it", said)
+
+
+def test_a_host_that_is_unplugged_from_the_start_is_named(hosts, horovodrun):
+    hosts.network.cut("h2")
+    try:
+        done = horovodrun("--start-timeout", "2", "-H", "h2:1,h3:1", "true", limit_s=20)
+    finally:
+        hosts.network.mend("h2")
+    assert done.returncode == 1
+    assert re.search(r"h2: (no answer within 2 s \(--start-timeout\)|exit code 255)", done.stderr)
+    assert "h3:" not in done.stderr

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The mpirun command of horovodrun --mpi."""
+
+import os
+
+import pytest
+
+from horovod.runner.hosts import HostInfo
+from horovod.runner.mpi_command import mpi_command
+
+HOSTS = [HostInfo("a", 2), HostInfo("b", 1)]
+ROOT = ["--allow-run-as-root"] * (os.geteuid() == 0)
+ENVIRONMENT = {"MODEL": "big", "PATH": "/bin", "_HOROVOD_SECRET_KEY": "abc", "HOME": "/root"}
+
+
+def made(implementation, **options):
+    return mpi_command(implementation, HOSTS, options, ["python", "train.py"], ENVIRONMENT)
+
+
+def test_open_mpi_gets_names_of_variables_and_no_values():
+    words, extra = made("Open MPI")
+    exported = ["-x", "MODEL", "-x", "PATH", "-x", "_HOROVOD_SECRET_KEY"]
+    usual = ["--bind-to", "none", "--map-by", "slot"]
+    assert words == ["mpirun", *ROOT, "-np", "3", "-H", "a:2,b:1", *usual, *exported, "python", "train.py"]
+    assert extra == {}
+
+
+def test_flags_become_those_of_open_mpi():
+    words, _ = made(
+        "Open MPI",
+        ssh_port=2222,
+        ssh_identity_file="my key",
+        nics=["eth0", "ib0"],
+        output_filename="out",
+        binding_args="--bind-to core",
+        mpi_args="-mca pml 'ob1'",
+    )
+    text = " ".join(words)
+    assert "--bind-to core -mca plm_rsh_args -p 2222 -i 'my key' -mca btl_tcp_if_include eth0,ib0" in text
+    assert "--output-filename out" in text
+    assert words[-5:] == ["-mca", "pml", "ob1", "python", "train.py"]
+
+
+@pytest.mark.parametrize("implementation", ["MPICH", "Intel MPI"])
+def test_hydra(implementation):
+    words, extra = made(implementation, ssh_port=2222, nics=["eth0"], output_filename="out", mpi_args="-v")
+    assert words[:8] == ["mpirun", "-np", "3", "-hosts", "a:2,b:1", "-bind-to", "none", "-genvall"]
+    assert words[8:14] == [
+        "-iface",
+        "eth0",
+        "-outfile-pattern",
+        "out/rank.%r/stdout",
+        "-errfile-pattern",
+        "out/rank.%r/stderr",
+    ]
+    assert words[14:] == ["-v", "python", "train.py"]
+    assert extra == {"HYDRA_LAUNCHER_EXTRA_ARGS": "-p 2222"}
+
+
+def test_spectrum_mpi_has_a_flag_for_tcp():
+    assert "-tcp" in made("Spectrum MPI", tcp=True)[0]
+    assert "-tcp" not in made("Open MPI", tcp=True)[0]

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command lines that start agents, and what of the environment goes with them."""
+
+import shlex
+
+import pytest
+
+from horovod.runner.allocation import expand_names, find_allocation
+from horovod.runner.hosts import HostInfo, SlotInfo
+from horovod.runner.post_mortem import exit_table
+from horovod.runner.remote.command import Reaching, batch_command, ssh_command, to_try
+from horovod.runner.remote.environment import that_travel
+from horovod.runner.remote.frames import GREETING, FrameError, FrameReader, pack
+
+AGENT = "exec /opt/python -m horovod.runner.agent"
+
+
+def test_ssh():
+    usual = ["-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10"]
+    assert ssh_command("h", Reaching(), "/opt/python", {}) == ["ssh", *usual, "h", AGENT]
+    given = Reaching("ssh -F 'a b'", 2222, "key")
+    expected = ["ssh", "-F", "a b", *usual, "-p", "2222", "-i", "key", "h", AGENT]
+    assert ssh_command("h", given, "/opt/python", {}) == expected
+    assert to_try(expected) == f"ssh -F 'a b' -T -p 2222 -i key h {shlex.quote(AGENT + ' --check')}"
+
+
+def test_words_survive_the_shell_over_there():
+    line = ssh_command("h", Reaching(), "/my env/python", {"PYTHONPATH": "/a b:/c'd"})[-1]
+    words = shlex.split(line)
+    assert words == ["exec", "env", "PYTHONPATH=/a b:/c'd", "/my env/python", "-m", "horovod.runner.agent"]
+
+
+def test_kubeflow_containers_without_sshd():
+    found = ssh_command("pod", Reaching(), "/opt/python", {"OMPI_MCA_plm_rsh_agent": "/etc/mpi/kubexec.sh"})
+    assert found == ["/etc/mpi/kubexec.sh", "pod", AGENT]
+
+
+def test_batch_systems():
+    agent = ["/opt/python", "-m", "horovod.runner.agent"]
+    assert batch_command("LSF", "h", "/opt/python") == ["blaunch", "-no-shell", "h", *agent]
+    command = batch_command("Slurm", "h", "/opt/python")
+    assert command[:2] == ["srun", "--nodelist=h"]
+    assert command[-3:] == agent
+    assert to_try(command).endswith("horovod.runner.agent --check")
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("", []),
+        ("n1", ["n1"]),
+        ("n[1-3,05],gpu7", ["n1", "n2", "n3", "n05", "gpu7"]),
+        ("n[08-10]-ib,a,b[2]", ["n08-ib", "n09-ib", "n10-ib", "a", "b2"]),
+    ],
+)
+def test_the_short_form_of_a_list_of_nodes(text, names):
+    assert expand_names(text) == names
+
+
+@pytest.mark.parametrize("text", ["n[1-]", "n[-3]", "n[1-99999999999]"])
+def test_what_is_not_a_list_of_nodes(text):
+    with pytest.raises(ValueError, match="is not a list of nodes"):
+        expand_names(text)
+
+
+def test_the_hosts_that_batch_systems_set_aside():
+    slurm = {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "5", "SLURM_JOB_NODELIST": "n[1-3]"}
+    found = find_allocation({**slurm, "SLURM_TASKS_PER_NODE": "2(x2),1"})
+    assert found.hosts == (HostInfo("n1", 2), HostInfo("n2", 2), HostInfo("n3", 1))
+    assert find_allocation({**slurm, "SLURM_TASKS_PER_NODE": "5"}).hosts == ()  # they do not belong together
+    with pytest.raises(ValueError, match="SLURM_TASKS_PER_NODE='2x2' is not a list"):
+        find_allocation({**slurm, "SLURM_TASKS_PER_NODE": "2x2"})
+    lsf = {"LSB_JOBID": "7", "LSB_MCPU_HOSTS": "a 4 b 2"}
+    assert find_allocation(lsf).hosts == (HostInfo("a", 4), HostInfo("b", 2))
+    with_launch_node = {"CSM_ALLOCATION_ID": "7", "LSB_MCPU_HOSTS": "batch5 1 a 4"}
+    assert find_allocation(with_launch_node).hosts == (HostInfo("a", 4),)
+
+
+def test_what_says_where_something_is_on_one_host_stays_there():
+    environ = {"HOME": "/root", "SSH_AUTH_SOCK": "/tmp/x", "XDG_RUNTIME_DIR": "/run", "PATH": "/bin", "MODEL": "big"}
+    assert that_travel(environ) == {"PATH": "/bin", "MODEL": "big"}
+
+
+def test_messages_come_out_as_they_went_in_however_they_are_cut():
+    data = b"Welcome!\n" + GREETING + pack("hello", {"a": 1}) + pack("output", 3, 0, b"\xff\0")
+    for cut in range(len(data)):
+        reader = FrameReader(after_greeting=True)
+        found = [*reader.feed(data[:cut]), *reader.feed(data[cut:])]
+        assert found == [["hello", {"a": 1}], ["output", 3, 0, b"\xff\0"]]
+        assert reader.noise == b"Welcome!\n"
+
+
+@pytest.mark.parametrize(
+    "data", [b"\xff\xff\xff\xff", pack("x")[:4] + b"\xc1\xc1\xc1", (1).to_bytes(4, "little") + b"\x01", b"\1\0\0\0\x90"]
+)
+def test_what_is_not_a_message_is_refused(data):
+    with pytest.raises(FrameError):
+        list(FrameReader(after_greeting=False).feed(data))
+
+
+def test_endless_noise_is_given_up():
+    with pytest.raises(FrameError, match="bytes of other output"):
+        list(FrameReader(after_greeting=True).feed(b"x" * (1 << 19)))
+
+
+def test_the_table_of_ends_begins_with_the_cause():
+    slots = [SlotInfo("ab"[rank // 3], rank, rank % 3, 0, 6, 3, 2) for rank in range(6)]
+    text = exit_table(slots, 4, {4: "exit code 3", 0: "ended by SIGTERM", 1: "ended by SIGTERM", 5: "lost"})
+    assert text.splitlines() == [
+        "how the workers ended:",
+        "  rank  host  how it ended",
+        "  4     b     exit code 3 (first)",
+        "  0-1   a     ended by SIGTERM",
+        "  2     a     exit code 0",
+        "  3     b     exit code 0",
+        "  5     b     lost",
+    ]
