@@ -204,7 +204,7 @@ def _print_page(page: list[RenderableType]) -> None:
     if not console.is_terminal:
         console.width = PAGE_WIDTH  # a file or a pipe has no width of its own
     for part in page:
-        console.print(part)
+        console.print(part, crop=False)  # a command to type is longer, and whole
 
 
 timeline_app = typer.Typer(help="Work with timelines (HOROVOD_TIMELINE).", no_args_is_help=True)

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from horovod.runner.remote.measuring import Way
+from horovod.runner.remote.opening import TO_SEE_IT
 from horovod.runner.remote.surveying import Offset, Surveyed, is_same_version
 from horovod.tools import gpus, speed
 from horovod.tools.several_hosts import HostsExamination
@@ -78,7 +79,17 @@ def as_page(found: HostsExamination) -> list[RenderableType]:
     advice = found.advice
     if not advice:
         return [*page, "[bold green]Nothing to change.[/]"]
-    return [*page, "[bold yellow]What to change[/]", *(f"  - {escape(line)}" for line in advice)]
+    return [*page, "[bold yellow]What to change[/]", *map(_advice_line, advice)]
+
+
+def _advice_line(line: str) -> RenderableType:
+    """A command to type must stay in one piece: copied, a broken one would not run."""
+    from rich.console import Group
+    from rich.text import Text
+
+    whole = TO_SEE_IT in line
+    text = Text(f"  - {line}", no_wrap=whole, overflow="ignore" if whole else "fold")
+    return Group(text)  # printed alone, a text would forget how it is to be wrapped
 
 
 def _table_of_hosts(found: HostsExamination) -> Table:

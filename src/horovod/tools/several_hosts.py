@@ -85,7 +85,8 @@ def _staying_here(found: Survey) -> Survey:
 def _of_each_host(found: HostsExamination) -> Iterator[str]:
     for name, host in found.survey.hosts.items():
         if host.silence is not None:
-            yield f"{name}: {'; '.join([host.silence.reason, *host.silence.advice])}"
+            reason = [host.silence.reason, *host.silence.complaints][-1]
+            yield f"{name}: {'; '.join([reason, *host.silence.advice])}"
         elif not is_same_version(host.facts):
             theirs, ours = host.facts.get("version"), horovod.__version__
             yield f"{name}: install khorovod {ours} there, or {theirs} here: a job needs the same version everywhere"

@@ -17,6 +17,7 @@ from horovod.runner.remote.hosts import RemoteHosts
 from horovod.runner.remote.probing import Attempt, ProbeListener, own_addresses, reach
 
 LAUNCHER = "the launcher's machine"
+TO_SEE_IT = "to see it: "
 
 
 class HostsError(CannotRunError):
@@ -88,7 +89,7 @@ def _advice(host: Host) -> list[str]:
         advice.append("connect once by hand and check the key, or add it to ~/.ssh/known_hosts")
     elif "Permission denied" in said:
         advice.append("ssh must log in without a password: ssh-copy-id, ssh-agent, or -i FILE")
-    return [*advice, f"to see it: {commands.to_try(host.command)}"]
+    return [*advice, f"{TO_SEE_IT}{commands.to_try(host.command)}"]
 
 
 def _require_same_version(hosts: Mapping[str, Host]) -> None:
