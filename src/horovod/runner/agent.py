@@ -2,8 +2,8 @@
 """The launcher's hands on another host: `ssh host python -m horovod.runner.agent`.
 
 It starts workers, passes signals on, sends their output back and tells who ended. All it knows comes through standard
-input; it opens no port, except while hosts try who can reach whom, and how fast. When the input ends, or nothing was heard for ten
-seconds, it ends the workers: a host that nobody can reach frees itself.
+input; it opens no port, except while hosts try who can reach whom, and how fast. When the input ends, or nothing was
+heard for ten seconds, it ends the workers: a host that nobody can reach frees itself.
 """
 
 from __future__ import annotations

@@ -96,7 +96,9 @@ def doctor(
 def run_test(
     ranks: Annotated[
         int | None,
-        typer.Option("-np", "--num-proc", min=1, max=256, help="How many ranks. Default: 2, or all slots of the hosts."),
+        typer.Option(
+            "-np", "--num-proc", min=1, max=256, help="How many ranks. Default: 2, or all slots of the hosts."
+        ),
     ] = None,
     transport: Annotated[Transport, typer.Option(help="What the ranks of one host talk over.")] = Transport.AUTO,
     limit_s: Annotated[float, typer.Option("--time-limit", min=1, help="In seconds.")] = 120.0,
