@@ -161,7 +161,7 @@ def test_the_page_shows_every_host_and_way_and_says_what_the_document_says(count
     found = HostsExamination(dict.fromkeys(hosts, 1), Survey(hosts, ways, []))
     page = page_of(found)
     assert max(map(len, page.splitlines())) <= 100
-    shown = ("2 × NVIDIA H200", "10.0.0.1 (eth0)", "ssh: No route to host", "another version", "0.50 GB/s")
+    shown = ("2 x NVIDIA H200", "10.0.0.1 (eth0)", "ssh: No route to host", "another version", "0.50 GB/s")
     for words in (*names, *shown):
         assert words in page
     document = json.loads(json.dumps(hosts_page.as_json(found)))
@@ -180,7 +180,7 @@ def test_a_command_to_type_is_not_broken():
 
 def test_gpus_are_counted_by_name():
     listed = "GPU 0: NVIDIA H200 (UUID: GPU-1)\nGPU 1: NVIDIA H200 (UUID: GPU-2)\n  MIG 1g.18gb Device 0: (UUID: x)\n"
-    assert gpus.summary(gpus.listed(listed)) == "2 × NVIDIA H200"
+    assert gpus.summary(gpus.listed(listed)) == "2 x NVIDIA H200"
     assert gpus.model("Model: \t\t NVIDIA A100-SXM4-40GB \nIRQ: 1\n") == "NVIDIA A100-SXM4-40GB"
     assert gpus.summary([]) == "none"
 

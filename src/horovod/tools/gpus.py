@@ -46,8 +46,8 @@ def model(information: str) -> str:
 
 
 def summary(names: Sequence[str]) -> str:
-    """`2 × NVIDIA H200`."""
-    return ", ".join(f"{count} × {name}" for name, count in Counter(names).items()) or "none"
+    """`2 x NVIDIA H200`."""
+    return ", ".join(f"{count} x {name}" for name, count in Counter(names).items()) or "none"
 
 
 def finding() -> Finding:

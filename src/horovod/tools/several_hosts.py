@@ -126,8 +126,8 @@ def _of_ways(ways: Mapping[tuple[str, str], Way]) -> Iterator[str]:
         usual, usual_s = statistics.median(bandwidths), statistics.median(round_trips)
         if way.bandwidth < _SLOW_BANDWIDTH * usual:
             yield (
-                f"{start} to {end}: {speed.bandwidth_text(way.bandwidth)}, where {speed.bandwidth_text(usual)} is usual "
-                "here: look at cable, port and speed of the interfaces (ethtool), and at what else uses them"
+                f"{start} to {end}: {speed.bandwidth_text(way.bandwidth)}, where {speed.bandwidth_text(usual)} is "
+                "usual here: look at cable, port and speed of the interfaces (ethtool), and at what else uses them"
             )
         if way.round_trip_s > max(_SLOW_ROUND_TRIP * usual_s, _SMALL_ROUND_TRIP_S):
             yield (

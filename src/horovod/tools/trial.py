@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Short runs of real ranks, here or on other hosts, for `hvd doctor` and `hvd test`: one transport, one limit, no output."""
+"""Short runs of real ranks, here or on hosts, for `hvd doctor` and `hvd test`: one transport, one limit, no output."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class Offset:
 
 @dataclass(frozen=True)
 class Surveyed:
-    """One host. `facts`: of the agent's hello; `examination`: what it found there, which other versions may not know."""
+    """One host. `facts`: of the agent's hello; `examination`: what else it found there."""
 
     silence: Silence | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
