@@ -5,6 +5,7 @@ import io
 import itertools
 import json
 import socket
+import struct
 import sys
 import time
 from contextlib import closing
@@ -14,7 +15,14 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 import horovod
-from horovod.common.rendezvous.protocol import HELLO_BYTES, PROOF_BYTES, VERDICT_BYTES, WRONG_SECRET, make_secret
+from horovod.common.rendezvous.protocol import (
+    HELLO_BYTES,
+    PROOF_BYTES,
+    VERDICT_BYTES,
+    WRONG_SECRET,
+    ClientHandshake,
+    make_secret,
+)
 from horovod.runner.remote import measuring
 from horovod.runner.remote.addresses import Choice
 from horovod.runner.remote.measuring import MeasuringListener, Way, measure
@@ -69,6 +77,17 @@ def test_a_listener_does_nothing_for_a_stranger(listener):
         stranger.sendall(hello[:-32] + bytes(PROOF_BYTES - len(hello) + 32))
         assert stranger.recv(VERDICT_BYTES, socket.MSG_WAITALL)[0] == WRONG_SECRET
         assert stranger.recv(1) == b""
+
+
+def test_a_listener_to_which_nothing_gets_through_says_so(listener):
+    with socket.create_connection(("127.0.0.1", listener.port), 5) as connection:
+        handshake = ClientHandshake(SECRET)
+        connection.sendall(handshake.prove(connection.recv(HELLO_BYTES, socket.MSG_WAITALL)))
+        handshake.check(connection.recv(VERDICT_BYTES, socket.MSG_WAITALL))
+        connection.sendall(b"pf")
+        assert connection.recv(1) == b"p"
+        count, _ = struct.unpack("!Qd", connection.recv(16, socket.MSG_WAITALL))
+        assert count == 0
 
 
 def test_a_closed_listener_and_packets_that_get_lost_are_problems(listener, monkeypatch):
@@ -140,6 +159,12 @@ def test_ways_that_stand_out_are_named():
     assert slow.startswith("a to b: 0.10 GB/s, where 1.00 GB/s is usual")
     assert far.startswith("b to c: a round trip takes 2.00 ms, where 50.0 µs is usual")
     assert lossy.startswith("c to a: small packets arrive, large ones do not: the same MTU")
+
+
+def test_ways_to_a_host_that_was_lost_meanwhile_are_not_blamed():
+    ways = {("a", "b"): Way(problem="No route to host"), ("b", "a"): Way(problem="its agent did not answer")}
+    assert len(advice_for({"a": fine(), "b": SILENT}, ways)) == 1
+    assert len(advice_for({"a": fine(), "b": fine()}, ways)) == 2
 
 
 def page_of(found):

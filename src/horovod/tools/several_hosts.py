@@ -40,7 +40,9 @@ class HostsExamination:
 
     @property
     def advice(self) -> list[str]:
-        return [*_of_each_host(self), *self.survey.problems, *_of_ways(self.survey.ways), *_of_machines(self)]
+        silent = {name for name, host in self.survey.hosts.items() if host.silence is not None}
+        ways = {pair: way for pair, way in self.survey.ways.items() if not silent.intersection(pair)}
+        return [*_of_each_host(self), *self.survey.problems, *_of_ways(ways), *_of_machines(self)]
 
 
 def examine(options: Mapping[str, Any], say: Callable[[str], None] = lambda _: None) -> HostsExamination:
