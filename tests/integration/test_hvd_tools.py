@@ -3,6 +3,7 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -81,6 +82,15 @@ def test_doctor_measures_both_transports():
     page = hvd("doctor").stdout
     assert "reduction kernels" in page
     assert max(map(len, page.splitlines())) <= 100
+
+
+def test_doctor_of_hosts_that_are_all_this_machine():
+    done = hvd("doctor", "-H", "localhost:2", "--json")
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    [host] = document["hosts"]
+    assert (host["slots"], host["hostname"], host["address"]) == (2, socket.gethostname(), "127.0.0.1")
+    assert document["ways"] == []
 
 
 # Rank 1 comes only when the test says so; until then rank 0 waits inside the engine.

@@ -70,7 +70,7 @@ def report(*checks):
 
 
 def hvd_test(monkeypatch, outcome, *words):
-    def run(ranks, transport, limit_s):
+    def run(ranks, transport, limit_s, options):
         if isinstance(outcome, Exception):
             raise outcome
         return outcome

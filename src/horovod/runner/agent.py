@@ -2,8 +2,8 @@
 """The launcher's hands on another host: `ssh host python -m horovod.runner.agent`.
 
 It starts workers, passes signals on, sends their output back and tells who ended. All it knows comes through standard
-input; it opens no port, except while hosts try who can reach whom. When the input ends, or nothing was heard for ten
-seconds, it ends the workers: a host that nobody can reach frees itself.
+input; it opens no port, except while hosts try who can reach whom, and how fast. When the input ends, or nothing was
+heard for ten seconds, it ends the workers: a host that nobody can reach frees itself.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from typing import IO, Any
 
@@ -51,7 +52,7 @@ class Agent:
         self._env: dict[str, str] = {}
         self._pipes: dict[tuple[int, int], _Pipe] = {}
         self._listener: Any = None
-        self._found: deque[bytes] = deque()  # by threads that try addresses
+        self._found: deque[bytes] = deque()  # by threads that try addresses and the like
         self._bell, self._ringer = socket.socketpair()
         self._selector.register(self._bell, selectors.EVENT_READ, self._tell_found)
         self._heard = self._told = time.monotonic()
@@ -170,23 +171,51 @@ class Agent:
             pipe.room += count
             self._watch(pipe)
 
-    def _on_listen(self) -> None:
-        from horovod.runner.remote.probing import ProbeListener
+    def _on_listen(self, secret: bytes | None = None) -> None:
+        """For others to try our addresses; with a secret, for those who hold it to measure the way here."""
+        self._on_reached_all()
+        if secret is None:
+            from horovod.runner.remote.probing import ProbeListener
 
-        self._listener = ProbeListener()
-        self._tell("listening", self._listener.port, self._listener.token)
+            self._listener = ProbeListener()
+            self._tell("listening", self._listener.port, self._listener.token)
+        else:
+            from horovod.runner.remote.measuring import MeasuringListener
+
+            self._listener = MeasuringListener(secret)
+            self._tell("listening", self._listener.port, b"")
 
     def _on_reach(self, targets: list[list[Any]]) -> None:
         from horovod.runner.remote.probing import Target, reach
 
         wanted = [Target(host, tuple(addresses), port, token) for host, addresses, port, token in targets]
+        self._find(
+            lambda: pack("reached", [[one.host, one.address, one.seconds, one.problem] for one in reach(wanted)])
+        )
+
+    def _on_measure(self, number: int, address: str, port: int, secret: bytes) -> None:
+        from horovod.runner.remote.measuring import measure
+
+        def find() -> bytes:
+            way = measure(address, port, secret)
+            return pack("measured", number, way.round_trip_s, way.bandwidth, way.problem)
+
+        self._find(find)
+
+    def _on_clock(self, number: int) -> None:
+        self._tell("clock", number, time.time())
+
+    def _on_examine(self) -> None:
+        self._find(lambda: pack("examined", examination_of_this_host()))
+
+    def _find(self, work: Callable[[], bytes]) -> None:
+        """Beside everything else; the message is sent when it is there."""
 
         def find() -> None:
-            attempts = [[one.host, one.address, one.seconds, one.problem] for one in reach(wanted)]
-            self._found.append(pack("reached", attempts))
+            self._found.append(work())
             self._ringer.send(b"\0")
 
-        threading.Thread(target=find, name="horovod-reach", daemon=True).start()
+        threading.Thread(target=find, name="horovod-find", daemon=True).start()
 
     def _tell_found(self) -> None:
         self._bell.recv(64)
@@ -194,7 +223,7 @@ class Agent:
             self._outgoing.put(self._found.popleft())
 
     def _on_reached_all(self) -> None:
-        """Everybody has tried what there was to try."""
+        """Everybody has tried what there was to try, or measured what there was to measure."""
         if self._listener is not None:
             self._listener.close()
             self._listener = None
@@ -266,6 +295,17 @@ def about_this_host() -> dict[str, Any]:
         "port": free_port(),
         "time": time.time(),
         "addresses": [[address.interface, address.text] for address in own_addresses()],
+    }
+
+
+def examination_of_this_host() -> dict[str, Any]:
+    """For `hvd doctor`."""
+    from horovod.tools import gpus, machine
+
+    sections = (machine.processor(), machine.limits(), machine.shared_memory(), machine.kernel())
+    return {
+        "gpus": gpus.found(),
+        "findings": [[one.name, one.value, one.advice] for findings in sections for one in findings],
     }
 
 

@@ -121,8 +121,8 @@ def _site(
     from horovod.runner.remote.opening import LAUNCHER, open_hosts
 
     interfaces = options.get("nics") or interface_names(base.get("HOROVOD_GLOO_IFACE", ""))
-    commands = _agent_commands(elsewhere, options, base, allocation)
-    opened = open_hosts(commands, interfaces, _start_limit_s(options), has_local_ranks=bool(here))
+    commands = agent_commands(elsewhere, options, base, allocation)
+    opened = open_hosts(commands, interfaces, start_limit_s(options), has_local_ranks=bool(here))
     with closing(opened.remote), closing(Placement(tree, opened.remote, dict(enumerate(_names(slots))))) as placement:
         chosen = {host.hostname: opened.choices[LAUNCHER] for host in here}
         chosen |= {name: opened.choices[name] for name in elsewhere}
@@ -148,9 +148,10 @@ def _allocation(options: Mapping[str, Any]) -> Allocation | None:
     return find_allocation(os.environ)
 
 
-def _agent_commands(
+def agent_commands(
     hosts: Sequence[str], options: Mapping[str, Any], environ: Mapping[str, str], allocation: Allocation | None
 ) -> dict[str, list[str]]:
+    """By host, what starts its agent."""
     from horovod.runner.remote.command import SSH_VARIABLE, Reaching, batch_command, ssh_command
 
     if allocation is not None:
@@ -161,7 +162,8 @@ def _agent_commands(
     return {host: ssh_command(host, reaching, sys.executable, environ) for host in hosts}
 
 
-def _start_limit_s(options: Mapping[str, Any]) -> float:
+def start_limit_s(options: Mapping[str, Any]) -> float:
+    """--start-timeout, or what stands for it."""
     given = options.get("start_timeout")
     return float(given if given is not None else settings.value_of("HOROVOD_START_TIMEOUT", os.environ) or 0)
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import io
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -51,40 +53,95 @@ def _common(
     """Tools around Horovod jobs."""
 
 
-@app.command()
-def doctor(json: Annotated[bool, typer.Option("--json", help="For programs, not for people.")] = False) -> None:
-    """What this machine offers to a job, and what to change about it."""
-    from horovod.tools import doctor as examination
+# As horovodrun has them.
+Hosts = Annotated[str | None, typer.Option("-H", "--hosts", metavar="HOST:SLOTS[,...]", help="The hosts of a job.")]
+HostFile = Annotated[str | None, typer.Option("-hostfile", "--hostfile", metavar="FILE", help="Lines 'host slots=n'.")]
+SshPort = Annotated[int | None, typer.Option("-p", "--ssh-port", help="Port of sshd on all hosts.")]
+SshIdentity = Annotated[str | None, typer.Option("-i", "--ssh-identity-file", help="File of the private key.")]
+Interfaces = Annotated[str | None, typer.Option("--network-interfaces", metavar="NIC[,NIC]", help="Use only these.")]
+StartLimit = Annotated[int | None, typer.Option("--start-timeout", min=1, help="Seconds that each host has to answer.")]
+Json = Annotated[bool, typer.Option("--json", help="For programs, not for people.")]
 
-    found = examination.examine()
-    if json:
-        _print_json(examination.as_json(found))
-    else:
-        _print_page(examination.as_page(found))
+
+@app.command()
+def doctor(
+    hosts: Hosts = None,
+    hostfile: HostFile = None,
+    ssh_port: SshPort = None,
+    ssh_identity_file: SshIdentity = None,
+    network_interfaces: Interfaces = None,
+    start_timeout: StartLimit = None,
+    json: Json = False,
+) -> None:
+    """What this machine, or the hosts of a job, offer to it, and what to change about them."""
+    if hosts is None and hostfile is None:
+        from horovod.tools import doctor as examination
+
+        found = examination.examine()
+        _print(json, lambda: examination.as_json(found), lambda: examination.as_page(found))
+        return
+    from horovod.tools import hosts_page, several_hosts
+
+    options = _host_options(hosts, hostfile, ssh_port, ssh_identity_file, network_interfaces, start_timeout)
+    try:
+        with _progress() as say:
+            seen = several_hosts.examine(options, say)
+    except (ValueError, OSError) as error:
+        typer.echo(f"hvd doctor: {error}", err=True)
+        raise typer.Exit(1) from None
+    _print(json, lambda: hosts_page.as_json(seen), lambda: hosts_page.as_page(seen))
 
 
 @app.command("test")
 def run_test(
-    ranks: Annotated[int, typer.Option("-np", "--num-proc", min=1, max=256, help="How many ranks.")] = 2,
-    transport: Annotated[Transport, typer.Option(help="What the ranks talk over.")] = Transport.AUTO,
+    ranks: Annotated[
+        int | None,
+        typer.Option(
+            "-np", "--num-proc", min=1, max=256, help="How many ranks. Default: 2, or all slots of the hosts."
+        ),
+    ] = None,
+    transport: Annotated[Transport, typer.Option(help="What the ranks of one host talk over.")] = Transport.AUTO,
     limit_s: Annotated[float, typer.Option("--time-limit", min=1, help="In seconds.")] = 120.0,
-    json: Annotated[bool, typer.Option("--json", help="For programs, not for people.")] = False,
+    hosts: Hosts = None,
+    hostfile: HostFile = None,
+    ssh_port: SshPort = None,
+    ssh_identity_file: SshIdentity = None,
+    network_interfaces: Interfaces = None,
+    start_timeout: StartLimit = None,
+    json: Json = False,
 ) -> None:
-    """Run every collective on every dtype with real ranks here, and time allreduce. Exit code 1 if anything fails."""
+    """Run every collective on every dtype with real ranks, and time allreduce. Exit code 1 if anything fails."""
     from horovod.tools import results, selftest
     from horovod.tools.trial import TrialFailed
 
+    options = _host_options(hosts, hostfile, ssh_port, ssh_identity_file, network_interfaces, start_timeout)
     try:
-        report = selftest.run(ranks, transport.value, limit_s)
-    except (TrialFailed, ValueError) as error:
+        report = selftest.run(ranks, transport.value, limit_s, options)
+    except (TrialFailed, ValueError, OSError) as error:
         typer.echo(f"hvd test: {error}", err=True)
         raise typer.Exit(1) from None
-    if json:
-        _print_json(results.as_json(report))
-    else:
-        _print_page(results.as_page(report))
+    _print(json, lambda: results.as_json(report), lambda: results.as_page(report))
     if not report.passed:
         raise typer.Exit(1)
+
+
+def _host_options(
+    hosts: str | None,
+    hostfile: str | None,
+    ssh_port: int | None,
+    ssh_identity_file: str | None,
+    network_interfaces: str | None,
+    start_timeout: int | None,
+) -> dict[str, Any]:
+    """By the names that the launcher has for them."""
+    return {
+        "hosts": hosts,
+        "hostfile": hostfile,
+        "ssh_port": ssh_port,
+        "ssh_identity_file": ssh_identity_file,
+        "nics": [name.strip() for name in (network_interfaces or "").split(",") if name.strip()],
+        "start_timeout": start_timeout,
+    }
 
 
 @app.command()
@@ -116,6 +173,26 @@ def stacks(
     raise typer.Exit(int(failed))
 
 
+def _print(json: bool, document: Callable[[], object], page: Callable[[], list[RenderableType]]) -> None:
+    if json:
+        _print_json(document())
+    else:
+        _print_page(page())
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[str], None]]:
+    """One line that says what is being done, if somebody sits there."""
+    from rich.console import Console
+
+    console = Console(stderr=True, highlight=False)
+    if not console.is_terminal:
+        yield lambda _: None
+        return
+    with console.status("") as line:
+        yield line.update
+
+
 def _print_json(document: object) -> None:
     import json
 
@@ -129,7 +206,7 @@ def _print_page(page: list[RenderableType]) -> None:
     if not console.is_terminal:
         console.width = PAGE_WIDTH  # a file or a pipe has no width of its own
     for part in page:
-        console.print(part)
+        console.print(part, crop=False)  # a command to type is longer, and whole
 
 
 timeline_app = typer.Typer(help="Work with timelines (HOROVOD_TIMELINE).", no_args_is_help=True)

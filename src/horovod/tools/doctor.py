@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from horovod.tools import machine, packages, speed, trial
+from horovod.tools import gpus, machine, packages, speed, trial
 from horovod.tools.findings import Finding, Section
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def examine(limit_s: float = _LIMIT_S) -> Examination:
     sections: list[Section] = [
         ("Versions", packages.versions()),
         ("Frameworks", packages.frameworks()),
-        ("Processor, memory", machine.processor()),
+        ("Processor, memory", [*machine.processor(), gpus.finding()]),
         ("Limits", machine.limits()),
         ("Shared memory", machine.shared_memory()),
         ("Kernel", machine.kernel()),

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from horovod.tools import speed
@@ -38,6 +38,7 @@ class Report:
     seconds: float
     checks: list[Check]
     speeds: list[speed.Speed]
+    hosts: dict[str, int] = field(default_factory=dict)  # ranks by host, as the hosts call themselves
 
     @property
     def failures(self) -> list[Check]:
@@ -66,6 +67,7 @@ def as_json(report: Report) -> dict[str, Any]:
         "khorovod": report.version,
         "passed": report.passed,
         "ranks": report.ranks,
+        "hosts": report.hosts,
         "transport": report.transport,
         "kernels": report.kernels,
         "seconds": round(report.seconds, 3),
@@ -78,7 +80,11 @@ def as_json(report: Report) -> dict[str, Any]:
 
 def as_page(report: Report) -> list[RenderableType]:
     """What a person sees, for a terminal of 100 columns."""
+    from rich.markup import escape
+
     head = f"[bold]Khorovod {report.version}[/]: {report.ranks} ranks over {report.transport}, {report.kernels} kernels"
+    if len(report.hosts) > 1:
+        head += escape("\non " + ", ".join(f"{name} ({ranks})" for name, ranks in report.hosts.items()))
     alone = "  ".join(f"{check.operation} {_MARKS[check.outcome]}" for check in report.checks if not check.dtype)
     page: list[RenderableType] = [head, "", _table_of_checks(report.checks), f" {alone}"]
     page += [f"[yellow]  · {note}[/]" for note in _notes(report.checks)]

@@ -1,35 +1,67 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`hvd test`: real ranks run every collective on every dtype, then allreduce is timed."""
+"""`hvd test`: real ranks, here or on other hosts, run every collective on every dtype, then allreduce is timed."""
 
 from __future__ import annotations
 
+import socket
 import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
 
 from horovod.tools import results, speed, trial
 from horovod.tools.results import Check, Report
 
+_RANKS = 2
 
-def run(ranks: int, transport: str, limit_s: float) -> Report:
-    """TrialFailed if the ranks could not even run; else a report, which may hold failures."""
+
+@dataclass(frozen=True)
+class _Answer:
+    """Of one rank; `neighbours`: how many other ranks its host has."""
+
+    checks: list[Check]
+    times: list[float]
+    host: str
+    neighbours: int
+
+
+def run(ranks: int | None, transport: str, limit_s: float, options: Mapping[str, Any] | None = None) -> Report:
+    """`options` name hosts, as horovodrun's do; without `ranks`, all their slots are used.
+
+    TrialFailed if the ranks could not even run; else a report, which may hold failures.
+    """
     import horovod
+    from horovod.runner.hosts import named_slots
 
     start = time.monotonic()
-    done = trial.run(_on_every_rank, ranks, transport, limit_s)
-    checks = results.merge([checks for checks, _ in done.results])
-    if transport == "shm" and ranks > 1 and done.transport != "shared memory":
+    options = options or {}
+    count = ranks or named_slots(options) or _RANKS
+    done = trial.run(_on_every_rank, count, transport, limit_s, _where(options))
+    answers: list[_Answer] = done.results
+    checks = results.merge([answer.checks for answer in answers])
+    if transport == "shm" and done.engine["peers_by_shared_memory"] != answers[0].neighbours:
         checks.append(Check("transport", "", results.FAIL, f"{done.transport} was used instead of shared memory"))
     return Report(
         version=horovod.__version__,
-        ranks=ranks,
+        ranks=count,
         transport=done.transport,
         kernels=str(done.engine.get("kernels", "unknown")),
         seconds=time.monotonic() - start,
         checks=checks,
-        speeds=speed.slowest([times for _, times in done.results], speed.ALL_SIZES),
+        speeds=speed.slowest([answer.times for answer in answers], speed.ALL_SIZES),
+        hosts=dict(Counter(answer.host for answer in answers)),
     )
 
 
-def _on_every_rank() -> tuple[list[Check], list[float]]:
+def _where(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of horovod.run() for them."""
+    names = {"nics": "network_interfaces"}
+    return {names.get(name, name): value for name, value in options.items() if value}
+
+
+def _on_every_rank() -> _Answer:
+    import horovod.numpy as hvd
     from horovod.tools.collective_checks import check_all
 
-    return check_all(), speed.measure(speed.ALL_SIZES)
+    return _Answer(check_all(), speed.measure(speed.ALL_SIZES), socket.gethostname(), hvd.local_size() - 1)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Short runs of real ranks on this machine, for `hvd doctor` and `hvd test`: one transport, one limit, no output."""
+"""Short runs of real ranks, here or on hosts, for `hvd doctor` and `hvd test`: one transport, one limit, no output."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import faulthandler
 import io
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -41,8 +41,13 @@ class Trial:
         return "none (one rank)"
 
 
-def run(work: Callable[[], T], ranks: int, transport: str, limit_s: float) -> Trial:
-    """Call `work` on every rank after hvd.init(). TrialFailed if a rank fails or the limit passes."""
+def run(
+    work: Callable[[], T], ranks: int, transport: str, limit_s: float, where: Mapping[str, Any] | None = None
+) -> Trial:
+    """Call `work` on every rank after hvd.init(); `where`: arguments of horovod.run() that name hosts.
+
+    TrialFailed if a host does not answer, a rank fails or the limit passes.
+    """
     import horovod
 
     stdout, stderr = io.StringIO(), io.StringIO()
@@ -56,7 +61,7 @@ def run(work: Callable[[], T], ranks: int, transport: str, limit_s: float) -> Tr
             contextlib.redirect_stdout(stdout),
             contextlib.redirect_stderr(stderr),
         ):
-            answers = horovod.run(_worker, args=(work, limit_s), num_proc=ranks)
+            answers = horovod.run(_worker, args=(work, limit_s), num_proc=ranks, **(where or {}))
     except RuntimeError as error:
         raise TrialFailed(str(error)) from None
     return Trial([result for result, _ in answers], answers[0][1])

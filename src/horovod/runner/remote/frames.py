@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a launcher and its agent say to each other over standard input and output: length, then a msgpack array.
 
-The first element is the verb. To the agent: job, start, signal, end, taken, listen, reach, reached_all, alive. To the
-launcher: hello, ready, failed, started, refused, ended, output, closed, listening, reached, over, alive.
+The first element is the verb. To the agent: job, start, signal, end, taken, listen, reach, reached_all, alive; for
+`hvd doctor`: examine, clock, measure. To the launcher: hello, ready, failed, started, refused, ended, output, closed,
+listening, reached, over, alive; examined, clock, measured.
 """
 
 from __future__ import annotations

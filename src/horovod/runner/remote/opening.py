@@ -11,12 +11,13 @@ import horovod
 from horovod.runner.processes import CannotRunError
 from horovod.runner.remote import command as commands
 from horovod.runner.remote.addresses import Choice, allowed, choose
+from horovod.runner.remote.asking import ask_to_reach, candidates_of, listening, reached, target_of
 from horovod.runner.remote.host import Host, State
 from horovod.runner.remote.hosts import RemoteHosts
-from horovod.runner.remote.probing import CONNECT_LIMIT_S, Address, Attempt, ProbeListener, Target, own_addresses, reach
+from horovod.runner.remote.probing import Attempt, ProbeListener, own_addresses, reach
 
 LAUNCHER = "the launcher's machine"
-_PROBE_LIMIT_S = CONNECT_LIMIT_S + 8.0
+TO_SEE_IT = "to see it: "
 
 
 class HostsError(CannotRunError):
@@ -47,19 +48,34 @@ def open_hosts(
     return OpenHosts(remote, choices)
 
 
+@dataclass(frozen=True)
+class Silence:
+    """Why no agent could be started on a host: in a word, what was said about it there, and what to do."""
+
+    reason: str
+    complaints: Sequence[str]
+    advice: Sequence[str]
+
+
+def silence_of(host: Host, limit_s: float) -> Silence | None:
+    """None if its agent has answered and is still there."""
+    if host.state not in (State.CONNECTING, State.LOST):
+        return None
+    waited = f"no answer within {limit_s:g} s (--start-timeout)"
+    reason = waited if host.state is State.CONNECTING else host.problem or "it ended at once"
+    return Silence(reason, host.complaints(), _advice(host))
+
+
 def _require_answers(hosts: Sequence[Host], limit_s: float) -> None:
-    failed = [host for host in hosts if host.state in (State.CONNECTING, State.LOST)]
-    if not failed:
+    silent = {host.name: silence for host in hosts if (silence := silence_of(host, limit_s)) is not None}
+    if not silent:
         return
-    parts = []
-    for host in failed:
-        waited = f"no answer within {limit_s:g} s (--start-timeout)"
-        lines = [f"  {host.name}: {waited if host.state is State.CONNECTING else host.problem or 'it ended at once'}"]
-        lines += [f"      {line}" for line in host.complaints()]
-        lines += [f"      {line}" for line in _advice(host)]
-        parts.append("\n".join(lines))
-    count = f"{len(failed)} of {len(hosts)} hosts" if len(hosts) > 1 else "the host"
-    raise HostsError(f"no agent could be started on {count}:\n" + "\n".join(parts))
+    lines = []
+    for name, silence in silent.items():
+        lines.append(f"  {name}: {silence.reason}")
+        lines += [f"      {line}" for line in (*silence.complaints, *silence.advice)]
+    count = f"{len(silent)} of {len(hosts)} hosts" if len(hosts) > 1 else "the host"
+    raise HostsError(f"no agent could be started on {count}:\n" + "\n".join(lines))
 
 
 def _advice(host: Host) -> list[str]:
@@ -73,7 +89,7 @@ def _advice(host: Host) -> list[str]:
         advice.append("connect once by hand and check the key, or add it to ~/.ssh/known_hosts")
     elif "Permission denied" in said:
         advice.append("ssh must log in without a password: ssh-copy-id, ssh-agent, or -i FILE")
-    return [*advice, f"to see it: {commands.to_try(host.command)}"]
+    return [*advice, f"{TO_SEE_IT}{commands.to_try(host.command)}"]
 
 
 def _require_same_version(hosts: Mapping[str, Host]) -> None:
@@ -89,41 +105,19 @@ def _require_same_version(hosts: Mapping[str, Host]) -> None:
 
 def _choose_addresses(remote: RemoteHosts, interfaces: Sequence[str], has_local_ranks: bool) -> dict[str, Choice]:
     candidates = {LAUNCHER: allowed(own_addresses(), interfaces)}
+    candidates |= {name: candidates_of(host, interfaces) for name, host in remote.hosts.items()}
+    with closing(ProbeListener()) as listener:
+        targets = listening(remote, list(remote.hosts), candidates)
+        targets[LAUNCHER] = target_of(LAUNCHER, candidates, listener.port, listener.token)
+        ask_to_reach(remote, list(remote.hosts), targets)
+        attempts: dict[str, Sequence[Attempt]] = {}
+        if has_local_ranks:
+            attempts[LAUNCHER] = reach([target for name, target in targets.items() if name != LAUNCHER])
+        attempts |= reached(remote, list(remote.hosts))
     for name, host in remote.hosts.items():
-        found = [Address(str(interface), str(text)) for interface, text in host.facts.get("addresses", [])]
-        candidates[name] = allowed(found, interfaces)
-    attempts = _try_all(remote, candidates, has_local_ranks)
+        if host.is_gone or name not in attempts:
+            raise HostsError(f"{name} was lost while hosts tried to reach each other: {host.problem or 'no answer'}")
     choices, problems = choose(candidates, attempts)
     if problems:
         raise HostsError("the hosts cannot reach each other:\n  " + "\n  ".join(problems))
     return choices
-
-
-def _try_all(
-    remote: RemoteHosts, candidates: Mapping[str, Sequence[Address]], has_local_ranks: bool
-) -> dict[str, Sequence[Attempt]]:
-    for name in remote.hosts:
-        remote.tell(name, "listen")
-    with closing(ProbeListener()) as listener:
-        remote.wait(lambda host: (host.name, "listening") in remote.answers, _PROBE_LIMIT_S)
-        targets = {LAUNCHER: _target(LAUNCHER, candidates, listener.port, listener.token)}
-        for name in remote.hosts:
-            if (name, "listening") in remote.answers:
-                targets[name] = _target(name, candidates, *remote.answers[name, "listening"])
-        for name in remote.hosts:
-            others = [target for other, target in targets.items() if other != name]
-            remote.tell(name, "reach", [[one.host, one.addresses, one.port, one.token] for one in others])
-        attempts: dict[str, Sequence[Attempt]] = {}
-        if has_local_ranks:
-            attempts[LAUNCHER] = reach([target for name, target in targets.items() if name != LAUNCHER])
-        remote.wait(lambda host: (host.name, "reached") in remote.answers, _PROBE_LIMIT_S)
-    for name, host in remote.hosts.items():
-        if host.is_gone or (name, "reached") not in remote.answers:
-            raise HostsError(f"{name} was lost while hosts tried to reach each other: {host.problem or 'no answer'}")
-        attempts[name] = [Attempt(*one) for one in remote.answers[name, "reached"][0]]
-        remote.tell(name, "reached_all")
-    return attempts
-
-
-def _target(name: str, candidates: Mapping[str, Sequence[Address]], port: int, token: bytes) -> Target:
-    return Target(name, tuple(address.text for address in candidates[name]), port, token)

@@ -11,7 +11,7 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -53,29 +53,40 @@ class Attempt:
     problem: str = ""
 
 
-class ProbeListener:
-    """Answers each connection with its token, until it is closed."""
+class Listener:
+    """A port on all addresses of this host, until it is closed. A thread calls `take` with each connection."""
 
-    def __init__(self) -> None:
-        self.token = secrets.token_bytes(_TOKEN_BYTES)
+    def __init__(self, take: Callable[[socket.socket], None]) -> None:
+        self._take = take
         self._socket = _listen_everywhere()
         self.port: int = self._socket.getsockname()[1]
-        threading.Thread(target=self._answer, name="horovod-probe", daemon=True).start()
+        threading.Thread(target=self._accept, name="horovod-probe", daemon=True).start()
 
     def close(self) -> None:
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)  # wakes the thread
         self._socket.close()
 
-    def _answer(self) -> None:
+    def _accept(self) -> None:
         while True:
             try:
                 connection, _ = self._socket.accept()
             except OSError:
                 return
-            with connection, suppress(OSError):
-                connection.settimeout(CONNECT_LIMIT_S)
-                connection.sendall(self.token)
+            connection.settimeout(CONNECT_LIMIT_S)
+            self._take(connection)
+
+
+class ProbeListener(Listener):
+    """Answers each connection with its token."""
+
+    def __init__(self) -> None:
+        self.token = secrets.token_bytes(_TOKEN_BYTES)
+        super().__init__(self._answer)
+
+    def _answer(self, connection: socket.socket) -> None:
+        with connection, suppress(OSError):
+            connection.sendall(self.token)
 
 
 def reach(targets: Sequence[Target]) -> list[Attempt]:

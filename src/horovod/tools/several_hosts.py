@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`hvd doctor -H`: the hosts of a job, seen by an agent on each, and what to change about them.
+
+What to change is decided here, by pure functions of what was found; how it looks is in hosts_page.py.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import horovod
+from horovod.common.joining.interfaces import LOOPBACK, interface_names, loopback_interface
+from horovod.runner.hosts import HostInfo, is_local, named_slots, plan_hosts
+from horovod.runner.remote.addresses import Choice
+from horovod.runner.remote.measuring import Way
+from horovod.runner.remote.opening import LAUNCHER
+from horovod.runner.remote.probing import Address
+from horovod.runner.remote.surveying import Survey, Surveyed, is_same_version, survey
+from horovod.tools import speed
+
+# Timelines of several hosts are merged by their clocks, and people compare the times of logs.
+_LARGE_OFFSET_S = 0.1
+# What makes one way stand out from the others: chance alone changes figures by half.
+_SLOW_BANDWIDTH = 0.4
+_SLOW_ROUND_TRIP = 4.0
+_SMALL_ROUND_TRIP_S = 0.5e-3
+
+
+@dataclass(frozen=True)
+class HostsExamination:
+    """`slots`: by host; 0 for this machine if it only launches."""
+
+    slots: Mapping[str, int]
+    survey: Survey
+
+    @property
+    def advice(self) -> list[str]:
+        silent = {name for name, host in self.survey.hosts.items() if host.silence is not None}
+        ways = {pair: way for pair, way in self.survey.ways.items() if not silent.intersection(pair)}
+        return [*_of_each_host(self), *self.survey.problems, *_of_ways(ways), *_of_machines(self)]
+
+
+def examine(options: Mapping[str, Any], say: Callable[[str], None] = lambda _: None) -> HostsExamination:
+    """`options` as horovodrun's: hosts or hostfile, ssh_port, ssh_identity_file, nics, start_timeout.
+
+    ValueError or OSError if they cannot be used.
+    """
+    from horovod.runner.remote.command import AGENT
+    from horovod.runner.running import agent_commands, start_limit_s
+    from horovod.runner.worker_environment import base_environment
+
+    hosts = plan_hosts({**options, "num_proc": named_slots(options)})
+    environ = base_environment(os.environ)
+    elsewhere = [host.hostname for host in hosts if not is_local(host.hostname)]
+    hosts_and_launcher = _with_launcher(hosts, elsewhere)
+    # This machine has an agent too, so that everything is asked in one way.
+    commands = {host.hostname: [sys.executable, "-m", AGENT] for host in hosts_and_launcher}
+    commands |= agent_commands(elsewhere, options, environ, None)
+    found = survey(
+        commands,
+        options.get("nics") or interface_names(environ.get("HOROVOD_GLOO_IFACE", "")),
+        start_limit_s(options),
+        without_ranks=[host.hostname for host in hosts_and_launcher if not host.slots],
+        say=say,
+    )
+    slots = {host.hostname: host.slots for host in hosts_and_launcher}
+    return HostsExamination(slots, found if elsewhere else _staying_here(found))
+
+
+def _with_launcher(hosts: Sequence[HostInfo], elsewhere: Sequence[str]) -> list[HostInfo]:
+    """This machine is looked at even if no ranks run here: all hosts must reach it."""
+    launcher = [HostInfo(LAUNCHER, 0)] if len(elsewhere) == len(hosts) else []
+    return [*launcher, *hosts]
+
+
+def _staying_here(found: Survey) -> Survey:
+    """Without another machine a job does not use the network."""
+    choice = Choice(Address(loopback_interface(), LOOPBACK), "all ranks are on this machine")
+    return Survey({name: replace(one, choice=choice) for name, one in found.hosts.items()}, {}, [])
+
+
+def _of_each_host(found: HostsExamination) -> Iterator[str]:
+    for name, host in found.survey.hosts.items():
+        if host.silence is not None:
+            reason = [host.silence.reason, *host.silence.complaints][-1]
+            yield f"{name}: {'; '.join([reason, *host.silence.advice])}"
+        elif not is_same_version(host.facts):
+            theirs, ours = host.facts.get("version"), horovod.__version__
+            yield f"{name}: install khorovod {ours} there, or {theirs} here: a job needs the same version everywhere"
+        else:
+            yield from _of_host(name, found.slots[name], host)
+
+
+def _of_host(name: str, slots: int, host: Surveyed) -> Iterator[str]:
+    ours = ".".join(map(str, sys.version_info[:2]))
+    theirs = ".".join(str(host.facts.get("python", "")).split(".")[:2])
+    if theirs != ours:
+        yield (
+            f"{name}: Python {theirs} there, {ours} here: horovod.run() and what else sends functions need the same "
+            "on all hosts"
+        )
+    cores, gpus = int(host.facts.get("cores", 0)), len(host.examination.get("gpus", ()))
+    if gpus and slots > gpus:
+        yield f"{name}: {slots} slots for {gpus} GPUs: -H {name}:{gpus} gives each rank one of its own"
+    elif slots > cores > 0:
+        yield f"{name}: {slots} slots on {cores} cores: ranks take the cores from each other; -H {name}:{cores}"
+    offset = host.offset
+    if offset is not None and abs(offset.seconds) - offset.error > _LARGE_OFFSET_S:
+        way = "ahead of" if offset.seconds > 0 else "behind"
+        yield f"{name}: its clock is {abs(offset.seconds):.3g} s {way} this machine's: run chrony or another NTP client"
+
+
+def _of_ways(ways: Mapping[tuple[str, str], Way]) -> Iterator[str]:
+    """Ways that do not work, and those that are much slower than most."""
+    bandwidths = [way.bandwidth for way in ways.values() if way.bandwidth is not None]
+    round_trips = [way.round_trip_s for way in ways.values() if way.round_trip_s is not None]
+    for (start, end), way in ways.items():
+        if way.problem:
+            yield f"{start} to {end}: {way.problem}{_WHAT_TO_DO.get(way.problem, '')}"
+            continue
+        assert way.bandwidth is not None
+        assert way.round_trip_s is not None
+        usual, usual_s = statistics.median(bandwidths), statistics.median(round_trips)
+        if way.bandwidth < _SLOW_BANDWIDTH * usual:
+            yield (
+                f"{start} to {end}: {speed.bandwidth_text(way.bandwidth)}, where {speed.bandwidth_text(usual)} is "
+                "usual here: look at cable, port and speed of the interfaces (ethtool), and at what else uses them"
+            )
+        if way.round_trip_s > max(_SLOW_ROUND_TRIP * usual_s, _SMALL_ROUND_TRIP_S):
+            yield (
+                f"{start} to {end}: a round trip takes {speed.time_text(way.round_trip_s)}, where "
+                f"{speed.time_text(usual_s)} is usual here: another network, or a busy host?"
+            )
+
+
+_WHAT_TO_DO = {
+    "small packets arrive, large ones do not": ": the same MTU is needed on all interfaces and switches (ip link)",
+}
+
+
+def _of_machines(found: HostsExamination) -> list[str]:
+    """What the doctor of one machine would say there; once, with all hosts that it concerns."""
+    names: dict[str, list[str]] = {}
+    for name, host in found.survey.hosts.items():
+        for what, _, advice in host.examination.get("findings", ()):
+            if advice and found.slots[name]:
+                names.setdefault(f"{what}: {advice}", []).append(name)
+    return [f"{', '.join(hosts)}: {text}" for text, hosts in names.items()]
