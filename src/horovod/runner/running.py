@@ -67,11 +67,13 @@ def run_job(
     allocation = _allocation(options)
     hosts = plan_hosts(options, allocation.hosts if allocation is not None else ())
     slots = get_host_assignments(hosts, options["num_proc"])
+    here = [host for host in _used(slots) if is_local(host.hostname)]
+    check_local_processes(sum(host.slots for host in here))
     base = base_environment(os.environ)
     secret = make_secret()
     with (
         enough_descriptors(len(slots), files=options.get("output_filename") is not None),
-        _site(slots, options, base, tree, output, allocation) as site,
+        _site(slots, here, options, base, tree, output, allocation) as site,
         Server(site.address, secret=secret, on_slow_meeting=output.say) as server,
     ):
         if on_server is not None:
@@ -102,6 +104,7 @@ def run_job(
 @contextmanager
 def _site(
     slots: Sequence[SlotInfo],
+    here: Sequence[HostInfo],
     options: Mapping[str, Any],
     base: Mapping[str, str],
     tree: ProcessTree,
@@ -109,10 +112,7 @@ def _site(
     allocation: Allocation | None,
 ) -> Iterator[Site]:
     """This machine alone if all hosts are names of it."""
-    hosts = [HostInfo(slot.hostname, slot.local_size) for slot in slots if slot.local_rank == 0]
-    here = [host for host in hosts if is_local(host.hostname)]
-    elsewhere = [host.hostname for host in hosts if host not in here]
-    check_local_processes(sum(host.slots for host in here))
+    elsewhere = [host.hostname for host in _used(slots) if host not in here]
     if not elsewhere:
         common = interface_environment(options.get("nics") or [], base)
         yield Site(tree, _LOOPBACK, (_LOOPBACK, free_port()), {host.hostname: common for host in here})
@@ -135,6 +135,10 @@ def _site(
         port = opened.remote.hosts[first].facts["port"] if first in elsewhere else free_port()
         main = chosen[first].address.text, int(port)
         yield Site(placement, opened.choices[LAUNCHER].address.text, main, host_env, opened)
+
+
+def _used(slots: Sequence[SlotInfo]) -> list[HostInfo]:
+    return [HostInfo(slot.hostname, slot.local_size) for slot in slots if slot.local_rank == 0]
 
 
 def _names(slots: Sequence[SlotInfo]) -> list[str]:
