@@ -91,9 +91,9 @@ def test_rank_0_says_once_which_settings_have_no_effect():
 
 
 def test_the_launcher_says_which_flags_have_no_effect():
-    done, _ = horovodrun("--ssh-port", "22", sys.executable, "-c", "")
-    assert done.stderr == "horovodrun: --ssh-port is accepted, but has no effect in this version\n"
-    done, _ = horovodrun("--ssh-port", "22", "--log-level", "error", sys.executable, "-c", "")
+    done, _ = horovodrun("--slots-per-host", "2", sys.executable, "-c", "")
+    assert done.stderr == "horovodrun: --slots-per-host is accepted, but has no effect in this version\n"
+    done, _ = horovodrun("--slots-per-host", "2", "--log-level", "error", sys.executable, "-c", "")
     assert done.stderr == ""
 
 
