@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "agreement/control.h"
+#include "agreement/spoken.h"
 #include "collectives/kernels.h"
 #include "core/engine.h"
 
@@ -12,6 +13,7 @@ namespace {
 constexpr size_t kMostAsked = 6;  // missing ranks whose stacks are shown
 // A rank that has never been linked may itself be waiting for one that is lost: its word is waited for.
 constexpr std::chrono::milliseconds kBeforeFirstWord{500};
+constexpr std::chrono::milliseconds kShortestLook{20};
 
 }  // namespace
 
@@ -24,8 +26,13 @@ void Engine::Housekeep() {
   for (auto& [id, membership] : sets_) {
     if (membership->leader) InspectStalls(*membership, now);
   }
+  if (looks_for_deadlocks()) LookAtBlocks(now);
   Act(departures_.Look(now));
   next_housekeeping_ = departures_.NextLook(now);
+  if (looks_for_deadlocks() && AnybodyBlocked()) {
+    const auto soon = std::max(kShortestLook, std::chrono::milliseconds(parts_.settings.deadlock_ms / 8));
+    next_housekeeping_ = std::min(next_housekeeping_, now + soon);
+  }
 }
 
 void Engine::TakePulses(Clock::time_point now) {
@@ -176,6 +183,7 @@ void Engine::Act(const Departures::Verdict& verdict) {
 }
 
 void Engine::Part(int rank) {
+  deadlocks_.Forget(rank);
   messages_->Fail(rank, departures_.ShutDown(rank));
   for (auto& [id, membership] : sets_) {
     ProcessSet& set = membership->set;
@@ -228,7 +236,8 @@ void Engine::CloseSet(Membership& membership, int rank) {
     if (membership.express.Settled(*operation)) {
       state.pending().Add(std::move(operation));
     } else {
-      Finish(std::move(operation), state.closed());
+      const Status why = departures_.ShutDown(rank, SpokenCall(operation->request));
+      Finish(std::move(operation), why);
     }
   }
   for (auto& operation : membership.express.TakePostponed()) Finish(std::move(operation), state.closed());

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import tensorflow as tf
 
+from horovod.common import waits
 from horovod.tensorflow import compiled, native, through_python
 from horovod.tensorflow.calls import Call, Tensor
 from horovod.tensorflow.collective_gradients import Gradients
@@ -17,6 +18,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 # The module of native operations, or None and why there is none.
 operations, why_not_native = native.load()
+waits.frameworks_submit()  # TensorFlow's own threads
 
 
 def _as_it_is(function: F) -> F:

@@ -10,10 +10,7 @@ from horovod.common.process_sets import ProcessSet
 from horovod.torch import direct
 from horovod.torch.gradients.rounds import Place
 
-_LEFT = (
-    "This rank was {place} and waited for the others to come to theirs. If ranks have different numbers of batches, "
-    "each must call hvd.join() after its last one."
-)
+_LEFT = "This rank was {place} and waited for the others to come to theirs."
 _DIFFERENT = "This rank was {place}. The optimizers of all ranks must have the same parameters."
 
 
