@@ -29,8 +29,9 @@ void Engine::Housekeep() {
   if (looks_for_deadlocks()) LookAtBlocks(now);
   Act(departures_.Look(now));
   next_housekeeping_ = departures_.NextLook(now);
-  if (looks_for_deadlocks() && AnybodyBlocked()) {
-    const auto soon = std::max(kShortestLook, std::chrono::milliseconds(parts_.settings.deadlock_ms / 8));
+  if (looks_for_deadlocks()) {
+    const uint64_t share = AnybodyBlocked() ? 8 : 4;
+    const auto soon = std::max(kShortestLook, std::chrono::milliseconds(parts_.settings.deadlock_ms / share));
     next_housekeeping_ = std::min(next_housekeeping_, now + soon);
   }
 }

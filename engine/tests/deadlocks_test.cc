@@ -81,9 +81,9 @@ TEST_CASE("deadlocks: it is certain only where nothing else could submit what is
 
   Block second = Waits(1, "z", {0});
   second.thread = 2;
+  second.number += 100;
   CHECK(FoundIn({Waits(0, "x", {1}), Waits(1, "y", {0}), second}) == "seems 0 1");
   second.missing = {{2, kCount}};  // whom nobody has heard of: that thread may go on
-  second.number += 100;
   CHECK(FoundIn({Waits(0, "x", {1}), Waits(1, "y", {0}), second}) == "");
 
   // The leader missed rank 1 before it had heard all of it.

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ranks that do different things between two steps: what users' scripts do, one by one, and the errors they read."""
 
+import re
 import threading
 import warnings
 
 import pytest
 import torch
 from harness.torch_training import on_torch_ranks
+from harness.waiting import DEADLOCK2
 from harness.worlds import SHM3
 
 import horovod.torch as hvd
@@ -212,7 +214,7 @@ def test_a_rank_that_leaves_is_named_with_what_the_others_were_doing():
         parameters = weights()
         optimizer = wrap(parameters)
         if hvd.rank() == 0:
-            with pytest.raises(hvd.HorovodInternalError, match=rf"rank 1 .*DistributedOptimizer.w0.*{place}\(\).*join"):
+            with pytest.raises(hvd.HorovodInternalError, match=rf"Rank 1 finished.*first parameter is 'w0'.*join.*{place}\(\)"):
                 backward(*parameters) if place == "backward" else optimizer.step()
         hvd.shutdown()
         hvd.init()
@@ -225,6 +227,22 @@ def test_other_parameters_on_another_rank():
     with pytest.raises(hvd.HorovodInternalError, match=r"Mismatched.*must have the same parameters"):
         backward(*parameters)
     assert optimizer is not None
+
+
+@on_torch_ranks(DEADLOCK2)
+def test_another_first_parameter_on_another_rank():
+    for wait in (True, False):
+        parameters = weights()
+        named = [("ab"[hvd.rank()], parameters[0]), ("c", parameters[1])]
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD(parameters, 1.0), named)
+        optimizer._reducer._wait_in_backward = wait
+        of_both = [rf"rank {rank} in .* optimizer whose first parameter is '{name}' \(" for rank, name in enumerate("ab")]
+        with pytest.raises(hvd.HorovodMismatchError) as raised:
+            backward(*parameters)
+            optimizer.step()
+        text = str(raised.value)
+        assert re.search(rf"Ranks wait for different operations: {', '.join(it + '.*py:[0-9]+.' for it in of_both)}", text)
+        assert text.endswith("The optimizers of all ranks must have the same parameters."), text
 
 
 @on_torch_ranks("shm2")
