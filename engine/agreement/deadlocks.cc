@@ -156,8 +156,9 @@ Deadlock Deadlocks::Told(const Ranks& ranks, bool certain, std::string text) con
 std::vector<Deadlock> Deadlocks::Find(WatchTime now) {
   std::vector<Deadlock> found;
   if (const Ranks stuck = Stuck(true); HasSettled(stuck, &certain_since_, now)) {
-    found.push_back(Told(stuck, true, "Ranks wait for different operations: " + Listed(stuck) +
-                                          ". All ranks must call the same collectives."));
+    found.push_back(
+        Told(stuck, true,
+             "Ranks wait for different operations: " + Listed(stuck) + ". All ranks must call the same collectives."));
     for (int rank : stuck) blocks_.erase(rank);
     certain_since_ = {};
   }

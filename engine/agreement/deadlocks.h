@@ -92,8 +92,8 @@ class Deadlocks {
   Deadlock Told(const Ranks& ranks, bool certain, std::string text) const;
 
   const WatchSpan settling_;
-  std::map<int, Blocks> blocks_;      // by rank
-  std::map<int, uint64_t> numbers_;   // the latest report of each rank
+  std::map<int, Blocks> blocks_;     // by rank
+  std::map<int, uint64_t> numbers_;  // the latest report of each rank
   WatchTime certain_since_{}, seems_since_{};
   std::set<std::string> warnings_;
 };

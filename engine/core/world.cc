@@ -125,10 +125,9 @@ Status World::Connect(const std::vector<Peer>& peers, double timeout_s) {
   if (met.ok() && settings_.shared_memory) WarnOfSockets(no_arena);
   if (met.ok()) TellWhatIsPossible();
   for (const Neighbour& neighbour : neighbours_->all()) poller_.Add(neighbour.life_line.fd());
-  engine_ = std::make_unique<Engine>(Engine::Parts{identity_, settings_, std::move(host_of_rank), std::move(host_names),
-                                                   arena_.get(), neighbours_.get(), connector_.get(), &poller_,
-                                                   &submissions_, &callers_, timeline_.get(), stack_teller_,
-                                                   block_teller_, log_});
+  engine_ = std::make_unique<Engine>(Engine::Parts{
+      identity_, settings_, std::move(host_of_rank), std::move(host_names), arena_.get(), neighbours_.get(),
+      connector_.get(), &poller_, &submissions_, &callers_, timeline_.get(), stack_teller_, block_teller_, log_});
   if (!met.ok()) return FailToConnect(met);
   driver_ = std::make_unique<Driver>(engine_.get(), &submissions_, &poller_, settings_);
   driver_->Start();

@@ -30,7 +30,8 @@ class Simulation {
 
   explicit Simulation(unsigned seed) : random_(seed), queues_(kRanks * kSets * 2 + kRanks) {
     const std::vector<int> sets[kSets] = {{0, 1, 2}, {0, 1}, {1, 2}};
-    for (const auto& ranks : sets) leaders_.push_back({ranks, std::make_unique<Coordinator>(ranks, CoordinatorOptions())});
+    for (const auto& ranks : sets)
+      leaders_.push_back({ranks, std::make_unique<Coordinator>(ranks, CoordinatorOptions())});
     std::vector<Call> common;
     for (int i = 0; i < 6; ++i) common.push_back({Below(kSets), "n" + std::to_string(Below(4)), Below(4) != 0});
     for (int rank = 0; rank < kRanks; ++rank) {
@@ -94,7 +95,9 @@ class Simulation {
     return found == ranks.end() ? -1 : static_cast<int>(found - ranks.begin());
   }
   std::deque<std::function<void()>>& Up(size_t set, int rank) { return queues_[set * kRanks + size_t(rank)]; }
-  std::deque<std::function<void()>>& Down(size_t set, int rank) { return queues_[(kSets + set) * kRanks + size_t(rank)]; }
+  std::deque<std::function<void()>>& Down(size_t set, int rank) {
+    return queues_[(kSets + set) * kRanks + size_t(rank)];
+  }
 
   void Step() {
     const size_t what = Below(queues_.size() + kRanks);

@@ -61,14 +61,13 @@ TEST_CASE("deadlocks: who is stuck") {
       {"they wait for one that computes", {Waits(0, "x", {2}), Waits(1, "x", {2})}, ""},
       {"a circle of three", {Waits(0, "x", {1}), Waits(1, "y", {2}), Waits(2, "z", {0})}, "certain 0 1 2"},
       {"a chain that ends at one that computes", {Waits(0, "x", {1}), Waits(1, "y", {2}), Waits(3, "z", {0})}, ""},
-      {"a chain that ends in a circle",
-       {Waits(0, "x", {1}), Waits(1, "y", {2}), Waits(2, "z", {1})},
-       "certain 0 1 2"},
+      {"a chain that ends in a circle", {Waits(0, "x", {1}), Waits(1, "y", {2}), Waits(2, "z", {1})}, "certain 0 1 2"},
       {"one missing rank that is stuck is enough", {Waits(0, "x", {1, 2}), Waits(1, "y", {0, 2})}, "certain 0 1"},
       {"three against one",
        {Waits(0, "x", {3}), Waits(1, "x", {3}), Waits(2, "x", {3}), Waits(3, "y", {0, 1, 2})},
        "certain 0 1 2 3"},
-      {"two circles", {Waits(0, "x", {1}), Waits(1, "y", {0}), Waits(2, "x", {3}), Waits(3, "y", {2})},
+      {"two circles",
+       {Waits(0, "x", {1}), Waits(1, "y", {0}), Waits(2, "x", {3}), Waits(3, "y", {2})},
        "certain 0 1 2 3"},
   };
   for (const Row& row : rows) CHECK_MESSAGE(FoundIn(row.blocks) == row.found, row.meaning);
@@ -202,15 +201,13 @@ TEST_CASE("spoken: operations as their callers know them") {
       {Allreduce("allreduce.noname.0.1"), "allreduce 'noname.0.1'"},
       {Allreduce("a name of its own"), "allreduce 'a name of its own'"},
       {Allreduce("broadcast.x"), "allreduce 'broadcast.x'"},
-      {Grouped(Allreduce("grouped_allreduce.g_1of2"), "grouped_allreduce.g", 2),
-       "grouped_allreduce 'g' of 2 tensors"},
+      {Grouped(Allreduce("grouped_allreduce.g_1of2"), "grouped_allreduce.g", 2), "grouped_allreduce 'g' of 2 tensors"},
       {Allreduce("DistributedOptimizer.layer.weight"),
        "backward() or step() of the optimizer whose first parameter is 'layer.weight'"},
       {Make(OpKind::kBarrier, "barrier.noname.1"), "hvd.barrier()"},
       {testing::Join(), "hvd.join()"},
       {testing::ProcessSet(OpKind::kAddProcessSet, "add", {4096, 0, 2}), "hvd.add_process_set([0, 2])"},
-      {testing::ProcessSet(OpKind::kRemoveProcessSet, "remove", {3}),
-       "hvd.remove_process_set() of process set 3"},
+      {testing::ProcessSet(OpKind::kRemoveProcessSet, "remove", {3}), "hvd.remove_process_set() of process set 3"},
   };
   for (const auto& [request, words] : rows) CHECK(Spoken(request) == words);
   CHECK(SpokenCall(Allreduce("allreduce.loss")) == "'allreduce.loss'");

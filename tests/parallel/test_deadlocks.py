@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks that wait for each other: an error on all of them where that is certain, else a warning; never a false error."""
+"""Ranks that wait for each other: an error on all of them where that is certain, and otherwise a warning."""
 
 import re
 import threading
@@ -213,7 +213,7 @@ programs = st.integers(1, 3).flatmap(
 )
 examples = settings(
     deadline=None,
-    max_examples=8,
+    max_examples=5,
     phases=[Phase.explicit, Phase.generate],
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
     database=None,

@@ -108,8 +108,8 @@ def test_work_that_waits_for_a_rank_that_left_fails():
             hvd.allreduce(np.ones(30), name="nobody comes")
         if "finished" in str(raised.value):
             assert re.search(
-                r"^Horovod has been shut down\. Rank \d finished while rank.* still calls? 'allreduce\.nobody comes'\. Give "
-                r"all ranks equally many batches \(drop_last=True\) or call hvd\.join\(\)\.",
+                r"^Horovod has been shut down\. Rank \d finished while rank.* still calls? 'allreduce\.nobody comes'\. "
+                r"Give all ranks equally many batches \(drop_last=True\) or call hvd\.join\(\)\.",
                 str(raised.value),
             )
         hvd.shutdown()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the engine asks about a thread that has waited in it for a while: where in the user's program, and who else calls.
+"""What the engine asks about a thread that has waited in it for a while: where it is, and who else could call.
 
-Ranks that wait for each other fail only if nothing could release them. So a thread that might call Horovod, now or ever,
-has to be known; every Python thread is one, but for a few that are known never to.
+Ranks that wait for each other fail only if nothing could release them. So whatever might call Horovod, now or later,
+has to be known: every Python thread might, but for a few that are known never to.
 """
 
 from __future__ import annotations
