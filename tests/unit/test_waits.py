@@ -3,6 +3,7 @@
 
 import multiprocessing
 import queue
+import signal
 import sys
 import threading
 
@@ -25,8 +26,11 @@ LINE = told_of_this_thread.__code__.co_firstlineno + 5
 
 @pytest.fixture(autouse=True)
 def alone(monkeypatch):
-    """No door that another test loaded speaks for its framework here."""
+    """No door that another test loaded speaks for its framework here, and no timer runs."""
     monkeypatch.setattr(waits, "_frameworks_submit", False)
+    timer = signal.setitimer(signal.ITIMER_REAL, 0)
+    yield
+    signal.setitimer(signal.ITIMER_REAL, *timer)
 
 
 def test_the_line_is_the_innermost_of_the_program_itself():
@@ -65,6 +69,16 @@ def test_threads_that_only_move_data_do_not_count():
 def test_a_framework_may_call_whenever_it_likes():
     waits.frameworks_submit()
     assert told_of_this_thread().startswith("0")
+
+
+def test_a_wait_that_an_alarm_will_end_is_not_for_ever():
+    before = signal.signal(signal.SIGALRM, lambda *_: None)
+    try:
+        signal.alarm(60)
+        assert told_of_this_thread().startswith("0")
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def test_a_thread_that_has_ended_is_nowhere():

@@ -8,6 +8,7 @@ has to be known: every Python thread might, but for a few that are known never t
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import sysconfig
 import threading
@@ -38,11 +39,13 @@ def frameworks_submit() -> None:
 
 
 def told(thread: int) -> str:
-    """'1' if no other thread of this process could submit anything, else '0'; then the line at which this one waits."""
+    """'1' if nothing else here could submit anything or end the wait, else '0'; then the line at which it waits."""
     frames = sys._current_frames()
     own = frames.pop(thread, None)
     frames.pop(threading.get_ident(), None)
-    alone = own is not None and not _frameworks_submit and all(_never_calls(frame) for frame in frames.values())
+    others = _frameworks_submit or not all(_never_calls(frame) for frame in frames.values())
+    gives_up = signal.getitimer(signal.ITIMER_REAL)[0] > 0  # signal.alarm(), whose handler raises TimeoutError
+    alone = own is not None and not others and not gives_up
     return f"{int(alone)}{_line_of(own)}"
 
 
