@@ -247,6 +247,9 @@ def test_another_first_parameter_on_another_rank():
         expected = rf"Ranks wait for different operations: {', '.join(of_both)}\. All ranks must call the same .*"
         assert re.fullmatch(expected, str(raised.value)), str(raised.value)
         assert str(raised.value).endswith("The optimizers of all ranks must have the same parameters.")
+    with pytest.raises(hvd.HorovodMismatchError, match=r"rank 0 in allreduce 'x' .*rank 1 in backward\(\)") as raised:
+        hvd.allreduce(torch.ones(1), name="x") if hvd.rank() == 0 else backward(*parameters)
+    assert "same parameters" not in str(raised.value)
 
 
 @on_torch_ranks("shm2")

@@ -12,6 +12,8 @@ from horovod.torch.gradients.rounds import Place
 
 _LEFT = "This rank was {place} and waited for the others to come to theirs."
 _DIFFERENT = "This rank was {place}. The optimizers of all ranks must have the same parameters."
+_ELSEWHERE = "This rank was {place}."
+_OPTIMIZER = "the optimizer whose first parameter is"  # as the engine speaks of the exchange
 
 
 def exchange(message: bytes, place: Place, first: str, process_set: ProcessSet) -> bytes:
@@ -27,5 +29,7 @@ def _explained(error: Exception, place: Place) -> Exception:
     if not isinstance(error, HorovodInternalError):
         return error
     hint = _DIFFERENT if isinstance(error, HorovodMismatchError) else _LEFT
+    if hint is _DIFFERENT and str(error).count(_OPTIMIZER) == 1:
+        hint = _ELSEWHERE  # the others are not in an optimizer's exchange at all
     text = f"{error} {hint.format(place=place.value)}"
     return type(error)(text, lost_rank=error.lost_rank, operation=error.operation)
