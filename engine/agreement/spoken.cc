@@ -74,7 +74,11 @@ std::string Spoken(const Request& request) {
 
 std::string SpokenCall(const Request& request) {
   if (request.kind == OpKind::kBarrier || request.kind == OpKind::kJoin) return Spoken(request);
-  return StartsWith(request.name, kOptimizer) ? OfOptimizer(request.name) : InQuotes(request.name);
+  return SpokenName(request.name);
+}
+
+std::string SpokenName(std::string_view name) {
+  return StartsWith(name, kOptimizer) ? OfOptimizer(name) : InQuotes(name);
 }
 
 std::string FinishedEarly(int finished, const std::vector<int>& callers, const std::string& call) {

@@ -16,6 +16,7 @@ std::string Spoken(const Request& request);
 
 // "'allreduce.loss'": by the name that the timeline shows, too, unless it is one that users never gave.
 std::string SpokenCall(const Request& request);
+std::string SpokenName(std::string_view name);  // where no more is known
 
 // Rank `finished` has left, and `callers`, in ascending order, still wait for it in `call` (see SpokenCall).
 std::string FinishedEarly(int finished, const std::vector<int>& callers, const std::string& call);

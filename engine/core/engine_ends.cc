@@ -63,7 +63,7 @@ void Engine::InspectStalls(Membership& membership, Clock::time_point now) {
   const ProcessSet& set = membership.set;
   bool first = true;
   for (const StallInspector::Finding& finding : membership.leader->FindStalls(now)) {
-    std::string text = "'" + finding.name.substr(0, 200) + "' has waited " +
+    std::string text = SpokenName(finding.name) + " has waited " +
                        std::to_string(std::chrono::duration_cast<std::chrono::seconds>(finding.waited).count()) +
                        " s: rank" + (finding.missing.size() > 1 ? "s " : " ") + ListOfRanks(finding.missing) + " of " +
                        std::to_string(set.ranks().size()) + (finding.missing.size() > 1 ? " have" : " has") +
@@ -71,7 +71,7 @@ void Engine::InspectStalls(Membership& membership, Clock::time_point now) {
     for (size_t i = 0; i < finding.missing.size() && i < kMostAsked; ++i) {
       const std::string& last = membership.leader->last_heard(set.IndexOf(finding.missing[i]));
       text += std::string(i ? "; " : "") + "rank " + std::to_string(finding.missing[i]) + ": " +
-              (last.empty() ? "nothing yet" : "'" + last.substr(0, 200) + "'");
+              (last.empty() ? "nothing yet" : SpokenName(last));
     }
     text += ")";
     if (finding.fatal) return Abort(-1, text + ". The job ends because HOROVOD_STALL_SHUTDOWN_TIME_SECONDS is set");

@@ -212,6 +212,7 @@ TEST_CASE("spoken: operations as their callers know them") {
   for (const auto& [request, words] : rows) CHECK(Spoken(request) == words);
   CHECK(SpokenCall(Allreduce("allreduce.loss")) == "'allreduce.loss'");
   CHECK(SpokenCall(Make(OpKind::kBarrier, "barrier.noname.1")) == "hvd.barrier()");
+  CHECK(SpokenName("DistributedOptimizer.w") == Spoken(Allreduce("DistributedOptimizer.w")));
 }
 
 TEST_CASE("coordinator: who is missing from what a member waits for") {

@@ -226,7 +226,9 @@ def test_a_rank_that_leaves_is_named_with_what_the_others_were_doing():
 def test_other_parameters_on_another_rank():
     parameters = weights(2 + hvd.rank())
     optimizer = wrap(parameters)
-    with pytest.raises(hvd.HorovodInternalError, match=r"Mismatched.*must have the same parameters"):
+    with pytest.raises(
+        hvd.HorovodInternalError, match=r"Mismatched.* parameter is 'w0' .*must have the same parameters"
+    ):
         backward(*parameters)
     assert optimizer is not None
 

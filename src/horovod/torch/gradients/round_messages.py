@@ -22,14 +22,15 @@ def exchange(message: bytes, place: Place, first: str, process_set: ProcessSet) 
     try:
         return GradientTable.exchange(direct.host.native_member(process_set), name, message)
     except EngineError as error:
-        raise _explained(translate(error, name), place) from None
+        raise _explained(translate(error, name), place, first) from None
 
 
-def _explained(error: Exception, place: Place) -> Exception:
+def _explained(error: Exception, place: Place, first: str) -> Exception:
     if not isinstance(error, HorovodInternalError):
         return error
     hint = _DIFFERENT if isinstance(error, HorovodMismatchError) else _LEFT
     if hint is _DIFFERENT and str(error).count(_OPTIMIZER) == 1:
         hint = _ELSEWHERE  # the others are not in an optimizer's exchange at all
-    text = f"{error} {hint.format(place=place.value)}"
+    said = str(error).replace(f"tensor '{error.operation}'", f"the exchange of {_OPTIMIZER} '{first}'")
+    text = f"{said} {hint.format(place=place.value)}"
     return type(error)(text, lost_rank=error.lost_rank, operation=error.operation)
