@@ -103,6 +103,18 @@ std::string EncodeStack(SetTag set, std::string_view name, std::string_view text
   return out;
 }
 
+std::string EncodeBlock(SetTag set, Type type, const Block& block) {
+  std::string out = Begin(type, set);
+  hvd::Encode(block, &out);
+  return out;
+}
+
+std::string EncodeDeadlock(SetTag set, const Deadlock& deadlock) {
+  std::string out = Begin(Type::kDeadlock, set);
+  hvd::Encode(deadlock, &out);
+  return out;
+}
+
 std::string EncodeOffer(const Offer& offer) {
   std::string out = Begin(Type::kOffer);
   wire::Put(&out, offer);
@@ -118,7 +130,7 @@ std::string EncodeAccept(const Accept& accept) {
 bool Decode(std::string_view* in, Header* header) {
   uint8_t type = 0;
   if (!wire::Get(in, &type) || !wire::Get(in, &header->set) || !wire::Get(in, &header->epoch)) return false;
-  if (type < static_cast<uint8_t>(Type::kReady) || type > static_cast<uint8_t>(Type::kExpressGone)) return false;
+  if (type < static_cast<uint8_t>(Type::kReady) || type > static_cast<uint8_t>(Type::kDeadlock)) return false;
   header->type = static_cast<Type>(type);
   return true;
 }

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "agreement/deadlocks.h"
 #include "agreement/message.h"
 
 namespace hvd {
@@ -27,7 +28,10 @@ enum class Type : uint8_t {
   kStack = 11,
   kExpress = 12,
   kExpressPlace = 13,
-  kExpressGone = 14
+  kExpressGone = 14,
+  kBlock = 15,     // to the leader of the set in which a thread waits
+  kWait = 16,      // the same with who is missing, or that it is over, to the leader of the global set
+  kDeadlock = 17,  // from there to all
 };
 
 constexpr size_t kHeaderBytes = sizeof(uint8_t) + sizeof(int32_t) + sizeof(uint32_t);
@@ -105,6 +109,8 @@ std::string EncodePing();
 // `asked`: ranks that are to say what they are doing.
 std::string EncodeStall(SetTag set, std::string_view name, std::string_view text, const std::vector<int32_t>& asked);
 std::string EncodeStack(SetTag set, std::string_view name, std::string_view text);
+std::string EncodeBlock(SetTag set, Type type, const Block& block);
+std::string EncodeDeadlock(SetTag set, const Deadlock& deadlock);
 std::string EncodeOffer(const Offer& offer);
 std::string EncodeAccept(const Accept& accept);
 

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "agreement/fusion.h"
+#include "agreement/spoken.h"
 #include "agreement/tensor_table.h"
 #include "agreement/validate.h"
 
@@ -50,7 +51,8 @@ struct Coordinator::State {
       : ranks(std::move(set_members)),
         options(set_options),
         table(ranks.size(), options.cache_capacity),
-        joined(ranks.size()) {}
+        joined(ranks.size()),
+        heard(ranks.size()) {}
 
   // Hearing.
   void Report(Tensor* tensor, size_t member, const Request& request);
@@ -64,7 +66,10 @@ struct Coordinator::State {
   // Failing.
   void Fail(const Tensor& tensor, Status error);
   void FailGroupOf(const Tensor& tensor, std::vector<std::string>* names);
-  void FailJoin();
+  void FailJoin(Status error);
+  Status Departure(const Tensor& tensor) const;
+  Status DepartureOfJoin() const;
+  bool Misses(const Tensor& tensor, size_t member) const { return !tensor.reported[member] && !joined[member]; }
   void Drop(Tensor* tensor, std::vector<std::string>* names);
   int FirstJoinedRank() const;
 
@@ -104,6 +109,7 @@ struct Coordinator::State {
   int last_joined_rank = -1;
   Request join_request;
   int departed_rank = -1;
+  std::vector<uint64_t> heard;  // by member: its reports
 
   // Reused by every decision, so that a cached tensor costs no allocation except its record.
   FusionPlanner planner;
@@ -116,13 +122,14 @@ void Coordinator::State::Report(Tensor* tensor, size_t member, const Request& re
   if (tensor->reported[member]) return;
   tensor->reported[member] = 1;
   ++tensor->count;
+  ++heard[member];
   tensor->reports.Add(member, request);
   AfterReport(tensor, request.kind);
 }
 
 void Coordinator::State::AfterReport(Tensor* tensor, OpKind kind) {
   if (departed_rank >= 0) {
-    Fail(*tensor, Departed(tensor->name, departed_rank));
+    Fail(*tensor, Departure(*tensor));
   } else if (joined_count > 0 && kind != OpKind::kAllreduce) {
     Fail(*tensor, NotWhileJoined(kind, tensor->name, FirstJoinedRank()));
   } else if (!tensor->complete && IsComplete(*tensor)) {
@@ -174,9 +181,10 @@ void Coordinator::State::Join(size_t member, const Request& request) {
   if (joined[member]) return;
   joined[member] = 1;
   ++joined_count;
+  ++heard[member];
   last_joined_rank = ranks[member];
   join_request = request;
-  if (departed_rank >= 0) return FailJoin();
+  if (departed_rank >= 0) return FailJoin(DepartureOfJoin());
   // Failing one tensor may delete others of its group, hence names and not pointers.
   std::vector<std::string> names;
   for (const Tensor* tensor : table.Waiting()) names.push_back(tensor->name);
@@ -194,9 +202,25 @@ void Coordinator::State::Depart(size_t member) {
   for (const Tensor* tensor : table.Waiting()) names.push_back(tensor->name);
   for (const std::string& name : names) {
     const Tensor* tensor = table.Find(name);
-    if (tensor && tensor->waiting) Fail(*tensor, Departed(name, departed_rank));
+    if (tensor && tensor->waiting) Fail(*tensor, Departure(*tensor));
   }
-  if (joined_count > 0) FailJoin();
+  if (joined_count > 0) FailJoin(DepartureOfJoin());
+}
+
+Status Coordinator::State::Departure(const Tensor& tensor) const {
+  std::vector<int> callers;
+  for (size_t member = 0; member < ranks.size(); ++member) {
+    if (tensor.reported[member]) callers.push_back(ranks[member]);
+  }
+  return Departed(departed_rank, callers, SpokenCall(tensor.Agreed()));
+}
+
+Status Coordinator::State::DepartureOfJoin() const {
+  std::vector<int> callers;
+  for (size_t member = 0; member < ranks.size(); ++member) {
+    if (joined[member]) callers.push_back(ranks[member]);
+  }
+  return Departed(departed_rank, callers, SpokenCall(join_request));
 }
 
 void Coordinator::State::Fail(const Tensor& tensor, Status error) {
@@ -225,11 +249,11 @@ void Coordinator::State::FailGroupOf(const Tensor& tensor, std::vector<std::stri
   for (const std::string& group : doomed) groups.erase(group);
 }
 
-void Coordinator::State::FailJoin() {
+void Coordinator::State::FailJoin(Status error) {
   Record record;
   record.kind = RecordKind::kError;
   record.names = {join_request.name};
-  record.error = Departed(join_request.name, departed_rank);
+  record.error = std::move(error);
   errors.push_back(std::move(record));
   std::fill(joined.begin(), joined.end(), uint8_t{0});
   joined_count = 0;
@@ -388,6 +412,7 @@ void Coordinator::OnReady(int member, uint32_t slot, uint64_t seen, bool express
   if (tensor->reported[index]) return;
   tensor->reported[index] = 1;
   ++tensor->count;
+  ++state_->heard[index];
   tensor->express += express;
   state_->AfterReport(tensor, tensor->fusion.key.kind);
 }
@@ -427,6 +452,52 @@ std::vector<Coordinator::Waiting> Coordinator::Pending() const {
     }
   }
   return pending;
+}
+
+uint64_t Coordinator::Heard(int member) const { return state_->heard[static_cast<size_t>(member)]; }
+
+void Coordinator::Skip(int member) { ++state_->heard[static_cast<size_t>(member)]; }
+
+std::vector<int> Coordinator::MissingFor(int member, const std::string& name, const std::string& group) const {
+  const auto waiting = static_cast<size_t>(member);
+  const size_t members = state_->ranks.size();
+  std::vector<bool> missing(members);
+  if (state_->joined[waiting] && name == state_->join_request.name) {
+    for (size_t other = 0; other < members; ++other) missing[other] = !state_->joined[other];
+  }
+  for (const Tensor* tensor : state_->table.Waiting()) {
+    const bool meant = tensor->name == name || (!group.empty() && tensor->Agreed().group == group);
+    if (!meant || tensor->complete || !tensor->reported[waiting]) continue;
+    for (size_t other = 0; other < members; ++other) {
+      if (state_->Misses(*tensor, other)) missing[other] = true;
+    }
+  }
+  std::vector<int> result;
+  for (size_t other = 0; other < members; ++other) {
+    if (missing[other]) result.push_back(static_cast<int>(other));
+  }
+  return result;
+}
+
+void Coordinator::FailStuck(const std::vector<int>& waiting, const std::vector<int>& stuck, const Status& why) {
+  const auto any = [](const std::vector<int>& members, auto holds) {
+    return std::any_of(members.begin(), members.end(), [&](int member) { return holds(static_cast<size_t>(member)); });
+  };
+  std::vector<std::string> names;  // failing one may delete others of its group
+  for (const Tensor* tensor : state_->table.Waiting()) {
+    if (!tensor->complete && any(waiting, [&](size_t member) { return tensor->reported[member]; }) &&
+        any(stuck, [&](size_t member) { return state_->Misses(*tensor, member); })) {
+      names.push_back(tensor->name);
+    }
+  }
+  for (const std::string& name : names) {
+    const Tensor* tensor = state_->table.Find(name);
+    if (tensor && tensor->waiting) state_->Fail(*tensor, why);
+  }
+  if (any(waiting, [&](size_t member) { return state_->joined[member]; }) &&
+      any(stuck, [&](size_t member) { return !state_->joined[member]; })) {
+    state_->FailJoin(why);
+  }
 }
 
 void Coordinator::Tune(const Tuning& tuning) { state_->tuning = tuning; }

@@ -34,6 +34,18 @@ class Coordinator {
   // A member called shutdown: whatever waits for it, now or later, fails with a text naming it.
   void OnDeparture(int member);
 
+  // Of a member: how many reports it has made that were taken into account. `Skip`: one that was of no account any
+  // more.
+  uint64_t Heard(int member) const;
+  void Skip(int member);
+
+  // Who is missing from what a member waits for: a tensor, or any of a group that is not empty. Member indices; empty
+  // if it is not known to wait for that, or nobody is missing.
+  std::vector<int> MissingFor(int member, const std::string& name, const std::string& group) const;
+  // Members that wait for each other for ever: what one of `waiting` has reported and one of `stuck` has not fails with
+  // `why`. Both are member indices.
+  void FailStuck(const std::vector<int>& waiting, const std::vector<int>& stuck, const Status& why);
+
   // The next decision starts with a record of these values, and everything after it is fused by them.
   void Tune(const Tuning& tuning);
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "agreement/spoken.h"
 #include "base/loss.h"
 
 namespace hvd {
@@ -101,6 +102,10 @@ Status Departures::ShutDown(int rank) const {
                             hosts_[static_cast<size_t>(rank)] +
                             "') called shutdown or exited, and this operation needs it",
                         rank);
+}
+
+Status Departures::ShutDown(int rank, const std::string& call) const {
+  return Status::Failed(FinishedEarly(rank, {me_}, call), rank);
 }
 
 std::string Departures::LeftInTheMiddle(int rank) const {

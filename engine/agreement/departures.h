@@ -83,8 +83,10 @@ class Departures {
   // `busy`: something was agreed upon and is not finished.
   Verdict Leave(bool busy) const;
 
-  // What fails because this rank has departed fails with this.
+  // What fails because this rank has departed fails with this. `call`: what this rank still wanted of it (see
+  // SpokenCall).
   Status ShutDown(int rank) const;
+  Status ShutDown(int rank, const std::string& call) const;
 
   // ---- in one process set
   enum class InSet {

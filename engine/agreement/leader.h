@@ -19,6 +19,7 @@ class Leader {
       : coordinator_(ranks, options), inspector_(stalls), last_heard_(ranks.size()) {}
 
   Coordinator& coordinator() { return coordinator_; }
+  const Coordinator& coordinator() const { return coordinator_; }
 
   // A member submitted a tensor of this name.
   void Hear(size_t member, const std::string& name) { last_heard_[member] = name; }

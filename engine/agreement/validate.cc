@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <charconv>
 
+#include "agreement/spoken.h"
+
 namespace hvd {
 namespace {
 
@@ -196,9 +198,8 @@ Status NotWhileJoined(OpKind kind, const std::string& name, int joined_rank) {
                           " has joined. Until every rank has called join, only allreduce may go on.");
 }
 
-Status Departed(const std::string& name, int rank) {
-  return Status::Failed("Horovod has been shut down: rank " + std::to_string(rank) +
-                        " called shutdown or exited while " + Quoted(name) + " was waiting for it.");
+Status Departed(int rank, const std::vector<int>& callers, const std::string& call) {
+  return Status::Failed(FinishedEarly(rank, callers, call));
 }
 
 Status UnknownSlot(int rank, uint32_t slot) {

@@ -24,7 +24,8 @@ Status ValidateGroup(const Reports& reports, const std::vector<int>& ranks);
 std::vector<int64_t> SizesOf(const Reports& reports);
 
 Status NotWhileJoined(OpKind kind, const std::string& name, int joined_rank);
-Status Departed(const std::string& name, int rank);
+// `callers` still wait in `call` (see SpokenCall) for a rank that has left.
+Status Departed(int rank, const std::vector<int>& callers, const std::string& call);
 Status UnknownSlot(int rank, uint32_t slot);
 Status UnknownProcessSet(const std::string& name, int64_t id);
 

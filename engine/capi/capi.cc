@@ -334,6 +334,19 @@ void TellStack(hvd_world* world, uint64_t (*tell)(void*, char*, uint64_t), void*
   world->world->UseStackTeller({tell, context});
 }
 
+void TellBlock(hvd_world* world, uint64_t (*tell)(void*, uint64_t, char*, uint64_t), void* context) {
+  world->world->UseBlockTeller({tell, context});
+}
+
+void Block(hvd_world* world, int64_t id, uint64_t thread) {
+  Guard<int>(nullptr, 0, [&] {
+    world->world->Block(id, thread);
+    return 0;
+  });
+}
+
+void Unblock(hvd_world* world, uint64_t thread) { world->world->Unblock(thread); }
+
 void* AllocateLendable(hvd_world* world, uint64_t bytes) { return world->world->AllocateLendable(bytes); }
 
 int32_t Lend(hvd_world* world, void* data) { return world->world->Lend(data); }
@@ -345,7 +358,7 @@ const hvd_api kApi = {
     Close,           Destroy,         Submit,          Poll,      Wait,    TakeOutput,       ReceivedSplits,
     Value,           Release,         FreeBuffer,      Send,      Recv,    Describe,         StartTimeline,
     StopTimeline,    Allocate,        ReleaseBuffer,   TellStack, Finish,  AllocateLendable, Lend,
-    TakeBack};
+    TakeBack,        TellBlock,       Block,           Unblock};
 
 }  // namespace
 

@@ -122,7 +122,10 @@ void Applier::ApplyError(const Record& record) {
     // The run before may still lack a part that all others have: it is not the one that failed.
     const bool earlier = waiting && round != kNoRound && waiting->round < round;
     const Entry* known = state_.cache().Find(record.names[i]);
-    if (waiting && !earlier) services_.completions->Finish(state_.pending().Take(record.names[i]), record.error);
+    if (waiting && !earlier) {
+      if (waiting->request.kind == OpKind::kJoin) state_.EndJoin();
+      services_.completions->Finish(state_.pending().Take(record.names[i]), record.error);
+    }
     if (round != kNoRound && known) express_.EndRound(known->slot, round, record.error);
   }
 }

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "agreement/control.h"
+#include "agreement/spoken.h"
 #include "core/shown.h"
 
 namespace hvd {
@@ -22,7 +23,9 @@ Engine::Engine(const Parts& parts)
       completions_(parts.submissions, parts.timeline),
       services_{&parts_.settings, parts.neighbours, &mailbox_,  &departures_,
                 &completions_,    parts.timeline,   &counters_, parts.log},
-      stack_teller_(parts.stack_teller) {
+      stack_teller_(parts.stack_teller),
+      block_teller_(parts.block_teller),
+      deadlocks_(std::chrono::milliseconds(parts.settings.deadlock_ms / 4)) {
   around_ = {&parts_.settings,
              parts_.identity.rank,
              &parts_.host_of_rank,
@@ -79,6 +82,7 @@ bool Engine::Progress(bool drain, bool thorough) {
   moved |= messages_->Step();
   CheckLinks();
   if (stack_teller_.asked()) ReportStack();
+  if (block_teller_.asked()) AnswerAboutBlock();
   if (thorough || (rounds_ & 1023) == 0) Housekeep();
   // A peer between two calls of its own will read what came by itself; only one that stays away is worth a ring.
   rounds_unrung_ = mailbox_.unrung() ? rounds_unrung_ + 1 : 0;
@@ -90,7 +94,7 @@ Engine::Clock::duration Engine::MaximumSleep() const {
   using std::chrono::milliseconds;
   if (departures_.awaits_word()) return std::min(Departures::kGrace, Heartbeats::kPeriod);
   if (mailbox_.congested()) return std::chrono::microseconds(200);
-  if (stack_teller_.asked()) return std::chrono::milliseconds(10);
+  if (stack_teller_.asked() || block_teller_.asked()) return std::chrono::milliseconds(10);
   milliseconds housekeeping = Heartbeats::kPeriod;
   if (departures_.over().ok()) {
     const auto left = std::chrono::ceil<milliseconds>(next_housekeeping_ - Clock::now());
@@ -141,7 +145,8 @@ bool Engine::Drain() {
     } else if (set == sets_.end()) {
       Finish(std::move(operation), Status::Invalid("its process set was removed meanwhile"));
     } else if (!set->second->state.closed().ok()) {
-      Finish(std::move(operation), set->second->state.closed());
+      const Status why = departures_.ShutDown(set->second->state.closed().lost_rank, SpokenCall(operation->request));
+      Finish(std::move(operation), why);
     } else {
       Announce(*set->second, std::move(operation));
     }
@@ -189,6 +194,7 @@ void Engine::Announce(Membership& membership, std::unique_ptr<Operation> operati
     mailbox_.Send(set.ranks()[set.tree().parent], control::EncodeRequest(set.tag(), set.me(), request));
   }
   if (leader) leader->Hear(0, request.name);
+  membership.state.Announce();
   membership.state.pending().Add(std::move(operation));
 }
 
@@ -269,6 +275,12 @@ void Engine::OnSetMessage(Membership& membership, int from, std::string_view who
       return OnStall(membership, whole, body);
     case control::Type::kStack:
       return OnStack(membership, whole, body);
+    case control::Type::kBlock:
+      return OnBlock(membership, whole, body);
+    case control::Type::kWait:
+      return OnWait(membership, whole, body);
+    case control::Type::kDeadlock:
+      return OnDeadlock(membership, whole, body);
     default:
       return;
   }

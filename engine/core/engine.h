@@ -13,9 +13,11 @@
 #include <vector>
 
 #include "agreement/control.h"
+#include "agreement/deadlocks.h"
 #include "agreement/departures.h"
 #include "base/config.h"
 #include "base/log.h"
+#include "core/callers.h"
 #include "core/handle.h"
 #include "core/membership.h"
 #include "core/point_to_point.h"
@@ -44,8 +46,10 @@ class Engine {
     Connector* connector;
     Poller* poller;
     Submissions* submissions;
+    const Callers* callers;
     Timeline* timeline;
     StackTeller stack_teller;
+    StackTeller block_teller;  // of one thread: see hvd_api's tell_block
     Log log;
   };
   explicit Engine(const Parts& parts);
@@ -125,6 +129,22 @@ class Engine {
   void AskForStack(const ProcessSet& set, const std::string& name);
   void ReportStack();
 
+  // In engine_blocks.cc: threads that do nothing but wait, and ranks that wait for each other.
+  bool looks_for_deadlocks() const { return parts_.settings.deadlock_ms > 0 && parts_.identity.size > 1; }
+  bool AnybodyBlocked() const;
+  void LookAtBlocks(Clock::time_point now);
+  void TellWhoGoesOn(const std::vector<Callers::Waiting>& waiting);
+  void AnswerAboutBlock();
+  void ReportBlock(const Callers::Waiting& waiting, std::string_view answer, Clock::time_point now);
+  std::pair<Membership*, const Operation*> FindPending(const Handle& handle) const;
+  bool AllAnnounced() const;
+  void TellWait(const Block& block);
+  void OnBlock(const Membership& membership, std::string_view whole, std::string_view body);
+  void OnWait(const Membership& global, std::string_view whole, std::string_view body);
+  void OnDeadlock(const Membership& global, std::string_view whole, std::string_view body);
+  void FindDeadlocks(const Membership& global, Clock::time_point now);
+  void FailStuck(Membership& membership, const Deadlock& deadlock);
+
   void Hear(bool eager, bool* moved);
   void CheckLinks();
   void Act(const Departures::Verdict& verdict);
@@ -154,6 +174,17 @@ class Engine {
   std::map<int, uint64_t> pulses_;    // of neighbours, when last seen
   StackTeller stack_teller_;
   std::pair<int, std::string> stack_asked_by_;  // the set, and its tensor that waits for this rank
+  // What this rank has told of a thread that waits.
+  struct ToldBlock {
+    int64_t handle = 0;
+    Clock::time_point next;    // when to tell it again
+    Clock::duration pause{0};  // before that
+  };
+  std::map<uint64_t, ToldBlock> told_blocks_;  // by thread
+  uint64_t blocks_told_ = 0;
+  StackTeller block_teller_;
+  Callers::Waiting asked_about_;
+  Deadlocks deadlocks_;  // the global leader's
   Clock::time_point next_housekeeping_;
   uint64_t rounds_ = 0, rounds_unrung_ = 0;
 };

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "agreement/control.h"
+#include "agreement/spoken.h"
 #include "collectives/kernels.h"
 #include "core/engine.h"
 
@@ -12,6 +13,7 @@ namespace {
 constexpr size_t kMostAsked = 6;  // missing ranks whose stacks are shown
 // A rank that has never been linked may itself be waiting for one that is lost: its word is waited for.
 constexpr std::chrono::milliseconds kBeforeFirstWord{500};
+constexpr std::chrono::milliseconds kShortestLook{20};
 
 }  // namespace
 
@@ -24,8 +26,14 @@ void Engine::Housekeep() {
   for (auto& [id, membership] : sets_) {
     if (membership->leader) InspectStalls(*membership, now);
   }
+  if (looks_for_deadlocks()) LookAtBlocks(now);
   Act(departures_.Look(now));
   next_housekeeping_ = departures_.NextLook(now);
+  if (looks_for_deadlocks()) {
+    const uint64_t share = AnybodyBlocked() ? 8 : 4;
+    const auto soon = std::max(kShortestLook, std::chrono::milliseconds(parts_.settings.deadlock_ms / share));
+    next_housekeeping_ = std::min(next_housekeeping_, now + soon);
+  }
 }
 
 void Engine::TakePulses(Clock::time_point now) {
@@ -55,7 +63,7 @@ void Engine::InspectStalls(Membership& membership, Clock::time_point now) {
   const ProcessSet& set = membership.set;
   bool first = true;
   for (const StallInspector::Finding& finding : membership.leader->FindStalls(now)) {
-    std::string text = "'" + finding.name.substr(0, 200) + "' has waited " +
+    std::string text = SpokenName(finding.name) + " has waited " +
                        std::to_string(std::chrono::duration_cast<std::chrono::seconds>(finding.waited).count()) +
                        " s: rank" + (finding.missing.size() > 1 ? "s " : " ") + ListOfRanks(finding.missing) + " of " +
                        std::to_string(set.ranks().size()) + (finding.missing.size() > 1 ? " have" : " has") +
@@ -63,7 +71,7 @@ void Engine::InspectStalls(Membership& membership, Clock::time_point now) {
     for (size_t i = 0; i < finding.missing.size() && i < kMostAsked; ++i) {
       const std::string& last = membership.leader->last_heard(set.IndexOf(finding.missing[i]));
       text += std::string(i ? "; " : "") + "rank " + std::to_string(finding.missing[i]) + ": " +
-              (last.empty() ? "nothing yet" : "'" + last.substr(0, 200) + "'");
+              (last.empty() ? "nothing yet" : SpokenName(last));
     }
     text += ")";
     if (finding.fatal) return Abort(-1, text + ". The job ends because HOROVOD_STALL_SHUTDOWN_TIME_SECONDS is set");
@@ -176,6 +184,7 @@ void Engine::Act(const Departures::Verdict& verdict) {
 }
 
 void Engine::Part(int rank) {
+  deadlocks_.Forget(rank);
   messages_->Fail(rank, departures_.ShutDown(rank));
   for (auto& [id, membership] : sets_) {
     ProcessSet& set = membership->set;
@@ -228,7 +237,8 @@ void Engine::CloseSet(Membership& membership, int rank) {
     if (membership.express.Settled(*operation)) {
       state.pending().Add(std::move(operation));
     } else {
-      Finish(std::move(operation), state.closed());
+      const Status why = departures_.ShutDown(rank, SpokenCall(operation->request));
+      Finish(std::move(operation), why);
     }
   }
   for (auto& operation : membership.express.TakePostponed()) Finish(std::move(operation), state.closed());

@@ -132,6 +132,7 @@ void ExpressProtocol::AwaitParts(std::unique_ptr<Operation> operation, const con
   operation->slot = part.slot;
   operation->round = part.round;
   state_.pending().Add(std::move(operation));
+  state_.Announce();
   AddPart(set_.me(), part, own);
 }
 
@@ -172,7 +173,10 @@ Status ExpressProtocol::OnPart(int from, std::string_view body, bool in_place) {
 }
 
 bool ExpressProtocol::AddPart(int member, const control::Part& part, const Express::Piece& piece) {
-  if (!ledger_->Add(part.slot, part.round, static_cast<size_t>(member), part.seen, piece)) return false;
+  if (!ledger_->Add(part.slot, part.round, static_cast<size_t>(member), part.seen, piece)) {
+    if (leader_) leader_->coordinator().Skip(member);
+    return false;
+  }
   if (part.round != ledger_->Round(part.slot)) return false;
   if (leader_) HearPart(member, part.slot, part.seen);
   return true;

@@ -28,6 +28,10 @@ class MemberState {
     return true;
   }
 
+  // How many operations the leader, or all members, were told of.
+  uint64_t announced() const { return announced_; }
+  void Announce() { ++announced_; }
+
   // Between this rank's join and the last one it takes part in everything with zeros.
   bool joined() const { return joined_; }
   void Join() { joined_ = true; }
@@ -41,6 +45,7 @@ class MemberState {
   OperationTable pending_;
   EntryCache cache_;
   uint64_t applied_ = 0;
+  uint64_t announced_ = 0;
   bool joined_ = false;
   Status closed_;
 };

@@ -10,7 +10,9 @@ namespace hvd {
 
 struct StackTeller::Telling {
   Tell tell;
+  TellOf tell_of;
   void* context;
+  uint64_t thread;
   std::atomic<bool> done{false};
   uint64_t bytes = 0;
   char text[kMostBytes];
@@ -19,26 +21,32 @@ struct StackTeller::Telling {
   static void* Run(void* argument) {
     std::unique_ptr<std::shared_ptr<Telling>> mine(static_cast<std::shared_ptr<Telling>*>(argument));
     Telling& telling = **mine;
-    telling.bytes = telling.tell(telling.context, telling.text, sizeof telling.text);
+    telling.bytes = telling.tell ? telling.tell(telling.context, telling.text, sizeof telling.text)
+                                 : telling.tell_of(telling.context, telling.thread, telling.text, sizeof telling.text);
     telling.done.store(true, std::memory_order_release);
     return nullptr;
   }
 };
 
-void StackTeller::Ask(Clock::time_point now) {
-  if (!tell_ || asked_) return;
+void StackTeller::Ask(Clock::time_point now, uint64_t thread) {
+  if (!can_tell() || asked_) return;
+  // Of a single thread only an answer to this very question counts; one to an earlier question is let go by.
+  if (tell_of_ && telling_ && !telling_->done.load(std::memory_order_acquire)) return;
+  if (tell_of_) telling_.reset();
   asked_ = true;
   since_ = now;
   if (telling_) return;  // an earlier one still waits for the program; its answer is as good
   auto telling = std::make_shared<Telling>();
   telling->tell = tell_;
+  telling->tell_of = tell_of_;
+  telling->thread = thread;
   telling->context = context_;
   auto shared = std::make_unique<std::shared_ptr<Telling>>(telling);
   pthread_attr_t attributes;
-  pthread_t thread;
+  pthread_t teller;
   pthread_attr_init(&attributes);
   pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-  if (pthread_create(&thread, &attributes, Telling::Run, shared.get()) == 0) {
+  if (pthread_create(&teller, &attributes, Telling::Run, shared.get()) == 0) {
     shared.release();
     telling_ = std::move(telling);
   } else {

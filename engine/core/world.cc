@@ -125,9 +125,9 @@ Status World::Connect(const std::vector<Peer>& peers, double timeout_s) {
   if (met.ok() && settings_.shared_memory) WarnOfSockets(no_arena);
   if (met.ok()) TellWhatIsPossible();
   for (const Neighbour& neighbour : neighbours_->all()) poller_.Add(neighbour.life_line.fd());
-  engine_ = std::make_unique<Engine>(Engine::Parts{identity_, settings_, std::move(host_of_rank), std::move(host_names),
-                                                   arena_.get(), neighbours_.get(), connector_.get(), &poller_,
-                                                   &submissions_, timeline_.get(), stack_teller_, log_});
+  engine_ = std::make_unique<Engine>(Engine::Parts{
+      identity_, settings_, std::move(host_of_rank), std::move(host_names), arena_.get(), neighbours_.get(),
+      connector_.get(), &poller_, &submissions_, &callers_, timeline_.get(), stack_teller_, block_teller_, log_});
   if (!met.ok()) return FailToConnect(met);
   driver_ = std::make_unique<Driver>(engine_.get(), &submissions_, &poller_, settings_);
   driver_->Start();
@@ -238,6 +238,7 @@ int64_t World::Submit(std::vector<std::unique_ptr<Operation>> operations, bool w
                       std::function<void(const Handle&)> on_done, Status* status) {
   *status = Usable();
   if (!status->ok()) return 0;
+  callers_.OnSubmit(on_done != nullptr);
   std::shared_ptr<Handle> handle = handles_.Create(operations.size());
   handle->on_done = std::move(on_done);
   for (size_t i = 0; i < operations.size(); ++i) {
@@ -252,6 +253,10 @@ int64_t World::Submit(std::vector<std::unique_ptr<Operation>> operations, bool w
   }
   if (!will_wait) driver_->OnSubmit();
   return handle->id;
+}
+
+void World::Block(int64_t id, uint64_t thread) {
+  if (std::shared_ptr<Handle> handle = handles_.Find(id)) callers_.Block(thread, std::move(handle));
 }
 
 Code World::Wait(int64_t id, int timeout_ms, Status* status) {

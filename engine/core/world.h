@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/config.h"
+#include "core/callers.h"
 #include "core/driver.h"
 #include "core/engine.h"
 #include "core/handle.h"
@@ -34,6 +35,7 @@ class World {
   const std::string& local_socket() const { return neighbours_->name(); }
   // Who tells what the program is doing when other ranks ask; before Connect.
   void UseStackTeller(const StackTeller& teller) { stack_teller_ = teller; }
+  void UseBlockTeller(const StackTeller& teller) { block_teller_ = teller; }
   Status Connect(const std::vector<Peer>& peers, double timeout_s);
   void Close();
 
@@ -42,6 +44,9 @@ class World {
   // The operations share one new handle, whose id is returned; 0 and a status if they are refused.
   int64_t Submit(std::vector<std::unique_ptr<Operation>> operations, bool will_wait,
                  std::function<void(const Handle&)> on_done, Status* status);
+  // From here to Unblock this thread does nothing but wait for the handle.
+  void Block(int64_t id, uint64_t thread);
+  void Unblock(uint64_t thread) { callers_.Unblock(thread); }
   std::shared_ptr<Handle> Find(int64_t id) const { return handles_.Find(id); }
   // One that is done, which is then released; nullptr for any other.
   std::shared_ptr<Handle> TakeDone(int64_t id) { return stage_ == Stage::kForked ? nullptr : handles_.TakeDone(id); }
@@ -79,9 +84,10 @@ class World {
   std::unique_ptr<Neighbours> neighbours_;
   std::unique_ptr<Connector> connector_;
   Submissions submissions_;
+  Callers callers_;
   HandleTable handles_;
   std::unique_ptr<Timeline> timeline_;
-  StackTeller stack_teller_;
+  StackTeller stack_teller_, block_teller_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<Driver> driver_;
   enum class Stage { kOpen, kConnected, kClosed, kForked };

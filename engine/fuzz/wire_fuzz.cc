@@ -66,6 +66,8 @@ void ParseControl(std::string_view input) {
   std::vector<control::Finished> finished;
   body = input;
   control::DecodeBye(&body, &finished);
+  RoundTrip<Block>(input);
+  RoundTrip<Deadlock>(input);
 }
 
 // Two ends of a stream, as between two ranks.

@@ -200,6 +200,15 @@ TEST_CASE("departures: what fails for want of a rank says whose") {
         "Horovod has been shut down: rank 2 (on host 'b') called shutdown or exited, and this operation needs it");
 }
 
+TEST_CASE("departures: who still wanted something of a rank that has left is told what, and what to do") {
+  const Status status = FourRanks().ShutDown(2, "'allreduce.loss'");
+  CHECK(status.code == Code::kFailed);
+  CHECK(status.lost_rank == 2);
+  CHECK(status.text ==
+        "Horovod has been shut down. Rank 2 finished while rank 0 still calls 'allreduce.loss'. Give all ranks equally "
+        "many batches (drop_last=True) or call hvd.join(). If rank 2 failed instead, its own error says why.");
+}
+
 TEST_CASE("departures: who hears of it in a set follows the tree") {
   using InSet = Departures::InSet;
   // Six members on three hosts: 0 leads; 2 and 4 are the first of their hosts, under 0; 1, 3 and 5 under the first.

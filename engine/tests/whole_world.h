@@ -20,6 +20,7 @@ struct Layout {
   bool memory = true;
   size_t slot_bytes = 4096;
   std::function<void(Settings*)> adjust = nullptr;
+  std::function<void(World*)> prepare = nullptr;  // before it connects
 };
 
 // What a rank's thread works with: thin calls over World that fail the test on an error.
@@ -95,6 +96,7 @@ inline void RunWorld(const Layout& layout, const std::function<void(Rank&)>& bod
     Status status;
     worlds.push_back(World::Open(identity, settings, &status));
     REQUIRE_MESSAGE(status.ok(), status.text);
+    if (layout.prepare) layout.prepare(worlds[rank].get());
     peers.push_back({rank, identity.host, "127.0.0.1", worlds[rank]->tcp_port(), worlds[rank]->local_socket()});
   }
   std::vector<std::string> problems(layout.ranks);

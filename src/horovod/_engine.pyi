@@ -179,6 +179,11 @@ class World:
     def stop_timeline(self) -> None: ...
     def tell_stack(self, function: Callable[[], str]) -> None:
         """Before connect: who says what this program is doing, when other ranks wait for it. Kept for ever."""
+    def tell_block(self, function: Callable[[int], str]) -> None:
+        """Before connect: who tells about a thread that waits, by its ident. Kept for ever.
+
+        The text is '1' if no other thread of the program could call, else '0', then where in the program it waits.
+        """
 
 class PlainArrays:
     """A framework's arrays as native calls read and make them."""

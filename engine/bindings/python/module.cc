@@ -41,11 +41,13 @@ using hvd_python::Raise;
 
 // Calls a Python function for its text. No C++ object may live across PyGILState_Ensure: an interpreter that ends may
 // end this thread there.
-uint64_t CallTeller(void* function, char* text, uint64_t capacity) {
+uint64_t CallTeller(void* function, const uint64_t* thread, char* text, uint64_t capacity) {
   if (!Py_IsInitialized()) return 0;
   const PyGILState_STATE state = PyGILState_Ensure();
   uint64_t bytes = 0;
-  PyObject* answer = PyObject_CallNoArgs(static_cast<PyObject*>(function));
+  PyObject* const callable = static_cast<PyObject*>(function);
+  PyObject* answer = thread ? PyObject_CallFunction(callable, "K", static_cast<unsigned long long>(*thread))
+                            : PyObject_CallNoArgs(callable);
   Py_ssize_t size = 0;
   const char* data = answer ? PyUnicode_AsUTF8AndSize(answer, &size) : nullptr;
   if (data) {
@@ -56,6 +58,14 @@ uint64_t CallTeller(void* function, char* text, uint64_t capacity) {
   Py_XDECREF(answer);
   PyGILState_Release(state);
   return bytes;
+}
+
+uint64_t TellStackOfAll(void* function, char* text, uint64_t capacity) {
+  return CallTeller(function, nullptr, text, capacity);
+}
+
+uint64_t TellOfThread(void* function, uint64_t thread, char* text, uint64_t capacity) {
+  return CallTeller(function, &thread, text, capacity);
 }
 
 using Shape = std::vector<int64_t>;
@@ -110,8 +120,9 @@ class World {
   World(const World&) = delete;
   World& operator=(const World&) = delete;
 
-  // The function is kept for ever: its thread may outlive this object.
-  void TellStack(nb::callable function) { Api()->tell_stack(world_, CallTeller, function.release().ptr()); }
+  // The functions are kept for ever: their threads may outlive this object.
+  void TellStack(nb::callable function) { Api()->tell_stack(world_, TellStackOfAll, function.release().ptr()); }
+  void TellBlock(nb::callable function) { Api()->tell_block(world_, TellOfThread, function.release().ptr()); }
 
   uintptr_t address() const { return reinterpret_cast<uintptr_t>(world_); }
   int tcp_port() const { return Api()->tcp_port(world_); }
@@ -185,6 +196,7 @@ class World {
   void FinishAll(const std::vector<int64_t>& handles) {
     hvd_status first{};
     bool failed = false;
+    hvd_python::Blocked blocked(world_);
     for (size_t i = 0; i < handles.size();) {
       hvd_status status{};
       int32_t code = HVD_OK;
@@ -197,6 +209,7 @@ class World {
       }
       if (code == HVD_IN_PROGRESS) {
         if (PyErr_CheckSignals()) throw nb::python_error();
+        blocked.Tell(handles[i]);
       } else if (code != HVD_OK) {
         if (!failed) first = status;
         failed = true;
@@ -347,6 +360,7 @@ NB_MODULE(_engine, m) {
       .def_prop_ro("tcp_port", &World::tcp_port)
       .def_prop_ro("local_socket", &World::local_socket)
       .def("tell_stack", &World::TellStack, "function"_a)
+      .def("tell_block", &World::TellBlock, "function"_a)
       .def("connect", &World::Connect, "peers"_a, "timeout_s"_a)
       .def("close", &World::Close)
       .def("submit", &World::Submit, "process_set"_a, "kind"_a, "name"_a, "dtype"_a, "shape"_a, "input"_a, "output"_a,

@@ -42,6 +42,7 @@ std::string MovedText(const std::string& name) {
 }
 
 int32_t WaitUnlocked(hvd_world* world, int64_t handle, double timeout_s, hvd_status* status) {
+  Blocked blocked(world);
   for (double left_ms = timeout_s * 1e3;; left_ms -= kSignalPeriodMs) {
     const bool last = timeout_s >= 0 && left_ms <= kSignalPeriodMs;
     int32_t code;
@@ -52,17 +53,21 @@ int32_t WaitUnlocked(hvd_world* world, int64_t handle, double timeout_s, hvd_sta
     if (code != HVD_IN_PROGRESS) return code;
     if (PyErr_CheckSignals()) throw nb::python_error();
     if (last) return code;
+    if (timeout_s < 0) blocked.Tell(handle);
   }
 }
 
 int32_t FinishUnlocked(hvd_world* world, int64_t handle, bool look, hvd_status* status) {
   int32_t code = look ? Api()->finish(world, handle, 0, status) : HVD_IN_PROGRESS;
+  Blocked blocked(world);
   while (code == HVD_IN_PROGRESS) {
     {
       nb::gil_scoped_release unlocked;
       code = Api()->finish(world, handle, kSignalPeriodMs, status);
     }
-    if (code == HVD_IN_PROGRESS && PyErr_CheckSignals()) throw nb::python_error();
+    if (code != HVD_IN_PROGRESS) return code;
+    if (PyErr_CheckSignals()) throw nb::python_error();
+    blocked.Tell(handle);
   }
   return code;
 }

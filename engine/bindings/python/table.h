@@ -25,6 +25,30 @@ int32_t FinishUnlocked(hvd_world* world, int64_t handle, bool look, hvd_status* 
 
 constexpr int kSignalPeriodMs = 50;
 
+// Tells the engine, until the end of its scope, that this thread does nothing but wait. Not before a wait has taken one
+// period: most are over by then, and need not pay for it.
+class Blocked {
+ public:
+  explicit Blocked(hvd_world* world) : world_(world) {}
+  ~Blocked() {
+    if (handle_) Api()->unblock(world_, thread_);
+  }
+  Blocked(const Blocked&) = delete;
+  Blocked& operator=(const Blocked&) = delete;
+
+  void Tell(int64_t handle) {
+    if (handle == handle_) return;
+    thread_ = PyThread_get_thread_ident();  // as Python's own threading numbers them
+    handle_ = handle;
+    Api()->block(world_, handle, thread_);
+  }
+
+ private:
+  hvd_world* const world_;
+  int64_t handle_ = 0;
+  uint64_t thread_ = 0;
+};
+
 // What is said about a tensor whose memory was taken from an operation under way.
 std::string MovedText(const std::string& name);
 

@@ -220,6 +220,15 @@ typedef struct hvd_api {
   void* (*allocate_lendable)(hvd_world*, uint64_t bytes);
   int32_t (*lend)(hvd_world*, void*);
   int32_t (*take_back)(void*);
+  /* Before connect: `tell` writes about one thread of the program, by the number that `block` was given for it: first
+   * '1' if no other thread of the program could submit anything, else '0'; then where it is in the program, such as
+   * "train.py:12", if that is known. Called when the thread has waited for a while, as tell_stack's is. */
+  void (*tell_block)(hvd_world*, uint64_t (*tell)(void* context, uint64_t thread, char* text, uint64_t capacity),
+                     void* context);
+  /* From here to `unblock` this thread does nothing but wait for this handle, however long that takes. Ranks that wait
+   * for each other for ever learn of it by this. Who may give up or do something else must not say so. */
+  void (*block)(hvd_world*, int64_t handle, uint64_t thread);
+  void (*unblock)(hvd_world*, uint64_t thread);
 } hvd_api;
 
 /* NULL if this library does not speak `version`. */

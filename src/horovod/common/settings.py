@@ -64,7 +64,7 @@ class Settings:
             if setting.engine_field is not None:
                 result[setting.engine_field] = _in_engine(setting, value)
         if self["HOROVOD_STALL_CHECK_DISABLE"]:
-            result["stall_warning_ms"] = result["stall_shutdown_ms"] = 0
+            result["stall_warning_ms"] = result["stall_shutdown_ms"] = result["deadlock_ms"] = 0
         if self.explicit.get("HOROVOD_AUTOTUNE"):
             result["autotune_fixed"] = sum(bit for name, bit in _TUNED.items() if name in self.explicit)
         return result

@@ -187,6 +187,9 @@ _OBSERVATION = (
     Setting("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", int, None, "A stall that lasts longer ends the job; 0: never.",
             unit="seconds", minimum=0, maximum=_AGES_S, flag="--stall-check-shutdown-time-seconds",
             yaml_key="stall_check.shutdown_time_seconds", engine_field="stall_shutdown_ms", engine_factor=1000),
+    Setting("HOROVOD_DEADLOCK_CHECK_TIME_SECONDS", float, None, "Ranks that wait for each other are told so after this "
+            "time, by an error where nothing can release them (troubleshooting.md); 0: never.",
+            unit="seconds", minimum=0, maximum=_AGES_S, engine_field="deadlock_ms", engine_factor=1000),
     Setting("HOROVOD_LOG_LEVEL", str, None, "What is logged: this and what is worse (troubleshooting.md).",
             choices=("trace", "debug", "info", "warning", "error", "fatal"), flag="--log-level",
             yaml_key="logging.level", engine_field="log_level"),

@@ -17,7 +17,7 @@ import numpy as np
 from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir
 
-from horovod.common import rules
+from horovod.common import rules, waits
 from horovod.common.calls import (
     ALLGATHER,
     ALLTOALL,
@@ -34,6 +34,8 @@ from horovod.common.dtypes import ID_BY_DTYPE
 from horovod.common.process_sets import Membership, ProcessSet
 from horovod.jax import dispatch, handlers
 from horovod.jax.adapter import JaxArray
+
+waits.frameworks_submit()  # XLA's threads, for compiled programs
 
 
 def membership(process_set: ProcessSet) -> Membership:

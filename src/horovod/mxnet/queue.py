@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import mxnet as mx
 from mxnet.base import _LIB, MXNetError, check_call
 
+from horovod.common import waits
 from horovod.common.context import default_context
 from horovod.common.exceptions import HorovodInternalError, HorovodMismatchError, HorovodWarning
 
@@ -65,6 +66,7 @@ def _load() -> ctypes.CDLL:
 
 
 library = _load()
+waits.frameworks_submit()  # threads of MXNet's queue
 
 
 class HorovodArgumentError(MXNetError, ValueError):  # type: ignore[misc]

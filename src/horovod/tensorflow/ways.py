@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import tensorflow as tf
 
+from horovod.common import waits
 from horovod.common.context import default_context
 from horovod.common.process_sets import ProcessSet
 from horovod.tensorflow import compiled, native, through_python
@@ -20,6 +21,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 # The module of native operations, or None and why there is none.
 operations, why_not_native = native.load()
+waits.frameworks_submit()  # TensorFlow's own threads
 
 
 def _as_it_is(function: F) -> F:

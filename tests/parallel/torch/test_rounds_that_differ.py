@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ranks that do different things between two steps: what users' scripts do, one by one, and the errors they read."""
 
+import re
 import threading
 import warnings
 
 import pytest
 import torch
 from harness.torch_training import on_torch_ranks
+from harness.waiting import DEADLOCK2
 from harness.worlds import SHM3
 
 import horovod.torch as hvd
@@ -212,7 +214,9 @@ def test_a_rank_that_leaves_is_named_with_what_the_others_were_doing():
         parameters = weights()
         optimizer = wrap(parameters)
         if hvd.rank() == 0:
-            with pytest.raises(hvd.HorovodInternalError, match=rf"rank 1 .*DistributedOptimizer.w0.*{place}\(\).*join"):
+            with pytest.raises(
+                hvd.HorovodInternalError, match=rf"Rank 1 finished.*first parameter is 'w0'.*join.*{place}\(\)"
+            ):
                 backward(*parameters) if place == "backward" else optimizer.step()
         hvd.shutdown()
         hvd.init()
@@ -222,9 +226,32 @@ def test_a_rank_that_leaves_is_named_with_what_the_others_were_doing():
 def test_other_parameters_on_another_rank():
     parameters = weights(2 + hvd.rank())
     optimizer = wrap(parameters)
-    with pytest.raises(hvd.HorovodInternalError, match=r"Mismatched.*must have the same parameters"):
+    with pytest.raises(
+        hvd.HorovodInternalError, match=r"Mismatched.* parameter is 'w0' .*must have the same parameters"
+    ):
         backward(*parameters)
     assert optimizer is not None
+
+
+@on_torch_ranks(DEADLOCK2)
+def test_another_first_parameter_on_another_rank():
+    for place in ("backward", "step"):
+        parameters = weights()
+        named = [("ab"[hvd.rank()], parameters[0]), ("c", parameters[1])]
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD(parameters, 1.0), named)
+        with pytest.raises(hvd.HorovodMismatchError) as raised:
+            backward(*parameters) if place == "backward" else optimizer.step()
+        line = r"\((?:\S*/)?test_rounds_that_differ\.py:\d+\)"
+        of_both = [
+            rf"rank {rank} in backward\(\) or step\(\) of the optimizer whose first parameter is '{first}' {line}"
+            for rank, first in enumerate("ab")
+        ]
+        expected = rf"Ranks wait for different operations: {', '.join(of_both)}\. All ranks must call the same .*"
+        assert re.fullmatch(expected, str(raised.value)), str(raised.value)
+        assert str(raised.value).endswith("The optimizers of all ranks must have the same parameters.")
+    with pytest.raises(hvd.HorovodMismatchError, match=r"rank 0 in allreduce 'x' .*rank 1 in backward\(\)") as raised:
+        hvd.allreduce(torch.ones(1), name="x") if hvd.rank() == 0 else backward(*parameters)
+    assert "same parameters" not in str(raised.value)
 
 
 @on_torch_ranks("shm2")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from horovod._engine import EngineError, World
-from horovod.common import stacks
+from horovod.common import stacks, waits
 from horovod.common import topology as topology_module
 from horovod.common.exceptions import HorovodInitializationError
 from horovod.common.joining.interfaces import LOOPBACK, check_interfaces, interface_address, interface_names
@@ -138,6 +138,7 @@ def open_world(
         settings=settings.for_engine() | ({} if core is None else {"engine_core": core}),
     )
     world.tell_stack(stacks.main_stack)
+    world.tell_block(waits.told)
     return world
 
 

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "agreement/deadlocks.h"
+
+#include <algorithm>
+
+#include "agreement/spoken.h"
+#include "base/wire.h"
+
+namespace hvd {
+namespace {
+
+constexpr size_t kMostPlaces = 8;     // that a text names
+constexpr size_t kMostWarnings = 16;  // different ones; a program with so many knows by then
+
+const Announced* CountIn(const std::vector<Announced>& announced, int32_t set, uint32_t epoch) {
+  const auto found = std::find_if(announced.begin(), announced.end(),
+                                  [&](const Announced& one) { return one.set == set && one.epoch == epoch; });
+  return found == announced.end() ? nullptr : &*found;
+}
+
+bool GetFlag(std::string_view* in, bool* flag) {
+  uint8_t byte = 0;
+  if (!wire::Get(in, &byte) || byte > 1) return false;
+  *flag = byte;
+  return true;
+}
+
+}  // namespace
+
+void Encode(const Block& block, std::string* out) {
+  wire::Put(out, block.rank);
+  wire::Put(out, block.thread);
+  wire::Put(out, block.number);
+  wire::Put(out, static_cast<uint8_t>(block.over));
+  wire::Put(out, static_cast<uint8_t>(block.alone));
+  wire::Put(out, block.set);
+  wire::Put(out, block.epoch);
+  wire::PutString(out, block.name);
+  wire::PutString(out, block.group);
+  wire::PutString(out, block.what);
+  wire::PutVector(out, block.announced);
+  wire::PutVector(out, block.missing);
+}
+
+bool Decode(std::string_view* in, Block* block) {
+  return wire::Get(in, &block->rank) && wire::Get(in, &block->thread) && wire::Get(in, &block->number) &&
+         GetFlag(in, &block->over) && GetFlag(in, &block->alone) && wire::Get(in, &block->set) &&
+         wire::Get(in, &block->epoch) && wire::GetString(in, &block->name) && wire::GetString(in, &block->group) &&
+         wire::GetString(in, &block->what) && wire::GetVector(in, &block->announced) &&
+         wire::GetVector(in, &block->missing);
+}
+
+void Encode(const Deadlock& deadlock, std::string* out) {
+  wire::Put(out, static_cast<uint8_t>(deadlock.certain));
+  wire::PutString(out, deadlock.text);
+  wire::Put(out, static_cast<uint32_t>(deadlock.ranks.size()));
+  for (const Deadlock::Stuck& one : deadlock.ranks) {
+    wire::Put(out, one.rank);
+    wire::PutVector(out, one.announced);
+  }
+}
+
+bool Decode(std::string_view* in, Deadlock* deadlock) {
+  uint32_t count = 0;
+  if (!GetFlag(in, &deadlock->certain) || !wire::GetString(in, &deadlock->text) || !wire::Get(in, &count)) return false;
+  for (; count > 0; --count) {
+    Deadlock::Stuck one;
+    if (!wire::Get(in, &one.rank) || !wire::GetVector(in, &one.announced)) return false;
+    deadlock->ranks.push_back(std::move(one));
+  }
+  return true;
+}
+
+// Reports of one rank may overtake each other, since each passes through the leader of its set.
+void Deadlocks::Hear(Block block) {
+  const int rank = block.rank;
+  uint64_t& latest = numbers_[rank];
+  if (block.number <= latest) return;
+  latest = block.number;
+  Blocks& blocks = blocks_[rank];
+  blocks.erase(block.thread);
+  if (!block.over) blocks.emplace(block.thread, std::move(block));
+  if (blocks.empty()) blocks_.erase(rank);
+}
+
+void Deadlocks::Forget(int rank) { blocks_.erase(rank); }
+
+bool Deadlocks::WaitsFor(const Block& block, const Ranks& others, bool certain) const {
+  return std::any_of(block.missing.begin(), block.missing.end(), [&](const Block::Missing& missing) {
+    const int rank = static_cast<int>(missing.rank);
+    if (!others.count(rank)) return false;
+    if (!certain) return true;
+    const Announced* announced = CountIn(blocks_.at(rank).begin()->second.announced, block.set, block.epoch);
+    return announced && announced->count == missing.heard;
+  });
+}
+
+// All that could be stuck, less those that wait for nobody who is, until none of these is left.
+Deadlocks::Ranks Deadlocks::Stuck(bool certain) const {
+  Ranks stuck;
+  for (const auto& [rank, blocks] : blocks_) {
+    if (!certain || IsAlone(blocks)) stuck.insert(rank);
+  }
+  const auto goes_on = [&](int rank) {
+    const Blocks& blocks = blocks_.at(rank);
+    return !std::all_of(blocks.begin(), blocks.end(),
+                        [&](const auto& item) { return WaitsFor(item.second, stuck, certain); });
+  };
+  for (bool changed = true; changed;) {
+    changed = false;
+    for (auto it = stuck.begin(); it != stuck.end();) {
+      const bool leaves = goes_on(*it);
+      changed |= leaves;
+      it = leaves ? stuck.erase(it) : std::next(it);
+    }
+  }
+  return stuck;
+}
+
+bool Deadlocks::HasSettled(const Ranks& ranks, WatchTime* since, WatchTime now) const {
+  if (ranks.empty()) {
+    *since = {};
+    return false;
+  }
+  if (*since == WatchTime()) *since = now;
+  return now - *since >= settling_;
+}
+
+// "ranks 0, 2 in allreduce 'x' (train.py:12), rank 1 in allgather 'x' (train.py:30)", in the order of first ranks.
+std::string Deadlocks::Listed(const Ranks& ranks) const {
+  std::vector<std::pair<std::string, std::vector<int>>> places;
+  for (int rank : ranks) {
+    for (const auto& [thread, block] : blocks_.at(rank)) {
+      const auto same = [&block = block](const auto& place) { return place.first == block.what; };
+      auto place = std::find_if(places.begin(), places.end(), same);
+      if (place == places.end()) place = places.insert(place, {block.what, {}});
+      if (place->second.empty() || place->second.back() != rank) place->second.push_back(rank);
+    }
+  }
+  std::string text;
+  for (size_t i = 0; i < places.size() && i < kMostPlaces; ++i) {
+    text += (i ? ", " : "") + NameRanks(places[i].second) + " in " + places[i].first;
+  }
+  if (places.size() > kMostPlaces) text += " and " + std::to_string(places.size() - kMostPlaces) + " more";
+  return text;
+}
+
+Deadlock Deadlocks::Told(const Ranks& ranks, bool certain, std::string text) const {
+  Deadlock deadlock;
+  deadlock.certain = certain;
+  deadlock.text = std::move(text);
+  for (int rank : ranks) deadlock.ranks.push_back({rank, blocks_.at(rank).begin()->second.announced});
+  return deadlock;
+}
+
+std::vector<Deadlock> Deadlocks::Find(WatchTime now) {
+  std::vector<Deadlock> found;
+  if (const Ranks stuck = Stuck(true); HasSettled(stuck, &certain_since_, now)) {
+    found.push_back(
+        Told(stuck, true,
+             "Ranks wait for different operations: " + Listed(stuck) + ". All ranks must call the same collectives."));
+    for (int rank : stuck) blocks_.erase(rank);
+    certain_since_ = {};
+  }
+  // Whoever is certainly stuck is named as such before long.
+  if (const Ranks seem = Stuck(false); certain_since_ == WatchTime() && HasSettled(seem, &seems_since_, now)) {
+    std::string text = "Ranks wait for different operations: " + Listed(seem) +
+                       ". Unless another thread of these ranks still calls what the others wait for, they wait for "
+                       "ever: all ranks must call the same collectives.";
+    if (warnings_.size() < kMostWarnings && warnings_.insert(text).second) found.push_back(Told(seem, false, text));
+  }
+  return found;
+}
+
+}  // namespace hvd

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// The threads of this process that call the engine: whether only one ever submits, and which of them do nothing but
+// wait. Any thread may call this at any time.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "core/handle.h"
+
+namespace hvd {
+
+class Callers {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  // A thread that waits for a handle and does nothing else until that is done.
+  struct Waiting {
+    uint64_t thread = 0;  // as the program numbers its threads
+    uint64_t caller = 0;  // as they are numbered here
+    std::shared_ptr<Handle> handle;
+    Clock::time_point since;
+  };
+
+  // This thread submits something; `for_others`: on behalf of a framework, whose other threads may do so too.
+  void OnSubmit(bool for_others) {
+    const uint64_t me = for_others ? kSeveral : ThisThread();
+    uint64_t only = only_.load(std::memory_order_relaxed);
+    if (only == me || (only == 0 && only_.compare_exchange_strong(only, me, std::memory_order_relaxed))) return;
+    if (only != me) only_.store(kSeveral, std::memory_order_relaxed);
+  }
+  // Whether this is the only thread that has ever submitted anything.
+  bool IsOnly(uint64_t caller) const { return only_.load(std::memory_order_relaxed) == caller; }
+
+  void Block(uint64_t thread, std::shared_ptr<Handle> handle) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    waiting_[thread] = {thread, ThisThread(), std::move(handle), Clock::now()};
+    any_.store(true, std::memory_order_relaxed);
+  }
+  void Unblock(uint64_t thread) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    waiting_.erase(thread);
+    any_.store(!waiting_.empty(), std::memory_order_relaxed);
+  }
+  bool any_waits() const { return any_.load(std::memory_order_relaxed); }
+  std::vector<Waiting> AllWaiting() const {
+    std::vector<Waiting> all;
+    const std::lock_guard<std::mutex> lock(mutex_);
+    for (const auto& [thread, one] : waiting_) all.push_back(one);
+    return all;
+  }
+
+ private:
+  static constexpr uint64_t kSeveral = UINT64_MAX;
+
+  // Addresses and the system's numbers come again when a thread has ended; these do not.
+  static uint64_t ThisThread() {
+    static std::atomic<uint64_t> last{0};
+    thread_local const uint64_t mine = last.fetch_add(1, std::memory_order_relaxed) + 1;
+    return mine;
+  }
+
+  std::atomic<uint64_t> only_{0};  // the thread that submits; 0: none yet
+  std::atomic<bool> any_{false};
+  mutable std::mutex mutex_;
+  std::map<uint64_t, Waiting> waiting_;  // by thread
+};
+
+}  // namespace hvd

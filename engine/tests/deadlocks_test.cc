@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ranks that wait for each other: who is stuck, when that is certain, and what users are told.
+#include "agreement/deadlocks.h"
+
+#include <doctest/doctest.h>
+
+#include "agreement/spoken.h"
+#include "tests/coordinator_helpers.h"
+
+namespace hvd {
+namespace {
+
+using std::chrono::seconds;
+
+const WatchTime kStart = WatchTime() + std::chrono::hours(1);
+constexpr uint64_t kCount = 5;  // what everybody has announced in the global set, unless a test says otherwise
+
+// A rank that waits in allreduce `name` for these ranks, and whose only thread that is.
+Block Waits(int rank, const std::string& name, const std::vector<int>& missing) {
+  static uint64_t number = 0;
+  Block block;
+  block.rank = rank;
+  block.thread = 1;
+  block.number = ++number;
+  block.alone = true;
+  block.name = name;
+  block.what = "allreduce '" + name + "' (train.py:" + std::to_string(10 + rank) + ")";
+  block.announced = {{0, 0, kCount}};
+  for (int one : missing) block.missing.push_back({one, kCount});
+  return block;
+}
+
+// "certain 0 1" or "seems 0 1" for each; "" for none.
+std::string Summary(const std::vector<Deadlock>& found) {
+  std::string text;
+  for (const Deadlock& one : found) {
+    text += std::string(text.empty() ? "" : "; ") + (one.certain ? "certain" : "seems");
+    for (const Deadlock::Stuck& stuck : one.ranks) text += " " + std::to_string(stuck.rank);
+  }
+  return text;
+}
+
+std::string FoundIn(const std::vector<Block>& blocks) {
+  Deadlocks deadlocks{seconds(0)};
+  for (const Block& block : blocks) deadlocks.Hear(block);
+  return Summary(deadlocks.Find(kStart));
+}
+
+}  // namespace
+
+TEST_CASE("deadlocks: who is stuck") {
+  struct Row {
+    const char* meaning;
+    std::vector<Block> blocks;
+    const char* found;
+  };
+  const Row rows[] = {
+      {"two ranks wait for each other", {Waits(0, "x", {1}), Waits(1, "y", {0})}, "certain 0 1"},
+      {"nobody waits", {}, ""},
+      {"the other one computes", {Waits(0, "x", {1})}, ""},
+      {"they wait for one that computes", {Waits(0, "x", {2}), Waits(1, "x", {2})}, ""},
+      {"a circle of three", {Waits(0, "x", {1}), Waits(1, "y", {2}), Waits(2, "z", {0})}, "certain 0 1 2"},
+      {"a chain that ends at one that computes", {Waits(0, "x", {1}), Waits(1, "y", {2}), Waits(3, "z", {0})}, ""},
+      {"a chain that ends in a circle", {Waits(0, "x", {1}), Waits(1, "y", {2}), Waits(2, "z", {1})}, "certain 0 1 2"},
+      {"one missing rank that is stuck is enough", {Waits(0, "x", {1, 2}), Waits(1, "y", {0, 2})}, "certain 0 1"},
+      {"three against one",
+       {Waits(0, "x", {3}), Waits(1, "x", {3}), Waits(2, "x", {3}), Waits(3, "y", {0, 1, 2})},
+       "certain 0 1 2 3"},
+      {"two circles",
+       {Waits(0, "x", {1}), Waits(1, "y", {0}), Waits(2, "x", {3}), Waits(3, "y", {2})},
+       "certain 0 1 2 3"},
+  };
+  for (const Row& row : rows) CHECK_MESSAGE(FoundIn(row.blocks) == row.found, row.meaning);
+}
+
+TEST_CASE("deadlocks: it is certain only where nothing else could submit what is missing") {
+  Block other_threads = Waits(1, "y", {0});
+  other_threads.alone = false;
+  CHECK(FoundIn({Waits(0, "x", {1}), other_threads}) == "seems 0 1");
+
+  Block second = Waits(1, "z", {0});
+  second.thread = 2;
+  second.number += 100;
+  CHECK(FoundIn({Waits(0, "x", {1}), Waits(1, "y", {0}), second}) == "seems 0 1");
+  second.missing = {{2, kCount}};  // whom nobody has heard of: that thread may go on
+  CHECK(FoundIn({Waits(0, "x", {1}), Waits(1, "y", {0}), second}) == "");
+
+  // The leader missed rank 1 before it had heard all of it.
+  Block early = Waits(0, "x", {1});
+  early.missing[0].heard = kCount - 1;
+  CHECK(FoundIn({early, Waits(1, "y", {0})}) == "seems 0 1");
+  // Rank 1 says nothing about the set, so it came to it, or left it, meanwhile.
+  Block elsewhere = Waits(0, "x", {1});
+  elsewhere.set = 3;
+  elsewhere.epoch = 7;
+  CHECK(FoundIn({elsewhere, Waits(1, "y", {0})}) == "seems 0 1");
+  Block member = Waits(1, "y", {0});
+  member.announced.push_back({3, 7, kCount});
+  CHECK(FoundIn({elsewhere, member}) == "certain 0 1");
+  member.announced.back().epoch = 6;  // the id was used again
+  member.number += 100;
+  CHECK(FoundIn({elsewhere, member}) == "seems 0 1");
+}
+
+TEST_CASE("deadlocks: the latest word of a rank counts, and one that left waits for nobody") {
+  Deadlocks deadlocks{seconds(0)};
+  Block late = Waits(1, "y", {0});
+  Block over = late;
+  over.number += 1;
+  over.over = true;
+  deadlocks.Hear(Waits(0, "x", {1}));
+  deadlocks.Hear(over);
+  deadlocks.Hear(late);  // was overtaken
+  CHECK(Summary(deadlocks.Find(kStart)) == "");
+  deadlocks.Hear(Waits(1, "y", {0}));
+  deadlocks.Forget(0);
+  CHECK(Summary(deadlocks.Find(kStart)) == "");
+  deadlocks.Hear(Waits(0, "x", {1}));
+  CHECK(Summary(deadlocks.Find(kStart)) == "certain 0 1");
+  CHECK(deadlocks.empty());  // it is told once
+}
+
+TEST_CASE("deadlocks: told when it has lasted, so that those who come late are named too") {
+  Deadlocks deadlocks{seconds(1)};
+  deadlocks.Hear(Waits(0, "x", {2, 3}));
+  deadlocks.Hear(Waits(2, "y", {0, 1}));
+  CHECK(Summary(deadlocks.Find(kStart)) == "");
+  deadlocks.Hear(Waits(1, "x", {2, 3}));
+  deadlocks.Hear(Waits(3, "y", {0, 1}));
+  CHECK(Summary(deadlocks.Find(kStart + std::chrono::milliseconds(999))) == "");
+  CHECK(Summary(deadlocks.Find(kStart + seconds(1))) == "certain 0 1 2 3");
+}
+
+TEST_CASE("deadlocks: a warning is given once") {
+  Deadlocks deadlocks{seconds(0)};
+  for (int time = 0; time < 3; ++time) {
+    for (Block block : {Waits(0, "x", {1}), Waits(1, "y", {0})}) {
+      block.alone = false;
+      deadlocks.Hear(block);
+    }
+    CHECK(Summary(deadlocks.Find(kStart + seconds(time))) == (time ? "" : "seems 0 1"));
+  }
+}
+
+TEST_CASE("deadlocks: the texts") {
+  Deadlocks deadlocks{seconds(0)};
+  Block same = Waits(2, "x", {1});
+  same.what = "allreduce 'x' (train.py:10)";
+  deadlocks.Hear(Waits(0, "x", {1}));
+  deadlocks.Hear(Waits(1, "y", {0, 2}));
+  deadlocks.Hear(same);
+  CHECK(deadlocks.Find(kStart).at(0).text ==
+        "Ranks wait for different operations: ranks 0, 2 in allreduce 'x' (train.py:10), rank 1 in allreduce 'y' "
+        "(train.py:11). All ranks must call the same collectives.");
+  Block uncertain = Waits(0, "x", {1});
+  uncertain.alone = false;
+  deadlocks.Hear(uncertain);
+  deadlocks.Hear(Waits(1, "y", {0}));
+  CHECK(deadlocks.Find(kStart).at(0).text ==
+        "Ranks wait for different operations: rank 0 in allreduce 'x' (train.py:10), rank 1 in allreduce 'y' "
+        "(train.py:11). Unless another thread of these ranks still calls what the others wait for, they wait for ever: "
+        "all ranks must call the same collectives.");
+  for (int rank = 0; rank < 40; ++rank) deadlocks.Hear(Waits(rank, std::to_string(rank), {(rank + 1) % 40}));
+  CHECK(deadlocks.Find(kStart).at(0).text.find("rank 7 in allreduce '7' (train.py:17) and 32 more.") !=
+        std::string::npos);
+}
+
+TEST_CASE("deadlocks: what ranks send each other comes out as it went in") {
+  Block block = Waits(3, "x", {1, 2});
+  block.group = "g";
+  std::string once, twice;
+  Encode(block, &once);
+  std::string_view in = once;
+  Block copy;
+  REQUIRE(Decode(&in, &copy));
+  CHECK(in.empty());
+  Encode(copy, &twice);
+  CHECK(once == twice);
+  Deadlock told{true, "text", {{1, {{0, 0, 3}, {2, 1, 4}}}, {2, {}}}};
+  std::string whole;
+  Encode(told, &whole);
+  for (size_t bytes = 0; bytes < whole.size(); ++bytes) {
+    std::string_view part = std::string_view(whole).substr(0, bytes);
+    Deadlock none;
+    CHECK(!Decode(&part, &none));
+  }
+  std::string_view all = whole;
+  Deadlock again;
+  REQUIRE(Decode(&all, &again));
+  CHECK(again.ranks.at(0).announced.at(1).count == 4);
+}
+
+TEST_CASE("spoken: operations as their callers know them") {
+  using testing::Allreduce;
+  using testing::Grouped;
+  using testing::Make;
+  const std::pair<Request, const char*> rows[] = {
+      {Allreduce("allreduce.x"), "allreduce 'x'"},
+      {Allreduce("allreduce.layer.weight"), "allreduce 'layer.weight'"},
+      {Make(OpKind::kAllgather, "allgather.noname.7"), "allgather number 7 without a name"},
+      {Allreduce("allreduce.noname.0.1"), "allreduce 'noname.0.1'"},
+      {Allreduce("a name of its own"), "allreduce 'a name of its own'"},
+      {Allreduce("broadcast.x"), "allreduce 'broadcast.x'"},
+      {Grouped(Allreduce("grouped_allreduce.g_1of2"), "grouped_allreduce.g", 2), "grouped_allreduce 'g' of 2 tensors"},
+      {Allreduce("DistributedOptimizer.layer.weight"),
+       "backward() or step() of the optimizer whose first parameter is 'layer.weight'"},
+      {Make(OpKind::kBarrier, "barrier.noname.1"), "hvd.barrier()"},
+      {testing::Join(), "hvd.join()"},
+      {testing::ProcessSet(OpKind::kAddProcessSet, "add", {4096, 0, 2}), "hvd.add_process_set([0, 2])"},
+      {testing::ProcessSet(OpKind::kRemoveProcessSet, "remove", {3}), "hvd.remove_process_set() of process set 3"},
+  };
+  for (const auto& [request, words] : rows) CHECK(Spoken(request) == words);
+  CHECK(SpokenCall(Allreduce("allreduce.loss")) == "'allreduce.loss'");
+  CHECK(SpokenCall(Make(OpKind::kBarrier, "barrier.noname.1")) == "hvd.barrier()");
+  CHECK(SpokenName("DistributedOptimizer.w") == Spoken(Allreduce("DistributedOptimizer.w")));
+}
+
+TEST_CASE("coordinator: who is missing from what a member waits for") {
+  using testing::Allreduce;
+  using testing::Grouped;
+  using Members = std::vector<int>;
+  Coordinator coordinator({0, 2, 4}, {});
+  coordinator.OnRequest(0, Allreduce("x"));
+  CHECK(coordinator.MissingFor(0, "x", "") == Members{1, 2});
+  CHECK(coordinator.MissingFor(1, "x", "").empty());  // it has not asked for that
+  CHECK(coordinator.MissingFor(0, "y", "").empty());
+  coordinator.OnRequest(0, Grouped(Allreduce("g1"), "g", 2));
+  coordinator.OnRequest(0, Grouped(Allreduce("g2"), "g", 2));
+  coordinator.OnRequest(1, Grouped(Allreduce("g2"), "g", 2));
+  CHECK(coordinator.MissingFor(0, "g2", "g") == Members{1, 2});  // as much of g1
+  CHECK(coordinator.Heard(0) == 3);
+  CHECK(coordinator.Heard(1) == 1);
+  coordinator.OnRequest(2, testing::Join());
+  CHECK(coordinator.MissingFor(0, "x", "") == Members{1});  // whoever has joined takes part
+  CHECK(coordinator.MissingFor(2, "join", "") == Members{0, 1});
+  CHECK(coordinator.Heard(2) == 1);
+}
+
+TEST_CASE("coordinator: stuck members lose what they want of each other, and nothing else") {
+  using testing::Allreduce;
+  using testing::Grouped;
+  using testing::Summary;
+  Coordinator coordinator({0, 1, 2}, {});
+  const Status why = Status::Mismatch("stuck");
+  coordinator.OnRequest(0, Allreduce("x"));
+  coordinator.OnRequest(1, Allreduce("y"));
+  coordinator.OnRequest(0, Grouped(Allreduce("g1"), "g", 2));
+  coordinator.OnRequest(2, Allreduce("of another"));
+  for (int member : {0, 1}) coordinator.OnRequest(member, Allreduce("waits for another"));
+  coordinator.FailStuck({1}, {0, 1}, why);  // member 0 was released, and has submitted something since
+  auto records = coordinator.Decide();
+  CHECK(Summary(records) == "E:y");
+  CHECK(records.at(0).error.code == Code::kMismatch);
+  coordinator.FailStuck({0, 1}, {0, 1}, why);
+  CHECK(Summary(coordinator.Decide()) == "E:x | E:g1");
+  coordinator.FailStuck({0, 1}, {0, 1}, why);
+  CHECK(coordinator.Decide().empty());
+  coordinator.OnRequest(2, Allreduce("waits for another"));
+  CHECK(Summary(coordinator.Decide()) == "waits for another");
+  coordinator.OnRequest(2, testing::Join());
+  coordinator.OnRequest(0, Allreduce("x"));
+  coordinator.FailStuck({0, 2}, {0, 1, 2}, why);
+  CHECK(Summary(coordinator.Decide()) == "E:of another | E:x | E:join");
+}
+
+}  // namespace hvd

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the engine asks about a thread that has waited in it for a while: where it is, and who else could call.
+
+Ranks that wait for each other fail only if nothing could release them. So whatever might call Horovod, now or later,
+has to be known: every Python thread might, but for a few that are known never to.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import sysconfig
+import threading
+from types import FrameType
+
+# Modules whose threads do only what they are there for: they call nothing that a user wrote.
+_NEVER_CALL = frozenset(
+    {
+        "horovod.common.rendezvous.server",
+        "multiprocessing.queues",  # hands data to the workers of a data loader
+        "multiprocessing.resource_sharer",
+        "tensorboard.summary.writer.event_file_writer",
+        "torch._inductor.compile_worker.subproc_pool",
+        "torch.utils.data._utils.pin_memory",
+        "tqdm._monitor",
+    }
+)
+_OUR_FOLDER = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
+_LIBRARIES = tuple(os.path.join(sysconfig.get_path(name), "") for name in ("stdlib", "purelib", "platlib"))
+
+_frameworks_submit = False
+
+
+def frameworks_submit() -> None:
+    """From now on threads of a framework may call the engine whenever they like, without Python knowing of it."""
+    global _frameworks_submit
+    _frameworks_submit = True
+
+
+def told(thread: int) -> str:
+    """'1' if nothing else here could submit anything or end the wait, else '0'; then the line at which it waits."""
+    frames = sys._current_frames()
+    own = frames.pop(thread, None)
+    frames.pop(threading.get_ident(), None)
+    others = _frameworks_submit or not all(_never_calls(frame) for frame in frames.values())
+    gives_up = signal.getitimer(signal.ITIMER_REAL)[0] > 0  # signal.alarm(), whose handler raises TimeoutError
+    alone = own is not None and not others and not gives_up
+    return f"{int(alone)}{_line_of(own)}"
+
+
+def _never_calls(frame: FrameType) -> bool:
+    """Whether what a thread was started for is in one of those modules."""
+    begins = ""
+    outer: FrameType | None = frame
+    while outer is not None:
+        module = str(outer.f_globals.get("__name__"))
+        begins = begins if module == "threading" else module
+        outer = outer.f_back
+    return begins in _NEVER_CALL
+
+
+def _line_of(frame: FrameType | None) -> str:
+    """The innermost line of the user's own program; of a library if there is none."""
+    in_library = ""
+    while frame is not None:
+        path = frame.f_code.co_filename
+        if not path.startswith((_OUR_FOLDER, "<frozen ")):
+            line = f"{_shown(path)}:{frame.f_lineno}"
+            if not path.startswith(_LIBRARIES) and "-packages/" not in path:
+                return line
+            in_library = in_library or line
+        frame = frame.f_back
+    return in_library
+
+
+def _shown(path: str) -> str:
+    """As users would name it where the program was started; elsewhere its last part is enough to find it."""
+    try:
+        start = os.path.join(os.getcwd(), "")
+    except OSError:  # the directory is gone
+        start = ""
+    if start and path.startswith(start):
+        return path[len(start) :]
+    return os.path.basename(path) if os.path.isabs(path) else path

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Worlds for tests of ranks that wait for each other, and what those need."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+import horovod.numpy as hvd
+from harness.worlds import DYNAMIC, SMALL_CHUNKS, World
+
+CHECK = "HOROVOD_DEADLOCK_CHECK_TIME_SECONDS"
+CHECK_S = 0.2
+# No other test leaves threads in these. Of four ranks, two may be found stuck before the others come to their calls:
+# there is time enough for that.
+DEADLOCK2 = World("deadlock2", "a:2", DYNAMIC | SMALL_CHUNKS | {CHECK: str(CHECK_S)})
+DEADLOCK4 = World("deadlock4", "a:2,b:2", DYNAMIC | SMALL_CHUNKS | {CHECK: "1"})
+
+
+@contextlib.contextmanager
+def fresh_world(check_s: float = CHECK_S) -> Iterator[None]:
+    """The ranks of this world in another one, in which nobody has called the engine yet. They must leave in step."""
+    hvd.shutdown()
+    before = os.environ[CHECK]
+    os.environ[CHECK] = str(check_s)
+    try:
+        hvd.init()
+    finally:
+        os.environ[CHECK] = before
+    yield
+    hvd.allreduce(np.ones(1), name="all are here")  # nobody is left in the middle of something
+    hvd.shutdown()
+    hvd.init()
+
+
+@contextlib.contextmanager
+def stderr_kept() -> Iterator[Callable[[], str]]:
+    """What this process, the engine included, writes to stderr meanwhile; it is passed on at the end."""
+    with tempfile.TemporaryFile() as kept:
+        before = os.dup(2)
+        os.dup2(kept.fileno(), 2)
+
+        def text() -> str:
+            return os.pread(kept.fileno(), 1 << 20, 0).decode()
+
+        try:
+            yield text
+        finally:
+            os.dup2(before, 2)
+            os.close(before)
+            os.write(2, text().encode())
+
+
+def await_text(text: Callable[[], str], words: str, limit_s: float = 10) -> None:
+    give_up = time.monotonic() + limit_s
+    while words not in text():
+        assert time.monotonic() < give_up, f"{words!r} was not written within {limit_s} s:\n{text()}"
+        time.sleep(0.01)

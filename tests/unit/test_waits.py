@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the engine is told about a thread that waits: where in the program it is, and whether another could call."""
+
+import multiprocessing
+import queue
+import signal
+import sys
+import threading
+
+import pytest
+
+from horovod.common import waits
+
+
+def told_of_this_thread():
+    """As the engine asks: on another thread, while this one waits."""
+    answers = []
+    asking = threading.Thread(target=lambda ident: answers.append(waits.told(ident)), args=[threading.get_ident()])
+    asking.start()
+    asking.join()  # the line that is told
+    return answers[0]
+
+
+LINE = told_of_this_thread.__code__.co_firstlineno + 5
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch):
+    """No door that another test loaded speaks for its framework here, and no timer runs."""
+    monkeypatch.setattr(waits, "_frameworks_submit", False)
+    timer = signal.setitimer(signal.ITIMER_REAL, 0)
+    yield
+    signal.setitimer(signal.ITIMER_REAL, *timer)
+
+
+def test_the_line_is_the_innermost_of_the_program_itself():
+    answer = told_of_this_thread()
+    assert answer.endswith(f"test_waits.py:{LINE}"), answer
+    assert answer.startswith("1"), (answer, sys._current_frames())
+
+
+def test_another_thread_could_call():
+    leave = threading.Event()
+    other = threading.Thread(target=leave.wait)
+    other.start()
+    assert told_of_this_thread().startswith("0")
+    leave.set()
+    other.join()
+    timer = threading.Timer(60, print)  # which is all of the standard library until it calls
+    timer.start()
+    assert told_of_this_thread().startswith("0")
+    timer.cancel()
+    timer.join()
+    assert told_of_this_thread().startswith("1")
+
+
+def test_threads_that_only_move_data_do_not_count():
+    channel = multiprocessing.Queue()
+    channel.put("starts its thread")
+    try:
+        assert channel.get(timeout=10)
+        assert any(thread.name == "QueueFeederThread" for thread in threading.enumerate())
+        assert told_of_this_thread().startswith("1")
+    finally:
+        channel.close()
+        channel.join_thread()
+
+
+def test_a_framework_may_call_whenever_it_likes():
+    waits.frameworks_submit()
+    assert told_of_this_thread().startswith("0")
+
+
+def test_a_wait_that_an_alarm_will_end_is_not_for_ever():
+    before = signal.signal(signal.SIGALRM, lambda *_: None)
+    try:
+        signal.alarm(60)
+        assert told_of_this_thread().startswith("0")
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_a_thread_that_has_ended_is_nowhere():
+    ended = threading.Thread(target=queue.Queue)
+    ended.start()
+    ended.join()
+    assert waits.told(ended.ident) == "0"
+
+
+def test_files_are_named_as_their_users_would(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert waits._shown(str(tmp_path / "training" / "train.py")) == "training/train.py"
+    assert waits._shown("/elsewhere/train.py") == "train.py"
+    assert waits._shown("<stdin>") == "<stdin>"
