@@ -81,6 +81,7 @@ def check_engine_works():
 def differ(ways):
     """One after the other: after an error all ranks go on together."""
     texts = []
+    check_engine_works()  # no rank is late, as one may be that had to load this module first
     for odd, others, *parts in (DIFFERENT[way] for way in ways):
         texts.append(expect(odd if hvd.rank() == hvd.size() - 1 else others, *parts))
         check_engine_works()
@@ -136,6 +137,7 @@ def test_different_process_sets():
 
 @on_all_ranks(DEADLOCK4)
 def test_ranks_that_have_joined_are_stuck_with_the_others():
+    check_engine_works()
     calls = [hvd.join, lambda: reduce("x"), lambda: reduce("y"), hvd.join]
     with pytest.raises(hvd.HorovodMismatchError, match="ranks 0, 3 in hvd.join().*, rank 1 in allreduce 'x'"):
         calls[hvd.rank()]()
