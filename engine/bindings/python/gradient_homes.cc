@@ -9,6 +9,7 @@
 
 #include "bindings/python/dlpack.h"
 #include "bindings/python/table.h"
+#include "bindings/python/unlocked.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -120,7 +121,7 @@ std::shared_ptr<GradientHome> GradientHomes::VacantHome(uint32_t number, size_t 
     home = nullptr;
     const nb::object owner = world_;  // without the GIL anything may happen to this object
     hvd_world* const world = address_;
-    nb::gil_scoped_release unlocked;
+    Unlocked unlocked;
     if (void* const data = Api()->allocate_lendable(world, bytes)) home = std::make_shared<GradientHome>(data, bytes);
   }
   return home;
@@ -138,7 +139,7 @@ void GradientHomes::Adopt(uint32_t number, nb::handle parameter) {
   if (!home || !home->MoveIn(address_)) return;
   if (number < homes_.size()) homes_[number] = home;
   {
-    nb::gil_scoped_release unlocked;
+    Unlocked unlocked;
     std::memcpy(home->data(), plain.data, bytes);
   }
   auto key = std::make_unique<std::shared_ptr<GradientHome>>(home);

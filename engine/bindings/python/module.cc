@@ -29,6 +29,7 @@
 #include "bindings/python/table.h"
 #include "bindings/python/tensor_maker.h"
 #include "bindings/python/tensor_reader.h"
+#include "bindings/python/unlocked.h"
 #include "bindings/python/vocabulary.h"
 
 namespace nb = nanobind;
@@ -114,7 +115,7 @@ class World {
   }
   ~World() {
     if (!world_) return;
-    nb::gil_scoped_release unlocked;
+    hvd_python::Unlocked unlocked;
     Api()->destroy(world_);
   }
   World(const World&) = delete;
@@ -137,14 +138,14 @@ class World {
     hvd_status status{};
     int32_t code;
     {
-      nb::gil_scoped_release unlocked;
+      hvd_python::Unlocked unlocked;
       code = Api()->connect(world_, all.data(), static_cast<int32_t>(all.size()), timeout_s, &status);
     }
     if (code != HVD_OK) Raise(status);
   }
 
   void Close() {
-    nb::gil_scoped_release unlocked;
+    hvd_python::Unlocked unlocked;
     Api()->close(world_);
   }
 
@@ -201,7 +202,7 @@ class World {
       hvd_status status{};
       int32_t code = HVD_OK;
       {
-        nb::gil_scoped_release unlocked;
+        hvd_python::Unlocked unlocked;
         while (i < handles.size() && code == HVD_OK) {
           code = Api()->finish(world_, handles[i], hvd_python::kSignalPeriodMs, &status);
           if (code == HVD_OK) ++i;
@@ -274,7 +275,7 @@ class World {
     hvd_status status{};
     int32_t code;
     {
-      nb::gil_scoped_release unlocked;
+      hvd_python::Unlocked unlocked;
       code = Api()->allocate(world_, bytes, buffer.get(), &status);
     }
     if (code != HVD_OK) Raise(status);
@@ -295,7 +296,7 @@ class World {
     hvd_status status{};
     int32_t code;
     {
-      nb::gil_scoped_release unlocked;
+      hvd_python::Unlocked unlocked;
       code = Api()->start_timeline(world_, path.c_str(), mark_cycles, &status);
     }
     if (code != HVD_OK) Raise(status);
@@ -304,7 +305,7 @@ class World {
     hvd_status status{};
     int32_t code;
     {
-      nb::gil_scoped_release unlocked;
+      hvd_python::Unlocked unlocked;
       code = Api()->stop_timeline(world_, &status);
     }
     if (code != HVD_OK) Raise(status);
@@ -347,6 +348,7 @@ class World {
 NB_MODULE(_engine, m) {
   nb::set_leak_warnings(false);  // whatever holds a context until the process ends does not concern users
   m.attr("ABI_VERSION") = HVD_ABI_VERSION;
+  hvd_python::WatchForEnd(m);
   hvd_python::BindErrors(m);
   hvd_python::BindVocabulary(m);
   hvd_python::BindSettings(m);

@@ -3,6 +3,8 @@
 
 #include <nanobind/stl/string.h>
 
+#include "bindings/python/unlocked.h"
+
 namespace nb = nanobind;
 using namespace nb::literals;
 
@@ -47,7 +49,7 @@ int32_t WaitUnlocked(hvd_world* world, int64_t handle, double timeout_s, hvd_sta
     const bool last = timeout_s >= 0 && left_ms <= kSignalPeriodMs;
     int32_t code;
     {
-      nb::gil_scoped_release unlocked;
+      Unlocked unlocked;
       code = Api()->wait(world, handle, last ? static_cast<int32_t>(left_ms) : kSignalPeriodMs, status);
     }
     if (code != HVD_IN_PROGRESS) return code;
@@ -62,7 +64,7 @@ int32_t FinishUnlocked(hvd_world* world, int64_t handle, bool look, hvd_status* 
   Blocked blocked(world);
   while (code == HVD_IN_PROGRESS) {
     {
-      nb::gil_scoped_release unlocked;
+      Unlocked unlocked;
       code = Api()->finish(world, handle, kSignalPeriodMs, status);
     }
     if (code != HVD_IN_PROGRESS) return code;

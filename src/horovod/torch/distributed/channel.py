@@ -30,6 +30,7 @@ from horovod.common.joining import through_store
 from horovod.common.settings import Settings
 from horovod.common.settings_table import Value
 from horovod.torch.distributed.buffers import Buffer
+from horovod.torch.distributed.completion import end_all
 from horovod.torch.distributed.errors import ProcessGroupError, from_engine
 
 _EVERYBODY = 0  # the process set of all ranks of a world
@@ -212,3 +213,4 @@ def _close_all() -> None:
     for channel in list(_channels):
         channel.close()
         channel.world = cast(World, _NoWorld())
+    end_all()

@@ -8,6 +8,8 @@ future may wait for another future (DDP's PowerSGD hook does). Threads start whe
 from __future__ import annotations
 
 import threading
+import time
+import weakref
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -16,6 +18,9 @@ if TYPE_CHECKING:
 # Operations end mostly in the order in which they began, so the oldest is waited for; after this time the others get
 # a look as well, for a receive may wait for something that happens after them.
 _TURN_S = 0.005
+_END_LIMIT_S = 1.0
+
+_completions: weakref.WeakSet[Completion] = weakref.WeakSet()
 
 
 class Completion:
@@ -27,6 +32,8 @@ class Completion:
         self._works: list[Work] = []
         self._free_threads = 0  # those that watch or wait for their turn to
         self._closed = False
+        self._threads: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
+        _completions.add(self)
 
     def add(self, work: Work) -> None:
         with self._changed:
@@ -43,7 +50,15 @@ class Completion:
     def _ensure_watcher(self) -> None:
         if self._free_threads == 0:
             self._free_threads += 1
-            threading.Thread(target=self._run, name="horovod futures", daemon=True).start()
+            thread = threading.Thread(target=self._run, name="horovod futures", daemon=True)
+            self._threads.add(thread)
+            thread.start()
+
+    def join(self, limit_s: float) -> None:
+        """Wait for the threads of a closed group."""
+        deadline = time.monotonic() + limit_s
+        for thread in list(self._threads):
+            thread.join(max(0.0, deadline - time.monotonic()))
 
     def _run(self) -> None:
         while True:
@@ -73,3 +88,11 @@ class Completion:
                     with self._changed:
                         self._works.remove(work)
                     return work
+
+
+def end_all() -> None:
+    """At the end of the program, once all worlds are closed: no thread may be inside torch when Python ends."""
+    for completion in list(_completions):
+        completion.close()
+    for completion in list(_completions):
+        completion.join(_END_LIMIT_S)
