@@ -6,6 +6,7 @@ import queue
 import signal
 import sys
 import threading
+import time
 
 import pytest
 
@@ -13,15 +14,30 @@ from horovod.common import waits
 
 
 def told_of_this_thread():
-    """As the engine asks: on another thread, while this one waits."""
+    """As the engine asks: on another thread, once this one waits."""
     answers = []
-    asking = threading.Thread(target=lambda ident: answers.append(waits.told(ident)), args=[threading.get_ident()])
+    asking = threading.Thread(target=ask, args=[threading.get_ident(), answers])
     asking.start()
     asking.join()  # the line that is told
     return answers[0]
 
 
 LINE = told_of_this_thread.__code__.co_firstlineno + 5
+
+
+def ask(ident, answers):
+    while LINE not in lines_of(ident):
+        time.sleep(0)
+    answers.append(waits.told(ident))
+
+
+def lines_of(ident):
+    """Where in `told_of_this_thread` a thread is."""
+    frame = sys._current_frames()[ident]
+    while frame is not None:
+        if frame.f_code is told_of_this_thread.__code__:
+            yield frame.f_lineno
+        frame = frame.f_back
 
 
 @pytest.fixture(autouse=True)

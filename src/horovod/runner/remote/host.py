@@ -213,6 +213,6 @@ class Host:
         return True
 
 
-def is_overdue(host: Host, now: float) -> bool:
-    """Whether an agent that has once spoken has been silent for too long."""
-    return host.state in (State.GREETED, State.READY) and now - host.heard > frames.SILENCE_LIMIT_S
+def silence_ends(host: Host) -> float | None:
+    """When an agent that has once spoken will have been silent for too long."""
+    return host.heard + frames.SILENCE_LIMIT_S if host.state in (State.GREETED, State.READY) else None

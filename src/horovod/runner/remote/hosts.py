@@ -20,7 +20,7 @@ from typing import IO, Any
 from horovod.runner.processes import Event
 from horovod.runner.remote.environment import that_travel
 from horovod.runner.remote.frames import ALIVE_EVERY_S
-from horovod.runner.remote.host import Host, State, WorkerPipe, is_overdue
+from horovod.runner.remote.host import Host, State, WorkerPipe, silence_ends
 
 _ROUND_TRIP_S = 2.0
 _CLOSE_LIMIT_S = 2.0
@@ -161,7 +161,7 @@ class RemoteHosts:
     def _serve(self) -> None:
         said = time.monotonic()
         while not self._is_stopping:
-            for key, _ in self._selector.select(max(0.0, said + ALIVE_EVERY_S - time.monotonic())):
+            for key, _ in self._selector.select(self._time_left(said)):
                 key.data()
             now = time.monotonic()
             if now >= said + ALIVE_EVERY_S:
@@ -169,12 +169,18 @@ class RemoteHosts:
                 for host in self.hosts.values():
                     host.tell("alive")
             for host in self.hosts.values():
-                if is_overdue(host, now):
+                deadline = silence_ends(host)
+                if deadline is not None and now >= deadline:
                     host.lose(f"nothing was heard of it for {now - host.heard:.0f} s")
                     self._ignore(host.output)
                     self._ignore(host.errors)
                     self._note_change()
                 self._look_after(host)
+
+    def _time_left(self, said: float) -> float:
+        """Until something must be said, or a host has been silent for too long."""
+        limits = [deadline for host in self.hosts.values() if (deadline := silence_ends(host)) is not None]
+        return max(0.0, min([said + ALIVE_EVERY_S, *limits]) - time.monotonic())
 
     def _look_after(self, host: Host) -> None:
         """Write what can be written, and watch for room where there was none."""
