@@ -4,6 +4,7 @@
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,15 @@ from testkit.launcher import HOROVODRUN
 from testkit.needs import need
 from testkit.processes import Process, run
 from testkit.ssh import SshHosts, missing
+
+# A job here is a dozen processes: on a machine that is busy with other things they take their time.
+LIMIT_S = 90
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.is_relative_to(Path(__file__).parent):
+            item.add_marker(pytest.mark.timeout(3 * LIMIT_S))
 
 
 @pytest.fixture(scope="session")
@@ -26,7 +36,8 @@ def on_h1(hosts: SshHosts) -> Callable[..., subprocess.CompletedProcess[str]]:
     """Runs a command on h1 to its end."""
 
     def start(*words: str, env: dict[str, str] | None = None, **options: Any) -> subprocess.CompletedProcess[str]:
-        return run([*hosts.inside("h1"), *words], {"HOROVOD_SSH_COMMAND": hosts.ssh, **(env or {})}, **options)
+        environment = {"HOROVOD_SSH_COMMAND": hosts.ssh, **(env or {})}
+        return run([*hosts.inside("h1"), *words], environment, **({"limit_s": LIMIT_S} | options))
 
     return start
 

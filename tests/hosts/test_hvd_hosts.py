@@ -37,7 +37,7 @@ def old_h2(hosts, tmp_path_factory):
 
 
 def test_doctor_tells_about_every_host_and_every_way(hosts, on_h1):
-    done = on_h1(*HVD, "doctor", "-H", "h1:1,h2:1,h3:1", "--json", limit_s=50)
+    done = on_h1(*HVD, "doctor", "-H", "h1:1,h2:1,h3:1", "--json", limit_s=90)
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
     names = [host["host"] for host in document["hosts"]]
@@ -58,7 +58,7 @@ def test_doctor_tells_about_every_host_and_every_way(hosts, on_h1):
 
 
 def test_every_collective_passes_on_real_hosts(on_h1):
-    done = on_h1(*HVD, "test", "-H", "h2:1,h3:1", "--json", limit_s=50)
+    done = on_h1(*HVD, "test", "-H", "h2:1,h3:1", "--json", limit_s=90)
     assert done.returncode == 0, done.stdout + done.stderr
     document = json.loads(done.stdout)
     assert document["passed"] is True

@@ -54,7 +54,7 @@ def job(launch):
 
 def test_a_killed_worker_is_named_and_all_ends_are_in_one_table(job):
     job.workers[2].kill()
-    code, said = job.end(8)
+    code, said = job.end(20)
     assert code == 137
     assert re.search(r"rank 2 \(host h2, pid \d+\) failed first: killed by signal 9", said)
     table = said[said.index("how the workers ended:") :].splitlines()
@@ -65,20 +65,20 @@ def test_a_killed_worker_is_named_and_all_ends_are_in_one_table(job):
 
 def test_a_killed_agent_takes_its_workers_along_and_is_named(job):
     job.agents[3].kill()
-    code, said = job.end(8)
+    code, said = job.end(20)
     assert code == 255
     assert re.search(r"rank 3 \(host h3, pid \d+\) failed first: its host was lost: the connection to its agent", said)
 
 
 def test_fault_6_a_killed_launcher_leaves_nothing_on_any_host(job):
     job.launcher.kill()
-    code, _ = job.end(8)
+    code, _ = job.end(20)
     assert code == -signal.SIGKILL
 
 
 def test_ctrl_c_reaches_all_hosts(job):
     job.launcher.send_signal(signal.SIGINT)
-    code, said = job.end(8)
+    code, said = job.end(20)
     assert code == 130
     assert "SIGINT: the workers have 5 s to end" in said
 
@@ -87,7 +87,7 @@ def test_an_unplugged_host_frees_itself_and_everybody_else_ends(hosts, job):
     """Nobody is told that the cable is out: ten seconds of silence, and a moment to act."""
     hosts.network.cut("h2")
     try:
-        code, said = job.end(20)
+        code, said = job.end(30)
     finally:
         hosts.network.mend("h2")
     assert code == 255
@@ -97,9 +97,9 @@ def test_an_unplugged_host_frees_itself_and_everybody_else_ends(hosts, job):
 def test_a_host_that_is_unplugged_from_the_start_is_named(hosts, horovodrun):
     hosts.network.cut("h2")
     try:
-        done = horovodrun("--start-timeout", "2", "-H", "h2:1,h3:1", "true", limit_s=20)
+        done = horovodrun("--start-timeout", "8", "-H", "h2:1,h3:1", "true", limit_s=40)
     finally:
         hosts.network.mend("h2")
     assert done.returncode == 1
-    assert re.search(r"h2: (no answer within 2 s \(--start-timeout\)|exit code 255)", done.stderr)
+    assert re.search(r"h2: (no answer within 8 s \(--start-timeout\)|exit code 255)", done.stderr)
     assert "h3:" not in done.stderr

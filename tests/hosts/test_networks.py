@@ -27,7 +27,7 @@ def odd_hosts(tmp_path_factory):
 
 
 def start(hosts, *words):
-    return run([*hosts.inside("a"), *HOROVODRUN, *words], {"HOROVOD_SSH_COMMAND": hosts.ssh})
+    return run([*hosts.inside("a"), *HOROVODRUN, *words], {"HOROVOD_SSH_COMMAND": hosts.ssh}, limit_s=90)
 
 
 def test_the_address_that_all_reach_is_found_and_why_is_said(odd_hosts):
