@@ -73,6 +73,7 @@ def ways_to_start(hosts: SshHosts, names: list[str], ranks: int, mpirun: str | N
     if mpirun is not None:
         count = str(len(names) * ranks)
         flags = ["--allow-run-as-root", "--prtemca", "plm_ssh_agent", hosts.ssh, "--map-by", ":OVERSUBSCRIBE"]
+        flags += ["-x", "PYTHONPATH", "-x", "LD_LIBRARY_PATH"]  # where mpi4py and the library may be
         command = [mpirun, *flags, "-np", count, "-H", listed, sys.executable, "-c", _MPI]
         ways["Open MPI"] = lambda: start(hosts, command)
     return ways

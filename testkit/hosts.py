@@ -20,10 +20,10 @@ class Network:
     """
 
     def __init__(self, names: list[str], *, ipv6: bool = False) -> None:
-        prefix, self._after = ("fd77::", ["/64", "nodad"]) if ipv6 else ("10.77.0.", ["/24"])
+        prefix, base, self._after = ("fd77::", "x", ["/64", "nodad"]) if ipv6 else ("10.77.0.", "d", ["/24"])
         self._mark = uuid.uuid4().hex[:6]
         self._made: list[str] = []
-        self.addresses = {name: f"{prefix}{number:x}" for number, name in enumerate(names, start=1)}
+        self.addresses = {name: f"{prefix}{number:{base}}" for number, name in enumerate(names, start=1)}
         try:
             self._build(names)
         except BaseException:
