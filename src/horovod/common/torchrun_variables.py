@@ -51,6 +51,12 @@ def is_torchruns(environ: Mapping[str, str]) -> bool:
     return _BY_TORCHRUN in environ
 
 
+def torchruns_size(environ: Mapping[str, str]) -> int:
+    """How many processes torchrun has started with this one; 0 without it."""
+    size = environ.get("WORLD_SIZE", "")
+    return int(size) if is_torchruns(environ) and size.isdecimal() else 0
+
+
 def without_outer_place(environ: Mapping[str, str]) -> dict[str, str]:
     """For a job inside a worker of another horovodrun or of torchrun: the worker's own place is not the new ranks'."""
     dropped = {MARK, *ours(environ)}
