@@ -57,15 +57,15 @@ class Step {
       : self_(self), sum_(0), members_(members ? members : self.size()), sums_{{}, {}, {}}, part_(1) {
     for (int i = 0; i < members_; ++i) sum_ += first + i + 1;
     size_t number = 0;
-    for (size_t count : {size_t{20}, size_t{9000}, size_t{150000}}) {
+    for (size_t count : {size_t{20}, size_t{9000}, size_t{40000}}) {
       std::vector<int32_t>& data = sums_[number++];
       data.assign(count, self.rank() + 1);
       Start(OpKind::kAllreduce, prefix + "sum" + std::to_string(count), data, data, process_set);
     }
-    shared_.assign(70000, self.rank());
+    shared_.assign(20000, self.rank());
     Start(OpKind::kBroadcast, prefix + "share", shared_, shared_, process_set, first);
-    scattered_.assign(static_cast<size_t>(members_) * 30000, self.rank() + 1);
-    part_.resize(30000);
+    scattered_.assign(static_cast<size_t>(members_) * 9000, self.rank() + 1);
+    part_.resize(9000);
     Start(OpKind::kReducescatter, prefix + "part", scattered_, part_, process_set);
     root_ = first;
   }
@@ -172,11 +172,11 @@ TEST_CASE("world: tuning with process sets, joins and mismatches beside it") {
                                            wrong.data()))
                 .code == hvd::Code::kMismatch);
       if (self.rank() == 1) {  // one more than the others do: they join
-        std::vector<int32_t> data(150000, 5);
-        CHECK(self.Run(self.Operation<int32_t>(OpKind::kAllreduce, "more", DType::kInt32, {150000}, data.data(),
+        std::vector<int32_t> data(40000, 5);
+        CHECK(self.Run(self.Operation<int32_t>(OpKind::kAllreduce, "more", DType::kInt32, {40000}, data.data(),
                                                data.data()))
                   .ok());
-        CHECK(data[149999] == 5);
+        CHECK(data[39999] == 5);
       }
       CHECK(self.Run(self.Operation<char>(OpKind::kJoin, "join", DType::kUInt8, {}, nullptr, nullptr)).ok());
       if (step % 10 == 9) {
