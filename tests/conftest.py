@@ -16,6 +16,9 @@ from testkit.families import Mark, described
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# One thread for each of up to four ranks on two cores: OpenMP's threads spin while they wait for one that has no core.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 # Tests of a door whose framework is not installed are left out. CI names in this variable the doors that must be there.
 _REQUIRED = "HOROVOD_TEST_DOORS"
 _DOORS = ("jax", "keras", "mxnet", "tensorflow", "torch")
