@@ -20,8 +20,7 @@ class Flat {
   }
   // Adds [begin, begin + length) of another run.
   void Append(const Flat& from, size_t begin, size_t length) {
-    from.ForRange(begin, length,
-                  [this](std::byte* data, size_t bytes, size_t, bool wide) { Add(data, bytes, wide); });
+    from.ForRange(begin, length, [this](std::byte* data, size_t bytes, size_t, bool wide) { Add(data, bytes, wide); });
   }
   size_t size() const { return size_; }
   // What is written will have left the caches before anybody reads it.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Allgather over hosts, ragged and fused: members show each other what they bring, each carrier sends its column's share
-// to its counterparts and shows what it got from them inside. Each host receives a byte once instead of once for every
-// rank. Three allgathers in a row, the later ones fed by the earlier as chunks arrive.
+// Allgather over hosts, ragged and fused: members show each other what they bring, each carrier sends its column's
+// share to its counterparts and shows what it got from them inside. Each host receives a byte once instead of once for
+// every rank. Three allgathers in a row, the later ones fed by the earlier as chunks arrive.
 #pragma once
 
 #include <memory>

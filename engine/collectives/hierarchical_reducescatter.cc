@@ -107,8 +107,8 @@ bool HierarchicalReducescatter::ReduceInside() {
   std::vector<size_t> lengths(grid_.members.size());
   for (int host = 0; host < grid_.hosts(); ++host) {
     const size_t length = lengths[host] = LengthOf(Column(host), reduced_);
-    std::byte* sum = host == grid_.host ? Partial(reduced_)
-                                        : across.Slot() + static_cast<size_t>(host) * across.piece_bytes();
+    std::byte* sum =
+        host == grid_.host ? Partial(reduced_) : across.Slot() + static_cast<size_t>(host) * across.piece_bytes();
     ReducePiece(local_, in_, nullptr, piece.begin, length, sources_, grid_.position, &scaled_, sum);
     piece.begin += length;
     for (const std::byte*& source : sources_) source += length;
@@ -166,8 +166,8 @@ bool HierarchicalReducescatter::TakeResult() {
   if (grid_.IsCarrier() || taken_ == rounds_) return false;
   Lane& back = *grid_.inside->back;
   const size_t begin = Upto(me_, taken_), length = Length(me_, taken_);
-  const std::byte* result = back.Fetch(grid_.ColumnOf(grid_.position), Lane::Layout::kScatter, length,
-                                       out_.Contiguous(begin, length));
+  const std::byte* result =
+      back.Fetch(grid_.ColumnOf(grid_.position), Lane::Layout::kScatter, length, out_.Contiguous(begin, length));
   if (!result) return false;
   Scatter(result, out_, begin, length);
   back.Release();

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reducescatter over hosts: each host sums what it has for the members of one column at their carrier, carriers exchange
-// these sums, and each combines what is for its host. Each host sends a sum once instead of what every rank has.
-// Elements are added inside the hosts first and then over hosts, whatever their number: as in hierarchical allreduce.
+// Reducescatter over hosts: each host sums what it has for the members of one column at their carrier, carriers
+// exchange these sums, and each combines what is for its host. Each host sends a sum once instead of what every rank
+// has. Elements are added inside the hosts first and then over hosts, whatever their number: as in hierarchical
+// allreduce.
 #pragma once
 
 #include <vector>

@@ -45,8 +45,8 @@ struct HostGrid {
   }
 };
 
-// What a chunk between hosts certainly has room for, by what one inside a host has: whoever is not a carrier has no lane
-// across to ask, and all members must come to the same answer.
+// What a chunk between hosts certainly has room for, by what one inside a host has: whoever is not a carrier has no
+// lane across to ask, and all members must come to the same answer.
 inline size_t RoomAcross(size_t inside_bytes) {
   return std::min(InPackets(inside_bytes), InPackets(2 * inside_bytes));  // slots across may be twice as large
 }

@@ -42,7 +42,8 @@ ProcessSet::ProcessSet(int id, uint32_t epoch, std::vector<int> ranks, const std
       region_(regions[me_]),
       slot_bytes_(SlotBytes(*around.settings, static_cast<int>(ranks_.size()))),
       moves_by_host_(around.settings->hierarchical_allgather != 0),
-      sums_by_host_(around.settings->hierarchical_allreduce != 0 && !around.settings->deterministic) {
+      sums_by_host_(around.settings->hierarchical_allreduce != 0 && !around.settings->deterministic),
+      sums_unevenly_(around.settings->hierarchical_allreduce == 1) {
   const std::vector<int> hosts = HostsOfMembers(*around.host_of_rank);
   tree_ = BuildTree(hosts, me_);
   std::vector<int> everybody(ranks_.size());

@@ -69,9 +69,12 @@ class ProcessSet {
 
   Exchange& flat() { return flat_; }
   // Null unless the set spans several hosts, one of them with more than one member, and settings allow it: for what
-  // moves bytes, and for what sums, where the order of additions follows from it.
+  // moves bytes, and for what sums, where the order of additions follows from it. Over hosts with different numbers of
+  // members sums are taken in rank order, as allreduce takes them, unless settings insist.
   const HostGrid* grid_for_moves() const { return inside_ && moves_by_host_ ? &grid_ : nullptr; }
-  const HostGrid* grid_for_sums() const { return inside_ && sums_by_host_ ? &grid_ : nullptr; }
+  const HostGrid* grid_for_sums() const {
+    return inside_ && sums_by_host_ && (grid_.Even() || sums_unevenly_) ? &grid_ : nullptr;
+  }
   // Sums if there is the same number of members on every host; else null, all three.
   Exchange* inside() { return members_by_host() ? inside_.get() : nullptr; }
   Exchange* across() { return members_by_host() ? across_.get() : nullptr; }
@@ -108,7 +111,7 @@ class ProcessSet {
   bool close_knit_ = false;
   Tree tree_;
   Exchange flat_;
-  bool moves_by_host_, sums_by_host_;
+  bool moves_by_host_, sums_by_host_, sums_unevenly_;
   std::unique_ptr<Exchange> inside_, across_;
   HostGrid grid_;
   std::vector<std::pair<Lane*, std::vector<int>>> lanes_;  // with the global rank of each lane member

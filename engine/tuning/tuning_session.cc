@@ -60,7 +60,8 @@ bool StepFinder::Begins(const Request& request) {
 AutotuneLog::AutotuneLog(const Settings& settings, ByHost by_host, const Log& log)
     : log_(log),
       path_(settings.autotune_log),
-      common_(std::string(by_host.sums ? "1," : "0,") + (by_host.moves ? "1,0," : "0,0,") + (settings.cache_capacity ? "1" : "0")) {
+      common_(std::string(by_host.sums ? "1," : "0,") + (by_host.moves ? "1,0," : "0,0,") +
+              (settings.cache_capacity ? "1" : "0")) {
   if (path_.empty()) return;
   file_.reset(std::fopen(path_.c_str(), "we"));
   if (!file_) {

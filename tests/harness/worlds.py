@@ -50,7 +50,7 @@ WORLDS = {
         World("one", "a:1", DYNAMIC | SMALL_CHUNKS),
         World("shm2", "a:2", DYNAMIC | SMALL_CHUNKS),
         World("tcp2", "a:2", DYNAMIC | SMALL_CHUNKS | TCP),
-        World("hosts3", "a:2,b:1", DYNAMIC | SMALL_CHUNKS | BY_HOST),  # unequal hosts: one carrier, allreduce flat
+        World("hosts3", "a:2,b:1", DYNAMIC | SMALL_CHUNKS | BY_HOST),  # unequal hosts: one carrier, sums flat
         World("shm4", "a:4", DYNAMIC | SMALL_CHUNKS),
         World("tcp4", "a:4", DYNAMIC | SMALL_CHUNKS | TCP),
         World("hosts4", "a:2,b:2", DYNAMIC | SMALL_CHUNKS | BY_HOST),  # equal hosts: hierarchical
