@@ -14,8 +14,8 @@ namespace hvd {
 
 // From these sizes on (bytes of the whole batch) fewer bytes between hosts gain more than another hop costs. Nothing
 // but the time taken depends on them: a choice that would change the order of a sum is never made by size.
-constexpr size_t kHierarchicalAllgatherBytes = size_t{64} << 10;  // what everybody has at the end
-constexpr size_t kHierarchicalBroadcastBytes = size_t{64} << 10;
+constexpr size_t kHierarchicalAllgatherBytes = size_t{256} << 10;  // what everybody has at the end
+constexpr size_t kHierarchicalBroadcastBytes = size_t{256} << 10;
 constexpr size_t kJoinedAlltoallBytes = size_t{8} << 10;  // up to this size: one member's message to one host
 
 struct HostGrid {
@@ -53,7 +53,7 @@ inline size_t RoomAcross(size_t inside_bytes) {
 
 // Chunks of a message of `bytes`: so many that the hops overlap, each no larger than `most`.
 inline size_t OverlappingChunk(size_t bytes, size_t most) {
-  constexpr size_t kWanted = 8, kLeast = size_t{32} << 10, kUnit = 4096;
+  constexpr size_t kWanted = 4, kLeast = size_t{128} << 10, kUnit = 4096;
   return std::min(most, std::max(kLeast, (bytes / kWanted + kUnit - 1) / kUnit * kUnit));
 }
 

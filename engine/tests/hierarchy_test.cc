@@ -266,7 +266,7 @@ uint64_t BytesAcross(const Layout& layout, OpKind kind, int64_t bytes) {
 }  // namespace
 
 TEST_CASE("hierarchy: every byte crosses once for each host") {
-  constexpr int64_t kBytes = 120000;
+  constexpr int64_t kBytes = 300000;
   for (Layout layout : {Layout{4, 2}, Layout{6, 3}, Layout{6, 2}, Layout{5, 2}}) {
     CAPTURE(Text(layout));
     const auto ranks = static_cast<uint64_t>(layout.ranks), other_hosts = static_cast<uint64_t>(layout.hosts - 1);
