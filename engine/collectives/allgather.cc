@@ -5,18 +5,26 @@
 
 namespace hvd {
 
-Allgather::Allgather(Lane* lane, Flat in, std::vector<Flat> outs)
-    : lane_(lane), in_(std::move(in)), outs_(std::move(outs)), collector_(lane->members()) {
-  for (int j = 0; j < lane_->members(); ++j) rounds_ = std::max(rounds_, ChunksOf(j));
-}
-
-uint64_t Allgather::ChunksOf(int member) const {
-  return (outs_[member].size() + lane_->slot_bytes() - 1) / lane_->slot_bytes();
+Allgather::Allgather(Lane* lane, Flat in, std::vector<Flat> outs, size_t chunk_bytes)
+    : lane_(lane),
+      in_(std::move(in)),
+      outs_(std::move(outs)),
+      chunk_bytes_(std::min(chunk_bytes, lane->slot_bytes())),
+      collector_(lane->members()) {
+  for (int j = 0; j < lane_->members(); ++j) {
+    rounds_ = std::max<uint64_t>(rounds_, (BytesOf(j) + chunk_bytes_ - 1) / chunk_bytes_);
+  }
 }
 
 size_t Allgather::ChunkLength(int member, uint64_t chunk) const {
-  const size_t begin = chunk * lane_->slot_bytes(), size = outs_[member].size();
-  return begin < size ? std::min(lane_->slot_bytes(), size - begin) : 0;
+  const size_t begin = chunk * chunk_bytes_, size = BytesOf(member);
+  return begin < size ? std::min(chunk_bytes_, size - begin) : 0;
+}
+
+// Our own contribution, unless it has its place already.
+void Allgather::Keep(const std::byte* chunk, size_t begin, size_t length) {
+  const Flat& own = outs_[lane_->me()];
+  if (own.size()) Scatter(chunk, own, begin, length);
 }
 
 bool Allgather::Show() {
@@ -27,18 +35,18 @@ bool Allgather::Show() {
     shown_ = rounds_;
     return true;
   }
-  if (!lane_->CanPost()) return false;
-  const size_t begin = shown_ * lane_->slot_bytes();
+  const size_t begin = shown_ * chunk_bytes_;
+  if (begin + length > ready_ || !lane_->CanPost()) return false;
   const std::byte* lies = lane_->by_sockets() ? in_.Contiguous(begin, length) : nullptr;
   if (lies) {
-    Scatter(lies, outs_[lane_->me()], begin, length);
+    Keep(lies, begin, length);
     lane_->PostMulticastFrom(lies, length);
     ++shown_;
     return true;
   }
   std::byte* slot = lane_->Slot();
   Gather(in_, begin, length, DType::kUInt8, 1.0, slot);
-  Scatter(slot, outs_[lane_->me()], begin, length);
+  Keep(slot, begin, length);
   lane_->PostMulticast(length);
   ++shown_;
   return true;
@@ -46,7 +54,7 @@ bool Allgather::Show() {
 
 bool Allgather::Collect() {
   if (collected_ == rounds_) return false;
-  const size_t begin = collected_ * lane_->slot_bytes();
+  const size_t begin = collected_ * chunk_bytes_;
   Step step = collector_.Run(
       *lane_, Lane::Layout::kMulticast,
       [&](int j) {

@@ -18,6 +18,10 @@ class Flat {
     extents_.push_back({static_cast<std::byte*>(data), size_, bytes, wide});
     size_ += bytes;
   }
+  // Adds [begin, begin + length) of another run.
+  void Append(const Flat& from, size_t begin, size_t length) {
+    from.ForRange(begin, length, [this](std::byte* data, size_t bytes, size_t, bool wide) { Add(data, bytes, wide); });
+  }
   size_t size() const { return size_; }
   // What is written will have left the caches before anybody reads it.
   void set_cold(bool cold) { cold_ = cold; }

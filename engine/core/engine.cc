@@ -49,8 +49,8 @@ Engine::Engine(const Parts& parts)
   tuned_.Store(InitialTuning(parts_.settings));
   ProcessSet& global = sets_[kGlobalSet]->set;
   if (parts_.settings.autotune && global.leads()) {
-    sets_[kGlobalSet]->applier.TuneBy(
-        std::make_unique<TuningSession>(parts_.settings, global.inside() != nullptr, parts_.log));
+    const ByHost by_host{global.inside() != nullptr, global.grid_for_moves() != nullptr};
+    sets_[kGlobalSet]->applier.TuneBy(std::make_unique<TuningSession>(parts_.settings, by_host, parts_.log));
   }
   if (global.tree().parent >= 0) mailbox_.Expect(global.tree().parent, true);
   for (int child : global.tree().children) mailbox_.Expect(child, true);

@@ -13,6 +13,10 @@
 #include "collectives/broadcast.h"
 #include "collectives/direct.h"
 #include "collectives/hierarchical.h"
+#include "collectives/hierarchical_allgather.h"
+#include "collectives/hierarchical_broadcast.h"
+#include "collectives/hierarchical_reducescatter.h"
+#include "collectives/joined_alltoall.h"
 #include "collectives/push.h"
 #include "collectives/reducescatter.h"
 #include "collectives/stream_copy.h"
@@ -130,7 +134,14 @@ bool MayPushAllgather(ProcessSet& set, const Entries& entries) {
          });
 }
 
-Status PrepareAllgather(ProcessSet& set, const Entries& entries, RunningBatch* batch) {
+// The grid where an operation on `bytes` that only moves them is to go host by host. All members come to the same
+// answer.
+const HostGrid* GridFor(const ProcessSet& set, const Settings& settings, size_t bytes, size_t least) {
+  const HostGrid* grid = set.grid_for_moves();
+  return grid && (bytes >= least || settings.hierarchical_allgather == 1) ? grid : nullptr;
+}
+
+Status PrepareAllgather(ProcessSet& set, const Settings& settings, const Entries& entries, RunningBatch* batch) {
   const bool may_push = MayPushAllgather(set, entries);
   Flat in;
   std::vector<Flat> outs(set.ranks().size());
@@ -155,24 +166,32 @@ Status PrepareAllgather(ProcessSet& set, const Entries& entries, RunningBatch* b
     }
   }
   Lane* lane = set.flat().there.get();
+  size_t bytes = 0;
+  for (const Flat& out : outs) bytes += out.size();
   if (may_push) {
     batch->machine = std::make_unique<PushAllgather>(
         lane, std::move(in), std::move(outs), Places(lane, set.arenas(), std::move(places)), std::move(own_rows));
+  } else if (const HostGrid* grid = GridFor(set, settings, bytes, kHierarchicalAllgatherBytes)) {
+    batch->machine = std::make_unique<HierarchicalAllgather>(*grid, in, outs);
   } else {
     batch->machine = std::make_unique<Allgather>(lane, std::move(in), std::move(outs));
   }
   return Status::Ok();
 }
 
-Status PrepareBroadcast(ProcessSet& set, const Entries& entries, RunningBatch* batch) {
+Status PrepareBroadcast(ProcessSet& set, const Settings& settings, const Entries& entries, RunningBatch* batch) {
   Flat in, out;
   for (const auto& operation : batch->operations) {
     in.Add(const_cast<std::byte*>(operation->input), operation->request.Bytes());
     out.Add(operation->output, operation->request.Bytes());
   }
   const int root = set.IndexOf(entries[0]->request.root);
-  batch->machine =
-      std::make_unique<Broadcast>(set.flat().there.get(), root, std::move(in), std::move(out), set.brisk());
+  if (const HostGrid* grid = GridFor(set, settings, out.size(), kHierarchicalBroadcastBytes)) {
+    batch->machine = std::make_unique<HierarchicalBroadcast>(*grid, root, std::move(in), std::move(out));
+  } else {
+    batch->machine =
+        std::make_unique<Broadcast>(set.flat().there.get(), root, std::move(in), std::move(out), set.brisk());
+  }
   return Status::Ok();
 }
 
@@ -192,7 +211,13 @@ Status PrepareReducescatter(ProcessSet& set, const Entries& entries, RunningBatc
     }
   }
   const Reduction reduction = ReductionOf(entries[0]->request, set.ranks().size());
-  batch->machine = std::make_unique<Reducescatter>(set.flat().there.get(), std::move(ins), std::move(out), reduction);
+  // Whatever the size: the order of additions must not depend on what was fused.
+  const HostGrid* grid = set.grid_for_sums();
+  if (grid && HierarchicalReducescatter::Fits(*grid)) {
+    batch->machine = std::make_unique<HierarchicalReducescatter>(*grid, ins, std::move(out), reduction);
+  } else {
+    batch->machine = std::make_unique<Reducescatter>(set.flat().there.get(), std::move(ins), std::move(out), reduction);
+  }
   return Status::Ok();
 }
 
@@ -208,6 +233,12 @@ Status PrepareAlltoall(ProcessSet& set, const Entries& entries, RunningBatch* ba
     operation->handle->received_splits = received;
     return OutputOf(*operation, rows, arena);
   };
+  const HostGrid* grid = set.grid_for_moves();
+  if (grid && JoinedAlltoall::Pays(*grid, row, entries[0]->sizes.at(0))) {
+    batch->machine = std::make_unique<JoinedAlltoall>(*grid, operation->input, operation->request.splits, row,
+                                                      entries[0]->sizes.at(0), std::move(allocate));
+    return Status::Ok();
+  }
   batch->machine =
       std::make_unique<Alltoall>(lane, operation->input, operation->request.splits, row, entries[0]->sizes.at(0),
                                  std::move(allocate), may_push ? set.arenas() : std::vector<std::byte*>());
@@ -221,9 +252,9 @@ Status Prepare(ProcessSet& set, const Settings& settings, const Entries& entries
     case OpKind::kAllreduce:
       return PrepareAllreduce(set, settings, entries, batch);
     case OpKind::kAllgather:
-      return PrepareAllgather(set, entries, batch);
+      return PrepareAllgather(set, settings, entries, batch);
     case OpKind::kBroadcast:
-      return PrepareBroadcast(set, entries, batch);
+      return PrepareBroadcast(set, settings, entries, batch);
     case OpKind::kReducescatter:
       return PrepareReducescatter(set, entries, batch);
     case OpKind::kAlltoall:

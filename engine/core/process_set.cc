@@ -40,7 +40,10 @@ ProcessSet::ProcessSet(int id, uint32_t epoch, std::vector<int> ranks, const std
       ranks_(std::move(ranks)),
       me_(IndexOf(around.rank)),
       region_(regions[me_]),
-      slot_bytes_(SlotBytes(*around.settings, static_cast<int>(ranks_.size()))) {
+      slot_bytes_(SlotBytes(*around.settings, static_cast<int>(ranks_.size()))),
+      moves_by_host_(around.settings->hierarchical_allgather != 0),
+      sums_by_host_(around.settings->hierarchical_allreduce != 0 && !around.settings->deterministic),
+      sums_unevenly_(around.settings->hierarchical_allreduce == 1) {
   const std::vector<int> hosts = HostsOfMembers(*around.host_of_rank);
   tree_ = BuildTree(hosts, me_);
   std::vector<int> everybody(ranks_.size());
@@ -48,9 +51,7 @@ ProcessSet::ProcessSet(int id, uint32_t epoch, std::vector<int> ranks, const std
   flat_.there = BuildLane(everybody, 0, regions, around);
   flat_.back = BuildLane(everybody, 1, regions, around);
   if (std::string_view(transport_) == "SHM") FindArenas(regions, around);
-  if (around.settings->hierarchical_allreduce != 0 && !around.settings->deterministic) {
-    BuildHierarchy(hosts, regions, around);
-  }
+  if (moves_by_host_ || sums_by_host_) BuildHierarchy(hosts, regions, around);
   const size_t different = std::set<int>(hosts.begin(), hosts.end()).size();
   close_knit_ = ranks_.size() > 1 && ranks_.size() <= kFewMembers && (different == 1 || different == ranks_.size());
 }
@@ -70,24 +71,28 @@ void ProcessSet::BuildHierarchy(const std::vector<int>& hosts, const std::vector
                                 const Surroundings& around) {
   std::map<int, std::vector<int>> members_of;  // by host
   for (size_t j = 0; j < hosts.size(); ++j) members_of[hosts[j]].push_back(static_cast<int>(j));
+  if (members_of.size() < 2 || members_of.size() == hosts.size()) return;
   const std::vector<int>& mine = members_of[hosts[me_]];
-  const size_t local = mine.size();
-  if (members_of.size() < 2 || local < 2) return;
+  size_t least = mine.size();
   for (const auto& [host, members] : members_of) {
-    if (members.size() != local) return;
+    if (host == hosts[me_]) grid_.host = grid_.hosts();
+    grid_.members.push_back(members);
+    least = std::min(least, members.size());
   }
+  grid_.columns = static_cast<int>(least);
   const size_t position = static_cast<size_t>(std::find(mine.begin(), mine.end(), me_) - mine.begin());
-  std::vector<int> counterparts;  // by host number, in every position: the order of sums must not depend on the owner
-  for (const auto& [host, members] : members_of) {
-    counterparts.push_back(members[position]);
-    members_by_host_.push_back(members);
-  }
+  grid_.position = static_cast<int>(position);
   inside_ = std::make_unique<Exchange>();
   inside_->there = BuildLane(mine, 2, regions, around);
   inside_->back = BuildLane(mine, 3, regions, around);
+  grid_.inside = inside_.get();
+  if (position >= least) return;
+  std::vector<int> counterparts;  // by host number, in every position: the order of sums must not depend on the owner
+  for (const auto& members : grid_.members) counterparts.push_back(members[position]);
   across_ = std::make_unique<Exchange>();
   across_->there = BuildLane(counterparts, 4, regions, around);
   across_->back = BuildLane(counterparts, 5, regions, around);
+  grid_.across = across_.get();
 }
 
 size_t ProcessSet::single_copy_bytes() const {

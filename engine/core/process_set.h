@@ -12,6 +12,7 @@
 #include "agreement/control.h"
 #include "agreement/tree.h"
 #include "base/config.h"
+#include "collectives/host_grid.h"
 #include "collectives/machine.h"
 #include "memory/express_memory.h"
 #include "transport/neighbours.h"
@@ -67,10 +68,19 @@ class ProcessSet {
   bool close_knit() const { return close_knit_; }
 
   Exchange& flat() { return flat_; }
-  // Both null unless the set spans several hosts with the same number of members on each, more than one.
-  Exchange* inside() { return inside_.get(); }
-  Exchange* across() { return across_.get(); }
-  const std::vector<std::vector<int>>* members_by_host() const { return inside_ ? &members_by_host_ : nullptr; }
+  // Null unless the set spans several hosts, one of them with more than one member, and settings allow it: for what
+  // moves bytes, and for what sums, where the order of additions follows from it. Over hosts with different numbers of
+  // members sums are taken in rank order, as allreduce takes them, unless settings insist.
+  const HostGrid* grid_for_moves() const { return inside_ && moves_by_host_ ? &grid_ : nullptr; }
+  const HostGrid* grid_for_sums() const {
+    return inside_ && sums_by_host_ && (grid_.Even() || sums_unevenly_) ? &grid_ : nullptr;
+  }
+  // Sums if there is the same number of members on every host; else null, all three.
+  Exchange* inside() { return members_by_host() ? inside_.get() : nullptr; }
+  Exchange* across() { return members_by_host() ? across_.get() : nullptr; }
+  const std::vector<std::vector<int>>* members_by_host() const {
+    return inside_ && sums_by_host_ && grid_.Even() ? &grid_.members : nullptr;
+  }
   // From here on the lanes carry chunks of this size, or of what comes nearest to it. Only between two machines.
   // `large`: an operation that no cache holds, so that fewer meetings gain more than smaller chunks.
   void UseChunks(size_t bytes, bool large);
@@ -101,8 +111,9 @@ class ProcessSet {
   bool close_knit_ = false;
   Tree tree_;
   Exchange flat_;
+  bool moves_by_host_, sums_by_host_, sums_unevenly_;
   std::unique_ptr<Exchange> inside_, across_;
-  std::vector<std::vector<int>> members_by_host_;
+  HostGrid grid_;
   std::vector<std::pair<Lane*, std::vector<int>>> lanes_;  // with the global rank of each lane member
 };
 

@@ -97,7 +97,7 @@ TEST_CASE("autotune: the session finds the faster chunks, logs every sample and 
   Settings settings = Fast();
   settings.autotune_log = file.name();
   const Tuning start = hvd::InitialTuning(settings);
-  TuningSession session(settings, true);
+  TuningSession session(settings, {true, false});
   const std::vector<Tuning> published =
       Train(&session, start, [](const Tuning& values) { return values.chunk_bytes == 64 << 10 ? 10 : 20; });
   REQUIRE(!published.empty());
@@ -119,7 +119,7 @@ TEST_CASE("autotune: with everything fixed the session ends at the first step an
   Settings settings = Fast();
   settings.autotune_log = file.name();
   settings.autotune_fixed = hvd::kFixedFusion | hvd::kFixedCycle | hvd::kFixedChunk;
-  TuningSession session(settings, false);
+  TuningSession session(settings, {});
   const std::vector<Tuning> published = Train(&session, hvd::InitialTuning(settings), [](const Tuning&) { return 10; });
   REQUIRE(published.size() == 1);
   CHECK(published[0].final);
@@ -131,7 +131,7 @@ TEST_CASE("autotune: a log that cannot be written is a warning, not an end") {
   for (const char* path : {"/nonexistent/folder/log.csv", "/dev/full"}) {
     Settings settings = Fast();
     settings.autotune_log = path;
-    TuningSession session(settings, false);
+    TuningSession session(settings, {});
     CHECK(Train(&session, hvd::InitialTuning(settings), [](const Tuning&) { return 10; }).back().final);
   }
 }

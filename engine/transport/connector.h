@@ -3,6 +3,7 @@
 // Nothing blocks: every call does what can be done now. One thread at a time (the driver) uses it.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -84,6 +85,9 @@ class Connector {
   // ranks that are waited for; call it now and then, for it takes two refusals.
   virtual bool Deserted(int rank) = 0;
   virtual uint64_t refused() const = 0;  // connections that failed authentication or spoke garbage
+
+  // Bytes of collectives that left by streams; lanes count them.
+  std::atomic<uint64_t> lane_bytes{0};
 
   ConnectorLimits limits;
 };

@@ -156,6 +156,7 @@ bool Lane::Send(int member, size_t stream) {
       break;
     }
     moved = true;
+    connector_->lane_bytes.fetch_add(static_cast<uint64_t>(sent), std::memory_order_relaxed);
     item.data += sent;
     item.left -= static_cast<size_t>(sent);
     if (item.left) continue;

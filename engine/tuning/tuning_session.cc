@@ -57,10 +57,11 @@ bool StepFinder::Begins(const Request& request) {
 }
 
 // The first seven columns are those of Horovod's log, so that whatever reads that one reads this one too.
-AutotuneLog::AutotuneLog(const Settings& settings, bool hierarchical, const Log& log)
+AutotuneLog::AutotuneLog(const Settings& settings, ByHost by_host, const Log& log)
     : log_(log),
       path_(settings.autotune_log),
-      common_(std::string(hierarchical ? "1" : "0") + ",0,0," + (settings.cache_capacity ? "1" : "0")) {
+      common_(std::string(by_host.sums ? "1," : "0,") + (by_host.moves ? "1,0," : "0,0,") +
+              (settings.cache_capacity ? "1" : "0")) {
   if (path_.empty()) return;
   file_.reset(std::fopen(path_.c_str(), "we"));
   if (!file_) {
@@ -88,10 +89,10 @@ void AutotuneLog::Warn(const char* what) {
   file_.reset();
 }
 
-TuningSession::TuningSession(const Settings& settings, bool hierarchical, const Log& log)
+TuningSession::TuningSession(const Settings& settings, ByHost by_host, const Log& log)
     : log_(log),
       tuner_(OptionsOf(settings)),
-      file_(settings, hierarchical, log),
+      file_(settings, by_host, log),
       steps_per_sample_(std::max(static_cast<int>(settings.autotune_steps_per_sample), 1)) {}
 
 std::optional<Tuning> TuningSession::OnBatch(const Entries& entries, Clock::time_point now) {

@@ -29,10 +29,16 @@ class StepFinder {
   std::unordered_set<size_t> seen_;  // hashes of names
 };
 
+// What goes host by host.
+struct ByHost {
+  bool sums = false;   // allreduce
+  bool moves = false;  // allgather
+};
+
 // One line for each sample and one for the choice, flushed at once. A file that cannot be written costs a warning.
 class AutotuneLog {
  public:
-  AutotuneLog(const Settings& settings, bool hierarchical, const Log& log);
+  AutotuneLog(const Settings& settings, ByHost by_host, const Log& log);
   void Write(const Tuning& values, double score, Autotuner::Phase phase);
 
  private:
@@ -50,7 +56,7 @@ class TuningSession {
  public:
   using Clock = std::chrono::steady_clock;
 
-  TuningSession(const Settings& settings, bool hierarchical, const Log& log = Log());
+  TuningSession(const Settings& settings, ByHost by_host, const Log& log = Log());
 
   // A batch of the global set was agreed upon. Returns what all ranks are to switch to, if anything; `final` is set in
   // the last of these, with which the session is over.

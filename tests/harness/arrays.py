@@ -121,6 +121,13 @@ def reduced_by_hosts(arrays: Sequence[Array], op: str, prescale: float = 1, post
     return reduced(partial, op, 1, postscale)
 
 
+def reduced_by_layout(arrays: Sequence[Array], op: str, prescale: float = 1, postscale: float = 1) -> Array:
+    """The sum over all ranks in the order of a reducescatter: by hosts where several hold several ranks each."""
+    hosts = hvd.cross_size() > 1 and hvd.local_size() > 1 and hvd.is_homogeneous()
+    by_hosts = hosts and arrays[0].dtype.name in FLOATS
+    return (reduced_by_hosts if by_hosts else reduced)(arrays, op, prescale, postscale)
+
+
 def check_reduced(result: Array, arrays: Sequence[Array], op: str, prescale: float = 1, postscale: float = 1) -> str:
     """The result of a reduction over all ranks, exactly: in rank order, or by hosts where there are several."""
     expected = reduced(arrays, op, prescale, postscale)

@@ -26,6 +26,7 @@ SMALL_CHUNKS = {
     "HOROVOD_SINGLE_COPY_BYTES": "64",
 }
 TCP = {"HOROVOD_SHARED_MEMORY": "0", "HOROVOD_TCP_STREAMS": "2"}
+BY_HOST = {"HOROVOD_HIERARCHICAL_ALLGATHER": "1"}  # whatever the size
 DYNAMIC = {"HOROVOD_DYNAMIC_PROCESS_SETS": "1"}
 DETERMINISTIC = {"HOROVOD_DETERMINISTIC": "1"}
 
@@ -49,10 +50,10 @@ WORLDS = {
         World("one", "a:1", DYNAMIC | SMALL_CHUNKS),
         World("shm2", "a:2", DYNAMIC | SMALL_CHUNKS),
         World("tcp2", "a:2", DYNAMIC | SMALL_CHUNKS | TCP),
-        World("hosts3", "a:2,b:1", DYNAMIC | SMALL_CHUNKS),  # unequal hosts: flat, over shared memory and TCP
+        World("hosts3", "a:2,b:1", DYNAMIC | SMALL_CHUNKS | BY_HOST),  # unequal hosts: one carrier, sums flat
         World("shm4", "a:4", DYNAMIC | SMALL_CHUNKS),
         World("tcp4", "a:4", DYNAMIC | SMALL_CHUNKS | TCP),
-        World("hosts4", "a:2,b:2", DYNAMIC | SMALL_CHUNKS),  # equal hosts: hierarchical
+        World("hosts4", "a:2,b:2", DYNAMIC | SMALL_CHUNKS | BY_HOST),  # equal hosts: hierarchical
     )
 }
 ALL = tuple(WORLDS)

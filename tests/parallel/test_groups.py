@@ -5,7 +5,7 @@ import threading
 
 import numpy as np
 import pytest
-from harness.arrays import OPS, check_equal, check_reduced, inputs, mine, reduced
+from harness.arrays import OPS, check_equal, check_reduced, inputs, mine, reduced_by_layout
 from harness.worlds import on_all_ranks
 
 import horovod.numpy as hvd
@@ -50,7 +50,7 @@ def test_grouped_reducescatter():
     group = [inputs((rows, 3), dtype, seed=rows) for rows, dtype in ((7, "float32"), (2, "int64"), (130, "float32"))]
     results = hvd.grouped_reducescatter([mine(arrays) for arrays in group], op=hvd.Sum)
     for arrays, result in zip(group, results, strict=True):
-        check_equal(result, np.array_split(reduced(arrays, "Sum"), hvd.size())[hvd.rank()])
+        check_equal(result, np.array_split(reduced_by_layout(arrays, "Sum"), hvd.size())[hvd.rank()])
 
 
 @on_all_ranks()

@@ -3,7 +3,7 @@
 
 import numpy as np
 import pytest
-from harness.arrays import DTYPES, FLOATS, INTEGERS, check_equal, inputs, mine, reduced
+from harness.arrays import DTYPES, FLOATS, INTEGERS, check_equal, inputs, mine, reduced_by_layout
 from harness.worlds import on_all_ranks
 
 import horovod.numpy as hvd
@@ -166,7 +166,7 @@ def test_reducescatter_of_uneven_rows(dtype):
             array = mine(arrays)
             result = hvd.reducescatter(array, op=hvd.Sum if op == "Sum" else hvd.Average)
             check_equal(array, arrays[hvd.rank()])
-            check_equal(result, np.array_split(reduced(arrays, op), hvd.size())[hvd.rank()])
+            check_equal(result, np.array_split(reduced_by_layout(arrays, op), hvd.size())[hvd.rank()])
 
 
 @on_all_ranks()
@@ -174,7 +174,7 @@ def test_reducescatter_with_factors_and_async():
     arrays = inputs((11, 40), "float32")
     options = {"op": hvd.Average, "prescale_factor": 0.5, "postscale_factor": 3.0}
     handle = hvd.reducescatter_async(mine(arrays), **options)
-    expected = np.array_split(reduced(arrays, "Average", 0.5, 3.0), hvd.size())[hvd.rank()]
+    expected = np.array_split(reduced_by_layout(arrays, "Average", 0.5, 3.0), hvd.size())[hvd.rank()]
     check_equal(hvd.reducescatter(mine(arrays), **options), expected)
     check_equal(hvd.synchronize(handle), expected)
 

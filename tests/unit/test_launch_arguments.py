@@ -140,6 +140,8 @@ def test_flags_become_variables_only_when_given():
     [
         (["--hierarchical-allreduce"], "HOROVOD_HIERARCHICAL_ALLREDUCE", "1"),
         (["--no-hierarchical-allreduce"], "HOROVOD_HIERARCHICAL_ALLREDUCE", "0"),
+        (["--hierarchical-allgather"], "HOROVOD_HIERARCHICAL_ALLGATHER", "1"),
+        (["--no-hierarchical-allgather"], "HOROVOD_HIERARCHICAL_ALLGATHER", "0"),
         (["--no-stall-check"], "HOROVOD_STALL_CHECK_DISABLE", "1"),
         (["--stall-check"], "HOROVOD_STALL_CHECK_DISABLE", "0"),
         (["--log-without-timestamp"], "HOROVOD_LOG_HIDE_TIME", "1"),

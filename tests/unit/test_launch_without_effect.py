@@ -81,7 +81,7 @@ def test_the_help_says_what_is_refused(capsys: pytest.CaptureFixture[str]) -> No
         words = [flag] if flag == "--jsrun" else [flag, "1"]
         with pytest.raises(NotImplementedError, match="not available yet"):
             refuse_unavailable(vars(parse_args(["-np", "1", *words, "true"])))
-    for flag in ("--no-hierarchical-allgather", "--no-torus-allreduce", "--num-nccl-streams N"):
+    for flag in ("--no-torus-allreduce", "--num-nccl-streams N"):
         assert re.search(rf"{flag} [^-]*Accepted, no effect in this version", shown), flag
 
 
