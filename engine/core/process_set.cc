@@ -52,6 +52,7 @@ ProcessSet::ProcessSet(int id, uint32_t epoch, std::vector<int> ranks, const std
     BuildHierarchy(hosts, regions, around);
   }
   const size_t different = std::set<int>(hosts.begin(), hosts.end()).size();
+  host_layout_ = {static_cast<int>(different), apart() || inside_};
   close_knit_ = ranks_.size() > 1 && ranks_.size() <= kFewMembers && (different == 1 || different == ranks_.size());
 }
 

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "agreement/algorithms.h"
 #include "agreement/control.h"
 #include "agreement/tree.h"
 #include "base/config.h"
@@ -67,6 +68,9 @@ class ProcessSet {
   bool close_knit() const { return close_knit_; }
 
   Exchange& flat() { return flat_; }
+  // Several members, each on a host of its own.
+  bool apart() const { return flat_.there->apart(); }
+  const HostLayout& host_layout() const { return host_layout_; }
   // Both null unless the set spans several hosts with the same number of members on each, more than one.
   Exchange* inside() { return inside_.get(); }
   Exchange* across() { return across_.get(); }
@@ -99,6 +103,7 @@ class ProcessSet {
   std::shared_ptr<Arena> own_arena_;
   std::vector<ExpressHead*> express_heads_;
   bool close_knit_ = false;
+  HostLayout host_layout_;
   Tree tree_;
   Exchange flat_;
   std::unique_ptr<Exchange> inside_, across_;

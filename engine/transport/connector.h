@@ -3,6 +3,7 @@
 // Nothing blocks: every call does what can be done now. One thread at a time (the driver) uses it.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -85,7 +86,13 @@ class Connector {
   virtual bool Deserted(int rank) = 0;
   virtual uint64_t refused() const = 0;  // connections that failed authentication or spoke garbage
 
+  // Streams that were taken so far; from any thread.
+  uint64_t taken() const { return taken_.load(std::memory_order_relaxed); }
+
   ConnectorLimits limits;
+
+ protected:
+  std::atomic<uint64_t> taken_{0};
 };
 
 }  // namespace hvd
