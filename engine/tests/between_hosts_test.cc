@@ -39,10 +39,11 @@ bool IsRounded(DType dtype) { return hvd_is_floating(static_cast<int32_t>(dtype)
 
 // Numbers for which every order of additions gives bits of its own, in any type.
 Bytes Input(const Case& wanted, int rank) {
-  std::mt19937 random(static_cast<unsigned>(rank) * 7919 + static_cast<unsigned>(wanted.count));
+  std::minstd_rand random(static_cast<unsigned>(rank) * 7919 + static_cast<unsigned>(wanted.count));
+  random.discard(3);  // the first numbers after neighbouring seeds are alike
   Bytes bytes(wanted.count * hvd::SizeOf(wanted.dtype));
   for (size_t i = 0; i < wanted.count; ++i) {
-    const float number = static_cast<float>(static_cast<int32_t>(random())) / 1e9f;
+    const float number = static_cast<float>(static_cast<int32_t>(2 * random())) / 1e9f;
     std::byte* const to = bytes.data() + i * hvd::SizeOf(wanted.dtype);
     const auto put = [&](auto value) { std::memcpy(to, &value, sizeof value); };
     switch (wanted.dtype) {
@@ -68,7 +69,7 @@ Bytes Input(const Case& wanted, int rank) {
         put(static_cast<uint8_t>(random() % 4 == 0));
         break;
       default:
-        for (size_t b = 0; b < hvd::SizeOf(wanted.dtype); ++b) to[b] = static_cast<std::byte>(random());
+        for (size_t b = 0; b < hvd::SizeOf(wanted.dtype); ++b) to[b] = static_cast<std::byte>(random() >> 8);
     }
   }
   return bytes;
@@ -253,7 +254,7 @@ TEST_CASE("between hosts: every algorithm, layout, dtype and op gives the bits o
         CAPTURE(hvd::NameOf(algorithm));
         CAPTURE(hosts);
         CAPTURE(on_each);
-        const std::vector<Case> sizes = EverySize(hosts == 3 || hosts == 4);
+        const std::vector<Case> sizes = EverySize(on_each == 1 && (hosts == 3 || hosts == 4));
         std::vector<Bytes> of_kinds, of_sizes;
         for (const Case& wanted : kinds) of_kinds.push_back(Expected(wanted, hosts, on_each, algorithm));
         for (const Case& wanted : sizes) of_sizes.push_back(Expected(wanted, hosts, on_each, algorithm));
