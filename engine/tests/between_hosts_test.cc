@@ -247,13 +247,20 @@ uint64_t Streams(Rank& self) {
 }  // namespace
 
 TEST_CASE("between hosts: every algorithm, layout, dtype and op gives the bits of its order") {
-  const std::vector<Case> kinds = EveryDtypeAndOp();
+  const std::vector<Case> every = EveryDtypeAndOp();
   for (HostAlgorithm algorithm : {HostAlgorithm::kDirect, HostAlgorithm::kRing, HostAlgorithm::kDoubling}) {
     for (int hosts = 2; hosts <= 8; ++hosts) {
       for (int on_each : {1, 2}) {
+        if (algorithm == HostAlgorithm::kDirect && hosts > 5) continue;  // it knows nothing of powers of two
         CAPTURE(hvd::NameOf(algorithm));
         CAPTURE(hosts);
         CAPTURE(on_each);
+        // Between them the layouts see every dtype and op several times, those of 3, 4 and 5 hosts all of them.
+        std::vector<Case> kinds;
+        for (size_t i = 0; i < every.size(); ++i) {
+          if ((hosts >= 3 && hosts <= 5 && on_each == 1) || (i + static_cast<size_t>(hosts)) % 5 == 0)
+            kinds.push_back(every[i]);
+        }
         const std::vector<Case> sizes = EverySize(on_each == 1 && (hosts == 3 || hosts == 4));
         std::vector<Bytes> of_kinds, of_sizes;
         for (const Case& wanted : kinds) of_kinds.push_back(Expected(wanted, hosts, on_each, algorithm));
