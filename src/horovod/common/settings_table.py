@@ -116,8 +116,8 @@ _TUNING = (
     Setting("HOROVOD_HIERARCHICAL_ALLREDUCE", bool, None, "Reduce inside each host before reducing between hosts.",
             flag="--hierarchical-allreduce", yaml_key="params.hierarchical_allreduce",
             engine_field="hierarchical_allreduce"),
-    Setting("HOROVOD_HOST_ALGORITHM", str, None, "How allreduce goes between hosts: to all at once, around a ring, or by "
-            "doubling; auto goes by the number of hosts and the tensor's size (tuning.md).",
+    Setting("HOROVOD_HOST_ALGORITHM", str, None, "How allreduce goes between hosts: to all at once, around a ring, or "
+            "by doubling; auto goes by the number of hosts and the tensor's size (tuning.md).",
             choices=("auto", "direct", "ring", "doubling"), engine_field="host_algorithm"),
     Setting("HOROVOD_HIERARCHICAL_ALLGATHER", bool, False, "Gather inside each host before gathering between hosts.",
             flag="--hierarchical-allgather", yaml_key="params.hierarchical_allgather", kept=True),
