@@ -30,6 +30,10 @@ struct Case {
   double prescale = 1.0, postscale = 1.0;
 };
 
+bool SameBits(const Bytes& a, const Bytes& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size()) == 0;
+}
+
 std::string NameOf(const Case& wanted) {
   return std::string(hvd::NameOf(wanted.dtype)) + "." + hvd::NameOf(wanted.op) + "." + std::to_string(wanted.count) +
          "." + std::to_string(wanted.prescale);
@@ -197,7 +201,7 @@ void CheckSizes(Rank& self, const std::vector<Case>& cases, const std::vector<By
       Bytes out(in.size());
       const hvd::Status status = self.Run(Allreduce(self, cases[i], NameOf(cases[i]), in, &out));
       CHECK_MESSAGE(status.ok(), status.text);
-      CHECK_MESSAGE(out == expected[i], "alone: " << NameOf(cases[i]));
+      CHECK_MESSAGE(SameBits(out, expected[i]), "alone: " << NameOf(cases[i]));
     }
   }
   std::vector<Bytes> data;
@@ -214,7 +218,8 @@ void CheckSizes(Rank& self, const std::vector<Case>& cases, const std::vector<By
   status = self.Wait(handle);
   CHECK_MESSAGE(status.ok(), status.text);
   self.world().Release(handle);
-  for (size_t i = 0; i < cases.size(); ++i) CHECK_MESSAGE(data[i] == expected[i], "fused: " << NameOf(cases[i]));
+  for (size_t i = 0; i < cases.size(); ++i)
+    CHECK_MESSAGE(SameBits(data[i], expected[i]), "fused: " << NameOf(cases[i]));
 }
 
 void CheckAtOnce(Rank& self, const std::vector<Case>& cases, const std::vector<Bytes>& expected) {
@@ -227,7 +232,7 @@ void CheckAtOnce(Rank& self, const std::vector<Case>& cases, const std::vector<B
   for (size_t i = 0; i < cases.size(); ++i) {
     const hvd::Status status = self.Wait(handles[i]);
     CHECK_MESSAGE(status.ok(), status.text);
-    CHECK_MESSAGE(data[i] == expected[i], NameOf(cases[i]));
+    CHECK_MESSAGE(SameBits(data[i], expected[i]), NameOf(cases[i]));
     self.world().Release(handles[i]);
   }
 }
@@ -261,7 +266,7 @@ TEST_CASE("between hosts: every algorithm, layout, dtype and op gives the bits o
           if ((hosts >= 3 && hosts <= 5 && on_each == 1) || (i + static_cast<size_t>(hosts)) % 5 == 0)
             kinds.push_back(every[i]);
         }
-        const std::vector<Case> sizes = EverySize(on_each == 1 && (hosts == 3 || hosts == 4));
+        const std::vector<Case> sizes = EverySize(on_each == 1 && hosts == 3);
         std::vector<Bytes> of_kinds, of_sizes;
         for (const Case& wanted : kinds) of_kinds.push_back(Expected(wanted, hosts, on_each, algorithm));
         for (const Case& wanted : sizes) of_sizes.push_back(Expected(wanted, hosts, on_each, algorithm));
