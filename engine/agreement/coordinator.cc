@@ -340,6 +340,7 @@ void Coordinator::State::AssignSlots(std::vector<Record>* out) {
   for (Tensor* tensor : accepted) {
     if (tensor->by_slot) continue;
     tensor->fusion = FusionItemOf(tensor->reports);
+    tensor->fusion.key.algorithm = ChooseAlgorithm(options.hosts, tensor->reports.First(), options.algorithms);
     if (MovesTensor(tensor->fusion.key.kind) && !tensor->reports.First().IsNumbered())
       table.Remember(tensor, sequence + 1, &evicted);
   }
@@ -366,6 +367,7 @@ void Coordinator::State::AppendBatches(std::vector<Record>* out) {
     if (!tensor->by_slot) {
       entry.request = tensor->Agreed();
       entry.sizes = std::move(tensor->sizes);
+      entry.algorithm = tensor->fusion.key.algorithm;
     }
     table.Release(tensor);
   }

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "agreement/algorithms.h"
 #include "agreement/message.h"
 
 namespace hvd {
@@ -16,6 +17,8 @@ struct CoordinatorOptions {
   size_t fusion_threshold = size_t{128} << 20;  // bytes; 0 = nothing is fused
   size_t cache_capacity = size_t{1} << 16;      // slots at most; 0 = no cache
   bool disable_group_fusion = false;            // HOROVOD_DISABLE_GROUP_FUSION
+  HostLayout hosts;
+  AlgorithmRules algorithms;
 };
 
 class Coordinator {

@@ -36,13 +36,14 @@ size_t SaturatingAdd(size_t a, size_t b) {
 bool FusionKey::operator==(const FusionKey& other) const {
   return kind == other.kind && dtype == other.dtype && op == other.op && root == other.root &&
          devices == other.devices && SameFactor(prescale, other.prescale) && SameFactor(postscale, other.postscale) &&
-         direct == other.direct;
+         direct == other.direct && algorithm == other.algorithm;
 }
 
 FusionItem FusionItemOf(const Reports& reports) {
   const Request& agreed = reports.First();
   FusionItem item;
-  item.key = {agreed.kind, agreed.dtype, agreed.op, agreed.root, 0, agreed.prescale, agreed.postscale, false};
+  item.key = {agreed.kind,     agreed.dtype,     agreed.op, agreed.root,           0,
+              agreed.prescale, agreed.postscale, false,     HostAlgorithm::kDirect};
   item.key.direct = reports.AllPlaced();
   item.bytes = agreed.kind == OpKind::kAllgather ? 0 : agreed.Bytes();
   for (size_t member = 0; member < reports.members(); ++member) {

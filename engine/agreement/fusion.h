@@ -21,6 +21,7 @@ struct FusionKey {
   double prescale = 1.0;
   double postscale = 1.0;
   bool direct = false;  // every member's tensor lies where all reach it
+  HostAlgorithm algorithm = HostAlgorithm::kDirect;
 
   bool operator==(const FusionKey& other) const;
 };

@@ -56,11 +56,13 @@ void PutEntry(const Entry& entry, std::string* out) {
   if (entry.cached) return;
   Encode(entry.request, out);
   wire::PutVector(out, entry.sizes);
+  PutEnum(out, entry.algorithm);
 }
 
 bool GetEntry(std::string_view* in, Entry* entry) {
   if (!wire::Get(in, &entry->slot) || !GetFlags(in, entry)) return false;
-  return entry->cached || (Decode(in, &entry->request) && wire::GetVector(in, &entry->sizes));
+  return entry->cached || (Decode(in, &entry->request) && wire::GetVector(in, &entry->sizes) &&
+                           GetEnum(in, kLastHostAlgorithm, &entry->algorithm));
 }
 
 bool GetEntries(std::string_view* in, std::vector<Entry>* entries) {

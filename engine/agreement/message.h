@@ -49,9 +49,10 @@ constexpr size_t kFewMembers = 8;  // so few may all talk to each other and know
 // kAllreduce: place of each member, if all have one. Others: empty.
 struct Entry {
   uint32_t slot = kNoSlot;  // cache slot to remember it under (first time) or that it was found under (afterwards)
-  bool cached = false;      // the description is known by `slot` alone: `request` and `sizes` are left out on the wire
-  bool direct = false;      // kAllreduce: all members take part with their tensors at the places in `sizes`
-  Request request;          // the agreed description (shape: the first member's)
+  bool cached = false;      // the description is known by `slot` alone: the rest is left out on the wire
+  HostAlgorithm algorithm = HostAlgorithm::kDirect;  // kAllreduce: between hosts; follows from the description
+  bool direct = false;  // kAllreduce: all members take part with their tensors at the places in `sizes`
+  Request request;      // the agreed description (shape: the first member's)
   std::vector<int64_t> sizes;
 };
 

@@ -46,6 +46,18 @@ const char* NameOf(OpKind kind) {
   return "UNKNOWN";
 }
 
+const char* NameOf(HostAlgorithm algorithm) {
+  switch (algorithm) {
+    case HostAlgorithm::kDirect:
+      return "DIRECT";
+    case HostAlgorithm::kRing:
+      return "RING";
+    case HostAlgorithm::kDoubling:
+      return "DOUBLING";
+  }
+  return "UNKNOWN";
+}
+
 const char* NameOf(ReduceOp op) {
   switch (op) {
     case ReduceOp::kAverage:

@@ -56,15 +56,27 @@ enum class OpKind : uint8_t {
   kReceive,
 };
 
+// How the ranks of several hosts exchange what they reduce. The leader writes it into the record, so that no rank ever
+// chooses for itself.
+enum class HostAlgorithm : uint8_t {
+  kDirect = 0,    // every pair of hosts: each owns a share, sums it in order and shows the result
+  kRing = 1,      // neighbours only: sums travel from the first host to the last, results around the ring
+  kDoubling = 2,  // recursive halving, then doubling: a binary tree of sums
+};
+constexpr HostAlgorithm kLastHostAlgorithm = HostAlgorithm::kDoubling;
+// Whether every element is summed in the order of the hosts. Algorithms that do so give the same bits.
+constexpr bool SumsInOrder(HostAlgorithm algorithm) { return algorithm != HostAlgorithm::kDoubling; }
+
 constexpr OpKind kLastAgreed =
     OpKind::kRemoveProcessSet;  // of what ranks agree upon; the rest stays between two of them
 // Collectives that move the elements of a tensor; all others have none.
 constexpr bool MovesTensor(OpKind kind) { return kind <= OpKind::kReducescatter; }
 
 size_t SizeOf(DType dtype);
-const char* NameOf(DType dtype);  // "float32"
-const char* NameOf(OpKind kind);  // "ALLREDUCE", as the timeline and the mismatch texts spell it
-const char* NameOf(ReduceOp op);  // "SUM"
+const char* NameOf(DType dtype);              // "float32"
+const char* NameOf(OpKind kind);              // "ALLREDUCE", as the timeline and the mismatch texts spell it
+const char* NameOf(ReduceOp op);              // "SUM"
+const char* NameOf(HostAlgorithm algorithm);  // "RING"
 
 // Whether two ranks, or two tensors, scale alike. By bits, because 0 and -0 do not; all of the many NaN do.
 inline bool SameFactor(double a, double b) { return std::memcmp(&a, &b, sizeof a) == 0 || (a != a && b != b); }

@@ -328,6 +328,7 @@ std::string Engine::Describe() const {
          ", \"direct_batches\": " + std::to_string(counters_.direct_batches.load()) +
          ", \"express_runs\": " + std::to_string(counters_.express_runs.load()) +
          ", \"single_copy_batches\": " + std::to_string(counters_.single_copy_batches.load()) +
+         ", \"streams\": " + std::to_string(parts_.connector->taken()) +
          ", \"process_sets\": " + std::to_string(sets_.size() + foreign_.size()) +
          ", \"refused_connections\": " + std::to_string(parts_.connector->refused()) + "}";
 }

@@ -10,6 +10,7 @@
 #include "collectives/allgather.h"
 #include "collectives/allreduce.h"
 #include "collectives/alltoall.h"
+#include "collectives/between_hosts.h"
 #include "collectives/broadcast.h"
 #include "collectives/direct.h"
 #include "collectives/hierarchical.h"
@@ -105,9 +106,14 @@ Status PrepareAllreduce(ProcessSet& set, const Settings& settings, const Entries
   const size_t bytes = in.size();
   out.set_cold(OutgrowsCaches(bytes * set.ranks().size()));
   Lane* lane = set.flat().there.get();
+  const HostAlgorithm algorithm = entries[0]->algorithm;  // tensors that differ in it are not fused
+  const bool direct = algorithm == HostAlgorithm::kDirect;
+  if (!direct && !set.inside() && !set.apart()) {
+    return Status::Failed("the leader named an algorithm between hosts that cannot run among these");
+  }
   if (reduction.op == ReduceOp::kAdasum) {
     batch->machine = std::make_unique<Adasum>(&set.flat(), std::move(in), std::move(out), reduction, tensors);
-  } else if (bytes * (set.ranks().size() - 1) <= settings.small_bytes && bytes <= lane->slot_bytes()) {
+  } else if (direct && bytes * (set.ranks().size() - 1) <= settings.small_bytes && bytes <= lane->slot_bytes()) {
     batch->machine =
         std::make_unique<SmallAllreduce>(lane, std::move(in), std::move(out), reduction, set.members_by_host());
   } else if (batch->placed) {
@@ -115,8 +121,11 @@ Status PrepareAllreduce(ProcessSet& set, const Settings& settings, const Entries
     batch->direct = true;
     if (!batch->machine) return Status::Failed("the leader named places in shared memory that do not exist");
   } else if (set.inside()) {
+    batch->machine = std::make_unique<HierarchicalAllreduce>(set.inside(), set.across(), algorithm, std::move(in),
+                                                             std::move(out), reduction);
+  } else if (!direct) {
     batch->machine =
-        std::make_unique<HierarchicalAllreduce>(set.inside(), set.across(), std::move(in), std::move(out), reduction);
+        std::make_unique<AllreduceBetweenHosts>(algorithm, &set.flat(), std::move(in), std::move(out), reduction);
   } else {
     batch->machine = std::make_unique<Allreduce>(&set.flat(), std::move(in), std::move(out), reduction);
   }

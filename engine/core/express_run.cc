@@ -37,7 +37,8 @@ bool ExpressRun::CountsAsRound() const {
   if (!request.group.empty()) return false;
   switch (request.kind) {
     case OpKind::kAllreduce:
-      return request.op != ReduceOp::kAdasum && request.Bytes() <= kMostRead;
+      // All parts are summed in order: so must be whatever does not go express.
+      return SumsInOrder(entry_.algorithm) && request.op != ReduceOp::kAdasum && request.Bytes() <= kMostRead;
     case OpKind::kBroadcast:
     case OpKind::kReducescatter:
       return request.Bytes() <= kMostRead;

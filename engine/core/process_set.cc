@@ -53,6 +53,7 @@ ProcessSet::ProcessSet(int id, uint32_t epoch, std::vector<int> ranks, const std
   if (std::string_view(transport_) == "SHM") FindArenas(regions, around);
   if (moves_by_host_ || sums_by_host_) BuildHierarchy(hosts, regions, around);
   const size_t different = std::set<int>(hosts.begin(), hosts.end()).size();
+  host_layout_ = {static_cast<int>(different), apart() || inside()};
   close_knit_ = ranks_.size() > 1 && ranks_.size() <= kFewMembers && (different == 1 || different == ranks_.size());
 }
 

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "agreement/algorithms.h"
 #include "agreement/control.h"
 #include "agreement/tree.h"
 #include "base/config.h"
@@ -68,6 +69,9 @@ class ProcessSet {
   bool close_knit() const { return close_knit_; }
 
   Exchange& flat() { return flat_; }
+  // Several members, each on a host of its own.
+  bool apart() const { return flat_.there->apart(); }
+  const HostLayout& host_layout() const { return host_layout_; }
   // Null unless the set spans several hosts, one of them with more than one member, and settings allow it: for what
   // moves bytes, and for what sums, where the order of additions follows from it. Over hosts with different numbers of
   // members sums are taken in rank order, as allreduce takes them, unless settings insist.
@@ -109,6 +113,7 @@ class ProcessSet {
   std::shared_ptr<Arena> own_arena_;
   std::vector<ExpressHead*> express_heads_;
   bool close_knit_ = false;
+  HostLayout host_layout_;
   Tree tree_;
   Exchange flat_;
   bool moves_by_host_, sums_by_host_, sums_unevenly_;

@@ -1,7 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/shown.h"
 
+#include <string_view>
+
 namespace hvd {
+namespace {
+
+// How the bytes of a batch travel. Direct exchange is what most jobs do, and is not spoken of.
+const char* WayOf(const ProcessSet& set, HostAlgorithm algorithm) {
+  const bool memory_too = std::string_view(set.transport()) == "SHM_TCP";
+  switch (algorithm) {
+    case HostAlgorithm::kRing:
+      return memory_too ? "SHM_TCP_RING" : "TCP_RING";
+    case HostAlgorithm::kDoubling:
+      return memory_too ? "SHM_TCP_DOUBLING" : "TCP_DOUBLING";
+    default:
+      return set.transport();
+  }
+}
+
+}  // namespace
 
 void ShowReport(Timeline* timeline, const ProcessSet& set, const EntryCache& cache, const control::Report& report) {
   const int rank = set.ranks()[report.member];
@@ -24,7 +42,7 @@ void ShowTransfers(Timeline* timeline, const ProcessSet& set, RunningBatch* batc
   if (batch->shown) return;
   batch->shown = true;
   for (const auto& operation : batch->operations) {
-    if (operation) timeline->Transfers(set.id(), operation->request, set.transport());
+    if (operation) timeline->Transfers(set.id(), operation->request, WayOf(set, batch->entries[0]->algorithm));
   }
 }
 

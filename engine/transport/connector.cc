@@ -235,7 +235,9 @@ Stream TcpConnector::Take(const StreamKey& key, Status* status) {
         Status::Invalid("rank " + std::to_string(me_.rank) + " cannot connect to rank " + std::to_string(key.peer));
     return {};
   }
-  return key.peer > me_.rank ? TakeOffered(key) : TakeDialed(key, status);
+  const Stream stream = key.peer > me_.rank ? TakeOffered(key) : TakeDialed(key, status);
+  if (stream.fd >= 0) taken_.fetch_add(1, std::memory_order_relaxed);
+  return stream;
 }
 
 Stream TcpConnector::TakeOffered(const StreamKey& key) {

@@ -88,8 +88,13 @@ class Connector {
 
   // Bytes of collectives that left by streams; lanes count them.
   std::atomic<uint64_t> lane_bytes{0};
+  // Streams that were taken so far; from any thread.
+  uint64_t taken() const { return taken_.load(std::memory_order_relaxed); }
 
   ConnectorLimits limits;
+
+ protected:
+  std::atomic<uint64_t> taken_{0};
 };
 
 }  // namespace hvd

@@ -109,6 +109,11 @@ void Lane::PostMulticastFrom(const std::byte* data, size_t length) {
   Announce(1);
 }
 
+void Lane::PostTo(int member, const std::byte* data, size_t length) {
+  Queue(member, data, length);
+  Announce(1);
+}
+
 void Lane::PostNothing(uint64_t count) {
   if (count) Announce(count);
 }
@@ -175,6 +180,16 @@ bool Lane::Pump() {
   return moved;
 }
 
+bool Lane::HaveLeft(uint64_t before) const {
+  if (outstanding_ == 0) return true;
+  for (int j : remote_) {
+    for (const auto& queue : wires_[j]->queues) {
+      if (!queue.empty() && queue.front().index < before) return false;
+    }
+  }
+  return true;
+}
+
 void Lane::DropUnsent() {
   for (int j : remote_) {
     for (auto& queue : wires_[j]->queues) queue.clear();
@@ -195,7 +210,10 @@ const std::byte* Lane::Fetch(int member, Layout layout, size_t length, std::byte
   const int fd = StreamFd(member, released_ % options_.streams);
   if (fd < 0) return nullptr;
   if (wire.got == 0) {
-    if (!direct && !wire.scratch) wire.scratch.reset(new std::byte[options_.slot_bytes]);
+    if (!direct && wire.scratch_bytes < length) {  // grows as needed: with many members most of a slot is others'
+      wire.scratch_bytes = std::min(std::max(length, 2 * wire.scratch_bytes), std::max(length, options_.slot_bytes));
+      wire.scratch.reset(new std::byte[wire.scratch_bytes]);
+    }
     wire.target = direct ? direct : wire.scratch.get();
   }
   while (wire.got < length) {

@@ -78,6 +78,8 @@ class Lane {
   bool by_sockets() const { return local_.empty(); }
   void PostScatterFrom(const std::byte* const* pieces, const size_t* lengths);
   void PostMulticastFrom(const std::byte* data, size_t length);
+  // To one member alone; all others have nothing from us at this index. No connection is made to them.
+  void PostTo(int member, const std::byte* data, size_t length);
   // This member has nothing to say at the next `count` indices.
   void PostNothing(uint64_t count);
 
@@ -94,6 +96,9 @@ class Lane {
   bool Pump();
   // Every posted byte has left for the kernel, or never will.
   bool Idle() const { return outstanding_ == 0 || !status_.ok(); }
+  uint64_t posted() const { return posted_; }  // indices so far
+  // Every byte of the indices before this one has left for the kernel.
+  bool HaveLeft(uint64_t before) const;
   // Forgets what has not left: nobody waits for it any more, and its memory may go.
   void DropUnsent();
   // A broken link: which member, and why.
@@ -114,6 +119,7 @@ class Lane {
     size_t got = 0;                        // bytes of the current index that have arrived
     uint64_t complete = 0;                 // indices received in full
     std::unique_ptr<std::byte[]> scratch;
+    size_t scratch_bytes = 0;
     std::byte* target = nullptr;
   };
 

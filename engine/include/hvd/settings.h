@@ -35,8 +35,9 @@
   FIELD(int32_t, log_level, 3)                     /* 0 trace, 1 debug, 2 info, 3 warning, 4 error, 5 fatal */        \
   FIELD(int32_t, log_hide_time, 0)                 /* 1: log lines without the time */                                \
   FIELD(int32_t, engine_core, -1)                  /* the only core that the engine thread runs on; -1: any */        \
-  FIELD(uint64_t, deadlock_ms, 2000)               /* ranks that wait for each other this long are told; 0 = never */  \
-  FIELD(int32_t, hierarchical_allgather, -1)       /* what only moves bytes: -1 decide, 0 never, 1 any size */
+  FIELD(uint64_t, deadlock_ms, 2000)               /* ranks that wait for each other this long are told; 0 = never */ \
+  FIELD(int32_t, hierarchical_allgather, -1)       /* what only moves bytes: -1 decide, 0 never, 1 any size */             \
+  FIELD(int32_t, host_algorithm, 0)                /* between hosts: 0 by the table, 1 direct, 2 ring, 3 doubling */
 /* clang-format on */
 
 #endif /* HVD_SETTINGS_H_ */

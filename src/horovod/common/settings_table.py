@@ -122,6 +122,9 @@ _TUNING = (
             "1: whatever the size.",
             flag="--hierarchical-allgather", yaml_key="params.hierarchical_allgather",
             engine_field="hierarchical_allgather"),
+    Setting("HOROVOD_HOST_ALGORITHM", str, None, "How allreduce goes between hosts: to all at once, around a ring, or "
+            "by doubling; auto goes by the number of hosts and the tensor's size (tuning.md).",
+            choices=("auto", "direct", "ring", "doubling"), engine_field="host_algorithm"),
     Setting("HOROVOD_TORUS_ALLREDUCE", bool, False, "Two-dimensional allreduce over NCCL.",
             flag="--torus-allreduce", yaml_key="params.torus_allreduce", kept=True),
     Setting("HOROVOD_DISABLE_GROUP_FUSION", bool, None, "Never fuse a group with tensors outside it.",
