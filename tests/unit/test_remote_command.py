@@ -8,9 +8,10 @@ import pytest
 from horovod.runner.allocation import expand_names, find_allocation
 from horovod.runner.hosts import HostInfo, SlotInfo
 from horovod.runner.post_mortem import exit_table
-from horovod.runner.remote.command import Reaching, batch_command, ssh_command, to_try
+from horovod.runner.remote.command import Reaching, agent_command, blaunch_command, ssh_command, to_try
 from horovod.runner.remote.environment import that_travel
 from horovod.runner.remote.frames import GREETING, FrameError, FrameReader, pack
+from horovod.runner.remote.slurm import gpus_by_node, srun_command
 
 AGENT = "exec /opt/python -m horovod.runner.agent"
 
@@ -35,13 +36,31 @@ def test_kubeflow_containers_without_sshd():
     assert found == ["/etc/mpi/kubexec.sh", "pod", AGENT]
 
 
-def test_batch_systems():
-    agent = ["/opt/python", "-m", "horovod.runner.agent"]
-    assert batch_command("LSF", "h", "/opt/python") == ["blaunch", "-no-shell", "h", *agent]
-    command = batch_command("Slurm", "h", "/opt/python")
+def test_lsf():
+    assert blaunch_command("h", "/opt/python") == ["blaunch", "-no-shell", "h", *agent_command("/opt/python")]
+
+
+def test_a_step_of_slurm_has_all_that_the_job_has_on_its_node():
+    agent = agent_command("/opt/python")
+    command = srun_command("h", agent, {"SLURM_JOB_ID": "1"}, {})
     assert command[:2] == ["srun", "--nodelist=h"]
     assert command[-3:] == agent
     assert to_try(command).endswith("horovod.runner.agent --check")
+    of_tasks = {"SLURM_GPUS_PER_TASK": "1", "SLURM_CPUS_PER_TASK": "4", "SLURM_JOB_ID": "1"}
+    command = srun_command("h", agent, of_tasks, {"h": 4, "g": 2})
+    assert command[:6] == ["env", "-u", "SLURM_CPUS_PER_TASK", "-u", "SLURM_GPUS_PER_TASK", "srun"]
+    assert "--gpus-per-node=4" in command
+
+
+def test_which_node_has_how_many_gpus():
+    text = """
+   JOB_GRES=gpu:a100:6,shard:8
+     Nodes=n[1-2] CPU_IDs=0-3 Mem=0 GRES=gpu:2(IDX:0-1)
+     Nodes=m7 CPU_IDs=0 Mem=0 GRES=gpu:a100:3(IDX:0,2-3),shard:8(IDX:0),gpu:t4:1
+     Nodes=x CPU_IDs=0 Mem=0 GRES=
+   Command=Nodes=n9
+"""
+    assert gpus_by_node(text) == {"n1": 2, "n2": 2, "m7": 4}
 
 
 @pytest.mark.parametrize(
