@@ -123,6 +123,15 @@ def test_fewer_processes_than_slurm_has_set_aside_and_a_failure_by_name(cluster:
     assert len({line.split()[1] for line in jobs}) == 1
 
 
+def test_doctor_looks_at_the_nodes_of_an_allocation(cluster: Cluster):
+    hvd = [sys.executable, "-m", "horovod.tools.cli", "doctor", "--json"]
+    done = run(["salloc", "--quiet", "-N2", "-n4", *hvd], cluster.environment)
+    assert done.returncode == 0, done.stdout + done.stderr
+    hosts = json.loads(done.stdout)["hosts"]
+    assert {host["host"]: host["slots"] for host in hosts if host["slots"]} == dict.fromkeys(cluster.nodes, 2)
+    assert all(host["address"] for host in hosts)
+
+
 SHARE = """
 import json, os, sys
 def can_open(path):

@@ -66,10 +66,10 @@ def run_job(
     after: Callable[[Server, JobResult], None] | None = None,
 ) -> JobResult:
     """Run `command` once for each rank; `on_server` sees the rendezvous before they start, `after` once they ended."""
-    allocation = _allocation(options)
+    allocation = allocation_of(options)
     hosts = plan_hosts(options, allocation.hosts if allocation is not None else ())
     slots = get_host_assignments(hosts, options["num_proc"])
-    here = _started_here(_used(slots), allocation)
+    here = started_here(_used(slots), allocation)
     check_local_processes(sum(host.slots for host in here))
     base = base_environment(os.environ)
     secret = make_secret()
@@ -149,7 +149,7 @@ def _names(slots: Sequence[SlotInfo]) -> list[str]:
     return [slot.hostname for slot in slots]
 
 
-def _started_here(used: Sequence[HostInfo], allocation: Allocation | None) -> list[HostInfo]:
+def started_here(used: Sequence[HostInfo], allocation: Allocation | None) -> list[HostInfo]:
     """The hosts whose workers this process starts itself: those that are this machine.
 
     In a Slurm job this node gets an agent by srun as all others do, for then it has the same share of the node. If it
@@ -169,7 +169,7 @@ def _devices_here(allocation: Allocation | None) -> dict[str, str]:
     return own_devices(os.environ) if allocation is not None else {}
 
 
-def _allocation(options: Mapping[str, Any]) -> Allocation | None:
+def allocation_of(options: Mapping[str, Any]) -> Allocation | None:
     """What a batch system has set aside, unless the user names hosts."""
     if options.get("hosts") is not None or options.get("hostfile") is not None:
         return None
