@@ -34,7 +34,9 @@ def test_agents_are_started_with_blaunch_and_the_launchers_host_keeps_its_gpus(l
 
 
 def test_ranks_are_started_with_jsrun_if_asked(lsf, horovodrun):
-    done = horovodrun("--jsrun", *ALLREDUCE, env=lsf | {"LSB_MCPU_HOSTS": "batch 1 h2 2 h3 2", "CSM_ALLOCATION_ID": "9"})
+    done = horovodrun(
+        "--jsrun", *ALLREDUCE, env=lsf | {"LSB_MCPU_HOSTS": "batch 1 h2 2 h3 2", "CSM_ALLOCATION_ID": "9"}
+    )
     assert (done.returncode, done.stderr.count("--jsrun")) == (0, 0), done.stderr
     assert sorted(done.stdout.split()[0::5]) == ["h2", "h2", "h3", "h3"]
 

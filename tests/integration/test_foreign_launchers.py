@@ -175,9 +175,7 @@ def test_ranks_of_a_batch_script_have_the_gpus_and_cores_of_the_job_on_every_nod
 
 def test_ranks_share_gpus_that_were_asked_for_by_task(cluster: Cluster):
     first, second = cluster.nodes
-    shares = shares_of_ranks(
-        cluster, lambda words: ["salloc", "--quiet", "-N2", "-n4", "--gpus-per-task=1", *words]
-    )
+    shares = shares_of_ranks(cluster, lambda words: ["salloc", "--quiet", "-N2", "-n4", "--gpus-per-task=1", *words])
     assert shares == [[node, "0,1", 2, [True, True]] for node in (first, first, second, second)]
 
 

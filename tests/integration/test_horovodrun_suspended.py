@@ -38,7 +38,9 @@ def await_that(is_so: Callable[[], bool], job: Process) -> None:
 
 def test_a_suspended_launcher_keeps_its_job(tmp_path: Path):
     go_on, worker = tmp_path / "go on", tmp_path / "worker"
-    script = f'echo $$ > "{worker}.draft" && mv "{worker}.draft" "{worker}"; until test -e "{go_on}"; do sleep 0.05; done'
+    script = (
+        f'echo $$ > "{worker}.draft" && mv "{worker}.draft" "{worker}"; until test -e "{go_on}"; do sleep 0.05; done'
+    )
     command = [sys.executable, "-c", LAUNCHER, "-H", "elsewhere:1", "sh", "-c", script]
     env = {"HOROVOD_SSH_COMMAND": shlex.join([sys.executable, "-c", AGENT])}
     # In a group of its own, as a shell with job control would start it.

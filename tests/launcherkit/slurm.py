@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A Slurm cluster of two nodes on this machine: munged, slurmctld and two slurmd, on ports of their own.
 
-Each node has two cores and two GPUs that are not there. Where the machine allows it, jobs are kept to theirs by cgroups.
+Each node has two cores and two GPUs that are not there. Where the machine allows it, cgroups keep jobs to theirs.
 """
 
 from __future__ import annotations

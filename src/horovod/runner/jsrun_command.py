@@ -24,7 +24,9 @@ def run_by_jsrun(options: Mapping[str, Any], command: Sequence[str]) -> NoReturn
         raise ValueError("--jsrun works inside an LSF job, whose hosts LSB_MCPU_HOSTS names")
     for name, flag in (("hosts", "-H"), ("hostfile", "--hostfile"), ("output_filename", "--output-filename")):
         if options.get(name) is not None:
-            raise ValueError(f"{flag} does not go with --jsrun, which uses the hosts of the LSF job: leave one of them out")
+            raise ValueError(
+                f"{flag} does not go with --jsrun, which uses the hosts of the LSF job: leave one of them out"
+            )
     slots = get_host_assignments(list(allocation.hosts), options["num_proc"])
     hosts = [HostInfo(slot.hostname, slot.local_size) for slot in slots if slot.local_rank == 0]
     words = jsrun_command(hosts, options, command)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""horovod.run(use_mpi=True): mpirun starts the ranks, which fetch the function here, meet here and leave results here."""
+"""horovod.run(use_mpi=True): mpirun starts the ranks, which fetch the function, meet and leave results here."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How ranks that mpirun, srun or torchrun started get to know each other: rank 0 serves the rendezvous and tells the others.
+"""How ranks of mpirun, srun and torchrun get to know each other: rank 0 serves the rendezvous and tells the others.
 
     torchrun          a note in the store that torchrun serves for its workers
     one host          a note that only this user can read, under the job's own name
@@ -172,7 +172,11 @@ def _by_note(
         time.sleep(_LOOK_AGAIN_S)
     raise RendezvousError(
         f"rank 0 has not left a usable note at {left} within {timeout_s:g} s ({problem}). Did rank 0 start? "
-        + ("" if topology.on_one_host or not isinstance(left, NoteFile) else "Is this directory shared by all hosts (HOROVOD_SHARED_DIR names another)?")
+        + (
+            ""
+            if topology.on_one_host or not isinstance(left, NoteFile)
+            else "Is this directory shared by all hosts (HOROVOD_SHARED_DIR names another)?"
+        )
     )
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import timedelta
@@ -25,9 +26,7 @@ class TorchrunNote:
         self._key = f"{_KEY}/{attempt}"
         serves = rank == 0 and environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
         try:
-            from torch.distributed import TCPStore
-
-            self._store: Any = TCPStore(
+            self._store: Any = importlib.import_module("torch.distributed").TCPStore(
                 environ["MASTER_ADDR"],
                 integer_of("MASTER_PORT", environ),
                 None,
