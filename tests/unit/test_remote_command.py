@@ -134,3 +134,22 @@ def test_the_table_of_ends_begins_with_the_cause():
         "  3     b     exit code 0",
         "  5     b     lost",
     ]
+
+
+def test_lsf_may_name_its_hosts_in_a_file(tmp_path):
+    file = tmp_path / "ranks"
+    file.write_text("a\na\nb\n")
+    hosts = (HostInfo("a", 2), HostInfo("b", 1))
+    for name in ("LSB_DJOB_RANKFILE", "LSB_DJOB_HOSTFILE"):
+        found = find_allocation({"LSB_JOBID": "7", name: str(file)})
+        assert found is not None
+        assert (found.processes, found.hosts) == (3, hosts)
+
+
+def test_what_slurm_says_of_one_node_stays_there():
+    of_node = {"SLURMD_NODENAME": "n1", "SLURM_PROCID": "0", "SLURM_STEP_ID": "3", "SLURM_CPU_BIND_LIST": "0x1"}
+    of_job = {"SLURM_JOB_ID": "7", "SLURM_CPUS_PER_TASK": "4"}
+    assert that_travel(of_node | of_job) == of_job
+    chosen = {"ROCR_VISIBLE_DEVICES": "1"}  # by the user, unless Slurm gives the job GPUs
+    assert that_travel(chosen) == chosen
+    assert that_travel(chosen | {"SLURM_JOB_GPUS": "1"}) == {}
