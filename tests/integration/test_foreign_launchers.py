@@ -4,13 +4,17 @@
 from __future__ import annotations
 
 import json
+import os
+import shlex
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from launcherkit import mpi, slurm
+from launcherkit.slurm import Cluster
 from testkit.launcher import HOROVODRUN, lines_by_rank
 from testkit.needs import need
 from testkit.processes import run
@@ -64,21 +68,21 @@ def test_mpirun_introduces_the_ranks_by_a_broadcast_if_asked(tmp_path: Path):
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     need(slurm.missing(), "scripts/system-packages")
-    with slurm.cluster(tmp_path_factory.mktemp("slurm")) as environment:
-        yield environment
+    with slurm.cluster(tmp_path_factory.mktemp("slurm")) as made:
+        yield made
 
 
-def test_srun_starts_a_job_on_one_host(cluster: dict[str, str], tmp_path: Path):
-    env = cluster | {"XDG_RUNTIME_DIR": str(tmp_path)}
+def test_srun_starts_a_job_on_one_host(cluster: Cluster, tmp_path: Path):
+    env = cluster.environment | {"XDG_RUNTIME_DIR": str(tmp_path)}
     ranks = started(["srun", "-N1", "-n2", sys.executable, "-c", PROGRAM], env)
     assert [rank[:2] for rank in ranks] == [[[0, 2, 0, 2, 0, 1], [3, 3, 3]], [[1, 2, 1, 2, 0, 1], [3, 3, 3]]]
     assert left_in(tmp_path) == []
 
 
-def test_srun_starts_a_job_on_several_hosts_through_a_shared_directory(cluster: dict[str, str], tmp_path: Path):
-    env = cluster | {"HOROVOD_SHARED_DIR": str(tmp_path)}
+def test_srun_starts_a_job_on_several_hosts_through_a_shared_directory(cluster: Cluster, tmp_path: Path):
+    env = cluster.environment | {"HOROVOD_SHARED_DIR": str(tmp_path)}
     ranks = started(["srun", "-N2", "-n4", "--overcommit", sys.executable, "-c", PROGRAM], env)
     assert [rank[0] for rank in ranks] == [
         [0, 4, 0, 2, 0, 2],
@@ -90,12 +94,12 @@ def test_srun_starts_a_job_on_several_hosts_through_a_shared_directory(cluster: 
     assert left_in(tmp_path) == []
 
 
-def in_allocation(cluster: dict[str, str], *words: str) -> subprocess.CompletedProcess[str]:
+def in_allocation(cluster: Cluster, *words: str) -> subprocess.CompletedProcess[str]:
     """horovodrun inside an allocation of two nodes with two tasks each."""
-    return run(["salloc", "--quiet", "-N2", "-n4", "--overcommit", *HOROVODRUN, *words], cluster)
+    return run(["salloc", "--quiet", "-N2", "-n4", "--overcommit", *HOROVODRUN, *words], cluster.environment)
 
 
-def test_horovodrun_uses_the_nodes_of_an_allocation(cluster: dict[str, str]):
+def test_horovodrun_uses_the_nodes_of_an_allocation(cluster: Cluster):
     done = in_allocation(cluster, sys.executable, "-c", PROGRAM)
     assert done.returncode == 0, done.stderr
     ranks = [json.loads(line) for _, (line,) in sorted(lines_by_rank(done.stdout).items())]
@@ -108,12 +112,74 @@ def test_horovodrun_uses_the_nodes_of_an_allocation(cluster: dict[str, str]):
     assert all(rank[1] == [10, 10, 10] for rank in ranks)
 
 
-def test_fewer_processes_than_slurm_has_set_aside_and_a_failure_by_name(cluster: dict[str, str]):
+def test_fewer_processes_than_slurm_has_set_aside_and_a_failure_by_name(cluster: Cluster):
     script = "echo $HOROVOD_HOSTNAME $SLURM_JOB_ID; test $HOROVOD_RANK != 2 || exit 7; sleep 100"
     done = in_allocation(cluster, "-np", "3", "sh", "-c", script)
     assert done.returncode == 7
-    assert "(host n2, pid" in done.stderr
+    assert f"(host {cluster.nodes[1]}, pid" in done.stderr
     assert "rank 2" in done.stderr
     jobs = {line for lines in lines_by_rank(done.stdout).values() for line in lines}
-    assert {line.split()[0] for line in jobs} == {"n1", "n2"}
+    assert {line.split()[0] for line in jobs} == set(cluster.nodes)
     assert len({line.split()[1] for line in jobs}) == 1
+
+
+def test_doctor_looks_at_the_nodes_of_an_allocation(cluster: Cluster):
+    hvd = [sys.executable, "-m", "horovod.tools.cli", "doctor", "--json"]
+    done = run(["salloc", "--quiet", "-N2", "-n4", *hvd], cluster.environment)
+    assert done.returncode == 0, done.stdout + done.stderr
+    hosts = json.loads(done.stdout)["hosts"]
+    assert {host["host"]: host["slots"] for host in hosts if host["slots"]} == dict.fromkeys(cluster.nodes, 2)
+    assert all(host["address"] for host in hosts)
+
+
+SHARE = """
+import json, os, sys
+def can_open(path):
+    try:
+        os.close(os.open(path, os.O_RDONLY))
+    except OSError as error:
+        return error.strerror != "Operation not permitted"
+    return True
+variables = [os.environ.get(name) for name in ("SLURMD_NODENAME", "CUDA_VISIBLE_DEVICES")]
+cores = os.sched_getaffinity(0)
+sys.stdout.write(json.dumps([*variables, len(cores), [can_open(path) for path in sys.argv[1:]]]) + "\\n")
+"""
+
+
+def shares_of_ranks(cluster: Cluster, start: Callable[[Sequence[str]], Sequence[str]], *flags: str) -> Any:
+    """What each rank has of its node: the node's name, GPUs by number, how many cores, which GPUs can be opened.
+
+    horovodrun runs under the name of the first node: that one is the launcher's own machine.
+    """
+    need([] if os.geteuid() == 0 else ["root"], "a host's name is changed")
+    launcher = ["unshare", "--uts", "sh", "-c", 'hostname "$0" && exec "$@"', cluster.nodes[0], *HOROVODRUN, *flags]
+    program = [sys.executable, "-c", SHARE, *map(str, cluster.gpus)]
+    done = run(start([*launcher, *program]), cluster.environment, limit_s=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return [json.loads(line) for _, (line,) in sorted(lines_by_rank(done.stdout).items())]
+
+
+def test_ranks_of_a_batch_script_have_the_gpus_and_cores_of_the_job_on_every_node(cluster: Cluster, tmp_path: Path):
+    first, second = cluster.nodes
+    half = [True, not cluster.has_cgroups]
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+
+    def start(words: Sequence[str]) -> list[str]:
+        script = f"exec > {pipe} 2>&1; {shlex.join(words)}"
+        submit = ["sbatch", "--quiet", "-N2", "-n2", "--gres=gpu:1", "--output=/dev/null", "--wrap", script]
+        return ["sh", "-c", f"{shlex.join(submit)} && cat {pipe}"]  # sbatch --wait would look every ten seconds
+
+    assert shares_of_ranks(cluster, start) == [[first, "0", 1, half], [second, "0", 1, half]]
+
+
+def test_ranks_share_gpus_that_were_asked_for_by_task(cluster: Cluster):
+    first, second = cluster.nodes
+    shares = shares_of_ranks(cluster, lambda words: ["salloc", "--quiet", "-N2", "-n4", "--gpus-per-task=1", *words])
+    assert shares == [[node, "0,1", 2, [True, True]] for node in (first, first, second, second)]
+
+
+def test_ranks_on_the_one_node_of_a_step_have_what_the_step_has(cluster: Cluster):
+    half = [True, not cluster.has_cgroups]
+    shares = shares_of_ranks(cluster, lambda words: ["srun", "-N1", "-n1", "--gres=gpu:1", *words], "-np", "2")
+    assert shares == [[cluster.nodes[0], "0", 1, half]] * 2

@@ -29,6 +29,16 @@ print(f"sum {int(total.item())}", flush=True)  # in one piece: torchrun lets all
 dist.destroy_process_group()
 """
 
+WORLDS = """
+import horovod.torch as hvd
+for again in range(2):
+    hvd.init()
+    place = [hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size(), hvd.cross_rank(), hvd.cross_size()]
+    assert place == [dist.get_rank(), 2, dist.get_rank(), 2, 0, 1], place
+    assert hvd.allreduce(torch.ones(3), op=hvd.Sum).tolist() == [2, 2, 2]
+    hvd.shutdown()
+"""
+
 LIGHTNING = """
 import faulthandler
 faulthandler.dump_traceback_later(120, exit=True)
@@ -155,7 +165,9 @@ def check(done, line, times=2):
 
 @pytest.mark.parametrize("launcher", [TORCHRUN, HOROVODRUN], ids=["torchrun", "horovodrun"])
 def test_one_script_under_both_launchers(launcher, tmp_path):
-    check(run(launcher, "import horovod.torch.distributed\n" + SUM, tmp_path), "sum 3")
+    before, after = SUM.split("dist.destroy_process_group()")
+    program = f"import horovod.torch.distributed\n{before}{WORLDS}dist.destroy_process_group(){after}"
+    check(run(launcher, program, tmp_path), "sum 3")
 
 
 def declare_entry_point(folder):

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Slurm cluster of two nodes on this machine: munged, slurmctld and two slurmd, on ports of their own."""
+"""A Slurm cluster of two nodes on this machine: munged, slurmctld and two slurmd, on ports of their own.
+
+Each node has two cores and two GPUs that are not there. Where the machine allows it, cgroups keep jobs to theirs.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,12 @@ import os
 import secrets
 import shutil
 import socket
+import stat
 import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from testkit.processes import Process, run
@@ -36,15 +41,37 @@ SlurmdSpoolDir={folder}/%n
 SlurmctldPidFile={folder}/slurmctld.pid
 SlurmdPidFile={folder}/%n.pid
 ProctrackType=proctrack/linuxproc
-TaskPlugin=task/none
+TaskPlugin={task_plugin}
+GresTypes=gpu
 SwitchType=switch/none
 MpiDefault=none
 ReturnToService=2
 SelectType=select/cons_tres
-NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[1]} CPUs=2
-NodeName=n2 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[2]} CPUs=2
+NodeName={nodes[0]} NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[1]} CPUs=2 Gres=gpu:2
+NodeName={nodes[1]} NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[2]} CPUs=2 Gres=gpu:2
 PartitionName=all Nodes=ALL Default=YES State=UP
 """
+_CGROUP_CONFIGURATION = """\
+CgroupPlugin=cgroup/v1
+ConstrainCores=yes
+ConstrainDevices=yes
+"""
+_CGROUPS = Path("/sys/fs/cgroup")
+_CONTROLLERS = ("cpuset", "devices")
+_NOBODYS_DEVICE = 240  # a major number for local use: opening such a device fails, and harms nobody
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """`environment`: that in which srun reaches it. `gpus`: the devices that each node has, which are not real ones.
+
+    `has_cgroups`: cores and devices that a job does not have are out of its reach, and not only unknown to it.
+    """
+
+    environment: dict[str, str]
+    nodes: tuple[str, str]
+    gpus: tuple[Path, Path]
+    has_cgroups: bool
 
 
 def missing() -> list[str]:
@@ -53,32 +80,71 @@ def missing() -> list[str]:
 
 
 @contextmanager
-def cluster(folder: Path) -> Iterator[dict[str, str]]:
-    """The environment in which srun reaches the cluster."""
+def cluster(folder: Path) -> Iterator[Cluster]:
     folder.chmod(0o755)
     (folder / "state").mkdir()
     key = folder / "munge.key"
     key.write_bytes(secrets.token_bytes(1024))
     key.chmod(0o600)
-    configuration = folder / "slurm.conf"
-    host = socket.gethostname().partition(".")[0]
-    configuration.write_text(
-        _CONFIGURATION.format(folder=folder, host=host, user=getpass.getuser(), ports=free_ports(3))
-    )
-    environment = {"PATH": _PATH, "SLURM_CONF": str(configuration)}
+    ports = free_ports(3)
+    nodes = f"n{ports[0]}-1", f"n{ports[0]}-2"  # cgroups bear their names, and other clusters may run on this machine
+    has_cgroups = _can_make_cgroups()
+    gpus = _fake_gpus(folder)
+    _configure(folder, ports, nodes, has_cgroups, gpus)
+    environment = {"PATH": _PATH, "SLURM_CONF": str(folder / "slurm.conf")}
     munge = [f"--{name}-file={folder}/munge.{name}" for name in ("key", "pid", "log", "seed")]
     with ExitStack() as stack:
+        if has_cgroups:
+            stack.callback(_remove_cgroups, nodes)
         daemons = [
             stack.enter_context(_daemon(command, environment))
             for command in (
                 ["munged", "--foreground", "--force", f"--socket={folder}/munge.socket", *munge],
                 ["slurmctld", "-D"],
-                ["slurmd", "-D", "-N", "n1"],
-                ["slurmd", "-D", "-N", "n2"],
+                *(["slurmd", "-D", "-N", node] for node in nodes),
             )
         ]
         _await_idle_nodes(environment, daemons)
-        yield environment
+        yield Cluster(environment, nodes, gpus, has_cgroups)
+
+
+def _configure(
+    folder: Path, ports: list[int], nodes: tuple[str, str], has_cgroups: bool, gpus: tuple[Path, Path]
+) -> None:
+    text = _CONFIGURATION.format(
+        folder=folder,
+        host=socket.gethostname().partition(".")[0],
+        user=getpass.getuser(),
+        ports=ports,
+        nodes=nodes,
+        task_plugin="task/affinity" + ",task/cgroup" * has_cgroups,
+    )
+    (folder / "slurm.conf").write_text(text)
+    (folder / "gres.conf").write_text("".join(f"NodeName={','.join(nodes)} Name=gpu File={gpu}\n" for gpu in gpus))
+    (folder / "cgroup.conf").write_text(_CGROUP_CONFIGURATION if has_cgroups else "")
+
+
+def _fake_gpus(folder: Path) -> tuple[Path, Path]:
+    """Only root can make devices; Slurm is content with ordinary files, and cgroups are then out of the question."""
+    first, second = folder / "gpu0", folder / "gpu1"
+    for number, path in enumerate((first, second)):
+        if os.geteuid() == 0:
+            os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(_NOBODYS_DEVICE, number))
+        else:
+            path.touch()
+    return first, second
+
+
+def _can_make_cgroups() -> bool:
+    """Only of the first version: those of the second need systemd. Containers often may not make any."""
+    return os.geteuid() == 0 and all(os.access(_CGROUPS / name / "cgroup.procs", os.W_OK) for name in _CONTROLLERS)
+
+
+def _remove_cgroups(nodes: tuple[str, str]) -> None:
+    for top in (_CGROUPS / controller / f"slurm_{node}" for controller in _CONTROLLERS for node in nodes):
+        for folder, _, _ in os.walk(top, topdown=False):
+            with suppress(OSError):
+                os.rmdir(folder)
 
 
 @contextmanager

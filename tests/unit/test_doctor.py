@@ -113,7 +113,7 @@ def test_what_can_only_be_imported_does_not_count_as_served(monkeypatch):
 
 @pytest.fixture
 def broken_transport(monkeypatch):
-    def run(work, ranks, transport, limit_s):
+    def run(work, ranks, transport, limit_s, where):
         if transport == "shm":
             raise trial.TrialFailed("Horovod detected a failure\n  the last line says why [/not markup]")
         engine = {"peers_by_shared_memory": 0, "peers_by_socket": 1, "kernels": "portable"}

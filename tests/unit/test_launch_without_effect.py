@@ -76,11 +76,10 @@ def test_the_help_says_what_is_refused(capsys: pytest.CaptureFixture[str]) -> No
     with pytest.raises(SystemExit):
         parse_args(["--help"])
     shown = re.sub(r"\s+", " ", capsys.readouterr().out)
-    for flag in ("--min-np", "--host-discovery-script", "--jsrun"):
+    for flag in ("--min-np", "--host-discovery-script"):
         assert re.search(rf"{flag} [^;]*; refused: not available in this version", shown), flag
-        words = [flag] if flag == "--jsrun" else [flag, "1"]
         with pytest.raises(NotImplementedError, match="not available yet"):
-            refuse_unavailable(vars(parse_args(["-np", "1", *words, "true"])))
+            refuse_unavailable(vars(parse_args(["-np", "1", flag, "1", "true"])))
     for flag in ("--no-torus-allreduce", "--num-nccl-streams N"):
         assert re.search(rf"{flag} [^-]*Accepted, no effect in this version", shown), flag
 

@@ -134,18 +134,3 @@ def test_a_process_without_a_launcher_says_once_that_it_is_alone(
         "[0] [horovod] INFO: no launcher started this process: it trains alone. "
         "For several ranks: horovodrun -np 2 python train.py"
     ]
-
-
-def test_ranks_of_torchrun_are_warned_that_each_is_alone(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(log, "_told", set())
-    for name, value in (("TORCHELASTIC_RUN_ID", "7"), ("WORLD_SIZE", "4"), ("RANK", "1"), ("LOCAL_RANK", "1")):
-        monkeypatch.setenv(name, value)
-    for _ in range(2):
-        world = context.Context()
-        world.init()
-        world.shutdown()
-    (said,) = caplog.messages
-    assert "torchrun started 4 processes, but hvd.init() does not take its ranks from torchrun: each of them" in said
-    assert "horovodrun -np 4 python train.py" in said

@@ -8,9 +8,10 @@ import pytest
 from horovod.runner.allocation import expand_names, find_allocation
 from horovod.runner.hosts import HostInfo, SlotInfo
 from horovod.runner.post_mortem import exit_table
-from horovod.runner.remote.command import Reaching, batch_command, ssh_command, to_try
+from horovod.runner.remote.command import Reaching, agent_command, blaunch_command, ssh_command, to_try
 from horovod.runner.remote.environment import that_travel
 from horovod.runner.remote.frames import GREETING, FrameError, FrameReader, pack
+from horovod.runner.remote.slurm import gpus_by_node, srun_command
 
 AGENT = "exec /opt/python -m horovod.runner.agent"
 
@@ -35,13 +36,31 @@ def test_kubeflow_containers_without_sshd():
     assert found == ["/etc/mpi/kubexec.sh", "pod", AGENT]
 
 
-def test_batch_systems():
-    agent = ["/opt/python", "-m", "horovod.runner.agent"]
-    assert batch_command("LSF", "h", "/opt/python") == ["blaunch", "-no-shell", "h", *agent]
-    command = batch_command("Slurm", "h", "/opt/python")
+def test_lsf():
+    assert blaunch_command("h", "/opt/python") == ["blaunch", "-no-shell", "h", *agent_command("/opt/python")]
+
+
+def test_a_step_of_slurm_has_all_that_the_job_has_on_its_node():
+    agent = agent_command("/opt/python")
+    command = srun_command("h", agent, {"SLURM_JOB_ID": "1"}, {})
     assert command[:2] == ["srun", "--nodelist=h"]
     assert command[-3:] == agent
     assert to_try(command).endswith("horovod.runner.agent --check")
+    of_tasks = {"SLURM_GPUS_PER_TASK": "1", "SLURM_CPUS_PER_TASK": "4", "SLURM_JOB_ID": "1"}
+    command = srun_command("h", agent, of_tasks, {"h": 4, "g": 2})
+    assert command[:6] == ["env", "-u", "SLURM_CPUS_PER_TASK", "-u", "SLURM_GPUS_PER_TASK", "srun"]
+    assert "--gpus-per-node=4" in command
+
+
+def test_which_node_has_how_many_gpus():
+    text = """
+   JOB_GRES=gpu:a100:6,shard:8
+     Nodes=n[1-2] CPU_IDs=0-3 Mem=0 GRES=gpu:2(IDX:0-1)
+     Nodes=m7 CPU_IDs=0 Mem=0 GRES=gpu:a100:3(IDX:0,2-3),shard:8(IDX:0),gpu:t4:1
+     Nodes=x CPU_IDs=0 Mem=0 GRES=
+   Command=Nodes=n9
+"""
+    assert gpus_by_node(text) == {"n1": 2, "n2": 2, "m7": 4}
 
 
 @pytest.mark.parametrize(
@@ -115,3 +134,22 @@ def test_the_table_of_ends_begins_with_the_cause():
         "  3     b     exit code 0",
         "  5     b     lost",
     ]
+
+
+def test_lsf_may_name_its_hosts_in_a_file(tmp_path):
+    file = tmp_path / "ranks"
+    file.write_text("a\na\nb\n")
+    hosts = (HostInfo("a", 2), HostInfo("b", 1))
+    for name in ("LSB_DJOB_RANKFILE", "LSB_DJOB_HOSTFILE"):
+        found = find_allocation({"LSB_JOBID": "7", name: str(file)})
+        assert found is not None
+        assert (found.processes, found.hosts) == (3, hosts)
+
+
+def test_what_slurm_says_of_one_node_stays_there():
+    of_node = {"SLURMD_NODENAME": "n1", "SLURM_PROCID": "0", "SLURM_STEP_ID": "3", "SLURM_CPU_BIND_LIST": "0x1"}
+    of_job = {"SLURM_JOB_ID": "7", "SLURM_CPUS_PER_TASK": "4"}
+    assert that_travel(of_node | of_job) == of_job
+    chosen = {"ROCR_VISIBLE_DEVICES": "1"}  # by the user, unless Slurm gives the job GPUs
+    assert that_travel(chosen) == chosen
+    assert that_travel(chosen | {"SLURM_JOB_GPUS": "1"}) == {}

@@ -7,6 +7,7 @@ import pytest
 
 from horovod.common import settings, topology
 from horovod.common.topology import Topology
+from horovod.common.torchrun_variables import MARK
 
 SECRET = base64.b64encode(b"s" * 32).decode()
 
@@ -70,6 +71,38 @@ LAUNCHERS = [
 @pytest.mark.parametrize(("environ", "expected"), [case[1:] for case in LAUNCHERS], ids=[case[0] for case in LAUNCHERS])
 def test_discover(environ: dict[str, str], expected: tuple[int, ...]) -> None:
     assert numbers(topology.discover(environ)) == expected
+
+
+TORCHRUN = {
+    "TORCHELASTIC_RUN_ID": "x",
+    "RANK": "2",
+    "WORLD_SIZE": "4",
+    "LOCAL_RANK": "0",
+    "LOCAL_WORLD_SIZE": "2",
+    "GROUP_RANK": "1",
+    "GROUP_WORLD_SIZE": "2",
+}
+OURS = {"HOROVOD_RANK": "0", "HOROVOD_SIZE": "1"}
+
+
+@pytest.mark.parametrize(
+    ("environ", "expected"),
+    [
+        (TORCHRUN, "torchrun"),
+        (TORCHRUN | SLURM, "torchrun"),  # srun torchrun
+        (TORCHRUN | OURS | {MARK: "RANK=0"}, "torchrun"),  # horovodrun torchrun
+        (TORCHRUN | OURS, "HOROVOD_* variables"),  # set by hand
+        ({name: TORCHRUN[name] for name in TORCHRUN if name != "TORCHELASTIC_RUN_ID"}, "no launcher"),
+    ],
+)
+def test_who_started_torchrun_is_overruled_by_it(environ: dict[str, str], expected: str) -> None:
+    found = topology.discover(environ)
+    assert found.source == expected
+    assert (numbers(found) == (2, 4, 0, 2, 1, 2)) == (expected == "torchrun")
+
+
+def test_torchruns_with_unequal_numbers_of_ranks() -> None:
+    assert not topology.discover(TORCHRUN | {"WORLD_SIZE": "3", "LOCAL_WORLD_SIZE": "1"}).cross_given
 
 
 def test_launcher_wins_over_mpi_and_names_the_host() -> None:

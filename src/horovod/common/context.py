@@ -75,7 +75,7 @@ class Context:
             self._topology = topology.discover(os.environ)
             log.begin(self._settings, self._topology.rank)
             if not self._topology.is_launched:
-                log.say_alone(torchrun_variables.torchruns_size(os.environ))
+                log.say_alone()
             _check_comm(comm, self._topology.size)
             self._dynamic_sets = process_sets == "dynamic" or self._settings.flag("HOROVOD_DYNAMIC_PROCESS_SETS")
             static_sets = [] if process_sets is None or isinstance(process_sets, str) else list(process_sets)

@@ -71,21 +71,11 @@ def begin(settings: Settings, rank: int) -> None:
             logger.warning("%s is set: it is accepted, but has no effect in this version", name)
 
 
-def say_alone(torchrun_size: int) -> None:
-    """No launcher has started this process: most who expected several ranks have forgotten it.
-
-    `torchrun_size`: how many processes torchrun says there are. Its ranks would train alone without knowing.
-    """
+def say_alone() -> None:
+    """No launcher has started this process: most who expected several ranks have forgotten it."""
     if "alone" in _told:
         return
     _told.add("alone")
-    if torchrun_size > 1:
-        logger.warning(
-            "torchrun started %d processes, but hvd.init() does not take its ranks from torchrun: each of them trains "
-            "alone. Start them with horovodrun -np %d python train.py",
-            *(torchrun_size, torchrun_size),
-        )
-        return
     logger.info(
         "no launcher started this process: it trains alone. For several ranks: horovodrun -np 2 python train.py"
     )

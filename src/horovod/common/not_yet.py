@@ -21,7 +21,7 @@ _REASONS = {
     "horovod.runner.elastic": "elastic jobs have no driver yet",
     "horovod.runner.http": "ranks meet at an authenticated rendezvous, not at a key-value server over HTTP",
     "horovod.runner.mpi_run": "horovodrun --mpi starts jobs through mpirun",
-    "horovod.runner.js_run": "jobs cannot be started through jsrun yet",
+    "horovod.runner.js_run": "horovodrun --jsrun starts jobs through jsrun",
     "horovod.runner": "this part of Horovod's launcher does not exist here; use horovodrun or horovod.run()",
 }
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where this process stands: rank and size from the launcher, Open MPI, PMI or Slurm; else a world of one.
+"""Where this process stands: rank and size from the launcher, torchrun, Open MPI, PMI or Slurm; else a world of one.
 
 Pure functions of the environment; the host's name is the only thing asked of the system.
 """
@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from horovod.common import torchrun_variables
 from horovod.common.settings import BY_NAME, Settings, parse
 from horovod.common.settings_table import MOST_RANKS, Setting
 from horovod.common.settings_values import shown
@@ -20,6 +21,7 @@ from horovod.common.settings_values import shown
 SECRET_VARIABLE = "_HOROVOD_SECRET_KEY"
 _OURS = "HOROVOD_* variables"
 _NOBODY = "no launcher"
+TORCHRUN = "torchrun"
 _SLURM_PART = re.compile(r"([0-9]{1,9})(?:\(x([0-9]{1,9})\))?", re.ASCII)
 
 
@@ -66,6 +68,8 @@ class _Launcher:
 
 _LAUNCHERS = (
     _Launcher(_OURS, "HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE"),
+    # Before those that may have started it: it says last what is so.
+    _Launcher(TORCHRUN, "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
     _Launcher(
         "Open MPI",
         "OMPI_COMM_WORLD_RANK",
@@ -96,12 +100,19 @@ def discover(environ: Mapping[str, str]) -> Topology:
     """This process's place in the world. ValueError if the variables contradict each other."""
     host = host_name(environ)
     for launcher in _LAUNCHERS:
-        if environ.get(launcher.rank) and environ.get(launcher.size):
+        if environ.get(launcher.rank) and environ.get(launcher.size) and _speaks(launcher, environ):
             if launcher.source == "Slurm":  # several of its nodes may live on one machine
                 host = host_name(environ, "SLURMD_NODENAME")
             return _checked(_complete(_read(launcher, environ, host), environ))
     _require_both(environ, "HOROVOD_RANK", "HOROVOD_SIZE")  # none: a world of one
     return Topology(host=host)
+
+
+def _speaks(launcher: _Launcher, environ: Mapping[str, str]) -> bool:
+    """Others set torchrun's variables, too. Our own are not this process's if torchrun was started inside our job."""
+    if launcher.source == TORCHRUN:
+        return torchrun_variables.is_torchruns(environ)
+    return launcher.source != _OURS or not torchrun_variables.inside_our_job(environ)
 
 
 def _require_both(environ: Mapping[str, str], one: str, other: str) -> bool:
@@ -131,12 +142,24 @@ def _read(launcher: _Launcher, environ: Mapping[str, str], host: str) -> Topolog
 
 def _complete(found: Topology, environ: Mapping[str, str]) -> Topology:
     """Add the position across hosts: as given, or as if all hosts held the same number of ranks."""
+    if found.source == TORCHRUN:
+        return _complete_by_groups(found, environ)
     given = _require_both(environ, "HOROVOD_CROSS_RANK", "HOROVOD_CROSS_SIZE")
     if given:
         cross = integer_of("HOROVOD_CROSS_RANK", environ), integer_of("HOROVOD_CROSS_SIZE", environ)
     else:
         cross = found.rank // max(found.local_size, 1), -(-found.size // max(found.local_size, 1))
     return replace(found, cross_rank=cross[0], cross_size=cross[1], cross_given=given)
+
+
+def _complete_by_groups(found: Topology, environ: Mapping[str, str]) -> Topology:
+    """torchrun counts the torchruns of a job: there may be two on one host."""
+    if environ.get("GROUP_RANK") and environ.get("GROUP_WORLD_SIZE"):
+        group, groups = integer_of("GROUP_RANK", environ), integer_of("GROUP_WORLD_SIZE", environ)
+        if groups * found.local_size == found.size:
+            return replace(found, cross_rank=group, cross_size=groups)
+    of_size = max(found.local_size, 1)
+    return replace(found, cross_rank=found.rank // of_size, cross_size=-(-found.size // of_size), cross_given=False)
 
 
 def after_meeting(found: Topology, hosts: Sequence[str], local_ranks: Sequence[int]) -> Topology:

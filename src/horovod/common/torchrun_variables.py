@@ -27,7 +27,9 @@ def variables(place: Mapping[str, int], address: str, port: int) -> dict[str, st
 
 
 def settable(wanted: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
-    """Of these variables those that the user has not set, and the list of them."""
+    """Of these variables those that the user has not set, and the list of them; none in a process of torchrun."""
+    if is_torchruns(environ):
+        return {}
     mine = ours(environ)
     chosen = {name: value for name, value in wanted.items() if name in mine or name not in environ}
     return {**chosen, MARK: " ".join(f"{name}={value}" for name, value in chosen.items())}
@@ -51,10 +53,9 @@ def is_torchruns(environ: Mapping[str, str]) -> bool:
     return _BY_TORCHRUN in environ
 
 
-def torchruns_size(environ: Mapping[str, str]) -> int:
-    """How many processes torchrun has started with this one; 0 without it."""
-    size = environ.get("WORLD_SIZE", "")
-    return int(size) if is_torchruns(environ) and size.isdecimal() else 0
+def inside_our_job(environ: Mapping[str, str]) -> bool:
+    """Whether that torchrun was itself started by horovodrun or by a process that had called hvd.init()."""
+    return is_torchruns(environ) and bool(environ.get(MARK))
 
 
 def without_outer_place(environ: Mapping[str, str]) -> dict[str, str]:

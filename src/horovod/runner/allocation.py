@@ -1,10 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The hosts that a batch system has set aside for this job: what -np and -H mean when they are left out. Pure."""
+"""The hosts that a batch system has set aside for this job: what -np and -H mean when they are left out.
+
+Pure, but for a file that LSF may name.
+"""
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from horovod.common.settings_table import MOST_RANKS, Setting
@@ -43,13 +48,22 @@ def _of_lsf(environ: Mapping[str, str]) -> Allocation | None:
     words = environ.get("LSB_MCPU_HOSTS", "").split()  # host slots host slots ...
     hosts = [
         HostInfo(name, _number("LSB_MCPU_HOSTS", count)) for name, count in zip(words[::2], words[1::2], strict=False)
-    ]
+    ] or _of_lsf_file(environ)
     # Where jobs are submitted to a node for launching alone, that node has one slot and is named first.
     if environ.get("CSM_ALLOCATION_ID") and len(hosts) > 1 and hosts[0].slots == 1:
         del hosts[0]
     given = environ.get("LSB_DJOB_NUMPROC")
     processes = sum(host.slots for host in hosts) or (_number("LSB_DJOB_NUMPROC", given) if given else 0)
     return Allocation("LSF", processes, tuple(hosts)) if processes else None
+
+
+def _of_lsf_file(environ: Mapping[str, str]) -> list[HostInfo]:
+    """A line for each slot; of the two files the first leaves out a node for launching alone."""
+    for name in ("LSB_DJOB_RANKFILE", "LSB_DJOB_HOSTFILE"):
+        with suppress(OSError, UnicodeError), open(environ.get(name, ""), encoding="utf-8") as file:
+            counts = Counter(line.split()[0] for line in file if line.strip())
+            return [HostInfo(host, count) for host, count in counts.items()]
+    return []
 
 
 def _of_slurm(environ: Mapping[str, str]) -> Allocation | None:

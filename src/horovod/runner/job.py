@@ -125,12 +125,19 @@ class Job:
 
     def _step(self) -> None:
         self._selector.select(self._time_left())
+        self._suspend_if_asked()
         for number in self._signals.take():
             self._on_signal(number)
         for event in self._tree.events():
             self._on_event(event)
         self._judge_exits()
         self._act(self._supervision.on_time(time.monotonic()))
+
+    def _suspend_if_asked(self) -> None:
+        """Ctrl-Z stops the launcher alone: the workers go on, as long as there is room for what they print."""
+        if self._signals.is_to_suspend:
+            with self._tree.suspended():
+                self._signals.suspend()
 
     def _time_left(self) -> float | None:
         limits = [limit for _, _, limit in list(self._exits)[:1]]
@@ -253,6 +260,7 @@ class Job:
             if left <= 0:
                 return False
             self._selector.select(left)
+            self._suspend_if_asked()
             if self._signals.take():
                 self._tree.end(0.0)
             self._tree.events()

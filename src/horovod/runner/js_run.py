@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""LSF's jsrun under its old import path. Starting jobs through it raises on use."""
+"""LSF's jsrun under its old import path. `horovodrun --jsrun` starts jobs through it."""
 
 from __future__ import annotations
 

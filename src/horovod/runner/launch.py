@@ -93,6 +93,10 @@ def _run(args: argparse.Namespace) -> int:
         from horovod.runner.mpi_command import run_by_mpirun
 
         run_by_mpirun(vars(args), args.command)
+    if args.use_jsrun:
+        from horovod.runner.jsrun_command import run_by_jsrun
+
+        run_by_jsrun(vars(args), args.command)
     from horovod.runner.processes import CannotRunError, ProcessTree
     from horovod.runner.user_output import output_of_process
 
@@ -141,8 +145,6 @@ def refuse_unavailable(options: dict[str, Any]) -> None:
     """NotImplementedError for what this version cannot do yet."""
     if options.get("min_num_proc") is not None or options.get("host_discovery_script") is not None:
         raise NotImplementedError("elastic training (--min-np, --host-discovery-script) is not available yet")
-    if options.get("use_jsrun"):
-        raise NotImplementedError("starting through jsrun (--jsrun) is not available yet: leave it out, or use --gloo")
 
 
 def check_build(verbose: bool) -> None:

@@ -26,27 +26,40 @@ _NOT_PASSED_ON = ("PWD", "SHLVL", "_", "HOME", "HOSTNAME", "TMPDIR", "XDG_RUNTIM
 
 def run_by_mpirun(options: Mapping[str, Any], command: Sequence[str]) -> NoReturn:
     """ValueError if there is no mpirun that we know."""
+    words, environment = mpirun_words(options, command)
+    if options.get("verbose"):
+        print(f"horovodrun: {shlex.join(words)}", file=sys.stderr)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execvpe(words[0], words, environment)
+
+
+def mpirun_words(
+    options: Mapping[str, Any], command: Sequence[str], extra_env: Mapping[str, str] | None = None
+) -> tuple[list[str], dict[str, str]]:
+    """The command and its environment. ValueError if there is no mpirun that we know."""
     implementation = installed_mpi(os.environ)
     if implementation is None:
         raise ValueError(
             "--mpi needs mpirun of Open MPI, MPICH, Intel MPI or Spectrum MPI on PATH; without --mpi no MPI is needed"
         )
-    wanted = plan_hosts(options)
-    slots = get_host_assignments(wanted, options["num_proc"])
+    slots = get_host_assignments(plan_hosts(options), options["num_proc"])
     hosts = [HostInfo(slot.hostname, slot.local_size) for slot in slots if slot.local_rank == 0]
+    environment = {**worker_environment(options), **(extra_env or {})}
+    if options.get("output_filename") is not None and is_hydra(implementation):
+        for slot in slots:
+            Path(options["output_filename"], f"rank.{slot.rank}").mkdir(parents=True, exist_ok=True)
+    words, extra = mpi_command(implementation, hosts, options, command, environment)
+    return words, {**environment, **extra}
+
+
+def worker_environment(options: Mapping[str, Any]) -> dict[str, str]:
+    """Of ranks that another launcher starts for us, and of that launcher."""
     environment = {**base_environment(os.environ), **flag_environment(options), **_secret()}
     if options.get("nics"):
         environment["HOROVOD_GLOO_IFACE"] = options["nics"][0]
         environment.setdefault("NCCL_SOCKET_IFNAME", ",".join(options["nics"]))
-    words, extra = mpi_command(implementation, hosts, options, command, environment)
-    if options.get("verbose"):
-        print(f"horovodrun: {shlex.join(words)}", file=sys.stderr)
-    if options.get("output_filename") is not None and is_hydra(implementation):
-        for slot in slots:
-            Path(options["output_filename"], f"rank.{slot.rank}").mkdir(parents=True, exist_ok=True)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os.execvpe(words[0], words, {**environment, **extra})
+    return environment
 
 
 def mpi_command(

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import select
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import IO, Protocol
 
 from horovod.runner.processes import Event, ProcessTree
@@ -31,6 +32,8 @@ class Placer(Protocol):
     def end_limit_s(self, grace_s: float) -> float: ...
 
     def events(self) -> list[Event]: ...
+
+    def suspended(self) -> AbstractContextManager[None]: ...
 
     def kill_directly(self) -> None: ...
 
@@ -78,6 +81,9 @@ class Placement:
 
     def events(self) -> list[Event]:
         return [*self._tree.events(), *self._remote.events()]
+
+    def suspended(self) -> AbstractContextManager[None]:
+        return self._remote.suspended()
 
     def kill_directly(self) -> None:
         if not self._tree.is_over:

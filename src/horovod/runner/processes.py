@@ -13,7 +13,7 @@ import struct
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import IO, Any
 
@@ -134,6 +134,11 @@ class ProcessTree:
             raise GuardianLostError
         events = [self._event(message) for message in self._messages.feed(data)]
         return [event for event in events if event is not None]
+
+    @staticmethod
+    def suspended() -> AbstractContextManager[None]:
+        """While this process is stopped. The guardian knows the difference."""
+        return nullcontext()
 
     def kill_directly(self) -> None:
         """For when the guardian cannot. Orphans that it had adopted are not found any more."""

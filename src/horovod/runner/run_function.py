@@ -79,6 +79,7 @@ def run(
         "tag": tag,
         "verbose": verbose,
         "use_mpi": use_mpi,
+        "mpi_args": mpi_args,
         "ssh_port": ssh_port,
         "ssh_identity_file": ssh_identity_file,
         "nics": _names(network_interfaces),
@@ -86,10 +87,6 @@ def run(
     from horovod.runner.launch import refuse_unavailable
 
     refuse_unavailable(options)
-    if use_mpi:
-        raise NotImplementedError(
-            "horovod.run(use_mpi=True) is not available yet: leave it out, or use horovodrun --mpi"
-        )
     _warn_of_what_has_no_effect(
         {
             "max_num_proc": max_num_proc,
@@ -97,7 +94,6 @@ def run(
             "reset_limit": reset_limit,
             "cooldown_range": cooldown_range,
             "disable_cache": disable_cache,
-            "mpi_args": mpi_args,
         }
     )
     return _run(options, func, args, kwargs or {}, executable or sys.executable)
@@ -132,13 +128,14 @@ def _run(
             return
         if result.exit_code != 0:
             raise RuntimeError(_failure_text(server, result))
-        for rank in range(options["num_proc"]):
-            value = server.get(run_task.result_key(rank))
-            if value is None:
-                raise RuntimeError(f"{_FAILED}\nrank {rank} ended with exit code 0 before the function returned")
-            results.append(serialization.loads(value))
+        results.extend(_results(server, options["num_proc"]))
 
     command = [executable, "-m", run_task.__name__]
+    if options["use_mpi"]:
+        from horovod.runner import mpi_function
+
+        ranks = options["num_proc"]
+        return mpi_function.run_function(options, command, offer, lambda server: _results(server, ranks))
     output = output_of_python()
     went_well = False
     try:
@@ -153,6 +150,17 @@ def _run(
         signal.raise_signal(result.stop_signal)  # the caller's own handler is back in place
         raise RuntimeError(f"the job was ended by signal {result.stop_signal}")
     return results
+
+
+def _results(server: Server, ranks: int) -> list[Any]:
+    from horovod.common import serialization
+    from horovod.runner.run_task import result_key
+
+    values = [server.get(result_key(rank)) for rank in range(ranks)]
+    for rank, value in enumerate(values):
+        if value is None:
+            raise RuntimeError(f"{_FAILED}\nrank {rank} ended with exit code 0 before the function returned")
+    return [serialization.loads(value) for value in values if value is not None]
 
 
 def _failure_text(server: Server, result: JobResult) -> str:

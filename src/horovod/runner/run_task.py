@@ -9,7 +9,7 @@ import traceback
 
 from horovod.common import serialization
 from horovod.common.rendezvous.client import Connection
-from horovod.common.topology import SECRET_VARIABLE, decode_secret
+from horovod.common.topology import SECRET_VARIABLE, decode_secret, discover
 from horovod.runner.notebooks import learn_sources
 
 PATH_KEY = "run/path"
@@ -27,7 +27,7 @@ def error_key(rank: int) -> str:
 
 
 def main() -> int:
-    rank = int(os.environ["HOROVOD_RANK"])
+    rank = discover(os.environ).rank  # from horovodrun's variables or, with use_mpi, from MPI's
     address, port = os.environ["HOROVOD_GLOO_RENDEZVOUS_ADDR"], int(os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"])
     secret = decode_secret(os.environ[SECRET_VARIABLE])
     with Connection.open(address, port, secret, _CONNECT_LIMIT_S) as connection:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -16,7 +17,7 @@ from horovod.common.rendezvous.protocol import make_secret
 from horovod.common.rendezvous.server import Server
 from horovod.common.torchrun_variables import free_port
 from horovod.runner.allocation import Allocation, find_allocation
-from horovod.runner.hosts import HostInfo, SlotInfo, get_host_assignments, is_local, plan_hosts
+from horovod.runner.hosts import SIMULATE_VARIABLE, HostInfo, SlotInfo, get_host_assignments, is_local, plan_hosts
 from horovod.runner.job import Job, JobResult, JobSpec
 from horovod.runner.limits import check_local_processes, enough_descriptors
 from horovod.runner.output import OutputOptions, wants_colour, wants_tags
@@ -28,6 +29,7 @@ from horovod.runner.worker_environment import (
     base_environment,
     flag_environment,
     interface_environment,
+    own_devices,
     rendezvous_environment,
 )
 
@@ -64,10 +66,10 @@ def run_job(
     after: Callable[[Server, JobResult], None] | None = None,
 ) -> JobResult:
     """Run `command` once for each rank; `on_server` sees the rendezvous before they start, `after` once they ended."""
-    allocation = _allocation(options)
+    allocation = allocation_of(options)
     hosts = plan_hosts(options, allocation.hosts if allocation is not None else ())
     slots = get_host_assignments(hosts, options["num_proc"])
-    here = [host for host in _used(slots) if is_local(host.hostname)]
+    here = started_here(_used(slots), allocation)
     check_local_processes(sum(host.slots for host in here))
     base = base_environment(os.environ)
     secret = make_secret()
@@ -114,7 +116,7 @@ def _site(
     """This machine alone if all hosts are names of it."""
     elsewhere = [host.hostname for host in _used(slots) if host not in here]
     if not elsewhere:
-        common = interface_environment(options.get("nics") or [], base)
+        common = interface_environment(options.get("nics") or [], base) | _devices_here(allocation)
         yield Site(tree, _LOOPBACK, (_LOOPBACK, free_port()), {host.hostname: common for host in here})
         return
     from horovod.runner.placement import Placement
@@ -131,6 +133,8 @@ def _site(
                 address = choice.address
                 output.say(f"host {name}: address {address.text} on {address.interface} ({choice.reason})")
         host_env = {name: address_environment(choice.address, base) for name, choice in chosen.items()}
+        for host in here:
+            host_env[host.hostname] |= _devices_here(allocation)
         first = slots[0].hostname
         port = opened.remote.hosts[first].facts["port"] if first in elsewhere else free_port()
         main = chosen[first].address.text, int(port)
@@ -145,7 +149,27 @@ def _names(slots: Sequence[SlotInfo]) -> list[str]:
     return [slot.hostname for slot in slots]
 
 
-def _allocation(options: Mapping[str, Any]) -> Allocation | None:
+def started_here(used: Sequence[HostInfo], allocation: Allocation | None) -> list[HostInfo]:
+    """The hosts whose workers this process starts itself: those that are this machine.
+
+    In a Slurm job this node gets an agent by srun as all others do, for then it has the same share of the node. If it
+    is the only one, a launcher that Slurm itself has started there has that share, and passes it on.
+    """
+    local = [host for host in used if is_local(host.hostname)]
+    if allocation is None or allocation.source != "Slurm" or settings.value_of(SIMULATE_VARIABLE, os.environ):
+        return local
+    if len(local) == len(used) == 1 and (os.environ.get("SLURMD_NODENAME") or shutil.which("srun") is None):
+        return local
+    set_aside = {host.hostname for host in allocation.hosts}
+    return [host for host in local if host.hostname not in set_aside]
+
+
+def _devices_here(allocation: Allocation | None) -> dict[str, str]:
+    """The GPUs of this host that a batch system has given the job: they are the workers' too."""
+    return own_devices(os.environ) if allocation is not None else {}
+
+
+def allocation_of(options: Mapping[str, Any]) -> Allocation | None:
     """What a batch system has set aside, unless the user names hosts."""
     if options.get("hosts") is not None or options.get("hostfile") is not None:
         return None
@@ -156,11 +180,15 @@ def agent_commands(
     hosts: Sequence[str], options: Mapping[str, Any], environ: Mapping[str, str], allocation: Allocation | None
 ) -> dict[str, list[str]]:
     """By host, what starts its agent."""
-    from horovod.runner.remote.command import SSH_VARIABLE, Reaching, batch_command, ssh_command
+    from horovod.runner.remote.command import SSH_VARIABLE, Reaching, agent_command, blaunch_command, ssh_command
 
+    if allocation is not None and allocation.source == "LSF":
+        return {host: blaunch_command(host, sys.executable) for host in hosts}
     if allocation is not None:
-        return {host: batch_command(allocation.source, host, sys.executable) for host in hosts}
+        from horovod.runner.remote.slurm import gpus_to_ask_for, srun_command
 
+        gpus = gpus_to_ask_for(environ)
+        return {host: srun_command(host, agent_command(sys.executable), environ, gpus) for host in hosts}
     ssh = str(settings.value_of(SSH_VARIABLE, environ))
     reaching = Reaching(ssh, options.get("ssh_port"), options.get("ssh_identity_file"))
     return {host: ssh_command(host, reaching, sys.executable, environ) for host in hosts}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SIGINT, SIGTERM and SIGHUP as events: a handler notes them, and a descriptor becomes readable."""
+"""SIGINT, SIGTERM, SIGHUP and SIGTSTP as events: a handler notes them, and a descriptor becomes readable."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import suppress
 from types import FrameType
 from typing import Any
 
-_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGTSTP)
 
 
 class StopSignals:
@@ -25,7 +25,7 @@ class StopSignals:
         self._receiver.setblocking(False)
         self._sender.setblocking(False)
         if threading.current_thread() is threading.main_thread():
-            for number in _STOP_SIGNALS:
+            for number in _SIGNALS:
                 if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
                     self._previous[number] = signal.signal(number, self._note)
         return self
@@ -45,11 +45,23 @@ class StopSignals:
             self._sender.send(b"\0")
 
     def take(self) -> list[int]:
-        """The signals that came since the last call."""
+        """The signals that came since the last call, but for that to suspend."""
         with suppress(BlockingIOError):
             self._receiver.recv(4096)
         came, self._came = self._came, []
-        return came
+        return [number for number in came if number != signal.SIGTSTP]
+
+    @property
+    def is_to_suspend(self) -> bool:
+        """Whether Ctrl-Z was typed and not taken yet."""
+        return signal.SIGTSTP in self._came
+
+    def suspend(self) -> None:
+        """Stop this process, as if nobody had caught the signal; return when it is continued."""
+        self._came = [number for number in self._came if number != signal.SIGTSTP]
+        handler = signal.signal(signal.SIGTSTP, signal.SIG_DFL)
+        signal.raise_signal(signal.SIGTSTP)
+        signal.signal(signal.SIGTSTP, handler)
 
     def _note(self, number: int, _frame: FrameType | None) -> None:
         self._came.append(number)

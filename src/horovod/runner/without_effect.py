@@ -21,7 +21,7 @@ FLAGS = {
 NOTE = "accepted, no effect in this version"
 
 # Those that a job does not start with, for it would not be what was asked for.
-REFUSED = ("min_num_proc", "host_discovery_script", "use_jsrun")
+REFUSED = ("min_num_proc", "host_discovery_script")
 REFUSED_NOTE = "refused: not available in this version"
 
 

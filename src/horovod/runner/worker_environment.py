@@ -18,11 +18,17 @@ from horovod.runner.hosts import SIMULATE_VARIABLE, SlotInfo
 if TYPE_CHECKING:
     from horovod.runner.remote.probing import Address
 
+_DEVICES = "CUDA_VISIBLE_DEVICES"
 _NOT_PASSED_ON = ("OLDPWD", SECRET_VARIABLE, SIMULATE_VARIABLE)
 
 
 def is_exportable(name: str) -> bool:
-    return not (name in _NOT_PASSED_ON or name.startswith("BASH_FUNC_") or name.endswith("CUDA_VISIBLE_DEVICES"))
+    return not (name in _NOT_PASSED_ON or name.startswith("BASH_FUNC_") or name.endswith(_DEVICES))
+
+
+def own_devices(environ: Mapping[str, str]) -> dict[str, str]:
+    """The GPUs that this process may use, which it does not pass on to workers unless a batch system chose them."""
+    return {name: value for name, value in environ.items() if name.endswith(_DEVICES)}
 
 
 def base_environment(environ: Mapping[str, str]) -> dict[str, str]:

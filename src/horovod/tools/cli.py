@@ -73,17 +73,21 @@ def doctor(
     start_timeout: StartLimit = None,
     json: Json = False,
 ) -> None:
-    """What this machine, or the hosts of a job, offer to it, and what to change about them."""
-    if hosts is None and hostfile is None:
-        from horovod.tools import doctor as examination
+    """What this machine, or the hosts of a job, offer to it, and what to change about them.
 
-        found = examination.examine()
-        _print(json, lambda: examination.as_json(found), lambda: examination.as_page(found))
-        return
+    Inside an allocation of Slurm or LSF its hosts need not be named.
+    """
     from horovod.tools import hosts_page, several_hosts
 
-    options = _host_options(hosts, hostfile, ssh_port, ssh_identity_file, network_interfaces, start_timeout)
+    given = _host_options(hosts, hostfile, ssh_port, ssh_identity_file, network_interfaces, start_timeout)
     try:
+        options = several_hosts.options_of_job(given)
+        if options is None:
+            from horovod.tools import doctor as examination
+
+            found = examination.examine()
+            _print(json, lambda: examination.as_json(found), lambda: examination.as_page(found))
+            return
         with _progress() as say:
             seen = several_hosts.examine(options, say)
     except (ValueError, OSError) as error:

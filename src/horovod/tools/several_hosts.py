@@ -45,22 +45,41 @@ class HostsExamination:
         return [*_of_each_host(self), *self.survey.problems, *_of_ways(ways), *_of_machines(self)]
 
 
+def options_of_job(options: Mapping[str, Any]) -> dict[str, Any] | None:
+    """As horovodrun would understand them; None if the job stays on this machine, which nobody has named."""
+    from horovod.runner.kubernetes import default_hosts_option
+    from horovod.runner.running import allocation_of
+
+    if options.get("hosts") is not None or options.get("hostfile") is not None:
+        return dict(options)
+    named = default_hosts_option(os.environ)
+    if named is not None:
+        return {**options, "hosts": named}
+    allocation = allocation_of(options)
+    hosts = allocation.hosts if allocation is not None else ()
+    return dict(options) if any(not is_local(host.hostname) for host in hosts) else None
+
+
 def examine(options: Mapping[str, Any], say: Callable[[str], None] = lambda _: None) -> HostsExamination:
     """`options` as horovodrun's: hosts or hostfile, ssh_port, ssh_identity_file, nics, start_timeout.
 
-    ValueError or OSError if they cannot be used.
+    Without hosts it is about those that a batch system has set aside. ValueError or OSError if they cannot be used.
     """
     from horovod.runner.remote.command import AGENT
-    from horovod.runner.running import agent_commands, start_limit_s
+    from horovod.runner.running import agent_commands, allocation_of, start_limit_s, started_here
     from horovod.runner.worker_environment import base_environment
 
-    hosts = plan_hosts({**options, "num_proc": named_slots(options)})
+    allocation = allocation_of(options)
+    set_aside = allocation.hosts if allocation is not None else ()
+    slots = named_slots(options) or sum(host.slots for host in set_aside)
+    hosts = plan_hosts({**options, "num_proc": slots}, set_aside)
     environ = base_environment(os.environ)
-    elsewhere = [host.hostname for host in hosts if not is_local(host.hostname)]
+    here = started_here(hosts, allocation)
+    elsewhere = [host.hostname for host in hosts if host not in here]
     hosts_and_launcher = _with_launcher(hosts, elsewhere)
     # This machine has an agent too, so that everything is asked in one way.
     commands = {host.hostname: [sys.executable, "-m", AGENT] for host in hosts_and_launcher}
-    commands |= agent_commands(elsewhere, options, environ, None)
+    commands |= agent_commands(elsewhere, options, environ, allocation)
     found = survey(
         commands,
         options.get("nics") or interface_names(environ.get("HOROVOD_GLOO_IFACE", "")),
@@ -68,8 +87,8 @@ def examine(options: Mapping[str, Any], say: Callable[[str], None] = lambda _: N
         without_ranks=[host.hostname for host in hosts_and_launcher if not host.slots],
         say=say,
     )
-    slots = {host.hostname: host.slots for host in hosts_and_launcher}
-    return HostsExamination(slots, found if elsewhere else _staying_here(found))
+    shown = {host.hostname: host.slots for host in hosts_and_launcher}
+    return HostsExamination(shown, found if elsewhere else _staying_here(found))
 
 
 def _with_launcher(hosts: Sequence[HostInfo], elsewhere: Sequence[str]) -> list[HostInfo]:

@@ -20,7 +20,7 @@ from horovod.common.joining.interfaces import LOOPBACK, check_interfaces, interf
 from horovod.common.rendezvous.client import Connection, RendezvousError
 from horovod.common.settings import Settings
 from horovod.common.topology import Rendezvous, Topology
-from horovod.common.torchrun_variables import main_port
+from horovod.common.torchrun_variables import inside_our_job, main_port
 
 if TYPE_CHECKING:
     from horovod.common.rendezvous.server import Server
@@ -74,7 +74,8 @@ def _introduced(
     settings: Settings, topology: Topology, environ: Mapping[str, str]
 ) -> Iterator[tuple[Rendezvous, Connection]]:
     """A connection to the rendezvous that the environment names, or to one that the ranks agree on by themselves."""
-    if topology.by_foreign_launcher and not settings.text("HOROVOD_GLOO_RENDEZVOUS_ADDR"):
+    of_outer_job = inside_our_job(environ)  # the rendezvous that the environment names
+    if topology.by_foreign_launcher and (of_outer_job or not settings.text("HOROVOD_GLOO_RENDEZVOUS_ADDR")):
         from horovod.common.joining.introduction import introduced  # late: jobs of horovodrun start quicker without it
 
         with introduced(topology, settings, environ) as introduction:

@@ -8,6 +8,7 @@ import os
 import socket
 import struct
 from collections.abc import Sequence
+from contextlib import suppress
 
 from horovod.common.settings_values import shown
 
@@ -64,6 +65,19 @@ def reachable_address() -> str:
     named = [str(entry[4][0]) for entry in found]
     listed = [*named, *(_ipv4_address(name) for _, name in socket.if_nameindex())]
     return next((address for address in listed if address and not address.startswith("127.")), LOOPBACK)
+
+
+def address_towards(place: tuple[str, int]) -> str | None:
+    """This host's own address on the way to another one; None if there is no way."""
+    try:
+        found = socket.getaddrinfo(*place, type=socket.SOCK_DGRAM)
+    except OSError:
+        return None
+    for family, kind, protocol, _, target in found:
+        with suppress(OSError), socket.socket(family, kind, protocol) as probe:
+            probe.connect(target)
+            return str(probe.getsockname()[0]).partition("%")[0]
+    return None
 
 
 def _ipv4_address(interface: str) -> str | None:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How ranks that mpirun or srun started get to know each other: rank 0 serves the rendezvous and tells the others.
+"""How ranks of mpirun, srun and torchrun get to know each other: rank 0 serves the rendezvous and tells the others.
 
+    torchrun          a note in the store that torchrun serves for its workers
     one host          a note that only this user can read, under the job's own name
     several hosts     an MPI broadcast if mpi4py is there, else a note in a directory that the hosts share
 
@@ -17,16 +18,18 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Protocol
 
 from horovod.common.exceptions import HorovodInitializationError
 from horovod.common.joining import note
 from horovod.common.joining.identity import job_identity
-from horovod.common.joining.interfaces import LOOPBACK, interface_address, reachable_address
+from horovod.common.joining.interfaces import LOOPBACK, address_towards, interface_address, reachable_address
+from horovod.common.joining.torchrun_note import TorchrunNote
 from horovod.common.rendezvous.client import Connection, RendezvousError
 from horovod.common.rendezvous.protocol import make_secret
 from horovod.common.rendezvous.server import Server
 from horovod.common.settings import Settings
-from horovod.common.topology import SECRET_VARIABLE, Rendezvous, Topology, decode_secret
+from horovod.common.topology import SECRET_VARIABLE, TORCHRUN, Rendezvous, Topology, decode_secret
 
 _LOOK_AGAIN_S = 0.01
 _TRY_S = 1.0  # for one attempt at what a note says; it may be of a job that crashed
@@ -43,11 +46,17 @@ def introduced(
     """A connection to this job's rendezvous, until all have met. ValueError that says what to do if there is no way."""
     global _known
     timeout_s = settings.number("HOROVOD_GLOO_TIMEOUT_SECONDS")
-    if _known is None and _way(topology, settings, environ) == "file":
-        path = _note_path(topology, settings, environ)
-        place, connection = _by_note(path, topology, settings, environ)
+    way = _way(topology, settings, environ)
+    left: Note | None = None
+    if _known is None and way != "mpi":
+        of_torchrun = way == "torchrun"
+        left = (
+            TorchrunNote(topology.rank, environ, timeout_s)
+            if of_torchrun
+            else NoteFile(_note_path(topology, settings, environ))
+        )
+        place, connection = _by_note(left, topology, settings, environ)
     else:
-        path = None
         place = _known or _by_mpi(topology, settings, environ, time.monotonic() + timeout_s)
         connection = Connection.open(place.address, place.port, place.secret, timeout_s, by_rank_0=True)
     _known = place
@@ -55,8 +64,8 @@ def introduced(
         with connection:
             yield place, connection
     finally:
-        if path is not None and topology.rank == 0:
-            path.unlink(missing_ok=True)
+        if left is not None and topology.rank == 0:
+            left.remove()
 
 
 def _way(topology: Topology, settings: Settings, environ: Mapping[str, str]) -> str:
@@ -64,6 +73,8 @@ def _way(topology: Topology, settings: Settings, environ: Mapping[str, str]) -> 
     asked = settings.text("HOROVOD_RENDEZVOUS")
     if asked in ("mpi", "file"):
         return asked
+    if topology.source == TORCHRUN:
+        return "torchrun"
     if topology.on_one_host or settings.text("HOROVOD_SHARED_DIR"):
         return "file"
     by_mpi = topology.source in ("Open MPI", "PMI") or "PMIX_RANK" in environ
@@ -75,8 +86,7 @@ def _way(topology: Topology, settings: Settings, environ: Mapping[str, str]) -> 
 
 def _serve(topology: Topology, settings: Settings, environ: Mapping[str, str]) -> Rendezvous:
     interfaces = settings.text("HOROVOD_GLOO_IFACE")
-    usual = LOOPBACK if topology.on_one_host else reachable_address()
-    address = interface_address(interfaces) if interfaces else usual
+    address = interface_address(interfaces) if interfaces else _usual_address(topology, environ)
     given = environ.get(SECRET_VARIABLE)
     secret = decode_secret(given) if given else make_secret()
     server = Server(address, secret=secret)
@@ -85,10 +95,45 @@ def _serve(topology: Topology, settings: Settings, environ: Mapping[str, str]) -
     return Rendezvous(address, server.port, secret)
 
 
+def _usual_address(topology: Topology, environ: Mapping[str, str]) -> str:
+    if topology.on_one_host:
+        return LOOPBACK
+    if topology.source == TORCHRUN:  # all ranks reach the store: this host's address on the way there will do, too
+        towards = address_towards((environ["MASTER_ADDR"], 9))
+        if towards is not None and not towards.startswith("127.") and towards != "::1":
+            return towards
+    return reachable_address()
+
+
 _servers: list[Server] = []  # they outlive a shutdown, for the ranks may initialise again
 
 
 # ---- by a note
+
+
+class Note(Protocol):
+    """What rank 0 leaves for the others. `read`: None if there is nothing."""
+
+    def write(self, data: bytes, /) -> None: ...
+    def read(self) -> bytes | None: ...
+    def remove(self) -> None: ...
+
+
+class NoteFile:
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __str__(self) -> str:
+        return str(self._path)
+
+    def write(self, data: bytes) -> None:
+        note.write(self._path, data)
+
+    def read(self) -> bytes | None:
+        return note.read(self._path)
+
+    def remove(self) -> None:
+        self._path.unlink(missing_ok=True)
 
 
 def _note_path(topology: Topology, settings: Settings, environ: Mapping[str, str]) -> Path:
@@ -106,18 +151,18 @@ def _note_path(topology: Topology, settings: Settings, environ: Mapping[str, str
 
 
 def _by_note(
-    path: Path, topology: Topology, settings: Settings, environ: Mapping[str, str]
+    left: Note, topology: Topology, settings: Settings, environ: Mapping[str, str]
 ) -> tuple[Rendezvous, Connection]:
     timeout_s = settings.number("HOROVOD_GLOO_TIMEOUT_SECONDS")
     if topology.rank == 0:
         place = _serve(topology, settings, environ)
         connection = Connection.open(place.address, place.port, place.secret, timeout_s, by_rank_0=True)
-        note.write(path, _encode(place))
+        left.write(_encode(place))
         return place, connection
     deadline = time.monotonic() + timeout_s
     problem = "there is none"
     while time.monotonic() < deadline:
-        data = note.read(path)
+        data = left.read()
         if data is not None:
             try:
                 place = _decode(data)
@@ -126,8 +171,12 @@ def _by_note(
                 problem = str(error)
         time.sleep(_LOOK_AGAIN_S)
     raise RendezvousError(
-        f"rank 0 has not left a usable note at {path} within {timeout_s:g} s ({problem}). Did rank 0 start? "
-        + ("" if topology.on_one_host else "Is this directory shared by all hosts (HOROVOD_SHARED_DIR names another)?")
+        f"rank 0 has not left a usable note at {left} within {timeout_s:g} s ({problem}). Did rank 0 start? "
+        + (
+            ""
+            if topology.on_one_host or not isinstance(left, NoteFile)
+            else "Is this directory shared by all hosts (HOROVOD_SHARED_DIR names another)?"
+        )
     )
 
 

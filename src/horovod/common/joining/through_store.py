@@ -21,7 +21,7 @@ from horovod.common import topology as topology_module
 from horovod.common.exceptions import HorovodInitializationError
 from horovod.common.joining import bootstrap
 from horovod.common.joining.bootstrap import Started
-from horovod.common.joining.interfaces import interface_address
+from horovod.common.joining.interfaces import address_towards, interface_address
 from horovod.common.rendezvous.client import own_version
 from horovod.common.settings import Settings
 from horovod.common.topology import Topology
@@ -98,14 +98,14 @@ class _Meeting:
         if interface:
             return interface_address(interface)
         self._store.set(self._key(f"host {self._topology.rank}"), self._topology.host)
-        address = _address_towards((store_host, _SOMEWHERE_ELSE[1])) if store_host else None
+        address = address_towards((store_host, _SOMEWHERE_ELSE[1])) if store_host else None
         if address is not None and not ipaddress.ip_address(address).is_loopback:
             return address
         # The store is on this host, or known by name only: fine while all ranks are here as well.
         hosts = [self._await(f"host {rank}", f"rank {rank} did not come") for rank in range(self._topology.size)]
         if len(set(hosts)) == 1:
             return address or "127.0.0.1"
-        return _address_towards(_SOMEWHERE_ELSE) or address or socket.gethostbyname(socket.gethostname())
+        return address_towards(_SOMEWHERE_ELSE) or address or socket.gethostbyname(socket.gethostname())
 
     def _exchange(self, info: dict[str, Any]) -> list[dict[str, Any]]:
         """Every rank's info, by rank. Rank 0 collects and publishes, so that N ranks cost 2N requests and not N²."""
@@ -149,19 +149,6 @@ class _Meeting:
 
     def _time_left(self) -> float:
         return max(0.001, self._deadline - time.monotonic())
-
-
-def _address_towards(place: tuple[str, int]) -> str | None:
-    """This host's own address on the way to another one; None if there is no way."""
-    try:
-        found = socket.getaddrinfo(*place, type=socket.SOCK_DGRAM)
-    except OSError:
-        return None
-    for family, kind, protocol, _, target in found:
-        with suppress(OSError), socket.socket(family, kind, protocol) as probe:
-            probe.connect(target)
-            return str(probe.getsockname()[0]).partition("%")[0]
-    return None
 
 
 def place_of(rank: int, size: int) -> Topology:

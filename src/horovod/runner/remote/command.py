@@ -40,14 +40,13 @@ def ssh_command(host: str, reaching: Reaching, python: str, environ: Mapping[str
     return [*command, host, remote_line(python, environ)]
 
 
-def batch_command(system: str, host: str, python: str) -> list[str]:
-    """Through the batch system that set the host aside, which then knows of the workers and bounds them."""
-    agent = [python, "-m", AGENT]
-    if system == "LSF":
-        return ["blaunch", "-no-shell", host, *agent]
-    # One task beside whatever else runs there, with everything that the job has on that node: the workers share it.
-    flags = ["--nodes=1", "--ntasks=1", "--overlap", "--cpu-bind=none", "--unbuffered", "--input=0"]
-    return ["srun", f"--nodelist={host}", *flags, *agent]
+def agent_command(python: str) -> list[str]:
+    return [python, "-m", AGENT]
+
+
+def blaunch_command(host: str, python: str) -> list[str]:
+    """Through LSF, which set the host aside, and then knows of the workers and bounds them."""
+    return ["blaunch", "-no-shell", host, *agent_command(python)]
 
 
 def remote_line(python: str, environ: Mapping[str, str]) -> str:

@@ -7,6 +7,7 @@ All of it belongs to the thread in hosts.py.
 from __future__ import annotations
 
 import os
+import select
 import subprocess
 import time
 from collections import deque
@@ -125,6 +126,14 @@ class Host:
             self.outgoing.write()
         except OSError:
             pass  # its output ends too, and says why
+
+    def says_it_all(self) -> bool:
+        """Write whatever is to be said, if there is room for it soon; False if something is left."""
+        deadline = time.monotonic() + _LAST_WORDS_S
+        while self.outgoing and (left := deadline - time.monotonic()) > 0:
+            select.select([], [self.outgoing.descriptor], [], left)
+            self.write()
+        return not self.outgoing
 
     def lose(self, problem: str) -> None:
         """Nothing more will be heard of it: its workers are lost."""

@@ -12,12 +12,13 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import IO, Any
 
 from horovod.runner.processes import Event
+from horovod.runner.remote import lease
 from horovod.runner.remote.environment import that_travel
 from horovod.runner.remote.frames import ALIVE_EVERY_S
 from horovod.runner.remote.host import Host, State, WorkerPipe, silence_ends
@@ -124,6 +125,17 @@ class RemoteHosts:
         for host in self.hosts.values():
             self._post(partial(host.lose, "it does not answer"))
 
+    @contextmanager
+    def suspended(self) -> Iterator[None]:
+        """While this process is about to be stopped, or is: it says nothing then, but the job is wanted."""
+        resting, go_on = threading.Event(), threading.Event()
+        self._post(partial(self._rest, resting, go_on))
+        resting.wait(_ROUND_TRIP_S)
+        try:
+            yield
+        finally:
+            go_on.set()
+
     def close(self) -> None:
         """Agents that still run end their workers, and then themselves."""
         self._post(self._mark_stopping)
@@ -154,6 +166,14 @@ class RemoteHosts:
             self._wake_receiver.recv(4096)
         while self._posted:
             self._posted.popleft()()
+
+    def _rest(self, resting: threading.Event, go_on: threading.Event) -> None:
+        places = [host.outgoing.descriptor for host in self.hosts.values() if not host.is_gone and host.says_it_all()]
+        with lease.kept(places):
+            resting.set()
+            go_on.wait()
+        for host in self.hosts.values():
+            host.heard = time.monotonic()  # nobody has listened
 
     def _mark_stopping(self) -> None:
         self._is_stopping = True

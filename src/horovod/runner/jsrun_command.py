@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""horovodrun --jsrun: the jsrun command that starts a job's ranks inside an LSF job, and takes this process's place."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
+
+from horovod.runner.allocation import find_allocation
+from horovod.runner.hosts import HostInfo, get_host_assignments
+from horovod.runner.mpi_command import worker_environment
+
+
+def run_by_jsrun(options: Mapping[str, Any], command: Sequence[str]) -> NoReturn:
+    """ValueError if that is not possible here."""
+    if shutil.which("jsrun") is None:
+        raise ValueError("--jsrun needs LSF's jsrun on PATH; without --jsrun agents are started with blaunch")
+    allocation = find_allocation(os.environ)
+    if allocation is None or allocation.source != "LSF" or not allocation.hosts:
+        raise ValueError("--jsrun works inside an LSF job, whose hosts LSB_MCPU_HOSTS names")
+    for name, flag in (("hosts", "-H"), ("hostfile", "--hostfile"), ("output_filename", "--output-filename")):
+        if options.get(name) is not None:
+            raise ValueError(
+                f"{flag} does not go with --jsrun, which uses the hosts of the LSF job: leave one of them out"
+            )
+    slots = get_host_assignments(list(allocation.hosts), options["num_proc"])
+    hosts = [HostInfo(slot.hostname, slot.local_size) for slot in slots if slot.local_rank == 0]
+    words = jsrun_command(hosts, options, command)
+    if options.get("verbose"):
+        print(f"horovodrun: {shlex.join(words)}", file=sys.stderr)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execvpe(words[0], words, worker_environment(options))
+
+
+def jsrun_command(hosts: Sequence[HostInfo], options: Mapping[str, Any], command: Sequence[str]) -> list[str]:
+    """One resource set for each host, with all its cores and GPUs, of which ranks pick by local rank. Pure."""
+    counts = {host.slots for host in hosts}
+    if len(counts) != 1:
+        listed = ", ".join(f"{host.hostname}:{host.slots}" for host in hosts)
+        raise ValueError(f"--jsrun needs the same number of ranks on every host, not {listed}: choose another -np")
+    sets = ["--nrs", str(len(hosts)), "--rs_per_host", "1", "--tasks_per_rs", str(counts.pop())]
+    shares = ["--cpu_per_rs", "ALL_CPUS", "--gpu_per_rs", "ALL_GPUS"]
+    binding = shlex.split(options.get("binding_args") or "") or ["--bind", "none"]
+    return ["jsrun", *sets, *shares, *binding, *shlex.split(options.get("mpi_args") or ""), *command]

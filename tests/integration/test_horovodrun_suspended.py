@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ctrl-Z: a launcher that is suspended for longer than its agents wait for a sign of life."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+from testkit.processes import Process
+
+pytestmark = pytest.mark.timeout(60)
+LIMIT_S = 20.0
+SILENCE_LIMIT_S = 1.0
+
+HURRY = f"""
+import sys
+from horovod.runner.remote import frames
+frames.SILENCE_LIMIT_S, frames.ALIVE_EVERY_S = {SILENCE_LIMIT_S}, 0.1
+"""
+LAUNCHER = HURRY + "from horovod.runner.launch import run_commandline; run_commandline()"
+# In the place of ssh: the host is this machine, and its agent does not wait ten seconds either.
+AGENT = HURRY + "from horovod.runner import agent; sys.argv[1:] = []; sys.exit(agent.main())"
+
+
+def await_that(is_so: Callable[[], bool], job: Process) -> None:
+    give_up = time.monotonic() + LIMIT_S
+    while not is_so():
+        assert time.monotonic() < give_up, job.account()
+        time.sleep(0.01)
+
+
+def test_a_suspended_launcher_keeps_its_job(tmp_path: Path):
+    go_on, worker = tmp_path / "go on", tmp_path / "worker"
+    script = (
+        f'echo $$ > "{worker}.draft" && mv "{worker}.draft" "{worker}"; until test -e "{go_on}"; do sleep 0.05; done'
+    )
+    command = [sys.executable, "-c", LAUNCHER, "-H", "elsewhere:1", "sh", "-c", script]
+    env = {"HOROVOD_SSH_COMMAND": shlex.join([sys.executable, "-c", AGENT])}
+    # In a group of its own, as a shell with job control would start it.
+    with Process(command, env, preexec_fn=os.setpgrp) as job:
+        await_that(worker.exists, job)
+        job.send_signal(signal.SIGTSTP)
+        await_that(lambda: psutil.Process(job.pid).status() == psutil.STATUS_STOPPED, job)
+        lost = psutil.Process(int(worker.read_text()))
+        with pytest.raises(psutil.TimeoutExpired):  # longer than an agent goes on without a sign of life
+            lost.wait(2 * SILENCE_LIMIT_S)
+        job.send_signal(signal.SIGCONT)
+        go_on.touch()
+        assert job.wait(LIMIT_S) == 0, job.printed()
+
+
+def test_agents_of_a_launcher_that_is_killed_while_it_is_suspended_end_the_job(tmp_path: Path):
+    worker = tmp_path / "worker"
+    script = f'echo $$ > "{worker}.draft" && mv "{worker}.draft" "{worker}"; exec sleep 100'
+    command = [sys.executable, "-c", LAUNCHER, "-H", "elsewhere:1", "sh", "-c", script]
+    env = {"HOROVOD_SSH_COMMAND": shlex.join([sys.executable, "-c", AGENT])}
+    with Process(command, env, preexec_fn=os.setpgrp) as job:
+        await_that(worker.exists, job)
+        left = psutil.Process(int(worker.read_text()))
+        job.send_signal(signal.SIGTSTP)
+        await_that(lambda: psutil.Process(job.pid).status() == psutil.STATUS_STOPPED, job)
+        job.kill()
+        left.wait(LIMIT_S)
