@@ -40,7 +40,8 @@ ProcessSet::ProcessSet(int id, uint32_t epoch, std::vector<int> ranks, const std
       ranks_(std::move(ranks)),
       me_(IndexOf(around.rank)),
       region_(regions[me_]),
-      slot_bytes_(SlotBytes(*around.settings, static_cast<int>(ranks_.size()))) {
+      slot_bytes_(SlotBytes(*around.settings, static_cast<int>(ranks_.size()))),
+      foreign_(around.foreign) {
   const std::vector<int> hosts = HostsOfMembers(*around.host_of_rank);
   tree_ = BuildTree(hosts, me_);
   std::vector<int> everybody(ranks_.size());

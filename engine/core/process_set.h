@@ -12,6 +12,7 @@
 #include "agreement/control.h"
 #include "agreement/tree.h"
 #include "base/config.h"
+#include "collectives/foreign.h"
 #include "collectives/machine.h"
 #include "memory/express_memory.h"
 #include "transport/neighbours.h"
@@ -26,7 +27,8 @@ struct Surroundings {
   Arena* arena;  // null: no shared memory
   Neighbours* neighbours;
   Connector* connector;
-  std::function<void()> changed;  // wakes the neighbours
+  std::function<void()> changed;   // wakes the neighbours
+  ForeignJobs* foreign = nullptr;  // another library moves what it can; null: none
 };
 
 constexpr int kGlobalSet = 0;  // the set of all ranks
@@ -66,6 +68,7 @@ class ProcessSet {
   // Few members, of whom everybody has a way to everybody else, and the leader one of its own to each.
   bool close_knit() const { return close_knit_; }
 
+  ForeignJobs* foreign() const { return foreign_; }  // may be null
   Exchange& flat() { return flat_; }
   // Both null unless the set spans several hosts with the same number of members on each, more than one.
   Exchange* inside() { return inside_.get(); }
@@ -99,6 +102,7 @@ class ProcessSet {
   std::shared_ptr<Arena> own_arena_;
   std::vector<ExpressHead*> express_heads_;
   bool close_knit_ = false;
+  ForeignJobs* foreign_;
   Tree tree_;
   Exchange flat_;
   std::unique_ptr<Exchange> inside_, across_;

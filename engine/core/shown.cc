@@ -24,7 +24,7 @@ void ShowTransfers(Timeline* timeline, const ProcessSet& set, RunningBatch* batc
   if (batch->shown) return;
   batch->shown = true;
   for (const auto& operation : batch->operations) {
-    if (operation) timeline->Transfers(set.id(), operation->request, set.transport());
+    if (operation) timeline->Transfers(set.id(), operation->request, batch->foreign ? "MPI" : set.transport());
   }
 }
 

@@ -35,6 +35,9 @@ def run_by_mpirun(options: Mapping[str, Any], command: Sequence[str]) -> NoRetur
     slots = get_host_assignments(wanted, options["num_proc"])
     hosts = [HostInfo(slot.hostname, slot.local_size) for slot in slots if slot.local_rank == 0]
     environment = {**base_environment(os.environ), **flag_environment(options), **_secret()}
+    # Explicitly asked for: MPI moves tensors too, unless the user has said otherwise.
+    if environment.get("HOROVOD_CPU_OPERATIONS", "").lower() != "gloo":
+        environment["HOROVOD_CPU_OPERATIONS"] = "mpi"
     if options.get("nics"):
         environment["HOROVOD_GLOO_IFACE"] = options["nics"][0]
         environment.setdefault("NCCL_SOCKET_IFNAME", ",".join(options["nics"]))
