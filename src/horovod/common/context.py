@@ -110,7 +110,7 @@ class Context:
             if process_set is self.global_set:
                 raise ValueError("process_sets contains the global process set, which always exists")
             checked = check_ranks(self._ranks_of(process_set), self._topology.size)
-            if process_set.mpi_comm is None and checked in ranks or len(checked) == self._topology.size:
+            if (process_set.mpi_comm is None and checked in ranks) or len(checked) == self._topology.size:
                 raise ValueError(
                     f"process_sets contains the same ranks twice: {list(checked)} (the set of all ranks always exists)"
                 )

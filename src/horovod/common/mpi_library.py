@@ -51,16 +51,16 @@ def unusable(topology: Topology, environ: Mapping[str, str], threads: bool = Tru
     if _broken:
         return "MPI cannot be used any more since a rank was lost"
     try:
-        MPI = load(threads)
+        mpi = load(threads)
     except (ImportError, RuntimeError) as error:
         return f"mpi4py cannot be used ({error}): pip install 'khorovod[mpi]' with the MPI that started this job"
-    world = MPI.COMM_WORLD
+    world = mpi.COMM_WORLD
     if (world.Get_rank(), world.Get_size()) != (topology.rank, topology.size):
         return (
             f"{topology.source} says rank {topology.rank} of {topology.size}, but mpi4py says rank {world.Get_rank()} "
-            f"of {world.Get_size()}: it belongs to another MPI ({MPI.get_vendor()[0]}) than the one that started this job"
+            f"of {world.Get_size()}: it belongs to another MPI ({mpi.get_vendor()[0]}) than this job"
         )
-    if MPI.Query_thread() < MPI.THREAD_SERIALIZED:
+    if mpi.Query_thread() < mpi.THREAD_SERIALIZED:
         return "MPI was initialised for one thread only: let mpi4py initialise it, or ask for THREAD_MULTIPLE"
     return ""
 
@@ -73,13 +73,13 @@ def give_up() -> None:
 
 def end() -> None:
     """At the end of the process, after all worlds."""
-    MPI = sys.modules.get("mpi4py.MPI")
-    if MPI is None or not hasattr(MPI, "Is_initialized") or not MPI.Is_initialized() or MPI.Is_finalized():
+    mpi = sys.modules.get("mpi4py.MPI")
+    if mpi is None or not hasattr(mpi, "Is_initialized") or not mpi.Is_initialized() or mpi.Is_finalized():
         return
     ours = _loaded_in == os.getpid()
     if ours and not _broken:
-        MPI.Finalize()
+        mpi.Finalize()
     elif _broken and _loaded_in is None:  # mpi4py would finalise, and wait for ranks that are gone
         sys.stdout.flush()
         sys.stderr.flush()
-        MPI.COMM_WORLD.Abort(1)
+        mpi.COMM_WORLD.Abort(1)

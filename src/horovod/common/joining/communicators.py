@@ -29,16 +29,16 @@ def communicator_of(comm: Any, topology: Topology, environ: Mapping[str, str], t
             f"hvd.init(comm={comm!r}): an MPI communicator or a subset of the ranks needs MPI, but {why_not}. "
             "Start only the ranks you want, or use process sets."
         )
-    MPI = mpi_library.load()
+    mpi = mpi_library.load()
     if isinstance(comm, Sequence):
-        return _of_ranks(MPI, [int(rank) for rank in comm], topology, timeout_s)
-    if comm == MPI.COMM_NULL or comm.Is_inter():
+        return _of_ranks(mpi, [int(rank) for rank in comm], topology, timeout_s)
+    if comm == mpi.COMM_NULL or comm.Is_inter():
         raise ValueError(f"hvd.init(comm={comm!r}): pass an intracommunicator that this process is a member of")
-    same = MPI.Comm.Compare(comm, MPI.COMM_WORLD) in (MPI.IDENT, MPI.CONGRUENT)
+    same = mpi.Comm.Compare(comm, mpi.COMM_WORLD) in (mpi.IDENT, mpi.CONGRUENT)
     return None if same else comm
 
 
-def _of_ranks(MPI: Any, ranks: list[int], topology: Topology, timeout_s: float) -> Any:
+def _of_ranks(mpi: Any, ranks: list[int], topology: Topology, timeout_s: float) -> Any:
     if topology.rank not in ranks:
         raise ValueError(
             f"hvd.init(comm={ranks}): this is rank {topology.rank}, which is not among them: only the ranks of the "
@@ -47,9 +47,9 @@ def _of_ranks(MPI: Any, ranks: list[int], topology: Topology, timeout_s: float) 
     if len(set(ranks)) != len(ranks) or not all(0 <= rank < topology.size for rank in ranks):
         raise ValueError(f"hvd.init(comm={ranks}): the ranks must differ and be from 0 to {topology.size - 1}")
     made: list[Any] = []
-    group = MPI.COMM_WORLD.Get_group().Incl(ranks)
+    group = mpi.COMM_WORLD.Get_group().Incl(ranks)
     # It waits for all of them, and cannot be told for how long.
-    maker = threading.Thread(target=lambda: made.append(MPI.COMM_WORLD.Create_group(group)), daemon=True)
+    maker = threading.Thread(target=lambda: made.append(mpi.COMM_WORLD.Create_group(group)), daemon=True)
     maker.start()
     maker.join(timeout_s)
     if not made:
@@ -73,9 +73,9 @@ def latest_generation(comm: Any, generation: int, timeout_s: float) -> int:
     """The ranks of a communicator may have initialised before with others, and so differently often."""
     from array import array
 
-    MPI = mpi_library.load()
+    mpi = mpi_library.load()
     latest = array("q", [generation])
-    request = comm.Iallreduce(MPI.IN_PLACE, [latest, MPI.INT64_T], MPI.MAX)
+    request = comm.Iallreduce(mpi.IN_PLACE, [latest, mpi.INT64_T], mpi.MAX)
     deadline = time.monotonic() + timeout_s
     while not request.Test():
         if time.monotonic() > deadline:
@@ -92,10 +92,10 @@ def ranks_in(comm: Any, base: Any, topology: Topology, environ: Mapping[str, str
     """The members of a process set's communicator, as ranks of the world."""
     if why_not := mpi_library.unusable(topology, environ) if base is None else "":
         raise ValueError(f"A process set made from an MPI communicator needs MPI, but {why_not}. Pass a list of ranks.")
-    MPI = mpi_library.load()
+    mpi = mpi_library.load()
     group = comm.Get_group()
-    world = (base if base is not None else MPI.COMM_WORLD).Get_group()
-    ranks = MPI.Group.Translate_ranks(group, None, world)
-    if MPI.UNDEFINED in ranks:
+    world = (base if base is not None else mpi.COMM_WORLD).Get_group()
+    ranks = mpi.Group.Translate_ranks(group, None, world)
+    if mpi.UNDEFINED in ranks:
         raise ValueError("A process set's communicator has members that are not ranks of this world")
     return sorted(int(rank) for rank in ranks)

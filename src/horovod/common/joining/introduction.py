@@ -163,18 +163,18 @@ def _decode(data: bytes) -> Rendezvous:
 def _by_mpi(topology: Topology, settings: Settings, environ: Mapping[str, str], deadline: float) -> Rendezvous:
     """One broadcast of plain bytes. Loading mpi4py's MPI initialises it, until the process ends."""
     try:
-        MPI = mpi_library.load()
+        mpi = mpi_library.load()
     except (ImportError, RuntimeError) as error:
         raise HorovodInitializationError(
             f"hvd.init() failed on rank {topology.rank}: mpi4py cannot be used ({error}). Install one that matches "
             "this mpirun, or set HOROVOD_RENDEZVOUS=file and HOROVOD_SHARED_DIR to a directory that all hosts share."
         ) from error
-    world = MPI.COMM_WORLD
+    world = mpi.COMM_WORLD
     if (world.Get_rank(), world.Get_size()) != (topology.rank, topology.size):
         raise HorovodInitializationError(
             f"hvd.init() failed: {topology.source} says rank {topology.rank} of {topology.size}, but mpi4py says rank "
             f"{world.Get_rank()} of {world.Get_size()}: it belongs to another MPI than the one that started this job "
-            f"({MPI.get_vendor()[0]}). Install a matching mpi4py, or set HOROVOD_RENDEZVOUS=file."
+            f"({mpi.get_vendor()[0]}). Install a matching mpi4py, or set HOROVOD_RENDEZVOUS=file."
         )
     return _broadcast(world, topology, settings, environ, deadline)
 
@@ -182,12 +182,12 @@ def _by_mpi(topology: Topology, settings: Settings, environ: Mapping[str, str], 
 def _broadcast(
     comm: Any, topology: Topology, settings: Settings, environ: Mapping[str, str], deadline: float
 ) -> Rendezvous:
-    MPI = mpi_library.load()
+    mpi = mpi_library.load()
     buffer = bytearray(_BROADCAST_BYTES)
     if topology.rank == 0:
         data = _encode(_serve(topology, settings, environ))
         buffer[: len(data)] = data
-    request = comm.Ibcast([buffer, MPI.BYTE], root=0)
+    request = comm.Ibcast([buffer, mpi.BYTE], root=0)
     while not request.Test():
         if time.monotonic() > deadline:
             raise RendezvousError("rank 0 has not broadcast the rendezvous by MPI: did all ranks call hvd.init()?")
