@@ -7,6 +7,7 @@ import random
 import signal
 import sys
 import time
+from pathlib import Path
 
 import ml_dtypes
 import numpy as np
@@ -157,8 +158,10 @@ def main() -> None:
     assert found["mpi_batches"] > 200, found
     hvd.barrier()
     told = lose_a_rank()
-    sys.stdout.write(json.dumps([hvd.rank(), told]) + "\n")
-    sys.stdout.flush()
+    # Into a file: mpirun may have ended with the first of its ranks.
+    unfinished = Path(sys.argv[1], f"unfinished.{hvd.rank()}")
+    unfinished.write_text(json.dumps([os.getpid(), told]))
+    unfinished.rename(Path(sys.argv[1], f"told.{hvd.rank()}"))
     sys.exit(3)
 
 
