@@ -62,6 +62,7 @@ class Context:
         self._homogeneous = True
         self._dynamic_sets = False
         self._generation = -1
+        self._comm_generation = -1  # of worlds with some of the ranks, which others have not counted
         self.era = 0  # moves on when ranks meet in a new world or have all joined: what they did apart is over
         self._inherited: World | None = None
         _contexts.add(self)
@@ -98,7 +99,7 @@ class Context:
             # Every rank counts its initialisations alike; an elastic driver moves the number on from outside.
             generation = max(self._settings.integer("HOROVOD_GENERATION"), self._generation + 1)
             if self._comm is not None:
-                generation = communicators.latest_generation(self._comm, generation, timeout_s)
+                generation = communicators.latest_generation(self._comm, self._comm_generation + 1, timeout_s)
             by_communicator = any(one.mpi_comm is not None for one in static_sets)
             self._start(generation, static_sets, ranks, bootstrap.Wishes(ranks, by_communicator, self._comm, mpi))
 
@@ -128,7 +129,10 @@ class Context:
         self, generation: int, static_sets: list[ProcessSet], ranks: list[tuple[int, ...]], wishes: bootstrap.Wishes
     ) -> None:
         def met() -> None:
-            self._generation = generation
+            if wishes.comm is None:
+                self._generation = generation
+            else:
+                self._comm_generation = generation
             self.era += 1
 
         started = bootstrap.start(self._settings, self._topology, generation, wishes, os.environ, met)
