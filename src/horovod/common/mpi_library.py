@@ -79,7 +79,9 @@ def end() -> None:
     ours = _loaded_in == os.getpid()
     if ours and not _broken:
         mpi.Finalize()
-    elif _broken and _loaded_in is None:  # mpi4py would finalise, and wait for ranks that are gone
+    elif _broken and _loaded_in is None:
+        # mpi4py would finalise, and wait for ranks that are gone. MPI_Abort would end the other survivors, too, whatever
+        # they still have to do.
         sys.stdout.flush()
         sys.stderr.flush()
-        mpi.COMM_WORLD.Abort(1)
+        os._exit(1)

@@ -157,12 +157,11 @@ def main() -> None:
     found = engine()
     assert found["data_plane"] == "mpi"
     assert found["mpi_batches"] > 200, found
+    Path(sys.argv[1], f"pid.{hvd.rank()}").write_text(str(os.getpid()))
     hvd.barrier()
     told = lose_a_rank()
     # Into a file: mpirun may have ended with the first of its ranks.
-    unfinished = Path(sys.argv[1], f"unfinished.{hvd.rank()}")
-    unfinished.write_text(json.dumps([os.getpid(), told]))
-    unfinished.rename(Path(sys.argv[1], f"told.{hvd.rank()}"))
+    Path(sys.argv[1], f"told.{hvd.rank()}").write_text(told)
     sys.exit(3)
 
 
