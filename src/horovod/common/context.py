@@ -146,7 +146,7 @@ class Context:
         try:
             mine = dict(zip(ranks, static_sets, strict=True))
             for members in started.process_sets:
-                self._register(mine.pop(members, None) or ProcessSet(members), members)
+                self._register(mine.get(members) or ProcessSet(members), members)
         except Exception as error:
             self.shutdown()
             raise HorovodInitializationError(f"Process sets could not be set up: {error}") from error

@@ -80,7 +80,7 @@ def end() -> None:
     if ours and not _broken:
         mpi.Finalize()
     elif _broken and _loaded_in is None:
-        # mpi4py would finalise, and wait for ranks that are gone. MPI_Abort would end the other survivors, too, whatever
+        # mpi4py would finalise, and wait for ranks that are gone. MPI_Abort would end the other survivors too, whatever
         # they still have to do.
         sys.stdout.flush()
         sys.stderr.flush()

@@ -161,7 +161,8 @@ class Plane:
 
     def _look(self) -> bool:
         """Whether anything is done that was not."""
-        done, left = [], []
+        done: list[tuple[Job, Any]] = []
+        left: list[tuple[Job, Any]] = []
         for job, request in self._flights:
             try:
                 (done if request.Test() else left).append((job, request))
