@@ -353,12 +353,52 @@ int32_t Lend(hvd_world* world, void* data) { return world->world->Lend(data); }
 
 int32_t TakeBack(void* data) { return hvd::TakeBackOutput(data); }
 
+void UseJobs(hvd_world* world) { world->world->UseForeignJobs(); }
+
+void Fill(hvd::ForeignJob& job, hvd_job* out) {
+  out->kind = static_cast<int32_t>(job.kind);
+  out->dtype = static_cast<int32_t>(job.dtype);
+  out->reduce_op = static_cast<int32_t>(job.op);
+  out->root = job.root;
+  out->group = job.group;
+  out->members = static_cast<int32_t>(job.members.size());
+  out->in_place = job.in_bytes == 0;
+  out->id = job.id;
+  out->ranks = job.members.data();
+  out->input = job.begin();
+  out->input_bytes = job.in_bytes ? job.in_bytes : job.out_bytes;
+  out->output = job.out.data.get();
+  out->output_bytes = job.out_bytes;
+  out->sent = job.sent.data();
+  out->received = job.received.data();
+}
+
+int32_t NextJob(hvd_world* world, uint32_t timeout_us, hvd_job* out, hvd_status* status) {
+  return Guard<int32_t>(status, HVD_FAILED, [&]() -> int32_t {
+    hvd::ForeignJobs* jobs = world->world->foreign_jobs();
+    std::shared_ptr<hvd::ForeignJob> job;
+    const auto outcome = jobs ? jobs->Next(std::chrono::microseconds(timeout_us), &job)  //
+                              : hvd::ForeignJobs::Outcome::kClosed;
+    if (outcome == hvd::ForeignJobs::Outcome::kClosed) return HVD_FAILED;
+    if (outcome == hvd::ForeignJobs::Outcome::kNothingYet) return HVD_IN_PROGRESS;
+    Fill(*job, out);
+    return HVD_OK;
+  });
+}
+
+void FinishJob(hvd_world* world, int64_t id, const char* error) {
+  Guard<int>(nullptr, 0, [&] {
+    if (hvd::ForeignJobs* jobs = world->world->foreign_jobs()) jobs->Finish(id, error ? error : "");
+    return 0;
+  });
+}
+
 const hvd_api kApi = {
     HVD_ABI_VERSION, sizeof(hvd_api), DefaultSettings, Open,      TcpPort, LocalSocket,      Connect,
     Close,           Destroy,         Submit,          Poll,      Wait,    TakeOutput,       ReceivedSplits,
     Value,           Release,         FreeBuffer,      Send,      Recv,    Describe,         StartTimeline,
     StopTimeline,    Allocate,        ReleaseBuffer,   TellStack, Finish,  AllocateLendable, Lend,
-    TakeBack,        TellBlock,       Block,           Unblock};
+    TakeBack,        TellBlock,       Block,           Unblock,   UseJobs, NextJob,          FinishJob};
 
 }  // namespace
 

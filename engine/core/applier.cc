@@ -202,11 +202,26 @@ Status Applier::Prepare(RunningBatch* batch) {
   set_.UseChunks(batch->chunk_bytes, IsLarge(batch->entries, set_.ranks().size()));
   Status status = hvd::Prepare(set_, *services_.settings, batch->entries, batch);
   services_.counters->direct_batches += batch->direct;
+  services_.counters->foreign_batches += batch->foreign;
+  if (status.ok()) TellOfTransport(*batch);
   if (!status.ok()) status.lost_rank = set_.ranks()[static_cast<size_t>(set_.me())];
   return status;
 }
 
+// What operations run on, once for each kind.
+void Applier::TellOfTransport(const RunningBatch& batch) {
+  const OpKind kind = batch.entries[0]->request.kind;
+  const uint32_t bit = uint32_t{1} << (2 * static_cast<uint32_t>(kind) + batch.foreign);
+  if (told_transports_ & bit) return;
+  told_transports_ |= bit;
+  services_.log.Info([&] {
+    return "process set " + std::to_string(set_.id()) + ": " + NameOf(kind) + " runs on " +
+           (batch.foreign ? "MPI" : set_.transport());
+  });
+}
+
 void Applier::Fail(const Status& status) {
+  for (RunningBatch& batch : running_) batch.machine.reset();  // from here on it lets the callers' tensors alone
   for (RunningBatch& batch : running_) {
     for (auto& operation : batch.operations) {
       if (operation) services_.completions->Finish(std::move(operation), status);

@@ -58,6 +58,7 @@ class Applier {
   Status Start(Entries entries, bool placed);
   Status Prepare(RunningBatch* batch);
   void Finish(const std::string& name, int64_t value);
+  void TellOfTransport(const RunningBatch& batch);
 
   ProcessSet& set_;
   MemberState& state_;
@@ -66,6 +67,7 @@ class Applier {
   const Services& services_;
   std::deque<RunningBatch> running_;
   size_t chunk_bytes_;
+  uint32_t told_transports_ = 0;
   std::unique_ptr<TuningSession> tuning_;  // until the tuning is over
 };
 

@@ -32,7 +32,8 @@ Engine::Engine(const Parts& parts)
              parts_.arena,
              parts_.neighbours,
              parts_.connector,
-             [this] { parts_.neighbours->RingHungry(); }};
+             [this] { parts_.neighbours->RingHungry(); },
+             parts_.foreign};
   messages_ = std::make_unique<PointToPoint>(around_, &mailbox_, &completions_);
   std::vector<int> everybody(parts_.identity.size);
   std::vector<int64_t> regions(parts_.identity.size, -1);

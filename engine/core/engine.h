@@ -51,6 +51,7 @@ class Engine {
     StackTeller stack_teller;
     StackTeller block_teller;  // of one thread: see hvd_api's tell_block
     Log log;
+    ForeignJobs* foreign = nullptr;  // see Surroundings
   };
   explicit Engine(const Parts& parts);
   ~Engine();

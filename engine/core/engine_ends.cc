@@ -254,6 +254,7 @@ void Engine::Leave() {
   for (Neighbour& neighbour : parts_.neighbours->all()) neighbour.life_line.SayFarewell();
   const Status left = Status::Failed("Horovod has been shut down: this rank called shutdown");
   parts_.submissions->Close(left);
+  if (parts_.foreign) parts_.foreign->Close();
   Drain();
   const Status status = departures_.over().ok() ? left : departures_.over();
   for (auto& [id, membership] : sets_) FailAll(*membership, status);
@@ -292,6 +293,7 @@ void Engine::Abort(int lost_rank, const std::string& text) {
   const Status why = Status::Failed(text, lost_rank);
   if (!departures_.End(why)) return;
   parts_.submissions->Close(why);
+  if (parts_.foreign) parts_.foreign->Close();
   // The lost one too: if it was only frozen, it finds out when it thaws. Its inbox may be full; its life line
   // never.
   for (int rank : mailbox_.LinkedRanks()) mailbox_.Send(rank, control::EncodeAbort(lost_rank, text));
@@ -327,7 +329,9 @@ std::string Engine::Describe() const {
          ", \"peers_by_socket\": " + std::to_string(by_socket) +
          ", \"direct_batches\": " + std::to_string(counters_.direct_batches.load()) +
          ", \"express_runs\": " + std::to_string(counters_.express_runs.load()) +
-         ", \"single_copy_batches\": " + std::to_string(counters_.single_copy_batches.load()) +
+         ", \"single_copy_batches\": " + std::to_string(counters_.single_copy_batches.load()) + ", \"data_plane\": \"" +
+         (parts_.foreign ? "mpi" : "own") + "\"" +
+         ", \"mpi_batches\": " + std::to_string(counters_.foreign_batches.load()) +
          ", \"streams\": " + std::to_string(parts_.connector->taken()) +
          ", \"process_sets\": " + std::to_string(sets_.size() + foreign_.size()) +
          ", \"refused_connections\": " + std::to_string(parts_.connector->refused()) + "}";

@@ -4,6 +4,7 @@
 
 #include "agreement/watch.h"
 #include "core/engine.h"
+#include "core/foreign_execution.h"
 
 namespace hvd {
 
@@ -55,6 +56,7 @@ void Engine::AddSet(MemberState& global, const Entry& entry) {
     const Tuning current = tuned_.Load();
     membership->applier.UseChunks(static_cast<size_t>(current.chunk_bytes));
     if (parts_.settings.autotune && membership->leader) membership->leader->coordinator().Tune(current);
+    if (parts_.foreign) PutGroupJob(parts_.foreign, OpKind::kAddProcessSet, epoch, ranks);
     sets_[id] = std::move(membership);
   } else {
     foreign_[id] = ranks;
@@ -76,6 +78,10 @@ void Engine::RemoveSet(MemberState& global, const Entry& entry) {
     FailAll(*set->second, Status::Invalid("its process set was removed"));
     // Reuse is safe: nobody posts into a new region before everyone, having applied this removal, asked to add a set.
     if (parts_.arena) parts_.arena->Free(set->second->set.region());
+    if (parts_.foreign) {
+      const ProcessSet& gone = set->second->set;
+      PutGroupJob(parts_.foreign, OpKind::kRemoveProcessSet, gone.epoch(), gone.ranks());
+    }
     ready_.erase(id);
     sets_.erase(set);
   }

@@ -21,6 +21,7 @@
 #include "collectives/push.h"
 #include "collectives/reducescatter.h"
 #include "collectives/stream_copy.h"
+#include "core/foreign_execution.h"
 #include "memory/output_pool.h"
 
 namespace hvd {
@@ -257,6 +258,7 @@ Status PrepareAlltoall(ProcessSet& set, const Entries& entries, RunningBatch* ba
 }  // namespace
 
 Status Prepare(ProcessSet& set, const Settings& settings, const Entries& entries, RunningBatch* batch) {
+  if (PrepareForeign(set, settings, entries, batch)) return Status::Ok();
   switch (entries[0]->request.kind) {
     case OpKind::kAllreduce:
       return PrepareAllreduce(set, settings, entries, batch);

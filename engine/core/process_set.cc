@@ -41,6 +41,7 @@ ProcessSet::ProcessSet(int id, uint32_t epoch, std::vector<int> ranks, const std
       me_(IndexOf(around.rank)),
       region_(regions[me_]),
       slot_bytes_(SlotBytes(*around.settings, static_cast<int>(ranks_.size()))),
+      foreign_(around.foreign),
       moves_by_host_(around.settings->hierarchical_allgather != 0),
       sums_by_host_(around.settings->hierarchical_allreduce != 0 && !around.settings->deterministic),
       sums_unevenly_(around.settings->hierarchical_allreduce == 1) {

@@ -13,6 +13,7 @@
 #include "agreement/control.h"
 #include "agreement/tree.h"
 #include "base/config.h"
+#include "collectives/foreign.h"
 #include "collectives/host_grid.h"
 #include "collectives/machine.h"
 #include "memory/express_memory.h"
@@ -28,7 +29,8 @@ struct Surroundings {
   Arena* arena;  // null: no shared memory
   Neighbours* neighbours;
   Connector* connector;
-  std::function<void()> changed;  // wakes the neighbours
+  std::function<void()> changed;   // wakes the neighbours
+  ForeignJobs* foreign = nullptr;  // another library moves what it can; null: none
 };
 
 constexpr int kGlobalSet = 0;  // the set of all ranks
@@ -68,6 +70,7 @@ class ProcessSet {
   // Few members, of whom everybody has a way to everybody else, and the leader one of its own to each.
   bool close_knit() const { return close_knit_; }
 
+  ForeignJobs* foreign() const { return foreign_; }  // may be null
   Exchange& flat() { return flat_; }
   // Several members, each on a host of its own.
   bool apart() const { return flat_.there->apart(); }
@@ -113,6 +116,7 @@ class ProcessSet {
   std::shared_ptr<Arena> own_arena_;
   std::vector<ExpressHead*> express_heads_;
   bool close_knit_ = false;
+  ForeignJobs* foreign_;
   HostLayout host_layout_;
   Tree tree_;
   Exchange flat_;

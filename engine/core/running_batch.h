@@ -21,6 +21,7 @@ struct RunningBatch {
   std::vector<std::byte> zeros;                        // what a joined rank contributes
   bool shown = false;                                  // the timeline knows that it runs
   bool over = false;                                   // but for bytes that are still to leave
+  bool foreign = false;                                // another library moves its bytes
   bool direct = false;                                 // works on the tensors of all where they lie
 };
 

@@ -42,7 +42,9 @@ void ShowTransfers(Timeline* timeline, const ProcessSet& set, RunningBatch* batc
   if (batch->shown) return;
   batch->shown = true;
   for (const auto& operation : batch->operations) {
-    if (operation) timeline->Transfers(set.id(), operation->request, WayOf(set, batch->entries[0]->algorithm));
+    if (!operation) continue;
+    const char* way = batch->foreign ? "MPI" : WayOf(set, batch->entries[0]->algorithm);
+    timeline->Transfers(set.id(), operation->request, way);
   }
 }
 

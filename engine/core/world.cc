@@ -97,6 +97,10 @@ Status World::CreateArena(const std::vector<Peer>& peers) {
   return status;
 }
 
+void World::UseForeignJobs() {
+  foreign_ = std::make_unique<ForeignJobs>([this] { poller_.bell().Force(); });
+}
+
 Status World::Connect(const std::vector<Peer>& peers, double timeout_s) {
   if (stage_ != Stage::kOpen) return Status::Invalid("this world has been connected before");
   if (static_cast<int>(peers.size()) != identity_.size) return Status::Invalid("one peer for each rank is needed");
@@ -125,9 +129,10 @@ Status World::Connect(const std::vector<Peer>& peers, double timeout_s) {
   if (met.ok() && settings_.shared_memory) WarnOfSockets(no_arena);
   if (met.ok()) TellWhatIsPossible();
   for (const Neighbour& neighbour : neighbours_->all()) poller_.Add(neighbour.life_line.fd());
-  engine_ = std::make_unique<Engine>(Engine::Parts{
-      identity_, settings_, std::move(host_of_rank), std::move(host_names), arena_.get(), neighbours_.get(),
-      connector_.get(), &poller_, &submissions_, &callers_, timeline_.get(), stack_teller_, block_teller_, log_});
+  engine_ = std::make_unique<Engine>(Engine::Parts{identity_, settings_, std::move(host_of_rank), std::move(host_names),
+                                                   arena_.get(), neighbours_.get(), connector_.get(), &poller_,
+                                                   &submissions_, &callers_, timeline_.get(), stack_teller_,
+                                                   block_teller_, log_, foreign_.get()});
   if (!met.ok()) return FailToConnect(met);
   driver_ = std::make_unique<Driver>(engine_.get(), &submissions_, &poller_, settings_);
   driver_->Start();
@@ -212,6 +217,7 @@ void World::Close() {
     log_.Info([] { return "this rank has left the world"; });
   }
   stage_ = Stage::kClosed;
+  if (foreign_) foreign_->Close();
   neighbours_->CloseDescriptors();
   connector_->CloseAll();
   poller_.CloseDescriptors();

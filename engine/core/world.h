@@ -38,6 +38,9 @@ class World {
   // Who tells what the program is doing when other ranks ask; before Connect.
   void UseStackTeller(const StackTeller& teller) { stack_teller_ = teller; }
   void UseBlockTeller(const StackTeller& teller) { block_teller_ = teller; }
+  // Another library is to move what it can, by jobs that the client takes; before Connect, alike on all ranks.
+  void UseForeignJobs();
+  ForeignJobs* foreign_jobs() const { return foreign_.get(); }  // null if it does not
   Status Connect(const std::vector<Peer>& peers, double timeout_s);
   void Close();
 
@@ -90,6 +93,7 @@ class World {
   HandleTable handles_;
   std::unique_ptr<Timeline> timeline_;
   StackTeller stack_teller_, block_teller_;
+  std::unique_ptr<ForeignJobs> foreign_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<Driver> driver_;
   enum class Stage { kOpen, kConnected, kClosed, kForked };

@@ -3,7 +3,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -97,6 +97,12 @@ class World:
     def connect(self, peers: Sequence[tuple[int, str, str, int, str]], timeout_s: float) -> None:
         """peers: (rank, host, address, port, local_socket) of the whole world, ordered by rank."""
     def close(self) -> None: ...
+    def use_jobs(self) -> None:
+        """Before connect, on all ranks or none: tensors travel by another library, by the jobs that next_job gives."""
+    def next_job(self, timeout_s: float) -> tuple[Any, ...] | Literal[False] | None:
+        """The fields of common.mpi_plane.Job; None if none came within the time, False if none will come any more."""
+    def finish_job(self, id: int, error: str = "") -> None:
+        """A job is done: its result goes to the callers. With an error the world ends."""
     def submit(
         self,
         process_set: int,

@@ -13,7 +13,7 @@ from testkit.places import ROOT
 from testkit.processes import run
 
 _FOLDER = Path(os.environ.get("BUILD") or ROOT / "build") / f"mpi-{sys.version_info[0]}{sys.version_info[1]}"
-_PACKAGES = {"openmpi": ["openmpi", "mpi4py"], "mpich": ["mpich"]}
+_PACKAGES = {"openmpi": ["openmpi", "mpi4py"], "mpich": ["mpich", "mpi4py"]}
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Mpi:
 
 def install(name: str) -> Mpi:
     mpi = Mpi(name, _FOLDER / name)
-    complete = mpi.folder / ".complete"
+    complete = mpi.folder / f".complete-{'-'.join(_PACKAGES[name])}"
     if not complete.exists():
         pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
         where = ["--ignore-installed", "--prefix", str(mpi.folder), "--constraint", str(ROOT / "constraints-test.txt")]

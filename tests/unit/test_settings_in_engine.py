@@ -31,7 +31,7 @@ def whole(setting: Setting) -> st.SearchStrategy[str]:
 @given(st.fixed_dictionaries({}, optional={setting.name: whole(setting) for setting in NUMBERS}), st.booleans())
 def test_an_engine_alone_takes_any_mixture(environ: dict[str, str], autotune: bool) -> None:
     loaded = settings.load(environ | {"HOROVOD_AUTOTUNE": str(int(autotune))})
-    world = bootstrap._start_alone(loaded, Topology(), 2**31 - 1, {}).world
+    world = bootstrap._start_alone(loaded, Topology(), 2**31 - 1, {}, bootstrap.Wishes()).world
     try:
         check_sum([world], 1000)
     finally:

@@ -289,6 +289,36 @@ class World {
                           shared);
   }
 
+  void UseJobs() { Api()->use_jobs(world_); }
+
+  // What is to be done next, None if nothing came within the time, or False when nothing will come any more.
+  nb::object NextJob(double timeout_s) {
+    hvd_job job{};
+    job.size = sizeof job;
+    hvd_status status{};
+    int32_t code;
+    {
+      hvd_python::Unlocked unlocked;
+      code = Api()->next_job(world_, static_cast<uint32_t>(timeout_s * 1e6), &job, &status);
+    }
+    if (code == HVD_IN_PROGRESS) return nb::none();
+    if (code != HVD_OK) return nb::bool_(false);
+    const auto members = static_cast<size_t>(job.members);
+    const bool received = job.kind == HVD_ALLGATHER || job.kind == HVD_ALLTOALL || job.kind == HVD_REDUCESCATTER;
+    const size_t sent = job.kind == HVD_ALLGATHER ? 1 : job.kind == HVD_ALLTOALL ? members : 0;
+    return nb::make_tuple(job.id, job.kind, job.dtype, job.reduce_op, job.root, job.group,
+                          std::vector<int32_t>(job.ranks, job.ranks + members), job.in_place != 0,
+                          reinterpret_cast<uintptr_t>(job.input), job.input_bytes,
+                          reinterpret_cast<uintptr_t>(job.output), job.output_bytes,
+                          std::vector<int64_t>(job.sent, job.sent + sent),
+                          std::vector<int64_t>(job.received, job.received + (received ? members : 0)));
+  }
+
+  void FinishJob(int64_t id, const std::string& error) {
+    hvd_python::Unlocked unlocked;
+    Api()->finish_job(world_, id, error.empty() ? nullptr : error.c_str());
+  }
+
   std::string DescribeWorld() const { return Api()->describe(world_); }
 
   // File names are bytes: Python's own texts cannot say all of them in UTF-8.
@@ -384,6 +414,9 @@ NB_MODULE(_engine, m) {
       .def("send", &World::Send, "peer"_a, "tag"_a, "data"_a, "size"_a)
       .def("recv", &World::Recv, "peer"_a, "tag"_a, "data"_a, "size"_a)
       .def("allocate", &World::Allocate, "nbytes"_a)
+      .def("use_jobs", &World::UseJobs)
+      .def("next_job", &World::NextJob, "timeout_s"_a)
+      .def("finish_job", &World::FinishJob, "id"_a, "error"_a = "")
       .def("describe", &World::DescribeWorld)
       .def("start_timeline", &World::StartTimeline, "path"_a, "mark_cycles"_a = false)
       .def("stop_timeline", &World::StopTimeline);

@@ -168,6 +168,26 @@ typedef struct hvd_buffer {
   void* owner;    /* the engine's */
 } hvd_buffer;
 
+/* A piece of work for another library; see use_jobs. */
+typedef struct hvd_job {
+  uint32_t size;
+  int32_t kind;  /* hvd_kind; add and remove_process_set: make or forget the group, which may wait for its members */
+  int32_t dtype; /* hvd_dtype of the elements that are reduced; all else is counted in bytes */
+  int32_t reduce_op; /* hvd_reduce_op: sum, product, and min and max of integers */
+  int32_t root;      /* index of a member */
+  uint32_t group;    /* 0: all ranks; else the number under which the group was made */
+  int32_t members;
+  int32_t in_place; /* the input lies where the output is to be */
+  int64_t id;
+  const int32_t* ranks; /* of the members */
+  void* input;
+  uint64_t input_bytes;
+  void* output;
+  uint64_t output_bytes;
+  const int64_t* sent;     /* alltoall: bytes to each member; allgather: of this one */
+  const int64_t* received; /* alltoall, allgather: bytes from each member; reducescatter: elements to each member */
+} hvd_job;
+
 typedef struct hvd_api {
   uint32_t version;
   uint32_t size;
@@ -229,6 +249,15 @@ typedef struct hvd_api {
    * for each other for ever learn of it by this. Who may give up or do something else must not say so. */
   void (*block)(hvd_world*, int64_t handle, uint64_t thread);
   void (*unblock)(hvd_world*, uint64_t thread);
+  /* Before connect, on all ranks or none: tensors travel by another library wherever that can do it. The client takes
+   * the jobs on one thread, starts them in the order in which they come, without waiting for one before it starts the
+   * next (other ranks may see those of other groups in another order), and says when each is done. */
+  void (*use_jobs)(hvd_world*);
+  /* HVD_OK; HVD_IN_PROGRESS if none has come within the time; HVD_FAILED when none will come any more. What a job
+   * points to stays until finish_job; for ever, if that is never called. */
+  int32_t (*next_job)(hvd_world*, uint32_t timeout_us, hvd_job*, hvd_status*);
+  /* `error`: NULL if it went well; else the world ends with this text. */
+  void (*finish_job)(hvd_world*, int64_t id, const char* error);
 } hvd_api;
 
 /* NULL if this library does not speak `version`. */

@@ -66,10 +66,18 @@ class HorovodBasics:
         return self._context.registered_sets()
 
     def mpi_threads_supported(self) -> bool:
-        raise ValueError("MPI is not enabled: the engine does not run on MPI")
+        """Whether the program's own threads may call MPI; ValueError if MPI moves nothing."""
+        plane = self._context.mpi_plane
+        if plane is None:
+            raise ValueError(
+                "MPI is not enabled: tensors do not travel by MPI. Start with horovodrun --mpi, or with mpirun and "
+                "HOROVOD_CPU_OPERATIONS=mpi"
+            )
+        return plane.takes_threads
 
     def mpi_enabled(self) -> bool:
-        return False
+        """Whether MPI moves tensors, wherever it can."""
+        return self._context.mpi_plane is not None
 
     def mpi_built(self) -> bool:
         return util.mpi_built()

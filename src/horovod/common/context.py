@@ -11,10 +11,10 @@ import os
 import threading
 import weakref
 from collections.abc import Sequence
-from typing import Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from horovod._engine import EngineError, Member, World
-from horovod.common import log, settings, stacks, timeline, topology, torchrun_variables
+from horovod.common import log, mpi_library, settings, stacks, timeline, topology, torchrun_variables
 from horovod.common.calls import ADD_PROCESS_SET, REMOVE_PROCESS_SET
 from horovod.common.dtypes import UINT8
 from horovod.common.exceptions import HorovodInitializationError, HorovodNotInitializedError
@@ -23,6 +23,9 @@ from horovod.common.joining import bootstrap
 from horovod.common.process_sets import Membership, ProcessSet, check_ranks, global_process_set
 from horovod.common.settings import Settings
 from horovod.common.topology import Topology
+
+if TYPE_CHECKING:
+    from horovod.common.mpi_plane import Plane
 
 _NOT_INITIALIZED = "Horovod has not been initialized; call hvd.init() first."
 _NO_SUCH_SET = "There is no process set with id {}: it was removed, or never registered"
@@ -52,11 +55,14 @@ class Context:
         self._observers: list[Observer] = []
         self._lock = threading.RLock()
         self._world: World | None = None
+        self.mpi_plane: Plane | None = None  # the thread by which MPI moves tensors, where it does
+        self._comm: Any = None  # of MPI, if the world was made from one
         self._topology = Topology()
         self._settings = Settings()
         self._homogeneous = True
         self._dynamic_sets = False
         self._generation = -1
+        self._comm_generation = -1  # of worlds with some of the ranks, which others have not counted
         self.era = 0  # moves on when ranks meet in a new world or have all joined: what they did apart is over
         self._inherited: World | None = None
         _contexts.add(self)
@@ -76,13 +82,26 @@ class Context:
             log.begin(self._settings, self._topology.rank)
             if not self._topology.is_launched:
                 log.say_alone()
-            _check_comm(comm, self._topology.size)
+            timeout_s = self._settings.number("HOROVOD_GLOO_TIMEOUT_SECONDS")
+            wants_mpi = str(self._settings.text("HOROVOD_CPU_OPERATIONS")).lower() == "mpi"
+            threads = not self._settings.flag("HOROVOD_MPI_THREADS_DISABLE")
+            mpi = mpi_library.unusable(self._topology, os.environ, threads) if wants_mpi else None
+            self._comm = None
+            if comm is not None:
+                from horovod.common.joining import communicators  # late: few need it
+
+                self._comm = communicators.communicator_of(comm, self._topology, os.environ, timeout_s)
+                if self._comm is not None:
+                    self._topology = communicators.place_in(self._comm, self._topology)
             self._dynamic_sets = process_sets == "dynamic" or self._settings.flag("HOROVOD_DYNAMIC_PROCESS_SETS")
             static_sets = [] if process_sets is None or isinstance(process_sets, str) else list(process_sets)
             ranks = self._check_static(process_sets, static_sets)
             # Every rank counts its initialisations alike; an elastic driver moves the number on from outside.
             generation = max(self._settings.integer("HOROVOD_GENERATION"), self._generation + 1)
-            self._start(generation, static_sets, ranks)
+            if self._comm is not None:
+                generation = communicators.latest_generation(self._comm, self._comm_generation + 1, timeout_s)
+            by_communicator = any(one.mpi_comm is not None for one in static_sets)
+            self._start(generation, static_sets, ranks, bootstrap.Wishes(ranks, by_communicator, self._comm, mpi))
 
     def _check_static(self, argument: object, static_sets: list[ProcessSet]) -> list[tuple[int, ...]]:
         if isinstance(argument, str) and argument != "dynamic":
@@ -91,33 +110,51 @@ class Context:
         for process_set in static_sets:
             if process_set is self.global_set:
                 raise ValueError("process_sets contains the global process set, which always exists")
-            if process_set.ranks is None:
-                raise NotImplementedError("Process sets made from an MPI communicator need MPI; pass a list of ranks")
-            checked = check_ranks(process_set.ranks, self._topology.size)
-            if checked in ranks or len(checked) == self._topology.size:
+            checked = check_ranks(self._ranks_of(process_set), self._topology.size)
+            if (process_set.mpi_comm is None and checked in ranks) or len(checked) == self._topology.size:
                 raise ValueError(
                     f"process_sets contains the same ranks twice: {list(checked)} (the set of all ranks always exists)"
                 )
             ranks.append(checked)
         return ranks
 
-    def _start(self, generation: int, static_sets: list[ProcessSet], ranks: list[tuple[int, ...]]) -> None:
+    def _ranks_of(self, process_set: ProcessSet) -> list[int]:
+        if process_set.mpi_comm is None:
+            return process_set.ranks or []
+        from horovod.common.joining import communicators
+
+        return communicators.ranks_in(process_set.mpi_comm, self._comm, self._topology, os.environ)
+
+    def _start(
+        self, generation: int, static_sets: list[ProcessSet], ranks: list[tuple[int, ...]], wishes: bootstrap.Wishes
+    ) -> None:
         def met() -> None:
-            self._generation = generation
+            if wishes.comm is None:
+                self._generation = generation
+            else:
+                self._comm_generation = generation
             self.era += 1
 
-        started = bootstrap.start(self._settings, self._topology, generation, ranks, os.environ, met)
+        started = bootstrap.start(self._settings, self._topology, generation, wishes, os.environ, met)
         self._world, self._topology, self._homogeneous = started.world, started.topology, started.homogeneous
         if started.main is not None and started.topology.is_launched:
             os.environ.update(_torchrun_variables(started.topology, *started.main))
+        if started.jobs:
+            self.mpi_plane = self._start_plane()
         timeline.begin(self._world, self._settings, self._topology.rank)
         self._bind(self.global_set, 0, tuple(range(self._topology.size)))
         try:
-            for process_set, members in zip(static_sets, ranks, strict=True):
-                self._register(process_set, members)
+            mine = dict(zip(ranks, static_sets, strict=True))
+            for members in started.process_sets:
+                self._register(mine.get(members) or ProcessSet(members), members)
         except Exception as error:
             self.shutdown()
             raise HorovodInitializationError(f"Process sets could not be set up: {error}") from error
+
+    def _start_plane(self) -> Plane:
+        from horovod.common.mpi_plane import Plane  # late: few need it
+
+        return Plane(self.world, self._comm if self._comm is not None else mpi_library.load().COMM_WORLD)
 
     def shutdown(self) -> None:
         """Leave the world: pending operations fail, memory is given back. Harmless when there is none."""
@@ -128,7 +165,12 @@ class Context:
             for set_id in self._sets:
                 self._tell_unbound(set_id)
             self._forget_sets()
+            plane, self.mpi_plane = self.mpi_plane, None
+            if plane is not None:
+                plane.leave()
             world.close()
+            if plane is not None:
+                plane.end()
             self.handles.clear()
 
     def _forget_sets(self) -> None:
@@ -141,6 +183,7 @@ class Context:
     def leave_to_parent(self) -> None:
         """In a forked child: the engine belongs to the parent, so refuse use and never run its destructor here."""
         self._lock = threading.RLock()
+        self.mpi_plane = None
         if self._world is not None:
             self._inherited, self._world = self._world, None
             self._forget_sets()
@@ -216,9 +259,9 @@ class Context:
         """Register a set on all ranks at once; every rank of the job must call this."""
         self._require_dynamic_sets()
         added = process_set if isinstance(process_set, ProcessSet) else ProcessSet(process_set)
-        if added.ranks is None:
-            raise NotImplementedError("Process sets made from an MPI communicator need MPI; pass a list of ranks")
-        ranks = check_ranks(added.ranks, self.topology.size)
+        if added.mpi_comm is not None and added.ranks is None:
+            raise ValueError("A process set made from an MPI communicator is passed to hvd.init(); here pass its ranks")
+        ranks = check_ranks(added.ranks or [], self.topology.size)
         for set_id, existing in self._sets.items():
             if self._members[set_id][0].ranks == ranks:
                 raise ValueError(f"A process set with ranks {list(ranks)} already exists: {existing}")
@@ -311,15 +354,6 @@ def _torchrun_variables(found: Topology, address: str, port: int) -> dict[str, s
     return torchrun_variables.settable(torchrun_variables.variables(place, address, port), os.environ)
 
 
-def _check_comm(comm: Any, size: int) -> None:
-    if comm is None or (isinstance(comm, Sequence) and list(comm) in ([], list(range(size)))):
-        return
-    raise ValueError(
-        f"hvd.init(comm={comm!r}): an MPI communicator or a subset of the ranks needs MPI, which this build does not "
-        "have. Start only the ranks you want, or use process sets."
-    )
-
-
 _contexts: weakref.WeakSet[Context] = weakref.WeakSet()
 default_context = Context(global_process_set)
 
@@ -334,5 +368,6 @@ def _leave_all_to_parent() -> None:
         context.leave_to_parent()
 
 
+atexit.register(mpi_library.end)  # the last registered runs first
 atexit.register(_shutdown_all)
 os.register_at_fork(after_in_child=_leave_all_to_parent)

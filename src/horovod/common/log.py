@@ -81,6 +81,18 @@ def say_alone() -> None:
     )
 
 
+def say_without_mpi(why: str) -> None:
+    """MPI was asked for as the data plane, and collectives run without it."""
+    if "mpi" in _told:
+        return
+    _told.add("mpi")
+    logger.warning(
+        "HOROVOD_CPU_OPERATIONS asks for MPI, but collectives run on shared memory and TCP: %s. Set it to gloo, or "
+        "unset it, if that is what you want",
+        why,
+    )
+
+
 def _configure(settings: Settings, rank: int) -> None:
     global _our_level
     _handler.setFormatter(_Lines(rank, settings.flag("HOROVOD_LOG_HIDE_TIME")))

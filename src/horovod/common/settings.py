@@ -54,7 +54,10 @@ class Settings:
     def without_effect(self) -> list[str]:
         """Names that were given another value than the one that is in force anyway, but that nobody reads."""
         kept = [BY_NAME[name] for name in self.explicit if BY_NAME[name].kept]
-        return [setting.name for setting in kept if str(self[setting.name]).lower() != str(setting.default).lower()]
+        names = [setting.name for setting in kept if str(self[setting.name]).lower() != str(setting.default).lower()]
+        if str(self["HOROVOD_CPU_OPERATIONS"]).lower() == "ccl":
+            names.append("HOROVOD_CPU_OPERATIONS")
+        return names
 
     def for_engine(self) -> dict[str, int | bytes]:
         """Explicit engine settings by the field names of hvd_settings, in the engine's units."""

@@ -236,8 +236,9 @@ _JOB = (
             yaml_key="library_options.gloo_timeout_seconds"),
     Setting("HOROVOD_CONTROLLER", str, "gloo", "Who starts and coordinates the ranks.", choices=("gloo", "mpi"),
             yaml_key="controller", kept=True),
-    Setting("HOROVOD_CPU_OPERATIONS", str, "gloo", "Who runs collectives on the CPU; the engine does.",
-            choices=("gloo", "mpi", "ccl"), kept=True),
+    Setting("HOROVOD_CPU_OPERATIONS", str, "gloo", "Who moves tensors on the CPU: gloo (shared memory and TCP), or "
+            "mpi in jobs that mpirun started, wherever it can; set by horovodrun --mpi. ccl: as gloo.",
+            choices=("gloo", "mpi", "ccl")),
     Setting("HOROVOD_DYNAMIC_PROCESS_SETS", bool, False, "Allow add_process_set and remove_process_set."),
     Setting("HOROVOD_ELASTIC", bool, False, "Set by the elastic driver."),
     Setting("HOROVOD_START_TIMEOUT", int, 30, "How long horovodrun waits for each host to answer.",
@@ -272,8 +273,8 @@ _BACK_ENDS = (
             kept=True),
     Setting("HOROVOD_ADASUM_MPI_CHUNK_SIZE", int, 1 << 30, "Chunks of Adasum over MPI.", unit="bytes", minimum=0,
             maximum=_MOST_BYTES, kept=True),
-    Setting("HOROVOD_MPI_THREADS_DISABLE", bool, False, "MPI without threads.", flag="--mpi-threads-disable",
-            yaml_key="library_options.mpi_threads_disable", kept=True),
+    Setting("HOROVOD_MPI_THREADS_DISABLE", bool, False, "Ask MPI for one thread at a time, if the program itself does "
+            "not use MPI.", flag="--mpi-threads-disable", yaml_key="library_options.mpi_threads_disable"),
     Setting("HOROVOD_CCL_CACHE", bool, False, "Let oneCCL cache its operations.", kept=True),
     Setting("HOROVOD_SPARK_START_TIMEOUT", int, 600, "Limit for Spark to start all tasks.", unit="seconds", minimum=0,
             maximum=_LONG_S, kept=True),

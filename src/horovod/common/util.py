@@ -117,7 +117,10 @@ def gpu_available(ext_base_name: str, verbose: bool = False) -> bool:
 
 
 def mpi_built(verbose: bool = False) -> bool:
-    return False
+    """Whether MPI can move tensors in jobs that mpirun starts: mpi4py is installed."""
+    from horovod.common import mpi_library
+
+    return mpi_library.is_installed()
 
 
 def gloo_built(verbose: bool = False) -> bool:

@@ -56,6 +56,9 @@ def mpirun_words(
 def worker_environment(options: Mapping[str, Any]) -> dict[str, str]:
     """Of ranks that another launcher starts for us, and of that launcher."""
     environment = {**base_environment(os.environ), **flag_environment(options), **_secret()}
+    # Explicitly asked for: MPI moves tensors too, unless the user has said otherwise.
+    if environment.get("HOROVOD_CPU_OPERATIONS", "").lower() != "gloo":
+        environment["HOROVOD_CPU_OPERATIONS"] = "mpi"
     if options.get("nics"):
         environment["HOROVOD_GLOO_IFACE"] = options["nics"][0]
         environment.setdefault("NCCL_SOCKET_IFNAME", ",".join(options["nics"]))

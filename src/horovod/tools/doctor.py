@@ -54,6 +54,7 @@ def examine(limit_s: float = _LIMIT_S) -> Examination:
         ("Limits", machine.limits()),
         ("Shared memory", machine.shared_memory()),
         ("Kernel", machine.kernel()),
+        ("MPI", [packages.mpi()]),
         ("Allreduce, 2 ranks", [*map(_transport_finding, _TRANSPORTS, transports), _kernels(transports)]),
     ]
     return Examination(sections, transports)

@@ -50,6 +50,22 @@ def frameworks() -> list[Finding]:
     return [*findings, Finding("not installed", ", ".join(missing))] if missing else findings
 
 
+def mpi() -> Finding:
+    """Which MPI could move tensors, found without initialising it."""
+    version = version_of(("mpi4py",))
+    if version is None:
+        return Finding("mpi4py", "not installed: tensors travel by shared memory and TCP")
+    import mpi4py
+
+    mpi4py.rc.initialize = False
+    try:
+        from mpi4py import MPI
+    except (ImportError, RuntimeError) as error:
+        return Finding("mpi4py", f"{version} finds no MPI: {error}", "let mpi4py find the library of your mpirun")
+    library = MPI.Get_library_version().strip("\0").splitlines()[0].split(",")[0].strip()
+    return Finding("mpi4py", f"{version} with {library}: tensors travel by it after horovodrun --mpi")
+
+
 # How a framework's programs reach the engine without Python: the oldest version that can, the library they need, the
 # setting that forbids it, and what happens otherwise.
 _DIRECT = {

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from horovod._engine import EngineError, World
-from horovod.common import stacks, waits
+from horovod.common import log, stacks, waits
 from horovod.common import topology as topology_module
 from horovod.common.exceptions import HorovodInitializationError
 from horovod.common.joining.interfaces import LOOPBACK, check_interfaces, interface_address, interface_names
@@ -27,12 +27,24 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+class Wishes:
+    """What hvd.init() was asked for, beside settings."""
+
+    process_sets: Sequence[tuple[int, ...]] = ()
+    by_communicator: bool = False  # some of the sets: they may differ between ranks, each of which knows only its own
+    comm: Any = None  # of MPI, if the world is made from one
+    mpi: str | None = None  # why MPI cannot move tensors here; empty if it can; None: nobody asked for it
+
+
+@dataclass(frozen=True)
 class Started:
     """A connected world, and what was learnt from the other ranks."""
 
     world: World
     topology: Topology
     homogeneous: bool
+    process_sets: Sequence[tuple[int, ...]] = ()  # that all ranks register, in this order
+    jobs: bool = False  # whether MPI moves what it can
     main: tuple[str, int] | None = None  # rank 0's address, and a port that is free there; None: nobody asked
 
 
@@ -40,7 +52,7 @@ def start(
     settings: Settings,
     topology: Topology,
     generation: int,
-    process_sets: Sequence[tuple[int, ...]],
+    wishes: Wishes,
     environ: Mapping[str, str],
     met: Callable[[], None],
 ) -> Started:
@@ -54,26 +66,37 @@ def start(
     try:
         if topology.size == 1:
             met()
-            return _start_alone(settings, topology, generation, environ)
-        with _introduced(settings, topology, environ) as introduction:
-            return _start_together(settings, topology, generation, process_sets, introduction, environ, met)
+            return _start_alone(settings, topology, generation, environ, wishes)
+        with _introduced(settings, topology, wishes.comm, environ) as introduction:
+            return _start_together(settings, topology, generation, wishes, introduction, environ, met)
     except EngineError as error:
         raise HorovodInitializationError(f"hvd.init() failed on rank {topology.rank}: {error.args[1]}") from error
     except (OSError, RendezvousError) as error:
         raise HorovodInitializationError(f"hvd.init() failed on rank {topology.rank}: {error}") from error
 
 
-def _start_alone(settings: Settings, topology: Topology, generation: int, environ: Mapping[str, str]) -> Started:
+def _start_alone(
+    settings: Settings, topology: Topology, generation: int, environ: Mapping[str, str], wishes: Wishes
+) -> Started:
     world = open_world(settings, topology, generation, LOOPBACK, secrets.token_hex(16), secrets.token_bytes(32))
     world.connect(peers([introduce(world, topology, LOOPBACK)]), settings.number("HOROVOD_GLOO_TIMEOUT_SECONDS"))
-    return Started(world, topology, homogeneous=True, main=(LOOPBACK, main_port(environ)))
+    if wishes.mpi:
+        log.say_without_mpi(wishes.mpi)
+    main = LOOPBACK, main_port(environ)
+    return Started(world, topology, True, wishes.process_sets, main=main)
 
 
 @contextmanager
 def _introduced(
-    settings: Settings, topology: Topology, environ: Mapping[str, str]
+    settings: Settings, topology: Topology, comm: Any, environ: Mapping[str, str]
 ) -> Iterator[tuple[Rendezvous, Connection]]:
     """A connection to the rendezvous that the environment names, or to one that the ranks agree on by themselves."""
+    if comm is not None:
+        from horovod.common.joining.introduction import introduced_in
+
+        with introduced_in(comm, topology, settings, environ) as introduction:
+            yield introduction
+        return
     of_outer_job = inside_our_job(environ)  # the rendezvous that the environment names
     if topology.by_foreign_launcher and (of_outer_job or not settings.text("HOROVOD_GLOO_RENDEZVOUS_ADDR")):
         from horovod.common.joining.introduction import introduced  # late: jobs of horovodrun start quicker without it
@@ -94,7 +117,7 @@ def _start_together(
     settings: Settings,
     topology: Topology,
     generation: int,
-    process_sets: Sequence[tuple[int, ...]],
+    wishes: Wishes,
     introduction: tuple[Rendezvous, Connection],
     environ: Mapping[str, str],
     met: Callable[[], None],
@@ -109,11 +132,15 @@ def _start_together(
     world_id = hmac.new(place.secret, f"horovod world {place.port}".encode(), hashlib.sha256).hexdigest()[:32]
     world = open_world(settings, topology, generation, address, world_id, place.secret)
     try:
-        info = introduce(world, topology, address) | {"process_sets": [list(ranks) for ranks in process_sets]}
+        info = introduce(world, topology, address) | {"process_sets": [list(ranks) for ranks in wishes.process_sets]}
+        info |= {"sets_by_communicator": wishes.by_communicator, "mpi": wishes.mpi}
         info["main_port"] = main_port(environ) if topology.rank == 0 else None
         infos = connection.meet(topology.rank, topology.size, generation, info, timeout_s).infos
         met()
-        _check_agreement(infos, topology.rank)
+        process_sets = _agreed_sets(infos, topology.rank)
+        jobs = _agree_on_mpi(infos, topology.rank)
+        if jobs:
+            world.use_jobs()
         world.connect(peers(infos), timeout_s)
     except BaseException:
         world.close()
@@ -121,7 +148,7 @@ def _start_together(
     hosts = [str(info["host"]) for info in infos]
     placed = topology_module.after_meeting(topology, hosts, [int(info["local_rank"]) for info in infos])
     main = str(infos[0]["address"]), int(infos[0].get("main_port") or 0)
-    return Started(world, placed, topology_module.is_homogeneous(hosts), main)
+    return Started(world, placed, topology_module.is_homogeneous(hosts), process_sets, jobs, main)
 
 
 def open_world(
@@ -161,14 +188,29 @@ def peers(infos: Sequence[Mapping[str, Any]]) -> list[tuple[int, str, str, int, 
     ]
 
 
-def _check_agreement(infos: Sequence[Mapping[str, Any]], rank: int) -> None:
+def _agree_on_mpi(infos: Sequence[Mapping[str, Any]], rank: int) -> bool:
+    """Whether MPI moves tensors: only if it can on all ranks. A value from an old image's build is not a failure."""
+    words = [info.get("mpi") for info in infos]
+    if all(word == "" for word in words):
+        return True
+    if rank == 0 and any(word is not None for word in words):
+        other, word = next((other, word) for other, word in enumerate(words) if word != "")
+        log.say_without_mpi(f"rank {other}: {word or 'it is not set there'}")
+    return False
+
+
+def _agreed_sets(infos: Sequence[Mapping[str, Any]], rank: int) -> list[tuple[int, ...]]:
     """Every rank sees the same infos, so either all of them refuse or none does."""
+    if any(info.get("sets_by_communicator") for info in infos):
+        every = [tuple(ranks) for info in infos for ranks in info["process_sets"]]
+        return [ranks for ranks in dict.fromkeys(every) if len(ranks) < len(infos)]
     for other, info in enumerate(infos):
         if info["process_sets"] != infos[0]["process_sets"]:
             raise HorovodInitializationError(
                 f"hvd.init() failed on rank {rank}: the ranks passed different process sets: "
                 f"rank 0 {infos[0]['process_sets']} and rank {other} {info['process_sets']}"
             )
+    return [tuple(ranks) for ranks in infos[0]["process_sets"]]
 
 
 _servers: dict[int, Server] = {}  # by port; they outlive a shutdown, for the other ranks may initialise again later

@@ -18,8 +18,9 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
+from horovod.common import mpi_library
 from horovod.common.exceptions import HorovodInitializationError
 from horovod.common.joining import note
 from horovod.common.joining.identity import job_identity
@@ -66,6 +67,17 @@ def introduced(
     finally:
         if left is not None and topology.rank == 0:
             left.remove()
+
+
+@contextmanager
+def introduced_in(
+    comm: Any, topology: Topology, settings: Settings, environ: Mapping[str, str]
+) -> Iterator[tuple[Rendezvous, Connection]]:
+    """The same for the ranks of a communicator, each time anew: it may be another one."""
+    timeout_s = settings.number("HOROVOD_GLOO_TIMEOUT_SECONDS")
+    place = _broadcast(comm, topology, settings, environ, time.monotonic() + timeout_s)
+    with Connection.open(place.address, place.port, place.secret, timeout_s, by_rank_0=True) as connection:
+        yield place, connection
 
 
 def _way(topology: Topology, settings: Settings, environ: Mapping[str, str]) -> str:
@@ -197,26 +209,33 @@ def _decode(data: bytes) -> Rendezvous:
 
 
 def _by_mpi(topology: Topology, settings: Settings, environ: Mapping[str, str], deadline: float) -> Rendezvous:
-    """One broadcast of plain bytes. Importing mpi4py.MPI initialises MPI, and ends it when the process ends."""
+    """One broadcast of plain bytes. Loading mpi4py's MPI initialises it, until the process ends."""
     try:
-        from mpi4py import MPI
+        mpi = mpi_library.load()
     except (ImportError, RuntimeError) as error:
         raise HorovodInitializationError(
             f"hvd.init() failed on rank {topology.rank}: mpi4py cannot be used ({error}). Install one that matches "
             "this mpirun, or set HOROVOD_RENDEZVOUS=file and HOROVOD_SHARED_DIR to a directory that all hosts share."
         ) from error
-    world = MPI.COMM_WORLD
+    world = mpi.COMM_WORLD
     if (world.Get_rank(), world.Get_size()) != (topology.rank, topology.size):
         raise HorovodInitializationError(
             f"hvd.init() failed: {topology.source} says rank {topology.rank} of {topology.size}, but mpi4py says rank "
             f"{world.Get_rank()} of {world.Get_size()}: it belongs to another MPI than the one that started this job "
-            f"({MPI.get_vendor()[0]}). Install a matching mpi4py, or set HOROVOD_RENDEZVOUS=file."
+            f"({mpi.get_vendor()[0]}). Install a matching mpi4py, or set HOROVOD_RENDEZVOUS=file."
         )
+    return _broadcast(world, topology, settings, environ, deadline)
+
+
+def _broadcast(
+    comm: Any, topology: Topology, settings: Settings, environ: Mapping[str, str], deadline: float
+) -> Rendezvous:
+    mpi = mpi_library.load()
     buffer = bytearray(_BROADCAST_BYTES)
     if topology.rank == 0:
         data = _encode(_serve(topology, settings, environ))
         buffer[: len(data)] = data
-    request = world.Ibcast([buffer, MPI.BYTE], root=0)
+    request = comm.Ibcast([buffer, mpi.BYTE], root=0)
     while not request.Test():
         if time.monotonic() > deadline:
             raise RendezvousError("rank 0 has not broadcast the rendezvous by MPI: did all ranks call hvd.init()?")

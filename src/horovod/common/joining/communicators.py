@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""hvd.init(comm=...): a world of the ranks of an MPI communicator, or of some ranks of mpirun's; and process sets that
+are made from communicators."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from horovod.common import mpi_library
+from horovod.common.exceptions import HorovodInitializationError
+from horovod.common.topology import Topology
+
+_LOOK_AGAIN_S = 0.005
+
+
+def communicator_of(comm: Any, topology: Topology, environ: Mapping[str, str], timeout_s: float) -> Any:
+    """The communicator of a world that is not simply all ranks; None if it is. ValueError if there cannot be one."""
+    if comm is None or (isinstance(comm, Sequence) and list(comm) in ([], list(range(topology.size)))):
+        return None
+    if not hasattr(comm, "Get_rank") and not isinstance(comm, Sequence):
+        raise ValueError(f"hvd.init(comm={comm!r}): comm must be a list of ranks or a communicator of mpi4py")
+    why_not = mpi_library.unusable(topology, environ)
+    if why_not:
+        raise ValueError(
+            f"hvd.init(comm={comm!r}): an MPI communicator or a subset of the ranks needs MPI, but {why_not}. "
+            "Start only the ranks you want, or use process sets."
+        )
+    mpi = mpi_library.load()
+    if isinstance(comm, Sequence):
+        return _of_ranks(mpi, [int(rank) for rank in comm], topology, timeout_s)
+    if comm == mpi.COMM_NULL or comm.Is_inter():
+        raise ValueError(f"hvd.init(comm={comm!r}): pass an intracommunicator that this process is a member of")
+    same = mpi.Comm.Compare(comm, mpi.COMM_WORLD) in (mpi.IDENT, mpi.CONGRUENT)
+    return None if same else comm
+
+
+def _of_ranks(mpi: Any, ranks: list[int], topology: Topology, timeout_s: float) -> Any:
+    if topology.rank not in ranks:
+        raise ValueError(
+            f"hvd.init(comm={ranks}): this is rank {topology.rank}, which is not among them: only the ranks of the "
+            "list call hvd.init()"
+        )
+    if len(set(ranks)) != len(ranks) or not all(0 <= rank < topology.size for rank in ranks):
+        raise ValueError(f"hvd.init(comm={ranks}): the ranks must differ and be from 0 to {topology.size - 1}")
+    made: list[Any] = []
+    group = mpi.COMM_WORLD.Get_group().Incl(ranks)
+    # It waits for all of them, and cannot be told for how long.
+    maker = threading.Thread(target=lambda: made.append(mpi.COMM_WORLD.Create_group(group)), daemon=True)
+    maker.start()
+    maker.join(timeout_s)
+    if not made:
+        mpi_library.give_up()
+        raise HorovodInitializationError(
+            f"hvd.init(comm={ranks}) failed on rank {topology.rank}: not all of these ranks came within {timeout_s:g} s"
+        )
+    return made[0]
+
+
+def place_in(comm: Any, topology: Topology) -> Topology:
+    """Who is on which host is learnt when the ranks meet."""
+    rank, size = int(comm.Get_rank()), int(comm.Get_size())
+    return replace(
+        topology, rank=rank, size=size, local_rank=0, local_size=1, cross_rank=rank, cross_size=size,
+        local_given=False, cross_given=False,
+    )  # fmt: skip
+
+
+def latest_generation(comm: Any, generation: int, timeout_s: float) -> int:
+    """The ranks of a communicator may have initialised before with others, and so differently often."""
+    from array import array
+
+    mpi = mpi_library.load()
+    latest = array("q", [generation])
+    request = comm.Iallreduce(mpi.IN_PLACE, [latest, mpi.INT64_T], mpi.MAX)
+    deadline = time.monotonic() + timeout_s
+    while not request.Test():
+        if time.monotonic() > deadline:
+            mpi_library.give_up()
+            raise HorovodInitializationError(
+                f"hvd.init(comm=...) failed: not all {comm.Get_size()} ranks of the communicator called it within "
+                f"{timeout_s:g} s"
+            )
+        time.sleep(_LOOK_AGAIN_S)
+    return latest[0]
+
+
+def ranks_in(comm: Any, base: Any, topology: Topology, environ: Mapping[str, str]) -> list[int]:
+    """The members of a process set's communicator, as ranks of the world."""
+    if why_not := mpi_library.unusable(topology, environ) if base is None else "":
+        raise ValueError(f"A process set made from an MPI communicator needs MPI, but {why_not}. Pass a list of ranks.")
+    mpi = mpi_library.load()
+    group = comm.Get_group()
+    world = (base if base is not None else mpi.COMM_WORLD).Get_group()
+    ranks = mpi.Group.Translate_ranks(group, None, world)
+    if mpi.UNDEFINED in ranks:
+        raise ValueError("A process set's communicator has members that are not ranks of this world")
+    return sorted(int(rank) for rank in ranks)

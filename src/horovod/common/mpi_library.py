@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""mpi4py's MPI for those of us who need it: loaded late, checked against this job, and ended so that nothing hangs.
+
+Whoever loads MPI ends it. If the user did, mpi4py ends it with the process; after a lost rank that would wait for ever.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from horovod.common.topology import Topology
+
+_loaded_in: int | None = None  # the process that loaded MPI through us
+_broken = False
+
+
+def is_installed() -> bool:
+    return importlib.util.find_spec("mpi4py") is not None
+
+
+def load(threads: bool = True) -> Any:
+    """mpi4py's MPI, initialised. ImportError or RuntimeError if mpi4py is missing or finds no library."""
+    global _loaded_in
+    if "mpi4py.MPI" not in sys.modules:
+        import mpi4py
+
+        mpi4py.rc.finalize = False
+        if not threads:
+            mpi4py.rc.thread_level = "serialized"
+        from mpi4py import MPI
+
+        _loaded_in = os.getpid()
+        return MPI
+    from mpi4py import MPI
+
+    return MPI
+
+
+def started_by_mpi(topology: Topology, environ: Mapping[str, str]) -> bool:
+    return topology.source in ("Open MPI", "PMI") or (topology.source == "Slurm" and "PMIX_RANK" in environ)
+
+
+def unusable(topology: Topology, environ: Mapping[str, str], threads: bool = True) -> str:
+    """Why MPI cannot carry anything between the ranks of this job; empty if it can."""
+    if not started_by_mpi(topology, environ):
+        return "mpirun did not start this process"
+    if _broken:
+        return "MPI cannot be used any more since a rank was lost"
+    try:
+        mpi = load(threads)
+    except (ImportError, RuntimeError) as error:
+        return f"mpi4py cannot be used ({error}): pip install 'khorovod[mpi]' with the MPI that started this job"
+    world = mpi.COMM_WORLD
+    if (world.Get_rank(), world.Get_size()) != (topology.rank, topology.size):
+        return (
+            f"{topology.source} says rank {topology.rank} of {topology.size}, but mpi4py says rank {world.Get_rank()} "
+            f"of {world.Get_size()}: it belongs to another MPI ({mpi.get_vendor()[0]}) than this job"
+        )
+    if mpi.Query_thread() < mpi.THREAD_SERIALIZED:
+        return "MPI was initialised for one thread only: let mpi4py initialise it, or ask for THREAD_MULTIPLE"
+    return ""
+
+
+def give_up() -> None:
+    """A rank is gone, or something that was begun has not ended: MPI must not be waited for any more."""
+    global _broken
+    _broken = True
+
+
+def end() -> None:
+    """At the end of the process, after all worlds."""
+    mpi = sys.modules.get("mpi4py.MPI")
+    if mpi is None or not hasattr(mpi, "Is_initialized") or not mpi.Is_initialized() or mpi.Is_finalized():
+        return
+    ours = _loaded_in == os.getpid()
+    if ours and not _broken:
+        mpi.Finalize()
+    elif _broken and _loaded_in is None:
+        # mpi4py would finalise, and wait for ranks that are gone. MPI_Abort would end the other survivors too, whatever
+        # they still have to do.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(1)

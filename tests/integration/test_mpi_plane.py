@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tensors that travel by MPI, under real mpirun of Open MPI and MPICH."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from launcherkit import mpi
+from testkit.processes import run
+
+pytestmark = pytest.mark.timeout(150)
+
+PROGRAM = Path(__file__).with_name("programs") / "mpi_plane.py"
+# So that survivors of a lost rank end by themselves: mpirun would end them first.
+PATIENT = {
+    "openmpi": ["--map-by", ":OVERSUBSCRIBE", "--runtime-options", "recoverable"],
+    "mpich": ["-disable-auto-cleanup"],
+}
+RANKS = 4
+LEAST_TOLD = {"openmpi": 3, "mpich": 1}  # MPICH ends the others when the first of the survivors has ended
+
+
+def told_by_survivors(folder: Path, shown: str) -> dict[str, str]:
+    """What each was told, by file, once all processes have ended."""
+    pids = [int(file.read_text()) for file in folder.glob("pid.*")]
+    assert len(pids) == RANKS, shown
+    deadline = time.monotonic() + 15
+    while any(psutil.pid_exists(pid) for pid in pids):
+        assert time.monotonic() < deadline, shown
+        time.sleep(0.05)
+    return {file.name: file.read_text() for file in folder.glob("told.*")}
+
+
+@pytest.mark.parametrize("name", ["openmpi", "mpich"])
+def test_all_that_travels_by_mpi_and_a_lost_rank_by_name(name: str, tmp_path: Path):
+    library = mpi.install(name)
+    trace = tmp_path / "trace.json"
+    env = library.environment() | {
+        "XDG_RUNTIME_DIR": str(tmp_path),
+        "HOROVOD_CPU_OPERATIONS": "MPI",
+        "HOROVOD_LOG_LEVEL": "info",
+        "HOROVOD_TIMELINE": str(trace),
+    }
+    begun = time.monotonic()
+    done = run(
+        [library.mpirun, *PATIENT[name], "-np", str(RANKS), sys.executable, str(PROGRAM), str(tmp_path)],
+        env,
+        limit_s=100,
+    )
+    shown = f"{done.stdout[-6000:]}\n{done.stderr[-6000:]}\n{time.monotonic() - begun:.1f} s"
+    assert done.returncode != 0, shown
+    told = told_by_survivors(tmp_path, shown)
+    assert len(told) >= LEAST_TOLD[name], shown
+    assert all("rank 3" in text for text in told.values()), shown
+    for kind in ("ALLREDUCE", "ALLGATHER", "BROADCAST", "ALLTOALL", "REDUCESCATTER"):
+        assert done.stdout.count(f"[0] [horovod] INFO: process set 0: {kind} runs on MPI") <= 3, shown
+        assert f"process set 0: {kind} runs on MPI" in done.stdout, shown
+    assert "process set 0: ALLREDUCE runs on SHM" in done.stdout, shown  # Adasum, and minima of floats
+    activities = trace.read_text()
+    for activity in ("MPI_ALLREDUCE", "MPI_ALLGATHER", "MPI_BCAST", "MPI_ALLTOALL", "MPI_REDUCESCATTER"):
+        assert f'"{activity}"' in activities, activity
+
+
+ALONE = "import numpy as np, horovod.numpy as hvd; hvd.init(); print(hvd.mpi_enabled(), hvd.allreduce(np.ones(2)))"
+
+
+def test_a_value_from_an_old_images_build_is_one_warning(tmp_path: Path):
+    from testkit.launcher import HOROVODRUN
+
+    for command in ([sys.executable], [*HOROVODRUN, "-np", "1", sys.executable]):
+        done = run([*command, "-c", ALONE], {"HOROVOD_CPU_OPERATIONS": "MPI"})
+        assert done.returncode == 0, done.stderr
+        assert "False [1. 1.]" in done.stdout
+        asked = command == [sys.executable]  # the launcher says what it starts
+        assert done.stderr.count("asks for MPI, but collectives run on shared memory and TCP") == asked, done.stderr
