@@ -42,7 +42,8 @@ ProcessSet::ProcessSet(int id, uint32_t epoch, std::vector<int> ranks, const std
       region_(regions[me_]),
       slot_bytes_(SlotBytes(*around.settings, static_cast<int>(ranks_.size()))) {
   const std::vector<int> hosts = HostsOfMembers(*around.host_of_rank);
-  tree_ = BuildTree(hosts, me_);
+  const bool few = ranks_.size() <= kFewMembers;
+  tree_ = few ? BuildStar(static_cast<int>(ranks_.size()), me_) : BuildTree(hosts, me_);
   std::vector<int> everybody(ranks_.size());
   for (size_t j = 0; j < everybody.size(); ++j) everybody[j] = static_cast<int>(j);
   flat_.there = BuildLane(everybody, 0, regions, around);
@@ -51,8 +52,7 @@ ProcessSet::ProcessSet(int id, uint32_t epoch, std::vector<int> ranks, const std
   if (around.settings->hierarchical_allreduce != 0 && !around.settings->deterministic) {
     BuildHierarchy(hosts, regions, around);
   }
-  const size_t different = std::set<int>(hosts.begin(), hosts.end()).size();
-  close_knit_ = ranks_.size() > 1 && ranks_.size() <= kFewMembers && (different == 1 || different == ranks_.size());
+  close_knit_ = few && ranks_.size() > 1;
 }
 
 int ProcessSet::IndexOf(int rank) const {

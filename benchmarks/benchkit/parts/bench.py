@@ -47,7 +47,7 @@ class Bench:
         """All libraries that are here, each with its ranks on this host, by name; nothing of them is left afterwards."""
         place = (ranks, machine.cores_for(ranks), "shm")
         worlds: list[World] = [Khorovod(*place), Gloo(*place), OpenMpi("openmpi", *place, self.openmpi_python)]
-        with self.started([*worlds, Mpich("mpich", *place, self.mpich_python), Floor(*place)]) as found:
+        with self.running([*worlds, Mpich("mpich", *place, self.mpich_python), Floor(*place)]) as found:
             yield found
 
     @contextmanager
@@ -66,11 +66,11 @@ class Bench:
         single = hosts.one_rank_each()
         floor = Floor(len(hosts.names), machine.cores_for(len(hosts.names)), "tcp")
         floor.hosts = single
-        with self.started([*worlds, floor]) as found:
+        with self.running([*worlds, floor]) as found:
             yield found
 
     @contextmanager
-    def started(self, worlds: Sequence[World]) -> Iterator[dict[str, World]]:
+    def running(self, worlds: Sequence[World]) -> Iterator[dict[str, World]]:
         """Those of the worlds that can live here, by name."""
         started: dict[str, World] = {}
         try:
