@@ -43,7 +43,7 @@ class Cable:
     on_stall: Callable[[float], None] = lambda seconds: None
     _frames: int = 0
     _closed_until: float = 0.0
-    _random: random.Random = field(default_factory=lambda: random.Random(0))  # noqa: S311
+    _random: random.Random = field(default_factory=lambda: random.Random(0))
 
     def due(self, now: float) -> float | None:
         """When a frame that comes now leaves at the other end; None: it is lost."""

@@ -7,7 +7,7 @@ from testkit.hosts import Network
 
 
 class NamespaceHosts:
-    """`hosts` of them with `neighbours` ranks each; see benchkit.world.Hosts. RuntimeError where there are none to be had.
+    """`hosts` of them with `neighbours` ranks each; see benchkit.world.Hosts. RuntimeError where that cannot be.
 
     `network`: that of others, which stay its owners.
     """

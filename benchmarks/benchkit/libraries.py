@@ -134,7 +134,7 @@ def _agent(hosts: Hosts, ranks: int) -> str:
     """A program `agent ADDRESS COMMAND...` that takes the place of ssh: it runs the command on that host."""
     cases = [
         f"{hosts.address(rank)}) exec {shlex.join(hosts.inside(rank))} unshare --uts sh -c "
-        f"'hostname {hosts.name(rank)} && exec sh -c \"$0\"' \"$*\" ;;"
+        f'\'hostname {hosts.name(rank)} && exec sh -c "$0"\' "$*" ;;'
         for rank in range(0, ranks, hosts.neighbours)
     ]
     return "\n".join(["#!/bin/sh", "host=$1", "shift", 'case "$host" in', *cases, "esac", "exit 1", ""])

@@ -150,8 +150,8 @@ def _between_hosts(machines: Sequence[Results]) -> list[str]:
     peers, rows = _peers(cases), []
     for case in cases:
         hosts, ranks = case[0]["case"]["hosts"], case[0]["case"]["ranks"]
-        rows.append([f"{hosts} × {ranks // hosts}", _what(case), *_row(case, peers)])
-    text = f"Hosts × ranks on each; network namespaces, {_name(machine)}."
+        rows.append([f"{hosts} x {ranks // hosts}", _what(case), *_row(case, peers)])
+    text = f"Hosts x ranks on each; network namespaces, {_name(machine)}."
     return _section("Between hosts", text, ["", "", *_headings(peers)], rows)
 
 

@@ -123,7 +123,7 @@ def _network(writer: Writer, results: Results) -> None:
         writer.section(f"Between {hosts} hosts, {ranks // hosts} on each", text, tables.our_choice(found, _collective))
     _network_training(writer, results)
     if cases := results.of("network links"):
-        text = "Allreduce of two ranks on two hosts with one stream between them, and how many times as long it takes with 4."
+        text = "Allreduce of two ranks on two hosts over one stream, and how many times as long it takes over 4."
         text += "\nEverything but `plain` goes through a program that delays each packet that long, each way."
         writer.section("Slow links", text, tables.our_choice(cases, _linked))
 

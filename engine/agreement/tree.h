@@ -13,7 +13,8 @@ struct Tree {
   std::vector<int> children;
 };
 
-// For few members: everybody talks to the leader itself, so that what a member tells it on different ways comes in order.
+// For few members: everybody talks to the leader itself, so that what a member tells it on different ways comes in
+// order.
 inline Tree BuildStar(int members, int me) {
   Tree tree;
   if (me > 0) {

@@ -24,12 +24,9 @@ namespace {
 void UseUsualSizes(hvd::Settings* settings) { settings->small_bytes = size_t{64} << 10; }
 
 const std::vector<Layout> kLayouts = {
-    {2, 1, true, 4096, UseUsualSizes},
-    {2, 1, false, 4096, UseUsualSizes},
-    {3, 1, true, 8192, UseUsualSizes},
-    {3, 3, true, 4096, UseUsualSizes},
-    {4, 2, true, 4096, UseUsualSizes},
-    {3, 2, true, 4096, UseUsualSizes},  // hosts with two ranks and with one
+    {2, 1, true, 4096, UseUsualSizes}, {2, 1, false, 4096, UseUsualSizes},
+    {3, 1, true, 8192, UseUsualSizes}, {3, 3, true, 4096, UseUsualSizes},
+    {4, 2, true, 4096, UseUsualSizes}, {3, 2, true, 4096, UseUsualSizes},  // hosts with two ranks and with one
 };
 const std::vector<OpKind> kKinds = {OpKind::kAllreduce, OpKind::kAllgather, OpKind::kBroadcast, OpKind::kAlltoall,
                                     OpKind::kReducescatter};

@@ -64,7 +64,7 @@ def test_ways_that_nobody_gets_by_default_win_nothing(ledger: Ledger, tmp_path: 
     assert "faster than Gloo in all 1 comparisons; faster than Open MPI in 0 of 1, slower in 1" in overview.replace(
         "\n  ", " "
     )
-    assert rows_after(overview, "Between hosts")[2] == ["2 × 2", "allreduce, 25 MB", "1 ms", "2.00", "**0.5**"]
+    assert rows_after(overview, "Between hosts")[2] == ["2 x 2", "allreduce, 25 MB", "1 ms", "2.00", "**0.5**"]
 
 
 def test_streams_are_shown_by_link(ledger: Ledger, tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ class Bench:
 
     @contextmanager
     def alive(self, ranks: int) -> Iterator[dict[str, World]]:
-        """All libraries that are here, each with its ranks on this host, by name; nothing of them is left afterwards."""
+        """All libraries that are here, by name, each with its ranks on this host; nothing of them is left afterwards."""
         place = (ranks, machine.cores_for(ranks), "shm")
         worlds: list[World] = [Khorovod(*place), Gloo(*place), OpenMpi("openmpi", *place, self.openmpi_python)]
         with self.running([*worlds, Mpich("mpich", *place, self.mpich_python), Floor(*place)]) as found:
@@ -100,7 +100,9 @@ class Bench:
         times = "  ".join(f"{record['way']} {time_text(record['median'])}" for record in records)
         tensors = f"{problem.tensors} x " if problem.tensors > 1 else ""
         where = f", {case['link']}" if "link" in case else ""
-        self.say(f"{part}: {problem.op} {tensors}{size_text(problem.actual_bytes)}, {problem.ranks} ranks{where}: {times}")
+        self.say(
+            f"{part}: {problem.op} {tensors}{size_text(problem.actual_bytes)}, {problem.ranks} ranks{where}: {times}"
+        )
 
 
 def usual_series(worlds: dict[str, World], problem: Problem) -> list[Series]:

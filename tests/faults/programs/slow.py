@@ -13,7 +13,7 @@ size, me = hvd.size(), hvd.rank()
 own, everybody = me + 1.0, np.arange(1.0, size + 1)
 slowest = 0.0
 for number, rows in enumerate((1, 1_000, 100_000)):
-    for repeat in range(2):  # the second time its description is known
+    for _ in range(2):  # the second time its description is known
         began = time.monotonic()
         total = hvd.allreduce(np.full(rows, own), op=hvd.Sum, name=f"allreduce.{number}")
         assert (total == everybody.sum()).all()
@@ -23,7 +23,8 @@ for number, rows in enumerate((1, 1_000, 100_000)):
         exchanged = hvd.alltoall(np.full(rows * size, own), name=f"alltoall.{number}")
         assert np.array_equal(exchanged, everybody.repeat(rows))
         share = hvd.reducescatter(np.full(rows * size, own), op=hvd.Sum, name=f"reducescatter.{number}")
-        assert len(share) == rows and (share == everybody.sum()).all()
+        assert len(share) == rows
+        assert (share == everybody.sum()).all()
         slowest = max(slowest, time.monotonic() - began)
 hvd.shutdown()
 report("finished", slowest=slowest)
