@@ -44,7 +44,7 @@ class Bench:
 
     @contextmanager
     def alive(self, ranks: int) -> Iterator[dict[str, World]]:
-        """All libraries that are here, by name, each with its ranks on this host; nothing of them is left afterwards."""
+        """All libraries that are here, by name, with their ranks on this host; nothing of them is left afterwards."""
         place = (ranks, machine.cores_for(ranks), "shm")
         worlds: list[World] = [Khorovod(*place), Gloo(*place), OpenMpi("openmpi", *place, self.openmpi_python)]
         with self.running([*worlds, Mpich("mpich", *place, self.mpich_python), Floor(*place)]) as found:
