@@ -19,6 +19,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from benchkit import machine
+from benchkit.hosts import NamespaceHosts
 from benchkit.pairs import LEAST_PAIRS, Cost
 from benchkit.report import NO_PICTURE
 from benchkit.training import BATCH, MANY, WORKLOADS, Record, Setup, measure, records_of
@@ -42,11 +43,26 @@ def main() -> int:
     options.output.mkdir(parents=True, exist_ok=True)
     path = options.output / f"train_step{'_tiny' * options.tiny}{'_many' * options.many}.jsonl"
     path.write_text("")
-    about = {"ranks": options.np, "settings": machine.settings(), "machine": machine.facts()}
+    about = {"ranks": options.np, "hosts": options.hosts, "settings": machine.settings(), "machine": machine.facts()}
     records: list[Record] = []
-    complete = True
     pace = (options.rounds, options.turn_seconds, options.warmup, options.batch, options.launches)
-    setup = Setup(options.np, options.ways, *pace)
+    hosts = NamespaceHosts(options.hosts, options.np // options.hosts) if options.hosts > 1 else None
+    setup = Setup(options.np, options.ways, *pace, hosts)
+    try:
+        complete = measure_all(options, setup, path, about, records, console)
+    finally:
+        if hosts is not None:
+            hosts.close()
+    picture = save_plot(path.with_suffix(".svg"), records, options) if records else "no picture: nothing was measured"
+    console.print(f"[dim]{path} and {picture}")
+    return 0 if complete else 1
+
+
+def measure_all(
+    options: argparse.Namespace, setup: Setup, path: Path, about: Record, records: list[Record], console: Console
+) -> bool:
+    """Whether all ways got to the end; what was found is added to `records` and to the file, and shown."""
+    complete = True
     for workload in options.workloads:
         series, all_there = measure(workload, setup, lambda text: console.print(f"[yellow]{escape(text)}"))
         found = records_of(workload, series, setup)
@@ -56,9 +72,7 @@ def main() -> int:
             file.writelines(json.dumps(record | about) + "\n" for record in found)
         if found:
             console.print(table(workload, found))
-    picture = save_plot(path.with_suffix(".svg"), records, options) if records else "no picture: nothing was measured"
-    console.print(f"[dim]{path} and {picture}")
-    return 0 if complete else 1
+    return complete
 
 
 def table(workload: str, records: list[Record]) -> Table:
@@ -108,6 +122,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--np", type=int, default=2, help="ranks (default 2)")
+    parser.add_argument("--hosts", type=int, default=1, help="network namespaces that share the ranks (needs root)")
     parser.add_argument("--quick", action="store_true", help="fewer ways, workloads and rounds")
     parser.add_argument("--tiny", action="store_true", help="only 200 parameters of 4 bytes")
     parser.add_argument("--many", action="store_true", help="only 100 to 30,000 parameters of 64 bytes")
@@ -133,6 +148,8 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     options.turn_seconds = options.turn_seconds or (0.3 if few or options.tiny else 2.0)
     options.batch = BATCH | {"resnet50": options.resnet_batch, "gpt": options.gpt_batch}
     unknown = {*options.workloads} - {*WORKLOADS} | {*options.ways} - {*BY_NAME}
+    if options.np % options.hosts:
+        parser.error("every host needs the same number of ranks")
     if unknown:
         parser.error(f"unknown: {', '.join(sorted(unknown))}")
     return options

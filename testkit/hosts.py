@@ -62,6 +62,17 @@ class Network:
         """Put it back."""
         _ip("-n", self.namespace(SWITCH), "link", "set", self._port(name), "up")
 
+    def inside_switch(self) -> list[str]:
+        return self.inside(SWITCH)
+
+    def unplug(self, name: str) -> str:
+        """Take the host's cable out of the switch but leave it alive, for something else to hold; its port there."""
+        _ip("-n", self.namespace(SWITCH), "link", "set", self._port(name), "nomaster")
+        return self._port(name)
+
+    def plug_in(self, name: str) -> None:
+        _ip("-n", self.namespace(SWITCH), "link", "set", self._port(name), "master", "bridge0")
+
     def close(self) -> None:
         while self._made:
             _ip("netns", "delete", self.namespace(self._made.pop()))

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from pathlib import Path
 
 from testkit.variables import of_ranks
 
-from benchkit.world import World
+from benchkit.world import Hosts, World
 
 
 class Khorovod(World):
@@ -33,10 +34,10 @@ class Khorovod(World):
         return _cannot_import(sys.executable, "import horovod.numpy", self._extra)
 
     def launch(self, worker_arguments: list[str]) -> None:
-        neighbours = 1 if self.hosts else self.ranks
+        neighbours = self.hosts.neighbours if self.hosts else self.ranks
         sockets = {"HOROVOD_SHARED_MEMORY": "0"} if self.transport == "tcp" and not self.hosts else {}
         for rank, own in enumerate(of_ranks(self.ranks, neighbours, self.address())):
-            host = {"HOROVOD_HOSTNAME": f"host{rank}"} if self.hosts else {}
+            host = {"HOROVOD_HOSTNAME": self.hosts.name(rank)} if self.hosts else {}
             self.spawn_rank(rank, "khorovod", worker_arguments, own | sockets | host | self._extra)
 
 
@@ -93,20 +94,28 @@ class OpenMpi(Mpi):
         if self.hosts is None:
             super().launch(worker_arguments)
             return
-        # One mpiexec on the first host; each rank enters its own, from where it reaches mpiexec over the network.
-        command = [*self.hosts.inside(0), str(self.mpiexec()), *self.flags()]
-        command += ["--mca", "btl_tcp_if_include", self.interface()]
-        for rank in range(self.ranks):
-            worker = [self.python, "-m", self.worker, "mpi", *worker_arguments]
-            command += [*([":"] if rank else []), "-n", "1", *self.hosts.inside(rank), *worker]
-        reachable = {f"{name}_ptl_base_if_include": self.interface() for name in ("PMIX_MCA", "PRTE_MCA")}
-        reachable |= {"PRTE_MCA_prte_if_include": self.interface(), "PMIX_MCA_ptl_base_remote_connections": "1"}
-        self.spawn(command, self.variables() | reachable)
+        # As on real hosts: mpiexec on the first one starts a daemon on each of the others, so that Open MPI knows which
+        # ranks share memory. Only the way there is not ssh.
+        agent = self.folder / "agent"
+        agent.write_text(_agent(self.hosts, self.ranks))
+        agent.chmod(0o700)
+        places = [f"{self.hosts.address(rank)}:{self.hosts.neighbours}" for rank in self._first_ranks()]
+        command = [str(agent), self.hosts.address(0), str(self.mpiexec()), "--prtemca", "plm_ssh_agent", str(agent)]
+        command += ["-H", ",".join(places), *self.flags(), "--mca", "btl_tcp_if_include", self.interface()]
+        for name in ("PYTHONPATH", "OMP_NUM_THREADS"):
+            command += ["-x", name]
+        self.spawn([*command, self.python, "-m", self.worker, "mpi", *worker_arguments], self.variables())
+
+    def _first_ranks(self) -> range:
+        """The first rank of each host."""
+        return range(0, self.ranks, self.hosts.neighbours if self.hosts else self.ranks)
 
     def flags(self) -> list[str]:
-        tcp = ["--mca", "pml", "ob1", "--mca", "btl", "tcp,self"] if self.transport == "tcp" else []
-        count = [] if self.hosts else super().flags()
-        return [*count, "--bind-to", "none", "--map-by", ":OVERSUBSCRIBE", *tcp]
+        ways = "tcp,sm,self" if self.hosts else "tcp,self"
+        tcp = ["--mca", "pml", "ob1", "--mca", "btl", ways] if self.transport == "tcp" else []
+        # Each host seems to have slots enough: it must be told that they share fewer cores.
+        polite = ["--mca", "mpi_yield_when_idle", "1"] if self.hosts and not self.cores else []
+        return [*super().flags(), "--bind-to", "none", "--map-by", "slot:OVERSUBSCRIBE", *tcp, *polite]
 
     def variables(self) -> dict[str, str]:
         return {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
@@ -119,6 +128,16 @@ class Mpich(Mpi):
         # MPICH's own shared memory off, then also that of the network layer it was built on.
         tcp = {"MPIR_CVAR_NOLOCAL": "1", "UCX_TLS": "tcp,self", "FI_PROVIDER": "tcp"}
         return tcp if self.transport == "tcp" else {}
+
+
+def _agent(hosts: Hosts, ranks: int) -> str:
+    """A program `agent ADDRESS COMMAND...` that takes the place of ssh: it runs the command on that host."""
+    cases = [
+        f"{hosts.address(rank)}) exec {shlex.join(hosts.inside(rank))} unshare --uts sh -c "
+        f'\'hostname {hosts.name(rank)} && exec sh -c "$0"\' "$*" ;;'
+        for rank in range(0, ranks, hosts.neighbours)
+    ]
+    return "\n".join(["#!/bin/sh", "host=$1", "shift", 'case "$host" in', *cases, "esac", "exit 1", ""])
 
 
 def _cannot_import(python: str, statement: str, extra: Mapping[str, str] | None = None) -> str | None:

@@ -19,6 +19,7 @@ _NAMES |= {f"ddp, {variant}": f"DDP, {variant}" for variant in ("bucket view", "
 _KB, _MB = 2**10, 2**20
 _TYPICAL_SIZES = (_KB, _MB, 100 * _MB)  # of the five collectives, of those that were measured
 _SCALING_SIZES = (4, 25 * _MB)
+_BETWEEN_SIZES = (4, _MB, 25 * _MB)
 
 _BEGINNING = """\
 # Performance
@@ -57,7 +58,7 @@ def overview(machines: Sequence[Results], pictures: Collection[str]) -> str:
     ):
         if machine is not None and (file := f"performance-{machine.kind}-{name}.svg") in pictures:
             lines += [f"![{text}]({file})", ""]
-    for section in (_counts_section, _allreduce, _five, _scaling, _training, _small):
+    for section in (_counts_section, _allreduce, _five, _scaling, _between_hosts, _training, _small):
         lines += section(machines)
     return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).rstrip() + "\n"
 
@@ -70,6 +71,10 @@ def _verdict(machines: Sequence[Results]) -> Iterator[str]:
             lost = [record["case"]["bytes"] for record, found in contests if found["high"] < 1]
             where = f" Every loss is at messages of {size_text(max(lost))} or less." if lost else ""
             yield f"- **Collectives, {_name(machine)}:** {'; '.join(met)}.{where}"
+        between = list(_contests(machine.of("network")))
+        if between:
+            met = [_sentence(peer, count) for peer, count in _counts(between).items()]
+            yield f"- **Between hosts, {_name(machine)}:** {'; '.join(met)}."
         for case in machine.of("training")[:1]:
             costs = {record["way"]: _percent(case, record) for record in case if "cost" in record}
             shown = [
@@ -136,6 +141,18 @@ def _scaling(machines: Sequence[Results]) -> list[str]:
     peers = _peers(cases)
     rows = [[size_text(case[0]["case"]["bytes"]), str(case[0]["case"]["ranks"]), *_row(case, peers)] for case in cases]
     return _section("More ranks", f"Allreduce, {_name(machine)}.", ["size", "ranks", *_headings(peers)], rows)
+
+
+def _between_hosts(machines: Sequence[Results]) -> list[str]:
+    machine = _largest([one for one in machines if list(_contests(one.of("network")))], "network")
+    cases = [case for case in machine.of("network") if "op" in case[0]["case"]] if machine is not None else []
+    cases = [case for case in cases if case[0]["case"]["bytes"] in _BETWEEN_SIZES]
+    peers, rows = _peers(cases), []
+    for case in cases:
+        hosts, ranks = case[0]["case"]["hosts"], case[0]["case"]["ranks"]
+        rows.append([f"{hosts} x {ranks // hosts}", _what(case), *_row(case, peers)])
+    text = f"Hosts x ranks on each; network namespaces, {_name(machine)}."
+    return _section("Between hosts", text, ["", "", *_headings(peers)], rows)
 
 
 def _training(machines: Sequence[Results]) -> list[str]:

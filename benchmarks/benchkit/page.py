@@ -113,11 +113,28 @@ def _types(writer: Writer, results: Results) -> None:
 
 def _network(writer: Writer, results: Results) -> None:
     measured = [case for case in results.of("network") if "median" in case[0]]
-    if measured:
-        text = "Allreduce of two ranks on two hosts (network namespaces). The floor is a bare full-duplex exchange."
-        writer.section("TCP", text, tables.comparison(measured, _size))
-    elif results.of("network"):
-        writer.section("TCP", "Not measured: there are no network namespaces on this machine.")
+    if not measured and results.of("network"):
+        writer.section("Between hosts", "Not measured: there are no network namespaces on this machine.")
+    for hosts, ranks in sorted({(case[0]["case"]["hosts"], case[0]["case"]["ranks"]) for case in measured}):
+        found = [case for case in measured if case[0]["case"]["ranks"] == ranks]
+        text = "Network namespaces, joined by TCP. The floor is a bare full-duplex exchange of one rank on each host."
+        if ranks > hosts:
+            text += "\n`flat` and `hierarchical` are our own engine, told not to choose."
+        writer.section(f"Between {hosts} hosts, {ranks // hosts} on each", text, tables.our_choice(found, _collective))
+    _network_training(writer, results)
+    if cases := results.of("network links"):
+        text = "Allreduce of two ranks on two hosts over one stream, and how many times as long it takes over 4."
+        text += "\nEverything but `plain` goes through a program that delays each packet that long, each way."
+        writer.section("Slow links", text, tables.our_choice(cases, _linked))
+
+
+def _network_training(writer: Writer, results: Results) -> None:
+    for case in results.of("network training"):
+        about = case[0]["case"]
+        text = f"{about['hosts']} hosts with {about['ranks'] // about['hosts']} on each, one thread for each rank."
+        text += "\nThe bound is the same step in processes that do not know each other."
+        title = f"Training step between {about['hosts']} hosts, {about['ranks']} ranks: {WORKLOADS[about['workload']]}"
+        writer.section(title, text, [*tables.training_costs(case), "", *tables.comparison([case], lambda _: "step")])
 
 
 def _launch(writer: Writer, results: Results) -> None:
@@ -145,6 +162,14 @@ def _scaling(writer: Writer, results: Results) -> None:
 
 def _size(case: Record) -> str:
     return size_text(case["bytes"])
+
+
+def _collective(case: Record) -> str:
+    return f"{case['op']}, {size_text(case['bytes'])}"
+
+
+def _linked(case: Record) -> str:
+    return f"{case['link']}, {size_text(case['bytes'])}"
 
 
 def _message(case: Record) -> str:

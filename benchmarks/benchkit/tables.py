@@ -9,6 +9,8 @@ from benchkit.ledger import Record
 from benchkit.units import time_text
 
 OURS, FLOORS = "khorovod", ("floor", "independent")
+# Ways of ours that nobody gets by default, measured to see what our own choice is worth.
+_NOT_OURS_TO_BOAST = ("address", "flat", "hierarchical", "streams")
 Case = list[Record]
 
 
@@ -41,6 +43,21 @@ def comparison(cases: Sequence[Case], label: Callable[[Record], str]) -> list[st
             cells += [ratio(case, peer, own) for peer in peers]
             cells += [_above_floor(case, own)] if with_floor else []
             rows.append(cells)
+    return markdown(headings, rows)
+
+
+def our_choice(cases: Sequence[Case], label: Callable[[Record], str]) -> list[str]:
+    """One row for each case: how many times longer each peer takes, and each way in which we could have done it."""
+    others = list(dict.fromkeys(it["way"] for case in cases for it in case if it["way"] != OURS and not is_floor(it)))
+    others.sort(key=lambda way: way.startswith(OURS))
+    with_floor = any(is_floor(it) for case in cases for it in case)
+    headings = ["", "time", *(way.removeprefix(f"{OURS}, ") for way in others), *["above the floor"] * with_floor]
+    rows = []
+    for case in cases:
+        for own in (record for record in case if record["way"] == OURS):
+            time = f"{time_text(own['median'])} ({time_text(own['low'])} to {time_text(own['high'])})"
+            floor = [_above_floor(case, own)] if with_floor else []
+            rows.append([label(case[0]["case"]), time, *(ratio(case, way, own) for way in others), *floor])
     return markdown(headings, rows)
 
 
@@ -113,7 +130,7 @@ def verdicts(cases: Sequence[Case]) -> list[str]:
         for record in case:
             if is_ours(record) or is_floor(record) or record["way"] == "float32" or not record.get("against"):
                 continue  # our own float32 is no contest
-            doors = [found for way, found in record["against"].items() if not way.endswith("address")]
+            doors = [found for way, found in record["against"].items() if not way.endswith(_NOT_OURS_TO_BOAST)]
             best = max(doors, key=lambda found: float(found["value"]))
             count = counts.setdefault((record["part"], record["way"]), [0, 0, 0])
             for index, true in enumerate((True, best["low"] > 1, best["high"] < 1)):

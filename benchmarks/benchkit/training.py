@@ -15,7 +15,7 @@ import numpy as np
 from benchkit import machine
 from benchkit.pairs import Cost, cost_of
 from benchkit.training_ways import BOUND, BY_NAME, world_of
-from benchkit.world import World, WorldError
+from benchkit.world import Hosts, World, WorldError
 
 LEAST_STEPS = 3  # of a turn, besides the one that warms up
 Record = dict[str, Any]
@@ -43,6 +43,7 @@ class Setup:
     warmup: int = 3
     batch: dict[str, int] = field(default_factory=lambda: dict(BATCH))
     launches: int = 1  # with fresh processes: where memory happens to lie differs between them, and with it their speed
+    hosts: Hosts | None = None  # where the ranks are, if not all on this host
 
 
 @dataclass
@@ -69,7 +70,9 @@ def measure(workload: str, setup: Setup, say: Say) -> tuple[dict[str, Series], b
 
 
 def _new_world(way: str, setup: Setup) -> World:
-    return world_of(BY_NAME[way], setup.ranks, machine.cores_for(setup.ranks))
+    world = world_of(BY_NAME[way], setup.ranks, machine.cores_for(setup.ranks), "tcp" if setup.hosts else "shm")
+    world.hosts = setup.hosts
+    return world
 
 
 def _launch(workload: str, setup: Setup, series: dict[str, Series], failed: list[str], say: Say) -> None:

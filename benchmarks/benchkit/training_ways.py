@@ -46,12 +46,12 @@ class Alone(World):
             self.spawn_rank(rank, "none", worker_arguments, {})
 
 
-def world_of(way: Way, ranks: int, cores: Sequence[int]) -> World:
+def world_of(way: Way, ranks: int, cores: Sequence[int], transport: str) -> World:
     world: World
     if way.library == "none":
         world = Alone(way.name, ranks, cores, "none")
     else:
-        world = {"gloo": Gloo, "khorovod": Khorovod}[way.library](ranks, cores, "shm")
+        world = {"gloo": Gloo, "khorovod": Khorovod}[way.library](ranks, cores, transport)
     world.name, world.worker = way.name, "benchkit.training_worker"
     return world
 

@@ -37,9 +37,13 @@ class UnsupportedError(Exception):
 
 
 class Hosts(Protocol):
-    """Hosts with one rank each."""
+    """Hosts with the same number of ranks each, which follow each other."""
 
     interface: str  # the name of every host's network interface
+    neighbours: int  # ranks on each host
+
+    def name(self, rank: int) -> str:
+        """Of the rank's host."""
 
     def address(self, rank: int) -> str: ...
 

@@ -13,6 +13,18 @@ struct Tree {
   std::vector<int> children;
 };
 
+// For few members: everybody talks to the leader itself, so that what a member tells it on different ways comes in
+// order.
+inline Tree BuildStar(int members, int me) {
+  Tree tree;
+  if (me > 0) {
+    tree.parent = 0;
+  } else {
+    for (int j = 1; j < members; ++j) tree.children.push_back(j);
+  }
+  return tree;
+}
+
 // `hosts[j]`: any number that identifies member j's host.
 inline Tree BuildTree(const std::vector<int>& hosts, int me, int radix = 32) {
   std::vector<int> leaders;                      // first member of each host, in member order

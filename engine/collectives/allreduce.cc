@@ -62,20 +62,12 @@ Machine::Step SmallAllreduce::Advance() {
 
 // In the order in which the hierarchy would: inside each host first.
 void SmallAllreduce::ReduceByHosts() {
-  const size_t bytes = in_.size(), count = bytes / SizeOf(reduction_.dtype);
+  const size_t bytes = in_.size();
   sources_[lane_->me()] = own_;
-  const Reduction inside{reduction_.dtype, reduction_.op, 1.0, 1.0, 1};
-  scaled_.resize(bytes * hosts_->size());
-  std::vector<const void*> partials, members;
-  for (const std::vector<int>& host : *hosts_) {
-    std::byte* partial = scaled_.data() + partials.size() * bytes;
-    members.clear();
-    for (int member : host) members.push_back(sources_[member]);
-    Combine(inside, partial, nullptr, members.data(), static_cast<int>(members.size()), count);
-    partials.push_back(partial);
-  }
-  Combine(reduction_, scaled_.data(), nullptr, partials.data(), static_cast<int>(partials.size()), count);
-  Scatter(scaled_.data(), out_, 0, bytes, reduction_.dtype);
+  const std::vector<const void*> sources(sources_.begin(), sources_.end());
+  std::vector<std::byte> sum(bytes);
+  CombineByHosts(reduction_, sum.data(), sources.data(), *hosts_, bytes / SizeOf(reduction_.dtype), &scaled_);
+  Scatter(sum.data(), out_, 0, bytes, reduction_.dtype);
 }
 
 Allreduce::Allreduce(Exchange* exchange, Flat in, Flat out, Reduction reduction)

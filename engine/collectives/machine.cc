@@ -35,6 +35,22 @@ void Combine(const Reduction& reduction, void* dst, void* dst2, const void* cons
   if (dst2) std::memcpy(dst2, dst, count * SizeOf(reduction.dtype));
 }
 
+void CombineByHosts(const Reduction& reduction, void* dst, const void* const* sources,
+                    const std::vector<std::vector<int>>& hosts, size_t count, std::vector<std::byte>* partials) {
+  const Reduction inside{reduction.dtype, reduction.op, 1.0, 1.0, 1};
+  const size_t bytes = count * SizeOf(reduction.dtype);
+  partials->resize(bytes * hosts.size());
+  std::vector<const void*> sums, members;
+  for (const std::vector<int>& host : hosts) {
+    std::byte* const sum = partials->data() + sums.size() * bytes;
+    members.clear();
+    for (int member : host) members.push_back(sources[member]);
+    Combine(inside, sum, nullptr, members.data(), static_cast<int>(members.size()), count);
+    sums.push_back(sum);
+  }
+  Combine(reduction, dst, nullptr, sums.data(), static_cast<int>(sums.size()), count);
+}
+
 void Gather(const Flat& from, size_t begin, size_t length, DType dtype, double factor, std::byte* to) {
   from.ForRange(begin, length, [&](std::byte* data, size_t bytes, size_t offset, bool wide) {
     const size_t count = bytes / SizeOf(dtype);

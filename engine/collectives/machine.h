@@ -86,6 +86,10 @@ struct Reduction {
 // Combines `count` elements of each source, in their order, with the factor and the divisor; dst2 may be null.
 void Combine(const Reduction& reduction, void* dst, void* dst2, const void* const* sources, int count_of_sources,
              size_t count);
+// In the order in which the hierarchy sums: inside each of the hosts (members by host) first, then their sums.
+// `partials` is room that is reused; `dst` is none of the sources.
+void CombineByHosts(const Reduction& reduction, void* dst, const void* const* sources,
+                    const std::vector<std::vector<int>>& hosts, size_t count, std::vector<std::byte>* partials);
 
 // Copies [begin, begin + length) of `from` to `to`, times `factor`. A wide tensor is rounded to `dtype` before that, as
 // if it had been passed like that.

@@ -30,7 +30,7 @@ ExpressProtocol::ExpressProtocol(const ProcessSet& set, MemberState* state, Lead
 
 ExpressRun ExpressProtocol::RunOf(const Entry& entry) const {
   const int root = entry.request.kind == OpKind::kBroadcast ? set_.IndexOf(entry.request.root) : -1;
-  return ExpressRun(entry, set_.ranks().size(), static_cast<size_t>(set_.me()), root);
+  return ExpressRun(entry, set_.ranks().size(), static_cast<size_t>(set_.me()), root, set_.members_by_host());
 }
 
 bool ExpressProtocol::under_way() const {

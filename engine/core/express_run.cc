@@ -128,8 +128,14 @@ void ExpressRun::Reduce(Operation* operation, const std::vector<Express::Piece>&
   for (const Express::Piece& part : parts) sources.push_back(part.data + begin);
   std::vector<std::byte> narrow(operation->wide ? bytes : 0);
   std::byte* result = operation->wide ? narrow.data() : operation->output;
-  Combine(ReductionOf(request, members_), result, nullptr, sources.data(), static_cast<int>(members_),
-          bytes / SizeOf(request.dtype));
+  const Reduction reduction = ReductionOf(request, members_);
+  const size_t count = bytes / SizeOf(request.dtype);
+  if (hosts_ && request.kind == OpKind::kAllreduce) {
+    std::vector<std::byte> partials;
+    CombineByHosts(reduction, result, sources.data(), *hosts_, count, &partials);
+  } else {
+    Combine(reduction, result, nullptr, sources.data(), static_cast<int>(members_), count);
+  }
   if (operation->wide) Scatter(result, FlatOf(operation->output, bytes, true), 0, bytes, request.dtype);
 }
 

@@ -15,9 +15,12 @@ namespace hvd {
 
 class ExpressRun {
  public:
-  // A run of `entry`, the agreed description, by one of the members. `root`: of a broadcast, as a member.
-  ExpressRun(const Entry& entry, size_t members, size_t me, int root)
-      : entry_(entry), members_(members), me_(me), root_(root) {}
+  // A run of `entry`, the agreed description, by one of the members. `root`: of a broadcast, as a member. `hosts`:
+  // members by host where allreduces go by the hierarchy, else null; sums are then taken in its order (see
+  // SmallAllreduce).
+  ExpressRun(const Entry& entry, size_t members, size_t me, int root,
+             const std::vector<std::vector<int>>* hosts = nullptr)
+      : entry_(entry), members_(members), me_(me), root_(root), hosts_(hosts) {}
 
   // Whether it counts as a round (see express.h). All members come to the same answer, whatever their settings.
   bool CountsAsRound() const;
@@ -50,6 +53,7 @@ class ExpressRun {
   const Entry& entry_;
   size_t members_, me_;
   int root_;
+  const std::vector<std::vector<int>>* hosts_;
 };
 
 }  // namespace hvd

@@ -46,7 +46,8 @@ ProcessSet::ProcessSet(int id, uint32_t epoch, std::vector<int> ranks, const std
       sums_by_host_(around.settings->hierarchical_allreduce != 0 && !around.settings->deterministic),
       sums_unevenly_(around.settings->hierarchical_allreduce == 1) {
   const std::vector<int> hosts = HostsOfMembers(*around.host_of_rank);
-  tree_ = BuildTree(hosts, me_);
+  const bool few = ranks_.size() <= kFewMembers;
+  tree_ = few ? BuildStar(static_cast<int>(ranks_.size()), me_) : BuildTree(hosts, me_);
   std::vector<int> everybody(ranks_.size());
   for (size_t j = 0; j < everybody.size(); ++j) everybody[j] = static_cast<int>(j);
   flat_.there = BuildLane(everybody, 0, regions, around);
@@ -55,7 +56,7 @@ ProcessSet::ProcessSet(int id, uint32_t epoch, std::vector<int> ranks, const std
   if (moves_by_host_ || sums_by_host_) BuildHierarchy(hosts, regions, around);
   const size_t different = std::set<int>(hosts.begin(), hosts.end()).size();
   host_layout_ = {static_cast<int>(different), apart() || inside()};
-  close_knit_ = ranks_.size() > 1 && ranks_.size() <= kFewMembers && (different == 1 || different == ranks_.size());
+  close_knit_ = few && ranks_.size() > 1;
 }
 
 int ProcessSet::IndexOf(int rank) const {

@@ -67,7 +67,7 @@ class ProcessSet {
   std::shared_ptr<Arena> own_arena() const { return own_arena_; }
   // By member, if all of them are in memory: see express_memory.h.
   const std::vector<ExpressHead*>& express_heads() const { return express_heads_; }
-  // Few members, of whom everybody has a way to everybody else, and the leader one of its own to each.
+  // Few members, on whatever hosts: everybody has a way to everybody else, and the leader one of its own to each.
   bool close_knit() const { return close_knit_; }
 
   ForeignJobs* foreign() const { return foreign_; }  // may be null

@@ -24,10 +24,9 @@ namespace {
 void UseUsualSizes(hvd::Settings* settings) { settings->small_bytes = size_t{64} << 10; }
 
 const std::vector<Layout> kLayouts = {
-    {2, 1, true, 4096, UseUsualSizes},
-    {2, 1, false, 4096, UseUsualSizes},
-    {3, 1, true, 8192, UseUsualSizes},
-    {3, 3, true, 4096, UseUsualSizes},
+    {2, 1, true, 4096, UseUsualSizes}, {2, 1, false, 4096, UseUsualSizes},
+    {3, 1, true, 8192, UseUsualSizes}, {3, 3, true, 4096, UseUsualSizes},
+    {4, 2, true, 4096, UseUsualSizes}, {3, 2, true, 4096, UseUsualSizes},  // hosts with two ranks and with one
 };
 const std::vector<OpKind> kKinds = {OpKind::kAllreduce, OpKind::kAllgather, OpKind::kBroadcast, OpKind::kAlltoall,
                                     OpKind::kReducescatter};
@@ -170,6 +169,30 @@ TEST_CASE("world: every kind goes express once its description is known") {
       }
     });
   }
+}
+
+TEST_CASE("world: on hosts with several ranks a sum has the same bits express, by record and as part of a large one") {
+  RunWorld({4, 2, true, 4096, UseUsualSizes}, [](Rank& self) {
+    constexpr size_t kFew = 64, kMany = 100000;
+    std::mt19937 random(static_cast<unsigned>(self.rank()) + 1);
+    std::uniform_real_distribution<float> values(-1, 1);
+    std::vector<float> input(kMany), large(kMany), small(kFew), alone(kFew);
+    for (float& value : input) value = values(random) * (random() % 2 ? 1e6F : 1.0F);
+    const auto allreduce = [&](const std::string& name, std::vector<float>* output, bool wait) {
+      const auto count = static_cast<int64_t>(output->size());
+      const int64_t handle = self.Submit(
+          self.Operation(OpKind::kAllreduce, name, DType::kFloat32, {count}, input.data(), output->data()), wait);
+      CHECK(self.Wait(handle).ok());
+      self.world().Release(handle);
+    };
+    allreduce("large", &large, true);
+    allreduce("small", &small, false);
+    const uint64_t before = Runs(self);
+    allreduce("small", &alone, true);
+    CHECK(Runs(self) == before + 1);
+    CHECK(std::equal(small.begin(), small.end(), large.begin()));
+    CHECK(std::equal(alone.begin(), alone.end(), large.begin()));
+  });
 }
 
 TEST_CASE("world: every kind, each rank in the way it likes") {

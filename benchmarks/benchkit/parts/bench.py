@@ -4,18 +4,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from benchkit import machine
 from benchkit.floor import Floor
+from benchkit.hosts import NamespaceHosts
 from benchkit.ledger import Ledger, Record, Sample
 from benchkit.libraries import Gloo, Khorovod, Mpich, OpenMpi
 from benchkit.measuring import Pace, Series, measure
 from benchkit.problem import Problem
 from benchkit.units import size_text, time_text
-from benchkit.world import IDLE_LIMIT, Hosts, World, WorldError
+from benchkit.world import IDLE_LIMIT, World, WorldError
 
 OURS = "khorovod"
 _SMALL, _LARGE = 32 << 10, 64 << 20
@@ -42,17 +43,38 @@ class Bench:
         return Pace(rounds=6 if size >= _LARGE else 12, seconds=0.4, dirty=False, aligned=True)
 
     @contextmanager
-    def alive(self, ranks: int, hosts: Hosts | None = None) -> Iterator[dict[str, World]]:
-        """All libraries that are here, each with its ranks, by name; nothing of them is left afterwards."""
-        place = (ranks, machine.cores_for(ranks), "tcp" if hosts else "shm")
+    def alive(self, ranks: int) -> Iterator[dict[str, World]]:
+        """All libraries that are here, by name, with their ranks on this host; nothing of them is left afterwards."""
+        place = (ranks, machine.cores_for(ranks), "shm")
         worlds: list[World] = [Khorovod(*place), Gloo(*place), OpenMpi("openmpi", *place, self.openmpi_python)]
-        if hosts is None:
-            worlds.append(Mpich("mpich", *place, self.mpich_python))
-        worlds.append(Floor(*place))
+        with self.running([*worlds, Mpich("mpich", *place, self.mpich_python), Floor(*place)]) as found:
+            yield found
+
+    @contextmanager
+    def alive_on(
+        self, hosts: NamespaceHosts, ours: Mapping[str, Mapping[str, str]], peers: bool = True
+    ) -> Iterator[dict[str, World]]:
+        """The same on several hosts. `ours`: our engine by name, each with these variables."""
+        ranks = len(hosts.names) * hosts.neighbours
+        place = (ranks, machine.cores_for(ranks), "tcp")
+        worlds: list[World] = [Khorovod(*place, name, extra) for name, extra in ours.items()]
+        if peers:
+            worlds += [Gloo(*place), OpenMpi("openmpi", *place, self.openmpi_python)]
+        for world in worlds:
+            world.hosts = hosts
+        # One rank on each host has the whole network for itself: an exchange of more ranks could not be faster.
+        single = hosts.one_rank_each()
+        floor = Floor(len(hosts.names), machine.cores_for(len(hosts.names)), "tcp")
+        floor.hosts = single
+        with self.running([*worlds, floor]) as found:
+            yield found
+
+    @contextmanager
+    def running(self, worlds: Sequence[World]) -> Iterator[dict[str, World]]:
+        """Those of the worlds that can live here, by name."""
         started: dict[str, World] = {}
         try:
             for world in worlds:
-                world.hosts = hosts
                 reason = world.try_start()
                 if reason is None:
                     started[world.name] = world
@@ -62,8 +84,8 @@ class Bench:
                     raise WorldError(f"without our own engine there is nothing to compare: {reason}")
                 else:
                     self.say(f"{world.name} is left out: {reason}")
-            pinned = "pinned" if place[1] else "not pinned"
-            self.say(f"{ranks} ranks, {pinned}: " + ", ".join(world.library for world in started.values()))
+            pinned = "pinned" if worlds[0].cores else "not pinned"
+            self.say(f"{worlds[0].ranks} ranks, {pinned}: " + ", ".join(world.library for world in started.values()))
             yield started
         finally:
             for world in worlds:
@@ -77,7 +99,10 @@ class Bench:
         records = self.ledger.add(part, case, samples, ours)
         times = "  ".join(f"{record['way']} {time_text(record['median'])}" for record in records)
         tensors = f"{problem.tensors} x " if problem.tensors > 1 else ""
-        self.say(f"{part}: {problem.op} {tensors}{size_text(problem.actual_bytes)}, {problem.ranks} ranks: {times}")
+        where = f", {case['link']}" if "link" in case else ""
+        self.say(
+            f"{part}: {problem.op} {tensors}{size_text(problem.actual_bytes)}, {problem.ranks} ranks{where}: {times}"
+        )
 
 
 def usual_series(worlds: dict[str, World], problem: Problem) -> list[Series]:

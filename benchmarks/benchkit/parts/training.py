@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from benchkit.ledger import Sample
+from benchkit.ledger import Record, Sample
 from benchkit.pairs import LEAST_PAIRS
 from benchkit.parts.bench import OURS, Bench
 from benchkit.training import Series, Setup, cost_above, measure
@@ -23,12 +23,16 @@ def measure_training(bench: Bench) -> None:
     for workload in _WORKLOADS:
         few = bench.quick or workload.startswith("many")
         ways = [way.name for way in WAYS if not few or way.name in QUICK]
-        series, _ = measure(workload, _setup(workload, ways, bench.quick), bench.say)
-        samples = [_sample(name, one, series) for name, one in series.items()]
-        ours = [name for name in series if name.startswith(OURS)]
-        bench.ledger.add("training", {"workload": workload, "ranks": 2}, samples, ours)
-        steps = "  ".join(f"{sample.way} {_step_ms(series[sample.way]):.3f} ms" for sample in samples)
-        bench.say(f"training: {workload}: {steps}")
+        note_training(bench, "training", {"workload": workload, "ranks": 2}, _setup(workload, ways, bench.quick))
+
+
+def note_training(bench: Bench, part: str, case: Record, setup: Setup) -> None:
+    """Measure the case's workload in all ways of the setup, write it down and say what came out."""
+    series, _ = measure(case["workload"], setup, bench.say)
+    samples = [_sample(name, one, series) for name, one in series.items()]
+    bench.ledger.add(part, case, samples, [name for name in series if name.startswith(OURS)])
+    steps = "  ".join(f"{sample.way} {_step_ms(series[sample.way]):.3f} ms" for sample in samples)
+    bench.say(f"{part}: {case['workload']}, {setup.ranks} ranks: {steps}")
 
 
 def _setup(workload: str, ways: list[str], quick: bool) -> Setup:

@@ -146,7 +146,8 @@ _TUNING = (
             "Results of allgather and alltoall from this size on (64 times that where ranks share cores) are written "
             "by the other ranks of the host where they belong, not copied twice; 0: never.",
             unit="bytes", minimum=0, maximum=_MOST_BYTES, engine_field="single_copy_bytes"),
-    Setting("HOROVOD_TCP_STREAMS", int, None, "Sockets between two ranks of different hosts.",
+    Setting("HOROVOD_TCP_STREAMS", int, None, "Sockets between two ranks of different hosts. One is enough, on links "
+            "with long delays too.",
             minimum=1, maximum=64, engine_field="tcp_streams"),
     Setting("HOROVOD_SPIN_US", int, None, "How long a waiting caller spins before it sleeps; 0: it sleeps at once. "
             "Ranks that share cores never spin.",

@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A link that takes 20 ms each way, loses packets and stands still for seconds: the job only takes longer."""
+
+from collections.abc import Iterator
+
+import pytest
+from faultkit.jobs import PlainJob, program
+from testkit import variables
+from testkit.hosts import Network
+from testkit.slow_links import SlowLink
+
+STALL_S = 2.0
+
+
+@pytest.fixture
+def network() -> Iterator[Network]:
+    network = Network(["a", "b"])
+    yield network
+    network.close()
+
+
+def test_a_job_completes_over_a_slow_and_lossy_link_that_stalls(network: Network) -> None:
+    link = SlowLink(network, "a", "b", delay_s=0.02, loss=0.002, stalls=[(200, STALL_S)])
+    try:
+        place = variables.self_served(29500, network.addresses["a"])
+        with PlainJob(program("slow"), "a:1,b:1", place, network.place) as job:
+            assert job.wait(limit_s=40) == [0, 0], job.printed_by_all()
+            finished = job.reports.await_event("finished", range(2))
+    finally:
+        stalls = link.close()
+    assert len(stalls) == 1
+    # The stall fell into the collectives, not into the start.
+    assert all(report["slowest"] > STALL_S / 2 for report in finished.values()), finished
