@@ -19,12 +19,13 @@ from horovod.common.calls import ADD_PROCESS_SET, REMOVE_PROCESS_SET
 from horovod.common.dtypes import UINT8
 from horovod.common.exceptions import HorovodInitializationError, HorovodNotInitializedError
 from horovod.common.handles import HandleTable, Pending, translate
-from horovod.common.joining import bootstrap
+from horovod.common.joining import bootstrap, elastic_place
 from horovod.common.process_sets import Membership, ProcessSet, check_ranks, global_process_set
 from horovod.common.settings import Settings
 from horovod.common.topology import Topology
 
 _NOT_INITIALIZED = "Horovod has not been initialized; call hvd.init() first."
+_MOST_ATTEMPTS = 20  # of an elastic worker in one hvd.init(): each means that another worker was lost meanwhile
 _NO_SUCH_SET = "There is no process set with id {}: it was removed, or never registered"
 _FORKED = (
     "Horovod was initialized in the parent of this forked process, which cannot take part in collectives. "
@@ -72,17 +73,35 @@ class Context:
                 return
             stacks.offer()
             self._settings = settings.load(os.environ)
+            if elastic_place.is_elastic(os.environ):
+                self._init_elastic(comm, process_sets)
+                return
             self._topology = topology.discover(os.environ)
             log.begin(self._settings, self._topology.rank)
             if not self._topology.is_launched:
                 log.say_alone(torchrun_variables.torchruns_size(os.environ))
-            _check_comm(comm, self._topology.size)
-            self._dynamic_sets = process_sets == "dynamic" or self._settings.flag("HOROVOD_DYNAMIC_PROCESS_SETS")
-            static_sets = [] if process_sets is None or isinstance(process_sets, str) else list(process_sets)
-            ranks = self._check_static(process_sets, static_sets)
-            # Every rank counts its initialisations alike; an elastic driver moves the number on from outside.
+            # Every rank counts its initialisations alike.
             generation = max(self._settings.integer("HOROVOD_GENERATION"), self._generation + 1)
-            self._start(generation, static_sets, ranks)
+            self._join(generation, comm, process_sets)
+
+    def _init_elastic(self, comm: Any, process_sets: Sequence[ProcessSet] | str | None) -> None:
+        """Take the place that the driver has for this worker; another one if the generation fails before it lives."""
+        for attempt in range(_MOST_ATTEMPTS):
+            self._topology, generation = elastic_place.take_place(self._settings, os.environ)
+            os.environ.update(elastic_place.place_variables(self._topology))
+            log.begin(self._settings, self._topology.rank)
+            try:
+                self._join(generation, comm, process_sets)
+                return
+            except bootstrap.WorldFailedError:
+                if attempt + 1 == _MOST_ATTEMPTS:
+                    raise
+
+    def _join(self, generation: int, comm: Any, process_sets: Sequence[ProcessSet] | str | None) -> None:
+        _check_comm(comm, self._topology.size)
+        self._dynamic_sets = process_sets == "dynamic" or self._settings.flag("HOROVOD_DYNAMIC_PROCESS_SETS")
+        static_sets = [] if process_sets is None or isinstance(process_sets, str) else list(process_sets)
+        self._start(generation, static_sets, self._check_static(process_sets, static_sets))
 
     def _check_static(self, argument: object, static_sets: list[ProcessSet]) -> list[tuple[int, ...]]:
         if isinstance(argument, str) and argument != "dynamic":
@@ -117,7 +136,8 @@ class Context:
                 self._register(process_set, members)
         except Exception as error:
             self.shutdown()
-            raise HorovodInitializationError(f"Process sets could not be set up: {error}") from error
+            failed = bootstrap.WorldFailedError if elastic_place.is_elastic(os.environ) else HorovodInitializationError
+            raise failed(f"Process sets could not be set up: {error}") from error
 
     def shutdown(self) -> None:
         """Leave the world: pending operations fail, memory is given back. Harmless when there is none."""
@@ -173,6 +193,11 @@ class Context:
         if self._world is None:
             self._refuse()
         return self._homogeneous
+
+    @property
+    def generation(self) -> int:
+        """Number of the world that this process met in last; -1 before the first."""
+        return self._generation
 
     def _refuse(self) -> NoReturn:
         raise HorovodNotInitializedError(_NOT_INITIALIZED if self._inherited is None else _FORKED)

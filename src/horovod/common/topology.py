@@ -104,6 +104,11 @@ def discover(environ: Mapping[str, str]) -> Topology:
     return Topology(host=host)
 
 
+def elastic_topology(environ: Mapping[str, str], place: Mapping[str, int]) -> Topology:
+    """That of a worker whose place comes from an elastic driver, whatever the environment says of ranks."""
+    return _checked(Topology(**place, host=host_name(environ), source=_OURS))
+
+
 def _require_both(environ: Mapping[str, str], one: str, other: str) -> bool:
     """Whether both are given; ValueError if only one of them is."""
     given = [name for name in (one, other) if environ.get(name)]

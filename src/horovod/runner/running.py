@@ -64,6 +64,13 @@ def run_job(
     after: Callable[[Server, JobResult], None] | None = None,
 ) -> JobResult:
     """Run `command` once for each rank; `on_server` sees the rendezvous before they start, `after` once they ended."""
+    if is_elastic(options):
+        from horovod.runner.elastic.running import run_elastic_job
+
+        shown = _output_options(options, options["num_proc"])
+        return run_elastic_job(
+            options, command, tree, output, shown, extra_env=extra_env, on_server=on_server, after=after
+        )
     allocation = _allocation(options)
     hosts = plan_hosts(options, allocation.hosts if allocation is not None else ())
     slots = get_host_assignments(hosts, options["num_proc"])
@@ -99,6 +106,10 @@ def run_job(
         if after is not None:
             after(server, result)
     return result
+
+
+def is_elastic(options: Mapping[str, Any]) -> bool:
+    return options.get("min_num_proc") is not None or options.get("host_discovery_script") is not None
 
 
 @contextmanager
