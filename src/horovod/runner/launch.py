@@ -118,6 +118,9 @@ def _run_in(tree: ProcessTree, args: argparse.Namespace, output: UserOutput) -> 
     if shows_warnings(vars(args)):
         for name in without_effect.given(vars(args)):
             output.say(without_effect.sentence(without_effect.FLAGS[name]))
+        for name in without_effect.given_without_driver(vars(args)):
+            flag = without_effect.ELASTIC_FLAGS[name]
+            output.say(without_effect.needs_driver(flag, "--min-np", "--host-discovery-script"))
     command = args.command
     try:
         return run_job(vars(args), command, tree, output).exit_code

@@ -64,14 +64,14 @@ def run_job(
     after: Callable[[Server, JobResult], None] | None = None,
 ) -> JobResult:
     """Run `command` once for each rank; `on_server` sees the rendezvous before they start, `after` once they ended."""
+    allocation = _allocation(options)
     if is_elastic(options):
         from horovod.runner.elastic.running import run_elastic_job
 
         shown = _output_options(options, options["num_proc"])
         return run_elastic_job(
-            options, command, tree, output, shown, extra_env=extra_env, on_server=on_server, after=after
+            options, command, tree, output, shown, allocation, extra_env=extra_env, on_server=on_server, after=after
         )
-    allocation = _allocation(options)
     hosts = plan_hosts(options, allocation.hosts if allocation is not None else ())
     slots = get_host_assignments(hosts, options["num_proc"])
     here = [host for host in _used(slots) if is_local(host.hostname)]

@@ -12,6 +12,9 @@ from typing import Any
 # By the names of horovod.run, or of the parsed flags.
 FLAGS = {
     "disable_cache": "--disable-cache",
+}
+# Those that mean something to an elastic job alone.
+ELASTIC_FLAGS = {
     "max_num_proc": "--max-np",
     "slots": "--slots-per-host",
     "elastic_timeout": "--elastic-timeout",
@@ -21,13 +24,24 @@ FLAGS = {
 NOTE = "accepted, no effect in this version"
 
 # Those that a job does not start with, for it would not be what was asked for.
-REFUSED = ("min_num_proc", "host_discovery_script", "use_jsrun")
+REFUSED = ("use_jsrun",)
 REFUSED_NOTE = "refused: not available in this version"
 
 
 def given(options: Mapping[str, Any]) -> list[str]:
     """The names of those that have a value."""
     return [name for name in FLAGS if options.get(name)]
+
+
+def given_without_driver(options: Mapping[str, Any]) -> list[str]:
+    """The names of those that have a value although the job is not elastic."""
+    if options.get("min_num_proc") is not None or options.get("host_discovery_script") is not None:
+        return []
+    return [name for name in ELASTIC_FLAGS if options.get(name) is not None]
+
+
+def needs_driver(spelled: str, min_np: str, script: str) -> str:
+    return f"{spelled} has no effect without {min_np} or {script}: the job is not elastic"
 
 
 def sentence(spelled: str) -> str:

@@ -13,6 +13,7 @@ from horovod.common import settings
 from horovod.common.rendezvous.protocol import make_secret
 from horovod.common.rendezvous.server import Server
 from horovod.common.settings_table import MOST_RANKS
+from horovod.runner.allocation import Allocation
 from horovod.runner.elastic.job import ElasticJob, ElasticSpec
 from horovod.runner.elastic.mail import Mail
 from horovod.runner.elastic.membership import Discovered, Limits, Ready
@@ -40,6 +41,7 @@ def run_elastic_job(
     tree: ProcessTree,
     output: UserOutput,
     output_options: OutputOptions,
+    allocation: Allocation | None,
     *,
     extra_env: Mapping[str, str] | None = None,
     on_server: Callable[[Server], None] | None = None,
@@ -48,7 +50,8 @@ def run_elastic_job(
     """Run `command` in as many workers as there may be; the same as run_job does for a fixed number."""
     script = options.get("host_discovery_script")
     find = partial(find_hosts, script, options.get("slots")) if script is not None else None
-    hosts = find() if find is not None else {host.hostname: host.slots for host in plan_hosts(options)}
+    set_aside = allocation.hosts if allocation is not None else ()
+    hosts = find() if find is not None else {host.hostname: host.slots for host in plan_hosts(options, set_aside)}
     require_local(hosts)
     limits = limits_of(options, hosts)
     check_local_processes(limits.max_num_proc if find is None else max(limits.num_proc, 1))
