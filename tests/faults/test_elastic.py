@@ -42,14 +42,12 @@ class ElasticJob(LaunchedJob):
         """Let them all end well; what they report."""
         self._stop.touch()
         assert self.wait(limit_s=20) == [0], self.printed()
-        done = self.reports.await_that(lambda reports: [one for one in reports if one["event"] == "done"][:size] or None)
-        while len(done) < size:
-            count = len(done)
-            done = self.reports.await_that(
-                lambda reports, more=count + 1: (
-                    found if len(found := [one for one in reports if one["event"] == "done"]) >= more else None
-                )
-            )
+
+        def all_done(reports):
+            found = [one for one in reports if one["event"] == "done"]
+            return found if len(found) == size else None
+
+        done = self.reports.await_that(all_done)
         assert len({(one["steps"], one["weights"]) for one in done}) == 1, done
         return done
 

@@ -27,7 +27,6 @@ from horovod.common.notifications import Handler, HostUpdateResult, WorkerNotifi
 from horovod.common.objects import allgather_object
 
 
-
 def _listen(handler: Handler) -> object:
     """Of the present world alone: the driver says again what a worker missed while it was between two."""
 

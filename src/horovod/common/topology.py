@@ -12,6 +12,7 @@ import socket
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from horovod.common.settings import BY_NAME, Settings, parse
 from horovod.common.settings_table import MOST_RANKS, Setting
@@ -104,7 +105,7 @@ def discover(environ: Mapping[str, str]) -> Topology:
     return Topology(host=host)
 
 
-def elastic_topology(environ: Mapping[str, str], place: Mapping[str, int]) -> Topology:
+def elastic_topology(environ: Mapping[str, str], place: Mapping[str, Any]) -> Topology:
     """That of a worker whose place comes from an elastic driver, whatever the environment says of ranks."""
     return _checked(Topology(**place, host=host_name(environ), source=_OURS))
 

@@ -144,7 +144,9 @@ def refuse_unavailable(options: dict[str, Any]) -> None:
     """NotImplementedError for what this version cannot do yet."""
     elastic = options.get("min_num_proc") is not None or options.get("host_discovery_script") is not None
     if elastic and options.get("use_mpi"):
-        raise NotImplementedError("elastic training (--min-np, --host-discovery-script) through mpirun is not available")
+        raise NotImplementedError(
+            "elastic training (--min-np, --host-discovery-script) through mpirun is not available"
+        )
     if options.get("use_jsrun"):
         raise NotImplementedError("starting through jsrun (--jsrun) is not available yet: leave it out, or use --gloo")
 

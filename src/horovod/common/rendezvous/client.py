@@ -170,7 +170,9 @@ class Connection:
         except OSError as error:
             raise RendezvousError(self._lost(error)) from error
         if not reply.get("ok"):
-            kind = MeetAgainError if reply.get("again") else DismissedError if reply.get("dismissed") else RendezvousError
+            kind = (
+                MeetAgainError if reply.get("again") else DismissedError if reply.get("dismissed") else RendezvousError
+            )
             raise kind(str(reply.get("error")))
         return reply
 

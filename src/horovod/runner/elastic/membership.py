@@ -21,7 +21,7 @@ from horovod.runner.elastic.places import Place, places_of
 
 REMOVED, ADDED = 1, 2  # as horovod.common.notifications.HostUpdateResult has them
 MOST_FAILURES = 3  # of workers in one slot, without a cooldown range: then it is not used any more
-LASTING_S = 60.0  # a worker that was a member for so long is not held against its slot
+LASTING_S = 2.0  # a worker that was a member for so long has shown that its slot is good
 REMINDER_S = 1.0
 LEAVING_S = 10.0
 
@@ -276,18 +276,21 @@ class _Turn:
                     self._lose(worker, 1, why)
                 self._set(hosts={name: slots for name, slots in self.state.hosts.items() if name != host})
             case Ready(birth):
-                worker = self.state.workers.get(birth)
-                if worker is None or worker.phase is Phase.LEAVING:
-                    self.actions.append(Dismiss(birth, "this worker does not belong to the job any more"))
-                    return
-                if birth in self.state.members:
-                    self._begin_change()
-                self._put(replace(worker, phase=Phase.READY))
+                self._welcome(birth)
             case Ended(birth, code, how):
                 if birth in self.state.workers:
                     self._lose(self.state.workers[birth], code, how)
             case Tick():
                 pass
+
+    def _welcome(self, birth: int) -> None:
+        known = self.state.workers.get(birth)
+        if known is None or known.phase is Phase.LEAVING:
+            self.actions.append(Dismiss(birth, "this worker does not belong to the job any more"))
+            return
+        if birth in self.state.members:
+            self._begin_change()
+        self._put(replace(known, phase=Phase.READY))
 
     def _begin_change(self) -> None:
         if self.state.changing_since is None:
