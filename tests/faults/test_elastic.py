@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Elastic jobs of real processes: workers are killed, added and taken away, and training goes on from the last commit."""
+"""Elastic jobs of real processes: workers are killed, added and taken away, and training goes on."""
 
 import os
 import signal

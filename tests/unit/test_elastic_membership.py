@@ -177,6 +177,23 @@ def test_when_the_work_is_done_nobody_is_started_and_newcomers_go():
     assert not any(isinstance(action, m.GiveUp) for action in driver.log)
 
 
+def test_programs_that_never_meet_end_well_one_by_one():
+    driver = Driver({"a": 3})
+    assert driver.tell(m.Ended(1, 0, "exit code 0")) == []
+    driver.tell(m.Ready(0))
+    assert kinds(driver.tell(m.Ended(2, 0, "exit code 0"))) == ["Announce"]
+    assert driver.tell(m.Ended(0, 0, "exit code 0")) == []
+    assert not driver.state.over
+
+
+def test_a_newcomer_that_waits_is_ended_quietly_when_its_slot_goes():
+    driver = Driver({"a": 3})
+    driver.begin()
+    driver.tell(m.Discovered({"a": 3, "b": 1}))
+    driver.tell(m.Ready(3))
+    assert driver.tell(m.Discovered({"a": 3})) == [m.Signal(3, signal.SIGTERM)]
+
+
 def test_ranks_of_a_host_are_neighbours_and_rank_0_is_a_survivor():
     places = places_of([(4, ("b", 1), None), (2, ("b", 0), 3), (7, ("a", 0), None), (1, ("c", 0), 1)])
     assert {birth: place.rank for birth, place in places.items()} == {1: 0, 2: 1, 4: 2, 7: 3}

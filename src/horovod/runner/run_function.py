@@ -54,8 +54,8 @@ def run(
 
     The function travels by value, so lambdas and functions of a notebook work. RuntimeError if a worker fails; its text
     holds the traceback of the one that failed first. `tag`: whether lines that workers print begin with their rank,
-    "always", "never", or "auto": not in a notebook. With `min_num_proc` or `host_discovery_script` the job is elastic, and
-    the results are those of the first `min_num_proc` ranks.
+    "always", "never", or "auto": not in a notebook. With `min_num_proc` or `host_discovery_script` the job is elastic,
+    and the results are those of the first `min_num_proc` ranks.
     """
     num_proc = _renamed("np", np, "num_proc", num_proc)
     min_num_proc = _renamed("min_np", min_np, "min_num_proc", min_num_proc)

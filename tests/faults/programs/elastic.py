@@ -7,19 +7,18 @@ Arguments: numpy or torch, the file, and maybe a birth id from which on workers 
 import os
 import sys
 
-from faultkit.reports import report
-
-FRAMEWORK, STOP = sys.argv[1:3]
-BIRTH = int(os.environ["HOROVOD_BIRTH_ID"])
-if len(sys.argv) > 3 and BIRTH >= int(sys.argv[3]):
-    sys.exit(7)
-
 import numpy as np
+from faultkit.reports import report
 
 import horovod.numpy as hvd
 from horovod.common.context import default_context
 from horovod.common.elastic import ObjectState, run_fn
 from horovod.common.objects import broadcast_object
+
+FRAMEWORK, STOP = sys.argv[1:3]
+BIRTH = int(os.environ["HOROVOD_BIRTH_ID"])
+if len(sys.argv) > 3 and int(sys.argv[3]) <= BIRTH:
+    sys.exit(7)
 
 
 def train(state, step):

@@ -81,6 +81,8 @@ class ElasticJob:
                     self._step()
             finally:
                 self._finish()
+        if self._state.finished and self._state.generation < 0 and self._state.first_failure is not None:
+            self._result.exit_code, self._result.text = self._state.first_failure  # of programs that never met
         if self._supervision.stop_signal is not None:
             self._result.exit_code = self._supervision.exit_code()
             self._result.stop_signal = self._supervision.stop_signal

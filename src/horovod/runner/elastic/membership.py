@@ -303,7 +303,7 @@ class _Turn:
             self._set(left=(*self.state.left, Left(worker.rank, worker.birth, why)))
         if worker.phase is Phase.LEAVING:
             return
-        if code == 0 and was_member:
+        if code == 0 and (was_member or self.state.generation < 0):  # or a program that needs nobody else
             self._set(finished=True)
             return
         if was_member:
@@ -347,14 +347,14 @@ class _Turn:
                 self._put(replace(worker, until=math.inf))
 
     def _dismiss(self, worker: Worker, why: str) -> None:
-        if worker.phase is Phase.READY:
+        if worker.phase is Phase.READY and worker.rank is not None:  # a newcomer has nothing to put in order
             self.actions.append(Dismiss(worker.birth, why))
         else:
             self.actions.append(Signal(worker.birth, signal.SIGTERM))
         self._put(replace(worker, phase=Phase.LEAVING, until=self.now + LEAVING_S))
 
     def _dismiss_newcomers_without_slot(self) -> None:
-        all_done = self.state.finished and not self.state.survivors()
+        all_done = self.state.finished and self.state.generation >= 0 and not self.state.survivors()
         for worker in self.state.newcomers():
             if all_done:
                 self._dismiss(worker, "the job is done")
@@ -408,7 +408,8 @@ class _Turn:
     def _form_generation(self) -> None:
         state = self.state
         survivors = state.survivors()
-        if state.finished and not survivors:
+        is_last = state.finished and state.generation >= 0
+        if is_last and not survivors:
             return
         if any(worker.phase is not Phase.READY for worker in survivors):
             return
@@ -421,7 +422,7 @@ class _Turn:
         for worker in removed:
             self._dismiss(worker, f"its slot on {worker.slot[0]} is gone")
         staying = [worker for worker in survivors if worker not in removed]
-        ready = [worker for worker in state.newcomers() if worker.phase is Phase.READY and not state.finished]
+        ready = [worker for worker in state.newcomers() if worker.phase is Phase.READY and not is_last]
         chosen = [*staying, *ready][: state.limits.max_num_proc]
         need = 1 if state.finished else state.limits.min_num_proc
         if not chosen:
