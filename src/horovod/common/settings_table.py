@@ -232,7 +232,7 @@ _JOB = (
     Setting("HOROVOD_CPU_OPERATIONS", str, "gloo", "Who runs collectives on the CPU; the engine does.",
             choices=("gloo", "mpi", "ccl"), kept=True),
     Setting("HOROVOD_DYNAMIC_PROCESS_SETS", bool, False, "Allow add_process_set and remove_process_set."),
-    Setting("HOROVOD_BIRTH_ID", int, None, "Set by the elastic driver: the number by which it knows this worker for life.",
+    Setting("HOROVOD_BIRTH_ID", int, None, "Set by the elastic driver, which knows a worker by this number for life.",
             minimum=0, maximum=(1 << 31) - 1),
     Setting("HOROVOD_ELASTIC", bool, False, "Set by the elastic driver."),
     Setting("HOROVOD_START_TIMEOUT", int, 30, "How long horovodrun waits for each host to answer.",

@@ -4,8 +4,8 @@
     starting --asks for a place--> ready --announced--> member --a peer was lost, or a commit--> ready --> member ...
     any of them --its slot was taken away--> leaving --> ended
 
-Workers are known by their birth ids, never by a rank: a rank is a place in one generation. A generation is announced once
-every living member of the last one waits for it, so there are never two groups that train.
+Workers are known by their birth ids, never by a rank: a rank is a place in one generation. A generation is announced
+once every living member of the last one waits for it, so there are never two groups that train.
 """
 
 from __future__ import annotations
