@@ -15,9 +15,9 @@ import horovod
 class ElasticJob(LaunchedJob):
     def __init__(self, framework: str, folder: Path, size: int, *flags: str, more: tuple[str, ...] = ()) -> None:
         self._stop = folder / "stop"
-        super().__init__(program("elastic", framework, str(self._stop), *more), size, flags)
+        super().__init__(program("elastic", framework, str(self._stop), *more), size, flags, {"OMP_NUM_THREADS": "1"})
 
-    def stepped(self, generation: int, size: int, limit_s: float = 40) -> dict[int, dict]:
+    def stepped(self, generation: int, size: int, limit_s: float = 60) -> dict[int, dict]:
         """Once all workers of a generation have made a step: their reports by birth id."""
 
         def all_of_them(reports):
@@ -56,6 +56,7 @@ def of_rank(rank, reports):
     return next(one for one in reports.values() if one["rank"] == rank)
 
 
+@pytest.mark.timeout(150)  # torch is imported by four processes, of which three start at once
 def test_fault_2_and_5_torch_survives_the_loss_of_rank_1_and_then_of_rank_0(tmp_path):
     with ElasticJob("torch", tmp_path, 3, "--min-np", "2") as job:
         first = job.stepped(0, 3)

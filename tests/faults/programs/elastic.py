@@ -6,6 +6,7 @@ Arguments: numpy or torch, the file, and maybe a birth id from which on workers 
 
 import os
 import sys
+import time
 
 import numpy as np
 from faultkit.reports import report
@@ -60,6 +61,7 @@ def with_torch():
         state.optimizer.zero_grad()
         state.model(torch.randn(4, 16)).square().mean().backward()
         state.optimizer.step()
+        time.sleep(0.005)  # a core for the replacement, which is being imported meanwhile
 
     state = hvd_torch.elastic.TorchState(model, optimizer, steps=0)
     hvd_torch.elastic.run(train)(state, step)
