@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "collectives/hierarchical_reducescatter.h"
 #include "core/express_run.h"
 
 namespace hvd {
@@ -30,7 +31,12 @@ ExpressProtocol::ExpressProtocol(const ProcessSet& set, MemberState* state, Lead
 
 ExpressRun ExpressProtocol::RunOf(const Entry& entry) const {
   const int root = entry.request.kind == OpKind::kBroadcast ? set_.IndexOf(entry.request.root) : -1;
-  return ExpressRun(entry, set_.ranks().size(), static_cast<size_t>(set_.me()), root, set_.members_by_host());
+  const auto* hosts = set_.members_by_host();
+  if (entry.request.kind == OpKind::kReducescatter) {  // as PrepareReducescatter chooses
+    const HostGrid* grid = set_.grid_for_sums();
+    hosts = grid && HierarchicalReducescatter::Fits(*grid) ? &grid->members : nullptr;
+  }
+  return ExpressRun(entry, set_.ranks().size(), static_cast<size_t>(set_.me()), root, hosts);
 }
 
 bool ExpressProtocol::under_way() const {

@@ -130,7 +130,7 @@ void ExpressRun::Reduce(Operation* operation, const std::vector<Express::Piece>&
   std::byte* result = operation->wide ? narrow.data() : operation->output;
   const Reduction reduction = ReductionOf(request, members_);
   const size_t count = bytes / SizeOf(request.dtype);
-  if (hosts_ && request.kind == OpKind::kAllreduce) {
+  if (hosts_) {
     std::vector<std::byte> partials;
     CombineByHosts(reduction, result, sources.data(), *hosts_, count, &partials);
   } else {

@@ -16,7 +16,7 @@ namespace hvd {
 class ExpressRun {
  public:
   // A run of `entry`, the agreed description, by one of the members. `root`: of a broadcast, as a member. `hosts`:
-  // members by host where allreduces go by the hierarchy, else null; sums are then taken in its order (see
+  // members by host where operations of this kind go by the hierarchy, else null; sums are then taken in its order (see
   // SmallAllreduce).
   ExpressRun(const Entry& entry, size_t members, size_t me, int root,
              const std::vector<std::vector<int>>* hosts = nullptr)

@@ -12,12 +12,15 @@ import shutil
 import socket
 import tempfile
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 VARIABLE = "HOROVOD_TEST_REPORTS"
 
 Report = dict[str, Any]
+Found = TypeVar("Found")
 
 
 def report(event: str, **details: Any) -> None:
@@ -56,6 +59,17 @@ class Reports:
                 self.all.append(json.loads(self._socket.recv(1 << 16)))
             except TimeoutError:
                 pass
+
+    def await_that(self, found: Callable[[list[Report]], Found | None], limit_s: float = 20) -> Found:
+        """What `found` makes of all reports, once that is something; AssertionError if it takes too long."""
+        give_up = time.monotonic() + limit_s
+        while (result := found(self.all)) is None:
+            left = give_up - time.monotonic()
+            assert left > 0, f"not reported within {limit_s} s; reported: {self.all}"
+            self._socket.settimeout(left)
+            with suppress(TimeoutError):
+                self.all.append(json.loads(self._socket.recv(1 << 16)))
+        return result
 
     def of(self, event: str) -> dict[int, Report]:
         found: dict[int, Report] = {}

@@ -129,7 +129,7 @@ def test_old_names_are_deprecated_and_work():
         ({"use_gloo": True, "use_mpi": True}, ValueError, "use_gloo and use_mpi"),
         ({"num_proc": 0}, ValueError, "at least 1"),
         ({"hosts": "localhost:1", "num_proc": 2}, ValueError, "Requested more processes"),
-        ({"min_num_proc": 1}, NotImplementedError, "not available yet"),
+        ({"min_num_proc": 2}, ValueError, "must be in ascending order"),
         ({"use_mpi": True}, NotImplementedError, "not available yet"),
     ],
 )

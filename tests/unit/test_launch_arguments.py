@@ -311,9 +311,11 @@ def test_the_workers_environment_drops_what_does_not_belong_there():
     assert base_environment(inherited) == {"PATH": "/bin", "PYTHONUNBUFFERED": "1"}
 
 
-@pytest.mark.parametrize("words", [["--min-np", "1"], ["--host-discovery-script", "x"]])
+@pytest.mark.parametrize(
+    "words", [["--min-np", "1", "--mpi"], ["--host-discovery-script", "x", "--mpi"], ["--min-np", "1", "--jsrun"]]
+)
 def test_what_is_not_there_yet_says_so(words):
-    with pytest.raises(NotImplementedError, match="not available yet"):
+    with pytest.raises(NotImplementedError, match="not available"):
         refuse_unavailable(vars(parse(*words)))
 
 

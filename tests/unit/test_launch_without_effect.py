@@ -12,7 +12,7 @@ import pytest
 import horovod
 from horovod.runner import without_effect
 from horovod.runner.arguments import DEFAULTS, FLAG_SETTINGS
-from horovod.runner.launch import parse_args, refuse_unavailable
+from horovod.runner.launch import parse_args
 from horovod.runner.worker_environment import flag_environment
 
 ROOT = Path(__file__).parents[2]
@@ -70,16 +70,6 @@ def test_the_help_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     shown = re.sub(r"\s+", " ", capsys.readouterr().out)
     for flag in without_effect.FLAGS.values():
         assert re.search(rf"{flag}\b[^;]*; accepted, no effect in this version", shown), flag
-
-
-def test_the_help_says_what_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        parse_args(["--help"])
-    shown = re.sub(r"\s+", " ", capsys.readouterr().out)
-    for flag in ("--min-np", "--host-discovery-script"):
-        assert re.search(rf"{flag} [^;]*; refused: not available in this version", shown), flag
-        with pytest.raises(NotImplementedError, match="not available yet"):
-            refuse_unavailable(vars(parse_args(["-np", "1", flag, "1", "true"])))
     for flag in ("--no-torus-allreduce", "--num-nccl-streams N"):
         assert re.search(rf"{flag} [^-]*Accepted, no effect in this version", shown), flag
 
@@ -95,11 +85,15 @@ def test_check_build_tells_the_truth_about_gloo() -> None:
 
 def test_values_that_are_given_are_found() -> None:
     options = vars(parse_args(["-np", "1", "--slots-per-host", "2", "--disable-cache", "true"]))
-    assert without_effect.given(options) == ["disable_cache", "slots"]
+    assert without_effect.given(options) == ["disable_cache"]
+    assert without_effect.given_without_driver(options) == ["slots"]
+    assert without_effect.given_without_driver(options | {"min_num_proc": 1}) == []
     assert without_effect.given(DEFAULTS) == []
 
 
 def test_horovod_run_says_so(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr("horovod.runner.run_function._run", lambda *_: [])
     horovod.run(print, ssh_port=22, slots=2, disable_cache=False)
-    assert caplog.messages == ["horovod.run: slots is accepted, but has no effect in this version"]
+    assert caplog.messages == [
+        "horovod.run: slots has no effect without min_num_proc or host_discovery_script: the job is not elastic"
+    ]

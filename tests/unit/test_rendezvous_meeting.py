@@ -4,6 +4,7 @@
 import pytest
 
 from horovod.common.rendezvous.meeting import Arrival, MeetingBoard
+from horovod.common.rendezvous.waiting_list import WaitingList
 
 
 def arrival(rank, size=2, generation=0, *, version="1.0", host="h", deadline=10.0, key=None):
@@ -136,3 +137,29 @@ def test_a_known_loss_reaches_those_who_wait_and_those_who_come():
     assert [reply["error"] for _, reply in board.arrive(arrival(0))] == ["rank 1 died"]
     assert [reply["error"] for _, reply in board.arrive(arrival(0, generation=1))] == ["rank 1 died"]
     assert meet(board, arrival(0, 1))[0, 0]["ok"]
+
+
+def test_a_closed_generation_sends_everybody_back_and_the_next_one_meets_with_the_same_ranks():
+    board = MeetingBoard()
+    board.arrive(arrival(0, 3))
+    [(key, reply)] = board.close(0, "rank 2 has ended")
+    assert key == (0, 0)
+    assert reply == {"ok": False, "error": "rank 2 has ended", "again": True}
+    [(_, late)] = board.arrive(arrival(1, 3, key="late"))
+    assert late["again"]
+    assert all(reply["ok"] for reply in meet(board, arrival(0, generation=1), arrival(1, generation=1)).values())
+
+
+def test_workers_wait_for_places_by_birth_id():
+    waiting = WaitingList()
+    waiting.ask(7, "seven")
+    waiting.ask(8, "eight")
+    waiting.leave("eight")
+    assert waiting.give({7: {"rank": 0}, 8: {"rank": 1}}, 3) == [
+        ("seven", {"ok": True, "generation": 3, "place": {"rank": 0}})
+    ]
+    assert waiting.give({7: {"rank": 0}}, 4) == []
+    waiting.ask(7, "seven")
+    assert waiting.dismiss(7, "gone") == [("seven", {"ok": False, "error": "gone", "dismissed": True})]
+    assert waiting.listen(7, "ear") == [("ear", {"ok": True})]
+    assert waiting.notify([7, 9], {"update": 1}) == [("ear", {"update": 1})]

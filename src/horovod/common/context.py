@@ -19,7 +19,7 @@ from horovod.common.calls import ADD_PROCESS_SET, REMOVE_PROCESS_SET
 from horovod.common.dtypes import UINT8
 from horovod.common.exceptions import HorovodInitializationError, HorovodNotInitializedError
 from horovod.common.handles import HandleTable, Pending, translate
-from horovod.common.joining import bootstrap
+from horovod.common.joining import bootstrap, communicators, elastic_place
 from horovod.common.process_sets import Membership, ProcessSet, check_ranks, global_process_set
 from horovod.common.settings import Settings
 from horovod.common.topology import Topology
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from horovod.common.mpi_plane import Plane
 
 _NOT_INITIALIZED = "Horovod has not been initialized; call hvd.init() first."
+_MOST_ATTEMPTS = 20  # of an elastic worker in one hvd.init(): each means that another worker was lost meanwhile
 _NO_SUCH_SET = "There is no process set with id {}: it was removed, or never registered"
 _FORKED = (
     "Horovod was initialized in the parent of this forked process, which cannot take part in collectives. "
@@ -78,30 +79,57 @@ class Context:
                 return
             stacks.offer()
             self._settings = settings.load(os.environ)
+            if elastic_place.is_elastic(os.environ):
+                self._init_elastic(comm, process_sets)
+                return
             self._topology = topology.discover(os.environ)
             log.begin(self._settings, self._topology.rank)
             if not self._topology.is_launched:
                 log.say_alone()
-            timeout_s = self._settings.number("HOROVOD_GLOO_TIMEOUT_SECONDS")
-            wants_mpi = str(self._settings.text("HOROVOD_CPU_OPERATIONS")).lower() == "mpi"
-            threads = not self._settings.flag("HOROVOD_MPI_THREADS_DISABLE")
-            mpi = mpi_library.unusable(self._topology, os.environ, threads) if wants_mpi else None
-            self._comm = None
-            if comm is not None:
-                from horovod.common.joining import communicators  # late: few need it
-
-                self._comm = communicators.communicator_of(comm, self._topology, os.environ, timeout_s)
-                if self._comm is not None:
-                    self._topology = communicators.place_in(self._comm, self._topology)
-            self._dynamic_sets = process_sets == "dynamic" or self._settings.flag("HOROVOD_DYNAMIC_PROCESS_SETS")
-            static_sets = [] if process_sets is None or isinstance(process_sets, str) else list(process_sets)
-            ranks = self._check_static(process_sets, static_sets)
-            # Every rank counts its initialisations alike; an elastic driver moves the number on from outside.
-            generation = max(self._settings.integer("HOROVOD_GENERATION"), self._generation + 1)
+            mpi = self._prepare_mpi(comm)
             if self._comm is not None:
-                generation = communicators.latest_generation(self._comm, self._comm_generation + 1, timeout_s)
-            by_communicator = any(one.mpi_comm is not None for one in static_sets)
-            self._start(generation, static_sets, ranks, bootstrap.Wishes(ranks, by_communicator, self._comm, mpi))
+                generation = communicators.latest_generation(self._comm, self._comm_generation + 1, self._timeout_s)
+            else:  # every rank counts its initialisations alike
+                generation = max(self._settings.integer("HOROVOD_GENERATION"), self._generation + 1)
+            self._join(generation, process_sets, mpi)
+
+    @property
+    def _timeout_s(self) -> float:
+        return self._settings.number("HOROVOD_GLOO_TIMEOUT_SECONDS")
+
+    def _prepare_mpi(self, comm: Any) -> str | None:
+        """The communicator to make the world from, if any; returns what `bootstrap.Wishes` says of MPI."""
+        wants_mpi = str(self._settings.text("HOROVOD_CPU_OPERATIONS")).lower() == "mpi"
+        threads = not self._settings.flag("HOROVOD_MPI_THREADS_DISABLE")
+        mpi = mpi_library.unusable(self._topology, os.environ, threads) if wants_mpi else None
+        self._comm = None
+        if comm is not None:
+            self._comm = communicators.communicator_of(comm, self._topology, os.environ, self._timeout_s)
+            if self._comm is not None:
+                self._topology = communicators.place_in(self._comm, self._topology)
+        return mpi
+
+    def _init_elastic(self, comm: Any, process_sets: Sequence[ProcessSet] | str | None) -> None:
+        """Take the place that the driver has for this worker; another one if the generation fails before it lives."""
+        if comm is not None:
+            raise ValueError("hvd.init(comm=...) is not possible in an elastic job: its driver decides who takes part")
+        for attempt in range(_MOST_ATTEMPTS):
+            self._topology, generation = elastic_place.take_place(self._settings, os.environ)
+            os.environ.update(elastic_place.place_variables(self._topology))
+            log.begin(self._settings, self._topology.rank)
+            try:
+                self._join(generation, process_sets, None)
+                return
+            except bootstrap.WorldFailedError:
+                if attempt + 1 == _MOST_ATTEMPTS:
+                    raise
+
+    def _join(self, generation: int, process_sets: Sequence[ProcessSet] | str | None, mpi: str | None) -> None:
+        self._dynamic_sets = process_sets == "dynamic" or self._settings.flag("HOROVOD_DYNAMIC_PROCESS_SETS")
+        static_sets = [] if process_sets is None or isinstance(process_sets, str) else list(process_sets)
+        ranks = self._check_static(process_sets, static_sets)
+        by_communicator = any(one.mpi_comm is not None for one in static_sets)
+        self._start(generation, static_sets, ranks, bootstrap.Wishes(ranks, by_communicator, self._comm, mpi))
 
     def _check_static(self, argument: object, static_sets: list[ProcessSet]) -> list[tuple[int, ...]]:
         if isinstance(argument, str) and argument != "dynamic":
@@ -121,8 +149,6 @@ class Context:
     def _ranks_of(self, process_set: ProcessSet) -> list[int]:
         if process_set.mpi_comm is None:
             return process_set.ranks or []
-        from horovod.common.joining import communicators
-
         return communicators.ranks_in(process_set.mpi_comm, self._comm, self._topology, os.environ)
 
     def _start(
@@ -149,7 +175,8 @@ class Context:
                 self._register(mine.get(members) or ProcessSet(members), members)
         except Exception as error:
             self.shutdown()
-            raise HorovodInitializationError(f"Process sets could not be set up: {error}") from error
+            failed = bootstrap.WorldFailedError if elastic_place.is_elastic(os.environ) else HorovodInitializationError
+            raise failed(f"Process sets could not be set up: {error}") from error
 
     def _start_plane(self) -> Plane:
         from horovod.common.mpi_plane import Plane  # late: few need it
@@ -216,6 +243,11 @@ class Context:
         if self._world is None:
             self._refuse()
         return self._homogeneous
+
+    @property
+    def generation(self) -> int:
+        """Number of the world that this process met in last; -1 before the first."""
+        return self._generation
 
     def _refuse(self) -> NoReturn:
         raise HorovodNotInitializedError(_NOT_INITIALIZED if self._inherited is None else _FORKED)

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Elastic training: a state that can be saved, restored and handed to new workers, and the loop around the user's
-training function. Doors add states that know their models; the driver of an elastic job is not here.
+training function. Doors add states that know their models; the driver of an elastic job is in horovod.runner.elastic.
 """
 
 from __future__ import annotations
 
 import copy
 import functools
+import os
 import queue
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -17,12 +18,26 @@ from horovod.common.exceptions import (
     HorovodInternalError,
     HorovodMismatchError,
     HorovodNotInitializedError,
+    HorovodRemovedError,
     HostsUpdatedInterrupt,
 )
-from horovod.common.notifications import HostUpdateResult, WorkerNotificationManager
+from horovod.common.joining import elastic_place
+from horovod.common.log import logger
+from horovod.common.notifications import Handler, HostUpdateResult, WorkerNotificationManager
 from horovod.common.objects import allgather_object
 
-notification_manager = WorkerNotificationManager()
+
+def _listen(handler: Handler) -> object:
+    """Of the present world alone: the driver says again what a worker missed while it was between two."""
+
+    def in_time(generation: int, timestamp: float, update_res: int) -> None:
+        if generation == default_context.generation:
+            handler(timestamp, update_res)
+
+    return elastic_place.listen(os.environ, in_time)
+
+
+notification_manager = WorkerNotificationManager(_listen)
 
 # A bug, or a world that did not come back: trying again would only hide it.
 _NOT_A_LOST_WORKER = (HorovodMismatchError, HorovodNotInitializedError, HorovodInitializationError)
@@ -146,6 +161,9 @@ def run_fn(func: Callable[..., Any], reset: Callable[[], object]) -> Callable[..
                     if _any_rank(needs_sync):
                         state.sync()
                     return func(state, *args, **kwargs)
+                except HorovodRemovedError as error:
+                    logger.info("%s", error)
+                    raise SystemExit(0) from None  # asked to leave: that is not a failure
                 except _NOT_A_LOST_WORKER:
                     raise
                 except HorovodInternalError:

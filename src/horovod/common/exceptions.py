@@ -6,6 +6,7 @@ RuntimeError
 │   ├── HorovodMismatchError          ranks disagree about a tensor or a step: a bug, which elastic training re-raises
 │   ├── HorovodNotInitializedError    (also a ValueError) used before hvd.init() or in a forked child
 │   └── HorovodInitializationError    (also a ValueError) hvd.init() could not bring the world to life
+│       └── HorovodRemovedError       the elastic driver has no place for this worker any more
 └── HostsUpdatedInterrupt             the elastic driver changed the set of hosts; not a failure
 ImportError
 └── HorovodVersionMismatchError
@@ -40,6 +41,10 @@ class HorovodNotInitializedError(HorovodInternalError, ValueError):
 
 class HorovodInitializationError(HorovodInternalError, ValueError):
     """A rank did not come to the rendezvous in time, or the ranks were started with different process sets."""
+
+
+class HorovodRemovedError(HorovodInitializationError):
+    """The host of a worker was taken away from an elastic job; hvd.elastic.run then ends the process with code 0."""
 
 
 class HostsUpdatedInterrupt(RuntimeError):  # noqa: N818 - the contract's name

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 _REASONS = {
     "horovod.ray": "Ray is not supported yet",
     "horovod.spark": "Spark is not supported yet",
-    "horovod.runner.elastic": "elastic jobs have no driver yet",
+    "horovod.runner.elastic": "the elastic driver is a part of horovodrun and horovod.run(), not an interface",
     "horovod.runner.http": "ranks meet at an authenticated rendezvous, not at a key-value server over HTTP",
     "horovod.runner.mpi_run": "horovodrun --mpi starts jobs through mpirun",
     "horovod.runner.js_run": "horovodrun --jsrun starts jobs through jsrun",

@@ -12,6 +12,7 @@ import socket
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from horovod.common import torchrun_variables
 from horovod.common.settings import BY_NAME, Settings, parse
@@ -113,6 +114,11 @@ def _speaks(launcher: _Launcher, environ: Mapping[str, str]) -> bool:
     if launcher.source == TORCHRUN:
         return torchrun_variables.is_torchruns(environ)
     return launcher.source != _OURS or not torchrun_variables.inside_our_job(environ)
+
+
+def elastic_topology(environ: Mapping[str, str], place: Mapping[str, Any]) -> Topology:
+    """That of a worker whose place comes from an elastic driver, whatever the environment says of ranks."""
+    return _checked(Topology(**place, host=host_name(environ), source=_OURS))
 
 
 def _require_both(environ: Mapping[str, str], one: str, other: str) -> bool:

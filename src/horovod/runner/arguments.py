@@ -78,8 +78,6 @@ class FlagParser:
                 self._actions[flag] = action
             if action.dest in without_effect.FLAGS or action.dest in _KEPT:
                 action.help = f"{action.help}; {without_effect.NOTE}"
-            elif action.dest in without_effect.REFUSED:
-                action.help = f"{action.help}; {without_effect.REFUSED_NOTE}"
 
     def parse(self, argv: Sequence[str]) -> dict[str, Any]:
         """What was given, by name, and `command`. ValueError for a bad value of a setting.

@@ -12,11 +12,12 @@ import selectors
 import signal
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from horovod.runner.ending import Ending, suspend_if_asked
 from horovod.runner.hosts import SlotInfo
 from horovod.runner.output import OutputForwarder, OutputOptions
 from horovod.runner.placement import Placer
@@ -78,6 +79,7 @@ class Job:
         self._how: dict[int, str] = {}  # in which order ranks failed, and how
         self._sent: int | None = None
         self._selector = selectors.DefaultSelector()
+        self._ending = Ending(tree, self._selector, self._signals, output)
         self._result = JobResult()
 
     def run(self) -> JobResult:
@@ -125,19 +127,13 @@ class Job:
 
     def _step(self) -> None:
         self._selector.select(self._time_left())
-        self._suspend_if_asked()
+        suspend_if_asked(self._signals, self._tree)
         for number in self._signals.take():
             self._on_signal(number)
         for event in self._tree.events():
             self._on_event(event)
         self._judge_exits()
         self._act(self._supervision.on_time(time.monotonic()))
-
-    def _suspend_if_asked(self) -> None:
-        """Ctrl-Z stops the launcher alone: the workers go on, as long as there is room for what they print."""
-        if self._signals.is_to_suspend:
-            with self._tree.suspended():
-                self._signals.suspend()
 
     def _time_left(self) -> float | None:
         limits = [limit for _, _, limit in list(self._exits)[:1]]
@@ -231,10 +227,10 @@ class Job:
         """Leave nothing behind: what the workers started goes too, whether the job went well or not."""
         self._report_failure()
         with suppress(GuardianLostError):  # if that is new, there is nothing left that it could have watched
-            self._end_tree(0.0 if self._sent == signal.SIGKILL else self._spec.grace_s)
+            self._ending.end_tree(0.0 if self._sent == signal.SIGKILL else self._spec.grace_s)
         self._selector.unregister(self._tree)
         self._forwarder.read_out(self._pids)
-        self._wait_until(lambda: self._forwarder.has_read_all, _READ_LIMIT_S)
+        self._ending.wait_until(lambda: self._forwarder.has_read_all, _READ_LIMIT_S)
         self._forwarder.stop()
         if self._result.failed_rank is not None and self._has_several_hosts():
             self._output.say(exit_table(self._spec.slots, self._result.failed_rank, self._how))
@@ -244,24 +240,3 @@ class Job:
                 "--output-filename keeps them)"
             )
         self._selector.close()
-
-    def _end_tree(self, grace_s: float) -> None:
-        self._tree.end(grace_s)
-        if not self._wait_until(lambda: self._tree.is_over, self._tree.end_limit_s(grace_s)):
-            self._tree.kill_directly()
-        if self._tree.left:
-            self._output.say(f"cannot end these processes: {', '.join(map(str, self._tree.left))}")
-
-    def _wait_until(self, is_done: Callable[[], bool], limit_s: float) -> bool:
-        """False if the time was not enough. A signal takes the grace from what is left of the tree."""
-        deadline = time.monotonic() + limit_s
-        while not is_done():
-            left = deadline - time.monotonic()
-            if left <= 0:
-                return False
-            self._selector.select(left)
-            self._suspend_if_asked()
-            if self._signals.take():
-                self._tree.end(0.0)
-            self._tree.events()
-        return True

@@ -122,6 +122,9 @@ def _run_in(tree: ProcessTree, args: argparse.Namespace, output: UserOutput) -> 
     if shows_warnings(vars(args)):
         for name in without_effect.given(vars(args)):
             output.say(without_effect.sentence(without_effect.FLAGS[name]))
+        for name in without_effect.given_without_driver(vars(args)):
+            flag = without_effect.ELASTIC_FLAGS[name]
+            output.say(without_effect.needs_driver(flag, "--min-np", "--host-discovery-script"))
     command = args.command
     try:
         return run_job(vars(args), command, tree, output).exit_code
@@ -143,8 +146,11 @@ def _with_python(command: Sequence[str]) -> str:
 
 def refuse_unavailable(options: dict[str, Any]) -> None:
     """NotImplementedError for what this version cannot do yet."""
-    if options.get("min_num_proc") is not None or options.get("host_discovery_script") is not None:
-        raise NotImplementedError("elastic training (--min-np, --host-discovery-script) is not available yet")
+    elastic = options.get("min_num_proc") is not None or options.get("host_discovery_script") is not None
+    if elastic and (options.get("use_mpi") or options.get("use_jsrun")):
+        raise NotImplementedError(
+            "elastic training (--min-np, --host-discovery-script) through mpirun or jsrun is not available"
+        )
 
 
 def check_build(verbose: bool) -> None:

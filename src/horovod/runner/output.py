@@ -167,6 +167,7 @@ class OutputForwarder:
         """Opens the output files, OSError if that fails. `on_read` is called whenever a rank's output has ended."""
         self._files = _open_files(options, output)
         self._options = options
+        self._output = output
         self._sinks = {"stdout": output.stdout, "stderr": output.stderr}
         self._on_read = on_read
         self._tracebacks = ShownTracebacks()
@@ -189,11 +190,17 @@ class OutputForwarder:
     def add(self, rank: int, stdout: IO[bytes], stderr: IO[bytes]) -> None:
         for name, pipe in (("stdout", stdout), ("stderr", stderr)):
             os.set_blocking(pipe.fileno(), False)
-            file = self._files.get((rank, name))
+            file = self._files.get((rank, name)) or self._file_for(rank, name)
             stream = _Stream(rank, name, pipe, self._options, self._sinks[name], file, self._tracebacks)
             self._streams[rank, name] = stream
             self._open.setdefault(rank, set()).add(stream)
             self._post(partial(self._selector.register, pipe, selectors.EVENT_READ, stream))
+
+    def _file_for(self, rank: int, name: str) -> Sink | None:
+        """Of a worker beyond those that the job began with."""
+        if self._options.directory is None:
+            return None
+        return self._output.file(_path(self._options, rank, name))
 
     def read_out(self, ranks: Iterable[int]) -> None:
         """They have ended or are about to: read their last words, within limits, even if our reader is behind."""
@@ -303,9 +310,13 @@ def wants_colour() -> bool:
 def _open_files(options: OutputOptions, output: UserOutput) -> dict[tuple[int, str], Sink]:
     if options.directory is None:
         return {}
-    width = len(str(options.size - 1))
     return {
-        (rank, name): output.file(os.path.join(options.directory, f"rank.{rank:0{width}d}", name))
+        (rank, name): output.file(_path(options, rank, name))
         for rank in range(options.size)
         for name in ("stdout", "stderr")
     }
+
+
+def _path(options: OutputOptions, rank: int, name: str) -> str:
+    assert options.directory is not None
+    return os.path.join(options.directory, f"rank.{rank:0{len(str(options.size - 1))}d}", name)

@@ -54,7 +54,8 @@ def run(
 
     The function travels by value, so lambdas and functions of a notebook work. RuntimeError if a worker fails; its text
     holds the traceback of the one that failed first. `tag`: whether lines that workers print begin with their rank,
-    "always", "never", or "auto": not in a notebook.
+    "always", "never", or "auto": not in a notebook. With `min_num_proc` or `host_discovery_script` the job is elastic,
+    and the results are those of the first `min_num_proc` ranks.
     """
     num_proc = _renamed("np", np, "num_proc", num_proc)
     min_num_proc = _renamed("min_np", min_np, "min_num_proc", min_num_proc)
@@ -71,6 +72,10 @@ def run(
     options = {
         "num_proc": num_proc,
         "min_num_proc": min_num_proc,
+        "max_num_proc": max_num_proc,
+        "slots": slots,
+        "reset_limit": reset_limit,
+        "cooldown_range": cooldown_range,
         "host_discovery_script": host_discovery_script,
         "hosts": hosts,
         "hostfile": hostfile,
@@ -89,12 +94,9 @@ def run(
     refuse_unavailable(options)
     _warn_of_what_has_no_effect(
         {
-            "max_num_proc": max_num_proc,
-            "slots": slots,
-            "reset_limit": reset_limit,
-            "cooldown_range": cooldown_range,
             "disable_cache": disable_cache,
-        }
+        },
+        options,
     )
     return _run(options, func, args, kwargs or {}, executable or sys.executable)
 
@@ -128,7 +130,8 @@ def _run(
             return
         if result.exit_code != 0:
             raise RuntimeError(_failure_text(server, result))
-        results.extend(_results(server, options["num_proc"]))
+        # An elastic job ends with as many workers as it then has: these many there are at least.
+        results.extend(_results(server, options["min_num_proc"] or options["num_proc"]))
 
     command = [executable, "-m", run_task.__name__]
     if options["use_mpi"]:
@@ -167,7 +170,8 @@ def _failure_text(server: Server, result: JobResult) -> str:
     from horovod.runner.notebooks import with_cell_names
     from horovod.runner.run_task import error_key
 
-    assert result.failed_rank is not None
+    if result.failed_rank is None:  # an elastic job, which no single worker ends
+        return f"{_FAILED}\n{result.text}"
     trace = server.get(error_key(result.failed_rank))
     if trace is None:
         return f"{_FAILED}\n{result.text}"
@@ -175,13 +179,15 @@ def _failure_text(server: Server, result: JobResult) -> str:
     return f"{_FAILED}\n{first_line}\n{with_cell_names(trace.decode(errors='replace'))}"
 
 
-def _warn_of_what_has_no_effect(arguments: Mapping[str, Any]) -> None:
-    names = without_effect.given(arguments)
-    if names:
+def _warn_of_what_has_no_effect(arguments: Mapping[str, Any], options: Mapping[str, Any]) -> None:
+    texts = [without_effect.sentence(name) for name in without_effect.given(arguments)]
+    for name in without_effect.given_without_driver(options):
+        texts.append(without_effect.needs_driver(name, "min_num_proc", "host_discovery_script"))
+    if texts:
         import logging
 
-        for name in names:
-            logging.getLogger("horovod").warning("horovod.run: %s", without_effect.sentence(name))
+        for text in texts:
+            logging.getLogger("horovod").warning("horovod.run: %s", text)
 
 
 def _renamed(old_name: str, old: Any, new_name: str, new: Any) -> Any:

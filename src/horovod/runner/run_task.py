@@ -8,6 +8,7 @@ import sys
 import traceback
 
 from horovod.common import serialization
+from horovod.common.joining.elastic_place import BIRTH_VARIABLE
 from horovod.common.rendezvous.client import Connection
 from horovod.common.topology import SECRET_VARIABLE, decode_secret, discover
 from horovod.runner.notebooks import learn_sources
@@ -27,7 +28,8 @@ def error_key(rank: int) -> str:
 
 
 def main() -> int:
-    rank = discover(os.environ).rank  # from horovodrun's variables or, with use_mpi, from MPI's
+    # From horovodrun's variables or, with use_mpi, from MPI's. Of an elastic job's worker it is not known yet.
+    rank = None if BIRTH_VARIABLE in os.environ else discover(os.environ).rank
     address, port = os.environ["HOROVOD_GLOO_RENDEZVOUS_ADDR"], int(os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"])
     secret = decode_secret(os.environ[SECRET_VARIABLE])
     with Connection.open(address, port, secret, _CONNECT_LIMIT_S) as connection:
@@ -36,7 +38,7 @@ def main() -> int:
         raise RuntimeError("the rendezvous holds no function: this program is started by horovod.run alone")
     # Modules that the caller can import must be found here too when the function refers to them.
     sys.path += [entry for entry in path.decode("utf-8", "surrogateescape").split("\0") if entry not in sys.path]
-    key, value, code = result_key(rank), b"", 0
+    value, code = b"", 0
     try:
         learn_sources(serialization.loads(sources))
         func, args, kwargs = serialization.loads(function)
@@ -46,7 +48,10 @@ def main() -> int:
         shown = own_frame.tb_next if own_frame is not None and own_frame.tb_next is not None else own_frame
         text = "".join(traceback.format_exception(type(error), error, shown))
         print(text, end="", file=sys.stderr, flush=True)
-        key, value, code = error_key(rank), text.encode(errors="replace"), 1
+        value, code = text.encode(errors="replace"), 1
+    if rank is None:  # hvd.init() has said which rank this worker has become
+        rank = int(os.environ.get("HOROVOD_RANK") or os.environ[BIRTH_VARIABLE])
+    key = result_key(rank) if code == 0 else error_key(rank)
     # A new connection: the first one might have been idle for days and dropped on the way.
     with Connection.open(address, port, secret, _CONNECT_LIMIT_S) as connection:
         connection.put(key, value)

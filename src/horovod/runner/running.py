@@ -67,6 +67,13 @@ def run_job(
 ) -> JobResult:
     """Run `command` once for each rank; `on_server` sees the rendezvous before they start, `after` once they ended."""
     allocation = allocation_of(options)
+    if is_elastic(options):
+        from horovod.runner.elastic.running import run_elastic_job
+
+        shown = _output_options(options, options["num_proc"])
+        return run_elastic_job(
+            options, command, tree, output, shown, allocation, extra_env=extra_env, on_server=on_server, after=after
+        )
     hosts = plan_hosts(options, allocation.hosts if allocation is not None else ())
     slots = get_host_assignments(hosts, options["num_proc"])
     here = started_here(_used(slots), allocation)
@@ -101,6 +108,10 @@ def run_job(
         if after is not None:
             after(server, result)
     return result
+
+
+def is_elastic(options: Mapping[str, Any]) -> bool:
+    return options.get("min_num_proc") is not None or options.get("host_discovery_script") is not None
 
 
 @contextmanager

@@ -16,14 +16,19 @@ from horovod._engine import EngineError, World
 from horovod.common import log, stacks, waits
 from horovod.common import topology as topology_module
 from horovod.common.exceptions import HorovodInitializationError
+from horovod.common.joining.elastic_place import is_elastic
 from horovod.common.joining.interfaces import LOOPBACK, check_interfaces, interface_address, interface_names
-from horovod.common.rendezvous.client import Connection, RendezvousError
+from horovod.common.rendezvous.client import Connection, MeetAgainError, RendezvousError
 from horovod.common.settings import Settings
 from horovod.common.topology import Rendezvous, Topology
 from horovod.common.torchrun_variables import inside_our_job, main_port
 
 if TYPE_CHECKING:
     from horovod.common.rendezvous.server import Server
+
+
+class WorldFailedError(HorovodInitializationError):
+    """A rank was lost between its arrival and the end of hvd.init(); an elastic driver has another place."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +65,7 @@ def start(
 
     `met` is called once all ranks have met, whatever comes of it: this generation is then used up for all of them.
     """
+    failed = WorldFailedError if is_elastic(environ) else HorovodInitializationError
     interfaces = settings.text("HOROVOD_GLOO_IFACE")
     if interfaces:
         check_interfaces(interface_names(interfaces))
@@ -70,7 +76,9 @@ def start(
         with _introduced(settings, topology, wishes.comm, environ) as introduction:
             return _start_together(settings, topology, generation, wishes, introduction, environ, met)
     except EngineError as error:
-        raise HorovodInitializationError(f"hvd.init() failed on rank {topology.rank}: {error.args[1]}") from error
+        raise failed(f"hvd.init() failed on rank {topology.rank}: {error.args[1]}") from error
+    except MeetAgainError as error:
+        raise WorldFailedError(f"hvd.init() failed on rank {topology.rank}: {error}") from error
     except (OSError, RendezvousError) as error:
         raise HorovodInitializationError(f"hvd.init() failed on rank {topology.rank}: {error}") from error
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import socket
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,8 @@ from horovod.common.rendezvous.protocol import CHUNK_BYTES, AuthenticationError,
 __all__ = [
     "AuthenticationError",
     "Connection",
+    "DismissedError",
+    "MeetAgainError",
     "MeetResult",
     "ProtocolError",
     "RendezvousError",
@@ -25,6 +28,14 @@ _RETRY_PAUSE_S = 0.05
 _ANSWER_SLACK_S = 2.0
 _REQUEST_LIMIT_S = 60.0
 _PERMANENT_ERRORS = (errno.EACCES, errno.EPERM, errno.EAFNOSUPPORT)
+
+
+class MeetAgainError(RendezvousError):
+    """The generation is over before its ranks have met: the elastic driver will have another place."""
+
+
+class DismissedError(RendezvousError):
+    """The elastic driver has no place for this worker any more."""
 
 
 @dataclass(frozen=True)
@@ -109,6 +120,18 @@ class Connection:
         reply = self._request(request, timeout_s + _ANSWER_SLACK_S)
         return MeetResult(reply["world_id"], reply["infos"], self.local_address)
 
+    def ask_for_place(self, birth: int, timeout_s: float) -> tuple[int, dict[str, Any]]:
+        """Wait for the elastic driver's word: the generation, and this worker's place in it."""
+        reply = self._request({"op": "place", "birth": birth}, timeout_s)
+        return int(reply["generation"]), reply["place"]
+
+    def listen(self, birth: int) -> Iterator[dict[str, Any]]:
+        """What the elastic driver tells this worker, until the connection ends."""
+        self._request({"op": "listen", "birth": birth}, _REQUEST_LIMIT_S)
+        self._socket.settimeout(None)
+        while data := self._socket.recv(256 * 1024):
+            yield from self._reader.feed(data)
+
     def put(self, key: str, value: bytes) -> None:
         """Store `value` (any size: it travels in pieces and becomes visible whole)."""
         view = memoryview(value)
@@ -147,7 +170,10 @@ class Connection:
         except OSError as error:
             raise RendezvousError(self._lost(error)) from error
         if not reply.get("ok"):
-            raise RendezvousError(str(reply.get("error")))
+            kind = (
+                MeetAgainError if reply.get("again") else DismissedError if reply.get("dismissed") else RendezvousError
+            )
+            raise kind(str(reply.get("error")))
         return reply
 
     def _lost(self, error: OSError) -> str:

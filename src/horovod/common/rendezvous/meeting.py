@@ -29,8 +29,9 @@ class Arrival:
     deadline: float
 
 
-def refusal(text: str) -> Reply:
-    return {"ok": False, "error": text}
+def refusal(text: str, again: bool = False) -> Reply:
+    """`again`: of an elastic job, whose driver will have another place for whoever asks for one."""
+    return {"ok": False, "error": text, "again": True} if again else {"ok": False, "error": text}
 
 
 @dataclass
@@ -57,8 +58,11 @@ class MeetingBoard:
         self._meeting: _Meeting | None = None
         self._last_met = -1
         self._lost: dict[int, str] = {}
+        self._closed: tuple[int, str] | None = None
 
     def arrive(self, arrival: Arrival) -> Answers:
+        if self._closed is not None and arrival.generation <= self._closed[0]:
+            return [(arrival.key, refusal(self._closed[1], again=True))]
         if (problem := self._problem_with(arrival)) is not None:
             return [(arrival.key, refusal(problem))]
         answers: Answers = []
@@ -90,6 +94,15 @@ class MeetingBoard:
         if self._meeting is None or rank >= self._meeting.size:
             return []
         answers = self._meeting.answer_all(refusal(text))
+        self._meeting = None
+        return answers
+
+    def close(self, generation: int, text: str) -> Answers:
+        """An elastic driver knows that nobody will meet in this generation, or an older one, any more."""
+        self._closed = generation, text
+        if self._meeting is None or self._meeting.generation > generation:
+            return []
+        answers = self._meeting.answer_all(refusal(text, again=True))
         self._meeting = None
         return answers
 

@@ -16,13 +16,14 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from horovod.common.rendezvous import protocol
 from horovod.common.rendezvous.meeting import Answers, Arrival, MeetingBoard, Reply, refusal
+from horovod.common.rendezvous.waiting_list import WaitingList
 from horovod.common.settings_table import MOST_RANKS
 
 MAX_UNAUTHENTICATED = 512
@@ -71,7 +72,9 @@ class Server:
         max_unauthenticated: int = MAX_UNAUTHENTICATED,
         on_slow_meeting: Callable[[str], None] | None = None,
         slow_after_s: float = SLOW_AFTER_S,
+        on_ready: Callable[[int], None] | None = None,
     ) -> None:
+        """`on_ready` hears, on the server's thread, the birth ids of an elastic job's workers that want a place."""
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._listener = socket.create_server((host, port), family=family, backlog=1024)
         self._listener.setblocking(False)
@@ -84,6 +87,8 @@ class Server:
         self._slow_after_s = slow_after_s
         self._notice_at: float | None = None
         self._board = MeetingBoard()
+        self._waiting_list = WaitingList()
+        self._on_ready = on_ready
         self._store: dict[str, bytes] = {}
         self._selector = selectors.DefaultSelector()
         self._wake_receiver, self._wake_sender = socket.socketpair()
@@ -117,6 +122,21 @@ class Server:
     def lose(self, rank: int, text: str) -> None:
         """`rank` has ended and will not come any more: those who wait for it are told so, with this text."""
         self._post(lambda: self._deliver(self._board.lose(rank, text)))
+
+    def close_generation(self, generation: int, text: str) -> None:
+        """Whoever meets in this generation is sent back, to ask for another place."""
+        self._post(lambda: self._deliver(self._board.close(generation, text)))
+
+    def give_places(self, places: Mapping[int, Mapping[str, Any]], generation: int) -> None:
+        """By birth id, to those who wait for one."""
+        self._post(lambda: self._deliver(self._waiting_list.give(places, generation)))
+
+    def dismiss(self, birth: int, text: str) -> None:
+        self._post(lambda: self._deliver(self._waiting_list.dismiss(birth, text)))
+
+    def notify(self, births: Iterable[int], message: Mapping[str, Any]) -> None:
+        """To those of them that listen."""
+        self._post(lambda: self._deliver(self._waiting_list.notify(births, dict(message))))
 
     @property
     def waiting(self) -> int:
@@ -276,6 +296,10 @@ class Server:
             match message.get("op"):
                 case "meet":
                     self._deliver(self._board.arrive(_arrival(peer, message)))
+                case "place":
+                    self._ask_for_place(peer, message)
+                case "listen":
+                    self._deliver(self._waiting_list.listen(_integer(message, "birth"), peer))
                 case "put":
                     self._send(peer, self._put_chunk(peer, message))
                 case "get":
@@ -284,6 +308,14 @@ class Server:
                     self._send(peer, refusal(f"unknown request {other!r:.60}"))
         except (KeyError, TypeError, ValueError) as error:
             self._send(peer, refusal(f"malformed request: {error}"))
+
+    def _ask_for_place(self, peer: _Peer, message: dict[str, Any]) -> None:
+        birth = _integer(message, "birth")
+        if self._on_ready is None:
+            self._send(peer, refusal("this job is not elastic: its ranks have their places from the start"))
+            return
+        self._waiting_list.ask(birth, peer)
+        self._on_ready(birth)
 
     def _put_chunk(self, peer: _Peer, message: dict[str, Any]) -> Reply:
         key, total, data = message["key"], message["total"], message["data"]
@@ -337,6 +369,7 @@ class Server:
         self._peers.discard(peer)
         self._strangers.pop(peer, None)
         self._board.leave(peer)
+        self._waiting_list.leave(peer)
         self._selector.unregister(peer.sock)
         peer.sock.close()
 

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Elastic jobs, whose hosts may come and go. So far only the worker's side is here."""
+"""Elastic jobs, whose workers come and go: the driver. The worker's side is horovod.common.elastic."""

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A worker of an elastic job: it has a birth id for life, and asks the driver for its place before each generation."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+
+from horovod.common import topology as topology_module
+from horovod.common.exceptions import HorovodInitializationError, HorovodRemovedError
+from horovod.common.rendezvous.client import Connection, DismissedError, RendezvousError
+from horovod.common.settings import Settings, load
+from horovod.common.topology import Rendezvous, Topology, elastic_topology
+
+BIRTH_VARIABLE = "HOROVOD_BIRTH_ID"
+_PATIENCE_S = 864_000.0  # the driver has time limits of its own, and its end closes the connection
+
+
+def is_elastic(environ: Mapping[str, str]) -> bool:
+    """Whether an elastic driver has started this process."""
+    return bool(environ.get(BIRTH_VARIABLE))
+
+
+def birth_id(environ: Mapping[str, str]) -> int:
+    return topology_module.integer_of(BIRTH_VARIABLE, environ)
+
+
+def take_place(settings: Settings, environ: Mapping[str, str]) -> tuple[Topology, int]:
+    """Wait for the driver's word: this worker's place, and the generation that it is a place in."""
+    try:
+        place = _meeting_place(settings, environ)
+        timeout_s = settings.number("HOROVOD_GLOO_TIMEOUT_SECONDS")
+        with Connection.open(place.address, place.port, place.secret, timeout_s) as connection:
+            generation, numbers = connection.ask_for_place(birth_id(environ), _PATIENCE_S)
+    except DismissedError as error:
+        raise HorovodRemovedError(f"this worker has left the job: {error}") from error
+    except (OSError, RendezvousError) as error:
+        raise HorovodInitializationError(f"hvd.init() failed: the elastic driver gave no place: {error}") from error
+    return elastic_topology(environ, numbers), generation
+
+
+def _meeting_place(settings: Settings, environ: Mapping[str, str]) -> Rendezvous:
+    return topology_module.rendezvous(elastic_topology(environ, {}), settings, environ)
+
+
+def place_variables(found: Topology) -> dict[str, str]:
+    """For scripts that read their place in the environment, as Horovod's workers may."""
+    names = ("rank", "size", "local_rank", "local_size", "cross_rank", "cross_size")
+    return {f"HOROVOD_{name.upper()}": str(getattr(found, name)) for name in names}
+
+
+def listen(environ: Mapping[str, str], handler: Callable[[int, float, int], None]) -> object:
+    """Pass on what the driver says of hosts, as (generation, time, what), from a thread that sleeps otherwise.
+
+    None without an elastic driver.
+    """
+    if not is_elastic(environ):
+        return None
+    settings = load(environ)
+    place = _meeting_place(settings, environ)
+    timeout_s = settings.number("HOROVOD_GLOO_TIMEOUT_SECONDS")
+    connection = Connection.open(place.address, place.port, place.secret, timeout_s)
+
+    def hear() -> None:
+        with connection, suppress(OSError, RendezvousError):  # the launcher has ended: the workers end with it
+            for message in connection.listen(birth_id(environ)):
+                handler(message["generation"], message["timestamp"], message["update"])
+
+    thread = threading.Thread(target=hear, name="horovod-elastic", daemon=True)
+    thread.start()
+    return thread

@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Events for the loop of an elastic job from other threads: the rendezvous and discovery."""
+
+from __future__ import annotations
+
+import socket
+from collections import deque
+from contextlib import suppress
+
+from horovod.runner.elastic.membership import Event
+
+
+class Mail:
+    """Readable when there is some."""
+
+    def __init__(self) -> None:
+        self._receiver, self._sender = socket.socketpair()
+        self._receiver.setblocking(False)
+        self._sender.setblocking(False)
+        self._events: deque[Event] = deque()
+
+    def fileno(self) -> int:
+        return self._receiver.fileno()
+
+    def put(self, event: Event) -> None:
+        """From any thread."""
+        self._events.append(event)
+        with suppress(OSError):  # full: awake anyway; closed: nobody waits
+            self._sender.send(b"\0")
+
+    def take(self) -> list[Event]:
+        with suppress(BlockingIOError):
+            self._receiver.recv(4096)
+        return [self._events.popleft() for _ in range(len(self._events))]
+
+    def close(self) -> None:
+        self._receiver.close()
+        self._sender.close()

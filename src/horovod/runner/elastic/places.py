@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The places of one generation: ranks for workers that are known by their birth ids. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Place:
+    """Horovod's six numbers, for one worker in one generation."""
+
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+    cross_rank: int
+    cross_size: int
+
+
+def places_of(workers: Sequence[tuple[int, tuple[str, int], int | None]]) -> dict[int, Place]:
+    """By birth id, for (birth id, (host, slot), last rank or None). Survivors come first, on the first hosts.
+
+    Ranks of a host are neighbours, and rank 0 is a survivor if there is one: it has the state that all others get.
+    """
+    seniority = {birth: (rank is None, rank if rank is not None else 0, birth) for birth, _, rank in workers}
+    hosts: dict[str, list[int]] = {}
+    for birth, (host, _), _ in sorted(workers, key=lambda worker: seniority[worker[0]]):
+        hosts.setdefault(host, []).append(birth)
+    places: dict[int, Place] = {}
+    for host, births in hosts.items():
+        for local_rank, birth in enumerate(births):
+            column = [name for name, there in hosts.items() if len(there) > local_rank]
+            places[birth] = Place(
+                rank=len(places),
+                size=len(workers),
+                local_rank=local_rank,
+                local_size=len(births),
+                cross_rank=column.index(host),
+                cross_size=len(column),
+            )
+    return places

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Trains elastically until a file appears; reports the first step of each generation, and how it ended.
+
+Arguments: numpy or torch, the file, and maybe a birth id from which on workers fail at once.
+"""
+
+import os
+import sys
+import time
+
+import numpy as np
+from faultkit.reports import report
+
+import horovod.numpy as hvd
+from horovod.common.context import default_context
+from horovod.common.elastic import ObjectState, run_fn
+from horovod.common.objects import broadcast_object
+
+FRAMEWORK, STOP = sys.argv[1:3]
+BIRTH = int(os.environ["HOROVOD_BIRTH_ID"])
+if len(sys.argv) > 3 and int(sys.argv[3]) <= BIRTH:
+    sys.exit(7)
+
+
+def train(state, step):
+    is_new = True
+    while not hvd.allreduce(np.array([float(os.path.exists(STOP))]), name="stop")[0]:
+        step(state)
+        state.steps += 1
+        if is_new:
+            generation = default_context.generation
+            report("stepped", birth=BIRTH, size=hvd.size(), generation=generation, steps=state.steps)
+            is_new = False
+        state.commit()
+
+
+def with_numpy():
+    def step(state):
+        state.weights = state.weights + hvd.allreduce(np.full(8, 1.0 + hvd.rank()), name="gradient")
+
+    def reset():
+        hvd.shutdown()
+        hvd.init()
+
+    state = ObjectState(lambda value: broadcast_object(value, 0), hvd.rank, weights=np.zeros(8), steps=0)
+    run_fn(train, reset)(state, step)
+    return state.steps, float(state.weights.sum())
+
+
+def with_torch():
+    import torch
+
+    import horovod.torch as hvd_torch
+
+    torch.manual_seed(hvd.rank())
+    model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.ReLU(), torch.nn.Linear(32, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    optimizer = hvd_torch.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+
+    def step(state):
+        state.optimizer.zero_grad()
+        state.model(torch.randn(4, 16)).square().mean().backward()
+        state.optimizer.step()
+        time.sleep(0.005)  # a core for the replacement, which is being imported meanwhile
+
+    state = hvd_torch.elastic.TorchState(model, optimizer, steps=0)
+    hvd_torch.elastic.run(train)(state, step)
+    return state.steps, sum(parameter.sum().item() for parameter in model.parameters())
+
+
+hvd.init()
+report("ready", birth=BIRTH)
+steps, weights = with_torch() if FRAMEWORK == "torch" else with_numpy()
+report("done", birth=BIRTH, size=hvd.size(), steps=steps, weights=weights)

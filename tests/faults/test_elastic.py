@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Elastic jobs of real processes: workers are killed, added and taken away, and training goes on."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from faultkit.jobs import LaunchedJob, program
+
+import horovod
+
+
+class ElasticJob(LaunchedJob):
+    def __init__(self, framework: str, folder: Path, size: int, *flags: str, more: tuple[str, ...] = ()) -> None:
+        self._stop = folder / "stop"
+        super().__init__(program("elastic", framework, str(self._stop), *more), size, flags, {"OMP_NUM_THREADS": "1"})
+
+    def stepped(self, generation: int, size: int, limit_s: float = 60) -> dict[int, dict]:
+        """Once all workers of a generation have made a step: their reports by birth id."""
+
+        def all_of_them(reports):
+            found = {
+                one["birth"]: one for one in reports if one["event"] == "stepped" and one["generation"] == generation
+            }
+            return found if len(found) == size else None
+
+        try:
+            found = self.reports.await_that(all_of_them, limit_s)
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{self.printed_by_all()}") from None
+        assert {one["size"] for one in found.values()} == {size}
+        assert sorted(one["rank"] for one in found.values()) == list(range(size))
+        return found
+
+    def kill(self, worker: dict) -> float:
+        os.kill(worker["pid"], signal.SIGKILL)
+        return time.monotonic()
+
+    def finish(self, size: int) -> list[dict]:
+        """Let them all end well; what they report."""
+        self._stop.touch()
+        assert self.wait(limit_s=20) == [0], self.printed()
+
+        def all_done(reports):
+            found = [one for one in reports if one["event"] == "done"]
+            return found if len(found) == size else None
+
+        done = self.reports.await_that(all_done)
+        assert len({(one["steps"], one["weights"]) for one in done}) == 1, done
+        return done
+
+
+def of_rank(rank, reports):
+    return next(one for one in reports.values() if one["rank"] == rank)
+
+
+@pytest.mark.timeout(150)  # torch is imported by four processes, of which three start at once
+def test_fault_2_and_5_torch_survives_the_loss_of_rank_1_and_then_of_rank_0(tmp_path):
+    with ElasticJob("torch", tmp_path, 3, "--min-np", "2") as job:
+        first = job.stepped(0, 3)
+        killed = job.kill(of_rank(1, first))
+        second = job.stepped(1, 2)
+        assert max(one["at"] for one in second.values()) - killed < 10
+        assert {one["birth"]: one["pid"] for one in second.values()} == {0: first[0]["pid"], 2: first[2]["pid"]}
+        third = job.stepped(2, 3)  # with the replacement, whose state comes from a survivor
+        assert set(third) == {0, 2, 3}
+        assert all(one["steps"] > second[0]["steps"] for one in third.values())
+        job.kill(of_rank(0, third))
+        assert set(job.stepped(3, 2)) == {2, 3}
+        job.finish(2)
+        shown = job.printed()
+    assert "generation 1: 2 workers after" in shown
+    assert "left: rank 1 (worker 1 on localhost): killed by signal 9 (SIGKILL)" in shown
+    assert "generation 2: 3 workers after" in shown
+    assert "came: worker 3 on localhost as rank 2" in shown
+
+
+def test_workers_come_and_go_with_the_slots_that_a_script_finds(tmp_path):
+    slots = tmp_path / "slots"
+
+    def offer(text):
+        (tmp_path / "new").write_text(text)
+        (tmp_path / "new").rename(slots)
+
+    offer("localhost:2")
+    script = f"cat {slots}"
+    with ElasticJob("numpy", tmp_path, 2, "--min-np", "1", "--max-np", "3", "--host-discovery-script", script) as job:
+        first = job.stepped(0, 2)
+        offer("localhost:9")
+        second = job.stepped(1, 3)
+        assert {birth: second[birth]["pid"] for birth in first} == {birth: one["pid"] for birth, one in first.items()}
+        slots.unlink()  # the script fails: the last good list is kept
+        offer("localhost:1")
+        assert set(job.stepped(2, 1)) == {0}
+        job.finish(1)
+        shown = job.printed()
+    assert "generation 1: 3 workers after" in shown
+    assert "left: rank 1 (worker 1 on localhost): its slot on localhost is gone" in shown
+    assert "Traceback" not in shown
+
+
+def test_fault_12_a_slot_whose_workers_always_fail_ends_the_job_below_the_minimum(tmp_path):
+    with ElasticJob("numpy", tmp_path, 2, "--min-np", "2", more=("2",)) as job:
+        job.kill(of_rank(1, job.stepped(0, 2)))
+        assert job.wait(limit_s=20) == [128 + signal.SIGKILL]
+        shown = job.printed()
+    assert "1 of at least 2 workers are ready: waiting for more" in shown
+    assert "the elastic job is ended: only 1 workers are possible, and --min-np asks for 2" in shown
+
+
+def test_the_reset_limit_is_a_clear_end(tmp_path):
+    with ElasticJob("numpy", tmp_path, 2, "--min-np", "1", "--reset-limit", "0") as job:
+        job.kill(of_rank(0, job.stepped(0, 2)))
+        assert job.wait(limit_s=20) == [1]
+        assert "Reset count 1 has exceeded reset limit 0: the job is ended." in job.printed()
+
+
+def test_ctrl_c_ends_an_elastic_job(tmp_path):
+    with ElasticJob("numpy", tmp_path, 2, "--min-np", "1") as job:
+        job.stepped(0, 2)
+        job.processes[0].send_signal(signal.SIGTERM)
+        assert job.wait(limit_s=20) == [128 + signal.SIGTERM]
+
+
+def test_a_function_in_an_elastic_job():
+    def rank_and_size():
+        import horovod.numpy as hvd
+
+        hvd.init()
+        return hvd.rank(), hvd.size()
+
+    assert horovod.run(rank_and_size, num_proc=2, min_num_proc=1) == [(0, 2)]
+    with pytest.raises(RuntimeError, match="no worker is left|could hand its state|only 0 workers"):
+        horovod.run(lambda: 1 // 0, num_proc=1, min_num_proc=1)

@@ -1,0 +1,255 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The elastic driver's decisions, by table and in random orders of events: no process, no socket, no clock."""
+
+import signal
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from horovod.runner.elastic import membership as m
+from horovod.runner.elastic.places import places_of
+
+
+class Driver:
+    """Feeds events, keeps what was decided."""
+
+    def __init__(self, hosts, now=0.0, **limits):
+        asked = {"num_proc": 3, "min_num_proc": 2, "max_num_proc": 8} | limits
+        self.state, self.now, self.log = m.State(m.Limits(**asked)), now, []
+        self.tell(m.Discovered(hosts))
+
+    def tell(self, event, later=0.0):
+        self.now += later
+        self.state, actions = m.decide(self.state, event, self.now)
+        self.log += actions
+        return actions
+
+    def begin(self):
+        for birth in list(self.state.workers):
+            actions = self.tell(m.Ready(birth))
+        return actions
+
+    def ranks(self):
+        return {birth: self.state.workers[birth].rank for birth in self.state.members if birth in self.state.workers}
+
+
+def kinds(actions):
+    return [type(action).__name__ for action in actions]
+
+
+def test_a_job_begins_with_as_many_as_asked_for_and_all_at_once():
+    driver = Driver({"a": 2})
+    assert driver.log == []
+    assert driver.tell(m.Discovered({"a": 2, "b": 1})) == [
+        m.Start(0, ("a", 0)),
+        m.Start(1, ("a", 1)),
+        m.Start(2, ("b", 0)),
+    ]
+    assert driver.tell(m.Ready(1)) == []
+    assert driver.tell(m.Ready(0)) == []
+    (announced,) = driver.tell(m.Ready(2))
+    assert (announced.generation, announced.took_s, announced.came) == (0, None, ())
+    assert [(p.rank, p.local_rank, p.local_size, p.cross_size) for _, p in sorted(announced.places.items())] == [
+        (0, 0, 2, 2),
+        (1, 1, 2, 1),
+        (2, 0, 1, 2),
+    ]
+
+
+def test_survivors_of_rank_0_go_on_at_once_and_admit_its_replacement_later():
+    driver = Driver({"a": 3})
+    driver.begin()
+    assert driver.tell(m.Ended(0, 137, "killed")) == [m.Close(0, "rank 0 has ended: killed"), m.Start(3, ("a", 0))]
+    assert driver.tell(m.Ready(2)) == []
+    (announced,) = driver.tell(m.Ready(1), later=0.5)
+    assert {birth: place.rank for birth, place in announced.places.items()} == {1: 0, 2: 1}
+    assert announced.left == (m.Left(0, 0, "killed"),)
+    assert announced.took_s == 0.5
+    assert driver.tell(m.Ready(3)) == [m.Notify((1, 2), 1, m.ADDED)]
+    assert driver.tell(m.Tick(), later=0.5) == []
+    assert driver.tell(m.Tick(), later=0.5) == [m.Notify((1, 2), 1, m.ADDED)]
+    driver.tell(m.Ready(1))
+    (announced,) = driver.tell(m.Ready(2))
+    assert (announced.generation, announced.came) == (2, (3,))
+    assert driver.ranks() == {1: 0, 2: 1, 3: 2}
+
+
+def test_survivors_that_come_before_the_death_is_known_wait_for_it():
+    driver = Driver({"a": 3})
+    driver.begin()
+    assert driver.tell(m.Ready(0)) == driver.tell(m.Ready(2)) == []
+    assert kinds(driver.tell(m.Ended(1, 1, "exit code 1"))) == ["Close", "Start", "Announce"]
+
+
+def test_a_slot_that_is_taken_away_lets_its_worker_go_at_the_next_commit():
+    driver = Driver({"a": 3})
+    driver.begin()
+    assert driver.tell(m.Discovered({"a": 2})) == [m.Notify((0, 1, 2), 0, m.REMOVED)]
+    driver.tell(m.Ready(0))
+    driver.tell(m.Ready(2))
+    dismissed, announced = driver.tell(m.Ready(1))
+    assert dismissed == m.Dismiss(2, "its slot on a is gone")
+    assert announced.left == (m.Left(2, 2, "its slot on a is gone"),)
+    assert driver.tell(m.Tick(), later=m.LEAVING_S) == [m.Signal(2, signal.SIGKILL)]
+    assert driver.tell(m.Ended(2, 137, "killed")) == []
+
+
+def test_too_few_wait_for_a_replacement_and_say_so_once():
+    driver = Driver({"a": 2}, num_proc=2)
+    driver.begin()
+    driver.tell(m.Ended(1, 137, "killed"))
+    assert driver.tell(m.Ready(0)) == [m.Waiting(1, 2)]
+    assert driver.tell(m.Tick()) == []
+    assert kinds(driver.tell(m.Ready(2))) == ["Announce"]
+
+
+def test_a_slot_whose_workers_always_fail_is_given_up_and_then_the_job():
+    driver = Driver({"a": 2}, num_proc=2)
+    driver.begin()
+    driver.tell(m.Ready(0))
+    for birth in (1, 2):
+        assert driver.tell(m.Ended(birth, 3, "exit code 3"))[-1] == m.Start(birth + 1, ("a", 1)) or birth == 1
+    (given_up,) = driver.tell(m.Ended(3, 3, "exit code 3"))
+    assert given_up.code == 3
+    assert "only 1 workers are possible, and --min-np asks for 2" in given_up.why
+    assert driver.tell(m.Ready(0)) == []
+
+
+def test_a_cooldown_grows_within_its_range_and_healthy_slots_go_on():
+    driver = Driver({"a": 2, "b": 1}, cooldown=(10, 30), fixed_hosts=False)
+    driver.begin()
+    rests = []
+    for birth in (1, 3, 4, 5):
+        began = driver.now
+        driver.tell(m.Ended(birth, 1, "exit code 1"))
+        assert ("a", 0) not in driver.state.rests_until
+        assert "Start" in kinds(driver.tell(m.Tick(), later=driver.state.rests_until["a", 1] - driver.now))
+        rests.append(driver.now - began)
+    assert rests == [10, 20, 30, 30]
+
+
+def test_without_a_survivor_the_job_is_over():
+    driver = Driver({"a": 3})
+    driver.begin()
+    driver.tell(m.Ended(2, 9, "exit code 9"))
+    driver.tell(m.Ended(1, 1, "exit code 1"))
+    given_up = driver.tell(m.Ended(0, 1, "exit code 1"))[-1]
+    assert given_up.code == 9
+    assert "worker 2 on a: exit code 9" in given_up.why
+
+
+def test_the_reset_limit_ends_the_job():
+    driver = Driver({"a": 3}, reset_limit=1)
+    driver.begin()
+    for victim in (1, 2):
+        driver.tell(m.Ended(victim, 137, "killed"))
+        for birth in driver.state.members:
+            actions = driver.tell(m.Ready(birth)) if birth in driver.state.workers else []
+            driver.tell(m.Ready(3)) if birth == 0 and victim == 1 else None
+    assert any(isinstance(action, m.GiveUp) and "reset limit 1" in action.why for action in [*actions, *driver.log])
+
+
+def test_who_waits_too_long_gives_up():
+    driver = Driver({"a": 1}, timeout_s=7, fixed_hosts=False)
+    assert driver.state.next_time() == 7
+    (given_up,) = driver.tell(m.Tick(), later=7)
+    assert "after 7 s (--elastic-timeout) 0 workers are ready, 3 are needed, and 1 slots are known" in given_up.why
+
+
+def test_a_host_that_is_gone_takes_its_workers_along():
+    driver = Driver({"a": 2, "b": 1})
+    driver.begin()
+    actions = driver.tell(m.HostGone("b", "no heartbeat"))
+    assert kinds(actions) == ["Close"]
+    assert set(driver.state.workers) == {0, 1}
+
+
+def test_when_the_work_is_done_nobody_is_started_and_newcomers_go():
+    driver = Driver({"a": 3})
+    driver.begin()
+    driver.tell(m.Ended(1, 137, "killed"))
+    driver.tell(m.Ready(0))
+    driver.tell(m.Ready(2))
+    assert driver.tell(m.Ended(0, 0, "exit code 0")) == []
+    assert driver.tell(m.Ended(2, 0, "exit code 0")) == [m.Signal(3, signal.SIGTERM)]
+    driver.tell(m.Ended(3, 143, "terminated"))
+    assert not driver.state.workers
+    assert not any(isinstance(action, m.GiveUp) for action in driver.log)
+
+
+def test_programs_that_never_meet_end_well_one_by_one():
+    driver = Driver({"a": 3})
+    assert driver.tell(m.Ended(1, 0, "exit code 0")) == []
+    driver.tell(m.Ready(0))
+    assert kinds(driver.tell(m.Ended(2, 0, "exit code 0"))) == ["Announce"]
+    assert driver.tell(m.Ended(0, 0, "exit code 0")) == []
+    assert not driver.state.over
+
+
+def test_a_newcomer_that_waits_is_ended_quietly_when_its_slot_goes():
+    driver = Driver({"a": 3})
+    driver.begin()
+    driver.tell(m.Discovered({"a": 3, "b": 1}))
+    driver.tell(m.Ready(3))
+    assert driver.tell(m.Discovered({"a": 3})) == [m.Signal(3, signal.SIGTERM)]
+
+
+def test_ranks_of_a_host_are_neighbours_and_rank_0_is_a_survivor():
+    places = places_of([(4, ("b", 1), None), (2, ("b", 0), 3), (7, ("a", 0), None), (1, ("c", 0), 1)])
+    assert {birth: place.rank for birth, place in places.items()} == {1: 0, 2: 1, 4: 2, 7: 3}
+
+
+events = st.one_of(
+    st.builds(m.Ready, st.integers(0, 12)),
+    st.builds(m.Ended, st.integers(0, 12), st.sampled_from([0, 1, 137]), st.just("died")),
+    st.builds(m.Discovered, st.dictionaries(st.sampled_from("abc"), st.integers(1, 3), max_size=3)),
+    st.builds(m.HostGone, st.sampled_from("abc"), st.just("gone")),
+    st.just(m.Tick()),
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    steps=st.lists(st.tuples(events, st.sampled_from([0.0, 0.3, 5.0])), max_size=40),
+    fixed=st.booleans(),
+    cooldown=st.sampled_from([None, (1.0, 8.0)]),
+)
+def test_whatever_happens(steps, fixed, cooldown):
+    driver = Driver({"a": 2, "b": 2}, max_num_proc=4, fixed_hosts=fixed, cooldown=cooldown)
+    ready, born = set(), set(driver.state.workers)
+    for event, later in steps:
+        before = driver.state
+        if isinstance(event, m.Ready) and event.birth not in before.workers:
+            continue
+        if isinstance(event, m.Ready):
+            ready.add(event.birth)
+        actions = driver.tell(event, later)
+        after = driver.state
+        slots = [worker.slot for worker in after.workers.values()]
+        assert len(slots) == len(set(slots)), "two workers in a slot"
+        assert before.generation <= after.generation <= before.generation + 1
+        for action in actions:
+            if isinstance(action, m.Start):
+                assert action.birth not in born, "a birth id is never used again"
+                born.add(action.birth)
+            if isinstance(action, m.Announce):
+                check_generation(action, before, after, ready)
+                ready -= set(action.places)
+        assert kinds(actions).count("GiveUp") == int(after.over and not before.over)
+        moment = after.next_time()
+        assert moment is None or moment > driver.now or m.decide(after, m.Tick(), moment)[0] != after
+
+
+def check_generation(announced, before, after, ready):
+    size = len(announced.places)
+    assert sorted(place.rank for place in announced.places.values()) == list(range(size))
+    assert {place.size for place in announced.places.values()} == {size}
+    assert size <= after.limits.max_num_proc
+    assert size >= after.limits.min_num_proc or after.finished
+    assert set(announced.places) <= ready, "only those who asked for a place get one"
+    assert announced.generation == after.generation == before.generation + 1
+    living = {birth for birth in before.members if birth in after.workers}
+    for birth in living - set(announced.places):
+        assert after.workers[birth].phase is m.Phase.LEAVING, "two groups would train"
+    if before.members:
+        assert after.members[0] in before.members, "rank 0 must have the state"
