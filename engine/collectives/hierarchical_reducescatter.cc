@@ -8,8 +8,6 @@
 namespace hvd {
 namespace {
 
-constexpr size_t kLine = 64;
-
 // The owners in the fullest column of one host, and in the fullest column of all hosts together.
 size_t OwnersOnHost(const HostGrid& grid) {
   const auto columns = static_cast<size_t>(grid.columns);

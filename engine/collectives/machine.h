@@ -67,6 +67,8 @@ class Collector {
 // Every other member's piece of the current index, by member, or false while one is missing.
 bool FetchAll(Lane& lane, Lane::Layout layout, size_t length, std::vector<const std::byte*>* pieces);
 
+constexpr size_t kLine = 64;  // of the caches, in bytes
+
 // A range of bytes, and the part of it that falls to owner `index` of `count`: on cache-line borders, so that no two
 // owners write the same line.
 struct Range {

@@ -7,7 +7,6 @@
 namespace hvd {
 namespace {
 
-constexpr size_t kLine = 64;
 constexpr size_t kLeastInRing = size_t{16} << 10;  // below this a message costs more than its bytes
 
 size_t RingChunkBytes(const Exchange& exchange, const PartialSums& sums, size_t bytes) {
