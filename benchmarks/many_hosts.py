@@ -8,8 +8,8 @@
 
 First a world of 32 hosts with two ranks each: that it starts, that every collective is right, and what it costs each
 rank: connections (streams between hosts) and memory. Then allreduce by each algorithm between hosts, with one rank on
-each: microseconds by size. The table in engine/agreement/algorithms.cc was made from that. All ranks share the cores
-and the memory of this machine, so that algorithms can be compared with each other, and with nothing else.
+each: microseconds by size. All ranks share the cores and the memory of this machine, so that algorithms can be compared
+with each other, and with nothing else.
 """
 
 from __future__ import annotations

@@ -6,7 +6,9 @@
 namespace hvd {
 namespace {
 
-// The first row that holds. Measured by benchmarks/many_hosts.py.
+// The first row that holds. An estimate from messages of 20 to 50 us between machines: doubling sends log2(hosts) of
+// them, a ring 2 (hosts - 1). On one machine, where a message costs less, benchmarks/many_hosts.py sees the ring ahead
+// earlier.
 struct Row {
   int most_hosts;
   size_t most_bytes;  // of one tensor
