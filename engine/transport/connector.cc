@@ -95,7 +95,7 @@ class TcpConnector final : public Connector {
   std::map<StreamKey, Dial> dials_;
   std::map<int, Knock> knocks_;
   Clock::time_point accept_again_ = Clock::time_point::max();  // connections may wait that no edge will announce
-  uint64_t refused_ = 0;
+  std::atomic<uint64_t> refused_{0};
 };
 
 TcpConnector::~TcpConnector() {
