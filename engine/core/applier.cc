@@ -169,8 +169,8 @@ Status Applier::Start(Entries entries, bool placed) {
   if (Timeline* shown = services_.timeline->if_on()) ShowAgreed(shown, set_, batch);
   services_.log.Trace([&] {
     return "process set " + std::to_string(set_.id()) + " runs " + std::to_string(batch.entries.size()) +
-           " tensors together, the first '" + batch.entries[0]->request.name.substr(0, 200) + "', between hosts " +
-           NameOf(batch.entries[0]->algorithm);
+           " tensors together, the first '" + batch.entries[0]->request.name.substr(0, 200) + "'" +
+           (set_.host_layout().hosts > 1 ? std::string(", between hosts ") + NameOf(batch.entries[0]->algorithm) : "");
   });
   running_.push_back(std::move(batch));
   return Status::Ok();

@@ -130,7 +130,7 @@ def test_old_names_are_deprecated_and_work():
         ({"num_proc": 0}, ValueError, "at least 1"),
         ({"hosts": "localhost:1", "num_proc": 2}, ValueError, "Requested more processes"),
         ({"min_num_proc": 2}, ValueError, "must be in ascending order"),
-        ({"use_mpi": True}, NotImplementedError, "not available yet"),
+        ({"min_num_proc": 1, "use_mpi": True}, NotImplementedError, "through mpirun or jsrun is not available"),
     ],
 )
 def test_bad_options(options, error, text):
