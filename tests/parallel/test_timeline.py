@@ -290,8 +290,8 @@ for path in sys.stdin:
 def test_fifty_killed_processes_leave_valid_json(tmp_path):
     """Strictly valid; but for a kill in the microsecond that moves the last bracket to a new page.
 
-    None is likely unless the machine is busy, and the process has lost its core just there. No event is ever cut, and the
-    format makes that bracket optional, for this very reason.
+    None is likely unless the machine is busy, and the process has lost its core just there. No event is ever cut, and
+    the format makes that bracket optional, for this very reason.
     """
     random = np.random.default_rng(1)
     paths = [tmp_path / f"{number}.json" for number in range(50)]
