@@ -160,8 +160,10 @@ def main() -> None:
     Path(sys.argv[1], f"pid.{hvd.rank()}").write_text(str(os.getpid()))
     hvd.barrier()
     told = lose_a_rank()
-    # Into a file: mpirun may have ended with the first of its ranks.
-    Path(sys.argv[1], f"told.{hvd.rank()}").write_text(told)
+    # Into a file: mpirun may have ended with the first of its ranks. At once: it may kill this one in the middle.
+    written = Path(sys.argv[1], f"writing.{hvd.rank()}")
+    written.write_text(told)
+    written.rename(written.with_name(f"told.{hvd.rank()}"))
     sys.exit(3)
 
 
