@@ -148,10 +148,12 @@ def test_a_forked_child_can_be_asked_too():
         "import os\n"
         "stacks.offer()\n"
         "reading, writing = os.pipe()\n"
+        "there, say_there = os.pipe()\n"
         "child = os.fork()\n"
-        "def in_the_child(): os.read(reading, 1)\n"
+        "def in_the_child(): os.write(say_there, b'.'); os.read(reading, 1)\n"
         "if child == 0:\n"
         "    os.close(writing); in_the_child(); os._exit(0)\n"
+        "os.read(there, 1)\n"
         "import atexit\n"
         "atexit.register(lambda: (os.close(writing), os.waitpid(child, 0)))\n"
     )
