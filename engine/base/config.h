@@ -42,6 +42,7 @@ struct Peer {
   std::string address;
   int port = 0;
   std::string local_socket;
+  std::string machine = {};  // the same for hosts that are containers of one machine; empty: unknown
 };
 
 }  // namespace hvd

@@ -90,7 +90,8 @@ int32_t Connect(hvd_world* world, const hvd_peer* peers, int32_t count, double t
   return Guard<int32_t>(status, HVD_FAILED, [&] {
     std::vector<hvd::Peer> all;
     for (int32_t i = 0; i < count; ++i) {
-      all.push_back({peers[i].rank, peers[i].host, peers[i].address, peers[i].port, peers[i].local_socket});
+      const hvd_peer& peer = peers[i];
+      all.push_back({peer.rank, peer.host, peer.address, peer.port, peer.local_socket, peer.machine});
     }
     const Status result = world->world->Connect(all, timeout_s);
     Fill(result, status);

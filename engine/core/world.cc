@@ -30,11 +30,19 @@ Registry& AllWorlds() {
 constexpr auto kFarewell = std::chrono::seconds(1);
 constexpr uint64_t kCrowded = 64;
 
-int CoresForLocalRanks() {
+// Spinning helps only while every rank has a core of its own. Hosts may be containers of one machine, with its cores.
+bool SharesCores(const Identity& me, const std::vector<Peer>& peers) {
+  const std::string& machine = peers[me.rank].machine;
+  int on_host = 0, on_machine = 0;
+  for (const Peer& peer : peers) {
+    on_host += peer.host == me.host;
+    on_machine += peer.host == me.host || (!machine.empty() && peer.machine == machine);
+  }
   cpu_set_t set;
   const int allowed = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+  const int cores = static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
   // A rank that is bound to a single core was given it; how many there are for all is then the machine's number.
-  return allowed > 1 ? allowed : static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
+  return allowed == 1 || allowed >= cores ? on_machine > cores : on_host > allowed;
 }
 
 }  // namespace
@@ -121,8 +129,7 @@ Status World::Connect(const std::vector<Peer>& peers, double timeout_s) {
       invitations.push_back({peer.rank, peer.local_socket});
   }
   one_host_ = host_numbers.size() == 1;
-  // Spinning helps only while every local rank has a core of its own.
-  if (static_cast<int>(invitations.size()) + 1 > CoresForLocalRanks()) settings_.spin_us = 0;
+  if (SharesCores(identity_, peers)) settings_.spin_us = 0;
   connector_->SetPeers(std::move(addresses));
   const std::chrono::milliseconds silence(settings_.peer_timeout_ms);
   const Status met = neighbours_->Meet(invitations, {arena_.get(), &poller_, connector_.get(), deadline, silence});

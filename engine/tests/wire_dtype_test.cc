@@ -180,7 +180,7 @@ void CheckTable(bool deterministic) {
   hvd_status status{};
   hvd_world* world = api->open(&identity, &settings, &status);
   REQUIRE(world);
-  const hvd_peer self{sizeof self, 0, "host", "127.0.0.1", api->tcp_port(world), api->local_socket(world)};
+  const hvd_peer self{sizeof self, 0, "host", "127.0.0.1", api->tcp_port(world), api->local_socket(world), ""};
   REQUIRE(api->connect(world, &self, 1, 20, &status) == HVD_OK);
 
   const float exact = 1.0f + 1.0f / 4096;  // one bit more than float16 has

@@ -129,11 +129,11 @@ class World {
   int tcp_port() const { return Api()->tcp_port(world_); }
   std::string local_socket() const { return Api()->local_socket(world_); }
 
-  void Connect(const std::vector<std::tuple<int, std::string, std::string, int, std::string>>& peers,
+  void Connect(const std::vector<std::tuple<int, std::string, std::string, int, std::string, std::string>>& peers,
                double timeout_s) {
     std::vector<hvd_peer> all;
-    for (const auto& [rank, host, address, port, local] : peers) {
-      all.push_back({sizeof(hvd_peer), rank, host.c_str(), address.c_str(), port, local.c_str()});
+    for (const auto& [rank, host, address, port, local, machine] : peers) {
+      all.push_back({sizeof(hvd_peer), rank, host.c_str(), address.c_str(), port, local.c_str(), machine.c_str()});
     }
     hvd_status status{};
     int32_t code;

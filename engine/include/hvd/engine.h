@@ -133,6 +133,7 @@ typedef struct hvd_peer {
   const char* address; /* numeric address and port of its listener */
   int32_t port;
   const char* local_socket; /* name of its abstract unix socket */
+  const char* machine;      /* whose cores it runs on: alike for hosts that are containers of one machine; may be "" */
 } hvd_peer;
 
 typedef struct hvd_op {

@@ -10,6 +10,7 @@ import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from horovod._engine import EngineError, World
@@ -187,13 +188,21 @@ def introduce(world: World, topology: Topology, address: str) -> dict[str, Any]:
         "port": world.tcp_port,
         "local_socket": world.local_socket,
         "local_rank": topology.local_rank,
+        "machine": _machine(),
     }
 
 
-def peers(infos: Sequence[Mapping[str, Any]]) -> list[tuple[int, str, str, int, str]]:
-    return [
-        (rank, info["host"], info["address"], info["port"], info["local_socket"]) for rank, info in enumerate(infos)
-    ]
+def _machine() -> str:
+    """The same in all containers of a machine, which share its cores; "" where the kernel does not say."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+def peers(infos: Sequence[Mapping[str, Any]]) -> list[tuple[int, str, str, int, str, str]]:
+    parts = ("host", "address", "port", "local_socket", "machine")
+    return [(rank, *(info[part] for part in parts)) for rank, info in enumerate(infos)]
 
 
 def _agree_on_mpi(infos: Sequence[Mapping[str, Any]], rank: int) -> bool:
