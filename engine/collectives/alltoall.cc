@@ -95,14 +95,20 @@ bool Alltoall::Choose() {
 bool Alltoall::Show() {
   if (shown_ == rounds_ || !lane_->CanPost()) return false;
   std::vector<size_t> lengths(splits_.size(), 0);
+  std::vector<const std::byte*> pieces(splits_.size(), nullptr);
   for (int j = 0; j < lane_->members(); ++j) {
     if (j == lane_->me()) continue;
     lengths[j] = PieceLength(splits_[j], shown_);
     if (lengths[j] == 0) continue;
-    std::byte* to = lane_->Slot() + static_cast<size_t>(j) * lane_->piece_bytes();
-    std::memcpy(to, in_ + send_begin_[j] + shown_ * lane_->piece_bytes(), lengths[j]);
+    pieces[j] = in_ + send_begin_[j] + shown_ * lane_->piece_bytes();
+    if (lane_->by_sockets()) continue;
+    std::memcpy(lane_->Slot() + static_cast<size_t>(j) * lane_->piece_bytes(), pieces[j], lengths[j]);
   }
-  lane_->PostScatter(lengths.data());
+  if (lane_->by_sockets()) {
+    lane_->PostScatterFrom(pieces.data(), lengths.data());
+  } else {
+    lane_->PostScatter(lengths.data());
+  }
   ++shown_;
   return true;
 }

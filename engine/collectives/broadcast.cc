@@ -19,6 +19,13 @@ size_t SmallerChunk(const Lane& lane, size_t bytes) {
 
 }  // namespace
 
+void PostRange(const Flat& from, size_t begin, size_t length, Lane* lane) {
+  const std::byte* lies = lane->by_sockets() ? from.Contiguous(begin, length) : nullptr;
+  if (lies) return lane->PostMulticastFrom(lies, length);
+  Gather(from, begin, length, DType::kUInt8, 1.0, lane->Slot());
+  lane->PostMulticast(length);
+}
+
 Broadcast::Broadcast(Lane* lane, int root, Flat in, Flat out, bool brisk)
     : lane_(lane),
       is_root_(root == lane->me()),
@@ -35,9 +42,7 @@ size_t Broadcast::ChunkLength(uint64_t chunk) const {
 bool Broadcast::ShowNext() {
   if (!lane_->CanPost()) return false;
   const size_t begin = done_ * chunk_bytes_, length = ChunkLength(done_);
-  std::byte* slot = lane_->Slot();
-  Gather(in_, begin, length, DType::kUInt8, 1.0, slot);
-  lane_->PostMulticast(length);
+  PostRange(in_, begin, length, lane_);
   lane_->Release();
   in_.ForRange(begin, length, [&](std::byte* data, size_t bytes, size_t offset, bool) {
     Scatter(data, out_, begin + offset, bytes);  // copies nothing if the root works in place

@@ -6,6 +6,9 @@
 
 namespace hvd {
 
+// Posts a stretch of `from` for all others; towards sockets what lies in one tensor is sent from there.
+void PostRange(const Flat& from, size_t begin, size_t length, Lane* lane);
+
 class Broadcast : public Machine {
  public:
   // `brisk`: members answer at once, so that more and smaller chunks pay off. The same on all of them.

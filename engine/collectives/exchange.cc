@@ -10,6 +10,7 @@ ExchangeBetweenHosts::ExchangeBetweenHosts(Exchange* exchange, Run run)
       run_(std::move(run)),
       reduction_(run_.reduction),
       lengths_(static_cast<size_t>(exchange->members())),
+      pieces_(lengths_.size()),
       collector_(exchange->members()) {}
 
 Range ExchangeBetweenHosts::Share(uint64_t block, int host) const {
@@ -22,10 +23,9 @@ bool ExchangeBetweenHosts::Send() {
   for (int h = 0; h < lane.members(); ++h) {
     const Range share = Share(sent_, h);
     lengths_[static_cast<size_t>(h)] = share.length;
-    if (h == lane.me() || share.length == 0) continue;
-    std::memcpy(lane.Slot() + static_cast<size_t>(h) * lane.piece_bytes(), At(sent_) + share.begin, share.length);
+    pieces_[static_cast<size_t>(h)] = At(sent_) + share.begin;
   }
-  lane.PostScatter(lengths_.data());
+  lane.PostScatterFrom(pieces_.data(), lengths_.data());  // they stay until the answer is written over them
   ++sent_;
   return true;
 }

@@ -30,6 +30,7 @@ class ExchangeBetweenHosts : public BetweenHosts {
   uint64_t sent_ = 0, reduced_ = 0;
   std::vector<const std::byte*> sources_;
   std::vector<size_t> lengths_;
+  std::vector<const std::byte*> pieces_;
   Collector collector_;
 };
 

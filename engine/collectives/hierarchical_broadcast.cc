@@ -3,15 +3,10 @@
 
 #include <algorithm>
 
+#include "collectives/broadcast.h"
+
 namespace hvd {
 namespace {
-
-void ShowFrom(const Flat& from, Range range, Lane* lane) {
-  const std::byte* lies = lane->by_sockets() ? from.Contiguous(range.begin, range.length) : nullptr;
-  if (lies) return lane->PostMulticastFrom(lies, range.length);
-  Gather(from, range.begin, range.length, DType::kUInt8, 1.0, lane->Slot());
-  lane->PostMulticast(range.length);
-}
 
 bool TakeTo(const Flat& to, Range range, int from, Lane* lane) {
   const std::byte* chunk =
@@ -68,7 +63,7 @@ bool HierarchicalBroadcast::Show() {
   } else {
     if ((!is_root_ && carried_ <= shown_) || !lane.CanPost()) return false;
     const Range range = Chunk(shown_);
-    ShowFrom(is_root_ ? in_ : out_, range, &lane);
+    PostRange(is_root_ ? in_ : out_, range.begin, range.length, &lane);
     if (is_root_) {
       in_.ForRange(range.begin, range.length, [&](std::byte* data, size_t bytes, size_t offset, bool) {
         Scatter(data, out_, range.begin + offset, bytes);  // copies nothing if the root works in place
@@ -98,7 +93,7 @@ bool HierarchicalBroadcast::Carry() {
   const Range range = Chunk(carried_);
   if (at_root_) {
     if ((!is_root_ && taken_ <= carried_) || !lane.CanPost()) return false;
-    ShowFrom(is_root_ ? in_ : out_, range, &lane);
+    PostRange(is_root_ ? in_ : out_, range.begin, range.length, &lane);
     lane.Release();
   } else if (!TakeTo(out_, range, root_host_, &lane)) {
     return false;

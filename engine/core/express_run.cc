@@ -73,6 +73,22 @@ size_t ExpressRun::BytesFrom(size_t member) const {
   }
 }
 
+ExpressRun::Share ExpressRun::ShareOf(size_t from, size_t to) const {
+  const Request& request = entry_.request;
+  if (request.kind == OpKind::kAlltoall) {
+    return {OffsetOut(from, to), static_cast<size_t>(Rows(from, to)) * request.RowBytes()};
+  }
+  if (request.kind != OpKind::kReducescatter) return {0, BytesFrom(from)};
+  // The first rows % members of them get one row more.
+  const size_t rows = static_cast<size_t>(request.shape[0]), each = rows / members_, more = rows % members_;
+  return {(each * to + std::min(to, more)) * request.RowBytes(), (each + (to < more)) * request.RowBytes()};
+}
+
+const std::byte* ExpressRun::OurShare(const std::vector<Express::Piece>& parts, size_t from) const {
+  const bool whole = from == me_ || parts[from].size == Express::kInPlace;
+  return parts[from].data + (whole ? ShareOf(from, me_).begin : 0);
+}
+
 size_t ExpressRun::MostBytes() const {
   size_t most = 0;
   for (size_t j = 0; j < members_; ++j) most = std::max(most, BytesFrom(j));
@@ -118,14 +134,9 @@ void ExpressRun::Write(const Operation& operation, std::byte* to) const {
 
 void ExpressRun::Reduce(Operation* operation, const std::vector<Express::Piece>& parts) const {
   const Request& request = entry_.request;
-  size_t begin = 0, bytes = request.Bytes();
-  if (request.kind == OpKind::kReducescatter) {  // the first rows % members of them get one row more
-    const size_t rows = static_cast<size_t>(request.shape[0]), more = rows % members_;
-    begin = (rows / members_ * me_ + std::min(me_, more)) * entry_.request.RowBytes();
-    bytes = (rows / members_ + (me_ < more)) * entry_.request.RowBytes();
-  }
+  const size_t bytes = ShareOf(me_, me_).bytes;
   std::vector<const void*> sources;
-  for (const Express::Piece& part : parts) sources.push_back(part.data + begin);
+  for (size_t j = 0; j < members_; ++j) sources.push_back(OurShare(parts, j));
   std::vector<std::byte> narrow(operation->wide ? bytes : 0);
   std::byte* result = operation->wide ? narrow.data() : operation->output;
   const Reduction reduction = ReductionOf(request, members_);
@@ -150,9 +161,7 @@ void ExpressRun::Assemble(Operation* operation, const std::vector<Express::Piece
   TellSplits(operation);
   std::byte* const output = OutputOf(*operation, OutputRows(me_), nullptr);
   for (size_t j = 0; j < members_; ++j) {
-    const size_t bytes =
-        kind == OpKind::kAllgather ? BytesFrom(j) : static_cast<size_t>(Rows(j, me_)) * entry_.request.RowBytes();
-    Copy(output + OffsetIn(me_, j), parts[j].data + OffsetOut(j, me_), bytes);
+    Copy(output + OffsetIn(me_, j), OurShare(parts, j), ShareOf(j, me_).bytes);
   }
 }
 
@@ -173,9 +182,8 @@ std::byte* ExpressRun::PlaceForPushes(Operation* operation, const std::shared_pt
 void ExpressRun::Push(const Operation& operation, const std::vector<Express::Piece>& outputs) const {
   for (size_t step = 1; step <= members_; ++step) {  // each begins with another one, so as not to get in the way
     const size_t j = (me_ + step) % members_;
-    const bool gathers = entry_.request.kind == OpKind::kAllgather;
-    const size_t bytes = gathers ? BytesFrom(me_) : static_cast<size_t>(Rows(me_, j)) * entry_.request.RowBytes();
-    Copy(const_cast<std::byte*>(outputs[j].data) + OffsetIn(j, me_), operation.input + OffsetOut(me_, j), bytes);
+    const Share share = ShareOf(me_, j);
+    Copy(const_cast<std::byte*>(outputs[j].data) + OffsetIn(j, me_), operation.input + share.begin, share.bytes);
   }
 }
 

@@ -30,10 +30,15 @@ class ExpressRun {
   size_t BytesFrom(size_t member) const;
   size_t OutputBytes(size_t member) const;  // of an allgather or alltoall
   size_t MostBytes() const;                 // from any member
+  // What of a member's contribution another one needs, and all that a carried part brings.
+  struct Share {
+    size_t begin, bytes;
+  };
+  Share ShareOf(size_t from, size_t to) const;
 
   // Our contribution.
   void Write(const Operation& operation, std::byte* to) const;
-  // The result, from everybody's contributions.
+  // The result, from everybody's contributions: whole ones of ours and where they lie in place, else our shares of them.
   void Assemble(Operation* operation, const std::vector<Express::Piece>& parts) const;
 
   // Where our result will be pushed to: nullptr unless it lies in the arena, which others reach.
@@ -49,6 +54,7 @@ class ExpressRun {
   size_t OffsetOut(size_t from, size_t to) const;    // bytes before the rows for `to` in the input of `from`
   void TellSplits(Operation* operation) const;
   void Reduce(Operation* operation, const std::vector<Express::Piece>& parts) const;
+  const std::byte* OurShare(const std::vector<Express::Piece>& parts, size_t from) const;
 
   const Entry& entry_;
   size_t members_, me_;

@@ -93,7 +93,7 @@ void ParseFrames(std::string_view input) {
   pair.Say(input);
   FrameReader reader(kKey);
   reader.Fill(pair.ends[1]);
-  std::string message;
+  std::string_view message;
   while (reader.Next(&message) == FrameReader::Result::kMessage) continue;
 }
 
@@ -117,7 +117,7 @@ void TamperWithFrames(std::string_view input) {
   second.Say(bytes);
   FrameReader reader(kKey);
   reader.Fill(second.ends[1]);
-  std::string message;
+  std::string_view message;
   size_t read = 0;
   for (; reader.Next(&message) == FrameReader::Result::kMessage; ++read) {
     if (read >= payloads.size() || message != payloads[read]) std::abort();

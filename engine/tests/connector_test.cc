@@ -89,7 +89,7 @@ TEST_CASE("a stream that nobody asked for is offered, and its first bytes wait w
   const Stream down = world.Take(zero, {1, 0, 4, 0, 0});
   FrameReader reader(down.recv_key);
   REQUIRE(reader.Fill(down.fd) == FrameIo::kDone);
-  std::string payload;
+  std::string_view payload;
   REQUIRE(reader.Next(&payload) == FrameReader::Result::kMessage);
   CHECK(payload == "early");
 }

@@ -132,7 +132,7 @@ inline void CheckTalk(const Stream& from, const Stream& to, const std::string& t
   REQUIRE(writer.Append(text));
   REQUIRE(writer.Flush(from.fd) == FrameIo::kDone);
   REQUIRE(reader.Fill(to.fd) == FrameIo::kDone);  // loopback: sent is arrived
-  std::string payload;
+  std::string_view payload;
   REQUIRE(reader.Next(&payload) == FrameReader::Result::kMessage);
   CHECK(payload == text);
 }

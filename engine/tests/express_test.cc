@@ -159,7 +159,7 @@ TEST_CASE("world: a caller that waits for small tensors gets them express") {
 }
 
 TEST_CASE("world: what is large, or comes in numbers, passes the leader") {
-  RunWorld({2, 1, false, 4096, [](hvd::Settings* settings) { settings->express_bytes = 64; }}, [](Rank& self) {
+  RunWorld({2, 1, false, 4096, [](hvd::Settings* settings) { settings->express_bytes = 4; }}, [](Rank& self) {
     for (int step = 0; step < 3; ++step) {
       std::vector<int64_t> large(9, 1), first(1, 1), second(1, 2);
       CHECK(RunSum(self, "large", &large).ok());

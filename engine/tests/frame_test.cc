@@ -31,10 +31,10 @@ struct Pair {
 };
 
 // The bytes that a writer puts on the wire for these messages.
-std::string Wire(const std::vector<std::string>& messages) {
+std::string Wire(const std::vector<std::string>& messages, size_t open = 0) {
   Pair pair;
   FrameWriter writer(kKey);
-  for (const std::string& message : messages) REQUIRE(writer.Append(message));
+  for (const std::string& message : messages) REQUIRE(writer.Append(message, open));
   REQUIRE(writer.Flush(pair.near.get()) == FrameIo::kDone);
   std::string bytes(1 << 16, '\0');
   ssize_t n = ReceiveSome(pair.far.get(), bytes.data(), bytes.size());
@@ -52,9 +52,9 @@ Result Feed(const std::string& bytes, std::vector<std::string>* messages) {
   FrameIo io;
   while ((io = reader.Fill(pair.far.get())) == FrameIo::kAgain) continue;
   CHECK(io == FrameIo::kClosed);
-  std::string payload;
+  std::string_view payload;
   Result result;
-  while ((result = reader.Next(&payload)) == Result::kMessage) messages->push_back(payload);
+  while ((result = reader.Next(&payload)) == Result::kMessage) messages->emplace_back(payload);
   CHECK(reader.Next(&payload) == result);  // both ends are final
   return result;
 }
@@ -74,7 +74,7 @@ TEST_CASE("messages of all sizes arrive whole and in order") {
     const FrameIo io = reader.Fill(pair.far.get());
     const bool readable = io == FrameIo::kDone || io == FrameIo::kAgain;
     REQUIRE(readable);
-    std::string payload;
+    std::string_view payload;
     while (reader.Next(&payload) == Result::kMessage) {
       REQUIRE(payload == sent[arrived]);
       ++arrived;
@@ -104,11 +104,11 @@ TEST_CASE("a full socket is reported, and nothing is lost by it") {
   REQUIRE(writer.Append("after"));
   FrameReader reader(kKey);
   std::vector<std::string> got;
-  std::string payload;
+  std::string_view payload;
   for (int turn = 0; turn < 10000 && got.size() < 2; ++turn) {
     writer.Flush(pair.near.get());
     reader.Fill(pair.far.get());
-    while (reader.Next(&payload) == Result::kMessage) got.push_back(payload);
+    while (reader.Next(&payload) == Result::kMessage) got.emplace_back(payload);
   }
   CHECK(got == std::vector<std::string>{message, "after"});
 }
@@ -141,6 +141,22 @@ TEST_CASE("a flipped bit anywhere never gives a wrong message") {
   }
 }
 
+TEST_CASE("open bytes are not authenticated; what comes before them, and how many they are, is") {
+  const std::string bytes = Wire({"headtensor"}, 6);
+  for (size_t at = 0; at < bytes.size(); ++at) {
+    std::string changed = bytes;
+    changed[at] ^= 1;
+    std::vector<std::string> got;
+    const Result result = Feed(changed, &got);
+    if (at < kFrameHeaderSize + 4) {
+      REQUIRE(got.empty());
+      if (at >= 4) REQUIRE(result == Result::kCorrupt);
+    } else {
+      REQUIRE(got == std::vector<std::string>{changed.substr(kFrameHeaderSize)});
+    }
+  }
+}
+
 TEST_CASE("a length that grew is noticed when the missing bytes come") {
   std::string bytes = Wire({"first", "second message", std::string(300, 'z')});
   bytes[0] = static_cast<char>(bytes[0] ^ 0x40);
@@ -161,7 +177,7 @@ TEST_CASE("replayed, reordered and left out frames are refused") {
   CHECK(Feed(second, &got) == Result::kCorrupt);
 
   std::string renumbered = first + first;
-  std::memcpy(&renumbered[first.size() + 4], &second[4], 4);  // the right number, but the tag is of another
+  std::memcpy(&renumbered[first.size() + 8], &second[8], 8);  // the right number, but the tag is of another
   CHECK(Feed(renumbered, &got) == Result::kCorrupt);
   CHECK(got.size() == 1);
 }
@@ -174,12 +190,12 @@ TEST_CASE("a frame made with another key is refused") {
   REQUIRE(writer.Append("hello"));
   REQUIRE(writer.Flush(pair.near.get()) == FrameIo::kDone);
   REQUIRE(reader.Fill(pair.far.get()) == FrameIo::kDone);
-  std::string payload;
+  std::string_view payload;
   CHECK(reader.Next(&payload) == Result::kCorrupt);
 }
 
 TEST_CASE("an absurd length is refused by its header, and a large one takes no memory before its bytes come") {
-  std::string payload;
+  std::string_view payload;
   for (uint32_t length : {0xffffffffu, uint32_t{kMaxFramePayload} + 1, uint32_t{kMaxFramePayload}}) {
     Pair pair;
     std::string header(kFrameHeaderSize, '\0');
@@ -209,7 +225,7 @@ TEST_CASE("the largest message passes, and a reader that is not emptied stops re
   }
   CHECK(writer.pending() > 0);
   CHECK(reader.buffered() <= 2 * (kMaxFramePayload + kFrameHeaderSize));
-  std::string payload;
+  std::string_view payload;
   REQUIRE(reader.Next(&payload) == Result::kMessage);
   CHECK(payload == std::string(kMaxFramePayload, 'x'));
 }

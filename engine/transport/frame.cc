@@ -4,6 +4,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "transport/siphash.h"
 #include "transport/socket.h"
@@ -17,25 +18,25 @@ constexpr size_t kMostPerFill = 1u << 20;  // after that the caller gets a chanc
 
 struct Header {
   uint32_t length;
-  uint32_t sequence;
+  uint32_t open;
+  uint64_t sequence;
   uint64_t tag;
 };
 static_assert(sizeof(Header) == kFrameHeaderSize);
 
-uint64_t Tag(const uint64_t key[2], uint64_t sequence, std::string_view payload) {
+uint64_t Tag(const uint64_t key[2], const Header& header, std::string_view payload) {
   SipHash hash(key);
-  hash.AddWord(sequence);
-  hash.AddWord(payload.size());
-  return hash.Finish(payload);
+  hash.AddWord(header.sequence);
+  hash.AddWord(uint64_t{header.open} << 32 | header.length);
+  return hash.Finish(payload.substr(0, payload.size() - header.open));
 }
 
 }  // namespace
 
-bool FrameWriter::Append(std::string_view payload) {
+bool FrameWriter::Append(std::string_view payload, size_t open) {
   if (payload.size() > kMaxFramePayload) return false;
-  const Header header = {static_cast<uint32_t>(payload.size()), static_cast<uint32_t>(sequence_),
-                         Tag(key_, sequence_, payload)};
-  ++sequence_;
+  Header header = {static_cast<uint32_t>(payload.size()), static_cast<uint32_t>(open), sequence_++, 0};
+  header.tag = Tag(key_, header, payload);
   if (sent_ > out_.size() / 2) {
     out_.erase(0, sent_);
     sent_ = 0;
@@ -62,6 +63,7 @@ FrameIo FrameWriter::Flush(int fd) {
 }
 
 FrameIo FrameReader::Fill(int fd, bool once) {
+  DropTaken();
   for (size_t read = 0; read < kMostPerFill;) {
     if (buffered() >= kMaxFramePayload + kFrameHeaderSize) return FrameIo::kAgain;
     MakeRoom();
@@ -90,29 +92,30 @@ void FrameReader::MakeRoom() {
   }
 }
 
-FrameReader::Result FrameReader::Next(std::string* payload) {
+FrameReader::Result FrameReader::Next(std::string_view* payload) {
+  DropTaken();
   if (corrupt_) return Result::kCorrupt;
   if (buffered() < kFrameHeaderSize) return Result::kNothing;
   Header header;
   std::memcpy(&header, buffer_.data() + begin_, sizeof header);
-  if (header.length > kMaxFramePayload || header.sequence != static_cast<uint32_t>(sequence_)) {
+  if (header.length > kMaxFramePayload || header.open > header.length || header.sequence != sequence_) {
     corrupt_ = true;
     return Result::kCorrupt;
   }
   if (buffered() - kFrameHeaderSize < header.length) return Result::kNothing;
-  std::string_view body(buffer_.data() + begin_ + kFrameHeaderSize, header.length);
-  if (Tag(key_, sequence_, body) != header.tag) {
+  const std::string_view body(buffer_.data() + begin_ + kFrameHeaderSize, header.length);
+  if (Tag(key_, header, body) != header.tag) {
     corrupt_ = true;
     return Result::kCorrupt;
   }
-  payload->assign(body);
+  *payload = body;
   ++sequence_;
-  Consume(kFrameHeaderSize + header.length);
+  taken_ = kFrameHeaderSize + header.length;
   return Result::kMessage;
 }
 
-void FrameReader::Consume(size_t bytes) {
-  begin_ += bytes;
+void FrameReader::DropTaken() {
+  begin_ += std::exchange(taken_, 0);
   if (begin_ != end_) return;
   begin_ = end_ = 0;
   if (buffer_.size() > kMostToKeep) std::vector<char>().swap(buffer_);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Control messages on a stream. A frame is u32 length, u32 sequence, u64 tag, payload; the tag (SipHash under the
-// session key) covers the full 64-bit sequence, the length and the payload, so that nothing can be changed, replayed or
-// reordered. Neither class owns the descriptor or blocks.
+// Control messages on a stream. A frame is u32 length, u32 open, u64 sequence, u64 tag, payload; the tag (SipHash under
+// the session key) covers the numbers and the payload, so that nothing can be changed, replayed or reordered; only the
+// last `open` bytes of the payload, which are tensor data, are left out, as they are on lanes. Neither class owns the
+// descriptor or blocks.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +14,7 @@
 namespace hvd {
 
 constexpr size_t kMaxFramePayload = 16u << 20;
-constexpr size_t kFrameHeaderSize = 16;
+constexpr size_t kFrameHeaderSize = 24;
 
 enum class FrameIo {
   kDone,    // Flush: all is sent. Fill: all that had arrived is read
@@ -26,8 +27,9 @@ class FrameWriter {
  public:
   explicit FrameWriter(const uint64_t key[2]) : key_{key[0], key[1]} {}
 
-  // Queues one message; false (and nothing queued) if it is larger than kMaxFramePayload.
-  bool Append(std::string_view payload);
+  // Queues one message, of which the last `open` bytes are tensor data; false (and nothing queued) if it is larger than
+  // kMaxFramePayload.
+  bool Append(std::string_view payload, size_t open = 0);
   // Sends everything queued with as few calls as the socket allows.
   FrameIo Flush(int fd);
   size_t pending() const { return out_.size() - sent_; }
@@ -50,21 +52,23 @@ class FrameReader {
   // Reads until the socket is empty, as edge-triggered waiting needs, but not without bound. `once`: only what one call
   // brings, as a mere look that no edge asked for may.
   FrameIo Fill(int fd, bool once = false);
-  // The next complete message. kCorrupt is final: the stream can no longer be trusted and should be closed.
-  Result Next(std::string* payload);
-  size_t buffered() const { return end_ - begin_; }
+  // The next complete message, which stays where it is until the next call of Next or Fill. kCorrupt is final: the stream
+  // can no longer be trusted and should be closed.
+  Result Next(std::string_view* payload);
+  size_t buffered() const { return end_ - begin_ - taken_; }
   size_t capacity() const { return buffer_.size(); }
   int error() const { return error_; }
 
  private:
   void MakeRoom();
-  void Consume(size_t bytes);
+  void DropTaken();
 
   uint64_t key_[2];
   uint64_t sequence_ = 0;
   std::vector<char> buffer_;  // [begin_, end_) holds what was read; it grows only when bytes have filled it
   size_t begin_ = 0;
   size_t end_ = 0;
+  size_t taken_ = 0;  // bytes at the beginning that Next has given out
   bool corrupt_ = false;
   int error_ = 0;
 };

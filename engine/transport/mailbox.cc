@@ -58,16 +58,16 @@ std::vector<Mailbox::Sign> Mailbox::SignsOfLife() const {
   return signs;
 }
 
-void Mailbox::Send(int rank, std::string_view message) {
+void Mailbox::Send(int rank, std::string_view message, size_t open) {
   auto outbox = outboxes_.find(rank);
   if (outbox != outboxes_.end()) return SendByInbox(outbox->second, message);
   Link& link = LinkTo(rank);
   if (link.broken || !link.refused.empty()) return;
   if (!Establish(rank, link)) {
-    link.waiting.emplace_back(message);
+    link.waiting.emplace_back(message, open);
     return;
   }
-  link.writer->Append(message);
+  link.writer->Append(message, open);
   Write(link);
 }
 
@@ -132,7 +132,7 @@ bool Mailbox::Establish(int rank, Link& link) {
   link.heard = std::chrono::steady_clock::now();
   link.writer = std::make_unique<FrameWriter>(stream.send_key);
   link.reader = std::make_unique<FrameReader>(stream.recv_key);
-  for (const std::string& message : link.waiting) link.writer->Append(message);
+  for (const auto& [message, open] : link.waiting) link.writer->Append(message, open);
   link.waiting.clear();
   return true;
 }
@@ -221,7 +221,7 @@ bool Mailbox::ReceiveByLink(int rank, Link& link, const Handler& handler) {
   for (;;) {
     const bool last = !link.refused.empty();  // after what is there now, nothing comes
     const FrameIo io = link.reader->Fill(link.fd, !link.readable);
-    std::string message;
+    std::string_view message;
     FrameReader::Result result;
     while ((result = link.reader->Next(&message)) == FrameReader::Result::kMessage) {
       any = true;
