@@ -38,7 +38,7 @@ class ExpressRun {
 
   // Our contribution.
   void Write(const Operation& operation, std::byte* to) const;
-  // The result, from everybody's contributions: whole ones of ours and where they lie in place, else our shares of them.
+  // The result, from contributions of all: whole ones of ours and where they lie in place, else our shares of them.
   void Assemble(Operation* operation, const std::vector<Express::Piece>& parts) const;
 
   // Where our result will be pushed to: nullptr unless it lies in the arena, which others reach.
