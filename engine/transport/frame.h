@@ -52,7 +52,7 @@ class FrameReader {
   // Reads until the socket is empty, as edge-triggered waiting needs, but not without bound. `once`: only what one call
   // brings, as a mere look that no edge asked for may.
   FrameIo Fill(int fd, bool once = false);
-  // The next complete message, which stays where it is until the next call of Next or Fill. kCorrupt is final: the stream
+  // The next complete message; it stays where it is until the next call of Next or Fill. kCorrupt is final: the stream
   // can no longer be trusted and should be closed.
   Result Next(std::string_view* payload);
   size_t buffered() const { return end_ - begin_ - taken_; }
