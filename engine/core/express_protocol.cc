@@ -57,7 +57,8 @@ bool ExpressProtocol::Send(std::unique_ptr<Operation>* operation, uint32_t slot)
   const control::Part part{slot, ledger_->Round(slot), state_.applied()};
   const size_t carried = run.MostBytes() * (set_.ranks().size() - 1);  // to, or from, all others
   if (!set_.all_in_memory()) {
-    if (carried > kFurther * settings.express_bytes) return false;
+    const bool shares = entry.request.kind == OpKind::kAlltoall || entry.request.kind == OpKind::kReducescatter;
+    if ((shares ? run.MostBytes() : carried) > kFurther * settings.express_bytes) return false;
     CarryPart(run, std::move(*operation), part);
     return true;
   }
