@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The driver of an elastic job: keeps its state, passes on what is decided, and says it.
 
-It knows no command line, signal or terminal: whoever holds it (the launcher's loop in job.py, an actor) has a rendezvous
-and a placer, and tells it what happens. `run` is all the loop that a holder without other things to do needs:
+It knows no command line, signal or terminal: whoever holds it (the launcher's loop in job.py, an actor) has a
+rendezvous and a placer, and tells it what happens. `run` is the loop for a holder that has nothing else to do:
 
     mail = Mail()
     with Server(address, secret=secret, on_ready=lambda birth, lost: mail.put(Ready(birth, lost))) as rendezvous:
@@ -138,6 +138,8 @@ class Driver:
                 self._placer.signal(birth, number)
             case Dismiss(birth, why):
                 self._rendezvous.dismiss(birth, why)
+                if birth not in self.state.workers:
+                    self._say(f"worker {birth} came too late, and was sent away: {why}")
             case Close(generation, why):
                 self._rendezvous.close_generation(generation, why)
             case Announce(generation):
