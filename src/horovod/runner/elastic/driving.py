@@ -4,7 +4,7 @@
 It knows no command line, signal or terminal: whoever holds it (the launcher's loop in job.py, an actor) has a
 rendezvous and a placer, and tells it what happens. `run` is the loop for a holder that has nothing else to do:
 
-    mail = Mail()
+    mail: Mail[Event] = Mail()
     with Server(address, secret=secret, on_ready=lambda birth, lost: mail.put(Ready(birth, lost))) as rendezvous:
         driver = Driver(limits, rendezvous, placer, say)
         driver.tell(Discovered({"a": 2, "b": 2}))
@@ -94,7 +94,7 @@ class Driver:
         self._outcome = Outcome()
         self._is_stopped = False
 
-    def run(self, mail: Mail) -> Outcome:
+    def run(self, mail: Mail[Event]) -> Outcome:
         """Until the job is over. Workers that still run then are the placer's to end."""
         while not self.is_over:
             mail.wait(self.time_left())
