@@ -7,7 +7,7 @@ import time
 import psutil
 import pytest
 from faultkit.elastic import ElasticJob, of_rank
-from testkit.families import living
+from testkit.families import is_alive, living
 
 SILENCE_S = 10
 SLACK_S = 8  # of a busy machine
@@ -93,6 +93,32 @@ def test_faults_5_and_6_the_host_of_rank_0_is_lost_and_then_the_launcher(elastic
         job.processes[0].kill()
         assert not living(family, limit_s=5)
         assert "host h2 is lost: the connection to its agent was closed" in job.printed()
+
+
+def test_faults_3_and_14_a_worker_that_could_not_be_killed_leaves_when_it_thaws(elastic):
+    """Who would have killed it is frozen too: the whole host is."""
+    with elastic(2, "--min-np", "1", "-H", "h1:1,h2:1") as job:
+        first = job.stepped(0, 2)
+        worker = psutil.Process(of_rank(1, first)["pid"])
+        guardian, agent = worker.parent(), agent_of(of_rank(1, first))
+        for process in (worker, guardian, agent):
+            process.suspend()
+        frozen = time.monotonic()
+        try:
+            alone = job.stepped_with(1, first)
+            assert alone[0]["at"] - frozen < SILENCE_S + SLACK_S
+            worker.resume()
+            give_up = time.monotonic() + 20
+            while is_alive(worker):  # then a zombie, until its parent thaws
+                assert time.monotonic() < give_up
+                time.sleep(0.02)
+        finally:
+            for process in (guardian, agent):
+                process.resume()
+        job.finish(1)
+        shown = job.printed()
+    assert "worker 1 came too late, and was sent away" in shown
+    assert "Traceback" not in shown
 
 
 def test_too_few_hosts_that_answer_are_an_error_at_once(elastic):
