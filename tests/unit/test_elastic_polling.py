@@ -3,7 +3,7 @@
 
 import pytest
 
-from horovod.runner.elastic.polling import DiscoveryError, find_hosts, parse_hosts, require_local
+from horovod.runner.elastic.polling import DiscoveryError, find_hosts, parse_hosts
 from horovod.runner.elastic.running import limits_of
 
 
@@ -22,12 +22,6 @@ def test_a_script_that_fails_is_quoted():
     assert find_hosts("echo localhost:2", None) == {"localhost": 2}
     with pytest.raises(DiscoveryError, match="ended with exit code 3: no cluster today"):
         find_hosts("echo no cluster today >&2; exit 3", None)
-
-
-def test_other_hosts_are_refused_by_name():
-    require_local({"localhost": 2})
-    with pytest.raises(NotImplementedError, match=r"other hosts \(no-such-host\) are not available yet"):
-        require_local({"localhost": 2, "no-such-host": 1})
 
 
 def test_limits():
