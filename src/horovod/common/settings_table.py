@@ -255,13 +255,13 @@ _JOB = (
 )
 
 _SURVIVAL = (
-    Setting("HOROVOD_SPARES", int, 0, "Elastic jobs: workers beyond the others that wait inside hvd.init() until one is "
-            "lost, and take its place.", minimum=0, maximum=MOST_RANKS, flag="--spares", yaml_key="elastic.spares"),
+    Setting("HOROVOD_SPARES", int, 0, "Elastic jobs: workers beyond the others that wait inside hvd.init() until one "
+            "is lost, and take its place.", minimum=0, maximum=MOST_RANKS, flag="--spares", yaml_key="elastic.spares"),
     Setting("HOROVOD_PREEMPTION_GRACE_SECONDS", float, 30, "Elastic jobs: how long a worker that gets SIGTERM may take "
             "until its next commit, at which it leaves; then it ends at once. 0: it ends at once, as others do.",
             unit="seconds", minimum=0, maximum=_LONG_S),
-    Setting("HOROVOD_PROGRESS_TIMEOUT_SECONDS", float, 0, "Elastic jobs: a worker that commits nothing and completes no "
-            "collective for so long is reported with its Python stack; 0: never.",
+    Setting("HOROVOD_PROGRESS_TIMEOUT_SECONDS", float, 0, "Elastic jobs: a worker that commits nothing and completes "
+            "no collective for so long is reported with its Python stack; 0: never.",
             unit="seconds", minimum=0, maximum=_LONG_S, flag="--progress-timeout-seconds",
             yaml_key="elastic.progress_timeout_seconds"),
     Setting("HOROVOD_REPLACE_STUCK_WORKERS", bool, False, "Elastic jobs: a worker without progress is killed and "

@@ -61,8 +61,8 @@ def run(
     holds the traceback of the one that failed first. `tag`: whether lines that workers print begin with their rank,
     "always", "never", or "auto": not in a notebook. With `min_num_proc` or `host_discovery_script` the job is elastic,
     and the results are those of the first `min_num_proc` ranks; `spares` are workers that wait for another's place, and
-    a worker without progress for `progress_timeout_seconds` is reported or replaced. With `max_restarts` all workers are
-    started anew, at most so many times, after one has failed.
+    a worker without progress for `progress_timeout_seconds` is reported or replaced. With `max_restarts` all workers
+    are started anew, at most so many times, after one has failed.
     """
     num_proc = _renamed("np", np, "num_proc", num_proc)
     min_num_proc = _renamed("min_np", min_np, "min_num_proc", min_num_proc)

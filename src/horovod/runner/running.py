@@ -17,7 +17,6 @@ from horovod.common.rendezvous.protocol import make_secret
 from horovod.common.rendezvous.server import Server
 from horovod.common.torchrun_variables import free_port
 from horovod.runner.allocation import Allocation, find_allocation
-from horovod.runner.arguments import FLAG_SETTINGS
 from horovod.runner.hosts import SIMULATE_VARIABLE, HostInfo, SlotInfo, get_host_assignments, is_local, plan_hosts
 from horovod.runner.job import Job, JobResult, JobSpec
 from horovod.runner.limits import check_local_processes, enough_descriptors
@@ -31,6 +30,7 @@ from horovod.runner.worker_environment import (
     base_environment,
     flag_environment,
     interface_environment,
+    number_of,
     own_devices,
     rendezvous_environment,
 )
@@ -138,15 +138,6 @@ def _run_once(
             result = Job(spec, server, site.placer, output).run()
         after(server, result)
     return result
-
-
-def number_of(options: Mapping[str, Any], variable: str) -> float:
-    """A setting as it was given to the launcher, else of the environment. ValueError if it is out of range."""
-    name, setting = next((name, one) for name, one in FLAG_SETTINGS.items() if one.name == variable)
-    given = options.get(name)
-    if given is None:
-        return float(settings.value_of(variable, os.environ) or 0)
-    return float(settings.parse(setting.given_as(name), str(int(given) if setting.type is bool else given)))
 
 
 def is_elastic(options: Mapping[str, Any]) -> bool:

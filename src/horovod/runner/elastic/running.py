@@ -17,7 +17,8 @@ from horovod.runner.allocation import Allocation
 from horovod.runner.elastic.job import ElasticJob, ElasticSpec
 from horovod.runner.elastic.mail import Mail
 from horovod.runner.elastic.polling import Polling, find_hosts, require_local
-from horovod.runner.elastic.vocabulary import Discovered, Limits, Ready
+from horovod.runner.elastic.progress import told_by
+from horovod.runner.elastic.vocabulary import Discovered, Limits, Preempted, Ready
 from horovod.runner.elastic.workers import Program
 from horovod.runner.hosts import plan_hosts
 from horovod.runner.job import JobResult
@@ -29,6 +30,7 @@ from horovod.runner.worker_environment import (
     base_environment,
     flag_environment,
     interface_environment,
+    number_of,
     rendezvous_environment,
 )
 
@@ -52,16 +54,19 @@ def run_elastic_job(
     script = options.get("host_discovery_script")
     find = partial(find_hosts, script, options.get("slots")) if script is not None else None
     set_aside = allocation.hosts if allocation is not None else ()
-    hosts = find() if find is not None else {host.hostname: host.slots for host in plan_hosts(options, set_aside)}
+    wanted = {**options, "num_proc": options["num_proc"] + spares_of(options)}
+    hosts = find() if find is not None else {host.hostname: host.slots for host in plan_hosts(wanted, set_aside)}
     require_local(hosts)
     limits = limits_of(options, hosts)
-    check_local_processes(limits.max_num_proc if find is None else max(limits.num_proc, 1))
+    check_local_processes(limits.max_num_proc + limits.spares if find is None else max(limits.num_proc, 1))
     base = base_environment(os.environ)
     common = interface_environment(options.get("nics") or [], base)
     secret = make_secret()
     with ExitStack() as stack:
         stack.enter_context(
-            enough_descriptors(limits.max_num_proc if find is None else 64, files=output_options.directory is not None)
+            enough_descriptors(
+                limits.max_num_proc + limits.spares if find is None else 64, files=output_options.directory is not None
+            )
         )
         mail = stack.enter_context(closing(Mail()))
         server = stack.enter_context(
@@ -69,6 +74,8 @@ def run_elastic_job(
                 _LOOPBACK,
                 secret=secret,
                 on_ready=lambda birth, lost: mail.put(Ready(birth, lost)),
+                on_preempted=lambda birth: mail.put(Preempted(birth)),
+                on_progress=lambda birth, message: mail.put(told_by(birth, message)),
                 on_slow_meeting=output.say,
             )
         )
@@ -93,9 +100,9 @@ def run_elastic_job(
 def limits_of(options: Mapping[str, Any], hosts: Mapping[str, int]) -> Limits:
     """ValueError if they contradict each other."""
     fixed = options.get("host_discovery_script") is None
-    num_proc = options["num_proc"]
+    num_proc, spares = options["num_proc"], spares_of(options)
     low = options.get("min_num_proc") or num_proc
-    high = options.get("max_num_proc") or (max(num_proc, sum(hosts.values())) if fixed else MOST_RANKS)
+    high = options.get("max_num_proc") or (max(num_proc, sum(hosts.values()) - spares) if fixed else MOST_RANKS)
     if not low <= num_proc <= high:
         raise ValueError(f"--min-np {low}, -np {num_proc} and --max-np {high} must be in ascending order")
     check_number(high, "--max-np (max_num_proc)")
@@ -111,4 +118,11 @@ def limits_of(options: Mapping[str, Any], hosts: Mapping[str, int]) -> Limits:
         reset_limit=options.get("reset_limit"),
         cooldown=(float(cooldown[0]), float(cooldown[1])) if cooldown is not None else None,
         fixed_hosts=fixed,
+        spares=spares,
+        progress_timeout_s=number_of(options, "HOROVOD_PROGRESS_TIMEOUT_SECONDS"),
+        replace_stuck=bool(number_of(options, "HOROVOD_REPLACE_STUCK_WORKERS")),
     )
+
+
+def spares_of(options: Mapping[str, Any]) -> int:
+    return int(number_of(options, "HOROVOD_SPARES"))
