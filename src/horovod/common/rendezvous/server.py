@@ -92,7 +92,7 @@ class Server:
         self._on_slow_meeting = on_slow_meeting
         self._slow_after_s = slow_after_s
         self._notice_at: float | None = None
-        self._board = MeetingBoard()
+        self._board = MeetingBoard(elastic=on_ready is not None)
         self._waiting_list = WaitingList()
         self._on_ready = on_ready
         self._on_preempted = on_preempted

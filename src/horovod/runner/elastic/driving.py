@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The driver of an elastic job: keeps its state, passes on what is decided, and says it.
 
-It knows no command line, signal or terminal: whoever holds it (the launcher's loop in job.py, an actor) has a rendezvous
-and a placer, and tells it what happens. `run` is all the loop that a holder without other things to do needs:
+It knows no command line, signal or terminal: whoever holds it (the launcher's loop in job.py, an actor) has a
+rendezvous and a placer, and tells it what happens. `run` is the loop for a holder that has nothing else to do:
 
     mail = Mail()
     with Server(address, secret=secret, on_ready=lambda birth, lost: mail.put(Ready(birth, lost))) as rendezvous:
@@ -169,6 +169,8 @@ class Driver:
                 self._placer.signal(birth, number)
             case Dismiss(birth, why):
                 self._rendezvous.dismiss(birth, why)
+                if birth not in self.state.workers:
+                    self._say(f"worker {birth} came too late, and was sent away: {why}")
             case Excuse(birth, may_stay):
                 self._rendezvous.excuse(birth, may_stay)
             case Close(generation, why):
@@ -182,12 +184,15 @@ class Driver:
                 self._rendezvous.notify(births, message)
             case Waiting():
                 self._say(words.waiting(action, self.state.limits.timeout_s))
-            case GiveUp(why, code, worker, failures):
-                self._rendezvous.excuse_nobody()
-                self._outcome = Outcome(code, f"the elastic job is ended: {why}", worker)
-                self._say(self._outcome.text)
-                if failures:
-                    self._say(words.failure_table(failures))
+            case GiveUp():
+                self._give_up(action)
+
+    def _give_up(self, action: GiveUp) -> None:
+        self._rendezvous.excuse_nobody()
+        self._outcome = Outcome(action.code, f"the elastic job is ended: {action.why}", action.worker)
+        self._say(self._outcome.text)
+        if action.failures:
+            self._say(words.failure_table(action.failures))
 
     def _places(self, announced: Announce) -> dict[int, dict[str, Any]]:
         places: dict[int, dict[str, Any]] = {birth: asdict(place) for birth, place in announced.places.items()}
