@@ -319,8 +319,10 @@ class _Turn:
                 return True  # they are leaving: their last words come first
             self._give_up(f"no worker is left that could hand its state to new ones{because}", code, worker)
             return True
-        resting = [slot for slot, until in state.rests_until.items() if until < math.inf and state.is_offered(slot)]
-        possible = len(state.staying()) + len(state.usable_slots()) + len(resting) + state.awaited
+        resting = {slot for slot, until in state.rests_until.items() if until < math.inf}
+        taken = {worker.slot for worker in state.workers.values()}
+        possible = len({slot for slot in (*resting, *taken, *state.usable_slots()) if state.is_offered(slot)})
+        possible += state.awaited
         if limits.fixed_hosts and state.hosts and possible < limits.min_num_proc:
             self._give_up(
                 f"only {possible} workers are possible, and --min-np asks for {limits.min_num_proc}: "
