@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from horovod.runner.elastic import membership as m
 from horovod.runner.elastic import words
-from horovod.runner.elastic.progress import Ask, Stuck, Told, Watch, look, told_by
+from horovod.runner.elastic.progress import Ask, Stuck, Watch, look, told_by
 from horovod.runner.elastic.running import limits_of
+from horovod.runner.elastic.vocabulary import Told
 
 
 def with_spares(hosts, spares=1, **limits):

@@ -4,7 +4,7 @@
 It knows no command line, signal or terminal: whoever holds it (the launcher's loop in job.py, an actor) has a
 rendezvous and a placer, and tells it what happens. `run` is the loop for a holder that has nothing else to do:
 
-    mail = Mail()
+    mail: Mail[Event] = Mail()
     with Server(address, secret=secret, on_ready=lambda birth, lost: mail.put(Ready(birth, lost))) as rendezvous:
         driver = Driver(limits, rendezvous, placer, say)
         driver.tell(Discovered({"a": 2, "b": 2}))
@@ -22,7 +22,7 @@ from typing import Any, Protocol
 from horovod.runner.elastic import words
 from horovod.runner.elastic.mail import Mail
 from horovod.runner.elastic.membership import State, decide
-from horovod.runner.elastic.progress import Ask, Stuck, Told, Watch, look
+from horovod.runner.elastic.progress import Ask, Stuck, Watch, look
 from horovod.runner.elastic.vocabulary import (
     Action,
     Announce,
@@ -39,6 +39,7 @@ from horovod.runner.elastic.vocabulary import (
     Slot,
     Start,
     Tick,
+    Told,
     Waiting,
 )
 
@@ -105,7 +106,7 @@ class Driver:
         self._killed: dict[int, str] = {}  # by birth id, why
         self._is_stopped = False
 
-    def run(self, mail: Mail) -> Outcome:
+    def run(self, mail: Mail[Event]) -> Outcome:
         """Until the job is over. Workers that still run then are the placer's to end."""
         while not self.is_over:
             mail.wait(self.time_left())
@@ -134,15 +135,14 @@ class Driver:
         moments = [moment for moment in (self.state.next_time(), self._watch.next_time()) if moment is not None]
         return max(0.0, min(moments) - time.monotonic()) if moments else None
 
-    def tell(self, event: Event | Told) -> None:
+    def tell(self, event: Event) -> None:
         if self._is_stopped:
             return
-        if not isinstance(event, Told):
-            if isinstance(event, Ended) and event.birth in self._killed:
-                event = replace(event, how=self._killed[event.birth])
-            self.state, actions = decide(self.state, event, time.monotonic())
-            for action in actions:
-                self._act(action)
+        if isinstance(event, Ended) and event.birth in self._killed:
+            event = replace(event, how=self._killed[event.birth])
+        self.state, actions = decide(self.state, event, time.monotonic())
+        for action in actions:
+            self._act(action)
         self._look(event if isinstance(event, Told) else None)
 
     def _look(self, told: Told | None) -> None:

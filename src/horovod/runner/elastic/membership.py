@@ -43,6 +43,7 @@ from horovod.runner.elastic.vocabulary import (
     Slot,
     Start,
     Tick,
+    Told,
     Waiting,
     Worker,
 )
@@ -196,7 +197,7 @@ class _Turn:
                     self._lose(self.state.workers[birth], code, how)
             case Preempted(birth):
                 self._excuse(birth)
-            case Tick():
+            case Tick() | Told():
                 pass
 
     def _welcome(self, birth: int) -> None:

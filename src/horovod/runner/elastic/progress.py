@@ -12,18 +12,10 @@ from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from horovod.runner.elastic.vocabulary import Told
+
 ASKS = 4  # times that workers are asked before the time is over
 _LONGEST_STACK = 20_000  # characters
-
-
-@dataclass(frozen=True)
-class Told:
-    """What a worker has answered. `mark` changes whenever it makes progress."""
-
-    birth: int
-    mark: tuple[int, ...]
-    waits: bool
-    stack: str = ""
 
 
 def told_by(birth: int, message: dict[str, Any]) -> Told:

@@ -105,11 +105,21 @@ class Preempted:
 
 
 @dataclass(frozen=True)
+class Told:
+    """What a worker has answered when it was asked for its progress. `mark` changes whenever it makes some."""
+
+    birth: int
+    mark: tuple[int, ...]
+    waits: bool  # for others, inside an operation
+    stack: str = ""
+
+
+@dataclass(frozen=True)
 class Tick:
     """Time has passed."""
 
 
-Event = Discovered | HostGone | Ready | Ended | Preempted | Tick
+Event = Discovered | HostGone | Ready | Ended | Preempted | Told | Tick
 
 
 # Actions
