@@ -140,10 +140,18 @@ class Driver:
             return
         if isinstance(event, Ended) and event.birth in self._killed:
             event = replace(event, how=self._killed[event.birth])
-        self.state, actions = decide(self.state, event, time.monotonic())
+        before = self.state
+        self.state, actions = decide(before, event, time.monotonic())
+        self._say_who_failed(before)
         for action in actions:
             self._act(action)
         self._look(event if isinstance(event, Told) else None)
+
+    def _say_who_failed(self, before: State) -> None:
+        """Before they were members; of those who were, the next generation tells."""
+        for failure in self.state.history:
+            if failure not in before.history and failure.birth not in before.members:
+                self._say(words.failed(failure, self.state.rests_until.get(failure.slot), time.monotonic()))
 
     def _look(self, told: Told | None) -> None:
         """Whether all members make progress."""

@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from horovod.common import settings
@@ -18,7 +17,7 @@ from horovod.runner.elastic.host_book import Found, HostEvent
 from horovod.runner.elastic.hosts import NoAgents
 from horovod.runner.elastic.job import ElasticJob, ElasticSpec
 from horovod.runner.elastic.mail import Mail
-from horovod.runner.elastic.polling import Polling, find_hosts
+from horovod.runner.elastic.polling import Polling, Script
 from horovod.runner.elastic.progress import told_by
 from horovod.runner.elastic.vocabulary import Event, Limits, Preempted, Ready
 from horovod.runner.elastic.workers import Program
@@ -60,7 +59,7 @@ def run_elastic_job(
 ) -> JobResult:
     """Run `command` in as many workers as there may be; the same as run_job does for a fixed number."""
     script = options.get("host_discovery_script")
-    find = partial(find_hosts, script, options.get("slots")) if script is not None else None
+    find = Script(script, options.get("slots")) if script is not None else None
     set_aside = allocation.hosts if allocation is not None else ()
     wanted = {**options, "num_proc": options["num_proc"] + spares_of(options)}
     hosts = find() if find is not None else {host.hostname: host.slots for host in plan_hosts(wanted, set_aside)}
@@ -113,6 +112,7 @@ def run_elastic_job(
         )
         if find is not None:
             stack.enter_context(Polling(find, lambda hosts: mail.put(here.seen(_found(hosts, allocation))), output.say))
+            stack.callback(find.stop)
         result = ElasticJob(spec, server, placer, output, mail, host_of).run()
         if after is not None:
             after(server, result)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from horovod.runner.elastic.progress import Stuck
@@ -35,6 +36,15 @@ def stuck(found: Stuck, worker: Worker) -> str:
     if not found.stack:
         return f"{line}; it does not tell where it is"
     return "\n".join([f"{line}; this is where it is:", *(f"  {one}" for one in found.stack.splitlines())])
+
+
+def failed(failure: Failure, rests_until: float | None, now: float) -> str:
+    """Of a worker that never was a member."""
+    then = "another is started there"
+    if rests_until is not None:
+        rest = f"rests for {rests_until - now:.0f} s" if rests_until < math.inf else "is not used any more"
+        then = f"its slot ({failure.slot[1]}) {rest}"
+    return f"worker {failure.birth} on {failure.slot[0]} failed before it joined: {failure.why}; {then}"
 
 
 def failure_table(failures: Sequence[Failure]) -> str:
