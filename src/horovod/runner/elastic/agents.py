@@ -92,7 +92,7 @@ class RemoteAgents:
 
     def lost(self) -> list[Lost]:
         present = self._remote.hosts
-        gone = [host for host in self._open_hosts if host in present and present[host].is_gone]
+        gone = [host for host in list(self._open_hosts) if host in present and present[host].is_gone]
         return [Lost(host, present[host].problem or "its agent has ended") for host in gone]
 
     def stop(self) -> None:

@@ -149,13 +149,17 @@ class _Turn:
                 self._open(host)
             case NotOpened(host, why) if host in entries:
                 self._rest(host, f"host {host} cannot be used: {why}", is_news=entries[host].failures == 0)
-            case Lost(host, why) if host in entries and entries[host].standing is Standing.OPEN:
+            case Lost(host, why) if self._has_agent(host):
                 if self.now - entries[host].since >= LASTING_S:
                     entries[host] = replace(entries[host], failures=0)
                 self.actions += [Gone(host, why), Shut(host)]
                 self._rest(host, f"host {host} is lost: {why}", is_news=True)
             case Pass(busy):
                 self._pass(busy)
+
+    def _has_agent(self, host: str) -> bool:
+        entry = self.book.entries.get(host)
+        return entry is not None and entry.standing is Standing.OPEN and not entry.is_here
 
     def _find(self, hosts: dict[str, int], here: frozenset[str]) -> None:
         entries = self.book.entries

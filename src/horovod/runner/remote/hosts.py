@@ -77,6 +77,7 @@ class RemoteHosts:
             self._former = [*self._former, host]
             self.hosts = {other: one for other, one in self.hosts.items() if one is not host}
         self._post(partial(self._let_go, host))
+        self._note_change()
 
     # Before the job
 
