@@ -99,8 +99,9 @@ def in_allocation(cluster: Cluster, *words: str) -> subprocess.CompletedProcess[
     return run(["salloc", "--quiet", "-N2", "-n4", "--overcommit", *HOROVODRUN, *words], cluster.environment)
 
 
-def test_horovodrun_uses_the_nodes_of_an_allocation(cluster: Cluster):
-    done = in_allocation(cluster, sys.executable, "-c", PROGRAM)
+@pytest.mark.parametrize("flags", [(), ("--min-np", "4")], ids=["static", "elastic"])
+def test_horovodrun_uses_the_nodes_of_an_allocation(cluster: Cluster, flags: tuple[str, ...]):
+    done = in_allocation(cluster, *flags, sys.executable, "-c", PROGRAM)
     assert done.returncode == 0, done.stderr
     ranks = [json.loads(line) for _, (line,) in sorted(lines_by_rank(done.stdout).items())]
     assert [rank[0] for rank in ranks] == [
