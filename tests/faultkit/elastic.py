@@ -65,6 +65,13 @@ class ElasticJob(LaunchedJob):
         os.kill(worker["pid"], number)
         return time.monotonic()
 
+    def await_printed(self, text: str, limit_s: float = 60) -> None:
+        """Until the launcher or a worker has said so."""
+        give_up = time.monotonic() + limit_s
+        while text not in self.printed():
+            assert time.monotonic() < give_up, f"{text!r} was not printed within {limit_s} s\n{self.printed_by_all()}"
+            time.sleep(0.02)
+
     def finish(self, size: int) -> list[Report]:
         """Let them all end well; what they report."""
         self._stop.touch()

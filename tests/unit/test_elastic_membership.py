@@ -3,38 +3,12 @@
 
 import signal
 
+from faultkit.membership import Driver, kinds
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from horovod.runner.elastic import membership as m
 from horovod.runner.elastic.places import places_of
-
-
-class Driver:
-    """Feeds events, keeps what was decided."""
-
-    def __init__(self, hosts, now=0.0, **limits):
-        asked = {"num_proc": 3, "min_num_proc": 2, "max_num_proc": 8} | limits
-        self.state, self.now, self.log = m.State(m.Limits(**asked)), now, []
-        self.tell(m.Discovered(hosts))
-
-    def tell(self, event, later=0.0):
-        self.now += later
-        self.state, actions = m.decide(self.state, event, self.now)
-        self.log += actions
-        return actions
-
-    def begin(self):
-        for birth in list(self.state.workers):
-            actions = self.tell(m.Ready(birth))
-        return actions
-
-    def ranks(self):
-        return {birth: self.state.workers[birth].rank for birth in self.state.members if birth in self.state.workers}
-
-
-def kinds(actions):
-    return [type(action).__name__ for action in actions]
 
 
 def test_a_job_begins_with_as_many_as_asked_for_and_all_at_once():
@@ -245,6 +219,7 @@ events = st.one_of(
     st.builds(m.Ended, st.integers(0, 12), st.sampled_from([0, 1, 137]), st.just("died")),
     st.builds(m.Discovered, st.dictionaries(st.sampled_from("abc"), st.integers(1, 3), max_size=3), st.integers(0, 2)),
     st.builds(m.HostGone, st.sampled_from("abc"), st.just("gone")),
+    st.builds(m.Preempted, st.integers(0, 12)),
     st.just(m.Tick()),
 )
 
@@ -254,9 +229,10 @@ events = st.one_of(
     steps=st.lists(st.tuples(events, st.sampled_from([0.0, 0.3, 5.0])), max_size=40),
     fixed=st.booleans(),
     cooldown=st.sampled_from([None, (1.0, 8.0)]),
+    spares=st.integers(0, 2),
 )
-def test_whatever_happens(steps, fixed, cooldown):
-    driver = Driver({"a": 2, "b": 2}, max_num_proc=4, fixed_hosts=fixed, cooldown=cooldown)
+def test_whatever_happens(steps, fixed, cooldown, spares):
+    driver = Driver({"a": 2, "b": 2}, max_num_proc=4, fixed_hosts=fixed, cooldown=cooldown, spares=spares)
     ready, born = set(), set(driver.state.workers)
     for event, later in steps:
         before = driver.state
@@ -276,6 +252,7 @@ def test_whatever_happens(steps, fixed, cooldown):
             if isinstance(action, m.Announce):
                 check_generation(action, before, after, ready)
                 ready -= set(action.places)
+        assert kinds(actions).count("Excuse") == int(isinstance(event, m.Preempted) and not before.over)
         assert kinds(actions).count("GiveUp") == int(after.over and not before.over)
         moment = after.next_time()
         assert moment is None or moment > driver.now or m.decide(after, m.Tick(), moment)[0] != after
@@ -292,5 +269,7 @@ def check_generation(announced, before, after, ready):
     living = {birth for birth in before.members if birth in after.workers}
     for birth in living - set(announced.places):
         assert after.workers[birth].phase is m.Phase.LEAVING, "two groups would train"
+    waits = [worker for worker in after.newcomers() if worker.phase is m.Phase.READY]
+    assert not waits or size == after.room() or after.finished, "a spare waits although there is room for it"
     if before.members:
         assert after.members[0] in before.members, "rank 0 must have the state"

@@ -163,3 +163,14 @@ def test_workers_wait_for_places_by_birth_id():
     assert waiting.dismiss(7, "gone") == [("seven", {"ok": False, "error": "gone", "dismissed": True})]
     assert waiting.listen(7, "ear") == [("ear", {"ok": True})]
     assert waiting.notify([7, 9], {"update": 1}) == [("ear", {"update": 1})]
+
+
+def test_who_got_a_signal_waits_for_an_excuse():
+    waiting = WaitingList()
+    assert waiting.preempted(7, "seven") == waiting.preempted(8, "eight") == waiting.preempted(9, "nine") == []
+    waiting.leave("nine")
+    assert waiting.excuse(7, True) == [("seven", {"ok": True})]
+    assert waiting.excuse(7, True) == waiting.excuse(9, True) == []
+    refused = {"ok": False, "error": "this worker is to end at once"}
+    assert waiting.excuse_nobody() == [("eight", refused)]
+    assert waiting.preempted(7, "again") == [("again", refused)]

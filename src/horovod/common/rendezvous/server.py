@@ -74,10 +74,13 @@ class Server:
         on_slow_meeting: Callable[[str], None] | None = None,
         slow_after_s: float = SLOW_AFTER_S,
         on_ready: Callable[[int, int | None], None] | None = None,
+        on_preempted: Callable[[int], None] | None = None,
+        on_progress: Callable[[int, dict[str, Any]], None] | None = None,
     ) -> None:
         """`on_ready` hears, on the server's thread, the birth ids of an elastic job's workers that want a place.
 
-        Its second argument is the rank whose loss has ended the worker's last world, if one has.
+        Its second argument is the rank whose loss has ended the worker's last world, if one has. `on_preempted` hears
+        of those that got SIGTERM and wait for `excuse`, `on_progress` what workers answer when they are asked for it.
         """
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         listener = socket.create_server((host, port), family=family, backlog=1024)
@@ -94,6 +97,8 @@ class Server:
         self._board = MeetingBoard(elastic=on_ready is not None)
         self._waiting_list = WaitingList()
         self._on_ready = on_ready
+        self._on_preempted = on_preempted
+        self._on_progress = on_progress
         self._store: dict[str, bytes] = {}
         self._selector = selectors.DefaultSelector()
         self._wake_receiver, self._wake_sender = socket.socketpair()
@@ -148,6 +153,14 @@ class Server:
 
     def dismiss(self, birth: int, text: str) -> None:
         self._post(lambda: self._deliver(self._waiting_list.dismiss(birth, text)))
+
+    def excuse(self, birth: int, may_stay: bool) -> None:
+        """Answer a worker that got SIGTERM: whether it may stay until the next commit."""
+        self._post(lambda: self._deliver(self._waiting_list.excuse(birth, may_stay)))
+
+    def excuse_nobody(self) -> None:
+        """From now on, no worker may."""
+        self._post(lambda: self._deliver(self._waiting_list.excuse_nobody()))
 
     def notify(self, births: Iterable[int], message: Mapping[str, Any]) -> None:
         """To those of them that listen."""
@@ -323,6 +336,11 @@ class Server:
                     self._ask_for_place(peer, message)
                 case "listen":
                     self._deliver(self._waiting_list.listen(_integer(message, "birth"), peer))
+                case "preempted":
+                    self._hear_preempted(peer, _integer(message, "birth"))
+                case "progress":
+                    if self._on_progress is not None:  # an answer, which gets none
+                        self._on_progress(_integer(message, "birth"), message)
                 case "put":
                     self._send(peer, self._put_chunk(peer, message))
                 case "get":
@@ -340,6 +358,13 @@ class Server:
         lost = _integer(message, "lost") if message.get("lost") is not None else None
         self._waiting_list.ask(birth, peer)
         self._on_ready(birth, lost)
+
+    def _hear_preempted(self, peer: _Peer, birth: int) -> None:
+        if self._on_preempted is None:
+            self._send(peer, refusal("nobody here lets workers stay until their next commit"))
+            return
+        self._deliver(self._waiting_list.preempted(birth, peer))
+        self._on_preempted(birth)
 
     def _put_chunk(self, peer: _Peer, message: dict[str, Any]) -> Reply:
         key, total, data = message["key"], message["total"], message["data"]

@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from horovod.common import settings
@@ -18,8 +17,9 @@ from horovod.runner.elastic.host_book import Found, HostEvent
 from horovod.runner.elastic.hosts import NoAgents
 from horovod.runner.elastic.job import ElasticJob, ElasticSpec
 from horovod.runner.elastic.mail import Mail
-from horovod.runner.elastic.polling import Polling, find_hosts
-from horovod.runner.elastic.vocabulary import Event, Limits, Ready
+from horovod.runner.elastic.polling import Polling, Script
+from horovod.runner.elastic.progress import told_by
+from horovod.runner.elastic.vocabulary import Event, Limits, Preempted, Ready
 from horovod.runner.elastic.workers import Program
 from horovod.runner.hosts import HostInfo, plan_hosts
 from horovod.runner.job import JobResult
@@ -34,6 +34,7 @@ from horovod.runner.worker_environment import (
     base_environment,
     flag_environment,
     interface_environment,
+    number_of,
     rendezvous_environment,
 )
 
@@ -58,18 +59,21 @@ def run_elastic_job(
 ) -> JobResult:
     """Run `command` in as many workers as there may be; the same as run_job does for a fixed number."""
     script = options.get("host_discovery_script")
-    find = partial(find_hosts, script, options.get("slots")) if script is not None else None
+    find = Script(script, options.get("slots")) if script is not None else None
     set_aside = allocation.hosts if allocation is not None else ()
-    hosts = find() if find is not None else {host.hostname: host.slots for host in plan_hosts(options, set_aside)}
+    wanted = {**options, "num_proc": options["num_proc"] + spares_of(options)}
+    hosts = find() if find is not None else {host.hostname: host.slots for host in plan_hosts(wanted, set_aside)}
     limits = limits_of(options, hosts)
     found = _found(hosts, allocation)
-    check_local_processes(min(limits.max_num_proc, sum(hosts[host] for host in found.here)))
+    check_local_processes(min(limits.max_num_proc + limits.spares, sum(hosts[host] for host in found.here)))
     base = base_environment(os.environ)
     here = _Here(options, base, devices_here(allocation), is_used=bool(found.here))
     secret = make_secret()
     with ExitStack() as stack:
         stack.enter_context(
-            enough_descriptors(limits.max_num_proc if find is None else 64, files=output_options.directory is not None)
+            enough_descriptors(
+                limits.max_num_proc + limits.spares if find is None else 64, files=output_options.directory is not None
+            )
         )
         mail: Mail[Event | HostEvent] = stack.enter_context(closing(Mail()))
         host_of: dict[int, str] = {}
@@ -82,6 +86,8 @@ def run_elastic_job(
                 address,
                 secret=secret,
                 on_ready=lambda birth, lost: mail.put(Ready(birth, lost)),
+                on_preempted=lambda birth: mail.put(Preempted(birth)),
+                on_progress=lambda birth, message: mail.put(told_by(birth, message)),
                 on_slow_meeting=output.say,
             )
         )
@@ -106,6 +112,7 @@ def run_elastic_job(
         )
         if find is not None:
             stack.enter_context(Polling(find, lambda hosts: mail.put(here.seen(_found(hosts, allocation))), output.say))
+            stack.callback(find.stop)
         result = ElasticJob(spec, server, placer, output, mail, host_of).run()
         if after is not None:
             after(server, result)
@@ -193,9 +200,9 @@ class _Here:
 def limits_of(options: Mapping[str, Any], hosts: Mapping[str, int]) -> Limits:
     """ValueError if they contradict each other."""
     fixed = options.get("host_discovery_script") is None
-    num_proc = options["num_proc"]
+    num_proc, spares = options["num_proc"], spares_of(options)
     low = options.get("min_num_proc") or num_proc
-    high = options.get("max_num_proc") or (max(num_proc, sum(hosts.values())) if fixed else MOST_RANKS)
+    high = options.get("max_num_proc") or (max(num_proc, sum(hosts.values()) - spares) if fixed else MOST_RANKS)
     if not low <= num_proc <= high:
         raise ValueError(f"--min-np {low}, -np {num_proc} and --max-np {high} must be in ascending order")
     check_number(high, "--max-np (max_num_proc)")
@@ -211,4 +218,11 @@ def limits_of(options: Mapping[str, Any], hosts: Mapping[str, int]) -> Limits:
         reset_limit=options.get("reset_limit"),
         cooldown=(float(cooldown[0]), float(cooldown[1])) if cooldown is not None else None,
         fixed_hosts=fixed,
+        spares=spares,
+        progress_timeout_s=number_of(options, "HOROVOD_PROGRESS_TIMEOUT_SECONDS"),
+        replace_stuck=bool(number_of(options, "HOROVOD_REPLACE_STUCK_WORKERS")),
     )
+
+
+def spares_of(options: Mapping[str, Any]) -> int:
+    return int(number_of(options, "HOROVOD_SPARES"))
