@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who belongs to an elastic job: every decision, as a pure function of (state, event, now). The loop in job.py acts.
+"""Who belongs to an elastic job: every decision, as a pure function of (state, event, now). driving.py acts.
 
     starting --asks for a place--> ready --announced--> member --a peer was lost, or a commit--> ready --> member ...
     any of them --its slot was taken away--> leaving --> ended
+    member --a peer has lost it, and it does not ask for a place itself--> fenced (killed) --> ended
 
 Workers are known by their birth ids, never by a rank: a rank is a place in one generation. A generation is announced
 once every living member of the last one waits for it, so there are never two groups that train.
@@ -14,171 +15,48 @@ import math
 import signal
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from enum import Enum
 
 from horovod.runner.elastic.constants import RESET_LIMIT_EXCEEDED_MESSAGE
-from horovod.runner.elastic.places import Place, places_of
+from horovod.runner.elastic.places import places_of
+from horovod.runner.elastic.vocabulary import (
+    ADDED,
+    REMOVED,
+    Action,
+    Announce,
+    Close,
+    Discovered,
+    Dismiss,
+    Ended,
+    Event,
+    GiveUp,
+    HostGone,
+    Left,
+    Limits,
+    Notify,
+    Phase,
+    Ready,
+    Signal,
+    Slot,
+    Start,
+    Tick,
+    Waiting,
+    Worker,
+)
 
-REMOVED, ADDED = 1, 2  # as horovod.common.notifications.HostUpdateResult has them
 MOST_FAILURES = 3  # of workers in one slot, without a cooldown range: then it is not used any more
 LASTING_S = 2.0  # a worker that was a member for so long has shown that its slot is good
 REMINDER_S = 1.0
 LEAVING_S = 10.0
-
-Slot = tuple[str, int]  # host, number of the slot on it
-
-
-class Phase(Enum):
-    STARTING = "starting"
-    READY = "ready"
-    MEMBER = "member"
-    LEAVING = "leaving"
-
-
-@dataclass(frozen=True)
-class Limits:
-    """`fixed_hosts`: no others will ever come, so nobody needs to wait for them."""
-
-    num_proc: int
-    min_num_proc: int
-    max_num_proc: int
-    timeout_s: float = 600.0
-    reset_limit: int | None = None
-    cooldown: tuple[float, float] | None = None
-    fixed_hosts: bool = True
-
-
-@dataclass(frozen=True)
-class Worker:
-    """`rank`: in the last generation that it was a member of. `until`: when one that is leaving is killed."""
-
-    birth: int
-    slot: Slot
-    phase: Phase = Phase.STARTING
-    rank: int | None = None
-    member_since: float | None = None
-    until: float = math.inf
-
-
-# Events
-
-
-@dataclass(frozen=True)
-class Discovered:
-    """The hosts that there are now, and how many slots each has."""
-
-    hosts: dict[str, int]
-
-
-@dataclass(frozen=True)
-class HostGone:
-    """A host that nobody reaches any more; its workers end by their agent's lease."""
-
-    host: str
-    why: str
-
-
-@dataclass(frozen=True)
-class Ready:
-    """A worker asks for its place in the next generation."""
-
-    birth: int
-
-
-@dataclass(frozen=True)
-class Ended:
-    birth: int
-    code: int
-    how: str
-
-
-@dataclass(frozen=True)
-class Tick:
-    """Time has passed."""
-
-
-Event = Discovered | HostGone | Ready | Ended | Tick
-
-
-# Actions
-
-
-@dataclass(frozen=True)
-class Start:
-    birth: int
-    slot: Slot
-
-
-@dataclass(frozen=True)
-class Signal:
-    birth: int
-    number: int
-
-
-@dataclass(frozen=True)
-class Dismiss:
-    """Tell a worker that asks for a place that it has none."""
-
-    birth: int
-    why: str
-
-
-@dataclass(frozen=True)
-class Close:
-    """Nobody may meet in this generation any more: one of its members is gone."""
-
-    generation: int
-    why: str
-
-
-@dataclass(frozen=True)
-class Left:
-    rank: int
-    birth: int
-    why: str
-
-
-@dataclass(frozen=True)
-class Announce:
-    """A new generation. `took_s`: since the first sign of the change; None for the first generation."""
-
-    generation: int
-    places: dict[int, Place]  # by birth id
-    left: tuple[Left, ...] = ()
-    came: tuple[int, ...] = ()
-    took_s: float | None = None
-
-
-@dataclass(frozen=True)
-class Notify:
-    """Ask the members of the generation to come together at their next commit."""
-
-    births: tuple[int, ...]
-    generation: int
-    update: int
-
-
-@dataclass(frozen=True)
-class Waiting:
-    """There are too few workers to go on."""
-
-    have: int
-    need: int
-
-
-@dataclass(frozen=True)
-class GiveUp:
-    why: str
-    code: int = 1
-
-
-Action = Start | Signal | Dismiss | Close | Announce | Notify | Waiting | GiveUp
+FENCE_S = 1.0  # after a peer has lost it: time for its end to be heard of, or for it to ask for a place
+FENCED_WHY = "the others heard nothing more of it (was it frozen, or cut off?), so it was killed"
+UNKILLABLE_S = 3.0  # on a host that does not answer any more, or in the kernel: the others go on without its end
 
 
 @dataclass(frozen=True)
 class State:
     limits: Limits
     hosts: dict[str, int] = field(default_factory=dict)
+    awaited: int = 0  # slots of hosts that may come, or come back
     workers: dict[int, Worker] = field(default_factory=dict)  # by birth id, those that have not ended
     members: tuple[int, ...] = ()  # birth ids of the generation, by rank, whether they live or not
     generation: int = -1
@@ -191,7 +69,7 @@ class State:
     said_waiting: bool = False
     notified_at: float = -math.inf
     finished: bool = False  # some worker has done all its work: nobody new is started
-    first_failure: tuple[int, str] | None = None  # of this generation: exit code and words
+    first_failure: tuple[int, str, int] | None = None  # of this generation: exit code, words, and whose
     over: bool = False
 
     def is_offered(self, slot: Slot) -> bool:
@@ -211,7 +89,7 @@ class State:
 
     def next_time(self) -> float | None:
         """When to call again if nothing happens before."""
-        times = [worker.until for worker in self.workers.values() if worker.phase is Phase.LEAVING]
+        times = [worker.until for worker in self.workers.values()]
         if self.waiting_since is not None:
             times.append(self.waiting_since + self.limits.timeout_s)
         if _pending_update(self):
@@ -267,16 +145,18 @@ class _Turn:
 
     def take(self, event: Event) -> None:
         match event:
-            case Discovered(hosts):
+            case Discovered(hosts, awaited):
                 # The oldest hosts first: rank 0 stays where it is.
                 kept = {host: hosts[host] for host in self.state.hosts if host in hosts}
-                self._set(hosts=kept | hosts)
+                self._set(hosts=kept | hosts, awaited=awaited)
             case HostGone(host, why):
                 for worker in [worker for worker in self.state.workers.values() if worker.slot[0] == host]:
-                    self._lose(worker, 1, why)
+                    self._lose(worker, 1, why, slot_is_to_blame=False)
                 self._set(hosts={name: slots for name, slots in self.state.hosts.items() if name != host})
-            case Ready(birth):
+            case Ready(birth, lost):
                 self._welcome(birth)
+                if lost is not None and birth in self.state.members:
+                    self._suspect(lost)
             case Ended(birth, code, how):
                 if birth in self.state.workers:
                     self._lose(self.state.workers[birth], code, how)
@@ -285,19 +165,27 @@ class _Turn:
 
     def _welcome(self, birth: int) -> None:
         known = self.state.workers.get(birth)
-        if known is None or known.phase is Phase.LEAVING:
+        if known is None or known.phase in (Phase.LEAVING, Phase.FENCED):
             self.actions.append(Dismiss(birth, "this worker does not belong to the job any more"))
             return
         if birth in self.state.members:
             self._begin_change()
-        self._put(replace(known, phase=Phase.READY))
+        self._put(replace(known, phase=Phase.READY, until=math.inf))
+
+    def _suspect(self, rank: int) -> None:
+        """Somebody has lost a member. It may have ended, or be on its way to ask for a place, or be frozen."""
+        known = self.state.workers.get(self.state.members[rank]) if rank < len(self.state.members) else None
+        if known is not None and known.phase is Phase.MEMBER and known.until == math.inf:
+            self._put(replace(known, until=self.now + FENCE_S))
 
     def _begin_change(self) -> None:
         if self.state.changing_since is None:
             self._set(changing_since=self.now)
 
-    def _lose(self, worker: Worker, code: int, why: str) -> None:
+    def _lose(self, worker: Worker, code: int, why: str, *, slot_is_to_blame: bool = True) -> None:
         del self.state.workers[worker.birth]
+        if worker.phase is Phase.FENCED and slot_is_to_blame:
+            why = FENCED_WHY
         was_member = worker.birth in self.state.members
         if was_member and worker.rank is not None:
             self._set(left=(*self.state.left, Left(worker.rank, worker.birth, why)))
@@ -310,8 +198,10 @@ class _Turn:
             self._begin_change()
             self.actions.append(Close(self.state.generation, f"rank {worker.rank} has ended: {why}"))
         if self.state.first_failure is None:
-            self._set(first_failure=(code or 1, f"worker {worker.birth} on {worker.slot[0]}: {why}"))
-        self._punish(worker)
+            words = f"worker {worker.birth} on {worker.slot[0]}: {why}"
+            self._set(first_failure=(code or 1, words, worker.birth))
+        if slot_is_to_blame:
+            self._punish(worker)
 
     def _punish(self, worker: Worker) -> None:
         """The slot alone: the other slots of its host have done nothing."""
@@ -336,15 +226,21 @@ class _Turn:
         self._watch_time()
         self._remind_members()
 
-    def _give_up(self, why: str, code: int = 1) -> None:
-        self.actions.append(GiveUp(why, code))
+    def _give_up(self, why: str, code: int = 1, worker: int | None = None) -> None:
+        self.actions.append(GiveUp(why, code, worker))
         self._set(over=True)
 
     def _kill_overdue(self) -> None:
-        for worker in list(self.state.workers.values()):
-            if worker.phase is Phase.LEAVING and worker.until <= self.now:
+        for worker in [worker for worker in self.state.workers.values() if worker.until <= self.now]:
+            if worker.phase is Phase.LEAVING:
                 self.actions.append(Signal(worker.birth, signal.SIGKILL))
                 self._put(replace(worker, until=math.inf))
+            elif worker.phase is Phase.MEMBER:
+                # Thawed, it would write into the memory that it shares with the others: they wait for its end.
+                self.actions.append(Signal(worker.birth, signal.SIGKILL))
+                self._put(replace(worker, phase=Phase.FENCED, until=self.now + UNKILLABLE_S))
+            elif worker.phase is Phase.FENCED:
+                self._lose(worker, 1, FENCED_WHY)
 
     def _dismiss(self, worker: Worker, why: str) -> None:
         if worker.phase is Phase.READY and worker.rank is not None:  # a newcomer has nothing to put in order
@@ -376,18 +272,19 @@ class _Turn:
         state, limits = self.state, self.state.limits
         if state.finished:
             return False
-        code, failure = state.first_failure or (1, "")
+        code, failure, worker = state.first_failure or (1, "", None)
         because = f" (first failure: {failure})" if failure else ""
         if state.generation >= 0 and not state.survivors():
-            self._give_up(f"no worker is left that could hand its state to new ones{because}", code)
+            self._give_up(f"no worker is left that could hand its state to new ones{because}", code, worker)
             return True
         resting = [slot for slot, until in state.rests_until.items() if until < math.inf and state.is_offered(slot)]
-        possible = len(self._staying()) + len(self._usable_slots()) + len(resting)
+        possible = len(self._staying()) + len(self._usable_slots()) + len(resting) + state.awaited
         if limits.fixed_hosts and state.hosts and possible < limits.min_num_proc:
             self._give_up(
                 f"only {possible} workers are possible, and --min-np asks for {limits.min_num_proc}: "
                 f"slots whose workers failed {MOST_FAILURES} times are not used any more{because}",
                 code,
+                worker,
             )
             return True
         return False
