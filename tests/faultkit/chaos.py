@@ -28,6 +28,11 @@ class Chaos:
         self.recovered_s: list[float] = []
         self.log: list[str] = []
 
+    def summary(self) -> str:
+        times = sorted(self.recovered_s)
+        shown = f"{times[len(times) // 2]:.2f} s (median), {times[-1]:.2f} s (most)" if times else "not measured"
+        return f"seed {self.seed}: {self.count} faults, {self._job.state()}; from a kill to the next step: {shown}"
+
     def settle(self) -> None:
         """Wait for the first generation."""
         self._job.await_that("the first step of all", self._job.is_whole, 120)
@@ -82,10 +87,10 @@ class Soak(Chaos):
     def __init__(self, job: Training, seed: int, limit_s: float, slots: Path, most: int) -> None:
         super().__init__(job, seed, limit_s)
         self._slots, self._most = slots, most
+        job.meanwhile = lambda: self._thaw(time.monotonic())
 
     def strike(self) -> None:
         """One random fault; then training must go on."""
-        self._thaw(time.monotonic())
         kinds: list[Callable[[], bool]] = [self.kill, self.kill, self.freeze, self.slow, self.offer]
         while not self._dice.choice(kinds)():
             self.between(0.2)
@@ -124,7 +129,7 @@ class Soak(Chaos):
 
     def offer(self) -> bool:
         """Another number of slots."""
-        count = self._dice.randint(2, self._most)
+        count = self._dice.choice([2, *range(3, self._most), *[self._most] * 3])
         self._note(f"offer {count} slots")
         write_slots(self._slots, count)
         return True

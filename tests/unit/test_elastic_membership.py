@@ -138,6 +138,40 @@ def test_without_a_survivor_the_job_is_over():
     assert "worker 2 on a: exit code 9" in given_up.why
 
 
+def with_a_newcomer_before_it_has_the_state():
+    driver = Driver({"a": 2, "b": 1}, min_num_proc=1)
+    driver.begin()
+    driver.tell(m.Ended(1, 137, "killed"))
+    for birth in (0, 2, 3):
+        driver.tell(m.Ready(birth, fresh=birth == 3))
+    for birth in (0, 2):
+        driver.tell(m.Ready(birth))
+    assert driver.ranks() == {0: 0, 3: 1, 2: 2}
+    driver.tell(m.Ended(0, 137, "killed"))
+    return driver
+
+
+def test_rank_0_is_never_a_member_that_has_not_got_the_state_yet():
+    driver = with_a_newcomer_before_it_has_the_state()
+    driver.tell(m.Ready(3, fresh=True))
+    driver.tell(m.Ready(2))
+    assert driver.ranks()[2] == 0
+
+
+def test_members_that_have_not_got_the_state_yet_cannot_go_on_without_the_others():
+    driver = with_a_newcomer_before_it_has_the_state()
+    driver.tell(m.Ready(3, fresh=True))
+    assert kinds(driver.tell(m.Ended(2, 137, "killed")))[-1] == "GiveUp"
+
+
+def test_members_whose_training_has_not_begun_begin_anew():
+    driver = Driver({"a": 3})
+    driver.begin()
+    driver.tell(m.Ended(0, 137, "killed"))
+    driver.tell(m.Ready(1, fresh=True))
+    assert kinds(driver.tell(m.Ready(2, fresh=True))) == ["Announce"]
+
+
 def test_the_reset_limit_ends_the_job():
     driver = Driver({"a": 3}, reset_limit=1)
     driver.begin()

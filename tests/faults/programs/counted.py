@@ -19,7 +19,7 @@ report("born", birth=BIRTH)
 import numpy as np  # noqa: E402 - a worker may be killed while it imports
 
 import horovod.numpy as hvd  # noqa: E402
-from faultkit.holdings import holdings  # noqa: E402
+from faultkit.holdings import holdings, open_files  # noqa: E402
 from horovod.common.context import default_context  # noqa: E402
 from horovod.common.elastic import ObjectState, run_fn  # noqa: E402
 from horovod.common.objects import allgather_object, broadcast_object  # noqa: E402
@@ -175,7 +175,7 @@ def is_over(state):
 
 def tell_of_first_step(state):
     details = {"generation": default_context.generation, "size": hvd.size(), "steps": state.steps}
-    report("stepped", birth=BIRTH, digest=digest(work.weights()), holdings=holdings(), **details)
+    report("stepped", birth=BIRTH, digest=digest(work.weights()), holdings=holdings(), open=open_files(), **details)
 
 
 def tell_of_epoch(state):

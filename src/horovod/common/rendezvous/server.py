@@ -72,11 +72,12 @@ class Server:
         max_unauthenticated: int = MAX_UNAUTHENTICATED,
         on_slow_meeting: Callable[[str], None] | None = None,
         slow_after_s: float = SLOW_AFTER_S,
-        on_ready: Callable[[int, int | None], None] | None = None,
+        on_ready: Callable[[int, int | None, bool], None] | None = None,
     ) -> None:
         """`on_ready` hears, on the server's thread, the birth ids of an elastic job's workers that want a place.
 
-        Its second argument is the rank whose loss has ended the worker's last world, if one has.
+        Beside them: the rank whose loss has ended the worker's last world, if one has; and whether the worker was
+        never handed the state of the training.
         """
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._listener = socket.create_server((host, port), family=family, backlog=1024)
@@ -319,7 +320,7 @@ class Server:
             return
         lost = _integer(message, "lost") if message.get("lost") is not None else None
         self._waiting_list.ask(birth, peer)
-        self._on_ready(birth, lost)
+        self._on_ready(birth, lost, bool(message.get("fresh")))
 
     def _put_chunk(self, peer: _Peer, message: dict[str, Any]) -> Reply:
         key, total, data = message["key"], message["total"], message["data"]

@@ -70,6 +70,7 @@ class State:
     notified_at: float = -math.inf
     finished: bool = False  # some worker has done all its work: nobody new is started
     first_failure: tuple[int, str, int] | None = None  # of this generation: exit code, words, and whose
+    has_trained: bool = False  # some worker has had the state that others must not lose
     over: bool = False
 
     def is_offered(self, slot: Slot) -> bool:
@@ -153,8 +154,8 @@ class _Turn:
                 for worker in [worker for worker in self.state.workers.values() if worker.slot[0] == host]:
                     self._lose(worker, 1, why, slot_is_to_blame=False)
                 self._set(hosts={name: slots for name, slots in self.state.hosts.items() if name != host})
-            case Ready(birth, lost):
-                self._welcome(birth)
+            case Ready(birth, lost, fresh):
+                self._welcome(birth, fresh)
                 if lost is not None and birth in self.state.members:
                     self._suspect(lost)
             case Ended(birth, code, how):
@@ -163,14 +164,15 @@ class _Turn:
             case Tick():
                 pass
 
-    def _welcome(self, birth: int) -> None:
+    def _welcome(self, birth: int, fresh: bool) -> None:
         known = self.state.workers.get(birth)
         if known is None or known.phase in (Phase.LEAVING, Phase.FENCED):
             self.actions.append(Dismiss(birth, "this worker does not belong to the job any more"))
             return
         if birth in self.state.members:
             self._begin_change()
-        self._put(replace(known, phase=Phase.READY, until=math.inf))
+            self._set(has_trained=self.state.has_trained or not fresh)
+        self._put(replace(known, phase=Phase.READY, until=math.inf, fresh=fresh))
 
     def _suspect(self, rank: int) -> None:
         """Somebody has lost a member. It may have ended, or be on its way to ask for a place, or be frozen."""
@@ -186,6 +188,8 @@ class _Turn:
         del self.state.workers[worker.birth]
         if worker.phase is Phase.FENCED and slot_is_to_blame:
             why = FENCED_WHY
+        if worker.phase is Phase.LEAVING and not self.state.is_offered(worker.slot):
+            why = f"its slot on {worker.slot[0]} is gone"
         was_member = worker.birth in self.state.members
         if was_member and worker.rank is not None:
             self._set(left=(*self.state.left, Left(worker.rank, worker.birth, why)))
@@ -312,6 +316,9 @@ class _Turn:
             return
         if state.generation < 0 and any(worker.phase is Phase.STARTING for worker in state.newcomers()):
             return  # all begin together
+        if state.has_trained and survivors and all(worker.fresh for worker in survivors):
+            self._give_up("those who had the state have ended before they could hand it to new workers")
+            return
         removed = [worker for worker in survivors if not state.is_offered(worker.slot)]
         if survivors and len(removed) == len(survivors) and not state.finished:
             self._give_up("every worker that has the state is on a host that was taken away")
@@ -336,7 +343,7 @@ class _Turn:
         if not first and state.limits.reset_limit is not None and state.generation >= state.limits.reset_limit:
             self._give_up(RESET_LIMIT_EXCEEDED_MESSAGE.format(state.generation + 1, state.limits.reset_limit))
             return
-        places = places_of([(worker.birth, worker.slot, worker.rank) for worker in chosen])
+        places = places_of([(one.birth, one.slot, None if one.fresh else one.rank) for one in chosen])
         gone = self._removed_members({worker.birth for worker in chosen})
         self.actions.append(
             Announce(

@@ -20,7 +20,8 @@ class Place:
 
 
 def places_of(workers: Sequence[tuple[int, tuple[str, int], int | None]]) -> dict[int, Place]:
-    """By birth id, for (birth id, (host, slot), last rank or None). Survivors come first, on the first hosts.
+    """By birth id, for (birth id, (host, slot), last rank or None). Survivors come first, on the first hosts; those
+    who have not got the state yet are no survivors.
 
     Ranks of a host are neighbours, and rank 0 is a survivor if there is one: it has the state that all others get.
     """

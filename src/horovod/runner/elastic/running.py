@@ -68,7 +68,7 @@ def run_elastic_job(
             Server(
                 _LOOPBACK,
                 secret=secret,
-                on_ready=lambda birth, lost: mail.put(Ready(birth, lost)),
+                on_ready=lambda *told: mail.put(Ready(*told)),
                 on_slow_meeting=output.say,
             )
         )

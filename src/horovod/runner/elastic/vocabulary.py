@@ -49,6 +49,7 @@ class Worker:
     rank: int | None = None
     member_since: float | None = None
     until: float = math.inf
+    fresh: bool = False  # a member that has said that it has no state of the training yet
 
 
 # Events
@@ -75,10 +76,14 @@ class HostGone:
 
 @dataclass(frozen=True)
 class Ready:
-    """A worker asks for its place in the next generation. `lost`: the rank whose loss has ended its last one."""
+    """A worker asks for its place in the next generation. `lost`: the rank whose loss has ended its last one.
+
+    `fresh`: it was never handed the state of the training, even if it was a member already.
+    """
 
     birth: int
     lost: int | None = None
+    fresh: bool = False
 
 
 @dataclass(frozen=True)
