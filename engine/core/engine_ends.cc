@@ -320,6 +320,7 @@ std::string Engine::Describe() const {
     ++(neighbour && neighbour->arena ? by_memory : by_socket);
   }
   const Tuning tuning = tuned_.Load();
+  const uint64_t finished = parts_.submissions->finished();  // first: it never exceeds what was added
   const char* autotune = !parts_.settings.autotune ? "off" : tuning.final ? "done" : "running";
   return std::string("{\"kernels\": \"") + KernelFlavour() + "\", \"autotune\": \"" + autotune +
          "\", \"fusion_threshold\": " + std::to_string(tuning.fusion_threshold) +
@@ -327,6 +328,8 @@ std::string Engine::Describe() const {
          ", \"chunk_bytes\": " + std::to_string(tuning.chunk_bytes) +
          ", \"peers_by_shared_memory\": " + std::to_string(by_memory) +
          ", \"peers_by_socket\": " + std::to_string(by_socket) +
+         ", \"operations_finished\": " + std::to_string(finished) +
+         ", \"operations_under_way\": " + std::to_string(parts_.submissions->added() - finished) +
          ", \"direct_batches\": " + std::to_string(counters_.direct_batches.load()) +
          ", \"express_runs\": " + std::to_string(counters_.express_runs.load()) +
          ", \"single_copy_batches\": " + std::to_string(counters_.single_copy_batches.load()) + ", \"data_plane\": \"" +

@@ -73,6 +73,7 @@ Status Submissions::Add(Batch operations, int rank) {
   if (queue_.empty() && !operations.front()->awaited) {
     oldest_.store(Clock::now().time_since_epoch().count(), std::memory_order_relaxed);
   }
+  added_.store(added() + operations.size(), std::memory_order_relaxed);
   size_t more = operations.size();
   for (auto& operation : operations) {
     more += operation->request.Bytes();
@@ -118,6 +119,7 @@ void Submissions::Finished(std::unique_ptr<Operation> operation) {
   operation->pin = Arena::Pin();
   operation->allocate = nullptr;
   std::lock_guard<std::mutex> lock(mutex_);
+  finished_.store(finished() + 1, std::memory_order_relaxed);
   auto set = sets_.find(operation->process_set);
   if (set != sets_.end()) {
     Names::node_type left = set->second.in_flight.extract(operation->request.name);

@@ -37,6 +37,9 @@ class Submissions {
 
   bool empty() const { return bytes_or_count_.load(std::memory_order_seq_cst) == 0; }
   size_t bytes() const { return bytes_or_count_.load(std::memory_order_relaxed); }
+  // How many operations were handed over so far, and how many of them are over. Any thread may ask.
+  uint64_t added() const { return added_.load(std::memory_order_relaxed); }
+  uint64_t finished() const { return finished_.load(std::memory_order_relaxed); }
   Clock::time_point oldest() const { return Clock::time_point(Clock::duration(oldest_.load())); }
 
  private:
@@ -56,6 +59,7 @@ class Submissions {
   Status closed_;
   std::atomic<size_t> bytes_or_count_{0};  // bytes queued plus one for each operation: 0 exactly when empty
   std::atomic<Clock::rep> oldest_{0};
+  std::atomic<uint64_t> added_{0}, finished_{0};  // written under the mutex
 };
 
 }  // namespace hvd

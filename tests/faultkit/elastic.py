@@ -47,9 +47,30 @@ class ElasticJob(LaunchedJob):
         assert sorted(one["rank"] for one in found.values()) == list(range(size))
         return found
 
+    def stepped_with(self, size: int, after: Mapping[int, Report], limit_s: float = 60) -> dict[int, Report]:
+        """The same for the first generation of this size after another: several changes may lie between them."""
+        last = max(one["generation"] for one in after.values())
+
+        def of_that_size(reports: list[Report]) -> int | None:
+            later = [one for one in reports if one["event"] == "stepped" and one["generation"] > last]
+            return min((one["generation"] for one in later if one["size"] == size), default=None)
+
+        try:
+            generation = self.reports.await_that(of_that_size, limit_s)
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{self.printed_by_all()}") from None
+        return self.stepped(generation, size, limit_s)
+
     def kill(self, worker: Report, number: int = signal.SIGKILL) -> float:
         os.kill(worker["pid"], number)
         return time.monotonic()
+
+    def await_printed(self, text: str, limit_s: float = 60) -> None:
+        """Until the launcher or a worker has said so."""
+        give_up = time.monotonic() + limit_s
+        while text not in self.printed():
+            assert time.monotonic() < give_up, f"{text!r} was not printed within {limit_s} s\n{self.printed_by_all()}"
+            time.sleep(0.02)
 
     def finish(self, size: int) -> list[Report]:
         """Let them all end well; what they report."""

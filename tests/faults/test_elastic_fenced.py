@@ -37,7 +37,10 @@ def test_faults_3_14_and_6_a_frozen_worker_a_late_one_and_a_killed_launcher(tmp_
 
         # Its birth id, and an old generation, come again.
         survivor = psutil.Process(third[0]["pid"])
-        with rendezvous_of(survivor) as late, pytest.raises(DismissedError, match="does not belong to the job any more"):
+        with (
+            rendezvous_of(survivor) as late,
+            pytest.raises(DismissedError, match="does not belong to the job any more"),
+        ):
             late.ask_for_place(1, 10)
         with rendezvous_of(survivor) as late, pytest.raises(MeetAgainError, match="rank 1 has ended"):
             late.meet(1, 3, 0, {"host": "localhost"}, 10)

@@ -17,10 +17,13 @@ FOREVER = [sys.executable, str(Path(__file__).with_name("programs") / "forever.p
 class Job:
     """On three hosts, all ranks up; `workers` are their processes by rank."""
 
-    def __init__(self, launch):
-        self.process = launch("-H", "h1:1,h2:2,h3:1", *FOREVER)
-        self.workers = {}
+    def __init__(self, launch, *flags):
+        self.process = launch("-H", "h1:1,h2:2,h3:1", *flags, *FOREVER)
         self.said = []
+        self.find_workers()
+
+    def find_workers(self):
+        self.workers = {}
         for line in self.process.stdout:
             self.said.append(line)
             if match := re.match(r"\[(\d)\]<stdout>:up (\d+)", line):
@@ -45,6 +48,19 @@ class Job:
             one.kill()
         assert not left
         return code, "".join(self.said)
+
+
+def test_a_job_on_several_hosts_is_restarted_once_as_allowed(launch):
+    job = Job(launch, "--max-restarts", "1")
+    before = list(job.family)
+    job.workers[2].kill()
+    job.find_workers()
+    assert "restart 1 of 1: rank 2 on h2: killed by signal 9" in "".join(job.said)
+    assert not living([one for one in before if one != job.launcher], limit_s=5)
+    job.workers[3].kill()
+    code, said = job.end(20)
+    assert code == 137
+    assert re.search(r"rank 3 \(host h3, pid \d+\) failed first: killed by signal 9", said)
 
 
 @pytest.fixture

@@ -3,38 +3,12 @@
 
 import signal
 
+from faultkit.membership import Driver, kinds
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from horovod.runner.elastic import membership as m
-from horovod.runner.elastic.places import places_of
-
-
-class Driver:
-    """Feeds events, keeps what was decided."""
-
-    def __init__(self, hosts, now=0.0, **limits):
-        asked = {"num_proc": 3, "min_num_proc": 2, "max_num_proc": 8} | limits
-        self.state, self.now, self.log = m.State(m.Limits(**asked)), now, []
-        self.tell(m.Discovered(hosts))
-
-    def tell(self, event, later=0.0):
-        self.now += later
-        self.state, actions = m.decide(self.state, event, self.now)
-        self.log += actions
-        return actions
-
-    def begin(self):
-        for birth in list(self.state.workers):
-            actions = self.tell(m.Ready(birth))
-        return actions
-
-    def ranks(self):
-        return {birth: self.state.workers[birth].rank for birth in self.state.members if birth in self.state.workers}
-
-
-def kinds(actions):
-    return [type(action).__name__ for action in actions]
+from horovod.runner.elastic.places import places_of, resettled
 
 
 def test_a_job_begins_with_as_many_as_asked_for_and_all_at_once():
@@ -172,6 +146,38 @@ def test_members_whose_training_has_not_begun_begin_anew():
     assert kinds(driver.tell(m.Ready(2, fresh=True))) == ["Announce"]
 
 
+def test_a_host_with_fewer_slots_keeps_its_senior_workers_whatever_their_slots():
+    driver = Driver({"a": 3}, min_num_proc=1)
+    driver.begin()
+    driver.tell(m.Ended(0, 137, "killed"))
+    for birth in (1, 2):
+        driver.tell(m.Ready(birth))
+    assert driver.ranks() == {1: 0, 2: 1}
+    driver.tell(m.Discovered({"a": 1}))  # slots 1 and 2 are gone, in which they were
+    driver.tell(m.Ready(1))
+    (dismissed, announced) = driver.tell(m.Ready(2))
+    assert (dismissed.birth, dict(announced.places).keys()) == (2, {1})
+
+
+def test_resettled():
+    assert resettled([(5, ("a", 3)), (6, ("a", 0)), (7, ("b", 1))], {"a": 1, "b": 2}) == {5: ("a", 0), 6: ("a", 1)}
+    assert resettled([(5, ("a", 1)), (6, ("a", 4)), (7, ("a", 0))], {"a": 3}) == {6: ("a", 2)}
+    assert resettled([(5, ("a", 1))], {}) == {}
+
+
+def test_when_all_hosts_are_exchanged_one_worker_stays_until_the_new_ones_have_the_state():
+    driver = Driver({"a": 2}, num_proc=2, max_num_proc=2)
+    driver.begin()
+    assert kinds(driver.tell(m.Discovered({"b": 2}))) == ["Start", "Start", "Notify"]
+    assert driver.tell(m.Ready(0)) == driver.tell(m.Ready(1)) == []
+    dismissed, _, notified = driver.tell(m.Ready(2, fresh=True))
+    assert (dismissed.birth, driver.ranks(), notified.update) == (1, {0: 0, 2: 1}, m.REMOVED)
+    driver.tell(m.Ready(3, fresh=True))
+    driver.tell(m.Ready(0))
+    dismissed, _ = driver.tell(m.Ready(2))
+    assert (dismissed.birth, driver.ranks()) == (0, {2: 0, 3: 1})
+
+
 def test_the_reset_limit_ends_the_job():
     driver = Driver({"a": 3}, reset_limit=1)
     driver.begin()
@@ -279,6 +285,7 @@ events = st.one_of(
     st.builds(m.Ended, st.integers(0, 12), st.sampled_from([0, 1, 137]), st.just("died")),
     st.builds(m.Discovered, st.dictionaries(st.sampled_from("abc"), st.integers(1, 3), max_size=3), st.integers(0, 2)),
     st.builds(m.HostGone, st.sampled_from("abc"), st.just("gone")),
+    st.builds(m.Preempted, st.integers(0, 12)),
     st.just(m.Tick()),
 )
 
@@ -288,9 +295,10 @@ events = st.one_of(
     steps=st.lists(st.tuples(events, st.sampled_from([0.0, 0.3, 5.0])), max_size=40),
     fixed=st.booleans(),
     cooldown=st.sampled_from([None, (1.0, 8.0)]),
+    spares=st.integers(0, 2),
 )
-def test_whatever_happens(steps, fixed, cooldown):
-    driver = Driver({"a": 2, "b": 2}, max_num_proc=4, fixed_hosts=fixed, cooldown=cooldown)
+def test_whatever_happens(steps, fixed, cooldown, spares):
+    driver = Driver({"a": 2, "b": 2}, max_num_proc=4, fixed_hosts=fixed, cooldown=cooldown, spares=spares)
     ready, born = set(), set(driver.state.workers)
     for event, later in steps:
         before = driver.state
@@ -310,6 +318,7 @@ def test_whatever_happens(steps, fixed, cooldown):
             if isinstance(action, m.Announce):
                 check_generation(action, before, after, ready)
                 ready -= set(action.places)
+        assert kinds(actions).count("Excuse") == int(isinstance(event, m.Preempted) and not before.over)
         assert kinds(actions).count("GiveUp") == int(after.over and not before.over)
         moment = after.next_time()
         assert moment is None or moment > driver.now or m.decide(after, m.Tick(), moment)[0] != after
@@ -326,5 +335,7 @@ def check_generation(announced, before, after, ready):
     living = {birth for birth in before.members if birth in after.workers}
     for birth in living - set(announced.places):
         assert after.workers[birth].phase is m.Phase.LEAVING, "two groups would train"
+    waits = [worker for worker in after.newcomers() if worker.phase is m.Phase.READY]
+    assert not waits or size == after.room() or after.finished, "a spare waits although there is room for it"
     if before.members:
         assert after.members[0] in before.members, "rank 0 must have the state"

@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a discovery script may print, and how the limits of an elastic job are read."""
 
+import os
+import threading
+
+import psutil
 import pytest
 
-from horovod.runner.elastic.polling import DiscoveryError, find_hosts, parse_hosts, require_local
+from horovod.runner.elastic.polling import DiscoveryError, Polling, Script, find_hosts, parse_hosts
 from horovod.runner.elastic.running import limits_of
 
 
@@ -24,10 +28,52 @@ def test_a_script_that_fails_is_quoted():
         find_hosts("echo no cluster today >&2; exit 3", None)
 
 
-def test_other_hosts_are_refused_by_name():
-    require_local({"localhost": 2})
-    with pytest.raises(NotImplementedError, match=r"other hosts \(no-such-host\) are not available yet"):
-        require_local({"localhost": 2, "no-such-host": 1})
+@pytest.mark.parametrize(
+    ("script", "limit_s", "words"),
+    [
+        ("sleep 60 & sleep 60", 0.2, "has not ended after 0.2 s"),
+        ("yes", 20, "printed more than 1048576 bytes"),
+        ("exec >&-; sleep 60", 20, "does not end"),
+    ],
+)
+def test_fault_10_a_slow_or_endless_script_is_ended_with_what_it_started(script, limit_s, words, monkeypatch):
+    monkeypatch.setattr("horovod.runner.elastic.polling._END_S", 0.2)
+    marked = f"export MARK_OF_THIS_TEST={os.getpid()}; {script}"
+    with pytest.raises(DiscoveryError, match=words):
+        Script(marked, None, limit_s)()
+    wanted = {"MARK_OF_THIS_TEST": str(os.getpid())}
+    left = [one for one in psutil.process_iter() if wanted.items() <= environment_of(one).items()]
+    assert psutil.wait_procs(left, timeout=10)[1] == []
+
+
+def environment_of(process):
+    try:
+        return process.environ() if process.status() != psutil.STATUS_ZOMBIE else {}
+    except psutil.Error:
+        return {}
+
+
+def test_fault_10_each_new_problem_is_said_once_and_the_last_good_list_is_kept(monkeypatch):
+    monkeypatch.setattr("horovod.runner.elastic.polling.DISCOVER_HOSTS_FREQUENCY_SECS", 0.001)
+    answers = iter([{"a": 1}, *[DiscoveryError("exit code 3: no cluster")] * 5, *[{}] * 3, {"a": 1}, {"a": 2}])
+    found, said, is_over = [], [], threading.Event()
+
+    def find():
+        answer = next(answers, None)
+        if answer is None:
+            is_over.set()
+            return {"a": 2}
+        if isinstance(answer, DiscoveryError):
+            raise answer
+        return answer
+
+    with Polling(find, found.append, said.append):
+        assert is_over.wait(20)
+    assert found == [{"a": 1}, {"a": 2}]
+    assert said == [
+        "exit code 3: no cluster; the last good list of hosts is kept",
+        "--host-discovery-script printed no hosts; the last good list of hosts is kept",
+    ]
 
 
 def test_limits():

@@ -7,6 +7,7 @@ Nothing here is global but `default_context`, over which the doors' module-level
 from __future__ import annotations
 
 import atexit
+import json
 import os
 import threading
 import weakref
@@ -236,6 +237,16 @@ class Context:
         if self._world is None:
             self._refuse()
         return self._world
+
+    def counters(self) -> dict[str, Any] | None:
+        """What the engine counts; None without a world, and while one is opened or closed. From any thread."""
+        if not self._lock.acquire(blocking=False):
+            return None
+        try:
+            counted: dict[str, Any] | None = json.loads(self._world.describe()) if self._world is not None else None
+        finally:
+            self._lock.release()
+        return counted
 
     @property
     def topology(self) -> Topology:

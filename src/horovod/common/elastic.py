@@ -25,6 +25,9 @@ from horovod.common.joining import elastic_place
 from horovod.common.log import logger
 from horovod.common.notifications import Handler, HostUpdateResult, WorkerNotificationManager
 from horovod.common.objects import allgather_object
+from horovod.common.preemption import leaves_at_commit
+from horovod.common.progress import Progress
+from horovod.common.settings import load
 
 
 def _listen(handler: Handler) -> object:
@@ -34,9 +37,10 @@ def _listen(handler: Handler) -> object:
         if generation == default_context.generation:
             handler(timestamp, update_res)
 
-    return elastic_place.listen(os.environ, in_time)
+    return elastic_place.listen(os.environ, in_time, lambda with_stack: _progress.told(with_stack=with_stack))
 
 
+_progress = Progress(default_context)
 notification_manager = WorkerNotificationManager(_listen)
 
 # A bug, or a world that did not come back: trying again would only hide it.
@@ -77,6 +81,7 @@ class State:
 
     def check_host_updates(self) -> None:
         """HostsUpdatedInterrupt on every rank if rank 0 has heard of new or lost hosts. Every rank must call this."""
+        _progress.commits += 1
         update = HostUpdateResult.no_update
         for _, update_res in self._take_messages():
             update |= update_res
@@ -177,7 +182,21 @@ def run_fn(func: Callable[..., Any], reset: Callable[[], object]) -> Callable[..
         finally:
             notification_manager.remove_listener(state)
 
-    return wrapper
+    return _leaving_at_commit(wrapper)
+
+
+def _leaving_at_commit(wrapper: Callable[..., Any]) -> Callable[..., Any]:
+    """SIGTERM lets the worker of an elastic job go at its next commit."""
+
+    @functools.wraps(wrapper)
+    def guarded(*args: Any, **kwargs: Any) -> Any:
+        if not elastic_place.is_elastic(os.environ):
+            return wrapper(*args, **kwargs)
+        grace_s = load(os.environ).number("HOROVOD_PREEMPTION_GRACE_SECONDS")
+        with leaves_at_commit(lambda: elastic_place.ask_to_stay(os.environ), grace_s):
+            return wrapper(*args, **kwargs)
+
+    return guarded
 
 
 def _any_rank(needs_sync: bool) -> bool:

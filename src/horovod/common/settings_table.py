@@ -254,6 +254,26 @@ _JOB = (
             numbers=True, maximum=4095, flag="--thread-affinity", yaml_key="library_options.thread_affinity"),
 )
 
+_SURVIVAL = (
+    Setting("HOROVOD_SPARES", int, 0, "Elastic jobs: workers beyond the others that wait inside hvd.init() until one "
+            "is lost, and take its place.", minimum=0, maximum=MOST_RANKS, flag="--spares", yaml_key="elastic.spares"),
+    Setting("HOROVOD_PREEMPTION_GRACE_SECONDS", float, 30, "Elastic jobs: how long a worker that gets SIGTERM may take "
+            "until its next commit, at which it leaves; then it ends at once. 0: it ends at once, as others do.",
+            unit="seconds", minimum=0, maximum=_LONG_S),
+    Setting("HOROVOD_PROGRESS_TIMEOUT_SECONDS", float, 0, "Elastic jobs: a worker that commits nothing and completes "
+            "no collective for so long is reported with its Python stack; 0: never.",
+            unit="seconds", minimum=0, maximum=_LONG_S, flag="--progress-timeout-seconds",
+            yaml_key="elastic.progress_timeout_seconds"),
+    Setting("HOROVOD_REPLACE_STUCK_WORKERS", bool, False, "Elastic jobs: a worker without progress is killed and "
+            "replaced; takes effect with a progress timeout.", flag="--replace-stuck-workers",
+            yaml_key="elastic.replace_stuck_workers"),
+    Setting("HOROVOD_MAX_RESTARTS", int, 0, "How many times horovodrun starts all workers anew after a failure; the "
+            "program goes on from a checkpoint of its own.", minimum=0, maximum=_MANY, flag="--max-restarts",
+            yaml_key="elastic.max_restarts"),
+    Setting("HOROVOD_RESTART_COUNT", int, 0, "How many times the job was started anew so far; horovodrun sets it.",
+            minimum=0, maximum=_MANY),
+)
+
 _BACK_ENDS = (
     Setting("HOROVOD_NUM_NCCL_STREAMS", int, 1, "Streams for NCCL.", minimum=1, maximum=64, flag="--num-nccl-streams",
             yaml_key="library_options.num_nccl_streams", kept=True),
@@ -290,7 +310,7 @@ _BACK_ENDS = (
 )
 # fmt: on
 
-TABLE: tuple[Setting, ...] = _TUNING + _AUTOTUNE + _OBSERVATION + _JOB + _BACK_ENDS
+TABLE: tuple[Setting, ...] = _TUNING + _AUTOTUNE + _OBSERVATION + _JOB + _SURVIVAL + _BACK_ENDS
 
 # Read by Horovod's own build and tests: accepted and ignored, so that old build recipes raise no warnings.
 BUILD_TIME_PREFIXES = (

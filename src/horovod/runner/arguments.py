@@ -23,6 +23,7 @@ SECTIONS = {
     "stall_check": "stall check arguments",
     "library_options": "library arguments",
     "logging": "logging arguments",
+    "elastic": "elastic arguments",
 }
 FLAG_SETTINGS: dict[str, Setting] = {
     setting.flag.lstrip("-").replace("-", "_"): setting
@@ -66,6 +67,7 @@ class FlagParser:
             formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=42, width=110),
         )
         self._actions: dict[str, argparse.Action] = {}
+        self._groups: dict[str, argparse._ArgumentGroup] = {}
         _add_general(self)
         self._add_settings()
         _add_elastic_and_ssh(self)
@@ -99,7 +101,9 @@ class FlagParser:
         self._parser.error(text)
 
     def group(self, title: str) -> argparse._ArgumentGroup:
-        return self._parser.add_argument_group(title)
+        if title not in self._groups:
+            self._groups[title] = self._parser.add_argument_group(title)
+        return self._groups[title]
 
     def _command_start(self, argv: Sequence[str]) -> int:
         """Index of the first word that is neither a flag nor a flag's value.

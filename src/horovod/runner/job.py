@@ -50,7 +50,7 @@ class JobSpec:
 
 @dataclass
 class JobResult:
-    """`failed_rank` (of an elastic job: the birth id) and `text` are set if a worker failed.
+    """`failed_rank` (of an elastic job: the birth id), `text` and `why` (one line) are set if a worker failed.
 
     `stop_signal` is set if a signal ended the job.
     """
@@ -59,6 +59,7 @@ class JobResult:
     failed_rank: int | None = None
     text: str = ""
     stop_signal: int | None = None
+    why: str = ""
 
 
 class Job:
@@ -205,6 +206,7 @@ class Job:
         lines = self._forwarder.last_error_lines(failure.rank)
         text = what + ("\n  last lines of its stderr:" if lines else "; it wrote nothing to stderr")
         self._result.failed_rank = failure.rank
+        self._result.why = f"rank {failure.rank} on {host}: {self._how[failure.rank]}"
         self._result.text = "\n".join([text, *(f"    {line}" for line in lines)])
         self._output.say(self._result.text)
         if not self._spec.verbose:

@@ -151,6 +151,8 @@ def refuse_unavailable(options: dict[str, Any]) -> None:
         raise NotImplementedError(
             "elastic training (--min-np, --host-discovery-script) through mpirun or jsrun is not available"
         )
+    if options.get("max_restarts") and (options.get("use_mpi") or options.get("use_jsrun")):
+        raise NotImplementedError("--max-restarts through mpirun or jsrun is not available")
 
 
 def check_build(verbose: bool) -> None:

@@ -49,13 +49,20 @@ def run(
     min_np: int | None = None,
     max_np: int | None = None,
     tag: str = "auto",
+    *,
+    spares: int | None = None,
+    progress_timeout_seconds: float | None = None,
+    replace_stuck_workers: bool | None = None,
+    max_restarts: int | None = None,
 ) -> list[Any]:
     """Call `func(*args, **kwargs)` on `num_proc` processes; the list of results, by rank.
 
     The function travels by value, so lambdas and functions of a notebook work. RuntimeError if a worker fails; its text
     holds the traceback of the one that failed first. `tag`: whether lines that workers print begin with their rank,
     "always", "never", or "auto": not in a notebook. With `min_num_proc` or `host_discovery_script` the job is elastic,
-    and the results are those of the first `min_num_proc` ranks.
+    and the results are those of the first `min_num_proc` ranks; `spares` are workers that wait for another's place, and
+    a worker without progress for `progress_timeout_seconds` is reported or replaced. With `max_restarts` all workers
+    are started anew, at most so many times, after one has failed.
     """
     num_proc = _renamed("np", np, "num_proc", num_proc)
     min_num_proc = _renamed("min_np", min_np, "min_num_proc", min_num_proc)
@@ -88,6 +95,10 @@ def run(
         "ssh_port": ssh_port,
         "ssh_identity_file": ssh_identity_file,
         "nics": _names(network_interfaces),
+        "spares": spares,
+        "progress_timeout_seconds": progress_timeout_seconds,
+        "replace_stuck_workers": replace_stuck_workers,
+        "max_restarts": max_restarts,
     }
     from horovod.runner.launch import refuse_unavailable
 
@@ -170,7 +181,7 @@ def _failure_text(server: Server, result: JobResult) -> str:
     from horovod.runner.notebooks import with_cell_names
     from horovod.runner.run_task import error_key
 
-    if result.failed_rank is None:  # an elastic job, which no single worker ends
+    if result.failed_rank is None:  # an elastic job that no single worker has ended
         return f"{_FAILED}\n{result.text}"
     trace = server.get(error_key(result.failed_rank))
     if trace is None:

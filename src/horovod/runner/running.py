@@ -23,12 +23,14 @@ from horovod.runner.limits import check_local_processes, enough_descriptors
 from horovod.runner.output import OutputOptions, wants_colour, wants_tags
 from horovod.runner.processes import ProcessTree
 from horovod.runner.progress import start_progress
+from horovod.runner.restarts import RESTART_COUNT_VARIABLE, run_with_restarts
 from horovod.runner.user_output import UserOutput
 from horovod.runner.worker_environment import (
     address_environment,
     base_environment,
     flag_environment,
     interface_environment,
+    number_of,
     own_devices,
     rendezvous_environment,
 )
@@ -65,7 +67,36 @@ def run_job(
     on_server: Callable[[Server], None] | None = None,
     after: Callable[[Server, JobResult], None] | None = None,
 ) -> JobResult:
-    """Run `command` once for each rank; `on_server` sees the rendezvous before they start, `after` once they ended."""
+    """Run `command` once for each rank, and again if --max-restarts allows it.
+
+    `on_server` sees the rendezvous before they start, `after` once they have ended for good.
+    """
+
+    def once(in_tree: ProcessTree, count: int, is_last: Callable[[JobResult], bool]) -> JobResult:
+        return _run_once(
+            options,
+            command,
+            in_tree,
+            output,
+            extra_env={**(extra_env or {}), RESTART_COUNT_VARIABLE: str(count)},
+            on_server=on_server,
+            after=lambda server, result: after(server, result) if after is not None and is_last(result) else None,
+        )
+
+    return run_with_restarts(int(number_of(options, "HOROVOD_MAX_RESTARTS")), once, tree, output)
+
+
+def _run_once(
+    options: dict[str, Any],
+    command: Sequence[str],
+    tree: ProcessTree,
+    output: UserOutput,
+    *,
+    extra_env: Mapping[str, str],
+    on_server: Callable[[Server], None] | None,
+    after: Callable[[Server, JobResult], None],
+) -> JobResult:
+    """One run of the job: its own rendezvous, secret and processes."""
     allocation = allocation_of(options)
     if is_elastic(options):
         from horovod.runner.elastic.running import run_elastic_job
@@ -91,7 +122,7 @@ def run_job(
             **base,
             **flag_environment(options),
             **rendezvous_environment(site.address, server.port, secret),
-            **(extra_env or {}),
+            **extra_env,
         }
         _send_environment(site, env)
         spec = JobSpec(
@@ -105,8 +136,7 @@ def run_job(
         )
         with start_progress(server, len(slots), output):
             result = Job(spec, server, site.placer, output).run()
-        if after is not None:
-            after(server, result)
+        after(server, result)
     return result
 
 
@@ -127,7 +157,7 @@ def _site(
     """This machine alone if all hosts are names of it."""
     elsewhere = [host.hostname for host in _used(slots) if host not in here]
     if not elsewhere:
-        common = interface_environment(options.get("nics") or [], base) | _devices_here(allocation)
+        common = interface_environment(options.get("nics") or [], base) | devices_here(allocation)
         yield Site(tree, _LOOPBACK, (_LOOPBACK, free_port()), {host.hostname: common for host in here})
         return
     from horovod.runner.placement import Placement
@@ -145,7 +175,7 @@ def _site(
                 output.say(f"host {name}: address {address.text} on {address.interface} ({choice.reason})")
         host_env = {name: address_environment(choice.address, base) for name, choice in chosen.items()}
         for host in here:
-            host_env[host.hostname] |= _devices_here(allocation)
+            host_env[host.hostname] |= devices_here(allocation)
         first = slots[0].hostname
         port = opened.remote.hosts[first].facts["port"] if first in elsewhere else free_port()
         main = chosen[first].address.text, int(port)
@@ -175,7 +205,7 @@ def started_here(used: Sequence[HostInfo], allocation: Allocation | None) -> lis
     return [host for host in local if host.hostname not in set_aside]
 
 
-def _devices_here(allocation: Allocation | None) -> dict[str, str]:
+def devices_here(allocation: Allocation | None) -> dict[str, str]:
     """The GPUs of this host that a batch system has given the job: they are the workers' too."""
     return own_devices(os.environ) if allocation is not None else {}
 

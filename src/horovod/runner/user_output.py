@@ -50,21 +50,28 @@ class UserOutput:
         self._err = err
         self._files: Writer | None = None
         self._descriptors: list[int] = []
+        self._by_path: dict[str, Sink] = {}
 
     def say(self, text: str) -> None:
         """A word of the launcher itself."""
         self.stderr.put(f"horovodrun: {text}\n".encode(errors="replace"))
 
     def file(self, path: str) -> Sink:
-        """A new file. OSError if it cannot be written; if that turns out later it is said, and the job goes on."""
+        """A new file; a job that is restarted goes on writing where it has been.
+
+        OSError if it cannot be written; if that turns out later it is said, and the job goes on.
+        """
+        if path in self._by_path:
+            return self._by_path[path]
         descriptor = _open(path)
         self._descriptors.append(descriptor)
         if self._files is None:
             self._files = Writer("files")
             self.writers.insert(0, self._files)  # the first to be drained: its last word goes to stderr
-        return self._files.sink(
+        self._by_path[path] = self._files.sink(
             to_descriptor(descriptor), lambda error: self.say(f"cannot write {path} any more: {error}")
         )
+        return self._by_path[path]
 
     def close(self, went_well: bool) -> None:
         """Give every reader the time it needs while it reads at all; say what was dropped to who still listens."""

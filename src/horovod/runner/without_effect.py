@@ -20,6 +20,9 @@ ELASTIC_FLAGS = {
     "elastic_timeout": "--elastic-timeout",
     "reset_limit": "--reset-limit",
     "cooldown_range": "--blacklist-cooldown-range",
+    "spares": "--spares",
+    "progress_timeout_seconds": "--progress-timeout-seconds",
+    "replace_stuck_workers": "--replace-stuck-workers",
 }
 NOTE = "accepted, no effect in this version"
 

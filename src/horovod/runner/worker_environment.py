@@ -62,6 +62,15 @@ def flag_environment(options: Mapping[str, Any]) -> dict[str, str]:
     return variables
 
 
+def number_of(options: Mapping[str, Any], variable: str) -> float:
+    """A setting as it was given to the launcher, else of the environment. ValueError if it is out of range."""
+    name, setting = next((name, one) for name, one in FLAG_SETTINGS.items() if one.name == variable)
+    given = options.get(name)
+    if given is None:
+        return float(settings.value_of(variable, os.environ) or 0)
+    return float(settings.parse(setting.given_as(name), str(int(given) if setting.type is bool else given)))
+
+
 def shows_warnings(options: Mapping[str, Any]) -> bool:
     """Whether the launcher itself does: its level is that of the workers' log."""
     level = options.get("log_level") or os.environ.get("HOROVOD_LOG_LEVEL", "")

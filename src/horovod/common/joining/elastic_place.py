@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 from horovod.common import topology as topology_module
 from horovod.common.exceptions import HorovodInitializationError, HorovodInternalError, HorovodRemovedError
@@ -74,22 +75,40 @@ def _meeting_place(settings: Settings, environ: Mapping[str, str]) -> Rendezvous
     return topology_module.rendezvous(elastic_topology(environ, {}), settings, environ)
 
 
-def listen(environ: Mapping[str, str], handler: Callable[[int, float, int], None]) -> object:
+def _connected(environ: Mapping[str, str]) -> Connection:
+    settings = load(environ)
+    place = _meeting_place(settings, environ)
+    return Connection.open(place.address, place.port, place.secret, settings.number("HOROVOD_GLOO_TIMEOUT_SECONDS"))
+
+
+def ask_to_stay(environ: Mapping[str, str]) -> None:
+    """After SIGTERM: returns if the driver lets this worker train until its next commit. RendezvousError if not."""
+    with _connected(environ) as connection:
+        connection.ask_to_stay(birth_id(environ), load(environ).number("HOROVOD_GLOO_TIMEOUT_SECONDS"))
+
+
+def listen(
+    environ: Mapping[str, str],
+    handler: Callable[[int, float, int], None],
+    progress: Callable[[bool], Mapping[str, Any]],
+) -> object:
     """Pass on what the driver says of hosts, as (generation, time, what), from a thread that sleeps otherwise.
 
-    None without an elastic driver.
+    It also tells the driver when that asks for progress, with the Python stack if it wants that. None without an
+    elastic driver.
     """
     if not is_elastic(environ):
         return None
-    settings = load(environ)
-    place = _meeting_place(settings, environ)
-    timeout_s = settings.number("HOROVOD_GLOO_TIMEOUT_SECONDS")
-    connection = Connection.open(place.address, place.port, place.secret, timeout_s)
+    connection = _connected(environ)
+    birth = birth_id(environ)
 
     def hear() -> None:
         with connection, suppress(OSError, RendezvousError):  # the launcher has ended: the workers end with it
-            for message in connection.listen(birth_id(environ)):
-                handler(message["generation"], message["timestamp"], message["update"])
+            for message in connection.listen(birth):
+                if "ask" in message:
+                    connection.tell({"op": "progress", "birth": birth, **progress(birth in message["stacks"])})
+                elif "update" in message:
+                    handler(message["generation"], message["timestamp"], message["update"])
 
     thread = threading.Thread(target=hear, name="horovod-elastic", daemon=True)
     thread.start()

@@ -135,6 +135,14 @@ class Connection:
         reply = self._request({"op": "place", "birth": birth, "lost": lost, "fresh": fresh}, timeout_s)
         return int(reply["generation"]), reply["place"]
 
+    def ask_to_stay(self, birth: int, timeout_s: float) -> None:
+        """This worker got SIGTERM; returns if the elastic driver lets it train until its next commit."""
+        self._request({"op": "preempted", "birth": birth}, timeout_s)
+
+    def tell(self, message: dict[str, Any]) -> None:
+        """Say something to which there is no answer."""
+        self._socket.sendall(self._writer.frame(message))
+
     def listen(self, birth: int) -> Iterator[dict[str, Any]]:
         """What the elastic driver tells this worker, until the connection ends."""
         self._request({"op": "listen", "birth": birth}, _REQUEST_LIMIT_S)

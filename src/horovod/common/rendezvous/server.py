@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from horovod.common.rendezvous import protocol
@@ -73,16 +74,20 @@ class Server:
         on_slow_meeting: Callable[[str], None] | None = None,
         slow_after_s: float = SLOW_AFTER_S,
         on_ready: Callable[[int, int | None, bool], None] | None = None,
+        on_preempted: Callable[[int], None] | None = None,
+        on_progress: Callable[[int, dict[str, Any]], None] | None = None,
     ) -> None:
         """`on_ready` hears, on the server's thread, the birth ids of an elastic job's workers that want a place.
 
         Beside them: the rank whose loss has ended the worker's last world, if one has; and whether the worker was
-        never handed the state of the training.
+        never handed the state of the training. `on_preempted` hears of those that got SIGTERM and wait for `excuse`,
+        `on_progress` what workers answer when they are asked for it.
         """
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self._listener = socket.create_server((host, port), family=family, backlog=1024)
-        self._listener.setblocking(False)
-        self.port: int = self._listener.getsockname()[1]
+        listener = socket.create_server((host, port), family=family, backlog=1024)
+        listener.setblocking(False)
+        self._listeners = {host: listener}  # by address
+        self.port: int = listener.getsockname()[1]
         self.statistics = Statistics()
         self._secret = secret
         self._handshake_limit_s = handshake_limit_s
@@ -93,6 +98,8 @@ class Server:
         self._board = MeetingBoard(elastic=on_ready is not None)
         self._waiting_list = WaitingList()
         self._on_ready = on_ready
+        self._on_preempted = on_preempted
+        self._on_progress = on_progress
         self._store: dict[str, bytes] = {}
         self._selector = selectors.DefaultSelector()
         self._wake_receiver, self._wake_sender = socket.socketpair()
@@ -123,6 +130,16 @@ class Server:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
+    def listen_too(self, host: str) -> None:
+        """At the same port of another address of this machine. OSError if that is taken; harmless if done already."""
+        if host in self._listeners:
+            return
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        listener = socket.create_server((host, self.port), family=family, backlog=1024)
+        listener.setblocking(False)
+        self._listeners = {**self._listeners, host: listener}
+        self._post(self._watch_listeners)
+
     def lose(self, rank: int, text: str) -> None:
         """`rank` has ended and will not come any more: those who wait for it are told so, with this text."""
         self._post(lambda: self._deliver(self._board.lose(rank, text)))
@@ -137,6 +154,14 @@ class Server:
 
     def dismiss(self, birth: int, text: str) -> None:
         self._post(lambda: self._deliver(self._waiting_list.dismiss(birth, text)))
+
+    def excuse(self, birth: int, may_stay: bool) -> None:
+        """Answer a worker that got SIGTERM: whether it may stay until the next commit."""
+        self._post(lambda: self._deliver(self._waiting_list.excuse(birth, may_stay)))
+
+    def excuse_nobody(self) -> None:
+        """From now on, no worker may."""
+        self._post(lambda: self._deliver(self._waiting_list.excuse_nobody()))
 
     def notify(self, births: Iterable[int], message: Mapping[str, Any]) -> None:
         """To those of them that listen."""
@@ -173,7 +198,7 @@ class Server:
         self._stopping = True
 
     def _serve(self) -> None:
-        self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
+        self._watch_listeners()
         self._selector.register(self._wake_receiver, selectors.EVENT_READ, self._run_commands)
         while not self._stopping:
             for key, events in self._selector.select(self._time_left()):
@@ -200,7 +225,7 @@ class Server:
         self._watch_meeting(now)
         if self._accept_again_at is not None and self._accept_again_at <= now:
             self._accept_again_at = None
-            self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
+            self._watch_listeners()
 
     def _watch_meeting(self, now: float) -> None:
         """Say once for each meeting who waits for whom, if it takes long."""
@@ -220,9 +245,15 @@ class Server:
         while self._commands:
             self._commands.popleft()()
 
-    def _accept(self) -> None:
+    def _watch_listeners(self) -> None:
+        if self._accept_again_at is None:
+            for listener in self._listeners.values():
+                if listener.fileno() not in self._selector.get_map():
+                    self._selector.register(listener, selectors.EVENT_READ, partial(self._accept, listener))
+
+    def _accept(self, listener: socket.socket) -> None:
         try:
-            sock, address = self._listener.accept()
+            sock, address = listener.accept()
         except OSError as error:
             if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
                 self._make_room()
@@ -245,7 +276,9 @@ class Server:
             self.statistics.dropped += 1
             self._close(next(iter(self._strangers)))
         else:
-            self._selector.unregister(self._listener)
+            for listener in self._listeners.values():
+                with suppress(KeyError):
+                    self._selector.unregister(listener)
             self._accept_again_at = time.monotonic() + _ACCEPT_PAUSE_S
 
     def _attend(self, peer: _Peer, events: int) -> None:
@@ -304,6 +337,11 @@ class Server:
                     self._ask_for_place(peer, message)
                 case "listen":
                     self._deliver(self._waiting_list.listen(_integer(message, "birth"), peer))
+                case "preempted":
+                    self._hear_preempted(peer, _integer(message, "birth"))
+                case "progress":
+                    if self._on_progress is not None:  # an answer, which gets none
+                        self._on_progress(_integer(message, "birth"), message)
                 case "put":
                     self._send(peer, self._put_chunk(peer, message))
                 case "get":
@@ -321,6 +359,13 @@ class Server:
         lost = _integer(message, "lost") if message.get("lost") is not None else None
         self._waiting_list.ask(birth, peer)
         self._on_ready(birth, lost, bool(message.get("fresh")))
+
+    def _hear_preempted(self, peer: _Peer, birth: int) -> None:
+        if self._on_preempted is None:
+            self._send(peer, refusal("nobody here lets workers stay until their next commit"))
+            return
+        self._deliver(self._waiting_list.preempted(birth, peer))
+        self._on_preempted(birth)
 
     def _put_chunk(self, peer: _Peer, message: dict[str, Any]) -> Reply:
         key, total, data = message["key"], message["total"], message["data"]
@@ -383,7 +428,7 @@ class Server:
             peer.sock.close()
         self._peers.clear()
         self._strangers.clear()
-        for sock in (self._listener, self._wake_receiver, self._wake_sender):
+        for sock in (*self._listeners.values(), self._wake_receiver, self._wake_sender):
             sock.close()
         self._selector.close()
 

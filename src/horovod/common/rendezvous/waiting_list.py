@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Workers of an elastic job that wait for the driver's word, by birth id: a place to take, or news of other hosts.
+"""Workers of an elastic job that wait for the driver's word, by birth id: a place to take, leave to stay until the next
+commit, or news of other hosts.
 
 Pure bookkeeping, like meeting.py; the driver decides, and the rendezvous server carries the answers.
 """
@@ -18,6 +19,8 @@ class WaitingList:
     def __init__(self) -> None:
         self._waiting: dict[int, Hashable] = {}
         self._listening: dict[int, Hashable] = {}
+        self._preempted: dict[int, Hashable] = {}
+        self._excuses_nobody = False
 
     def ask(self, birth: int, key: Hashable) -> None:
         """A worker waits for its place. One that asks again has lost its former connection."""
@@ -40,11 +43,26 @@ class WaitingList:
         reply: Reply = refusal(text) | {"dismissed": True}
         return [(self._waiting.pop(birth), reply)]
 
+    def preempted(self, birth: int, key: Hashable) -> Answers:
+        """A worker got SIGTERM, and asks whether it may stay until the next commit."""
+        self._preempted[birth] = key
+        return self.excuse(birth, False) if self._excuses_nobody else []
+
+    def excuse(self, birth: int, may_stay: bool) -> Answers:
+        if birth not in self._preempted:
+            return []
+        return [(self._preempted.pop(birth), {"ok": True} if may_stay else refusal("this worker is to end at once"))]
+
+    def excuse_nobody(self) -> Answers:
+        """The job ends: whoever gets SIGTERM does too."""
+        self._excuses_nobody = True
+        return [answer for birth in list(self._preempted) for answer in self.excuse(birth, False)]
+
     def notify(self, births: Iterable[int], message: Reply) -> Answers:
         return [(self._listening[birth], message) for birth in births if birth in self._listening]
 
     def leave(self, key: Hashable) -> None:
         """A connection is gone."""
-        for table in (self._waiting, self._listening):
+        for table in (self._waiting, self._listening, self._preempted):
             for birth in [birth for birth, where in table.items() if where == key]:
                 del table[birth]

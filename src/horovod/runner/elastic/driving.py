@@ -4,7 +4,7 @@
 It knows no command line, signal or terminal: whoever holds it (the launcher's loop in job.py, an actor) has a
 rendezvous and a placer, and tells it what happens. `run` is the loop for a holder that has nothing else to do:
 
-    mail = Mail()
+    mail: Mail[Event] = Mail()
     with Server(address, secret=secret, on_ready=lambda *told: mail.put(Ready(*told))) as rendezvous:
         driver = Driver(limits, rendezvous, placer, say)
         driver.tell(Discovered({"a": 2, "b": 2}))
@@ -13,27 +13,33 @@ rendezvous and a placer, and tells it what happens. `run` is the loop for a hold
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol
 
 from horovod.runner.elastic import words
 from horovod.runner.elastic.mail import Mail
 from horovod.runner.elastic.membership import State, decide
+from horovod.runner.elastic.progress import Ask, Stuck, Watch, look
 from horovod.runner.elastic.vocabulary import (
     Action,
     Announce,
     Close,
     Dismiss,
+    Ended,
     Event,
+    Excuse,
     GiveUp,
     Limits,
     Notify,
+    Phase,
     Signal,
     Slot,
     Start,
     Tick,
+    Told,
     Waiting,
 )
 
@@ -56,6 +62,10 @@ class Rendezvous(Protocol):
     def give_places(self, places: Mapping[int, Mapping[str, Any]], generation: int) -> None: ...
 
     def dismiss(self, birth: int, text: str) -> None: ...
+
+    def excuse(self, birth: int, may_stay: bool) -> None: ...
+
+    def excuse_nobody(self) -> None: ...
 
     def close_generation(self, generation: int, text: str) -> None: ...
 
@@ -92,9 +102,11 @@ class Driver:
         self._verbose = verbose
         self._address_of = address_of
         self._outcome = Outcome()
+        self._watch = Watch(limits.progress_timeout_s, limits.replace_stuck)
+        self._killed: dict[int, str] = {}  # by birth id, why
         self._is_stopped = False
 
-    def run(self, mail: Mail) -> Outcome:
+    def run(self, mail: Mail[Event]) -> Outcome:
         """Until the job is over. Workers that still run then are the placer's to end."""
         while not self.is_over:
             mail.wait(self.time_left())
@@ -106,6 +118,7 @@ class Driver:
     def stop(self) -> None:
         """Decide nothing more. From another thread: put a Tick into the mail too, so that `run` notices."""
         self._is_stopped = True
+        self._rendezvous.excuse_nobody()  # whoever gets SIGTERM now is to end
 
     @property
     def is_over(self) -> bool:
@@ -119,15 +132,41 @@ class Driver:
 
     def time_left(self) -> float | None:
         """Until a Tick is wanted, if nothing happens before."""
-        moment = self.state.next_time()
-        return None if moment is None else max(0.0, moment - time.monotonic())
+        moments = [moment for moment in (self.state.next_time(), self._watch.next_time()) if moment is not None]
+        return max(0.0, min(moments) - time.monotonic()) if moments else None
 
     def tell(self, event: Event) -> None:
         if self._is_stopped:
             return
-        self.state, actions = decide(self.state, event, time.monotonic())
+        if isinstance(event, Ended) and event.birth in self._killed:
+            event = replace(event, how=self._killed[event.birth])
+        before = self.state
+        self.state, actions = decide(before, event, time.monotonic())
+        self._say_who_failed(before)
         for action in actions:
             self._act(action)
+        self._look(event if isinstance(event, Told) else None)
+
+    def _say_who_failed(self, before: State) -> None:
+        """Before they were members; of those who were, the next generation tells."""
+        for failure in self.state.history:
+            if failure not in before.history and failure.birth not in before.members:
+                self._say(words.failed(failure, self.state.rests_until.get(failure.slot), time.monotonic()))
+
+    def _look(self, told: Told | None) -> None:
+        """Whether all members make progress."""
+        workers = self.state.workers if not self.state.over else {}
+        members = [birth for birth, worker in workers.items() if worker.phase is Phase.MEMBER]
+        self._watch, actions = look(self._watch, members, told, time.monotonic())
+        for action in actions:
+            match action:
+                case Ask(births, stacks):
+                    self._rendezvous.notify(births, {"ask": "progress", "stacks": list(stacks)})
+                case Stuck(birth, idle_s):
+                    self._say(words.stuck(action, workers[birth]))
+                    if action.kill:
+                        self._killed[birth] = f"it made no progress for {idle_s:.0f} s, so it was killed"
+                        self._placer.signal(birth, signal.SIGKILL)
 
     def _act(self, action: Action) -> None:
         match action:
@@ -140,6 +179,8 @@ class Driver:
                 self._rendezvous.dismiss(birth, why)
                 if birth not in self.state.workers:
                     self._say(f"worker {birth} came too late, and was sent away: {why}")
+            case Excuse(birth, may_stay):
+                self._rendezvous.excuse(birth, may_stay)
             case Close(generation, why):
                 self._rendezvous.close_generation(generation, why)
             case Announce(generation):
@@ -151,9 +192,15 @@ class Driver:
                 self._rendezvous.notify(births, message)
             case Waiting():
                 self._say(words.waiting(action, self.state.limits.timeout_s))
-            case GiveUp(why, code, worker):
-                self._outcome = Outcome(code, f"the elastic job is ended: {why}", worker)
-                self._say(self._outcome.text)
+            case GiveUp():
+                self._give_up(action)
+
+    def _give_up(self, action: GiveUp) -> None:
+        self._rendezvous.excuse_nobody()
+        self._outcome = Outcome(action.code, f"the elastic job is ended: {action.why}", action.worker)
+        self._say(self._outcome.text)
+        if action.failures:
+            self._say(words.failure_table(action.failures))
 
     def _places(self, announced: Announce) -> dict[int, dict[str, Any]]:
         places: dict[int, dict[str, Any]] = {birth: asdict(place) for birth, place in announced.places.items()}

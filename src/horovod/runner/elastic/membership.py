@@ -2,11 +2,12 @@
 """Who belongs to an elastic job: every decision, as a pure function of (state, event, now). driving.py acts.
 
     starting --asks for a place--> ready --announced--> member --a peer was lost, or a commit--> ready --> member ...
-    any of them --its slot was taken away--> leaving --> ended
+    any of them --its slot was taken away, or it was preempted--> leaving --> ended
     member --a peer has lost it, and it does not ask for a place itself--> fenced (killed) --> ended
 
 Workers are known by their birth ids, never by a rank: a rank is a place in one generation. A generation is announced
-once every living member of the last one waits for it, so there are never two groups that train.
+once every living member of the last one waits for it, so there are never two groups that train. Spares are workers that
+are ready while there is no room for them.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from horovod.runner.elastic.constants import RESET_LIMIT_EXCEEDED_MESSAGE
-from horovod.runner.elastic.places import places_of
+from horovod.runner.elastic.places import places_of, resettled
 from horovod.runner.elastic.vocabulary import (
     ADDED,
     REMOVED,
@@ -28,17 +29,21 @@ from horovod.runner.elastic.vocabulary import (
     Dismiss,
     Ended,
     Event,
+    Excuse,
+    Failure,
     GiveUp,
     HostGone,
     Left,
     Limits,
     Notify,
     Phase,
+    Preempted,
     Ready,
     Signal,
     Slot,
     Start,
     Tick,
+    Told,
     Waiting,
     Worker,
 )
@@ -47,6 +52,10 @@ MOST_FAILURES = 3  # of workers in one slot, without a cooldown range: then it i
 LASTING_S = 2.0  # a worker that was a member for so long has shown that its slot is good
 REMINDER_S = 1.0
 LEAVING_S = 10.0
+SPARE_S = 1.0  # survivors wait so long for a spare that is still being started
+GOING_S = 60.0  # the slot of a worker that was preempted is not used for so long: what goes away is gone by then
+MOST_TOLD = 20  # failures in the table at the end
+PREEMPTED_WHY = "SIGTERM: preempted"
 FENCE_S = 1.0  # after a peer has lost it: time for its end to be heard of, or for it to ask for a place
 FENCED_WHY = "the others heard nothing more of it (was it frozen, or cut off?), so it was killed"
 UNKILLABLE_S = 3.0  # on a host that does not answer any more, or in the kernel: the others go on without its end
@@ -63,13 +72,15 @@ class State:
     next_birth: int = 0
     failures: dict[Slot, int] = field(default_factory=dict)
     rests_until: dict[Slot, float] = field(default_factory=dict)
+    history: tuple[Failure, ...] = ()  # the last ones
+    awaits_spare: bool = False
     left: tuple[Left, ...] = ()  # since the last announcement
     changing_since: float | None = None
     waiting_since: float | None = None
     said_waiting: bool = False
     notified_at: float = -math.inf
     finished: bool = False  # some worker has done all its work: nobody new is started
-    first_failure: tuple[int, str, int] | None = None  # of this generation: exit code, words, and whose
+    first_failure: tuple[int, str, int | None] | None = None  # of this generation: exit code, words, and whose
     has_trained: bool = False  # some worker has had the state that others must not lose
     over: bool = False
 
@@ -80,6 +91,37 @@ class State:
         """Members of the last generation that live and may stay."""
         found = [self.workers[birth] for birth in self.members if birth in self.workers]
         return [worker for worker in found if worker.phase is not Phase.LEAVING]
+
+    def by_seniority(self) -> list[tuple[int, Slot]]:
+        """Birth ids and slots of all workers, first of those whom the job would miss most."""
+
+        def key(worker: Worker) -> tuple[bool, bool, bool, float, int]:
+            goes = worker.preempted or worker.phase in (Phase.LEAVING, Phase.FENCED)
+            starts = worker.phase is Phase.STARTING
+            return goes, worker.fresh, starts, math.inf if worker.rank is None else worker.rank, worker.birth
+
+        return [(worker.birth, worker.slot) for worker in sorted(self.workers.values(), key=key)]
+
+    def must_leave(self, worker: Worker) -> str:
+        """Why it may not be in the next generation; empty if it may."""
+        if worker.preempted:
+            return PREEMPTED_WHY
+        return "" if self.is_offered(worker.slot) else f"its slot on {worker.slot[0]} is gone"
+
+    def usable_slots(self) -> list[Slot]:
+        """Those without a worker that do not rest."""
+        taken = {worker.slot for worker in self.workers.values()}
+        every = [(host, number) for host, slots in self.hosts.items() for number in range(slots)]
+        return [slot for slot in every if slot not in taken and slot not in self.rests_until]
+
+    def staying(self) -> list[Worker]:
+        return [worker for worker in (*self.survivors(), *self.newcomers()) if not self.must_leave(worker)]
+
+    def room(self) -> int:
+        """For so many members: slots for spares are set aside, unless fewer would train than did or should."""
+        slots = len(self.staying()) + len(self.usable_slots())
+        least = max(self.limits.num_proc, len(self.members))
+        return min(self.limits.max_num_proc, max(least, slots - self.limits.spares))
 
     def newcomers(self) -> list[Worker]:
         return [
@@ -93,6 +135,8 @@ class State:
         times = [worker.until for worker in self.workers.values()]
         if self.waiting_since is not None:
             times.append(self.waiting_since + self.limits.timeout_s)
+            if self.awaits_spare:
+                times.append(self.waiting_since + SPARE_S)
         if _pending_update(self):
             times.append(self.notified_at + REMINDER_S)
         taken = {worker.slot for worker in self.workers.values()}
@@ -118,8 +162,9 @@ def _pending_update(state: State) -> int:
         return 0
     if len(members) < len(state.members):
         return 0  # the loss itself brings them together
-    ready = any(worker.phase is Phase.READY for worker in state.newcomers())
-    removed = any(not state.is_offered(worker.slot) for worker in members)
+    removed = [worker for worker in members if state.must_leave(worker)]
+    has_room = len(members) - len(removed) < state.room()
+    ready = has_room and any(worker.phase is Phase.READY for worker in state.newcomers())
     return (ADDED if ready else 0) | (REMOVED if removed else 0)
 
 
@@ -150,6 +195,8 @@ class _Turn:
                 # The oldest hosts first: rank 0 stays where it is.
                 kept = {host: hosts[host] for host in self.state.hosts if host in hosts}
                 self._set(hosts=kept | hosts, awaited=awaited)
+                for birth, slot in resettled(self.state.by_seniority(), self.state.hosts).items():
+                    self._put(replace(self.state.workers[birth], slot=slot))
             case HostGone(host, why):
                 for worker in [worker for worker in self.state.workers.values() if worker.slot[0] == host]:
                     self._lose(worker, 1, why, slot_is_to_blame=False)
@@ -161,7 +208,9 @@ class _Turn:
             case Ended(birth, code, how):
                 if birth in self.state.workers:
                     self._lose(self.state.workers[birth], code, how)
-            case Tick():
+            case Preempted(birth):
+                self._excuse(birth)
+            case Tick() | Told():
                 pass
 
     def _welcome(self, birth: int, fresh: bool) -> None:
@@ -180,6 +229,13 @@ class _Turn:
         if known is not None and known.phase is Phase.MEMBER and known.until == math.inf:
             self._put(replace(known, until=self.now + FENCE_S))
 
+    def _excuse(self, birth: int) -> None:
+        known = self.state.workers.get(birth)
+        trains = known is not None and known.phase in (Phase.MEMBER, Phase.READY) and birth in self.state.members
+        self.actions.append(Excuse(birth, trains))
+        if known is not None and trains:
+            self._put(replace(known, preempted=True))
+
     def _begin_change(self) -> None:
         if self.state.changing_since is None:
             self._set(changing_since=self.now)
@@ -188,9 +244,8 @@ class _Turn:
         del self.state.workers[worker.birth]
         if worker.phase is Phase.FENCED and slot_is_to_blame:
             why = FENCED_WHY
-        if worker.phase is Phase.LEAVING and not self.state.is_offered(worker.slot):
-            why = f"its slot on {worker.slot[0]} is gone"
         was_member = worker.birth in self.state.members
+        why = worker.why or (f"{PREEMPTED_WHY}, then {why}" if worker.preempted else why)
         if was_member and worker.rank is not None:
             self._set(left=(*self.state.left, Left(worker.rank, worker.birth, why)))
         if worker.phase is Phase.LEAVING:
@@ -204,11 +259,15 @@ class _Turn:
         if self.state.first_failure is None:
             words = f"worker {worker.birth} on {worker.slot[0]}: {why}"
             self._set(first_failure=(code or 1, words, worker.birth))
+        self._set(history=(*self.state.history, Failure(worker.birth, worker.slot, why))[-MOST_TOLD:])
         if slot_is_to_blame:
             self._punish(worker)
 
     def _punish(self, worker: Worker) -> None:
         """The slot alone: the other slots of its host have done nothing."""
+        if worker.preempted:
+            self.state.rests_until[worker.slot] = self.now + GOING_S
+            return
         lasted = worker.member_since is not None and self.now - worker.member_since >= LASTING_S
         count = 1 if lasted else self.state.failures.get(worker.slot, 0) + 1
         self.state.failures[worker.slot] = count
@@ -231,7 +290,7 @@ class _Turn:
         self._remind_members()
 
     def _give_up(self, why: str, code: int = 1, worker: int | None = None) -> None:
-        self.actions.append(GiveUp(why, code, worker))
+        self.actions.append(GiveUp(why, code, worker, self.state.history))
         self._set(over=True)
 
     def _kill_overdue(self) -> None:
@@ -251,7 +310,9 @@ class _Turn:
             self.actions.append(Dismiss(worker.birth, why))
         else:
             self.actions.append(Signal(worker.birth, signal.SIGTERM))
-        self._put(replace(worker, phase=Phase.LEAVING, until=self.now + LEAVING_S))
+        self._put(replace(worker, phase=Phase.LEAVING, until=self.now + LEAVING_S, why=why))
+        if worker.preempted:
+            self.state.rests_until[worker.slot] = self.now + GOING_S
 
     def _dismiss_newcomers_without_slot(self) -> None:
         all_done = self.state.finished and self.state.generation >= 0 and not self.state.survivors()
@@ -261,16 +322,6 @@ class _Turn:
             elif not self.state.is_offered(worker.slot):
                 self._dismiss(worker, f"its slot on {worker.slot[0]} is gone")
 
-    def _usable_slots(self) -> list[Slot]:
-        """Those without a worker that do not rest."""
-        taken = {worker.slot for worker in self.state.workers.values()}
-        every = [(host, number) for host, slots in self.state.hosts.items() for number in range(slots)]
-        return [slot for slot in every if slot not in taken and slot not in self.state.rests_until]
-
-    def _staying(self) -> list[Worker]:
-        everybody = [*self.state.survivors(), *self.state.newcomers()]
-        return [worker for worker in everybody if self.state.is_offered(worker.slot)]
-
     def _is_hopeless(self) -> bool:
         """Gives up if no generation can come any more."""
         state, limits = self.state, self.state.limits
@@ -279,10 +330,14 @@ class _Turn:
         code, failure, worker = state.first_failure or (1, "", None)
         because = f" (first failure: {failure})" if failure else ""
         if state.generation >= 0 and not state.survivors():
+            if any(birth in state.workers for birth in state.members):
+                return True  # they are leaving: their last words come first
             self._give_up(f"no worker is left that could hand its state to new ones{because}", code, worker)
             return True
-        resting = [slot for slot, until in state.rests_until.items() if until < math.inf and state.is_offered(slot)]
-        possible = len(self._staying()) + len(self._usable_slots()) + len(resting) + state.awaited
+        resting = {slot for slot, until in state.rests_until.items() if until < math.inf}
+        taken = {worker.slot for worker in state.workers.values()}
+        possible = len({slot for slot in (*resting, *taken, *state.usable_slots()) if state.is_offered(slot)})
+        possible += state.awaited
         if limits.fixed_hosts and state.hosts and possible < limits.min_num_proc:
             self._give_up(
                 f"only {possible} workers are possible, and --min-np asks for {limits.min_num_proc}: "
@@ -297,12 +352,12 @@ class _Turn:
         state, limits = self.state, self.state.limits
         if state.finished:
             return
-        free = self._usable_slots()
+        free = state.usable_slots()
         if state.next_birth == 0 and len(free) < limits.num_proc:
             return  # as many as asked for must be there before anything starts
-        for slot in free[: max(0, limits.max_num_proc - len(self._staying()))]:
+        for slot in free[: max(0, state.room() + limits.spares - len(state.staying()))]:
             birth = self.state.next_birth
-            self._put(Worker(birth, slot))
+            self._put(Worker(birth, slot, started=self.now))
             self._set(next_birth=birth + 1)
             self.actions.append(Start(birth, slot))
 
@@ -314,22 +369,28 @@ class _Turn:
             return
         if any(worker.phase is not Phase.READY for worker in survivors):
             return
-        if state.generation < 0 and any(worker.phase is Phase.STARTING for worker in state.newcomers()):
-            return  # all begin together
         if state.has_trained and survivors and all(worker.fresh for worker in survivors):
             self._give_up("those who had the state have ended before they could hand it to new workers")
             return
-        removed = [worker for worker in survivors if not state.is_offered(worker.slot)]
+        newcomers = state.newcomers()
+        room = state.room()
+        ready = [worker for worker in newcomers if worker.phase is Phase.READY and not is_last]
+        if state.generation < 0 and len(ready) < min(room, len(newcomers)):
+            return  # all begin together, spares or not
+        removed = [worker for worker in survivors if state.must_leave(worker)]
         if survivors and len(removed) == len(survivors) and not state.finished:
-            self._give_up("every worker that has the state is on a host that was taken away")
-            return
+            if any(worker.preempted for worker in removed) or not (newcomers or state.usable_slots()) or room < 2:
+                self._part_with_all(removed)
+                return
+            if not ready:
+                return  # new ones are on their way, and get the state from those who leave
+            removed.remove(next(worker for worker in survivors if not worker.fresh or not state.has_trained))
         for worker in removed:
-            self._dismiss(worker, f"its slot on {worker.slot[0]} is gone")
+            self._dismiss(worker, state.must_leave(worker))
         staying = [worker for worker in survivors if worker not in removed]
-        ready = [worker for worker in state.newcomers() if worker.phase is Phase.READY and not is_last]
-        chosen = [*staying, *ready][: state.limits.max_num_proc]
+        chosen = [*staying, *ready][:room]
         need = 1 if state.finished else state.limits.min_num_proc
-        if not chosen:
+        if not chosen or self._waits_for_spare(len(chosen) < room):
             return
         if len(chosen) < need:
             if not state.said_waiting:
@@ -337,6 +398,25 @@ class _Turn:
                 self._set(said_waiting=True)
             return
         self._announce(chosen, [worker for worker in chosen if worker not in staying])
+
+    def _part_with_all(self, removed: list[Worker]) -> None:
+        """Nobody may stay who has the state."""
+        if not any(worker.preempted for worker in removed):
+            self._give_up("every worker that has the state is on a host that was taken away")
+            return
+        self._set(first_failure=(128 + signal.SIGTERM, "all workers were preempted (SIGTERM)", None))
+        for worker in removed:
+            self._dismiss(worker, self.state.must_leave(worker))
+
+    def _waits_for_spare(self, has_room: bool) -> bool:
+        """For one that was on its way before somebody was lost. A replacement has only begun, and would take longer."""
+        state = self.state
+        began = state.changing_since if state.changing_since is not None else self.now
+        coming = [one for one in state.newcomers() if one.phase is Phase.STARTING and one.started < began]
+        since = state.waiting_since if state.waiting_since is not None else self.now
+        may_wait = bool(state.limits.spares and state.left and has_room and coming) and not state.finished
+        self._set(awaits_spare=may_wait and self.now < since + SPARE_S)
+        return self.state.awaits_spare
 
     def _announce(self, chosen: list[Worker], new: Iterable[Worker]) -> None:
         state, first = self.state, self.state.generation < 0
@@ -352,6 +432,7 @@ class _Turn:
                 left=(*state.left, *gone),
                 came=tuple(worker.birth for worker in new) if not first else (),
                 took_s=None if first or state.changing_since is None else self.now - state.changing_since,
+                spares=tuple(worker.birth for worker in state.newcomers() if worker not in chosen),
             )
         )
         for worker in chosen:
@@ -365,14 +446,16 @@ class _Turn:
             waiting_since=None,
             said_waiting=False,
             notified_at=-math.inf,
+            awaits_spare=False,
             first_failure=None,
         )
 
     def _removed_members(self, chosen: set[int]) -> list[Left]:
         """Members that live, but only in order to leave."""
-        found = [self.state.workers[birth] for birth in self.state.members if birth in self.state.workers]
+        state = self.state
+        found = [state.workers[birth] for birth in state.members if birth in state.workers]
         return [
-            Left(worker.rank if worker.rank is not None else -1, worker.birth, f"its slot on {worker.slot[0]} is gone")
+            Left(worker.rank if worker.rank is not None else -1, worker.birth, worker.why or state.must_leave(worker))
             for worker in found
             if worker.birth not in chosen
         ]
@@ -382,7 +465,7 @@ class _Turn:
         if state.over:
             return
         resets = any(worker.phase is Phase.READY for worker in state.survivors())
-        lacks_slots = state.generation < 0 and len(self._staying()) < state.limits.num_proc
+        lacks_slots = state.generation < 0 and len(state.staying()) < state.limits.num_proc
         if not (resets or lacks_slots):
             self._set(waiting_since=None)
         elif state.waiting_since is None:

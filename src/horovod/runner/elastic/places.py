@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 
@@ -42,3 +42,20 @@ def places_of(workers: Sequence[tuple[int, tuple[str, int], int | None]]) -> dic
                 cross_size=len(column),
             )
     return places
+
+
+def resettled(workers: Sequence[tuple[int, tuple[str, int]]], hosts: Mapping[str, int]) -> dict[int, tuple[str, int]]:
+    """New slots, by birth id, for (birth id, (host, slot)) with the senior ones first, after hosts have changed.
+
+    Slots of a host are alike: if it has fewer than before, the seniors stay, whichever numbers they had.
+    """
+    found: dict[int, tuple[str, int]] = {}
+    for host, count in hosts.items():
+        there = [(birth, slot[1]) for birth, slot in workers if slot[0] == host]
+        kept = {number for _, number in there[:count] if number < count}
+        free = iter([number for number in range(count) if number not in kept])
+        given = {birth: next(free) for birth, number in there[:count] if number >= count}
+        lost = [birth for birth, number in there[count:] if number in given.values()]
+        found |= {birth: (host, number) for birth, number in given.items()}
+        found |= {birth: (host, count + index) for index, birth in enumerate(lost)}
+    return found

@@ -3,17 +3,25 @@
 
 from __future__ import annotations
 
+import os
+import select
+import signal
 import subprocess
+import tempfile
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
+from typing import IO
 
 from horovod.common.settings_values import shown
 from horovod.runner.elastic.driver import DISCOVER_HOSTS_FREQUENCY_SECS
-from horovod.runner.hosts import HostInfo, is_local
+from horovod.runner.hosts import HostInfo
 
-_SCRIPT_LIMIT_S = 60.0
+SCRIPT_LIMIT_S = 60.0
+_END_S = 5.0  # for a script that has closed its output
 _MOST_OUTPUT = 1 << 20
+_LAST_WORDS = 500
 
 
 class DiscoveryError(ValueError):
@@ -22,14 +30,67 @@ class DiscoveryError(ValueError):
 
 def find_hosts(script: str, slots: int | None) -> dict[str, int]:
     """What the script prints: `host:slots`, or `host` alone if `slots` says how many."""
-    try:
-        done = subprocess.run(["/bin/sh", "-c", script], capture_output=True, timeout=_SCRIPT_LIMIT_S, check=False)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise DiscoveryError(f"--host-discovery-script {shown(script)}: {error}") from error
-    if done.returncode != 0:
-        words = done.stderr.decode(errors="replace").strip()[-500:]
-        raise DiscoveryError(f"--host-discovery-script {shown(script)} ended with exit code {done.returncode}: {words}")
-    return parse_hosts(done.stdout[:_MOST_OUTPUT].decode(errors="replace"), slots, script)
+    return Script(script, slots)()
+
+
+class Script:
+    """Call it for the hosts that there are. It may be slow, fail, or print without an end."""
+
+    def __init__(self, script: str, slots: int | None, limit_s: float = SCRIPT_LIMIT_S) -> None:
+        self._script, self._slots, self._limit_s = script, slots, limit_s
+        self._running: subprocess.Popen[bytes] | None = None
+        self._is_over = False
+
+    def __call__(self) -> dict[str, int]:
+        with tempfile.TemporaryFile() as errors:
+            try:
+                code, text = self._run(errors)
+            except OSError as error:
+                raise self._error(f": {error}") from error
+            if code != 0:
+                errors.seek(max(0, errors.tell() - _LAST_WORDS))
+                words = errors.read(_LAST_WORDS).decode(errors="replace").strip()
+                raise self._error(f" ended with exit code {code}: {words}")
+        return parse_hosts(text, self._slots, self._script)
+
+    def stop(self) -> None:
+        """End it, if it runs, and whatever it has started."""
+        self._is_over = True
+        running = self._running
+        if running is not None:
+            with suppress(OSError):
+                os.killpg(running.pid, signal.SIGKILL)
+
+    def _run(self, errors: IO[bytes]) -> tuple[int, str]:
+        command = ["/bin/sh", "-c", self._script]
+        with subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, start_new_session=True
+        ) as process:
+            self._running = process
+            try:
+                text = self._read(process)
+                return process.wait(_END_S), text.decode(errors="replace")
+            except (DiscoveryError, subprocess.TimeoutExpired) as error:
+                os.killpg(process.pid, signal.SIGKILL)
+                raise error if isinstance(error, DiscoveryError) else self._error(" does not end") from None
+            finally:
+                self._running = None
+
+    def _read(self, process: subprocess.Popen[bytes]) -> bytes:
+        assert process.stdout is not None
+        deadline = time.monotonic() + self._limit_s
+        text = b""
+        while not self._is_over and select.select([process.stdout], [], [], max(0.0, deadline - time.monotonic()))[0]:
+            piece = os.read(process.stdout.fileno(), 1 << 16)
+            text += piece
+            if not piece:
+                return text
+            if len(text) > _MOST_OUTPUT:
+                raise self._error(f" printed more than {_MOST_OUTPUT} bytes")
+        raise self._error(f" has not ended after {self._limit_s:g} s")
+
+    def _error(self, what: str) -> DiscoveryError:
+        return DiscoveryError(f"--host-discovery-script {shown(self._script)}{what}")
 
 
 def parse_hosts(text: str, slots: int | None, script: str = "script") -> dict[str, int]:
@@ -46,16 +107,6 @@ def parse_hosts(text: str, slots: int | None, script: str = "script") -> dict[st
             raise DiscoveryError(f"--host-discovery-script {shown(script)}: {error}") from None
         hosts[host.hostname] = host.slots
     return hosts
-
-
-def require_local(hosts: dict[str, int]) -> None:
-    """NotImplementedError, by name, for hosts that an elastic job cannot use yet."""
-    others = [host for host in hosts if not is_local(host)]
-    if others:
-        raise NotImplementedError(
-            f"elastic jobs run on this machine alone so far: workers on other hosts ({', '.join(others)[:200]}) are "
-            "not available yet in jobs with --min-np or --host-discovery-script"
-        )
 
 
 class Polling:
@@ -82,9 +133,10 @@ class Polling:
         while not self._over.wait(DISCOVER_HOSTS_FREQUENCY_SECS):
             try:
                 hosts = self._find()
-                require_local(hosts)
-            except (DiscoveryError, NotImplementedError) as error:
-                if str(error) != problem:
+                if not hosts:
+                    raise DiscoveryError("--host-discovery-script printed no hosts")
+            except DiscoveryError as error:
+                if str(error) != problem and not self._over.is_set():
                     problem = str(error)
                     self._say(f"{problem}; the last good list of hosts is kept")
                 continue

@@ -24,7 +24,10 @@ class Phase(Enum):
 
 @dataclass(frozen=True)
 class Limits:
-    """`fixed_hosts`: no others will ever come, so nobody needs to wait for them."""
+    """`fixed_hosts`: no others will ever come, so nobody needs to wait for them.
+
+    `progress_timeout_s`: a worker without progress is reported after this time (0: never), or killed if so wanted.
+    """
 
     num_proc: int
     min_num_proc: int
@@ -33,6 +36,9 @@ class Limits:
     reset_limit: int | None = None
     cooldown: tuple[float, float] | None = None
     fixed_hosts: bool = True
+    spares: int = 0  # workers beyond the others that wait for somebody's place
+    progress_timeout_s: float = 0.0
+    replace_stuck: bool = False
 
 
 @dataclass(frozen=True)
@@ -50,6 +56,9 @@ class Worker:
     member_since: float | None = None
     until: float = math.inf
     fresh: bool = False  # a member that has said that it has no state of the training yet
+    started: float = 0.0
+    preempted: bool = False  # it got SIGTERM, and leaves at the next commit
+    why: str = ""  # it is leaving
 
 
 # Events
@@ -94,11 +103,28 @@ class Ended:
 
 
 @dataclass(frozen=True)
+class Preempted:
+    """A worker got SIGTERM from somebody else, and asks whether it may train until the next commit."""
+
+    birth: int
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a worker has answered when it was asked for its progress. `mark` changes whenever it makes some."""
+
+    birth: int
+    mark: tuple[int, ...]
+    waits: bool  # for others, inside an operation
+    stack: str = ""
+
+
+@dataclass(frozen=True)
 class Tick:
     """Time has passed."""
 
 
-Event = Discovered | HostGone | Ready | Ended | Tick
+Event = Discovered | HostGone | Ready | Ended | Preempted | Told | Tick
 
 
 # Actions
@@ -125,6 +151,14 @@ class Dismiss:
 
 
 @dataclass(frozen=True)
+class Excuse:
+    """Answer a worker that was preempted: whether it may train until the next commit."""
+
+    birth: int
+    may_stay: bool
+
+
+@dataclass(frozen=True)
 class Close:
     """Nobody may meet in this generation any more: one of its members is gone."""
 
@@ -148,6 +182,7 @@ class Announce:
     left: tuple[Left, ...] = ()
     came: tuple[int, ...] = ()
     took_s: float | None = None
+    spares: tuple[int, ...] = ()  # that wait, or are being started
 
 
 @dataclass(frozen=True)
@@ -168,12 +203,20 @@ class Waiting:
 
 
 @dataclass(frozen=True)
+class Failure:
+    birth: int
+    slot: Slot
+    why: str
+
+
+@dataclass(frozen=True)
 class GiveUp:
-    """`worker`: the birth id of the one that failed first, if one did."""
+    """`worker`: the birth id of the one that failed first, if one did. `failures`: the last ones, of any generation."""
 
     why: str
     code: int = 1
     worker: int | None = None
+    failures: tuple[Failure, ...] = ()
 
 
-Action = Start | Signal | Dismiss | Close | Announce | Notify | Waiting | GiveUp
+Action = Start | Signal | Dismiss | Excuse | Close | Announce | Notify | Waiting | GiveUp

@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 
-from horovod.runner.elastic.vocabulary import Announce, Slot, Waiting
+from horovod.runner.elastic.progress import Stuck
+from horovod.runner.elastic.vocabulary import Announce, Failure, Slot, Waiting, Worker
 
 
 def announcement(announced: Announce, slots: Mapping[int, Slot]) -> str:
@@ -20,7 +22,40 @@ def announcement(announced: Announce, slots: Mapping[int, Slot]) -> str:
         line += "; left: " + ", ".join(left)
     if came:
         line += "; came: " + ", ".join(came)
+    if announced.spares:
+        spares = [f"worker {birth} on {slots[birth][0]}" for birth in announced.spares]
+        line += f"; spare{'' if len(spares) == 1 else 's'}: " + ", ".join(spares)
     return line
+
+
+def stuck(found: Stuck, worker: Worker) -> str:
+    who = f"rank {worker.rank} (worker {worker.birth} on {worker.slot[0]})"
+    line = f"{who} makes no progress: no operation ended and nothing was committed for {found.idle_s:.0f} s"
+    line += ", and so do the others, for which it waits" if found.waits else ""
+    line += "; it is killed and replaced" if found.kill else ""
+    if not found.stack:
+        return f"{line}; it does not tell where it is"
+    return "\n".join([f"{line}; this is where it is:", *(f"  {one}" for one in found.stack.splitlines())])
+
+
+def failed(failure: Failure, rests_until: float | None, now: float) -> str:
+    """Of a worker that never was a member."""
+    then = "another is started there"
+    if rests_until is not None:
+        rest = f"rests for {rests_until - now:.0f} s" if rests_until < math.inf else "is not used any more"
+        then = f"its slot ({failure.slot[1]}) {rest}"
+    return f"worker {failure.birth} on {failure.slot[0]} failed before it joined: {failure.why}; {then}"
+
+
+def failure_table(failures: Sequence[Failure]) -> str:
+    """Who failed, where and why, in the order in which it happened."""
+    rows = [("worker", "host", "slot", "why")]
+    rows += [(str(one.birth), one.slot[0], str(one.slot[1]), one.why) for one in failures]
+    widths = [max(len(row[column]) for row in rows) for column in range(3)]
+    lines = [
+        "  ".join([*(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=False)), row[3]]) for row in rows
+    ]
+    return "\n".join(["who failed, and why:", *(f"  {line}" for line in lines)])
 
 
 def waiting(few: Waiting, timeout_s: float) -> str:

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""SIGTERM in a worker of an elastic job: its machine is about to be taken away (a spot instance, a time limit).
+
+The worker asks the driver, which brings all workers together at their next commit and lets this one go, with exit code
+0. The driver refuses if it is the one who ends the job; then, and at a second SIGTERM, and after a grace, the worker
+ends at once, as any process does.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from types import FrameType
+from typing import Any
+
+from horovod.common.log import logger
+
+_STUCK_S = 1.0  # a main thread that is busy elsewhere does not get to its signals
+
+
+class _Watch:
+    """One `with` block. `ask` returns if the worker may stay until its next commit, and raises otherwise."""
+
+    def __init__(self, ask: Callable[[], None], grace_s: float, previous: Any) -> None:
+        self._ask = ask
+        self._grace_s = grace_s
+        self._previous = previous
+        self._pid = os.getpid()
+        self._receiver, self._sender = os.pipe()
+        self._is_preempted = False
+        self._thread = threading.Thread(target=self._wait, name="horovod-preemption", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        if os.getpid() == self._pid:
+            os.close(self._sender)  # wakes the thread
+            self._thread.join(_STUCK_S)
+
+    def on_signal(self, number: int, frame: FrameType | None) -> None:
+        if self._is_preempted or os.getpid() != self._pid:  # a forked child, a data loader's, is not ours to keep alive
+            self._end()
+            return
+        self._is_preempted = True
+        with suppress(OSError):
+            os.write(self._sender, b"\0")
+        if callable(self._previous):
+            self._previous(number, frame)
+
+    def _end(self) -> None:
+        """In the main thread: as if we had never caught the signal. A user's handler was called at the first one."""
+        signal.signal(signal.SIGTERM, self._previous if os.getpid() != self._pid else signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    def _wait(self) -> None:
+        try:
+            if os.read(self._receiver, 1):
+                self._on_preempted()
+        finally:
+            os.close(self._receiver)
+
+    def _on_preempted(self) -> None:
+        deadline = time.monotonic() + self._grace_s
+        try:
+            self._ask()
+        except Exception as error:  # whatever it is: without the driver's leave the signal means what it always does
+            logger.info("SIGTERM: %s", error)
+        else:
+            logger.warning("SIGTERM: this worker leaves at the next commit, within %g s", self._grace_s)
+            is_over, _, _ = select.select([self._receiver], [], [], max(0.0, deadline - time.monotonic()))
+            if is_over:
+                return
+            logger.warning("SIGTERM: there was no commit within %g s, so this worker ends", self._grace_s)
+        os.kill(self._pid, signal.SIGTERM)  # the second one
+        if not select.select([self._receiver], [], [], _STUCK_S)[0]:
+            os._exit(128 + signal.SIGTERM)
+
+
+@contextmanager
+def leaves_at_commit(ask: Callable[[], None], grace_s: float) -> Iterator[None]:
+    """SIGTERM is put off inside the block. The user's own handler is called all the same.
+
+    Not outside the main thread, where Python allows no handlers, and not if the user ignores the signal.
+    """
+    previous = signal.getsignal(signal.SIGTERM)
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or not grace_s or previous in (signal.SIG_IGN, None):
+        yield
+        return
+    watch = _Watch(ask, grace_s, previous)
+    ours = watch.on_signal
+    signal.signal(signal.SIGTERM, ours)
+    try:
+        yield
+    finally:
+        if signal.getsignal(signal.SIGTERM) == ours:  # and not one that the user has set since
+            signal.signal(signal.SIGTERM, previous)
+        watch.close()
