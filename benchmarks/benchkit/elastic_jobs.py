@@ -8,6 +8,7 @@ import os
 import random
 import shutil
 import signal
+import socket
 import sys
 import tempfile
 import time
@@ -84,8 +85,10 @@ def static_job(workers: int) -> Job:
 
 def torchrun_job(workers: int, restarts: int) -> Job:
     flags = ["--nnodes=1", f"--nproc-per-node={workers}", f"--max-restarts={restarts}"]
-    rendezvous = ["--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"]
-    return Job("torchrun", [sys.executable, "-m", "torch.distributed.run", *flags, *rendezvous])
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    flags += ["--master-addr=127.0.0.1", f"--master-port={port}"]
+    return Job("torchrun", [sys.executable, "-m", "torch.distributed.run", *flags])
 
 
 def harm(worker: Entry, number: int = signal.SIGKILL) -> float:

@@ -78,9 +78,9 @@ def elastic() -> None:
             note(error=str(error)[:200])
             raise
 
-    hvd.init()
-    model = network()
+    model = network()  # and what torch imports for the first optimizer: the others wait for who has called hvd.init()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.001, momentum=0.9)
+    hvd.init()
     optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
     train(State(model, optimizer))
 

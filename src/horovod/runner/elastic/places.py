@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -21,7 +22,7 @@ class Place:
 
 def places_of(workers: Sequence[tuple[int, tuple[str, int], int | None]]) -> dict[int, Place]:
     """By birth id, for (birth id, (host, slot), last rank or None). Survivors come first, on the first hosts; those
-    who have not got the state yet are no survivors.
+    who have not got the state yet are not survivors.
 
     Ranks of a host are neighbours, and rank 0 is a survivor if there is one: it has the state that all others get.
     """
@@ -57,5 +58,7 @@ def resettled(workers: Sequence[tuple[int, tuple[str, int]]], hosts: Mapping[str
         given = {birth: next(free) for birth, number in there[:count] if number >= count}
         lost = [birth for birth, number in there[count:] if number in given.values()]
         found |= {birth: (host, number) for birth, number in given.items()}
-        found |= {birth: (host, count + index) for index, birth in enumerate(lost)}
+        beyond = {number for birth, number in there if number >= count and birth not in given}
+        spare = (number for number in itertools.count(count) if number not in beyond)
+        found |= {birth: (host, next(spare)) for birth in lost}
     return found
