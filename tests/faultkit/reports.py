@@ -25,7 +25,7 @@ Found = TypeVar("Found")
 
 def report(event: str, **details: Any) -> None:
     """Called by a rank."""
-    message = {"event": event, "rank": int(os.environ["HOROVOD_RANK"]), "pid": os.getpid(), "at": time.monotonic()}
+    message = {"event": event, "rank": int(os.environ.get("HOROVOD_RANK", "-1")), "pid": os.getpid(), "at": time.monotonic()}
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
         sock.sendto(json.dumps(message | details).encode(), os.environ[VARIABLE])
 
@@ -70,6 +70,16 @@ class Reports:
             with suppress(TimeoutError):
                 self.all.append(json.loads(self._socket.recv(1 << 16)))
         return result
+
+    def next(self, limit_s: float) -> Report | None:
+        """The next report; None if there is none for so long."""
+        self._socket.settimeout(max(limit_s, 1e-3))
+        try:
+            entry: Report = json.loads(self._socket.recv(1 << 16))
+        except TimeoutError:
+            return None
+        self.all.append(entry)
+        return entry
 
     def of(self, event: str) -> dict[int, Report]:
         found: dict[int, Report] = {}

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from horovod.runner.elastic import membership as m
-from horovod.runner.elastic.places import places_of
+from horovod.runner.elastic.places import places_of, resettled
 
 
 def test_a_job_begins_with_as_many_as_asked_for_and_all_at_once():
@@ -110,6 +110,72 @@ def test_without_a_survivor_the_job_is_over():
     given_up = driver.tell(m.Ended(0, 1, "exit code 1"))[-1]
     assert given_up.code == 9
     assert "worker 2 on a: exit code 9" in given_up.why
+
+
+def with_a_newcomer_before_it_has_the_state():
+    driver = Driver({"a": 2, "b": 1}, min_num_proc=1)
+    driver.begin()
+    driver.tell(m.Ended(1, 137, "killed"))
+    for birth in (0, 2, 3):
+        driver.tell(m.Ready(birth, fresh=birth == 3))
+    for birth in (0, 2):
+        driver.tell(m.Ready(birth))
+    assert driver.ranks() == {0: 0, 3: 1, 2: 2}
+    driver.tell(m.Ended(0, 137, "killed"))
+    return driver
+
+
+def test_rank_0_is_never_a_member_that_has_not_got_the_state_yet():
+    driver = with_a_newcomer_before_it_has_the_state()
+    driver.tell(m.Ready(3, fresh=True))
+    driver.tell(m.Ready(2))
+    assert driver.ranks()[2] == 0
+
+
+def test_members_that_have_not_got_the_state_yet_cannot_go_on_without_the_others():
+    driver = with_a_newcomer_before_it_has_the_state()
+    driver.tell(m.Ready(3, fresh=True))
+    assert kinds(driver.tell(m.Ended(2, 137, "killed")))[-1] == "GiveUp"
+
+
+def test_members_whose_training_has_not_begun_begin_anew():
+    driver = Driver({"a": 3})
+    driver.begin()
+    driver.tell(m.Ended(0, 137, "killed"))
+    driver.tell(m.Ready(1, fresh=True))
+    assert kinds(driver.tell(m.Ready(2, fresh=True))) == ["Announce"]
+
+
+def test_a_host_with_fewer_slots_keeps_its_senior_workers_whatever_their_slots():
+    driver = Driver({"a": 3}, min_num_proc=1)
+    driver.begin()
+    driver.tell(m.Ended(0, 137, "killed"))
+    for birth in (1, 2):
+        driver.tell(m.Ready(birth))
+    assert driver.ranks() == {1: 0, 2: 1}
+    driver.tell(m.Discovered({"a": 1}))  # slots 1 and 2 are gone, in which they were
+    driver.tell(m.Ready(1))
+    (dismissed, announced) = driver.tell(m.Ready(2))
+    assert (dismissed.birth, dict(announced.places).keys()) == (2, {1})
+
+
+def test_resettled():
+    assert resettled([(5, ("a", 3)), (6, ("a", 0)), (7, ("b", 1))], {"a": 1, "b": 2}) == {5: ("a", 0), 6: ("a", 1)}
+    assert resettled([(5, ("a", 1)), (6, ("a", 4)), (7, ("a", 0))], {"a": 3}) == {6: ("a", 2)}
+    assert resettled([(5, ("a", 1))], {}) == {}
+
+
+def test_when_all_hosts_are_exchanged_one_worker_stays_until_the_new_ones_have_the_state():
+    driver = Driver({"a": 2}, num_proc=2, max_num_proc=2)
+    driver.begin()
+    assert kinds(driver.tell(m.Discovered({"b": 2}))) == ["Start", "Start", "Notify"]
+    assert driver.tell(m.Ready(0)) == driver.tell(m.Ready(1)) == []
+    dismissed, _, notified = driver.tell(m.Ready(2, fresh=True))
+    assert (dismissed.birth, driver.ranks(), notified.update) == (1, {0: 0, 2: 1}, m.REMOVED)
+    driver.tell(m.Ready(3, fresh=True))
+    driver.tell(m.Ready(0))
+    dismissed, _ = driver.tell(m.Ready(2))
+    assert (dismissed.birth, driver.ranks()) == (0, {2: 0, 3: 1})
 
 
 def test_the_reset_limit_ends_the_job():

@@ -65,6 +65,7 @@ class Context:
         self._dynamic_sets = False
         self._generation = -1
         self._lost_rank: int | None = None  # whose loss has ended the last world of an elastic job
+        self.has_state = False  # of the training, in an elastic job: so this worker may hand it to others
         self._comm_generation = -1  # of worlds with some of the ranks, which others have not counted
         self.era = 0  # moves on when ranks meet in a new world or have all joined: what they did apart is over
         self._inherited: World | None = None
@@ -117,7 +118,7 @@ class Context:
             raise ValueError("hvd.init(comm=...) is not possible in an elastic job: its driver decides who takes part")
         for attempt in range(_MOST_ATTEMPTS):
             lost, self._lost_rank = self._lost_rank, None
-            place = elastic_place.take_place(self._settings, os.environ, lost)
+            place = elastic_place.take_place(self._settings, os.environ, lost, fresh=not self.has_state)
             os.environ.update(place.variables())
             self._settings = settings.load(os.environ)
             self._topology = place.topology

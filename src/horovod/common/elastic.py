@@ -165,6 +165,7 @@ def run_fn(func: Callable[..., Any], reset: Callable[[], object]) -> Callable[..
                         needs_reset = False
                     if _any_rank(needs_sync):
                         state.sync()
+                    default_context.has_state = True
                     return func(state, *args, **kwargs)
                 except HorovodRemovedError as error:
                     logger.info("%s", error)

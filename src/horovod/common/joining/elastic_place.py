@@ -45,13 +45,16 @@ class ElasticPlace:
         return found if self.address is None else found | {"HOROVOD_HOST_ADDRESS": self.address}
 
 
-def take_place(settings: Settings, environ: Mapping[str, str], lost: int | None) -> ElasticPlace:
-    """Wait for the driver's word. `lost`: the rank whose loss has ended this worker's last world, if it was that."""
+def take_place(settings: Settings, environ: Mapping[str, str], lost: int | None, *, fresh: bool) -> ElasticPlace:
+    """Wait for the driver's word. `lost`: the rank whose loss has ended this worker's last world, if it was that.
+
+    `fresh`: this worker was never handed the state of the training.
+    """
     try:
         place = _meeting_place(settings, environ)
         timeout_s = settings.number("HOROVOD_GLOO_TIMEOUT_SECONDS")
         with Connection.open(place.address, place.port, place.secret, timeout_s) as connection:
-            generation, given = connection.ask_for_place(birth_id(environ), _PATIENCE_S, lost)
+            generation, given = connection.ask_for_place(birth_id(environ), _PATIENCE_S, lost, fresh=fresh)
     except DismissedError as error:
         raise HorovodRemovedError(f"this worker has left the job: {error}") from error
     except (OSError, RendezvousError) as error:

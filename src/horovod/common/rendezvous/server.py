@@ -73,14 +73,15 @@ class Server:
         max_unauthenticated: int = MAX_UNAUTHENTICATED,
         on_slow_meeting: Callable[[str], None] | None = None,
         slow_after_s: float = SLOW_AFTER_S,
-        on_ready: Callable[[int, int | None], None] | None = None,
+        on_ready: Callable[[int, int | None, bool], None] | None = None,
         on_preempted: Callable[[int], None] | None = None,
         on_progress: Callable[[int, dict[str, Any]], None] | None = None,
     ) -> None:
         """`on_ready` hears, on the server's thread, the birth ids of an elastic job's workers that want a place.
 
-        Its second argument is the rank whose loss has ended the worker's last world, if one has. `on_preempted` hears
-        of those that got SIGTERM and wait for `excuse`, `on_progress` what workers answer when they are asked for it.
+        Beside them: the rank whose loss has ended the worker's last world, if one has; and whether the worker was
+        never handed the state of the training. `on_preempted` hears of those that got SIGTERM and wait for `excuse`,
+        `on_progress` what workers answer when they are asked for it.
         """
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         listener = socket.create_server((host, port), family=family, backlog=1024)
@@ -357,7 +358,7 @@ class Server:
             return
         lost = _integer(message, "lost") if message.get("lost") is not None else None
         self._waiting_list.ask(birth, peer)
-        self._on_ready(birth, lost)
+        self._on_ready(birth, lost, bool(message.get("fresh")))
 
     def _hear_preempted(self, peer: _Peer, birth: int) -> None:
         if self._on_preempted is None:

@@ -5,7 +5,7 @@ It knows no command line, signal or terminal: whoever holds it (the launcher's l
 rendezvous and a placer, and tells it what happens. `run` is the loop for a holder that has nothing else to do:
 
     mail: Mail[Event] = Mail()
-    with Server(address, secret=secret, on_ready=lambda birth, lost: mail.put(Ready(birth, lost))) as rendezvous:
+    with Server(address, secret=secret, on_ready=lambda *told: mail.put(Ready(*told))) as rendezvous:
         driver = Driver(limits, rendezvous, placer, say)
         driver.tell(Discovered({"a": 2, "b": 2}))
         outcome = driver.run(mail)  # what happens to workers and hosts: mail.put(Ended(...)), mail.put(HostGone(...))

@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from horovod.runner.elastic.constants import RESET_LIMIT_EXCEEDED_MESSAGE
-from horovod.runner.elastic.places import places_of
+from horovod.runner.elastic.places import places_of, resettled
 from horovod.runner.elastic.vocabulary import (
     ADDED,
     REMOVED,
@@ -81,6 +81,7 @@ class State:
     notified_at: float = -math.inf
     finished: bool = False  # some worker has done all its work: nobody new is started
     first_failure: tuple[int, str, int | None] | None = None  # of this generation: exit code, words, and whose
+    has_trained: bool = False  # some worker has had the state that others must not lose
     over: bool = False
 
     def is_offered(self, slot: Slot) -> bool:
@@ -90,6 +91,16 @@ class State:
         """Members of the last generation that live and may stay."""
         found = [self.workers[birth] for birth in self.members if birth in self.workers]
         return [worker for worker in found if worker.phase is not Phase.LEAVING]
+
+    def by_seniority(self) -> list[tuple[int, Slot]]:
+        """Birth ids and slots of all workers, first of those whom the job would miss most."""
+
+        def key(worker: Worker) -> tuple[bool, bool, bool, float, int]:
+            goes = worker.preempted or worker.phase in (Phase.LEAVING, Phase.FENCED)
+            starts = worker.phase is Phase.STARTING
+            return goes, worker.fresh, starts, math.inf if worker.rank is None else worker.rank, worker.birth
+
+        return [(worker.birth, worker.slot) for worker in sorted(self.workers.values(), key=key)]
 
     def must_leave(self, worker: Worker) -> str:
         """Why it may not be in the next generation; empty if it may."""
@@ -184,12 +195,14 @@ class _Turn:
                 # The oldest hosts first: rank 0 stays where it is.
                 kept = {host: hosts[host] for host in self.state.hosts if host in hosts}
                 self._set(hosts=kept | hosts, awaited=awaited)
+                for birth, slot in resettled(self.state.by_seniority(), self.state.hosts).items():
+                    self._put(replace(self.state.workers[birth], slot=slot))
             case HostGone(host, why):
                 for worker in [worker for worker in self.state.workers.values() if worker.slot[0] == host]:
                     self._lose(worker, 1, why, slot_is_to_blame=False)
                 self._set(hosts={name: slots for name, slots in self.state.hosts.items() if name != host})
-            case Ready(birth, lost):
-                self._welcome(birth)
+            case Ready(birth, lost, fresh):
+                self._welcome(birth, fresh)
                 if lost is not None and birth in self.state.members:
                     self._suspect(lost)
             case Ended(birth, code, how):
@@ -200,14 +213,15 @@ class _Turn:
             case Tick() | Told():
                 pass
 
-    def _welcome(self, birth: int) -> None:
+    def _welcome(self, birth: int, fresh: bool) -> None:
         known = self.state.workers.get(birth)
         if known is None or known.phase in (Phase.LEAVING, Phase.FENCED):
             self.actions.append(Dismiss(birth, "this worker does not belong to the job any more"))
             return
         if birth in self.state.members:
             self._begin_change()
-        self._put(replace(known, phase=Phase.READY, until=math.inf))
+            self._set(has_trained=self.state.has_trained or not fresh)
+        self._put(replace(known, phase=Phase.READY, until=math.inf, fresh=fresh))
 
     def _suspect(self, rank: int) -> None:
         """Somebody has lost a member. It may have ended, or be on its way to ask for a place, or be frozen."""
@@ -355,6 +369,9 @@ class _Turn:
             return
         if any(worker.phase is not Phase.READY for worker in survivors):
             return
+        if state.has_trained and survivors and all(worker.fresh for worker in survivors):
+            self._give_up("those who had the state have ended before they could hand it to new workers")
+            return
         newcomers = state.newcomers()
         room = state.room()
         ready = [worker for worker in newcomers if worker.phase is Phase.READY and not is_last]
@@ -362,8 +379,12 @@ class _Turn:
             return  # all begin together, spares or not
         removed = [worker for worker in survivors if state.must_leave(worker)]
         if survivors and len(removed) == len(survivors) and not state.finished:
-            self._part_with_all(removed)
-            return
+            if any(worker.preempted for worker in removed) or not (newcomers or state.usable_slots()) or room < 2:
+                self._part_with_all(removed)
+                return
+            if not ready:
+                return  # new ones are on their way, and get the state from those who leave
+            removed.remove(next(worker for worker in survivors if not worker.fresh or not state.has_trained))
         for worker in removed:
             self._dismiss(worker, state.must_leave(worker))
         staying = [worker for worker in survivors if worker not in removed]
@@ -402,7 +423,7 @@ class _Turn:
         if not first and state.limits.reset_limit is not None and state.generation >= state.limits.reset_limit:
             self._give_up(RESET_LIMIT_EXCEEDED_MESSAGE.format(state.generation + 1, state.limits.reset_limit))
             return
-        places = places_of([(worker.birth, worker.slot, worker.rank) for worker in chosen])
+        places = places_of([(one.birth, one.slot, None if one.fresh else one.rank) for one in chosen])
         gone = self._removed_members({worker.birth for worker in chosen})
         self.actions.append(
             Announce(

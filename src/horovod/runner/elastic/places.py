@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 
@@ -20,7 +21,8 @@ class Place:
 
 
 def places_of(workers: Sequence[tuple[int, tuple[str, int], int | None]]) -> dict[int, Place]:
-    """By birth id, for (birth id, (host, slot), last rank or None). Survivors come first, on the first hosts.
+    """By birth id, for (birth id, (host, slot), last rank or None). Survivors come first, on the first hosts; those
+    who have not got the state yet are not survivors.
 
     Ranks of a host are neighbours, and rank 0 is a survivor if there is one: it has the state that all others get.
     """
@@ -41,3 +43,22 @@ def places_of(workers: Sequence[tuple[int, tuple[str, int], int | None]]) -> dic
                 cross_size=len(column),
             )
     return places
+
+
+def resettled(workers: Sequence[tuple[int, tuple[str, int]]], hosts: Mapping[str, int]) -> dict[int, tuple[str, int]]:
+    """New slots, by birth id, for (birth id, (host, slot)) with the senior ones first, after hosts have changed.
+
+    Slots of a host are alike: if it has fewer than before, the seniors stay, whichever numbers they had.
+    """
+    found: dict[int, tuple[str, int]] = {}
+    for host, count in hosts.items():
+        there = [(birth, slot[1]) for birth, slot in workers if slot[0] == host]
+        kept = {number for _, number in there[:count] if number < count}
+        free = iter([number for number in range(count) if number not in kept])
+        given = {birth: next(free) for birth, number in there[:count] if number >= count}
+        lost = [birth for birth, number in there[count:] if number in given.values()]
+        found |= {birth: (host, number) for birth, number in given.items()}
+        beyond = {number for birth, number in there if number >= count and birth not in given}
+        spare = (number for number in itertools.count(count) if number not in beyond)
+        found |= {birth: (host, next(spare)) for birth in lost}
+    return found

@@ -85,7 +85,7 @@ def run_elastic_job(
             Server(
                 address,
                 secret=secret,
-                on_ready=lambda birth, lost: mail.put(Ready(birth, lost)),
+                on_ready=lambda *told: mail.put(Ready(*told)),
                 on_preempted=lambda birth: mail.put(Preempted(birth)),
                 on_progress=lambda birth, message: mail.put(told_by(birth, message)),
                 on_slow_meeting=output.say,

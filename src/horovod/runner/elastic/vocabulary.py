@@ -55,6 +55,7 @@ class Worker:
     rank: int | None = None
     member_since: float | None = None
     until: float = math.inf
+    fresh: bool = False  # a member that has said that it has no state of the training yet
     started: float = 0.0
     preempted: bool = False  # it got SIGTERM, and leaves at the next commit
     why: str = ""  # it is leaving
@@ -84,10 +85,14 @@ class HostGone:
 
 @dataclass(frozen=True)
 class Ready:
-    """A worker asks for its place in the next generation. `lost`: the rank whose loss has ended its last one."""
+    """A worker asks for its place in the next generation. `lost`: the rank whose loss has ended its last one.
+
+    `fresh`: it was never handed the state of the training, even if it was a member already.
+    """
 
     birth: int
     lost: int | None = None
+    fresh: bool = False
 
 
 @dataclass(frozen=True)

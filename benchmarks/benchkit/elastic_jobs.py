@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Jobs for benchmarks/elastic.py: started, harmed, and asked when what happened."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+from testkit.families import is_alive
+from testkit.launcher import HOROVODRUN
+from testkit.places import BENCHMARKS, ROOT, python_path
+from testkit.processes import Group
+
+Entry = dict[str, Any]
+_LOOK_AGAIN_S = 0.01
+_LIMIT_S = 120.0
+
+
+class Job:
+    """A command that starts workers of benchkit/elastic_worker.py."""
+
+    def __init__(self, kind: str, launcher: Sequence[str]) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="hvd-elastic-"))
+        worker = [str(BENCHMARKS / "benchkit" / "elastic_worker.py"), kind, str(self.folder)]
+        env = {"OMP_NUM_THREADS": "1", "PYTHONPATH": python_path(ROOT, BENCHMARKS)}
+        self.process = Group([*launcher, *worker], env=env)
+
+    def __enter__(self) -> Job:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.end()
+        shutil.rmtree(self.folder)
+
+    def entries(self) -> list[Entry]:
+        return [
+            json.loads(line)
+            for path in self.folder.glob("worker-*")
+            for line in path.read_text().splitlines()
+            if line.endswith("}")
+        ]
+
+    def generation(self, least: int, size: int | None = None) -> list[Entry]:
+        """Once a generation from this number on, of this size, has made its first step: its workers, by rank."""
+
+        def whole() -> list[Entry] | None:
+            found: dict[int, list[Entry]] = {}
+            for entry in self.entries():
+                if entry.get("generation", -1) >= least and size in (None, entry["size"]):
+                    found.setdefault(entry["generation"], []).append(entry)
+            done = [workers for _, workers in sorted(found.items()) if len(workers) == workers[0]["size"]]
+            return sorted(done[0], key=lambda one: int(one["rank"])) if done else None
+
+        return self.wait_for(whole)
+
+    def wait_for(self, found: Callable[[], Any]) -> Any:
+        give_up = time.monotonic() + _LIMIT_S
+        while not (result := found()):
+            if time.monotonic() > give_up:
+                raise TimeoutError(f"not within {_LIMIT_S:g} s\n{self.process.account()}")
+            time.sleep(_LOOK_AGAIN_S)
+        return result
+
+
+def elastic_job(workers: int, *flags: str) -> Job:
+    """Its slots are never given up: their workers are killed on purpose."""
+    patient = ("--blacklist-cooldown-range", "1", "1")
+    return Job("elastic", [*HOROVODRUN, "-np", str(workers), "--min-np", "1", *patient, *flags, sys.executable])
+
+
+def static_job(workers: int) -> Job:
+    return Job("static", [*HOROVODRUN, "-np", str(workers), sys.executable])
+
+
+def torchrun_job(workers: int, restarts: int) -> Job:
+    flags = ["--nnodes=1", f"--nproc-per-node={workers}", f"--max-restarts={restarts}"]
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    flags += ["--master-addr=127.0.0.1", f"--master-port={port}"]
+    return Job("torchrun", [sys.executable, "-m", "torch.distributed.run", *flags])
+
+
+def harm(worker: Entry, number: int = signal.SIGKILL) -> float:
+    os.kill(worker["pid"], number)
+    return time.monotonic()
+
+
+PARTS = ("detect", "roll back", "meet", "sync", "first step")
+
+
+def recoveries(rounds: int, workers: int, victim: Callable[[list[Entry]], Entry], number: int) -> list[dict[str, float]]:
+    """Seconds from the signal to each part's end, and `resume` in all: the slowest survivor's, for each round."""
+    found = []
+    with elastic_job(workers) as job:
+        now = job.generation(0, workers)
+        for _ in range(rounds):
+            time.sleep(random.uniform(0.2, 0.5))  # at any moment of a step
+            began = harm(victim(now), number)
+            after = job.generation(now[0]["generation"] + 1)
+            slowest = max(after, key=lambda one: float(one["at"]))
+            ends = [slowest[name] for name in ("raised", "restored", "met", "synced", "at")]
+            parts = {name: end - start for name, start, end in zip(PARTS, [began, *ends], ends, strict=False)}
+            found.append(parts | {"detected": ends[0] - began, "resume": slowest["at"] - began})
+            now = job.generation(after[0]["generation"] + (len(after) < workers), workers)
+    return found
+
+
+def growths(rounds: int) -> list[dict[str, float]]:
+    """Two workers join two others: how long these make no step, and whether they are still the same processes."""
+    found = []
+    with tempfile.TemporaryDirectory() as folder:
+        slots = Path(folder) / "slots"
+        offer(slots, 2)
+        script = ("--max-np", "4", "--host-discovery-script", f"cat {slots}")
+        with elastic_job(2, *script) as job:
+            few = job.generation(0, 2)
+            for _ in range(rounds):
+                offer(slots, 4)
+                many = job.generation(few[0]["generation"] + 1, 4)
+                old = [one for one in many if one["pid"] in {one["pid"] for one in few}]
+                assert len(old) == 2, "those who were there have been started again"
+                found.append({"pause": max(one["at"] - one["last_step"] for one in old)})
+                offer(slots, 2)
+                few = job.generation(many[0]["generation"] + 1, 2)
+    return found
+
+
+def offer(path: Path, count: int) -> None:
+    draft = path.with_suffix(".new")
+    draft.write_text(f"localhost:{count}\n")
+    draft.rename(path)
+
+
+def torchrun_restarts(rounds: int, workers: int) -> list[dict[str, float]]:
+    found = []
+    with torchrun_job(workers, rounds) as job:
+        for generation in range(rounds):
+            now = job.generation(generation, workers)
+            time.sleep(random.uniform(0.2, 0.5))
+            began = harm(random.choice(now))
+            after = job.generation(generation + 1, workers)
+            found.append({"resume": max(one["at"] for one in after) - began})
+    return found
+
+
+def static_losses(rounds: int, workers: int) -> list[dict[str, float]]:
+    """Until all others have raised."""
+    found = []
+    for _ in range(rounds):
+        with static_job(workers) as job:
+            now = job.generation(0, workers)
+            began = harm(random.choice(now))
+
+            def all_told(job: Job = job) -> list[float] | None:
+                told = [one["raised"] for one in job.entries() if "raised" in one]
+                return told if len(told) == workers - 1 else None
+
+            found.append({"detected": max(job.wait_for(all_told)) - began})
+    return found
+
+
+def lost_launchers(rounds: int, workers: int) -> list[dict[str, float]]:
+    """Until no worker is left."""
+    found = []
+    for _ in range(rounds):
+        with elastic_job(workers) as job:
+            family = [psutil.Process(one["pid"]) for one in job.generation(0, workers)]
+            began = harm({"pid": job.process.pid})
+            job.wait_for(lambda family=family: not any(map(is_alive, family)))
+            found.append({"detected": time.monotonic() - began})
+    return found

@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An elastic training job (programs/counted.py) whose reports are checked as they come: the invariants of fault 34.
+
+One generation at a time, equal weights on all its ranks, no sample lost or repeated without need, nothing leaked by
+those who survive.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+from testkit.families import is_alive
+
+from faultkit.holdings import holdings
+from faultkit.jobs import LaunchedJob, program
+from faultkit.reports import Report
+
+MEBIBYTE = 1 << 20
+GLOBAL_BATCH, COMMIT_EVERY = 60, 3  # as programs/counted.py has them
+_LOOK_AGAIN_S = 0.2
+_CONNECTIONS_UNDER_WAY = 8
+_INTRODUCTIONS = 2  # of ranks that have just handed their memory to each other
+_MOST_GROWTH = 24 * MEBIBYTE
+
+
+class Training(LaunchedJob):
+    """`epochs`: 0 trains until `finish`. A broken invariant is an AssertionError of whichever call hears of it."""
+
+    def __init__(
+        self,
+        framework: str,
+        folder: Path,
+        size: int,
+        flags: Sequence[str],
+        *,
+        epochs: int = 0,
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        self._folder = folder
+        self.pids: dict[int, int] = {}  # by birth id
+        self.generation = -1
+        self.stepped: dict[int, dict[int, Report]] = {}  # by generation, then by birth id
+        self.epochs: list[Report] = []
+        self.done: list[Report] = []
+        self._held: dict[tuple[int, int], list[dict[str, int]]] = {}  # by birth id and size of the world
+        self.meanwhile: Callable[[], None] = lambda: None  # what else is to be done while this waits
+        self._launcher_held: list[dict[str, int]] = []
+        command = program("counted", framework, str(folder), str(epochs))
+        super().__init__(command, size, flags, {"OMP_NUM_THREADS": "1", **(env or {})})
+
+    # What is heard
+
+    def listen_until(self, moment: float, enough: Callable[[], object] = lambda: False) -> bool:
+        """Take reports until then, or until there is `enough`; whether there is."""
+        while not (found := bool(enough())) and (left := moment - time.monotonic()) > 0:
+            entry = self.reports.next(min(left, _LOOK_AGAIN_S))
+            self.meanwhile()
+            if entry is not None:
+                self._hear(entry)
+        return found
+
+    def await_that(self, what: str, enough: Callable[[], object], limit_s: float) -> None:
+        began = time.monotonic()
+        while not self.listen_until(min(began + limit_s, time.monotonic() + 1), enough):
+            assert self.processes[0].poll() is None, f"the job ended before {what}\n{self.printed()}"
+            late = time.monotonic() > began + limit_s
+            assert not late, f"{what}: not within {limit_s} s\n{self.state()}\n{self.printed_by_all()}"
+
+    def _hear(self, entry: Report) -> None:
+        match entry["event"]:
+            case "born":
+                self.pids[entry["birth"]] = entry["pid"]
+            case "stepped":
+                self._hear_step(entry)
+            case "epoch":
+                self.epochs.append(entry)
+                assert entry["missing"] == 0, f"samples were lost: {entry}"
+                assert entry["extra"] < 6, f"samples were repeated beyond the padding of the last batch: {entry}"
+                assert entry["equal"], f"ranks have different weights: {entry}"
+            case "done":
+                self.done.append(entry)
+
+    def _hear_step(self, entry: Report) -> None:
+        number = entry["generation"]
+        assert number >= self.generation, f"a step of an old generation, in generation {self.generation}: {entry}"
+        self.generation = number
+        others = self.stepped.setdefault(number, {})
+        for other in others.values():
+            assert (entry["size"], entry["digest"]) == (other["size"], other["digest"]), f"{entry} but {other}"
+            assert entry["rank"] != other["rank"], f"two workers have one rank: {entry} and {other}"
+        others[entry["birth"]] = entry
+        self._check_holdings(entry)
+        if self.is_whole() and entry["size"] == self.size:
+            self._check_launcher()
+
+    def _check_holdings(self, entry: Report) -> None:
+        """Against the second world of the same size that this worker was in: the first has made what is kept."""
+        held = self._held.setdefault((entry["birth"], entry["size"]), [])
+        held.append(entry["holdings"])
+        if len(held) > 2:
+            self._check_growth(f"worker {entry['birth']}, with {entry['open']},", held[1], held[-1], _INTRODUCTIONS)
+
+    def _check_launcher(self) -> None:
+        """It lives through all of it; at any moment it may hold a few connections that are about to end."""
+        held = self._launcher_held
+        held.append(holdings(self.processes[0].pid))
+        if len(held) > 2:
+            self._check_growth("the launcher", held[1], held[-1], _CONNECTIONS_UNDER_WAY)
+
+    @staticmethod
+    def _check_growth(who: str, before: dict[str, int], after: dict[str, int], slack: int) -> None:
+        """`slack`: descriptors that one moment may have and another not. A leak would soon be larger."""
+        assert after["resident"] < before["resident"] + _MOST_GROWTH, f"{who}: {before} -> {after}"
+        assert after["descriptors"] <= before["descriptors"] + slack, f"{who}: {before} -> {after}"
+        for what in ("threads", "mappings"):
+            assert after[what] <= before[what], f"{who} has leaked {what}: {before} -> {after}"
+
+    # Who is there
+
+    def alive(self) -> dict[int, psutil.Process]:
+        """Workers that have told of themselves and live, by birth id."""
+        found = {}
+        for birth, pid in self.pids.items():
+            with suppress(psutil.NoSuchProcess):
+                process = psutil.Process(pid)
+                if is_alive(process):
+                    found[birth] = process
+        return found
+
+    def has_state(self, birth: int) -> bool:
+        return any(birth in workers for workers in self.stepped.values())
+
+    def is_whole(self) -> bool:
+        """Whether every worker of the present generation has made a step."""
+        workers = self.stepped.get(self.generation, {})
+        return bool(workers) and len(workers) == next(iter(workers.values()))["size"]
+
+    def state(self) -> str:
+        sizes = {number: len(workers) for number, workers in list(self.stepped.items())[-3:]}
+        return f"alive {sorted(self.alive())}, steps by generation {sizes}, {len(self.epochs)} epochs"
+
+    # The end
+
+    def finish(self, limit_s: float = 60) -> Report:
+        """Let them end well; the report of one of them, which all others must equal."""
+        (self._folder / "stop").touch()
+        return self.run_out(limit_s)
+
+    def run_out(self, limit_s: float) -> Report:
+        """The same for a job that ends by itself."""
+        self.listen_until(time.monotonic() + limit_s, lambda: self.processes[0].poll() is not None)  # who reports waits
+        assert self.wait(1) == [0], self.printed()
+        self.listen_until(time.monotonic() + 5, lambda: len(self.done) >= 1)
+        assert len({(one["epoch"], one["loss"], one["digest"]) for one in self.done}) == 1, self.done
+        self._check_tries(self.done[0]["epoch"])
+        return self.done[0]
+
+    def _check_tries(self, epochs: int) -> None:
+        """What workers have really computed, committed or not: all samples, and few of them again."""
+        tried: Counter[tuple[str, str]] = Counter()
+        for path in self._folder.glob("tries-*"):
+            for line in path.read_text().splitlines():
+                epoch, *indexes = line.split()
+                tried.update((epoch, index) for index in indexes)
+        padding = sum(entry["extra"] for entry in {entry["epoch"]: entry for entry in self.epochs}.values())
+        by_epoch = Counter(epoch for epoch, _ in tried)
+        assert set(by_epoch) == {str(epoch) for epoch in range(epochs)}
+        assert len(set(by_epoch.values())) == 1, by_epoch
+        again = tried.total() - len(tried) - padding
+        most = (self.generation + 1) * (COMMIT_EVERY + 1) * GLOBAL_BATCH
+        assert again <= most, f"{again} samples were repeated in {self.generation + 1} generations, not {most} at most"

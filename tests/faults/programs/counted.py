@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Trains elastically with a fixed global batch, counts every sample, and reports what must stay true.
+
+Arguments: numpy or torch, a folder, and the number of epochs; 0: until the folder holds a file named stop.
+Each worker writes what it has tried into a file of its own; what was committed is counted in the state.
+"""
+
+import hashlib
+import os
+import random
+import sys
+from pathlib import Path
+
+from faultkit.reports import report
+
+BIRTH = int(os.environ["HOROVOD_BIRTH_ID"])
+report("born", birth=BIRTH)
+
+import numpy as np  # noqa: E402 - a worker may be killed while it imports
+
+import horovod.numpy as hvd  # noqa: E402
+from faultkit.holdings import holdings, open_files  # noqa: E402
+from horovod.common.context import default_context  # noqa: E402
+from horovod.common.elastic import ObjectState, run_fn  # noqa: E402
+from horovod.common.objects import allgather_object, broadcast_object  # noqa: E402
+
+FRAMEWORK, FOLDER, EPOCHS = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
+GLOBAL_BATCH = 60  # shared out evenly by 1 to 6 ranks
+SAMPLES = 5 * GLOBAL_BATCH + 7
+FEATURES = 8
+COMMIT_EVERY = 3
+PAUSE_S = float(os.environ.get("HOROVOD_TEST_PAUSE", "0.002"))  # a core for workers that are being started
+
+_source = np.random.default_rng(7)
+INPUTS = _source.standard_normal((SAMPLES, FEATURES))
+TARGETS = INPUTS @ _source.standard_normal(FEATURES) + 0.3 * _source.standard_normal(SAMPLES)
+
+
+def digest(weights):
+    return hashlib.sha256(b"".join(np.ascontiguousarray(one).tobytes() for one in weights)).hexdigest()[:16]
+
+
+class NumpyWork:
+    """Linear regression; the order of samples is kept by hand."""
+
+    def __init__(self):
+        self.state = ObjectState(
+            lambda value: broadcast_object(value, 0),
+            hvd.rank,
+            model=np.full(FEATURES, float(hvd.rank())),
+            velocity=np.zeros(FEATURES),
+            processed=0,
+            epoch=0,
+            steps=0,
+            counts=np.zeros(SAMPLES, np.int64),
+        )
+
+    def run(self, function):
+        def reset():
+            hvd.shutdown()
+            hvd.init()
+
+        run_fn(function, reset)(self.state)
+
+    def batches(self):
+        order = list(range(SAMPLES))
+        random.Random(self.state.epoch).shuffle(order)
+        while part := order[self.state.processed : self.state.processed + GLOBAL_BATCH]:
+            part += part[: -len(part) % hvd.size()]
+            yield np.array(part[hvd.rank() :: hvd.size()])
+
+    def step(self, indexes):
+        inputs = INPUTS[indexes]
+        gradient = 2 * inputs.T @ (inputs @ self.state.model - TARGETS[indexes]) / len(indexes)
+        self.state.velocity = 0.9 * self.state.velocity + hvd.allreduce(gradient, name="gradient")
+        self.state.model = self.state.model - 0.01 * self.state.velocity
+
+    def recorded(self, batch, count):
+        self.state.processed += count * hvd.size()
+
+    def next_epoch(self):
+        self.state.processed = 0
+
+    def weights(self):
+        return [self.state.model, self.state.velocity]
+
+    def loss(self):
+        return float(((INPUTS @ self.state.model - TARGETS) ** 2).mean())
+
+
+class TorchWork:
+    """A small network, with the sampler and the loader that users would take."""
+
+    def __init__(self):
+        import torch
+
+        import horovod.torch as hvd_torch
+
+        self.torch, self.elastic = torch, hvd_torch.elastic
+        torch.manual_seed(0)
+        self.model = torch.nn.Sequential(torch.nn.Linear(FEATURES, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1))
+        if hvd.rank() > 0:  # only rank 0 knows where training begins
+            for parameter in self.model.parameters():
+                torch.nn.init.constant_(parameter, 7.0)
+        optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01, momentum=0.9)
+        optimizer = hvd_torch.DistributedOptimizer(optimizer, named_parameters=self.model.named_parameters())
+        self.inputs = torch.tensor(INPUTS, dtype=torch.float32)
+        self.targets = torch.tensor(TARGETS, dtype=torch.float32)[:, None]
+        self.sampler = self.elastic.ElasticSampler(range(SAMPLES))
+        self.state = self.elastic.TorchState(
+            self.model, optimizer, sampler=self.sampler, epoch=0, steps=0, counts=np.zeros(SAMPLES, np.int64)
+        )
+
+    def run(self, function):
+        self.elastic.run(function)(self.state)
+
+    def batches(self):
+        loader = self.torch.utils.data.DataLoader(
+            range(SAMPLES), batch_size=GLOBAL_BATCH // hvd.size(), sampler=self.sampler
+        )
+        yield from (batch.numpy() for batch in loader)
+
+    def step(self, indexes):
+        self.state.optimizer.zero_grad()
+        found = self.model(self.inputs[indexes])
+        self.torch.nn.functional.mse_loss(found, self.targets[indexes]).backward()
+        self.state.optimizer.step()
+
+    def recorded(self, batch, count):
+        self.sampler.record_batch(batch, count)
+
+    def next_epoch(self):
+        self.sampler.set_epoch(self.state.epoch)
+
+    def weights(self):
+        return [parameter.detach().numpy() for parameter in self.model.parameters()]
+
+    def loss(self):
+        with self.torch.no_grad():
+            return self.torch.nn.functional.mse_loss(self.model(self.inputs), self.targets).item()
+
+
+def train(state):
+    is_new = True
+    while not is_over(state):
+        for batch, indexes in enumerate(work.batches()):
+            work.step(indexes)
+            work.recorded(batch, len(indexes))
+            np.add.at(state.counts, hvd.allgather(indexes, name="indexes"), 1)
+            tries.write(f"{state.epoch} {' '.join(map(str, indexes))}\n".encode())
+            state.steps += 1
+            if is_new:
+                is_new = False
+                tell_of_first_step(state)
+            if state.steps % COMMIT_EVERY == 0:
+                state.commit()
+            pause()
+        tell_of_epoch(state)
+        state.counts = np.zeros(SAMPLES, np.int64)
+        state.epoch += 1
+        work.next_epoch()
+        state.commit()
+
+
+def pause():
+    import time
+
+    time.sleep(PAUSE_S)
+
+
+def is_over(state):
+    asked = state.epoch >= EPOCHS if EPOCHS else (FOLDER / "stop").exists()
+    return bool(hvd.allreduce(np.array([float(asked)]), op=hvd.Sum, name="stop")[0])
+
+
+def tell_of_first_step(state):
+    details = {"generation": default_context.generation, "size": hvd.size(), "steps": state.steps}
+    report("stepped", birth=BIRTH, digest=digest(work.weights()), holdings=holdings(), open=open_files(), **details)
+
+
+def tell_of_epoch(state):
+    found = allgather_object(digest(work.weights()), "digests")
+    if hvd.rank() == 0:
+        missing, extra = int((state.counts == 0).sum()), int(state.counts.sum() - SAMPLES)
+        report("epoch", birth=BIRTH, epoch=state.epoch, missing=missing, extra=extra, equal=len(set(found)) == 1)
+
+
+with open(FOLDER / f"tries-{BIRTH}", "wb", buffering=0) as tries:
+    if FRAMEWORK == "torch":
+        import torch  # noqa: F401 - before the others wait for this worker
+    hvd.init()
+    work = TorchWork() if FRAMEWORK == "torch" else NumpyWork()
+    work.run(train)
+    report("done", birth=BIRTH, epoch=work.state.epoch, loss=work.loss(), digest=digest(work.weights()))
