@@ -14,6 +14,7 @@ _NEEDS = {
     "keras": ("Keras", "keras", "keras"),
     "jax": ("JAX", "jax", "jax"),
     "mxnet": ("MXNet", "mxnet", "mxnet"),
+    "ray": ("Ray", "ray", "ray"),
 }
 
 
