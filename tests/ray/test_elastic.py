@@ -101,7 +101,7 @@ def test_actors_and_nodes_come_and_go(cluster: Any, tmp_path: Path) -> None:
     # Rank 0 was there from the first world to the last, in one process.
     assert results[0][3][0] == 4
     assert 6 in results[0][3]
-    assert results[0][3] == director.history[: len(results[0][3])] or len(results[0][3]) >= 4
+
 
 
 def test_a_job_that_cannot_go_on_says_why() -> None:
