@@ -104,11 +104,19 @@ def test_actors_and_nodes_come_and_go(cluster: Any, tmp_path: Path) -> None:
 
 
 
+class OneSlot(RayHostDiscovery):
+    """A user's own discovery, which is pickled with its class."""
+
+    def find_available_hosts_and_slots(self) -> dict[str, int]:
+        return dict.fromkeys(list(super().find_available_hosts_and_slots())[:1], 1)
+
+
 def test_a_job_that_cannot_go_on_says_why() -> None:
     def fail() -> None:
         raise ZeroDivisionError("in every worker")
 
-    executor = RayExecutor(RayExecutor.create_settings(timeout_s=60), min_workers=1, max_workers=1)
+    settings = ElasticRayExecutor.create_settings(min_num_proc=1, timeout_s=60, discovery=OneSlot())
+    executor = RayExecutor(settings, min_workers=1, override_discovery=False)
     executor.start()
     with pytest.raises(RuntimeError, match="(?s)the elastic job is ended: .*ZeroDivisionError: in every worker"):
         executor.run(fail)

@@ -279,7 +279,9 @@ class _Turn:
             return True
         resting = [slot for slot, until in state.rests_until.items() if until < math.inf and state.is_offered(slot)]
         possible = len(self._staying()) + len(self._usable_slots()) + len(resting) + state.awaited
-        if limits.fixed_hosts and state.hosts and possible < limits.min_num_proc:
+        # Others may come, but wherever the program was tried it has never even begun.
+        in_vain = possible == 0 and state.generation < 0 and state.first_failure is not None
+        if in_vain or (limits.fixed_hosts and state.hosts and possible < limits.min_num_proc):
             self._give_up(
                 f"only {possible} workers are possible, and --min-np asks for {limits.min_num_proc}: "
                 f"slots whose workers failed {MOST_FAILURES} times are not used any more{because}",
