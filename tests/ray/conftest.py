@@ -13,7 +13,15 @@ os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # before Ray is imported 
 import ray
 from ray.cluster_utils import Cluster
 
+from horovod.common.torchrun_variables import free_port
+
 STORE_BYTES = 100 << 20
+CLIENT_PORT = free_port()  # where programs reach the cluster by ray://
+
+
+@pytest.fixture
+def client_address() -> str:
+    return f"ray://127.0.0.1:{CLIENT_PORT}"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -30,7 +38,8 @@ def node_options(**others: Any) -> dict[str, Any]:
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
-    cluster = Cluster(initialize_head=True, head_node_args=node_options(num_cpus=0))
+    head = node_options(num_cpus=0, ray_client_server_port=CLIENT_PORT)
+    cluster = Cluster(initialize_head=True, head_node_args=head)
     try:
         for _ in range(2):
             cluster.add_node(wait=False, **node_options(num_gpus=2))

@@ -41,9 +41,9 @@ class TestDiscovery(ChangingDiscovery, RayHostDiscovery):
 class ElasticRayExecutor:
     """Workers on all nodes of the cluster, between `min_num_proc` and `max_num_proc` of them.
 
-        executor = ElasticRayExecutor(ElasticRayExecutor.create_settings(min_num_proc=2), cpus_per_slot=1)
-        executor.start()
-        results = executor.run(train)  # a function that uses hvd.elastic.run
+    executor = ElasticRayExecutor(ElasticRayExecutor.create_settings(min_num_proc=2), cpus_per_slot=1)
+    executor.start()
+    results = executor.run(train)  # a function that uses hvd.elastic.run
     """
 
     @staticmethod

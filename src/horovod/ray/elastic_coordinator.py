@@ -24,7 +24,7 @@ from horovod.ray.utils import nics_to_env_var
 from horovod.runner.elastic.discovery import HostDiscovery
 from horovod.runner.elastic.driving import Driver
 from horovod.runner.elastic.mail import Mail
-from horovod.runner.elastic.vocabulary import Discovered, Limits, Ready
+from horovod.runner.elastic.vocabulary import Discovered, Event, Limits, Ready
 from horovod.runner.worker_environment import rendezvous_environment
 
 _LOOK_S = 0.2
@@ -56,8 +56,9 @@ class ElasticCoordinator:
         secret = usable_secret(self._settings.key)
         address = interface_address(nics[0]) if nics else str(ray.util.get_node_ip_address())
         over = threading.Event()
+        mail: Mail[Event] = Mail()
         with (
-            closing(Mail()) as mail,
+            closing(mail),
             Server(
                 address,
                 secret=secret,
@@ -87,7 +88,7 @@ class ElasticCoordinator:
         members = [birth for birth in driver.state.members if birth in placer.results]
         return ElasticResult([placer.results[birth] for birth in members or sorted(placer.results)])
 
-    def _watch(self, placer: RayPlacer, mail: Mail, over: threading.Event) -> None:
+    def _watch(self, placer: RayPlacer, mail: Mail[Event], over: threading.Event) -> None:
         last: dict[str, int] | None = None
         next_look = 0.0
         while not over.is_set():

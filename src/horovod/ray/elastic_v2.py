@@ -40,9 +40,7 @@ _LOOK_S = 0.2
 class RayHostDiscovery(NodeDiscovery):
     """Living nodes, and how many workers each has room for."""
 
-    def __init__(
-        self, use_gpu: bool = False, cpus_per_worker: float = 1, gpus_per_worker: float | None = 1
-    ) -> None:
+    def __init__(self, use_gpu: bool = False, cpus_per_worker: float = 1, gpus_per_worker: float | None = 1) -> None:
         super().__init__(use_gpu, cpus_per_worker, gpus_per_worker)
 
 
@@ -152,9 +150,7 @@ class ElasticAdapter(Adapter):
         if self._head is None:
             raise RuntimeError("this executor is not started: call start() first")
         self._head.require()
-        self._coordinator = coordinator_on(
-            head_node(), ElasticCoordinator, self.settings, self.limits, self.discovery
-        )
+        self._coordinator = coordinator_on(head_node(), ElasticCoordinator, self.settings, self.limits, self.discovery)
         try:
             with Callbacks(callbacks) as relay:
                 task = Task(

@@ -146,7 +146,8 @@ class RayExecutor:
                 **each,
             )
         self.settings = settings
-        self.adapter: Any = self.params.adapter(settings, **vars(self.params))
+        adapter: Any = self.params.adapter
+        self.adapter = adapter(settings, **vars(self.params))
 
     def start(
         self,

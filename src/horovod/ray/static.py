@@ -53,9 +53,10 @@ class StaticAdapter(Adapter):
                 f"pass either num_workers or num_hosts (with num_workers_per_host), not both and not neither: "
                 f"num_workers={num_workers}, num_hosts={num_hosts}"
             )
-        for name, value in (("num_workers", num_workers or num_hosts), ("num_workers_per_host", num_workers_per_host)):
-            if value is None or value < 1:
-                raise ValueError(f"{name} must be at least 1, not {value}")
+        counts = {"num_workers": num_workers, "num_hosts": num_hosts, "num_workers_per_host": num_workers_per_host}
+        for name, count in counts.items():
+            if count is not None and count < 1:
+                raise ValueError(f"{name} must be at least 1, not {count}")
         self.settings = settings
         self.num_workers = num_workers
         self.num_hosts = num_hosts
@@ -105,7 +106,10 @@ class StaticAdapter(Adapter):
         limit_s = self.settings.placement_group_timeout_s
         told = [answer_of(actor.describe.remote(), limit_s, f"worker {i}") for i, actor in enumerate(actors)]
         self._workers = grouped(
-            [_Worker(actor, *words, tuple(gpus)) for actor, (*words, gpus) in zip(actors, told, strict=True)]
+            [
+                _Worker(actor, node, address, hostname, tuple(gpus))
+                for actor, (node, address, hostname, gpus) in zip(actors, told, strict=True)
+            ]
         )
         nodes = [worker.node for worker in self._workers]
         self._world = RayWorld(nodes, self.settings, [worker.hostname for worker in self._workers])
@@ -132,9 +136,7 @@ class StaticAdapter(Adapter):
         }
         if self.num_workers is None:
             assert self.num_hosts is not None
-            return ColocatedStrategy(
-                num_hosts=self.num_hosts, num_workers_per_host=self.num_workers_per_host, **common
-            )
+            return ColocatedStrategy(num_hosts=self.num_hosts, num_workers_per_host=self.num_workers_per_host, **common)
         fresh = not self.use_current_placement_group
         return PGStrategy(num_workers=self.num_workers, force_create_placement_group=fresh, **common)
 

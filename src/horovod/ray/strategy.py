@@ -57,7 +57,7 @@ class BaseStrategy:
     def get_node_workers(cls, workers: Sequence[Any]) -> list[Any]:
         """The first worker of each node."""
         nodes = map_blocking(lambda worker: worker.node_id.remote(), workers)
-        return list({node: worker for node, worker in reversed(list(zip(nodes, workers, strict=True)))}.values())[::-1]
+        return list(dict(reversed(list(zip(nodes, workers, strict=True)))).values())[::-1]
 
     def shutdown(self) -> None:
         for worker in self.workers or ():
