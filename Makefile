@@ -29,7 +29,7 @@ DOCS := tests/integration/test_docs.py
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-main test-jobs test-ranks test-hosts test-engine test-numpy test-torch test-launcher test-faults test-jax
-.PHONY: test-tensorflow test-mxnet test-old test-old-torch test-old-jax test-old-tensorflow test-long lint format
+.PHONY: test-tensorflow test-mxnet test-ray test-old test-old-torch test-old-jax test-old-tensorflow test-long lint format
 .PHONY: sanitize sanitize-address sanitize-thread wheel bench clean
 
 help: ## list the targets
@@ -43,14 +43,14 @@ demo: $(EXAMPLES) ## install the package and PyTorch into .venv, train with one 
 	HOROVOD_TIMELINE=demo-output/timeline.json $(DEMO)
 	@echo "timeline demo-output/timeline.json (open it at https://ui.perfetto.dev or in chrome://tracing)"
 
-test: lint test-engine test-main test-jax test-tensorflow test-mxnet test-old ## lint, engine unit tests, Python tests
+test: lint test-engine test-main test-jax test-tensorflow test-mxnet test-ray test-old ## lint, engine unit tests, Python tests
 
 # `make -j2 test-main` runs them side by side: all but test-ranks spend much of their time waiting for what they have
 # killed, frozen, unplugged or refused.
 test-main: test-ranks test-jobs test-hosts ## the Python tests in .venv, with the newest PyTorch
 
 test-jobs: $(TOOLS) ## unit tests, the launcher, faults
-	HOROVOD_TEST_DOORS=torch python -m pytest $(PYTEST_ARGS) $(patsubst %,--ignore=%,tests/parallel tests/hosts $(DOCS) $(PROGRAMS))
+	HOROVOD_TEST_DOORS=torch python -m pytest $(PYTEST_ARGS) $(patsubst %,--ignore=%,tests/parallel tests/hosts tests/ray $(DOCS) $(PROGRAMS))
 
 test-ranks: $(TOOLS) ## what ranks do together, and the programs of the documentation
 	HOROVOD_TEST_DOORS=torch python -m pytest $(PYTEST_ARGS) tests/parallel $(DOCS)
@@ -85,6 +85,9 @@ test-tensorflow: $(VENV)-newest/.installed ## TensorFlow and Keras: newest Tenso
 test-mxnet: $(TOOLS) ## the MXNet API, with the NumPy that MXNet needs
 	scripts/test-mxnet
 
+test-ray: $(VENV)-ray/.installed ## Ray: executors, elastic jobs and Ray Train, on a cluster of simulated nodes
+	$(VENV)-ray/bin/python -m pytest $(PYTEST_ARGS) -m "not slow" tests/ray
+
 test-old: test-old-torch test-old-jax test-old-tensorflow ## the same with the oldest versions that are supported
 
 test-old-torch: $(VENV)-torch-oldest/.installed
@@ -97,9 +100,10 @@ test-old-jax: $(VENV)-jax-oldest/.installed
 test-old-tensorflow: $(VENV)-tensorflow-oldest/.installed
 	scripts/test-tensorflow tensorflow-oldest
 
-test-long: $(LIBRARIES) $(VENV)-newest/.installed ## what takes too long for each change: examples, frameworks over our backend
+test-long: $(LIBRARIES) $(VENV)-newest/.installed $(VENV)-ray/.installed ## what takes too long for each change: examples, frameworks over our backend
 	HOROVOD_TEST_DOORS=torch python -m pytest $(PYTEST_ARGS) $(PROGRAMS)
 	scripts/test-tensorflow programs
+	$(VENV)-ray/bin/python -m pytest $(PYTEST_ARGS) -m slow tests/ray
 
 lint: $(TOOLS) ## ruff, mypy, clang-format, line counts
 	scripts/lint

@@ -89,6 +89,15 @@ def test_a_slot_whose_workers_always_fail_is_given_up_and_then_the_job():
     assert driver.tell(m.Ready(0)) == []
 
 
+def test_a_program_that_never_begins_anywhere_is_given_up_though_other_hosts_may_come():
+    driver = Driver({"a": 1}, num_proc=1, min_num_proc=1, fixed_hosts=False)
+    for birth in range(m.MOST_FAILURES - 1):
+        assert kinds(driver.tell(m.Ended(birth, 3, "broken"))) == ["Start"]
+    (end,) = driver.tell(m.Ended(m.MOST_FAILURES - 1, 3, "broken"))
+    assert end.code == 3
+    assert "first failure: worker 0 on a: broken" in end.why
+
+
 def test_a_cooldown_grows_within_its_range_and_healthy_slots_go_on():
     driver = Driver({"a": 2, "b": 1}, cooldown=(10, 30), fixed_hosts=False)
     driver.begin()

@@ -1,10 +1,48 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ray, under an import path of Horovod's: not available yet."""
+"""Small things that the executors share; Ray's own trainer for Horovod imports them, too."""
 
-from horovod.common.not_yet import function
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import psutil
+import ray
+
 from horovod.runner.driver import driver_service as driver_service
 from horovod.runner.util import network as network
 
-detect_nics = function(__name__, "detect_nics")
-map_blocking = function(__name__, "map_blocking")
-nics_to_env_var = function(__name__, "nics_to_env_var")
+
+def map_blocking(fn: Callable[[Any], Any], collection: Iterable[Any]) -> list[Any]:
+    """What the calls that `fn` starts for each of the collection return."""
+    return list(ray.get([fn(each) for each in collection]))
+
+
+def nics_to_env_var(nics: Sequence[str]) -> dict[str, str]:
+    """Without a name: every rank uses the interface through which it reaches the rendezvous."""
+    names = list(nics or ())
+    return {"HOROVOD_GLOO_IFACE": names[0], "NCCL_SOCKET_IFNAME": ",".join(names)} if names else {}
+
+
+def detect_nics(settings: Any, all_host_names: Sequence[str], node_workers: Sequence[Any] | None = None) -> list[str]:
+    """The interfaces to use on all nodes: those of the settings, else those that Ray itself uses on every node.
+
+    Empty if nodes name them differently: then each rank uses the one through which it reaches the rendezvous.
+    """
+    if getattr(settings, "nics", None):
+        return sorted(settings.nics)
+    if not node_workers:
+        return sorted(interfaces_of_node(None))
+    found = map_blocking(lambda worker: worker.execute.remote(interfaces_of_node), node_workers)
+    return sorted(set.intersection(*map(set, found)))
+
+
+def interfaces_of_node(_: object) -> list[str]:
+    """Names of this machine's interfaces that have the address by which Ray knows this node."""
+    address = ray.util.get_node_ip_address()
+    return [
+        name
+        for name, entries in psutil.net_if_addrs().items()
+        if any(entry.family in (socket.AF_INET, socket.AF_INET6) and entry.address == address for entry in entries)
+    ]

@@ -101,6 +101,10 @@ class MeetingBoard:
         self._meeting = None
         return answers
 
+    def find(self, rank: int) -> None:
+        """A lost rank may come after all: its process lives, and is used again."""
+        self._lost.pop(rank, None)
+
     def close(self, generation: int, text: str) -> Answers:
         """An elastic driver knows that nobody will meet in this generation, or an older one, any more."""
         self._closed = generation, text

@@ -144,6 +144,10 @@ class Server:
         """`rank` has ended and will not come any more: those who wait for it are told so, with this text."""
         self._post(lambda: self._deliver(self._board.lose(rank, text)))
 
+    def find(self, rank: int) -> None:
+        """A lost rank may come after all."""
+        self._post(lambda: self._board.find(rank))
+
     def close_generation(self, generation: int, text: str) -> None:
         """Whoever meets in this generation is sent back, to ask for another place."""
         self._post(lambda: self._deliver(self._board.close(generation, text)))

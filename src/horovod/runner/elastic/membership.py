@@ -338,7 +338,9 @@ class _Turn:
         taken = {worker.slot for worker in state.workers.values()}
         possible = len({slot for slot in (*resting, *taken, *state.usable_slots()) if state.is_offered(slot)})
         possible += state.awaited
-        if limits.fixed_hosts and state.hosts and possible < limits.min_num_proc:
+        # Others may come, but wherever the program was tried it has never even begun.
+        in_vain = possible == 0 and state.generation < 0 and state.first_failure is not None
+        if in_vain or (limits.fixed_hosts and state.hosts and possible < limits.min_num_proc):
             self._give_up(
                 f"only {possible} workers are possible, and --min-np asks for {limits.min_num_proc}: "
                 f"slots whose workers failed {MOST_FAILURES} times are not used any more{because}",

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One cluster of simulated nodes for all tests: a head without CPUs, and two nodes with two CPUs and two GPUs each."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # before Ray is imported anywhere
+
+import ray
+from ray.cluster_utils import Cluster
+
+from horovod.common.torchrun_variables import free_port
+
+STORE_BYTES = 100 << 20
+CLIENT_PORT = free_port()  # where programs reach the cluster by ray://
+
+
+@pytest.fixture
+def client_address() -> str:
+    return f"ray://127.0.0.1:{CLIENT_PORT}"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Ray itself leaves sockets and files to the garbage collector when it starts nodes in this process."""
+    for item in items:
+        if item.path.parent == Path(__file__).parent:
+            item.add_marker(pytest.mark.filterwarnings("ignore::ResourceWarning"))
+            item.add_marker(pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"))
+
+
+def node_options(**others: Any) -> dict[str, Any]:
+    return {"num_cpus": 2, "object_store_memory": STORE_BYTES, "include_dashboard": False, **others}
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Cluster]:
+    head = node_options(num_cpus=0, ray_client_server_port=CLIENT_PORT)
+    cluster = Cluster(initialize_head=True, head_node_args=head)
+    try:
+        for _ in range(2):
+            cluster.add_node(wait=False, **node_options(num_gpus=2))
+        cluster.wait_for_nodes()
+        ray.init(address=cluster.address, log_to_driver=False)
+        yield cluster
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _connected(cluster: Cluster) -> None:
+    """Every test is a driver of that cluster."""
