@@ -327,6 +327,8 @@ std::string Engine::Describe() const {
          ", \"chunk_bytes\": " + std::to_string(tuning.chunk_bytes) +
          ", \"peers_by_shared_memory\": " + std::to_string(by_memory) +
          ", \"peers_by_socket\": " + std::to_string(by_socket) +
+         ", \"collectives\": " + std::to_string(completions_.collectives()) +
+         ", \"bytes\": " + std::to_string(completions_.bytes()) +
          ", \"direct_batches\": " + std::to_string(counters_.direct_batches.load()) +
          ", \"express_runs\": " + std::to_string(counters_.express_runs.load()) +
          ", \"single_copy_batches\": " + std::to_string(counters_.single_copy_batches.load()) + ", \"data_plane\": \"" +
