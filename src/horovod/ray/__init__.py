@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ray, under an import path of Horovod's: not available yet."""
+"""Horovod on Ray: executors whose workers are actors."""
+
+from horovod.common.frameworks import require
+
+require(__name__)
 
 from horovod.ray.elastic import ElasticRayExecutor as ElasticRayExecutor
 from horovod.ray.runner import RayExecutor as RayExecutor

@@ -1,10 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ray, under an import path of Horovod's: not available yet."""
+"""`ray_logger.log(dict)` in a worker reaches the callbacks of the executor's run()."""
 
-from horovod.common.not_yet import function
+from __future__ import annotations
 
+from typing import Any
+
+from horovod.common.log import logger
+
+_queue: Any = None
 warning_raised = False
 
 
-configure = function(__name__, "configure")
-log = function(__name__, "log")
+def configure(queue: Any) -> None:
+    """Called in each worker before it runs the user's function; None: nobody listens any more."""
+    global _queue
+    _queue = queue
+
+
+def log(info_dict: dict[str, Any]) -> None:
+    """Hand values to the callbacks, in the process that called run()."""
+    global warning_raised
+    if _queue is not None:
+        _queue.put(info_dict)
+    elif not warning_raised:
+        warning_raised = True
+        logger.warning("ray_logger.log has no effect here: pass callbacks=[...] to the executor's run()")

@@ -1,11 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ray, under an import path of Horovod's: not available yet."""
+"""RayExecutor: the workers of a job as actors of Ray, which the driver calls like functions."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 from horovod.common.log import logger as logger
-from horovod.common.not_yet import NotYet
 from horovod.ray.adapter import Adapter as Adapter
 from horovod.ray.adapter import BaseParams as BaseParams
+from horovod.ray.coordinator import Coordinator as Coordinator
 from horovod.ray.elastic_v2 import ElasticParams as ElasticParams
+from horovod.ray.static import StaticAdapter as StaticAdapter
 from horovod.ray.strategy import ColocatedStrategy as ColocatedStrategy
 from horovod.ray.strategy import PGStrategy as PGStrategy
 from horovod.ray.utils import detect_nics as detect_nics
@@ -16,17 +24,167 @@ from horovod.runner.common.util import secret as secret
 from horovod.runner.common.util import timeout as timeout
 from horovod.runner.http.http_server import RendezvousServer as RendezvousServer
 
-
-class Coordinator(NotYet): ...
-
-
-class MiniSettings(NotYet): ...
+_START_MESSAGE = (
+    "Timed out waiting for {activity} after {timeout} s. Check that nodes reach each other, or raise timeout_s."
+)
 
 
-class RayExecutor(NotYet): ...
+@dataclass
+class MiniSettings:
+    """How long to wait for what; `key` is the secret of the job's worlds. Nothing is started through ssh."""
+
+    nics: set[str] | None = None
+    verbose: int = 1
+    key: bytes | None = field(default_factory=secret.make_secret_key, repr=False)
+    ssh_port: int | None = None
+    ssh_identity_file: str | None = None
+    timeout_s: int = 300
+    placement_group_timeout_s: int = 100
+    elastic: bool = False
+
+    @property
+    def start_timeout(self) -> timeout.Timeout:
+        return timeout.Timeout(self.timeout_s, message=_START_MESSAGE)
 
 
-class StaticAdapter(Adapter): ...
+@dataclass
+class StaticParams(BaseParams):
+    """Of a job whose workers stay."""
+
+    num_workers: int | None = None
+    num_hosts: int | None = None
+    num_workers_per_host: int = 1
+    use_current_placement_group: bool = True
+
+    @property
+    def elastic(self) -> bool:
+        return False
+
+    @property
+    def adapter(self) -> type[Adapter]:
+        return StaticAdapter
 
 
-class StaticParams(BaseParams): ...
+class RayExecutor:
+    """Workers that stay (`num_workers`, or `num_hosts` with `num_workers_per_host`) or come and go (`min_workers`).
+
+        executor = RayExecutor(RayExecutor.create_settings(), num_workers=4)
+        executor.start()
+        results = executor.run(train, args=[0.1])
+        executor.shutdown()
+
+    Works through Ray's client (`ray.init("ray://...")`), too.
+    """
+
+    @classmethod
+    def create_settings(
+        cls,
+        timeout_s: int = 30,
+        ssh_identity_file: str | None = None,
+        ssh_str: str | None = None,
+        placement_group_timeout_s: int = 100,
+        nics: set[str] | None = None,
+    ) -> MiniSettings:
+        """`timeout_s`: for ranks to meet. `nics`: the network interfaces to use. ssh is accepted and not used."""
+        if ssh_str and ssh_identity_file and not os.path.exists(ssh_identity_file):
+            descriptor = os.open(ssh_identity_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with open(descriptor, "w") as file:
+                file.write(ssh_str)
+        return MiniSettings(
+            ssh_identity_file=ssh_identity_file,
+            timeout_s=timeout_s,
+            placement_group_timeout_s=placement_group_timeout_s,
+            nics=nics,
+        )
+
+    def __init__(
+        self,
+        settings: Any,
+        num_workers: int | None = None,
+        num_hosts: int | None = None,
+        num_workers_per_host: int = 1,
+        cpus_per_worker: int = 1,
+        use_gpu: bool = False,
+        gpus_per_worker: int | None = None,
+        use_current_placement_group: bool = True,
+        min_workers: int | None = None,
+        max_workers: int | None = None,
+        reset_limit: int | None = None,
+        cooldown_range: list[int] | None = None,
+        elastic_timeout: int = 600,
+        override_discovery: bool = True,
+    ) -> None:
+        if max_workers is not None and min_workers is None:
+            raise ValueError(f"max_workers={max_workers} needs min_workers: how few workers may there be?")
+        if min_workers is not None and (num_workers is not None or num_hosts is not None):
+            raise ValueError(
+                f"pass either min_workers (workers come and go) or num_workers or num_hosts (they stay), not both: "
+                f"min_workers={min_workers}, num_workers={num_workers}, num_hosts={num_hosts}"
+            )
+        each: dict[str, Any] = {
+            "cpus_per_worker": cpus_per_worker,
+            "use_gpu": use_gpu,
+            "gpus_per_worker": gpus_per_worker,
+        }
+        self.params: StaticParams | ElasticParams
+        if min_workers is None:
+            self.params = StaticParams(
+                num_workers=num_workers,
+                num_hosts=num_hosts,
+                num_workers_per_host=num_workers_per_host,
+                use_current_placement_group=use_current_placement_group,
+                **each,
+            )
+        else:
+            self.params = ElasticParams(
+                min_workers=min_workers,
+                max_workers=max_workers,
+                reset_limit=reset_limit,
+                cooldown_range=(cooldown_range[0], cooldown_range[1]) if cooldown_range else None,
+                elastic_timeout=elastic_timeout,
+                override_discovery=override_discovery,
+                **each,
+            )
+        self.settings = settings
+        self.adapter: Any = self.params.adapter(settings, **vars(self.params))
+
+    def start(
+        self,
+        executable_cls: type | None = None,
+        executable_args: Sequence[Any] | None = None,
+        executable_kwargs: Mapping[str, Any] | None = None,
+        extra_env_vars: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Start the workers, and in each of them an object of `executable_cls`, for `execute`."""
+        self.adapter.start(executable_cls, executable_args, executable_kwargs, extra_env_vars)
+
+    def execute(self, fn: Callable[[Any], Any], callbacks: Sequence[Callable[..., Any]] | None = None) -> list[Any]:
+        """What `fn(executable)` returns in each worker, by rank."""
+        return list(self.adapter.execute(fn, callbacks))
+
+    def run(
+        self,
+        fn: Callable[..., Any],
+        args: Sequence[Any] | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+        callbacks: Sequence[Callable[..., Any]] | None = None,
+    ) -> list[Any]:
+        """What `fn(*args, **kwargs)` returns in each worker, by rank.
+
+        If a worker dies, HorovodInternalError names its rank and node; if `fn` raises, so does this.
+        """
+        return list(self.adapter.run(fn, args, kwargs, callbacks))
+
+    def run_remote(
+        self, fn: Callable[..., Any], args: Sequence[Any] | None = None, kwargs: Mapping[str, Any] | None = None
+    ) -> list[Any]:
+        """The same, but it returns at once, with Ray's references to the results."""
+        return list(self.adapter.run_remote(fn, args, kwargs))
+
+    def execute_single(self, fn: Callable[[Any], Any]) -> Any:
+        """What `fn(executable)` returns in the worker of rank 0."""
+        return self.adapter.execute_single(fn)
+
+    def shutdown(self) -> None:
+        """End the workers and give back what was set aside for them. Idempotent."""
+        self.adapter.shutdown()

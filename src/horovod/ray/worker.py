@@ -1,8 +1,83 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ray, under an import path of Horovod's: not available yet."""
+"""A worker of the executors: an actor that becomes a rank and then calls the user's functions."""
 
-from horovod.common.not_yet import NotYet
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import ray
+
 from horovod.ray import ray_logger as ray_logger
+from horovod.ray.joining import become_rank, leave_world
 
 
-class BaseHorovodWorker(NotYet): ...
+class BaseHorovodWorker:
+    """Rank and secret come by `become`: what Ray knows of an actor's creation, its dashboard shows."""
+
+    executable: Any = None
+
+    def __init__(self, world_rank: int = 0, world_size: int = 1) -> None:
+        os.environ["HOROVOD_HOSTNAME"] = self.node_id()
+        os.environ["HOROVOD_RANK"] = str(world_rank)
+        os.environ["HOROVOD_SIZE"] = str(world_size)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__} on {socket.gethostname()}"
+
+    def node_id(self) -> str:
+        return str(ray.get_runtime_context().get_node_id())
+
+    def hostname(self) -> str:
+        return str(ray.util.get_node_ip_address())
+
+    def get_gpu_ids(self) -> list[int]:
+        """Of the GPUs that Ray has set aside for this worker."""
+        return list(ray.get_gpu_ids())
+
+    def describe(self) -> tuple[str, str, str, list[int]]:
+        """Node id, address, name of the host, GPUs."""
+        return self.node_id(), self.hostname(), socket.gethostname(), self.get_gpu_ids()
+
+    def become(self, variables: Mapping[str, str]) -> None:
+        """Take a place in a world; hvd.init() then meets the other ranks."""
+        become_rank(variables)
+
+    def leave(self) -> None:
+        """Leave the world; the next hvd.init() meets the other ranks again."""
+        leave_world()
+
+    def update_env_vars(self, env_vars: Mapping[str, Any]) -> None:
+        os.environ.update({name: str(value) for name, value in env_vars.items()})
+
+    def env_vars(self) -> dict[str, str]:
+        return dict(os.environ)
+
+    def start_executable(
+        self,
+        executable_cls: type | None = None,
+        executable_args: Sequence[Any] | None = None,
+        executable_kwargs: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Make the object that `execute` passes to functions."""
+        if executable_cls is not None:
+            self.executable = executable_cls(*(executable_args or ()), **(executable_kwargs or {}))
+
+    def execute(self, func: Callable[[Any], Any]) -> Any:
+        """`func(executable)`. If it fails, this rank leaves its world: others must not wait for it in a collective."""
+        try:
+            return func(self.executable)
+        except SystemExit as error:  # Ray would take it for the end of the actor
+            leave_world()
+            if error.code in (None, 0):
+                return None
+            raise RuntimeError(f"the function called sys.exit({error.code!r})") from error
+        except BaseException:
+            leave_world()
+            raise
+
+    def set_queue(self, queue: Any) -> None:
+        """Where ray_logger.log() puts what it is passed."""
+        ray_logger.configure(queue)

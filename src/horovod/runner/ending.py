@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import selectors
+import signal
 import time
 from collections.abc import Callable
 
 from horovod.runner.placement import Placer
 from horovod.runner.stop_signals import StopSignals
+from horovod.runner.supervision import Supervision
 from horovod.runner.user_output import UserOutput
 
 
@@ -17,6 +19,18 @@ def suspend_if_asked(signals: StopSignals, placer: Placer) -> None:
     if signals.is_to_suspend:
         with placer.suspended():
             signals.suspend()
+
+
+def heed_signal(number: int, supervision: Supervision, output: UserOutput) -> int | None:
+    """What a signal to the launcher means for its workers, said to the user: the signal that all must get, or None."""
+    action = supervision.on_signal(number, time.monotonic())
+    name = signal.Signals(number).name
+    if action == signal.SIGKILL:
+        output.say(f"{name} again: killing the workers")
+    elif action is not None:
+        again = "; Ctrl-C again kills them" if number == signal.SIGINT else ""
+        output.say(f"{name}: the workers have {supervision.grace_s:g} s to end{again}")
+    return action
 
 
 class Ending:

@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from horovod.runner.ending import Ending, suspend_if_asked
+from horovod.runner.ending import Ending, heed_signal, suspend_if_asked
 from horovod.runner.hosts import SlotInfo
 from horovod.runner.output import OutputForwarder, OutputOptions
 from horovod.runner.placement import Placer
@@ -50,7 +50,10 @@ class JobSpec:
 
 @dataclass
 class JobResult:
-    """`failed_rank` and `text` are set if a worker failed; `stop_signal` if a signal ended the job."""
+    """`failed_rank` (of an elastic job: the birth id) and `text` are set if a worker failed.
+
+    `stop_signal` is set if a signal ended the job.
+    """
 
     exit_code: int = 0
     failed_rank: int | None = None
@@ -145,14 +148,7 @@ class Job:
         first = self._supervision.stop_signal is None
         if first and not self._spec.verbose:
             self._forwarder.show_errors_only_of(0)
-        action = self._supervision.on_signal(number, time.monotonic())
-        name = signal.Signals(number).name
-        if action == signal.SIGKILL:
-            self._output.say(f"{name} again: killing the workers")
-        elif action is not None:
-            again = "; Ctrl-C again kills them" if number == signal.SIGINT else ""
-            self._output.say(f"{name}: the workers have {self._spec.grace_s:g} s to end{again}")
-        self._act(action)
+        self._act(heed_signal(number, self._supervision, self._output))
 
     def _on_event(self, event: Event) -> None:
         match event:

@@ -120,9 +120,12 @@ class Connection:
         reply = self._request(request, timeout_s + _ANSWER_SLACK_S)
         return MeetResult(reply["world_id"], reply["infos"], self.local_address)
 
-    def ask_for_place(self, birth: int, timeout_s: float) -> tuple[int, dict[str, Any]]:
-        """Wait for the elastic driver's word: the generation, and this worker's place in it."""
-        reply = self._request({"op": "place", "birth": birth}, timeout_s)
+    def ask_for_place(self, birth: int, timeout_s: float, lost: int | None = None) -> tuple[int, dict[str, Any]]:
+        """Wait for the elastic driver's word: the generation, and this worker's place in it.
+
+        `lost`: the rank whose loss has ended this worker's last world.
+        """
+        reply = self._request({"op": "place", "birth": birth, "lost": lost}, timeout_s)
         return int(reply["generation"]), reply["place"]
 
     def listen(self, birth: int) -> Iterator[dict[str, Any]]:

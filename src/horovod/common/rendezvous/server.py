@@ -72,9 +72,12 @@ class Server:
         max_unauthenticated: int = MAX_UNAUTHENTICATED,
         on_slow_meeting: Callable[[str], None] | None = None,
         slow_after_s: float = SLOW_AFTER_S,
-        on_ready: Callable[[int], None] | None = None,
+        on_ready: Callable[[int, int | None], None] | None = None,
     ) -> None:
-        """`on_ready` hears, on the server's thread, the birth ids of an elastic job's workers that want a place."""
+        """`on_ready` hears, on the server's thread, the birth ids of an elastic job's workers that want a place.
+
+        Its second argument is the rank whose loss has ended the worker's last world, if one has.
+        """
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._listener = socket.create_server((host, port), family=family, backlog=1024)
         self._listener.setblocking(False)
@@ -318,8 +321,9 @@ class Server:
         if self._on_ready is None:
             self._send(peer, refusal("this job is not elastic: its ranks have their places from the start"))
             return
+        lost = _integer(message, "lost") if message.get("lost") is not None else None
         self._waiting_list.ask(birth, peer)
-        self._on_ready(birth)
+        self._on_ready(birth, lost)
 
     def _put_chunk(self, peer: _Peer, message: dict[str, Any]) -> Reply:
         key, total, data = message["key"], message["total"], message["data"]

@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
+import select
 import socket
 from collections import deque
 from contextlib import suppress
 
-from horovod.runner.elastic.membership import Event
+from horovod.runner.elastic.vocabulary import Event
 
 
 class Mail:
@@ -27,6 +28,10 @@ class Mail:
         self._events.append(event)
         with suppress(OSError):  # full: awake anyway; closed: nobody waits
             self._sender.send(b"\0")
+
+    def wait(self, limit_s: float | None) -> None:
+        """Until there is some, or time is up."""
+        select.select([self._receiver], [], [], limit_s)
 
     def take(self) -> list[Event]:
         with suppress(BlockingIOError):

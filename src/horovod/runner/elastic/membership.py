@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who belongs to an elastic job: every decision, as a pure function of (state, event, now). The loop in job.py acts.
+"""Who belongs to an elastic job: every decision, as a pure function of (state, event, now). driving.py acts.
 
     starting --asks for a place--> ready --announced--> member --a peer was lost, or a commit--> ready --> member ...
     any of them --its slot was taken away--> leaving --> ended
@@ -14,165 +14,38 @@ import math
 import signal
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from enum import Enum
 
 from horovod.runner.elastic.constants import RESET_LIMIT_EXCEEDED_MESSAGE
-from horovod.runner.elastic.places import Place, places_of
+from horovod.runner.elastic.places import places_of
+from horovod.runner.elastic.vocabulary import (
+    ADDED,
+    REMOVED,
+    Action,
+    Announce,
+    Close,
+    Discovered,
+    Dismiss,
+    Ended,
+    Event,
+    GiveUp,
+    HostGone,
+    Left,
+    Limits,
+    Notify,
+    Phase,
+    Ready,
+    Signal,
+    Slot,
+    Start,
+    Tick,
+    Waiting,
+    Worker,
+)
 
-REMOVED, ADDED = 1, 2  # as horovod.common.notifications.HostUpdateResult has them
 MOST_FAILURES = 3  # of workers in one slot, without a cooldown range: then it is not used any more
 LASTING_S = 2.0  # a worker that was a member for so long has shown that its slot is good
 REMINDER_S = 1.0
 LEAVING_S = 10.0
-
-Slot = tuple[str, int]  # host, number of the slot on it
-
-
-class Phase(Enum):
-    STARTING = "starting"
-    READY = "ready"
-    MEMBER = "member"
-    LEAVING = "leaving"
-
-
-@dataclass(frozen=True)
-class Limits:
-    """`fixed_hosts`: no others will ever come, so nobody needs to wait for them."""
-
-    num_proc: int
-    min_num_proc: int
-    max_num_proc: int
-    timeout_s: float = 600.0
-    reset_limit: int | None = None
-    cooldown: tuple[float, float] | None = None
-    fixed_hosts: bool = True
-
-
-@dataclass(frozen=True)
-class Worker:
-    """`rank`: in the last generation that it was a member of. `until`: when one that is leaving is killed."""
-
-    birth: int
-    slot: Slot
-    phase: Phase = Phase.STARTING
-    rank: int | None = None
-    member_since: float | None = None
-    until: float = math.inf
-
-
-# Events
-
-
-@dataclass(frozen=True)
-class Discovered:
-    """The hosts that there are now, and how many slots each has."""
-
-    hosts: dict[str, int]
-
-
-@dataclass(frozen=True)
-class HostGone:
-    """A host that nobody reaches any more; its workers end by their agent's lease."""
-
-    host: str
-    why: str
-
-
-@dataclass(frozen=True)
-class Ready:
-    """A worker asks for its place in the next generation."""
-
-    birth: int
-
-
-@dataclass(frozen=True)
-class Ended:
-    birth: int
-    code: int
-    how: str
-
-
-@dataclass(frozen=True)
-class Tick:
-    """Time has passed."""
-
-
-Event = Discovered | HostGone | Ready | Ended | Tick
-
-
-# Actions
-
-
-@dataclass(frozen=True)
-class Start:
-    birth: int
-    slot: Slot
-
-
-@dataclass(frozen=True)
-class Signal:
-    birth: int
-    number: int
-
-
-@dataclass(frozen=True)
-class Dismiss:
-    """Tell a worker that asks for a place that it has none."""
-
-    birth: int
-    why: str
-
-
-@dataclass(frozen=True)
-class Close:
-    """Nobody may meet in this generation any more: one of its members is gone."""
-
-    generation: int
-    why: str
-
-
-@dataclass(frozen=True)
-class Left:
-    rank: int
-    birth: int
-    why: str
-
-
-@dataclass(frozen=True)
-class Announce:
-    """A new generation. `took_s`: since the first sign of the change; None for the first generation."""
-
-    generation: int
-    places: dict[int, Place]  # by birth id
-    left: tuple[Left, ...] = ()
-    came: tuple[int, ...] = ()
-    took_s: float | None = None
-
-
-@dataclass(frozen=True)
-class Notify:
-    """Ask the members of the generation to come together at their next commit."""
-
-    births: tuple[int, ...]
-    generation: int
-    update: int
-
-
-@dataclass(frozen=True)
-class Waiting:
-    """There are too few workers to go on."""
-
-    have: int
-    need: int
-
-
-@dataclass(frozen=True)
-class GiveUp:
-    why: str
-    code: int = 1
-
-
-Action = Start | Signal | Dismiss | Close | Announce | Notify | Waiting | GiveUp
 
 
 @dataclass(frozen=True)
@@ -191,7 +64,7 @@ class State:
     said_waiting: bool = False
     notified_at: float = -math.inf
     finished: bool = False  # some worker has done all its work: nobody new is started
-    first_failure: tuple[int, str] | None = None  # of this generation: exit code and words
+    first_failure: tuple[int, str, int] | None = None  # of this generation: exit code, words, and whose
     over: bool = False
 
     def is_offered(self, slot: Slot) -> bool:
@@ -310,7 +183,8 @@ class _Turn:
             self._begin_change()
             self.actions.append(Close(self.state.generation, f"rank {worker.rank} has ended: {why}"))
         if self.state.first_failure is None:
-            self._set(first_failure=(code or 1, f"worker {worker.birth} on {worker.slot[0]}: {why}"))
+            words = f"worker {worker.birth} on {worker.slot[0]}: {why}"
+            self._set(first_failure=(code or 1, words, worker.birth))
         self._punish(worker)
 
     def _punish(self, worker: Worker) -> None:
@@ -336,8 +210,8 @@ class _Turn:
         self._watch_time()
         self._remind_members()
 
-    def _give_up(self, why: str, code: int = 1) -> None:
-        self.actions.append(GiveUp(why, code))
+    def _give_up(self, why: str, code: int = 1, worker: int | None = None) -> None:
+        self.actions.append(GiveUp(why, code, worker))
         self._set(over=True)
 
     def _kill_overdue(self) -> None:
@@ -376,10 +250,10 @@ class _Turn:
         state, limits = self.state, self.state.limits
         if state.finished:
             return False
-        code, failure = state.first_failure or (1, "")
+        code, failure, worker = state.first_failure or (1, "", None)
         because = f" (first failure: {failure})" if failure else ""
         if state.generation >= 0 and not state.survivors():
-            self._give_up(f"no worker is left that could hand its state to new ones{because}", code)
+            self._give_up(f"no worker is left that could hand its state to new ones{because}", code, worker)
             return True
         resting = [slot for slot, until in state.rests_until.items() if until < math.inf and state.is_offered(slot)]
         possible = len(self._staying()) + len(self._usable_slots()) + len(resting)
@@ -388,6 +262,7 @@ class _Turn:
                 f"only {possible} workers are possible, and --min-np asks for {limits.min_num_proc}: "
                 f"slots whose workers failed {MOST_FAILURES} times are not used any more{because}",
                 code,
+                worker,
             )
             return True
         return False

@@ -16,8 +16,9 @@ from horovod.common.settings_table import MOST_RANKS
 from horovod.runner.allocation import Allocation
 from horovod.runner.elastic.job import ElasticJob, ElasticSpec
 from horovod.runner.elastic.mail import Mail
-from horovod.runner.elastic.membership import Discovered, Limits, Ready
 from horovod.runner.elastic.polling import Polling, find_hosts, require_local
+from horovod.runner.elastic.vocabulary import Discovered, Limits, Ready
+from horovod.runner.elastic.workers import Program
 from horovod.runner.hosts import plan_hosts
 from horovod.runner.job import JobResult
 from horovod.runner.limits import check_local_processes, check_number, enough_descriptors
@@ -64,7 +65,12 @@ def run_elastic_job(
         )
         mail = stack.enter_context(closing(Mail()))
         server = stack.enter_context(
-            Server(_LOOPBACK, secret=secret, on_ready=lambda birth: mail.put(Ready(birth)), on_slow_meeting=output.say)
+            Server(
+                _LOOPBACK,
+                secret=secret,
+                on_ready=lambda birth, lost: mail.put(Ready(birth, lost)),
+                on_slow_meeting=output.say,
+            )
         )
         if on_server is not None:
             on_server(server)
@@ -75,7 +81,7 @@ def run_elastic_job(
             **rendezvous_environment(_LOOPBACK, server.port, secret),
             **(extra_env or {}),
         }
-        spec = ElasticSpec(command, env, output_options, limits, hosts, verbose=bool(options.get("verbose")))
+        spec = ElasticSpec(Program(command, env), output_options, limits, hosts, verbose=bool(options.get("verbose")))
         if find is not None:
             stack.enter_context(Polling(find, lambda found: mail.put(Discovered(found)), output.say))
         result = ElasticJob(spec, server, tree, output, mail).run()

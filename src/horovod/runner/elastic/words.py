@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from horovod.runner.elastic.membership import Announce, Slot, Waiting
+from horovod.runner.elastic.vocabulary import Announce, Slot, Waiting
 
 
 def announcement(announced: Announce, slots: Mapping[int, Slot]) -> str:
