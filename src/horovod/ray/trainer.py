@@ -6,13 +6,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from horovod.common.frameworks import require
+import ray
+from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
-require(__name__)
-
-from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer  # noqa: E402
-
-from horovod.ray.train_backend import HorovodConfig  # noqa: E402
+from horovod.ray.capacity import require_possible
+from horovod.ray.train_backend import HorovodConfig
 
 
 class HorovodTrainer(DataParallelTrainer):  # type: ignore[misc]  # Ray tells no types
@@ -20,8 +18,8 @@ class HorovodTrainer(DataParallelTrainer):  # type: ignore[misc]  # Ray tells no
 
     The loop, a function of no argument or of `train_loop_config`, begins with hvd.init(). In it everything works that
     works in other trainers of Ray: ray.train.report with metrics and checkpoints, ray.train.get_dataset_shard for the
-    `datasets`, ray.train.get_checkpoint after a failure. `fit()` runs it and returns Ray's Result; a worker that fails or
-    dies makes Ray start all of them again from the last checkpoint, `FailureConfig(max_failures=...)` times.
+    `datasets`, ray.train.get_checkpoint after a failure. `fit()` runs it and returns Ray's Result; a worker that fails
+    or dies makes Ray start all of them again from the last checkpoint, `FailureConfig(max_failures=...)` times.
     With `ScalingConfig(num_workers=(least, most))` the new workers may be fewer, or more.
     """
 
@@ -48,3 +46,23 @@ class HorovodTrainer(DataParallelTrainer):  # type: ignore[misc]  # Ray tells no
             dataset_config=dataset_config,
             **options,
         )
+
+    def fit(self) -> Any:
+        """Train. ValueError at once if the cluster can never hold the workers: Ray would wait for them without end."""
+        if not self.running_in_local_mode:
+            if not ray.is_initialized():
+                ray.init()
+            require_possible(_resources_of_a_worker(self.scaling_config), _fewest_workers(self.scaling_config))
+        return super().fit()
+
+
+def _fewest_workers(scaling: Any) -> int:
+    return min(scaling.num_workers) if isinstance(scaling.num_workers, tuple) else int(scaling.num_workers)
+
+
+def _resources_of_a_worker(scaling: Any) -> dict[str, float]:
+    """As Ray Train counts them: a CPU unless something else is asked for, and a GPU where GPUs are used."""
+    resources = {name: amount for name, amount in (scaling.resources_per_worker or {}).items() if amount}
+    if scaling.use_gpu:
+        resources.setdefault("GPU", 1)
+    return resources or {"CPU": 1}
