@@ -1,8 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ray, under an import path of Horovod's: not available yet."""
+"""ElasticRayExecutor: a function in workers that come and go with the cluster's nodes."""
 
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from ray.exceptions import GetTimeoutError as GetTimeoutError
+
+from horovod.common.exceptions import HorovodDeprecationWarning
 from horovod.common.log import logger as logger
-from horovod.common.not_yet import NotYet
+from horovod.ray.discovery import ChangingDiscovery, NodeDiscovery
+from horovod.ray.elastic_v2 import ElasticAdapter
 from horovod.ray.utils import detect_nics as detect_nics
 from horovod.ray.worker import BaseHorovodWorker as BaseHorovodWorker
 from horovod.runner.common.util import secret as secret
@@ -15,15 +25,100 @@ from horovod.runner.gloo_run import create_run_env_vars as create_run_env_vars
 from horovod.runner.gloo_run import create_slot_env_vars as create_slot_env_vars
 from horovod.runner.http.http_server import RendezvousServer as RendezvousServer
 
-
-class ElasticRayExecutor(NotYet): ...
-
-
-class GetTimeoutError(TimeoutError):
-    """Never raised: what would raise it is not there yet."""
+_START_MESSAGE = "Timed out waiting for {activity} after {timeout} s. Raise timeout_s if nodes are only slow."
 
 
-class RayHostDiscovery(HostDiscovery): ...
+class RayHostDiscovery(NodeDiscovery):
+    """Living nodes, and how many slots each has."""
 
 
-class TestDiscovery(RayHostDiscovery): ...
+class TestDiscovery(ChangingDiscovery, RayHostDiscovery):
+    """A part of the living nodes that changes by itself: for trying out how training copes with it."""
+
+    __test__ = False  # for pytest, which takes it for a test by its name
+
+
+class ElasticRayExecutor:
+    """Workers on all nodes of the cluster, between `min_num_proc` and `max_num_proc` of them.
+
+        executor = ElasticRayExecutor(ElasticRayExecutor.create_settings(min_num_proc=2), cpus_per_slot=1)
+        executor.start()
+        results = executor.run(train)  # a function that uses hvd.elastic.run
+    """
+
+    @staticmethod
+    def create_settings(
+        min_num_proc: int = 1,
+        max_num_proc: int | None = None,
+        reset_limit: int | None = None,
+        elastic_timeout: int = 600,
+        timeout_s: int = 30,
+        ssh_identity_file: str | None = None,
+        nics: Any = None,
+        min_np: int | None = None,
+        max_np: int | None = None,
+        **kwargs: Any,
+    ) -> ElasticSettings:
+        """`timeout_s`: for a worker to start and for ranks to meet; `elastic_timeout`: for enough slots to be there."""
+        for old, new, value in (("min_np", "min_num_proc", min_np), ("max_np", "max_num_proc", max_np)):
+            if value is not None:
+                warnings.warn(f"{old} is deprecated, use {new}", HorovodDeprecationWarning, stacklevel=2)
+        settings = ElasticSettings(
+            discovery=kwargs.pop("discovery", None),
+            min_num_proc=min_np if min_np is not None else min_num_proc,
+            max_num_proc=max_np if max_np is not None else max_num_proc,
+            elastic_timeout=elastic_timeout,
+            reset_limit=reset_limit,
+            cooldown_range=kwargs.pop("cooldown_range", None),
+            num_proc=kwargs.pop("num_proc", None) or (min_np if min_np is not None else min_num_proc),
+            ssh_identity_file=ssh_identity_file,
+            nics=nics,
+            key=kwargs.pop("key", None) or secret.make_secret_key(),
+            start_timeout=timeout.Timeout(timeout_s, message=_START_MESSAGE),
+            **kwargs,
+        )
+        settings.timeout_s = timeout_s  # type: ignore[attr-defined]  # beside what the launcher's settings hold
+        return settings
+
+    def __init__(
+        self,
+        settings: ElasticSettings,
+        use_gpu: bool = False,
+        cpus_per_slot: int = 1,
+        gpus_per_slot: int | None = None,
+        env_vars: Mapping[str, Any] | None = None,
+        override_discovery: bool = True,
+    ) -> None:
+        if gpus_per_slot and not use_gpu:
+            raise ValueError(f"gpus_per_slot is {gpus_per_slot}, but use_gpu is False: pass use_gpu=True")
+        if override_discovery or settings.discovery is None:
+            settings.discovery = RayHostDiscovery(use_gpu, cpus_per_slot, gpus_per_slot)
+        self.settings = settings
+        self._env_vars = dict(env_vars or {})
+        self._adapter = ElasticAdapter(
+            settings,
+            min_workers=settings.min_num_proc or 1,
+            max_workers=settings.max_num_proc,
+            use_gpu=use_gpu,
+            cpus_per_worker=cpus_per_slot,
+            gpus_per_worker=gpus_per_slot,
+            override_discovery=False,
+            reset_limit=settings.reset_limit,
+            cooldown_range=settings.cooldown_range,
+            elastic_timeout=settings.elastic_timeout,
+        )
+
+    def start(self) -> None:
+        """Connect to the cluster; workers are started by run()."""
+        self._adapter.start(extra_env_vars=self._env_vars)
+
+    def run(self, worker_fn: Callable[[], Any], callbacks: Sequence[Callable[..., Any]] | None = None) -> list[Any]:
+        """What the workers of the last generation returned, by rank. RuntimeError if the job could not go on.
+
+        What a worker passes to ray_logger.log() reaches the callbacks.
+        """
+        return self._adapter.run(worker_fn, callbacks=callbacks)
+
+    def shutdown(self) -> None:
+        """End a job that still runs. Nothing needs to be called after run()."""
+        self._adapter.shutdown()

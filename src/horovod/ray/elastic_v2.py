@@ -1,30 +1,222 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ray, under an import path of Horovod's: not available yet."""
+"""RayExecutor with min_workers: workers come and go, and those that stay recover in their processes."""
 
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+from ray.exceptions import GetTimeoutError as GetTimeoutError
+from ray.exceptions import RayActorError, RayError
+
+from horovod.common.exceptions import HorovodInternalError
 from horovod.common.log import logger as logger
+from horovod.common.settings_table import MOST_RANKS
 from horovod.ray.adapter import Adapter as Adapter
 from horovod.ray.adapter import BaseParams as BaseParams
+from horovod.ray.callbacks import Callbacks
+from horovod.ray.collecting import in_words
+from horovod.ray.discovery import ChangingDiscovery, NodeDiscovery, head_node, slot_resources
+from horovod.ray.elastic_coordinator import ElasticCoordinator, ElasticResult
+from horovod.ray.head import HeadWatch, connect
+from horovod.ray.placing import Task
 from horovod.ray.utils import detect_nics as detect_nics
 from horovod.ray.worker import BaseHorovodWorker as BaseHorovodWorker
+from horovod.ray.world import coordinator_on
 from horovod.runner.elastic.discovery import HostDiscovery as HostDiscovery
 from horovod.runner.elastic.driver import ElasticDriver as ElasticDriver
 from horovod.runner.elastic.rendezvous import create_rendezvous_handler as create_rendezvous_handler
+from horovod.runner.elastic.vocabulary import Limits
 from horovod.runner.gloo_run import create_run_env_vars as create_run_env_vars
 from horovod.runner.gloo_run import create_slot_env_vars as create_slot_env_vars
 from horovod.runner.http.http_server import RendezvousServer as RendezvousServer
 
-
-class ElasticAdapter(Adapter): ...
-
-
-class ElasticParams(BaseParams): ...
+_LOOK_S = 0.2
 
 
-class GetTimeoutError(TimeoutError):
-    """Never raised: what would raise it is not there yet."""
+class RayHostDiscovery(NodeDiscovery):
+    """Living nodes, and how many workers each has room for."""
+
+    def __init__(
+        self, use_gpu: bool = False, cpus_per_worker: float = 1, gpus_per_worker: float | None = 1
+    ) -> None:
+        super().__init__(use_gpu, cpus_per_worker, gpus_per_worker)
 
 
-class RayHostDiscovery(HostDiscovery): ...
+class TestDiscovery(ChangingDiscovery, RayHostDiscovery):
+    """A part of the living nodes that changes by itself: for trying out how training copes with it."""
+
+    __test__ = False  # for pytest, which takes it for a test by its name
+
+    def __init__(
+        self,
+        min_hosts: int,
+        max_hosts: int,
+        change_frequency_s: float,
+        use_gpu: bool = False,
+        cpus_per_worker: float = 1,
+        gpus_per_worker: float | None = 1,
+        verbose: bool = True,
+        _graceful: bool = True,
+    ) -> None:
+        ChangingDiscovery.__init__(
+            self,
+            min_hosts,
+            max_hosts,
+            change_frequency_s,
+            use_gpu,
+            cpus_per_worker,
+            gpus_per_worker,
+            verbose,
+            _graceful,
+        )
 
 
-class TestDiscovery(RayHostDiscovery): ...
+@dataclass
+class ElasticParams(BaseParams):
+    """Of a job whose workers come and go."""
+
+    min_workers: int = 1
+    max_workers: int | None = None
+    reset_limit: int | None = None
+    cooldown_range: tuple[int, int] | None = None
+    elastic_timeout: int = 600
+    override_discovery: bool = True
+
+    @property
+    def elastic(self) -> bool:
+        return True
+
+    @property
+    def adapter(self) -> type[Adapter]:
+        return ElasticAdapter
+
+
+class ElasticAdapter(Adapter):
+    """The settings' own `discovery` counts if `override_discovery` is False."""
+
+    def __init__(
+        self,
+        settings: Any,
+        min_workers: int,
+        max_workers: int | None = None,
+        use_gpu: bool = False,
+        cpus_per_worker: int = 1,
+        gpus_per_worker: int | None = None,
+        override_discovery: bool = True,
+        reset_limit: int | None = None,
+        cooldown_range: tuple[int, int] | None = None,
+        elastic_timeout: int = 600,
+    ) -> None:
+        self.settings = settings
+        self.limits = limits_of(min_workers, max_workers, elastic_timeout, reset_limit, cooldown_range)
+        self.resources = slot_resources(use_gpu, cpus_per_worker, gpus_per_worker)
+        own = getattr(settings, "discovery", None)
+        self.discovery: HostDiscovery = (
+            RayHostDiscovery(use_gpu, cpus_per_worker, gpus_per_worker) if override_discovery or own is None else own
+        )
+        self._head: HeadWatch | None = None
+        self._coordinator: Any = None
+        self._executable: tuple[type | None, Any, Any] = (None, None, None)
+        self._extra_env: dict[str, Any] = {}
+
+    def start(
+        self,
+        executable_cls: type | None = None,
+        executable_args: Sequence[Any] | None = None,
+        executable_kwargs: Mapping[str, Any] | None = None,
+        extra_env_vars: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Workers are started by run() and execute(), each time anew."""
+        connect()
+        self._head = HeadWatch()
+        self._head.require()
+        self._executable = executable_cls, executable_args, executable_kwargs
+        self._extra_env = dict(extra_env_vars or {})
+
+    def run(
+        self,
+        fn: Callable[..., Any],
+        args: Sequence[Any] | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+        callbacks: Sequence[Callable[..., Any]] | None = None,
+    ) -> list[Any]:
+        positional, named = tuple(args or ()), dict(kwargs or {})
+        return self.execute(lambda _: fn(*positional, **named), callbacks)
+
+    def execute(self, fn: Callable[[Any], Any], callbacks: Sequence[Callable[..., Any]] | None = None) -> list[Any]:
+        """By rank in the last generation. RuntimeError if the job could not go on."""
+        if self._head is None:
+            raise RuntimeError("this executor is not started: call start() first")
+        self._head.require()
+        self._coordinator = coordinator_on(
+            head_node(), ElasticCoordinator, self.settings, self.limits, self.discovery
+        )
+        try:
+            with Callbacks(callbacks) as relay:
+                task = Task(
+                    function=[ray.put(fn)],
+                    variables={},
+                    resources=self.resources,
+                    extra_env=self._extra_env,
+                    executable=self._executable,
+                    queue=relay.queue,
+                    start_limit_s=float(getattr(self.settings, "timeout_s", None) or 30),
+                )
+                result = self._await(self._coordinator.run.remote(task), relay)
+        finally:
+            self.shutdown()
+        if result.text:
+            raise RuntimeError(result.text)
+        return list(result.values)
+
+    def _await(self, reference: Any, relay: Callbacks) -> ElasticResult:
+        assert self._head is not None
+        while not ray.wait([reference], timeout=_LOOK_S)[0]:
+            relay.serve()
+            self._head.look()
+        relay.serve()
+        try:
+            result: ElasticResult = ray.get(reference)
+        except RayActorError as error:
+            raise HorovodInternalError(f"the coordinator of the elastic job is lost: {in_words(error)}") from error
+        return result
+
+    def run_remote(
+        self,
+        fn: Callable[..., Any],
+        args: Sequence[Any] | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+        callbacks: Sequence[Callable[..., Any]] | None = None,
+    ) -> list[Any]:
+        raise NotImplementedError("run_remote() is for workers that stay: with min_workers use run()")
+
+    def execute_single(self, fn: Callable[[Any], Any]) -> Any:
+        raise NotImplementedError("execute_single() is for workers that stay: with min_workers use execute()")
+
+    def shutdown(self) -> None:
+        coordinator, self._coordinator = self._coordinator, None
+        if coordinator is not None:
+            with suppress(RayError, ConnectionError):
+                ray.kill(coordinator, no_restart=True)
+
+
+def limits_of(
+    few: int, many: int | None, timeout_s: float, reset_limit: int | None, cooldown: Sequence[float] | None
+) -> Limits:
+    """ValueError if they contradict each other."""
+    most = many if many is not None else MOST_RANKS
+    if not 1 <= few <= most:
+        raise ValueError(f"there must be at least 1 worker and at most max: min {few}, max {many}")
+    return Limits(
+        num_proc=few,
+        min_num_proc=few,
+        max_num_proc=most,
+        timeout_s=float(timeout_s),
+        reset_limit=reset_limit,
+        cooldown=(float(cooldown[0]), float(cooldown[1])) if cooldown is not None else None,
+        fixed_hosts=False,
+    )

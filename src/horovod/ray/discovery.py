@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The nodes of a Ray cluster as hosts with slots, for elastic jobs. A host's name is the node's id."""
+
+from __future__ import annotations
+
+import random
+import time
+from typing import Any
+
+import ray
+
+from horovod.common.log import logger
+from horovod.ray.capacity import Resources, alive_nodes, fits
+from horovod.runner.elastic.discovery import HostDiscovery
+
+
+class NodeDiscovery(HostDiscovery):
+    """As many slots on each node as its resources allow, whoever uses them at present."""
+
+    def __init__(self, use_gpu: bool = False, cpus_per_slot: float = 1, gpus_per_slot: float | None = 1) -> None:
+        self.slot: Resources = slot_resources(use_gpu, cpus_per_slot, gpus_per_slot)
+
+    def find_available_hosts_and_slots(self) -> dict[str, int]:
+        leaving = _draining_nodes()
+        found = {
+            node["NodeID"]: fits(node["Resources"], self.slot)
+            for node in alive_nodes()
+            if node["NodeID"] not in leaving
+        }
+        return {node: slots for node, slots in found.items() if slots > 0}
+
+
+def slot_resources(use_gpu: bool, cpus: float, gpus: float | None) -> dict[str, float]:
+    """What one worker takes. One that takes nothing at all would fit a node without end."""
+    wanted = {"CPU": float(cpus), "GPU": float(gpus or 1) if use_gpu else 0.0}
+    return {name: amount for name, amount in wanted.items() if amount} or {"CPU": 1.0}
+
+
+class ChangingDiscovery(NodeDiscovery):
+    """For trying out: of the cluster's nodes a part that changes by itself every so often."""
+
+    def __init__(
+        self,
+        min_hosts: int,
+        max_hosts: int,
+        change_frequency_s: float,
+        use_gpu: bool = False,
+        cpus_per_slot: float = 1,
+        gpus_per_slot: float | None = 1,
+        verbose: bool = True,
+        _graceful: bool = True,
+    ) -> None:
+        super().__init__(use_gpu, cpus_per_slot, gpus_per_slot)
+        self._bounds = min_hosts, max_hosts
+        self._every_s = change_frequency_s
+        self._verbose = verbose
+        self._graceful = _graceful
+        self._shown: dict[str, int] = {}
+        self._changed_at: float | None = None
+
+    def add_host(self, hosts: dict[str, int]) -> None:
+        """One more of these."""
+        new = sorted(set(hosts) - set(self._shown))
+        if new:
+            name = random.choice(new)
+            self._shown[name] = hosts[name]
+            self._say(f"added {name}")
+
+    def remove_host(self, hosts: dict[str, int]) -> None:
+        """One fewer: gracefully the whole host, else one of its slots."""
+        if not self._shown:
+            return
+        name = random.choice(sorted(self._shown))
+        if self._graceful or self._shown[name] <= 1:
+            del self._shown[name]
+        else:
+            self._shown[name] -= 1
+        self._say(f"removed {name}")
+
+    def change_hosts(self, hosts: dict[str, int]) -> None:
+        """Add or remove one, within the bounds."""
+        few, many = self._bounds
+        possible = []
+        if len(self._shown) < min(many, len(hosts)):
+            possible.append(self.add_host)
+        if len(self._shown) > few:
+            possible.append(self.remove_host)
+        if possible:
+            random.choice(possible)(hosts)
+
+    def find_available_hosts_and_slots(self) -> dict[str, int]:
+        hosts = super().find_available_hosts_and_slots()
+        self._shown = {name: slots for name, slots in self._shown.items() if name in hosts}
+        while len(self._shown) < min(self._bounds[0], len(hosts)):
+            self.add_host(hosts)
+        now = time.monotonic()
+        if self._changed_at is None:
+            self._changed_at = now
+        elif now - self._changed_at >= self._every_s:
+            self._changed_at = now
+            self.change_hosts(hosts)
+        return dict(self._shown)
+
+    def _say(self, text: str) -> None:
+        if self._verbose:
+            logger.info("hosts of the discovery for tests: %s", text)
+
+
+def node_called(name: str) -> dict[str, Any] | None:
+    """The living node with this id, address or name."""
+    names = ("NodeID", "NodeManagerAddress", "NodeManagerHostname", "NodeName")
+    return next((node for node in alive_nodes() if name in [node.get(key) for key in names]), None)
+
+
+def head_node() -> str:
+    """The id of the head node, which an elastic job needs as much as Ray itself does."""
+    nodes = alive_nodes()
+    head = [node for node in nodes if "node:__internal_head__" in node["Resources"]]
+    return str((head or nodes)[0]["NodeID"])
+
+
+def _draining_nodes() -> set[str]:
+    """Nodes that Ray has been told to give back soon. It says so only in a private place, which may not be there."""
+    try:
+        return set(ray._private.state.state.get_draining_nodes())
+    except Exception:
+        return set()

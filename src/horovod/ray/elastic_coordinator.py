@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The actor that holds the driver of an elastic job, its rendezvous and its placer.
+
+It lives on the head node, which the job needs anyway: any other node may be taken away. Its workers are its own, so
+that they end with it; it belongs to the process that called run(), and ends with that.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import Any
+
+import ray
+
+from horovod.common.joining.interfaces import interface_address
+from horovod.common.rendezvous.server import Server
+from horovod.ray.coordinator import meeting_limit, usable_secret
+from horovod.ray.placing import RayPlacer, Task
+from horovod.ray.utils import nics_to_env_var
+from horovod.runner.elastic.discovery import HostDiscovery
+from horovod.runner.elastic.driving import Driver
+from horovod.runner.elastic.mail import Mail
+from horovod.runner.elastic.vocabulary import Discovered, Limits, Ready
+from horovod.runner.worker_environment import rendezvous_environment
+
+_LOOK_S = 0.2
+_DISCOVER_EVERY_S = 1.0
+
+
+@dataclass(frozen=True)
+class ElasticResult:
+    """`values`: by rank in the last generation. `text` is empty if all went well."""
+
+    values: Sequence[Any]
+    text: str = ""
+
+
+class ElasticCoordinator:
+    """`run` once."""
+
+    def __init__(self, settings: Any, limits: Limits, discovery: HostDiscovery) -> None:
+        self._settings = settings
+        self._limits = limits
+        self._discovery = discovery
+        self._problem = ""
+
+    def __repr__(self) -> str:
+        return "horovod coordinator"
+
+    def run(self, task: Task) -> ElasticResult:
+        nics = sorted(self._settings.nics or ())
+        secret = usable_secret(self._settings.key)
+        address = interface_address(nics[0]) if nics else str(ray.util.get_node_ip_address())
+        over = threading.Event()
+        with (
+            closing(Mail()) as mail,
+            Server(
+                address,
+                secret=secret,
+                on_ready=lambda birth, *lost: mail.put(Ready(birth, *lost)),
+                on_slow_meeting=self._say,
+            ) as server,
+        ):
+            variables = {
+                **rendezvous_environment(address, server.port, secret),
+                **nics_to_env_var(nics),
+                "HOROVOD_GLOO_TIMEOUT_SECONDS": meeting_limit(self._settings),
+            }
+            placer = RayPlacer(replace(task, variables=variables), mail.put)
+            driver = Driver(self._limits, server, placer, self._say, verbose=True)
+            watcher = threading.Thread(target=self._watch, args=(placer, mail, over), name="horovod-watch", daemon=True)
+            watcher.start()
+            try:
+                outcome = driver.run(mail)
+            finally:
+                over.set()
+                watcher.join()
+                placer.end_all()
+        if outcome.exit_code != 0:
+            trace = placer.failures.get(outcome.worker if outcome.worker is not None else -1)
+            trace = trace or next(iter(placer.failures.values()), "")
+            return ElasticResult([], f"{outcome.text}\n{trace}".strip())
+        members = [birth for birth in driver.state.members if birth in placer.results]
+        return ElasticResult([placer.results[birth] for birth in members or sorted(placer.results)])
+
+    def _watch(self, placer: RayPlacer, mail: Mail, over: threading.Event) -> None:
+        last: dict[str, int] | None = None
+        next_look = 0.0
+        while not over.is_set():
+            if time.monotonic() >= next_look:
+                next_look = time.monotonic() + _DISCOVER_EVERY_S
+                found = self._find_hosts()
+                if found is not None and found != last:
+                    last = found
+                    mail.put(Discovered(dict(found)))
+            placer.watch(_LOOK_S)
+
+    def _find_hosts(self) -> dict[str, int] | None:
+        try:
+            found = self._discovery.find_available_hosts_and_slots()
+        except Exception as error:  # a user's code, or Ray's head that is restarted: the next time may be better
+            if str(error) != self._problem:
+                self._problem = str(error)
+                self._say(f"hosts could not be discovered, the last list is kept: {error}")
+            return None
+        self._problem = ""
+        return found
+
+    @staticmethod
+    def _say(text: str) -> None:
+        print(text, flush=True)

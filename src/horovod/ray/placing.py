@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Actors as the workers of an elastic job: a placer for the driver, which alone decides who is started or ended."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import ray
+from ray.exceptions import GetTimeoutError, RayActorError, RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from horovod.common.joining.elastic_place import BIRTH_VARIABLE
+from horovod.ray.collecting import in_words
+from horovod.ray.discovery import node_called
+from horovod.ray.joining import become_rank
+from horovod.ray.worker import BaseHorovodWorker
+from horovod.runner.elastic.vocabulary import Ended, Event, Slot
+
+_NOT_STARTED = 127
+
+
+@dataclass(frozen=True)
+class Task:
+    """What every worker does. The function is a reference in a list: Ray fetches it where it is called, and not here."""
+
+    function: Sequence[Any]
+    variables: Mapping[str, str]  # with the secret: they travel as the argument of a call alone
+    resources: Mapping[str, float]
+    extra_env: Mapping[str, Any] = field(default_factory=dict)
+    executable: tuple[type | None, Sequence[Any] | None, Mapping[str, Any] | None] = (None, None, None)
+    queue: Any = None
+    start_limit_s: float = 30.0
+
+
+class ElasticWorker(BaseHorovodWorker):
+    """Becomes a worker and does all its work in one call: if any part of it fails, so does the call."""
+
+    def work(self, variables: Mapping[str, str], task: Task) -> Any:
+        become_rank(variables)
+        self.update_env_vars(task.extra_env)
+        self.set_queue(task.queue)
+        self.start_executable(*task.executable)
+        return self.execute(ray.get(task.function[0]))
+
+
+@dataclass
+class _Placed:
+    actor: Any
+    alive: Any  # reference that is ready once the actor lives
+    done: Any  # reference to what the work returns
+    slot: Slot
+    deadline: float | None
+
+
+class RayPlacer:
+    """`start` and `signal` are the driver's; `watch` tells it what has become of its workers."""
+
+    def __init__(self, task: Task, tell: Callable[[Event], None]) -> None:
+        self._task = task
+        self._tell = tell
+        self._placed: dict[int, _Placed] = {}
+        self.results: dict[int, Any] = {}  # by birth id
+        self.failures: dict[int, str] = {}  # tracebacks, by birth id
+
+    def start(self, birth: int, slot: Slot) -> None:
+        node = node_called(slot[0])
+        if node is None:
+            self._tell(Ended(birth, _NOT_STARTED, f"Ray has no living node {slot[0]}"))
+            return
+        where = NodeAffinitySchedulingStrategy(node_id=node["NodeID"], soft=False)
+        resources = self._task.resources
+        actor = (
+            ray.remote(ElasticWorker)
+            .options(
+                num_cpus=resources.get("CPU", 0),
+                num_gpus=resources.get("GPU", 0),
+                max_restarts=0,
+                scheduling_strategy=where,
+            )
+            .remote()
+        )
+        variables = {
+            **self._task.variables,
+            **self._devices(node),
+            "HOROVOD_HOSTNAME": slot[0],
+            "HOROVOD_ELASTIC": "1",
+            BIRTH_VARIABLE: str(birth),
+        }
+        alive, done = actor.node_id.remote(), actor.work.remote(variables, self._task)
+        self._placed[birth] = _Placed(actor, alive, done, slot, time.monotonic() + self._task.start_limit_s)
+
+    def _devices(self, node: Mapping[str, Any]) -> dict[str, str]:
+        """All GPUs of the node: which of them is a worker's own follows from its local rank, which may change."""
+        if self._task.resources.get("GPU", 0) < 1:
+            return {}
+        return {"CUDA_VISIBLE_DEVICES": ",".join(str(number) for number in range(int(node["Resources"]["GPU"])))}
+
+    def signal(self, birth: int, number: int) -> None:
+        """Whatever the signal: an actor can only be killed. Its end is an event like any other."""
+        placed = self._placed.get(birth)
+        if placed is not None:
+            ray.kill(placed.actor, no_restart=True)
+
+    def watch(self, limit_s: float) -> None:
+        """Tell what happened, after at most `limit_s`. From one thread alone."""
+        placed = dict(self._placed)
+        waited_for = {one.done: birth for birth, one in placed.items()}
+        waited_for |= {one.alive: birth for birth, one in placed.items() if one.deadline is not None}
+        if not waited_for:
+            time.sleep(limit_s)
+            return
+        done, _ = ray.wait(list(waited_for), num_returns=1, timeout=limit_s)
+        for birth in {waited_for[reference] for reference in done}:
+            self._look_at(birth, placed[birth])
+        now = time.monotonic()
+        for birth, one in placed.items():
+            if birth in self._placed and one.deadline is not None and now >= one.deadline:
+                self._end(birth, _NOT_STARTED, self._too_late(one))
+
+    def _look_at(self, birth: int, placed: _Placed) -> None:
+        try:
+            if placed.deadline is not None and ray.wait([placed.alive], timeout=0)[0]:
+                placed.deadline = None
+                ray.get(placed.alive, timeout=0)
+            value = ray.get(placed.done, timeout=0)
+        except GetTimeoutError:
+            return  # it lives, and works
+        except RayActorError as error:
+            self._end(birth, 1, in_words(error))
+        except Exception as error:
+            self.failures[birth] = str(error)
+            self._end(birth, 1, in_words(error))
+        else:
+            self.results[birth] = value
+            self._end(birth, 0, "done")
+
+    def _end(self, birth: int, code: int, how: str) -> None:
+        placed = self._placed.pop(birth)
+        with suppress(RayError):  # its slot is free for another only then; most are dead anyway
+            ray.kill(placed.actor, no_restart=True)
+        self._tell(Ended(birth, code, how))
+
+    def _too_late(self, placed: _Placed) -> str:
+        return (
+            f"node {placed.slot[0][:12]} could not start it within {self._task.start_limit_s:g} s (timeout_s): "
+            "do other jobs hold its CPUs or GPUs?"
+        )
+
+    def end_all(self) -> None:
+        for placed in list(self._placed.values()):
+            with suppress(RayError):
+                ray.kill(placed.actor, no_restart=True)
+        self._placed.clear()

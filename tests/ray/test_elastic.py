@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Elastic jobs on Ray: actors are killed, nodes come and go, and whoever stays recovers in its process."""
+
+import os
+import signal
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+
+import horovod.numpy as hvd
+from horovod.ray import ElasticRayExecutor, RayExecutor, ray_logger
+from horovod.ray.elastic import RayHostDiscovery, TestDiscovery
+
+pytestmark = pytest.mark.timeout(240)
+
+
+def train(end: str) -> tuple[int, int, int, list[int]]:
+    """Step by step until the file `end` is there; reports each world, and remembers the processes' own history."""
+    import time
+
+    import numpy as np
+
+    from horovod.common.elastic import ObjectState, run_fn
+    from horovod.common.objects import broadcast_object
+
+    def reset() -> None:
+        hvd.shutdown()
+        hvd.init()
+
+    hvd.init()
+    mine: list[int] = []  # sizes of the worlds that this process was in
+    state = ObjectState(broadcast_object, hvd.rank, step=0, total=0.0)
+
+    def loop(state: Any) -> None:
+        mine.append(hvd.size())
+        place = {"rank": hvd.rank(), "size": hvd.size(), "host": os.environ["HOROVOD_HOSTNAME"]}
+        ray_logger.log({**place, "pid": os.getpid(), "worlds": list(mine)})
+        while True:
+            over = hvd.allreduce(np.array([float(os.path.exists(end))]), op=hvd.Max, name="over")
+            if over[0]:
+                return
+            state.step += 1
+            state.total += float(hvd.allreduce(np.ones(1), op=hvd.Average, name="one")[0])
+            state.commit()
+            time.sleep(0.01)
+
+    run_fn(loop, reset)(state)
+    assert state.total == state.step  # nothing lost, nothing twice
+    return hvd.rank(), hvd.size(), state.step, mine
+
+
+class Director:
+    """A callback: what the newest world's ranks report; once one is complete and as large as awaited, the next act."""
+
+    def __init__(self, *acts: tuple[int, Any]) -> None:
+        self.acts = list(acts)
+        self.world: dict[int, dict[str, Any]] = {}
+        self.history: list[int] = []
+
+    def __call__(self, report: dict[str, Any]) -> None:
+        if report["rank"] in self.world or any(one["size"] != report["size"] for one in self.world.values()):
+            self.world = {}
+        self.world[report["rank"]] = report
+        if len(self.world) < report["size"]:
+            return
+        self.history.append(report["size"])
+        if self.acts and self.acts[0][0] == report["size"]:
+            self.acts.pop(0)[1](dict(self.world))
+
+
+def test_actors_and_nodes_come_and_go(cluster: Any, tmp_path: Path) -> None:
+    """Four workers on two nodes. One is killed and replaced; a node comes; it is killed again, with its two workers."""
+    end = tmp_path / "end"
+    added: list[Any] = []
+    options = {"num_cpus": 2, "object_store_memory": 100 << 20, "include_dashboard": False}
+
+    def kill_a_worker(world: dict[int, dict[str, Any]]) -> None:
+        os.kill(world[3]["pid"], signal.SIGKILL)
+
+    def add_a_node(world: dict[int, dict[str, Any]]) -> None:
+        added.append(cluster.add_node(wait=False, **options))
+
+    def kill_the_node(world: dict[int, dict[str, Any]]) -> None:
+        assert Counter(one["host"] for one in world.values())[added[0].node_id] == 2
+        cluster.remove_node(added[0], allow_graceful=False)
+
+    director = Director(
+        (4, kill_a_worker), (4, add_a_node), (6, kill_the_node), (4, lambda world: end.touch())
+    )
+    executor = ElasticRayExecutor(
+        ElasticRayExecutor.create_settings(min_num_proc=2, max_num_proc=6, timeout_s=60), env_vars={"OMP_NUM_THREADS": 1}
+    )
+    executor.start()
+    results = executor.run(lambda: train(str(end)), callbacks=[director])
+    assert not director.acts, director.history
+    assert [(rank, size) for rank, size, _, _ in results] == [(rank, 4) for rank in range(4)]
+    assert len({step for _, _, step, _ in results}) == 1
+    # Rank 0 was there from the first world to the last, in one process.
+    assert results[0][3][0] == 4
+    assert 6 in results[0][3]
+    assert results[0][3] == director.history[: len(results[0][3])] or len(results[0][3]) >= 4
+
+
+def test_a_job_that_cannot_go_on_says_why() -> None:
+    def fail() -> None:
+        raise ZeroDivisionError("in every worker")
+
+    executor = RayExecutor(RayExecutor.create_settings(timeout_s=60), min_workers=1, max_workers=1)
+    executor.start()
+    with pytest.raises(RuntimeError, match="(?s)the elastic job is ended: .*ZeroDivisionError: in every worker"):
+        executor.run(fail)
+
+
+def test_nodes_as_hosts() -> None:
+    nodes = {node["NodeID"] for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU")}
+    assert RayHostDiscovery(cpus_per_slot=1).find_available_hosts_and_slots() == dict.fromkeys(nodes, 2)
+    assert RayHostDiscovery(cpus_per_slot=2).find_available_hosts_and_slots() == dict.fromkeys(nodes, 1)
+    assert RayHostDiscovery(cpus_per_slot=3).find_available_hosts_and_slots() == {}
+    assert RayHostDiscovery(True, 1, 2).find_available_hosts_and_slots() == dict.fromkeys(nodes, 1)
+    changing = TestDiscovery(1, 2, 0.0, cpus_per_slot=1, verbose=False)
+    seen = {len(changing.find_available_hosts_and_slots()) for _ in range(20)}
+    assert seen == {1, 2}

@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""RayExecutor with workers that stay: three ranks on two nodes, used by one test after another."""
+
+import os
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import ray
+
+import horovod.numpy as hvd
+from horovod.common.exceptions import HorovodInternalError
+from horovod.ray import RayExecutor, ray_logger
+
+pytestmark = pytest.mark.timeout(120)
+
+
+class Counter:
+    def __init__(self, first: int, step: int = 1) -> None:
+        self.value, self.step = first, step
+        self.rank_at_start = os.environ["HOROVOD_RANK"]
+
+
+@pytest.fixture(scope="module")
+def executor(cluster: Any) -> Iterator[RayExecutor]:
+    executor = RayExecutor(RayExecutor.create_settings(timeout_s=60), num_workers=3)
+    executor.start(
+        executable_cls=Counter, executable_args=[5], executable_kwargs={"step": 2}, extra_env_vars={"EXTRA": 7}
+    )
+    yield executor
+    executor.shutdown()
+
+
+def numbers() -> tuple[int, ...]:
+    hvd.init()
+    return hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size(), hvd.cross_rank(), hvd.cross_size()
+
+
+def test_ranks_are_grouped_by_node(executor: RayExecutor) -> None:
+    def where() -> tuple[tuple[int, ...], str, str]:
+        return numbers(), ray.get_runtime_context().get_node_id(), os.environ["HOROVOD_HOSTNAME"]
+
+    found = executor.run(where)
+    assert [six for six, _, _ in found] == [(0, 3, 0, 2, 0, 2), (1, 3, 1, 2, 0, 1), (2, 3, 0, 1, 1, 2)]
+    nodes = [node for _, node, _ in found]
+    assert nodes[0] == nodes[1] != nodes[2]
+    assert [host for _, _, host in found] == nodes
+
+
+def test_collectives_and_arguments(executor: RayExecutor) -> None:
+    def total(factor: int, *, plus: int) -> list[float]:
+        import numpy as np
+
+        hvd.init()
+        return list(hvd.allreduce(np.full(2, float(hvd.rank() * factor + plus)), op=hvd.Sum))
+
+    assert executor.run(total, args=[10], kwargs={"plus": 1}) == [[33.0, 33.0]] * 3
+    references = executor.run_remote(total, args=[1], kwargs={"plus": 0})
+    assert len(references) == 3
+    assert ray.get(references) == [[3.0, 3.0]] * 3
+
+
+def test_executables_live_in_the_workers(executor: RayExecutor) -> None:
+    def add(counter: Counter) -> tuple[int, str, str]:
+        counter.value += counter.step
+        return counter.value, counter.rank_at_start, os.environ["EXTRA"]
+
+    assert executor.execute(add) == [(7, "0", "7"), (7, "1", "7"), (7, "2", "7")]
+    assert executor.execute_single(add)[0] == 9
+    assert [value for value, _, _ in executor.execute(add)] == [11, 9, 9]
+
+
+def test_what_workers_log_reaches_the_callbacks(executor: RayExecutor) -> None:
+    def log() -> None:
+        hvd.init()
+        for step in range(3):
+            ray_logger.log({"rank": hvd.rank(), "step": step})
+
+    heard: list[dict[str, int]] = []
+    assert executor.run(log, callbacks=[heard.append]) == [None] * 3
+    assert sorted((info["rank"], info["step"]) for info in heard) == [(r, s) for r in range(3) for s in range(3)]
+    executor.run(log)  # nobody listens
+    assert len(heard) == 9
+
+
+def test_what_fails_is_named_and_nobody_hangs(executor: RayExecutor) -> None:
+    """Rank 1 fails while the others wait for it in a collective; afterwards the workers are as good as new."""
+
+    def train() -> None:
+        hvd.init()
+        if hvd.rank() == 1:
+            raise KeyError("lost my key")
+        hvd.barrier()
+
+    with pytest.raises(KeyError, match="lost my key") as caught:
+        executor.run(train)
+    assert "rank 1 on node " in "\n".join(caught.value.__notes__)
+    assert [six[0] for six in executor.run(numbers)] == [0, 1, 2]
+
+
+def test_a_failure_before_init_ends_the_wait_of_the_others(executor: RayExecutor) -> None:
+    def train() -> None:
+        hvd.shutdown()
+        if os.environ["HOROVOD_RANK"] == "2":
+            raise ValueError("never came")
+        hvd.init()
+
+    begun = time.monotonic()
+    with pytest.raises(ValueError, match="never came"):
+        executor.run(train)
+    assert time.monotonic() - begun < 30  # and not the 60 s that ranks have to meet
+    assert [six[0] for six in executor.run(numbers)] == [0, 1, 2]
+
+
+def test_sys_exit_is_an_error_of_the_function(executor: RayExecutor) -> None:
+    def leave(code: int) -> None:
+        raise SystemExit(code)
+
+    with pytest.raises(RuntimeError, match=r"called sys.exit\(3\)"):
+        executor.run(leave, args=[3])
+    assert executor.run(leave, args=[0]) == [None] * 3
+
+
+def test_nothing_that_ray_shows_holds_the_secret(executor: RayExecutor) -> None:
+    secret = executor.execute_single(lambda _: os.environ["_HOROVOD_SECRET_KEY"])
+    shown = repr(ray._private.state.actors())
+    assert "BaseHorovodWorker" in shown
+    assert secret not in shown
+    assert secret not in repr(executor.settings)
+
+
+def test_a_worker_that_dies_is_named_by_rank_and_node(executor: RayExecutor) -> None:
+    """The last test of these workers: survivors raise, and so does every later call."""
+
+    def train() -> None:
+        hvd.init()
+        if hvd.rank() == 2:
+            os.kill(os.getpid(), 9)
+        hvd.barrier()
+
+    node = executor.run(lambda: ray.get_runtime_context().get_node_id())[2]
+    begun = time.monotonic()
+    with pytest.raises(HorovodInternalError, match=f"^rank 2 on node {node[:12]} .* its actor died"):
+        executor.run(train)
+    assert time.monotonic() - begun < 30
+    with pytest.raises(HorovodInternalError, match=r"^rank 2 on node .* Call shutdown\(\) and start\(\)"):
+        executor.run(numbers)
+
+
+def test_hosts_and_devices(executor: RayExecutor) -> None:
+    """What the executor before held is free again. Two workers on a node, each with a GPU: both see both."""
+    executor.shutdown()
+    settings = RayExecutor.create_settings(timeout_s=60, placement_group_timeout_s=30)
+    executor = RayExecutor(settings, num_hosts=1, num_workers_per_host=2, use_gpu=True, gpus_per_worker=1)
+    executor.start()
+    try:
+        found = executor.run(lambda: (numbers(), os.environ["CUDA_VISIBLE_DEVICES"], ray.get_gpu_ids()))
+        assert [six for six, _, _ in found] == [(0, 2, 0, 2, 0, 1), (1, 2, 1, 2, 0, 1)]
+        own = [str(gpus[0]) for _, _, gpus in found]
+        assert sorted(own) == ["0", "1"]
+        assert [visible.split(",") for _, visible, _ in found] == [own, own]
+    finally:
+        executor.shutdown()
