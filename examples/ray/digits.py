@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Learn to read handwritten digits on Ray: Ray Data streams them to the workers, each of which is a rank.
 
-    python examples/ray/digits.py                # starts Ray on this machine
-    RAY_ADDRESS=auto python digits.py            # on the cluster that this machine belongs to
-    python digits.py --epochs 10 --name mine     # goes on where a run of that name has stopped
+python examples/ray/digits.py                # starts Ray on this machine
+RAY_ADDRESS=auto python digits.py            # on the cluster that this machine belongs to
+python digits.py --epochs 10 --name mine     # goes on where a run of that name has stopped
 """
 
 from __future__ import annotations

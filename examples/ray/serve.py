@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Train, then serve what was learnt over HTTP, and ask it.
 
-    python examples/ray/serve.py
-    python examples/ray/serve.py --stay     # serves until Ctrl-C; from another terminal:
-    curl -d '{"images": [[[0, 0, 5, ...]]]}' http://127.0.0.1:8000
+python examples/ray/serve.py
+python examples/ray/serve.py --stay     # serves until Ctrl-C; from another terminal:
+curl -d '{"images": [[[0, 0, 5, ...]]]}' http://127.0.0.1:8000
 """
 
 from __future__ import annotations
