@@ -3,19 +3,25 @@
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-# Before Ray is imported anywhere: its own view of usage is nobody's business, and workers print only what tests read.
-os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-os.environ.setdefault("RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS", "0")
-os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # before Ray is imported anywhere
 
 import ray
 from ray.cluster_utils import Cluster
 
 STORE_BYTES = 100 << 20
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Ray itself leaves sockets and files to the garbage collector when it starts nodes in this process."""
+    for item in items:
+        if item.path.parent == Path(__file__).parent:
+            item.add_marker(pytest.mark.filterwarnings("ignore::ResourceWarning"))
+            item.add_marker(pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"))
 
 
 def node_options(**others: Any) -> dict[str, Any]:
@@ -24,8 +30,7 @@ def node_options(**others: Any) -> dict[str, Any]:
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
-    head = node_options(num_cpus=0)
-    cluster = Cluster(initialize_head=True, head_node_args=head)
+    cluster = Cluster(initialize_head=True, head_node_args=node_options(num_cpus=0))
     try:
         for _ in range(2):
             cluster.add_node(wait=False, **node_options(num_gpus=2))
@@ -37,8 +42,6 @@ def cluster() -> Iterator[Cluster]:
         cluster.shutdown()
 
 
-@pytest.fixture(autouse=True)
-def _connected(request: pytest.FixtureRequest) -> None:
-    """Tests that do not ask for the cluster may use it all the same."""
-    if "without_cluster" not in request.keywords:
-        request.getfixturevalue("cluster")
+@pytest.fixture(scope="session", autouse=True)
+def _connected(cluster: Cluster) -> None:
+    """Every test is a driver of that cluster."""

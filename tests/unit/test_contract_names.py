@@ -22,7 +22,7 @@ from horovod.common.not_yet import NotYet, function, value
 CONTRACT: dict[str, dict[str, str]] = json.loads(
     (Path(__file__).parent / "data" / "names_api.json").read_text(encoding="utf-8")
 )
-NEEDS = re.compile(r"horovod\.(\S+) needs (PyTorch|TensorFlow|Keras|JAX|MXNet): pip install 'khorovod\[(\w+)\]'")
+NEEDS = re.compile(r"horovod\.(\S+) needs (PyTorch|TensorFlow|Keras|JAX|MXNet|Ray): pip install 'khorovod\[(\w+)\]'")
 MISSING = object()
 MESSAGES = {
     "horovod.torch": "horovod.torch needs PyTorch: pip install 'khorovod[torch]'",
@@ -31,6 +31,7 @@ MESSAGES = {
     "horovod.keras": "horovod.keras needs Keras: pip install 'khorovod[keras]'",
     "horovod.jax": "horovod.jax needs JAX: pip install 'khorovod[jax]'",
     "horovod.mxnet": "horovod.mxnet needs MXNet: pip install 'khorovod[mxnet]'",
+    "horovod.ray": "horovod.ray needs Ray: pip install 'khorovod[ray]'",
 }
 
 
@@ -78,7 +79,7 @@ def test_module(module: str) -> None:
 def test_what_is_not_there_says_its_name_when_it_is_used() -> None:
     told = 0
     for module in CONTRACT:
-        if not module.startswith(("horovod.ray", "horovod.spark", "horovod.runner")):
+        if not module.startswith(("horovod.spark", "horovod.runner")):
             continue
         found = importlib.import_module(module)
         for name in CONTRACT[module]:
@@ -88,7 +89,7 @@ def test_what_is_not_there_says_its_name_when_it_is_used() -> None:
                 (isinstance(part, type) and issubclass(part, NotYet))
                 or getattr(getattr(part, "__code__", None), "co_name", "") == "raises"
             )
-            if of_ours and not missing and module.startswith(("horovod.ray", "horovod.spark")):
+            if of_ours and not missing and module.startswith("horovod.spark"):
                 assert isinstance(part, type), f"{module}.{name} pretends to work"
                 assert issubclass(part, Exception), f"{module}.{name} pretends to work"
             if missing:
@@ -109,17 +110,10 @@ def test_all_apis_share_one_object_for_the_basic_questions(api: str) -> None:
     assert found._basics is door._basics
 
 
-def test_ray_and_spark_say_what_is_not_there() -> None:
-    from horovod.ray import RayExecutor
+def test_spark_says_what_is_not_there() -> None:
     from horovod.spark import run
     from horovod.spark.common.store import Store
 
-    with pytest.raises(
-        NotImplementedError, match="^horovod.ray.runner.RayExecutor is not .*: Ray is not supported yet"
-    ):
-        RayExecutor(None, num_workers=2)
-    with pytest.raises(NotImplementedError, match="^horovod.ray.runner.RayExecutor.create_settings is not available"):
-        RayExecutor.create_settings(timeout_s=30)
     with pytest.raises(NotImplementedError, match="^horovod.spark.runner.run is not .*: Spark is not supported yet"):
         run(print, num_proc=2)
 
@@ -146,7 +140,7 @@ def test_every_api_says_what_to_install() -> None:
     """In a process of its own, where no framework can be imported."""
     program = """
 import importlib, sys
-for name in ("torch", "tensorflow", "keras", "jax", "mxnet"):
+for name in ("torch", "tensorflow", "keras", "jax", "mxnet", "ray"):
     sys.modules[name] = None
 for module in sys.argv[1:]:
     try:

@@ -105,10 +105,10 @@ def test_frameworks_are_found_by_their_metadata(monkeypatch):
 
 
 def test_what_can_only_be_imported_does_not_count_as_served(monkeypatch):
-    monkeypatch.setattr(packages, "version_of", lambda names: "2.9.0" if names[0] in ("torch", "ray") else None)
+    monkeypatch.setattr(packages, "version_of", lambda names: "2.9.0" if names[0] in ("torch", "pyspark") else None)
     found = packages.frameworks()
     assert found[0].value == "2.9.0, served by horovod.torch"
-    assert found[1] == Finding("Ray", "2.9.0, but horovod.ray is not part of this version")
+    assert found[1] == Finding("Spark", "2.9.0, but horovod.spark is not part of this version")
 
 
 @pytest.fixture

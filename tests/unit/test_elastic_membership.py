@@ -115,6 +115,15 @@ def test_a_slot_whose_workers_always_fail_is_given_up_and_then_the_job():
     assert driver.tell(m.Ready(0)) == []
 
 
+def test_a_program_that_never_begins_anywhere_is_given_up_though_other_hosts_may_come():
+    driver = Driver({"a": 1}, num_proc=1, min_num_proc=1, fixed_hosts=False)
+    for birth in range(m.MOST_FAILURES - 1):
+        assert kinds(driver.tell(m.Ended(birth, 3, "broken"))) == ["Start"]
+    (end,) = driver.tell(m.Ended(m.MOST_FAILURES - 1, 3, "broken"))
+    assert end.code == 3
+    assert "first failure: worker 0 on a: broken" in end.why
+
+
 def test_a_cooldown_grows_within_its_range_and_healthy_slots_go_on():
     driver = Driver({"a": 2, "b": 1}, cooldown=(10, 30), fixed_hosts=False)
     driver.begin()
@@ -164,6 +173,47 @@ def test_a_host_that_is_gone_takes_its_workers_along():
     assert set(driver.state.workers) == {0, 1}
 
 
+def test_slots_of_a_host_that_is_gone_are_not_to_blame_and_awaited_ones_keep_hope():
+    driver = Driver({"a": 2, "b": 1}, min_num_proc=3)
+    driver.begin()
+    driver.tell(m.Discovered({"a": 2, "b": 1}, awaited=1))
+    driver.tell(m.HostGone("b", "its host was lost"))
+    assert (driver.state.failures, driver.state.rests_until) == ({}, {})
+    assert not driver.state.over, "it may come back"
+    assert kinds(driver.tell(m.Discovered({"a": 2}, awaited=0))) == ["GiveUp"]
+
+
+def test_fault_3_a_worker_that_others_have_lost_is_killed_before_they_go_on():
+    driver = Driver({"a": 3})
+    driver.begin()
+    assert driver.tell(m.Ready(0, lost=1)) == driver.tell(m.Ready(2, lost=1), later=0.1) == []
+    assert driver.state.next_time() == m.FENCE_S
+    assert driver.tell(m.Tick(), later=m.FENCE_S) == [m.Signal(1, signal.SIGKILL)]
+    assert driver.tell(m.Ready(1)) == [m.Dismiss(1, "this worker does not belong to the job any more")]
+    actions = driver.tell(m.Ended(1, 137, "killed"))
+    assert kinds(actions) == ["Close", "Start", "Announce"]
+    assert actions[-1].left == (m.Left(1, 1, m.FENCED_WHY),)
+
+
+def test_a_worker_that_cannot_even_be_killed_is_not_waited_for_and_sent_away_when_it_comes():
+    driver = Driver({"a": 3})
+    driver.begin()
+    driver.tell(m.Ready(0, lost=1))
+    driver.tell(m.Ready(2))
+    driver.tell(m.Tick(), later=m.FENCE_S)
+    assert "Announce" in kinds(driver.tell(m.Tick(), later=m.UNKILLABLE_S))
+    assert kinds(driver.tell(m.Ready(1))) == ["Dismiss"]
+
+
+def test_whoever_asks_for_a_place_lives_whatever_others_say_of_it():
+    driver = Driver({"a": 3})
+    driver.begin()
+    driver.tell(m.Ready(0, lost=1))
+    driver.tell(m.Ready(1, lost=0), later=0.5)
+    assert driver.tell(m.Tick(), later=5) == []
+    assert kinds(driver.tell(m.Ready(2))) == ["Announce"]
+
+
 def test_when_the_work_is_done_nobody_is_started_and_newcomers_go():
     driver = Driver({"a": 3})
     driver.begin()
@@ -200,9 +250,9 @@ def test_ranks_of_a_host_are_neighbours_and_rank_0_is_a_survivor():
 
 
 events = st.one_of(
-    st.builds(m.Ready, st.integers(0, 12)),
+    st.builds(m.Ready, st.integers(0, 12), st.sampled_from([None, 0, 1, 5])),
     st.builds(m.Ended, st.integers(0, 12), st.sampled_from([0, 1, 137]), st.just("died")),
-    st.builds(m.Discovered, st.dictionaries(st.sampled_from("abc"), st.integers(1, 3), max_size=3)),
+    st.builds(m.Discovered, st.dictionaries(st.sampled_from("abc"), st.integers(1, 3), max_size=3), st.integers(0, 2)),
     st.builds(m.HostGone, st.sampled_from("abc"), st.just("gone")),
     st.just(m.Tick()),
 )
@@ -221,7 +271,7 @@ def test_whatever_happens(steps, fixed, cooldown):
         before = driver.state
         if isinstance(event, m.Ready) and event.birth not in before.workers:
             continue
-        if isinstance(event, m.Ready):
+        if isinstance(event, m.Ready) and before.workers[event.birth].phase is not m.Phase.FENCED:
             ready.add(event.birth)
         actions = driver.tell(event, later)
         after = driver.state

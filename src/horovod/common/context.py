@@ -17,7 +17,7 @@ from horovod._engine import EngineError, Member, World
 from horovod.common import log, mpi_library, settings, stacks, timeline, topology, torchrun_variables
 from horovod.common.calls import ADD_PROCESS_SET, REMOVE_PROCESS_SET
 from horovod.common.dtypes import UINT8
-from horovod.common.exceptions import HorovodInitializationError, HorovodNotInitializedError
+from horovod.common.exceptions import HorovodInitializationError, HorovodInternalError, HorovodNotInitializedError
 from horovod.common.handles import HandleTable, Pending, translate
 from horovod.common.joining import bootstrap, communicators, elastic_place
 from horovod.common.process_sets import Membership, ProcessSet, check_ranks, global_process_set
@@ -63,6 +63,7 @@ class Context:
         self._homogeneous = True
         self._dynamic_sets = False
         self._generation = -1
+        self._lost_rank: int | None = None  # whose loss has ended the last world of an elastic job
         self._comm_generation = -1  # of worlds with some of the ranks, which others have not counted
         self.era = 0  # moves on when ranks meet in a new world or have all joined: what they did apart is over
         self._inherited: World | None = None
@@ -114,15 +115,23 @@ class Context:
         if comm is not None:
             raise ValueError("hvd.init(comm=...) is not possible in an elastic job: its driver decides who takes part")
         for attempt in range(_MOST_ATTEMPTS):
-            self._topology, generation = elastic_place.take_place(self._settings, os.environ)
-            os.environ.update(elastic_place.place_variables(self._topology))
+            lost, self._lost_rank = self._lost_rank, None
+            place = elastic_place.take_place(self._settings, os.environ, lost)
+            os.environ.update(place.variables())
+            self._settings = settings.load(os.environ)
+            self._topology = place.topology
             log.begin(self._settings, self._topology.rank)
             try:
-                self._join(generation, process_sets, None)
+                self._join(place.generation, process_sets, None)
                 return
-            except bootstrap.WorldFailedError:
+            except bootstrap.WorldFailedError as error:
                 if attempt + 1 == _MOST_ATTEMPTS:
                     raise
+                self.note_loss(error)
+
+    def note_loss(self, error: HorovodInternalError) -> None:
+        """What has ended this world, for an elastic driver: it sees to a rank that others have lost."""
+        self._lost_rank = elastic_place.lost_rank_of(error)
 
     def _join(self, generation: int, process_sets: Sequence[ProcessSet] | str | None, mpi: str | None) -> None:
         self._dynamic_sets = process_sets == "dynamic" or self._settings.flag("HOROVOD_DYNAMIC_PROCESS_SETS")

@@ -166,7 +166,8 @@ def run_fn(func: Callable[..., Any], reset: Callable[[], object]) -> Callable[..
                     raise SystemExit(0) from None  # asked to leave: that is not a failure
                 except _NOT_A_LOST_WORKER:
                     raise
-                except HorovodInternalError:
+                except HorovodInternalError as error:
+                    default_context.note_loss(error)
                     state.restore()
                     needs_sync = True
                 except HostsUpdatedInterrupt as interrupt:

@@ -32,4 +32,5 @@ def require(module: str) -> None:
 def is_installed(package: str) -> bool:
     if package in sys.modules:  # as it is; None: somebody forbids it
         return sys.modules[package] is not None
-    return importlib.util.find_spec(package) is not None
+    found = importlib.util.find_spec(package)
+    return found is not None and found.origin is not None  # a folder of that name is not a package

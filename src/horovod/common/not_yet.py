@@ -3,7 +3,7 @@
 
 Their modules are real ones, so that imports and type checkers find them:
 
-    class RayExecutor(NotYet): ...
+    class HorovodRunDriverClient(NotYet): ...
     run = function(__name__, "run")
     SOMETHING = value(__name__, "SOMETHING")
 """
@@ -16,7 +16,6 @@ from typing import Any, NoReturn
 
 # Why, by the beginning of the module's name; the first that fits.
 _REASONS = {
-    "horovod.ray": "Ray is not supported yet",
     "horovod.spark": "Spark is not supported yet",
     "horovod.runner.elastic": "the elastic driver is a part of horovodrun and horovod.run(), not an interface",
     "horovod.runner.http": "ranks meet at an authenticated rendezvous, not at a key-value server over HTTP",
@@ -27,7 +26,7 @@ _REASONS = {
 
 
 # Packages of which nothing works yet.
-_EMPTY = ("horovod.ray", "horovod.spark")
+_EMPTY = ("horovod.spark",)
 
 
 def is_empty(package: str) -> bool:

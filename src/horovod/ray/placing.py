@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+import psutil
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -39,6 +41,10 @@ class Task:
 class ElasticWorker(BaseHorovodWorker):
     """Becomes a worker and does all its work in one call: if any part of it fails, so does the call."""
 
+    def process(self) -> tuple[int, float]:
+        """Its id, and when it was started: ids are used again."""
+        return os.getpid(), psutil.Process().create_time()
+
     def work(self, variables: Mapping[str, str], task: Task) -> Any:
         become_rank(variables)
         self.update_env_vars(task.extra_env)
@@ -47,13 +53,22 @@ class ElasticWorker(BaseHorovodWorker):
         return self.execute(ray.get(task.function[0]))
 
 
+def _kill(pid: int, started: float) -> None:
+    with suppress(psutil.Error):
+        process = psutil.Process(pid)
+        if process.create_time() == started:
+            process.kill()
+
+
 @dataclass
 class _Placed:
     actor: Any
-    alive: Any  # reference that is ready once the actor lives
+    alive: Any  # reference to its process, ready once the actor lives
     done: Any  # reference to what the work returns
     slot: Slot
+    node: str
     deadline: float | None
+    process: tuple[int, float] | None = None  # id and start time
 
 
 class RayPlacer:
@@ -90,8 +105,9 @@ class RayPlacer:
             "HOROVOD_ELASTIC": "1",
             BIRTH_VARIABLE: str(birth),
         }
-        alive, done = actor.node_id.remote(), actor.work.remote(variables, self._task)
-        self._placed[birth] = _Placed(actor, alive, done, slot, time.monotonic() + self._task.start_limit_s)
+        alive, done = actor.process.remote(), actor.work.remote(variables, self._task)
+        deadline = time.monotonic() + self._task.start_limit_s
+        self._placed[birth] = _Placed(actor, alive, done, slot, node["NodeID"], deadline)
 
     def _devices(self, node: Mapping[str, Any]) -> dict[str, str]:
         """All GPUs of the node: which of them is a worker's own follows from its local rank, which may change."""
@@ -102,8 +118,12 @@ class RayPlacer:
     def signal(self, birth: int, number: int) -> None:
         """Whatever the signal: an actor can only be killed. Its end is an event like any other."""
         placed = self._placed.get(birth)
-        if placed is not None:
-            ray.kill(placed.actor, no_restart=True)
+        if placed is None:
+            return
+        ray.kill(placed.actor, no_restart=True)
+        if placed.process is not None:  # Ray asks the process to end, which one that is frozen does not hear
+            where = NodeAffinitySchedulingStrategy(node_id=placed.node, soft=False)
+            ray.remote(_kill).options(num_cpus=0, max_retries=0, scheduling_strategy=where).remote(*placed.process)
 
     def watch(self, limit_s: float) -> None:
         """Tell what happened, after at most `limit_s`. From one thread alone."""
@@ -125,7 +145,7 @@ class RayPlacer:
         try:
             if placed.deadline is not None and ray.wait([placed.alive], timeout=0)[0]:
                 placed.deadline = None
-                ray.get(placed.alive, timeout=0)
+                placed.process = ray.get(placed.alive, timeout=0)
             value = ray.get(placed.done, timeout=0)
         except GetTimeoutError:
             return  # it lives, and works

@@ -170,7 +170,7 @@ def _failure_text(server: Server, result: JobResult) -> str:
     from horovod.runner.notebooks import with_cell_names
     from horovod.runner.run_task import error_key
 
-    if result.failed_rank is None:  # an elastic job, which no single worker ends
+    if result.failed_rank is None:  # an elastic job that no single worker has ended
         return f"{_FAILED}\n{result.text}"
     trace = server.get(error_key(result.failed_rank))
     if trace is None:

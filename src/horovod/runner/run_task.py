@@ -23,8 +23,9 @@ def result_key(rank: int) -> str:
     return f"run/result/{rank}"
 
 
-def error_key(rank: int) -> str:
-    return f"run/error/{rank}"
+def error_key(worker: int) -> str:
+    """`worker`: its rank; in an elastic job, where ranks change, its birth id."""
+    return f"run/error/{worker}"
 
 
 def main() -> int:
@@ -49,9 +50,10 @@ def main() -> int:
         text = "".join(traceback.format_exception(type(error), error, shown))
         print(text, end="", file=sys.stderr, flush=True)
         value, code = text.encode(errors="replace"), 1
+    worker = rank if rank is not None else int(os.environ[BIRTH_VARIABLE])
     if rank is None:  # hvd.init() has said which rank this worker has become
-        rank = int(os.environ.get("HOROVOD_RANK") or os.environ[BIRTH_VARIABLE])
-    key = result_key(rank) if code == 0 else error_key(rank)
+        rank = int(os.environ.get("HOROVOD_RANK") or worker)
+    key = result_key(rank) if code == 0 else error_key(worker)
     # A new connection: the first one might have been idle for days and dropped on the way.
     with Connection.open(address, port, secret, _CONNECT_LIMIT_S) as connection:
         connection.put(key, value)

@@ -127,7 +127,7 @@ def _site(
     """This machine alone if all hosts are names of it."""
     elsewhere = [host.hostname for host in _used(slots) if host not in here]
     if not elsewhere:
-        common = interface_environment(options.get("nics") or [], base) | _devices_here(allocation)
+        common = interface_environment(options.get("nics") or [], base) | devices_here(allocation)
         yield Site(tree, _LOOPBACK, (_LOOPBACK, free_port()), {host.hostname: common for host in here})
         return
     from horovod.runner.placement import Placement
@@ -145,7 +145,7 @@ def _site(
                 output.say(f"host {name}: address {address.text} on {address.interface} ({choice.reason})")
         host_env = {name: address_environment(choice.address, base) for name, choice in chosen.items()}
         for host in here:
-            host_env[host.hostname] |= _devices_here(allocation)
+            host_env[host.hostname] |= devices_here(allocation)
         first = slots[0].hostname
         port = opened.remote.hosts[first].facts["port"] if first in elsewhere else free_port()
         main = chosen[first].address.text, int(port)
@@ -175,7 +175,7 @@ def started_here(used: Sequence[HostInfo], allocation: Allocation | None) -> lis
     return [host for host in local if host.hostname not in set_aside]
 
 
-def _devices_here(allocation: Allocation | None) -> dict[str, str]:
+def devices_here(allocation: Allocation | None) -> dict[str, str]:
     """The GPUs of this host that a batch system has given the job: they are the workers' too."""
     return own_devices(os.environ) if allocation is not None else {}
 

@@ -76,9 +76,11 @@ def start(
         with _introduced(settings, topology, wishes.comm, environ) as introduction:
             return _start_together(settings, topology, generation, wishes, introduction, environ, met)
     except EngineError as error:
-        raise failed(f"hvd.init() failed on rank {topology.rank}: {error.args[1]}") from error
+        lost = error.args[2] if error.args[2] >= 0 else None
+        raise failed(f"hvd.init() failed on rank {topology.rank}: {error.args[1]}", lost_rank=lost) from error
     except MeetAgainError as error:
-        raise WorldFailedError(f"hvd.init() failed on rank {topology.rank}: {error}") from error
+        text = f"hvd.init() failed on rank {topology.rank}: {error}"
+        raise WorldFailedError(text, lost_rank=error.missing_rank) from error
     except (OSError, RendezvousError) as error:
         raise HorovodInitializationError(f"hvd.init() failed on rank {topology.rank}: {error}") from error
 

@@ -3,17 +3,20 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 
 from horovod.common import topology as topology_module
-from horovod.common.exceptions import HorovodInitializationError, HorovodRemovedError
+from horovod.common.exceptions import HorovodInitializationError, HorovodInternalError, HorovodRemovedError
 from horovod.common.rendezvous.client import Connection, DismissedError, RendezvousError
 from horovod.common.settings import Settings, load
 from horovod.common.topology import Rendezvous, Topology, elastic_topology
 
 BIRTH_VARIABLE = "HOROVOD_BIRTH_ID"
+_NAMED_LOSS = re.compile(r"rank (\d{1,9}) is lost")
 _PATIENCE_S = 864_000.0  # the driver has time limits of its own, and its end closes the connection
 
 
@@ -26,28 +29,46 @@ def birth_id(environ: Mapping[str, str]) -> int:
     return topology_module.integer_of(BIRTH_VARIABLE, environ)
 
 
-def take_place(settings: Settings, environ: Mapping[str, str]) -> tuple[Topology, int]:
-    """Wait for the driver's word: this worker's place, and the generation that it is a place in."""
+@dataclass(frozen=True)
+class ElasticPlace:
+    """`address`: where other hosts reach this worker; None: it knows that already."""
+
+    topology: Topology
+    generation: int
+    address: str | None = None
+
+    def variables(self) -> dict[str, str]:
+        """For scripts that read their place in the environment, as Horovod's workers may."""
+        names = ("rank", "size", "local_rank", "local_size", "cross_rank", "cross_size")
+        found = {f"HOROVOD_{name.upper()}": str(getattr(self.topology, name)) for name in names}
+        return found if self.address is None else found | {"HOROVOD_HOST_ADDRESS": self.address}
+
+
+def take_place(settings: Settings, environ: Mapping[str, str], lost: int | None) -> ElasticPlace:
+    """Wait for the driver's word. `lost`: the rank whose loss has ended this worker's last world, if it was that."""
     try:
         place = _meeting_place(settings, environ)
         timeout_s = settings.number("HOROVOD_GLOO_TIMEOUT_SECONDS")
         with Connection.open(place.address, place.port, place.secret, timeout_s) as connection:
-            generation, numbers = connection.ask_for_place(birth_id(environ), _PATIENCE_S)
+            generation, given = connection.ask_for_place(birth_id(environ), _PATIENCE_S, lost)
     except DismissedError as error:
         raise HorovodRemovedError(f"this worker has left the job: {error}") from error
     except (OSError, RendezvousError) as error:
         raise HorovodInitializationError(f"hvd.init() failed: the elastic driver gave no place: {error}") from error
-    return elastic_topology(environ, numbers), generation
+    address = given.pop("address", None)
+    return ElasticPlace(elastic_topology(environ, given), generation, address)
+
+
+def lost_rank_of(error: HorovodInternalError) -> int | None:
+    """Who is to blame, also where a framework has passed on only the text."""
+    if error.lost_rank is not None:
+        return error.lost_rank
+    found = _NAMED_LOSS.search(str(error))
+    return int(found[1]) if found else None
 
 
 def _meeting_place(settings: Settings, environ: Mapping[str, str]) -> Rendezvous:
     return topology_module.rendezvous(elastic_topology(environ, {}), settings, environ)
-
-
-def place_variables(found: Topology) -> dict[str, str]:
-    """For scripts that read their place in the environment, as Horovod's workers may."""
-    names = ("rank", "size", "local_rank", "local_size", "cross_rank", "cross_size")
-    return {f"HOROVOD_{name.upper()}": str(getattr(found, name)) for name in names}
 
 
 def listen(environ: Mapping[str, str], handler: Callable[[int, float, int], None]) -> object:

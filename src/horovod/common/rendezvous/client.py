@@ -31,7 +31,12 @@ _PERMANENT_ERRORS = (errno.EACCES, errno.EPERM, errno.EAFNOSUPPORT)
 
 
 class MeetAgainError(RendezvousError):
-    """The generation is over before its ranks have met: the elastic driver will have another place."""
+    """The generation is over before its ranks have met: the elastic driver will have another place.
+
+    `missing_rank`: one that did not come in time, if that was why.
+    """
+
+    missing_rank: int | None = None
 
 
 class DismissedError(RendezvousError):
@@ -173,10 +178,7 @@ class Connection:
         except OSError as error:
             raise RendezvousError(self._lost(error)) from error
         if not reply.get("ok"):
-            kind = (
-                MeetAgainError if reply.get("again") else DismissedError if reply.get("dismissed") else RendezvousError
-            )
-            raise kind(str(reply.get("error")))
+            raise _refusal(reply)
         return reply
 
     def _lost(self, error: OSError) -> str:
@@ -197,6 +199,15 @@ class Connection:
                 raise ProtocolError(f"the rendezvous at {self._where} answered one request {len(messages)} times")
             if messages:
                 return messages[0]
+
+
+def _refusal(reply: dict[str, Any]) -> RendezvousError:
+    text = str(reply.get("error"))
+    if not reply.get("again"):
+        return DismissedError(text) if reply.get("dismissed") else RendezvousError(text)
+    error = MeetAgainError(text)
+    error.missing_rank = reply.get("missing")
+    return error
 
 
 def meet(

@@ -52,9 +52,13 @@ class _Meeting:
 
 
 class MeetingBoard:
-    """At most one open meeting: that of the newest generation. Every method returns the answers to deliver."""
+    """At most one open meeting: that of the newest generation. Every method returns the answers to deliver.
 
-    def __init__(self) -> None:
+    `elastic`: ranks that have waited in vain may ask the driver for other places.
+    """
+
+    def __init__(self, *, elastic: bool = False) -> None:
+        self._elastic = elastic
         self._meeting: _Meeting | None = None
         self._last_met = -1
         self._lost: dict[int, str] = {}
@@ -122,11 +126,12 @@ class MeetingBoard:
             f"(generation {meeting.generation}; present: {_ranks(meeting.arrivals)}). "
             "Did they start? Raise --start-timeout (HOROVOD_START_TIMEOUT) if they are only slow."
         )
+        reply = refusal(text, again=self._elastic) | ({"missing": meeting.missing()[0]} if self._elastic else {})
         for arrival in late:
             del meeting.arrivals[arrival.rank]
         if not meeting.arrivals:
             self._meeting = None
-        return [(arrival.key, refusal(text)) for arrival in late]
+        return [(arrival.key, reply) for arrival in late]
 
     def next_deadline(self) -> float | None:
         if self._meeting is None:

@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from horovod.common.rendezvous import protocol
@@ -79,9 +80,10 @@ class Server:
         Its second argument is the rank whose loss has ended the worker's last world, if one has.
         """
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self._listener = socket.create_server((host, port), family=family, backlog=1024)
-        self._listener.setblocking(False)
-        self.port: int = self._listener.getsockname()[1]
+        listener = socket.create_server((host, port), family=family, backlog=1024)
+        listener.setblocking(False)
+        self._listeners = {host: listener}  # by address
+        self.port: int = listener.getsockname()[1]
         self.statistics = Statistics()
         self._secret = secret
         self._handshake_limit_s = handshake_limit_s
@@ -89,7 +91,7 @@ class Server:
         self._on_slow_meeting = on_slow_meeting
         self._slow_after_s = slow_after_s
         self._notice_at: float | None = None
-        self._board = MeetingBoard()
+        self._board = MeetingBoard(elastic=on_ready is not None)
         self._waiting_list = WaitingList()
         self._on_ready = on_ready
         self._store: dict[str, bytes] = {}
@@ -121,6 +123,16 @@ class Server:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+    def listen_too(self, host: str) -> None:
+        """At the same port of another address of this machine. OSError if that is taken; harmless if done already."""
+        if host in self._listeners:
+            return
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        listener = socket.create_server((host, self.port), family=family, backlog=1024)
+        listener.setblocking(False)
+        self._listeners = {**self._listeners, host: listener}
+        self._post(self._watch_listeners)
 
     def lose(self, rank: int, text: str) -> None:
         """`rank` has ended and will not come any more: those who wait for it are told so, with this text."""
@@ -176,7 +188,7 @@ class Server:
         self._stopping = True
 
     def _serve(self) -> None:
-        self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
+        self._watch_listeners()
         self._selector.register(self._wake_receiver, selectors.EVENT_READ, self._run_commands)
         while not self._stopping:
             for key, events in self._selector.select(self._time_left()):
@@ -203,7 +215,7 @@ class Server:
         self._watch_meeting(now)
         if self._accept_again_at is not None and self._accept_again_at <= now:
             self._accept_again_at = None
-            self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
+            self._watch_listeners()
 
     def _watch_meeting(self, now: float) -> None:
         """Say once for each meeting who waits for whom, if it takes long."""
@@ -223,9 +235,15 @@ class Server:
         while self._commands:
             self._commands.popleft()()
 
-    def _accept(self) -> None:
+    def _watch_listeners(self) -> None:
+        if self._accept_again_at is None:
+            for listener in self._listeners.values():
+                if listener.fileno() not in self._selector.get_map():
+                    self._selector.register(listener, selectors.EVENT_READ, partial(self._accept, listener))
+
+    def _accept(self, listener: socket.socket) -> None:
         try:
-            sock, address = self._listener.accept()
+            sock, address = listener.accept()
         except OSError as error:
             if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
                 self._make_room()
@@ -248,7 +266,9 @@ class Server:
             self.statistics.dropped += 1
             self._close(next(iter(self._strangers)))
         else:
-            self._selector.unregister(self._listener)
+            for listener in self._listeners.values():
+                with suppress(KeyError):
+                    self._selector.unregister(listener)
             self._accept_again_at = time.monotonic() + _ACCEPT_PAUSE_S
 
     def _attend(self, peer: _Peer, events: int) -> None:
@@ -386,7 +406,7 @@ class Server:
             peer.sock.close()
         self._peers.clear()
         self._strangers.clear()
-        for sock in (self._listener, self._wake_receiver, self._wake_sender):
+        for sock in (*self._listeners.values(), self._wake_receiver, self._wake_sender):
             sock.close()
         self._selector.close()
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The driver of an elastic job: keeps its state, passes on what is decided, and says it.
 
-It knows no command line, signal or terminal: whoever holds it (the launcher's loop in job.py, an actor) has a rendezvous
-and a placer, and tells it what happens. `run` is all the loop that a holder without other things to do needs:
+It knows no command line, signal or terminal: whoever holds it (the launcher's loop in job.py, an actor) has a
+rendezvous and a placer, and tells it what happens. `run` is the loop for a holder that has nothing else to do:
 
-    mail = Mail()
+    mail: Mail[Event] = Mail()
     with Server(address, secret=secret, on_ready=lambda birth, lost: mail.put(Ready(birth, lost))) as rendezvous:
         driver = Driver(limits, rendezvous, placer, say)
         driver.tell(Discovered({"a": 2, "b": 2}))
@@ -94,7 +94,7 @@ class Driver:
         self._outcome = Outcome()
         self._is_stopped = False
 
-    def run(self, mail: Mail) -> Outcome:
+    def run(self, mail: Mail[Event]) -> Outcome:
         """Until the job is over. Workers that still run then are the placer's to end."""
         while not self.is_over:
             mail.wait(self.time_left())
@@ -138,6 +138,8 @@ class Driver:
                 self._placer.signal(birth, number)
             case Dismiss(birth, why):
                 self._rendezvous.dismiss(birth, why)
+                if birth not in self.state.workers:
+                    self._say(f"worker {birth} came too late, and was sent away: {why}")
             case Close(generation, why):
                 self._rendezvous.close_generation(generation, why)
             case Announce(generation):

@@ -9,14 +9,16 @@ from __future__ import annotations
 import selectors
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from horovod.runner.elastic.driving import Driver
+from horovod.runner.elastic.host_book import Found, HostEvent, Pass
+from horovod.runner.elastic.hosts import Agents, Hosts, NoAgents
 from horovod.runner.elastic.mail import Mail
-from horovod.runner.elastic.vocabulary import Discovered, Limits, Tick
+from horovod.runner.elastic.vocabulary import Event, Limits, Tick
 from horovod.runner.elastic.workers import Program, Workers
 from horovod.runner.ending import Ending, heed_signal, suspend_if_asked
 from horovod.runner.job import JobResult
@@ -35,20 +37,33 @@ _READ_LIMIT_S = 1.0
 
 @dataclass(frozen=True)
 class ElasticSpec:
-    """What to run, where to begin, and how many there may be."""
+    """What to run, where to begin, and how many there may be. `address_of`: see Driver."""
 
     program: Program
     output: OutputOptions
     limits: Limits
-    hosts: Mapping[str, int]
+    hosts: Found
+    agents: Agents = field(default_factory=NoAgents)
+    address_of: Callable[[str], str | None] = lambda host: None
     verbose: bool = False
     grace_s: float = GRACE_S
 
 
 class ElasticJob:
-    """One run. Workers are known to the placer and to the output by their birth ids. Use `run()` once."""
+    """One run. Workers are known to the placer and to the output by their birth ids. Use `run()` once.
 
-    def __init__(self, spec: ElasticSpec, server: Server, placer: Placer, output: UserOutput, mail: Mail) -> None:
+    `host_of`: by birth id, filled in before a worker is started, for the placer.
+    """
+
+    def __init__(
+        self,
+        spec: ElasticSpec,
+        server: Server,
+        placer: Placer,
+        output: UserOutput,
+        mail: Mail[Event | HostEvent],
+        host_of: dict[int, str],
+    ) -> None:
         self._spec = spec
         self._placer = placer
         self._output = output
@@ -56,8 +71,11 @@ class ElasticJob:
         self._signals = StopSignals()
         self._forwarder = OutputForwarder(spec.output, output, self._signals.ring)
         self._supervision = Supervision(grace_s=spec.grace_s)
-        self._workers = Workers(spec.program, placer, self._forwarder, {})
-        self._driver = Driver(spec.limits, server, self._workers, output.say, verbose=spec.verbose)
+        self._workers = Workers(spec.program, placer, self._forwarder, host_of)
+        self._driver = Driver(
+            spec.limits, server, self._workers, output.say, verbose=spec.verbose, address_of=spec.address_of
+        )
+        self._hosts = Hosts(self._driver, spec.agents, output.say, spec.limits.cooldown)
         self._selector = selectors.DefaultSelector()
         self._ending = Ending(placer, self._selector, self._signals, output)
         self._sent: int | None = None
@@ -68,7 +86,7 @@ class ElasticJob:
                 self._selector.register(source, selectors.EVENT_READ)
             self._forwarder.start()
             try:
-                self._driver.tell(Discovered(dict(self._spec.hosts)))
+                self._hosts.tell(self._spec.hosts)
                 while self._is_under_way():
                     self._step()
             finally:
@@ -90,17 +108,27 @@ class ElasticJob:
         for number in self._signals.take():
             self._driver.stop()
             self._send(heed_signal(number, self._supervision, self._output))
-        for event in self._placer.events():
+        events = self._placer.events()
+        self._hosts.tell_lost()
+        for event in events:
             if (ended := self._workers.heard(event)) is not None:
                 self._driver.tell(ended)
         for news in self._mail.take():
-            self._driver.tell(news)
+            if isinstance(news, HostEvent):
+                self._hosts.tell(news)
+            else:
+                self._driver.tell(news)
         self._send(self._supervision.on_time(time.monotonic()))
+        self._hosts.tell(Pass(self._workers.busy_hosts()))
         self._driver.tell(Tick())
 
     def _time_left(self) -> float | None:
         deadline = self._supervision.deadline
-        times = [self._driver.time_left(), None if deadline is None else max(0.0, deadline - time.monotonic())]
+        times = [
+            self._driver.time_left(),
+            self._hosts.time_left(),
+            None if deadline is None else max(0.0, deadline - time.monotonic()),
+        ]
         return min((left for left in times if left is not None), default=None)
 
     def _send(self, number: int | None) -> None:
@@ -109,6 +137,7 @@ class ElasticJob:
             self._workers.signal_all(number)
 
     def _finish(self) -> None:
+        self._hosts.stop()
         with suppress(GuardianLostError):
             self._ending.end_tree(0.0 if self._sent == signal.SIGKILL else self._spec.grace_s)
         self._selector.unregister(self._placer)

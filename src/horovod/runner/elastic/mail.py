@@ -7,23 +7,24 @@ import select
 import socket
 from collections import deque
 from contextlib import suppress
+from typing import Generic, TypeVar
 
-from horovod.runner.elastic.vocabulary import Event
+News = TypeVar("News")
 
 
-class Mail:
+class Mail(Generic[News]):
     """Readable when there is some."""
 
     def __init__(self) -> None:
         self._receiver, self._sender = socket.socketpair()
         self._receiver.setblocking(False)
         self._sender.setblocking(False)
-        self._events: deque[Event] = deque()
+        self._events: deque[News] = deque()
 
     def fileno(self) -> int:
         return self._receiver.fileno()
 
-    def put(self, event: Event) -> None:
+    def put(self, event: News) -> None:
         """From any thread."""
         self._events.append(event)
         with suppress(OSError):  # full: awake anyway; closed: nobody waits
@@ -33,7 +34,7 @@ class Mail:
         """Until there is some, or time is up."""
         select.select([self._receiver], [], [], limit_s)
 
-    def take(self) -> list[Event]:
+    def take(self) -> list[News]:
         with suppress(BlockingIOError):
             self._receiver.recv(4096)
         return [self._events.popleft() for _ in range(len(self._events))]

@@ -3,6 +3,7 @@
 
     starting --asks for a place--> ready --announced--> member --a peer was lost, or a commit--> ready --> member ...
     any of them --its slot was taken away--> leaving --> ended
+    member --a peer has lost it, and it does not ask for a place itself--> fenced (killed) --> ended
 
 Workers are known by their birth ids, never by a rank: a rank is a place in one generation. A generation is announced
 once every living member of the last one waits for it, so there are never two groups that train.
@@ -46,12 +47,16 @@ MOST_FAILURES = 3  # of workers in one slot, without a cooldown range: then it i
 LASTING_S = 2.0  # a worker that was a member for so long has shown that its slot is good
 REMINDER_S = 1.0
 LEAVING_S = 10.0
+FENCE_S = 1.0  # after a peer has lost it: time for its end to be heard of, or for it to ask for a place
+FENCED_WHY = "the others heard nothing more of it (was it frozen, or cut off?), so it was killed"
+UNKILLABLE_S = 3.0  # on a host that does not answer any more, or in the kernel: the others go on without its end
 
 
 @dataclass(frozen=True)
 class State:
     limits: Limits
     hosts: dict[str, int] = field(default_factory=dict)
+    awaited: int = 0  # slots of hosts that may come, or come back
     workers: dict[int, Worker] = field(default_factory=dict)  # by birth id, those that have not ended
     members: tuple[int, ...] = ()  # birth ids of the generation, by rank, whether they live or not
     generation: int = -1
@@ -84,7 +89,7 @@ class State:
 
     def next_time(self) -> float | None:
         """When to call again if nothing happens before."""
-        times = [worker.until for worker in self.workers.values() if worker.phase is Phase.LEAVING]
+        times = [worker.until for worker in self.workers.values()]
         if self.waiting_since is not None:
             times.append(self.waiting_since + self.limits.timeout_s)
         if _pending_update(self):
@@ -140,16 +145,18 @@ class _Turn:
 
     def take(self, event: Event) -> None:
         match event:
-            case Discovered(hosts):
+            case Discovered(hosts, awaited):
                 # The oldest hosts first: rank 0 stays where it is.
                 kept = {host: hosts[host] for host in self.state.hosts if host in hosts}
-                self._set(hosts=kept | hosts)
+                self._set(hosts=kept | hosts, awaited=awaited)
             case HostGone(host, why):
                 for worker in [worker for worker in self.state.workers.values() if worker.slot[0] == host]:
-                    self._lose(worker, 1, why)
+                    self._lose(worker, 1, why, slot_is_to_blame=False)
                 self._set(hosts={name: slots for name, slots in self.state.hosts.items() if name != host})
-            case Ready(birth):
+            case Ready(birth, lost):
                 self._welcome(birth)
+                if lost is not None and birth in self.state.members:
+                    self._suspect(lost)
             case Ended(birth, code, how):
                 if birth in self.state.workers:
                     self._lose(self.state.workers[birth], code, how)
@@ -158,19 +165,27 @@ class _Turn:
 
     def _welcome(self, birth: int) -> None:
         known = self.state.workers.get(birth)
-        if known is None or known.phase is Phase.LEAVING:
+        if known is None or known.phase in (Phase.LEAVING, Phase.FENCED):
             self.actions.append(Dismiss(birth, "this worker does not belong to the job any more"))
             return
         if birth in self.state.members:
             self._begin_change()
-        self._put(replace(known, phase=Phase.READY))
+        self._put(replace(known, phase=Phase.READY, until=math.inf))
+
+    def _suspect(self, rank: int) -> None:
+        """Somebody has lost a member. It may have ended, or be on its way to ask for a place, or be frozen."""
+        known = self.state.workers.get(self.state.members[rank]) if rank < len(self.state.members) else None
+        if known is not None and known.phase is Phase.MEMBER and known.until == math.inf:
+            self._put(replace(known, until=self.now + FENCE_S))
 
     def _begin_change(self) -> None:
         if self.state.changing_since is None:
             self._set(changing_since=self.now)
 
-    def _lose(self, worker: Worker, code: int, why: str) -> None:
+    def _lose(self, worker: Worker, code: int, why: str, *, slot_is_to_blame: bool = True) -> None:
         del self.state.workers[worker.birth]
+        if worker.phase is Phase.FENCED and slot_is_to_blame:
+            why = FENCED_WHY
         was_member = worker.birth in self.state.members
         if was_member and worker.rank is not None:
             self._set(left=(*self.state.left, Left(worker.rank, worker.birth, why)))
@@ -185,7 +200,8 @@ class _Turn:
         if self.state.first_failure is None:
             words = f"worker {worker.birth} on {worker.slot[0]}: {why}"
             self._set(first_failure=(code or 1, words, worker.birth))
-        self._punish(worker)
+        if slot_is_to_blame:
+            self._punish(worker)
 
     def _punish(self, worker: Worker) -> None:
         """The slot alone: the other slots of its host have done nothing."""
@@ -215,10 +231,16 @@ class _Turn:
         self._set(over=True)
 
     def _kill_overdue(self) -> None:
-        for worker in list(self.state.workers.values()):
-            if worker.phase is Phase.LEAVING and worker.until <= self.now:
+        for worker in [worker for worker in self.state.workers.values() if worker.until <= self.now]:
+            if worker.phase is Phase.LEAVING:
                 self.actions.append(Signal(worker.birth, signal.SIGKILL))
                 self._put(replace(worker, until=math.inf))
+            elif worker.phase is Phase.MEMBER:
+                # Thawed, it would write into the memory that it shares with the others: they wait for its end.
+                self.actions.append(Signal(worker.birth, signal.SIGKILL))
+                self._put(replace(worker, phase=Phase.FENCED, until=self.now + UNKILLABLE_S))
+            elif worker.phase is Phase.FENCED:
+                self._lose(worker, 1, FENCED_WHY)
 
     def _dismiss(self, worker: Worker, why: str) -> None:
         if worker.phase is Phase.READY and worker.rank is not None:  # a newcomer has nothing to put in order
@@ -256,8 +278,10 @@ class _Turn:
             self._give_up(f"no worker is left that could hand its state to new ones{because}", code, worker)
             return True
         resting = [slot for slot, until in state.rests_until.items() if until < math.inf and state.is_offered(slot)]
-        possible = len(self._staying()) + len(self._usable_slots()) + len(resting)
-        if limits.fixed_hosts and state.hosts and possible < limits.min_num_proc:
+        possible = len(self._staying()) + len(self._usable_slots()) + len(resting) + state.awaited
+        # Others may come, but wherever the program was tried it has never even begun.
+        in_vain = possible == 0 and state.generation < 0 and state.first_failure is not None
+        if in_vain or (limits.fixed_hosts and state.hosts and possible < limits.min_num_proc):
             self._give_up(
                 f"only {possible} workers are possible, and --min-np asks for {limits.min_num_proc}: "
                 f"slots whose workers failed {MOST_FAILURES} times are not used any more{because}",

@@ -10,7 +10,7 @@ from contextlib import suppress
 
 from horovod.common.settings_values import shown
 from horovod.runner.elastic.driver import DISCOVER_HOSTS_FREQUENCY_SECS
-from horovod.runner.hosts import HostInfo, is_local
+from horovod.runner.hosts import HostInfo
 
 _SCRIPT_LIMIT_S = 60.0
 _MOST_OUTPUT = 1 << 20
@@ -48,16 +48,6 @@ def parse_hosts(text: str, slots: int | None, script: str = "script") -> dict[st
     return hosts
 
 
-def require_local(hosts: dict[str, int]) -> None:
-    """NotImplementedError, by name, for hosts that an elastic job cannot use yet."""
-    others = [host for host in hosts if not is_local(host)]
-    if others:
-        raise NotImplementedError(
-            f"elastic jobs run on this machine alone so far: workers on other hosts ({', '.join(others)[:200]}) are "
-            "not available yet in jobs with --min-np or --host-discovery-script"
-        )
-
-
 class Polling:
     """Calls `found` with every new answer, from a thread of its own; says each new problem once."""
 
@@ -82,8 +72,7 @@ class Polling:
         while not self._over.wait(DISCOVER_HOSTS_FREQUENCY_SECS):
             try:
                 hosts = self._find()
-                require_local(hosts)
-            except (DiscoveryError, NotImplementedError) as error:
+            except DiscoveryError as error:
                 if str(error) != problem:
                     problem = str(error)
                     self._say(f"{problem}; the last good list of hosts is kept")

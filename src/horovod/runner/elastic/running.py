@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An elastic job from its options: limits, discovery, rendezvous and ElasticJob put together."""
+"""An elastic job from its options: limits, discovery, hosts, rendezvous and ElasticJob put together."""
 
 from __future__ import annotations
 
@@ -7,30 +7,38 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from horovod.common import settings
 from horovod.common.rendezvous.protocol import make_secret
 from horovod.common.rendezvous.server import Server
 from horovod.common.settings_table import MOST_RANKS
 from horovod.runner.allocation import Allocation
+from horovod.runner.elastic.host_book import Found, HostEvent
+from horovod.runner.elastic.hosts import NoAgents
 from horovod.runner.elastic.job import ElasticJob, ElasticSpec
 from horovod.runner.elastic.mail import Mail
-from horovod.runner.elastic.polling import Polling, find_hosts, require_local
-from horovod.runner.elastic.vocabulary import Discovered, Limits, Ready
+from horovod.runner.elastic.polling import Polling, find_hosts
+from horovod.runner.elastic.vocabulary import Event, Limits, Ready
 from horovod.runner.elastic.workers import Program
-from horovod.runner.hosts import plan_hosts
+from horovod.runner.hosts import HostInfo, plan_hosts
 from horovod.runner.job import JobResult
 from horovod.runner.limits import check_local_processes, check_number, enough_descriptors
 from horovod.runner.output import OutputOptions
+from horovod.runner.placement import Placer
 from horovod.runner.processes import ProcessTree
+from horovod.runner.running import devices_here, started_here
 from horovod.runner.user_output import UserOutput
 from horovod.runner.worker_environment import (
+    address_environment,
     base_environment,
     flag_environment,
     interface_environment,
     rendezvous_environment,
 )
+
+if TYPE_CHECKING:
+    from horovod.runner.elastic.agents import RemoteAgents
 
 _LOOPBACK = "127.0.0.1"
 _PLACE = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")
@@ -53,20 +61,25 @@ def run_elastic_job(
     find = partial(find_hosts, script, options.get("slots")) if script is not None else None
     set_aside = allocation.hosts if allocation is not None else ()
     hosts = find() if find is not None else {host.hostname: host.slots for host in plan_hosts(options, set_aside)}
-    require_local(hosts)
     limits = limits_of(options, hosts)
-    check_local_processes(limits.max_num_proc if find is None else max(limits.num_proc, 1))
+    found = _found(hosts, allocation)
+    check_local_processes(min(limits.max_num_proc, sum(hosts[host] for host in found.here)))
     base = base_environment(os.environ)
-    common = interface_environment(options.get("nics") or [], base)
+    here = _Here(options, base, devices_here(allocation), is_used=bool(found.here))
     secret = make_secret()
     with ExitStack() as stack:
         stack.enter_context(
             enough_descriptors(limits.max_num_proc if find is None else 64, files=output_options.directory is not None)
         )
-        mail = stack.enter_context(closing(Mail()))
+        mail: Mail[Event | HostEvent] = stack.enter_context(closing(Mail()))
+        host_of: dict[int, str] = {}
+        placer: Placer = tree
+        if find is not None or len(found.here) < len(hosts):
+            placer = here.reach_others(found, limits, allocation, tree, host_of, stack)
+        address = here.address or _LOOPBACK
         server = stack.enter_context(
             Server(
-                _LOOPBACK,
+                address,
                 secret=secret,
                 on_ready=lambda birth, lost: mail.put(Ready(birth, lost)),
                 on_slow_meeting=output.say,
@@ -77,17 +90,104 @@ def run_elastic_job(
         env = {
             **{name: value for name, value in base.items() if name not in {f"HOROVOD_{word}" for word in _PLACE}},
             **flag_environment(options),
-            **common,
-            **rendezvous_environment(_LOOPBACK, server.port, secret),
+            **rendezvous_environment(address, server.port, secret),
             **(extra_env or {}),
         }
-        spec = ElasticSpec(Program(command, env), output_options, limits, hosts, verbose=bool(options.get("verbose")))
+        if here.others is not None:
+            here.others.begin(env, server.listen_too, mail.put)
+        spec = ElasticSpec(
+            Program(command, env, here.env_of),
+            output_options,
+            limits,
+            found,
+            agents=here.others or NoAgents(),
+            address_of=here.address_of,
+            verbose=bool(options.get("verbose")),
+        )
         if find is not None:
-            stack.enter_context(Polling(find, lambda found: mail.put(Discovered(found)), output.say))
-        result = ElasticJob(spec, server, tree, output, mail).run()
+            stack.enter_context(Polling(find, lambda hosts: mail.put(here.seen(_found(hosts, allocation))), output.say))
+        result = ElasticJob(spec, server, placer, output, mail, host_of).run()
         if after is not None:
             after(server, result)
     return result
+
+
+def _found(hosts: dict[str, int], allocation: Allocation | None) -> Found:
+    here = started_here([HostInfo(name, slots) for name, slots in hosts.items()], allocation)
+    return Found(hosts, frozenset(host.hostname for host in here))
+
+
+class _Here:
+    """This machine among the hosts of a job: who opens the others, and by which address they know it."""
+
+    def __init__(
+        self, options: Mapping[str, Any], base: Mapping[str, str], devices: Mapping[str, str], *, is_used: bool
+    ) -> None:
+        self._options = options
+        self._base = base
+        self._devices = devices
+        self.others: RemoteAgents | None = None
+        if is_used:
+            self.env_of("localhost")  # ValueError for interfaces that are not there
+
+    def reach_others(
+        self,
+        found: Found,
+        limits: Limits,
+        allocation: Allocation | None,
+        tree: ProcessTree,
+        host_of: dict[int, str],
+        stack: ExitStack,
+    ) -> Placer:
+        """HostsError if too few of the hosts can be used, and no others will come."""
+        from horovod.common.joining.interfaces import interface_names
+        from horovod.runner.elastic.agents import Reaching, RemoteAgents
+        from horovod.runner.placement import Placement
+        from horovod.runner.remote.hosts import RemoteHosts
+        from horovod.runner.remote.opening import HostsError
+        from horovod.runner.running import agent_commands, start_limit_s
+
+        options, base = self._options, self._base
+        reaching = Reaching(
+            lambda names: agent_commands(names, options, base, allocation),
+            options.get("nics") or interface_names(base.get("HOROVOD_GLOO_IFACE", "")),
+            start_limit_s(options),
+        )
+        remote = stack.enter_context(closing(RemoteHosts({})))
+        self.others = RemoteAgents(remote, reaching, has_local_ranks=bool(found.here))
+        elsewhere = [host for host in found.hosts if host not in found.here]
+        if elsewhere:
+            self.others.reach(elsewhere)
+        problems = self.others.problems
+        usable = sum(slots for host, slots in found.hosts.items() if host not in problems)
+        if problems and limits.fixed_hosts and usable < limits.num_proc:
+            lines = [f"{host}: " + why.replace("\n", "\n    ") for host, why in problems.items()]
+            count = f"{len(lines)} of {len(found.hosts)} hosts" if len(found.hosts) > 1 else "the host"
+            raise HostsError(f"no agent could be started on {count}:\n  " + "\n  ".join(lines))
+        return stack.enter_context(closing(Placement(tree, remote, host_of)))
+
+    def seen(self, found: Found) -> Found:
+        """From now on new hosts must be reached from here too, if workers may run here."""
+        if self.others is not None and found.here:
+            self.others.has_local_ranks = True
+        return found
+
+    @property
+    def address(self) -> str | None:
+        """As other hosts see it; None while there are none."""
+        return self.others.launcher if self.others is not None else None
+
+    def env_of(self, host: str) -> Mapping[str, str]:
+        if self.others is not None and host in self.others.host_env:
+            return self.others.host_env[host]
+        choice = self.others.launcher_choice if self.others is not None else None
+        if choice is not None:
+            return {**address_environment(choice.address, self._base), **self._devices}
+        return {**interface_environment(self._options.get("nics") or [], self._base), **self._devices}
+
+    def address_of(self, host: str) -> str | None:
+        """Workers here may have been started before there were other hosts."""
+        return None if self.others is not None and host in self.others.host_env else self.address
 
 
 def limits_of(options: Mapping[str, Any], hosts: Mapping[str, int]) -> Limits:

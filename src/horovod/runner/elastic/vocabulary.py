@@ -19,6 +19,7 @@ class Phase(Enum):
     READY = "ready"
     MEMBER = "member"
     LEAVING = "leaving"
+    FENCED = "fenced"  # others heard nothing more of it: it was killed, and its end is waited for
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,11 @@ class Limits:
 
 @dataclass(frozen=True)
 class Worker:
-    """`rank`: in the last generation that it was a member of. `until`: when one that is leaving is killed."""
+    """`rank`: in the last generation that it was a member of.
+
+    `until`: when one that is leaving is killed, when one that others have lost is fenced unless it asks for a place
+    itself, and when one that is fenced is taken to have ended.
+    """
 
     birth: int
     slot: Slot

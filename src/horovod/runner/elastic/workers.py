@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from horovod.common.joining.elastic_place import BIRTH_VARIABLE
 from horovod.runner import processes
@@ -23,7 +23,7 @@ class Program:
 
     command: Sequence[str]
     env: Mapping[str, str]
-    host_env: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # what only one host's workers have
+    env_of_host: Callable[[str], Mapping[str, str]] = lambda host: {}  # what only one host's workers have
 
 
 class Workers:
@@ -54,9 +54,8 @@ class Workers:
         for birth in self.running:
             self._placer.signal(birth, number)
 
-    def on_host(self, host: str) -> bool:
-        """Whether any worker runs there."""
-        return any(self._hosts[birth] == host for birth in self.running)
+    def busy_hosts(self) -> frozenset[str]:
+        return frozenset(self._hosts[birth] for birth in self.running)
 
     def heard(self, event: processes.Event) -> Ended | None:
         """What that means for the driver. OSError if not even the first worker can be started."""
@@ -81,7 +80,7 @@ class Workers:
         """Nothing of ranks, which are another in each generation."""
         return {
             **self._program.env,
-            **self._program.host_env.get(slot[0], {}),
+            **self._program.env_of_host(slot[0]),
             "HOROVOD_HOSTNAME": slot[0],
             "HOROVOD_ELASTIC": "1",
             BIRTH_VARIABLE: str(birth),

@@ -156,6 +156,16 @@ class Host:
             with suppress(OSError):
                 file.close()
 
+    def finish(self, limit_s: float) -> None:
+        """Wait for the process of a host that was closed, and end it if that takes too long."""
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(limit_s)
+        self.process.kill()
+        self.process.wait()
+        for pipe in self.pipes.values():
+            pipe.close()
+        self.pipes.clear()
+
     def complaints(self) -> list[str]:
         noise = self._reader.noise.splitlines() if self.state is State.LOST else []
         return [

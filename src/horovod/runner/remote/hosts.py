@@ -42,21 +42,41 @@ class RemoteHosts:
         self._changed = threading.Condition()
         self.answers: dict[tuple[str, str], list[Any]] = {}  # by host and verb, the last one
         self._base_env: dict[str, dict[str, str]] = {}
-        self._host_of: dict[int, str] = {}
-        self._is_stopping = False
-        self.hosts: dict[str, Host] = {}
+        self._host_of: dict[int, Host] = {}
+        self._is_stopping = self._is_closed = False
+        self.hosts: dict[str, Host] = {}  # replaced when hosts come or go, never changed: several threads read it
+        self._former: list[Host] = []  # that were let go and are not closed yet
+        self._coming_and_going = threading.Lock()
         try:
             for name, command in commands.items():
-                host = Host(name, command, self._report, self._note_answer)
-                self.hosts[name] = host
-                self._selector.register(host.output, selectors.EVENT_READ, partial(self._hear, host))
-                self._selector.register(host.errors, selectors.EVENT_READ, partial(self._hear_errors, host))
+                self.open(name, command)
         except BaseException:
             for host in self.hosts.values():
                 host.close()
             raise
         self._thread = threading.Thread(target=self._serve, name="horovod-agents", daemon=True)
         self._thread.start()
+
+    # Hosts that come and go. From any thread
+
+    def open(self, name: str, command: Sequence[str]) -> None:
+        """Start an agent. OSError if there is no such command."""
+        with self._coming_and_going:
+            if self._is_closed:
+                raise OSError("the job is over")
+            host = Host(name, command, self._report, self._note_answer)
+            self.hosts = {**self.hosts, name: host}
+        self._post(partial(self._listen_to, host))
+
+    def let_go(self, name: str) -> None:
+        """End the agent, if it still answers, and forget the host: another agent may be started there."""
+        with self._coming_and_going:
+            host = self.hosts.get(name)
+            if host is None:
+                return
+            self._former = [*self._former, host]
+            self.hosts = {other: one for other, one in self.hosts.items() if one is not host}
+        self._post(partial(self._let_go, host))
 
     # Before the job
 
@@ -71,7 +91,9 @@ class RemoteHosts:
                 self._changed.wait(left)
 
     def tell(self, name: str, *message: Any) -> None:
-        self._post(partial(self._tell, self.hosts[name], *message))
+        """Nothing happens if the host was let go."""
+        if (host := self.hosts.get(name)) is not None:
+            self._post(partial(host.tell, *message))
 
     def begin(self, name: str, env: Mapping[str, str], folder: str) -> None:
         """The environment that all workers of that host have, and where they work."""
@@ -87,13 +109,13 @@ class RemoteHosts:
         host, base = self.hosts[name], self._base_env[name]
         own = {variable: value for variable, value in that_travel(env).items() if base.get(variable) != value}
         pipes = [os.pipe() for _ in range(2)]
-        self._host_of[key] = name
+        self._host_of[key] = host
         self._post(partial(self._start, host, key, list(command), own, [write for _, write in pipes]))
         stdout, stderr = (os.fdopen(read, "rb", buffering=0) for read, _ in pipes)
         return stdout, stderr
 
     def signal(self, key: int, number: int) -> None:
-        self.tell(self._host_of[key], "signal", key, int(number))
+        self._post(partial(self._host_of[key].tell, "signal", key, int(number)))
 
     def end(self, grace_s: float) -> None:
         for name in self.hosts:
@@ -109,11 +131,14 @@ class RemoteHosts:
 
     @property
     def is_over(self) -> bool:
-        return all(host.is_gone for host in self.hosts.values())
+        return all(host.is_gone for host in self._every_host())
 
     @property
     def left(self) -> list[str]:
-        return [f"{pid} on {host.name}" for host in self.hosts.values() for pid in host.left]
+        return [f"{pid} on {host.name}" for host in self._every_host() for pid in host.left]
+
+    def _every_host(self) -> list[Host]:
+        return [*self._former, *self.hosts.values()]
 
     @staticmethod
     def end_limit_s() -> float:
@@ -122,7 +147,7 @@ class RemoteHosts:
 
     def give_up(self) -> None:
         """Do not wait for who does not answer: its agent ends by itself when it hears nothing more."""
-        for host in self.hosts.values():
+        for host in self._every_host():
             self._post(partial(host.lose, "it does not answer"))
 
     @contextmanager
@@ -138,18 +163,15 @@ class RemoteHosts:
 
     def close(self) -> None:
         """Agents that still run end their workers, and then themselves."""
+        with self._coming_and_going:
+            self._is_closed = True
         self._post(self._mark_stopping)
         self._thread.join(_CLOSE_LIMIT_S)
         deadline = time.monotonic() + _CLOSE_LIMIT_S
-        for host in self.hosts.values():
+        for host in self._every_host():
             host.close()
-        for host in self.hosts.values():
-            with suppress(Exception):
-                host.process.wait(max(0.0, deadline - time.monotonic()))
-            host.process.kill()
-            host.process.wait()
-            for pipe in host.pipes.values():
-                pipe.close()
+        for host in self._every_host():
+            host.finish(max(0.0, deadline - time.monotonic()))
         for end in (self._wake_receiver, self._wake_sender, self._bell_receiver, self._bell_sender):
             end.close()
         self._selector.close()
@@ -168,11 +190,11 @@ class RemoteHosts:
             self._posted.popleft()()
 
     def _rest(self, resting: threading.Event, go_on: threading.Event) -> None:
-        places = [host.outgoing.descriptor for host in self.hosts.values() if not host.is_gone and host.says_it_all()]
+        places = [host.outgoing.descriptor for host in self._every_host() if not host.is_gone and host.says_it_all()]
         with lease.kept(places):
             resting.set()
             go_on.wait()
-        for host in self.hosts.values():
+        for host in self._every_host():
             host.heard = time.monotonic()  # nobody has listened
 
     def _mark_stopping(self) -> None:
@@ -186,9 +208,9 @@ class RemoteHosts:
             now = time.monotonic()
             if now >= said + ALIVE_EVERY_S:
                 said = now
-                for host in self.hosts.values():
+                for host in self._every_host():
                     host.tell("alive")
-            for host in self.hosts.values():
+            for host in self._every_host():
                 deadline = silence_ends(host)
                 if deadline is not None and now >= deadline:
                     host.lose(f"nothing was heard of it for {now - host.heard:.0f} s")
@@ -196,10 +218,11 @@ class RemoteHosts:
                     self._ignore(host.errors)
                     self._note_change()
                 self._look_after(host)
+            self._forget_former()
 
     def _time_left(self, said: float) -> float:
         """Until something must be said, or a host has been silent for too long."""
-        limits = [deadline for host in self.hosts.values() if (deadline := silence_ends(host)) is not None]
+        limits = [deadline for host in self._every_host() if (deadline := silence_ends(host)) is not None]
         return max(0.0, min([said + ALIVE_EVERY_S, *limits]) - time.monotonic())
 
     def _look_after(self, host: Host) -> None:
@@ -242,8 +265,25 @@ class RemoteHosts:
         with suppress(KeyError):  # it is ignored already
             self._selector.unregister(descriptor)
 
-    def _tell(self, host: Host, *message: Any) -> None:
-        host.tell(*message)
+    def _listen_to(self, host: Host) -> None:
+        self._selector.register(host.output, selectors.EVENT_READ, partial(self._hear, host))
+        self._selector.register(host.errors, selectors.EVENT_READ, partial(self._hear_errors, host))
+
+    def _let_go(self, host: Host) -> None:
+        if host.state is State.CONNECTING:
+            host.lose("it was let go")
+        host.tell("end", 0.0)
+
+    def _forget_former(self) -> None:
+        """Once they have ended, and all that their workers printed was read."""
+        for host in [host for host in self._former if host.is_gone and not host.pipes]:
+            self._ignore(host.output)
+            self._ignore(host.errors)
+            self._watch_room(host.outgoing.descriptor, False)
+            host.close()
+            host.finish(0.0)
+            with self._coming_and_going:
+                self._former = [other for other in self._former if other is not host]
 
     def _start(self, host: Host, key: int, command: list[str], env: dict[str, str], pipes: Iterable[int]) -> None:
         for which, descriptor in enumerate(pipes):

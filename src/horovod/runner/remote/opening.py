@@ -56,6 +56,9 @@ class Silence:
     complaints: Sequence[str]
     advice: Sequence[str]
 
+    def told(self, name: str) -> list[str]:
+        return [f"  {name}: {self.reason}", *(f"      {line}" for line in (*self.complaints, *self.advice))]
+
 
 def silence_of(host: Host, limit_s: float) -> Silence | None:
     """None if its agent has answered and is still there."""
@@ -70,10 +73,7 @@ def _require_answers(hosts: Sequence[Host], limit_s: float) -> None:
     silent = {host.name: silence for host in hosts if (silence := silence_of(host, limit_s)) is not None}
     if not silent:
         return
-    lines = []
-    for name, silence in silent.items():
-        lines.append(f"  {name}: {silence.reason}")
-        lines += [f"      {line}" for line in (*silence.complaints, *silence.advice)]
+    lines = [line for name, silence in silent.items() for line in silence.told(name)]
     count = f"{len(silent)} of {len(hosts)} hosts" if len(hosts) > 1 else "the host"
     raise HostsError(f"no agent could be started on {count}:\n" + "\n".join(lines))
 

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Workers of elastic jobs that are not simply dead: frozen, late, or left alone by their launcher."""
+
+import signal
+import time
+
+import psutil
+import pytest
+from faultkit.elastic import ElasticJob, of_rank
+from testkit.families import is_alive, living
+
+from horovod.common.rendezvous.client import Connection, DismissedError, MeetAgainError
+from horovod.common.topology import SECRET_VARIABLE, decode_secret
+
+SILENCE_S, FENCE_S = 10, 1
+SLACK_S = 6  # of a busy machine
+
+
+def rendezvous_of(worker: psutil.Process) -> Connection:
+    env = worker.environ()
+    port = int(env["HOROVOD_GLOO_RENDEZVOUS_PORT"])
+    return Connection.open(env["HOROVOD_GLOO_RENDEZVOUS_ADDR"], port, decode_secret(env[SECRET_VARIABLE]), 10)
+
+
+@pytest.mark.timeout(150)
+def test_faults_3_14_and_6_a_frozen_worker_a_late_one_and_a_killed_launcher(tmp_path):
+    with ElasticJob("numpy", tmp_path, 3, "--min-np", "2") as job:
+        first = job.stepped(0, 3)
+        frozen = psutil.Process(of_rank(1, first)["pid"])
+        stopped = job.kill(of_rank(1, first), signal.SIGSTOP)
+        second = job.stepped(1, 2)
+        assert max(one["at"] for one in second.values()) - stopped < SILENCE_S + FENCE_S + SLACK_S
+        assert not is_alive(frozen), "a frozen worker shares memory with the others: it must not thaw"
+        assert {one["pid"] for one in second.values()} == {first[0]["pid"], first[2]["pid"]}
+        third = job.stepped(2, 3)
+        assert set(third) == {0, 2, 3}
+
+        # Its birth id, and an old generation, come again.
+        survivor = psutil.Process(third[0]["pid"])
+        with (
+            rendezvous_of(survivor) as late,
+            pytest.raises(DismissedError, match="does not belong to the job any more"),
+        ):
+            late.ask_for_place(1, 10)
+        with rendezvous_of(survivor) as late, pytest.raises(MeetAgainError, match="rank 1 has ended"):
+            late.meet(1, 3, 0, {"host": "localhost"}, 10)
+        wait_until(lambda: "worker 1 came too late, and was sent away" in job.printed())
+
+        family = psutil.Process(job.processes[0].pid).children(recursive=True)
+        job.processes[0].kill()
+        assert not living(family, limit_s=5), "workers must not outlive their launcher"
+        shown = job.printed()
+    assert "left: rank 1 (worker 1 on localhost): the others heard nothing more of it" in shown
+
+
+def wait_until(is_so, limit_s=10):
+    give_up = time.monotonic() + limit_s
+    while not is_so():
+        assert time.monotonic() < give_up
+        time.sleep(0.02)
