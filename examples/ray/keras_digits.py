@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import ray
 import ray.data
 import ray.train
@@ -77,16 +78,15 @@ def main() -> None:
     backend = os.environ.get("KERAS_BACKEND", "torch")
     ray.init(runtime_env={"env_vars": {"KERAS_BACKEND": backend}})
     bunch = load_digits()
-    rows = [
-        {"image": pixels.astype("float32") / 16, "label": int(label)}
-        for pixels, label in zip(bunch.data, bunch.target, strict=True)
-    ]
+    order = np.random.default_rng(0).permutation(len(bunch.target))
+    images, labels = bunch.data[order].astype("float32") / 16, bunch.target[order].tolist()
+    rows = [{"image": image, "label": label} for image, label in zip(images, labels, strict=True)]
     trainer = HorovodTrainer(
         train,
         train_loop_config={"rows": len(rows), "epochs": options.epochs},
         scaling_config=ScalingConfig(num_workers=options.workers, resources_per_worker={"CPU": 0.5}),
         run_config=RunConfig(storage_path=str(options.output.resolve())),
-        datasets={"train": ray.data.from_items(rows).random_shuffle(seed=1)},
+        datasets={"train": ray.data.from_items(rows)},
     )
     metrics = trainer.fit().metrics
     print(f"{backend}, {options.workers} workers, {metrics['epoch']} epochs: accuracy {metrics['accuracy']:.1%}")

@@ -20,11 +20,11 @@ pytestmark = pytest.mark.timeout(300)
 
 
 def run_on(cluster: Any, program: Path, arguments: Sequence[str], folder: Path, **env: str) -> str:
-    """What it printed."""
+    """What it printed, and what Ray showed of its workers."""
     env = {"RAY_ADDRESS": cluster.address, **env}
     done = run([sys.executable, str(program), *arguments], env, limit_s=LIMIT_S, cwd=folder)
     assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    return str(done.stdout + done.stderr)
 
 
 def test_the_older_trainer_of_ray(cluster: Any, tmp_path: Path) -> None:
