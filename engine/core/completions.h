@@ -2,6 +2,8 @@
 // Where operations end: their names are free again, and their handles tell the outcome. Used by the driver alone.
 #pragma once
 
+#include <atomic>
+#include <cstdint>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -20,6 +22,7 @@ class Completions {
     if (Timeline* shown = timeline_->if_on()) {
       shown->Finished(operation->process_set, operation->request, status.ok());
     }
+    if (status.ok() && MovesTensor(operation->request.kind)) Count(operation->request);
     const std::shared_ptr<Handle> handle = std::move(operation->handle);
     submissions_->Finished(std::move(operation));  // first: whoever waits may submit the name again
     if (!status.ok() && handle->status.ok()) handle->status = status;
@@ -28,14 +31,26 @@ class Completions {
     handle->done.store(true, std::memory_order_release);
   }
 
+  // Collectives that moved this rank's tensors so far, and the bytes that it passed to them. Any thread may ask.
+  uint64_t collectives() const { return collectives_.load(std::memory_order_relaxed); }
+  uint64_t bytes() const { return bytes_.load(std::memory_order_relaxed); }
+
   bool empty() const { return finished_.empty(); }
   // Handles that were finished since the last call.
   std::vector<std::shared_ptr<Handle>> TakeFinished() { return std::exchange(finished_, {}); }
 
  private:
+  // There is one writer, so nothing need be locked.
+  void Count(const Request& request) {
+    collectives_.store(collectives() + 1, std::memory_order_relaxed);
+    bytes_.store(bytes() + request.Bytes(), std::memory_order_relaxed);
+  }
+
   Submissions* submissions_;
   Timeline* timeline_;
   std::vector<std::shared_ptr<Handle>> finished_;
+  std::atomic<uint64_t> collectives_{0};
+  std::atomic<uint64_t> bytes_{0};
 };
 
 }  // namespace hvd

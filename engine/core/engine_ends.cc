@@ -330,6 +330,8 @@ std::string Engine::Describe() const {
          ", \"peers_by_socket\": " + std::to_string(by_socket) +
          ", \"operations_finished\": " + std::to_string(finished) +
          ", \"operations_under_way\": " + std::to_string(parts_.submissions->added() - finished) +
+         ", \"collectives\": " + std::to_string(completions_.collectives()) +
+         ", \"bytes\": " + std::to_string(completions_.bytes()) +
          ", \"direct_batches\": " + std::to_string(counters_.direct_batches.load()) +
          ", \"express_runs\": " + std::to_string(counters_.express_runs.load()) +
          ", \"single_copy_batches\": " + std::to_string(counters_.single_copy_batches.load()) + ", \"data_plane\": \"" +

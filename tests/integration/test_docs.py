@@ -19,8 +19,8 @@ def _is_installed(framework: str) -> bool:
 
 # Pages of doors whose framework is not installed here: `make test-jax` and `make test-mxnet` run theirs.
 ELSEWHERE = {ROOT / "docs" / f"{name}.md" for name in ("jax", "mxnet") if not _is_installed(name)}
-# tests/parallel runs these, in ranks that have imported their frameworks.
-ELSEWHERE |= {ROOT / "docs" / "keras.md", ROOT / "docs" / "tensorflow.md"}
+# tests/parallel runs these, in ranks that have imported their frameworks, and tests/ray those of its page.
+ELSEWHERE |= {ROOT / "docs" / f"{name}.md" for name in ("keras", "ray", "tensorflow")}
 PAGES = [ROOT / "README.md", *sorted({*(ROOT / "docs").glob("*.md")} - ELSEWHERE)]
 # What the text around an example takes for granted, by the example's first line.
 GIVEN = {"import horovod.torch as hvd  # likewise": "import torch\nmodel = torch.nn.Linear(2, 1)\n"}

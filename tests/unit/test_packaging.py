@@ -167,6 +167,30 @@ def test_trainer_finds_its_jobs_and_containers():
     assert labels == [None, {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}]
 
 
+def test_the_clusters_of_kuberay_are_what_the_job_needs():
+    spec = load(ROOT / "packaging/kubernetes/rayjob.yaml")["spec"]["rayClusterSpec"]
+    (group,) = spec["workerGroupSpecs"]
+    assert group["minReplicas"] <= group["replicas"] <= group["maxReplicas"]
+    # KubeRay takes the first container of each pod for Ray's.
+    assert [pod["containers"][0]["name"] for pod in pod_templates(spec)] == ["ray-head", "ray-worker"]
+    assert group["template"]["spec"]["volumes"][0]["emptyDir"]["medium"] == "Memory"
+    pinned = re.search(r"^ray==(.*)$", (ROOT / "constraints-test.txt").read_text(), re.MULTILINE)[1]
+    assert spec["rayVersion"] == pinned
+
+
+def test_the_check_finds_mistakes_in_a_job_of_kuberay():
+    job = load(ROOT / "packaging" / "kubernetes" / "rayjob.yaml")
+    cluster = job["spec"]["rayClusterSpec"]
+    cluster["rayVersion"] = "newest"
+    cluster["headGroupSpec"]["rayStartParams"]["num-cpus"] = 0  # KubeRay takes texts only
+    del cluster["workerGroupSpecs"][0]["maxReplicas"]
+    assert [line.partition(":")[0] for line in problems(job, schema_of(job))] == [
+        "$.spec.rayClusterSpec.rayVersion",
+        "$.spec.rayClusterSpec.headGroupSpec.rayStartParams.num-cpus",
+        "$.spec.rayClusterSpec.workerGroupSpecs[0]",
+    ]
+
+
 def test_everything_that_the_dockerfile_copies_is_there():
     copied = re.findall(
         r"packaging/docker/([\w-]+)", re.sub(r"^#.*$", "", (DOCKER / "Dockerfile").read_text(), flags=re.MULTILINE)

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""HorovodTrainer: Ray Train whose workers are Horovod's ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import ray
+from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
+
+from horovod.ray.capacity import require_possible
+from horovod.ray.train_backend import HorovodConfig
+
+
+class HorovodTrainer(DataParallelTrainer):  # type: ignore[misc]  # Ray tells no types
+    """Runs a training loop in the workers of a Ray cluster, each of which is a rank.
+
+    The loop, a function of no argument or of `train_loop_config`, begins with hvd.init(). In it everything works that
+    works in other trainers of Ray: ray.train.report with metrics and checkpoints, ray.train.get_dataset_shard for the
+    `datasets`, ray.train.get_checkpoint after a failure. `fit()` runs it and returns Ray's Result; a worker that fails
+    or dies makes Ray start all of them again from the last checkpoint, `FailureConfig(max_failures=...)` times.
+    With `ScalingConfig(num_workers=(least, most))` the new workers may be fewer, or more.
+    """
+
+    def __init__(
+        self,
+        train_loop_per_worker: Callable[[], Any] | Callable[[dict[str, Any]], Any],
+        *,
+        train_loop_config: dict[str, Any] | None = None,
+        horovod_config: HorovodConfig | None = None,
+        scaling_config: Any = None,
+        run_config: Any = None,
+        datasets: Mapping[str, Any] | None = None,
+        dataset_config: Any = None,
+        **options: Any,
+    ) -> None:
+        """`options`: what Ray's DataParallelTrainer takes beside these."""
+        super().__init__(
+            train_loop_per_worker=train_loop_per_worker,
+            train_loop_config=train_loop_config,
+            backend_config=horovod_config or HorovodConfig(),
+            scaling_config=scaling_config,
+            run_config=run_config,
+            datasets=datasets,
+            dataset_config=dataset_config,
+            **options,
+        )
+
+    def fit(self) -> Any:
+        """Train. ValueError at once if the cluster can never hold the workers: Ray would wait for them without end."""
+        if not self.running_in_local_mode:
+            if not ray.is_initialized():
+                ray.init()
+            require_possible(_resources_of_a_worker(self.scaling_config), _fewest_workers(self.scaling_config))
+        return super().fit()
+
+
+def _fewest_workers(scaling: Any) -> int:
+    return min(scaling.num_workers) if isinstance(scaling.num_workers, tuple) else int(scaling.num_workers)
+
+
+def _resources_of_a_worker(scaling: Any) -> dict[str, float]:
+    """As Ray Train counts them: a CPU unless something else is asked for, and a GPU where GPUs are used."""
+    resources = {name: amount for name, amount in (scaling.resources_per_worker or {}).items() if amount}
+    if scaling.use_gpu:
+        resources.setdefault("GPU", 1)
+    return resources or {"CPU": 1}

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whole programs on the cluster of the tests: Ray's older trainer, those of the documentation, and the examples."""
+
+import re
+import socket
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from testkit.places import ROOT
+from testkit.processes import run
+
+PROGRAMS = Path(__file__).parent / "programs"
+EXAMPLES = ROOT / "examples" / "ray"
+LIMIT_S = 280
+
+pytestmark = pytest.mark.timeout(300)
+
+
+def run_on(cluster: Any, program: Path, arguments: Sequence[str], folder: Path, **env: str) -> str:
+    """What it printed, and what Ray showed of its workers."""
+    env = {"RAY_ADDRESS": cluster.address, **env}
+    done = run([sys.executable, str(program), *arguments], env, limit_s=LIMIT_S, cwd=folder)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return str(done.stdout + done.stderr)
+
+
+def test_the_older_trainer_of_ray(cluster: Any, tmp_path: Path) -> None:
+    program = PROGRAMS / "older_trainer.py"
+    printed = run_on(cluster, program, [str(tmp_path)], tmp_path, RAY_TRAIN_V2_ENABLED="0")
+    assert "told 3.0 2 0.5" in printed
+
+
+def snippets() -> list[Any]:
+    """Of docs/ray.md. Tune's has two jobs of Ray Train."""
+    text = (ROOT / "docs" / "ray.md").read_text(encoding="utf-8")
+    found = []
+    for match in re.finditer(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE):
+        marks = [pytest.mark.slow] if "tune" in match[1] else []
+        found.append(pytest.param(match[1], id=f"line {text[: match.start()].count(chr(10)) + 1}", marks=marks))
+    return found
+
+
+def test_snippets_are_found() -> None:
+    assert len(snippets()) == 3
+
+
+@pytest.mark.parametrize("source", snippets())
+def test_snippet_of_the_documentation(cluster: Any, source: str, tmp_path: Path) -> None:
+    program = tmp_path / "example.py"
+    program.write_text(source, encoding="utf-8")
+    printed = run_on(cluster, program, [], tmp_path)
+    if "HorovodTrainer" in source:
+        for rank in range(2):
+            assert f"(rank {rank} on {socket.gethostname()} pid=" in printed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "arguments", "expected"),
+    [
+        ("digits.py", ["--epochs", "2"], r"2 workers, 2 epochs: accuracy \d\d"),
+        ("keras_digits.py", ["--epochs", "2"], r"torch, 2 workers, 2 epochs: accuracy \d\d"),
+        ("serve.py", ["--port", "0"], r"served at http://.*: \d+ of 100 digits read correctly"),
+    ],
+)
+def test_example(cluster: Any, name: str, arguments: list[str], expected: str, tmp_path: Path) -> None:
+    if name == "keras_digits.py":
+        pytest.importorskip("keras")
+    arguments = [str(free_port()) if argument == "0" else argument for argument in arguments]
+    printed = run_on(cluster, EXAMPLES / name, arguments, tmp_path)
+    assert re.search(expected, printed), printed
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
