@@ -141,7 +141,7 @@ def test_places_are_never_lost_or_doubled(sizes, random):
     job = Job()
     births = list(range(4))
     job.meet(*births)
-    first, second = job.add((0, 1)), job.add((2, 3))
+    first, second = job.add((0, 1), by_init=True), job.add((2, 3), by_init=True)
     newest = 3
     for size in sizes:
         survivors = random.sample(job.members, min(len(job.members), random.randint(1, size)))
