@@ -408,13 +408,43 @@ void UseTuning(hvd_world* world, uint64_t fusion_threshold, uint64_t cycle_time_
   world->world->UseTuning(tuning);
 }
 
-const hvd_api kApi = {
-    HVD_ABI_VERSION, sizeof(hvd_api), DefaultSettings, Open,      TcpPort, LocalSocket,      Connect,
-    Close,           Destroy,         Submit,          Poll,      Wait,    TakeOutput,       ReceivedSplits,
-    Value,           Release,         FreeBuffer,      Send,      Recv,    Describe,         StartTimeline,
-    StopTimeline,    Allocate,        ReleaseBuffer,   TellStack, Finish,  AllocateLendable, Lend,
-    TakeBack,        TellBlock,       Block,           Unblock,   UseJobs, NextJob,          FinishJob,
-    Show, UseTuning};
+const hvd_api kApi = {HVD_ABI_VERSION,
+                      sizeof(hvd_api),
+                      DefaultSettings,
+                      Open,
+                      TcpPort,
+                      LocalSocket,
+                      Connect,
+                      Close,
+                      Destroy,
+                      Submit,
+                      Poll,
+                      Wait,
+                      TakeOutput,
+                      ReceivedSplits,
+                      Value,
+                      Release,
+                      FreeBuffer,
+                      Send,
+                      Recv,
+                      Describe,
+                      StartTimeline,
+                      StopTimeline,
+                      Allocate,
+                      ReleaseBuffer,
+                      TellStack,
+                      Finish,
+                      AllocateLendable,
+                      Lend,
+                      TakeBack,
+                      TellBlock,
+                      Block,
+                      Unblock,
+                      UseJobs,
+                      NextJob,
+                      FinishJob,
+                      Show,
+                      UseTuning};
 
 }  // namespace
 

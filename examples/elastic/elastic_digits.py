@@ -24,7 +24,7 @@ def arguments(description: str | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--output", type=Path, default=Path("example-output/elastic"), help="progress and checkpoints")
-    parser.add_argument("--pause", type=float, default=0.0, help="seconds to wait in each step, to have time for faults")
+    parser.add_argument("--pause", type=float, default=0.0, help="seconds to wait in each step, to kill workers in")
     return parser.parse_args()
 
 

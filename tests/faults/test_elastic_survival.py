@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What outlives workers of an elastic job: process sets, timeline, tuning; and what outlives all of them: checkpoints."""
+"""What outlives workers of an elastic job: process sets, timeline, tuning; what outlives them all: checkpoints."""
 
 import json
 

@@ -175,7 +175,9 @@ def test_another_state_is_refused(tmp_path):
     state = make_state()
     checkpoint(state, tmp_path)
     trained(state, 1)
-    with pytest.raises(ValueError, match=r"it has the values \['step', 'weights'\], and the state \['epoch', 'step', 'we"):
+    with pytest.raises(
+        ValueError, match=r"it has the values \['step', 'weights'\], and the state \['epoch', 'step', 'we"
+    ):
         checkpoint(make_state(epoch=1), tmp_path)
 
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 pytest.importorskip("torch")
 
-from horovod.torch.elastic import sampler as sampler_module  # noqa: E402 - torch may be missing
-from horovod.torch.elastic.sampler import ElasticSampler  # noqa: E402
+from horovod.torch.elastic import sampler as sampler_module
+from horovod.torch.elastic.sampler import ElasticSampler
 
 # What ends a generation: after so many batches; a loss (back to the last commit) or an interrupt at a commit; and the
 # number of workers of the next one.

@@ -18,7 +18,9 @@ class Job:
         self.generation = -1
         self.members: list[int] = []
 
-    def meet(self, *births: int, hosts: dict[int, str] | None = None, passed: dict[int, list[ProcessSet]] | None = None):
+    def meet(
+        self, *births: int, hosts: dict[int, str] | None = None, passed: dict[int, list[ProcessSet]] | None = None
+    ):
         """The next generation, survivors first, as the driver has it. What it agrees upon."""
         self.generation += 1
         self.members = [birth for birth in self.members if birth in births]
@@ -151,7 +153,9 @@ def test_places_are_never_lost_or_doubled(sizes, random):
         places = [birth for one in agreed.sets for birth in one.births]
         assert len(places) == len(set(places)) == 4
         present = {birth for birth, _ in agreed.members}
-        assert {birth for birth in places if birth not in present} == {birth for birth, _ in agreed.vacant} & set(places)
+        assert {birth for birth in places if birth not in present} == {birth for birth, _ in agreed.vacant} & set(
+            places
+        )
         # Nobody is left out while a place is free.
         assert not agreed.vacant or set(fresh) <= set(places)
     del first, second

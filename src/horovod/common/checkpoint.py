@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commits on disk: rank 0 writes them off the training thread, and a job that has died as a whole goes on from the newest.
+"""Commits on disk: rank 0 writes them off the training thread, and a job that has died as a whole goes on from them.
 
-What is in a file is checkpoint_file's; what of a state goes there is the state's (`State.pin_commit`, `State.load_commit`).
+What is in a file is checkpoint_file's; what of a state goes there is the state's (`pin_commit`, `load_commit`).
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ class Checkpoint:
             return
         if files:
             raise ValueError(
-                f"None of the {len(files)} checkpoints in {self._folder} is usable. To start from the beginning, remove "
-                "them or name another directory"
+                f"None of the {len(files)} checkpoints in {self._folder} is usable. To start from the beginning, "
+                "remove them or name another directory"
             )
 
     def committed(self) -> None:
@@ -132,8 +132,8 @@ def checkpoint(state: State, directory: str | os.PathLike[str], every: int = 1, 
     """Write commits of `state` to a directory, and go on from the newest one there. Call it after hvd.init(), before
     training.
 
-    Rank 0 writes every `every`-th commit, off the training thread, and keeps the `keep` newest. A file is there whole or
-    not at all; one that was damaged since is passed over for the next older.
+    Rank 0 writes every `every`-th commit, off the training thread, and keeps the `keep` newest. A file is there whole
+    or not at all; one that was damaged since is passed over for the next older.
     """
     if not default_context.is_initialized:
         raise ValueError("hvd.elastic.checkpoint() is called after hvd.init(): only rank 0 reads and writes")

@@ -2,8 +2,8 @@
 """One checkpoint as a file: what a state holds as msgpack, then its arrays as they lie in memory, then a checksum.
 
 A file is written under another name, brought to the disk and renamed, so that it is there whole or not at all; whatever
-else happens to it, reading finds out before anything is loaded. Only values that are neither arrays nor plain containers,
-numbers and texts are pickled.
+else happens to it, reading finds out before anything is loaded. Only values that are neither arrays nor plain
+containers, numbers and texts are pickled.
 """
 
 from __future__ import annotations
@@ -151,8 +151,10 @@ class _Encoder:
             return self._of_numpy("numpy", value)
         if isinstance(value, np.generic) and not value.dtype.hasobject and value.dtype.kind != "V":
             return self._of_numpy("scalar", np.asarray(value))
-        if jax is not None and isinstance(value, jax.Array) and not jax.dtypes.issubdtype(
-            value.dtype, jax.dtypes.extended
+        if (
+            jax is not None
+            and isinstance(value, jax.Array)
+            and not jax.dtypes.issubdtype(value.dtype, jax.dtypes.extended)
         ):
             return self._of_numpy("jax", np.asarray(value))
         return None

@@ -203,8 +203,11 @@ class Context:
         agreed = agree([Word.unpacked(found) for found in started.heritages])
         unknown = self._heritage.take(agreed, generation, passed)
         for process_set in [] if agreed.is_first else unknown:
-            log.logger.warning("%s was passed to hvd.init(), but the workers that were there before have no such set: it "
-                               "stays unregistered", process_set)
+            log.logger.warning(
+                "%s was passed to hvd.init(), but the workers that were there before have no such set: "
+                "it stays unregistered",
+                process_set,
+            )
         for known, objects, ranks in self._heritage.handed_down():
             if ranks:
                 self._register(objects[0], ranks, is_new=False)

@@ -143,7 +143,8 @@ def check_names(what: str, found: Iterable[str], expected: Iterable[str]) -> Non
     """ValueError unless a checkpoint holds what the state has."""
     if set(found) != set(expected):
         raise ValueError(
-            f"The checkpoint does not fit the state: it has the {what} {sorted(found)}, and the state {sorted(expected)}"
+            f"The checkpoint does not fit the state: it has the {what} {sorted(found)}, "
+            f"and the state {sorted(expected)}"
         )
 
 

@@ -52,8 +52,8 @@ class EmptyMembership(Membership):
     def __init__(self, world: World, origin: tuple[int, ...], births: tuple[int, ...]) -> None:
         super().__init__(world, -1, (), -1)
         self.text = (
-            f"The process set that was made with ranks {list(origin)} is empty: workers {list(births)} have left the job, "
-            "and nobody has come in their place"
+            f"The process set that was made with ranks {list(origin)} is empty: workers {list(births)} have left the "
+            "job, and nobody has come in their place"
         )
 
 

@@ -132,4 +132,6 @@ def check_arrays(found: list[Any], expected: list[Any]) -> None:
     """ValueError unless the arrays of a checkpoint have the forms of those that they are to replace."""
     forms = [[tuple(np.shape(one)) for one in arrays] for arrays in (found, expected)]
     if forms[0] != forms[1]:
-        raise ValueError(f"The checkpoint does not fit the state: its arrays have shapes {forms[0]}, the state's {forms[1]}")
+        raise ValueError(
+            f"The checkpoint does not fit the state: its arrays have shapes {forms[0]}, the state's {forms[1]}"
+        )

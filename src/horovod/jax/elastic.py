@@ -98,7 +98,7 @@ def _copied_into(old: Any, value: Any) -> Any:
 
 
 def _copy_leaf(old: Any, value: Any) -> Any:
-    """See slots.CopyLeaf. References would do, but for jitted steps that are given an array to keep (donate_argnums)."""
+    """See slots.CopyLeaf. References would do, but for jitted steps that are given arrays to keep (donation)."""
     if isinstance(value, _Form) or callable(value):
         return value
     if not isinstance(value, jax.Array):

@@ -142,7 +142,12 @@ def _copy_variable(old: Any, variable: Any) -> Any:
     tensor = variable.read_value()
     try:
         values = np.asarray(memoryview(tensor))
-    except (TypeError, ValueError, NotImplementedError, RuntimeError):  # a type that buffers do not know; another device
+    except (
+        TypeError,
+        ValueError,
+        NotImplementedError,
+        RuntimeError,
+    ):  # a type that buffers do not know, or a GPU's
         values = np.asarray(tensor.numpy())
     if values.dtype != tensor.dtype.as_numpy_dtype or values.dtype.hasobject:
         values = np.asarray(tensor.numpy())

@@ -101,7 +101,8 @@ def with_keras():
             door.elastic.CommitStateCallback(state),
         ]
         while not is_over():
-            model.fit(x, y, batch_size=8, epochs=state.epoch + 1, initial_epoch=state.epoch, callbacks=callbacks, verbose=0)
+            first = state.epoch
+            model.fit(x, y, 8, epochs=first + 1, initial_epoch=first, callbacks=callbacks, verbose=0)
             if is_new:
                 tell(state, None)
                 is_new = False

@@ -160,8 +160,10 @@ class TorchState(ObjectState):
     def pin_commit(self) -> dict[str, Any]:
         missing = [name for name in self._handlers if name not in self._with_slots()]
         if missing:
-            raise TypeError(f"{missing} have handlers of their own, which are not written to disk: derive them from "
-                            "StateDictHandler, without a save of their own")
+            raise TypeError(
+                f"{missing} have handlers of their own, which are not written to disk: derive them from "
+                "StateDictHandler, without a save of their own"
+            )
         objects = {name: handler.slots.pin() for name, handler in self._with_slots().items()}
         return {**super().pin_commit(), "objects": objects}
 
