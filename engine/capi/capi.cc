@@ -394,12 +394,58 @@ void FinishJob(hvd_world* world, int64_t id, const char* error) {
   });
 }
 
-const hvd_api kApi = {
-    HVD_ABI_VERSION, sizeof(hvd_api), DefaultSettings, Open,      TcpPort, LocalSocket,      Connect,
-    Close,           Destroy,         Submit,          Poll,      Wait,    TakeOutput,       ReceivedSplits,
-    Value,           Release,         FreeBuffer,      Send,      Recv,    Describe,         StartTimeline,
-    StopTimeline,    Allocate,        ReleaseBuffer,   TellStack, Finish,  AllocateLendable, Lend,
-    TakeBack,        TellBlock,       Block,           Unblock,   UseJobs, NextJob,          FinishJob};
+void Show(hvd_world* world, const char* name, int64_t began_ns, int64_t ended_ns) {
+  Guard<int>(nullptr, 0, [&] {
+    world->world->ShowInTimeline(name, began_ns, ended_ns);
+    return 0;
+  });
+}
+
+void UseTuning(hvd_world* world, uint64_t fusion_threshold, uint64_t cycle_time_us, uint64_t chunk_bytes) {
+  hvd::Tuning tuning;
+  tuning.fusion_threshold = fusion_threshold;
+  tuning.cycle_time_us = cycle_time_us;
+  tuning.chunk_bytes = chunk_bytes;
+  world->world->UseTuning(tuning);
+}
+
+const hvd_api kApi = {HVD_ABI_VERSION,
+                      sizeof(hvd_api),
+                      DefaultSettings,
+                      Open,
+                      TcpPort,
+                      LocalSocket,
+                      Connect,
+                      Close,
+                      Destroy,
+                      Submit,
+                      Poll,
+                      Wait,
+                      TakeOutput,
+                      ReceivedSplits,
+                      Value,
+                      Release,
+                      FreeBuffer,
+                      Send,
+                      Recv,
+                      Describe,
+                      StartTimeline,
+                      StopTimeline,
+                      Allocate,
+                      ReleaseBuffer,
+                      TellStack,
+                      Finish,
+                      AllocateLendable,
+                      Lend,
+                      TakeBack,
+                      TellBlock,
+                      Block,
+                      Unblock,
+                      UseJobs,
+                      NextJob,
+                      FinishJob,
+                      Show,
+                      UseTuning};
 
 }  // namespace
 

@@ -109,6 +109,13 @@ void World::UseForeignJobs() {
   foreign_ = std::make_unique<ForeignJobs>([this] { poller_.bell().Force(); });
 }
 
+void World::UseTuning(const Tuning& tuning) {
+  settings_.fusion_threshold = tuning.fusion_threshold;
+  settings_.cycle_time_us = tuning.cycle_time_us;
+  settings_.slot_bytes = tuning.chunk_bytes;
+  settings_.autotune = 0;
+}
+
 Status World::Connect(const std::vector<Peer>& peers, double timeout_s) {
   if (stage_ != Stage::kOpen) return Status::Invalid("this world has been connected before");
   if (static_cast<int>(peers.size()) != identity_.size) return Status::Invalid("one peer for each rank is needed");

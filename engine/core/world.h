@@ -41,6 +41,8 @@ class World {
   // Another library is to move what it can, by jobs that the client takes; before Connect, alike on all ranks.
   void UseForeignJobs();
   ForeignJobs* foreign_jobs() const { return foreign_.get(); }  // null if it does not
+  // What an autotuner has found in an earlier world, instead of tuning; before Connect, alike on all ranks.
+  void UseTuning(const Tuning& tuning);
   Status Connect(const std::vector<Peer>& peers, double timeout_s);
   void Close();
 
@@ -66,6 +68,9 @@ class World {
   std::string Describe() const;
   Status StartTimeline(const std::string& path, bool mark_cycles);
   Status StopTimeline();
+  void ShowInTimeline(const std::string& name, int64_t began_ns, int64_t ended_ns) {
+    timeline_->Show(name, began_ns, ended_ns);
+  }
 
  private:
   World(const Identity& identity, const Settings& settings);

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -373,4 +374,36 @@ TEST_CASE("timeline: started by several threads at once, of which the last one c
     timeline.Stop();
     CHECK(Json::Valid(temporary.Read()));
   }
+}
+
+TEST_CASE("timeline: what the program did itself is one complete event, from any thread") {
+  TemporaryFile temporary;
+  hvd::Timeline timeline(0, 64);
+  timeline.Show("early", 1, 2);  // while it is off
+  REQUIRE(timeline.Start(temporary.path, false).ok());
+  const int64_t later = std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
+  std::thread other([&] { timeline.Show("a \"commit\"", later, later + 1500); });
+  other.join();
+  timeline.Show("before the file", 1, 2);
+  timeline.Stop();
+  const std::string text = temporary.Read();
+  CHECK(Json::Valid(text));
+  CHECK(text.find("\"name\":\"a \\\"commit\\\"\",\"dur\":1.500}") != std::string::npos);
+  CHECK(text.find("\"args\":{\"name\":\"(program)\"") != std::string::npos);
+  CHECK(text.find("early") == std::string::npos);
+  CHECK(text.find("before the file") == std::string::npos);
+}
+
+TEST_CASE("timeline: spans that nobody has written yet are bounded, and those beyond are counted") {
+  TemporaryFile temporary;
+  hvd::Timeline timeline(0, 64);
+  REQUIRE(timeline.Start(temporary.path, false).ok());
+  const int64_t now = std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
+  constexpr uint64_t kMany = 100000;
+  for (uint64_t i = 0; i < kMany; ++i) timeline.Show("x", now, now);
+  timeline.Stop();
+  const std::string text = temporary.Read();
+  CHECK(Json::Valid(text));
+  const std::string phases = Phases(text)[1];
+  CHECK(static_cast<uint64_t>(std::count(phases.begin(), phases.end(), 'X')) + timeline.dropped() == kMany);
 }

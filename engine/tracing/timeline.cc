@@ -66,6 +66,16 @@ void Timeline::CloseDescriptor() {
   file_.CloseDescriptor();
 }
 
+void Timeline::Show(const std::string& name, int64_t began_ns, int64_t ended_ns) {
+  if (!on()) return;
+  std::lock_guard<std::mutex> lock(wake_mutex_);
+  if (spans_.size() < kMostSpans) {
+    spans_.push_back({name, began_ns, ended_ns});
+  } else {
+    dropped_.fetch_add(1, std::memory_order_relaxed);
+  }
+}
+
 // ---- the driver's side
 
 Moment* Timeline::Claim(Moment::What what, int set, const Request& request) {
@@ -134,6 +144,7 @@ void Timeline::Finished(int set, const Request& request, bool ok) {
 void Timeline::Run() {
   Trace trace(&file_, rank_, start_ns_, start_since_epoch_us_);
   uint64_t told = 0;
+  std::vector<Span> spans;
   if (Status status = file_.Flush(); !status.ok()) return GiveUp(status);
   for (bool last = false; !last;) {
     {
@@ -141,7 +152,10 @@ void Timeline::Run() {
       const auto half_full = [this] { return published_.load() - taken_.load() >= capacity_ / 2; };
       wake_.wait_for(lock, kFlushPeriod, [&] { return stop_ || half_full(); });
       last = stop_;
+      spans.swap(spans_);
     }
+    for (const Span& span : spans) trace.Add(span);
+    spans.clear();
     if (!TakeAll(&trace)) return;
     const uint64_t lost = dropped();
     if (lost != told) trace.AddDropped(lost);

@@ -21,6 +21,7 @@ namespace hvd {
 class Timeline {
  public:
   static constexpr size_t kCapacity = size_t{1} << 14;
+  static constexpr size_t kMostSpans = 4096;
   explicit Timeline(int rank, size_t capacity = kCapacity, const Log& log = Log());  // a power of two
   ~Timeline();
   Timeline(const Timeline&) = delete;
@@ -35,6 +36,9 @@ class Timeline {
   bool on() const { return on_.load(std::memory_order_acquire); }
   Timeline* if_on() { return on() ? this : nullptr; }
   uint64_t dropped() const { return dropped_.load(std::memory_order_relaxed); }
+
+  // Any thread: what the program did itself, between two times of the steady clock. Nothing while it is off.
+  void Show(const std::string& name, int64_t began_ns, int64_t ended_ns);
 
   // The driver alone, and only while on().
   void Cycle();
@@ -71,6 +75,7 @@ class Timeline {
   std::mutex wake_mutex_;
   std::condition_variable wake_;
   bool stop_ = false;
+  std::vector<Span> spans_;  // not written yet
   JoiningThread thread_;
 };
 

@@ -61,13 +61,31 @@ void Trace::Add(const Moment& moment) {
   if (moment.what == Moment::What::kCycle) return Emit('i', 0, moment.time_ns, "CYCLE_START", ",\"s\":\"g\"");
   std::string name(moment.name, moment.name_size);
   if (moment.set != 0) name += " (process set " + std::to_string(moment.set) + ")";
+  Tensor& tensor = TensorNamed(name);
+  AddTo(&tensor, moment);
+  if (tensor.phase == Phase::kIdle && IsNumbered(name)) tensors_.erase(name);
+}
+
+Trace::Tensor& Trace::TensorNamed(const std::string& name) {
   Tensor& tensor = tensors_[name];
   if (tensor.pid == 0) {
     tensor.pid = ++last_pid_;
     Describe(tensor.pid, name, {});
   }
-  AddTo(&tensor, moment);
-  if (tensor.phase == Phase::kIdle && IsNumbered(name)) tensors_.erase(name);
+  return tensor;
+}
+
+// One event, complete in itself: it may come long after it began, when later moments have been written.
+void Trace::Add(const Span& span) {
+  if (span.began_ns < start_ns_) return;
+  const int64_t took_ns = std::max<int64_t>(span.ended_ns - span.began_ns, 0);
+  char more[48];
+  std::snprintf(more, sizeof more, ",\"dur\":%lld.%03d", static_cast<long long>(took_ns / 1000),
+                static_cast<int>(took_ns % 1000));
+  std::string quoted;
+  AppendJsonString(span.name, &quoted);
+  const std::string_view name = std::string_view(quoted).substr(1, quoted.size() - 2);  // Emit has the quotes
+  Emit('X', TensorNamed("(program)").pid, span.began_ns, name, more);
 }
 
 void Trace::AddTo(Tensor* tensor, const Moment& moment) {

@@ -47,12 +47,19 @@ struct Moment {
   void SetName(std::string_view tensor);
 };
 
+// What the program did itself: its own time, and nobody else's.
+struct Span {
+  std::string name;
+  int64_t began_ns = 0, ended_ns = 0;  // of the steady clock
+};
+
 class Trace {
  public:
   // `file` is open and empty; times in the trace count from `start_ns` of the steady clock.
   Trace(TraceFile* file, int rank, int64_t start_ns, int64_t start_since_epoch_us);
 
   void Add(const Moment& moment);
+  void Add(const Span& span);
   // As of the last moment that was added: later ones may be waiting already.
   void AddDropped(uint64_t count);
   // Ends every open slice.
@@ -69,6 +76,7 @@ class Trace {
     std::vector<int> early;  // ranks that reported it again before it was done here
   };
 
+  Tensor& TensorNamed(const std::string& name);
   void AddTo(Tensor* tensor, const Moment& moment);
   void Ready(Tensor* tensor, const Moment& moment, int rank);
   void Operate(Tensor* tensor, const Moment& moment);

@@ -183,6 +183,10 @@ class World:
     def start_timeline(self, path: bytes, mark_cycles: bool = False) -> None:
         """Write what this rank does to a file as a Chrome trace; EngineError if the file cannot be written."""
     def stop_timeline(self) -> None: ...
+    def show(self, name: str, began_ns: int, ended_ns: int) -> None:
+        """Put what the program did itself into the timeline, if one is written: times of time.monotonic_ns."""
+    def use_tuning(self, fusion_threshold: int, cycle_time_us: int, chunk_bytes: int) -> None:
+        """Before connect, alike on all ranks: what an autotuner found in an earlier world, instead of tuning again."""
     def tell_stack(self, function: Callable[[], str]) -> None:
         """Before connect: who says what this program is doing, when other ranks wait for it. Kept for ever."""
     def tell_block(self, function: Callable[[int], str]) -> None:

@@ -197,3 +197,68 @@ def test_public_names():
     assert sorted(elastic.__all__) == ["ElasticSampler", "TorchState", "run"]
     for name in ("init", "shutdown", "run_fn"):
         assert callable(getattr(elastic, name))
+
+
+def tensors_in(tree):
+    if isinstance(tree, torch.Tensor):
+        return [tree]
+    children = tree.values() if isinstance(tree, dict) else tree if isinstance(tree, (list, tuple)) else ()
+    return [tensor for child in children for tensor in tensors_in(child)]
+
+
+def test_commits_reuse_two_slots(world):
+    """The addresses of all that is saved: those of the third commit are those of the first."""
+    state = make_state(history=torch.zeros(3))
+    seen = []
+    for _ in range(6):
+        step(state.model, state.optimizer)
+        state.history = state.history + 1
+        state.save()
+        content = state.pin_commit()
+        state.release_commit()
+        seen.append([tensor.data_ptr() for tensor in tensors_in(content)])
+    assert len(seen[0]) == 2 + 6 + 1
+    assert seen[0] == seen[2] == seen[4]
+    assert seen[1] == seen[3] == seen[5]
+    assert not set(seen[0]) & set(seen[1])
+
+
+def test_a_commit_that_ends_in_the_middle_is_none(world, monkeypatch):
+    state = make_state(epoch=1)
+    step(state.model, state.optimizer)
+    state.save()
+    saved = snapshot(state)
+    step(state.model, state.optimizer)
+    state.epoch = 2
+
+    def killed():
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as during:
+        during.setattr(state.optimizer, "state_dict", killed)  # after the model has been copied
+        with pytest.raises(KeyboardInterrupt):
+            state.save()
+    state.restore()
+    for restored, expected in zip(snapshot(state), saved, strict=True):
+        torch.testing.assert_close(restored, expected, rtol=0, atol=0)
+    assert state.epoch == 1
+
+
+def test_a_checkpoint_holds_all_and_fits_only_its_own(world):
+    state = make_state(sampler=ElasticSampler(range(10)), epoch=4)
+    step(state.model, state.optimizer)
+    state.sampler.record_batch(0, 3)
+    state.save()
+    content = state.pin_commit()
+    other = make_state(sampler=ElasticSampler(range(10)), epoch=0)
+    other.load_commit(content)
+    for loaded, expected in zip(snapshot(other), snapshot(state), strict=True):
+        torch.testing.assert_close(loaded, expected, rtol=0, atol=0)
+    assert (other.epoch, other.sampler.processed_num) == (4, 3)
+    step(other.model, other.optimizer)
+    other.restore()
+    torch.testing.assert_close(snapshot(other), snapshot(state), rtol=0, atol=0)
+    bigger = torch.nn.Linear(3, 2)
+    state = TorchState(bigger, torch.optim.Adam(bigger.parameters()), sampler=ElasticSampler(range(10)), epoch=0)
+    with pytest.raises(ValueError, match="(?s)does not fit the state's 'model': .*size mismatch"):
+        state.load_commit(content)

@@ -319,6 +319,14 @@ class World {
     Api()->finish_job(world_, id, error.empty() ? nullptr : error.c_str());
   }
 
+  void Show(const std::string& name, int64_t began_ns, int64_t ended_ns) {
+    Api()->show(world_, name.c_str(), began_ns, ended_ns);
+  }
+
+  void UseTuning(uint64_t fusion_threshold, uint64_t cycle_time_us, uint64_t chunk_bytes) {
+    Api()->use_tuning(world_, fusion_threshold, cycle_time_us, chunk_bytes);
+  }
+
   std::string DescribeWorld() const { return Api()->describe(world_); }
 
   // File names are bytes: Python's own texts cannot say all of them in UTF-8.
@@ -419,7 +427,9 @@ NB_MODULE(_engine, m) {
       .def("finish_job", &World::FinishJob, "id"_a, "error"_a = "")
       .def("describe", &World::DescribeWorld)
       .def("start_timeline", &World::StartTimeline, "path"_a, "mark_cycles"_a = false)
-      .def("stop_timeline", &World::StopTimeline);
+      .def("stop_timeline", &World::StopTimeline)
+      .def("show", &World::Show, "name"_a, "began_ns"_a, "ended_ns"_a)
+      .def("use_tuning", &World::UseTuning, "fusion_threshold"_a, "cycle_time_us"_a, "chunk_bytes"_a);
   hvd_python::BindArrays(m);
   hvd_python::BindMembers(m);
   hvd_python::BindPlainHandles(m);

@@ -259,6 +259,10 @@ typedef struct hvd_api {
   int32_t (*next_job)(hvd_world*, uint32_t timeout_us, hvd_job*, hvd_status*);
   /* `error`: NULL if it went well; else the world ends with this text. */
   void (*finish_job)(hvd_world*, int64_t id, const char* error);
+  /* Puts what the program did itself into the timeline, if one is written: times of the steady (monotonic) clock. */
+  void (*show)(hvd_world*, const char* name, int64_t began_ns, int64_t ended_ns);
+  /* Before connect, alike on all ranks: what an autotuner has found in an earlier world, instead of tuning again. */
+  void (*use_tuning)(hvd_world*, uint64_t fusion_threshold, uint64_t cycle_time_us, uint64_t chunk_bytes);
 } hvd_api;
 
 /* NULL if this library does not speak `version`. */

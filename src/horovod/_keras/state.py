@@ -11,6 +11,7 @@ from horovod._keras.optimizer import build_on, keras_of, state_of
 from horovod.common.context import default_context
 from horovod.common.elastic import ObjectState
 from horovod.common.objects import broadcast_object
+from horovod.common.slots import Slots, check_arrays, copied_values
 
 
 class KerasModelState(ObjectState):
@@ -26,39 +27,59 @@ class KerasModelState(ObjectState):
         self.optimizer = optimizer or getattr(model, "optimizer", None)
         if self.optimizer is not None:
             build_on(self.optimizer, model.trainable_variables)  # so that there is a state to go back to
-        self._saved_weights: list[Any] = []
-        self._keep_weights()
+        self._weights = Slots(_copy)
+        self._weights.save(self._current_variables())
         super().__init__(lambda value: broadcast_object(value, 0, "KerasState"), _rank, **kwargs)
 
-    def save(self) -> None:
-        self._keep_weights()
-        super().save()
+    def _prepare(self) -> None:
+        self._weights.prepare(self._current_variables())
+        super()._prepare()
+
+    def _keep(self) -> None:
+        self._weights.keep()
+        super()._keep()
 
     def restore(self) -> None:
-        for variable, value in zip(self._variables(), self._saved_weights, strict=True):
-            variable.assign(value)
+        self._assign(self._weights.current)
         super().restore()
 
     def sync(self) -> None:
         door_of(self._keras()).broadcast_variables(self._variables(), 0, "KerasState.variables")
-        self._keep_weights()
+        self._weights.save(self._current_variables())
         super().sync()
+
+    def pin_commit(self) -> dict[str, Any]:
+        return {**super().pin_commit(), "variables": self._weights.pin()}
+
+    def release_commit(self) -> None:
+        super().release_commit()
+        self._weights.release()
+
+    def load_commit(self, content: dict[str, Any]) -> None:
+        check_arrays(content["variables"], self._weights.current)
+        super().load_commit(content)
+        self._assign(content["variables"])
+        self._weights.save(self._current_variables())
+
+    def _assign(self, values: list[Any]) -> None:
+        for variable, value in zip(self._variables(), values, strict=True):
+            variable.assign(value)
 
     def _variables(self) -> list[Any]:
         return [*self.model.weights, *([] if self.optimizer is None else state_of(self.optimizer))]
 
-    def _keep_weights(self) -> None:
+    def _current_variables(self) -> list[Any]:
         if hasattr(self.model, "jax_state_sync"):  # during fit the weights are elsewhere
             self.model.jax_state_sync()
-        self._saved_weights = [_copy(variable) for variable in self._variables()]
+        return self._variables()
 
     def _keras(self) -> Any:
         return sys.modules["keras"] if self.optimizer is None else keras_of(self.optimizer)
 
 
-def _copy(variable: Any) -> Any:
-    value = variable.numpy()
-    return value.copy() if hasattr(value, "copy") else value
+def _copy(old: Any, variable: Any) -> Any:
+    """See slots.CopyLeaf."""
+    return copied_values(variable.numpy(), old)
 
 
 def _rank() -> int:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from horovod.common import timeline, util
+from horovod.common import util
 from horovod.common.context import Context, default_context
 from horovod.common.lazily import lazily
 from horovod.common.process_sets import ProcessSet as ProcessSet
@@ -32,12 +32,11 @@ class HorovodBasics:
 
     def start_timeline(self, file_path: str, mark_cycles: bool = False) -> None:
         """Write a timeline to a file from now on (only rank 0 writes); needs HOROVOD_TIMELINE to be set."""
-        context = self._context
-        timeline.start(context.world, context.settings, context.topology.rank, file_path, mark_cycles)
+        self._context.start_timeline(file_path, mark_cycles)
 
     def stop_timeline(self) -> None:
         """Finish the file that start_timeline, or hvd.init(), began."""
-        timeline.stop(self._context.world, self._context.settings)
+        self._context.stop_timeline()
 
     def size(self) -> int:
         return self._context.topology.size

@@ -12,16 +12,18 @@ import os
 import threading
 import weakref
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from horovod._engine import EngineError, Member, World
 from horovod.common import log, mpi_library, settings, stacks, timeline, topology, torchrun_variables
 from horovod.common.calls import ADD_PROCESS_SET, REMOVE_PROCESS_SET
 from horovod.common.dtypes import UINT8
+from horovod.common.elastic_sets import Heritage, Word, agree
 from horovod.common.exceptions import HorovodInitializationError, HorovodInternalError, HorovodNotInitializedError
 from horovod.common.handles import HandleTable, Pending, translate
 from horovod.common.joining import bootstrap, communicators, elastic_place
-from horovod.common.process_sets import Membership, ProcessSet, check_ranks, global_process_set
+from horovod.common.process_sets import EmptyMembership, Membership, ProcessSet, check_ranks, global_process_set
 from horovod.common.settings import Settings
 from horovod.common.topology import Topology
 
@@ -67,6 +69,10 @@ class Context:
         self._lost_rank: int | None = None  # whose loss has ended the last world of an elastic job
         self.has_state = False  # of the training, in an elastic job: so this worker may hand it to others
         self._comm_generation = -1  # of worlds with some of the ranks, which others have not counted
+        self._timeline_wish = timeline.Wish(None)
+        self._heritage = Heritage()
+        self._tuning: dict[str, int] | None = None  # what the autotuner has found, in an elastic job
+        self._aliases: list[ProcessSet] = []  # that stand for a registered set beside the one in _sets, or are empty
         self.era = 0  # moves on when ranks meet in a new world or have all joined: what they did apart is over
         self._inherited: World | None = None
         _contexts.add(self)
@@ -136,11 +142,20 @@ class Context:
         self._lost_rank = elastic_place.lost_rank_of(error)
 
     def _join(self, generation: int, process_sets: Sequence[ProcessSet] | str | None, mpi: str | None) -> None:
-        self._dynamic_sets = process_sets == "dynamic" or self._settings.flag("HOROVOD_DYNAMIC_PROCESS_SETS")
+        elastic = elastic_place.is_elastic(os.environ)
+        if process_sets is not None or not elastic or self._heritage.is_first:
+            self._dynamic_sets = process_sets == "dynamic" or self._settings.flag("HOROVOD_DYNAMIC_PROCESS_SETS")
+        if not elastic or self._heritage.is_first:
+            self._timeline_wish = timeline.first_wish(self._settings)
         static_sets = [] if process_sets is None or isinstance(process_sets, str) else list(process_sets)
-        ranks = self._check_static(process_sets, static_sets)
         by_communicator = any(one.mpi_comm is not None for one in static_sets)
-        self._start(generation, static_sets, ranks, bootstrap.Wishes(ranks, by_communicator, self._comm, mpi))
+        # The ranks that a new worker names are those of the first generation, of which there may have been more.
+        ranks = [] if elastic and generation > 0 else self._check_static(process_sets, static_sets)
+        wishes = bootstrap.Wishes(ranks, by_communicator, self._comm, mpi)
+        if elastic:
+            word = self._heritage.word(elastic_place.birth_id(os.environ), self._topology.host).packed()
+            wishes = replace(wishes, heritage=word, tuning=self._tuning)
+        self._start(generation, static_sets, ranks, wishes)
 
     def _check_static(self, argument: object, static_sets: list[ProcessSet]) -> list[tuple[int, ...]]:
         if isinstance(argument, str) and argument != "dynamic":
@@ -178,16 +193,38 @@ class Context:
             os.environ.update(_torchrun_variables(started.topology, *started.main))
         if started.jobs:
             self.mpi_plane = self._start_plane()
-        timeline.begin(self._world, self._settings, self._topology.rank)
+        elastic_generation = generation if started.heritages else 0
+        timeline.begin(self._world, self._settings, self._topology.rank, self._timeline_wish, elastic_generation)
         self._bind(self.global_set, 0, tuple(range(self._topology.size)))
         try:
-            mine = dict(zip(ranks, static_sets, strict=True))
+            if started.heritages:
+                self._inherit(started, generation, static_sets)
+            mine = dict(zip(ranks, static_sets, strict=False))
             for members in started.process_sets:
-                self._register(mine.get(members) or ProcessSet(members), members)
+                self._register(mine.get(members) or ProcessSet(members), members, by_init=True)
         except Exception as error:
             self.shutdown()
             failed = bootstrap.WorldFailedError if elastic_place.is_elastic(os.environ) else HorovodInitializationError
             raise failed(f"Process sets could not be set up: {error}") from error
+
+    def _inherit(self, started: bootstrap.Started, generation: int, passed: Sequence[ProcessSet]) -> None:
+        """Take over what the job has from earlier generations: process sets, and what was tuned."""
+        self._tuning = dict(started.tuning) if started.tuning else None
+        agreed = agree([Word.unpacked(found) for found in started.heritages])
+        unknown = self._heritage.take(agreed, generation, passed)
+        for process_set in [] if agreed.is_first else unknown:
+            log.logger.warning(
+                "%s was passed to hvd.init(), but the workers that were there before have no such set: "
+                "it stays unregistered",
+                process_set,
+            )
+        for known, objects, ranks in self._heritage.handed_down():
+            if ranks:
+                self._register(objects[0], ranks, is_new=False)
+            for process_set in objects[1:] if ranks else objects:
+                own = self._members[objects[0].membership.id] if ranks and objects[0].membership else None
+                process_set.bind(*(own or (EmptyMembership(self.world, known.origin, known.births), None)))
+                self._aliases.append(process_set)
 
     def _start_plane(self) -> Plane:
         from horovod.common.mpi_plane import Plane  # late: few need it
@@ -203,6 +240,8 @@ class Context:
             for set_id in self._sets:
                 self._tell_unbound(set_id)
             self._forget_sets()
+            if self._settings.flag("HOROVOD_AUTOTUNE") and elastic_place.is_elastic(os.environ):
+                self._tuning = tuned_by(world.describe()) or self._tuning
             plane, self.mpi_plane = self.mpi_plane, None
             if plane is not None:
                 plane.leave()
@@ -212,9 +251,10 @@ class Context:
             self.handles.clear()
 
     def _forget_sets(self) -> None:
-        for process_set in self._sets.values():
+        for process_set in (*self._sets.values(), *self._aliases):
             process_set.invalidate()
         self._sets.clear()
+        self._aliases.clear()
         self._members.clear()
         self.global_set.process_set_id = 0
 
@@ -277,6 +317,8 @@ class Context:
         """That of the set with this one's id; ValueError if no set has it, or this rank is not a member."""
         member = process_set.membership or self.membership_with_id(self.check_registered(process_set))
         assert member is not None
+        if isinstance(member, EmptyMembership):
+            raise ValueError(member.text)
         if member.index < 0:
             raise ValueError(f"Rank {self._topology.rank} is not a member of {process_set}")
         return member
@@ -296,6 +338,8 @@ class Context:
         if self._world is None:
             self._refuse()
         set_id = process_set.process_set_id
+        if isinstance(process_set.membership, EmptyMembership):
+            raise ValueError(process_set.membership.text)
         if set_id is None:
             raise ValueError(f"{process_set} is not registered: pass it to hvd.init() or hvd.add_process_set()")
         if set_id not in self._members:
@@ -305,6 +349,22 @@ class Context:
     def registered(self, process_set: ProcessSet) -> ProcessSet | None:
         """The set that an object names by its id, which is mostly that object."""
         return None if process_set.process_set_id is None else self._sets.get(process_set.process_set_id)
+
+    # Timeline
+
+    def start_timeline(self, path: str | os.PathLike[str], mark_cycles: bool) -> None:
+        timeline.start(self.world, self._settings, self.topology.rank, path, mark_cycles)
+        self._timeline_wish = timeline.Wish(path, mark_cycles)
+
+    def stop_timeline(self) -> None:
+        timeline.stop(self.world, self._settings)
+        self._timeline_wish = timeline.Wish(None)
+
+    def show(self, name: str, began_ns: int, ended_ns: int) -> None:
+        """Put what the program did itself into the timeline, if one is written."""
+        world = self._world
+        if world is not None:
+            world.show(name, began_ns, ended_ns)
 
     # Process sets
 
@@ -317,10 +377,22 @@ class Context:
         ranks = check_ranks(added.ranks or [], self.topology.size)
         for set_id, existing in self._sets.items():
             if self._members[set_id][0].ranks == ranks:
+                if self._heritage.adopts(existing, added):
+                    return self._adopt(set_id, added)
                 raise ValueError(f"A process set with ranks {list(ranks)} already exists: {existing}")
             if existing is added:
                 raise ValueError(f"{existing} is registered already, with other ranks: make a new hvd.ProcessSet")
         self._register(added, ranks)
+        return added
+
+    def _adopt(self, set_id: int, added: ProcessSet) -> ProcessSet:
+        """Let an object stand for a set that is registered already, as all ranks do."""
+        if self._sets[set_id] is not added:
+            self._aliases.append(self._sets[set_id])
+            self._sets[set_id] = added
+            added.bind(*self._members[set_id])
+            for observer in self._observers:
+                observer.bound(added)
         return added
 
     def set_with_id(self, set_id: int) -> ProcessSet:
@@ -344,7 +416,9 @@ class Context:
         if not set_id or set_id not in self._sets:
             return False
         self._tell_unbound(set_id)
-        for named in (process_set, self._sets.pop(set_id)):
+        self._heritage.removed(self._sets[set_id])
+        beside = [alias for alias in self._aliases if alias.process_set_id == set_id]
+        for named in (process_set, self._sets.pop(set_id), *beside):
             named.invalidate()
         del self._members[set_id]
         self._run_on_all(REMOVE_PROCESS_SET, f"remove_process_set.{set_id}", (set_id,))
@@ -359,9 +433,13 @@ class Context:
                 "ranks, or with hvd.init(process_sets='dynamic')"
             )
 
-    def _register(self, process_set: ProcessSet, ranks: tuple[int, ...]) -> None:
+    def _register(
+        self, process_set: ProcessSet, ranks: tuple[int, ...], by_init: bool = False, is_new: bool = True
+    ) -> None:
         name = "add_process_set." + ",".join(map(str, ranks))
         self._bind(process_set, self._run_on_all(ADD_PROCESS_SET, name, ranks), ranks)
+        if is_new:
+            self._heritage.made(process_set, ranks, by_init)
 
     def _bind(self, process_set: ProcessSet, set_id: int, ranks: tuple[int, ...]) -> None:
         member = Membership(self.world, set_id, ranks, self._topology.rank)
@@ -394,6 +472,14 @@ class Context:
         value = self.handles.finish(Pending(world, handle, name, None, None, lambda it: world.value(it.handle)))
         assert isinstance(value, int)
         return value
+
+
+def tuned_by(description: str) -> dict[str, int] | None:
+    """What the autotuner has found, out of World.describe(); None while it has not."""
+    found = json.loads(description)
+    if found.get("autotune") != "done":
+        return None
+    return {name: int(found[name]) for name in ("fusion_threshold", "cycle_time_us", "chunk_bytes")}
 
 
 def _torchrun_variables(found: Topology, address: str, port: int) -> dict[str, str]:

@@ -9,8 +9,9 @@ import copy
 import functools
 import os
 import queue
+import time
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from horovod.common.context import default_context
 from horovod.common.exceptions import (
@@ -28,6 +29,10 @@ from horovod.common.objects import allgather_object
 from horovod.common.preemption import leaves_at_commit
 from horovod.common.progress import Progress
 from horovod.common.settings import load
+from horovod.common.slots import CopyLeaf, Slots
+
+if TYPE_CHECKING:
+    from horovod.common.checkpoint import Checkpoint
 
 
 def _listen(handler: Handler) -> object:
@@ -58,6 +63,7 @@ class State:
         self._rank = get_rank
         self._host_messages: queue.SimpleQueue[tuple[float, int]] = queue.SimpleQueue()
         self._reset_callbacks: list[Callable[[], object]] = []
+        self._checkpoint: Checkpoint | None = None
 
     def register_reset_callbacks(self, callbacks: Iterable[Callable[[], object]]) -> None:
         """Functions to call after the set of workers has changed: to adapt a learning rate, say."""
@@ -76,7 +82,11 @@ class State:
 
     def commit(self) -> None:
         """Save the state, then let training be interrupted if hosts came or went."""
+        began_ns = time.monotonic_ns()
         self.save()
+        if self._checkpoint is not None:
+            self._checkpoint.committed()
+        default_context.show("COMMIT", began_ns, time.monotonic_ns())
         self.check_host_updates()
 
     def check_host_updates(self) -> None:
@@ -110,6 +120,38 @@ class State:
     def reset(self) -> None:
         """Adapt to a new set of workers; called before the reset callbacks."""
 
+    # On disk: see hvd.elastic.checkpoint. A state of one's own need not know of it.
+
+    def use_checkpoint(self, checkpoint: Checkpoint | None) -> None:
+        self._checkpoint = checkpoint
+
+    def pin_commit(self) -> dict[str, Any]:
+        """What was saved last, by name. It stays as it is until `release_commit`, whatever is saved meanwhile."""
+        raise NotImplementedError(f"{type(self).__name__} cannot be written to disk: it has no pin_commit")
+
+    def release_commit(self) -> None:
+        """Called, on any thread, when nobody reads what was pinned any more."""
+
+    def load_commit(self, content: dict[str, Any]) -> None:
+        """Take over what `pin_commit` gave in an earlier job, and save it. ValueError if it does not fit."""
+        raise NotImplementedError(f"{type(self).__name__} cannot be read from disk: it has no load_commit")
+
+
+def finish_checkpoint(state: State) -> None:
+    """At the end of training: the last commit is on disk."""
+    found = getattr(state, "_checkpoint", None)
+    if found is not None:
+        found.finish()
+
+
+def check_names(what: str, found: Iterable[str], expected: Iterable[str]) -> None:
+    """ValueError unless a checkpoint holds what the state has."""
+    if set(found) != set(expected):
+        raise ValueError(
+            f"The checkpoint does not fit the state: it has the {what} {sorted(found)}, "
+            f"and the state {sorted(expected)}"
+        )
+
 
 class ObjectState(State):
     """A state of plain Python values: every keyword becomes an attribute.
@@ -119,21 +161,58 @@ class ObjectState(State):
 
     def __init__(self, bcast_object: Callable[[Any], Any], get_rank: Callable[[], int], **kwargs: Any) -> None:
         super().__init__(bcast_object, get_rank)
-        self._saved_state: dict[str, Any] = {}
+        self._names = list(kwargs)
+        self._values = Slots(self._copy_leaf)
         for name, value in kwargs.items():
             setattr(self, name, value)
-            self._saved_state[name] = _copied(name, value)
+        ObjectState._prepare(self)
+        ObjectState._keep(self)
+
+    # How a framework's arrays among the values are copied; None: as any Python object.
+    _copy_leaf: CopyLeaf | None = None
+
+    @property
+    def _saved_state(self) -> dict[str, Any]:
+        found: dict[str, Any] = self._values.current
+        return found
 
     def save(self) -> None:
-        self._saved_state = {name: _copied(name, getattr(self, name)) for name in self._saved_state}
+        self._prepare()
+        self._keep()
+
+    def _prepare(self) -> None:
+        """Copy everything. What was saved before stays until `_keep`, which cannot fail."""
+        values = {name: getattr(self, name) for name in self._names}
+        try:
+            self._values.prepare(values)
+        except TypeError:
+            for name, value in values.items():
+                _copied(name, value)  # says which
+            raise
+
+    def _keep(self) -> None:
+        self._values.keep()
 
     def restore(self) -> None:
         for name, value in self._saved_state.items():
             setattr(self, name, _copied(name, value))
 
+    def pin_commit(self) -> dict[str, Any]:
+        return {"values": self._values.pin()}
+
+    def release_commit(self) -> None:
+        self._values.release()
+
+    def load_commit(self, content: dict[str, Any]) -> None:
+        check_names("values", content["values"], self._names)
+        self._values.put(content["values"])
+        ObjectState.restore(self)
+
     def sync(self) -> None:
         if self._saved_state:
-            self._saved_state = self._bcast_object(self._saved_state)
+            received = self._bcast_object(self._saved_state)
+            if received is not self._saved_state:
+                self._values.put(received)
             ObjectState.restore(self)
 
 
@@ -166,7 +245,9 @@ def run_fn(func: Callable[..., Any], reset: Callable[[], object]) -> Callable[..
                     if _any_rank(needs_sync):
                         state.sync()
                     default_context.has_state = True
-                    return func(state, *args, **kwargs)
+                    result = func(state, *args, **kwargs)
+                    finish_checkpoint(state)
+                    return result
                 except HorovodRemovedError as error:
                     logger.info("%s", error)
                     raise SystemExit(0) from None  # asked to leave: that is not a failure

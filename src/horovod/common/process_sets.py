@@ -44,6 +44,19 @@ class Membership:
         self.numbering.restart()
 
 
+class EmptyMembership(Membership):
+    """Of a set whose workers have all left an elastic job. It may be asked who is in it, and cannot be used."""
+
+    __slots__ = ("text",)
+
+    def __init__(self, world: World, origin: tuple[int, ...], births: tuple[int, ...]) -> None:
+        super().__init__(world, -1, (), -1)
+        self.text = (
+            f"The process set that was made with ranks {list(origin)} is empty: workers {list(births)} have left the "
+            "job, and nobody has come in their place"
+        )
+
+
 class ProcessSet:
     """Ranks that run collectives among themselves; register it with hvd.init() or hvd.add_process_set()."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 import os
+from dataclasses import dataclass
 
 from horovod._engine import EngineError, World
 from horovod.common.settings import BY_NAME, Settings, parse
@@ -16,11 +17,31 @@ _FILE = BY_NAME["HOROVOD_TIMELINE"].given_as("file_path")
 _logger = logging.getLogger(__name__)
 
 
-def begin(world: World, settings: Settings, rank: int) -> None:
-    """At initialisation: start the timeline that HOROVOD_TIMELINE asks for."""
+@dataclass
+class Wish:
+    """What is to be written: a file, or nothing. That of an elastic job outlives its generations."""
+
+    path: str | os.PathLike[str] | None
+    mark_cycles: bool = False
+
+
+def first_wish(settings: Settings) -> Wish:
+    """What HOROVOD_TIMELINE asks for."""
     path = settings.text("HOROVOD_TIMELINE")
-    if path is not None and path != _DYNAMIC:
-        start(world, settings, rank, path, settings.flag("HOROVOD_TIMELINE_MARK_CYCLES"))
+    return Wish(None if path == _DYNAMIC else path, settings.flag("HOROVOD_TIMELINE_MARK_CYCLES"))
+
+
+def begin(world: World, settings: Settings, rank: int, wish: Wish, generation: int = 0) -> None:
+    """At initialisation. Each generation of an elastic job has a file of its own: what was written stays."""
+    if wish.path is not None:
+        path = path_of_generation(os.fsdecode(wish.path), generation)
+        start(world, settings, rank, path, wish.mark_cycles)
+
+
+def path_of_generation(path: str, generation: int) -> str:
+    """`trace.json` is `trace.generation-2.json` in generation 2."""
+    root, extension = os.path.splitext(path)
+    return f"{root}.generation-{generation}{extension}" if generation else path
 
 
 def start(world: World, settings: Settings, rank: int, path: str | os.PathLike[str], mark_cycles: bool) -> None:

@@ -10,7 +10,9 @@ from typing import Any
 
 import jax
 
-from horovod.common.elastic import State, run_fn
+from horovod.common.checkpoint import checkpoint as checkpoint
+from horovod.common.elastic import State, check_names, run_fn
+from horovod.common.slots import Slots, check_arrays
 from horovod.jax.adapter import Tree
 from horovod.jax.errors import translated_errors
 from horovod.jax.functions import broadcast_object, broadcast_parameters
@@ -27,13 +29,20 @@ class JaxState(State):
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(broadcast_object, rank)
-        self._saved: dict[str, Any] = {}
+        self._names = list(kwargs)
+        self._slots = Slots(_copy_leaf)
         for name, value in kwargs.items():
             setattr(self, name, value)
-            self._saved[name] = _copy(value)
+        JaxState.save(self)
+
+    @property
+    def _saved(self) -> dict[str, Any]:
+        leaves, form = self._slots.current
+        found: dict[str, Any] = jax.tree_util.tree_unflatten(form.treedef, leaves)
+        return found
 
     def save(self) -> None:
-        self._saved = {name: _copy(getattr(self, name)) for name in self._saved}
+        self._slots.save(_taken_apart({name: getattr(self, name) for name in self._names}))
 
     def restore(self) -> None:
         for name, value in self._saved.items():
@@ -41,11 +50,69 @@ class JaxState(State):
 
     def sync(self) -> None:
         """Make what rank 0 saved last the state of all: arrays as they are, everything else as objects."""
-        plain = {name: value for name, value in self._saved.items() if not _holds_arrays(value)}
-        trees = {name: value for name, value in self._saved.items() if name not in plain}
-        self._saved.update(broadcast_object(plain, 0, "elastic.values"))
-        self._saved.update(broadcast_parameters(trees, 0, "elastic.arrays"))
+        saved = self._saved
+        plain = {name: value for name, value in saved.items() if not _holds_arrays(value)}
+        trees = {name: value for name, value in saved.items() if name not in plain}
+        received = {**broadcast_object(plain, 0, "elastic.values"), **broadcast_parameters(trees, 0, "elastic.arrays")}
+        self._slots.put(_taken_apart({name: received[name] for name in self._names}))
         self.restore()
+
+    def pin_commit(self) -> dict[str, Any]:
+        """Plain values as they are, of trees of arrays their leaves: what holds them is the program's business."""
+        self._slots.pin()
+        saved = self._saved
+        plain = {name: value for name, value in saved.items() if not _holds_arrays(value)}
+        leaves = {name: jax.tree_util.tree_leaves(value) for name, value in saved.items() if name not in plain}
+        return {"values": plain, "trees": leaves}
+
+    def release_commit(self) -> None:
+        self._slots.release()
+
+    def load_commit(self, content: dict[str, Any]) -> None:
+        check_names("values", [*content["values"], *content["trees"]], self._names)
+        loaded = dict(content["values"])
+        for name, leaves in content["trees"].items():
+            present, treedef = jax.tree_util.tree_flatten(getattr(self, name))
+            check_arrays(leaves, present)
+            loaded[name] = jax.tree_util.tree_unflatten(treedef, leaves)
+        self._slots.put(_taken_apart({name: loaded[name] for name in self._names}))
+        self.restore()
+
+
+class _Form:
+    """What a tree is made of, apart from its leaves."""
+
+    def __init__(self, treedef: Any) -> None:
+        self.treedef = treedef
+
+
+def _taken_apart(tree: Tree) -> tuple[list[Any], _Form]:
+    leaves, treedef = jax.tree_util.tree_flatten(tree)
+    return leaves, _Form(treedef)
+
+
+@functools.partial(jax.jit, donate_argnums=0, keep_unused=True)
+def _copied_into(old: Any, value: Any) -> Any:
+    """`old` is an earlier copy, which nobody needs any more: its memory becomes that of the new one."""
+    return jax.numpy.copy(value)
+
+
+def _copy_leaf(old: Any, value: Any) -> Any:
+    """See slots.CopyLeaf. References would do, but for jitted steps that are given arrays to keep (donation)."""
+    if isinstance(value, _Form) or callable(value):
+        return value
+    if not isinstance(value, jax.Array):
+        return NotImplemented
+    if _fits(old, value):
+        return _copied_into(old, value)
+    return value.copy()
+
+
+def _fits(old: Any, value: Any) -> bool:
+    if not isinstance(old, jax.Array) or old.shape != value.shape or old.dtype != value.dtype:
+        return False
+    plain = not jax.dtypes.issubdtype(value.dtype, jax.dtypes.extended) and value.is_fully_addressable
+    return plain and old.sharding == value.sharding and not old.is_deleted()
 
 
 def run(func: Callable[..., Any]) -> Callable[..., Any]:

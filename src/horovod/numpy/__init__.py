@@ -2,7 +2,7 @@
 """The NumPy API: `import horovod.numpy as hvd`. For your own autograd engine, and for everything without one."""
 
 from horovod.common.door import *  # noqa: F403 - what it names in __all__
-from horovod.numpy import mpi_ops
+from horovod.numpy import elastic, mpi_ops
 from horovod.numpy.compression import Compression, Compressor
 from horovod.numpy.functions import allgather_object, broadcast_object, broadcast_parameters
 from horovod.numpy.mpi_ops import *  # noqa: F403 - what it names in __all__
@@ -13,5 +13,6 @@ __all__ = [
     "allgather_object",
     "broadcast_object",
     "broadcast_parameters",
+    "elastic",
 ]
 __all__ += mpi_ops.__all__

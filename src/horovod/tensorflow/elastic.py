@@ -9,10 +9,13 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
+from horovod.common.checkpoint import checkpoint as checkpoint
 from horovod.common.elastic import ObjectState, run_fn
 from horovod.common.exceptions import HorovodInternalError
+from horovod.common.slots import Slots, check_arrays, copied_values
 from horovod.tensorflow.functions import broadcast_object, broadcast_variables
 from horovod.tensorflow.functions import broadcast_object_fn as broadcast_object_fn
 from horovod.tensorflow.mpi_ops import init, rank, shutdown
@@ -58,18 +61,39 @@ class _VariablesState(ObjectState):
         self._assignment: tuple[Any, list[Any]] | None = None
         self._broadcast: Any = None
         super().__init__(functools.partial(broadcast_object, session=session), rank, **kwargs)
-        self._saved_values = self._read()
+        self._variable_slots = Slots(_copy_variable)
+        self._save_variables()
 
     def _variables(self) -> list[Any]:
         raise NotImplementedError
 
-    def save(self) -> None:
-        self._saved_values = self._read()
-        super().save()
+    def _prepare(self) -> None:
+        self._variable_slots.prepare(self._readable())
+        super()._prepare()
+
+    def _keep(self) -> None:
+        self._variable_slots.keep()
+        super()._keep()
+
+    def _save_variables(self) -> None:
+        self._variable_slots.save(self._readable())
 
     def restore(self) -> None:
-        self._write(self._saved_values)
+        self._write(self._variable_slots.current)
         super().restore()
+
+    def pin_commit(self) -> dict[str, Any]:
+        return {**super().pin_commit(), "variables": self._variable_slots.pin()}
+
+    def release_commit(self) -> None:
+        super().release_commit()
+        self._variable_slots.release()
+
+    def load_commit(self, content: dict[str, Any]) -> None:
+        check_arrays(content["variables"], self._variable_slots.current)
+        super().load_commit(content)
+        self._write(content["variables"])
+        self._save_variables()
 
     def sync(self) -> None:
         """Make rank 0's variables, and the values it saved last, those of all."""
@@ -78,14 +102,13 @@ class _VariablesState(ObjectState):
                 broadcast_variables(self._variables(), root_rank=0)
             else:
                 self._session.run(self._broadcast_operation())
-        self._saved_values = self._read()
+        self._save_variables()
         super().sync()
 
-    def _read(self) -> list[Any]:
+    def _readable(self) -> list[Any]:
+        """The variables, or in a session their values."""
         variables = self._variables()
-        if self._session is not None:
-            return list(self._session.run(variables))
-        return [variable.numpy().copy() for variable in variables]
+        return variables if self._session is None else list(self._session.run(variables))
 
     def _write(self, values: list[Any]) -> None:
         variables = self._variables()
@@ -110,6 +133,25 @@ class _VariablesState(ObjectState):
             with self._session.graph.as_default():
                 self._broadcast = broadcast_variables(self._variables(), root_rank=0)
         return self._broadcast
+
+
+def _copy_variable(old: Any, variable: Any) -> Any:
+    """See slots.CopyLeaf: straight from TensorFlow's memory where that can be read, into that of an earlier copy."""
+    if not hasattr(variable, "read_value"):
+        return NotImplemented
+    tensor = variable.read_value()
+    try:
+        values = np.asarray(memoryview(tensor))
+    except (
+        TypeError,
+        ValueError,
+        NotImplementedError,
+        RuntimeError,
+    ):  # a type that buffers do not know, or a GPU's
+        values = np.asarray(tensor.numpy())
+    if values.dtype != tensor.dtype.as_numpy_dtype or values.dtype.hasobject:
+        values = np.asarray(tensor.numpy())
+    return values.copy() if values.dtype.hasobject else copied_values(values, old)
 
 
 class TensorFlowState(_VariablesState):

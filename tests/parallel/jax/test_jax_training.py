@@ -175,3 +175,35 @@ def test_elastic_state_goes_on_from_the_last_commit():
     np.testing.assert_array_equal(state.params["w"], [8.0] * 3)
     assert state.log == ["0", "epoch 1", "epoch 2", "epoch 3", "epoch 4"]
     assert jax.random.key_data(state.key).tolist() == jax.random.key_data(jax.random.key(0)).tolist()
+
+
+@on_all_ranks("shm2", limit_s=60)
+def test_commits_are_kept_in_turns_and_outlive_the_job():
+    import tempfile
+    from pathlib import Path
+
+    from harness.jax_door import hvd, jax, jnp
+
+    from horovod.common.checkpoint_file import read, write
+
+    def tree(value):
+        return {"w": jnp.full((3, 2), value), "half": [jnp.full(4, value, jnp.bfloat16)], "fixed": None}
+
+    state = hvd.elastic.JaxState(params=tree(0.0), step=0, log=[])
+    for step in range(1, 6):
+        state.params, state.step = tree(float(step)), step
+        state.log.append(step)
+        state.save()
+        leaves = jax.tree_util.tree_leaves(state._saved["params"])
+        assert all((leaf == step).all() for leaf in leaves)
+    with tempfile.TemporaryDirectory() as folder:
+        write(Path(folder) / "x", state.pin_commit())
+        state.release_commit()
+        loaded = read(Path(folder) / "x")
+    later = hvd.elastic.JaxState(params=tree(0.0), step=0, log=[])
+    later.load_commit(loaded)
+    assert (later.step, later.log) == (5, [1, 2, 3, 4, 5])
+    np.testing.assert_array_equal(later.params["w"], state.params["w"])
+    assert later.params["half"][0].dtype == jnp.bfloat16
+    with pytest.raises(ValueError, match="does not fit"):
+        hvd.elastic.JaxState(params={"w": jnp.zeros(7)}, step=0, log=[]).load_commit(loaded)

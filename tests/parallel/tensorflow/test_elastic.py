@@ -166,3 +166,41 @@ def test_a_killed_rank_is_an_unknown_error_and_ours_in_every_mode(tmp_path):
     found = json.loads(report.read_text()) if report.exists() else done.stderr
     assert {*found} >= {"in flight", "eager", "function", "session"}, found
     assert all(found.values())
+
+
+@on_tensorflow_ranks("shm2")
+def test_commits_reuse_two_slots_and_outlive_the_job():
+    import tempfile
+    from pathlib import Path
+
+    from harness.tensorflow_training import door
+
+    from horovod.common.checkpoint_file import read, write
+
+    tf, hvd = door()
+    kinds = [tf.float32, tf.bfloat16, tf.int64, tf.bool]
+    variables = [tf.Variable(tf.zeros([3], kind)) for kind in kinds]
+    state = hvd.elastic.TensorFlowState(variables, step=0)
+    seen = []
+    for step in range(1, 6):
+        for variable in variables:
+            variable.assign(tf.cast(tf.fill([3], step), variable.dtype))
+        state.step = step
+        state.save()
+        saved = state._variable_slots.current
+        seen.append([array.__array_interface__["data"][0] for array in saved])
+        assert [array.tolist() for array in saved] == [[step] * 3] * 3 + [[True] * 3]
+        assert [array.dtype for array in saved] == [kind.as_numpy_dtype for kind in kinds]
+    assert seen[0] == seen[2] == seen[4]
+    assert seen[1] == seen[3]
+    with tempfile.TemporaryDirectory() as folder:
+        write(Path(folder) / "x", state.pin_commit())
+        state.release_commit()
+        loaded = read(Path(folder) / "x")
+    others = [tf.Variable(tf.zeros([3], kind)) for kind in kinds]
+    later = hvd.elastic.TensorFlowState(others, step=0)
+    later.load_commit(loaded)
+    assert later.step == 5
+    assert all(one.numpy().tolist() == other.numpy().tolist() for one, other in zip(others, variables, strict=True))
+    with pytest.raises(ValueError, match="does not fit"):
+        hvd.elastic.TensorFlowState([tf.Variable([1.0])] * 4, step=0).load_commit(loaded)

@@ -40,6 +40,8 @@ class Wishes:
     by_communicator: bool = False  # some of the sets: they may differ between ranks, each of which knows only its own
     comm: Any = None  # of MPI, if the world is made from one
     mpi: str | None = None  # why MPI cannot move tensors here; empty if it can; None: nobody asked for it
+    heritage: Mapping[str, Any] | None = None  # of a worker of an elastic job: what it has from earlier generations
+    tuning: Mapping[str, int] | None = None  # ... and what the autotuner found there
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,8 @@ class Started:
     process_sets: Sequence[tuple[int, ...]] = ()  # that all ranks register, in this order
     jobs: bool = False  # whether MPI moves what it can
     main: tuple[str, int] | None = None  # rank 0's address, and a port that is free there; None: nobody asked
+    heritages: Sequence[Mapping[str, Any]] = ()  # in an elastic job: what every rank has from earlier generations
+    tuning: Mapping[str, int] | None = None  # ... and what the autotuner found there
 
 
 def start(
@@ -90,11 +94,14 @@ def _start_alone(
     settings: Settings, topology: Topology, generation: int, environ: Mapping[str, str], wishes: Wishes
 ) -> Started:
     world = open_world(settings, topology, generation, LOOPBACK, secrets.token_hex(16), secrets.token_bytes(32))
+    if wishes.tuning:
+        world.use_tuning(**wishes.tuning)
     world.connect(peers([introduce(world, topology, LOOPBACK)]), settings.number("HOROVOD_GLOO_TIMEOUT_SECONDS"))
     if wishes.mpi:
         log.say_without_mpi(wishes.mpi)
     main = LOOPBACK, main_port(environ)
-    return Started(world, topology, True, wishes.process_sets, main=main)
+    heritages = () if wishes.heritage is None else (wishes.heritage,)
+    return Started(world, topology, True, wishes.process_sets, False, main, heritages, wishes.tuning)
 
 
 @contextmanager
@@ -145,6 +152,8 @@ def _start_together(
     try:
         info = introduce(world, topology, address) | {"process_sets": [list(ranks) for ranks in wishes.process_sets]}
         info |= {"sets_by_communicator": wishes.by_communicator, "mpi": wishes.mpi}
+        if wishes.heritage is not None:
+            info |= {"heritage": wishes.heritage, "tuning": wishes.tuning}
         info["main_port"] = main_port(environ) if topology.rank == 0 else None
         infos = connection.meet(topology.rank, topology.size, generation, info, timeout_s).infos
         met()
@@ -152,6 +161,9 @@ def _start_together(
         jobs = _agree_on_mpi(infos, topology.rank)
         if jobs:
             world.use_jobs()
+        tuning = infos[0].get("tuning")  # rank 0 was there before, if anybody was
+        if tuning:
+            world.use_tuning(**tuning)
         world.connect(peers(infos), timeout_s)
     except BaseException:
         world.close()
@@ -159,7 +171,8 @@ def _start_together(
     hosts = [str(info["host"]) for info in infos]
     placed = topology_module.after_meeting(topology, hosts, [int(info["local_rank"]) for info in infos])
     main = str(infos[0]["address"]), int(infos[0].get("main_port") or 0)
-    return Started(world, placed, topology_module.is_homogeneous(hosts), process_sets, jobs, main)
+    heritages = [info["heritage"] for info in infos] if wishes.heritage is not None else []
+    return Started(world, placed, topology_module.is_homogeneous(hosts), process_sets, jobs, main, heritages, tuning)
 
 
 def open_world(
@@ -220,6 +233,8 @@ def _agree_on_mpi(infos: Sequence[Mapping[str, Any]], rank: int) -> bool:
 
 def _agreed_sets(infos: Sequence[Mapping[str, Any]], rank: int) -> list[tuple[int, ...]]:
     """Every rank sees the same infos, so either all of them refuse or none does."""
+    if any(info["heritage"]["members"] for info in infos if "heritage" in info):
+        return []  # those of the last generation go on; who is new finds its own among them
     if any(info.get("sets_by_communicator") for info in infos):
         every = [tuple(ranks) for info in infos for ranks in info["process_sets"]]
         return [ranks for ranks in dict.fromkeys(every) if len(ranks) < len(infos)]

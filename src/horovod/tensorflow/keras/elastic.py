@@ -9,6 +9,7 @@ from tensorflow import keras
 
 from horovod._keras import shared_callbacks as shared
 from horovod._keras.doors import door_of
+from horovod.common.checkpoint import checkpoint as checkpoint
 
 __all__ = ["CommitStateCallback", "KerasState", "UpdateBatchStateCallback", "UpdateEpochStateCallback", "run"]
 

@@ -175,7 +175,8 @@ def open_channel(
     place = through_store.place_of(rank, size)
     started = through_store.start(store, settings, place, store_host, timeout_s, label)
     if not global_ranks and not default_context.is_initialized:
-        timeline.begin(started.world, settings, rank)  # a timeline has one file, so the default group alone writes it
+        wish = timeline.first_wish(settings)
+        timeline.begin(started.world, settings, rank, wish)  # one file, so the default group alone writes it
     channel = Channel(started.world, rank, size, label, tuple(global_ranks))
     _channels.add(channel)
     return channel

@@ -11,11 +11,26 @@ from typing import Any
 
 import torch
 
-from horovod.common.elastic import ObjectState
+from horovod.common.elastic import ObjectState, check_names
+from horovod.common.slots import Slots
 from horovod.torch.elastic.sampler import ElasticSampler
 from horovod.torch.functions import allgather_object as allgather_object
 from horovod.torch.functions import broadcast_object, broadcast_optimizer_state, broadcast_parameters
 from horovod.torch.mpi_ops import rank
+
+
+def _copy_tensor(old: Any, value: Any) -> Any:
+    """See slots.CopyLeaf. Tensors that say more than their values (gradients, subclasses) are copied as objects."""
+    if type(value) is not torch.Tensor or value.requires_grad or value.layout != torch.strided:
+        return NotImplemented
+    if type(old) is torch.Tensor and _is_like(old, value):
+        return old.copy_(value)
+    return value.clone()
+
+
+def _is_like(old: torch.Tensor, value: torch.Tensor) -> bool:
+    same_form = old.shape == value.shape and old.stride() == value.stride()
+    return same_form and old.dtype == value.dtype and old.device == value.device
 
 
 class StateHandler:
@@ -47,10 +62,26 @@ class StateDictHandler(StateHandler):
 
     def __init__(self, value: Any) -> None:
         super().__init__(value)
+        self.slots = Slots(_copy_tensor)
         self.save()
 
+    @property
+    def _saved_state(self) -> Any:
+        return self.slots.current
+
     def save(self) -> None:
-        self._saved_state = copy.deepcopy(self.value.state_dict())
+        self.prepare()
+        self.slots.keep()
+
+    def prepare(self) -> None:
+        """Copy what is to be saved; `slots.keep` then does."""
+        with torch.no_grad():
+            self.slots.prepare(self.value.state_dict())
+
+    def load(self, saved: Any) -> None:
+        """Take over what an earlier job saved."""
+        self.value.load_state_dict(saved)
+        self.save()
 
     def restore(self) -> None:
         # A copy: objects keep what they load, and change it in place afterwards.
@@ -107,10 +138,48 @@ class TorchState(ObjectState):
         plain = {name: value for name, value in values.items() if name not in self._handlers}
         super().__init__(broadcast_object, rank, **plain)
 
-    def save(self) -> None:
-        for handler in self._handlers.values():
-            handler.save()
-        super().save()
+    _copy_leaf = staticmethod(_copy_tensor)
+
+    def _prepare(self) -> None:
+        for handler in self._with_slots().values():
+            handler.prepare()
+        super()._prepare()
+
+    def _keep(self) -> None:
+        for name, handler in self._handlers.items():
+            if name not in self._with_slots():
+                handler.save()  # a user's own, which may fail: nothing else has changed yet
+        for handler in self._with_slots().values():
+            handler.slots.keep()
+        super()._keep()
+
+    def _with_slots(self) -> dict[str, StateDictHandler]:
+        found = {name: one for name, one in self._handlers.items() if isinstance(one, StateDictHandler)}
+        return {name: one for name, one in found.items() if type(one).save is StateDictHandler.save}
+
+    def pin_commit(self) -> dict[str, Any]:
+        missing = [name for name in self._handlers if name not in self._with_slots()]
+        if missing:
+            raise TypeError(
+                f"{missing} have handlers of their own, which are not written to disk: derive them from "
+                "StateDictHandler, without a save of their own"
+            )
+        objects = {name: handler.slots.pin() for name, handler in self._with_slots().items()}
+        return {**super().pin_commit(), "objects": objects}
+
+    def release_commit(self) -> None:
+        super().release_commit()
+        for handler in self._with_slots().values():
+            handler.slots.release()
+
+    def load_commit(self, content: dict[str, Any]) -> None:
+        check_names("objects", content["objects"], self._handlers)
+        for name, handler in self._with_slots().items():
+            try:
+                handler.load(content["objects"][name])
+            except (RuntimeError, ValueError, KeyError) as error:
+                raise ValueError(f"The checkpoint does not fit the state's {name!r}: {error}") from error
+        super().load_commit(content)
 
     def restore(self) -> None:
         for handler in self._handlers.values():

@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One checkpoint as a file: what a state holds as msgpack, then its arrays as they lie in memory, then a checksum.
+
+A file is written under another name, brought to the disk and renamed, so that it is there whole or not at all; whatever
+else happens to it, reading finds out before anything is loaded. Only values that are neither arrays nor plain
+containers, numbers and texts are pickled.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import struct
+import sys
+from collections import OrderedDict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgpack  # type: ignore[import-untyped]
+import numpy as np
+
+from horovod.common import serialization
+
+VERSION = 1
+_MAGIC = b"HVDSTATE"
+_HEADER = struct.Struct("<8sIIQQ")  # magic, version, zero, bytes of the structure, bytes of the arrays
+_DIGEST_BYTES = 32
+_ALIGNMENT = 64
+_PIECE_BYTES = 4 << 20
+_ARRAY, _TUPLE, _ORDERED, _PICKLE, _INTEGER = range(1, 6)
+
+
+class BadCheckpointError(Exception):
+    """A file that is not a whole checkpoint of this version: cut off, changed, or something else."""
+
+
+def write(path: Path, content: Any) -> None:
+    """Make `path` a checkpoint, at once and for good. OSError leaves what was there before."""
+    folder = path.parent
+    temporary = folder / temporary_name(path)
+    try:
+        with open(temporary, "wb", buffering=0) as file:
+            for piece in _pieces(content):
+                _write_all(file.fileno(), piece)
+            os.fsync(file.fileno())
+        os.rename(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)  # the new name itself
+    finally:
+        os.close(descriptor)
+
+
+def temporary_name(path: Path) -> str:
+    return f".{path.name}.{os.uname().nodename}.{os.getpid()}.tmp"
+
+
+def read(path: Path) -> Any:
+    """What was written. BadCheckpointError, before anything of it is used, if it is not that any more."""
+    data = bytearray(path.read_bytes())
+    if len(data) < _HEADER.size or data[: len(_MAGIC)] != _MAGIC:
+        raise BadCheckpointError("it is not a checkpoint" if data else "it is empty")
+    _, version, _, structure_bytes, array_bytes = _HEADER.unpack_from(data)
+    if version != VERSION:
+        raise BadCheckpointError(f"it has format {version}, and this version of Horovod reads format {VERSION}")
+    whole = _HEADER.size + structure_bytes + array_bytes + _DIGEST_BYTES
+    if len(data) != whole:
+        raise BadCheckpointError(f"it has {len(data)} bytes instead of {whole}: it was cut off")
+    body = memoryview(data)[:-_DIGEST_BYTES]
+    if _checksum(body) != data[-_DIGEST_BYTES:]:
+        raise BadCheckpointError("its checksum is wrong: its contents were changed")
+    arrays_at = _HEADER.size + structure_bytes
+    return _Decoder(body[arrays_at:]).decode(body[_HEADER.size : arrays_at])
+
+
+def _checksum(body: memoryview) -> bytes:
+    return hashlib.blake2b(body, digest_size=_DIGEST_BYTES).digest()
+
+
+def _pieces(content: Any) -> Iterator[memoryview | bytes]:
+    """The file from its beginning to its end, without a second copy of the arrays."""
+    encoder = _Encoder()
+    structure = encoder.encode(content)
+    total = encoder.total
+    digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
+    for piece in (_HEADER.pack(_MAGIC, VERSION, 0, len(structure), total), structure, *encoder.arrays()):
+        digest.update(piece)
+        yield piece
+    yield digest.digest()
+
+
+def _write_all(descriptor: int, piece: memoryview | bytes) -> None:
+    view = memoryview(piece)
+    while view:
+        view = view[os.write(descriptor, view[:_PIECE_BYTES]) :]
+
+
+class _Encoder:
+    def __init__(self) -> None:
+        self._buffers: list[memoryview] = []
+        self.total = 0
+        self._synchronized = False
+
+    def encode(self, content: Any) -> bytes:
+        packed: bytes = msgpack.packb(self._plain(content), strict_types=True)
+        return packed
+
+    def arrays(self) -> Iterator[memoryview | bytes]:
+        for buffer in self._buffers:
+            yield buffer
+            if padding := -buffer.nbytes % _ALIGNMENT:
+                yield bytes(padding)
+
+    def _plain(self, value: Any) -> Any:
+        kind = type(value)
+        if value is None or kind in (bool, float, str, bytes):
+            return value
+        if kind is int:
+            return value if -(1 << 63) <= value < 1 << 64 else msgpack.ExtType(_INTEGER, str(value).encode())
+        if kind is list:
+            return [self._plain(one) for one in value]
+        if kind is tuple:
+            return self._extension(_TUPLE, [self._plain(one) for one in value])
+        if kind is dict:
+            return {self._key(key): self._plain(one) for key, one in value.items()}
+        if kind is OrderedDict:
+            pairs = [[self._plain(key), self._plain(one)] for key, one in value.items()]
+            return self._extension(_ORDERED, [pairs, self._plain(dict(getattr(value, "__dict__", {})))])
+        array = self._as_array(value)
+        return msgpack.ExtType(_PICKLE, serialization.dumps(value)) if array is None else array
+
+    def _key(self, key: Any) -> Any:
+        return key if type(key) in (str, int, bytes, bool) else self._plain(key)
+
+    def _extension(self, code: int, value: Any) -> Any:
+        return msgpack.ExtType(code, msgpack.packb(value, strict_types=True))
+
+    def _as_array(self, value: Any) -> Any:
+        torch, jax = sys.modules.get("torch"), sys.modules.get("jax")
+        if torch is not None and type(value) in (torch.Tensor, torch.nn.Parameter) and value.layout == torch.strided:
+            if value.is_cuda and not self._synchronized:  # the copy that is written may still be under way
+                torch.cuda.synchronize(value.device)
+                self._synchronized = True
+            data = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+            return self._described("torch", str(value.dtype).removeprefix("torch."), value.shape, data)
+        if isinstance(value, np.ndarray) and type(value) is np.ndarray and not value.dtype.hasobject:
+            return self._of_numpy("numpy", value)
+        if isinstance(value, np.generic) and not value.dtype.hasobject and value.dtype.kind != "V":
+            return self._of_numpy("scalar", np.asarray(value))
+        if (
+            jax is not None
+            and isinstance(value, jax.Array)
+            and not jax.dtypes.issubdtype(value.dtype, jax.dtypes.extended)
+        ):
+            return self._of_numpy("jax", np.asarray(value))
+        return None
+
+    def _of_numpy(self, kind: str, value: Any) -> Any:
+        name = value.dtype.str if value.dtype.kind in "biufcSUmM" else value.dtype.name
+        data = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
+        return self._described(kind, name, value.shape, data)
+
+    def _described(self, kind: str, dtype: str, shape: Any, data: Any) -> Any:
+        place = self.total
+        self._buffers.append(memoryview(data))
+        self.total += data.nbytes + -data.nbytes % _ALIGNMENT
+        return self._extension(_ARRAY, [kind, dtype, list(shape), place, data.nbytes])
+
+
+class _Decoder:
+    def __init__(self, arrays: memoryview) -> None:
+        self._arrays = arrays
+
+    def decode(self, packed: memoryview | bytes) -> Any:
+        return msgpack.unpackb(packed, ext_hook=self._extension, strict_map_key=False, use_list=True)
+
+    def _extension(self, code: int, data: bytes) -> Any:
+        if code == _ARRAY:
+            return self._array(*msgpack.unpackb(data))
+        if code == _TUPLE:
+            return tuple(self.decode(data))
+        if code == _ORDERED:
+            pairs, attributes = self.decode(data)
+            result: OrderedDict[Any, Any] = OrderedDict(pairs)
+            result.__dict__.update(attributes)
+            return result
+        if code == _INTEGER:
+            return int(data)
+        if code == _PICKLE:
+            return serialization.loads(data)
+        raise BadCheckpointError(f"it holds something of an unknown kind ({code})")
+
+    def _array(self, kind: str, dtype: str, shape: list[int], place: int, nbytes: int) -> Any:
+        data = self._arrays[place : place + nbytes]
+        if kind == "torch":
+            import torch
+
+            flat = torch.frombuffer(data, dtype=torch.uint8) if nbytes else torch.empty(0, dtype=torch.uint8)
+            return flat.view(getattr(torch, dtype)).reshape(shape).clone()
+        try:
+            known = np.dtype(dtype)
+        except TypeError:
+            import ml_dtypes  # bfloat16 and the like
+
+            known = np.dtype(getattr(ml_dtypes, dtype))
+        array = np.frombuffer(data, np.uint8).view(known).reshape(shape).copy()
+        if kind == "jax":
+            import jax.numpy
+
+            return jax.numpy.asarray(array)
+        return array[()] if kind == "scalar" else array

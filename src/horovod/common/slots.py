@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where commits are kept: two copies in turns, so that the last whole one is always there, in memory that is reused."""
+
+from __future__ import annotations
+
+import copy
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+CopyLeaf = Callable[[Any, Any], Any]
+"""(old, value) -> a copy of a framework's array, in the memory of `old` if that fits; NotImplemented for all else."""
+
+_ATOMS = (int, float, complex, str, bytes, bool, type(None))
+
+
+class Slots:
+    """`current` is what was kept last. `prepare` fills another slot, which `keep` makes the current one: whatever
+    interrupts a commit leaves the one before whole. What is pinned is not written to until it is released."""
+
+    def __init__(self, copy_leaf: CopyLeaf | None = None) -> None:
+        self._copy_leaf = copy_leaf
+        self._slots: list[Any] = []
+        self._current = -1
+        self._prepared = -1
+        self._pinned = -1
+
+    @property
+    def current(self) -> Any:
+        return self._slots[self._current]
+
+    @property
+    def is_empty(self) -> bool:
+        return self._current < 0
+
+    def prepare(self, value: Any) -> None:
+        busy = {self._current, self._pinned}
+        spare = next((index for index in range(len(self._slots)) if index not in busy), len(self._slots))
+        if spare == len(self._slots):
+            self._slots.append(None)
+        self._slots[spare] = copied(value, self._slots[spare], self._copy_leaf)
+        self._prepared = spare
+
+    def keep(self) -> None:
+        self._current, self._prepared = self._prepared, -1
+
+    def save(self, value: Any) -> None:
+        self.prepare(value)
+        self.keep()
+
+    def put(self, value: Any) -> None:
+        """Keep this very value, which nobody else will change."""
+        self._slots = [value]
+        self._current, self._prepared, self._pinned = 0, -1, -1
+
+    def pin(self) -> Any:
+        """The current value, which stays as it is until `release`; meanwhile commits take a third slot."""
+        self._pinned = self._current
+        return self.current
+
+    def release(self) -> None:
+        self._pinned = -1
+
+
+def copied(value: Any, old: Any = None, copy_leaf: CopyLeaf | None = None) -> Any:
+    """A deep copy of `value` that uses the arrays of `old`, an earlier copy, again where they have the same form."""
+    return _Copier(copy_leaf).copy(value, old)
+
+
+class _Copier:
+    def __init__(self, copy_leaf: CopyLeaf | None) -> None:
+        self._copy_leaf = copy_leaf
+        self._done: dict[int, Any] = {}  # by id: what is referred to twice is one thing in the copy too
+
+    def copy(self, value: Any, old: Any) -> Any:
+        kind = type(value)
+        if kind in _ATOMS:
+            return value
+        if id(value) in self._done:
+            return self._done[id(value)]
+        if kind is np.ndarray and not value.dtype.hasobject:
+            result = _copied_array(value, old)
+        elif kind is dict or kind is OrderedDict:
+            return self._copy_mapping(value, old)
+        elif kind is list:
+            return self._copy_list(value, old)
+        elif kind is tuple:
+            before = old if type(old) is tuple and len(old) == len(value) else (None,) * len(value)
+            result = tuple(self.copy(one, former) for one, former in zip(value, before, strict=True))
+        else:
+            result = NotImplemented if self._copy_leaf is None else self._copy_leaf(old, value)
+            if result is NotImplemented:
+                result = copy.deepcopy(value, self._done)
+        self._done[id(value)] = result
+        return result
+
+    def _copy_mapping(self, value: Any, old: Any) -> Any:
+        result = type(value)()
+        self._done[id(value)] = result
+        before = old if isinstance(old, dict) else {}
+        for key, one in value.items():
+            result[key] = self.copy(one, before.get(key))
+        attributes = getattr(value, "__dict__", None)  # the versions of modules, in a state_dict of PyTorch
+        if attributes:
+            result.__dict__.update(copy.deepcopy(attributes))
+        return result
+
+    def _copy_list(self, value: list[Any], old: Any) -> list[Any]:
+        result: list[Any] = []
+        self._done[id(value)] = result
+        before = old if type(old) is list else []
+        for index, one in enumerate(value):
+            result.append(self.copy(one, before[index] if index < len(before) else None))
+        return result
+
+
+def _copied_array(value: Any, old: Any) -> Any:
+    if type(old) is np.ndarray and old.shape == value.shape and old.dtype == value.dtype and old.flags.writeable:
+        np.copyto(old, value)
+        return old
+    return value.copy(order="K")
+
+
+def copied_values(array: Any, old: Any) -> Any:
+    """A copy of an array that somebody else owns, in the memory of `old`, an earlier copy, if that fits."""
+    return _copied_array(np.asarray(array), old)
+
+
+def check_arrays(found: list[Any], expected: list[Any]) -> None:
+    """ValueError unless the arrays of a checkpoint have the forms of those that they are to replace."""
+    forms = [[tuple(np.shape(one)) for one in arrays] for arrays in (found, expected)]
+    if forms[0] != forms[1]:
+        raise ValueError(
+            f"The checkpoint does not fit the state: its arrays have shapes {forms[0]}, the state's {forms[1]}"
+        )

@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Elastic jobs of each framework that is installed: a worker is killed, and compiled steps go on with the others."""
+
+import importlib.util
+
+import pytest
+from faultkit.stateful import StatefulJob
+
+QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "2"}
+
+
+def cases():
+    """Where TensorFlow or JAX is installed, PyTorch has its turn elsewhere."""
+    there = {name: importlib.util.find_spec(name) is not None for name in ("tensorflow", "keras", "jax", "torch")}
+    there["torch"] = there["torch"] and not (there["tensorflow"] or there["jax"])
+    missing = {name: [pytest.mark.skip(f"{name} is not tested here")] for name, found in there.items() if not found}
+    return [pytest.param(name, marks=missing.get(name, [])) for name in there]
+
+
+@pytest.mark.timeout(240)  # the framework is imported by four processes, of which three start at once
+@pytest.mark.parametrize("framework", cases())
+def test_compiled_steps_survive_the_loss_of_a_worker(tmp_path, framework):
+    with StatefulJob("elastic_frameworks", tmp_path, 3, framework, env=QUIET, least=2) as job:
+        first = job.stepped(0, 3)
+        job.kill(first[1])
+        second = job.stepped(1, 2)
+        assert {birth: one["pid"] for birth, one in second.items()} == {0: first[0]["pid"], 2: first[2]["pid"]}
+        third = job.stepped(2, 3)  # the replacement gets the state, and its predecessor's place in the set
+        assert set(third) == {0, 2, 3}
+        assert len({one["steps"] for one in third.values()}) == 1
+        assert third[0]["steps"] > second[0]["steps"]
+        if framework != "keras":
+            assert (first[0]["in_pair"], second[0]["in_pair"], third[0]["in_pair"]) == (2, 1, 2)
+            assert third[3]["in_pair"] == 2
+            assert third[2]["in_pair"] is None
+        if framework != "torch":
+            assert third[0]["traces"] == first[0]["traces"]  # what was compiled is used again
+        job.finish(3)
