@@ -102,6 +102,8 @@ test-old-tensorflow: $(VENV)-tensorflow-oldest/.installed
 
 test-long: $(LIBRARIES) $(VENV)-newest/.installed $(VENV)-ray/.installed ## what takes too long for each change: examples, frameworks over our backend
 	HOROVOD_TEST_DOORS=torch python -m pytest $(PYTEST_ARGS) $(PROGRAMS)
+	HOROVOD_TEST_KILLS=50 HOROVOD_TEST_FRAMEWORK=torch python -m pytest -s $(PYTEST_ARGS) tests/faults/test_elastic_kills.py
+	HOROVOD_TEST_SOAK_S=3600 HOROVOD_TEST_SOAK_FAULTS=500 python -m pytest -s $(PYTEST_ARGS) tests/faults/test_soak.py
 	scripts/test-tensorflow programs
 	$(VENV)-ray/bin/python -m pytest $(PYTEST_ARGS) -m slow tests/ray
 

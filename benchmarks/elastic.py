@@ -4,7 +4,7 @@
 
     python benchmarks/elastic.py                       # 4 workers lose one; two join two; torchrun's restart beside it
     python benchmarks/elastic.py --faults              # detect and resume seconds of faults 1 to 6
-    python benchmarks/elastic.py --faults --write      # and put the tables into docs/elastic.md
+    python benchmarks/elastic.py --faults --write      # and put the tables between their marks in docs/elastic.md
 
 All processes are on this machine, with PyTorch on processors. A step is a small network's, about 10 ms; every step is
 committed. The survivors keep their processes; torchrun starts all workers again, from a checkpoint of every step.
@@ -60,7 +60,9 @@ def recovery(options: argparse.Namespace) -> Table:
     added = jobs.growths(options.slow_rounds)
     table.append(("2 workers join 2: pause of those who were there", *spread([one["pause"] for one in added])))
     restarts = jobs.torchrun_restarts(options.slow_rounds, WORKERS)
-    table.append(("`kill -9` of one of 4 under torchrun to the next step", *spread([one["resume"] for one in restarts])))
+    table.append(
+        ("`kill -9` of one of 4 under torchrun to the next step", *spread([one["resume"] for one in restarts]))
+    )
     return table
 
 

@@ -99,7 +99,9 @@ def harm(worker: Entry, number: int = signal.SIGKILL) -> float:
 PARTS = ("detect", "roll back", "meet", "sync", "first step")
 
 
-def recoveries(rounds: int, workers: int, victim: Callable[[list[Entry]], Entry], number: int) -> list[dict[str, float]]:
+def recoveries(
+    rounds: int, workers: int, victim: Callable[[list[Entry]], Entry], number: int
+) -> list[dict[str, float]]:
     """Seconds from the signal to each part's end, and `resume` in all: the slowest survivor's, for each round."""
     found = []
     with elastic_job(workers) as job:

@@ -25,7 +25,12 @@ Found = TypeVar("Found")
 
 def report(event: str, **details: Any) -> None:
     """Called by a rank."""
-    message = {"event": event, "rank": int(os.environ.get("HOROVOD_RANK", "-1")), "pid": os.getpid(), "at": time.monotonic()}
+    message = {
+        "event": event,
+        "rank": int(os.environ.get("HOROVOD_RANK", "-1")),
+        "pid": os.getpid(),
+        "at": time.monotonic(),
+    }
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
         sock.sendto(json.dumps(message | details).encode(), os.environ[VARIABLE])
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fault 34: an elastic job under random faults for a while, with its invariants checked all the time.
 
-HOROVOD_TEST_SOAK_S (seconds, 60), HOROVOD_TEST_SOAK_FAULTS (ends earlier once there were so many) and HOROVOD_TEST_SEED.
+HOROVOD_TEST_SOAK_S (seconds, 60), HOROVOD_TEST_SOAK_FAULTS (ends earlier once there were so many), HOROVOD_TEST_SEED.
 """
 
 import os

@@ -17,9 +17,9 @@ BIRTH = int(os.environ["HOROVOD_BIRTH_ID"])
 report("born", birth=BIRTH)
 
 import numpy as np  # noqa: E402 - a worker may be killed while it imports
+from faultkit.holdings import holdings, open_files  # noqa: E402
 
 import horovod.numpy as hvd  # noqa: E402
-from faultkit.holdings import holdings, open_files  # noqa: E402
 from horovod.common.context import default_context  # noqa: E402
 from horovod.common.elastic import ObjectState, run_fn  # noqa: E402
 from horovod.common.objects import allgather_object, broadcast_object  # noqa: E402
@@ -146,8 +146,9 @@ def train(state):
         for batch, indexes in enumerate(work.batches()):
             work.step(indexes)
             work.recorded(batch, len(indexes))
-            np.add.at(state.counts, hvd.allgather(indexes, name="indexes"), 1)
+            # Written before it is counted: who is killed in between takes the count along, for all others go back.
             tries.write(f"{state.epoch} {' '.join(map(str, indexes))}\n".encode())
+            np.add.at(state.counts, hvd.allgather(indexes, name="indexes"), 1)
             state.steps += 1
             if is_new:
                 is_new = False
