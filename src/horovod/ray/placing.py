@@ -27,7 +27,7 @@ _NOT_STARTED = 127
 
 @dataclass(frozen=True)
 class Task:
-    """What every worker does. The function is a reference in a list: Ray fetches it where it is called, and not here."""
+    """What every worker does. The function is a reference in a list: Ray fetches it where it is called, not here."""
 
     function: Sequence[Any]
     variables: Mapping[str, str]  # with the secret: they travel as the argument of a call alone
