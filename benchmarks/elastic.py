@@ -57,6 +57,9 @@ def recovery(options: argparse.Namespace) -> Table:
     kills = jobs.recoveries(options.rounds, WORKERS, random.choice, signal.SIGKILL)
     table.append(("`kill -9` of one of 4 to the next step of the other 3", *spread([one["resume"] for one in kills])))
     table += [(f"of that: {part}", *spread([one[part] for one in kills])) for part in jobs.PARTS]
+    replaced = jobs.recoveries(options.rounds, WORKERS, random.choice, signal.SIGKILL, "--spares", "1")
+    back = [one["resume"] for one in replaced if one["size"] == WORKERS]
+    table.append(("`kill -9` of one of 4 to the next step of 4, with a spare", *spread(back)))
     added = jobs.growths(options.slow_rounds)
     table.append(("2 workers join 2: pause of those who were there", *spread([one["pause"] for one in added])))
     restarts = jobs.torchrun_restarts(options.slow_rounds, WORKERS)

@@ -100,20 +100,20 @@ PARTS = ("detect", "roll back", "meet", "sync", "first step")
 
 
 def recoveries(
-    rounds: int, workers: int, victim: Callable[[list[Entry]], Entry], number: int
+    rounds: int, workers: int, victim: Callable[[list[Entry]], Entry], number: int, *flags: str
 ) -> list[dict[str, float]]:
     """Seconds from the signal to each part's end, and `resume` in all: the slowest survivor's, for each round."""
     found = []
-    with elastic_job(workers) as job:
+    with elastic_job(workers, *flags) as job:
         now = job.generation(0, workers)
         for _ in range(rounds):
             time.sleep(random.uniform(0.2, 0.5))  # at any moment of a step
             began = harm(victim(now), number)
             after = job.generation(now[0]["generation"] + 1)
-            slowest = max(after, key=lambda one: float(one["at"]))
+            slowest = max((one for one in after if "raised" in one), key=lambda one: float(one["at"]))
             ends = [slowest[name] for name in ("raised", "restored", "met", "synced", "at")]
             parts = {name: end - start for name, start, end in zip(PARTS, [began, *ends], ends, strict=False)}
-            found.append(parts | {"detected": ends[0] - began, "resume": slowest["at"] - began})
+            found.append(parts | {"detected": ends[0] - began, "resume": slowest["at"] - began, "size": len(after)})
             now = job.generation(after[0]["generation"] + (len(after) < workers), workers)
     return found
 

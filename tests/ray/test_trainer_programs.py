@@ -63,6 +63,7 @@ def test_snippet_of_the_documentation(cluster: Any, source: str, tmp_path: Path)
     [
         ("digits.py", ["--epochs", "2"], r"2 workers, 2 epochs: accuracy \d\d"),
         ("keras_digits.py", ["--epochs", "2"], r"torch, 2 workers, 2 epochs: accuracy \d\d"),
+        ("tune.py", ["--epochs", "2"], r"best learning rate: 0.0"),
         ("serve.py", ["--port", "0"], r"served at http://.*: \d+ of 100 digits read correctly"),
     ],
 )
