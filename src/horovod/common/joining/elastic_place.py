@@ -17,6 +17,7 @@ from horovod.common.settings import Settings, load
 from horovod.common.topology import Rendezvous, Topology, elastic_topology
 
 BIRTH_VARIABLE = "HOROVOD_BIRTH_ID"
+_LEFT = "Horovod has been shut down"
 _NAMED_LOSS = re.compile(r"rank (\d{1,9}) is lost")
 _PATIENCE_S = 864_000.0  # the driver has time limits of its own, and its end closes the connection
 
@@ -64,7 +65,12 @@ def take_place(settings: Settings, environ: Mapping[str, str], lost: int | None,
 
 
 def lost_rank_of(error: HorovodInternalError) -> int | None:
-    """Who is to blame, also where a framework has passed on only the text."""
+    """Who is to blame, also where a framework has passed on only the text.
+
+    Nobody if a rank has left of its own accord: it may have heard of a loss first, and be busy with going back.
+    """
+    if _LEFT in str(error):
+        return None
     if error.lost_rank is not None:
         return error.lost_rank
     found = _NAMED_LOSS.search(str(error))
