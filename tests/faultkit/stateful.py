@@ -35,6 +35,19 @@ class StatefulJob(LaunchedJob):
         except AssertionError as error:
             raise AssertionError(f"{error}\n{self.printed_by_all()}") from None
 
+    def stepped_from(self, least: int, size: int, limit_s: float = 100) -> dict[int, Report]:
+        """The same for the first generation from this number on that has this size."""
+
+        def of_that_size(reports: list[Report]) -> int | None:
+            steps = [one for one in reports if one["event"] == "stepped" and one["generation"] >= least]
+            return min((one["generation"] for one in steps if one["size"] == size), default=None)
+
+        try:
+            generation = self.reports.await_that(of_that_size, limit_s)
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{self.printed_by_all()}") from None
+        return self.stepped(generation, size, limit_s)
+
     def await_report(self, event: str, limit_s: float = 60, **details: object) -> Report:
         def matching(reports: list[Report]) -> Report | None:
             wanted = {"event": event, **details}

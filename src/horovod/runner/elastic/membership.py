@@ -427,6 +427,7 @@ class _Turn:
             return
         places = places_of([(one.birth, one.slot, None if one.fresh else one.rank) for one in chosen])
         gone = self._removed_members({worker.birth for worker in chosen})
+        others = state.newcomers() if state.limits.spares else []  # else they are on their way to become members
         self.actions.append(
             Announce(
                 generation=state.generation + 1,
@@ -434,7 +435,7 @@ class _Turn:
                 left=(*state.left, *gone),
                 came=tuple(worker.birth for worker in new) if not first else (),
                 took_s=None if first or state.changing_since is None else self.now - state.changing_since,
-                spares=tuple(worker.birth for worker in state.newcomers() if worker not in chosen),
+                spares=tuple(worker.birth for worker in others if worker not in chosen),
             )
         )
         for worker in chosen:
