@@ -75,7 +75,8 @@ def test_sets_timeline_tuning_and_checkpoints_survive(tmp_path):
         assert reports[0] is not None
         assert {reports[birth] for birth in (1, 2, 3)} == {None}
         assert {one["steps"] for one in after.values()} == {after[0]["steps"]}
-        assert after[0]["steps"] > last[1]["steps"] - 1  # the commits of generation 3 are on disk, at the least
+        # What generation 2 had done is on disk, at the least; commits that come while one is written are left out.
+        assert after[0]["steps"] > third[1]["steps"]
         assert after[0]["weight"] == after[0]["steps"]  # a gradient is 1 everywhere: nothing half loaded
         done = again.finish(4)
     newest, _ = list_files(folder)
