@@ -76,7 +76,7 @@ class Job:
         self._to_start: dict[str, deque[SlotInfo]] = {}
         for slot in spec.slots:
             self._to_start.setdefault(slot.hostname, deque()).append(slot)
-        self._starting: set[str] = set()  # hosts
+        self._starting: dict[str, int] = {}  # by host, the rank that was asked for there
         self._pids: dict[int, int] = {}
         self._running: set[int] = set()
         self._exits: deque[tuple[int, int, float]] = deque()  # rank, code, when to stop waiting for its last words
@@ -119,7 +119,7 @@ class Job:
                 slot = slots.popleft()
                 pipes = self._tree.start(slot.rank, self._spec.command, self._environment(slot))
                 self._forwarder.add(slot.rank, *pipes)
-                self._starting.add(host)
+                self._starting[host] = slot.rank
 
     def _environment(self, slot: SlotInfo) -> dict[str, str]:
         return {
@@ -154,17 +154,23 @@ class Job:
     def _on_event(self, event: Event) -> None:
         match event:
             case Started(rank, pid):
-                self._starting.discard(self._host_of(rank))
+                self._answered(rank)
                 self._pids[rank] = pid
                 self._running.add(rank)
                 if self._sent is not None:
                     self._tree.signal(rank, self._sent)
             case Refused(rank, number):
-                self._starting.discard(self._host_of(rank))
+                self._answered(rank)
                 raise self._start_error(rank, number)
             case Ended(rank, code, how):
-                self._starting.discard(self._host_of(rank))  # if its host was lost meanwhile
+                self._answered(rank)  # if its host was lost meanwhile
                 self._on_exit(rank, code, how or describe_exit(code))
+
+    def _answered(self, rank: int) -> None:
+        """To the question to start it. The end of an earlier rank is not the answer: the next may be on its way."""
+        host = self._host_of(rank)
+        if self._starting.get(host) == rank:
+            del self._starting[host]
 
     def _start_error(self, rank: int, number: int) -> OSError:
         where = f" on {self._host_of(rank)}" if self._has_several_hosts() else ""

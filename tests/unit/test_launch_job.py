@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The launcher's loop against a placer that answers in an order of our choosing."""
+
+import os
+from types import SimpleNamespace
+
+from horovod.runner.hosts import SlotInfo
+from horovod.runner.job import Job, JobSpec
+from horovod.runner.output import OutputOptions
+from horovod.runner.processes import Ended, Started
+from horovod.runner.user_output import UserOutput
+
+
+class SlowPlacer:
+    """Each call of `events` gives the next answers; the script says when they are there."""
+
+    left = ()
+
+    def __init__(self, answers):
+        self._answers = answers
+        self._always_readable, self._other_end = os.pipe()
+        os.write(self._other_end, b".")
+        self.is_over = False
+        self.ended_before = None  # answers that had not come yet when the tree was ended
+
+    def fileno(self):
+        return self._always_readable
+
+    def start(self, key, command, env):
+        pipes = [os.pipe() for _ in range(2)]
+        for _, write in pipes:
+            os.close(write)
+        return tuple(os.fdopen(read, "rb", buffering=0) for read, _ in pipes)
+
+    def events(self):
+        return self._answers.pop(0) if self._answers else []
+
+    def end(self, grace_s):
+        self.ended_before, self.is_over = list(self._answers), True
+
+    def end_limit_s(self, grace_s):
+        return grace_s
+
+    def close(self):
+        os.close(self._always_readable)
+        os.close(self._other_end)
+
+
+def test_the_end_of_one_worker_does_not_hide_that_another_is_being_started():
+    """Else the job would be over, and the last workers killed, when programs end as fast as others start."""
+    placer = SlowPlacer([[Started(0, 100)], [Ended(0, 0)], [], [Started(1, 101)], [Ended(1, 0)]])
+    slots = [SlotInfo("here", rank, rank, 0, 2, 2, 1) for rank in range(2)]
+    spec = JobSpec(["true"], slots, {}, OutputOptions(size=2), ("127.0.0.1", 1))
+    output = UserOutput(lambda data: len(data), lambda data: len(data))
+    server = SimpleNamespace(lose=lambda rank, text: None)
+    try:
+        result = Job(spec, server, placer, output).run()
+    finally:
+        output.close(True)
+        placer.close()
+    assert result.exit_code == 0
+    assert placer.ended_before == []
