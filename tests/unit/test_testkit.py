@@ -55,22 +55,24 @@ wait_for_nothing()
 
 def test_a_group_ends_as_a_whole_and_with_its_starter():
     source = f"""
-import sys
+import os, sys
 from testkit.processes import Group
 group = Group({FAMILY}, stdout=None)
-print(group.pid, flush=True)
+os.write(1, f"{{group.pid}}\\n".encode())  # at once: two processes write here, and print may write in parts
 sys.stdin.read()
 """
     mark = Mark("TEST_OF_GROUPS")
     env = {mark.name: mark.value, "PYTHONPATH": python_path(*sys.path)}
-    with Group(python(source), env, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as starter:
-        pids = [int(starter.stdout.readline()) for _ in range(2)]
-        assert {process.pid for process in mark.processes()} == {starter.pid, *pids}
-        os.kill(starter.pid, signal.SIGKILL)
-        leader = next(pid for pid in pids if psutil.Process(pid).name() != "sleep")
-        assert not living([psutil.Process(leader)], limit_s=5)
-    for left in mark.processes():  # of a killed starter's group, the kernel ends the leader alone
-        left.kill()
+    try:
+        with Group(python(source), env, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as starter:
+            pids = [int(starter.stdout.readline()) for _ in range(2)]
+            assert {process.pid for process in mark.processes()} == {starter.pid, *pids}
+            os.kill(starter.pid, signal.SIGKILL)
+            leader = next(pid for pid in pids if psutil.Process(pid).name() != "sleep")
+            assert not living([psutil.Process(leader)], limit_s=5)
+    finally:
+        for left in mark.processes():  # of a killed starter's group, the kernel ends the leader alone
+            left.kill()
 
 
 def test_workers_tell_and_wait(tmp_path):

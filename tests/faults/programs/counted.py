@@ -184,6 +184,7 @@ def tell_of_epoch(state):
     if hvd.rank() == 0:
         missing, extra = int((state.counts == 0).sum()), int(state.counts.sum() - SAMPLES)
         report("epoch", birth=BIRTH, epoch=state.epoch, missing=missing, extra=extra, equal=len(set(found)) == 1)
+    hvd.barrier()  # nobody commits an epoch of which rank 0 could not tell any more
 
 
 with open(FOLDER / f"tries-{BIRTH}", "wb", buffering=0) as tries:
