@@ -23,6 +23,7 @@ class Chaos:
         self._dice = random.Random(seed)
         self._limit_s = limit_s
         self._frozen: dict[int, float] = {}  # when to thaw, by birth id
+        self._killed: set[int] = set()  # birth ids: whoever has got SIGKILL may seem to live for another moment
         self.seed = seed
         self.count = 0
         self.recovered_s: list[float] = []
@@ -43,12 +44,13 @@ class Chaos:
 
     def _victims(self, births: Sequence[int]) -> list[int]:
         """Those of them after whose loss somebody would still have the state."""
-        safe = [birth for birth in self._job.alive() if birth not in self._frozen and self._job.has_state(birth)]
+        sure = [birth for birth in self._job.alive() if birth not in self._frozen and birth not in self._killed]
+        safe = [birth for birth in sure if self._job.has_state(birth)]
         return [birth for birth in births if safe and safe != [birth]]
 
     def kill(self) -> bool:
         """SIGKILL to anybody: a member, or one that is only starting. Whether there was somebody to kill."""
-        victims = self._victims(sorted(self._job.alive()))
+        victims = self._victims(sorted(self._job.alive().keys() - self._killed))
         if not victims:
             return False
         birth = self._dice.choice(victims)
@@ -58,6 +60,7 @@ class Chaos:
         generation, was_member = self._job.generation, birth in newest
         with suppress(ProcessLookupError):
             os.kill(self._job.pids[birth], signal.SIGKILL)
+        self._killed.add(birth)
         self._frozen.pop(birth, None)
         self._recover(generation, was_member)
         return True
@@ -100,8 +103,7 @@ class Soak(Chaos):
 
     def freeze(self) -> bool:
         """SIGSTOP, and SIGCONT after a while: sooner or later than the others give it up."""
-        victims = [one for one in self._victims(sorted(self._job.alive())) if one not in self._frozen]
-        if not victims or self._frozen:
+        if self._frozen or not (victims := self._victims(sorted(self._job.alive().keys() - self._killed))):
             return False
         birth = self._dice.choice(victims)
         until = time.monotonic() + self._dice.uniform(0, 6)

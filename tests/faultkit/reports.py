@@ -49,7 +49,7 @@ class Reports:
         self._socket.close()
         shutil.rmtree(self._directory)
 
-    def await_event(self, event: str, ranks: range | list[int], limit_s: float = 20) -> dict[int, Report]:
+    def await_event(self, event: str, ranks: range | list[int], limit_s: float = 40) -> dict[int, Report]:
         """The first report of this event from each of the ranks; AssertionError if one does not come in time."""
         give_up = time.monotonic() + limit_s
         while True:
@@ -65,7 +65,7 @@ class Reports:
             except TimeoutError:
                 pass
 
-    def await_that(self, found: Callable[[list[Report]], Found | None], limit_s: float = 20) -> Found:
+    def await_that(self, found: Callable[[list[Report]], Found | None], limit_s: float = 40) -> Found:
         """What `found` makes of all reports, once that is something; AssertionError if it takes too long."""
         give_up = time.monotonic() + limit_s
         while (result := found(self.all)) is None:

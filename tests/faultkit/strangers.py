@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-_LIMIT_S = 3.0
+_LIMIT_S = 10.0  # connections that find a queue full are tried again after 1 s, 3 s and 7 s
 
 
 class _Bomb:

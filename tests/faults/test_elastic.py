@@ -5,18 +5,21 @@ import signal
 
 import pytest
 from faultkit.elastic import ElasticJob, of_rank
+from faultkit.newcomers import hold_back, let_come
 
 import horovod
 
 
 @pytest.mark.timeout(150)  # torch is imported by four processes, of which three start at once
 def test_fault_2_and_5_torch_survives_the_loss_of_rank_1_and_then_of_rank_0(tmp_path):
+    hold_back(tmp_path, 3, 4)
     with ElasticJob("torch", tmp_path, 3, "--min-np", "2") as job:
         first = job.stepped(0, 3)
         killed = job.kill(of_rank(1, first))
         second = job.stepped(1, 2)
         assert max(one["at"] for one in second.values()) - killed < 10
         assert {one["birth"]: one["pid"] for one in second.values()} == {0: first[0]["pid"], 2: first[2]["pid"]}
+        let_come(tmp_path, 3)
         third = job.stepped(2, 3)  # with the replacement, whose state comes from a survivor
         assert set(third) == {0, 2, 3}
         assert all(one["steps"] > second[0]["steps"] for one in third.values())

@@ -2,8 +2,10 @@
 """What outlives workers of an elastic job: process sets, timeline, tuning; what outlives them all: checkpoints."""
 
 import json
+import time
 
 import pytest
+from faultkit.newcomers import hold_back, let_come
 from faultkit.stateful import StatefulJob
 
 from horovod.common import checkpoint_file
@@ -33,10 +35,27 @@ def commits(path):
     return [event["dur"] for event in events if event.get("name") == "COMMIT"]
 
 
+def await_on_disk(folder, steps, limit_s=30):
+    """Until a checkpoint holds so many: commits that come while one is written are left out."""
+    give_up = time.monotonic() + limit_s
+    while not any(read_steps(path) >= steps for path in list_files(folder)):
+        assert time.monotonic() < give_up, f"nothing with {steps} steps in {list_files(folder)}"
+        time.sleep(0.02)
+
+
+def read_steps(path):
+    """Of a checkpoint that the job may take away at any moment: only the newest are kept."""
+    try:
+        return checkpoint_file.read(path)["values"]["steps"]
+    except FileNotFoundError:
+        return -1
+
+
 @pytest.mark.timeout(180)
 def test_sets_timeline_tuning_and_checkpoints_survive(tmp_path):
     folder = tmp_path / "checkpoints"
     env = {"HOROVOD_TIMELINE": str(tmp_path / "trace.json"), **TUNING}
+    hold_back(tmp_path, 3, 4)
     with StatefulJob("elastic_survival", tmp_path, 3, str(folder), env=env) as job:
         first = job.stepped(0, 3)
         assert sets(first) == [{0, 1}, {2}]
@@ -49,10 +68,12 @@ def test_sets_timeline_tuning_and_checkpoints_survive(tmp_path):
         text = "made with ranks [2] is empty: workers [2] have left the job, and nobody has come in their place"
         assert all(text in one["refusal"] for one in second.values())
 
+        let_come(tmp_path, 3)
         third = job.stepped(2, 3)  # with a replacement, in its predecessor's place
         assert sets(third) == [{0, 1}, {3}]
         job.kill(third[0])  # rank 0, which wrote the checkpoints
         assert sets(job.stepped(3, 2)) == [{1}, {3}]
+        let_come(tmp_path, 4)
         last = job.stepped(4, 3)
         assert sets(last) == [{1, 4}, {3}]
 
@@ -60,6 +81,7 @@ def test_sets_timeline_tuning_and_checkpoints_survive(tmp_path):
         assert {one["autotune"] for one in later} == {"off"}  # found once for all
         assert all(one["tuned"] == tuned for one in later)
         job.await_report("committed", birth=1, generation=4)
+        await_on_disk(folder, third[1]["steps"])
         job.kill(*last.values())
         assert job.wait(limit_s=60) != [0]
 
@@ -75,7 +97,6 @@ def test_sets_timeline_tuning_and_checkpoints_survive(tmp_path):
         assert reports[0] is not None
         assert {reports[birth] for birth in (1, 2, 3)} == {None}
         assert {one["steps"] for one in after.values()} == {after[0]["steps"]}
-        # What generation 2 had done is on disk, at the least; commits that come while one is written are left out.
         assert after[0]["steps"] > third[1]["steps"]
         assert after[0]["weight"] == after[0]["steps"]  # a gradient is 1 everywhere: nothing half loaded
         done = again.finish(4)

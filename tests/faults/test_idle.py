@@ -12,7 +12,7 @@ from faultkit.jobs import PlainJob, program
 )
 def test_an_idle_engine(hosts, env):
     with PlainJob(program("idle"), hosts, env) as job:
-        assert set(job.wait(limit_s=20)) == {0}, job.printed_by_all()
+        assert set(job.wait(limit_s=50)) == {0}, job.printed_by_all()
         reports = job.reports.await_event("done", range(job.size))
     for report in reports.values():
         assert report["changed"] == {}

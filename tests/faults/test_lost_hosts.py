@@ -37,7 +37,7 @@ def test_a_job_across_hosts(network, hosts, more):
     with PlainJob(program("loop"), hosts, served_by_rank_0(network, **more), network.place) as job:
         job.ready()
         job.signal(0, signal.SIGUSR1)
-        assert set(job.wait(limit_s=15)) == {0}, job.printed_by_all()
+        assert set(job.wait(limit_s=40)) == {0}, job.printed_by_all()
         assert len(job.reports.await_event("finished", range(job.size))) == job.size
 
 
@@ -54,4 +54,4 @@ def test_fault_4_a_host_that_vanishes_is_noticed_by_its_silence(network):
             other_side = [2, 3] if rank < 2 else [0, 1]
             assert failure["lost_rank"] in other_side, failure
             assert failure["shutdown_took"] < 2, failure
-        assert job.wait(limit_s=3) == [1, 1, 1, 1]
+        assert job.wait(limit_s=20) == [1, 1, 1, 1]

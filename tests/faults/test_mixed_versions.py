@@ -10,7 +10,7 @@ import horovod
 
 def test_fault_32_every_rank_is_shown_who_runs_which_version():
     with PlainJob(program("mixed"), "a:1,b:2") as job:
-        assert job.wait(limit_s=20) == [1, 1, 1], job.printed_by_all()
+        assert job.wait(limit_s=40) == [1, 1, 1], job.printed_by_all()
         refusals = job.reports.await_event("refused", range(3))
     for refusal in refusals.values():
         text = refusal["text"]

@@ -12,7 +12,7 @@ FILL = "{ cat /dev/zero > /dev/shm/full 2>/dev/null; true; } &&"
 
 
 def check_done(job: Job, by_memory: int, by_socket: int) -> None:
-    assert set(job.wait(limit_s=20)) == {0}, job.printed_by_all()
+    assert set(job.wait(limit_s=40)) == {0}, job.printed_by_all()
     for report in job.reports.await_event("done", range(job.size)).values():
         engine = report["engine"]
         assert (engine["peers_by_shared_memory"], engine["peers_by_socket"]) == (by_memory, by_socket), report

@@ -7,8 +7,10 @@ Arguments: numpy or torch, the file, and maybe a birth id from which on workers 
 import os
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
+from faultkit.newcomers import wait_if_held_back
 from faultkit.reports import report
 
 import horovod.numpy as hvd
@@ -68,6 +70,7 @@ def with_torch():
     return state.steps, sum(parameter.sum().item() for parameter in model.parameters())
 
 
+wait_if_held_back(Path(STOP).parent)
 hvd.init()
 report("ready", birth=BIRTH)
 steps, weights = with_torch() if FRAMEWORK == "torch" else with_numpy()

@@ -7,8 +7,10 @@ Arguments: the file, the folder of the checkpoints. Reports the first step of ea
 import json
 import os
 import sys
+from pathlib import Path
 
 import numpy as np
+from faultkit.newcomers import wait_if_held_back
 from faultkit.reports import report
 
 import horovod.numpy as hvd
@@ -67,6 +69,7 @@ def train(state):
             report("committed", birth=BIRTH, generation=default_context.generation, steps=state.steps)
 
 
+wait_if_held_back(Path(STOP).parent)
 hvd.init(process_sets=[PAIR, LAST])
 report("ready", birth=BIRTH)
 state = hvd.elastic.NumpyState(weights=np.zeros(8), steps=0)

@@ -6,20 +6,13 @@ import signal
 import time
 
 import numpy as np
+from faultkit.holdings import threads
 from faultkit.reports import report
 
 import horovod.numpy as hvd
 
 IDLE_S = 2.0
 SETTINGS = ("OMP_", "MKL_", "OPENBLAS_", "GOMP_", "KMP_", "NUMEXPR_")
-
-
-def threads() -> dict[str, str]:
-    names = {}
-    for thread in os.listdir("/proc/self/task"):
-        with open(f"/proc/self/task/{thread}/comm") as comm:
-            names[thread] = comm.read().strip()
-    return names
 
 
 def surroundings() -> dict[str, object]:
