@@ -85,6 +85,6 @@ class Network:
 
 
 def _ip(*words: str) -> None:
-    done = subprocess.run(["ip", *words], capture_output=True, text=True, timeout=10, check=False)
+    done = subprocess.run(["ip", *words], capture_output=True, text=True, timeout=60, check=False)
     if done.returncode != 0:
         raise RuntimeError(f"`ip {' '.join(words)}` failed (root and network namespaces are needed): {done.stderr}")

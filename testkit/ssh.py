@@ -12,7 +12,7 @@ from pathlib import Path
 from testkit.hosts import Network
 
 _SSHD = shutil.which("sshd", path=os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin"]))
-_START_LIMIT_S = 10.0
+_START_LIMIT_S = 60.0
 _PORT = 22
 
 _SERVER = """\
@@ -137,4 +137,4 @@ _KNOCK = "import socket, sys; socket.create_connection((sys.argv[1], int(sys.arg
 
 
 def _make_key(path: Path) -> None:
-    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(path)], check=True, timeout=10)
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(path)], check=True, timeout=60)

@@ -9,8 +9,12 @@ from __future__ import annotations
 import base64
 import secrets
 import socket
+from contextlib import suppress
+from pathlib import Path
 
 LOCALHOST = "127.0.0.1"
+_LOWEST_PORT = 10_000
+_GIVEN_BY_KERNEL = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
 def size_of(hosts: str) -> int:
@@ -19,12 +23,21 @@ def size_of(hosts: str) -> int:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody uses at this moment, all different."""
-    probes = [socket.create_server((LOCALHOST, 0)) for _ in range(count)]
+    """Ports that nobody uses at this moment, all different, and that the kernel gives to nobody who asks for any."""
+    probes: list[socket.socket] = []
+    while len(probes) < count:
+        with suppress(OSError):  # somebody uses that one
+            probes.append(socket.create_server((LOCALHOST, _any_port())))
     ports = [int(probe.getsockname()[1]) for probe in probes]
     for probe in probes:
         probe.close()
     return ports
+
+
+def _any_port() -> int:
+    """0 leaves the choice to the kernel: where it may give away all of them, none is better than another."""
+    first = int(_GIVEN_BY_KERNEL.read_text().split()[0])
+    return _LOWEST_PORT + secrets.randbelow(first - _LOWEST_PORT) if first > _LOWEST_PORT + 1000 else 0
 
 
 def free_port() -> int:

@@ -112,7 +112,7 @@ def test_a_note_of_a_crashed_job_and_a_damaged_one_are_read_again_until_rank_0_h
     note.write(path, b"{")
     monkeypatch.setattr(introduction, "_known", None)
     with introduced(rank(SLURM, 0) | runtime) as (place, _):
-        follower.join(10)
+        follower.join(40)
         assert path.stat().st_mode & 0o777 == 0o600
     assert met == [place]
     assert not path.exists()

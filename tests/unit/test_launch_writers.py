@@ -16,9 +16,23 @@ from horovod.runner.writers import Writer, to_descriptor
 @pytest.fixture(autouse=True)
 def little_patience(monkeypatch):
     monkeypatch.setattr(user_output, "PATIENCE_AFTER_SUCCESS_S", 0.2)
+    monkeypatch.setattr(user_output, "_LAST_WORD_S", 10.0)
     threads = threading.active_count()
     yield
-    assert threading.active_count() == threads
+    await_that(lambda: threading.active_count() == threads)
+
+
+@pytest.fixture
+def much_patience(monkeypatch, little_patience):
+    """Where a reader takes everything, a busy machine is no reason to drop it."""
+    monkeypatch.setattr(user_output, "PATIENCE_AFTER_SUCCESS_S", 20.0)
+
+
+def await_that(is_so):
+    give_up = time.monotonic() + 20
+    while not is_so():
+        assert time.monotonic() < give_up
+        time.sleep(0.01)
 
 
 class Reader:
@@ -39,6 +53,7 @@ class Reader:
         self._pieces.release(pieces)
 
 
+@pytest.mark.usefixtures("much_patience")
 def test_everything_arrives_in_order():
     out = Reader(1000)
     output = UserOutput(out, out, are_one=True)
@@ -52,6 +67,7 @@ def test_what_nobody_reads_is_dropped_and_counted_where_somebody_listens():
     out, err = Reader(1), Reader(1000)
     output = UserOutput(out, err)
     output.stdout.put(b"x" * 25)
+    await_that(lambda: out.taken)
     output.close(True)
     assert out.taken == b"x" * 10
     assert err.taken == b"horovodrun: 15 bytes of output were lost: nobody has read any for 0.2 s\n"
@@ -65,15 +81,15 @@ def test_nobody_listens_at_all():
 
 
 def test_a_slow_reader_has_all_the_time_it_takes(monkeypatch):
-    monkeypatch.setattr(user_output, "PATIENCE_AFTER_SUCCESS_S", 1.0)
+    monkeypatch.setattr(user_output, "PATIENCE_AFTER_SUCCESS_S", 2.0)
     out = Reader()
     output = UserOutput(out, Reader(1000))
-    output.stdout.put(b"x" * 30)
-    timers = [threading.Timer(0.5 * turn, out.take, (1,)) for turn in range(1, 4)]
+    output.stdout.put(b"x" * 60)
+    timers = [threading.Timer(0.5 * turn, out.take, (1,)) for turn in range(1, 7)]
     for timer in timers:
         timer.start()
     output.close(True)
-    assert out.taken == b"x" * 30
+    assert out.taken == b"x" * 60
     for timer in timers:
         timer.join()
 
@@ -113,6 +129,7 @@ def test_a_reader_who_is_gone_is_never_waited_for():
 BACK = b"\r\x1b[K"
 
 
+@pytest.mark.usefixtures("much_patience")
 def test_a_bar_stays_in_the_last_line_of_a_terminal_and_lines_appear_above_it():
     out = Reader(1000, size=1000)
     output = UserOutput(out, out, are_one=True, terminals=(InPlace(lambda: 20), None))

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 
 import psutil
 import pytest
@@ -29,18 +30,20 @@ def test_a_command_that_ends_is_told_with_its_output():
 def test_a_command_that_does_not_end_is_shown_with_its_output_and_killed_with_its_children():
     started = time.monotonic()
     with pytest.raises(AssertionError) as caught:
-        run(FAMILY, limit_s=1)
-    child = int(re.search(r"still runs after 1 s\n(\d+)\n", str(caught.value))[1])
-    assert time.monotonic() - started < 10
-    assert not psutil.pid_exists(child) or not living([psutil.Process(child)], limit_s=5)
+        run(FAMILY, limit_s=3)
+    child = int(re.search(r"still runs after 3 s\n(\d+)\n", str(caught.value))[1])
+    assert time.monotonic() - started < 20
+    with suppress(psutil.NoSuchProcess):
+        assert not living([psutil.Process(child)], limit_s=5)
 
 
 def test_a_deadline_shows_the_stacks_of_all_ranks():
     source = """
 import signal, horovod.numpy as hvd
-def wait_for_nothing(): signal.pause()
+def wait_for_nothing():
+    open({path!r}, "w").write("x\\n")
+    signal.pause()
 hvd.init()
-open({path!r}, "w").write("x\\n")
 wait_for_nothing()
 """
     with Process([*HOROVODRUN, "-np", "2", *python(source.format(path="/dev/stderr"))]) as job:
@@ -67,9 +70,9 @@ sys.stdin.read()
         with Group(python(source), env, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as starter:
             pids = [int(starter.stdout.readline()) for _ in range(2)]
             assert {process.pid for process in mark.processes()} == {starter.pid, *pids}
+            [leader] = [process for process in map(psutil.Process, pids) if process.name() != "sleep"]
             os.kill(starter.pid, signal.SIGKILL)
-            leader = next(pid for pid in pids if psutil.Process(pid).name() != "sleep")
-            assert not living([psutil.Process(leader)], limit_s=5)
+            assert not living([leader], limit_s=5)
     finally:
         for left in mark.processes():  # of a killed starter's group, the kernel ends the leader alone
             left.kill()
@@ -84,7 +87,7 @@ def test_workers_tell_and_wait(tmp_path):
             assert second.poll() is None
             gate.open(1)
             run(python(gate.let_one_pass))
-            assert wait_for_all([first, second], limit_s=10) == [0, 0]
+            assert wait_for_all([first, second], limit_s=20) == [0, 0]
         with pytest.raises(AssertionError, match="only 0 of 1 workers are ready after 0.1 s"):
             ready.wait(1, limit_s=0.1)
 

@@ -59,7 +59,8 @@ def test_a_worker_answers_each_time_and_goes_on():
 
 def test_all_threads_are_shown():
     before = (
-        "go = threading.Event()\ndef side_work(): go.wait()\nthreading.Thread(target=side_work, daemon=True).start()\n"
+        "go, there = threading.Event(), threading.Event()\ndef side_work(): there.set(); go.wait()\n"
+        "threading.Thread(target=side_work, daemon=True).start()\nthere.wait()\n"
     )
     with worker(before) as process:
         done = hvd_stacks(process.pid)
