@@ -26,7 +26,7 @@ from harness.worlds import World
 
 START_LIMIT_S = 60.0
 EXIT_LIMIT_S = 30.0
-GRACE_S = 3.0  # for the other ranks, once one has failed
+GRACE_S = 10.0  # for the other ranks, once one has failed
 STACKS_LIMIT_S = 2.0
 LOG_BYTES = 6000
 

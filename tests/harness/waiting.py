@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 
@@ -54,6 +56,28 @@ def stderr_kept() -> Iterator[Callable[[], str]]:
             os.dup2(before, 2)
             os.close(before)
             os.write(2, text().encode())
+
+
+@contextlib.contextmanager
+def sigint_after_a_moment() -> Iterator[list[float]]:
+    """To this process, which takes it for Ctrl-C; when it was sent is then in the list.
+
+    The moment begins inside of the block, and lasts longer than a busy machine needs to come to what is interrupted.
+    """
+    sent: list[float] = []
+
+    def send() -> None:
+        sent.append(time.monotonic())
+        os.kill(os.getpid(), signal.SIGINT)
+
+    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
+    timer = threading.Timer(0.5, send)
+    timer.start()
+    try:
+        yield sent
+    finally:
+        timer.join()
+        signal.signal(signal.SIGINT, previous)
 
 
 def await_text(text: Callable[[], str], words: str, limit_s: float = 10) -> None:

@@ -102,7 +102,7 @@ def follow(plan, seed):
 @examples
 @given(plan=st.lists(steps, min_size=1, max_size=12), seed=seeds)
 def test_every_rank_in_its_own_order(world, plan, seed):
-    world.run(follow, limit_s=15, plan=plan, seed=seed)
+    world.run(follow, limit_s=40, plan=plan, seed=seed)
 
 
 def follow_in_threads(plans, seed):
@@ -134,7 +134,7 @@ def follow_in_threads(plans, seed):
 @examples
 @given(plans=st.lists(st.lists(steps, min_size=1, max_size=5), min_size=2, max_size=4), seed=seeds)
 def test_several_threads_of_every_rank(world, plans, seed):
-    world.run(follow_in_threads, limit_s=15, plans=plans, seed=seed)
+    world.run(follow_in_threads, limit_s=40, plans=plans, seed=seed)
 
 
 def reduce_once(shape, dtype, op, prescale, postscale):

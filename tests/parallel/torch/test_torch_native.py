@@ -5,13 +5,11 @@ Each test also runs as with an older torch, which has no table of functions for 
 """
 
 import contextlib
-import os
-import signal
-import threading
 
 import pytest
 import torch
 from harness.tensors import check_tensor
+from harness.waiting import sigint_after_a_moment
 from harness.worlds import on_all_ranks
 
 import horovod.torch as hvd
@@ -239,11 +237,8 @@ def test_results_have_memory_of_their_own(native):
 def test_a_signal_breaks_a_call_whose_result_the_engine_still_writes(native):
     with calls(native):
         if hvd.rank() == 0:
-            previous = signal.signal(signal.SIGINT, signal.default_int_handler)
-            threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
-            with pytest.raises(KeyboardInterrupt):
+            with pytest.raises(KeyboardInterrupt), sigint_after_a_moment():
                 hvd.allreduce(torch.ones(300), op=Sum, name="broken")
-            signal.signal(signal.SIGINT, previous)
             others = [torch.full((300,), -1.0) for _ in range(200)]  # would take the place of memory freed too early
         hvd.barrier()
         if hvd.rank() != 0:
