@@ -46,7 +46,7 @@ def keys(tmp_path):
     """Like those of Kubeflow's operators: an elliptic curve, under the name of an RSA key."""
     for name in ("id_rsa", "other"):
         make = ["ssh-keygen", "-q", "-t", "ecdsa", "-b", "521", "-m", "PEM", "-N", "", "-f", str(tmp_path / name)]
-        subprocess.run(make, check=True, timeout=10)
+        subprocess.run(make, check=True, timeout=60)
     return tmp_path
 
 
@@ -64,6 +64,6 @@ def test_the_jobs_key_opens_the_door_and_proves_the_host(keys):
         INSIDE,
         "sh",
     ]
-    done = run([*inside, str(ROOT / "packaging" / "docker"), str(keys)], limit_s=30)
+    done = run([*inside, str(ROOT / "packaging" / "docker"), str(keys)], limit_s=90)
     assert done.stdout == "reached as mpiuser\nrefused\n", done.stderr
     assert "Host key verification failed" in done.stderr

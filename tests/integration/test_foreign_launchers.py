@@ -96,7 +96,8 @@ def test_srun_starts_a_job_on_several_hosts_through_a_shared_directory(cluster: 
 
 def in_allocation(cluster: Cluster, *words: str) -> subprocess.CompletedProcess[str]:
     """horovodrun inside an allocation of two nodes with two tasks each."""
-    return run(["salloc", "--quiet", "-N2", "-n4", "--overcommit", *HOROVODRUN, *words], cluster.environment)
+    salloc = ["salloc", "--quiet", "-N2", "-n4", "--overcommit"]
+    return run([*salloc, *HOROVODRUN, *words], cluster.environment, limit_s=60)
 
 
 @pytest.mark.parametrize("flags", [(), ("--min-np", "4")], ids=["static", "elastic"])
@@ -113,8 +114,14 @@ def test_horovodrun_uses_the_nodes_of_an_allocation(cluster: Cluster, flags: tup
     assert all(rank[1] == [10, 10, 10] for rank in ranks)
 
 
-def test_fewer_processes_than_slurm_has_set_aside_and_a_failure_by_name(cluster: Cluster):
-    script = "echo $HOROVOD_HOSTNAME $SLURM_JOB_ID; test $HOROVOD_RANK != 2 || exit 7; sleep 100"
+def test_fewer_processes_than_slurm_has_set_aside_and_a_failure_by_name(cluster: Cluster, tmp_path: Path):
+    # The one that fails waits until the others have said where they are.
+    told = shlex.quote(str(tmp_path))
+    script = f"""
+echo $HOROVOD_HOSTNAME $SLURM_JOB_ID; touch {told}/$HOROVOD_RANK
+test $HOROVOD_RANK = 2 || exec sleep 100
+until test -e {told}/0 -a -e {told}/1; do sleep 0.05; done; exit 7
+"""
     done = in_allocation(cluster, "-np", "3", "sh", "-c", script)
     assert done.returncode == 7
     assert f"(host {cluster.nodes[1]}, pid" in done.stderr

