@@ -235,9 +235,12 @@ def _broadcast(
     if topology.rank == 0:
         data = _encode(_serve(topology, settings, environ))
         buffer[: len(data)] = data
-    request = comm.Ibcast([buffer, mpi.BYTE], root=0)
-    while not request.Test():
-        if time.monotonic() > deadline:
-            raise RendezvousError("rank 0 has not broadcast the rendezvous by MPI: did all ranks call hvd.init()?")
-        time.sleep(_LOOK_AGAIN_S)
+    # The barrier keeps everybody in MPI until all have the message: some libraries send only while they are called.
+    for begin in (lambda: comm.Ibcast([buffer, mpi.BYTE], root=0), comm.Ibarrier):
+        request = begin()
+        while not request.Test():
+            if time.monotonic() > deadline:
+                mpi_library.give_up()  # else this process would wait for the others at its end too
+                raise RendezvousError("rank 0 has not broadcast the rendezvous by MPI: did all ranks call hvd.init()?")
+            time.sleep(_LOOK_AGAIN_S)
     return _decode(bytes(buffer).rstrip(b"\0"))
