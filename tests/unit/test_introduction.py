@@ -6,10 +6,12 @@ import json
 import os
 import socket
 import threading
+import time
+from types import SimpleNamespace
 
 import pytest
 
-from horovod.common import settings, topology
+from horovod.common import mpi_library, settings, topology
 from horovod.common.exceptions import HorovodInitializationError
 from horovod.common.joining import introduction, note
 from horovod.common.joining.identity import job_identity
@@ -80,12 +82,12 @@ def test_slurm_names_the_host_since_several_nodes_may_share_one():
     assert topology.discover(SLURM | {"HOROVOD_HOSTNAME": "mine"}).host == "mine"
 
 
-def introduced(environ, timeout="2"):
+def introduced(environ, timeout="20"):
     found = topology.discover(environ)
     return introduction.introduced(found, settings.load(environ | {"HOROVOD_GLOO_TIMEOUT_SECONDS": timeout}), environ)
 
 
-def introduce(environ, timeout="2"):
+def introduce(environ, timeout="20"):
     """The meeting place, once this rank has been told."""
     with introduced(environ, timeout) as (place, _):
         return place
@@ -175,3 +177,48 @@ def test_a_note_that_others_can_read_is_not_used(tmp_path):
 def test_the_way_depends_only_on_what_all_ranks_see_alike(environ, mpi4py, way, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: object() if mpi4py else None)
     assert introduction._way(topology.discover(environ), settings.load(environ), environ) == way
+
+
+class Communicator:
+    """Of rank 1: `stuck` is what never completes."""
+
+    def __init__(self, stuck=""):
+        self.begun, self._stuck = [], stuck
+
+    def Ibcast(self, message, root):  # noqa: N802
+        data = introduction._encode(PLACE)
+        message[0][: len(data)] = data
+        return self._begin("Ibcast")
+
+    def Ibarrier(self):  # noqa: N802
+        return self._begin("Ibarrier")
+
+    def _begin(self, name):
+        self.begun.append(name)
+        return SimpleNamespace(Test=lambda: name != self._stuck)
+
+
+PLACE = topology.Rendezvous("10.0.0.1", 4711, b"s" * 32)
+
+
+@pytest.fixture
+def broadcast(monkeypatch):
+    monkeypatch.setattr(mpi_library, "_broken", False)
+    monkeypatch.setattr(mpi_library, "load", lambda: SimpleNamespace(BYTE=None))
+    given = topology.discover(OPEN_MPI_5), settings.load(OPEN_MPI_5), OPEN_MPI_5
+    return lambda comm: introduction._broadcast(comm, *given, time.monotonic() + 0.1)
+
+
+def test_a_broadcast_is_over_when_all_have_it(broadcast):
+    """Until then nobody leaves MPI: some libraries send only while they are called."""
+    comm = Communicator()
+    assert broadcast(comm) == PLACE
+    assert comm.begun == ["Ibcast", "Ibarrier"]
+    assert not mpi_library._broken
+
+
+@pytest.mark.parametrize("stuck", ["Ibcast", "Ibarrier"])
+def test_who_gives_a_broadcast_up_does_not_wait_for_mpi_at_its_end(broadcast, stuck):
+    with pytest.raises(RendezvousError, match="did all ranks call hvd"):
+        broadcast(Communicator(stuck))
+    assert mpi_library._broken
