@@ -24,7 +24,7 @@ TEST_CASE("a peer with a wrong secret gets nowhere, and the right one still gets
   wrong.secret = "another secret";
   Node* impostor = world.Add(wrong);
   world.SetPeers();
-  impostor->connector->limits.dial = milliseconds(50);
+  impostor->connector->limits.dial = milliseconds(500);  // for one answer at least, on a busy machine too
   Status status = world.Failure(impostor, {0, 0, 0, 0, 0});
   CHECK(status.code == Code::kFailed);
   CHECK(status.text.find("rank 1 could not connect to rank 0 at 127.0.0.1:") == 0);
@@ -54,7 +54,7 @@ TEST_CASE("a peer of another generation or world is told so at once, and the rig
   const Status first = world.Failure(late_node, {0, 0, 0, 0, 0});
   CHECK(first.text.find("different generations") != std::string::npos);
   CHECK(world.Failure(foreign_node, {0, 0, 0, 0, 0}).text.find("different jobs") != std::string::npos);
-  CHECK(Clock::now() - start < milliseconds(2000));                     // far less than the time allowed for dialing
+  CHECK(Clock::now() - start < milliseconds(10000));                    // far less than the time allowed for dialing
   CHECK(world.Failure(late_node, {0, 0, 0, 0, 0}).text == first.text);  // it stays so
   REQUIRE(world.Until([&] { return zero->connector->refused() == 2; }));
 
@@ -115,14 +115,14 @@ TEST_CASE("a slow handshake is dropped in time, however often it moves") {
     return zero->connector->refused() == 1;
   }));
   CHECK(Clock::now() - start >= milliseconds(100));
-  CHECK(Clock::now() - start < milliseconds(2000));
+  CHECK(Clock::now() - start < milliseconds(20000));
   CHECK(zero->connector->NextWakeup() == milliseconds::max());
 }
 
 TEST_CASE("hundreds of idle connections do not stop a genuine peer") {
   World world;
   Node* zero = world.Add(Rank(0));
-  zero->connector->limits.handshake = milliseconds(150);
+  zero->connector->limits.handshake = milliseconds(1000);  // all have come before the first has had its time
   std::vector<Fd> idle;
   for (int i = 0; i < 300; ++i) idle.push_back(Stranger(zero->connector->port()));
   while (zero->connector->Progress()) continue;
@@ -131,7 +131,7 @@ TEST_CASE("hundreds of idle connections do not stop a genuine peer") {
   world.SetPeers();
   const Clock::time_point start = Clock::now();
   CheckLink(&world, zero, 0, one, 1);
-  CHECK(Clock::now() - start < milliseconds(3000));
+  CHECK(Clock::now() - start < milliseconds(20000));
   REQUIRE(world.Until([&] { return zero->connector->refused() == 300; }));
   CHECK(zero->watched.size() == 2);  // the listener and the stream that was taken
 }

@@ -84,7 +84,7 @@ struct World {
   }
 
   // False if it did not come true in time. `sleepy` is for tests in which nobody but the nodes moves.
-  bool Until(const std::function<bool()>& done, milliseconds limit = milliseconds(5000), bool sleepy = true) {
+  bool Until(const std::function<bool()>& done, milliseconds limit = milliseconds(30000), bool sleepy = true) {
     const Clock::time_point end = Clock::now() + limit;
     while (!done()) {
       bool moved = false;
@@ -98,7 +98,7 @@ struct World {
     return true;
   }
 
-  bool UntilAwake(const std::function<bool()>& done) { return Until(done, milliseconds(5000), false); }
+  bool UntilAwake(const std::function<bool()>& done) { return Until(done, milliseconds(30000), false); }
 
   Stream Take(Node* node, const StreamKey& key) {
     Stream stream;

@@ -101,7 +101,7 @@ TEST_CASE("log: nobody who does not read keeps the engine waiting for long") {
   dup2(before, 2);
   for (int descriptor : {before, ends[0], ends[1]}) close(descriptor);
   CHECK(waited > std::chrono::milliseconds(500));
-  CHECK(waited < std::chrono::seconds(5));
+  CHECK(waited < std::chrono::seconds(20));
 }
 
 TEST_CASE("log: lines of several threads do not mix") {

@@ -75,7 +75,7 @@ class ElasticJob(LaunchedJob):
     def finish(self, size: int) -> list[Report]:
         """Let them all end well; what they report."""
         self._stop.touch()
-        assert self.wait(limit_s=20) == [0], self.printed()
+        assert self.wait(limit_s=50) == [0], self.printed()
 
         def all_done(reports: list[Report]) -> list[Report] | None:
             found = [one for one in reports if one["event"] == "done"]

@@ -24,7 +24,7 @@ MEBIBYTE = 1 << 20
 GLOBAL_BATCH, COMMIT_EVERY = 60, 3  # as programs/counted.py has them
 _LOOK_AGAIN_S = 0.2
 _CONNECTIONS_UNDER_WAY = 8
-_INTRODUCTIONS = 2  # of ranks that have just handed their memory to each other
+_INTRODUCTIONS = 8  # of ranks that have just handed their memory to each other: up to two for each neighbour
 _MOST_GROWTH = 24 * MEBIBYTE
 
 

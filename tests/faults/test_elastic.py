@@ -60,7 +60,7 @@ def test_workers_come_and_go_with_the_slots_that_a_script_finds(tmp_path):
 def test_faults_11_and_12_a_slot_whose_workers_always_fail_ends_the_job_below_the_minimum(tmp_path):
     with ElasticJob("numpy", tmp_path, 2, "--min-np", "2", more=("2",)) as job:
         job.kill(of_rank(1, job.stepped(0, 2)))
-        assert job.wait(limit_s=20) == [128 + signal.SIGKILL]
+        assert job.wait(limit_s=40) == [128 + signal.SIGKILL]
         shown = job.printed()
     assert "1 of at least 2 workers are ready: waiting for more" in shown
     assert "the elastic job is ended: only 1 workers are possible, and --min-np asks for 2" in shown
@@ -78,7 +78,7 @@ def test_faults_11_and_12_a_slot_whose_workers_always_fail_ends_the_job_below_th
 def test_the_reset_limit_is_a_clear_end(tmp_path):
     with ElasticJob("numpy", tmp_path, 2, "--min-np", "1", "--reset-limit", "0") as job:
         job.kill(of_rank(0, job.stepped(0, 2)))
-        assert job.wait(limit_s=20) == [1]
+        assert job.wait(limit_s=40) == [1]
         assert "Reset count 1 has exceeded reset limit 0: the job is ended." in job.printed()
 
 
@@ -86,7 +86,7 @@ def test_ctrl_c_ends_an_elastic_job(tmp_path):
     with ElasticJob("numpy", tmp_path, 2, "--min-np", "1") as job:
         job.stepped(0, 2)
         job.processes[0].send_signal(signal.SIGTERM)
-        assert job.wait(limit_s=20) == [128 + signal.SIGTERM]
+        assert job.wait(limit_s=40) == [128 + signal.SIGTERM]
 
 
 def test_a_function_in_an_elastic_job():
