@@ -45,8 +45,13 @@ class Chaos:
     def _victims(self, births: Sequence[int]) -> list[int]:
         """Those of them after whose loss somebody would still have the state."""
         sure = [birth for birth in self._job.alive() if birth not in self._frozen and birth not in self._killed]
-        safe = [birth for birth in sure if self._job.has_state(birth)]
-        return [birth for birth in births if safe and safe != [birth]]
+        safe = {birth for birth in sure if self._job.has_state(birth)}
+        enough = len(safe) - self._leaving()
+        return [birth for birth in births if enough > (birth in safe)]
+
+    def _leaving(self) -> int:
+        """How many workers may be on their way out, nobody knows which."""
+        return 0
 
     def kill(self) -> bool:
         """SIGKILL to anybody: a member, or one that is only starting. Whether there was somebody to kill."""
@@ -89,7 +94,7 @@ class Soak(Chaos):
 
     def __init__(self, job: Training, seed: int, limit_s: float, slots: Path, most: int) -> None:
         super().__init__(job, seed, limit_s)
-        self._slots, self._most = slots, most
+        self._slots, self._most, self._offered = slots, most, most
         job.meanwhile = lambda: self._thaw(time.monotonic())
 
     def strike(self) -> None:
@@ -134,7 +139,11 @@ class Soak(Chaos):
         count = self._dice.choice([2, *range(3, self._most), *[self._most] * 3])
         self._note(f"offer {count} slots")
         write_slots(self._slots, count)
+        self._offered = count
         return True
+
+    def _leaving(self) -> int:
+        return max(0, len(self._job.alive()) - self._offered)
 
     def end(self) -> None:
         self._thaw(float("inf"))
