@@ -103,7 +103,7 @@ class Dripping:
 
     def _drip(self) -> None:
         with self._socket, suppress(ConnectionError):
-            while time.monotonic() - self._began < 10:
+            while time.monotonic() - self._began < 20:
                 self._socket.sendall(b"x")
                 readable, _, _ = select.select([self._socket], [], [], 0.1)
                 if readable and not self._socket.recv(4096):

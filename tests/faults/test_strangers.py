@@ -57,7 +57,7 @@ def test_fault_24_bytes_that_drip_are_dropped_in_time():
         job.signal(0, signal.SIGUSR1)
         assert job.wait(limit_s=20) == [0], job.printed()
     assert len(dropped) == 3
-    assert all(seconds is not None and 3 < seconds < 8 for seconds in dropped), dropped
+    assert all(seconds is not None and 3 < seconds < 15 for seconds in dropped), dropped
 
 
 def local_listeners(pids: list[int]) -> list[str]:
