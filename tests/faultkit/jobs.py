@@ -37,10 +37,10 @@ class Job:
     def printed(self, index: int = 0) -> str:
         return self.processes[index].printed()
 
-    def ready(self) -> dict[int, Report]:
+    def ready(self, limit_s: float = 40) -> dict[int, Report]:
         """Wait until every rank is initialised; their reports by rank."""
         try:
-            return self.reports.await_event("ready", range(self.size))
+            return self.reports.await_event("ready", range(self.size), limit_s)
         except AssertionError as error:
             raise AssertionError(f"{error}\n{self.printed_by_all()}") from None
 
