@@ -30,7 +30,7 @@ class ElasticJob(LaunchedJob):
         command = program("elastic", framework, str(self._stop), *more)
         super().__init__(command, size, flags, {"OMP_NUM_THREADS": "1", **(env or {})}, prefix)
 
-    def stepped(self, generation: int, size: int, limit_s: float = 60) -> dict[int, Report]:
+    def stepped(self, generation: int, size: int, limit_s: float = 100) -> dict[int, Report]:
         """Once all workers of a generation have made a step: their reports by birth id."""
 
         def all_of_them(reports: list[Report]) -> dict[int, Report] | None:
@@ -47,7 +47,7 @@ class ElasticJob(LaunchedJob):
         assert sorted(one["rank"] for one in found.values()) == list(range(size))
         return found
 
-    def stepped_with(self, size: int, after: Mapping[int, Report], limit_s: float = 60) -> dict[int, Report]:
+    def stepped_with(self, size: int, after: Mapping[int, Report], limit_s: float = 100) -> dict[int, Report]:
         """The same for the first generation of this size after another: several changes may lie between them."""
         last = max(one["generation"] for one in after.values())
 
