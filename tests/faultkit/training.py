@@ -166,7 +166,8 @@ class Training(LaunchedJob):
         for path in self._folder.glob("tries-*"):
             for line in path.read_text().splitlines():
                 epoch, *indexes = line.split()
-                tried.update((epoch, index) for index in indexes)
+                if int(epoch) < epochs:  # of the next one, steps may have been tried and given up before the end
+                    tried.update((epoch, index) for index in indexes)
         padding = sum(entry["extra"] for entry in {entry["epoch"]: entry for entry in self.epochs}.values())
         by_epoch = Counter(epoch for epoch, _ in tried)
         assert set(by_epoch) == {str(epoch) for epoch in range(epochs)}
