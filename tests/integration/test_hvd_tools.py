@@ -14,11 +14,13 @@ from testkit.processes import run
 
 from horovod.tools import trial
 
+pytestmark = pytest.mark.timeout(210)  # checks and measurements by the second, for which others may leave little time
+
 HVD = [sys.executable, "-m", "horovod.tools.cli"]
 
 
 def hvd(*words, env=None):
-    return run([*HVD, *words], env, limit_s=50)
+    return run([*HVD, *words], env, limit_s=100)
 
 
 @pytest.mark.parametrize(("transport", "used"), [("shm", "shared memory"), ("tcp", "TCP")])
