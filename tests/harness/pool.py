@@ -25,6 +25,7 @@ from harness.worker import Answer, Task
 from harness.worlds import World
 
 START_LIMIT_S = 60.0
+IMPORT_LIMIT_S = 60.0  # beyond its own limit, for the first body of a module: all ranks may import a framework at once
 EXIT_LIMIT_S = 30.0
 GRACE_S = 10.0  # for the other ranks, once one has failed
 STACKS_LIMIT_S = 2.0
@@ -73,6 +74,7 @@ class Pool:
 
     def _start(self) -> None:
         self.usable = True
+        self._loaded: set[str] = set()  # modules of bodies
         self._meeting = Meeting(self.world.hosts)
         shared = {**self.world.env, "PYTHONPATH": python_path(ROOT, TESTS)}
         self._ranks = [Rank(slot.rank, self._meeting.environment(slot) | shared) for slot in self._meeting.slots]
@@ -83,6 +85,9 @@ class Pool:
         if not self.usable:
             self._start()
         task = Task(inspect.getfile(body), body.__name__, arguments)
+        if task.file not in self._loaded:
+            self._loaded.add(task.file)
+            limit_s += IMPORT_LIMIT_S
         try:
             for rank in self._ranks:
                 rank.connection.send(task)

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from harness.pool import Pool, Pools
 
+TEST_LIMIT_S = 240  # a world may have to start first, and import a framework; bodies have limits of their own
+
 
 @pytest.fixture(scope="session")
 def pools() -> Iterator[Pools]:
@@ -24,6 +26,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = str(Path(__file__).parent)
     mine = [item for item in items if str(item.path).startswith(here)]
     others = [item for item in items if not str(item.path).startswith(here)]
+    for item in mine:
+        if item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(TEST_LIMIT_S))
     items[:] = others + sorted(mine, key=_world_of)
 
 
