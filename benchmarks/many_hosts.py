@@ -6,172 +6,154 @@
     python benchmarks/many_hosts.py --hosts 4 8 --sizes 1024 1048576 # fewer hosts, other sizes
     python benchmarks/many_hosts.py --skip-check
 
-First a world of 32 hosts with two ranks each: that it starts, that every collective is right, and what it costs each
-rank: connections (streams between hosts) and memory. Then allreduce by each algorithm between hosts, with one rank on
-each: microseconds by size. All ranks share the cores and the memory of this machine, so that algorithms can be compared
-with each other, and with nothing else.
+First a world of 32 hosts with two ranks each: how long it takes to start, whether every collective is right against
+NumPy, and what it costs each rank: connections (streams between hosts) and memory. Then allreduce by each algorithm
+between hosts, with one rank on each (`--ranks`): microseconds by size. Under 3 minutes on 16 cores, without root or
+network namespaces.
+
+All ranks share the cores and the memory of this machine, and nothing here has the latency of a network. So beside what
+was measured the tables say which algorithm would be ahead if each message in a row took longer, by `--network-us`.
+Everything also goes to build/benchmarks/many_hosts.jsonl (`--output`), one JSON object a line.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
+import math
 import sys
 import tempfile
 import time
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
+from typing import Any
 
+from benchkit import machine
+from benchkit.many_hosts_worker import ORDERS
+from testkit.lifetimes import interrupt_on_sigterm
 from testkit.meeting import Meeting
-from testkit.places import ROOT, python_path
+from testkit.places import BENCHMARKS, ROOT, python_path
 from testkit.processes import Group, accounts, wait_for_all
 
 ALGORITHMS = ("direct", "ring", "doubling")
 _LIMIT_S = 300
-_ORDERS = "MANY_HOSTS_ORDERS"  # what a worker is to do, as JSON
+_WHOLE_BYTES = 16 << 10  # up to here doubling sends all of a tensor at once, and no halves
+_COLUMNS = {"start_s": "s to init()", "first_s": "s to first result", "pss_mb": "MB of memory"}
+_COLUMNS |= {"streams_after_allreduce": "streams, allreduces only", "streams": "streams, all collectives"}
+Told = list[dict[str, Any]]
 
 
 def main() -> int:
-    if _ORDERS in os.environ:
-        return work(json.loads(os.environ[_ORDERS]))
     options = parse()
-    if not options.skip_check:
-        check(options.check_hosts)
-    for hosts in options.hosts:
-        compare(hosts, options)
+    interrupt_on_sigterm()
+    options.output.parent.mkdir(parents=True, exist_ok=True)
+    with options.output.open("w", encoding="utf-8") as file:
+
+        def write(record: Mapping[str, Any]) -> None:
+            print(json.dumps(record), file=file, flush=True)
+
+        began = time.monotonic()
+        write({"machine": machine.facts(), "rounds": options.rounds})
+        if not options.skip_check:
+            write(check(options.check_hosts))
+        for hosts in options.hosts:
+            for record in compare(hosts, options):
+                write(record)
+        print(f"\n{time.monotonic() - began:.0f} s in all; {options.output}")
     return 0
 
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--hosts", type=int, nargs="+", default=[4, 8, 16, 32], help="with one rank each")
-    parser.add_argument("--sizes", type=int, nargs="+", help="bytes", default=[4 << (2 * power) for power in range(13)])
+    sizes = [4, 1 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20]
+    parser.add_argument("--hosts", type=int, nargs="+", default=[4, 8, 16, 32], help="in the comparison")
+    parser.add_argument("--ranks", type=int, default=1, help="on each of these hosts")
+    parser.add_argument("--sizes", type=int, nargs="+", help="bytes", default=sizes)
     parser.add_argument("--algorithms", nargs="+", choices=ALGORITHMS, default=ALGORITHMS)
-    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--rounds", type=int, default=100, help="at most, of one size")
+    parser.add_argument("--seconds", type=float, default=0.5, help="at most, for one size, but 3 rounds at least")
+    parser.add_argument("--network-us", type=float, nargs="+", default=[0, 20, 50], help="latencies of a message")
     parser.add_argument("--check-hosts", type=int, default=32, help="hosts of two ranks in the first part")
     parser.add_argument("--skip-check", action="store_true", help="only the comparison")
+    parser.add_argument("--output", type=Path, default=ROOT / "build" / "benchmarks" / "many_hosts.jsonl")
     return parser.parse_args()
 
 
-def check(hosts: int) -> None:
+def check(hosts: int) -> dict[str, Any]:
     began = time.monotonic()
     told = run_world(hosts, 2, "auto", {"check": True})
-    print(f"{hosts} hosts of 2 ranks: every collective right on every rank, {time.monotonic() - began:.1f} s in all")
-    for column, unit in (("start_s", "s"), ("streams_after_allreduce", ""), ("streams", ""), ("pss_mb", "MB")):
-        values = sorted(rank[column] for rank in told)
-        of_leader = told[0][column]
-        print(
-            f"  {column:24} {unit:3} least {values[0]:8.1f}  median {median(values):8.1f}  most {values[-1]:8.1f}  "
-            f"rank 0 {of_leader:8.1f}"
-        )
+    took = time.monotonic() - began
+    print(f"{hosts} hosts of 2 ranks: every collective right on every rank, {took:.1f} s in all\n")
+    print(f"{'of a rank':28}{'least':>10}{'median':>10}{'most':>10}{'rank 0':>10}")
+    record: dict[str, Any] = {"part": "check", "hosts": hosts, "ranks": 2, "seconds": took}
+    for column, title in _COLUMNS.items():
+        values = [rank[column] for rank in told]
+        found = {"least": min(values), "median": median(values), "most": max(values), "rank 0": values[0]}
+        record[column] = found
+        print(f"{title:28}" + "".join(f"{value:10.1f}" for value in found.values()), flush=True)
+    return record
 
 
-def compare(hosts: int, options: argparse.Namespace) -> None:
-    orders = {"sizes": options.sizes, "rounds": options.rounds}
-    told = {algorithm: run_world(hosts, 1, algorithm, orders) for algorithm in options.algorithms}
-    print(f"\n{hosts} hosts of 1 rank, allreduce of float32, microseconds (median of {options.rounds})")
-    print(f"{'bytes':>12}" + "".join(f"{algorithm:>12}" for algorithm in told))
+def compare(hosts: int, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """One record for each size, with the time of each algorithm."""
+    orders = {"check": False, "sizes": options.sizes, "rounds": options.rounds, "seconds": options.seconds}
+    told = {algorithm: run_world(hosts, options.ranks, algorithm, orders) for algorithm in options.algorithms}
+    times = {algorithm: ranks[0]["times_us"] for algorithm, ranks in told.items()}
+    print(f"\n{hosts} hosts of {options.ranks}, allreduce of float32: median microseconds; who is ahead with a network")
+    print(f"{'bytes':>12}" + "".join(f"{way:>12}" for way in told) + titles(options.network_us))
+    records = []
     for index, size in enumerate(options.sizes):
-        print(f"{size:12}" + "".join(f"{ranks[0]['times_us'][index]:12.0f}" for ranks in told.values()), flush=True)
-    print(f"{'streams':>12}" + "".join(f"{ranks[-1]['streams']:12}" for ranks in told.values()))
+        of_size = {algorithm: times[algorithm][index] for algorithm in told}
+        ahead = [fastest(of_size, hosts, size, delay) for delay in options.network_us]
+        print(f"{size:12}" + "".join(f"{time:12.0f}" for time in of_size.values()) + "".join(f"{a:>14}" for a in ahead))
+        record = {"part": "compare", "hosts": hosts, "ranks": options.ranks, "bytes": size, "us": of_size}
+        records.append(record | {"ahead": dict(zip(map(str, options.network_us), ahead, strict=True))})
+    streams = {algorithm: max(rank["streams"] for rank in ranks) for algorithm, ranks in told.items()}
+    print(f"{'streams':>12}" + "".join(f"{most:12}" for most in streams.values()) + "   (most of any rank)", flush=True)
+    return [*records, {"part": "streams", "hosts": hosts, "ranks": options.ranks, "most": streams}]
 
 
-def run_world(hosts: int, ranks: int, algorithm: str, orders: dict[str, object]) -> list[dict[str, float]]:
+def titles(delays: Sequence[float]) -> str:
+    return "".join(f"{f'+{delay:g} us':>14}" for delay in delays)
+
+
+def fastest(times: Mapping[str, float], hosts: int, size: int, delay: float) -> str:
+    return min(times, key=lambda algorithm: times[algorithm] + delay * messages_in_a_row(algorithm, hosts, size))
+
+
+def messages_in_a_row(algorithm: str, hosts: int, size: int) -> int:
+    """How many messages, each of which waits for the one before it, lie between the first input and the last result."""
+    if algorithm == "direct":
+        return 2
+    if algorithm == "ring":
+        return 2 * (hosts - 1)
+    paired = 2 * (hosts & (hosts - 1) != 0)  # hosts beyond a power of two hand over, and are handed the result
+    return int(math.log2(hosts)) * (1 if size <= _WHOLE_BYTES else 2) + paired
+
+
+def run_world(hosts: int, ranks: int, algorithm: str, orders: dict[str, Any]) -> Told:
     """What each rank tells of itself, by rank."""
     meeting = Meeting(",".join(f"host{number}:{ranks}" for number in range(hosts)))
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         stack.callback(meeting.close)
         common = {
             "HOROVOD_HOST_ALGORITHM": algorithm,
+            "HOROVOD_PEER_TIMEOUT_SECONDS": str(_LIMIT_S),  # ranks may wait long for a core
             "OMP_NUM_THREADS": "1",
             "OPENBLAS_NUM_THREADS": "1",
             "PYTHONPATH": python_path(ROOT),
-            _ORDERS: json.dumps(orders | {"folder": folder}),
+            ORDERS: json.dumps(orders | {"folder": folder}),
         }
+        command = [sys.executable, str(BENCHMARKS / "benchkit" / "many_hosts_worker.py")]
         processes = [
-            stack.enter_context(Group([sys.executable, __file__], env=meeting.environment(slot) | common))
-            for slot in meeting.slots
+            stack.enter_context(Group(command, env=meeting.environment(slot) | common)) for slot in meeting.slots
         ]
         codes = wait_for_all(processes, _LIMIT_S)
-        assert not any(codes), accounts(processes)
+        failed = [process for process, code in zip(processes, codes, strict=True) if code]
+        assert not failed, f"{len(failed)} ranks failed, among them\n{accounts(failed[:3])}"
         return [json.loads((Path(folder) / str(rank)).read_text()) for rank in range(hosts * ranks)]
-
-
-def work(orders: dict[str, object]) -> int:
-    """One rank."""
-    import horovod.numpy as hvd
-
-    began = time.monotonic()
-    hvd.init()
-    told: dict[str, object] = {"start_s": time.monotonic() - began}
-    if orders.get("check"):
-        told |= collectives_are_right()
-    else:
-        told["times_us"] = [time_of(size, int(str(orders["rounds"]))) for size in sizes_of(orders)]
-    told |= {"streams": streams(), "pss_mb": pss_mb()}
-    hvd.barrier()
-    (Path(str(orders["folder"])) / str(hvd.rank())).write_text(json.dumps(told))
-    hvd.shutdown()
-    return 0
-
-
-def sizes_of(orders: dict[str, object]) -> list[int]:
-    sizes = orders["sizes"]
-    assert isinstance(sizes, list)
-    return sizes
-
-
-def time_of(size: int, rounds: int) -> float:
-    import numpy as np
-
-    import horovod.numpy as hvd
-
-    data = np.zeros(size // 4, dtype=np.float32)
-    times = []
-    for _ in range(rounds + 2):
-        hvd.barrier()
-        began = time.perf_counter()
-        hvd.allreduce(data, op=hvd.Sum, name=f"x{size}")
-        times.append(time.perf_counter() - began)
-    return median(times[2:]) * 1e6
-
-
-def collectives_are_right() -> dict[str, object]:
-    import numpy as np
-
-    import horovod.numpy as hvd
-
-    me, size = hvd.rank(), hvd.size()
-    total = size * (size - 1) // 2
-    for count in (1, 1000, 1_000_000):
-        for dtype in ("int32", "float64"):
-            result = hvd.allreduce(np.full(count, me, dtype=dtype), op=hvd.Sum, name=f"r.{count}.{dtype}")
-            assert (result == total).all()
-    after_allreduce = streams()
-    rows = np.repeat(np.arange(size), [rank % 3 for rank in range(size)])
-    assert (hvd.allgather(np.full((me % 3, 2), me)) == rows[:, None]).all()
-    assert (hvd.broadcast(np.full(1000, me), root_rank=size - 1) == size - 1).all()
-    received, splits = hvd.alltoall(np.full(size, me), splits=np.ones(size, dtype=np.int32))
-    assert (received == np.arange(size)).all()
-    assert (splits == 1).all()
-    assert (hvd.reducescatter(np.full((size, 10), me), op=hvd.Sum) == total).all()
-    return {"streams_after_allreduce": after_allreduce}
-
-
-def streams() -> int:
-    from horovod.common.context import default_context
-
-    return int(json.loads(default_context.world.describe())["streams"])
-
-
-def pss_mb() -> float:
-    """Memory of this process, and its share of what it has in common with others."""
-    for line in Path("/proc/self/smaps_rollup").read_text().splitlines():
-        if line.startswith("Pss:"):
-            return int(line.split()[1]) / 1024
-    return 0.0
 
 
 if __name__ == "__main__":

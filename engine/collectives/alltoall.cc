@@ -17,6 +17,7 @@ Alltoall::Alltoall(Lane* lane, const std::byte* in, std::vector<int64_t> splits,
       row_bytes_(row_bytes),
       allocate_(std::move(allocate)),
       arenas_(std::move(arenas)),
+      may_push_(!arenas_.empty()),
       rounds_((static_cast<size_t>(largest) * row_bytes + lane->piece_bytes() - 1) / lane->piece_bytes()),
       collector_(lane->members()) {
   for (size_t j = 1; j < splits_.size(); ++j) {
@@ -101,14 +102,10 @@ bool Alltoall::Show() {
     lengths[j] = PieceLength(splits_[j], shown_);
     if (lengths[j] == 0) continue;
     pieces[j] = in_ + send_begin_[j] + shown_ * lane_->piece_bytes();
-    if (lane_->by_sockets()) continue;
+    if (!lane_->in_memory(j)) continue;
     std::memcpy(lane_->Slot() + static_cast<size_t>(j) * lane_->piece_bytes(), pieces[j], lengths[j]);
   }
-  if (lane_->by_sockets()) {
-    lane_->PostScatterFrom(pieces.data(), lengths.data());
-  } else {
-    lane_->PostScatter(lengths.data());
-  }
+  lane_->PostScatterFrom(pieces.data(), lengths.data());
   ++shown_;
   return true;
 }
@@ -131,13 +128,14 @@ bool Alltoall::Collect() {
 Machine::Step Alltoall::Advance() {
   bool moved = false;
   if (!told_ && !(moved = TellSplits())) return Step::kStuck;
+  if (!may_push_) moved |= Show();  // what we send does not depend on what the others have for us
   if (!heard_) {
     if (!HearSplits()) return moved ? Step::kMoved : Step::kStuck;
     moved = true;
   }
   if (places_ && !Choose()) return moved ? Step::kMoved : Step::kStuck;
   if (push_) return push_->Advance();
-  moved |= Show();
+  if (may_push_) moved |= Show();
   moved |= Collect();
   if (shown_ == rounds_ && collected_ == rounds_) return Step::kDone;
   return moved ? Step::kMoved : Step::kStuck;

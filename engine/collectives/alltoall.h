@@ -40,6 +40,7 @@ class Alltoall : public Machine {
   std::function<std::byte*(const std::vector<int64_t>&)> allocate_;
   std::byte* out_ = nullptr;
   std::vector<std::byte*> arenas_;
+  bool may_push_;                   // until all have said where their outputs lie, nothing is shown
   std::unique_ptr<Places> places_;  // while we do not know yet which way it goes
   std::unique_ptr<Push> push_;
   uint64_t rounds_, shown_ = 0, collected_ = 0;

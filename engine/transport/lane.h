@@ -73,9 +73,10 @@ class Lane {
   // Member j's piece lies at j * piece_bytes() in the slot; lengths[me] is ignored.
   void PostScatter(const size_t* lengths);
   void PostMulticast(size_t length);
-  // Where all others are reached by sockets, bytes may be sent from where they lie instead of the slot; they must stay
-  // as they are until the lane is idle, or until a member has answered them.
-  bool by_sockets() const { return local_.empty(); }
+  bool in_memory(int member) const { return heads_[member] != nullptr; }  // how it is reached
+  bool by_sockets() const { return local_.empty(); }                      // all others are
+  // What goes down sockets may be sent from where it lies instead of the slot; it must stay as it is until the lane is
+  // idle, or until a member has answered it. Pieces of members in memory lie in the slot, as for PostScatter.
   void PostScatterFrom(const std::byte* const* pieces, const size_t* lengths);
   void PostMulticastFrom(const std::byte* data, size_t length);
   // To one member alone; all others have nothing from us at this index. No connection is made to them.

@@ -43,6 +43,7 @@ def test_all_that_travels_by_mpi_and_a_lost_rank_by_name(name: str, tmp_path: Pa
     env = library.environment() | {
         "XDG_RUNTIME_DIR": str(tmp_path),
         "HOROVOD_CPU_OPERATIONS": "MPI",
+        "HOROVOD_DYNAMIC_PROCESS_SETS": "1",
         "HOROVOD_LOG_LEVEL": "info",
         "HOROVOD_TIMELINE": str(trace),
     }
@@ -64,6 +65,28 @@ def test_all_that_travels_by_mpi_and_a_lost_rank_by_name(name: str, tmp_path: Pa
     activities = trace.read_text()
     for activity in ("MPI_ALLREDUCE", "MPI_ALLGATHER", "MPI_BCAST", "MPI_ALLTOALL", "MPI_REDUCESCATTER"):
         assert f'"{activity}"' in activities, activity
+
+
+ONE_THREAD = """
+import numpy as np, horovod.numpy as hvd
+hvd.init(process_sets="dynamic")
+assert (hvd.mpi_enabled(), hvd.gloo_enabled(), hvd.mpi_threads_supported()) == (True, False, False)
+from mpi4py import MPI
+assert MPI.Query_thread() == MPI.THREAD_SERIALIZED, MPI.Query_thread()
+np.testing.assert_array_equal(hvd.allreduce(np.ones(50_000), op=hvd.Sum), np.full(50_000, 2))
+assert hvd.add_process_set(MPI.COMM_SELF).ranks == [hvd.rank()]
+"""
+
+
+def test_one_thread_at_a_time_may_call_mpi(tmp_path: Path):
+    library = mpi.install("openmpi")
+    env = library.environment() | {
+        "XDG_RUNTIME_DIR": str(tmp_path),
+        "HOROVOD_CPU_OPERATIONS": "MPI",
+        "HOROVOD_MPI_THREADS_DISABLE": "1",
+    }
+    done = run([library.mpirun, *PATIENT["openmpi"], "-np", "2", sys.executable, "-c", ONE_THREAD], env, limit_s=60)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 ALONE = "import numpy as np, horovod.numpy as hvd; hvd.init(); print(hvd.mpi_enabled(), hvd.allreduce(np.ones(2)))"

@@ -157,6 +157,18 @@ def test_alltoall_where_one_rank_sends_nearly_everything():
         check_equal(result, np.repeat(np.arange(hvd.size(), dtype=np.float32), counts)[:, None].repeat(2, axis=1))
 
 
+@on_all_ranks()
+def test_what_an_alltoall_was_given_may_be_overwritten_as_soon_as_it_returns():
+    rows = 60_000  # for each rank: more than sockets and slots hold, sent from where it lies
+    array = np.empty(rows * hvd.size(), np.int32)
+    for turn in range(5):
+        array[:] = np.repeat(np.arange(hvd.size(), dtype=np.int32), rows) + 100 * hvd.rank() + 1000 * turn
+        result = hvd.alltoall(array)
+        array[:] = -1
+        expected = np.arange(hvd.size(), dtype=np.int32) * 100 + hvd.rank() + 1000 * turn
+        check_equal(result, np.repeat(expected, rows))
+
+
 @pytest.mark.parametrize("dtype", [*INTEGERS, *FLOATS])
 @on_all_ranks()
 def test_reducescatter_of_uneven_rows(dtype):

@@ -4,6 +4,7 @@
 import os
 import threading
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -231,6 +232,10 @@ def test_init_with_a_communicator() -> None:
     hvd.shutdown()
     with pytest.raises(ValueError, match="MPI"):
         hvd.init(comm=[0, 1])
+    hvd.init(process_sets="dynamic")
+    communicator = SimpleNamespace(Get_rank=lambda: 0)
+    with pytest.raises(ValueError, match=r"needs MPI, but mpirun did not start this process\. Pass a list of ranks"):
+        hvd.add_process_set(communicator)
 
 
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # Python 3.12: fork in a process with threads

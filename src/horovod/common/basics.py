@@ -82,7 +82,8 @@ class HorovodBasics:
         return util.mpi_built()
 
     def gloo_enabled(self) -> bool:
-        return True
+        """Whether tensors travel as where scripts expect Gloo: by shared memory and TCP, not by MPI."""
+        return not self.mpi_enabled()
 
     def gloo_built(self) -> bool:
         return util.gloo_built()

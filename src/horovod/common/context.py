@@ -13,6 +13,7 @@ import threading
 import weakref
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from horovod._engine import EngineError, Member, World
@@ -175,7 +176,9 @@ class Context:
     def _ranks_of(self, process_set: ProcessSet) -> list[int]:
         if process_set.mpi_comm is None:
             return process_set.ranks or []
-        return communicators.ranks_in(process_set.mpi_comm, self._comm, self._topology, os.environ)
+        communicators.check_mpi(self._comm, self._topology, os.environ)
+        find = partial(communicators.ranks_in, process_set.mpi_comm, self._comm)
+        return find() if self.mpi_plane is None else self.mpi_plane.call(find)
 
     def _start(
         self, generation: int, static_sets: list[ProcessSet], ranks: list[tuple[int, ...]], wishes: bootstrap.Wishes
@@ -372,9 +375,23 @@ class Context:
         """Register a set on all ranks at once; every rank of the job must call this."""
         self._require_dynamic_sets()
         added = process_set if isinstance(process_set, ProcessSet) else ProcessSet(process_set)
-        if added.mpi_comm is not None and added.ranks is None:
-            raise ValueError("A process set made from an MPI communicator is passed to hvd.init(); here pass its ranks")
-        ranks = check_ranks(added.ranks or [], self.topology.size)
+        if added.mpi_comm is not None:
+            return self._add_by_communicator(added)
+        return self._add(added, check_ranks(added.ranks or [], self.topology.size))
+
+    def _add_by_communicator(self, added: ProcessSet) -> ProcessSet:
+        """Ranks may pass different communicators, and each knows only its own: all ranks register all of them."""
+        from horovod.common.objects import allgather_object  # late: it needs this module
+
+        mine = communicators.members_or_refusal(lambda: self._ranks_of(added))
+        sets = communicators.all_sets(allgather_object(mine, "add_process_set.by_communicator"))
+        # A rank that is in none of them, and passes COMM_NULL, can mean only one.
+        meant = mine or (sets[0] if len(sets) == 1 else None)
+        for ranks in sets:
+            self._add(added if ranks == meant else ProcessSet(ranks), ranks)
+        return added
+
+    def _add(self, added: ProcessSet, ranks: tuple[int, ...]) -> ProcessSet:
         for set_id, existing in self._sets.items():
             if self._members[set_id][0].ranks == ranks:
                 if self._heritage.adopts(existing, added):

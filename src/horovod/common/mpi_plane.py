@@ -10,7 +10,10 @@ from __future__ import annotations
 import os
 import threading
 import time
-from typing import Any, NamedTuple
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, NamedTuple, TypeVar
 
 from horovod._engine import World
 from horovod.common import dtypes, mpi_library
@@ -29,6 +32,9 @@ _EAGER_LOOKS = 50  # at what is under way, before we let others have the core
 _PAUSE_S = 50e-6
 _FAREWELL_S = 1.0  # what others still need of us is sent while we call MPI, and not later
 _TAGS = 32768  # that every MPI has
+
+_PATIENCE_S = 30.0  # of a caller; the thread looks once in _IDLE_S at least
+_T = TypeVar("_T")
 
 _NAMES = {
     ALLREDUCE: "allreduce",
@@ -83,6 +89,7 @@ class Plane:
         self._groups: dict[int, Any] = {}
         self._flights: list[tuple[Job, Any]] = []
         self._leaving = False
+        self._asked: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
         self._thread = threading.Thread(target=self._run, name="hvd-mpi", daemon=True)
         self._thread.start()
 
@@ -90,6 +97,15 @@ class Plane:
     def takes_threads(self) -> bool:
         """Whether the program's own threads may call MPI too."""
         return bool(self._mpi.Query_thread() == self._mpi.THREAD_MULTIPLE)
+
+    def call(self, function: Callable[[], _T]) -> _T:
+        """Run something short and local that calls MPI, in this thread if MPI allows that, else in the plane's."""
+        if self.takes_threads:
+            return function()
+        answer: Future[Any] = Future()
+        self._asked.append((function, answer))
+        result: _T = answer.result(_PATIENCE_S)
+        return result
 
     def leave(self) -> None:
         """Before the world is closed: its end is meant."""
@@ -117,6 +133,7 @@ class Plane:
         while True:
             eager = self._flights and looks < _EAGER_LOOKS
             job = self._world.next_job(0.0 if eager else _PAUSE_S if self._flights else _IDLE_S)
+            self._answer()
             if job is False:
                 return
             if job is not None:
@@ -125,6 +142,14 @@ class Plane:
             looks = 0 if self._look() else looks + 1
             if eager:
                 os.sched_yield()
+
+    def _answer(self) -> None:
+        while self._asked:
+            function, answer = self._asked.popleft()
+            try:
+                answer.set_result(function())
+            except Exception as error:  # the caller's own, who waits for it
+                answer.set_exception(error)
 
     def _begin(self, job: Job) -> None:
         try:

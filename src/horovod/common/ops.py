@@ -27,7 +27,7 @@ from horovod.common.calls import (
     root_of,
 )
 from horovod.common.dtypes import ITEM_BYTES, UINT8
-from horovod.common.handles import Batch, Pending, translate
+from horovod.common.handles import Batch, HandleTable, Pending, translate
 from horovod.common.rules import PLAIN_SUM
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class Collectives(Generic[T]):
 
     def __init__(self, context: Context, adapter: Adapter[T]) -> None:
         self.context = context
-        self.handles = context.handles
+        self.handles: HandleTable = context.handles
         self.adapter = adapter
         self._source = adapter.source
         self._target = adapter.target

@@ -175,7 +175,11 @@ def _get_global_process_set() -> ProcessSet:
 
 
 def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
-    """Register a set while the job runs. Every rank of the job calls this with the same ranks; needs dynamic sets."""
+    """Register a set while the job runs. Every rank of the job calls this with the same ranks; needs dynamic sets.
+
+    Under MPI also from communicators of mpi4py, as hvd.init(process_sets=...) does: every rank then passes the one that
+    it is in, and COMM_NULL if there is none.
+    """
     from horovod.common.context import default_context
 
     return default_context.add_process_set(process_set)

@@ -103,6 +103,22 @@ def check_overlapping(sets: list[hvd.ProcessSet]) -> None:
         np.testing.assert_array_equal(hvd.synchronize(handle), expected)
 
 
+def check_added(without_last: MPI.Comm, outer: MPI.Comm) -> None:
+    """Sets from communicators while the job runs: one of several for each rank, or one that not every rank is in."""
+    me = hvd.rank()
+    added = hvd.add_process_set(without_last)
+    assert added.ranks == ([3] if me == 3 else [0, 1, 2]), added
+    total = hvd.allreduce(np.full(5000, me), op=hvd.Sum, name="added", process_set=added)
+    np.testing.assert_array_equal(total, np.full(5000, 3))
+    with pytest.raises(ValueError, match="already exists"):
+        hvd.add_process_set(hvd.ProcessSet(without_last))
+    assert (outer == MPI.COMM_NULL) == (me in (1, 2))
+    ends = hvd.add_process_set(hvd.ProcessSet(outer))
+    assert (ends.ranks, ends.included()) == ([0, 3], me in (0, 3)), ends
+    assert hvd.remove_process_set(ends)
+    assert hvd.add_process_set(ends).ranks == [0, 3]
+
+
 def check_errors() -> None:
     with pytest.raises(hvd.HorovodInternalError, match="differs"):
         hvd.allreduce(np.ones(3000 + hvd.rank(), "float32"), name="differs")
@@ -134,23 +150,29 @@ def main() -> None:
     overlapping = [hvd.ProcessSet(ranks) for ranks in ([0, 1], [1, 2], [0, 2], [1, 2, 3])]
     halves = MPI.COMM_WORLD.Split(MPI.COMM_WORLD.Get_rank() // 2)
     by_communicator = hvd.ProcessSet(halves)
+    without_last = MPI.COMM_WORLD.Split(MPI.COMM_WORLD.Get_rank() == 3)
+    outer = MPI.COMM_WORLD.Split(0 if MPI.COMM_WORLD.Get_rank() in (0, 3) else MPI.UNDEFINED)
     hvd.init(comm=MPI.COMM_WORLD)
-    assert (hvd.mpi_enabled(), hvd.mpi_built(), hvd.gloo_enabled()) == (True, True, True)
+    assert (hvd.mpi_enabled(), hvd.mpi_built(), hvd.gloo_enabled()) == (True, True, False)
     assert hvd.mpi_threads_supported() == (MPI.Query_thread() == MPI.THREAD_MULTIPLE)
     check_factors()
     hvd.shutdown()
-    assert not hvd.mpi_enabled()
+    assert (hvd.mpi_enabled(), hvd.gloo_enabled()) == (False, True)
 
     if MPI.COMM_WORLD.Get_rank() in (1, 3):
         hvd.init(comm=[3, 1])
         assert (hvd.rank(), hvd.size(), hvd.local_size()) == ({3: 0, 1: 1}[MPI.COMM_WORLD.Get_rank()], 2, 2)
         np.testing.assert_array_equal(hvd.allreduce(np.ones(5000), op=hvd.Sum, name="pair"), np.full(5000, 2))
+        # Only the first has reason to complain, and neither waits for the other.
+        with pytest.raises(ValueError, match="rank 0 says: .* members that are not ranks of this world"):
+            hvd.add_process_set(halves if hvd.rank() == 0 else MPI.COMM_SELF)
         hvd.shutdown()
 
     hvd.init(process_sets=[*overlapping, by_communicator])
     assert by_communicator.ranks == [hvd.rank() // 2 * 2, hvd.rank() // 2 * 2 + 1], by_communicator
     check_kinds(list(range(hvd.size())), hvd.global_process_set)
     check_kinds(by_communicator.ranks, by_communicator)
+    check_added(without_last, outer)
     check_fused_and_large()
     check_overlapping([*overlapping, by_communicator, hvd.global_process_set])
     check_errors()

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -88,14 +88,40 @@ def latest_generation(comm: Any, generation: int, timeout_s: float) -> int:
     return latest[0]
 
 
-def ranks_in(comm: Any, base: Any, topology: Topology, environ: Mapping[str, str]) -> list[int]:
-    """The members of a process set's communicator, as ranks of the world."""
+def check_mpi(base: Any, topology: Topology, environ: Mapping[str, str]) -> None:
+    """ValueError where a process set cannot be made from a communicator: on all ranks of the job, or on none."""
     if why_not := mpi_library.unusable(topology, environ) if base is None else "":
         raise ValueError(f"A process set made from an MPI communicator needs MPI, but {why_not}. Pass a list of ranks.")
+
+
+def ranks_in(comm: Any, base: Any) -> list[int]:
+    """The members of a process set's communicator, as ranks of the world; none of COMM_NULL."""
     mpi = mpi_library.load()
+    if comm == mpi.COMM_NULL:
+        return []
     group = comm.Get_group()
     world = (base if base is not None else mpi.COMM_WORLD).Get_group()
     ranks = mpi.Group.Translate_ranks(group, None, world)
     if mpi.UNDEFINED in ranks:
-        raise ValueError("A process set's communicator has members that are not ranks of this world")
+        raise NotInWorldError("A process set's communicator has members that are not ranks of this world")
     return sorted(int(rank) for rank in ranks)
+
+
+class NotInWorldError(ValueError):
+    """Other ranks, with communicators of their own, may have nothing to complain of."""
+
+
+def members_or_refusal(find: Callable[[], list[int]]) -> tuple[int, ...] | str:
+    """What a rank tells the others of its communicator: nobody is to wait for one that cannot go on."""
+    try:
+        return tuple(find())
+    except NotInWorldError as error:
+        return str(error)
+
+
+def all_sets(told: Sequence[tuple[int, ...] | str]) -> list[tuple[int, ...]]:
+    """The sets that all ranks register, from what each of them has told; every rank comes to the same result."""
+    for rank, one in enumerate(told):
+        if isinstance(one, str):
+            raise ValueError(f"hvd.add_process_set() failed: rank {rank} says: {one}")
+    return [one for one in dict.fromkeys(told) if one and not isinstance(one, str)]
