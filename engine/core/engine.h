@@ -52,6 +52,7 @@ class Engine {
     StackTeller block_teller;  // of one thread: see hvd_api's tell_block
     Log log;
     ForeignJobs* foreign = nullptr;  // see Surroundings
+    Devices* devices = nullptr;
   };
   explicit Engine(const Parts& parts);
   ~Engine();
@@ -85,6 +86,8 @@ class Engine {
 
   std::string Describe() const;
   void CloseDescriptors();
+  // Gives memory on devices back, after the last step.
+  void LeaveDevices();
 
  private:
   static constexpr std::memory_order kRelaxed = std::memory_order_relaxed;

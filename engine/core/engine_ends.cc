@@ -342,6 +342,10 @@ std::string Engine::Describe() const {
          ", \"refused_connections\": " + std::to_string(parts_.connector->refused()) + "}";
 }
 
+void Engine::LeaveDevices() {
+  for (auto& [id, membership] : sets_) membership->set.LeaveDevice();
+}
+
 void Engine::CloseDescriptors() {
   mailbox_.CloseDescriptors();
   messages_->CloseDescriptors();

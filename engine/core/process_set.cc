@@ -42,6 +42,7 @@ ProcessSet::ProcessSet(int id, uint32_t epoch, std::vector<int> ranks, const std
       region_(regions[me_]),
       slot_bytes_(SlotBytes(*around.settings, static_cast<int>(ranks_.size()))),
       foreign_(around.foreign),
+      devices_(around.devices),
       moves_by_host_(around.settings->hierarchical_allgather != 0),
       sums_by_host_(around.settings->hierarchical_allreduce != 0 && !around.settings->deterministic),
       sums_unevenly_(around.settings->hierarchical_allreduce == 1) {
@@ -193,6 +194,10 @@ void ProcessSet::DropUnsent() {
 
 void ProcessSet::CloseDescriptors() {
   for (auto& [lane, ranks] : lanes_) lane->CloseDescriptors();
+}
+
+void ProcessSet::MeetOn(Device* device, size_t slot_bytes) {
+  if (!meeting_) meeting_ = std::make_unique<DeviceMeeting>(devices_, device, flat_.there.get(), slot_bytes);
 }
 
 }  // namespace hvd

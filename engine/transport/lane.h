@@ -63,6 +63,7 @@ class Lane {
   int me() const { return options_.me; }
   size_t slot_bytes() const { return slot_bytes_; }  // the most that one chunk holds
   bool apart() const { return options_.apart; }
+  int slots() const { return static_cast<int>(slots_count_); }  // chunks that may be under way
   // Smaller slots than there is room for, lying closer together. All members must do this at the same index.
   void set_chunk_bytes(size_t bytes);
   size_t piece_bytes() const { return piece_bytes_; }  // the most that one member's piece of a scattered chunk holds
@@ -96,7 +97,8 @@ class Lane {
   bool Pump();
   // Every posted byte has left for the kernel, or never will.
   bool Idle() const { return outstanding_ == 0 || !status_.ok(); }
-  uint64_t posted() const { return posted_; }  // indices so far
+  uint64_t posted() const { return posted_; }      // indices so far
+  uint64_t released() const { return released_; }  // the current index
   // Every byte of the indices before this one has left for the kernel.
   bool HaveLeft(uint64_t before) const;
   // Forgets what has not left: nobody waits for it any more, and its memory may go.

@@ -119,6 +119,8 @@ class World:
         splits: Sequence[int] = (),
         will_wait: bool = False,
         wire_dtype: int = 0,
+        device: int = -1,
+        stream: int = 0,
     ) -> int:
         """Start one operation on raw addresses (output 0: the engine allocates). Returns a handle > 0.
 
@@ -142,6 +144,8 @@ class World:
         root: int = -1,
         will_wait: bool = False,
         wire_dtype: int = 0,
+        device: int = -1,
+        stream: int = 0,
     ) -> int: ...
     def submit_many(
         self,
@@ -158,6 +162,8 @@ class World:
         started: list[int],
         will_wait: bool,
         wire_dtype: int = 0,
+        device: int = -1,
+        stream: int = 0,
     ) -> None:
         """Start operations, each for itself; adds their handles to `started` also if a later one is refused."""
     def finish_all(self, handles: Sequence[int]) -> None:
