@@ -53,6 +53,10 @@ enum : int { kCudaMultiprocessors = 16 };
   X(memory_free, "cuMemFree_v2", (CudaAddress))                                                                       \
   X(host_allocate, "cuMemHostAlloc", (void**, size_t, unsigned))                                                      \
   X(host_free, "cuMemFreeHost", (void*))                                                                              \
+  X(copy_down, "cuMemcpyDtoHAsync_v2", (void*, CudaAddress, size_t, CudaStream))                                       \
+  X(copy_up, "cuMemcpyHtoDAsync_v2", (CudaAddress, const void*, size_t, CudaStream))                                  \
+  X(copy_across, "cuMemcpyDtoDAsync_v2", (CudaAddress, CudaAddress, size_t, CudaStream))                               \
+  X(stream_query, "cuStreamQuery", (CudaStream))                                                                      \
   X(memory_set, "cuMemsetD8Async", (CudaAddress, unsigned char, size_t, CudaStream))                                  \
   X(memory_export, "cuIpcGetMemHandle", (CudaHandle*, CudaAddress))                                                   \
   X(memory_import, "cuIpcOpenMemHandle_v2", (CudaAddress*, CudaHandle, unsigned))                                     \

@@ -26,7 +26,9 @@ Device::Device(const Cuda* cuda, int ordinal) : cuda_(cuda), ordinal_(ordinal) {
   Check(cuda_->device_attribute(&processors, kCudaMultiprocessors, device_), "ask");
   most_blocks_ = static_cast<unsigned>(processors) * 8;
   Check(cuda_->stream_priorities(&least, &greatest), "ask");
-  Check(cuda_->stream_create(&stream_, kCudaStreamNonBlocking, greatest), "create a stream on");
+  for (CudaStream* stream : {&filling_, &reducing_, &taking_}) {
+    Check(cuda_->stream_create(stream, kCudaStreamNonBlocking, greatest), "create a stream on");
+  }
 }
 
 // After a failure, or while the process ends, the driver refuses all of it: nothing can be done about that.
@@ -35,7 +37,7 @@ Device::~Device() {
     const Scope scope(*this);
     for (CudaEvent event : events_) cuda_->event_destroy(event);
     if (module_) cuda_->module_unload(module_);
-    cuda_->stream_destroy(stream_);
+    for (CudaStream stream : {filling_, reducing_, taking_}) cuda_->stream_destroy(stream);
   } catch (const DeviceError&) {
   }
   cuda_->context_release(device_);
@@ -81,22 +83,24 @@ void Device::GiveBack(CudaEvent event) {
   events_.push_back(event);
 }
 
-void Device::Copy(const CopyTask& task) const { Launch(copy_, &task, task.end - task.begin); }
-
-void Device::Reduce(DType dtype, const ReduceTask& task) const {
-  Launch(reduce_[static_cast<size_t>(dtype)], &task, task.end - task.begin);
+void Device::Copy(const CopyTask& task, CudaStream stream) const {
+  Launch(copy_, &task, task.end - task.begin, stream);
 }
 
-void Device::Launch(CudaFunction function, const void* task, uint64_t bytes) const {
+void Device::Reduce(DType dtype, const ReduceTask& task) const {
+  Launch(reduce_[static_cast<size_t>(dtype)], &task, task.bytes, reducing_);
+}
+
+void Device::Launch(CudaFunction function, const void* task, uint64_t bytes, CudaStream stream) const {
   if (bytes == 0) return;
   const uint64_t wanted = (bytes + kThreads * kBytesOfThread - 1) / (kThreads * kBytesOfThread);
   const auto blocks = static_cast<unsigned>(std::min<uint64_t>(wanted, most_blocks_));
   void* parameters[] = {const_cast<void*>(task)};
-  Check(cuda_->launch(function, blocks, 1, 1, kThreads, 1, 1, 0, stream_, parameters, nullptr), "launch a kernel on");
+  Check(cuda_->launch(function, blocks, 1, 1, kThreads, 1, 1, 0, stream, parameters, nullptr), "launch a kernel on");
 }
 
-void Device::Zero(CudaAddress address, size_t bytes) const {
-  if (bytes) Check(cuda_->memory_set(address, 0, bytes, stream_), "clear memory of");
+void Device::Zero(CudaAddress address, size_t bytes, CudaStream stream) const {
+  if (bytes) Check(cuda_->memory_set(address, 0, bytes, stream), "clear memory of");
 }
 
 CudaAddress Device::Allocate(size_t bytes) const {

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// One GPU as this process uses it: the framework's own (primary) context, a stream of ours in it, events, and kernels.
+// One GPU as this process uses it: the framework's own (primary) context, streams of ours in it, events, and kernels.
+// Processes take turns on a GPU, and a turn may be milliseconds away. Its copy engines serve all of them at once: what
+// can be a copy is one. Three streams, so that none of filling, reducing and taking waits behind another for a turn.
 // Nothing here waits for the device but where its name says so. What fails throws DeviceError, with the driver's words.
 #pragma once
 
@@ -34,7 +36,9 @@ class Device {
   const std::string& name() const { return name_; }
   const CudaUuid& uuid() const { return uuid_; }
   const Cuda& cuda() const { return *cuda_; }
-  CudaStream stream() const { return stream_; }
+  CudaStream filling() const { return filling_; }
+  CudaStream reducing() const { return reducing_; }
+  CudaStream taking() const { return taking_; }
   // Compiled by the driver for this device the first time, which may take seconds.
   void LoadKernels();
 
@@ -63,22 +67,28 @@ class Device {
   CudaEvent Mark(CudaStream stream);
   void GiveBack(CudaEvent event);
   void WaitFor(CudaEvent event, CudaStream stream) const { Check(cuda_->stream_wait_event(stream, event, 0), "order work on"); }
-  void Record(CudaEvent event) const { Check(cuda_->event_record(event, stream_), "record an event on"); }
-  // On our stream.
-  void Copy(const CopyTask& task) const;
+  void Record(CudaEvent event, CudaStream stream) const {
+    Check(cuda_->event_record(event, stream), "record an event on");
+  }
+  void Copy(const CopyTask& task, CudaStream stream) const;
+  void Copy(CudaAddress to, CudaAddress from, size_t bytes, CudaStream stream) const {
+    Check(cuda_->copy_across(to, from, bytes, stream), "copy on");
+  }
   void Reduce(DType dtype, const ReduceTask& task) const;
-  void Zero(CudaAddress address, size_t bytes) const;
+  // Whether nothing is under way there.
+  bool IsIdle(CudaStream stream) const { return cuda_->stream_query(stream) == kCudaSuccess; }
+  void Zero(CudaAddress address, size_t bytes, CudaStream stream) const;
   CudaAddress Allocate(size_t bytes) const;
 
  private:
-  void Launch(CudaFunction function, const void* task, uint64_t bytes) const;
+  void Launch(CudaFunction function, const void* task, uint64_t bytes, CudaStream stream) const;
 
   const Cuda* cuda_;
   int ordinal_, device_ = 0;
   std::string name_;
   CudaUuid uuid_{};
   CudaContext context_ = nullptr;
-  CudaStream stream_ = nullptr;
+  CudaStream filling_ = nullptr, reducing_ = nullptr, taking_ = nullptr;
   CudaModule module_ = nullptr;
   CudaFunction copy_ = nullptr;
   std::array<CudaFunction, kDTypeCount> reduce_{};

@@ -90,13 +90,15 @@ DeviceWorker& Devices::worker() {
 std::shared_ptr<DeviceMark> Devices::MarkReady(int ordinal, uint64_t stream) {
   Device* const device = Use(ordinal);
   const Device::Scope scope(*device);
+  if (device->IsIdle(reinterpret_cast<CudaStream>(stream))) return nullptr;  // an event would wait for a turn
   return std::make_shared<DeviceMark>(device, device->Mark(reinterpret_cast<CudaStream>(stream)));
 }
 
 void Devices::LetWait(int ordinal, uint64_t stream) {
   Device* const device = Use(ordinal);
   const Device::Scope scope(*device);
-  const DeviceMark mark(device, device->Mark(device->stream()));
+  if (device->IsIdle(device->taking())) return;
+  const DeviceMark mark(device, device->Mark(device->taking()));
   device->WaitFor(mark.event(), reinterpret_cast<CudaStream>(stream));
 }
 
@@ -106,7 +108,7 @@ void Devices::Drain() {
     if (!device) continue;
     try {
       const Device::Scope scope(*device);
-      const DeviceMark last(device.get(), device->Mark(device->stream()));
+      const DeviceMark last(device.get(), device->Mark(device->taking()));
       const auto until = std::chrono::steady_clock::now() + kDrain;
       while (device->cuda().event_query(last.event()) == kCudaNotReady && std::chrono::steady_clock::now() < until) {
         std::this_thread::sleep_for(std::chrono::microseconds(100));

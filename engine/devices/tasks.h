@@ -27,17 +27,16 @@ struct CopyTask {
   Segment segments[kMostSegments];
 };
 
-// Sums of several runs, into tensors.
+// The sum of several runs of so many bytes, whole units, each of which it may replace.
 struct ReduceTask {
-  uint64_t sources[kMostSources];  // where the byte at `begin` lies in each
-  uint64_t begin, end;
-  double factor;
+  uint64_t sources[kMostSources];
+  uint64_t result;
+  uint64_t bytes;
+  double prescale;  // of each, before it is added
+  double factor;    // of the sum
   int64_t divisor;  // of integers
   int32_t op;       // ReduceOp: sum, min, max, product
   int32_t members;
-  int32_t count;
-  int32_t unused;
-  Segment segments[kMostSegments];
 };
 
 static_assert(sizeof(CopyTask) <= 4096 && sizeof(ReduceTask) <= 4096, "the parameters of a kernel are 4 KB at most");

@@ -40,7 +40,8 @@ _NO_LIMIT = 1 << 62
 _NOTHING_ELSE = Reduce(b"", ())
 
 # On a GPU the host is what a step waits for, and many bytes take no longer than few.
-_TIMES_ON_GPU = 32
+import os as _os
+_TIMES_ON_GPU = int(_os.environ.get("X_TIMES", "32"))
 
 _TOO_MANY_PASSES = (
     "The gradient of {name} was computed again before optimizer.step(): more than backward_passes_per_step={passes} "
