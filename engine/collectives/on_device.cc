@@ -2,7 +2,6 @@
 #include "collectives/on_device.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 #include <stdexcept>
 #include <utility>
@@ -10,7 +9,7 @@
 namespace hvd {
 namespace {
 
-const size_t kFewParts = getenv("X_FEW") ? static_cast<size_t>(atoi(getenv("X_FEW"))) : 64;
+constexpr size_t kFewParts = 64;
 
 }  // namespace
 
@@ -22,62 +21,80 @@ void DeviceParts::Add(CudaAddress input, CudaAddress output, size_t bytes) {
   size_ += (bytes + kUnit - 1) / kUnit * kUnit;
 }
 
-std::vector<DeviceParts::Piece> DeviceParts::PiecesOf(size_t begin, size_t end, CudaAddress DevicePart::*side) const {
+template <typename Launch>
+void DeviceParts::InLaunches(size_t begin, size_t end, CudaAddress DevicePart::*side, Launch launch) const {
   const auto after = [](size_t at, const DevicePart& part) { return at < part.begin; };
   auto part = std::upper_bound(parts_.begin(), parts_.end(), begin, after);
   if (part != parts_.begin()) --part;
-  std::vector<Piece> pieces;
+  Segment segments[kMostSegments];
+  int count = 0;
+  const auto flush = [&] {
+    if (count == 0) return;
+    const Segment& last = segments[count - 1];
+    launch(segments, count, segments[0].begin, (last.begin + last.bytes + kUnit - 1) / kUnit * kUnit);
+    count = 0;
+  };
   for (; part != parts_.end() && part->begin < end; ++part) {
     const size_t from = std::max(part->begin, begin), to = std::min(part->begin + part->bytes, end);
-    if (from < to && (*part).*side != 0) pieces.push_back({(*part).*side + (from - part->begin), from, to - from});
+    if (from >= to || (*part).*side == 0) continue;
+    // A launch covers all from its first to its last segment: what lies between two and is nobody's ends it.
+    segments[count++] = {(*part).*side + (from - part->begin), from, to - from};
+    if (count == kMostSegments) flush();
   }
-  return pieces;
+  flush();
 }
 
-void DeviceParts::Launch(const Device& device, const std::vector<Piece>& pieces, size_t begin, CudaAddress flat,
-                         bool gathers, CudaStream stream) {
-  for (size_t first = 0; first < pieces.size(); first += kMostSegments) {
-    const size_t count = std::min(pieces.size() - first, static_cast<size_t>(kMostSegments));
-    const Piece& last = pieces[first + count - 1];
-    CopyTask task{flat + (pieces[first].begin - begin), pieces[first].begin, last.begin + last.bytes, gathers,
-                  static_cast<int32_t>(count), {}};
-    for (size_t i = 0; i < count; ++i) {
-      const Piece& piece = pieces[first + i];
-      task.segments[i] = {piece.address, piece.begin, piece.bytes};
-    }
-    device.Copy(task, stream);
-  }
-}
-
-void DeviceParts::Fill(const Device& device, size_t begin, size_t end, CudaAddress flat) const {
+void DeviceParts::Gather(const Device& device, size_t begin, size_t end, CudaAddress flat, CudaStream stream) const {
   for (const DevicePart& part : parts_) {  // of a rank that has joined; rare
     const size_t from = std::max(part.begin, begin), to = std::min(part.begin + part.bytes, end);
-    if (part.input == 0 && from < to) device.Zero(flat + (from - begin), to - from, device.filling());
+    if (part.input == 0 && from < to) device.Zero(flat + (from - begin), to - from, stream);
   }
-  const std::vector<Piece> pieces = PiecesOf(begin, end, &DevicePart::input);
-  if (pieces.size() > kFewParts) return Launch(device, pieces, begin, flat, true, device.filling());
-  for (const Piece& it : pieces) device.Copy(flat + (it.begin - begin), it.address, it.bytes, device.filling());
+  InLaunches(begin, end, &DevicePart::input, [&](const Segment* segments, int count, size_t first, size_t last) {
+    CopyTask task{flat + (first - begin), first, last, 1, count, {}};
+    std::copy_n(segments, count, task.segments);
+    device.Copy(task, stream);
+  });
 }
 
-void DeviceParts::Take(const Device& device, size_t begin, size_t end, CudaAddress flat) const {
-  const std::vector<Piece> pieces = PiecesOf(begin, end, &DevicePart::output);
-  if (pieces.size() > kFewParts) return Launch(device, pieces, begin, flat, false, device.taking());
-  for (const Piece& it : pieces) device.Copy(it.address, flat + (it.begin - begin), it.bytes, device.taking());
+void DeviceParts::Scatter(const Device& device, size_t begin, size_t end, CudaAddress flat, CudaStream stream) const {
+  InLaunches(begin, end, &DevicePart::output, [&](const Segment* segments, int count, size_t first, size_t last) {
+    CopyTask task{flat + (first - begin), first, last, 0, count, {}};
+    std::copy_n(segments, count, task.segments);
+    device.Copy(task, stream);
+  });
 }
 
-// Few are copied by the device's own engines, which need not wait for a turn on its processors; many by one kernel.
-void DeviceParts::CopyDown(const Device& device, std::byte* flat) const {
-  if (parts_.size() > kFewParts) return Fill(device, 0, size_, reinterpret_cast<CudaAddress>(flat));
-  for (const DevicePart& part : parts_) {
-    device.Check(device.cuda().copy_down(flat + part.begin, part.input, part.bytes, device.filling()), "copy from");
+void DeviceParts::Reduce(const Device& device, const Reduction& reduction, size_t begin, size_t end,
+                         const std::vector<CudaAddress>& sources, CudaStream stream) const {
+  ReduceTask task{};
+  task.factor = reduction.postscale;
+  task.divisor = reduction.divisor;
+  task.op = static_cast<int32_t>(reduction.op);
+  if (reduction.dtype == DType::kBool) {  // as on the host: or, and
+    const bool any = reduction.op == ReduceOp::kSum || reduction.op == ReduceOp::kMax;
+    task.op = static_cast<int32_t>(any ? ReduceOp::kMax : ReduceOp::kMin);
+    task.factor = 1.0;
   }
+  task.members = static_cast<int32_t>(sources.size());
+  InLaunches(begin, end, &DevicePart::output, [&](const Segment* segments, int count, size_t first, size_t last) {
+    task.begin = first;
+    task.end = last;
+    task.count = count;
+    for (size_t j = 0; j < sources.size(); ++j) task.sources[j] = sources[j] + (first - begin);
+    std::copy_n(segments, count, task.segments);
+    device.Reduce(reduction.dtype, task, stream);
+  });
 }
 
-void DeviceParts::CopyUp(const Device& device, const std::byte* flat) const {
-  if (parts_.size() > kFewParts) return Take(device, 0, size_, reinterpret_cast<CudaAddress>(flat));
-  for (const DevicePart& part : parts_) {
-    device.Check(device.cuda().copy_up(part.output, flat + part.begin, part.bytes, device.taking()), "copy to");
-  }
+// Few are copied by the device's own engines, many by one kernel.
+void DeviceParts::CopyDown(const Device& device, std::byte* flat, CudaStream stream) const {
+  if (parts_.size() > kFewParts) return Gather(device, 0, size_, reinterpret_cast<CudaAddress>(flat), stream);
+  for (const DevicePart& part : parts_) device.CopyDown(flat + part.begin, part.input, part.bytes, stream);
+}
+
+void DeviceParts::CopyUp(const Device& device, const std::byte* flat, CudaStream stream) const {
+  if (parts_.size() > kFewParts) return Scatter(device, 0, size_, reinterpret_cast<CudaAddress>(flat), stream);
+  for (const DevicePart& part : parts_) device.CopyUp(part.output, flat + part.begin, part.bytes, stream);
 }
 
 // ---- the meeting
@@ -153,104 +170,69 @@ Machine::Step DeviceMeeting::Advance() {
 
 // ---- machines
 
-DeviceMachine::DeviceMachine(std::shared_ptr<DeviceLink> link, Exchange* lanes, DeviceParts parts,
+DeviceMachine::DeviceMachine(std::shared_ptr<DeviceLink> link, Lane* lane, DeviceParts parts,
                              std::vector<std::shared_ptr<DeviceMark>> ready)
-    : link_(std::move(link)), lanes_(*lanes), parts_(std::move(parts)), ready_(std::move(ready)) {}
-
-Range DeviceMachine::ShareOfOwner(size_t chunk, int index) const {
-  return ShareOf({chunk, EndOf(chunk) - chunk}, owners(), index);
-}
+    : link_(std::move(link)), lane_(lane), parts_(std::move(parts)), ready_(std::move(ready)) {}
 
 Machine::Step DeviceMachine::Advance() {
   bool moved = false;
-  const Device::Scope scope(link_->device());
-  while (filled_ < parts_.size() && MayFill()) {
-    FillNext();
+  const Device& device = link_->device();
+  const Device::Scope scope(device);
+  while (filled_ < parts_.size() && lane_->CanPost()) {
+    const CudaStream stream = device.filling();
+    for (const auto& mark : ready_) device.WaitFor(mark->event(), stream);
+    ready_.clear();
+    const size_t end = std::min(parts_.size(), filled_ + link_->slot_bytes());
+    const int slot = link_->SlotAt(lane_->posted());
+    link_->AwaitReaders(slot, stream);
+    Fill(filled_, end, link_->SlotOf(lane_->me(), slot), stream);
+    link_->Gathered(slot, stream);
+    lane_->PostNothing(1);
+    filled_ = end;
     moved = true;
   }
-  while (reduced_ < filled_ && lanes_.there->AllPosted()) {
-    ReduceNext();
-    moved = true;
-  }
-  while (taken_ < reduced_ && lanes_.back->AllPosted()) {
-    TakeNext();
+  while (taken_ < filled_ && lane_->AllPosted()) {
+    const size_t end = std::min(parts_.size(), taken_ + link_->slot_bytes());
+    const int slot = link_->SlotAt(lane_->released());
+    Take(taken_, end, slot);
+    link_->Read(slot);
+    lane_->Release();
+    taken_ = end;
     moved = true;
   }
   if (taken_ == parts_.size()) return Step::kDone;
   return moved ? Step::kMoved : Step::kStuck;
 }
 
-// Whether all that was to be launched on the slot's last chunk is.
-bool DeviceMachine::MayFill() const {
-  if (link_->turn.filled >= link_->turn.taken + static_cast<uint64_t>(link_->slots())) return false;
-  const DeviceLink::Use& last = link_->UseOf(link_->SlotAt(link_->turn.filled));
-  return lanes_.there->CanPost() && (!last.any || (lanes_.there->ReleasedByOthers() > last.there &&
-                                                   lanes_.back->ReleasedByOthers() > last.back));
+DeviceReduce::DeviceReduce(std::shared_ptr<DeviceLink> link, Lane* lane, DeviceParts parts,
+                           std::vector<std::shared_ptr<DeviceMark>> ready, const Reduction& reduction)
+    : DeviceMachine(std::move(link), lane, std::move(parts), std::move(ready)), reduction_(reduction) {}
+
+void DeviceReduce::Fill(size_t begin, size_t end, CudaAddress slot, CudaStream stream) {
+  parts_.Gather(link_->device(), begin, end, slot, stream);
+  if (reduction_.prescale == 1.0) return;
+  DeviceParts own;  // the slot itself, scaled in place
+  own.Add(slot, slot, end - begin);
+  own.Reduce(link_->device(), {reduction_.dtype, ReduceOp::kSum, 1.0, reduction_.prescale, 1}, 0, end - begin, {slot},
+             stream);
 }
 
-void DeviceMachine::FillNext() {
-  const Device& device = link_->device();
-  const int slot = link_->SlotAt(link_->turn.filled++);
-  DeviceLink::Use& use = link_->UseOf(slot);
-  for (const auto& mark : ready_) device.WaitFor(mark->event(), device.filling());
-  ready_.clear();
-  for (int j = 0; use.any && j < lanes_.members(); ++j) {
-    link_->Await(j, kReduced, slot, device.filling());
-    link_->Await(j, kTaken, slot, device.filling());
+void DeviceReduce::Take(size_t begin, size_t end, int slot) {
+  std::vector<CudaAddress> sources(static_cast<size_t>(lane_->members()));
+  for (int j = 0; j < lane_->members(); ++j) {
+    link_->AwaitWriter(j, slot);
+    sources[static_cast<size_t>(j)] = link_->SlotOf(j, slot);
   }
-  use.any = true;
-  use.there = lanes_.there->posted();
-  if (Fills()) parts_.Fill(device, filled_, EndOf(filled_), link_->SlotOf(lanes_.me(), slot));
-  link_->Record(kFilled, slot, device.filling());
-  lanes_.there->PostNothing(1);
-  filled_ = EndOf(filled_);
+  parts_.Reduce(link_->device(), reduction_, begin, end, sources, link_->device().taking());
 }
 
-void DeviceMachine::ReduceNext() {
-  const Device& device = link_->device();
-  const int slot = link_->SlotAt(link_->turn.reduced++);
-  for (int index = 0; index < owners(); ++index) {
-    if (OwnerAt(index) != lanes_.me()) continue;
-    for (int j = 0; j < lanes_.members(); ++j) link_->Await(j, kFilled, slot, device.reducing());
-    Reduce(ShareOfOwner(reduced_, index), reduced_, slot);
-    link_->Record(kReduced, slot, device.reducing());
-  }
-  lanes_.there->Release();
-  link_->UseOf(slot).back = lanes_.back->posted();
-  lanes_.back->PostNothing(1);
-  reduced_ = EndOf(reduced_);
+void DeviceBroadcast::Fill(size_t begin, size_t end, CudaAddress slot, CudaStream stream) {
+  if (lane_->me() == root_) parts_.Gather(link_->device(), begin, end, slot, stream);
 }
 
-void DeviceMachine::TakeNext() {
-  const Device& device = link_->device();
-  const int slot = link_->SlotAt(link_->turn.taken++);
-  link_->Await(lanes_.me(), kFilled, slot, device.taking());  // what is written to may be an input
-  for (int index = 0; index < owners(); ++index) {
-    const Range share = ShareOfOwner(taken_, index);
-    if (share.length == 0) continue;
-    link_->Await(OwnerAt(index), kReduced, slot, device.taking());
-    parts_.Take(device, share.begin, share.begin + share.length,
-                link_->SlotOf(OwnerAt(index), slot) + (share.begin - taken_));
-  }
-  link_->Record(kTaken, slot, device.taking());
-  lanes_.back->Release();
-  taken_ = EndOf(taken_);
-}
-
-void DeviceReduce::Reduce(Range share, size_t chunk, int slot) {
-  ReduceTask task{};
-  const bool any = reduction_.op == ReduceOp::kSum || reduction_.op == ReduceOp::kMax;
-  const bool is_bool = reduction_.dtype == DType::kBool;  // as on the host: or, and
-  task.op = static_cast<int32_t>(!is_bool ? reduction_.op : any ? ReduceOp::kMax : ReduceOp::kMin);
-  task.prescale = is_bool ? 1.0 : reduction_.prescale;
-  task.factor = is_bool ? 1.0 : reduction_.postscale;
-  task.divisor = reduction_.divisor;
-  task.members = lanes_.members();
-  task.bytes = share.length;
-  const size_t offset = share.begin - chunk;
-  for (int j = 0; j < lanes_.members(); ++j) task.sources[j] = link_->SlotOf(j, slot) + offset;
-  task.result = link_->SlotOf(lanes_.me(), slot) + offset;
-  link_->device().Reduce(reduction_.dtype, task);
+void DeviceBroadcast::Take(size_t begin, size_t end, int slot) {
+  link_->AwaitWriter(root_, slot);
+  parts_.Scatter(link_->device(), begin, end, link_->SlotOf(root_, slot), link_->device().taking());
 }
 
 }  // namespace hvd

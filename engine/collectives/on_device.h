@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Collectives on memory of a device that all members reach. Each fills a slot of its arena there; owners put sums into
-// their slots; all take what they want from those. Nobody waits for the device: work is put on streams, ordered by
-// events, and the lanes' indices tell that these are recorded. A machine is done when all of its work is launched.
+// Collectives on memory of a device that all members reach. Each fills a slot of its arena there, says so in the lane,
+// and takes what it wants out of all members' slots. Nobody waits for the device: kernels are put on a stream, ordered
+// by events, and the lane's indices tell that these are recorded. A machine is done when all of its work is launched.
 #pragma once
 
 #include <memory>
@@ -28,22 +28,20 @@ class DeviceParts {
   void Add(CudaAddress input, CudaAddress output, size_t bytes);
   size_t size() const { return size_; }
   const std::vector<DevicePart>& all() const { return parts_; }
-  // Copies from the tensors of [begin, end) to a run at `flat`, whose first byte is that of `begin`.
-  void Fill(const Device& device, size_t begin, size_t end, CudaAddress flat) const;
-  void Take(const Device& device, size_t begin, size_t end, CudaAddress flat) const;
+  // Copies from the tensors of [begin, end) to a run at `flat`, and back.
+  void Gather(const Device& device, size_t begin, size_t end, CudaAddress flat, CudaStream stream) const;
+  void Scatter(const Device& device, size_t begin, size_t end, CudaAddress flat, CudaStream stream) const;
   // The same for all of them and a run in pinned memory of the host.
-  void CopyDown(const Device& device, std::byte* flat) const;
-  void CopyUp(const Device& device, const std::byte* flat) const;
+  void CopyDown(const Device& device, std::byte* flat, CudaStream stream) const;
+  void CopyUp(const Device& device, const std::byte* flat, CudaStream stream) const;
+  // Into the outputs of [begin, end); sources[j]: where byte `begin` of member j's run lies.
+  void Reduce(const Device& device, const Reduction& reduction, size_t begin, size_t end,
+              const std::vector<CudaAddress>& sources, CudaStream stream) const;
 
  private:
-  struct Piece {
-    CudaAddress address;
-    size_t begin, bytes;
-  };
-  // What [begin, end) has of the tensors on one side.
-  std::vector<Piece> PiecesOf(size_t begin, size_t end, CudaAddress DevicePart::*side) const;
-  static void Launch(const Device& device, const std::vector<Piece>& pieces, size_t begin, CudaAddress flat, bool gathers,
-                     CudaStream stream);
+  // Calls launch(segments, count, begin, end) for runs of so many parts as one launch takes.
+  template <typename Launch>
+  void InLaunches(size_t begin, size_t end, CudaAddress DevicePart::*side, Launch launch) const;
 
   std::vector<DevicePart> parts_;
   size_t size_ = 0;
@@ -72,63 +70,48 @@ class DeviceMeeting {
   std::string why_not_;
 };
 
-// Chunk by chunk: all fill, owners reduce (each its share, in its own slot), all take. On one device there is one owner:
-// whoever else had kernels to run would have to wait for its turn.
 class DeviceMachine : public Machine {
  public:
-  // `ready`: what the tensors must wait for.
-  DeviceMachine(std::shared_ptr<DeviceLink> link, Exchange* lanes, DeviceParts parts,
+  // `ready`: what each tensor must wait for.
+  DeviceMachine(std::shared_ptr<DeviceLink> link, Lane* lane, DeviceParts parts,
                 std::vector<std::shared_ptr<DeviceMark>> ready);
   Step Advance() override;
 
  protected:
-  virtual bool Fills() const { return true; }
-  // The members whose slots hold the result, and what each of them has of it.
-  virtual int owners() const = 0;
-  virtual int OwnerAt(int index) const { return index; }
-  virtual void Reduce(Range /*share*/, size_t /*chunk*/, int /*slot*/) {}
-
-  Range ShareOfOwner(size_t chunk, int index) const;
+  virtual void Fill(size_t begin, size_t end, CudaAddress slot, CudaStream stream) = 0;
+  virtual void Take(size_t begin, size_t end, int slot) = 0;
 
   std::shared_ptr<DeviceLink> link_;
-  Exchange& lanes_;
+  Lane* lane_;
   DeviceParts parts_;
 
  private:
-  void FillNext();
-  void ReduceNext();
-  void TakeNext();
-  bool MayFill() const;
-  size_t EndOf(size_t chunk) const { return std::min(parts_.size(), chunk + link_->slot_bytes()); }
-
   std::vector<std::shared_ptr<DeviceMark>> ready_;
-  size_t filled_ = 0, reduced_ = 0, taken_ = 0;  // bytes of the run
+  size_t filled_ = 0, taken_ = 0;  // bytes of the run
 };
 
 // Also a reducescatter: who has no output for a part leaves it to those who have.
 class DeviceReduce : public DeviceMachine {
  public:
-  DeviceReduce(std::shared_ptr<DeviceLink> link, Exchange* lanes, DeviceParts parts,
-               std::vector<std::shared_ptr<DeviceMark>> ready, const Reduction& reduction)
-      : DeviceMachine(std::move(link), lanes, std::move(parts), std::move(ready)), reduction_(reduction) {}
+  DeviceReduce(std::shared_ptr<DeviceLink> link, Lane* lane, DeviceParts parts,
+               std::vector<std::shared_ptr<DeviceMark>> ready, const Reduction& reduction);
 
  private:
-  int owners() const override { return link_->one_device() ? 1 : lanes_.members(); }
-  void Reduce(Range share, size_t chunk, int slot) override;
+  void Fill(size_t begin, size_t end, CudaAddress slot, CudaStream stream) override;
+  void Take(size_t begin, size_t end, int slot) override;
 
   Reduction reduction_;
 };
 
 class DeviceBroadcast : public DeviceMachine {
  public:
-  DeviceBroadcast(std::shared_ptr<DeviceLink> link, Exchange* lanes, DeviceParts parts,
+  DeviceBroadcast(std::shared_ptr<DeviceLink> link, Lane* lane, DeviceParts parts,
                   std::vector<std::shared_ptr<DeviceMark>> ready, int root)
-      : DeviceMachine(std::move(link), lanes, std::move(parts), std::move(ready)), root_(root) {}
+      : DeviceMachine(std::move(link), lane, std::move(parts), std::move(ready)), root_(root) {}
 
  private:
-  bool Fills() const override { return lanes_.me() == root_; }
-  int owners() const override { return 1; }
-  int OwnerAt(int) const override { return root_; }
+  void Fill(size_t begin, size_t end, CudaAddress slot, CudaStream stream) override;
+  void Take(size_t begin, size_t end, int slot) override;
 
   int root_;
 };

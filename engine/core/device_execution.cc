@@ -69,15 +69,15 @@ DeviceParts PartsByMember(const ProcessSet& set, const RunningBatch& batch) {
 std::unique_ptr<Machine> MakeDeviceMachine(ProcessSet& set, const Entries& entries, const RunningBatch& batch) {
   const Request& first = entries[0]->request;
   const std::shared_ptr<DeviceLink>& link = set.meeting()->link();
-  Exchange* const lanes = &set.flat();
+  Lane* const lane = set.flat().there.get();
   Marks ready = ReadyOf(batch);
   if (first.kind == OpKind::kBroadcast) {
-    return std::make_unique<DeviceBroadcast>(link, lanes, WholeTensors(entries, batch), std::move(ready),
+    return std::make_unique<DeviceBroadcast>(link, lane, WholeTensors(entries, batch), std::move(ready),
                                              set.IndexOf(first.root));
   }
   DeviceParts parts =
       first.kind == OpKind::kReducescatter ? PartsByMember(set, batch) : WholeTensors(entries, batch);
-  return std::make_unique<DeviceReduce>(link, lanes, std::move(parts), std::move(ready),
+  return std::make_unique<DeviceReduce>(link, lane, std::move(parts), std::move(ready),
                                         ReductionOf(first, set.ranks().size()));
 }
 
@@ -132,10 +132,11 @@ class StagedMachine : public Machine {
     const Device::Scope scope(device);
     device.LoadKernels();
     staged.block = pinned.Take(&device, staged.inputs.size());
-    for (const auto& mark : staged.ready) device.WaitFor(mark->event(), device.filling());
+    const CudaStream stream = device.filling();
+    for (const auto& mark : staged.ready) device.WaitFor(mark->event(), stream);
     staged.ready.clear();
-    staged.inputs.CopyDown(device, staged.block.data);
-    const DeviceMark arrived(&device, device.Mark(device.filling()));
+    staged.inputs.CopyDown(device, staged.block.data, stream);
+    const DeviceMark arrived(&device, device.Mark(stream));
     device.Check(device.cuda().event_wait(arrived.event()), "copy tensors from");
   }
 
@@ -201,9 +202,9 @@ class StagedMachine : public Machine {
         std::memcpy(staged_->block.data + outputs.all().back().begin, scattered_.get() + from, bytes);
         from += bytes;
       }
-      outputs.CopyUp(*device_, staged_->block.data);
+      outputs.CopyUp(*device_, staged_->block.data, device_->taking());
     } else {
-      staged_->inputs.CopyUp(*device_, staged_->block.data);
+      staged_->inputs.CopyUp(*device_, staged_->block.data, device_->taking());
     }
     staged_->block.busy = std::make_shared<DeviceMark>(device_, device_->Mark(device_->taking()));
     set_.devices()->pinned().GiveBack(std::move(staged_->block));

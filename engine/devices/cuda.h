@@ -24,6 +24,23 @@ struct CudaHandle {  // of memory or of an event, for another process
   char bytes[64];
 };
 
+struct CudaCopy2d {  // rows of `width` bytes
+  size_t from_x, from_y;
+  int from_kind;
+  const void* from_host;
+  CudaAddress from_device;
+  void* from_array;
+  size_t from_pitch;
+  size_t to_x, to_y;
+  int to_kind;
+  void* to_host;
+  CudaAddress to_device;
+  void* to_array;
+  size_t to_pitch;
+  size_t width, height;
+};
+enum : int { kCudaHost = 1, kCudaDevice = 2 };
+
 enum CudaResult : int { kCudaSuccess = 0, kCudaOutOfMemory = 2, kCudaDeinitialized = 4, kCudaNotReady = 600 };
 enum : unsigned {
   kCudaEventPlain = 2,                 // without times
@@ -55,7 +72,7 @@ enum : int { kCudaMultiprocessors = 16 };
   X(host_free, "cuMemFreeHost", (void*))                                                                              \
   X(copy_down, "cuMemcpyDtoHAsync_v2", (void*, CudaAddress, size_t, CudaStream))                                       \
   X(copy_up, "cuMemcpyHtoDAsync_v2", (CudaAddress, const void*, size_t, CudaStream))                                  \
-  X(copy_across, "cuMemcpyDtoDAsync_v2", (CudaAddress, CudaAddress, size_t, CudaStream))                               \
+  X(copy_2d, "cuMemcpy2DAsync_v2", (const CudaCopy2d*, CudaStream))                                                   \
   X(stream_query, "cuStreamQuery", (CudaStream))                                                                      \
   X(memory_set, "cuMemsetD8Async", (CudaAddress, unsigned char, size_t, CudaStream))                                  \
   X(memory_export, "cuIpcGetMemHandle", (CudaHandle*, CudaAddress))                                                   \

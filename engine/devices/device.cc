@@ -7,6 +7,7 @@ namespace hvd {
 namespace {
 
 constexpr unsigned kThreads = 256;             // in a block
+constexpr size_t kAlwaysByEngine = size_t{128} << 10;
 constexpr uint64_t kBytesOfThread = 4 * kUnit;  // that it should at least have to do
 
 constexpr char kPtx[] =
@@ -26,7 +27,7 @@ Device::Device(const Cuda* cuda, int ordinal) : cuda_(cuda), ordinal_(ordinal) {
   Check(cuda_->device_attribute(&processors, kCudaMultiprocessors, device_), "ask");
   most_blocks_ = static_cast<unsigned>(processors) * 8;
   Check(cuda_->stream_priorities(&least, &greatest), "ask");
-  for (CudaStream* stream : {&filling_, &reducing_, &taking_}) {
+  for (CudaStream* stream : {&filling_, &taking_}) {
     Check(cuda_->stream_create(stream, kCudaStreamNonBlocking, greatest), "create a stream on");
   }
 }
@@ -37,7 +38,7 @@ Device::~Device() {
     const Scope scope(*this);
     for (CudaEvent event : events_) cuda_->event_destroy(event);
     if (module_) cuda_->module_unload(module_);
-    for (CudaStream stream : {filling_, reducing_, taking_}) cuda_->stream_destroy(stream);
+    for (CudaStream stream : {filling_, taking_}) cuda_->stream_destroy(stream);
   } catch (const DeviceError&) {
   }
   cuda_->context_release(device_);
@@ -87,8 +88,8 @@ void Device::Copy(const CopyTask& task, CudaStream stream) const {
   Launch(copy_, &task, task.end - task.begin, stream);
 }
 
-void Device::Reduce(DType dtype, const ReduceTask& task) const {
-  Launch(reduce_[static_cast<size_t>(dtype)], &task, task.bytes, reducing_);
+void Device::Reduce(DType dtype, const ReduceTask& task, CudaStream stream) const {
+  Launch(reduce_[static_cast<size_t>(dtype)], &task, task.end - task.begin, stream);
 }
 
 void Device::Launch(CudaFunction function, const void* task, uint64_t bytes, CudaStream stream) const {
@@ -101,6 +102,29 @@ void Device::Launch(CudaFunction function, const void* task, uint64_t bytes, Cud
 
 void Device::Zero(CudaAddress address, size_t bytes, CudaStream stream) const {
   if (bytes) Check(cuda_->memory_set(address, 0, bytes, stream), "clear memory of");
+}
+
+// The driver passes few bytes along with its commands, and a processor of the device writes them when it is this
+// process's turn. Rows that do not touch are a matter for the copy engines: two times two quarters, the last of which may
+// overlap with the third.
+void Device::CopyUp(CudaAddress to, const void* from, size_t bytes, CudaStream stream) const {
+  const size_t quarter = (bytes + 3) / 4;
+  if (bytes >= kAlwaysByEngine || 3 * quarter > bytes) {
+    return Check(cuda_->copy_up(to, from, bytes, stream), "copy to");
+  }
+  const auto two_rows = [&](size_t begin, size_t distance) {
+    CudaCopy2d copy{};
+    copy.from_kind = kCudaHost;
+    copy.from_host = static_cast<const std::byte*>(from) + begin;
+    copy.to_kind = kCudaDevice;
+    copy.to_device = to + begin;
+    copy.from_pitch = copy.to_pitch = distance;
+    copy.width = quarter;
+    copy.height = 2;
+    Check(cuda_->copy_2d(&copy, stream), "copy to");
+  };
+  two_rows(0, 2 * quarter);
+  two_rows(quarter, bytes - 2 * quarter);
 }
 
 CudaAddress Device::Allocate(size_t bytes) const {

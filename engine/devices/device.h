@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // One GPU as this process uses it: the framework's own (primary) context, streams of ours in it, events, and kernels.
-// Processes take turns on a GPU, and a turn may be milliseconds away. Its copy engines serve all of them at once: what
-// can be a copy is one. Three streams, so that none of filling, reducing and taking waits behind another for a turn.
+// Processes take turns on a GPU's processors, and changing over takes more than 0.1 ms; its copy engines, which move
+// bytes from and to the host, serve all of them at once. Two streams, so that what fills slots need not wait, turn after
+// turn, behind what takes from those of others.
 // Nothing here waits for the device but where its name says so. What fails throws DeviceError, with the driver's words.
 #pragma once
 
@@ -36,9 +37,11 @@ class Device {
   const std::string& name() const { return name_; }
   const CudaUuid& uuid() const { return uuid_; }
   const Cuda& cuda() const { return *cuda_; }
-  CudaStream filling() const { return filling_; }
-  CudaStream reducing() const { return reducing_; }
+  // When nothing is under way both are one: nothing changes streams that need not.
+  CudaStream filling() const { return IsIdle(filling_) && IsIdle(taking_) ? taking_ : filling_; }
   CudaStream taking() const { return taking_; }
+  // Whether nothing is under way there.
+  bool IsIdle(CudaStream stream) const { return cuda_->stream_query(stream) == kCudaSuccess; }
   // Compiled by the driver for this device the first time, which may take seconds.
   void LoadKernels();
 
@@ -71,13 +74,13 @@ class Device {
     Check(cuda_->event_record(event, stream), "record an event on");
   }
   void Copy(const CopyTask& task, CudaStream stream) const;
-  void Copy(CudaAddress to, CudaAddress from, size_t bytes, CudaStream stream) const {
-    Check(cuda_->copy_across(to, from, bytes, stream), "copy on");
-  }
-  void Reduce(DType dtype, const ReduceTask& task) const;
-  // Whether nothing is under way there.
-  bool IsIdle(CudaStream stream) const { return cuda_->stream_query(stream) == kCudaSuccess; }
+  void Reduce(DType dtype, const ReduceTask& task, CudaStream stream) const;
   void Zero(CudaAddress address, size_t bytes, CudaStream stream) const;
+  // Between a tensor and pinned memory of the host, by the copy engines.
+  void CopyDown(void* to, CudaAddress from, size_t bytes, CudaStream stream) const {
+    Check(cuda_->copy_down(to, from, bytes, stream), "copy from");
+  }
+  void CopyUp(CudaAddress to, const void* from, size_t bytes, CudaStream stream) const;
   CudaAddress Allocate(size_t bytes) const;
 
  private:
@@ -88,7 +91,7 @@ class Device {
   std::string name_;
   CudaUuid uuid_{};
   CudaContext context_ = nullptr;
-  CudaStream filling_ = nullptr, reducing_ = nullptr, taking_ = nullptr;
+  CudaStream filling_ = nullptr, taking_ = nullptr;
   CudaModule module_ = nullptr;
   CudaFunction copy_ = nullptr;
   std::array<CudaFunction, kDTypeCount> reduce_{};

@@ -11,6 +11,7 @@ namespace {
 
 constexpr size_t kSpareBlocks = 8;
 constexpr std::chrono::seconds kDrain(2);  // ranks that were lost may have left work that never ends
+constexpr std::chrono::microseconds kMoment(20);
 constexpr size_t kLeastBlock = size_t{64} << 10;
 
 size_t RoundUp(size_t bytes) {
@@ -90,14 +91,18 @@ DeviceWorker& Devices::worker() {
 std::shared_ptr<DeviceMark> Devices::MarkReady(int ordinal, uint64_t stream) {
   Device* const device = Use(ordinal);
   const Device::Scope scope(*device);
-  if (device->IsIdle(reinterpret_cast<CudaStream>(stream))) return nullptr;  // an event would wait for a turn
+  if (device->IsIdle(reinterpret_cast<CudaStream>(stream))) return nullptr;
   return std::make_shared<DeviceMark>(device, device->Mark(reinterpret_cast<CudaStream>(stream)));
 }
 
+// What is done a moment later need not be waited for by the stream, which might have to wait for its turn.
 void Devices::LetWait(int ordinal, uint64_t stream) {
   Device* const device = Use(ordinal);
   const Device::Scope scope(*device);
-  if (device->IsIdle(device->taking())) return;
+  const auto until = std::chrono::steady_clock::now() + kMoment;
+  do {
+    if (device->IsIdle(device->taking())) return;
+  } while (std::chrono::steady_clock::now() < until);
   const DeviceMark mark(device, device->Mark(device->taking()));
   device->WaitFor(mark.event(), reinterpret_cast<CudaStream>(stream));
 }

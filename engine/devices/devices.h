@@ -65,7 +65,7 @@ class Devices {
   DeviceWorker& worker();
   PinnedMemory& pinned() { return pinned_; }
   // What is on the stream of a framework by now: tensors that are submitted next are ready when it is done. Null: that
-  // is the case.
+  // is so already.
   std::shared_ptr<DeviceMark> MarkReady(int ordinal, uint64_t stream);
   // Lets the stream wait, not the caller, for all that was launched so far.
   void LetWait(int ordinal, uint64_t stream);

@@ -108,38 +108,55 @@ HVD_INLINE double Divided(double value, int64_t) {
   return value;
 }
 
-// As if it had been multiplied where it lies.
 template <class E>
-HVD_INLINE typename E::Lane Prescaled(typename E::Lane value, double factor) {
-  return E::Load(E::Store(Scaled<typename E::Lane>(value, factor)));
+HVD_INLINE void ReduceUnit(const ReduceTask& task, uint64_t offset, typename E::Storage* result) {
+  using Storage = typename E::Storage;
+  using Lane = typename E::Lane;
+  constexpr int kCount = static_cast<int>(kUnit / sizeof(Storage));
+  Lane sums[kCount];
+  for (int member = 0; member < task.members; ++member) {
+    const Unit unit = *reinterpret_cast<const Unit*>(task.sources[member] + offset);
+    Storage values[kCount];
+    memcpy(values, &unit, kUnit);
+    if (member == 0) {
+#pragma unroll
+      for (int k = 0; k < kCount; ++k) sums[k] = E::Load(values[k]);
+    } else {
+#pragma unroll
+      for (int k = 0; k < kCount; ++k) sums[k] = Combined<Lane>(task.op, sums[k], E::Load(values[k]));
+    }
+  }
+  if (task.factor != 1.0) {
+#pragma unroll
+    for (int k = 0; k < kCount; ++k) sums[k] = Scaled<Lane>(sums[k], task.factor);
+  }
+  if (task.divisor != 1) {
+#pragma unroll
+    for (int k = 0; k < kCount; ++k) sums[k] = Divided<Lane>(sums[k], task.divisor);
+  }
+#pragma unroll
+  for (int k = 0; k < kCount; ++k) result[k] = E::Store(sums[k]);
 }
 
 template <class E>
 HVD_INLINE void Reduce(const ReduceTask& task, uint64_t thread, uint64_t threads) {
   using Storage = typename E::Storage;
-  using Lane = typename E::Lane;
-  constexpr int kCount = static_cast<int>(kUnit / sizeof(Storage));
-  for (uint64_t at = thread * kUnit; at < task.bytes; at += threads * kUnit) {
-    Lane sums[kCount];
-    for (int member = 0; member < task.members; ++member) {
-      const Unit unit = *reinterpret_cast<const Unit*>(task.sources[member] + at);
-      Storage values[kCount];
-      memcpy(values, &unit, kUnit);
-#pragma unroll
-      for (int k = 0; k < kCount; ++k) {
-        Lane value = E::Load(values[k]);
-        if (task.prescale != 1.0) value = Prescaled<E>(value, task.prescale);
-        sums[k] = member == 0 ? value : Combined<Lane>(task.op, sums[k], value);
-      }
+  uint64_t at = task.begin + thread * kUnit;
+  int s = at < task.end ? FirstSegment(task.segments, task.count, at) : 0;
+  for (; at < task.end; at += threads * kUnit) {
+    while (s + 1 < task.count && task.segments[s + 1].begin <= at) ++s;
+    const uint64_t offset = at - task.segments[s].begin;
+    if (offset >= task.segments[s].bytes) continue;  // between two tensors
+    alignas(16) Storage result[kUnit / sizeof(Storage)];
+    ReduceUnit<E>(task, at - task.begin, result);
+    const uint64_t left = task.segments[s].bytes - offset;
+    const uint64_t address = task.segments[s].address + offset;
+    if (IsWhole(address, left)) {
+      *reinterpret_cast<Unit*>(address) = *reinterpret_cast<const Unit*>(result);
+    } else {
+      const int count = static_cast<int>((left < kUnit ? left : kUnit) / sizeof(Storage));
+      for (int k = 0; k < count; ++k) reinterpret_cast<Storage*>(address)[k] = result[k];
     }
-    alignas(16) Storage result[kCount];
-#pragma unroll
-    for (int k = 0; k < kCount; ++k) {
-      if (task.factor != 1.0) sums[k] = Scaled<Lane>(sums[k], task.factor);
-      if (task.divisor != 1) sums[k] = Divided<Lane>(sums[k], task.divisor);
-      result[k] = E::Store(sums[k]);
-    }
-    *reinterpret_cast<Unit*>(task.result + at) = *reinterpret_cast<const Unit*>(result);
   }
 }
 

@@ -25,11 +25,11 @@ void DeviceLink::Open() {
     passport_.slot_kilobytes = static_cast<uint32_t>(slot_bytes_ >> 10);
     arenas_[static_cast<size_t>(me_)] = device_->Allocate(slot_bytes_ * static_cast<size_t>(slots_));
     device_->Check(cuda.memory_export(&passport_.memory, arenas_[static_cast<size_t>(me_)]), "share memory of");
-    for (int kind = 0; kind < kEventKinds; ++kind) {
-      for (int slot = 0; slot < slots_; ++slot) {
-        CudaEvent* const event = &events_[static_cast<size_t>(me_)].all[kind][slot];
+    for (int slot = 0; slot < slots_; ++slot) {
+      for (auto [event, handle] : {std::pair{&events_[static_cast<size_t>(me_)].gathered[slot], &passport_.gathered[slot]},
+                                   std::pair{&events_[static_cast<size_t>(me_)].read[slot], &passport_.read[slot]}}) {
         device_->Check(cuda.event_create(event, kCudaEventShared), "create an event on");
-        device_->Check(cuda.event_export(&passport_.events[kind][slot], *event), "share an event of");
+        device_->Check(cuda.event_export(handle, *event), "share an event of");
       }
     }
     passport_.usable = 1;
@@ -52,13 +52,10 @@ void DeviceLink::Map(const std::vector<Passport>& all) {
       device_->Check(cuda.memory_import(&arenas_[static_cast<size_t>(j)], theirs.memory, kCudaPeerAccess),
                      "reach another rank's memory from");
       Events& events = events_[static_cast<size_t>(j)];
-      for (int kind = 0; kind < kEventKinds; ++kind) {
-        for (int slot = 0; slot < slots_; ++slot) {
-          device_->Check(cuda.event_import(&events.all[kind][slot], theirs.events[kind][slot]),
-                         "see another rank's events from");
-        }
+      for (int slot = 0; slot < slots_; ++slot) {
+        device_->Check(cuda.event_import(&events.gathered[slot], theirs.gathered[slot]), "see another rank's events from");
+        device_->Check(cuda.event_import(&events.read[slot], theirs.read[slot]), "see another rank's events from");
       }
-      one_device_ &= std::memcmp(&theirs.uuid, &passport_.uuid, sizeof theirs.uuid) == 0;
     }
   } catch (const DeviceError& error) {
     why_not_ = error.what();
@@ -71,16 +68,29 @@ DeviceLink::~DeviceLink() {
     const Cuda& cuda = device_->cuda();
     for (int j = 0; j < members_; ++j) {
       const Events& events = events_[static_cast<size_t>(j)];
-      for (const auto& kind : events.all) {
-        for (CudaEvent event : kind) {
-          if (event) cuda.event_destroy(event);
-        }
+      for (int slot = 0; slot < slots_; ++slot) {
+        if (events.gathered[slot]) cuda.event_destroy(events.gathered[slot]);
+        if (events.read[slot]) cuda.event_destroy(events.read[slot]);
       }
       const CudaAddress arena = arenas_[static_cast<size_t>(j)];
       if (arena) j == me_ ? cuda.memory_free(arena) : cuda.memory_unmap(arena);
     }
   } catch (const DeviceError&) {
   }
+}
+
+void DeviceLink::AwaitReaders(int slot, CudaStream stream) const {
+  if (!used_[slot]) return;
+  for (const Events& events : events_) device_->WaitFor(events.read[slot], stream);
+}
+
+void DeviceLink::AwaitWriter(int member, int slot) const {
+  device_->WaitFor(events_[static_cast<size_t>(member)].gathered[slot], device_->taking());
+}
+
+void DeviceLink::Read(int slot) {
+  used_[slot] = true;
+  device_->Record(events_[static_cast<size_t>(me_)].read[slot], device_->taking());
 }
 
 }  // namespace hvd

@@ -27,16 +27,17 @@ struct CopyTask {
   Segment segments[kMostSegments];
 };
 
-// The sum of several runs of so many bytes, whole units, each of which it may replace.
+// Sums of several runs, into tensors.
 struct ReduceTask {
-  uint64_t sources[kMostSources];
-  uint64_t result;
-  uint64_t bytes;
-  double prescale;  // of each, before it is added
-  double factor;    // of the sum
+  uint64_t sources[kMostSources];  // where the byte at `begin` lies in each
+  uint64_t begin, end;
+  double factor;
   int64_t divisor;  // of integers
   int32_t op;       // ReduceOp: sum, min, max, product
   int32_t members;
+  int32_t count;
+  int32_t unused;
+  Segment segments[kMostSegments];
 };
 
 static_assert(sizeof(CopyTask) <= 4096 && sizeof(ReduceTask) <= 4096, "the parameters of a kernel are 4 KB at most");

@@ -239,12 +239,6 @@ bool Lane::AllPosted() const {
                      [this](int j) { return heads_[j]->posted.load(std::memory_order_acquire) > released_; });
 }
 
-uint64_t Lane::ReleasedByOthers() const {
-  uint64_t least = UINT64_MAX;
-  for (int j : local_) least = std::min(least, heads_[j]->released.load(std::memory_order_acquire));
-  return least;
-}
-
 void Lane::Release(uint64_t count) {
   released_ += count;
   if (LaneHead* own = heads_[options_.me]) {

@@ -90,8 +90,6 @@ class Lane {
   const std::byte* Fetch(int member, Layout layout, size_t length, std::byte* direct = nullptr);
   // Whether all others have posted something, or nothing, at the current index. Where all are reached by memory only.
   bool AllPosted() const;
-  // Indices that all others are done with. Where all are reached by memory only.
-  uint64_t ReleasedByOthers() const;
   // Done with the current index.
   void Release(uint64_t count = 1);
 

@@ -40,8 +40,7 @@ _NO_LIMIT = 1 << 62
 _NOTHING_ELSE = Reduce(b"", ())
 
 # On a GPU the host is what a step waits for, and many bytes take no longer than few.
-import os as _os
-_TIMES_ON_GPU = int(_os.environ.get("X_TIMES", "32"))
+_TIMES_ON_GPU = 256
 
 _TOO_MANY_PASSES = (
     "The gradient of {name} was computed again before optimizer.step(): more than backward_passes_per_step={passes} "
