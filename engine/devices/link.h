@@ -40,6 +40,7 @@ class DeviceLink {
   Passport& passport() { return passport_; }
   const std::string& why_not() const { return why_not_; }  // empty: all members' memory is reached
   Device& device() const { return *device_; }
+  int slots() const { return slots_; }
   int SlotAt(uint64_t index) const { return static_cast<int>(index % static_cast<uint64_t>(slots_)); }
   size_t slot_bytes() const { return slot_bytes_; }
   CudaAddress SlotOf(int member, int slot) const {
