@@ -273,8 +273,13 @@ class ChosenMachine : public Machine {
 
 }  // namespace
 
+const char* WayOnDevice(const ProcessSet& set) {
+  return set.meeting() && set.meeting()->link() ? "CUDA_IPC" : "CUDA_STAGED";
+}
+
 Status PrepareOnDevice(ProcessSet& set, const Settings& settings, const Entries& entries, RunningBatch* batch) {
   Device* const device = DeviceOf(set, entries, *batch);
+  batch->on_device = true;
   if (MayUseDeviceMemory(set, settings, entries)) {
     set.MeetOn(device, static_cast<size_t>(settings.gpu_slot_bytes));
     batch->machine = std::make_unique<ChosenMachine>(&set, &settings, device, batch);

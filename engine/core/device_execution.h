@@ -8,6 +8,9 @@
 
 namespace hvd {
 
+// How the bytes of such a batch travel, as far as that is known.
+const char* WayOnDevice(const ProcessSet& set);
+
 // Makes the batch's machine. Throws DeviceError.
 Status PrepareOnDevice(ProcessSet& set, const Settings& settings, const Entries& entries, RunningBatch* batch);
 

@@ -337,6 +337,7 @@ std::string Engine::Describe() const {
          ", \"single_copy_batches\": " + std::to_string(counters_.single_copy_batches.load()) + ", \"data_plane\": \"" +
          (parts_.foreign ? "mpi" : "own") + "\"" +
          ", \"mpi_batches\": " + std::to_string(counters_.foreign_batches.load()) +
+         ", \"gpu_batches\": " + std::to_string(counters_.device_batches.load()) +
          ", \"streams\": " + std::to_string(parts_.connector->taken()) +
          ", \"process_sets\": " + std::to_string(sets_.size() + foreign_.size()) +
          ", \"refused_connections\": " + std::to_string(parts_.connector->refused()) + "}";

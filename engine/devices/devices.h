@@ -53,7 +53,7 @@ class PinnedMemory {
 };
 
 // The setting gpu_transport.
-enum GpuTransport : int32_t { kGpuAuto = 0, kGpuIpc = 1, kGpuNccl = 2, kGpuStaged = 3 };
+enum GpuTransport : int32_t { kGpuAuto = 0, kGpuIpc = 1, kGpuStaged = 2 };
 
 class Devices {
  public:
