@@ -86,9 +86,22 @@ HVD_INLINE Lane Combined(int op, Lane a, Lane b) {
   }
 }
 
+// Integers are truncated toward zero, and what is too large becomes the largest there is.
 template <typename Lane>
 HVD_INLINE Lane Scaled(Lane value, double factor) {
-  return static_cast<Lane>(static_cast<double>(value) * factor);  // integers: truncated toward zero
+  constexpr bool kSigned = static_cast<Lane>(-1) < static_cast<Lane>(0);
+  constexpr int kDigits = static_cast<int>(sizeof(Lane) * 8) - kSigned;
+  constexpr uint64_t kLargest = ~uint64_t{0} >> (64 - kDigits);
+  // Exact in double: one past the largest value is a power of two.
+  constexpr double kEnd = 2.0 * static_cast<double>(uint64_t{1} << (kDigits - 1));
+  const double scaled = static_cast<double>(value) * factor;
+  if (scaled >= kEnd) return static_cast<Lane>(kLargest);
+  if (scaled <= (kSigned ? -kEnd : 0.0)) return kSigned ? static_cast<Lane>(~kLargest) : static_cast<Lane>(0);
+  return scaled == scaled ? static_cast<Lane>(scaled) : static_cast<Lane>(0);
+}
+template <>
+HVD_INLINE double Scaled(double value, double factor) {
+  return value * factor;
 }
 template <>
 HVD_INLINE float Scaled(float value, double factor) {
