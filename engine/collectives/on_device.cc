@@ -162,7 +162,11 @@ Machine::Step DeviceMachine::Advance() {
   bool moved = false;
   const Device& device = link_->device();
   const Device::Scope scope(device);
-  while (filled_ < parts_.size() && lane_->CanPost()) {
+  // The lane asks only whether others are done with a slot; this member must have read what it gathered there itself.
+  const auto own_slot_is_free = [&] {
+    return lane_->posted() - lane_->released() < static_cast<uint64_t>(link_->slots());
+  };
+  while (filled_ < parts_.size() && own_slot_is_free() && lane_->CanPost()) {
     for (const auto& mark : ready_) device.WaitFor(mark->event(), device.stream());
     ready_.clear();
     const size_t end = std::min(parts_.size(), filled_ + link_->slot_bytes());
