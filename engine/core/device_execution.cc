@@ -75,8 +75,7 @@ std::unique_ptr<Machine> MakeDeviceMachine(ProcessSet& set, const Entries& entri
     return std::make_unique<DeviceBroadcast>(link, lane, WholeTensors(entries, batch), std::move(ready),
                                              set.IndexOf(first.root));
   }
-  DeviceParts parts =
-      first.kind == OpKind::kReducescatter ? PartsByMember(set, batch) : WholeTensors(entries, batch);
+  DeviceParts parts = first.kind == OpKind::kReducescatter ? PartsByMember(set, batch) : WholeTensors(entries, batch);
   return std::make_unique<DeviceReduce>(link, lane, std::move(parts), std::move(ready),
                                         ReductionOf(first, set.ranks().size()));
 }
@@ -87,7 +86,11 @@ std::unique_ptr<Machine> MakeDeviceMachine(ProcessSet& set, const Entries& entri
 class StagedMachine : public Machine {
  public:
   StagedMachine(ProcessSet* set, const Settings* settings, Device* device, RunningBatch* batch)
-      : set_(*set), settings_(*settings), device_(device), batch_(*batch), staged_(std::make_shared<Staged>()) {
+      : set_(*set),
+        settings_(*settings),
+        device_(device),
+        batch_(*batch),
+        staged_(std::make_shared<Staged>(&set->devices()->pinned())) {
     for (const auto& operation : batch_.operations) {
       if (!operation) continue;
       const size_t bytes = operation->request.Bytes();
@@ -104,7 +107,7 @@ class StagedMachine : public Machine {
 
   Step Advance() override {
     if (!job_) {
-      job_ = set_.devices()->worker().Put([staged = staged_, pinned = &set_.devices()->pinned()] { Down(*staged, *pinned); });
+      job_ = set_.devices()->worker().Put([staged = staged_] { Down(*staged); });
       return Step::kMoved;
     }
     if (!inner_) {
@@ -119,6 +122,10 @@ class StagedMachine : public Machine {
 
  private:
   struct Staged {
+    explicit Staged(PinnedMemory* memory) : pinned(memory) {}
+    ~Staged() { pinned->GiveBack(std::move(block)); }
+
+    PinnedMemory* pinned;
     Device* device = nullptr;
     DeviceParts inputs;
     Marks ready;
@@ -126,12 +133,12 @@ class StagedMachine : public Machine {
     std::atomic<bool> revoked{false};
   };
 
-  static void Down(Staged& staged, PinnedMemory& pinned) {
+  static void Down(Staged& staged) {
     if (staged.revoked.load() || staged.inputs.size() == 0) return;
     Device& device = *staged.device;
     const Device::Scope scope(device);
     device.LoadKernels();
-    staged.block = pinned.Take(&device, staged.inputs.size());
+    staged.block = staged.pinned->Take(&device, staged.inputs.size());
     for (const auto& mark : staged.ready) device.WaitFor(mark->event(), device.stream());
     staged.ready.clear();
     staged.inputs.Gather(device, 0, staged.inputs.size(), AddressOf(staged.block.data));

@@ -32,6 +32,7 @@ PinnedMemory::~PinnedMemory() {
 }
 
 PinnedMemory::Block PinnedMemory::Take(Device* device, size_t bytes) {
+  Trim();
   const size_t size = RoundUp(bytes);
   Block block;
   {
@@ -58,11 +59,22 @@ void PinnedMemory::GiveBack(Block block) {
   if (!block.data) return;
   std::lock_guard<std::mutex> lock(mutex_);
   spare_.push_back(std::move(block));
-  if (spare_.size() <= kSpareBlocks) return;
-  Block oldest = std::move(spare_.front());
-  spare_.erase(spare_.begin());
-  const Device::Scope scope(*oldest.device);
-  oldest.device->cuda().host_free(oldest.data);  // waits for the device
+}
+
+// Freeing waits for the device: done by who takes, since who gives back drives the engine.
+void PinnedMemory::Trim() {
+  std::vector<Block> oldest;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    while (spare_.size() > kSpareBlocks) {
+      oldest.push_back(std::move(spare_.front()));
+      spare_.erase(spare_.begin());
+    }
+  }
+  for (Block& block : oldest) {
+    const Device::Scope scope(*block.device);
+    block.device->cuda().host_free(block.data);
+  }
 }
 
 Devices::~Devices() {

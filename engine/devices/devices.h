@@ -41,12 +41,14 @@ class PinnedMemory {
   };
 
   ~PinnedMemory();
-  // May wait for the device.
+  // May wait for the device: not for whoever drives the engine.
   Block Take(Device* device, size_t bytes);
   void GiveBack(Block block);
 
  private:
   std::mutex mutex_;
+  void Trim();
+
   std::vector<Block> spare_;
 };
 
