@@ -6,7 +6,7 @@
 namespace hvd {
 namespace {
 
-constexpr unsigned kThreads = 256;             // in a block
+constexpr unsigned kThreads = 256;              // in a block
 constexpr uint64_t kBytesOfThread = 4 * kUnit;  // that it should at least have to do
 
 constexpr char kPtx[] =
@@ -31,6 +31,7 @@ Device::Device(const Cuda* cuda, int ordinal) : cuda_(cuda), ordinal_(ordinal) {
 
 // After a failure, or while the process ends, the driver refuses all of it: nothing can be done about that.
 Device::~Device() {
+  if (abandoned()) return;
   try {
     const Scope scope(*this);
     for (CudaEvent event : events_) cuda_->event_destroy(event);

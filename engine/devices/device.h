@@ -4,6 +4,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -35,13 +36,19 @@ class Device {
   const CudaUuid& uuid() const { return uuid_; }
   const Cuda& cuda() const { return *cuda_; }
   CudaStream stream() const { return stream_; }
+  // A rank that was lost may leave work on our stream that never ends, and whoever frees memory then waits for it
+  // without end: from here on all that we have there is left to the end of the process.
+  void Abandon() { abandoned_.store(true); }
+  bool abandoned() const { return abandoned_.load(); }
   // Compiled by the driver for this device the first time, which may take seconds.
   void LoadKernels();
 
   // While it lives, this thread's calls are about this device.
   class Scope {
    public:
-    explicit Scope(const Device& device) : cuda_(*device.cuda_) { device.Check(cuda_.context_push(device.context_), "use"); }
+    explicit Scope(const Device& device) : cuda_(*device.cuda_) {
+      device.Check(cuda_.context_push(device.context_), "use");
+    }
     ~Scope() {
       CudaContext before;
       cuda_.context_pop(&before);
@@ -62,7 +69,9 @@ class Device {
   // been told to.
   CudaEvent Mark(CudaStream stream);
   void GiveBack(CudaEvent event);
-  void WaitFor(CudaEvent event, CudaStream stream) const { Check(cuda_->stream_wait_event(stream, event, 0), "order work on"); }
+  void WaitFor(CudaEvent event, CudaStream stream) const {
+    Check(cuda_->stream_wait_event(stream, event, 0), "order work on");
+  }
   void Record(CudaEvent event) const { Check(cuda_->event_record(event, stream_), "record an event on"); }
   // On our stream.
   void Copy(const CopyTask& task) const;
@@ -83,6 +92,7 @@ class Device {
   CudaFunction copy_ = nullptr;
   std::array<CudaFunction, kDTypeCount> reduce_{};
   unsigned most_blocks_ = 1;
+  std::atomic<bool> abandoned_{false};
   std::mutex mutex_;  // guards events_
   std::vector<CudaEvent> events_;
 };

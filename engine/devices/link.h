@@ -5,6 +5,7 @@
 // one before its recorder has said, on the host, that it is recorded.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <memory>
 #include <string>
@@ -54,6 +55,9 @@ class DeviceLink {
   // Before this member reads the slot of another.
   void AwaitWriter(int member, int slot) const;
   void Read(int slot);
+
+  // Waits, on the host, until the device is done with all that members have said to read from each other.
+  void AwaitAllRead(std::chrono::steady_clock::time_point until) const;
 
  private:
   struct Events {
