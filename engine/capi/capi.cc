@@ -116,9 +116,7 @@ int32_t WireOf(const hvd_op& op) {
   return op.size >= offsetof(hvd_op, wire_dtype) + sizeof op.wire_dtype ? op.wire_dtype : 0;
 }
 
-uint64_t StreamOf(const hvd_op& op) {
-  return op.size >= offsetof(hvd_op, stream) + sizeof op.stream ? op.stream : 0;
-}
+uint64_t StreamOf(const hvd_op& op) { return op.size >= offsetof(hvd_op, stream) + sizeof op.stream ? op.stream : 0; }
 
 // Its structs are also smaller than ours.
 const hvd_op& At(const hvd_op* ops, int32_t i) {
@@ -152,8 +150,8 @@ void Convert(const hvd_op& op, const hvd::World& world, int32_t process_set, con
   hvd::Request& request = operation->request;
   request.kind = static_cast<hvd::OpKind>(op.kind);
   request.dtype = static_cast<hvd::DType>(op.dtype);
-  if (request.kind == hvd::OpKind::kAllreduce && request.dtype == hvd::DType::kFloat32 && WireOf(op) &&
-      op.device < 0 && world.compresses()) {
+  if (request.kind == hvd::OpKind::kAllreduce && request.dtype == hvd::DType::kFloat32 && WireOf(op) && op.device < 0 &&
+      world.compresses()) {
     request.dtype = static_cast<hvd::DType>(WireOf(op));  // to the other ranks it is that, however it lies here
     operation->wide = true;
   }

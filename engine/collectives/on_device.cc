@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 #include <stdexcept>
+#include <thread>
 #include <utility>
 
 namespace hvd {
@@ -22,7 +23,7 @@ void DeviceParts::Add(CudaAddress input, CudaAddress output, size_t bytes) {
 }
 
 template <typename Launch>
-void DeviceParts::InLaunches(size_t begin, size_t end, CudaAddress DevicePart::*side, Launch launch) const {
+void DeviceParts::InLaunches(size_t begin, size_t end, CudaAddress DevicePart::* side, Launch launch) const {
   const auto after = [](size_t at, const DevicePart& part) { return at < part.begin; };
   auto part = std::upper_bound(parts_.begin(), parts_.end(), begin, after);
   if (part != parts_.begin()) --part;
@@ -166,6 +167,14 @@ Machine::Step DeviceMeeting::Advance() {
       return Step::kDone;
   }
   return Step::kDone;
+}
+
+void DeviceMeeting::AwaitOthers(std::chrono::steady_clock::time_point until) const {
+  if (stage_ != Stage::kOver || !link_) return;
+  while (!lane_->AllReleased() && std::chrono::steady_clock::now() < until) {
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
+  }
+  link_->AwaitAllRead(until);
 }
 
 // ---- machines

@@ -4,6 +4,7 @@
 // by events, and the lane's indices tell that these are recorded. A machine is done when all of its work is launched.
 #pragma once
 
+#include <chrono>
 #include <memory>
 #include <string>
 #include <vector>
@@ -41,14 +42,14 @@ class DeviceParts {
  private:
   // Calls launch(segments, count, begin, end) for runs of so many parts as one launch takes.
   template <typename Launch>
-  void InLaunches(size_t begin, size_t end, CudaAddress DevicePart::*side, Launch launch) const;
+  void InLaunches(size_t begin, size_t end, CudaAddress DevicePart::* side, Launch launch) const;
 
   std::vector<DevicePart> parts_;
   size_t size_ = 0;
 };
 
-// The members of a set meet on a device: each tells how it can be reached, maps the others, and hears whether all could.
-// Once for each set.
+// The members of a set meet on a device: each tells how it can be reached, maps the others, and hears whether all
+// could. Once for each set.
 class DeviceMeeting {
  public:
   DeviceMeeting(Devices* devices, Device* device, Lane* lane, size_t slot_bytes);
@@ -56,6 +57,9 @@ class DeviceMeeting {
   Machine::Step Advance();
   const std::shared_ptr<DeviceLink>& link() const { return link_; }
   const std::string& why_not() const { return why_not_; }
+  // Before the link goes: others read from this member's memory, some of them later than it reads from theirs. The
+  // members take part in nothing more. `until`: not longer than that, for they may be lost.
+  void AwaitOthers(std::chrono::steady_clock::time_point until) const;
 
  private:
   enum class Stage { kBegin, kOpening, kTelling, kHearing, kMapping, kAnswering, kAgreeing, kOver };

@@ -218,7 +218,9 @@ void Applier::TellOfTransport(const RunningBatch& batch) {
   told_transports_ |= bit;
   services_.log.Info([&] {
     return "process set " + std::to_string(set_.id()) + ": " + NameOf(kind) + " runs on " +
-           (batch.foreign ? "MPI" : batch.on_device ? "the GPU" : set_.transport());
+           (batch.foreign     ? "MPI"
+            : batch.on_device ? "the GPU"
+                              : set_.transport());
   });
 }
 

@@ -247,6 +247,7 @@ void Engine::CloseSet(Membership& membership, int rank) {
 
 void Engine::Leave() {
   const bool busy = std::any_of(sets_.begin(), sets_.end(), [](const auto& item) { return item.second->busy(); });
+  left_whole_ = departures_.over().ok() && !busy;
   const Departures::Verdict verdict = departures_.Leave(busy);
   if (verdict.what == Departures::Verdict::What::kSayBye) SayBye();
   Act(verdict);
@@ -343,8 +344,8 @@ std::string Engine::Describe() const {
          ", \"refused_connections\": " + std::to_string(parts_.connector->refused()) + "}";
 }
 
-void Engine::LeaveDevices() {
-  for (auto& [id, membership] : sets_) membership->set.LeaveDevice();
+void Engine::LeaveDevices(Clock::time_point until) {
+  for (auto& [id, membership] : sets_) membership->set.LeaveDevice(left_whole_ ? until : Clock::now());
 }
 
 void Engine::CloseDescriptors() {

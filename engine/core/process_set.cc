@@ -200,4 +200,20 @@ void ProcessSet::MeetOn(Device* device, size_t slot_bytes) {
   if (!meeting_) meeting_ = std::make_unique<DeviceMeeting>(devices_, device, flat_.there.get(), slot_bytes);
 }
 
+void ProcessSet::LeaveDevice(std::chrono::steady_clock::time_point until) {
+  if (meeting_) meeting_->AwaitOthers(until);
+  meeting_.reset();
+}
+
+void ProcessSet::LeaveDeviceLater(std::chrono::steady_clock::time_point until) {
+  if (!meeting_) return;
+  std::shared_ptr<DeviceLink> link = meeting_->link();
+  meeting_.reset();
+  if (!link) return;
+  devices_->worker().Put([link = std::move(link), until]() mutable {
+    link->AwaitAllRead(until);
+    link.reset();
+  });
+}
+
 }  // namespace hvd

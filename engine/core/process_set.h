@@ -77,7 +77,9 @@ class ProcessSet {
   // How the members reach each other's memory on a device, from the first MeetOn on.
   void MeetOn(Device* device, size_t slot_bytes);
   DeviceMeeting* meeting() const { return meeting_.get(); }
-  void LeaveDevice() { meeting_.reset(); }
+  // After the set's last operation, with nobody driving the engine; or, later, on a thread for that.
+  void LeaveDevice(std::chrono::steady_clock::time_point until);
+  void LeaveDeviceLater(std::chrono::steady_clock::time_point until);
   Exchange& flat() { return flat_; }
   // Several members, each on a host of its own.
   bool apart() const { return flat_.there->apart(); }

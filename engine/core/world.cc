@@ -28,6 +28,7 @@ Registry& AllWorlds() {
 }
 
 constexpr auto kFarewell = std::chrono::seconds(1);
+constexpr auto kLeaveDevices = std::chrono::seconds(2);  // what was launched may wait for ranks that were lost
 constexpr uint64_t kCrowded = 64;
 
 // Spinning helps only while every rank has a core of its own. Hosts may be containers of one machine, with its cores.
@@ -221,16 +222,17 @@ void World::Close() {
     // Threads do not survive a fork, locks may be held by the ones that did not, and where the arenas were mapped
     // something else may lie by now: leave everything as it is.
     [[maybe_unused]] void* left[] = {driver_.release(), engine_.release(), neighbours_.release(), timeline_.release(),
-                                    devices_.release()};
+                                     devices_.release()};
     return;
   }
   std::lock_guard<std::mutex> lock(closing_);
   Stage connected = Stage::kConnected;
   if (stage_.compare_exchange_strong(connected, Stage::kClosed)) {
-    devices_->Drain();  // whoever hears that we leave may take its memory away
+    const auto until = Clock::now() + kLeaveDevices;
+    devices_->Drain(until);  // whoever hears that we leave may take its memory away
     driver_->Stop([this] { SayFarewell(); });
     devices_->Close();
-    engine_->LeaveDevices();
+    engine_->LeaveDevices(until);
     engine_->CloseDescriptors();
     timeline_->Stop();
     log_.Info([] { return "this rank has left the world"; });

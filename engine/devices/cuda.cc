@@ -21,11 +21,11 @@ void OpenOnce(Opened* opened) {
     opened->why = text ? text : "libcuda.so.1 cannot be opened";
     return;
   }
-#define HVD_CUDA_FIND(member, name, parameters)                                                \
-  opened->functions.member = reinterpret_cast<int(*) parameters>(dlsym(library, name));        \
-  if (!opened->functions.member) {                                                             \
+#define HVD_CUDA_FIND(member, name, parameters)                                                    \
+  opened->functions.member = reinterpret_cast<int(*) parameters>(dlsym(library, name));            \
+  if (!opened->functions.member) {                                                                 \
     opened->why = std::string("the CUDA driver is too old: libcuda.so.1 has no function ") + name; \
-    return;                                                                                    \
+    return;                                                                                        \
   }
   HVD_CUDA_FUNCTIONS(HVD_CUDA_FIND)
 #undef HVD_CUDA_FIND

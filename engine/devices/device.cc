@@ -6,7 +6,7 @@
 namespace hvd {
 namespace {
 
-constexpr unsigned kThreads = 256;             // in a block
+constexpr unsigned kThreads = 256;  // in a block
 constexpr size_t kAlwaysByEngine = size_t{128} << 10;
 constexpr uint64_t kBytesOfThread = 4 * kUnit;  // that it should at least have to do
 
@@ -34,6 +34,7 @@ Device::Device(const Cuda* cuda, int ordinal) : cuda_(cuda), ordinal_(ordinal) {
 
 // After a failure, or while the process ends, the driver refuses all of it: nothing can be done about that.
 Device::~Device() {
+  if (abandoned()) return;
   try {
     const Scope scope(*this);
     for (CudaEvent event : events_) cuda_->event_destroy(event);
@@ -105,8 +106,8 @@ void Device::Zero(CudaAddress address, size_t bytes, CudaStream stream) const {
 }
 
 // The driver passes few bytes along with its commands, and a processor of the device writes them when it is this
-// process's turn. Rows that do not touch are a matter for the copy engines: two times two quarters, the last of which may
-// overlap with the third.
+// process's turn. Rows that do not touch are a matter for the copy engines: two times two quarters, the last of which
+// may overlap with the third.
 void Device::CopyUp(CudaAddress to, const void* from, size_t bytes, CudaStream stream) const {
   const size_t quarter = (bytes + 3) / 4;
   if (bytes >= kAlwaysByEngine || 3 * quarter > bytes) {

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // One GPU as this process uses it: the framework's own (primary) context, streams of ours in it, events, and kernels.
 // Processes take turns on a GPU's processors, and changing over takes more than 0.1 ms; its copy engines, which move
-// bytes from and to the host, serve all of them at once. Two streams, so that what fills slots need not wait, turn after
-// turn, behind what takes from those of others.
-// Nothing here waits for the device but where its name says so. What fails throws DeviceError, with the driver's words.
+// bytes from and to the host, serve all of them at once. Two streams, so that what fills slots need not wait, turn
+// after turn, behind what takes from those of others. Nothing here waits for the device but where its name says so.
+// What fails throws DeviceError, with the driver's words.
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -42,13 +43,23 @@ class Device {
   CudaStream taking() const { return taking_; }
   // Whether nothing is under way there.
   bool IsIdle(CudaStream stream) const { return cuda_->stream_query(stream) == kCudaSuccess; }
+  // Whether something of ours is still to be done.
+  bool IsBusy() const {
+    return cuda_->stream_query(filling_) == kCudaNotReady || cuda_->stream_query(taking_) == kCudaNotReady;
+  }
+  // A rank that was lost may leave work on our streams that never ends, and whoever frees memory then waits for it
+  // without end: from here on all that we have there is left to the end of the process.
+  void Abandon() { abandoned_.store(true); }
+  bool abandoned() const { return abandoned_.load(); }
   // Compiled by the driver for this device the first time, which may take seconds.
   void LoadKernels();
 
   // While it lives, this thread's calls are about this device.
   class Scope {
    public:
-    explicit Scope(const Device& device) : cuda_(*device.cuda_) { device.Check(cuda_.context_push(device.context_), "use"); }
+    explicit Scope(const Device& device) : cuda_(*device.cuda_) {
+      device.Check(cuda_.context_push(device.context_), "use");
+    }
     ~Scope() {
       CudaContext before;
       cuda_.context_pop(&before);
@@ -69,7 +80,9 @@ class Device {
   // been told to.
   CudaEvent Mark(CudaStream stream);
   void GiveBack(CudaEvent event);
-  void WaitFor(CudaEvent event, CudaStream stream) const { Check(cuda_->stream_wait_event(stream, event, 0), "order work on"); }
+  void WaitFor(CudaEvent event, CudaStream stream) const {
+    Check(cuda_->stream_wait_event(stream, event, 0), "order work on");
+  }
   void Record(CudaEvent event, CudaStream stream) const {
     Check(cuda_->event_record(event, stream), "record an event on");
   }
@@ -96,6 +109,7 @@ class Device {
   CudaFunction copy_ = nullptr;
   std::array<CudaFunction, kDTypeCount> reduce_{};
   unsigned most_blocks_ = 1;
+  std::atomic<bool> abandoned_{false};
   std::mutex mutex_;  // guards events_
   std::vector<CudaEvent> events_;
 };

@@ -10,7 +10,6 @@ namespace hvd {
 namespace {
 
 constexpr size_t kSpareBlocks = 8;
-constexpr std::chrono::seconds kDrain(2);  // ranks that were lost may have left work that never ends
 constexpr std::chrono::microseconds kMoment(20);
 constexpr size_t kLeastBlock = size_t{64} << 10;
 
@@ -24,6 +23,7 @@ size_t RoundUp(size_t bytes) {
 
 PinnedMemory::~PinnedMemory() {
   for (Block& block : spare_) {
+    if (block.device->abandoned()) continue;
     try {
       const Device::Scope scope(*block.device);
       block.device->cuda().host_free(block.data);
@@ -119,15 +119,17 @@ void Devices::LetWait(int ordinal, uint64_t stream) {
   device->WaitFor(mark.event(), reinterpret_cast<CudaStream>(stream));
 }
 
-void Devices::Drain() {
+void Devices::Drain(std::chrono::steady_clock::time_point until) {
   std::lock_guard<std::mutex> lock(mutex_);
   for (auto& [ordinal, device] : devices_) {
     if (!device) continue;
     try {
       const Device::Scope scope(*device);
-      const DeviceMark last(device.get(), device->Mark(device->taking()));
-      const auto until = std::chrono::steady_clock::now() + kDrain;
-      while (device->cuda().event_query(last.event()) == kCudaNotReady && std::chrono::steady_clock::now() < until) {
+      while (device->IsBusy()) {
+        if (std::chrono::steady_clock::now() > until) {
+          device->Abandon();
+          break;
+        }
         std::this_thread::sleep_for(std::chrono::microseconds(100));
       }
     } catch (const DeviceError&) {

@@ -2,6 +2,7 @@
 // The GPUs that a world's tensors lie on, made when the first of them comes; and what all process sets share there.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <functional>
 #include <map>
@@ -46,9 +47,9 @@ class PinnedMemory {
   void GiveBack(Block block);
 
  private:
-  std::mutex mutex_;
   void Trim();
 
+  std::mutex mutex_;
   std::vector<Block> spare_;
 };
 
@@ -71,8 +72,8 @@ class Devices {
   std::shared_ptr<DeviceMark> MarkReady(int ordinal, uint64_t stream);
   // Lets the stream wait, not the caller, for all that was launched so far.
   void LetWait(int ordinal, uint64_t stream);
-  // Waits for a while until the devices are done with all that was launched.
-  void Drain();
+  // Waits until the devices are done with all that was launched; those that are not in time are abandoned.
+  void Drain(std::chrono::steady_clock::time_point until);
   // No job is begun any more; one that is under way is waited for.
   void Close();
 

@@ -6,7 +6,7 @@
 #ifndef HVD_INLINE
 #define HVD_INLINE __device__ __forceinline__
 #endif
-#include "collectives/half.h"
+#include "base/half.h"
 #include "devices/tasks.h"
 #include "hvd/engine.h"
 

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <thread>
+#include <utility>
 
 namespace hvd {
 
@@ -26,8 +28,9 @@ void DeviceLink::Open() {
     arenas_[static_cast<size_t>(me_)] = device_->Allocate(slot_bytes_ * static_cast<size_t>(slots_));
     device_->Check(cuda.memory_export(&passport_.memory, arenas_[static_cast<size_t>(me_)]), "share memory of");
     for (int slot = 0; slot < slots_; ++slot) {
-      for (auto [event, handle] : {std::pair{&events_[static_cast<size_t>(me_)].gathered[slot], &passport_.gathered[slot]},
-                                   std::pair{&events_[static_cast<size_t>(me_)].read[slot], &passport_.read[slot]}}) {
+      for (auto [event, handle] :
+           {std::pair{&events_[static_cast<size_t>(me_)].gathered[slot], &passport_.gathered[slot]},
+            std::pair{&events_[static_cast<size_t>(me_)].read[slot], &passport_.read[slot]}}) {
         device_->Check(cuda.event_create(event, kCudaEventShared), "create an event on");
         device_->Check(cuda.event_export(handle, *event), "share an event of");
       }
@@ -46,14 +49,17 @@ void DeviceLink::Map(const std::vector<Passport>& all) {
     const Cuda& cuda = device_->cuda();
     for (int j = 0; j < members_; ++j) {
       const Passport& theirs = all[static_cast<size_t>(j)];
-      if (!theirs.usable) throw DeviceError(std::string(theirs.why_not, strnlen(theirs.why_not, sizeof theirs.why_not)));
+      if (!theirs.usable)
+        throw DeviceError(std::string(theirs.why_not, strnlen(theirs.why_not, sizeof theirs.why_not)));
       if (j == me_) continue;
-      if (theirs.slots != passport_.slots || theirs.slot_kilobytes != passport_.slot_kilobytes) throw DeviceError("ranks have arenas of different sizes");
+      if (theirs.slots != passport_.slots || theirs.slot_kilobytes != passport_.slot_kilobytes)
+        throw DeviceError("ranks have arenas of different sizes");
       device_->Check(cuda.memory_import(&arenas_[static_cast<size_t>(j)], theirs.memory, kCudaPeerAccess),
                      "reach another rank's memory from");
       Events& events = events_[static_cast<size_t>(j)];
       for (int slot = 0; slot < slots_; ++slot) {
-        device_->Check(cuda.event_import(&events.gathered[slot], theirs.gathered[slot]), "see another rank's events from");
+        device_->Check(cuda.event_import(&events.gathered[slot], theirs.gathered[slot]),
+                       "see another rank's events from");
         device_->Check(cuda.event_import(&events.read[slot], theirs.read[slot]), "see another rank's events from");
       }
     }
@@ -62,7 +68,23 @@ void DeviceLink::Map(const std::vector<Passport>& all) {
   }
 }
 
+void DeviceLink::AwaitAllRead(std::chrono::steady_clock::time_point until) const {
+  try {
+    const Device::Scope scope(*device_);
+    for (int slot = 0; slot < slots_; ++slot) {
+      for (int j = 0; j < members_ && used_[slot]; ++j) {
+        const CudaEvent read = events_[static_cast<size_t>(j)].read[slot];
+        while (device_->cuda().event_query(read) == kCudaNotReady && std::chrono::steady_clock::now() < until) {
+          std::this_thread::sleep_for(std::chrono::microseconds(100));
+        }
+      }
+    }
+  } catch (const DeviceError&) {
+  }
+}
+
 DeviceLink::~DeviceLink() {
+  if (device_->abandoned()) return;
   try {
     const Device::Scope scope(*device_);
     const Cuda& cuda = device_->cuda();

@@ -5,6 +5,7 @@
 // one before its recorder has said, on the host, that it is recorded.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <memory>
 #include <string>
@@ -58,6 +59,9 @@ class DeviceLink {
   void AwaitWriter(int member, int slot) const;
   void Read(int slot);
 
+  // Waits, on the host, until the device is done with all that members have said to read from each other.
+  void AwaitAllRead(std::chrono::steady_clock::time_point until) const;
+
  private:
   struct Events {
     CudaEvent gathered[kMostDeviceSlots] = {}, read[kMostDeviceSlots] = {};
@@ -67,7 +71,7 @@ class DeviceLink {
   int members_, me_, slots_;
   size_t slot_bytes_;
   std::vector<CudaAddress> arenas_;  // by member
-  std::vector<Events> events_;  // by member
+  std::vector<Events> events_;       // by member
   bool used_[kMostDeviceSlots] = {};
   Passport passport_{};
   std::string why_not_;

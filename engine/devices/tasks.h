@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What kernels on a device are told: passed by value, so that nothing has to be copied before a launch. The tensors of a
-// batch lie one after the other in a flat run, each on a border of kUnit bytes.
+// What kernels on a device are told: passed by value, so that nothing has to be copied before a launch. The tensors of
+// a batch lie one after the other in a flat run, each on a border of kUnit bytes.
 #pragma once
 
 #include <cstddef>
@@ -8,9 +8,9 @@
 
 namespace hvd {
 
-constexpr size_t kUnit = 16;         // bytes that one thread moves at a time
-constexpr int kMostSegments = 128;   // tensors in a launch
-constexpr int kMostSources = 16;     // members whose parts one launch adds
+constexpr size_t kUnit = 16;        // bytes that one thread moves at a time
+constexpr int kMostSegments = 128;  // tensors in a launch
+constexpr int kMostSources = 16;    // members whose parts one launch adds
 
 struct Segment {
   uint64_t address;  // of a tensor, or of what is left of it

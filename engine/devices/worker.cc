@@ -7,11 +7,14 @@
 namespace hvd {
 
 DeviceWorker::DeviceWorker(std::function<void()> wake)
-    : wake_(std::move(wake)), thread_("hvd-device", [this] { Run(); }, [this] {
-        std::lock_guard<std::mutex> lock(mutex_);
-        stop_ = true;
-        changed_.notify_all();
-      }) {}
+    : wake_(std::move(wake)),
+      thread_(
+          "hvd-device", [this] { Run(); },
+          [this] {
+            std::lock_guard<std::mutex> lock(mutex_);
+            stop_ = true;
+            changed_.notify_all();
+          }) {}
 
 std::shared_ptr<DeviceWorker::Job> DeviceWorker::Put(std::function<void()> run) {
   auto job = std::make_shared<Job>();

@@ -90,6 +90,8 @@ class Lane {
   const std::byte* Fetch(int member, Layout layout, size_t length, std::byte* direct = nullptr);
   // Whether all others have posted something, or nothing, at the current index. Where all are reached by memory only.
   bool AllPosted() const;
+  // Whether all others are done with all that we posted. Where all are reached by memory only.
+  bool AllReleased() const;
   // Done with the current index.
   void Release(uint64_t count = 1);
 

@@ -152,8 +152,8 @@ class World {
   int64_t Submit(int process_set, int kind, const char* name, int dtype, const Shape& shape, uintptr_t input,
                  uintptr_t output, int reduce_op, double prescale, double postscale, int root,
                  const std::vector<int64_t>& splits, bool will_wait, int wire_dtype, int device, uint64_t stream) {
-    hvd_op op = Describe(kind, name, dtype, shape, input, output, reduce_op, prescale, postscale, wire_dtype, device,
-                         stream);
+    hvd_op op =
+        Describe(kind, name, dtype, shape, input, output, reduce_op, prescale, postscale, wire_dtype, device, stream);
     op.root = root;
     op.splits = splits.data();
     op.nsplits = static_cast<int32_t>(splits.size());
@@ -418,8 +418,7 @@ NB_MODULE(_engine, m) {
            "stream"_a = 0)
       .def("submit_group", &World::SubmitGroup, "process_set"_a, "kind"_a, "group"_a, "names"_a, "dtypes"_a, "shapes"_a,
            "inputs"_a, "outputs"_a, "reduce_op"_a = 1, "prescale"_a = 1.0, "postscale"_a = 1.0, "root"_a = -1,
-           "will_wait"_a = false, "wire_dtype"_a = 0, "device"_a = -1,
-           "stream"_a = 0)
+           "will_wait"_a = false, "wire_dtype"_a = 0, "device"_a = -1, "stream"_a = 0)
       .def("submit_many", &World::SubmitMany, "process_set"_a, "kind"_a, "names"_a, "dtypes"_a, "shapes"_a, "inputs"_a,
            "outputs"_a, "reduce_op"_a, "prescale"_a, "postscale"_a, "started"_a, "will_wait"_a, "wire_dtype"_a = 0,
            "device"_a = -1, "stream"_a = 0)
