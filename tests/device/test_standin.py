@@ -88,7 +88,7 @@ def test_who_asks_for_the_memory_of_the_device_hears_why_it_cannot_be_shared(dri
 
 
 def test_a_rank_that_leaves_early_keeps_its_memory_until_others_have_read_it(driver):
-    done = horovodrun("-np", "3", *PROGRAM, "departure", env={**driver, **LATE})
+    done = horovodrun("-np", "3", *PROGRAM, "departure", env={**driver, "DELAY_US_BUT_OF_RANK_0": "30000"})
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("departed") == 3, done.stdout + done.stderr
 
