@@ -46,6 +46,20 @@ struct Context {
   Stream* null_stream = nullptr;
 };
 struct Module {};
+struct Side {  // of a copy of rows
+  size_t x, y;
+  int kind;  // 1: memory of the host, 2: of a device
+  uint8_t* host;
+  uint8_t* device;
+  void* array;
+  size_t pitch;
+
+  uint8_t* Row(size_t row) const { return (kind == 1 ? host : device) + (y + row) * pitch + x; }
+};
+struct Copy2d {
+  Side from, to;
+  size_t width, height;
+};
 
 struct Driver {
   std::mutex mutex;  // guards what follows
@@ -304,6 +318,26 @@ int cuMemsetD8Async(Address address, unsigned char value, size_t bytes, void* st
   return kSuccess;
 }
 
+int cuMemcpyDtoHAsync_v2(void* to, Address from, size_t bytes, void* stream) {
+  ENTER("cuMemcpyDtoHAsync_v2");
+  StreamOf(stream)->Put([=] { std::memcpy(to, reinterpret_cast<const void*>(from), bytes); });
+  return kSuccess;
+}
+
+int cuMemcpyHtoDAsync_v2(Address to, const void* from, size_t bytes, void* stream) {
+  ENTER("cuMemcpyHtoDAsync_v2");
+  StreamOf(stream)->Put([=] { std::memcpy(reinterpret_cast<void*>(to), from, bytes); });
+  return kSuccess;
+}
+
+int cuMemcpy2DAsync_v2(const Copy2d* copy, void* stream) {
+  ENTER("cuMemcpy2DAsync_v2");
+  StreamOf(stream)->Put([copy = *copy] {
+    for (size_t row = 0; row < copy.height; ++row) std::memcpy(copy.to.Row(row), copy.from.Row(row), copy.width);
+  });
+  return kSuccess;
+}
+
 int cuIpcGetMemHandle(Handle* handle, Address address) {
   ENTER("cuIpcGetMemHandle");
   std::lock_guard<std::mutex> lock(Driver::Get().mutex);
@@ -411,6 +445,11 @@ int cuStreamWaitEvent(void* stream, const Event* event, unsigned) {
   if (!IsAlive(event) || !IsAlive(on)) return kInvalidHandle;
   event->KeepWaiting(on);
   return kSuccess;
+}
+
+int cuStreamQuery(void* stream) {
+  ENTER("cuStreamQuery");
+  return StreamOf(stream)->IsDone() ? kSuccess : kNotReady;
 }
 
 int cuStreamSynchronize(void* stream) {

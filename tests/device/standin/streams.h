@@ -60,6 +60,11 @@ class Stream {
     queue_->changed.notify_all();
   }
 
+  bool IsDone() const {
+    std::lock_guard<std::mutex> lock(queue_->mutex);
+    return queue_->done == queue_->put;
+  }
+
   // Until all that was put there before is done; for good once a kernel has gone wrong.
   void Wait() const {
     std::unique_lock<std::mutex> lock(queue_->mutex);
