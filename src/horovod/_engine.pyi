@@ -166,6 +166,8 @@ class World:
         stream: int = 0,
     ) -> None:
         """Start operations, each for itself; adds their handles to `started` also if a later one is refused."""
+    def let_wait(self, device: int, stream: int) -> None:
+        """Make a stream of the device wait for all operations on it that are done, which is when they are launched."""
     def finish_all(self, handles: Sequence[int]) -> None:
         """Waits for all of them and releases them, then raises the first failure."""
     def poll(self, handle: int) -> bool: ...

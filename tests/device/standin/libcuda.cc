@@ -7,7 +7,6 @@
 #include <set>
 #include <vector>
 
-#include "devices/cuda.h"
 #include "faults.h"
 #include "kernels.h"
 #include "shared.h"
@@ -47,6 +46,20 @@ struct Context {
   Stream* null_stream = nullptr;
 };
 struct Module {};
+struct Side {  // of a copy of rows
+  size_t x, y;
+  int kind;  // 1: memory of the host, 2: of a device
+  uint8_t* host;
+  uint8_t* device;
+  void* array;
+  size_t pitch;
+
+  uint8_t* Row(size_t row) const { return (kind == 1 ? host : device) + (y + row) * pitch + x; }
+};
+struct Copy2d {
+  Side from, to;
+  size_t width, height;
+};
 
 struct Driver {
   std::mutex mutex;  // guards what follows
@@ -311,23 +324,11 @@ int cuMemcpyHtoDAsync_v2(Address to, const void* from, size_t bytes, void* strea
   return kSuccess;
 }
 
-// From the host to the device, which is all that the engine asks for.
-int cuMemcpy2DAsync_v2(const hvd::CudaCopy2d* copy, void* stream) {
+int cuMemcpy2DAsync_v2(const Copy2d* copy, void* stream) {
   ENTER("cuMemcpy2DAsync_v2");
-  if (copy->from_kind != hvd::kCudaHost || copy->to_kind != hvd::kCudaDevice) return kInvalidValue;
-  if (copy->from_pitch < copy->width || copy->to_pitch < copy->width) return kInvalidValue;
-  StreamOf(stream)->Put([it = *copy] {
-    for (size_t row = 0; row < it.height; ++row) {
-      std::memcpy(reinterpret_cast<char*>(it.to_device) + row * it.to_pitch,
-                  static_cast<const char*>(it.from_host) + row * it.from_pitch, it.width);
-    }
+  StreamOf(stream)->Put([copy = *copy] {
+    for (size_t row = 0; row < copy.height; ++row) std::memcpy(copy.to.Row(row), copy.from.Row(row), copy.width);
   });
-  return kSuccess;
-}
-
-int cuMemsetD8Async(Address address, unsigned char value, size_t bytes, void* stream) {
-  ENTER("cuMemsetD8Async");
-  StreamOf(stream)->Put([=] { std::memset(reinterpret_cast<void*>(address), value, bytes); });
   return kSuccess;
 }
 
@@ -442,7 +443,7 @@ int cuStreamWaitEvent(void* stream, const Event* event, unsigned) {
 
 int cuStreamQuery(void* stream) {
   ENTER("cuStreamQuery");
-  return StreamOf(stream)->IsIdle() ? kSuccess : kNotReady;
+  return StreamOf(stream)->IsDone() ? kSuccess : kNotReady;
 }
 
 int cuStreamSynchronize(void* stream) {

@@ -60,7 +60,7 @@ class Stream {
     queue_->changed.notify_all();
   }
 
-  bool IsIdle() const {
+  bool IsDone() const {
     std::lock_guard<std::mutex> lock(queue_->mutex);
     return queue_->done == queue_->put;
   }
