@@ -29,7 +29,7 @@ DOCS := tests/integration/test_docs.py
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-main test-jobs test-ranks test-hosts test-engine test-numpy test-torch test-launcher test-faults test-jax
-.PHONY: test-tensorflow test-mxnet test-ray test-old test-old-torch test-old-jax test-old-tensorflow test-long lint format
+.PHONY: test-gpu test-tensorflow test-mxnet test-ray test-old test-old-torch test-old-jax test-old-tensorflow test-long lint format
 .PHONY: sanitize sanitize-address sanitize-thread wheel bench clean
 
 help: ## list the targets
@@ -75,6 +75,9 @@ test-launcher: $(TOOLS) ## horovodrun, hvd, and how ranks meet
 
 test-faults: $(TOOLS) ## ranks that die, freeze or are cut off
 	HOROVOD_TEST_DOORS=torch python -m pytest $(PYTEST_ARGS) tests/faults
+
+test-gpu: $(TOOLS) ## CUDA tensors: on a machine with a GPU; elsewhere against the tests' stand-in for the driver
+	python -m pytest $(PYTEST_ARGS) tests/device
 
 test-jax: $(VENV)-newest/.installed ## the JAX API, on the newest JAX
 	scripts/test-jax newest

@@ -116,6 +116,8 @@ int32_t WireOf(const hvd_op& op) {
   return op.size >= offsetof(hvd_op, wire_dtype) + sizeof op.wire_dtype ? op.wire_dtype : 0;
 }
 
+uint64_t StreamOf(const hvd_op& op) { return op.size >= offsetof(hvd_op, stream) + sizeof op.stream ? op.stream : 0; }
+
 // Its structs are also smaller than ours.
 const hvd_op& At(const hvd_op* ops, int32_t i) {
   return *reinterpret_cast<const hvd_op*>(reinterpret_cast<const char*>(ops) + static_cast<size_t>(i) * ops->size);
@@ -148,7 +150,7 @@ void Convert(const hvd_op& op, const hvd::World& world, int32_t process_set, con
   hvd::Request& request = operation->request;
   request.kind = static_cast<hvd::OpKind>(op.kind);
   request.dtype = static_cast<hvd::DType>(op.dtype);
-  if (request.kind == hvd::OpKind::kAllreduce && request.dtype == hvd::DType::kFloat32 && WireOf(op) &&
+  if (request.kind == hvd::OpKind::kAllreduce && request.dtype == hvd::DType::kFloat32 && WireOf(op) && op.device < 0 &&
       world.compresses()) {
     request.dtype = static_cast<hvd::DType>(WireOf(op));  // to the other ranks it is that, however it lies here
     operation->wide = true;
@@ -190,7 +192,13 @@ int64_t Submit(hvd_world* world, int32_t process_set, const hvd_op* ops, int32_t
     }
     auto operations = world->world->NewOperations(static_cast<size_t>(count));
     for (int32_t i = 0; i < count; ++i) {
-      Convert(At(ops, i), *world->world, process_set, group, count, operations[static_cast<size_t>(i)].get());
+      const hvd_op& op = At(ops, i);
+      hvd::Operation* const operation = operations[static_cast<size_t>(i)].get();
+      Convert(op, *world->world, process_set, group, count, operation);
+      if (op.device < 0) continue;
+      const bool as_before = i > 0 && At(ops, i - 1).device == op.device && StreamOf(At(ops, i - 1)) == StreamOf(op);
+      operation->ready = as_before ? operations[static_cast<size_t>(i) - 1]->ready
+                                   : world->world->devices().MarkReady(op.device, StreamOf(op));
     }
     std::function<void(const hvd::Handle&)> callback;
     if (on_done) {
@@ -401,6 +409,13 @@ void Show(hvd_world* world, const char* name, int64_t began_ns, int64_t ended_ns
   });
 }
 
+int32_t LetWait(hvd_world* world, int32_t device, uint64_t stream, hvd_status* status) {
+  return Guard<int32_t>(status, HVD_FAILED, [&] {
+    world->world->devices().LetWait(device, stream);
+    return static_cast<int32_t>(HVD_OK);
+  });
+}
+
 void UseTuning(hvd_world* world, uint64_t fusion_threshold, uint64_t cycle_time_us, uint64_t chunk_bytes) {
   hvd::Tuning tuning;
   tuning.fusion_threshold = fusion_threshold;
@@ -445,7 +460,8 @@ const hvd_api kApi = {HVD_ABI_VERSION,
                       NextJob,
                       FinishJob,
                       Show,
-                      UseTuning};
+                      UseTuning,
+                      LetWait};
 
 }  // namespace
 

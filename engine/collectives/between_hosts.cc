@@ -5,7 +5,7 @@
 
 #include "collectives/doubling.h"
 #include "collectives/exchange.h"
-#include "collectives/half.h"
+#include "base/half.h"
 #include "collectives/kernels.h"
 #include "collectives/ring.h"
 

@@ -8,7 +8,7 @@
 #include <type_traits>
 
 #include "base/types.h"
-#include "collectives/half.h"
+#include "base/half.h"
 
 namespace hvd {
 

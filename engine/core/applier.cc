@@ -188,6 +188,7 @@ bool Applier::Step(Status* status) {
     if (step != Machine::Step::kDone) break;
     services_.counters->single_copy_batches += !batch.over && batch.machine->single_copy();
     batch.over = true;
+    if (batch.on_device) TellOfDevice();
     if (!set_.AllSent()) break;  // what is still to leave may lie in callers' tensors
     for (auto& operation : batch.operations) {
       if (operation) services_.completions->Finish(std::move(operation), Status::Ok());
@@ -203,6 +204,7 @@ Status Applier::Prepare(RunningBatch* batch) {
   Status status = hvd::Prepare(set_, *services_.settings, batch->entries, batch);
   services_.counters->direct_batches += batch->direct;
   services_.counters->foreign_batches += batch->foreign;
+  services_.counters->device_batches += batch->on_device;
   if (status.ok()) TellOfTransport(*batch);
   if (!status.ok()) status.lost_rank = set_.ranks()[static_cast<size_t>(set_.me())];
   return status;
@@ -216,7 +218,21 @@ void Applier::TellOfTransport(const RunningBatch& batch) {
   told_transports_ |= bit;
   services_.log.Info([&] {
     return "process set " + std::to_string(set_.id()) + ": " + NameOf(kind) + " runs on " +
-           (batch.foreign ? "MPI" : set_.transport());
+           (batch.foreign     ? "MPI"
+            : batch.on_device ? "the GPU"
+                              : set_.transport());
+  });
+}
+
+// Once it is known whether members reach each other's memory.
+void Applier::TellOfDevice() {
+  const DeviceMeeting* const meeting = set_.meeting();
+  if (told_device_ || !meeting) return;
+  told_device_ = true;
+  services_.log.Info([&] {
+    const std::string set = "process set " + std::to_string(set_.id()) + ": CUDA tensors go through ";
+    return set + (meeting->link() ? "the GPU's own memory, and few bytes through host memory"
+                                  : "host memory: " + meeting->why_not());
   });
 }
 

@@ -59,6 +59,7 @@ class Applier {
   Status Prepare(RunningBatch* batch);
   void Finish(const std::string& name, int64_t value);
   void TellOfTransport(const RunningBatch& batch);
+  void TellOfDevice();
 
   ProcessSet& set_;
   MemberState& state_;
@@ -68,6 +69,7 @@ class Applier {
   std::deque<RunningBatch> running_;
   size_t chunk_bytes_;
   uint32_t told_transports_ = 0;
+  bool told_device_ = false;
   std::unique_ptr<TuningSession> tuning_;  // until the tuning is over
 };
 

@@ -33,7 +33,8 @@ Engine::Engine(const Parts& parts)
              parts_.neighbours,
              parts_.connector,
              [this] { parts_.neighbours->RingHungry(); },
-             parts_.foreign};
+             parts_.foreign,
+             parts_.devices};
   messages_ = std::make_unique<PointToPoint>(around_, &mailbox_, &completions_);
   std::vector<int> everybody(parts_.identity.size);
   std::vector<int64_t> regions(parts_.identity.size, -1);
@@ -170,7 +171,7 @@ void Engine::Announce(Membership& membership, std::unique_ptr<Operation> operati
     request.splits.insert(request.splits.begin(), region);
   }
   if (request.kind == OpKind::kAllreduce && request.op != ReduceOp::kAdasum && set.all_in_memory() &&
-      operation->input == operation->output && !operation->wide) {
+      operation->input == operation->output && !operation->wide && request.device < 0) {
     request.place = parts_.arena->PlaceOf(operation->input, request.Bytes(), &operation->pin);
   }
   if (request.kind == OpKind::kJoin) {
@@ -202,7 +203,7 @@ void Engine::Announce(Membership& membership, std::unique_ptr<Operation> operati
 // For callers that wait for one tensor after the other. What comes in numbers is better fused; what the timeline or the
 // tuner should see must pass the leader's log.
 bool Engine::MayGoExpress(const Membership& membership, const Operation& operation) const {
-  return membership.express.on() && operation.awaited && drained_.size() == 1 && parts_.settings.express_bytes > 0 &&
+  return membership.express.on() && operation.awaited && operation.request.device < 0 && drained_.size() == 1 && parts_.settings.express_bytes > 0 &&
          !membership.state.joined() && !timeline() && (!parts_.settings.autotune || tuned_.final.load(kRelaxed));
 }
 

@@ -52,6 +52,7 @@ class Engine {
     StackTeller block_teller;  // of one thread: see hvd_api's tell_block
     Log log;
     ForeignJobs* foreign = nullptr;  // see Surroundings
+    Devices* devices = nullptr;
   };
   explicit Engine(const Parts& parts);
   ~Engine();
@@ -85,6 +86,8 @@ class Engine {
 
   std::string Describe() const;
   void CloseDescriptors();
+  // Gives memory on devices back, after the last step. While the world is whole it waits for those who still read it.
+  void LeaveDevices(Clock::time_point until);
 
  private:
   static constexpr std::memory_order kRelaxed = std::memory_order_relaxed;
@@ -187,6 +190,7 @@ class Engine {
   Callers::Waiting asked_about_;
   Deadlocks deadlocks_;  // the global leader's
   Clock::time_point next_housekeeping_;
+  bool left_whole_ = false;  // this rank took its leave with nothing under way and nobody lost
   uint64_t rounds_ = 0, rounds_unrung_ = 0;
 };
 

@@ -247,6 +247,7 @@ void Engine::CloseSet(Membership& membership, int rank) {
 
 void Engine::Leave() {
   const bool busy = std::any_of(sets_.begin(), sets_.end(), [](const auto& item) { return item.second->busy(); });
+  left_whole_ = departures_.over().ok() && !busy;
   const Departures::Verdict verdict = departures_.Leave(busy);
   if (verdict.what == Departures::Verdict::What::kSayBye) SayBye();
   Act(verdict);
@@ -337,9 +338,14 @@ std::string Engine::Describe() const {
          ", \"single_copy_batches\": " + std::to_string(counters_.single_copy_batches.load()) + ", \"data_plane\": \"" +
          (parts_.foreign ? "mpi" : "own") + "\"" +
          ", \"mpi_batches\": " + std::to_string(counters_.foreign_batches.load()) +
+         ", \"gpu_batches\": " + std::to_string(counters_.device_batches.load()) +
          ", \"streams\": " + std::to_string(parts_.connector->taken()) +
          ", \"process_sets\": " + std::to_string(sets_.size() + foreign_.size()) +
          ", \"refused_connections\": " + std::to_string(parts_.connector->refused()) + "}";
+}
+
+void Engine::LeaveDevices(Clock::time_point until) {
+  for (auto& [id, membership] : sets_) membership->set.LeaveDevice(left_whole_ ? until : Clock::now());
 }
 
 void Engine::CloseDescriptors() {

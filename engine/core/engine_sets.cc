@@ -7,6 +7,11 @@
 #include "core/foreign_execution.h"
 
 namespace hvd {
+namespace {
+
+constexpr std::chrono::seconds kLeaveDevice(2);  // before memory there is freed although somebody may read it
+
+}  // namespace
 
 void Engine::Apply(Membership& membership, Record record) {
   if (!departures_.over().ok()) return;
@@ -83,6 +88,7 @@ void Engine::RemoveSet(MemberState& global, const Entry& entry) {
       PutGroupJob(parts_.foreign, OpKind::kRemoveProcessSet, gone.epoch(), gone.ranks());
     }
     ready_.erase(id);
+    set->second->set.LeaveDeviceLater(Clock::now() + kLeaveDevice);
     sets_.erase(set);
   }
   foreign_.erase(id);

@@ -21,6 +21,7 @@
 #include "collectives/push.h"
 #include "collectives/reducescatter.h"
 #include "collectives/stream_copy.h"
+#include "core/device_execution.h"
 #include "core/foreign_execution.h"
 #include "memory/output_pool.h"
 
@@ -258,6 +259,12 @@ Status PrepareAlltoall(ProcessSet& set, const Entries& entries, RunningBatch* ba
 }  // namespace
 
 Status Prepare(ProcessSet& set, const Settings& settings, const Entries& entries, RunningBatch* batch) {
+  const bool on_device = entries[0]->request.device >= 0;
+  return on_device ? PrepareOnDevice(set, settings, entries, batch)
+                   : PrepareOnHostMemory(set, settings, entries, batch);
+}
+
+Status PrepareOnHostMemory(ProcessSet& set, const Settings& settings, const Entries& entries, RunningBatch* batch) {
   if (PrepareForeign(set, settings, entries, batch)) return Status::Ok();
   switch (entries[0]->request.kind) {
     case OpKind::kAllreduce:

@@ -20,5 +20,7 @@ std::byte* OutputOf(Operation& operation, int64_t rows, const std::shared_ptr<Ar
 // zeros). Fills batch.machine. Allocates outputs that the caller left to the engine; throws std::bad_alloc without
 // memory.
 Status Prepare(ProcessSet& set, const Settings& settings, const Entries& entries, RunningBatch* batch);
+// The same for tensors that lie in the memory of the host, wherever the callers' own are.
+Status PrepareOnHostMemory(ProcessSet& set, const Settings& settings, const Entries& entries, RunningBatch* batch);
 
 }  // namespace hvd

@@ -12,6 +12,7 @@
 
 #include "agreement/message.h"
 #include "base/types.h"
+#include "devices/devices.h"
 #include "memory/arena.h"
 #include "memory/output_pool.h"
 
@@ -48,6 +49,7 @@ struct Operation {
   std::function<void*(const std::vector<int64_t>& shape)> allocate;
   std::shared_ptr<Handle> handle;
   Arena::Pin pin;                             // of request.place
+  std::shared_ptr<DeviceMark> ready;          // tensors on a device: when their contents are
   size_t index = 0;                           // in the group
   bool awaited = false;                       // its caller does nothing else until it is done
   uint32_t slot = kNoSlot, round = kNoRound;  // if its part has been sent to all members

@@ -42,6 +42,7 @@ ProcessSet::ProcessSet(int id, uint32_t epoch, std::vector<int> ranks, const std
       region_(regions[me_]),
       slot_bytes_(SlotBytes(*around.settings, static_cast<int>(ranks_.size()))),
       foreign_(around.foreign),
+      devices_(around.devices),
       moves_by_host_(around.settings->hierarchical_allgather != 0),
       sums_by_host_(around.settings->hierarchical_allreduce != 0 && !around.settings->deterministic),
       sums_unevenly_(around.settings->hierarchical_allreduce == 1) {
@@ -193,6 +194,26 @@ void ProcessSet::DropUnsent() {
 
 void ProcessSet::CloseDescriptors() {
   for (auto& [lane, ranks] : lanes_) lane->CloseDescriptors();
+}
+
+void ProcessSet::MeetOn(Device* device, size_t slot_bytes) {
+  if (!meeting_) meeting_ = std::make_unique<DeviceMeeting>(devices_, device, flat_.there.get(), slot_bytes);
+}
+
+void ProcessSet::LeaveDevice(std::chrono::steady_clock::time_point until) {
+  if (meeting_) meeting_->AwaitOthers(until);
+  meeting_.reset();
+}
+
+void ProcessSet::LeaveDeviceLater(std::chrono::steady_clock::time_point until) {
+  if (!meeting_) return;
+  std::shared_ptr<DeviceLink> link = meeting_->link();
+  meeting_.reset();
+  if (!link) return;
+  devices_->worker().Put([link = std::move(link), until]() mutable {
+    link->AwaitAllRead(until);
+    link.reset();
+  });
 }
 
 }  // namespace hvd

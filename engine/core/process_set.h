@@ -16,6 +16,7 @@
 #include "collectives/foreign.h"
 #include "collectives/host_grid.h"
 #include "collectives/machine.h"
+#include "collectives/on_device.h"
 #include "memory/express_memory.h"
 #include "transport/neighbours.h"
 
@@ -31,6 +32,7 @@ struct Surroundings {
   Connector* connector;
   std::function<void()> changed;   // wakes the neighbours
   ForeignJobs* foreign = nullptr;  // another library moves what it can; null: none
+  Devices* devices = nullptr;
 };
 
 constexpr int kGlobalSet = 0;  // the set of all ranks
@@ -71,6 +73,13 @@ class ProcessSet {
   bool close_knit() const { return close_knit_; }
 
   ForeignJobs* foreign() const { return foreign_; }  // may be null
+  Devices* devices() const { return devices_; }
+  // How the members reach each other's memory on a device, from the first MeetOn on.
+  void MeetOn(Device* device, size_t slot_bytes);
+  DeviceMeeting* meeting() const { return meeting_.get(); }
+  // After the set's last operation, with nobody driving the engine; or, later, on a thread for that.
+  void LeaveDevice(std::chrono::steady_clock::time_point until);
+  void LeaveDeviceLater(std::chrono::steady_clock::time_point until);
   Exchange& flat() { return flat_; }
   // Several members, each on a host of its own.
   bool apart() const { return flat_.there->apart(); }
@@ -117,6 +126,8 @@ class ProcessSet {
   std::vector<ExpressHead*> express_heads_;
   bool close_knit_ = false;
   ForeignJobs* foreign_;
+  Devices* devices_;
+  std::unique_ptr<DeviceMeeting> meeting_;
   HostLayout host_layout_;
   Tree tree_;
   Exchange flat_;

@@ -22,6 +22,7 @@ struct RunningBatch {
   bool shown = false;                                  // the timeline knows that it runs
   bool over = false;                                   // but for bytes that are still to leave
   bool foreign = false;                                // another library moves its bytes
+  bool on_device = false;                              // its tensors lie on GPUs
   bool direct = false;                                 // works on the tensors of all where they lie
 };
 

@@ -21,6 +21,7 @@ struct Counters {
   std::atomic<uint64_t> express_runs{0};
   std::atomic<uint64_t> single_copy_batches{0};
   std::atomic<uint64_t> foreign_batches{0};
+  std::atomic<uint64_t> device_batches{0};
 };
 
 struct Services {

@@ -3,6 +3,8 @@
 
 #include <string_view>
 
+#include "core/device_execution.h"
+
 namespace hvd {
 namespace {
 
@@ -43,7 +45,9 @@ void ShowTransfers(Timeline* timeline, const ProcessSet& set, RunningBatch* batc
   batch->shown = true;
   for (const auto& operation : batch->operations) {
     if (!operation) continue;
-    const char* way = batch->foreign ? "MPI" : WayOf(set, batch->entries[0]->algorithm);
+    const char* way = batch->foreign     ? "MPI"
+                      : batch->on_device ? WayOnDevice(set)
+                                         : WayOf(set, batch->entries[0]->algorithm);
     timeline->Transfers(set.id(), operation->request, way);
   }
 }

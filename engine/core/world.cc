@@ -28,6 +28,7 @@ Registry& AllWorlds() {
 }
 
 constexpr auto kFarewell = std::chrono::seconds(1);
+constexpr auto kLeaveDevices = std::chrono::seconds(2);  // what was launched may wait for ranks that were lost
 constexpr uint64_t kCrowded = 64;
 
 // Spinning helps only while every rank has a core of its own. Hosts may be containers of one machine, with its cores.
@@ -50,6 +51,7 @@ bool SharesCores(const Identity& me, const std::vector<Peer>& peers) {
 World::World(const Identity& identity, const Settings& settings)
     : identity_(identity), settings_(settings), log_(identity, settings) {
   credentials_ = {identity.rank, identity.world_id, identity.generation, identity.secret};
+  devices_ = std::make_unique<Devices>([this] { poller_.bell().Force(); });
   timeline_ = std::make_unique<Timeline>(identity.rank, Timeline::kCapacity, log_);
   static std::once_flag once;
   std::call_once(once, [] { pthread_atfork(nullptr, nullptr, [] { InForkedChild(); }); });
@@ -146,7 +148,7 @@ Status World::Connect(const std::vector<Peer>& peers, double timeout_s) {
   engine_ = std::make_unique<Engine>(Engine::Parts{identity_, settings_, std::move(host_of_rank), std::move(host_names),
                                                    arena_.get(), neighbours_.get(), connector_.get(), &poller_,
                                                    &submissions_, &callers_, timeline_.get(), stack_teller_,
-                                                   block_teller_, log_, foreign_.get()});
+                                                   block_teller_, log_, foreign_.get(), devices_.get()});
   if (!met.ok()) return FailToConnect(met);
   driver_ = std::make_unique<Driver>(engine_.get(), &submissions_, &poller_, settings_);
   driver_->Start();
@@ -219,13 +221,18 @@ void World::Close() {
   if (stage_ == Stage::kForked) {
     // Threads do not survive a fork, locks may be held by the ones that did not, and where the arenas were mapped
     // something else may lie by now: leave everything as it is.
-    [[maybe_unused]] void* left[] = {driver_.release(), engine_.release(), neighbours_.release(), timeline_.release()};
+    [[maybe_unused]] void* left[] = {driver_.release(), engine_.release(), neighbours_.release(), timeline_.release(),
+                                     devices_.release()};
     return;
   }
   std::lock_guard<std::mutex> lock(closing_);
   Stage connected = Stage::kConnected;
   if (stage_.compare_exchange_strong(connected, Stage::kClosed)) {
+    const auto until = Clock::now() + kLeaveDevices;
+    devices_->Drain(until);  // whoever hears that we leave may take its memory away
     driver_->Stop([this] { SayFarewell(); });
+    devices_->Close();
+    engine_->LeaveDevices(until);
     engine_->CloseDescriptors();
     timeline_->Stop();
     log_.Info([] { return "this rank has left the world"; });

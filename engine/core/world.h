@@ -40,6 +40,8 @@ class World {
   void UseBlockTeller(const StackTeller& teller) { block_teller_ = teller; }
   // Another library is to move what it can, by jobs that the client takes; before Connect, alike on all ranks.
   void UseForeignJobs();
+  // The GPUs of this process, as its tensors need them.
+  Devices& devices() { return *devices_; }
   ForeignJobs* foreign_jobs() const { return foreign_.get(); }  // null if it does not
   // What an autotuner has found in an earlier world, instead of tuning; before Connect, alike on all ranks.
   void UseTuning(const Tuning& tuning);
@@ -99,6 +101,7 @@ class World {
   std::unique_ptr<Timeline> timeline_;
   StackTeller stack_teller_, block_teller_;
   std::unique_ptr<ForeignJobs> foreign_;
+  std::unique_ptr<Devices> devices_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<Driver> driver_;
   enum class Stage { kOpen, kConnected, kClosed, kForked };

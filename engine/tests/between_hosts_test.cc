@@ -5,7 +5,7 @@
 #include <random>
 
 #include "collectives/doubling.h"
-#include "collectives/half.h"
+#include "base/half.h"
 #include "collectives/kernels.h"
 #include "core/execution.h"
 #include "tests/whole_world.h"

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "collectives/half.h"
+#include "base/half.h"
 #include "collectives/kernels.h"
 
 namespace hvd {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Conversions of small floats: every pattern there and back, and rounding against exact arithmetic in double.
-#include "collectives/half.h"
+#include "base/half.h"
 
 #include <doctest/doctest.h>
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/types.h"
-#include "collectives/half.h"
+#include "base/half.h"
 
 namespace hvd::reference {
 

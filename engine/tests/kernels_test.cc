@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "collectives/half.h"
+#include "base/half.h"
 #include "tests/kernels_reference.h"
 #include "tests/repeats.h"
 

@@ -8,7 +8,7 @@
 #include <cstring>
 #include <random>
 
-#include "collectives/half.h"
+#include "base/half.h"
 #include "tests/whole_world.h"
 
 using hvd::DType;

@@ -239,6 +239,11 @@ bool Lane::AllPosted() const {
                      [this](int j) { return heads_[j]->posted.load(std::memory_order_acquire) > released_; });
 }
 
+bool Lane::AllReleased() const {
+  return std::all_of(local_.begin(), local_.end(),
+                     [this](int j) { return heads_[j]->released.load(std::memory_order_acquire) >= posted_; });
+}
+
 void Lane::Release(uint64_t count) {
   released_ += count;
   if (LaneHead* own = heads_[options_.me]) {

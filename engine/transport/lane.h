@@ -63,6 +63,7 @@ class Lane {
   int me() const { return options_.me; }
   size_t slot_bytes() const { return slot_bytes_; }  // the most that one chunk holds
   bool apart() const { return options_.apart; }
+  int slots() const { return static_cast<int>(slots_count_); }  // chunks that may be under way
   // Smaller slots than there is room for, lying closer together. All members must do this at the same index.
   void set_chunk_bytes(size_t bytes);
   size_t piece_bytes() const { return piece_bytes_; }  // the most that one member's piece of a scattered chunk holds
@@ -90,6 +91,8 @@ class Lane {
   const std::byte* Fetch(int member, Layout layout, size_t length, std::byte* direct = nullptr);
   // Whether all others have posted something, or nothing, at the current index. Where all are reached by memory only.
   bool AllPosted() const;
+  // Whether all others are done with all that we posted. Where all are reached by memory only.
+  bool AllReleased() const;
   // Done with the current index.
   void Release(uint64_t count = 1);
 
@@ -97,7 +100,8 @@ class Lane {
   bool Pump();
   // Every posted byte has left for the kernel, or never will.
   bool Idle() const { return outstanding_ == 0 || !status_.ok(); }
-  uint64_t posted() const { return posted_; }  // indices so far
+  uint64_t posted() const { return posted_; }      // indices so far
+  uint64_t released() const { return released_; }  // the current index
   // Every byte of the indices before this one has left for the kernel.
   bool HaveLeft(uint64_t before) const;
   // Forgets what has not left: nobody waits for it any more, and its memory may go.

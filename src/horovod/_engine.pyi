@@ -119,6 +119,8 @@ class World:
         splits: Sequence[int] = (),
         will_wait: bool = False,
         wire_dtype: int = 0,
+        device: int = -1,
+        stream: int = 0,
     ) -> int:
         """Start one operation on raw addresses (output 0: the engine allocates). Returns a handle > 0.
 
@@ -142,6 +144,8 @@ class World:
         root: int = -1,
         will_wait: bool = False,
         wire_dtype: int = 0,
+        device: int = -1,
+        stream: int = 0,
     ) -> int: ...
     def submit_many(
         self,
@@ -158,8 +162,12 @@ class World:
         started: list[int],
         will_wait: bool,
         wire_dtype: int = 0,
+        device: int = -1,
+        stream: int = 0,
     ) -> None:
         """Start operations, each for itself; adds their handles to `started` also if a later one is refused."""
+    def let_wait(self, device: int, stream: int) -> None:
+        """Make a stream of the device wait for all operations on it that are done, which is when they are launched."""
     def finish_all(self, handles: Sequence[int]) -> None:
         """Waits for all of them and releases them, then raises the first failure."""
     def poll(self, handle: int) -> bool: ...

@@ -151,8 +151,9 @@ class World {
 
   int64_t Submit(int process_set, int kind, const char* name, int dtype, const Shape& shape, uintptr_t input,
                  uintptr_t output, int reduce_op, double prescale, double postscale, int root,
-                 const std::vector<int64_t>& splits, bool will_wait, int wire_dtype) {
-    hvd_op op = Describe(kind, name, dtype, shape, input, output, reduce_op, prescale, postscale, wire_dtype);
+                 const std::vector<int64_t>& splits, bool will_wait, int wire_dtype, int device, uint64_t stream) {
+    hvd_op op =
+        Describe(kind, name, dtype, shape, input, output, reduce_op, prescale, postscale, wire_dtype, device, stream);
     op.root = root;
     op.splits = splits.data();
     op.nsplits = static_cast<int32_t>(splits.size());
@@ -162,7 +163,8 @@ class World {
   int64_t SubmitGroup(int process_set, int kind, const char* group, const std::vector<std::string>& names,
                       const std::vector<int>& dtypes, const std::vector<Shape>& shapes,
                       const std::vector<uintptr_t>& inputs, const std::vector<uintptr_t>& outputs, int reduce_op,
-                      double prescale, double postscale, int root, bool will_wait, int wire_dtype) {
+                      double prescale, double postscale, int root, bool will_wait, int wire_dtype, int device,
+                      uint64_t stream) {
     const size_t count = names.size();
     if (dtypes.size() != count || shapes.size() != count || inputs.size() != count || outputs.size() != count) {
       throw nb::value_error("the lists of a group differ in length");
@@ -170,7 +172,7 @@ class World {
     std::vector<hvd_op> ops;
     for (size_t i = 0; i < count; ++i) {
       ops.push_back(Describe(kind, names[i].c_str(), dtypes[i], shapes[i], inputs[i], outputs[i], reduce_op, prescale,
-                             postscale, wire_dtype));
+                             postscale, wire_dtype, device, stream));
       ops.back().root = root;
     }
     return Start(process_set, ops.data(), static_cast<int32_t>(count), group, will_wait);
@@ -181,16 +183,21 @@ class World {
   void SubmitMany(int process_set, int kind, const std::vector<const char*>& names, const std::vector<int>& dtypes,
                   const std::vector<Shape>& shapes, const std::vector<uintptr_t>& inputs,
                   const std::vector<uintptr_t>& outputs, int reduce_op, double prescale, double postscale,
-                  nb::list started, bool will_wait, int wire_dtype) {
+                  nb::list started, bool will_wait, int wire_dtype, int device, uint64_t stream) {
     const size_t count = names.size();
     if (dtypes.size() != count || shapes.size() != count || inputs.size() != count || outputs.size() != count) {
       throw nb::value_error("the operations' descriptions have different lengths");
     }
     for (size_t i = 0; i < count; ++i) {
       const hvd_op op = Describe(kind, names[i], dtypes[i], shapes[i], inputs[i], outputs[i], reduce_op, prescale,
-                                 postscale, wire_dtype);
+                                 postscale, wire_dtype, device, stream);
       started.append(Start(process_set, &op, 1, nullptr, will_wait));
     }
+  }
+
+  void LetWait(int device, uint64_t stream) {
+    hvd_status status{};
+    if (Api()->let_wait(world_, device, stream, &status) != HVD_OK) Raise(status);
   }
 
   // Waits for all of them and releases them, also after a failure; then raises the first failure.
@@ -351,14 +358,16 @@ class World {
 
  private:
   static hvd_op Describe(int kind, const char* name, int dtype, const Shape& shape, uintptr_t input, uintptr_t output,
-                         int reduce_op, double prescale, double postscale, int wire_dtype) {
+                         int reduce_op, double prescale, double postscale, int wire_dtype, int device,
+                         uint64_t stream) {
     hvd_op op{};
     op.size = sizeof op;
     op.kind = kind;
     op.dtype = dtype;
     op.reduce_op = reduce_op;
     op.root = -1;
-    op.device = -1;
+    op.device = device;
+    op.stream = stream;
     op.name = name;
     op.shape = shape.data();
     op.ndim = static_cast<int32_t>(shape.size());
@@ -405,12 +414,15 @@ NB_MODULE(_engine, m) {
       .def("close", &World::Close)
       .def("submit", &World::Submit, "process_set"_a, "kind"_a, "name"_a, "dtype"_a, "shape"_a, "input"_a, "output"_a,
            "reduce_op"_a = 1, "prescale"_a = 1.0, "postscale"_a = 1.0, "root"_a = -1,
-           "splits"_a = std::vector<int64_t>(), "will_wait"_a = false, "wire_dtype"_a = 0)
+           "splits"_a = std::vector<int64_t>(), "will_wait"_a = false, "wire_dtype"_a = 0, "device"_a = -1,
+           "stream"_a = 0)
       .def("submit_group", &World::SubmitGroup, "process_set"_a, "kind"_a, "group"_a, "names"_a, "dtypes"_a, "shapes"_a,
            "inputs"_a, "outputs"_a, "reduce_op"_a = 1, "prescale"_a = 1.0, "postscale"_a = 1.0, "root"_a = -1,
-           "will_wait"_a = false, "wire_dtype"_a = 0)
+           "will_wait"_a = false, "wire_dtype"_a = 0, "device"_a = -1, "stream"_a = 0)
       .def("submit_many", &World::SubmitMany, "process_set"_a, "kind"_a, "names"_a, "dtypes"_a, "shapes"_a, "inputs"_a,
-           "outputs"_a, "reduce_op"_a, "prescale"_a, "postscale"_a, "started"_a, "will_wait"_a, "wire_dtype"_a = 0)
+           "outputs"_a, "reduce_op"_a, "prescale"_a, "postscale"_a, "started"_a, "will_wait"_a, "wire_dtype"_a = 0,
+           "device"_a = -1, "stream"_a = 0)
+      .def("let_wait", &World::LetWait, "device"_a, "stream"_a)
       .def("finish_all", &World::FinishAll, "handles"_a)
       .def("poll", &World::Poll, "handle"_a)
       .def("wait", &World::Wait, "handle"_a, "timeout_s"_a = -1.0)

@@ -142,7 +142,8 @@ typedef struct hvd_op {
   int32_t dtype;     /* hvd_dtype */
   int32_t reduce_op; /* hvd_reduce_op */
   int32_t root;
-  int32_t device;
+  int32_t device; /* -1: memory of the host. Else the GPU's number in this process: the operation is done when its work
+                   * has been launched; let_wait orders what follows. Not for outputs that the engine allocates. */
   int32_t ndim;
   int32_t nsplits;
   const char* name;
@@ -158,6 +159,8 @@ typedef struct hvd_op {
    * is a tensor of that type, and gives the result as float32 again. 0: as it is, and so is any other dtype, and all
    * in a world on one host, where there is nothing to save, unless it is deterministic. */
   int32_t wire_dtype;
+  /* Of a tensor on a device: the framework's stream on which its contents come to be, and which may go on at once. */
+  uint64_t stream;
 } hvd_op;
 
 /* Memory for tensors that the engine owns. In-place allreduces of tensors in it are not staged where all members of the
@@ -263,6 +266,8 @@ typedef struct hvd_api {
   void (*show)(hvd_world*, const char* name, int64_t began_ns, int64_t ended_ns);
   /* Before connect, alike on all ranks: what an autotuner has found in an earlier world, instead of tuning again. */
   void (*use_tuning)(hvd_world*, uint64_t fusion_threshold, uint64_t cycle_time_us, uint64_t chunk_bytes);
+  /* What is put on a stream of the device from here on waits for all operations that are done; the caller does not. */
+  int32_t (*let_wait)(hvd_world*, int32_t device, uint64_t stream, hvd_status*);
 } hvd_api;
 
 /* NULL if this library does not speak `version`. */

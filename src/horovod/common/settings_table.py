@@ -125,6 +125,15 @@ _TUNING = (
     Setting("HOROVOD_HOST_ALGORITHM", str, None, "How allreduce goes between hosts: to all at once, around a ring, or "
             "by doubling; auto goes by the number of hosts and the tensor's size (tuning.md).",
             choices=("auto", "direct", "ring", "doubling"), engine_field="host_algorithm"),
+    Setting("HOROVOD_GPU_TRANSPORT", str, None, "How CUDA tensors travel: ipc through the memory of the GPU that ranks "
+            "of one host share, staged through host memory; auto takes ipc where it works and pays (gpu.md).",
+            choices=("auto", "ipc", "staged"), engine_field="gpu_transport"),
+    Setting("HOROVOD_GPU_SLOT_BYTES", int, None, "Size of each of the chunks of GPU memory that a process set keeps for "
+            "its collectives, of which there are HOROVOD_CHUNK_SLOTS.",
+            unit="bytes", minimum=64 * 1024, maximum=1024 * _MIB, engine_field="gpu_slot_bytes"),
+    Setting("HOROVOD_GPU_STAGED_BYTES", int, None, "CUDA tensors of which less than this travels together go through "
+            "host memory, which is faster for few bytes.",
+            unit="bytes", minimum=0, maximum=_MOST_BYTES, engine_field="gpu_staged_bytes"),
     Setting("HOROVOD_TORUS_ALLREDUCE", bool, False, "Two-dimensional allreduce over NCCL.",
             flag="--torus-allreduce", yaml_key="params.torus_allreduce", kept=True),
     Setting("HOROVOD_DISABLE_GROUP_FUSION", bool, None, "Never fuse a group with tensors outside it.",

@@ -27,11 +27,13 @@ finish_batch = default_context.handles.finish_batch
 
 
 @functools.cache
-def _staged() -> Collectives[Tensor]:
+def on_gpu() -> Collectives[Tensor]:
+    """Those on CUDA tensors."""
+    from horovod.torch.cuda_direct import DeviceCollectives
     from horovod.torch.cuda_staging import StagedCollectives
     from horovod.torch.cuda_streams import CudaStreams
 
-    return StagedCollectives(default_context, CudaStreams())
+    return DeviceCollectives(default_context, StagedCollectives(default_context, CudaStreams()))
 
 
 def collectives_for(tensor: Tensor) -> Collectives[Tensor]:
@@ -41,7 +43,7 @@ def collectives_for(tensor: Tensor) -> Collectives[Tensor]:
             return host
     except AttributeError:  # no tensor at all
         refuse(tensor)
-    return _staged() if tensor.is_cuda else refuse(tensor)
+    return on_gpu() if tensor.is_cuda else refuse(tensor)
 
 
 def collectives_for_group(tensors: Sequence[Tensor]) -> Collectives[Tensor]:

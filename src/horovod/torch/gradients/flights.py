@@ -15,6 +15,7 @@ import torch
 from horovod._engine import GradientHomes, moved_text
 from horovod.common.context import default_context
 from horovod.common.dtypes import AS_IT_IS
+from horovod.common.rules import Adasum
 from horovod.torch import direct
 from horovod.torch.adapter import ID_BY_DTYPE
 from horovod.torch.compression import NoneCompressor, is_convertible
@@ -84,11 +85,11 @@ class Flights:
         others = self._start_plain(numbers, will_wait, bundled)
         if others and self._buckets is not None and self._adopt(others, self._buckets):
             others = self._start_plain(others, will_wait, False)
-        cargo: list[Cargo] = []
+        cargoes: dict[torch.device, list[Cargo]] = {}
         for number in others:
-            self._start_unusual(self._gradients[number], cargo)
-        if cargo:
-            self._submit(cargo, will_wait)
+            self._start_unusual(self._gradients[number], cargoes)
+        for device, cargo in cargoes.items():
+            self._submit(cargo, device, will_wait)
 
     def wait(self) -> None:
         """Wait for all of them, even if one fails. The first failure is raised."""
@@ -134,7 +135,7 @@ class Flights:
         moved = [it for it in parameters if not it.grad.is_sparse and buckets.adopt(it)]
         return bool(moved)
 
-    def _start_unusual(self, gradient: Gradient, cargo: list[Cargo]) -> None:
+    def _start_unusual(self, gradient: Gradient, cargoes: dict[torch.device, list[Cargo]]) -> None:
         gathers_rows = gradient.sparse and not self._reduction.sparse_as_dense
         converted = put_in_form(gradient.parameter, gathers_rows)
         if gathers_rows:
@@ -147,18 +148,24 @@ class Flights:
             return
         grad: Any = gradient.parameter.grad
         sent, context = self._compress(grad)
-        if sent.is_cpu:
-            cargo.append((gradient, grad, sent, context, tuple(in_memory_order(sent).shape)))
+        if sent.is_cpu or (sent.is_cuda and self._call.op != Adasum):
+            shape = tuple(in_memory_order(sent).shape)
+            cargoes.setdefault(sent.device, []).append((gradient, grad, sent, context, shape))
         else:
             self._start_elsewhere(gradient, grad, sent, context)
 
-    def _submit(self, cargo: list[Cargo], will_wait: bool) -> None:
+    def _submit(self, cargo: list[Cargo], device: torch.device, will_wait: bool) -> None:
         gradients, _, sents, _, shapes = zip(*cargo, strict=True)
         names = [gradient.full_name for gradient in gradients]
         described = [
             (sent.data_ptr(), shape, ID_BY_DTYPE[sent.dtype]) for sent, shape in zip(sents, shapes, strict=True)
         ]
-        batch = direct.host.start_allreduces(self._call, names, described, cargo, will_wait)
+        if device.type == "cpu":
+            batch = direct.host.start_allreduces(self._call, names, described, cargo, will_wait)
+        else:
+            call = replace(self._call, wire=AS_IT_IS)
+            with torch.cuda.device(device):
+                batch = direct.on_gpu().start_allreduces(call, names, described, cargo, will_wait)
         watched = {} if will_wait else {name: watch([sent]) for name, sent in zip(names, sents, strict=True)}
 
         def finish() -> None:

@@ -39,6 +39,9 @@ _NO_LIMIT = 1 << 62
 
 _NOTHING_ELSE = Reduce(b"", ())
 
+# On a GPU the host is what a step waits for, and many bytes take no longer than few.
+_TIMES_ON_GPU = 256
+
 _TOO_MANY_PASSES = (
     "The gradient of {name} was computed again before optimizer.step(): more than backward_passes_per_step={passes} "
     "backward passes. Raise backward_passes_per_step to accumulate gradients over several passes, or call "
@@ -95,7 +98,7 @@ class GradientReducer:
         parameter = gradient.parameter
         if gradient.hook is None and parameter.requires_grad:
             register: Any = parameter.register_post_accumulate_grad_hook
-            nbytes, homes = (parameter.nbytes, self._homes) if parameter.is_cpu else (_NO_LIMIT, None)
+            nbytes, homes = (parameter.nbytes, self._homes) if parameter.is_cpu else (_weight_of(parameter), None)
             self._gradients.hooked(gradient, register(self._arrived.hook(gradient.number, nbytes, homes)))
 
     def unwatch(self) -> None:
@@ -259,6 +262,11 @@ class GradientReducer:
             self._agree(Place.BACKWARD)
         else:
             self._begin(self._due(), _NOTHING_ELSE, will_wait=False)
+
+
+def _weight_of(parameter: Tensor) -> int:
+    """The bytes that a gradient off the host counts as."""
+    return parameter.nbytes // _TIMES_ON_GPU + 1 if parameter.is_cuda else _NO_LIMIT
 
 
 _in_backward: weakref.WeakSet[GradientReducer] = weakref.WeakSet()  # whose callback is queued

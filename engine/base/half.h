@@ -7,8 +7,10 @@
 #include <cstring>
 
 // Files that include this are compiled for different instruction sets: a function that is always inlined can never be
-// merged by the linker with a copy that this machine cannot run.
+// merged by the linker with a copy that this machine cannot run. Those for other processors define it themselves.
+#ifndef HVD_INLINE
 #define HVD_INLINE inline __attribute__((always_inline))
+#endif
 
 namespace hvd {
 

@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What each rank of benchmarks/gpu.py runs: one measurement, whose result rank 0 prints as a line of JSON.
+
+Arguments: a way (khorovod, gloo, nccl, alone), then `allreduce BYTES ...` or `step MODEL`. All ranks use the one GPU.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+Tensor = torch.Tensor
+RANK, SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+DEVICE = torch.device("cuda", 0)
+STEPS, WARM_STEPS = 30, 8
+
+
+class Alone:
+    """No communication: what the others are held against."""
+
+    def meet(self) -> None:
+        dist.barrier()
+
+    def allreduce(self, tensor: Tensor) -> None:
+        raise NotImplementedError
+
+    def wrap(self, model: Any, optimizer: Any) -> tuple[Any, Any]:
+        return model, optimizer
+
+    def end(self) -> None:
+        dist.destroy_process_group()
+
+
+class Distributed(Alone):
+    def allreduce(self, tensor: Tensor) -> None:
+        dist.all_reduce(tensor)
+
+    def wrap(self, model: Any, optimizer: Any) -> tuple[Any, Any]:
+        from torch.nn.parallel import DistributedDataParallel
+
+        return DistributedDataParallel(model, device_ids=[0]), optimizer
+
+
+class Khorovod(Alone):
+    def __init__(self) -> None:
+        import horovod.torch as hvd
+
+        self._hvd = hvd
+        hvd.init()
+
+    def meet(self) -> None:
+        self._hvd.barrier()
+
+    def allreduce(self, tensor: Tensor) -> None:
+        self._hvd.allreduce_(tensor, op=self._hvd.Sum, name="measured")
+
+    def wrap(self, model: Any, optimizer: Any) -> tuple[Any, Any]:
+        optimizer = self._hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+        self._hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+        return model, optimizer
+
+    def end(self) -> None:
+        self._hvd.shutdown()
+
+
+def make_way(name: str) -> Alone:
+    if name == "khorovod":
+        return Khorovod()
+    dist.init_process_group("gloo" if name == "alone" else name)
+    return Alone() if name == "alone" else Distributed()
+
+
+def measure_allreduce(way: Alone, count: int) -> dict[str, float]:
+    """The time from the call until the device is done, in seconds."""
+    tensor = torch.zeros(count // 4, device=DEVICE)
+    for _ in range(5):
+        way.allreduce(tensor)
+    torch.cuda.synchronize()
+    times = []
+    for _ in range(100 if count <= 1 << 20 else 30):
+        way.meet()
+        began = time.perf_counter()
+        way.allreduce(tensor)
+        torch.cuda.synchronize()
+        times.append(time.perf_counter() - began)
+    return {"bytes": count, "median_s": statistics.median(times), "p10_s": sorted(times)[len(times) // 10]}
+
+
+class Block(torch.nn.Module):
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm1, self.norm2 = torch.nn.LayerNorm(width), torch.nn.LayerNorm(width)
+        self.qkv, self.out = torch.nn.Linear(width, 3 * width), torch.nn.Linear(width, width)
+        self.up, self.down = torch.nn.Linear(width, 4 * width), torch.nn.Linear(4 * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, length, width = x.shape
+        q, k, v = (
+            part.view(batch, length, self.heads, width // self.heads).transpose(1, 2)
+            for part in self.qkv(self.norm1(x)).split(width, 2)
+        )
+        attended = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(attended.transpose(1, 2).reshape(batch, length, width))
+        return x + self.down(torch.nn.functional.gelu(self.up(self.norm2(x))))
+
+
+class Gpt(torch.nn.Module):
+    """GPT-2's small one: 124 million parameters."""
+
+    def __init__(self, words: int = 50257, length: int = 1024, width: int = 768) -> None:
+        super().__init__()
+        self.words, self.places = torch.nn.Embedding(words, width), torch.nn.Embedding(length, width)
+        self.blocks = torch.nn.Sequential(*(Block(width, 12) for _ in range(12)))
+        self.norm = torch.nn.LayerNorm(width)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.words(tokens) + self.places.weight[: tokens.shape[1]]
+        return torch.nn.functional.linear(self.norm(self.blocks(x)), self.words.weight)
+
+
+def make_problem(model: str) -> tuple[torch.nn.Module, Callable[[Any], Tensor]]:
+    if model == "resnet50":
+        from torchvision.models import resnet50  # type: ignore[import-untyped]
+
+        images, labels = torch.randn(32, 3, 224, 224, device=DEVICE), torch.randint(1000, (32,), device=DEVICE)
+        return resnet50().to(DEVICE), lambda net: torch.nn.functional.cross_entropy(net(images), labels)
+    tokens = torch.randint(50257, (8, 513), device=DEVICE)
+
+    def loss(net: Any) -> Tensor:
+        found = net(tokens[:, :-1])
+        return torch.nn.functional.cross_entropy(found.flatten(0, 1), tokens[:, 1:].flatten())
+
+    return Gpt().to(DEVICE), loss
+
+
+def measure_step(way: Alone, name: str) -> dict[str, float | str]:
+    torch.manual_seed(RANK)
+    model, loss = make_problem(name)
+    optimizer: Any = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
+    model, optimizer = way.wrap(model, optimizer)
+    times = []
+    for step in range(WARM_STEPS + STEPS):
+        if step == WARM_STEPS:
+            way.meet()
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        with torch.autocast("cuda", torch.bfloat16):
+            value = loss(model)
+        value.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        torch.cuda.synchronize()
+        times.append(time.perf_counter() - began)
+    return {"model": name, "median_s": statistics.median(times[WARM_STEPS:])}
+
+
+def main() -> None:
+    torch.cuda.set_device(DEVICE)
+    name, what, *rest = sys.argv[1:]
+    way = make_way(name)
+    measurements = (
+        [measure_allreduce(way, int(count)) for count in rest]
+        if what == "allreduce"
+        else [measure_step(way, model) for model in rest]
+    )
+    if RANK == 0:
+        for measured in measurements:
+            print(json.dumps({"way": name, "ranks": SIZE, "what": what, **measured}), flush=True)
+    way.meet()
+    way.end()
+
+
+main()

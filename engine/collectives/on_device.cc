@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "collectives/on_device.h"
+
+#include <algorithm>
+#include <cstring>
+#include <stdexcept>
+#include <thread>
+#include <utility>
+
+namespace hvd {
+namespace {
+
+constexpr size_t kFewParts = 64;
+
+}  // namespace
+
+// ---- the parts of a batch
+
+void DeviceParts::Add(CudaAddress input, CudaAddress output, size_t bytes) {
+  if (bytes == 0) return;
+  parts_.push_back({input, output, bytes, size_});
+  size_ += (bytes + kUnit - 1) / kUnit * kUnit;
+}
+
+template <typename Launch>
+void DeviceParts::InLaunches(size_t begin, size_t end, CudaAddress DevicePart::* side, Launch launch) const {
+  const auto after = [](size_t at, const DevicePart& part) { return at < part.begin; };
+  auto part = std::upper_bound(parts_.begin(), parts_.end(), begin, after);
+  if (part != parts_.begin()) --part;
+  Segment segments[kMostSegments];
+  int count = 0;
+  const auto flush = [&] {
+    if (count == 0) return;
+    const Segment& last = segments[count - 1];
+    launch(segments, count, segments[0].begin, (last.begin + last.bytes + kUnit - 1) / kUnit * kUnit);
+    count = 0;
+  };
+  for (; part != parts_.end() && part->begin < end; ++part) {
+    const size_t from = std::max(part->begin, begin), to = std::min(part->begin + part->bytes, end);
+    if (from >= to || (*part).*side == 0) continue;
+    // A launch covers all from its first to its last segment: what lies between two and is nobody's ends it.
+    segments[count++] = {(*part).*side + (from - part->begin), from, to - from};
+    if (count == kMostSegments) flush();
+  }
+  flush();
+}
+
+void DeviceParts::Gather(const Device& device, size_t begin, size_t end, CudaAddress flat, CudaStream stream) const {
+  for (const DevicePart& part : parts_) {  // of a rank that has joined; rare
+    const size_t from = std::max(part.begin, begin), to = std::min(part.begin + part.bytes, end);
+    if (part.input == 0 && from < to) device.Zero(flat + (from - begin), to - from, stream);
+  }
+  InLaunches(begin, end, &DevicePart::input, [&](const Segment* segments, int count, size_t first, size_t last) {
+    CopyTask task{flat + (first - begin), first, last, 1, count, {}};
+    std::copy_n(segments, count, task.segments);
+    device.Copy(task, stream);
+  });
+}
+
+void DeviceParts::Scatter(const Device& device, size_t begin, size_t end, CudaAddress flat, CudaStream stream) const {
+  InLaunches(begin, end, &DevicePart::output, [&](const Segment* segments, int count, size_t first, size_t last) {
+    CopyTask task{flat + (first - begin), first, last, 0, count, {}};
+    std::copy_n(segments, count, task.segments);
+    device.Copy(task, stream);
+  });
+}
+
+void DeviceParts::Reduce(const Device& device, const Reduction& reduction, size_t begin, size_t end,
+                         const std::vector<CudaAddress>& sources, CudaStream stream) const {
+  ReduceTask task{};
+  task.factor = reduction.postscale;
+  task.divisor = reduction.divisor;
+  task.op = static_cast<int32_t>(reduction.op);
+  if (reduction.dtype == DType::kBool) {  // as on the host: or, and
+    const bool any = reduction.op == ReduceOp::kSum || reduction.op == ReduceOp::kMax;
+    task.op = static_cast<int32_t>(any ? ReduceOp::kMax : ReduceOp::kMin);
+    task.factor = 1.0;
+  }
+  task.members = static_cast<int32_t>(sources.size());
+  InLaunches(begin, end, &DevicePart::output, [&](const Segment* segments, int count, size_t first, size_t last) {
+    task.begin = first;
+    task.end = last;
+    task.count = count;
+    for (size_t j = 0; j < sources.size(); ++j) task.sources[j] = sources[j] + (first - begin);
+    std::copy_n(segments, count, task.segments);
+    device.Reduce(reduction.dtype, task, stream);
+  });
+}
+
+// Few are copied by the device's own engines, many by one kernel.
+void DeviceParts::CopyDown(const Device& device, std::byte* flat, CudaStream stream) const {
+  if (parts_.size() > kFewParts) return Gather(device, 0, size_, reinterpret_cast<CudaAddress>(flat), stream);
+  for (const DevicePart& part : parts_) device.CopyDown(flat + part.begin, part.input, part.bytes, stream);
+}
+
+void DeviceParts::CopyUp(const Device& device, const std::byte* flat, CudaStream stream) const {
+  if (parts_.size() > kFewParts) return Scatter(device, 0, size_, reinterpret_cast<CudaAddress>(flat), stream);
+  for (const DevicePart& part : parts_) device.CopyUp(part.output, flat + part.begin, part.bytes, stream);
+}
+
+// ---- the meeting
+
+DeviceMeeting::DeviceMeeting(Devices* devices, Device* device, Lane* lane, size_t slot_bytes)
+    : devices_(devices),
+      lane_(lane),
+      link_(std::make_shared<DeviceLink>(device, lane->members(), lane->me(), lane->slots(), slot_bytes)) {}
+
+// True once every member's message has come.
+bool DeviceMeeting::Hears(size_t bytes) { return FetchAll(*lane_, Lane::Layout::kMulticast, bytes, &heard_); }
+
+Machine::Step DeviceMeeting::Advance() {
+  using Step = Machine::Step;
+  switch (stage_) {
+    case Stage::kBegin:
+      job_ = devices_->worker().Put([link = link_] { link->Open(); });
+      stage_ = Stage::kOpening;
+      return Step::kMoved;
+    case Stage::kOpening:
+    case Stage::kMapping:
+      if (!job_->done.load(std::memory_order_acquire)) return Step::kStuck;
+      stage_ = stage_ == Stage::kOpening ? Stage::kTelling : Stage::kAnswering;
+      return Step::kMoved;
+    case Stage::kTelling:
+      if (!lane_->CanPost()) return Step::kStuck;
+      std::memcpy(lane_->Slot(), &link_->passport(), sizeof(DeviceLink::Passport));
+      lane_->PostMulticast(sizeof(DeviceLink::Passport));
+      stage_ = Stage::kHearing;
+      return Step::kMoved;
+    case Stage::kHearing: {
+      if (!Hears(sizeof(DeviceLink::Passport))) return Step::kStuck;
+      std::vector<DeviceLink::Passport> all(heard_.size(), link_->passport());
+      for (size_t j = 0; j < heard_.size(); ++j) {
+        if (static_cast<int>(j) != lane_->me()) std::memcpy(&all[j], heard_[j], sizeof all[j]);
+      }
+      lane_->Release();
+      job_ = devices_->worker().Put([link = link_, all = std::move(all)] { link->Map(all); });
+      stage_ = Stage::kMapping;
+      return Step::kMoved;
+    }
+    case Stage::kAnswering: {
+      if (!lane_->CanPost()) return Step::kStuck;
+      char text[sizeof DeviceLink::Passport::why_not] = {};
+      link_->why_not().copy(text, sizeof text - 1);
+      std::memcpy(lane_->Slot(), text, sizeof text);
+      lane_->PostMulticast(sizeof text);
+      stage_ = Stage::kAgreeing;
+      return Step::kMoved;
+    }
+    case Stage::kAgreeing: {
+      constexpr size_t kText = sizeof DeviceLink::Passport::why_not;
+      if (!Hears(kText)) return Step::kStuck;
+      why_not_ = link_->why_not();
+      for (size_t j = 0; j < heard_.size() && why_not_.empty(); ++j) {
+        if (static_cast<int>(j) == lane_->me()) continue;
+        const char* const text = reinterpret_cast<const char*>(heard_[j]);
+        why_not_.assign(text, strnlen(text, kText));
+      }
+      lane_->Release();
+      if (!why_not_.empty()) {
+        job_ = devices_->worker().Put([link = std::move(link_)]() mutable { link.reset(); });
+        link_ = nullptr;
+      }
+      stage_ = Stage::kOver;
+      return Step::kDone;
+    }
+    case Stage::kOver:
+      return Step::kDone;
+  }
+  return Step::kDone;
+}
+
+void DeviceMeeting::AwaitOthers(std::chrono::steady_clock::time_point until) const {
+  if (stage_ != Stage::kOver || !link_) return;
+  while (!lane_->AllReleased() && std::chrono::steady_clock::now() < until) {
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
+  }
+  link_->AwaitAllRead(until);
+}
+
+// ---- machines
+
+DeviceMachine::DeviceMachine(std::shared_ptr<DeviceLink> link, Lane* lane, DeviceParts parts,
+                             std::vector<std::shared_ptr<DeviceMark>> ready)
+    : link_(std::move(link)), lane_(lane), parts_(std::move(parts)), ready_(std::move(ready)) {}
+
+Machine::Step DeviceMachine::Advance() {
+  bool moved = false;
+  const Device& device = link_->device();
+  const Device::Scope scope(device);
+  // The lane asks only whether others are done with a slot; this member must have read what it gathered there itself.
+  const auto own_slot_is_free = [&] {
+    return lane_->posted() - lane_->released() < static_cast<uint64_t>(link_->slots());
+  };
+  while (filled_ < parts_.size() && own_slot_is_free() && lane_->CanPost()) {
+    const CudaStream stream = device.filling();
+    for (const auto& mark : ready_) device.WaitFor(mark->event(), stream);
+    ready_.clear();
+    const size_t end = std::min(parts_.size(), filled_ + link_->slot_bytes());
+    const int slot = link_->SlotAt(lane_->posted());
+    link_->AwaitReaders(slot, stream);
+    Fill(filled_, end, link_->SlotOf(lane_->me(), slot), stream);
+    link_->Gathered(slot, stream);
+    lane_->PostNothing(1);
+    filled_ = end;
+    moved = true;
+  }
+  while (taken_ < filled_ && lane_->AllPosted()) {
+    const size_t end = std::min(parts_.size(), taken_ + link_->slot_bytes());
+    const int slot = link_->SlotAt(lane_->released());
+    Take(taken_, end, slot);
+    link_->Read(slot);
+    lane_->Release();
+    taken_ = end;
+    moved = true;
+  }
+  if (taken_ == parts_.size()) return Step::kDone;
+  return moved ? Step::kMoved : Step::kStuck;
+}
+
+DeviceReduce::DeviceReduce(std::shared_ptr<DeviceLink> link, Lane* lane, DeviceParts parts,
+                           std::vector<std::shared_ptr<DeviceMark>> ready, const Reduction& reduction)
+    : DeviceMachine(std::move(link), lane, std::move(parts), std::move(ready)), reduction_(reduction) {}
+
+void DeviceReduce::Fill(size_t begin, size_t end, CudaAddress slot, CudaStream stream) {
+  parts_.Gather(link_->device(), begin, end, slot, stream);
+  if (reduction_.prescale == 1.0) return;
+  DeviceParts own;  // the slot itself, scaled in place
+  own.Add(slot, slot, end - begin);
+  own.Reduce(link_->device(), {reduction_.dtype, ReduceOp::kSum, 1.0, reduction_.prescale, 1}, 0, end - begin, {slot},
+             stream);
+}
+
+void DeviceReduce::Take(size_t begin, size_t end, int slot) {
+  std::vector<CudaAddress> sources(static_cast<size_t>(lane_->members()));
+  for (int j = 0; j < lane_->members(); ++j) {
+    link_->AwaitWriter(j, slot);
+    sources[static_cast<size_t>(j)] = link_->SlotOf(j, slot);
+  }
+  parts_.Reduce(link_->device(), reduction_, begin, end, sources, link_->device().taking());
+}
+
+void DeviceBroadcast::Fill(size_t begin, size_t end, CudaAddress slot, CudaStream stream) {
+  if (lane_->me() == root_) parts_.Gather(link_->device(), begin, end, slot, stream);
+}
+
+void DeviceBroadcast::Take(size_t begin, size_t end, int slot) {
+  link_->AwaitWriter(root_, slot);
+  parts_.Scatter(link_->device(), begin, end, link_->SlotOf(root_, slot), link_->device().taking());
+}
+
+}  // namespace hvd

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+// Collectives on memory of a device that all members reach. Each fills a slot of its arena there, says so in the lane,
+// and takes what it wants out of all members' slots. Nobody waits for the device: kernels are put on a stream, ordered
+// by events, and the lane's indices tell that these are recorded. A machine is done when all of its work is launched.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "collectives/machine.h"
+#include "devices/devices.h"
+#include "devices/link.h"
+
+namespace hvd {
+
+// A tensor, or a part of one, and where it lies in the flat run of its batch: on a border of kUnit bytes, so that all
+// members' runs look alike and whole units are moved.
+struct DevicePart {
+  CudaAddress input = 0;   // 0: this member has joined, and contributes zeros
+  CudaAddress output = 0;  // 0: it does not want the result
+  size_t bytes = 0;
+  size_t begin = 0;
+};
+
+class DeviceParts {
+ public:
+  void Add(CudaAddress input, CudaAddress output, size_t bytes);
+  size_t size() const { return size_; }
+  const std::vector<DevicePart>& all() const { return parts_; }
+  // Copies from the tensors of [begin, end) to a run at `flat`, and back.
+  void Gather(const Device& device, size_t begin, size_t end, CudaAddress flat, CudaStream stream) const;
+  void Scatter(const Device& device, size_t begin, size_t end, CudaAddress flat, CudaStream stream) const;
+  // The same for all of them and a run in pinned memory of the host.
+  void CopyDown(const Device& device, std::byte* flat, CudaStream stream) const;
+  void CopyUp(const Device& device, const std::byte* flat, CudaStream stream) const;
+  // Into the outputs of [begin, end); sources[j]: where byte `begin` of member j's run lies.
+  void Reduce(const Device& device, const Reduction& reduction, size_t begin, size_t end,
+              const std::vector<CudaAddress>& sources, CudaStream stream) const;
+
+ private:
+  // Calls launch(segments, count, begin, end) for runs of so many parts as one launch takes.
+  template <typename Launch>
+  void InLaunches(size_t begin, size_t end, CudaAddress DevicePart::* side, Launch launch) const;
+
+  std::vector<DevicePart> parts_;
+  size_t size_ = 0;
+};
+
+// The members of a set meet on a device: each tells how it can be reached, maps the others, and hears whether all
+// could. Once for each set.
+class DeviceMeeting {
+ public:
+  DeviceMeeting(Devices* devices, Device* device, Lane* lane, size_t slot_bytes);
+  // kDone: `link` is there, or `why_not` says why there is none. All members come to the same.
+  Machine::Step Advance();
+  const std::shared_ptr<DeviceLink>& link() const { return link_; }
+  const std::string& why_not() const { return why_not_; }
+  // Before the link goes: others read from this member's memory, some of them later than it reads from theirs. The
+  // members take part in nothing more. `until`: not longer than that, for they may be lost.
+  void AwaitOthers(std::chrono::steady_clock::time_point until) const;
+
+ private:
+  enum class Stage { kBegin, kOpening, kTelling, kHearing, kMapping, kAnswering, kAgreeing, kOver };
+  bool Hears(size_t bytes);
+
+  Devices* devices_;
+  Lane* lane_;
+  Stage stage_ = Stage::kBegin;
+  std::shared_ptr<DeviceLink> link_;
+  std::shared_ptr<DeviceWorker::Job> job_;
+  std::vector<const std::byte*> heard_;
+  std::string why_not_;
+};
+
+class DeviceMachine : public Machine {
+ public:
+  // `ready`: what each tensor must wait for.
+  DeviceMachine(std::shared_ptr<DeviceLink> link, Lane* lane, DeviceParts parts,
+                std::vector<std::shared_ptr<DeviceMark>> ready);
+  Step Advance() override;
+
+ protected:
+  virtual void Fill(size_t begin, size_t end, CudaAddress slot, CudaStream stream) = 0;
+  virtual void Take(size_t begin, size_t end, int slot) = 0;
+
+  std::shared_ptr<DeviceLink> link_;
+  Lane* lane_;
+  DeviceParts parts_;
+
+ private:
+  std::vector<std::shared_ptr<DeviceMark>> ready_;
+  size_t filled_ = 0, taken_ = 0;  // bytes of the run
+};
+
+// Also a reducescatter: who has no output for a part leaves it to those who have.
+class DeviceReduce : public DeviceMachine {
+ public:
+  DeviceReduce(std::shared_ptr<DeviceLink> link, Lane* lane, DeviceParts parts,
+               std::vector<std::shared_ptr<DeviceMark>> ready, const Reduction& reduction);
+
+ private:
+  void Fill(size_t begin, size_t end, CudaAddress slot, CudaStream stream) override;
+  void Take(size_t begin, size_t end, int slot) override;
+
+  Reduction reduction_;
+};
+
+class DeviceBroadcast : public DeviceMachine {
+ public:
+  DeviceBroadcast(std::shared_ptr<DeviceLink> link, Lane* lane, DeviceParts parts,
+                  std::vector<std::shared_ptr<DeviceMark>> ready, int root)
+      : DeviceMachine(std::move(link), lane, std::move(parts), std::move(ready)), root_(root) {}
+
+ private:
+  void Fill(size_t begin, size_t end, CudaAddress slot, CudaStream stream) override;
+  void Take(size_t begin, size_t end, int slot) override;
+
+  int root_;
+};
+
+}  // namespace hvd

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+// The CUDA driver, opened when the first tensor of a device comes and never before: nothing of it is needed to build or
+// to install, and who has no GPU never meets it. What is declared here is the driver's stable binary interface. HIP has
+// the same functions under other names: another table fits here.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+namespace hvd {
+
+using CudaContext = struct CudaContextOpaque*;
+using CudaStream = struct CudaStreamOpaque*;
+using CudaEvent = struct CudaEventOpaque*;
+using CudaModule = struct CudaModuleOpaque*;
+using CudaFunction = struct CudaFunctionOpaque*;
+using CudaAddress = unsigned long long;
+
+struct CudaUuid {
+  char bytes[16];
+};
+struct CudaHandle {  // of memory or of an event, for another process
+  char bytes[64];
+};
+
+struct CudaCopy2d {  // rows of `width` bytes
+  size_t from_x, from_y;
+  int from_kind;
+  const void* from_host;
+  CudaAddress from_device;
+  void* from_array;
+  size_t from_pitch;
+  size_t to_x, to_y;
+  int to_kind;
+  void* to_host;
+  CudaAddress to_device;
+  void* to_array;
+  size_t to_pitch;
+  size_t width, height;
+};
+enum : int { kCudaHost = 1, kCudaDevice = 2 };
+
+enum CudaResult : int { kCudaSuccess = 0, kCudaOutOfMemory = 2, kCudaDeinitialized = 4, kCudaNotReady = 600 };
+enum : unsigned {
+  kCudaEventPlain = 2,         // without times
+  kCudaEventShared = 2 | 4,    // for other processes too
+  kCudaStreamNonBlocking = 1,  // does not wait for the legacy stream
+  kCudaPeerAccess = 1,         // opens memory of another device too
+  kCudaHostPortable = 1,       // pinned for all contexts
+};
+enum : int { kCudaMultiprocessors = 16 };
+
+// X(result type, name in the table, name in the library, parameters)
+#define HVD_CUDA_FUNCTIONS(X)                                                         \
+  X(init, "cuInit", (unsigned))                                                       \
+  X(driver_version, "cuDriverGetVersion", (int*))                                     \
+  X(error_name, "cuGetErrorName", (int, const char**))                                \
+  X(error_text, "cuGetErrorString", (int, const char**))                              \
+  X(device_count, "cuDeviceGetCount", (int*))                                         \
+  X(device_get, "cuDeviceGet", (int*, int))                                           \
+  X(device_name, "cuDeviceGetName", (char*, int, int))                                \
+  X(device_uuid, "cuDeviceGetUuid", (CudaUuid*, int))                                 \
+  X(device_attribute, "cuDeviceGetAttribute", (int*, int, int))                       \
+  X(context_retain, "cuDevicePrimaryCtxRetain", (CudaContext*, int))                  \
+  X(context_release, "cuDevicePrimaryCtxRelease_v2", (int))                           \
+  X(context_push, "cuCtxPushCurrent_v2", (CudaContext))                               \
+  X(context_pop, "cuCtxPopCurrent_v2", (CudaContext*))                                \
+  X(memory_allocate, "cuMemAlloc_v2", (CudaAddress*, size_t))                         \
+  X(memory_free, "cuMemFree_v2", (CudaAddress))                                       \
+  X(host_allocate, "cuMemHostAlloc", (void**, size_t, unsigned))                      \
+  X(host_free, "cuMemFreeHost", (void*))                                              \
+  X(copy_down, "cuMemcpyDtoHAsync_v2", (void*, CudaAddress, size_t, CudaStream))      \
+  X(copy_up, "cuMemcpyHtoDAsync_v2", (CudaAddress, const void*, size_t, CudaStream))  \
+  X(copy_2d, "cuMemcpy2DAsync_v2", (const CudaCopy2d*, CudaStream))                   \
+  X(stream_query, "cuStreamQuery", (CudaStream))                                      \
+  X(memory_set, "cuMemsetD8Async", (CudaAddress, unsigned char, size_t, CudaStream))  \
+  X(memory_export, "cuIpcGetMemHandle", (CudaHandle*, CudaAddress))                   \
+  X(memory_import, "cuIpcOpenMemHandle_v2", (CudaAddress*, CudaHandle, unsigned))     \
+  X(memory_unmap, "cuIpcCloseMemHandle", (CudaAddress))                               \
+  X(event_create, "cuEventCreate", (CudaEvent*, unsigned))                            \
+  X(event_destroy, "cuEventDestroy_v2", (CudaEvent))                                  \
+  X(event_record, "cuEventRecord", (CudaEvent, CudaStream))                           \
+  X(event_query, "cuEventQuery", (CudaEvent))                                         \
+  X(event_wait, "cuEventSynchronize", (CudaEvent))                                    \
+  X(event_export, "cuIpcGetEventHandle", (CudaHandle*, CudaEvent))                    \
+  X(event_import, "cuIpcOpenEventHandle", (CudaEvent*, CudaHandle))                   \
+  X(stream_create, "cuStreamCreateWithPriority", (CudaStream*, unsigned, int))        \
+  X(stream_destroy, "cuStreamDestroy_v2", (CudaStream))                               \
+  X(stream_priorities, "cuCtxGetStreamPriorityRange", (int*, int*))                   \
+  X(stream_wait_event, "cuStreamWaitEvent", (CudaStream, CudaEvent, unsigned))        \
+  X(stream_wait, "cuStreamSynchronize", (CudaStream))                                 \
+  X(module_load, "cuModuleLoadData", (CudaModule*, const void*))                      \
+  X(module_unload, "cuModuleUnload", (CudaModule))                                    \
+  X(module_function, "cuModuleGetFunction", (CudaFunction*, CudaModule, const char*)) \
+  X(launch, "cuLaunchKernel",                                                         \
+    (CudaFunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CudaStream, void**, void**))
+
+struct Cuda {
+#define HVD_CUDA_MEMBER(member, name, parameters) int(*member) parameters = nullptr;
+  HVD_CUDA_FUNCTIONS(HVD_CUDA_MEMBER)
+#undef HVD_CUDA_MEMBER
+
+  // The one of this process; null, and why, if there is none. The first call opens it, which may take a while.
+  static const Cuda* Open(std::string* why);
+  // "CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access was encountered"
+  std::string Describe(int result) const;
+};
+
+}  // namespace hvd

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+// One GPU as this process uses it: the framework's own (primary) context, streams of ours in it, events, and kernels.
+// Processes take turns on a GPU's processors, and changing over takes more than 0.1 ms; its copy engines, which move
+// bytes from and to the host, serve all of them at once. Two streams, so that what fills slots need not wait, turn
+// after turn, behind what takes from those of others. Nothing here waits for the device but where its name says so.
+// What fails throws DeviceError, with the driver's words.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "base/types.h"
+#include "devices/cuda.h"
+#include "devices/tasks.h"
+
+namespace hvd {
+
+class DeviceError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+class Device {
+ public:
+  // The context is the framework's, which lives as long as the process does. Slow; the kernels are not loaded yet.
+  Device(const Cuda* cuda, int ordinal);
+  ~Device();
+  Device(const Device&) = delete;
+  Device& operator=(const Device&) = delete;
+
+  int ordinal() const { return ordinal_; }
+  const std::string& name() const { return name_; }
+  const CudaUuid& uuid() const { return uuid_; }
+  const Cuda& cuda() const { return *cuda_; }
+  // When nothing is under way both are one: nothing changes streams that need not.
+  CudaStream filling() const { return IsIdle(filling_) && IsIdle(taking_) ? taking_ : filling_; }
+  CudaStream taking() const { return taking_; }
+  // Whether nothing is under way there.
+  bool IsIdle(CudaStream stream) const { return cuda_->stream_query(stream) == kCudaSuccess; }
+  // Whether something of ours is still to be done.
+  bool IsBusy() const {
+    return cuda_->stream_query(filling_) == kCudaNotReady || cuda_->stream_query(taking_) == kCudaNotReady;
+  }
+  // A rank that was lost may leave work on our streams that never ends, and whoever frees memory then waits for it
+  // without end: from here on all that we have there is left to the end of the process.
+  void Abandon() { abandoned_.store(true); }
+  bool abandoned() const { return abandoned_.load(); }
+  // Compiled by the driver for this device the first time, which may take seconds.
+  void LoadKernels();
+
+  // While it lives, this thread's calls are about this device.
+  class Scope {
+   public:
+    explicit Scope(const Device& device) : cuda_(*device.cuda_) {
+      device.Check(cuda_.context_push(device.context_), "use");
+    }
+    ~Scope() {
+      CudaContext before;
+      cuda_.context_pop(&before);
+    }
+    Scope(const Scope&) = delete;
+    Scope& operator=(const Scope&) = delete;
+
+   private:
+    const Cuda& cuda_;
+  };
+
+  // Throws unless `result` is success: "could not `what` GPU 0 (...)".
+  void Check(int result, const char* what) const;
+
+  // All of these want a Scope.
+
+  // An event that was recorded on `stream`: what was put there before. To be given back when all who wait for it have
+  // been told to.
+  CudaEvent Mark(CudaStream stream);
+  void GiveBack(CudaEvent event);
+  void WaitFor(CudaEvent event, CudaStream stream) const {
+    Check(cuda_->stream_wait_event(stream, event, 0), "order work on");
+  }
+  void Record(CudaEvent event, CudaStream stream) const {
+    Check(cuda_->event_record(event, stream), "record an event on");
+  }
+  void Copy(const CopyTask& task, CudaStream stream) const;
+  void Reduce(DType dtype, const ReduceTask& task, CudaStream stream) const;
+  void Zero(CudaAddress address, size_t bytes, CudaStream stream) const;
+  // Between a tensor and pinned memory of the host, by the copy engines.
+  void CopyDown(void* to, CudaAddress from, size_t bytes, CudaStream stream) const {
+    Check(cuda_->copy_down(to, from, bytes, stream), "copy from");
+  }
+  void CopyUp(CudaAddress to, const void* from, size_t bytes, CudaStream stream) const;
+  CudaAddress Allocate(size_t bytes) const;
+
+ private:
+  void Launch(CudaFunction function, const void* task, uint64_t bytes, CudaStream stream) const;
+
+  const Cuda* cuda_;
+  int ordinal_, device_ = 0;
+  std::string name_;
+  CudaUuid uuid_{};
+  CudaContext context_ = nullptr;
+  CudaStream filling_ = nullptr, taking_ = nullptr;
+  CudaModule module_ = nullptr;
+  CudaFunction copy_ = nullptr;
+  std::array<CudaFunction, kDTypeCount> reduce_{};
+  unsigned most_blocks_ = 1;
+  std::atomic<bool> abandoned_{false};
+  std::mutex mutex_;  // guards events_
+  std::vector<CudaEvent> events_;
+};
+
+}  // namespace hvd

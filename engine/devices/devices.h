@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+// The GPUs that a world's tensors lie on, made when the first of them comes; and what all process sets share there.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "devices/device.h"
+#include "devices/worker.h"
+
+namespace hvd {
+
+// What was put on a stream before a moment; given back to its device with the last that holds it.
+class DeviceMark {
+ public:
+  DeviceMark(Device* device, CudaEvent event) : device_(device), event_(event) {}
+  ~DeviceMark() { device_->GiveBack(event_); }
+  DeviceMark(const DeviceMark&) = delete;
+  DeviceMark& operator=(const DeviceMark&) = delete;
+
+  CudaEvent event() const { return event_; }
+
+ private:
+  Device* device_;
+  CudaEvent event_;
+};
+
+// Memory of the host that devices reach: kept, because making it takes long.
+class PinnedMemory {
+ public:
+  struct Block {
+    std::byte* data = nullptr;
+    size_t bytes = 0;
+    std::shared_ptr<DeviceMark> busy;  // until what was put on a stream before is done
+    Device* device = nullptr;
+  };
+
+  ~PinnedMemory();
+  // May wait for the device: not for whoever drives the engine.
+  Block Take(Device* device, size_t bytes);
+  void GiveBack(Block block);
+
+ private:
+  void Trim();
+
+  std::mutex mutex_;
+  std::vector<Block> spare_;
+};
+
+// The setting gpu_transport.
+enum GpuTransport : int32_t { kGpuAuto = 0, kGpuIpc = 1, kGpuStaged = 2 };
+
+class Devices {
+ public:
+  explicit Devices(std::function<void()> wake) : wake_(std::move(wake)) {}
+  ~Devices();
+  Devices(const Devices&) = delete;
+  Devices& operator=(const Devices&) = delete;
+
+  // Any thread. Throws DeviceError.
+  Device* Use(int ordinal);
+  DeviceWorker& worker();
+  PinnedMemory& pinned() { return pinned_; }
+  // What is on the stream of a framework by now: tensors that are submitted next are ready when it is done. Null: that
+  // is so already.
+  std::shared_ptr<DeviceMark> MarkReady(int ordinal, uint64_t stream);
+  // Lets the stream wait, not the caller, for all that was launched so far.
+  void LetWait(int ordinal, uint64_t stream);
+  // Waits until the devices are done with all that was launched; those that are not in time are abandoned.
+  void Drain(std::chrono::steady_clock::time_point until);
+  // No job is begun any more; one that is under way is waited for.
+  void Close();
+
+ private:
+  std::function<void()> wake_;
+  std::mutex mutex_;  // guards what follows
+  std::map<int, std::unique_ptr<Device>> devices_;
+  PinnedMemory pinned_;
+  std::unique_ptr<DeviceWorker> worker_;
+};
+
+}  // namespace hvd

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// What kernels on a device are told: passed by value, so that nothing has to be copied before a launch. The tensors of
+// a batch lie one after the other in a flat run, each on a border of kUnit bytes.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace hvd {
+
+constexpr size_t kUnit = 16;        // bytes that one thread moves at a time
+constexpr int kMostSegments = 128;  // tensors in a launch
+constexpr int kMostSources = 16;    // members whose parts one launch adds
+
+struct Segment {
+  uint64_t address;  // of a tensor, or of what is left of it
+  uint64_t begin;    // in the flat run
+  uint64_t bytes;
+};
+
+// Between tensors and the flat run from `begin` on, which lies at `flat`.
+struct CopyTask {
+  uint64_t flat;
+  uint64_t begin, end;
+  int32_t gathers;  // 1: from tensors to the run; 0: back
+  int32_t count;
+  Segment segments[kMostSegments];
+};
+
+// Sums of several runs, into tensors.
+struct ReduceTask {
+  uint64_t sources[kMostSources];  // where the byte at `begin` lies in each
+  uint64_t begin, end;
+  double factor;
+  int64_t divisor;  // of integers
+  int32_t op;       // ReduceOp: sum, min, max, product
+  int32_t members;
+  int32_t count;
+  int32_t unused;
+  Segment segments[kMostSegments];
+};
+
+static_assert(sizeof(CopyTask) <= 4096 && sizeof(ReduceTask) <= 4096, "the parameters of a kernel are 4 KB at most");
+
+}  // namespace hvd

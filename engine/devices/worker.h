@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// A thread for what may keep one waiting: allocating, mapping, loading, and copies that the host waits for. Whoever
+// drives the engine must never do that, for heartbeats would stop.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "base/joining_thread.h"
+
+namespace hvd {
+
+class DeviceWorker {
+ public:
+  struct Job {
+    std::function<void()> run;
+    std::string error;  // before `done`; empty: it went well
+    std::atomic<bool> done{false};
+  };
+
+  // `wake` is called after each job.
+  explicit DeviceWorker(std::function<void()> wake);
+  std::shared_ptr<Job> Put(std::function<void()> run);
+
+ private:
+  void Run();
+
+  std::function<void()> wake_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::shared_ptr<Job>> queue_;
+  bool stop_ = false;
+  JoiningThread thread_;
+};
+
+}  // namespace hvd

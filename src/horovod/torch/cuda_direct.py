@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Collectives on CUDA tensors where they lie: the engine orders its work after the caller's stream, and that after it.
+
+Nobody waits for the device: an operation is done when its work has been launched, and the caller's stream waits for the
+rest. What leaves the size of its result to the engine still goes through host memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from horovod._engine import EngineError, Output, World
+from horovod.common.calls import ALLREDUCE, BROADCAST, REDUCESCATTER, Call
+from horovod.common.context import Context
+from horovod.common.handles import Batch, Pending, translate
+from horovod.common.ops import Collectives, Description
+from horovod.common.rules import Adasum
+from horovod.torch.adapter import ID_BY_DTYPE, Tensor, TorchAdapter, refuse
+
+_current_stream: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+
+
+def current_stream(device: int) -> int:
+    """The stream that this thread puts its work on, by its address."""
+    if _current_stream is not None:
+        return int(_current_stream(device))
+    return int(torch.cuda.current_stream(device).cuda_stream)
+
+
+class CudaAdapter(TorchAdapter):
+    """Tensors of one GPU."""
+
+    @staticmethod
+    def source(tensor: Tensor) -> Description:
+        if not tensor.is_cuda or tensor.layout is not torch.strided or not tensor.is_contiguous():
+            refuse(tensor)
+        return tensor.data_ptr(), tuple(tensor.shape), ID_BY_DTYPE[tensor.dtype]
+
+    target = source
+
+
+class DeviceWorld:
+    """Stands in for the engine's World in one operation on a GPU's tensors."""
+
+    def __init__(self, world: World, device: int) -> None:
+        self._world = world
+        self._device = device
+        self._stream = current_stream(device)
+
+    def submit(self, *arguments: Any) -> int:
+        return self._world.submit(*arguments, self._device, self._stream)
+
+    def submit_group(self, *arguments: Any) -> int:
+        return self._world.submit_group(*arguments, self._device, self._stream)
+
+    def submit_many(self, *arguments: Any) -> None:
+        self._world.submit_many(*arguments, self._device, self._stream)
+
+    def poll(self, handle: int) -> bool:
+        return self._world.poll(handle)
+
+    def wait(self, handle: int) -> None:
+        self._world.wait(handle)
+        self._order()
+
+    def finish(self, handle: int) -> None:
+        self._world.finish(handle)
+        self._order()
+
+    def finish_all(self, handles: Sequence[int]) -> None:
+        self._world.finish_all(handles)
+        self._order()
+
+    def _order(self) -> None:
+        """What uses the result waits for it, and so does whoever gets the tensors' memory next."""
+        reader = current_stream(self._device)
+        self._world.let_wait(self._device, reader)
+        if reader != self._stream:
+            self._world.let_wait(self._device, self._stream)
+
+    def take_output(self, handle: int, index: int = 0) -> tuple[Output, int]:
+        return self._world.take_output(handle, index)
+
+    def received_splits(self, handle: int, members: int) -> list[int]:
+        return self._world.received_splits(handle, members)
+
+    def release(self, handle: int) -> None:
+        self._world.release(handle)
+
+
+class DeviceCollectives(Collectives[Tensor]):
+    """The collectives on CUDA tensors; `staged` does those that cannot be done where the tensors lie."""
+
+    def __init__(self, context: Context, staged: Collectives[Tensor]) -> None:
+        super().__init__(context, CudaAdapter())
+        self._staged = staged
+
+    def start(self, call: Call, tensors: Sequence[Tensor], will_wait: bool) -> Pending:
+        if call.kind not in (ALLREDUCE, BROADCAST, REDUCESCATTER) or call.op == Adasum or not tensors:
+            return self._staged.start(call, tensors, will_wait)
+        refuse_capture()
+        member = self._member(call.process_set)
+        world = DeviceWorld(member.world, tensors[0].get_device())
+        return self._start_in(world, member, call, tensors, will_wait)
+
+    def start_allreduces(
+        self, call: Call, full_names: Sequence[str], described: Sequence[Description], keep: Any, will_wait: bool
+    ) -> Batch:
+        """The same for tensors of the current GPU."""
+        refuse_capture()
+        member = self._member(call.process_set)
+        world: Any = DeviceWorld(member.world, torch.cuda.current_device())
+        batch = Batch(world, keep)
+        addresses, shapes, dtypes = zip(*described, strict=True)
+        try:
+            world.submit_many(
+                member.id, ALLREDUCE, full_names, dtypes, shapes, addresses, addresses, call.op, call.prescale,
+                call.postscale, batch.handles, will_wait, call.wire,
+            )  # fmt: skip
+        except EngineError as error:
+            self.handles.abandon(batch)
+            raise translate(error, full_names[len(batch.handles)]) from None
+        return batch
+
+    def send(self, tensor: Tensor, peer: int, tag: int) -> Pending:
+        return self._staged.send(tensor, peer, tag)
+
+    def recv(self, tensor: Tensor, peer: int, tag: int) -> Pending:
+        return self._staged.recv(tensor, peer, tag)
+
+
+def refuse_capture() -> None:
+    """A captured graph would repeat the kernels and not what ranks say to each other."""
+    if torch.cuda.is_current_stream_capturing():
+        raise RuntimeError(
+            "Horovod's operations cannot be captured in a CUDA graph: other ranks take part in each run. Call them "
+            'outside of the graph; with torch.compile use a mode other than "reduce-overhead" for functions that '
+            "contain them."
+        )

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which function fails, and when: STANDIN_FAIL="cuIpcOpenMemHandle_v2=201" always, "cuLaunchKernel=700@5" from its fifth
+// call on, and from then on everything fails, as it does once a kernel has gone wrong. Several are parted by commas.
+#pragma once
+
+#include <atomic>
+#include <cstdlib>
+#include <map>
+#include <mutex>
+#include <sstream>
+#include <string>
+
+namespace standin {
+
+class Faults {
+ public:
+  static Faults& Get() {
+    static Faults* const faults = new Faults;  // outlives threads that are still running at the end
+    return *faults;
+  }
+
+  void Arm(const std::string& rules) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    std::istringstream words(rules);
+    for (std::string word; std::getline(words, word, ',');) {
+      const size_t equals = word.find('='), at = word.find('@');
+      if (equals == std::string::npos) continue;
+      Rule& rule = rules_[word.substr(0, equals)];
+      rule.code = std::atoi(word.c_str() + equals + 1);
+      rule.from = at == std::string::npos ? 0 : std::atol(word.c_str() + at + 1);
+      rule.calls = 0;
+    }
+  }
+
+  // 0, or what the function has to return.
+  int Enter(const char* function) {
+    if (const int code = sticky_.load()) return code;
+    std::lock_guard<std::mutex> lock(mutex_);
+    const auto found = rules_.find(function);
+    if (found == rules_.end()) return 0;
+    Rule& rule = found->second;
+    if (rule.from == 0) return rule.code;
+    if (++rule.calls < rule.from) return 0;
+    sticky_.store(rule.code);
+    return rule.code;
+  }
+
+  bool broken() const { return sticky_.load() != 0; }
+
+ private:
+  struct Rule {
+    int code = 0;
+    long from = 0, calls = 0;
+  };
+
+  Faults() {
+    if (const char* const rules = std::getenv("STANDIN_FAIL")) Arm(rules);
+  }
+
+  std::mutex mutex_;
+  std::map<std::string, Rule> rules_;
+  std::atomic<int> sticky_{0};
+};
+
+}  // namespace standin

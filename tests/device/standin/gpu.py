@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The stand-in for the CUDA driver as ranks use it: memory, streams, and what is left of them."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from horovod._engine import World
+from horovod.common.context import default_context
+from horovod.common.dtypes import ID_BY_NAME
+from horovod.common.process_sets import ProcessSet, global_process_set
+
+KINDS = ("memory", "mapped", "host", "events", "streams", "modules", "contexts")
+
+_numbers: dict[int, Iterator[int]] = {}  # by process set
+
+
+def restart_numbers() -> None:
+    """Ranks that join early have started fewer operations than others."""
+    _numbers.clear()
+
+
+class Gpu:
+    """One device. Nothing is left current between two calls, so that the engine cannot lean on it."""
+
+    def __init__(self, ordinal: int = 0) -> None:
+        self._library = ctypes.CDLL("libcuda.so.1")
+        self._library.standin_live.restype = ctypes.c_long
+        self.ordinal = ordinal
+        self._context = ctypes.c_void_p()
+        self._check("cuInit", 0)
+        self._check("cuDevicePrimaryCtxRetain", ctypes.byref(self._context), ordinal)
+
+    def _check(self, name: str, *arguments: Any) -> None:
+        if result := getattr(self._library, name)(*arguments):
+            raise RuntimeError(f"{name}: {result}")
+
+    def call(self, name: str, *arguments: Any) -> None:
+        self._check("cuCtxPushCurrent_v2", self._context)
+        try:
+            self._check(name, *arguments)
+        finally:
+            self._library.cuCtxPopCurrent_v2(ctypes.byref(ctypes.c_void_p()))
+
+    def allocate(self, nbytes: int) -> int:
+        address = ctypes.c_uint64()
+        self.call("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(max(nbytes, 1)))
+        return address.value
+
+    def free(self, address: int) -> None:
+        self.call("cuMemFree_v2", ctypes.c_uint64(address))
+
+    def stream(self) -> int:
+        stream = ctypes.c_void_p()
+        self.call("cuStreamCreateWithPriority", ctypes.byref(stream), 0, 0)
+        return stream.value or 0
+
+    def destroy(self, stream: int) -> None:
+        self.call("cuStreamDestroy_v2", ctypes.c_void_p(stream))
+
+    def synchronize(self, stream: int = 0) -> None:
+        self.call("cuStreamSynchronize", ctypes.c_void_p(stream))
+
+    def copy(self, to: int, source: int, nbytes: int, stream: int, delay_s: float = 0.0) -> None:
+        """On the stream, when it is its turn and then some."""
+        self.call(
+            "standin_copy", ctypes.c_void_p(to), ctypes.c_void_p(source), ctypes.c_size_t(nbytes),
+            ctypes.c_long(int(delay_s * 1e6)), ctypes.c_void_p(stream),
+        )  # fmt: skip
+
+    def fail(self, rules: str) -> None:
+        self._library.standin_fail(rules.encode())
+
+    def live(self) -> dict[str, int]:
+        return {kind: self._library.standin_live(kind.encode()) for kind in KINDS}
+
+    def release(self) -> None:
+        self._library.cuDevicePrimaryCtxRelease_v2(self.ordinal)
+
+
+class Tensor:
+    """An array in memory of the device; its bytes begin `shift` elements behind a border of the allocation."""
+
+    def __init__(self, gpu: Gpu, like: NDArray[Any], shift: int = 0) -> None:
+        self._gpu = gpu
+        self._memory = gpu.allocate(like.nbytes + shift * like.itemsize)
+        self.address = self._memory + shift * like.itemsize
+        self.shape, self.dtype, self.nbytes = like.shape, like.dtype, like.nbytes
+        self.array[...] = like
+
+    @property
+    def array(self) -> NDArray[Any]:
+        raw = (ctypes.c_uint8 * self.nbytes).from_address(self.address)
+        return np.frombuffer(raw, dtype=self.dtype).reshape(self.shape)
+
+    def free(self) -> None:
+        self._gpu.free(self._memory)
+
+
+@dataclass
+class Ask:
+    """A collective on one tensor, or on several as one unit."""
+
+    kind: int
+    op: int = 1
+    prescale: float = 1.0
+    postscale: float = 1.0
+    root: int = -1
+    set: ProcessSet = field(default_factory=lambda: global_process_set)
+
+
+def world() -> World:
+    member = default_context.membership_of(global_process_set)
+    return member.world
+
+
+def start(
+    ask: Ask, inputs: Sequence[tuple[int, NDArray[Any]]], outputs: Sequence[int], gpu: Gpu | None, stream: int = 0
+) -> int:
+    """Inputs: addresses, and arrays that look the same. All ranks start the same ones in the same order."""
+    member = default_context.membership_of(ask.set)
+    number = next(_numbers.setdefault(member.id, itertools.count()))
+    names = [f"t{number}.{index}" for index in range(len(inputs))]
+    dtypes = [ID_BY_NAME[like.dtype.name] for _, like in inputs]
+    shapes = [like.shape for _, like in inputs]
+    addresses = [address for address, _ in inputs]
+    device = -1 if gpu is None else gpu.ordinal
+    factors = (ask.op, ask.prescale, ask.postscale)
+    if len(inputs) > 1:
+        return member.world.submit_group(
+            member.id, ask.kind, f"g{number}", names, dtypes, shapes, addresses, outputs, *factors, ask.root,
+            device=device, stream=stream,
+        )  # fmt: skip
+    return member.world.submit(
+        member.id, ask.kind, names[0], dtypes[0], shapes[0], addresses[0], outputs[0], *factors, ask.root,
+        device=device, stream=stream,
+    )  # fmt: skip

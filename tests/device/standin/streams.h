@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+// Streams that really run beside their callers: each has a thread and does its tasks one after the other. With
+// STANDIN_DELAY_US each task is late by up to that much, so that a missing wait shows as wrong data.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdlib>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <thread>
+#include <utility>
+
+#include "faults.h"
+#include "shared.h"
+
+namespace standin {
+
+inline long Variable(const char* name, long otherwise) {
+  const char* const text = std::getenv(name);
+  return text && *text ? std::atol(text) : otherwise;
+}
+
+// Between processes there is nothing that wakes one: look again, less and less often.
+template <typename Condition>
+void Await(Condition condition) {
+  for (long pause_us = 20; !condition(); pause_us = std::min(2 * pause_us, 1000L)) {
+    std::this_thread::sleep_for(std::chrono::microseconds(pause_us));
+  }
+}
+
+class Stream {
+ public:
+  // The thread outlives the stream until its tasks are done, and is never waited for: one that waits for what a dead
+  // process would have recorded stays where it is.
+  explicit Stream(int device) : device_(device), queue_(std::make_shared<Queue>()) {
+    static std::atomic<uint64_t> numbers{0};
+    const auto rank = static_cast<uint64_t>(Variable("HOROVOD_RANK", 0));
+    const uint64_t seed = static_cast<uint64_t>(Variable("STANDIN_SEED", 1)) * 1000003 + rank * 1009 + numbers++;
+    std::thread(Run, queue_, seed).detach();
+  }
+  ~Stream() {
+    std::lock_guard<std::mutex> lock(queue_->mutex);
+    queue_->ended = true;
+    queue_->changed.notify_all();
+  }
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+
+  int device() const { return device_; }
+
+  void Put(std::function<void()> task) {
+    std::lock_guard<std::mutex> lock(queue_->mutex);
+    queue_->tasks.push_back(std::move(task));
+    ++queue_->put;
+    queue_->changed.notify_all();
+  }
+
+  bool IsDone() const {
+    std::lock_guard<std::mutex> lock(queue_->mutex);
+    return queue_->done == queue_->put;
+  }
+
+  // Until all that was put there before is done; for good once a kernel has gone wrong.
+  void Wait() const {
+    std::unique_lock<std::mutex> lock(queue_->mutex);
+    const uint64_t last = queue_->put;
+    while (queue_->done < last && !Faults::Get().broken()) {
+      queue_->changed.wait_for(lock, std::chrono::milliseconds(10));
+    }
+  }
+
+ private:
+  struct Queue {
+    std::mutex mutex;
+    std::condition_variable changed;
+    std::deque<std::function<void()>> tasks;
+    uint64_t put = 0, done = 0;
+    bool ended = false;
+  };
+
+  static void Run(std::shared_ptr<Queue> queue, uint64_t seed) {
+    const long most_us = Variable("STANDIN_DELAY_US", 0);
+    std::mt19937_64 random(seed);
+    std::unique_lock<std::mutex> lock(queue->mutex);
+    for (;;) {
+      queue->changed.wait(lock, [&] { return queue->ended || !queue->tasks.empty(); });
+      if (queue->tasks.empty()) return;
+      std::function<void()> task = std::move(queue->tasks.front());
+      queue->tasks.pop_front();
+      lock.unlock();
+      if (most_us > 0) {
+        const auto late = static_cast<long>(random() % static_cast<uint64_t>(most_us));
+        std::this_thread::sleep_for(std::chrono::microseconds(late));
+      }
+      // A context in which a kernel went wrong does nothing more: who waits for its events waits in vain.
+      if (!Faults::Get().broken()) task();
+      task = nullptr;
+      lock.lock();
+      ++queue->done;
+      queue->changed.notify_all();
+    }
+  }
+
+  int device_;
+  std::shared_ptr<Queue> queue_;
+};
+
+// How often an event was recorded, and up to which of these what came before is done; in memory that may be shared.
+class Event {
+ public:
+  Event(int device, std::shared_ptr<Shared> memory) : device_(device), memory_(std::move(memory)) {}
+
+  int device() const { return device_; }
+  const std::shared_ptr<Shared>& memory() const { return memory_; }
+
+  void Record(Stream* stream) const {
+    const uint64_t number = counters().recorded.fetch_add(1) + 1;
+    stream->Put([memory = memory_, number] {
+      std::atomic<uint64_t>& done = Of(*memory).done;
+      for (uint64_t before = done.load(); before < number && !done.compare_exchange_weak(before, number);) {
+      }
+    });
+  }
+
+  // For what is recorded now, whatever comes later; nothing at all if nothing was.
+  void KeepWaiting(Stream* stream) const {
+    const uint64_t number = counters().recorded.load();
+    if (number == 0) return;
+    stream->Put([memory = memory_, number] {
+      Await([&] { return Of(*memory).done.load() >= number || Faults::Get().broken(); });
+    });
+  }
+
+  bool IsDone() const { return counters().done.load() >= counters().recorded.load(); }
+
+ private:
+  struct Counters {
+    std::atomic<uint64_t> recorded, done;
+  };
+  static Counters& Of(const Shared& memory) { return *reinterpret_cast<Counters*>(memory.data()); }
+  Counters& counters() const { return Of(*memory_); }
+
+  int device_;
+  std::shared_ptr<Shared> memory_;
+};
+
+}  // namespace standin

@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tensors on devices without one: a stand-in for the CUDA driver on host memory (standin/libcuda.cc).
+
+It tests order, lifetime, other ways than the best, and faults. What a GPU computes is tested where there is one.
+"""
+
+import hashlib
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from faultkit.jobs import PlainJob
+from testkit.launcher import horovodrun, lines_by_rank
+from testkit.places import ROOT
+
+pytestmark = pytest.mark.timeout(180)  # the first of them compiles the stand-in
+
+STANDIN = Path(__file__).parent / "standin"
+PROGRAM = [sys.executable, str(STANDIN / "program.py")]
+EVERYTHING = "operations,groups,many,order,asynchrony,sets,join"
+LATE = {"STANDIN_DELAY_US": "200"}
+# The same rounding and wrapping as the engine's own kernels have.
+FLAGS = ["-std=c++17", "-O1", "-shared", "-fPIC", "-pthread", "-fwrapv", "-fno-strict-aliasing", "-ffp-contract=off"]
+
+
+@pytest.fixture(scope="session")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Variables by which ranks find the stand-in, small slots, and sets that come and go."""
+    folder = tmp_path_factory.mktemp("driver")
+    places = [f"-I{ROOT / 'engine'}", f"-I{ROOT / 'engine' / 'include'}", "-Wl,-soname,libcuda.so.1"]
+    command = [os.environ.get("CXX", "g++"), *FLAGS, *places, "-o", str(folder / "libcuda.so.1")]
+    subprocess.run([*command, str(STANDIN / "libcuda.cc")], check=True, timeout=150)
+    before = os.environ.get("LD_LIBRARY_PATH")
+    return {
+        "LD_LIBRARY_PATH": os.pathsep.join([str(folder), *filter(None, [before])]),
+        "HOROVOD_GPU_SLOT_BYTES": "65536",
+        "HOROVOD_DYNAMIC_PROCESS_SETS": "1",
+    }
+
+
+def check_results(env: Mapping[str, str], ranks: int, transport: str, checks: str = EVERYTHING) -> None:
+    done = horovodrun("-np", str(ranks), *PROGRAM, "results", transport, checks, env=env, limit_s=55)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("all checks passed") == ranks, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_memory_of_the_device_is_shared(driver, ranks):
+    check_results({**driver, **LATE}, ranks, "ipc")
+
+
+def test_ranks_with_devices_of_their_own_reach_each_others(driver):
+    check_results({**driver, **LATE, "DEVICE_BY_RANK": "1"}, 2, "ipc", "groups,many,order,join")
+
+
+WITHOUT = {
+    "asked for": {"HOROVOD_GPU_TRANSPORT": "staged"},
+    "refused to one rank": {"FAIL_AT_RANK_1": "cuIpcOpenMemHandle_v2=201"},
+    "not to be shared": {"FAIL_AT_RANK_1": "cuIpcGetEventHandle=801"},
+    "of strange devices": {"STANDIN_UUID_BY_RANK": "1"},
+}
+
+
+@pytest.mark.parametrize("why", WITHOUT)
+def test_host_memory_is_the_other_way_and_gives_the_same(driver, why):
+    checks = EVERYTHING if why == "asked for" else "groups,order,join"
+    check_results({**driver, **LATE, **WITHOUT[why]}, 2, "staged", checks)
+
+
+@pytest.mark.parametrize(
+    ("env", "text"),
+    [
+        ({"FAIL_AT_RANK_1": "cuIpcOpenMemHandle_v2=201"}, "CUDA_ERROR_INVALID_CONTEXT: invalid device context"),
+        ({"STANDIN_UUID_BY_RANK": "1"}, "CUDA_ERROR_PEER_ACCESS_UNSUPPORTED"),
+    ],
+    ids=["refused", "strange"],
+)
+def test_who_asks_for_the_memory_of_the_device_hears_why_it_cannot_be_shared(driver, env, text):
+    done = horovodrun("-np", "2", *PROGRAM, "refused", env={**driver, **env, "HOROVOD_GPU_TRANSPORT": "ipc"})
+    assert done.returncode == 0, done.stdout + done.stderr
+    for lines in lines_by_rank(done.stdout).values():
+        (line,) = lines
+        assert "HOROVOD_GPU_TRANSPORT=ipc, but could not reach another rank's memory from GPU 0" in line, done.stdout
+        assert text in line, done.stdout
+    assert sorted(lines_by_rank(done.stdout)) == [0, 1], done.stdout
+
+
+def test_a_rank_that_leaves_early_keeps_its_memory_until_others_have_read_it(driver):
+    done = horovodrun("-np", "3", *PROGRAM, "departure", env={**driver, "DELAY_US_BUT_OF_RANK_0": "30000"})
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("departed") == 3, done.stdout + done.stderr
+
+
+def faults(driver: Mapping[str, str], fault: str) -> dict[int, tuple[float, str, str]]:
+    """By rank: seconds that it took to shut down, what it was told, and what it had left of the device."""
+    with PlainJob([*PROGRAM, "fault", fault], "a:3", {**driver, **LATE}) as job:
+        job.wait(limit_s=40)
+        printed = {rank: job.printed(rank) for rank in range(3)}
+    said = re.compile(r"shut down in (.*) s: (.*); left (.*)", re.DOTALL)
+    found = {rank: said.search(text) for rank, text in printed.items()}
+    assert {0, 2} <= {rank for rank, match in found.items() if match}, printed
+    return {rank: (float(match[1]), match[2], match[3].strip()) for rank, match in found.items() if match}
+
+
+def test_a_kernel_that_goes_wrong_is_told_in_the_drivers_words(driver):
+    told = faults(driver, "kernel")
+    assert sorted(told) == [0, 1, 2]
+    for rank, (seconds, text, _) in told.items():
+        assert "CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access was encountered" in text, told
+        assert re.search(r"\brank 1\b", text) or rank == 1, told
+        assert seconds < 20, told
+
+
+@pytest.mark.parametrize("fault", ["killed idle", "killed at work"])
+def test_the_others_hear_of_a_killed_rank_and_shut_down(driver, fault):
+    told = faults(driver, fault)
+    assert sorted(told) == [0, 2]
+    for seconds, text, left in told.values():
+        assert re.search(r"\brank 1\b", text), told
+        assert seconds < 20, told
+        # Memory that the device may still be asked to read is left to the end of the process: to free it is to wait.
+        assert (left == "{'memory': 1, 'streams': 1}") == (fault == "killed idle"), told
+
+
+# ---- what the driver is given
+
+
+def test_the_kernels_are_of_an_old_instruction_set_and_up_to_date():
+    engine = ROOT / "engine"
+    made = (engine / "devices" / "kernels_ptx.inc").read_text()
+    ((major, minor),) = re.findall(r'^"\.version (\d+)\.(\d+)\\n"$', made, re.MULTILINE)
+    (target,) = re.findall(r'^"\.target sm_(\d+)\\n"$', made, re.MULTILINE)
+    assert (int(major), int(minor)) <= (7, 0)
+    assert int(target) <= 75
+    (sources,) = re.findall(r"cat (.*) \| sha256sum", (ROOT / "scripts" / "device-kernels").read_text())
+    text = b"".join((engine / source).read_bytes() for source in sources.split())
+    fingerprint = hashlib.sha256(text).hexdigest()[:16]
+    assert f"({fingerprint})" in made, "run scripts/device-kernels"
+    kernels = re.findall(r"^HVD_KERNEL\((\w+),", (engine / "devices" / "kernels.cu").read_text(), re.MULTILINE)
+    assert len(kernels) == 16
+    for kernel in kernels:
+        assert f'".visible .entry {kernel}(\\n"' in made, kernel
