@@ -10,7 +10,6 @@ import os
 import signal
 import tempfile
 import time
-import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ import ray.data
 import ray.train
 import torch
 from ray.train import FailureConfig, RunConfig, ScalingConfig
+from testkit.ray_metrics import Figures, awaited
 
 import horovod.torch as hvd
 from horovod.ray import HorovodConfig, HorovodTrainer
@@ -64,7 +64,7 @@ def loop(config: dict[str, Any]) -> str:
             raise
         report(step + 1, seen)
     if config["scrapes"]:
-        diary.write("metrics", rank=hvd.rank(), found=metrics_of_my_node(hvd.rank()))
+        diary.write("metrics", rank=hvd.rank(), found=metrics_of(hvd.rank()))
     if config["fails"] and hvd.rank() == 1:
         raise ValueError("rank 1 has had enough")
     if config["fails"]:
@@ -104,21 +104,11 @@ def sum_of_all_rows() -> float:
     return float(hvd.allreduce(torch.tensor([mine]), op=hvd.Sum, name="rows")[0])
 
 
-def metrics_of_my_node(rank: int) -> dict[str, float]:
-    """What the Prometheus port of this node tells of this rank, once the last step is in it or the time is up."""
-    node = next(node for node in ray.nodes() if node["NodeID"] == ray.get_runtime_context().get_node_id())
-    url = f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"
-    found: dict[str, float] = {}
-    until = time.monotonic() + METRICS_LIMIT_S
-    while found.get("ray_horovod_collectives_total", 0) < LEAST_COLLECTIVES and time.monotonic() < until:
-        with urllib.request.urlopen(url, timeout=30) as answer:
-            lines = answer.read().decode().splitlines()
-        of_run = [line for line in lines if line.startswith("ray_horovod_") and 'run="lost"' in line]
-        mine = [line for line in of_run if f'rank="{rank}"' in line]
-        pairs = sorted((line.partition("{")[0], float(line.rpartition(" ")[2])) for line in mine)
-        found = dict(pairs)  # the largest, where the worker of the first group is still told of
-        time.sleep(0.2)
-    return found
+def metrics_of(rank: int) -> Figures:
+    """What the Prometheus port of its node tells of this rank, once the last step is in it or the time is up."""
+    name = "ray_horovod_collectives_total"
+    found = awaited("lost", lambda of: of.get(rank, {}).get(name, 0) >= LEAST_COLLECTIVES, METRICS_LIMIT_S)
+    return found.get(rank, {})
 
 
 @pytest.fixture(scope="module")

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import threading
 from collections.abc import Mapping
@@ -16,7 +17,8 @@ if TYPE_CHECKING:
     from horovod._engine import World
 
 PERIOD_S = 2.0  # a little less than the shortest interval at which Ray itself passes metrics on
-_TAGS = ("run", "rank", "host")
+# With the process: a rank may be several processes, one after another, and Ray keeps one figure for equal tags.
+_TAGS = ("run", "rank", "host", "pid")
 # By the engine's name for it: ours, to which Ray adds "ray_" in front and, for what only grows, "_total" at the end.
 _COUNTERS = {
     "collectives": ("horovod_collectives", "Collectives that moved tensors of this rank."),
@@ -54,7 +56,8 @@ class Publisher:
             return
         with self._lock:
             self._world, self._published = member.world, {}
-            self._tags = {"run": self._run, "rank": str(member.index), "host": socket.gethostname()}
+            where = {"host": socket.gethostname(), "pid": str(os.getpid())}
+            self._tags = {"run": self._run, "rank": str(member.index), **where}
             self._size.set(member.size, self._tags)
         self._lives.set()
 
