@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 import time
 import urllib.request
-from collections.abc import Callable, Iterable
+from collections.abc import Collection, Iterable
 
 import ray
 
@@ -15,14 +15,15 @@ _SAMPLE = re.compile(r"(ray_horovod_\w+)\{(.*)\} (\S+)")
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
 
 
-def awaited(run: str, enough: Callable[[dict[int, Figures]], bool], limit_s: float) -> dict[int, Figures]:
-    """What all nodes tell of the ranks of this run, once it is enough or the time is up."""
+def await_metrics(run: str, ranks: Collection[int], least: Figures, limit_s: float = 90) -> dict[int, Figures]:
+    """What nodes tell of the ranks of this run, once it is at least so much of each; AssertionError if it never is."""
     until = time.monotonic() + limit_s
-    found = scraped(run)
-    while not enough(found) and time.monotonic() < until:
-        time.sleep(0.2)
+    while True:
         found = scraped(run)
-    return found
+        if all(found.get(rank, {}).get(name, 0.0) >= value for rank in ranks for name, value in least.items()):
+            return found
+        assert time.monotonic() < until, f"not {least} of all ranks {ranks} within {limit_s:g} s: {found}"
+        time.sleep(0.2)
 
 
 def scraped(run: str) -> dict[int, Figures]:

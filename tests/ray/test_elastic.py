@@ -10,7 +10,7 @@ from typing import Any
 import psutil
 import pytest
 import ray
-from testkit.ray_metrics import Figures, awaited
+from testkit.ray_metrics import await_metrics
 
 import horovod.numpy as hvd
 from horovod.ray import ElasticRayExecutor, RayExecutor, ray_logger
@@ -106,10 +106,9 @@ def test_actors_and_nodes_come_and_go(cluster: Any, tmp_path: Path) -> None:
 
 
 def test_a_frozen_worker_is_replaced(tmp_path: Path) -> None:
-    """And all of them publish metrics."""
+    """Afterwards the survivor and the new one publish metrics."""
     end = tmp_path / "end"
     frozen: list[psutil.Process] = []
-    told: dict[int, Figures] = {}
 
     def freeze(world: dict[int, dict[str, Any]]) -> None:
         # What carries these reports is where no worker is: nodes of workers may be taken away.
@@ -119,21 +118,17 @@ def test_a_frozen_worker_is_replaced(tmp_path: Path) -> None:
         frozen[0].suspend()
 
     def finish(world: dict[int, dict[str, Any]]) -> None:
-        run = ray.get_runtime_context().get_job_id()
-        told.update(awaited(run, lambda found: found.keys() >= {0, 1}, limit_s=90))
+        least = {"ray_horovod_size": 2, "ray_horovod_collectives_total": 1}
+        await_metrics(ray.get_runtime_context().get_job_id(), range(2), least)
         end.touch()
 
     director = Director((2, freeze), (2, finish))
-    executor = ElasticRayExecutor(
-        ElasticRayExecutor.create_settings(min_num_proc=2, max_num_proc=2, timeout_s=60),
-        env_vars={"HOROVOD_PEER_TIMEOUT_SECONDS": 6},
-    )
+    executor = ElasticRayExecutor(ElasticRayExecutor.create_settings(min_num_proc=2, max_num_proc=2, timeout_s=60))
     executor.start()
     results = executor.run(lambda: train(str(end)), callbacks=[director])
-    assert [worlds for _, _, _, worlds in results] == [[2, 2], [2]]  # rank 0 went on in its process
+    worlds = [worlds for _, _, _, worlds in results]
+    assert len(worlds[0]) > len(worlds[1]), worlds  # rank 0 went on in its process, and its new neighbour is another
     assert psutil.wait_procs(frozen, timeout=30)[1] == []
-    assert all(told[rank]["ray_horovod_size"] >= 2 for rank in range(2)), told
-    assert all(told[rank]["ray_horovod_collectives_total"] >= 1 for rank in range(2)), told
 
 
 class OneSlot(RayHostDiscovery):

@@ -39,6 +39,7 @@ class Publisher:
         self._size = Gauge(*_SIZE, tag_keys=_TAGS)
         self._lock = threading.Lock()
         self._world: World | None = None
+        self._members = 0
         self._tags: dict[str, str] = {}
         self._published: Mapping[str, int] = {}
         self._lives = threading.Event()
@@ -58,7 +59,8 @@ class Publisher:
             self._world, self._published = member.world, {}
             where = {"host": socket.gethostname(), "pid": str(os.getpid())}
             self._tags = {"run": self._run, "rank": str(member.index), **where}
-            self._size.set(member.size, self._tags)
+            self._members = member.size
+            self._size.set(self._members, self._tags)
         self._lives.set()
 
     def unbound(self, process_set: ProcessSet, /) -> None:
@@ -80,6 +82,7 @@ class Publisher:
                 if grown > 0:
                     counter.inc(grown, self._tags)
             self._published = {name: told.get(name, 0) for name in self._counters}
+            self._size.set(self._members, self._tags)  # again and again: Ray forgets gauges that nobody sets
 
     def _run_on(self) -> None:
         while self._lives.wait():

@@ -43,7 +43,7 @@ class BaseHorovodWorker:
         return self.node_id(), self.hostname(), socket.gethostname(), self.get_gpu_ids()
 
     def become(self, variables: Mapping[str, str]) -> None:
-        """Take a place in a world; hvd.init() then meets the other ranks. Its metrics name the job's id as their run."""
+        """Take a place in a world; hvd.init() then meets the other ranks. Metrics name the job's id as their run."""
         become_rank(variables)
         metrics.publish_for(ray.get_runtime_context().get_job_id())
 
