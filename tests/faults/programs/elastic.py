@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trains elastically until a file appears; reports the first step of each generation, and how it ended.
 
-Arguments: numpy or torch, the file, and maybe a birth id from which on workers fail at once.
+Arguments: numpy or torch, the file, and maybe a birth id from which on workers fail at once. The worker whose birth id
+is in TEST_FREEZES stops before it has asked for a place.
 """
 
 import os
+import signal
 import sys
 import time
 
@@ -18,6 +20,8 @@ from horovod.common.objects import broadcast_object
 
 FRAMEWORK, STOP = sys.argv[1:3]
 BIRTH = int(os.environ["HOROVOD_BIRTH_ID"])
+if os.environ.get("TEST_FREEZES") == str(BIRTH):
+    os.kill(os.getpid(), signal.SIGSTOP)
 if len(sys.argv) > 3 and int(sys.argv[3]) <= BIRTH:
     sys.exit(7)
 
