@@ -218,7 +218,9 @@ class _Turn:
                 self._lose(worker, 1, FENCED_WHY)
         for worker in [worker for worker in self.state.workers.values() if worker.phase is Phase.STARTING]:
             if self.state.start_deadline(worker) <= self.now:
-                why = f"it had not called hvd.init() {self.now - worker.started:.0f} s after its start, so it was killed"
+                why = (
+                    f"it had not called hvd.init() {self.now - worker.started:.0f} s after its start, so it was killed"
+                )
                 self.actions.append(Signal(worker.birth, signal.SIGKILL))
                 self._put(replace(worker, phase=Phase.FENCED, until=self.now + UNKILLABLE_S, why=why))
 
@@ -399,7 +401,9 @@ class _Turn:
             )
 
     def _who_still_starts(self) -> str:
-        names = [f"worker {one.birth} on {one.slot[0]}" for one in self.state.newcomers() if one.phase is Phase.STARTING]
+        names = [
+            f"worker {one.birth} on {one.slot[0]}" for one in self.state.newcomers() if one.phase is Phase.STARTING
+        ]
         return f"; still being started: {', '.join(names)}" if names else ""
 
     def _remind_members(self) -> None:
