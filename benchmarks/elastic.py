@@ -27,6 +27,7 @@ from testkit.ssh import missing
 
 PAGE = ROOT / "docs" / "elastic.md"
 WORKERS = 4
+STEAL = 7  # the column of /proc/stat
 Table = list[Sequence[str]]
 Found = list[dict[str, float]]
 
@@ -34,7 +35,10 @@ Found = list[dict[str, float]]
 def main() -> int:
     options = parse()
     random.seed(options.seed)
+    before = processor_times()
     found = measure(Clock(options.seconds))
+    every = [now - then for now, then in zip(processor_times(), before, strict=True)]
+    print(f"\nof the processors' time, other machines took {100 * every[STEAL] / sum(every):.0f} %")
     for name, table in {"recovery": recovery(found), "faults": faults(found)}.items():
         text = markdown(table)
         print(f"\n{text}", flush=True)
@@ -51,6 +55,11 @@ def parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
+def processor_times() -> list[int]:
+    """Of all processors since the machine was started, by what they did."""
+    return [int(word) for word in Path("/proc/stat").read_text().splitlines()[0].split()[1:]]
+
+
 class Clock:
     """Shares out the time, and says how far things are."""
 
@@ -61,7 +70,7 @@ class Clock:
     def rounds(self, what: str, share: float) -> Iterator[int]:
         """Numbers from 0 on, at least one: as long as another like those before is over in time.
 
-        The share begins with the first round, or before that if a job has to be started for it.
+        The shares leave a fifth of the time to jobs that are started before their first round.
         """
         began = time.monotonic()
         number = 0
@@ -77,22 +86,22 @@ class Clock:
 def measure(clock: Clock) -> dict[str, Found]:
     found: dict[str, Found] = {}
     with jobs.elastic_job(WORKERS) as job:
-        rounds = clock.rounds("kill -9 of one of 4", 0.2)
+        rounds = clock.rounds("kill -9 of one of 4", 0.18)
         found["killed"] = jobs.recoveries(job, rounds, WORKERS, first_and_others, signal.SIGKILL)
-        rounds = clock.rounds("a frozen worker", 0.12)
+        rounds = clock.rounds("a frozen worker", 0.1)
         found["frozen"] = jobs.recoveries(job, rounds, WORKERS, first_and_others, signal.SIGSTOP)
         found["launcher"] = [jobs.lost_launcher(job)]
     with jobs.elastic_job(WORKERS, "--spares", "1") as job:
-        rounds = clock.rounds("kill -9 of one of 4, with a spare", 0.18)
+        rounds = clock.rounds("kill -9 of one of 4, with a spare", 0.15)
         found["replaced"] = jobs.recoveries(job, rounds, WORKERS, first_and_others, signal.SIGKILL, spares=1)
         found["launcher"].append(jobs.lost_launcher(job))
-    found["added"] = jobs.growths(clock.rounds("2 workers join 2", 0.14))
-    found["torchrun"] = jobs.torchrun_restarts(clock.rounds("kill -9 of one of 4 under torchrun", 0.12), WORKERS)
-    found["static"] = jobs.static_losses(clock.rounds("kill -9 of one of 4, not elastic", 0.08), WORKERS)
+    found["added"] = jobs.growths(clock.rounds("2 workers join 2", 0.12))
+    found["torchrun"] = jobs.torchrun_restarts(clock.rounds("kill -9 of one of 4 under torchrun", 0.1), WORKERS)
+    found["static"] = jobs.static_losses(clock.rounds("kill -9 of one of 4, not elastic", 0.06), WORKERS)
     if absent := missing():
         print(f"a host that is cut off is left out: missing here: {', '.join(absent)}")
     else:
-        found["cut off"] = jobs.lost_host(clock.rounds("a host that is cut off", 0.08), WORKERS)
+        found["cut off"] = jobs.lost_host(clock.rounds("a host that is cut off", 0.06), WORKERS)
     return found
 
 

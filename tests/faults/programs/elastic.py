@@ -26,8 +26,20 @@ if len(sys.argv) > 3 and int(sys.argv[3]) <= BIRTH:
     sys.exit(7)
 
 
+class InTwoParts(ObjectState):
+    """Handed over in two parts, like a model and its optimizer. The worker whose birth id is in TEST_DIES_IN_SYNC dies
+    between them, when a newcomer takes part for the first time."""
+
+    def sync(self):
+        self.half = self._bcast_object(self.half)
+        if os.environ.get("TEST_DIES_IN_SYNC") == str(BIRTH) and default_context.generation > 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        super().sync()
+
+
 def train(state, step):
     is_new = True
+    assert getattr(state, "half", state.steps) == state.steps, "half of a state was loaded"
     while not hvd.allreduce(np.array([float(os.path.exists(STOP))]), name="stop")[0]:
         step(state)
         state.steps += 1
@@ -41,12 +53,13 @@ def train(state, step):
 def with_numpy():
     def step(state):
         state.weights = state.weights + hvd.allreduce(np.full(8, 1.0 + hvd.rank()), name="gradient")
+        state.half = state.steps + 1
 
     def reset():
         hvd.shutdown()
         hvd.init()
 
-    state = ObjectState(lambda value: broadcast_object(value, 0), hvd.rank, weights=np.zeros(8), steps=0)
+    state = InTwoParts(lambda value: broadcast_object(value, 0), hvd.rank, weights=np.zeros(8), steps=0, half=0)
     run_fn(train, reset)(state, step)
     return state.steps, float(state.weights.sum())
 
