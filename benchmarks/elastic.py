@@ -20,6 +20,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from statistics import median
 
 from benchkit import elastic_jobs as jobs
 from testkit.places import ROOT
@@ -148,7 +149,7 @@ def spread(seconds: list[float]) -> tuple[str, str, str, str]:
     if not seconds:
         return "", "", "", ""
     ordered = sorted(seconds)
-    picked = (ordered[len(ordered) // 2], ordered[min(len(ordered) - 1, int(len(ordered) * 0.95))], ordered[-1])
+    picked = (median(ordered), ordered[min(len(ordered) - 1, int(len(ordered) * 0.95))], ordered[-1])
     p50, p95, most = (f"{one:.3f}" if one < 0.1 else f"{one:.2f}" for one in picked)
     return p50, p95, most, str(len(ordered))
 
