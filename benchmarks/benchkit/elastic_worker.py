@@ -2,7 +2,8 @@
 """A worker of benchmarks/elastic.py: trains a small network until it is ended, and writes when it did what.
 
 Arguments: elastic, static or torchrun, and a folder, in which each process has a file of its own: a line of JSON for
-its first step of each generation, and before that one when it is about to ask for its first place. Times are of the monotonic clock, which all processes of a machine share.
+its first step of each generation, and before that one when it is about to ask for its first place. Times are of the
+monotonic clock, which all processes of a machine share.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Workers that freeze before they join an elastic job, or are handed half of a state; failures whose cause is another."""
+"""Workers that freeze before they join an elastic job, or are handed half of a state; failures that others caused."""
 
 import pytest
 from faultkit.elastic import ElasticJob, of_rank

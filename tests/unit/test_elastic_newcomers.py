@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Workers that come while others train: who stops for them and when, and who never comes; and whom a failure is owed to."""
+"""Workers that come while others train: who stops for them, and when; those who never come; who failed first."""
 
 import signal
 
