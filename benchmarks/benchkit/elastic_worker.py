@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -90,6 +91,7 @@ def elastic() -> None:
 def static() -> None:
     import horovod.torch as hvd
 
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # by which the launcher ends those who have not heard of a loss yet
     hvd.init()
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.001)

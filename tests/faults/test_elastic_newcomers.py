@@ -5,7 +5,7 @@ import pytest
 from faultkit.elastic import ElasticJob, of_rank
 from faultkit.jobs import LaunchedJob, program
 
-START_LIMIT_S = 8
+START_LIMIT_S = 10
 
 
 @pytest.mark.timeout(120)

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from horovod.common.rendezvous.server import Server
 
 _READ_LIMIT_S = 1.0
+_LAST_WORDS_S = 0.5  # shorter than membership.FENCE_S: one that has ended is not to be taken for a frozen one
 _SIGNALS = 128  # exit codes above this are of workers that a signal has ended
 
 
@@ -130,7 +131,7 @@ class ElasticJob:
         """At once, unless its last words may tell that it is not the cause. Who was killed has none: survivors of it
         need not wait for its pipes, which processes that it started may hold open."""
         if 0 < ended.code < _SIGNALS:
-            self._exits.append((ended, time.monotonic() + _READ_LIMIT_S))
+            self._exits.append((ended, time.monotonic() + _LAST_WORDS_S))
         else:
             self._driver.tell(ended)
 
