@@ -67,7 +67,7 @@ def main() -> None:
             if options.only not in (None, what):
                 continue
             for way in options.ways:
-                if what == "allreduce" and way == "alone" or what == "step" and way == "staged":
+                if (what == "allreduce" and way == "alone") or (what == "step" and way == "staged"):
                     continue
                 more = {"HOROVOD_GPU_TRANSPORT": "staged"} if way == "staged" else {}
                 for row in run("khorovod" if way == "staged" else way, ranks, what, *each, **more):

@@ -3,9 +3,9 @@
 
 #include <algorithm>
 
+#include "base/half.h"
 #include "collectives/doubling.h"
 #include "collectives/exchange.h"
-#include "base/half.h"
 #include "collectives/kernels.h"
 #include "collectives/ring.h"
 

@@ -7,8 +7,8 @@
 #include <cstring>
 #include <type_traits>
 
-#include "base/types.h"
 #include "base/half.h"
+#include "base/types.h"
 
 namespace hvd {
 

@@ -203,8 +203,9 @@ void Engine::Announce(Membership& membership, std::unique_ptr<Operation> operati
 // For callers that wait for one tensor after the other. What comes in numbers is better fused; what the timeline or the
 // tuner should see must pass the leader's log.
 bool Engine::MayGoExpress(const Membership& membership, const Operation& operation) const {
-  return membership.express.on() && operation.awaited && operation.request.device < 0 && drained_.size() == 1 && parts_.settings.express_bytes > 0 &&
-         !membership.state.joined() && !timeline() && (!parts_.settings.autotune || tuned_.final.load(kRelaxed));
+  return membership.express.on() && operation.awaited && operation.request.device < 0 && drained_.size() == 1 &&
+         parts_.settings.express_bytes > 0 && !membership.state.joined() && !timeline() &&
+         (!parts_.settings.autotune || tuned_.final.load(kRelaxed));
 }
 
 // Whoever has joined takes part in everything with zeros, so what it sent before must be over.

@@ -4,8 +4,8 @@
 #include <cstring>
 #include <random>
 
-#include "collectives/doubling.h"
 #include "base/half.h"
+#include "collectives/doubling.h"
 #include "collectives/kernels.h"
 #include "core/execution.h"
 #include "tests/whole_world.h"

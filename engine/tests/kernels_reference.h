@@ -8,8 +8,8 @@
 #include <random>
 #include <vector>
 
-#include "base/types.h"
 #include "base/half.h"
+#include "base/types.h"
 
 namespace hvd::reference {
 

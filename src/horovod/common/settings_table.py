@@ -128,7 +128,7 @@ _TUNING = (
     Setting("HOROVOD_GPU_TRANSPORT", str, None, "How CUDA tensors travel: ipc through the memory of the GPU that ranks "
             "of one host share, staged through host memory; auto takes ipc where it works and pays (gpu.md).",
             choices=("auto", "ipc", "staged"), engine_field="gpu_transport"),
-    Setting("HOROVOD_GPU_SLOT_BYTES", int, None, "Size of each of the chunks of GPU memory that a process set keeps for "
+    Setting("HOROVOD_GPU_SLOT_BYTES", int, None, "Size of each chunk of GPU memory that a process set keeps for "
             "its collectives, of which there are HOROVOD_CHUNK_SLOTS.",
             unit="bytes", minimum=64 * 1024, maximum=1024 * _MIB, engine_field="gpu_slot_bytes"),
     Setting("HOROVOD_GPU_STAGED_BYTES", int, None, "CUDA tensors of which less than this travels together go through "

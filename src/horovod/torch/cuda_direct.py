@@ -51,13 +51,13 @@ class DeviceWorld:
         self._stream = current_stream(device)
 
     def submit(self, *arguments: Any) -> int:
-        return self._world.submit(*arguments, self._device, self._stream)
+        return self._world.submit(*arguments, device=self._device, stream=self._stream)
 
     def submit_group(self, *arguments: Any) -> int:
-        return self._world.submit_group(*arguments, self._device, self._stream)
+        return self._world.submit_group(*arguments, device=self._device, stream=self._stream)
 
     def submit_many(self, *arguments: Any) -> None:
-        self._world.submit_many(*arguments, self._device, self._stream)
+        self._world.submit_many(*arguments, device=self._device, stream=self._stream)
 
     def poll(self, handle: int) -> bool:
         return self._world.poll(handle)
