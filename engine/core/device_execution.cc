@@ -240,7 +240,8 @@ bool MayUseDeviceMemory(ProcessSet& set, const Settings& settings, const Entries
   const bool possible = set.all_in_memory() && set.ranks().size() <= static_cast<size_t>(kMostSources) &&
                         lane.slots() <= kMostDeviceSlots && lane.slot_bytes() >= sizeof(DeviceLink::Passport) &&
                         first.op != ReduceOp::kAdasum;
-  return possible && settings.gpu_transport != kGpuStaged && bytes >= settings.gpu_staged_bytes;
+  const bool pays = bytes >= settings.gpu_staged_bytes || settings.gpu_transport == kGpuIpc;
+  return possible && pays && settings.gpu_transport != kGpuStaged;
 }
 
 // Waits for the meeting of the set's members, the first time; then runs the batch as that ended.

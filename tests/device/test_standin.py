@@ -38,6 +38,7 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return {
         "LD_LIBRARY_PATH": os.pathsep.join([str(folder), *filter(None, [before])]),
         "HOROVOD_GPU_SLOT_BYTES": "65536",
+        "HOROVOD_GPU_STAGED_BYTES": "0",
         "HOROVOD_DYNAMIC_PROCESS_SETS": "1",
     }
 

@@ -46,21 +46,23 @@ class DeviceWorld:
     """Stands in for the engine's World in one operation on a GPU's tensors."""
 
     def __init__(self, world: World, device: int) -> None:
-        self._world = world
+        self._world: Any = world  # whose arguments are passed on, with two more
         self._device = device
         self._stream = current_stream(device)
 
     def submit(self, *arguments: Any) -> int:
-        return self._world.submit(*arguments, device=self._device, stream=self._stream)
+        handle: int = self._world.submit(*arguments, self._device, self._stream)
+        return handle
 
     def submit_group(self, *arguments: Any) -> int:
-        return self._world.submit_group(*arguments, device=self._device, stream=self._stream)
+        handle: int = self._world.submit_group(*arguments, self._device, self._stream)
+        return handle
 
     def submit_many(self, *arguments: Any) -> None:
-        self._world.submit_many(*arguments, device=self._device, stream=self._stream)
+        self._world.submit_many(*arguments, self._device, self._stream)
 
     def poll(self, handle: int) -> bool:
-        return self._world.poll(handle)
+        return bool(self._world.poll(handle))
 
     def wait(self, handle: int) -> None:
         self._world.wait(handle)
@@ -82,10 +84,12 @@ class DeviceWorld:
             self._world.let_wait(self._device, self._stream)
 
     def take_output(self, handle: int, index: int = 0) -> tuple[Output, int]:
-        return self._world.take_output(handle, index)
+        output: tuple[Output, int] = self._world.take_output(handle, index)
+        return output
 
     def received_splits(self, handle: int, members: int) -> list[int]:
-        return self._world.received_splits(handle, members)
+        splits: list[int] = self._world.received_splits(handle, members)
+        return splits
 
     def release(self, handle: int) -> None:
         self._world.release(handle)

@@ -312,6 +312,12 @@ int cuMemFreeHost(void* data) {
   return kSuccess;
 }
 
+int cuMemsetD8Async(Address address, unsigned char value, size_t bytes, void* stream) {
+  ENTER("cuMemsetD8Async");
+  StreamOf(stream)->Put([=] { std::memset(reinterpret_cast<void*>(address), value, bytes); });
+  return kSuccess;
+}
+
 int cuMemcpyDtoHAsync_v2(void* to, Address from, size_t bytes, void* stream) {
   ENTER("cuMemcpyDtoHAsync_v2");
   StreamOf(stream)->Put([=] { std::memcpy(to, reinterpret_cast<const void*>(from), bytes); });
