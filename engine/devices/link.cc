@@ -101,12 +101,17 @@ DeviceLink::~DeviceLink() {
   }
 }
 
+// A stream that waits for what comes before on itself would give its turn away.
 void DeviceLink::AwaitReaders(int slot, CudaStream stream) const {
   if (!used_[slot]) return;
-  for (const Events& events : events_) device_->WaitFor(events.read[slot], stream);
+  for (int j = 0; j < members_; ++j) {
+    if (j == me_ && stream == device_->taking()) continue;
+    device_->WaitFor(events_[static_cast<size_t>(j)].read[slot], stream);
+  }
 }
 
 void DeviceLink::AwaitWriter(int member, int slot) const {
+  if (member == me_ && filled_by_[slot] == device_->taking()) return;
   device_->WaitFor(events_[static_cast<size_t>(member)].gathered[slot], device_->taking());
 }
 

@@ -52,7 +52,8 @@ class DeviceLink {
 
   // Before this member fills a slot: all have read what was there.
   void AwaitReaders(int slot, CudaStream stream) const;
-  void Gathered(int slot, CudaStream stream) const {
+  void Gathered(int slot, CudaStream stream) {
+    filled_by_[slot] = stream;
     device_->Record(events_[static_cast<size_t>(me_)].gathered[slot], stream);
   }
   // Before this member reads the slot of one, itself included.
@@ -71,6 +72,7 @@ class DeviceLink {
   int members_, me_, slots_;
   size_t slot_bytes_;
   std::vector<CudaAddress> arenas_;  // by member
+  CudaStream filled_by_[kMostDeviceSlots] = {};
   std::vector<Events> events_;       // by member
   bool used_[kMostDeviceSlots] = {};
   Passport passport_{};
