@@ -22,6 +22,8 @@ def check(found: Any, fact: dict[str, Any], where: str) -> None:
         _check_signature(found, fact["signature"], where)
     for method, wanted in fact.get("methods", {}).items():
         _check_signature(getattr(found, method), wanted, f"{where}.{method}")
+    for attribute in fact.get("attributes", ()):
+        assert hasattr(found, attribute), f"{where}.{attribute} is missing"
     if "bases" in fact:
         assert {base.__name__ for base in found.__mro__} >= set(fact["bases"]), where
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # before Ray is imported anywhere
@@ -55,8 +56,10 @@ def cluster() -> Iterator[Cluster]:
         ray.init(address=cluster.address, log_to_driver=False)
         yield cluster
     finally:
+        started = psutil.Process().children(recursive=True)
         ray.shutdown()
         cluster.shutdown()
+        psutil.wait_procs(started, timeout=30)  # those of Ray's dashboard end by themselves, when they notice
 
 
 @pytest.fixture(scope="session", autouse=True)

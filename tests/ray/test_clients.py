@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Programs of their own: through Ray's client, and with a head node that dies."""
 
+import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -31,11 +33,16 @@ def test_through_rays_client(client_address: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(200)
-def test_a_head_that_dies_is_named() -> None:
-    started, under_way, later, start = lines_of("headless.py", limit_s=190)
-    assert started == "started [1, 1]"
-    assert "Ray's head node at " in under_way
-    assert "does not answer for " in under_way
-    assert "does not answer" in later
-    assert start.startswith("start: Ray's head node at ")
+@pytest.mark.timeout(400)
+def test_a_head_that_dies_is_named_and_nothing_is_left() -> None:
+    """Two programs that know nothing of it end by themselves, and so do their workers."""
+    static, elastic, left = lines_of("headless.py", limit_s=390)
+    for kind, line in (("static", static), ("elastic", elastic)):
+        match = re.fullmatch(rf"{kind} ended with 0 after (\d+) s: (.*)", line)
+        assert match, line
+        assert int(match[1]) < 60
+        under_way, later, start = ast.literal_eval(match[2])
+        for told in (under_way, later, start):
+            assert told.startswith("refused Ray's head node at "), told
+        assert re.search(r"does not answer for \d+ s", under_way)
+    assert left.startswith("0 workers left"), left

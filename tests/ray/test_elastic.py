@@ -7,11 +7,14 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import ray
+from testkit.ray_metrics import await_metrics
 
 import horovod.numpy as hvd
 from horovod.ray import ElasticRayExecutor, RayExecutor, ray_logger
+from horovod.ray.discovery import head_node
 from horovod.ray.elastic import RayHostDiscovery, TestDiscovery
 
 pytestmark = pytest.mark.timeout(240)
@@ -100,6 +103,32 @@ def test_actors_and_nodes_come_and_go(cluster: Any, tmp_path: Path) -> None:
     # Rank 0 was there from the first world to the last, in one process.
     assert results[0][3][0] == 4
     assert 6 in results[0][3]
+
+
+def test_a_frozen_worker_is_replaced(tmp_path: Path) -> None:
+    """Afterwards the survivor and the new one publish metrics."""
+    end = tmp_path / "end"
+    frozen: list[psutil.Process] = []
+
+    def freeze(world: dict[int, dict[str, Any]]) -> None:
+        # What carries these reports is where no worker is: nodes of workers may be taken away.
+        queues = [actor for actor in ray._private.state.actors().values() if actor["ActorClassName"] == "_QueueActor"]
+        assert {queue["Address"]["NodeID"] for queue in queues if queue["State"] == "ALIVE"} == {head_node()}
+        frozen.append(psutil.Process(world[1]["pid"]))
+        frozen[0].suspend()
+
+    def finish(world: dict[int, dict[str, Any]]) -> None:
+        least = {"ray_horovod_size": 2, "ray_horovod_collectives_total": 1}
+        await_metrics(ray.get_runtime_context().get_job_id(), range(2), least)
+        end.touch()
+
+    director = Director((2, freeze), (2, finish))
+    executor = ElasticRayExecutor(ElasticRayExecutor.create_settings(min_num_proc=2, max_num_proc=2, timeout_s=60))
+    executor.start()
+    results = executor.run(lambda: train(str(end)), callbacks=[director])
+    worlds = [worlds for _, _, _, worlds in results]
+    assert len(worlds[0]) > len(worlds[1]), worlds  # rank 0 went on in its process, and its new neighbour is another
+    assert psutil.wait_procs(frozen, timeout=30)[1] == []
 
 
 class OneSlot(RayHostDiscovery):

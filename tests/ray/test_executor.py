@@ -8,12 +8,15 @@ from typing import Any
 
 import pytest
 import ray
+from testkit.ray_metrics import await_metrics
 
 import horovod.numpy as hvd
 from horovod.common.exceptions import HorovodInternalError
 from horovod.ray import RayExecutor, ray_logger
 
 pytestmark = pytest.mark.timeout(120)
+
+BYTES = 1 << 20  # more than any other test sends
 
 
 class Counter:
@@ -59,6 +62,18 @@ def test_collectives_and_arguments(executor: RayExecutor) -> None:
     references = executor.run_remote(total, args=[1], kwargs={"plus": 0})
     assert len(references) == 3
     assert ray.get(references) == [[3.0, 3.0]] * 3
+
+
+def test_metrics_reach_the_ports_of_the_nodes(executor: RayExecutor) -> None:
+    def reduce() -> None:
+        import numpy as np
+
+        hvd.init()
+        hvd.allreduce(np.zeros(BYTES, np.uint8), op=hvd.Max)
+
+    executor.run(reduce)
+    least = {"ray_horovod_size": 3, "ray_horovod_collectives_total": 1, "ray_horovod_bytes_total": BYTES}
+    await_metrics(ray.get_runtime_context().get_job_id(), range(3), least)
 
 
 def test_executables_live_in_the_workers(executor: RayExecutor) -> None:

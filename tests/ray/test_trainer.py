@@ -10,7 +10,6 @@ import os
 import signal
 import tempfile
 import time
-import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ import ray.data
 import ray.train
 import torch
 from ray.train import FailureConfig, RunConfig, ScalingConfig
+from testkit.ray_metrics import await_metrics
 
 import horovod.torch as hvd
 from horovod.ray import HorovodConfig, HorovodTrainer
@@ -30,7 +30,11 @@ ROWS = 40
 STEPS = 5
 FIRST_LIFE = 3  # steps that the first group of workers completes
 LEAST_COLLECTIVES = 1 + STEPS - FIRST_LIFE  # of the second group, whose first one adds up the rows
-METRICS_LIMIT_S = 90
+METRICS = {
+    "ray_horovod_size": 2,
+    "ray_horovod_collectives_total": LEAST_COLLECTIVES,
+    "ray_horovod_bytes_total": 4000,
+}
 
 
 class Diary:
@@ -64,7 +68,7 @@ def loop(config: dict[str, Any]) -> str:
             raise
         report(step + 1, seen)
     if config["scrapes"]:
-        diary.write("metrics", rank=hvd.rank(), found=metrics_of_my_node(hvd.rank()))
+        diary.write("metrics", rank=hvd.rank(), found=await_metrics("lost", [hvd.rank()], METRICS)[hvd.rank()])
     if config["fails"] and hvd.rank() == 1:
         raise ValueError("rank 1 has had enough")
     if config["fails"]:
@@ -102,23 +106,6 @@ def sum_of_all_rows() -> float:
     shard = ray.train.get_dataset_shard("train")
     mine = sum(float(batch["id"].sum()) for batch in shard.iter_torch_batches(batch_size=8))
     return float(hvd.allreduce(torch.tensor([mine]), op=hvd.Sum, name="rows")[0])
-
-
-def metrics_of_my_node(rank: int) -> dict[str, float]:
-    """What the Prometheus port of this node tells of this rank, once the last step is in it or the time is up."""
-    node = next(node for node in ray.nodes() if node["NodeID"] == ray.get_runtime_context().get_node_id())
-    url = f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"
-    found: dict[str, float] = {}
-    until = time.monotonic() + METRICS_LIMIT_S
-    while found.get("ray_horovod_collectives_total", 0) < LEAST_COLLECTIVES and time.monotonic() < until:
-        with urllib.request.urlopen(url, timeout=30) as answer:
-            lines = answer.read().decode().splitlines()
-        of_run = [line for line in lines if line.startswith("ray_horovod_") and 'run="lost"' in line]
-        mine = [line for line in of_run if f'rank="{rank}"' in line]
-        pairs = sorted((line.partition("{")[0], float(line.rpartition(" ")[2])) for line in mine)
-        found = dict(pairs)  # the largest, where the worker of the first group is still told of
-        time.sleep(0.2)
-    return found
 
 
 @pytest.fixture(scope="module")
@@ -189,12 +176,8 @@ def test_each_row_of_the_dataset_goes_to_one_worker(lost: tuple[Any, Diary]) -> 
 
 
 def test_metrics_reach_the_port_of_the_node(lost: tuple[Any, Diary]) -> None:
-    for entry in lost[1].all("metrics"):
-        found = entry["found"]
-        assert found["ray_horovod_size"] == 2
-        assert found["ray_horovod_collectives_total"] >= LEAST_COLLECTIVES
-        assert found["ray_horovod_bytes_total"] >= 4000
-    assert len(lost[1].all("metrics")) == 2
+    """Workers wait for it: see METRICS."""
+    assert [entry["found"]["ray_horovod_size"] for entry in lost[1].all("metrics")] == [2, 2]
 
 
 def test_a_run_of_the_same_name_goes_on_from_its_checkpoint(failed: tuple[Exception, Diary]) -> None:

@@ -63,16 +63,22 @@ def test_snippet_of_the_documentation(cluster: Any, source: str, tmp_path: Path)
     [
         ("digits.py", ["--epochs", "2"], r"2 workers, 2 epochs: accuracy \d\d"),
         ("keras_digits.py", ["--epochs", "2"], r"torch, 2 workers, 2 epochs: accuracy \d\d"),
-        ("tune.py", ["--epochs", "2"], r"best learning rate: 0.0"),
         ("serve.py", ["--port", "0"], r"served at http://.*: \d+ of 100 digits read correctly"),
     ],
 )
 def test_example(cluster: Any, name: str, arguments: list[str], expected: str, tmp_path: Path) -> None:
-    if name == "keras_digits.py":
-        pytest.importorskip("keras")
     arguments = [str(free_port()) if argument == "0" else argument for argument in arguments]
     printed = run_on(cluster, EXAMPLES / name, arguments, tmp_path)
     assert re.search(expected, printed), printed
+
+
+@pytest.mark.slow
+def test_asha_ends_bad_trials_early(cluster: Any, tmp_path: Path) -> None:
+    printed = run_on(cluster, EXAMPLES / "tune.py", ["--epochs", "2"], tmp_path)
+    epochs = {rate: int(count) for rate, count in re.findall(r"learning rate (\S+): .* after (\d) epochs", printed)}
+    assert set(epochs) == {"0.05", "0.02", "0.002", "0.0002"}, printed
+    assert max(epochs.values()) == 2, printed
+    assert epochs["0.0002"] == 1, printed  # the worst, and the last to report: all others are ahead of it
 
 
 def free_port() -> int:

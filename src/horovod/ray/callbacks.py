@@ -7,6 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ray.util.queue import Queue
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from horovod.ray.discovery import head_node
 
 
 class Callbacks:
@@ -14,7 +17,7 @@ class Callbacks:
 
     def __init__(self, callbacks: Sequence[Callable[..., Any]] | None) -> None:
         self._callbacks = list(callbacks or ())
-        self.queue = Queue(actor_options={"num_cpus": 0}) if self._callbacks else None
+        self.queue = Queue(actor_options=_queue_options()) if self._callbacks else None
 
     def __enter__(self) -> Callbacks:
         return self
@@ -29,3 +32,8 @@ class Callbacks:
         for info in self.queue.get_nowait_batch(waiting) if self.queue is not None and waiting else ():
             for callback in self._callbacks:
                 callback(info)
+
+
+def _queue_options() -> dict[str, Any]:
+    """On the head node, which the job needs anyway: any other node may be taken away, and the queue with it."""
+    return {"num_cpus": 0, "scheduling_strategy": NodeAffinitySchedulingStrategy(node_id=head_node(), soft=False)}

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,18 +17,27 @@ from horovod.common.exceptions import HorovodInternalError
 _LOOK_S = 0.2
 # Survivors learn of a dead rank within a second, of a silent one within ten, and then end by themselves.
 _SURVIVORS_S = 15.0
+# If only ranks that the others have lost still run, they are frozen, unless Ray is about to tell of their death.
+_LOST_S = 5.0
 
 
 @dataclass
 class Outcome:
-    """`values` and `failures` by rank; ranks in neither still run."""
+    """`values` and `failures` by rank; `running`: ranks that have neither returned nor failed."""
 
+    running: set[int]
     values: dict[int, Any] = field(default_factory=dict)
     failures: dict[int, BaseException] = field(default_factory=dict)
 
     @property
     def died(self) -> list[int]:
         return sorted(rank for rank, error in self.failures.items() if isinstance(error, RayActorError))
+
+    @property
+    def silent(self) -> list[int]:
+        """Ranks that others have lost, and that Ray takes for alive: a frozen process, or a node that is cut off."""
+        causes = [getattr(error, "cause", error) for error in self.failures.values()]
+        return sorted(self.running & {getattr(cause, "lost_rank", None) for cause in causes})
 
     def cause(self) -> int:
         """The rank to blame: one that died, else one whose own code failed, else the first that failed."""
@@ -45,22 +55,24 @@ def collect(
 
     `meanwhile` is called again and again, and once more at the end.
     """
-    outcome = Outcome()
+    outcome = Outcome(set(references))
     pending = {reference: rank for rank, reference in references.items()}
-    deadline: float | None = None
-    while pending and (deadline is None or time.monotonic() < deadline):
+    deadline = math.inf
+    while pending and time.monotonic() < deadline:
         done, _ = ray.wait(list(pending), num_returns=len(pending), timeout=_LOOK_S)
         for call in meanwhile:
             call()
         for reference in done:
             rank = pending.pop(reference)
+            outcome.running.remove(rank)
             try:
                 outcome.values[rank] = ray.get(reference)
             except Exception as error:
-                if deadline is None:
-                    deadline = time.monotonic() + _SURVIVORS_S
+                deadline = min(deadline, time.monotonic() + _SURVIVORS_S)
                 outcome.failures[rank] = error
                 on_failure(rank, error)
+        if done and outcome.running == set(outcome.silent):
+            deadline = min(deadline, time.monotonic() + _LOST_S)
     for call in meanwhile:
         call()
     return outcome

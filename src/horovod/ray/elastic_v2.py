@@ -80,7 +80,7 @@ class ElasticParams(BaseParams):
     min_workers: int = 1
     max_workers: int | None = None
     reset_limit: int | None = None
-    cooldown_range: tuple[int, int] | None = None
+    cooldown_range: Sequence[int] | None = None  # the shortest and the longest, in seconds
     elastic_timeout: int = 600
     override_discovery: bool = True
 
@@ -93,29 +93,29 @@ class ElasticParams(BaseParams):
         return ElasticAdapter
 
 
+@dataclass(eq=False, repr=False)
 class ElasticAdapter(Adapter):
     """The settings' own `discovery` counts if `override_discovery` is False."""
 
-    def __init__(
-        self,
-        settings: Any,
-        min_workers: int,
-        max_workers: int | None = None,
-        use_gpu: bool = False,
-        cpus_per_worker: int = 1,
-        gpus_per_worker: int | None = None,
-        override_discovery: bool = True,
-        reset_limit: int | None = None,
-        cooldown_range: tuple[int, int] | None = None,
-        elastic_timeout: int = 600,
-    ) -> None:
-        self.settings = settings
-        self.limits = limits_of(min_workers, max_workers, elastic_timeout, reset_limit, cooldown_range)
-        self.resources = slot_resources(use_gpu, cpus_per_worker, gpus_per_worker)
-        own = getattr(settings, "discovery", None)
-        self.discovery: HostDiscovery = (
-            RayHostDiscovery(use_gpu, cpus_per_worker, gpus_per_worker) if override_discovery or own is None else own
+    settings: Any
+    min_workers: int
+    max_workers: int | None = None
+    use_gpu: bool = False
+    cpus_per_worker: int = 1
+    gpus_per_worker: int | None = None
+    override_discovery: bool = True
+    reset_limit: int | None = None
+    cooldown_range: Sequence[int] | None = None
+    elastic_timeout: int = 600
+
+    def __post_init__(self) -> None:
+        self.limits = limits_of(
+            self.min_workers, self.max_workers, self.elastic_timeout, self.reset_limit, self.cooldown_range
         )
+        each = self.use_gpu, self.cpus_per_worker, self.gpus_per_worker
+        self.resources = slot_resources(*each)
+        own = getattr(self.settings, "discovery", None)
+        self.discovery: HostDiscovery = RayHostDiscovery(*each) if self.override_discovery or own is None else own
         self._head: HeadWatch | None = None
         self._coordinator: Any = None
         self._executable: tuple[type | None, Any, Any] = (None, None, None)
@@ -213,6 +213,6 @@ def limits_of(
         max_num_proc=most,
         timeout_s=float(timeout_s),
         reset_limit=reset_limit,
-        cooldown=(float(cooldown[0]), float(cooldown[1])) if cooldown is not None else None,
+        cooldown=(float(cooldown[0]), float(cooldown[1])) if cooldown else None,
         fixed_hosts=False,
     )

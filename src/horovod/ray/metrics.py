@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import threading
 from collections.abc import Mapping
@@ -16,7 +17,8 @@ if TYPE_CHECKING:
     from horovod._engine import World
 
 PERIOD_S = 2.0  # a little less than the shortest interval at which Ray itself passes metrics on
-_TAGS = ("run", "rank", "host")
+# With the process: a rank may be several processes, one after another, and Ray keeps one figure for equal tags.
+_TAGS = ("run", "rank", "host", "pid")
 # By the engine's name for it: ours, to which Ray adds "ray_" in front and, for what only grows, "_total" at the end.
 _COUNTERS = {
     "collectives": ("horovod_collectives", "Collectives that moved tensors of this rank."),
@@ -37,6 +39,7 @@ class Publisher:
         self._size = Gauge(*_SIZE, tag_keys=_TAGS)
         self._lock = threading.Lock()
         self._world: World | None = None
+        self._members = 0
         self._tags: dict[str, str] = {}
         self._published: Mapping[str, int] = {}
         self._lives = threading.Event()
@@ -54,8 +57,10 @@ class Publisher:
             return
         with self._lock:
             self._world, self._published = member.world, {}
-            self._tags = {"run": self._run, "rank": str(member.index), "host": socket.gethostname()}
-            self._size.set(member.size, self._tags)
+            where = {"host": socket.gethostname(), "pid": str(os.getpid())}
+            self._tags = {"run": self._run, "rank": str(member.index), **where}
+            self._members = member.size
+            self._size.set(self._members, self._tags)
         self._lives.set()
 
     def unbound(self, process_set: ProcessSet, /) -> None:
@@ -77,6 +82,7 @@ class Publisher:
                 if grown > 0:
                     counter.inc(grown, self._tags)
             self._published = {name: told.get(name, 0) for name in self._counters}
+            self._size.set(self._members, self._tags)  # again and again: Ray forgets gauges that nobody sets
 
     def _run_on(self) -> None:
         while self._lives.wait():

@@ -18,7 +18,6 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from horovod.common.joining.elastic_place import BIRTH_VARIABLE
 from horovod.ray.collecting import in_words
 from horovod.ray.discovery import node_called
-from horovod.ray.joining import become_rank
 from horovod.ray.worker import BaseHorovodWorker
 from horovod.runner.elastic.vocabulary import Ended, Event, Slot
 
@@ -46,7 +45,7 @@ class ElasticWorker(BaseHorovodWorker):
         return os.getpid(), psutil.Process().create_time()
 
     def work(self, variables: Mapping[str, str], task: Task) -> Any:
-        become_rank(variables)
+        self.become(variables)
         self.update_env_vars(task.extra_env)
         self.set_queue(task.queue)
         self.start_executable(*task.executable)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from horovod.common.log import logger as logger
@@ -114,6 +114,7 @@ class RayExecutor:
         elastic_timeout: int = 600,
         override_discovery: bool = True,
     ) -> None:
+        given = dict(locals())
         if max_workers is not None and min_workers is None:
             raise ValueError(f"max_workers={max_workers} needs min_workers: how few workers may there be?")
         if min_workers is not None and (num_workers is not None or num_hosts is not None):
@@ -121,30 +122,8 @@ class RayExecutor:
                 f"pass either min_workers (workers come and go) or num_workers or num_hosts (they stay), not both: "
                 f"min_workers={min_workers}, num_workers={num_workers}, num_hosts={num_hosts}"
             )
-        each: dict[str, Any] = {
-            "cpus_per_worker": cpus_per_worker,
-            "use_gpu": use_gpu,
-            "gpus_per_worker": gpus_per_worker,
-        }
-        self.params: StaticParams | ElasticParams
-        if min_workers is None:
-            self.params = StaticParams(
-                num_workers=num_workers,
-                num_hosts=num_hosts,
-                num_workers_per_host=num_workers_per_host,
-                use_current_placement_group=use_current_placement_group,
-                **each,
-            )
-        else:
-            self.params = ElasticParams(
-                min_workers=min_workers,
-                max_workers=max_workers,
-                reset_limit=reset_limit,
-                cooldown_range=(cooldown_range[0], cooldown_range[1]) if cooldown_range else None,
-                elastic_timeout=elastic_timeout,
-                override_discovery=override_discovery,
-                **each,
-            )
+        kind: type[StaticParams] | type[ElasticParams] = StaticParams if min_workers is None else ElasticParams
+        self.params = kind(**{one.name: given[one.name] for one in fields(kind)})
         self.settings = settings
         adapter: Any = self.params.adapter
         self.adapter = adapter(settings, **vars(self.params))

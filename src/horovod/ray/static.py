@@ -34,37 +34,29 @@ class _Worker:
         return f"node {self.node[:12]} ({self.hostname}, {self.address})"
 
 
+@dataclass(eq=False, repr=False)
 class StaticAdapter(Adapter):
     """`num_workers` on as few nodes as possible, or `num_workers_per_host` on each of `num_hosts` nodes."""
 
-    def __init__(
-        self,
-        settings: Any,
-        num_workers: int | None = None,
-        num_hosts: int | None = None,
-        num_workers_per_host: int = 1,
-        cpus_per_worker: int = 1,
-        use_gpu: bool = False,
-        gpus_per_worker: int | None = None,
-        use_current_placement_group: bool = True,
-    ) -> None:
-        if (num_workers is None) == (num_hosts is None):
+    settings: Any
+    num_workers: int | None = None
+    num_hosts: int | None = None
+    num_workers_per_host: int = 1
+    cpus_per_worker: int = 1
+    use_gpu: bool = False
+    gpus_per_worker: int | None = None
+    use_current_placement_group: bool = True
+
+    def __post_init__(self) -> None:
+        if (self.num_workers is None) == (self.num_hosts is None):
             raise ValueError(
                 f"pass either num_workers or num_hosts (with num_workers_per_host), not both and not neither: "
-                f"num_workers={num_workers}, num_hosts={num_hosts}"
+                f"num_workers={self.num_workers}, num_hosts={self.num_hosts}"
             )
-        counts = {"num_workers": num_workers, "num_hosts": num_hosts, "num_workers_per_host": num_workers_per_host}
-        for name, count in counts.items():
+        for name in ("num_workers", "num_hosts", "num_workers_per_host"):
+            count = getattr(self, name)
             if count is not None and count < 1:
                 raise ValueError(f"{name} must be at least 1, not {count}")
-        self.settings = settings
-        self.num_workers = num_workers
-        self.num_hosts = num_hosts
-        self.num_workers_per_host = num_workers_per_host
-        self.cpus_per_worker = cpus_per_worker
-        self.use_gpu = use_gpu
-        self.gpus_per_worker = gpus_per_worker
-        self.use_current_placement_group = use_current_placement_group
         self.strategy: BaseStrategy | None = None
         self._workers: list[_Worker] = []  # by rank
         self._world: RayWorld | None = None
@@ -203,9 +195,12 @@ class StaticAdapter(Adapter):
     def _require_whole(self) -> None:
         if not self._workers:
             raise RuntimeError("this executor has no workers: call start() first")
+        if self._broken is None:
+            assert self._world is not None
+            self._head.require()
+            self._broken = self._world.trouble()
         if self._broken is not None:
             raise HorovodInternalError(f"{self._broken}. Call shutdown() and start() to begin anew")
-        self._head.require()
 
     def _on_failure(self, rank: int, error: BaseException) -> None:
         """Others may wait for this rank in hvd.init()."""
@@ -222,27 +217,34 @@ class StaticAdapter(Adapter):
         rank = outcome.cause()
         error = outcome.failures[rank]
         text = f"{self._named(rank)} has failed: {in_words(error)}"
-        ended = len(outcome.values) + len(outcome.failures)
         if outcome.died:
             self._broken = text
-            raise HorovodInternalError(text) from error
-        if ended < len(self._workers) and ended > 1:
+            raise HorovodInternalError(text, lost_rank=rank) from error
+        if outcome.silent:
+            frozen = outcome.silent[0]
+            self._broken = f"{self._named(frozen)} does not answer any more: {text}"
+            raise HorovodInternalError(self._broken, lost_rank=frozen) from error
+        if outcome.running:
             self._broken = f"{text}, and other ranks still run"
         else:
-            self._make_usable_again(outcome)
+            self._make_usable_again(outcome, text)
         if hasattr(error, "add_note"):
-            error.add_note(text)
+            error.add_note(self._broken or text)
         raise error
 
-    def _make_usable_again(self, outcome: Outcome) -> None:
+    def _make_usable_again(self, outcome: Outcome, text: str) -> None:
         """Ranks that have returned are still in the world of which the one that failed was a part."""
         assert self._world is not None
+        trouble = self._world.trouble()
+        if trouble is not None:
+            self._broken = f"{text}; {trouble}"
+            return
         try:
             ray.get([worker.leave.remote() for worker in self.workers], timeout=self.settings.timeout_s)
             for rank in outcome.failures:
                 self._world.find(rank)
         except RayError as error:
-            self._broken = f"after a failure the workers could not be used again: {error}"
+            self._broken = f"{text}; afterwards the workers could not be used again: {in_words(error)}"
 
 
 def grouped(workers: Sequence[_Worker]) -> list[_Worker]:

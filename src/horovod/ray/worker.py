@@ -10,6 +10,7 @@ from typing import Any
 
 import ray
 
+from horovod.ray import metrics
 from horovod.ray import ray_logger as ray_logger
 from horovod.ray.joining import become_rank, leave_world
 
@@ -42,8 +43,9 @@ class BaseHorovodWorker:
         return self.node_id(), self.hostname(), socket.gethostname(), self.get_gpu_ids()
 
     def become(self, variables: Mapping[str, str]) -> None:
-        """Take a place in a world; hvd.init() then meets the other ranks."""
+        """Take a place in a world; hvd.init() then meets the other ranks. Metrics name the job's id as their run."""
         become_rank(variables)
+        metrics.publish_for(ray.get_runtime_context().get_job_id())
 
     def leave(self) -> None:
         """Leave the world; the next hvd.init() meets the other ranks again."""

@@ -18,6 +18,7 @@ from ray.exceptions import GetTimeoutError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from horovod.common.exceptions import HorovodInitializationError
+from horovod.ray.collecting import in_words
 from horovod.ray.coordinator import Coordinator
 
 _ANSWER_LIMIT_S = 10.0
@@ -35,6 +36,15 @@ class RayWorld:
             asked, getattr(settings, "timeout_s", None) or 30, f"the coordinator on node {nodes[0]}"
         )
 
+    def trouble(self) -> str | None:
+        """What is wrong with the coordinator, without which hvd.init() would wait until its time limit; else None."""
+        asked = self._coordinator.is_there.remote()
+        try:
+            answer_of(asked, _ANSWER_LIMIT_S, f"the coordinator on node {self.nodes[0][:12]}, where ranks meet,")
+        except HorovodInitializationError as error:
+            return str(error)
+        return None
+
     def lose(self, rank: int, text: str) -> None:
         """Ranks that wait in hvd.init() for this one raise with this text, instead of waiting for their time limit."""
         self._coordinator.lose.remote(rank, text)
@@ -51,6 +61,9 @@ class RayWorld:
 
 class _WorldCoordinator(Coordinator):
     """The same as an actor."""
+
+    def is_there(self) -> bool:
+        return True
 
     def open(self, nodes: Sequence[str], hostnames: Sequence[str]) -> list[dict[str, str]]:
         for rank, (node, hostname) in enumerate(zip(nodes, hostnames, strict=True)):
@@ -79,4 +92,4 @@ def answer_of(reference: Any, limit_s: float, who: str) -> Any:
             f"{who} did not answer within {limit_s:g} s (create_settings(timeout_s=...))"
         ) from None
     except RayError as error:
-        raise HorovodInitializationError(f"{who} failed: {error}") from error
+        raise HorovodInitializationError(f"{who} failed: {in_words(error)}") from error

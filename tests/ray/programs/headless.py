@@ -1,51 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A job whose cluster loses its head: the next request is refused, and one under way is given up."""
+"""A cluster that loses its head while two jobs run on it; prints what becomes of the jobs and of their workers."""
 
 import os
+import subprocess
 import sys
 import time
+from pathlib import Path
 
-import ray
+import psutil
 from ray.cluster_utils import Cluster
 
-from horovod.ray import RayExecutor, head
+LIMIT_S = 150
+WORKERS = 2  # of each job
 
-
-def sleep() -> None:
-    time.sleep(300)
-
-
-head.GIVE_UP_AFTER_S = 5.0
-options = {"object_store_memory": 100 << 20, "include_dashboard": False}
-cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, **options})
-ray.init(address=cluster.address, log_to_driver=False)
-executor = RayExecutor(RayExecutor.create_settings(timeout_s=60), num_workers=2)
-executor.start()
-print("started", executor.run(lambda: 1), flush=True)
-
-
-def when_it_goes(waits: object) -> None:
-    cluster.head_node.kill_gcs_server()
-
-
-def wait_and_tell() -> None:
-    from horovod.ray import ray_logger
-
-    ray_logger.log({})
-    time.sleep(300)
-
-
-for request, arguments in ((wait_and_tell, {"callbacks": [when_it_goes]}), (sleep, {})):
-    begun = time.monotonic()
-    try:
-        executor.run(request, **arguments)
-    except head.HeadNodeLostError as error:
-        print(f"after {time.monotonic() - begun:.0f} s: {error}", flush=True)
-try:
-    RayExecutor(RayExecutor.create_settings(), num_workers=1).start()
-except head.HeadNodeLostError as error:
-    print("start:", error, flush=True)
-for process in cluster.head_node.live_processes():
-    process[1].kill()
-sys.stdout.flush()
+options = {"num_cpus": 2, "object_store_memory": 100 << 20, "include_dashboard": False}
+cluster = Cluster(initialize_head=True, head_node_args=options)
+cluster.add_node(**options)
+program = [sys.executable, str(Path(__file__).parent / "train_forever.py")]
+env = {**os.environ, "RAY_ADDRESS": cluster.address}
+jobs = {
+    kind: subprocess.Popen([*program, kind], env=env, stdout=subprocess.PIPE, text=True)
+    for kind in ("static", "elastic")
+}
+workers: list[psutil.Process] = []
+for job in jobs.values():
+    assert job.stdout is not None
+    workers += [psutil.Process(int(job.stdout.readline().split()[1])) for _ in range(WORKERS)]
+cluster.head_node.kill_gcs_server()
+lost_at = time.monotonic()
+for kind, job in jobs.items():
+    printed, _ = job.communicate(timeout=LIMIT_S)
+    print(f"{kind} ended with {job.returncode} after {time.monotonic() - lost_at:.0f} s: {printed.splitlines()}")
+_, left = psutil.wait_procs(workers, timeout=LIMIT_S)
+print(f"{len(left)} workers left after {time.monotonic() - lost_at:.0f} s", flush=True)
+for node in cluster.list_all_nodes():
+    node.kill_all_processes(check_alive=False, allow_graceful=False)
 os._exit(0)  # Ray's own end would wait for its head

@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every name and signature of Horovod's Ray modules is there (data/ray_api.json); more parameters may follow.
+
+Names of horovod.runner that are import paths alone, such as ElasticDriver, need only be there.
+"""
+
+import importlib
+
+import pytest
+from contract import check, contract_of
+
+import horovod.ray
+
+CONTRACT = contract_of("ray")
+NAMES = [(module, name) for module, names in CONTRACT.items() for name in names]
+
+
+@pytest.mark.parametrize(("module", "name"), NAMES, ids=[f"{module}.{name}" for module, name in NAMES])
+def test_name(module: str, name: str) -> None:
+    check(getattr(importlib.import_module(module), name), CONTRACT[module][name], f"{module}.{name}")
+
+
+def test_all_names_are_exported() -> None:
+    assert set(horovod.ray.__all__) >= set(CONTRACT["horovod.ray"])
+    assert all(hasattr(horovod.ray, name) for name in horovod.ray.__all__)

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Workers that are frozen and coordinators that are killed: who is lost is named in seconds, and nothing is left."""
+
+import os
+import re
+import signal
+import time
+from typing import Any
+
+import psutil
+import pytest
+import ray
+
+import horovod.numpy as hvd
+from horovod.common.exceptions import HorovodInitializationError, HorovodInternalError
+from horovod.ray import ElasticRayExecutor, RayExecutor, ray_logger
+
+pytestmark = pytest.mark.timeout(200)
+
+SECONDS = 45  # what "within seconds" may be on a busy machine
+
+
+def processes_of(actor_class: str) -> list[psutil.Process]:
+    """Of the living actors of this class, on all simulated nodes."""
+    actors = [actor for actor in ray._private.state.actors().values() if actor["State"] == "ALIVE"]
+    return [psutil.Process(actor["Pid"]) for actor in actors if actor["ActorClassName"] == actor_class]
+
+
+def assert_gone(processes: list[psutil.Process]) -> None:
+    _, left = psutil.wait_procs(processes, timeout=SECONDS)
+    assert not left
+
+
+@pytest.fixture
+def pair() -> Any:
+    executor = RayExecutor(RayExecutor.create_settings(timeout_s=60), num_workers=2)
+    executor.start()
+    yield executor
+    executor.shutdown()
+
+
+def test_a_frozen_worker_is_named(pair: RayExecutor) -> None:
+    def train() -> None:
+        hvd.init()
+        hvd.barrier()
+        if hvd.rank() == 1:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        hvd.barrier()
+
+    workers = processes_of("BaseHorovodWorker")
+    assert len(workers) == 2
+    begun = time.monotonic()
+    with pytest.raises(HorovodInternalError, match="^rank 1 on node .* does not answer any more: .*rank 1 is lost"):
+        pair.run(train)
+    assert time.monotonic() - begun < SECONDS
+    with pytest.raises(HorovodInternalError, match=r"^rank 1 on node .* Call shutdown\(\) and start\(\)"):
+        pair.run(train)
+    pair.shutdown()
+    assert_gone(workers)
+
+
+def test_ranks_that_wait_for_a_coordinator_that_is_killed(pair: RayExecutor) -> None:
+    def meet(coordinator: int) -> None:
+        """Rank 1 does not come, and kills the coordinator once rank 0 is connected to it."""
+        if os.environ["HOROVOD_RANK"] == "0":
+            hvd.init()
+            return
+        process = psutil.Process(coordinator)
+        port = int(os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"])
+        while not any(one.laddr.port == port and one.status == "ESTABLISHED" for one in process.net_connections()):
+            time.sleep(0.05)
+        process.kill()
+        process.wait(30)
+
+    (coordinator,) = processes_of("_WorldCoordinator")
+    begun = time.monotonic()
+    with pytest.raises(HorovodInitializationError, match="the connection to the rendezvous at .* was lost") as caught:
+        pair.run(meet, args=[coordinator.pid])
+    assert time.monotonic() - begun < SECONDS  # and not the 60 s that ranks have to meet
+    named = "the coordinator on node .*, where ranks meet, failed: its actor died"
+    assert re.search(named, "\n".join(caught.value.__notes__))
+    with pytest.raises(HorovodInternalError, match=rf"{named} .* Call shutdown\(\) and start\(\)"):
+        pair.run(os.getpid)
+
+
+def test_the_coordinator_of_an_elastic_job_is_killed() -> None:
+    def train() -> None:
+        hvd.init()
+        ray_logger.log({"pid": os.getpid()})
+        while True:
+            hvd.barrier()
+
+    workers: list[psutil.Process] = []
+    killed_at = 0.0
+
+    def kill(report: dict[str, int]) -> None:
+        nonlocal killed_at
+        workers.append(psutil.Process(report["pid"]))
+        if len(workers) == 2:
+            (coordinator,) = processes_of("ElasticCoordinator")
+            coordinator.kill()
+            killed_at = time.monotonic()
+
+    executor = ElasticRayExecutor(ElasticRayExecutor.create_settings(min_num_proc=2, max_num_proc=2, timeout_s=60))
+    executor.start()
+    with pytest.raises(HorovodInternalError, match="^the coordinator of the elastic job is lost: its actor died"):
+        executor.run(train, callbacks=[kill])
+    assert time.monotonic() - killed_at < SECONDS
+    assert_gone(workers)
