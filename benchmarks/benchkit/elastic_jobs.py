@@ -8,11 +8,10 @@ import os
 import random
 import shutil
 import signal
-import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,20 +20,21 @@ from testkit.families import is_alive
 from testkit.launcher import HOROVODRUN
 from testkit.places import BENCHMARKS, ROOT, python_path
 from testkit.processes import Group
+from testkit.ssh import SshHosts
 
 Entry = dict[str, Any]
 _LOOK_AGAIN_S = 0.01
-_LIMIT_S = 120.0
+_LIMIT_S = 300.0
 
 
 class Job:
-    """A command that starts workers of benchkit/elastic_worker.py."""
+    """A command that starts workers of benchkit/elastic_worker.py. `more`: for its environment."""
 
-    def __init__(self, kind: str, launcher: Sequence[str]) -> None:
+    def __init__(self, kind: str, launcher: Sequence[str], more: Mapping[str, str] | None = None) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="hvd-elastic-"))
         worker = [str(BENCHMARKS / "benchkit" / "elastic_worker.py"), kind, str(self.folder)]
         env = {"OMP_NUM_THREADS": "1", "PYTHONPATH": python_path(ROOT, BENCHMARKS)}
-        self.process = Group([*launcher, *worker], env=env)
+        self.process = Group([*launcher, *worker], env=env | dict(more or {}))
 
     def __enter__(self) -> Job:
         return self
@@ -64,6 +64,14 @@ class Job:
 
         return self.wait_for(whole)
 
+    def newest(self) -> int:
+        """The generation that has trained last; 0 if none has yet."""
+        return max((int(one["generation"]) for one in self.entries() if "generation" in one), default=0)
+
+    def await_asking(self, count: int) -> None:
+        """Until so many workers, in all its life, have been ready for their first place."""
+        self.wait_for(lambda: sum("asks" in one for one in self.entries()) >= count)
+
     def wait_for(self, found: Callable[[], Any]) -> Any:
         give_up = time.monotonic() + _LIMIT_S
         while not (result := found()):
@@ -73,10 +81,11 @@ class Job:
         return result
 
 
-def elastic_job(workers: int, *flags: str) -> Job:
-    """Its slots are never given up: their workers are killed on purpose."""
+def elastic_job(workers: int, *flags: str, prefix: Sequence[str] = (), env: Mapping[str, str] | None = None) -> Job:
+    """Its slots are never given up: their workers are killed on purpose. `prefix`: to start it somewhere else."""
     patient = ("--blacklist-cooldown-range", "1", "1")
-    return Job("elastic", [*HOROVODRUN, "-np", str(workers), "--min-np", "1", *patient, *flags, sys.executable])
+    command = [*prefix, *HOROVODRUN, "-np", str(workers), "--min-np", "1", *patient, *flags, sys.executable]
+    return Job("elastic", command, env)
 
 
 def static_job(workers: int) -> Job:
@@ -84,11 +93,10 @@ def static_job(workers: int) -> Job:
 
 
 def torchrun_job(workers: int, restarts: int) -> Job:
-    flags = ["--nnodes=1", f"--nproc-per-node={workers}", f"--max-restarts={restarts}"]
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    flags += ["--master-addr=127.0.0.1", f"--master-port={port}"]
-    return Job("torchrun", [sys.executable, "-m", "torch.distributed.run", *flags])
+    """With a new store for each start: in one that is shared, Gloo finds the addresses of workers that have ended."""
+    flags = ["--standalone", "--nnodes=1", f"--nproc-per-node={workers}", f"--max-restarts={restarts}"]
+    command = [sys.executable, "-m", "torch.distributed.run", *flags]
+    return Job("torchrun", command, {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"})
 
 
 def harm(worker: Entry, number: int = signal.SIGKILL) -> float:
@@ -97,29 +105,41 @@ def harm(worker: Entry, number: int = signal.SIGKILL) -> float:
 
 
 PARTS = ("detect", "roll back", "meet", "sync", "first step")
+Rounds = Iterable[int]  # numbers, as many as there is time for
 
 
 def recoveries(
-    rounds: int, workers: int, victim: Callable[[list[Entry]], Entry], number: int, *flags: str
+    job: Job, rounds: Rounds, workers: int, victim: Callable[[list[Entry], int], Entry], number: int, spares: int = 0
 ) -> list[dict[str, float]]:
-    """Seconds from the signal to each part's end, and `resume` in all: the slowest survivor's, for each round."""
+    """Seconds from the signal to each part's end, and `resume` in all: the slowest survivor's, for each round.
+
+    Every round begins with all workers, and the spares in wait.
+    """
     found = []
-    with elastic_job(workers, *flags) as job:
-        now = job.generation(0, workers)
-        for _ in range(rounds):
-            time.sleep(random.uniform(0.2, 0.5))  # at any moment of a step
-            began = harm(victim(now), number)
-            after = job.generation(now[0]["generation"] + 1)
-            slowest = max((one for one in after if "raised" in one), key=lambda one: float(one["at"]))
-            ends = [slowest[name] for name in ("raised", "restored", "met", "synced", "at")]
-            parts = {name: end - start for name, start, end in zip(PARTS, [began, *ends], ends, strict=False)}
-            found.append(parts | {"detected": ends[0] - began, "resume": slowest["at"] - began, "size": len(after)})
-            now = job.generation(after[0]["generation"] + (len(after) < workers), workers)
+    last = job.newest()
+    job.generation(last, workers)  # to start them is no part of the first round
+    for round_ in rounds:
+        now = job.generation(last, workers)
+        job.await_asking(workers + spares + round_ if spares else 0)
+        time.sleep(random.uniform(0.2, 0.5))  # at any moment of a step
+        hit = victim(now, round_)
+        began = harm(hit, number)
+        after = job.generation(now[0]["generation"] + 1)
+        found.append(parts_of(after, began) | {"size": len(after), "rank": hit["rank"]})
+        last = after[0]["generation"]
     return found
 
 
-def growths(rounds: int) -> list[dict[str, float]]:
-    """Two workers join two others: how long these make no step, and whether they are still the same processes."""
+def parts_of(after: list[Entry], began: float) -> dict[str, float]:
+    """Of a change that began with a loss."""
+    slowest = max((one for one in after if "raised" in one), key=lambda one: float(one["at"]))
+    ends = [slowest[name] for name in ("raised", "restored", "met", "synced", "at")]
+    parts = {name: end - start for name, start, end in zip(PARTS, [began, *ends], ends, strict=False)}
+    return parts | {"detected": ends[0] - began, "resume": slowest["at"] - began}
+
+
+def growths(rounds: Rounds) -> list[dict[str, float]]:
+    """Two workers join two others: how long these make no step. They must be the same processes, interrupted once."""
     found = []
     with tempfile.TemporaryDirectory() as folder:
         slots = Path(folder) / "slots"
@@ -127,12 +147,13 @@ def growths(rounds: int) -> list[dict[str, float]]:
         script = ("--max-np", "4", "--host-discovery-script", f"cat {slots}")
         with elastic_job(2, *script) as job:
             few = job.generation(0, 2)
-            for _ in range(rounds):
+            for _ in rounds:
                 offer(slots, 4)
                 many = job.generation(few[0]["generation"] + 1, 4)
                 old = [one for one in many if one["pid"] in {one["pid"] for one in few}]
                 assert len(old) == 2, "those who were there have been started again"
-                found.append({"pause": max(one["at"] - one["last_step"] for one in old)})
+                times = many[0]["generation"] - few[0]["generation"]
+                found.append({"pause": max(one["at"] - one["last_step"] for one in old), "interruptions": times})
                 offer(slots, 2)
                 few = job.generation(many[0]["generation"] + 1, 2)
     return found
@@ -144,10 +165,11 @@ def offer(path: Path, count: int) -> None:
     draft.rename(path)
 
 
-def torchrun_restarts(rounds: int, workers: int) -> list[dict[str, float]]:
+def torchrun_restarts(rounds: Rounds, workers: int) -> list[dict[str, float]]:
     found = []
-    with torchrun_job(workers, rounds) as job:
-        for generation in range(rounds):
+    with torchrun_job(workers, restarts=1000) as job:
+        job.generation(0, workers)
+        for generation in rounds:
             now = job.generation(generation, workers)
             time.sleep(random.uniform(0.2, 0.5))
             began = harm(random.choice(now))
@@ -156,10 +178,10 @@ def torchrun_restarts(rounds: int, workers: int) -> list[dict[str, float]]:
     return found
 
 
-def static_losses(rounds: int, workers: int) -> list[dict[str, float]]:
+def static_losses(rounds: Rounds, workers: int) -> list[dict[str, float]]:
     """Until all others have raised."""
     found = []
-    for _ in range(rounds):
+    for _ in rounds:
         with static_job(workers) as job:
             now = job.generation(0, workers)
             began = harm(random.choice(now))
@@ -172,13 +194,28 @@ def static_losses(rounds: int, workers: int) -> list[dict[str, float]]:
     return found
 
 
-def lost_launchers(rounds: int, workers: int) -> list[dict[str, float]]:
-    """Until no worker is left."""
+def lost_host(rounds: Rounds, workers: int) -> list[dict[str, float]]:
+    """Half of the workers are on a host whose cable is pulled out. Needs root and sshd."""
     found = []
-    for _ in range(rounds):
-        with elastic_job(workers) as job:
-            family = [psutil.Process(one["pid"]) for one in job.generation(0, workers)]
-            began = harm({"pid": job.process.pid})
-            job.wait_for(lambda family=family: not any(map(is_alive, family)))
-            found.append({"detected": time.monotonic() - began})
+    half = workers // 2
+    for _ in rounds:
+        with tempfile.TemporaryDirectory() as folder:
+            hosts = SshHosts(["h1", "h2"], Path(folder))
+            try:
+                place = {"prefix": hosts.inside("h1"), "env": {"HOROVOD_SSH_COMMAND": hosts.ssh}}
+                with elastic_job(workers, "-H", f"h1:{half},h2:{half}", "--start-timeout", "60", **place) as job:
+                    job.generation(0, workers)
+                    hosts.network.cut("h2")
+                    began = time.monotonic()
+                    found.append(parts_of(job.generation(1, half), began))
+            finally:
+                hosts.close()
     return found
+
+
+def lost_launcher(job: Job) -> dict[str, float]:
+    """Until no worker is left."""
+    family = psutil.Process(job.process.pid).children(recursive=True)
+    began = harm({"pid": job.process.pid})
+    job.wait_for(lambda: not any(map(is_alive, family)))
+    return {"detected": time.monotonic() - began}

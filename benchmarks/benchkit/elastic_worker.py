@@ -2,13 +2,15 @@
 """A worker of benchmarks/elastic.py: trains a small network until it is ended, and writes when it did what.
 
 Arguments: elastic, static or torchrun, and a folder, in which each process has a file of its own: a line of JSON for
-its first step of each generation. Times are of the monotonic clock, which all processes of a machine share.
+its first step of each generation, and before that one when it is about to ask for its first place. Times are of the
+monotonic clock, which all processes of a machine share.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -80,6 +82,7 @@ def elastic() -> None:
 
     model = network()  # and what torch imports for the first optimizer: the others wait for who has called hvd.init()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.001, momentum=0.9)
+    note(asks=True)
     hvd.init()
     optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
     train(State(model, optimizer))
@@ -88,6 +91,7 @@ def elastic() -> None:
 def static() -> None:
     import horovod.torch as hvd
 
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # by which the launcher ends those who have not heard of a loss yet
     hvd.init()
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.001)

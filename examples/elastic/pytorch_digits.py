@@ -19,8 +19,9 @@ def main() -> None:
     dataset = TensorDataset(torch.from_numpy(digits.images), torch.from_numpy(digits.labels).long())
     progress = Progress(options)
     model = torch.nn.Sequential(torch.nn.Linear(digits.pixels, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10))
-    hvd.init()
+    # PyTorch imports a good deal for the first optimizer: not while the others wait for a worker that joins them.
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    hvd.init()
     optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
     sampler = hvd.elastic.ElasticSampler(dataset)
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from horovod.runner.elastic import membership as m
+from horovod.runner.elastic.vocabulary import Limits
 
 
 class Driver:
@@ -14,7 +15,7 @@ class Driver:
 
     def __init__(self, hosts: dict[str, int], now: float = 0.0, **limits: Any) -> None:
         asked = {"num_proc": 3, "min_num_proc": 2, "max_num_proc": 8} | limits
-        self.state, self.now = m.State(m.Limits(**asked)), now
+        self.state, self.now = m.State(Limits(**asked)), now
         self.log: list[m.Action] = []
         self.tell(m.Discovered(hosts))
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from horovod.runner.elastic import membership as m
 from horovod.runner.elastic.places import places_of, resettled
+from horovod.runner.elastic.vocabulary import ADDED, REMOVED
 
 
 def test_a_job_begins_with_as_many_as_asked_for_and_all_at_once():
@@ -39,9 +40,9 @@ def test_survivors_of_rank_0_go_on_at_once_and_admit_its_replacement_later():
     assert {birth: place.rank for birth, place in announced.places.items()} == {1: 0, 2: 1}
     assert announced.left == (m.Left(0, 0, "killed"),)
     assert announced.took_s == 0.5
-    assert driver.tell(m.Ready(3)) == [m.Notify((1, 2), 1, m.ADDED)]
+    assert driver.tell(m.Ready(3)) == [m.Notify((1, 2), 1, ADDED)]
     assert driver.tell(m.Tick(), later=0.5) == []
-    assert driver.tell(m.Tick(), later=0.5) == [m.Notify((1, 2), 1, m.ADDED)]
+    assert driver.tell(m.Tick(), later=0.5) == [m.Notify((1, 2), 1, ADDED)]
     driver.tell(m.Ready(1))
     (announced,) = driver.tell(m.Ready(2))
     assert (announced.generation, announced.came) == (2, (3,))
@@ -58,7 +59,7 @@ def test_survivors_that_come_before_the_death_is_known_wait_for_it():
 def test_a_slot_that_is_taken_away_lets_its_worker_go_at_the_next_commit():
     driver = Driver({"a": 3})
     driver.begin()
-    assert driver.tell(m.Discovered({"a": 2})) == [m.Notify((0, 1, 2), 0, m.REMOVED)]
+    assert driver.tell(m.Discovered({"a": 2})) == [m.Notify((0, 1, 2), 0, REMOVED)]
     driver.tell(m.Ready(0))
     driver.tell(m.Ready(2))
     dismissed, announced = driver.tell(m.Ready(1))
@@ -180,7 +181,7 @@ def test_when_all_hosts_are_exchanged_one_worker_stays_until_the_new_ones_have_t
     assert kinds(driver.tell(m.Discovered({"b": 2}))) == ["Start", "Start", "Notify"]
     assert driver.tell(m.Ready(0)) == driver.tell(m.Ready(1)) == []
     dismissed, _, notified = driver.tell(m.Ready(2, fresh=True))
-    assert (dismissed.birth, driver.ranks(), notified.update) == (1, {0: 0, 2: 1}, m.REMOVED)
+    assert (dismissed.birth, driver.ranks(), notified.update) == (1, {0: 0, 2: 1}, REMOVED)
     driver.tell(m.Ready(3, fresh=True))
     driver.tell(m.Ready(0))
     dismissed, _ = driver.tell(m.Ready(2))
@@ -291,7 +292,7 @@ def test_ranks_of_a_host_are_neighbours_and_rank_0_is_a_survivor():
 
 events = st.one_of(
     st.builds(m.Ready, st.integers(0, 12), st.sampled_from([None, 0, 1, 5])),
-    st.builds(m.Ended, st.integers(0, 12), st.sampled_from([0, 1, 137]), st.just("died")),
+    st.builds(m.Ended, st.integers(0, 12), st.sampled_from([0, 1, 137]), st.just("died"), st.booleans()),
     st.builds(m.Discovered, st.dictionaries(st.sampled_from("abc"), st.integers(1, 3), max_size=3), st.integers(0, 2)),
     st.builds(m.HostGone, st.sampled_from("abc"), st.just("gone")),
     st.builds(m.Preempted, st.integers(0, 12)),

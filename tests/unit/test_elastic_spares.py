@@ -10,7 +10,7 @@ from horovod.runner.elastic import membership as m
 from horovod.runner.elastic import words
 from horovod.runner.elastic.progress import Ask, Stuck, Watch, look, told_by
 from horovod.runner.elastic.running import limits_of
-from horovod.runner.elastic.vocabulary import Told
+from horovod.runner.elastic.vocabulary import ADDED, REMOVED, Told
 
 
 def with_spares(hosts, spares=1, **limits):
@@ -46,7 +46,7 @@ def test_survivors_wait_a_second_for_a_spare_that_is_on_its_way_then_admit_it_at
     assert driver.tell(m.Tick(), later=m.SPARE_S / 2) == []
     (announced,) = driver.tell(m.Tick(), later=m.SPARE_S / 2)
     assert set(announced.places) == {0, 2}
-    assert driver.tell(m.Ready(3)) == [m.Notify((0, 2), 1, m.ADDED)]
+    assert driver.tell(m.Ready(3)) == [m.Notify((0, 2), 1, ADDED)]
 
 
 def test_a_spare_that_comes_within_the_second_is_not_left_behind():
@@ -96,7 +96,7 @@ def test_a_spare_whose_slot_goes_is_ended_and_one_whose_slot_always_fails_is_giv
 def test_a_preempted_worker_leaves_at_the_next_commit_and_its_slot_rests():
     driver = Driver({"a": 3})
     driver.begin()
-    assert driver.tell(m.Preempted(2)) == [m.Excuse(2, True), m.Notify((0, 1, 2), 0, m.REMOVED)]
+    assert driver.tell(m.Preempted(2)) == [m.Excuse(2, True), m.Notify((0, 1, 2), 0, REMOVED)]
     for birth in (0, 1):
         assert driver.tell(m.Ready(birth)) == []
     dismissed, announced = driver.tell(m.Ready(2))
@@ -121,7 +121,7 @@ def test_a_preempted_worker_whose_host_goes_is_not_replaced():
 
 def test_a_spare_takes_the_place_of_a_preempted_worker():
     driver = with_spares({"a": 4})
-    assert driver.tell(m.Preempted(0))[-1] == m.Notify((0, 1, 2), 0, m.REMOVED | m.ADDED)
+    assert driver.tell(m.Preempted(0))[-1] == m.Notify((0, 1, 2), 0, REMOVED | ADDED)
     for birth in (0, 1, 2):
         actions = driver.tell(m.Ready(birth))
     assert set(actions[-1].places) == {1, 2, 3}

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trains elastically until a file appears; reports the first step of each generation, and how it ended.
 
-Arguments: numpy or torch, the file, and maybe a birth id from which on workers fail at once.
+Arguments: numpy or torch, the file, and maybe a birth id from which on workers fail at once. The worker whose birth id
+is in TEST_FREEZES stops before it has asked for a place.
 """
 
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -20,12 +22,26 @@ from horovod.common.objects import broadcast_object
 
 FRAMEWORK, STOP = sys.argv[1:3]
 BIRTH = int(os.environ["HOROVOD_BIRTH_ID"])
+if os.environ.get("TEST_FREEZES") == str(BIRTH):
+    os.kill(os.getpid(), signal.SIGSTOP)
 if len(sys.argv) > 3 and int(sys.argv[3]) <= BIRTH:
     sys.exit(7)
 
 
+class InTwoParts(ObjectState):
+    """Handed over in two parts, like a model and its optimizer. The worker whose birth id is in TEST_DIES_IN_SYNC dies
+    between them, when a newcomer takes part for the first time."""
+
+    def sync(self):
+        self.half = self._bcast_object(self.half)
+        if os.environ.get("TEST_DIES_IN_SYNC") == str(BIRTH) and default_context.generation > 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        super().sync()
+
+
 def train(state, step):
     is_new = True
+    assert getattr(state, "half", state.steps) == state.steps, "half of a state was loaded"
     while not hvd.allreduce(np.array([float(os.path.exists(STOP))]), name="stop")[0]:
         step(state)
         state.steps += 1
@@ -39,12 +55,13 @@ def train(state, step):
 def with_numpy():
     def step(state):
         state.weights = state.weights + hvd.allreduce(np.full(8, 1.0 + hvd.rank()), name="gradient")
+        state.half = state.steps + 1
 
     def reset():
         hvd.shutdown()
         hvd.init()
 
-    state = ObjectState(lambda value: broadcast_object(value, 0), hvd.rank, weights=np.zeros(8), steps=0)
+    state = InTwoParts(lambda value: broadcast_object(value, 0), hvd.rank, weights=np.zeros(8), steps=0, half=0)
     run_fn(train, reset)(state, step)
     return state.steps, float(state.weights.sum())
 

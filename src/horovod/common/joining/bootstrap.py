@@ -17,7 +17,7 @@ from horovod._engine import EngineError, World
 from horovod.common import log, stacks, waits
 from horovod.common import topology as topology_module
 from horovod.common.exceptions import HorovodInitializationError
-from horovod.common.joining.elastic_place import is_elastic
+from horovod.common.joining.elastic_place import is_elastic, meeting_limit_s
 from horovod.common.joining.interfaces import LOOPBACK, check_interfaces, interface_address, interface_names
 from horovod.common.rendezvous.client import Connection, MeetAgainError, RendezvousError
 from horovod.common.settings import Settings
@@ -140,7 +140,7 @@ def _start_together(
     environ: Mapping[str, str],
     met: Callable[[], None],
 ) -> Started:
-    timeout_s = settings.number("HOROVOD_GLOO_TIMEOUT_SECONDS")
+    timeout_s = meeting_limit_s(settings, environ)
     place, connection = introduction
     interface = settings.text("HOROVOD_GLOO_IFACE")
     address = settings.text("HOROVOD_HOST_ADDRESS") or (

@@ -64,6 +64,14 @@ def take_place(settings: Settings, environ: Mapping[str, str], lost: int | None,
     return ElasticPlace(elastic_topology(environ, given), generation, address)
 
 
+def meeting_limit_s(settings: Settings, environ: Mapping[str, str]) -> float:
+    """For meeting the other ranks. In an elastic job each of them has just been given its place, for which it waited
+    in hvd.init(): one that does not come is frozen, and its silence is worth no more than in training."""
+    limit_s = settings.number("HOROVOD_GLOO_TIMEOUT_SECONDS")
+    silence_s = settings.number("HOROVOD_PEER_TIMEOUT_SECONDS")
+    return min(limit_s, silence_s) if is_elastic(environ) and silence_s else limit_s
+
+
 def lost_rank_of(error: HorovodInternalError) -> int | None:
     """Who is to blame, also where a framework has passed on only the text.
 

@@ -21,8 +21,9 @@ from typing import Any, Protocol
 
 from horovod.runner.elastic import words
 from horovod.runner.elastic.mail import Mail
-from horovod.runner.elastic.membership import State, decide
+from horovod.runner.elastic.membership import decide
 from horovod.runner.elastic.progress import Ask, Stuck, Watch, look
+from horovod.runner.elastic.state import State
 from horovod.runner.elastic.vocabulary import (
     Action,
     Announce,

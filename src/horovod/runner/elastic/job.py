@@ -9,16 +9,17 @@ from __future__ import annotations
 import selectors
 import signal
 import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from horovod.runner.elastic.driving import Driver
 from horovod.runner.elastic.host_book import Found, HostEvent, Pass
 from horovod.runner.elastic.hosts import Agents, Hosts, NoAgents
 from horovod.runner.elastic.mail import Mail
-from horovod.runner.elastic.vocabulary import Event, Limits, Tick
+from horovod.runner.elastic.vocabulary import Ended, Event, Limits, Tick
 from horovod.runner.elastic.workers import Program, Workers
 from horovod.runner.ending import Ending, heed_signal, suspend_if_asked
 from horovod.runner.job import JobResult
@@ -26,13 +27,15 @@ from horovod.runner.output import OutputForwarder, OutputOptions
 from horovod.runner.placement import Placer
 from horovod.runner.processes import GuardianLostError
 from horovod.runner.stop_signals import StopSignals
-from horovod.runner.supervision import GRACE_S, State, Supervision
+from horovod.runner.supervision import GRACE_S, State, Supervision, blames_peer
 from horovod.runner.user_output import UserOutput
 
 if TYPE_CHECKING:
     from horovod.common.rendezvous.server import Server
 
 _READ_LIMIT_S = 1.0
+_LAST_WORDS_S = 0.5  # shorter than membership.FENCE_S: one that has ended is not to be taken for a frozen one
+_SIGNALS = 128  # exit codes above this are of workers that a signal has ended
 
 
 @dataclass(frozen=True)
@@ -78,6 +81,7 @@ class ElasticJob:
         self._hosts = Hosts(self._driver, spec.agents, output.say, spec.limits.cooldown)
         self._selector = selectors.DefaultSelector()
         self._ending = Ending(placer, self._selector, self._signals, output)
+        self._exits: deque[tuple[Ended, float]] = deque()  # and when to stop waiting for last words
         self._sent: int | None = None
 
     def run(self) -> JobResult:
@@ -112,7 +116,8 @@ class ElasticJob:
         self._hosts.tell_lost()
         for event in events:
             if (ended := self._workers.heard(event)) is not None:
-                self._driver.tell(ended)
+                self._heed_end(ended)
+        self._judge_exits()
         for news in self._mail.take():
             if isinstance(news, HostEvent):
                 self._hosts.tell(news)
@@ -122,9 +127,27 @@ class ElasticJob:
         self._hosts.tell(Pass(self._workers.busy_hosts()))
         self._driver.tell(Tick())
 
+    def _heed_end(self, ended: Ended) -> None:
+        """At once, unless its last words may tell that it is not the cause. Who was killed has none: survivors of it
+        need not wait for its pipes, which processes that it started may hold open."""
+        if 0 < ended.code < _SIGNALS:
+            self._exits.append((ended, time.monotonic() + _LAST_WORDS_S))
+        else:
+            self._driver.tell(ended)
+
+    def _judge_exits(self) -> None:
+        while self._exits:
+            ended, limit = self._exits[0]
+            if time.monotonic() < limit and not self._forwarder.has_read(ended.birth):
+                return
+            self._exits.popleft()
+            blames = blames_peer(self._forwarder.last_error_lines(ended.birth))
+            self._driver.tell(replace(ended, blames_peer=blames))
+
     def _time_left(self) -> float | None:
         deadline = self._supervision.deadline
         times = [
+            max(0.0, self._exits[0][1] - time.monotonic()) if self._exits else None,
             self._driver.time_left(),
             self._hosts.time_left(),
             None if deadline is None else max(0.0, deadline - time.monotonic()),

@@ -15,13 +15,12 @@ from __future__ import annotations
 import math
 import signal
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from horovod.runner.elastic.constants import RESET_LIMIT_EXCEEDED_MESSAGE
 from horovod.runner.elastic.places import places_of, resettled
+from horovod.runner.elastic.state import PREEMPTED_WHY, REMINDER_S, SPARE_S, State, pending_update
 from horovod.runner.elastic.vocabulary import (
-    ADDED,
-    REMOVED,
     Action,
     Announce,
     Close,
@@ -34,13 +33,11 @@ from horovod.runner.elastic.vocabulary import (
     GiveUp,
     HostGone,
     Left,
-    Limits,
     Notify,
     Phase,
     Preempted,
     Ready,
     Signal,
-    Slot,
     Start,
     Tick,
     Told,
@@ -50,99 +47,12 @@ from horovod.runner.elastic.vocabulary import (
 
 MOST_FAILURES = 3  # of workers in one slot, without a cooldown range: then it is not used any more
 LASTING_S = 2.0  # a worker that was a member for so long has shown that its slot is good
-REMINDER_S = 1.0
 LEAVING_S = 10.0
-SPARE_S = 1.0  # survivors wait so long for a spare that is still being started
 GOING_S = 60.0  # the slot of a worker that was preempted is not used for so long: what goes away is gone by then
 MOST_TOLD = 20  # failures in the table at the end
-PREEMPTED_WHY = "SIGTERM: preempted"
 FENCE_S = 1.0  # after a peer has lost it: time for its end to be heard of, or for it to ask for a place
 FENCED_WHY = "the others heard nothing more of it (was it frozen, or cut off?), so it was killed"
 UNKILLABLE_S = 3.0  # on a host that does not answer any more, or in the kernel: the others go on without its end
-
-
-@dataclass(frozen=True)
-class State:
-    limits: Limits
-    hosts: dict[str, int] = field(default_factory=dict)
-    awaited: int = 0  # slots of hosts that may come, or come back
-    workers: dict[int, Worker] = field(default_factory=dict)  # by birth id, those that have not ended
-    members: tuple[int, ...] = ()  # birth ids of the generation, by rank, whether they live or not
-    generation: int = -1
-    next_birth: int = 0
-    failures: dict[Slot, int] = field(default_factory=dict)
-    rests_until: dict[Slot, float] = field(default_factory=dict)
-    history: tuple[Failure, ...] = ()  # the last ones
-    awaits_spare: bool = False
-    left: tuple[Left, ...] = ()  # since the last announcement
-    changing_since: float | None = None
-    waiting_since: float | None = None
-    said_waiting: bool = False
-    notified_at: float = -math.inf
-    finished: bool = False  # some worker has done all its work: nobody new is started
-    first_failure: tuple[int, str, int | None] | None = None  # of this generation: exit code, words, and whose
-    has_trained: bool = False  # some worker has had the state that others must not lose
-    over: bool = False
-
-    def is_offered(self, slot: Slot) -> bool:
-        return slot[1] < self.hosts.get(slot[0], 0)
-
-    def survivors(self) -> list[Worker]:
-        """Members of the last generation that live and may stay."""
-        found = [self.workers[birth] for birth in self.members if birth in self.workers]
-        return [worker for worker in found if worker.phase is not Phase.LEAVING]
-
-    def by_seniority(self) -> list[tuple[int, Slot]]:
-        """Birth ids and slots of all workers, first of those whom the job would miss most."""
-
-        def key(worker: Worker) -> tuple[bool, bool, bool, float, int]:
-            goes = worker.preempted or worker.phase in (Phase.LEAVING, Phase.FENCED)
-            starts = worker.phase is Phase.STARTING
-            return goes, worker.fresh, starts, math.inf if worker.rank is None else worker.rank, worker.birth
-
-        return [(worker.birth, worker.slot) for worker in sorted(self.workers.values(), key=key)]
-
-    def must_leave(self, worker: Worker) -> str:
-        """Why it may not be in the next generation; empty if it may."""
-        if worker.preempted:
-            return PREEMPTED_WHY
-        return "" if self.is_offered(worker.slot) else f"its slot on {worker.slot[0]} is gone"
-
-    def usable_slots(self) -> list[Slot]:
-        """Those without a worker that do not rest."""
-        taken = {worker.slot for worker in self.workers.values()}
-        every = [(host, number) for host, slots in self.hosts.items() for number in range(slots)]
-        return [slot for slot in every if slot not in taken and slot not in self.rests_until]
-
-    def staying(self) -> list[Worker]:
-        return [worker for worker in (*self.survivors(), *self.newcomers()) if not self.must_leave(worker)]
-
-    def room(self) -> int:
-        """For so many members: slots for spares are set aside, unless fewer would train than did or should."""
-        slots = len(self.staying()) + len(self.usable_slots())
-        least = max(self.limits.num_proc, len(self.members))
-        return min(self.limits.max_num_proc, max(least, slots - self.limits.spares))
-
-    def newcomers(self) -> list[Worker]:
-        return [
-            worker
-            for worker in self.workers.values()
-            if worker.birth not in self.members and worker.phase is not Phase.LEAVING
-        ]
-
-    def next_time(self) -> float | None:
-        """When to call again if nothing happens before."""
-        times = [worker.until for worker in self.workers.values()]
-        if self.waiting_since is not None:
-            times.append(self.waiting_since + self.limits.timeout_s)
-            if self.awaits_spare:
-                times.append(self.waiting_since + SPARE_S)
-        if _pending_update(self):
-            times.append(self.notified_at + REMINDER_S)
-        taken = {worker.slot for worker in self.workers.values()}
-        times += [until for slot, until in self.rests_until.items() if slot not in taken and self.is_offered(slot)]
-        finite = [moment for moment in times if moment < math.inf]
-        return min(finite) if finite and not self.over else None
 
 
 def decide(state: State, event: Event, now: float) -> tuple[State, list[Action]]:
@@ -153,19 +63,6 @@ def decide(state: State, event: Event, now: float) -> tuple[State, list[Action]]
     turn.take(event)
     turn.settle()
     return turn.state, turn.actions
-
-
-def _pending_update(state: State) -> int:
-    """What members do not know yet; 0 while they come together anyway."""
-    members = state.survivors()
-    if not members or state.finished or any(worker.phase is not Phase.MEMBER for worker in members):
-        return 0
-    if len(members) < len(state.members):
-        return 0  # the loss itself brings them together
-    removed = [worker for worker in members if state.must_leave(worker)]
-    has_room = len(members) - len(removed) < state.room()
-    ready = has_room and any(worker.phase is Phase.READY for worker in state.newcomers())
-    return (ADDED if ready else 0) | (REMOVED if removed else 0)
 
 
 class _Turn:
@@ -205,9 +102,9 @@ class _Turn:
                 self._welcome(birth, fresh)
                 if lost is not None and birth in self.state.members:
                     self._suspect(lost)
-            case Ended(birth, code, how):
+            case Ended(birth, code, how, blames_peer):
                 if birth in self.state.workers:
-                    self._lose(self.state.workers[birth], code, how)
+                    self._lose(self.state.workers[birth], code, how, blames_peer=blames_peer)
             case Preempted(birth):
                 self._excuse(birth)
             case Tick() | Told():
@@ -221,7 +118,9 @@ class _Turn:
         if birth in self.state.members:
             self._begin_change()
             self._set(has_trained=self.state.has_trained or not fresh)
-        self._put(replace(known, phase=Phase.READY, until=math.inf, fresh=fresh))
+        if known.phase is Phase.STARTING:
+            self._set(slowest_start_s=max(self.state.slowest_start_s, self.now - known.started))
+        self._put(replace(known, phase=Phase.READY, until=math.inf, fresh=fresh, ready_since=self.now))
 
     def _suspect(self, rank: int) -> None:
         """Somebody has lost a member. It may have ended, or be on its way to ask for a place, or be frozen."""
@@ -240,7 +139,9 @@ class _Turn:
         if self.state.changing_since is None:
             self._set(changing_since=self.now)
 
-    def _lose(self, worker: Worker, code: int, why: str, *, slot_is_to_blame: bool = True) -> None:
+    def _lose(
+        self, worker: Worker, code: int, why: str, *, slot_is_to_blame: bool = True, blames_peer: bool = False
+    ) -> None:
         del self.state.workers[worker.birth]
         if worker.phase is Phase.FENCED and slot_is_to_blame:
             why = FENCED_WHY
@@ -256,12 +157,23 @@ class _Turn:
         if was_member:
             self._begin_change()
             self.actions.append(Close(self.state.generation, f"rank {worker.rank} has ended: {why}"))
-        if self.state.first_failure is None:
-            words = f"worker {worker.birth} on {worker.slot[0]}: {why}"
-            self._set(first_failure=(code or 1, words, worker.birth))
-        self._set(history=(*self.state.history, Failure(worker.birth, worker.slot, why))[-MOST_TOLD:])
+        self._record(Failure(worker.birth, worker.slot, why, self.state.generation, blames_peer), code or 1)
         if slot_is_to_blame:
             self._punish(worker)
+
+    def _record(self, failure: Failure, code: int) -> None:
+        """A cause comes before what followed from it, even if its end was heard of later."""
+        consequences = [
+            one
+            for one in self.state.history
+            if one.blames_peer and one.generation == failure.generation and not failure.blames_peer
+        ]
+        earlier = [one for one in self.state.history if one not in consequences]
+        first = self.state.first_failure
+        if first is None or any(one.birth == first[2] for one in consequences):
+            words = f"worker {failure.birth} on {failure.slot[0]}: {failure.why}"
+            self._set(first_failure=(code, words, failure.birth))
+        self._set(history=(*earlier, failure, *consequences)[-MOST_TOLD:])
 
     def _punish(self, worker: Worker) -> None:
         """The slot alone: the other slots of its host have done nothing."""
@@ -304,6 +216,13 @@ class _Turn:
                 self._put(replace(worker, phase=Phase.FENCED, until=self.now + UNKILLABLE_S))
             elif worker.phase is Phase.FENCED:
                 self._lose(worker, 1, FENCED_WHY)
+        for worker in [worker for worker in self.state.workers.values() if worker.phase is Phase.STARTING]:
+            if self.state.start_deadline(worker) <= self.now:
+                why = (
+                    f"it had not called hvd.init() {self.now - worker.started:.0f} s after its start, so it was killed"
+                )
+                self.actions.append(Signal(worker.birth, signal.SIGKILL))
+                self._put(replace(worker, phase=Phase.FENCED, until=self.now + UNKILLABLE_S, why=why))
 
     def _dismiss(self, worker: Worker, why: str) -> None:
         if worker.phase is Phase.READY and worker.rank is not None:  # a newcomer has nothing to put in order
@@ -478,12 +397,18 @@ class _Turn:
             need = state.limits.num_proc if state.generation < 0 else state.limits.min_num_proc
             self._give_up(
                 f"after {state.limits.timeout_s:g} s (--elastic-timeout) {ready} workers are ready, {need} are needed, "
-                f"and {sum(state.hosts.values())} slots are known"
+                f"and {sum(state.hosts.values())} slots are known{self._who_still_starts()}"
             )
+
+    def _who_still_starts(self) -> str:
+        names = [
+            f"worker {one.birth} on {one.slot[0]}" for one in self.state.newcomers() if one.phase is Phase.STARTING
+        ]
+        return f"; still being started: {', '.join(names)}" if names else ""
 
     def _remind_members(self) -> None:
         state = self.state
-        update = 0 if state.over else _pending_update(state)
+        update = 0 if state.over else pending_update(state, self.now)
         if not update or self.now < state.notified_at + REMINDER_S:
             return
         self._begin_change()

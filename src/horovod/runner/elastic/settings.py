@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The settings of an elastic job as an object, under their old import path. The driver uses membership.Limits."""
+"""The settings of an elastic job as an object, under their old import path. The driver uses vocabulary.Limits."""
 
 from __future__ import annotations
 

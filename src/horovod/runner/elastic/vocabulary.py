@@ -19,7 +19,7 @@ class Phase(Enum):
     READY = "ready"
     MEMBER = "member"
     LEAVING = "leaving"
-    FENCED = "fenced"  # others heard nothing more of it: it was killed, and its end is waited for
+    FENCED = "fenced"  # nothing more was heard of it: it was killed, and its end is waited for
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,7 @@ class Worker:
     until: float = math.inf
     fresh: bool = False  # a member that has said that it has no state of the training yet
     started: float = 0.0
+    ready_since: float = 0.0  # it waits for its place
     preempted: bool = False  # it got SIGTERM, and leaves at the next commit
     why: str = ""  # it is leaving
 
@@ -97,9 +98,12 @@ class Ready:
 
 @dataclass(frozen=True)
 class Ended:
+    """`blames_peer`: its last words say that another rank was lost, so it is not the cause of anything."""
+
     birth: int
     code: int
     how: str
+    blames_peer: bool = False
 
 
 @dataclass(frozen=True)
@@ -204,9 +208,13 @@ class Waiting:
 
 @dataclass(frozen=True)
 class Failure:
+    """`blames_peer`: it followed from the loss of another member of this generation."""
+
     birth: int
     slot: Slot
     why: str
+    generation: int = -1
+    blames_peer: bool = False
 
 
 @dataclass(frozen=True)

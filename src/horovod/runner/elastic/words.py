@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from horovod.runner.elastic.progress import Stuck
 from horovod.runner.elastic.vocabulary import Announce, Failure, Slot, Waiting, Worker
 
+_CONSEQUENCE = ", after it had lost another rank"
+
 
 def announcement(announced: Announce, slots: Mapping[int, Slot]) -> str:
     """`slots`: where workers live or lived, by birth id."""
@@ -48,9 +50,12 @@ def failed(failure: Failure, rests_until: float | None, now: float) -> str:
 
 
 def failure_table(failures: Sequence[Failure]) -> str:
-    """Who failed, where and why, in the order in which it happened."""
+    """Who failed, where and why: each cause before what followed from it."""
     rows = [("worker", "host", "slot", "why")]
-    rows += [(str(one.birth), one.slot[0], str(one.slot[1]), one.why) for one in failures]
+    rows += [
+        (str(one.birth), one.slot[0], str(one.slot[1]), one.why + (_CONSEQUENCE if one.blames_peer else ""))
+        for one in failures
+    ]
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     lines = [
         "  ".join([*(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=False)), row[3]]) for row in rows

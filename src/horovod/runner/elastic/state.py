@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the driver of an elastic job knows, and what follows from it. Pure; the decisions are in membership.py."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from horovod.runner.elastic.vocabulary import ADDED, REMOVED, Failure, Left, Limits, Phase, Slot, Worker
+
+REMINDER_S = 1.0
+SPARE_S = 1.0  # survivors wait so long for a spare that is still being started
+GATHER_S = 3.0  # a newcomer waits so long for others that are still being started: members stop once for them all
+LEAST_START_S = 60.0  # whatever others took, a newcomer has so much time to start
+SLOWER_START = 10  # times as long as the slowest one yet: it shares the cores with those who train
+PREEMPTED_WHY = "SIGTERM: preempted"
+
+
+@dataclass(frozen=True)
+class State:
+    limits: Limits
+    hosts: dict[str, int] = field(default_factory=dict)
+    awaited: int = 0  # slots of hosts that may come, or come back
+    workers: dict[int, Worker] = field(default_factory=dict)  # by birth id, those that have not ended
+    members: tuple[int, ...] = ()  # birth ids of the generation, by rank, whether they live or not
+    generation: int = -1
+    next_birth: int = 0
+    failures: dict[Slot, int] = field(default_factory=dict)
+    rests_until: dict[Slot, float] = field(default_factory=dict)
+    history: tuple[Failure, ...] = ()  # the last ones
+    awaits_spare: bool = False
+    left: tuple[Left, ...] = ()  # since the last announcement
+    changing_since: float | None = None
+    waiting_since: float | None = None
+    said_waiting: bool = False
+    notified_at: float = -math.inf
+    finished: bool = False  # some worker has done all its work: nobody new is started
+    first_failure: tuple[int, str, int | None] | None = None  # of this generation: exit code, words, and whose
+    slowest_start_s: float = 0.0  # from the start of a worker until it has first asked for a place
+    has_trained: bool = False  # some worker has had the state that others must not lose
+    over: bool = False
+
+    def is_offered(self, slot: Slot) -> bool:
+        return slot[1] < self.hosts.get(slot[0], 0)
+
+    def survivors(self) -> list[Worker]:
+        """Members of the last generation that live and may stay."""
+        found = [self.workers[birth] for birth in self.members if birth in self.workers]
+        return [worker for worker in found if worker.phase is not Phase.LEAVING]
+
+    def by_seniority(self) -> list[tuple[int, Slot]]:
+        """Birth ids and slots of all workers, first of those whom the job would miss most."""
+
+        def key(worker: Worker) -> tuple[bool, bool, bool, float, int]:
+            goes = worker.preempted or worker.phase in (Phase.LEAVING, Phase.FENCED)
+            starts = worker.phase is Phase.STARTING
+            return goes, starts, worker.fresh, math.inf if worker.rank is None else worker.rank, worker.birth
+
+        return [(worker.birth, worker.slot) for worker in sorted(self.workers.values(), key=key)]
+
+    def must_leave(self, worker: Worker) -> str:
+        """Why it may not be in the next generation; empty if it may."""
+        if worker.preempted:
+            return PREEMPTED_WHY
+        return "" if self.is_offered(worker.slot) else f"its slot on {worker.slot[0]} is gone"
+
+    def usable_slots(self) -> list[Slot]:
+        """Those without a worker that do not rest."""
+        taken = {worker.slot for worker in self.workers.values()}
+        every = [(host, number) for host, slots in self.hosts.items() for number in range(slots)]
+        return [slot for slot in every if slot not in taken and slot not in self.rests_until]
+
+    def staying(self) -> list[Worker]:
+        return [worker for worker in (*self.survivors(), *self.newcomers()) if not self.must_leave(worker)]
+
+    def room(self) -> int:
+        """For so many members: slots for spares are set aside, unless fewer would train than did or should."""
+        slots = len(self.staying()) + len(self.usable_slots())
+        least = max(self.limits.num_proc, len(self.members))
+        return min(self.limits.max_num_proc, max(least, slots - self.limits.spares))
+
+    def newcomers(self) -> list[Worker]:
+        return [
+            worker
+            for worker in self.workers.values()
+            if worker.birth not in self.members and worker.phase is not Phase.LEAVING
+        ]
+
+    def start_deadline(self, worker: Worker) -> float:
+        """When one that has not asked for a place yet is given up. Never as long as nobody has: there are programs
+        that do without."""
+        timeout_s = self.limits.timeout_s or math.inf
+        if self.generation >= 0:
+            return worker.started + min(timeout_s, max(LEAST_START_S, SLOWER_START * self.slowest_start_s))
+        others = [one.ready_since for one in self.workers.values() if one.phase is Phase.READY]
+        return min(others) + timeout_s if others else math.inf
+
+    def gathers_until(self) -> float:
+        """How long newcomers that are ready wait for others, for whom there is room too."""
+        waiting = [one.ready_since for one in self.newcomers() if one.phase is Phase.READY]
+        others_come = any(one.phase is Phase.STARTING for one in self.newcomers())
+        free = self.room() - sum(not self.must_leave(worker) for worker in self.survivors())
+        return min(waiting) + GATHER_S if others_come and 0 < len(waiting) < free else -math.inf
+
+    def next_time(self) -> float | None:
+        """When to call again if nothing happens before."""
+        times = [worker.until for worker in self.workers.values()]
+        times += [self.start_deadline(one) for one in self.workers.values() if one.phase is Phase.STARTING]
+        if self.waiting_since is not None:
+            times.append(self.waiting_since + self.limits.timeout_s)
+            if self.awaits_spare:
+                times.append(self.waiting_since + SPARE_S)
+        if pending_update(self, self.gathers_until()):
+            begin = -math.inf if pending_update(self, -math.inf) else self.gathers_until()
+            times.append(max(begin, self.notified_at + REMINDER_S))
+        taken = {worker.slot for worker in self.workers.values()}
+        times += [until for slot, until in self.rests_until.items() if slot not in taken and self.is_offered(slot)]
+        finite = [moment for moment in times if moment < math.inf]
+        return min(finite) if finite and not self.over else None
+
+
+def pending_update(state: State, now: float) -> int:
+    """What members do not know yet; 0 while they come together anyway."""
+    members = state.survivors()
+    if not members or state.finished or any(worker.phase is not Phase.MEMBER for worker in members):
+        return 0
+    if len(members) < len(state.members):
+        return 0  # the loss itself brings them together
+    removed = [worker for worker in members if state.must_leave(worker)]
+    has_room = len(members) - len(removed) < state.room() and now >= state.gathers_until()
+    ready = has_room and any(worker.phase is Phase.READY for worker in state.newcomers())
+    return (ADDED if ready else 0) | (REMOVED if removed else 0)
