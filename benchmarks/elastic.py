@@ -50,7 +50,7 @@ def main() -> int:
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=240, help="for everything together; each part has a share")
+    parser.add_argument("--seconds", type=float, default=210, help="for all parts; starting their jobs adds to it")
     parser.add_argument("--write", action="store_true", help=f"into {PAGE.relative_to(ROOT)}")
     parser.add_argument("--seed", type=int, default=1)
     return parser.parse_args()
