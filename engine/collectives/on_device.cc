@@ -3,8 +3,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <stdexcept>
-#include <thread>
 #include <utility>
 
 namespace hvd {
@@ -103,7 +101,8 @@ void DeviceParts::CopyUp(const Device& device, const std::byte* flat, CudaStream
 DeviceMeeting::DeviceMeeting(Devices* devices, Device* device, Lane* lane, size_t slot_bytes)
     : devices_(devices),
       lane_(lane),
-      link_(std::make_shared<DeviceLink>(device, lane->members(), lane->me(), lane->slots(), slot_bytes)) {}
+      link_(std::make_shared<DeviceLink>(device, lane->members(), lane->me(), lane->slots(), slot_bytes)),
+      slots_(device, lane) {}
 
 // True once every member's message has come.
 bool DeviceMeeting::Hears(size_t bytes) { return FetchAll(*lane_, Lane::Layout::kMulticast, bytes, &heard_); }
@@ -169,83 +168,64 @@ Machine::Step DeviceMeeting::Advance() {
   return Step::kDone;
 }
 
-void DeviceMeeting::AwaitOthers(std::chrono::steady_clock::time_point until) const {
-  if (stage_ != Stage::kOver || !link_) return;
-  while (!lane_->AllReleased() && std::chrono::steady_clock::now() < until) {
-    std::this_thread::sleep_for(std::chrono::microseconds(100));
-  }
-  link_->AwaitAllRead(until);
+void DeviceMeeting::AwaitOthers(std::chrono::steady_clock::time_point until) {
+  if (stage_ == Stage::kOver && link_) slots_.AwaitAllRead(until);
 }
 
 // ---- machines
 
-DeviceMachine::DeviceMachine(std::shared_ptr<DeviceLink> link, Lane* lane, DeviceParts parts,
-                             std::vector<std::shared_ptr<DeviceMark>> ready)
-    : link_(std::move(link)), lane_(lane), parts_(std::move(parts)), ready_(std::move(ready)) {}
+DeviceMachine::DeviceMachine(std::shared_ptr<DeviceLink> link, DeviceSlots* slots, DeviceParts parts, DeviceMarks ready)
+    : link_(std::move(link)), parts_(std::move(parts)), slots_(*slots), ready_(std::move(ready)) {}
 
 Machine::Step DeviceMachine::Advance() {
-  bool moved = false;
-  const Device& device = link_->device();
-  const Device::Scope scope(device);
-  // The lane asks only whether others are done with a slot; this member must have read what it gathered there itself.
-  const auto own_slot_is_free = [&] {
-    return lane_->posted() - lane_->released() < static_cast<uint64_t>(link_->slots());
-  };
-  while (filled_ < parts_.size() && own_slot_is_free() && lane_->CanPost()) {
-    const CudaStream stream = device.filling();
-    for (const auto& mark : ready_) device.WaitFor(mark->event(), stream);
-    ready_.clear();
-    const size_t end = std::min(parts_.size(), filled_ + link_->slot_bytes());
-    const int slot = link_->SlotAt(lane_->posted());
-    link_->AwaitReaders(slot, stream);
-    Fill(filled_, end, link_->SlotOf(lane_->me(), slot), stream);
-    link_->Gathered(slot, stream);
-    lane_->PostNothing(1);
-    filled_ = end;
+  const Device::Scope scope(link_->device());
+  bool moved = slots_.Tell();
+  if (!AreDone(&ready_)) return moved ? Step::kMoved : Step::kStuck;
+  while (filled_ < parts_.size() && slots_.MayFill()) {
+    slots_.Filled(Fill(filled_, EndOf(filled_), link_->SlotOf(link_->me(), slots_.SlotToFill())));
+    filled_ = EndOf(filled_);
     moved = true;
   }
-  while (taken_ < filled_ && lane_->AllPosted()) {
-    const size_t end = std::min(parts_.size(), taken_ + link_->slot_bytes());
-    const int slot = link_->SlotAt(lane_->released());
-    Take(taken_, end, slot);
-    link_->Read(slot);
-    lane_->Release();
-    taken_ = end;
+  while (taken_ < filled_ && slots_.MayRead()) {
+    Take(taken_, EndOf(taken_), slots_.SlotToRead());
+    slots_.Read();
+    taken_ = EndOf(taken_);
     moved = true;
   }
-  if (taken_ == parts_.size()) return Step::kDone;
+  if (taken_ == parts_.size() && slots_.all_told()) return Step::kDone;
   return moved ? Step::kMoved : Step::kStuck;
 }
 
-DeviceReduce::DeviceReduce(std::shared_ptr<DeviceLink> link, Lane* lane, DeviceParts parts,
-                           std::vector<std::shared_ptr<DeviceMark>> ready, const Reduction& reduction)
-    : DeviceMachine(std::move(link), lane, std::move(parts), std::move(ready)), reduction_(reduction) {}
+DeviceReduce::DeviceReduce(std::shared_ptr<DeviceLink> link, DeviceSlots* slots, DeviceParts parts, DeviceMarks ready,
+                           const Reduction& reduction)
+    : DeviceMachine(std::move(link), slots, std::move(parts), std::move(ready)), reduction_(reduction) {}
 
-void DeviceReduce::Fill(size_t begin, size_t end, CudaAddress slot, CudaStream stream) {
-  parts_.Gather(link_->device(), begin, end, slot, stream);
-  if (reduction_.prescale == 1.0) return;
+bool DeviceReduce::Fill(size_t begin, size_t end, CudaAddress slot) {
+  const Device& device = link_->device();
+  parts_.Gather(device, begin, end, slot, device.kernels());
+  if (reduction_.prescale == 1.0) return true;
   DeviceParts own;  // the slot itself, scaled in place
   own.Add(slot, slot, end - begin);
-  own.Reduce(link_->device(), {reduction_.dtype, ReduceOp::kSum, 1.0, reduction_.prescale, 1}, 0, end - begin, {slot},
-             stream);
+  own.Reduce(device, {reduction_.dtype, ReduceOp::kSum, 1.0, reduction_.prescale, 1}, 0, end - begin, {slot},
+             device.kernels());
+  return true;
 }
 
 void DeviceReduce::Take(size_t begin, size_t end, int slot) {
-  std::vector<CudaAddress> sources(static_cast<size_t>(lane_->members()));
-  for (int j = 0; j < lane_->members(); ++j) {
-    link_->AwaitWriter(j, slot);
-    sources[static_cast<size_t>(j)] = link_->SlotOf(j, slot);
-  }
-  parts_.Reduce(link_->device(), reduction_, begin, end, sources, link_->device().taking());
+  std::vector<CudaAddress> sources;
+  for (int j = 0; j < link_->members(); ++j) sources.push_back(link_->SlotOf(j, slot));
+  parts_.Reduce(link_->device(), reduction_, begin, end, sources, link_->device().kernels());
 }
 
-void DeviceBroadcast::Fill(size_t begin, size_t end, CudaAddress slot, CudaStream stream) {
-  if (lane_->me() == root_) parts_.Gather(link_->device(), begin, end, slot, stream);
+bool DeviceBroadcast::Fill(size_t begin, size_t end, CudaAddress slot) {
+  if (link_->me() != root_) return false;
+  parts_.Gather(link_->device(), begin, end, slot, link_->device().kernels());
+  return true;
 }
 
 void DeviceBroadcast::Take(size_t begin, size_t end, int slot) {
-  link_->AwaitWriter(root_, slot);
-  parts_.Scatter(link_->device(), begin, end, link_->SlotOf(root_, slot), link_->device().taking());
+  const Device& device = link_->device();
+  parts_.Scatter(device, begin, end, link_->SlotOf(root_, slot), device.kernels());
 }
 
 }  // namespace hvd

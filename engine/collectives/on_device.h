@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Collectives on memory of a device that all members reach. Each fills a slot of its arena there, says so in the lane,
-// and takes what it wants out of all members' slots. Nobody waits for the device: kernels are put on a stream, ordered
-// by events, and the lane's indices tell that these are recorded. A machine is done when all of its work is launched.
+// Collectives on memory of a device that all members reach. Each fills a slot of its arena there, says so when the device
+// has done it, and takes what it wants out of all members' slots. Nobody waits for the device: whoever drives the engine
+// looks how far it is. A machine is done when all of its work is launched, and the others know of all that they need.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "collectives/device_slots.h"
 #include "collectives/machine.h"
 #include "devices/devices.h"
 #include "devices/link.h"
@@ -56,10 +58,11 @@ class DeviceMeeting {
   // kDone: `link` is there, or `why_not` says why there is none. All members come to the same.
   Machine::Step Advance();
   const std::shared_ptr<DeviceLink>& link() const { return link_; }
+  DeviceSlots& slots() { return slots_; }
   const std::string& why_not() const { return why_not_; }
   // Before the link goes: others read from this member's memory, some of them later than it reads from theirs. The
   // members take part in nothing more. `until`: not longer than that, for they may be lost.
-  void AwaitOthers(std::chrono::steady_clock::time_point until) const;
+  void AwaitOthers(std::chrono::steady_clock::time_point until);
 
  private:
   enum class Stage { kBegin, kOpening, kTelling, kHearing, kMapping, kAnswering, kAgreeing, kOver };
@@ -69,6 +72,7 @@ class DeviceMeeting {
   Lane* lane_;
   Stage stage_ = Stage::kBegin;
   std::shared_ptr<DeviceLink> link_;
+  DeviceSlots slots_;
   std::shared_ptr<DeviceWorker::Job> job_;
   std::vector<const std::byte*> heard_;
   std::string why_not_;
@@ -77,31 +81,33 @@ class DeviceMeeting {
 class DeviceMachine : public Machine {
  public:
   // `ready`: what each tensor must wait for.
-  DeviceMachine(std::shared_ptr<DeviceLink> link, Lane* lane, DeviceParts parts,
-                std::vector<std::shared_ptr<DeviceMark>> ready);
+  DeviceMachine(std::shared_ptr<DeviceLink> link, DeviceSlots* slots, DeviceParts parts, DeviceMarks ready);
   Step Advance() override;
 
  protected:
-  virtual void Fill(size_t begin, size_t end, CudaAddress slot, CudaStream stream) = 0;
+  // Both launch something; Fill says whether it did.
+  virtual bool Fill(size_t begin, size_t end, CudaAddress slot) = 0;
   virtual void Take(size_t begin, size_t end, int slot) = 0;
 
   std::shared_ptr<DeviceLink> link_;
-  Lane* lane_;
   DeviceParts parts_;
 
  private:
-  std::vector<std::shared_ptr<DeviceMark>> ready_;
-  size_t filled_ = 0, taken_ = 0;  // bytes of the run
+  size_t EndOf(size_t begin) const { return std::min(parts_.size(), begin + link_->slot_bytes()); }
+
+  DeviceSlots& slots_;
+  DeviceMarks ready_;
+  size_t filled_ = 0, taken_ = 0;  // bytes of the run for which that is launched
 };
 
 // Also a reducescatter: who has no output for a part leaves it to those who have.
 class DeviceReduce : public DeviceMachine {
  public:
-  DeviceReduce(std::shared_ptr<DeviceLink> link, Lane* lane, DeviceParts parts,
-               std::vector<std::shared_ptr<DeviceMark>> ready, const Reduction& reduction);
+  DeviceReduce(std::shared_ptr<DeviceLink> link, DeviceSlots* slots, DeviceParts parts, DeviceMarks ready,
+               const Reduction& reduction);
 
  private:
-  void Fill(size_t begin, size_t end, CudaAddress slot, CudaStream stream) override;
+  bool Fill(size_t begin, size_t end, CudaAddress slot) override;
   void Take(size_t begin, size_t end, int slot) override;
 
   Reduction reduction_;
@@ -109,12 +115,11 @@ class DeviceReduce : public DeviceMachine {
 
 class DeviceBroadcast : public DeviceMachine {
  public:
-  DeviceBroadcast(std::shared_ptr<DeviceLink> link, Lane* lane, DeviceParts parts,
-                  std::vector<std::shared_ptr<DeviceMark>> ready, int root)
-      : DeviceMachine(std::move(link), lane, std::move(parts), std::move(ready)), root_(root) {}
+  DeviceBroadcast(std::shared_ptr<DeviceLink> link, DeviceSlots* slots, DeviceParts parts, DeviceMarks ready, int root)
+      : DeviceMachine(std::move(link), slots, std::move(parts), std::move(ready)), root_(root) {}
 
  private:
-  void Fill(size_t begin, size_t end, CudaAddress slot, CudaStream stream) override;
+  bool Fill(size_t begin, size_t end, CudaAddress slot) override;
   void Take(size_t begin, size_t end, int slot) override;
 
   int root_;

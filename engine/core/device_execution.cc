@@ -2,7 +2,6 @@
 #include "core/device_execution.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -15,13 +14,11 @@
 namespace hvd {
 namespace {
 
-using Marks = std::vector<std::shared_ptr<DeviceMark>>;
-
 CudaAddress AddressOf(const void* pointer) { return reinterpret_cast<CudaAddress>(pointer); }
 
 // Tensors that were submitted together share one mark.
-Marks ReadyOf(const RunningBatch& batch) {
-  Marks marks;
+DeviceMarks ReadyOf(const RunningBatch& batch) {
+  DeviceMarks marks;
   for (const auto& operation : batch.operations) {
     if (operation && operation->ready && (marks.empty() || marks.back() != operation->ready)) {
       marks.push_back(operation->ready);
@@ -69,14 +66,14 @@ DeviceParts PartsByMember(const ProcessSet& set, const RunningBatch& batch) {
 std::unique_ptr<Machine> MakeDeviceMachine(ProcessSet& set, const Entries& entries, const RunningBatch& batch) {
   const Request& first = entries[0]->request;
   const std::shared_ptr<DeviceLink>& link = set.meeting()->link();
-  Lane* const lane = set.flat().there.get();
-  Marks ready = ReadyOf(batch);
+  DeviceSlots* const slots = &set.meeting()->slots();
+  DeviceMarks ready = ReadyOf(batch);
   if (first.kind == OpKind::kBroadcast) {
-    return std::make_unique<DeviceBroadcast>(link, lane, WholeTensors(entries, batch), std::move(ready),
+    return std::make_unique<DeviceBroadcast>(link, slots, WholeTensors(entries, batch), std::move(ready),
                                              set.IndexOf(first.root));
   }
   DeviceParts parts = first.kind == OpKind::kReducescatter ? PartsByMember(set, batch) : WholeTensors(entries, batch);
-  return std::make_unique<DeviceReduce>(link, lane, std::move(parts), std::move(ready),
+  return std::make_unique<DeviceReduce>(link, slots, std::move(parts), std::move(ready),
                                         ReductionOf(first, set.ranks().size()));
 }
 
@@ -97,22 +94,15 @@ class StagedMachine : public Machine {
       staged_->inputs.Add(AddressOf(operation->input), AddressOf(operation->output), bytes);
     }
     staged_->device = device;
-    staged_->ready = ReadyOf(batch_);
-  }
-
-  ~StagedMachine() override {
-    // What is still being copied down belongs to a caller who will soon take it away.
-    if (job_ && !job_->done.load(std::memory_order_acquire)) staged_->revoked.store(true);
+    ready_ = ReadyOf(batch_);
   }
 
   Step Advance() override {
-    if (!job_) {
-      job_ = set_.devices()->worker().Put([staged = staged_] { Down(*staged); });
-      return Step::kMoved;
-    }
     if (!inner_) {
-      if (!job_->done.load(std::memory_order_acquire)) return Step::kStuck;
-      if (!job_->error.empty()) throw DeviceError(job_->error);
+      const Device::Scope scope(*device_);
+      if (!AreDone(&ready_)) return Step::kStuck;
+      if (!arrived_) return Down();
+      if (!arrived_->IsDone()) return Step::kStuck;
       PrepareOnHost();
     }
     const Step step = inner_->Advance();
@@ -128,23 +118,25 @@ class StagedMachine : public Machine {
     PinnedMemory* pinned;
     Device* device = nullptr;
     DeviceParts inputs;
-    Marks ready;
     PinnedMemory::Block block;
-    std::atomic<bool> revoked{false};
   };
 
-  static void Down(Staged& staged) {
-    if (staged.revoked.load() || staged.inputs.size() == 0) return;
-    Device& device = *staged.device;
-    const Device::Scope scope(device);
-    device.LoadKernels();
-    staged.block = staged.pinned->Take(&device, staged.inputs.size());
-    const CudaStream stream = device.filling();
-    for (const auto& mark : staged.ready) device.WaitFor(mark->event(), stream);
-    staged.ready.clear();
-    staged.inputs.CopyDown(device, staged.block.data, stream);
-    const DeviceMark arrived(&device, device.Mark(stream));
-    device.Check(device.cuda().event_wait(arrived.event()), "copy tensors from");
+  Step Down() {
+    const size_t bytes = staged_->inputs.size();
+    if (!job_ && device_->has_kernels()) staged_->block = set_.devices()->pinned().TakeSpare(bytes);
+    if (!staged_->block.data && !job_) {
+      job_ = set_.devices()->worker().Put([staged = staged_] {
+        const Device::Scope scope(*staged->device);
+        staged->device->LoadKernels();
+        staged->block = staged->pinned->Take(staged->device, staged->inputs.size());
+      });
+    }
+    if (job_ && !job_->done.load(std::memory_order_acquire)) return Step::kStuck;
+    if (job_ && !job_->error.empty()) throw DeviceError(job_->error);
+    staged_->inputs.CopyDown(*device_, staged_->block.data, device_->copies());
+    arrived_ = std::make_shared<DeviceMark>(device_, device_->Mark(device_->copies()));
+    staged_->block.busy = arrived_;
+    return Step::kMoved;
   }
 
   // A reducescatter's result is no larger than its input, and takes its place.
@@ -209,11 +201,11 @@ class StagedMachine : public Machine {
         std::memcpy(staged_->block.data + outputs.all().back().begin, scattered_.get() + from, bytes);
         from += bytes;
       }
-      outputs.CopyUp(*device_, staged_->block.data, device_->taking());
+      outputs.CopyUp(*device_, staged_->block.data, device_->copies());
     } else {
-      staged_->inputs.CopyUp(*device_, staged_->block.data, device_->taking());
+      staged_->inputs.CopyUp(*device_, staged_->block.data, device_->copies());
     }
-    staged_->block.busy = std::make_shared<DeviceMark>(device_, device_->Mark(device_->taking()));
+    staged_->block.busy = std::make_shared<DeviceMark>(device_, device_->Mark(device_->copies()));
     set_.devices()->pinned().GiveBack(std::move(staged_->block));
     staged_->block = {};
   }
@@ -222,8 +214,10 @@ class StagedMachine : public Machine {
   const Settings& settings_;
   Device* device_;
   RunningBatch& batch_;
+  DeviceMarks ready_;
   std::shared_ptr<Staged> staged_;
-  std::shared_ptr<DeviceWorker::Job> job_;
+  std::shared_ptr<DeviceWorker::Job> job_;  // where no pinned memory is at hand
+  std::shared_ptr<DeviceMark> arrived_;     // on the host
   std::unique_ptr<std::byte[]> scattered_;  // a reducescatter's result, on the host
   std::vector<std::byte> zeros_;            // what the inner machine contributes for tensors that are not here
   std::unique_ptr<Machine> inner_;
@@ -236,9 +230,8 @@ bool MayUseDeviceMemory(ProcessSet& set, const Settings& settings, const Entries
   const Request& first = entries[0]->request;
   size_t bytes = 0;
   for (const auto& entry : entries) bytes += entry->request.Bytes();
-  const Lane& lane = *set.flat().there;
-  const bool possible = set.all_in_memory() && set.ranks().size() <= static_cast<size_t>(kMostSources) &&
-                        lane.slots() <= kMostDeviceSlots && lane.slot_bytes() >= sizeof(DeviceLink::Passport) &&
+  const bool possible = set.device_lane() && set.ranks().size() <= static_cast<size_t>(kMostSources) &&
+                        set.device_lane()->slot_bytes() >= sizeof(DeviceLink::Passport) &&
                         first.op != ReduceOp::kAdasum;
   const bool pays = bytes >= settings.gpu_staged_bytes || settings.gpu_transport == kGpuIpc;
   return possible && pays && settings.gpu_transport != kGpuStaged;

@@ -12,6 +12,7 @@ namespace hvd {
 namespace {
 
 constexpr uint64_t kRoundsBeforeRinging = 512;
+constexpr auto kDeviceLook = std::chrono::microseconds(20);  // between two looks at how far a device is
 
 }  // namespace
 
@@ -96,6 +97,8 @@ Engine::Clock::duration Engine::MaximumSleep() const {
   using std::chrono::milliseconds;
   if (departures_.awaits_word()) return std::min(Departures::kGrace, Heartbeats::kPeriod);
   if (mailbox_.congested()) return std::chrono::microseconds(200);
+  const auto watches = [](const auto& item) { return item.second->applier.watches_device(); };
+  if (std::any_of(sets_.begin(), sets_.end(), watches)) return kDeviceLook;
   if (stack_teller_.asked() || block_teller_.asked()) return std::chrono::milliseconds(10);
   milliseconds housekeeping = Heartbeats::kPeriod;
   if (departures_.over().ok()) {

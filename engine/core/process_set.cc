@@ -13,7 +13,7 @@ namespace {
 
 constexpr size_t kPage = 4096;
 constexpr size_t kLeastPiece = 2048;  // with very many members, slots grow rather than pieces shrink to nothing
-constexpr int kLanesInMemory = 4;     // flat there and back, inside there and back
+constexpr int kLanesInMemory = 4;     // flat there and back, inside there and back, or in that place a device's
 constexpr size_t kMoreAtOnce = 2;     // by this chunks grow between hosts and in large operations
 
 size_t SlotBytes(const Settings& settings, int members) {
@@ -53,7 +53,11 @@ ProcessSet::ProcessSet(int id, uint32_t epoch, std::vector<int> ranks, const std
   for (size_t j = 0; j < everybody.size(); ++j) everybody[j] = static_cast<int>(j);
   flat_.there = BuildLane(everybody, 0, regions, around);
   flat_.back = BuildLane(everybody, 1, regions, around);
-  if (std::string_view(transport_) == "SHM") FindArenas(regions, around);
+  if (std::string_view(transport_) == "SHM") {
+    FindArenas(regions, around);
+    device_lane_ = BuildLane(everybody, 2, regions, around);
+    lanes_.pop_back();  // it keeps its chunks, and uses no sockets
+  }
   if (moves_by_host_ || sums_by_host_) BuildHierarchy(hosts, regions, around);
   const size_t different = std::set<int>(hosts.begin(), hosts.end()).size();
   host_layout_ = {static_cast<int>(different), apart() || inside()};
@@ -197,7 +201,7 @@ void ProcessSet::CloseDescriptors() {
 }
 
 void ProcessSet::MeetOn(Device* device, size_t slot_bytes) {
-  if (!meeting_) meeting_ = std::make_unique<DeviceMeeting>(devices_, device, flat_.there.get(), slot_bytes);
+  if (!meeting_) meeting_ = std::make_unique<DeviceMeeting>(devices_, device, device_lane_.get(), slot_bytes);
 }
 
 void ProcessSet::LeaveDevice(std::chrono::steady_clock::time_point until) {
@@ -210,8 +214,9 @@ void ProcessSet::LeaveDeviceLater(std::chrono::steady_clock::time_point until) {
   std::shared_ptr<DeviceLink> link = meeting_->link();
   meeting_.reset();
   if (!link) return;
+  // Others may still read from here: the driver keeps memory that they have mapped until they let it go.
   devices_->worker().Put([link = std::move(link), until]() mutable {
-    link->AwaitAllRead(until);
+    link->device().AwaitIdle(until);
     link.reset();
   });
 }

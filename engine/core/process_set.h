@@ -77,6 +77,7 @@ class ProcessSet {
   // How the members reach each other's memory on a device, from the first MeetOn on.
   void MeetOn(Device* device, size_t slot_bytes);
   DeviceMeeting* meeting() const { return meeting_.get(); }
+  Lane* device_lane() const { return device_lane_.get(); }  // if all members are in memory, else null
   // After the set's last operation, with nobody driving the engine; or, later, on a thread for that.
   void LeaveDevice(std::chrono::steady_clock::time_point until);
   void LeaveDeviceLater(std::chrono::steady_clock::time_point until);
@@ -127,6 +128,7 @@ class ProcessSet {
   bool close_knit_ = false;
   ForeignJobs* foreign_;
   Devices* devices_;
+  std::unique_ptr<Lane> device_lane_;
   std::unique_ptr<DeviceMeeting> meeting_;
   HostLayout host_layout_;
   Tree tree_;

@@ -20,7 +20,7 @@ using CudaAddress = unsigned long long;
 struct CudaUuid {
   char bytes[16];
 };
-struct CudaHandle {  // of memory or of an event, for another process
+struct CudaHandle {  // of memory, for another process
   char bytes[64];
 };
 
@@ -44,7 +44,6 @@ enum : int { kCudaHost = 1, kCudaDevice = 2 };
 enum CudaResult : int { kCudaSuccess = 0, kCudaOutOfMemory = 2, kCudaDeinitialized = 4, kCudaNotReady = 600 };
 enum : unsigned {
   kCudaEventPlain = 2,         // without times
-  kCudaEventShared = 2 | 4,    // for other processes too
   kCudaStreamNonBlocking = 1,  // does not wait for the legacy stream
   kCudaPeerAccess = 1,         // opens memory of another device too
   kCudaHostPortable = 1,       // pinned for all contexts
@@ -83,8 +82,6 @@ enum : int { kCudaMultiprocessors = 16 };
   X(event_record, "cuEventRecord", (CudaEvent, CudaStream))                           \
   X(event_query, "cuEventQuery", (CudaEvent))                                         \
   X(event_wait, "cuEventSynchronize", (CudaEvent))                                    \
-  X(event_export, "cuIpcGetEventHandle", (CudaHandle*, CudaEvent))                    \
-  X(event_import, "cuIpcOpenEventHandle", (CudaEvent*, CudaHandle))                   \
   X(stream_create, "cuStreamCreateWithPriority", (CudaStream*, unsigned, int))        \
   X(stream_destroy, "cuStreamDestroy_v2", (CudaStream))                               \
   X(stream_priorities, "cuCtxGetStreamPriorityRange", (int*, int*))                   \

@@ -2,6 +2,7 @@
 #include "devices/device.h"
 
 #include <algorithm>
+#include <thread>
 
 namespace hvd {
 namespace {
@@ -27,7 +28,7 @@ Device::Device(const Cuda* cuda, int ordinal) : cuda_(cuda), ordinal_(ordinal) {
   Check(cuda_->device_attribute(&processors, kCudaMultiprocessors, device_), "ask");
   most_blocks_ = static_cast<unsigned>(processors) * 8;
   Check(cuda_->stream_priorities(&least, &greatest), "ask");
-  for (CudaStream* stream : {&filling_, &taking_}) {
+  for (CudaStream* stream : {&kernels_, &copies_}) {
     Check(cuda_->stream_create(stream, kCudaStreamNonBlocking, greatest), "create a stream on");
   }
 }
@@ -39,10 +40,19 @@ Device::~Device() {
     const Scope scope(*this);
     for (CudaEvent event : events_) cuda_->event_destroy(event);
     if (module_) cuda_->module_unload(module_);
-    for (CudaStream stream : {filling_, taking_}) cuda_->stream_destroy(stream);
+    for (CudaStream stream : {kernels_, copies_}) cuda_->stream_destroy(stream);
   } catch (const DeviceError&) {
   }
   cuda_->context_release(device_);
+}
+
+bool Device::AwaitIdle(std::chrono::steady_clock::time_point until) const {
+  const Scope scope(*this);
+  while (IsBusy()) {
+    if (std::chrono::steady_clock::now() > until) return false;
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
+  }
+  return true;
 }
 
 void Device::Check(int result, const char* what) const {

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // One GPU as this process uses it: the framework's own (primary) context, streams of ours in it, events, and kernels.
 // Processes take turns on a GPU's processors, and changing over takes more than 0.1 ms; its copy engines, which move
-// bytes from and to the host, serve all of them at once. Two streams, so that what fills slots need not wait, turn
-// after turn, behind what takes from those of others. Nothing here waits for the device but where its name says so.
-// What fails throws DeviceError, with the driver's words.
+// bytes from and to the host, serve all of them at once. A stream that waits gives its process's turn away, so ours never
+// wait for what is not done: whoever drives the engine looks at events, and launches then. Nothing here waits for the
+// device but where its name says so. What fails throws DeviceError, with the driver's words.
 #pragma once
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -38,21 +39,23 @@ class Device {
   const std::string& name() const { return name_; }
   const CudaUuid& uuid() const { return uuid_; }
   const Cuda& cuda() const { return *cuda_; }
-  // When nothing is under way both are one: nothing changes streams that need not.
-  CudaStream filling() const { return IsIdle(filling_) && IsIdle(taking_) ? taking_ : filling_; }
-  CudaStream taking() const { return taking_; }
+  CudaStream kernels() const { return kernels_; }
+  CudaStream copies() const { return copies_; }  // from and to the host
   // Whether nothing is under way there.
   bool IsIdle(CudaStream stream) const { return cuda_->stream_query(stream) == kCudaSuccess; }
   // Whether something of ours is still to be done.
   bool IsBusy() const {
-    return cuda_->stream_query(filling_) == kCudaNotReady || cuda_->stream_query(taking_) == kCudaNotReady;
+    return cuda_->stream_query(kernels_) == kCudaNotReady || cuda_->stream_query(copies_) == kCudaNotReady;
   }
-  // A rank that was lost may leave work on our streams that never ends, and whoever frees memory then waits for it
-  // without end: from here on all that we have there is left to the end of the process.
+  // Waits until nothing is, or until then; whether nothing is.
+  bool AwaitIdle(std::chrono::steady_clock::time_point until) const;
+  // A device that never ends its work would let whoever frees memory wait without end: from here on all that we have
+  // there is left to the end of the process.
   void Abandon() { abandoned_.store(true); }
   bool abandoned() const { return abandoned_.load(); }
   // Compiled by the driver for this device the first time, which may take seconds.
   void LoadKernels();
+  bool has_kernels() const { return module_ != nullptr; }
 
   // While it lives, this thread's calls are about this device.
   class Scope {
@@ -104,7 +107,7 @@ class Device {
   std::string name_;
   CudaUuid uuid_{};
   CudaContext context_ = nullptr;
-  CudaStream filling_ = nullptr, taking_ = nullptr;
+  CudaStream kernels_ = nullptr, copies_ = nullptr;
   CudaModule module_ = nullptr;
   CudaFunction copy_ = nullptr;
   std::array<CudaFunction, kDTypeCount> reduce_{};

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <chrono>
 #include <string>
-#include <thread>
 
 namespace hvd {
 namespace {
@@ -21,6 +20,18 @@ size_t RoundUp(size_t bytes) {
 
 }  // namespace
 
+bool DeviceMark::IsDone() const {
+  const int result = device_->cuda().event_query(event_);
+  if (result == kCudaNotReady) return false;
+  device_->Check(result, "wait for");
+  return true;
+}
+
+bool AreDone(DeviceMarks* marks) {
+  while (!marks->empty() && marks->back()->IsDone()) marks->pop_back();
+  return marks->empty();
+}
+
 PinnedMemory::~PinnedMemory() {
   for (Block& block : spare_) {
     if (block.device->abandoned()) continue;
@@ -32,24 +43,23 @@ PinnedMemory::~PinnedMemory() {
   }
 }
 
+PinnedMemory::Block PinnedMemory::TakeSpare(size_t bytes) {
+  const size_t size = RoundUp(bytes);
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (auto it = spare_.begin(); it != spare_.end(); ++it) {
+    if (it->bytes != size || (it->busy && !it->busy->IsDone())) continue;
+    Block block = std::move(*it);
+    spare_.erase(it);
+    block.busy.reset();
+    return block;
+  }
+  return {};
+}
+
 PinnedMemory::Block PinnedMemory::Take(Device* device, size_t bytes) {
   Trim();
+  if (Block spare = TakeSpare(bytes); spare.data) return spare;
   const size_t size = RoundUp(bytes);
-  Block block;
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    const auto found = std::find_if(spare_.begin(), spare_.end(), [&](const Block& it) { return it.bytes == size; });
-    if (found != spare_.end()) {
-      block = std::move(*found);
-      spare_.erase(found);
-    }
-  }
-  if (block.busy) {
-    const Device::Scope scope(*block.device);
-    block.device->Check(block.device->cuda().event_wait(block.busy->event()), "wait for");
-    block.busy.reset();
-  }
-  if (block.data) return block;
   const Device::Scope scope(*device);
   void* data = nullptr;
   device->Check(device->cuda().host_allocate(&data, size, kCudaHostPortable), "pin host memory for");
@@ -113,10 +123,13 @@ void Devices::LetWait(int ordinal, uint64_t stream) {
   const Device::Scope scope(*device);
   const auto until = std::chrono::steady_clock::now() + kMoment;
   do {
-    if (device->IsIdle(device->taking())) return;
+    if (!device->IsBusy()) return;
   } while (std::chrono::steady_clock::now() < until);
-  const DeviceMark mark(device, device->Mark(device->taking()));
-  device->WaitFor(mark.event(), reinterpret_cast<CudaStream>(stream));
+  for (CudaStream ours : {device->kernels(), device->copies()}) {
+    if (device->IsIdle(ours)) continue;
+    const DeviceMark mark(device, device->Mark(ours));
+    device->WaitFor(mark.event(), reinterpret_cast<CudaStream>(stream));
+  }
 }
 
 void Devices::Drain(std::chrono::steady_clock::time_point until) {
@@ -124,14 +137,7 @@ void Devices::Drain(std::chrono::steady_clock::time_point until) {
   for (auto& [ordinal, device] : devices_) {
     if (!device) continue;
     try {
-      const Device::Scope scope(*device);
-      while (device->IsBusy()) {
-        if (std::chrono::steady_clock::now() > until) {
-          device->Abandon();
-          break;
-        }
-        std::this_thread::sleep_for(std::chrono::microseconds(100));
-      }
+      if (!device->AwaitIdle(until)) device->Abandon();
     } catch (const DeviceError&) {
     }
   }

@@ -25,11 +25,16 @@ class DeviceMark {
   DeviceMark& operator=(const DeviceMark&) = delete;
 
   CudaEvent event() const { return event_; }
+  bool IsDone() const;
 
  private:
   Device* device_;
   CudaEvent event_;
 };
+
+using DeviceMarks = std::vector<std::shared_ptr<DeviceMark>>;
+// Whether all of them are; those that are, are dropped.
+bool AreDone(DeviceMarks* marks);
 
 // Memory of the host that devices reach: kept, because making it takes long.
 class PinnedMemory {
@@ -42,6 +47,8 @@ class PinnedMemory {
   };
 
   ~PinnedMemory();
+  // No data: there is none to spare.
+  Block TakeSpare(size_t bytes);
   // May wait for the device: not for whoever drives the engine.
   Block Take(Device* device, size_t bytes);
   void GiveBack(Block block);

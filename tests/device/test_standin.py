@@ -61,7 +61,7 @@ def test_ranks_with_devices_of_their_own_reach_each_others(driver):
 WITHOUT = {
     "asked for": {"HOROVOD_GPU_TRANSPORT": "staged"},
     "refused to one rank": {"FAIL_AT_RANK_1": "cuIpcOpenMemHandle_v2=201"},
-    "not to be shared": {"FAIL_AT_RANK_1": "cuIpcGetEventHandle=801"},
+    "not to be shared": {"FAIL_AT_RANK_1": "cuIpcGetMemHandle=801"},
     "of strange devices": {"STANDIN_UUID_BY_RANK": "1"},
 }
 
@@ -123,8 +123,7 @@ def test_the_others_hear_of_a_killed_rank_and_shut_down(driver, fault):
     for seconds, text, left in told.values():
         assert re.search(r"\brank 1\b", text), told
         assert seconds < 20, told
-        # Memory that the device may still be asked to read is left to the end of the process: to free it is to wait.
-        assert (left == "{'memory': 1, 'streams': 1}") == (fault == "killed idle"), told
+        assert left == "{'memory': 1, 'streams': 1}", told  # the test's own
 
 
 # ---- what the driver is given

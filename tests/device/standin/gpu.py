@@ -68,6 +68,9 @@ class Gpu:
     def synchronize(self, stream: int = 0) -> None:
         self.call("cuStreamSynchronize", ctypes.c_void_p(stream))
 
+    def is_idle(self, stream: int) -> bool:
+        return bool(self._library.cuStreamQuery(ctypes.c_void_p(stream)) == 0)
+
     def copy(self, to: int, source: int, nbytes: int, stream: int, delay_s: float = 0.0) -> None:
         """On the stream, when it is its turn and then some."""
         self.call(

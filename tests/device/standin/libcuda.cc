@@ -401,19 +401,6 @@ int cuEventSynchronize(const Event* event) {
   return Enter("cuEventSynchronize");
 }
 
-int cuIpcGetEventHandle(Handle* handle, const Event* event) {
-  ENTER("cuIpcGetEventHandle");
-  if (!IsAlive(event)) return kInvalidHandle;
-  *handle = event->memory()->handle();
-  return kSuccess;
-}
-
-int cuIpcOpenEventHandle(void** event, Handle handle) {
-  ENTER("cuIpcOpenEventHandle");
-  auto memory = Shared::Open(handle);
-  return memory ? Keep(event, std::move(memory)) : static_cast<int>(kInvalidHandle);
-}
-
 // ---- streams
 
 int cuStreamCreateWithPriority(Stream** stream, unsigned, int) {
