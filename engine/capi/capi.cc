@@ -196,6 +196,7 @@ int64_t Submit(hvd_world* world, int32_t process_set, const hvd_op* ops, int32_t
       hvd::Operation* const operation = operations[static_cast<size_t>(i)].get();
       Convert(op, *world->world, process_set, group, count, operation);
       if (op.device < 0) continue;
+      operation->stream = StreamOf(op);
       const bool as_before = i > 0 && At(ops, i - 1).device == op.device && StreamOf(At(ops, i - 1)) == StreamOf(op);
       operation->ready = as_before ? operations[static_cast<size_t>(i) - 1]->ready
                                    : world->world->devices().MarkReady(op.device, StreamOf(op));
@@ -412,7 +413,9 @@ void Show(hvd_world* world, const char* name, int64_t began_ns, int64_t ended_ns
 int32_t LetWait(hvd_world* world, int32_t device, uint64_t stream, hvd_status* status) {
   return Guard<int32_t>(status, HVD_FAILED, [&] {
     world->world->devices().LetWait(device, stream);
-    return static_cast<int32_t>(HVD_OK);
+    const Status closed = world->world->closed();
+    Fill(closed, status);
+    return static_cast<int32_t>(closed.ok() ? HVD_OK : HVD_FAILED);
   });
 }
 

@@ -1,41 +1,57 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "collectives/device_slots.h"
 
+#include <algorithm>
 #include <thread>
 
 namespace hvd {
 
-bool DeviceSlots::Tell() {
-  bool told = false;
-  for (; !filling_.empty() && (!filling_.front() || filling_.front()->IsDone()); filling_.pop_front()) {
-    lane_->PostNothing(1);
-    told = true;
-  }
-  for (; !reading_.empty() && reading_.front()->IsDone(); reading_.pop_front()) {
-    lane_->Release();
-    told = true;
-  }
-  return told;
-}
-
-void DeviceSlots::Filled(bool by_launch) {
-  filling_.push_back(by_launch ? std::make_unique<DeviceMark>(device_, device_->Mark(device_->kernels())) : nullptr);
-}
-
-void DeviceSlots::Read() {
-  reading_.push_back(std::make_unique<DeviceMark>(device_, device_->Mark(device_->kernels())));
-}
-
-void DeviceSlots::AwaitAllRead(std::chrono::steady_clock::time_point until) {
-  try {
-    const Device::Scope scope(*device_);
-    for (;;) {
-      Tell();
-      const bool all = filling_.empty() && reading_.empty() && lane_->AllReleased();
-      if (all || std::chrono::steady_clock::now() > until) return;
-      std::this_thread::sleep_for(std::chrono::microseconds(100));
+CudaAddress DeviceSlots::BeginFill(CudaStream stream) {
+  const uint64_t index = lane_.posted();
+  const int slot = SlotAt(index);
+  if (index >= first_ + slots()) {
+    for (int j = 0; j < lane_.members(); ++j) {
+      // What this member put on the same stream before comes first anyway.
+      if (j == lane_.me() && stream_of_[static_cast<size_t>(slot)] == stream) continue;
+      link_.AwaitFlag(j, DeviceLink::kRead, slot, ValueAt(index - slots()), stream);
     }
-  } catch (const DeviceError&) {  // who leaves because of it has been told
+  }
+  return link_.SlotOf(lane_.me(), slot);
+}
+
+void DeviceSlots::EndFill(CudaStream stream) {
+  link_.RaiseFlag(DeviceLink::kFilled, SlotAt(lane_.posted()), ValueAt(lane_.posted()), stream);
+  lane_.PostNothing(1);
+}
+
+CudaAddress DeviceSlots::BeginRead(int member, CudaStream stream) {
+  const uint64_t index = lane_.released();
+  const int slot = SlotAt(index);
+  if (member != lane_.me()) link_.AwaitFlag(member, DeviceLink::kFilled, slot, ValueAt(index), stream);
+  return link_.SlotOf(member, slot);
+}
+
+void DeviceSlots::EndRead(CudaStream stream) {
+  const uint64_t index = lane_.released();
+  link_.RaiseFlag(DeviceLink::kRead, SlotAt(index), ValueAt(index), stream);
+  stream_of_[static_cast<size_t>(SlotAt(index))] = stream;
+  lane_.Release();
+}
+
+bool DeviceSlots::AllRead() const {
+  if (!lane_.AllReleased()) return false;
+  const uint64_t end = lane_.released();
+  for (uint64_t index = std::max(first_, end > slots() ? end - slots() : 0); index < end; ++index) {
+    for (int j = 0; j < lane_.members(); ++j) {
+      if (!link_.IsRaised(j, DeviceLink::kRead, SlotAt(index), ValueAt(index))) return false;
+    }
+  }
+  return true;
+}
+
+void DeviceSlots::AwaitAllRead(std::chrono::steady_clock::time_point until) const {
+  while (!AllRead() && std::chrono::steady_clock::now() < until) {
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
   }
 }
 

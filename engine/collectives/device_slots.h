@@ -1,52 +1,54 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which slots of the members' arenas on a device are full, and which have been read. A lane's indices tell it: a member
-// posts an index when the device is done with filling its slot, and releases it when the device is done with reading
-// those of all. So nobody's stream ever waits for another process, and a process that dies leaves none that does.
+// Which slots of the members' arenas on a device may be filled and read. The lane's indices tell what has been launched,
+// flags what the device has done: streams wait for these, and only ever for what is launched, so they never wait in a
+// circle. The flags lie in shared memory of the host: when a rank is lost, those who wait for it are let go.
 #pragma once
 
 #include <chrono>
 #include <cstdint>
-#include <deque>
-#include <memory>
+#include <vector>
 
-#include "devices/devices.h"
+#include "devices/link.h"
 #include "transport/lane.h"
 
 namespace hvd {
 
 class DeviceSlots {
  public:
-  DeviceSlots(Device* device, Lane* lane) : device_(device), lane_(lane) {}
+  // Indices of the lane before the next one are of no concern.
+  DeviceSlots(DeviceLink* link, Lane* lane)
+      : link_(*link), lane_(*lane), first_(lane->posted()), stream_of_(static_cast<size_t>(lane->slots())) {}
 
-  // All of these want a Scope of the device.
+  // In this order for each slot, with a Scope of the device.
 
-  // Says what the device has done since; true if there was anything to say.
-  bool Tell();
-  // All have read what was in the slot that comes next; our own reading comes before, on the same stream.
-  bool MayFill() const { return next_filled() - next_read() < slots() && lane_->CanPost(filling_.size()); }
-  int SlotToFill() const { return static_cast<int>(next_filled() % slots()); }
-  // By what has just been launched, or by nothing at all.
-  void Filled(bool by_launch);
-  // All others have filled theirs, and ours will be when what is launched now begins.
-  bool MayRead() const { return next_read() < next_filled() && lane_->AllPosted(reading_.size()); }
-  int SlotToRead() const { return static_cast<int>(next_read() % slots()); }
-  void Read();
-  // Whether the others know of all that we have filled.
-  bool all_told() const { return filling_.empty(); }
+  // All have launched what reads the slot that comes next, this member itself as well.
+  bool MayFill() const { return lane_.posted() - lane_.released() < slots() && lane_.CanPost(); }
+  // Whether the first member has launched what fills its next slot.
+  bool FirstFills() const { return lane_.me() == 0 || lane_.HasPosted(0); }
+  // The slot, which what is put on the stream next may fill.
+  CudaAddress BeginFill(CudaStream stream);
+  void EndFill(CudaStream stream);
+  // All have launched what fills theirs.
+  bool MayRead() const { return lane_.released() < lane_.posted() && lane_.AllPosted(); }
+  // Where a member's slot lies, which what is put on the stream next may read.
+  CudaAddress BeginRead(int member, CudaStream stream);
+  void EndRead(CudaStream stream);
 
+  // A member is lost: no stream waits for a slot any longer, and what they do then is of no account.
+  void LetGo() const { link_.LetGo(ValueAt(lane_.posted())); }
   // Until nobody reads from our slots any more, and we from none. `until`: others may be lost.
-  void AwaitAllRead(std::chrono::steady_clock::time_point until);
+  void AwaitAllRead(std::chrono::steady_clock::time_point until) const;
 
  private:
-  using Marks = std::deque<std::unique_ptr<DeviceMark>>;  // null: nothing to wait for
+  bool AllRead() const;
+  uint64_t slots() const { return static_cast<uint64_t>(lane_.slots()); }
+  int SlotAt(uint64_t index) const { return static_cast<int>(index % slots()); }
+  static uint32_t ValueAt(uint64_t index) { return static_cast<uint32_t>(index + 1); }
 
-  uint64_t slots() const { return static_cast<uint64_t>(lane_->slots()); }
-  uint64_t next_filled() const { return lane_->posted() + filling_.size(); }
-  uint64_t next_read() const { return lane_->released() + reading_.size(); }
-
-  Device* device_;
-  Lane* lane_;
-  Marks filling_, reading_;  // launched, and not told of
+  DeviceLink& link_;
+  Lane& lane_;
+  uint64_t first_;
+  std::vector<CudaStream> stream_of_;  // by slot: where this member last read it
 };
 
 }  // namespace hvd

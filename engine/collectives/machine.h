@@ -21,6 +21,8 @@ class Machine {
   virtual Step Advance() = 0;
   // Whether bytes went straight into the outputs of other members.
   virtual bool single_copy() const { return false; }
+  // Whether it is stuck until a device has done something: devices do not tell, somebody has to look.
+  virtual bool watches_device() const { return false; }
 };
 
 // The two lanes of a group: what goes to its owner, and what comes back from it. Two, so that the chunks of both

@@ -9,6 +9,7 @@ namespace hvd {
 namespace {
 
 constexpr size_t kFewParts = 64;
+constexpr std::chrono::microseconds kHesitation(50);
 
 }  // namespace
 
@@ -98,11 +99,26 @@ void DeviceParts::CopyUp(const Device& device, const std::byte* flat, CudaStream
 
 // ---- the meeting
 
+// The last whole page of a lane's slots, where no message of the meeting comes to lie.
+bool DeviceMeeting::HasRoom(const Lane& lane) {
+  return lane.slots() >= 3 && lane.slots() <= DeviceLink::kMostSlots &&
+         lane.slot_bytes() >= std::max(sizeof(DeviceLink::Passport), 2 * DeviceLink::kPageBytes);
+}
+
+std::vector<std::byte*> DeviceMeeting::PagesOf(const Lane& lane) {
+  std::vector<std::byte*> pages;
+  for (int j = 0; j < lane.members(); ++j) {
+    std::byte* const end = lane.SlotsOf(j) + static_cast<size_t>(lane.slots()) * lane.slot_bytes();
+    const auto past = reinterpret_cast<uintptr_t>(end) % DeviceLink::kPageBytes;
+    pages.push_back(end - past - DeviceLink::kPageBytes);
+  }
+  return pages;
+}
+
 DeviceMeeting::DeviceMeeting(Devices* devices, Device* device, Lane* lane, size_t slot_bytes)
     : devices_(devices),
       lane_(lane),
-      link_(std::make_shared<DeviceLink>(device, lane->members(), lane->me(), lane->slots(), slot_bytes)),
-      slots_(device, lane) {}
+      link_(std::make_shared<DeviceLink>(device, PagesOf(*lane), lane->me(), lane->slots(), slot_bytes)) {}
 
 // True once every member's message has come.
 bool DeviceMeeting::Hears(size_t bytes) { return FetchAll(*lane_, Lane::Layout::kMulticast, bytes, &heard_); }
@@ -158,6 +174,8 @@ Machine::Step DeviceMeeting::Advance() {
       if (!why_not_.empty()) {
         job_ = devices_->worker().Put([link = std::move(link_)]() mutable { link.reset(); });
         link_ = nullptr;
+      } else {
+        slots_ = std::make_unique<DeviceSlots>(link_.get(), lane_);
       }
       stage_ = Stage::kOver;
       return Step::kDone;
@@ -168,64 +186,77 @@ Machine::Step DeviceMeeting::Advance() {
   return Step::kDone;
 }
 
-void DeviceMeeting::AwaitOthers(std::chrono::steady_clock::time_point until) {
-  if (stage_ == Stage::kOver && link_) slots_.AwaitAllRead(until);
+void DeviceMeeting::AwaitOthers(std::chrono::steady_clock::time_point until) const {
+  if (slots_) slots_->AwaitAllRead(until);
 }
 
 // ---- machines
 
-DeviceMachine::DeviceMachine(std::shared_ptr<DeviceLink> link, DeviceSlots* slots, DeviceParts parts, DeviceMarks ready)
-    : link_(std::move(link)), parts_(std::move(parts)), slots_(*slots), ready_(std::move(ready)) {}
+DeviceMachine::DeviceMachine(std::shared_ptr<DeviceLink> link, DeviceSlots* slots, DeviceParts parts, DeviceOrder order)
+    : link_(std::move(link)),
+      slots_(*slots),
+      parts_(std::move(parts)),
+      stream_(order.stream),
+      ready_(std::move(order.after)) {}
+
+// On a device with nothing else to do it is the turn of whoever used it last: of the first member, if all others begin
+// after it. They read the slots in the turns in which they fill theirs; it does so last.
+bool DeviceMachine::Hesitates() {
+  if (filled_ > 0 || slots_.FirstFills() || !link_->device().IsIdle(stream_)) return false;
+  const auto now = std::chrono::steady_clock::now();
+  if (began_ == std::chrono::steady_clock::time_point()) began_ = now;
+  return now < began_ + kHesitation;
+}
 
 Machine::Step DeviceMachine::Advance() {
+  bool moved = false;
   const Device::Scope scope(link_->device());
-  bool moved = slots_.Tell();
-  if (!AreDone(&ready_)) return moved ? Step::kMoved : Step::kStuck;
+  for (const auto& mark : ready_) link_->device().WaitFor(mark->event(), stream_);
+  ready_.clear();
+  if (Hesitates()) return Step::kStuck;
   while (filled_ < parts_.size() && slots_.MayFill()) {
-    slots_.Filled(Fill(filled_, EndOf(filled_), link_->SlotOf(link_->me(), slots_.SlotToFill())));
+    Fill(filled_, EndOf(filled_), slots_.BeginFill(stream_));
+    slots_.EndFill(stream_);
     filled_ = EndOf(filled_);
     moved = true;
   }
   while (taken_ < filled_ && slots_.MayRead()) {
-    Take(taken_, EndOf(taken_), slots_.SlotToRead());
-    slots_.Read();
+    Take(taken_, EndOf(taken_));
+    slots_.EndRead(stream_);
     taken_ = EndOf(taken_);
     moved = true;
   }
-  if (taken_ == parts_.size() && slots_.all_told()) return Step::kDone;
-  return moved ? Step::kMoved : Step::kStuck;
+  if (taken_ < parts_.size()) return moved ? Step::kMoved : Step::kStuck;
+  link_->device().Launched(stream_);
+  return Step::kDone;
 }
 
-DeviceReduce::DeviceReduce(std::shared_ptr<DeviceLink> link, DeviceSlots* slots, DeviceParts parts, DeviceMarks ready,
+DeviceReduce::DeviceReduce(std::shared_ptr<DeviceLink> link, DeviceSlots* slots, DeviceParts parts, DeviceOrder order,
                            const Reduction& reduction)
-    : DeviceMachine(std::move(link), slots, std::move(parts), std::move(ready)), reduction_(reduction) {}
+    : DeviceMachine(std::move(link), slots, std::move(parts), std::move(order)), reduction_(reduction) {}
 
-bool DeviceReduce::Fill(size_t begin, size_t end, CudaAddress slot) {
-  const Device& device = link_->device();
-  parts_.Gather(device, begin, end, slot, device.kernels());
-  if (reduction_.prescale == 1.0) return true;
+void DeviceReduce::Fill(size_t begin, size_t end, CudaAddress slot) {
+  parts_.Gather(link_->device(), begin, end, slot, stream_);
+  if (reduction_.prescale == 1.0) return;
   DeviceParts own;  // the slot itself, scaled in place
   own.Add(slot, slot, end - begin);
-  own.Reduce(device, {reduction_.dtype, ReduceOp::kSum, 1.0, reduction_.prescale, 1}, 0, end - begin, {slot},
-             device.kernels());
-  return true;
+  own.Reduce(link_->device(), {reduction_.dtype, ReduceOp::kSum, 1.0, reduction_.prescale, 1}, 0, end - begin, {slot},
+             stream_);
 }
 
-void DeviceReduce::Take(size_t begin, size_t end, int slot) {
+void DeviceReduce::Take(size_t begin, size_t end) {
   std::vector<CudaAddress> sources;
-  for (int j = 0; j < link_->members(); ++j) sources.push_back(link_->SlotOf(j, slot));
-  parts_.Reduce(link_->device(), reduction_, begin, end, sources, link_->device().kernels());
+  for (int j = 0; j < link_->members(); ++j) sources.push_back(slots_.BeginRead(j, stream_));
+  parts_.Reduce(link_->device(), reduction_, begin, end, sources, stream_);
 }
 
-bool DeviceBroadcast::Fill(size_t begin, size_t end, CudaAddress slot) {
-  if (link_->me() != root_) return false;
-  parts_.Gather(link_->device(), begin, end, slot, link_->device().kernels());
-  return true;
+void DeviceBroadcast::Fill(size_t begin, size_t end, CudaAddress slot) {
+  if (link_->me() == root_) parts_.Gather(link_->device(), begin, end, slot, stream_);
 }
 
-void DeviceBroadcast::Take(size_t begin, size_t end, int slot) {
-  const Device& device = link_->device();
-  parts_.Scatter(device, begin, end, link_->SlotOf(root_, slot), device.kernels());
+void DeviceBroadcast::Take(size_t begin, size_t end) {
+  const CudaAddress slot = slots_.BeginRead(root_, stream_);
+  parts_.Scatter(link_->device(), begin, end, slot, stream_);
 }
 
 }  // namespace hvd

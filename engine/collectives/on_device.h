@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Collectives on memory of a device that all members reach. Each fills a slot of its arena there, says so when the device
-// has done it, and takes what it wants out of all members' slots. Nobody waits for the device: whoever drives the engine
-// looks how far it is. A machine is done when all of its work is launched, and the others know of all that they need.
+// Collectives on memory of a device that all members reach. Each fills a slot of its arena there, and takes what it wants
+// out of all members' slots. No host waits for the device: a machine is done when all of its work is launched, on the
+// caller's stream if all tensors have the same.
 #pragma once
 
 #include <algorithm>
@@ -55,72 +55,82 @@ class DeviceParts {
 class DeviceMeeting {
  public:
   DeviceMeeting(Devices* devices, Device* device, Lane* lane, size_t slot_bytes);
+  static bool HasRoom(const Lane& lane);
   // kDone: `link` is there, or `why_not` says why there is none. All members come to the same.
   Machine::Step Advance();
   const std::shared_ptr<DeviceLink>& link() const { return link_; }
-  DeviceSlots& slots() { return slots_; }
+  DeviceSlots* slots() const { return slots_.get(); }
   const std::string& why_not() const { return why_not_; }
   // Before the link goes: others read from this member's memory, some of them later than it reads from theirs. The
   // members take part in nothing more. `until`: not longer than that, for they may be lost.
-  void AwaitOthers(std::chrono::steady_clock::time_point until);
+  void AwaitOthers(std::chrono::steady_clock::time_point until) const;
 
  private:
   enum class Stage { kBegin, kOpening, kTelling, kHearing, kMapping, kAnswering, kAgreeing, kOver };
+  static std::vector<std::byte*> PagesOf(const Lane& lane);
   bool Hears(size_t bytes);
 
   Devices* devices_;
   Lane* lane_;
   Stage stage_ = Stage::kBegin;
   std::shared_ptr<DeviceLink> link_;
-  DeviceSlots slots_;
+  std::unique_ptr<DeviceSlots> slots_;  // with the link
   std::shared_ptr<DeviceWorker::Job> job_;
   std::vector<const std::byte*> heard_;
   std::string why_not_;
 };
 
+// Where the work of a batch goes, and what must be done before.
+struct DeviceOrder {
+  CudaStream stream = nullptr;
+  DeviceMarks after;
+};
+
 class DeviceMachine : public Machine {
  public:
-  // `ready`: what each tensor must wait for.
-  DeviceMachine(std::shared_ptr<DeviceLink> link, DeviceSlots* slots, DeviceParts parts, DeviceMarks ready);
+  DeviceMachine(std::shared_ptr<DeviceLink> link, DeviceSlots* slots, DeviceParts parts, DeviceOrder order);
   Step Advance() override;
+  bool watches_device() const override { return filled_ == 0; }
 
  protected:
-  // Both launch something; Fill says whether it did.
-  virtual bool Fill(size_t begin, size_t end, CudaAddress slot) = 0;
-  virtual void Take(size_t begin, size_t end, int slot) = 0;
+  virtual void Fill(size_t begin, size_t end, CudaAddress slot) = 0;
+  virtual void Take(size_t begin, size_t end) = 0;
 
   std::shared_ptr<DeviceLink> link_;
+  DeviceSlots& slots_;
   DeviceParts parts_;
+  CudaStream stream_;
 
  private:
+  bool Hesitates();
   size_t EndOf(size_t begin) const { return std::min(parts_.size(), begin + link_->slot_bytes()); }
 
-  DeviceSlots& slots_;
   DeviceMarks ready_;
+  std::chrono::steady_clock::time_point began_{};
   size_t filled_ = 0, taken_ = 0;  // bytes of the run for which that is launched
 };
 
 // Also a reducescatter: who has no output for a part leaves it to those who have.
 class DeviceReduce : public DeviceMachine {
  public:
-  DeviceReduce(std::shared_ptr<DeviceLink> link, DeviceSlots* slots, DeviceParts parts, DeviceMarks ready,
+  DeviceReduce(std::shared_ptr<DeviceLink> link, DeviceSlots* slots, DeviceParts parts, DeviceOrder order,
                const Reduction& reduction);
 
  private:
-  bool Fill(size_t begin, size_t end, CudaAddress slot) override;
-  void Take(size_t begin, size_t end, int slot) override;
+  void Fill(size_t begin, size_t end, CudaAddress slot) override;
+  void Take(size_t begin, size_t end) override;
 
   Reduction reduction_;
 };
 
 class DeviceBroadcast : public DeviceMachine {
  public:
-  DeviceBroadcast(std::shared_ptr<DeviceLink> link, DeviceSlots* slots, DeviceParts parts, DeviceMarks ready, int root)
-      : DeviceMachine(std::move(link), slots, std::move(parts), std::move(ready)), root_(root) {}
+  DeviceBroadcast(std::shared_ptr<DeviceLink> link, DeviceSlots* slots, DeviceParts parts, DeviceOrder order, int root)
+      : DeviceMachine(std::move(link), slots, std::move(parts), std::move(order)), root_(root) {}
 
  private:
-  bool Fill(size_t begin, size_t end, CudaAddress slot) override;
-  void Take(size_t begin, size_t end, int slot) override;
+  void Fill(size_t begin, size_t end, CudaAddress slot) override;
+  void Take(size_t begin, size_t end) override;
 
   int root_;
 };

@@ -40,8 +40,9 @@ class Applier {
   // Moves the first batch on, and those behind it as their turn comes; true if anything moved.
   bool Step(Status* status);
   bool busy() const { return !running_.empty(); }
-  // A device does not tell when it is done with something: somebody has to look.
-  bool watches_device() const { return busy() && running_.front().on_device; }
+  bool watches_device() const {
+    return busy() && running_.front().machine && running_.front().machine->watches_device();
+  }
   // Everything that runs fails.
   void Fail(const Status& status);
 

@@ -27,6 +27,19 @@ DeviceMarks ReadyOf(const RunningBatch& batch) {
   return marks;
 }
 
+// On the caller's own stream, behind all that it has put there; else on ours, after what makes the tensors ready.
+DeviceOrder OrderOf(const Device& device, const RunningBatch& batch) {
+  const Operation* first = nullptr;
+  bool same = true;
+  for (const auto& operation : batch.operations) {
+    if (!operation) continue;
+    if (!first) first = operation.get();
+    same = same && operation->stream == first->stream;
+  }
+  if (first && same) return {reinterpret_cast<CudaStream>(first->stream), {}};
+  return {device.kernels(), ReadyOf(batch)};
+}
+
 // A rank that has joined takes part on the device that it used last, or on the one that others name.
 Device* DeviceOf(ProcessSet& set, const Entries& entries, const RunningBatch& batch) {
   for (const auto& operation : batch.operations) {
@@ -66,14 +79,14 @@ DeviceParts PartsByMember(const ProcessSet& set, const RunningBatch& batch) {
 std::unique_ptr<Machine> MakeDeviceMachine(ProcessSet& set, const Entries& entries, const RunningBatch& batch) {
   const Request& first = entries[0]->request;
   const std::shared_ptr<DeviceLink>& link = set.meeting()->link();
-  DeviceSlots* const slots = &set.meeting()->slots();
-  DeviceMarks ready = ReadyOf(batch);
+  DeviceSlots* const slots = set.meeting()->slots();
+  DeviceOrder order = OrderOf(link->device(), batch);
   if (first.kind == OpKind::kBroadcast) {
-    return std::make_unique<DeviceBroadcast>(link, slots, WholeTensors(entries, batch), std::move(ready),
+    return std::make_unique<DeviceBroadcast>(link, slots, WholeTensors(entries, batch), std::move(order),
                                              set.IndexOf(first.root));
   }
   DeviceParts parts = first.kind == OpKind::kReducescatter ? PartsByMember(set, batch) : WholeTensors(entries, batch);
-  return std::make_unique<DeviceReduce>(link, slots, std::move(parts), std::move(ready),
+  return std::make_unique<DeviceReduce>(link, slots, std::move(parts), std::move(order),
                                         ReductionOf(first, set.ranks().size()));
 }
 
@@ -96,6 +109,8 @@ class StagedMachine : public Machine {
     staged_->device = device;
     ready_ = ReadyOf(batch_);
   }
+
+  bool watches_device() const override { return !inner_; }
 
   Step Advance() override {
     if (!inner_) {
@@ -206,6 +221,7 @@ class StagedMachine : public Machine {
       staged_->inputs.CopyUp(*device_, staged_->block.data, device_->copies());
     }
     staged_->block.busy = std::make_shared<DeviceMark>(device_, device_->Mark(device_->copies()));
+    device_->Launched(device_->copies());
     set_.devices()->pinned().GiveBack(std::move(staged_->block));
     staged_->block = {};
   }
@@ -231,9 +247,11 @@ bool MayUseDeviceMemory(ProcessSet& set, const Settings& settings, const Entries
   size_t bytes = 0;
   for (const auto& entry : entries) bytes += entry->request.Bytes();
   const bool possible = set.device_lane() && set.ranks().size() <= static_cast<size_t>(kMostSources) &&
-                        set.device_lane()->slot_bytes() >= sizeof(DeviceLink::Passport) &&
-                        first.op != ReduceOp::kAdasum;
-  const bool pays = bytes >= settings.gpu_staged_bytes || settings.gpu_transport == kGpuIpc;
+                        DeviceMeeting::HasRoom(*set.device_lane()) && first.op != ReduceOp::kAdasum;
+  // Few bytes are sooner there by the host, but their ranks then wait for their devices. One tensor alone is likely to be
+  // waited for anyway; several are gradients, most of the time.
+  const bool pays =
+      bytes >= settings.gpu_staged_bytes || entries.size() > 1 || settings.gpu_transport == kGpuIpc;
   return possible && pays && settings.gpu_transport != kGpuStaged;
 }
 
@@ -242,6 +260,8 @@ class ChosenMachine : public Machine {
  public:
   ChosenMachine(ProcessSet* set, const Settings* settings, Device* device, RunningBatch* batch)
       : set_(*set), settings_(*settings), device_(device), batch_(*batch) {}
+
+  bool watches_device() const override { return inner_ && inner_->watches_device(); }
 
   Step Advance() override {
     if (inner_) return inner_->Advance();

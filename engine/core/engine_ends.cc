@@ -301,7 +301,10 @@ void Engine::Abort(int lost_rank, const std::string& text) {
   for (Neighbour& neighbour : parts_.neighbours->all()) neighbour.life_line.SayLastWords({lost_rank, text});
   mailbox_.RingUnread();
   mailbox_.DropUnsent(lost_rank);
-  for (auto& [id, membership] : sets_) FailAll(*membership, why);
+  for (auto& [id, membership] : sets_) {
+    FailAll(*membership, why);
+    membership->set.LetGoOfDevice();
+  }
   messages_->Fail(-1, why);
   Drain();
   parts_.log.Info([&] { return "this world has ended: " + text; });

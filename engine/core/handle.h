@@ -50,6 +50,7 @@ struct Operation {
   std::shared_ptr<Handle> handle;
   Arena::Pin pin;                             // of request.place
   std::shared_ptr<DeviceMark> ready;          // tensors on a device: when their contents are
+  uint64_t stream = 0;                        // the caller's there
   size_t index = 0;                           // in the group
   bool awaited = false;                       // its caller does nothing else until it is done
   uint32_t slot = kNoSlot, round = kNoRound;  // if its part has been sent to all members

@@ -77,6 +77,10 @@ class ProcessSet {
   // How the members reach each other's memory on a device, from the first MeetOn on.
   void MeetOn(Device* device, size_t slot_bytes);
   DeviceMeeting* meeting() const { return meeting_.get(); }
+  // A member is lost: no stream waits for one any longer.
+  void LetGoOfDevice() const {
+    if (meeting_ && meeting_->slots()) meeting_->slots()->LetGo();
+  }
   Lane* device_lane() const { return device_lane_.get(); }  // if all members are in memory, else null
   // After the set's last operation, with nobody driving the engine; or, later, on a thread for that.
   void LeaveDevice(std::chrono::steady_clock::time_point until);

@@ -42,6 +42,8 @@ class World {
   void UseForeignJobs();
   // The GPUs of this process, as its tensors need them.
   Devices& devices() { return *devices_; }
+  // Not ok once the world has ended, and why.
+  Status closed() { return submissions_.closed(); }
   ForeignJobs* foreign_jobs() const { return foreign_.get(); }  // null if it does not
   // What an autotuner has found in an earlier world, instead of tuning; before Connect, alike on all ranks.
   void UseTuning(const Tuning& tuning);

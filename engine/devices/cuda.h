@@ -47,6 +47,8 @@ enum : unsigned {
   kCudaStreamNonBlocking = 1,  // does not wait for the legacy stream
   kCudaPeerAccess = 1,         // opens memory of another device too
   kCudaHostPortable = 1,       // pinned for all contexts
+  kCudaHostMapped = 2,         // with an address on the device
+  kCudaWaitReaches = 0,        // until the value is there or past, as numbers go that wrap around
 };
 enum : int { kCudaMultiprocessors = 16 };
 
@@ -69,6 +71,9 @@ enum : int { kCudaMultiprocessors = 16 };
   X(memory_free, "cuMemFree_v2", (CudaAddress))                                       \
   X(host_allocate, "cuMemHostAlloc", (void**, size_t, unsigned))                      \
   X(host_free, "cuMemFreeHost", (void*))                                              \
+  X(host_register, "cuMemHostRegister_v2", (void*, size_t, unsigned))                 \
+  X(host_unregister, "cuMemHostUnregister", (void*))                                  \
+  X(host_address, "cuMemHostGetDevicePointer_v2", (CudaAddress*, void*, unsigned))    \
   X(copy_down, "cuMemcpyDtoHAsync_v2", (void*, CudaAddress, size_t, CudaStream))      \
   X(copy_up, "cuMemcpyHtoDAsync_v2", (CudaAddress, const void*, size_t, CudaStream))  \
   X(copy_2d, "cuMemcpy2DAsync_v2", (const CudaCopy2d*, CudaStream))                   \
@@ -86,6 +91,8 @@ enum : int { kCudaMultiprocessors = 16 };
   X(stream_destroy, "cuStreamDestroy_v2", (CudaStream))                               \
   X(stream_priorities, "cuCtxGetStreamPriorityRange", (int*, int*))                   \
   X(stream_wait_event, "cuStreamWaitEvent", (CudaStream, CudaEvent, unsigned))        \
+  X(stream_wait_value, "cuStreamWaitValue32_v2", (CudaStream, CudaAddress, uint32_t, unsigned)) \
+  X(stream_write_value, "cuStreamWriteValue32_v2", (CudaStream, CudaAddress, uint32_t, unsigned)) \
   X(stream_wait, "cuStreamSynchronize", (CudaStream))                                 \
   X(module_load, "cuModuleLoadData", (CudaModule*, const void*))                      \
   X(module_unload, "cuModuleUnload", (CudaModule))                                    \

@@ -3,10 +3,12 @@
 
 #include <algorithm>
 #include <thread>
+#include <utility>
 
 namespace hvd {
 namespace {
 
+constexpr std::chrono::microseconds kMoment(20);
 constexpr unsigned kThreads = 256;  // in a block
 constexpr size_t kAlwaysByEngine = size_t{128} << 10;
 constexpr uint64_t kBytesOfThread = 4 * kUnit;  // that it should at least have to do
@@ -39,6 +41,7 @@ Device::~Device() {
   try {
     const Scope scope(*this);
     for (CudaEvent event : events_) cuda_->event_destroy(event);
+    for (const auto& [stream, event] : launched_) cuda_->event_destroy(event);
     if (module_) cuda_->module_unload(module_);
     for (CudaStream stream : {kernels_, copies_}) cuda_->stream_destroy(stream);
   } catch (const DeviceError&) {
@@ -46,7 +49,52 @@ Device::~Device() {
   cuda_->context_release(device_);
 }
 
-bool Device::AwaitIdle(std::chrono::steady_clock::time_point until) const {
+void Device::Launched(CudaStream stream) {
+  const CudaEvent event = Mark(stream);
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (auto& [of, last] : launched_) {
+    if (of != stream) continue;
+    events_.push_back(std::exchange(last, event));
+    return;
+  }
+  launched_.emplace_back(stream, event);
+}
+
+// Forgets what is done.
+bool Device::PendingOnOthers(CudaStream stream) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  bool pending = false;
+  for (auto it = launched_.begin(); it != launched_.end();) {
+    if (cuda_->event_query(it->second) == kCudaNotReady) {
+      pending |= it->first != stream;
+      ++it;
+    } else {
+      events_.push_back(it->second);
+      it = launched_.erase(it);
+    }
+  }
+  return pending;
+}
+
+// What is done a moment later need not be waited for by the stream, which might have to wait for its turn.
+void Device::LetWait(CudaStream stream) {
+  const auto until = std::chrono::steady_clock::now() + kMoment;
+  do {
+    if (!PendingOnOthers(stream)) return;
+  } while (std::chrono::steady_clock::now() < until);
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (const auto& [of, last] : launched_) {
+    if (of != stream) WaitFor(last, stream);
+  }
+}
+
+bool Device::IsBusy() {
+  PendingOnOthers(nullptr);
+  std::lock_guard<std::mutex> lock(mutex_);
+  return !launched_.empty();
+}
+
+bool Device::AwaitIdle(std::chrono::steady_clock::time_point until) {
   const Scope scope(*this);
   while (IsBusy()) {
     if (std::chrono::steady_clock::now() > until) return false;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // One GPU as this process uses it: the framework's own (primary) context, streams of ours in it, events, and kernels.
 // Processes take turns on a GPU's processors, and changing over takes more than 0.1 ms; its copy engines, which move
-// bytes from and to the host, serve all of them at once. A stream that waits gives its process's turn away, so ours never
-// wait for what is not done: whoever drives the engine looks at events, and launches then. Nothing here waits for the
-// device but where its name says so. What fails throws DeviceError, with the driver's words.
+// bytes from and to the host, serve all of them at once. A stream that waits gives its process's turn away, even if others
+// of the process have work: so what can be put on the caller's own stream is, where nothing waits for nothing. Nothing
+// here waits for the device but where its name says so. What fails throws DeviceError, with the driver's words.
 #pragma once
 
 #include <array>
@@ -14,6 +14,7 @@
 #include <mutex>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/types.h"
@@ -43,12 +44,14 @@ class Device {
   CudaStream copies() const { return copies_; }  // from and to the host
   // Whether nothing is under way there.
   bool IsIdle(CudaStream stream) const { return cuda_->stream_query(stream) == kCudaSuccess; }
+  // All that an operation has put on this stream, ours or a caller's, is there now.
+  void Launched(CudaStream stream);
+  // What is put on the stream next waits for all that was launched on others.
+  void LetWait(CudaStream stream);
   // Whether something of ours is still to be done.
-  bool IsBusy() const {
-    return cuda_->stream_query(kernels_) == kCudaNotReady || cuda_->stream_query(copies_) == kCudaNotReady;
-  }
+  bool IsBusy();
   // Waits until nothing is, or until then; whether nothing is.
-  bool AwaitIdle(std::chrono::steady_clock::time_point until) const;
+  bool AwaitIdle(std::chrono::steady_clock::time_point until);
   // A device that never ends its work would let whoever frees memory wait without end: from here on all that we have
   // there is left to the end of the process.
   void Abandon() { abandoned_.store(true); }
@@ -100,6 +103,7 @@ class Device {
   CudaAddress Allocate(size_t bytes) const;
 
  private:
+  bool PendingOnOthers(CudaStream stream);
   void Launch(CudaFunction function, const void* task, uint64_t bytes, CudaStream stream) const;
 
   const Cuda* cuda_;
@@ -113,8 +117,9 @@ class Device {
   std::array<CudaFunction, kDTypeCount> reduce_{};
   unsigned most_blocks_ = 1;
   std::atomic<bool> abandoned_{false};
-  std::mutex mutex_;  // guards events_
+  std::mutex mutex_;  // guards what follows
   std::vector<CudaEvent> events_;
+  std::vector<std::pair<CudaStream, CudaEvent>> launched_;  // the last of each stream; a caller's may be gone by now
 };
 
 }  // namespace hvd

@@ -9,7 +9,6 @@ namespace hvd {
 namespace {
 
 constexpr size_t kSpareBlocks = 8;
-constexpr std::chrono::microseconds kMoment(20);
 constexpr size_t kLeastBlock = size_t{64} << 10;
 
 size_t RoundUp(size_t bytes) {
@@ -117,19 +116,10 @@ std::shared_ptr<DeviceMark> Devices::MarkReady(int ordinal, uint64_t stream) {
   return std::make_shared<DeviceMark>(device, device->Mark(reinterpret_cast<CudaStream>(stream)));
 }
 
-// What is done a moment later need not be waited for by the stream, which might have to wait for its turn.
 void Devices::LetWait(int ordinal, uint64_t stream) {
   Device* const device = Use(ordinal);
   const Device::Scope scope(*device);
-  const auto until = std::chrono::steady_clock::now() + kMoment;
-  do {
-    if (!device->IsBusy()) return;
-  } while (std::chrono::steady_clock::now() < until);
-  for (CudaStream ours : {device->kernels(), device->copies()}) {
-    if (device->IsIdle(ours)) continue;
-    const DeviceMark mark(device, device->Mark(ours));
-    device->WaitFor(mark.event(), reinterpret_cast<CudaStream>(stream));
-  }
+  device->LetWait(reinterpret_cast<CudaStream>(stream));
 }
 
 void Devices::Drain(std::chrono::steady_clock::time_point until) {

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the members of a process set reach each other's memory on a device: each has an arena there, a few slots, mapped
-// by all others.
+// How the members of a process set reach each other's memory on a device. Each has an arena there, a few slots, mapped by
+// all others; and flags for each slot in a page of the host's shared memory, which streams of all members' devices write
+// and wait for, and hosts look at.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -14,6 +16,11 @@ namespace hvd {
 
 class DeviceLink {
  public:
+  // The members' pages of flags; a page of its own for each, on a border.
+  static constexpr size_t kPageBytes = 4096;
+  static constexpr int kMostSlots = 64;
+  enum Flag { kFilled, kRead };
+
   // What a member tells the others of itself.
   struct Passport {
     CudaUuid uuid;
@@ -23,7 +30,8 @@ class DeviceLink {
     char why_not[128];
   };
 
-  DeviceLink(Device* device, int members, int me, int slots, size_t slot_bytes);
+  // `pages`: by member. Our own is cleared when it is opened.
+  DeviceLink(Device* device, std::vector<std::byte*> pages, int me, int slots, size_t slot_bytes);
   ~DeviceLink();
   DeviceLink(const DeviceLink&) = delete;
   DeviceLink& operator=(const DeviceLink&) = delete;
@@ -42,11 +50,29 @@ class DeviceLink {
     return arenas_[static_cast<size_t>(member)] + static_cast<size_t>(slot) * slot_bytes_;
   }
 
+  // Values grow, and may wrap around.
+  bool IsRaised(int member, Flag flag, int slot, uint32_t value) const;
+  // Both put something on the stream, and want a Scope.
+  void RaiseFlag(Flag flag, int slot, uint32_t value, CudaStream stream) const;
+  void AwaitFlag(int member, Flag flag, int slot, uint32_t value, CudaStream stream) const;
+
+  // Whoever waits for this value, or for one not far from it, waits no longer: a member is lost.
+  void LetGo(uint32_t value) const;
+
  private:
+  size_t OffsetOf(Flag flag, int slot) const {
+    return (static_cast<size_t>(flag) * kMostSlots + static_cast<size_t>(slot)) * sizeof(uint32_t);
+  }
+  volatile uint32_t* FlagOf(int member, Flag flag, int slot) const {
+    return reinterpret_cast<volatile uint32_t*>(pages_[static_cast<size_t>(member)] + OffsetOf(flag, slot));
+  }
+  void MapPage(int member);
+
   Device* device_;
+  std::vector<std::byte*> pages_;
   int members_, me_, slots_;
   size_t slot_bytes_;
-  std::vector<CudaAddress> arenas_;  // by member
+  std::vector<CudaAddress> arenas_, flags_;  // by member: as the device reaches them
   Passport passport_{};
   std::string why_not_;
 };

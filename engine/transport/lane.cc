@@ -67,9 +67,8 @@ void Lane::set_chunk_bytes(size_t bytes) {
   moved_at_ = posted_;
 }
 
-bool Lane::CanPost(uint64_t later) {
-  const uint64_t next = posted_ + later;
-  const uint64_t free = std::max(moved_at_, next < slots_count_ ? 0 : next - slots_count_ + 1);
+bool Lane::CanPost() {
+  const uint64_t free = std::max(moved_at_, posted_ < slots_count_ ? 0 : posted_ - slots_count_ + 1);
   if (free == 0) return true;
   const uint64_t reused = free - 1;  // the last index whose bytes we may be about to overwrite
   if (local_released_ <= reused && !local_.empty()) {
@@ -235,10 +234,9 @@ const std::byte* Lane::Fetch(int member, Layout layout, size_t length, std::byte
   return wire.target;
 }
 
-bool Lane::AllPosted(uint64_t later) const {
-  const uint64_t index = released_ + later;
+bool Lane::AllPosted() const {
   return std::all_of(local_.begin(), local_.end(),
-                     [&](int j) { return heads_[j]->posted.load(std::memory_order_acquire) > index; });
+                     [this](int j) { return heads_[j]->posted.load(std::memory_order_acquire) > released_; });
 }
 
 bool Lane::AllReleased() const {

@@ -66,10 +66,12 @@ class Lane {
   int slots() const { return static_cast<int>(slots_count_); }  // chunks that may be under way
   // Smaller slots than there is room for, lying closer together. All members must do this at the same index.
   void set_chunk_bytes(size_t bytes);
+  // All slots of a member that is reached by memory, or our own.
+  std::byte* SlotsOf(int member) const { return heads_[static_cast<size_t>(member)]->slots; }
   size_t piece_bytes() const { return piece_bytes_; }  // the most that one member's piece of a scattered chunk holds
 
-  // True when the next slot may be overwritten, or the one that comes so many later.
-  bool CanPost(uint64_t later = 0);
+  // True when the next slot may be overwritten.
+  bool CanPost();
   std::byte* Slot() { return slots_ + (posted_ % slots_count_) * slot_bytes_; }
   // Member j's piece lies at j * piece_bytes() in the slot; lengths[me] is ignored.
   void PostScatter(const size_t* lengths);
@@ -89,9 +91,12 @@ class Lane {
   // it posted (all members know). A socket delivers straight into `direct` if passed; the caller copies when the result
   // is elsewhere. Valid until Release.
   const std::byte* Fetch(int member, Layout layout, size_t length, std::byte* direct = nullptr);
-  // Whether all others have posted something, or nothing, at the current index, or so many later. Where all are reached
-  // by memory only.
-  bool AllPosted(uint64_t later = 0) const;
+  // Whether all others have posted something, or nothing, at the current index. Where all are reached by memory only.
+  bool AllPosted() const;
+  // Whether this member has posted the index that we post next. If it is reached by memory.
+  bool HasPosted(int member) const {
+    return heads_[static_cast<size_t>(member)]->posted.load(std::memory_order_acquire) > posted_;
+  }
   // Whether all others are done with all that we posted. Where all are reached by memory only.
   bool AllReleased() const;
   // Done with the current index.

@@ -167,7 +167,10 @@ class World:
     ) -> None:
         """Start operations, each for itself; adds their handles to `started` also if a later one is refused."""
     def let_wait(self, device: int, stream: int) -> None:
-        """Make a stream of the device wait for all operations on it that are done, which is when they are launched."""
+        """Make a stream of the device wait for all operations on it that are done, which is when they are launched.
+
+        EngineError if the world has ended: what they left on the device is then of no account.
+        """
     def finish_all(self, handles: Sequence[int]) -> None:
         """Waits for all of them and releases them, then raises the first failure."""
     def poll(self, handle: int) -> bool: ...

@@ -136,6 +136,19 @@ class DeviceCollectives(Collectives[Tensor]):
         return self._staged.recv(tensor, peer, tag)
 
 
+def confirm(context: Context) -> None:
+    """Wait for the GPUs, and raise if a rank was lost meanwhile: an operation is done when its work is launched, and what
+    the GPU does with the tensors of a rank that is no longer there is of no account.
+    """
+    if not torch.cuda.is_initialized() or not context.is_initialized():
+        return
+    torch.cuda.synchronize()
+    try:
+        context.world.let_wait(torch.cuda.current_device(), 0)
+    except EngineError as error:
+        raise translate(error, "a commit") from None
+
+
 def refuse_capture() -> None:
     """A captured graph would repeat the kernels and not what ranks say to each other."""
     if torch.cuda.is_current_stream_capturing():

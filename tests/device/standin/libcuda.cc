@@ -26,6 +26,7 @@ constexpr int kDevices = 2;
 enum Result : int {
   kSuccess = 0,
   kInvalidValue = 1,
+  kAlreadyRegistered = 712,
   kOutOfMemory = 2,
   kNotInitialized = 3,
   kInvalidDevice = 101,
@@ -66,7 +67,7 @@ struct Driver {
   bool initialized = false;
   Context contexts[kDevices];
   std::map<Address, std::shared_ptr<Shared>> memory, mapped;
-  std::set<void*> host;
+  std::set<void*> host, registered;
   std::set<const Event*> events;
   std::set<const Stream*> streams;
   std::set<const Module*> modules;
@@ -365,6 +366,46 @@ int cuIpcCloseMemHandle(Address address) {
   return Driver::Get().mapped.erase(address) ? kSuccess : kInvalidValue;
 }
 
+// ---- pages of the host that a device reaches, and values in them
+
+int cuMemHostRegister_v2(void* address, size_t bytes, unsigned) {
+  ENTER("cuMemHostRegister_v2");
+  const auto page = reinterpret_cast<uintptr_t>(address);
+  if (page % 4096 || bytes % 4096) return kInvalidValue;
+  std::lock_guard<std::mutex> lock(Driver::Get().mutex);
+  return Driver::Get().registered.insert(address).second ? kSuccess : kAlreadyRegistered;
+}
+
+int cuMemHostUnregister(void* address) {
+  ENTER("cuMemHostUnregister");
+  std::lock_guard<std::mutex> lock(Driver::Get().mutex);
+  return Driver::Get().registered.erase(address) ? kSuccess : kInvalidValue;
+}
+
+int cuMemHostGetDevicePointer_v2(Address* address, void* host, unsigned) {
+  ENTER("cuMemHostGetDevicePointer_v2");
+  *address = reinterpret_cast<Address>(host);
+  return kSuccess;
+}
+
+int cuStreamWaitValue32_v2(void* stream, Address address, uint32_t value, unsigned) {
+  ENTER("cuStreamWaitValue32_v2");
+  StreamOf(stream)->Put([address, value] {
+    const auto reached = [&] {
+      const uint32_t now = reinterpret_cast<std::atomic<uint32_t>*>(address)->load();
+      return static_cast<int32_t>(now - value) >= 0 || Faults::Get().broken();
+    };
+    standin::Await(reached);
+  });
+  return kSuccess;
+}
+
+int cuStreamWriteValue32_v2(void* stream, Address address, uint32_t value, unsigned) {
+  ENTER("cuStreamWriteValue32_v2");
+  StreamOf(stream)->Put([address, value] { reinterpret_cast<std::atomic<uint32_t>*>(address)->store(value); });
+  return kSuccess;
+}
+
 // ---- events
 
 int cuEventCreate(void** event, unsigned) {
@@ -492,7 +533,7 @@ long standin_live(const char* kind) {
   const std::map<std::string, size_t> counts = {
       {"memory", driver.memory.size()},
       {"mapped", driver.mapped.size()},
-      {"host", driver.host.size()},
+      {"host", driver.host.size() + driver.registered.size()},
       {"events", driver.events.size()},
       {"streams", driver.streams.size()},
       {"modules", driver.modules.size()},

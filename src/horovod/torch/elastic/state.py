@@ -11,8 +11,10 @@ from typing import Any
 
 import torch
 
+from horovod.common.context import default_context
 from horovod.common.elastic import ObjectState, check_names
 from horovod.common.slots import Slots
+from horovod.torch.cuda_direct import confirm
 from horovod.torch.elastic.sampler import ElasticSampler
 from horovod.torch.functions import allgather_object as allgather_object
 from horovod.torch.functions import broadcast_object, broadcast_optimizer_state, broadcast_parameters
@@ -146,6 +148,7 @@ class TorchState(ObjectState):
         super()._prepare()
 
     def _keep(self) -> None:
+        confirm(default_context)
         for name, handler in self._handlers.items():
             if name not in self._with_slots():
                 handler.save()  # a user's own, which may fail: nothing else has changed yet

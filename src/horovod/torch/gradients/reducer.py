@@ -39,7 +39,8 @@ _NO_LIMIT = 1 << 62
 
 _NOTHING_ELSE = Reduce(b"", ())
 
-# On a GPU the host is what a step waits for, and many bytes take no longer than few.
+# On a GPU the host is what a step waits for, and many bytes take no longer than few. Ranks that share one take turns:
+# there is nothing to gain from an exchange before the end of backward(), and each costs a change of turns.
 _TIMES_ON_GPU = 256
 
 _TOO_MANY_PASSES = (
@@ -266,7 +267,10 @@ class GradientReducer:
 
 def _weight_of(parameter: Tensor) -> int:
     """The bytes that a gradient off the host counts as."""
-    return parameter.nbytes // _TIMES_ON_GPU + 1 if parameter.is_cuda else _NO_LIMIT
+    if not parameter.is_cuda:
+        return _NO_LIMIT
+    shared = torch.cuda.device_count() < default_context.topology.local_size
+    return 0 if shared else parameter.nbytes // _TIMES_ON_GPU + 1
 
 
 _in_backward: weakref.WeakSet[GradientReducer] = weakref.WeakSet()  # whose callback is queued
