@@ -29,7 +29,7 @@ Row = dict[str, Any]
 
 
 def run(way: str, ranks: int, *arguments: str, **more: str) -> list[Row]:
-    """All ranks of one way; what rank 0 measured."""
+    """All ranks of one way; of what they measured, the slowest rank's."""
     port = str(free_port())
     ours = of_ranks(ranks)
     processes = []
@@ -51,7 +51,8 @@ def run(way: str, ranks: int, *arguments: str, **more: str) -> list[Row]:
     for process, (_, errors) in zip(processes, outputs, strict=True):
         if process.returncode:
             print(f"{way}: {errors[-2000:]}", file=sys.stderr)
-    return [json.loads(line) for line in outputs[0][0].splitlines() if line.startswith("{")]
+    by_rank = [[json.loads(line) for line in out.splitlines() if line.startswith("{")] for out, _ in outputs]
+    return [max(same, key=lambda row: float(row["median_s"])) for same in zip(*by_rank, strict=True)]
 
 
 def main() -> None:
@@ -74,7 +75,8 @@ def main() -> None:
                     row["way"] = way
                     rows.append(row)
                     size = f"{row['bytes']:>10} B" if what == "allreduce" else f"{row['model']:>12}"
-                    print(f"{what:9} {size} {ranks} ranks  {way:9} {row['median_s'] * 1e6:10.0f} us", flush=True)
+                    more_s = f"{row['in_a_row_s'] * 1e6:10.0f} us in a row" if "in_a_row_s" in row else ""
+                    print(f"{what:9} {size} {ranks} ranks  {way:9} {row['median_s'] * 1e6:10.0f} us {more_s}", flush=True)
     if options.results:
         options.results.write_text("".join(json.dumps(row) + "\n" for row in rows))
 

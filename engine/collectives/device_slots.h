@@ -23,8 +23,6 @@ class DeviceSlots {
 
   // All have launched what reads the slot that comes next, this member itself as well.
   bool MayFill() const { return lane_.posted() - lane_.released() < slots() && lane_.CanPost(); }
-  // Whether the first member has launched what fills its next slot.
-  bool FirstFills() const { return lane_.me() == 0 || lane_.HasPosted(0); }
   // The slot, which what is put on the stream next may fill.
   CudaAddress BeginFill(CudaStream stream);
   void EndFill(CudaStream stream);

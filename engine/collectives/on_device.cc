@@ -9,7 +9,6 @@ namespace hvd {
 namespace {
 
 constexpr size_t kFewParts = 64;
-constexpr std::chrono::microseconds kHesitation(50);
 
 }  // namespace
 
@@ -199,21 +198,11 @@ DeviceMachine::DeviceMachine(std::shared_ptr<DeviceLink> link, DeviceSlots* slot
       stream_(order.stream),
       ready_(std::move(order.after)) {}
 
-// On a device with nothing else to do it is the turn of whoever used it last: of the first member, if all others begin
-// after it. They read the slots in the turns in which they fill theirs; it does so last.
-bool DeviceMachine::Hesitates() {
-  if (filled_ > 0 || slots_.FirstFills() || !link_->device().IsIdle(stream_)) return false;
-  const auto now = std::chrono::steady_clock::now();
-  if (began_ == std::chrono::steady_clock::time_point()) began_ = now;
-  return now < began_ + kHesitation;
-}
-
 Machine::Step DeviceMachine::Advance() {
   bool moved = false;
   const Device::Scope scope(link_->device());
   for (const auto& mark : ready_) link_->device().WaitFor(mark->event(), stream_);
   ready_.clear();
-  if (Hesitates()) return Step::kStuck;
   while (filled_ < parts_.size() && slots_.MayFill()) {
     Fill(filled_, EndOf(filled_), slots_.BeginFill(stream_));
     slots_.EndFill(stream_);

@@ -90,7 +90,6 @@ class DeviceMachine : public Machine {
  public:
   DeviceMachine(std::shared_ptr<DeviceLink> link, DeviceSlots* slots, DeviceParts parts, DeviceOrder order);
   Step Advance() override;
-  bool watches_device() const override { return filled_ == 0; }
 
  protected:
   virtual void Fill(size_t begin, size_t end, CudaAddress slot) = 0;
@@ -102,11 +101,9 @@ class DeviceMachine : public Machine {
   CudaStream stream_;
 
  private:
-  bool Hesitates();
   size_t EndOf(size_t begin) const { return std::min(parts_.size(), begin + link_->slot_bytes()); }
 
   DeviceMarks ready_;
-  std::chrono::steady_clock::time_point began_{};
   size_t filled_ = 0, taken_ = 0;  // bytes of the run for which that is launched
 };
 

@@ -93,10 +93,6 @@ class Lane {
   const std::byte* Fetch(int member, Layout layout, size_t length, std::byte* direct = nullptr);
   // Whether all others have posted something, or nothing, at the current index. Where all are reached by memory only.
   bool AllPosted() const;
-  // Whether this member has posted the index that we post next. If it is reached by memory.
-  bool HasPosted(int member) const {
-    return heads_[static_cast<size_t>(member)]->posted.load(std::memory_order_acquire) > posted_;
-  }
   // Whether all others are done with all that we posted. Where all are reached by memory only.
   bool AllReleased() const;
   // Done with the current index.

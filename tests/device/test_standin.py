@@ -5,12 +5,14 @@ It tests order, lifetime, other ways than the best, and faults. What a GPU compu
 """
 
 import hashlib
+import json
 import os
 import re
 import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from faultkit.jobs import PlainJob
@@ -124,6 +126,29 @@ def test_the_others_hear_of_a_killed_rank_and_shut_down(driver, fault):
         assert re.search(r"\brank 1\b", text), told
         assert seconds < 20, told
         assert left == "{'memory': 1, 'streams': 1}", told  # the test's own
+
+
+def test_the_doctor_uses_the_gpu(driver):
+    done = doctor(driver)
+    ways = {finding["name"]: finding for finding in done["sections"]["CUDA"]}
+    assert ways["driver"]["value"].startswith("CUDA "), ways
+    assert ways["peer access"]["value"] == "2 of 2 pairs of GPUs", ways
+    for name in ("memory of the GPU", "host memory"):
+        assert re.fullmatch(r"works: .* for 4 KiB, .* for 16 MiB, two ranks on one GPU", ways[name]["value"]), ways
+
+
+def test_the_doctor_says_why_gpus_cannot_be_shared(driver):
+    done = doctor({**driver, "STANDIN_FAIL": "cuIpcOpenMemHandle_v2=201"})
+    (finding,) = [finding for finding in done["sections"]["CUDA"] if finding["name"] == "memory of the GPU"]
+    assert "could not reach another rank's memory from GPU 0" in finding["value"], finding
+    assert "--ipc=host" in finding["advice"], finding
+
+
+def doctor(driver: Mapping[str, str]) -> Any:
+    command = [sys.executable, "-m", "horovod.tools.cli", "doctor", "--json"]
+    done = subprocess.run(command, env=os.environ | dict(driver), capture_output=True, text=True, timeout=120)
+    assert done.stdout.startswith("{"), done.stdout + done.stderr
+    return json.loads(done.stdout)
 
 
 # ---- what the driver is given

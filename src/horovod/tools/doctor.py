@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from horovod.tools import gpus, machine, packages, speed, trial
+from horovod.tools import gpu_trial, gpus, machine, packages, speed, trial
 from horovod.tools.findings import Finding, Section
 
 if TYPE_CHECKING:
@@ -57,6 +57,8 @@ def examine(limit_s: float = _LIMIT_S) -> Examination:
         ("MPI", [packages.mpi()]),
         ("Allreduce, 2 ranks", [*map(_transport_finding, _TRANSPORTS, transports), _kernels(transports)]),
     ]
+    if on_gpus := gpu_trial.findings(limit_s):
+        sections.append(("CUDA", on_gpus))
     return Examination(sections, transports)
 
 

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `hvd doctor` finds out about GPUs by using them, through the driver alone: no framework is needed.
+
+Two ranks share the first GPU and add up tensors there, once through memory of the GPU that both reach (CUDA IPC), once
+through pinned memory of the host.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import statistics
+import time
+from typing import Any
+
+from horovod.common.util import env
+from horovod.tools import speed, trial
+from horovod.tools.findings import Finding
+
+SMALL, LARGE = 4 << 10, 16 << 20
+_CALLS, _WARM_UP = 15, 3
+_FLOAT32 = "float32"
+_NO_IPC = (
+    "Ranks of this host exchange CUDA tensors through host memory instead. In containers, start all of them with "
+    "--ipc=host and in one PID namespace; MIG instances and sandboxed kernels (gVisor) may not share memory at all."
+)
+
+
+class Driver:
+    """As much of the CUDA driver as is needed here. OSError or RuntimeError if there is none that works."""
+
+    def __init__(self) -> None:
+        self._library = ctypes.CDLL("libcuda.so.1")
+        self._call("cuInit", 0)
+
+    def _call(self, name: str, *arguments: Any) -> None:
+        if result := getattr(self._library, name)(*arguments):
+            text = ctypes.c_char_p()
+            self._library.cuGetErrorString(result, ctypes.byref(text))
+            raise RuntimeError(f"{name} failed: {(text.value or b'unknown error').decode()}")
+
+    def _number(self, name: str, *arguments: Any) -> int:
+        value = ctypes.c_int()
+        self._call(name, ctypes.byref(value), *arguments)
+        return value.value
+
+    @property
+    def version(self) -> str:
+        """The newest CUDA that the driver serves."""
+        number = self._number("cuDriverGetVersion")
+        return f"{number // 1000}.{number % 1000 // 10}"
+
+    @property
+    def devices(self) -> int:
+        return self._number("cuDeviceGetCount")
+
+    def reaches(self, one: int, other: int) -> bool:
+        return bool(self._number("cuDeviceCanAccessPeer", one, other))
+
+    def use(self, device: int) -> None:
+        """From now on this thread's memory lies there."""
+        context = ctypes.c_void_p()
+        self._call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
+        self._call("cuCtxPushCurrent_v2", context)
+
+    def allocate(self, nbytes: int) -> int:
+        address = ctypes.c_uint64()
+        self._call("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(nbytes))
+        return address.value
+
+    def free(self, address: int) -> None:
+        self._call("cuMemFree_v2", ctypes.c_uint64(address))
+
+    def synchronize(self) -> None:
+        self._call("cuStreamSynchronize", ctypes.c_void_p(0))
+
+
+def findings(limit_s: float) -> list[Finding]:
+    """None if there is no driver; never fails."""
+    try:
+        driver = Driver()
+        devices = driver.devices
+        version = driver.version
+    except OSError:
+        return []
+    except RuntimeError as error:
+        return [Finding("driver", f"does not work: {error}", "Ask nvidia-smi, and whoever installed the driver.")]
+    if devices == 0:
+        return [Finding("driver", f"CUDA {version}, no GPU")]
+    found = [Finding("driver", f"CUDA {version}, {devices} GPU{'s' * (devices > 1)}")]
+    if devices > 1:
+        found.append(_peers(driver, devices))
+    return [*found, _way("memory of the GPU", "ipc", limit_s), _way("host memory", "staged", limit_s)]
+
+
+def _peers(driver: Driver, devices: int) -> Finding:
+    pairs = list(itertools.permutations(range(devices), 2))
+    reached = sum(driver.reaches(one, other) for one, other in pairs)
+    return Finding("peer access", f"{reached} of {len(pairs)} pairs of GPUs")
+
+
+def _way(name: str, transport: str, limit_s: float) -> Finding:
+    try:
+        with env(HOROVOD_GPU_TRANSPORT=transport):
+            done = trial.run(measure, ranks=2, transport="shm", limit_s=limit_s, where={"hosts": "localhost:2"})
+    except (trial.TrialFailed, ValueError, OSError) as error:
+        lines = str(error).strip().splitlines() or [""]
+        return Finding(name, "does not work: " + lines[-1].strip()[:300], _NO_IPC if transport == "ipc" else "")
+    small, large = (max(times) for times in zip(*done.results, strict=True))
+    text = f"works: {speed.time_text(small)} for {speed.size_text(SMALL)}, {speed.time_text(large)}"
+    return Finding(name, f"{text} for {speed.size_text(LARGE)}, two ranks on one GPU")
+
+
+def measure() -> list[float]:
+    """On every rank: seconds that an allreduce of each size takes on the first GPU."""
+    import horovod.numpy as hvd
+    from horovod.common.calls import ALLREDUCE
+    from horovod.common.context import default_context
+    from horovod.common.dtypes import ID_BY_NAME
+    from horovod.common.process_sets import global_process_set
+
+    driver = Driver()
+    driver.use(0)
+    member = default_context.membership_of(global_process_set)
+    medians = []
+    for size in (SMALL, LARGE):
+        memory = driver.allocate(size)
+        times = []
+        for _ in range(_WARM_UP + _CALLS):
+            hvd.barrier()
+            began = time.perf_counter()
+            handle = member.world.submit(
+                member.id, ALLREDUCE, f"gpu.{size}", ID_BY_NAME[_FLOAT32], (size // 4,), memory, memory, 1, 1.0, 1.0, -1,
+                device=0, stream=0,
+            )  # fmt: skip
+            member.world.finish(handle)
+            member.world.let_wait(0, 0)
+            driver.synchronize()
+            times.append(time.perf_counter() - began)
+        driver.free(memory)
+        medians.append(statistics.median(times[_WARM_UP:]))
+    return medians
