@@ -76,7 +76,9 @@ def main() -> None:
                     rows.append(row)
                     size = f"{row['bytes']:>10} B" if what == "allreduce" else f"{row['model']:>12}"
                     more_s = f"{row['in_a_row_s'] * 1e6:10.0f} us in a row" if "in_a_row_s" in row else ""
-                    print(f"{what:9} {size} {ranks} ranks  {way:9} {row['median_s'] * 1e6:10.0f} us {more_s}", flush=True)
+                    print(
+                        f"{what:9} {size} {ranks} ranks  {way:9} {row['median_s'] * 1e6:10.0f} us {more_s}", flush=True
+                    )
     if options.results:
         options.results.write_text("".join(json.dumps(row) + "\n" for row in rows))
 

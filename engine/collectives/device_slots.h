@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which slots of the members' arenas on a device may be filled and read. The lane's indices tell what has been launched,
-// flags what the device has done: streams wait for these, and only ever for what is launched, so they never wait in a
-// circle. The flags lie in shared memory of the host: when a rank is lost, those who wait for it are let go.
+// Which slots of the members' arenas on a device may be filled and read. The lane's indices tell what has been
+// launched, flags what the device has done: streams wait for these, and only ever for what is launched, so they never
+// wait in a circle. The flags lie in shared memory of the host: when a rank is lost, those who wait for it are let go.
 #pragma once
 
 #include <chrono>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Collectives on memory of a device that all members reach. Each fills a slot of its arena there, and takes what it wants
-// out of all members' slots. No host waits for the device: a machine is done when all of its work is launched, on the
-// caller's stream if all tensors have the same.
+// Collectives on memory of a device that all members reach. Each fills a slot of its arena there, and takes what it
+// wants out of all members' slots. No host waits for the device: a machine is done when all of its work is launched, on
+// the caller's stream if all tensors have the same.
 #pragma once
 
 #include <algorithm>

@@ -248,10 +248,9 @@ bool MayUseDeviceMemory(ProcessSet& set, const Settings& settings, const Entries
   for (const auto& entry : entries) bytes += entry->request.Bytes();
   const bool possible = set.device_lane() && set.ranks().size() <= static_cast<size_t>(kMostSources) &&
                         DeviceMeeting::HasRoom(*set.device_lane()) && first.op != ReduceOp::kAdasum;
-  // Few bytes are sooner there by the host, but their ranks then wait for their devices. One tensor alone is likely to be
-  // waited for anyway; several are gradients, most of the time.
-  const bool pays =
-      bytes >= settings.gpu_staged_bytes || entries.size() > 1 || settings.gpu_transport == kGpuIpc;
+  // Few bytes are sooner there by the host, but their ranks then wait for their devices. One tensor alone is likely to
+  // be waited for anyway; several are gradients, most of the time.
+  const bool pays = bytes >= settings.gpu_staged_bytes || entries.size() > 1 || settings.gpu_transport == kGpuIpc;
   return possible && pays && settings.gpu_transport != kGpuStaged;
 }
 

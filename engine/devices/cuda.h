@@ -53,51 +53,51 @@ enum : unsigned {
 enum : int { kCudaMultiprocessors = 16 };
 
 // X(result type, name in the table, name in the library, parameters)
-#define HVD_CUDA_FUNCTIONS(X)                                                         \
-  X(init, "cuInit", (unsigned))                                                       \
-  X(driver_version, "cuDriverGetVersion", (int*))                                     \
-  X(error_name, "cuGetErrorName", (int, const char**))                                \
-  X(error_text, "cuGetErrorString", (int, const char**))                              \
-  X(device_count, "cuDeviceGetCount", (int*))                                         \
-  X(device_get, "cuDeviceGet", (int*, int))                                           \
-  X(device_name, "cuDeviceGetName", (char*, int, int))                                \
-  X(device_uuid, "cuDeviceGetUuid", (CudaUuid*, int))                                 \
-  X(device_attribute, "cuDeviceGetAttribute", (int*, int, int))                       \
-  X(context_retain, "cuDevicePrimaryCtxRetain", (CudaContext*, int))                  \
-  X(context_release, "cuDevicePrimaryCtxRelease_v2", (int))                           \
-  X(context_push, "cuCtxPushCurrent_v2", (CudaContext))                               \
-  X(context_pop, "cuCtxPopCurrent_v2", (CudaContext*))                                \
-  X(memory_allocate, "cuMemAlloc_v2", (CudaAddress*, size_t))                         \
-  X(memory_free, "cuMemFree_v2", (CudaAddress))                                       \
-  X(host_allocate, "cuMemHostAlloc", (void**, size_t, unsigned))                      \
-  X(host_free, "cuMemFreeHost", (void*))                                              \
-  X(host_register, "cuMemHostRegister_v2", (void*, size_t, unsigned))                 \
-  X(host_unregister, "cuMemHostUnregister", (void*))                                  \
-  X(host_address, "cuMemHostGetDevicePointer_v2", (CudaAddress*, void*, unsigned))    \
-  X(copy_down, "cuMemcpyDtoHAsync_v2", (void*, CudaAddress, size_t, CudaStream))      \
-  X(copy_up, "cuMemcpyHtoDAsync_v2", (CudaAddress, const void*, size_t, CudaStream))  \
-  X(copy_2d, "cuMemcpy2DAsync_v2", (const CudaCopy2d*, CudaStream))                   \
-  X(stream_query, "cuStreamQuery", (CudaStream))                                      \
-  X(memory_set, "cuMemsetD8Async", (CudaAddress, unsigned char, size_t, CudaStream))  \
-  X(memory_export, "cuIpcGetMemHandle", (CudaHandle*, CudaAddress))                   \
-  X(memory_import, "cuIpcOpenMemHandle_v2", (CudaAddress*, CudaHandle, unsigned))     \
-  X(memory_unmap, "cuIpcCloseMemHandle", (CudaAddress))                               \
-  X(event_create, "cuEventCreate", (CudaEvent*, unsigned))                            \
-  X(event_destroy, "cuEventDestroy_v2", (CudaEvent))                                  \
-  X(event_record, "cuEventRecord", (CudaEvent, CudaStream))                           \
-  X(event_query, "cuEventQuery", (CudaEvent))                                         \
-  X(event_wait, "cuEventSynchronize", (CudaEvent))                                    \
-  X(stream_create, "cuStreamCreateWithPriority", (CudaStream*, unsigned, int))        \
-  X(stream_destroy, "cuStreamDestroy_v2", (CudaStream))                               \
-  X(stream_priorities, "cuCtxGetStreamPriorityRange", (int*, int*))                   \
-  X(stream_wait_event, "cuStreamWaitEvent", (CudaStream, CudaEvent, unsigned))        \
-  X(stream_wait_value, "cuStreamWaitValue32_v2", (CudaStream, CudaAddress, uint32_t, unsigned)) \
+#define HVD_CUDA_FUNCTIONS(X)                                                                     \
+  X(init, "cuInit", (unsigned))                                                                   \
+  X(driver_version, "cuDriverGetVersion", (int*))                                                 \
+  X(error_name, "cuGetErrorName", (int, const char**))                                            \
+  X(error_text, "cuGetErrorString", (int, const char**))                                          \
+  X(device_count, "cuDeviceGetCount", (int*))                                                     \
+  X(device_get, "cuDeviceGet", (int*, int))                                                       \
+  X(device_name, "cuDeviceGetName", (char*, int, int))                                            \
+  X(device_uuid, "cuDeviceGetUuid", (CudaUuid*, int))                                             \
+  X(device_attribute, "cuDeviceGetAttribute", (int*, int, int))                                   \
+  X(context_retain, "cuDevicePrimaryCtxRetain", (CudaContext*, int))                              \
+  X(context_release, "cuDevicePrimaryCtxRelease_v2", (int))                                       \
+  X(context_push, "cuCtxPushCurrent_v2", (CudaContext))                                           \
+  X(context_pop, "cuCtxPopCurrent_v2", (CudaContext*))                                            \
+  X(memory_allocate, "cuMemAlloc_v2", (CudaAddress*, size_t))                                     \
+  X(memory_free, "cuMemFree_v2", (CudaAddress))                                                   \
+  X(host_allocate, "cuMemHostAlloc", (void**, size_t, unsigned))                                  \
+  X(host_free, "cuMemFreeHost", (void*))                                                          \
+  X(host_register, "cuMemHostRegister_v2", (void*, size_t, unsigned))                             \
+  X(host_unregister, "cuMemHostUnregister", (void*))                                              \
+  X(host_address, "cuMemHostGetDevicePointer_v2", (CudaAddress*, void*, unsigned))                \
+  X(copy_down, "cuMemcpyDtoHAsync_v2", (void*, CudaAddress, size_t, CudaStream))                  \
+  X(copy_up, "cuMemcpyHtoDAsync_v2", (CudaAddress, const void*, size_t, CudaStream))              \
+  X(copy_2d, "cuMemcpy2DAsync_v2", (const CudaCopy2d*, CudaStream))                               \
+  X(stream_query, "cuStreamQuery", (CudaStream))                                                  \
+  X(memory_set, "cuMemsetD8Async", (CudaAddress, unsigned char, size_t, CudaStream))              \
+  X(memory_export, "cuIpcGetMemHandle", (CudaHandle*, CudaAddress))                               \
+  X(memory_import, "cuIpcOpenMemHandle_v2", (CudaAddress*, CudaHandle, unsigned))                 \
+  X(memory_unmap, "cuIpcCloseMemHandle", (CudaAddress))                                           \
+  X(event_create, "cuEventCreate", (CudaEvent*, unsigned))                                        \
+  X(event_destroy, "cuEventDestroy_v2", (CudaEvent))                                              \
+  X(event_record, "cuEventRecord", (CudaEvent, CudaStream))                                       \
+  X(event_query, "cuEventQuery", (CudaEvent))                                                     \
+  X(event_wait, "cuEventSynchronize", (CudaEvent))                                                \
+  X(stream_create, "cuStreamCreateWithPriority", (CudaStream*, unsigned, int))                    \
+  X(stream_destroy, "cuStreamDestroy_v2", (CudaStream))                                           \
+  X(stream_priorities, "cuCtxGetStreamPriorityRange", (int*, int*))                               \
+  X(stream_wait_event, "cuStreamWaitEvent", (CudaStream, CudaEvent, unsigned))                    \
+  X(stream_wait_value, "cuStreamWaitValue32_v2", (CudaStream, CudaAddress, uint32_t, unsigned))   \
   X(stream_write_value, "cuStreamWriteValue32_v2", (CudaStream, CudaAddress, uint32_t, unsigned)) \
-  X(stream_wait, "cuStreamSynchronize", (CudaStream))                                 \
-  X(module_load, "cuModuleLoadData", (CudaModule*, const void*))                      \
-  X(module_unload, "cuModuleUnload", (CudaModule))                                    \
-  X(module_function, "cuModuleGetFunction", (CudaFunction*, CudaModule, const char*)) \
-  X(launch, "cuLaunchKernel",                                                         \
+  X(stream_wait, "cuStreamSynchronize", (CudaStream))                                             \
+  X(module_load, "cuModuleLoadData", (CudaModule*, const void*))                                  \
+  X(module_unload, "cuModuleUnload", (CudaModule))                                                \
+  X(module_function, "cuModuleGetFunction", (CudaFunction*, CudaModule, const char*))             \
+  X(launch, "cuLaunchKernel",                                                                     \
     (CudaFunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CudaStream, void**, void**))
 
 struct Cuda {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // One GPU as this process uses it: the framework's own (primary) context, streams of ours in it, events, and kernels.
 // Processes take turns on a GPU's processors, and changing over takes more than 0.1 ms; its copy engines, which move
-// bytes from and to the host, serve all of them at once. A stream that waits gives its process's turn away, even if others
-// of the process have work: so what can be put on the caller's own stream is, where nothing waits for nothing. Nothing
-// here waits for the device but where its name says so. What fails throws DeviceError, with the driver's words.
+// bytes from and to the host, serve all of them at once. A stream that waits gives its process's turn away, even if
+// others of the process have work: so what can be put on the caller's own stream is, where nothing waits for nothing.
+// Nothing here waits for the device but where its name says so. What fails throws DeviceError, with the driver's words.
 #pragma once
 
 #include <array>

@@ -62,9 +62,8 @@ void DeviceLink::Map(const std::vector<Passport>& all) {
       if (j == me_) continue;
       if (theirs.slots != passport_.slots || theirs.slot_kilobytes != passport_.slot_kilobytes)
         throw DeviceError("ranks have arenas of different sizes");
-      device_->Check(
-          device_->cuda().memory_import(&arenas_[static_cast<size_t>(j)], theirs.memory, kCudaPeerAccess),
-          "reach another rank's memory from");
+      device_->Check(device_->cuda().memory_import(&arenas_[static_cast<size_t>(j)], theirs.memory, kCudaPeerAccess),
+                     "reach another rank's memory from");
       MapPage(j);
     }
   } catch (const DeviceError& error) {

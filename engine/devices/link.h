@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the members of a process set reach each other's memory on a device. Each has an arena there, a few slots, mapped by
-// all others; and flags for each slot in a page of the host's shared memory, which streams of all members' devices write
-// and wait for, and hosts look at.
+// How the members of a process set reach each other's memory on a device. Each has an arena there, a few slots, mapped
+// by all others; and flags for each slot in a page of the host's shared memory, which streams of all members' devices
+// write and wait for, and hosts look at.
 #pragma once
 
 #include <cstddef>

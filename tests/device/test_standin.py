@@ -145,7 +145,7 @@ def test_the_doctor_says_why_gpus_cannot_be_shared(driver):
 
 
 def doctor(driver: Mapping[str, str]) -> Any:
-    command = [sys.executable, "-m", "horovod.tools.cli", "doctor", "--json"]
+    command = [sys.executable, "-c", "from horovod.tools.cli import main; main()", "doctor", "--json"]
     done = subprocess.run(command, env=os.environ | dict(driver), capture_output=True, text=True, timeout=120)
     assert done.stdout.startswith("{"), done.stdout + done.stderr
     return json.loads(done.stdout)

@@ -19,7 +19,7 @@ from horovod.tools.findings import Finding
 
 SMALL, LARGE = 4 << 10, 16 << 20
 _CALLS, _WARM_UP = 15, 3
-_FLOAT32 = "float32"
+_FLOAT32, _SUM = "float32", 1
 _NO_IPC = (
     "Ranks of this host exchange CUDA tensors through host memory instead. In containers, start all of them with "
     "--ipc=host and in one PID namespace; MIG instances and sandboxed kernels (gVisor) may not share memory at all."
@@ -130,8 +130,8 @@ def measure() -> list[float]:
             hvd.barrier()
             began = time.perf_counter()
             handle = member.world.submit(
-                member.id, ALLREDUCE, f"gpu.{size}", ID_BY_NAME[_FLOAT32], (size // 4,), memory, memory, 1, 1.0, 1.0, -1,
-                device=0, stream=0,
+                member.id, ALLREDUCE, f"gpu.{size}", ID_BY_NAME[_FLOAT32], (size // 4,), memory, memory, _SUM, 1.0, 1.0,
+                -1, device=0, stream=0,
             )  # fmt: skip
             member.world.finish(handle)
             member.world.let_wait(0, 0)

@@ -137,8 +137,10 @@ class DeviceCollectives(Collectives[Tensor]):
 
 
 def confirm(context: Context) -> None:
-    """Wait for the GPUs, and raise if a rank was lost meanwhile: an operation is done when its work is launched, and what
-    the GPU does with the tensors of a rank that is no longer there is of no account.
+    """Wait for the GPUs, and raise if a rank was lost meanwhile.
+
+    An operation is done when its work is launched; what the GPU then does with the tensors of a rank that is no longer
+    there is of no account.
     """
     if not torch.cuda.is_initialized() or not context.is_initialized():
         return

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which function fails, and when: STANDIN_FAIL="cuIpcOpenMemHandle_v2=201" always, "cuLaunchKernel=700@5" from its fifth
-// call on, and from then on everything fails, as it does once a kernel has gone wrong. Several are parted by commas.
+// Which function fails, and when: STANDIN_FAIL="cuIpcOpenMemHandle_v2=201" always, "cuLaunchKernel=700@5" from its
+// fifth call on, and from then on everything fails, as it does once a kernel has gone wrong. Several are parted by
+// commas.
 #pragma once
 
 #include <atomic>

@@ -22,13 +22,13 @@ inline std::map<std::string, Kernel>& Kernels() {
 
 #define HVD_INLINE inline
 // The last thread first: on a device nobody knows which is the first.
-#define HVD_KERNEL(name, Task, body)                                                  \
-  static void name(const void* task, uint64_t threads) {                              \
-    for (uint64_t thread = threads; thread-- > 0;) {                                  \
-      body(*static_cast<const hvd::Task*>(task), thread, threads);                    \
-    }                                                                                 \
-  }                                                                                   \
-  static const bool name##_is_known =                                                 \
+#define HVD_KERNEL(name, Task, body)                               \
+  static void name(const void* task, uint64_t threads) {           \
+    for (uint64_t thread = threads; thread-- > 0;) {               \
+      body(*static_cast<const hvd::Task*>(task), thread, threads); \
+    }                                                              \
+  }                                                                \
+  static const bool name##_is_known =                              \
       standin::Kernels().emplace(#name, standin::Kernel{sizeof(hvd::Task), name}).second;
 
 #include "devices/kernels.cu"

@@ -526,7 +526,8 @@ int cuLaunchKernel(const Kernel* kernel, unsigned blocks, unsigned, unsigned, un
   if (!IsAlive(on) || on->device() != TheContext()->device) return kInvalidHandle;
   const auto* const begin = static_cast<const char*>(parameters[0]);
   const uint64_t all = static_cast<uint64_t>(blocks) * threads;
-  on->Put([kernel, all, task = std::vector<char>(begin, begin + kernel->task_bytes)] { kernel->run(task.data(), all); });
+  on->Put(
+      [kernel, all, task = std::vector<char>(begin, begin + kernel->task_bytes)] { kernel->run(task.data(), all); });
   return kSuccess;
 }
 

@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Training on a GPU that ranks share, and the loss of one of them, on a machine that has a GPU."""
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from faultkit.jobs import PlainJob
+from testkit.launcher import horovodrun
+
+PROGRAM = [sys.executable, str(Path(__file__).parent / "training_program.py")]
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU on this machine")
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("transport", ["auto", "staged"])
+def test_training(ranks: int, transport: str) -> None:
+    env = {"HOROVOD_DYNAMIC_PROCESS_SETS": "1", "HOROVOD_GPU_TRANSPORT": transport}
+    done = horovodrun("-np", str(ranks), *PROGRAM, "checks", env=env, limit_s=55)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("all checks passed") == ranks, done.stdout
+
+
+def test_a_killed_rank_keeps_nobodys_stream_waiting() -> None:
+    with PlainJob([*PROGRAM, "loss"], "a:3") as job:
+        job.wait(limit_s=55)
+        printed = {rank: job.printed(rank) for rank in range(2)}
+    for text in printed.values():
+        found = re.search(r"lost in (.*) s, (.*) MB given back", text)
+        assert found, printed
+        assert float(found[1]) < 5, printed
+        assert int(found[2]) >= 256, printed  # the arena at least; more comes with the end of the lost rank

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What each rank of test_torch_cuda_training.py runs: training on a GPU that all share, and the loss of a rank."""
+
+import os
+import signal
+import sys
+import time
+
+import torch
+
+import horovod.torch as hvd
+
+hvd.init()
+torch.cuda.set_device(0)
+DEVICE = torch.device("cuda", 0)
+SIZE, RANK = hvd.size(), hvd.rank()
+BATCH, STEPS = 8, 6  # of each rank
+torch.backends.cuda.matmul.allow_tf32 = False
+
+
+def model(batch_norm: type[torch.nn.Module]) -> torch.nn.Sequential:
+    torch.manual_seed(5)
+    layers = [torch.nn.Linear(20, 400), torch.nn.ReLU(), torch.nn.Linear(400, 400), batch_norm(400)]  # type: ignore[call-arg]
+    return torch.nn.Sequential(*layers, torch.nn.Linear(400, 3)).to(DEVICE)
+
+
+def data(step: int, ranks: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
+    torch.manual_seed(100 + step)
+    inputs, targets = torch.randn(SIZE, BATCH, 20), torch.randn(SIZE, BATCH, 3)
+    return inputs[ranks].flatten(0, 1).to(DEVICE), targets[ranks].flatten(0, 1).to(DEVICE)
+
+
+def trained_alone() -> list[torch.Tensor]:
+    net = model(torch.nn.BatchNorm1d)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9)
+    for step in range(STEPS):
+        inputs, targets = data(step, list(range(SIZE)))
+        optimizer.zero_grad()
+        torch.nn.functional.mse_loss(net(inputs), targets).backward()
+        optimizer.step()
+    return [it.detach() for it in net.parameters()]
+
+
+def check_training() -> None:
+    """Ranks with a share of the batch each, and statistics of all of it, get where one process gets with all of it."""
+    wanted = trained_alone()
+    for more in ({}, {"gradient_as_bucket_view": True}, {"groups": 2}, {"compression": hvd.Compression.fp16}):
+        net = model(hvd.SyncBatchNorm)
+        optimizer = hvd.DistributedOptimizer(
+            torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9), net.named_parameters(), **more
+        )
+        hvd.broadcast_parameters(net.state_dict(), root_rank=0)
+        hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+        for step in range(STEPS):
+            inputs, targets = data(step, [RANK])
+            optimizer.zero_grad()
+            torch.nn.functional.mse_loss(net(inputs), targets).backward()
+            optimizer.step()
+        tolerance = 2e-2 if "compression" in more else 2e-4
+        for got, expected in zip(net.parameters(), wanted, strict=True):
+            torch.testing.assert_close(got.detach(), expected, rtol=tolerance, atol=tolerance)
+
+
+def check_sparse() -> None:
+    table = torch.nn.Embedding(10, 4, sparse=True).to(DEVICE)
+    torch.nn.init.zeros_(table.weight)
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SGD(table.parameters(), lr=1.0), table.named_parameters(), op=hvd.Sum
+    )
+    table(torch.tensor([RANK, 9], device=DEVICE)).sum().backward()
+    optimizer.step()
+    wanted = torch.zeros(10, 4)
+    wanted[:SIZE] = -1
+    wanted[9] = -SIZE
+    torch.testing.assert_close(table.weight.detach().cpu(), wanted)
+
+
+def check_sets() -> None:
+    """Sets that overlap, each in its own order on each rank, on streams of their own: nobody waits in a circle."""
+    sets = [hvd.global_process_set, hvd.add_process_set(range(SIZE)[1:]), hvd.add_process_set(range(SIZE)[:-1])]
+    mine = [it for it in sets if it.included()]
+    streams = [torch.cuda.Stream() for _ in mine]
+    for turn in range(20):
+        order = list(range(len(mine)))
+        torch.manual_seed(1000 * turn + RANK)
+        order = [order[at] for at in torch.randperm(len(order)).tolist()]
+        results = []
+        for at in order:
+            with torch.cuda.stream(streams[at]):
+                tensor = torch.full((1 << 19,), float(RANK + turn), device=DEVICE)
+                handle = hvd.allreduce_async_(tensor, op=hvd.Sum, name=f"{at}.{turn}", process_set=mine[at])
+                results.append((at, tensor, handle))
+        for at, tensor, handle in results:
+            hvd.synchronize(handle)
+            assert torch.all(tensor == sum(rank + turn for rank in mine[at].ranks)), (turn, at, tensor[:3])
+
+
+def check_join() -> None:
+    """Ranks with fewer batches contribute nothing any more."""
+    for turn in range(3 + RANK):
+        tensor = torch.ones(1 << 19, device=DEVICE)
+        present = [rank for rank in range(SIZE) if turn < 3 + rank]
+        result = hvd.allreduce(tensor, op=hvd.Sum, name=f"uneven.{turn}")
+        assert torch.all(result == len(present)), (turn, result[:3])
+    assert hvd.join() == SIZE - 1
+
+
+def run_checks() -> None:
+    check_training()
+    check_sparse()
+    if SIZE > 2:
+        check_sets()
+    check_join()
+    print("all checks passed", flush=True)
+    hvd.shutdown()
+
+
+def run_loss() -> None:
+    """The last rank is killed while the streams of the others wait for it. They go on without it."""
+    tensor = torch.ones(16 << 20, device=DEVICE)
+    for _ in range(3):
+        hvd.allreduce_(tensor, name="before")
+    torch.cuda.synchronize()
+    free = torch.cuda.mem_get_info()[0]
+    hvd.barrier()
+    if RANK == SIZE - 1:
+        torch.cuda._sleep(int(20e9))
+        hvd.allreduce_(tensor, name="late")  # launched, behind what takes ten seconds
+        os.kill(os.getpid(), signal.SIGKILL)
+    began = time.monotonic()
+    text = ""
+    try:
+        hvd.allreduce_(tensor, name="late")
+        torch.cuda.synchronize()  # until the lost rank is
+        hvd.allreduce_(tensor, name="after")
+    except hvd.HorovodInternalError as error:
+        text = str(error)
+    assert f"rank {SIZE - 1}" in text, text
+    torch.cuda.synchronize()
+    took = time.monotonic() - began
+    assert float((torch.ones(1 << 20, device=DEVICE) + 1).sum()) == 2 << 20
+    hvd.shutdown()
+    given_back = torch.cuda.mem_get_info()[0] - free
+    print(f"lost in {took:.2f} s, {given_back >> 20} MB given back", flush=True)
+
+
+{"checks": run_checks, "loss": run_loss}[sys.argv[1]]()
