@@ -13,6 +13,7 @@ import json
 import os
 import subprocess
 import sys
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +81,14 @@ def main() -> None:
                         f"{what:9} {size} {ranks} ranks  {way:9} {row['median_s'] * 1e6:10.0f} us {more_s}", flush=True
                     )
     if options.results:
-        options.results.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        options.results.write_text("".join(json.dumps(row) + "\n" for row in [_about(), *rows]))
+
+
+def _about() -> Row:
+    import torch
+
+    today = datetime.now(tz=timezone.utc).date().isoformat()
+    return {"device": torch.cuda.get_device_name(0), "torch": torch.__version__, "date": today}
 
 
 if __name__ == "__main__":

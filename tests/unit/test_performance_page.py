@@ -126,3 +126,22 @@ def test_what_is_written_reads_back_with_right_ratios(tmp_path):
     ((ours, theirs),) = read(ledger.path).of("small", bytes=4)
     assert (ours["median"], ours["low"], ours["high"], ours["against"]) == (1.0, 1.0, 1.0, {})
     assert theirs["against"] == {"khorovod": {"value": 4.0, "low": 4.0, "high": 4.0}}
+
+
+def test_ranks_that_share_a_gpu_are_beside_their_peers(tmp_path):
+    from benchkit import gpu_page
+
+    call = {"what": "allreduce", "ranks": 2, "bytes": 16 << 20}
+    step = {"what": "step", "ranks": 2, "model": "gpt"}
+    rows = [
+        {"device": "A GPU", "torch": "9.9", "date": "2030-01-01"},
+        {**call, "way": "khorovod", "median_s": 4e-4, "in_a_row_s": 2e-4},
+        {**call, "way": "nccl", "median_s": 8e-3, "in_a_row_s": 8e-3},
+        {**step, "way": "khorovod", "median_s": 0.021},
+        {**step, "way": "alone", "median_s": 0.02},
+    ]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    page = "\n".join(gpu_page.section(tmp_path))
+    assert "A GPU, torch 9.9, 2030-01-01." in page
+    assert "| 2 | 16 MB | 400 µs | 200 µs | 839 GB/s |  |  | 20.0x |" in page
+    assert "| GPT, 124 M parameters | 2 | 20.0 ms | 21.0 ms | +5.0% |  |  |" in page

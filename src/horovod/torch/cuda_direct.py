@@ -142,7 +142,7 @@ def confirm(context: Context) -> None:
     An operation is done when its work is launched; what the GPU then does with the tensors of a rank that is no longer
     there is of no account.
     """
-    if not torch.cuda.is_initialized() or not context.is_initialized():
+    if not torch.cuda.is_initialized() or not context.is_initialized:  # type: ignore[no-untyped-call]
         return
     torch.cuda.synchronize()
     try:

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The section of docs/performance.md about ranks that share a GPU: what benchmarks/gpu.py has stored of each machine."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchkit import tables
+from benchkit.units import size_text, time_text
+
+Row = dict[str, Any]
+_PEERS = {"staged": "through the host", "gloo": "Gloo", "nccl": "NCCL, sockets"}
+_MODELS = {"resnet50": "ResNet-50, batch 32", "gpt": "GPT, 124 M parameters"}
+_TEXT = """\
+Processes that share a GPU take turns on its processors. A collective needs at least one change of turns for each other
+rank, and one more for each but the last to come; each takes some 0.14 ms on an H200. `ours` is the median of the slowest
+rank, from the call until the GPU is done; the column of a peer says how many times as long it takes. `in a row`: for each
+of 20 calls, without waiting for the GPU in between. NCCL refuses to share a GPU; here a different `NCCL_HOSTID` makes it
+take the other ranks for other hosts."""
+_STEPS = """\
+A training step (bf16, SGD), ten in a row without waiting for the GPU. `alone`: as many processes on the GPU that do not
+communicate."""
+
+
+def section(folder: Path) -> list[str]:
+    lines: list[str] = []
+    for path in sorted(folder.glob("*.jsonl")):
+        rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line]
+        about = next(row for row in rows if "device" in row)
+        lines += ["", "## Ranks that share a GPU", "", f"{about['device']}, torch {about['torch']}, {about['date']}."]
+        lines += ["", _TEXT, "", *_allreduce(rows), "", _STEPS, "", *_steps(rows)]
+    return lines
+
+
+def _allreduce(rows: Sequence[Row]) -> list[str]:
+    headings = ["ranks", "size", "ours", "in a row", "GPU memory moved in a row", *_PEERS.values()]
+    table = []
+    for ours in (row for row in rows if row.get("what") == "allreduce" and row["way"] == "khorovod"):
+        peers = [_ratio(_find(rows, way, ours), ours) for way in _PEERS]
+        moved = _moved(ours) / ours["in_a_row_s"] / 1e9
+        times = [time_text(1e6 * ours[key]) for key in ("median_s", "in_a_row_s")]
+        share = f"{moved:.0f} GB/s" if ours["bytes"] >= 1 << 20 else ""
+        table.append([str(ours["ranks"]), size_text(ours["bytes"]), *times, share, *peers])
+    return tables.markdown(headings, table)
+
+
+def _moved(row: Row) -> float:
+    """Bytes: each rank reads its tensor and fills its slot, reads all slots and writes the sum."""
+    return float(row["bytes"]) * row["ranks"] * (row["ranks"] + 3)
+
+
+def _steps(rows: Sequence[Row]) -> list[str]:
+    table = []
+    for ours in (row for row in rows if row.get("what") == "step" and row["way"] == "khorovod"):
+        alone = _find(rows, "alone", ours)
+        more = f"+{100 * (ours['median_s'] / alone['median_s'] - 1):.1f}%" if alone else ""
+        peers = [_ratio(_find(rows, way, ours), ours) for way in ("gloo", "nccl")]
+        times = [f"{1e3 * row['median_s']:.1f} ms" if row else "" for row in (alone, ours)]
+        table.append([_MODELS[ours["model"]], str(ours["ranks"]), *times, more, *peers])
+    headings = ["model", "ranks", "alone", "ours", "communication adds", "DDP over Gloo", "DDP over NCCL, sockets"]
+    return tables.markdown(headings, table)
+
+
+def _find(rows: Sequence[Row], way: str, like: Row) -> Row | None:
+    same = ("what", "ranks", "bytes", "model")
+    return next(
+        (row for row in rows if row.get("way") == way and all(row.get(key) == like.get(key) for key in same)), None
+    )
+
+
+def _ratio(peer: Row | None, ours: Row) -> str:
+    return f"{peer['median_s'] / ours['median_s']:.1f}x" if peer else ""
