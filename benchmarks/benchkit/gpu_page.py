@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The section of docs/performance.md about ranks that share a GPU: what benchmarks/gpu.py has stored of each machine."""
+"""The section of docs/performance.md about ranks that share a GPU, from what benchmarks/gpu.py has stored."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ Row = dict[str, Any]
 _PEERS = {"staged": "through the host", "gloo": "Gloo", "nccl": "NCCL, sockets"}
 _MODELS = {"resnet50": "ResNet-50, batch 32", "gpt": "GPT, 124 M parameters"}
 _TEXT = """\
-Processes that share a GPU take turns on its processors. A collective needs at least one change of turns for each other
-rank, and one more for each but the last to come; each takes some 0.14 ms on an H200. `ours` is the median of the slowest
-rank, from the call until the GPU is done; the column of a peer says how many times as long it takes. `in a row`: for each
-of 20 calls, without waiting for the GPU in between. NCCL refuses to share a GPU; here a different `NCCL_HOSTID` makes it
-take the other ranks for other hosts."""
+Processes that share a GPU take turns on its processors. With two ranks a collective takes at least one change of turns
+for the rank that comes last, and two for the other; one takes some 0.14 ms on an H200. `ours` is the median of the
+slowest rank, from the call until the GPU is done; the column of a peer says how many times as long it takes. `in a
+row`: for each of 20 calls, without waiting for the GPU in between. NCCL refuses to share a GPU; here a different
+`NCCL_HOSTID` makes it take the other ranks for other hosts."""
 _STEPS = """\
 A training step (bf16, SGD), ten in a row without waiting for the GPU. `alone`: as many processes on the GPU that do not
 communicate."""
