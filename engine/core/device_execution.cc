@@ -76,9 +76,21 @@ DeviceParts PartsByMember(const ProcessSet& set, const RunningBatch& batch) {
   return parts;
 }
 
+// The members reach the memory of one device in each process. Not all of them would notice a tensor on another.
+void CheckDevice(const Device& device, const RunningBatch& batch) {
+  for (const auto& operation : batch.operations) {
+    if (!operation || operation->request.device == device.ordinal()) continue;
+    throw DeviceError("the tensor " + operation->request.name + " lies on GPU " +
+                      std::to_string(operation->request.device) + ", where earlier ones of its process set lay on GPU " +
+                      std::to_string(device.ordinal()) +
+                      ": use a process set for each GPU, or HOROVOD_GPU_TRANSPORT=staged on all ranks");
+  }
+}
+
 std::unique_ptr<Machine> MakeDeviceMachine(ProcessSet& set, const Entries& entries, const RunningBatch& batch) {
   const Request& first = entries[0]->request;
   const std::shared_ptr<DeviceLink>& link = set.meeting()->link();
+  CheckDevice(link->device(), batch);
   DeviceSlots* const slots = set.meeting()->slots();
   DeviceOrder order = OrderOf(link->device(), batch);
   if (first.kind == OpKind::kBroadcast) {
