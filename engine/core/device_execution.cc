@@ -81,8 +81,8 @@ void CheckDevice(const Device& device, const RunningBatch& batch) {
   for (const auto& operation : batch.operations) {
     if (!operation || operation->request.device == device.ordinal()) continue;
     throw DeviceError("the tensor " + operation->request.name + " lies on GPU " +
-                      std::to_string(operation->request.device) + ", where earlier ones of its process set lay on GPU " +
-                      std::to_string(device.ordinal()) +
+                      std::to_string(operation->request.device) +
+                      ", where earlier ones of its process set lay on GPU " + std::to_string(device.ordinal()) +
                       ": use a process set for each GPU, or HOROVOD_GPU_TRANSPORT=staged on all ranks");
   }
 }

@@ -267,8 +267,8 @@ typedef struct hvd_api {
   /* Before connect, alike on all ranks: what an autotuner has found in an earlier world, instead of tuning again. */
   void (*use_tuning)(hvd_world*, uint64_t fusion_threshold, uint64_t cycle_time_us, uint64_t chunk_bytes);
   /* What is put on a stream of the device from here on waits for all operations that are done; the caller does not.
-   * Fails once the world has ended because of a lost rank: what operations left on the device then is of no account, also
-   * of those that were done before. */
+   * Fails once the world has ended because of a lost rank: what operations left on the device then is of no account,
+   * also of those that were done before. */
   int32_t (*let_wait)(hvd_world*, int32_t device, uint64_t stream, hvd_status*);
 } hvd_api;
 
