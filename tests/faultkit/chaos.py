@@ -13,6 +13,7 @@ from pathlib import Path
 
 from faultkit.training import Training
 
+_OF_MEMBERS = 0.8  # of all kills: those of whom only a start is lost show less
 
 class Chaos:
     """Does things to `job`; never to the last worker that has the state. `recovered_s`: seconds from each fault to the
@@ -54,12 +55,14 @@ class Chaos:
         return 0
 
     def kill(self) -> bool:
-        """SIGKILL to anybody: a member, or one that is only starting. Whether there was somebody to kill."""
+        """SIGKILL to anybody: mostly a member, sometimes one that is only starting. Whether there was one to kill."""
         victims = self._victims(sorted(self._job.alive().keys() - self._killed))
+        newest = self._job.stepped.get(self._job.generation, {})
+        if self._dice.random() < _OF_MEMBERS:
+            victims = [birth for birth in victims if birth in newest]
         if not victims:
             return False
         birth = self._dice.choice(victims)
-        newest = self._job.stepped.get(self._job.generation, {})
         rank = newest[birth]["rank"] if birth in newest else "none yet"
         self._note(f"kill worker {birth} (rank {rank})")
         generation, was_member = self._job.generation, birth in newest

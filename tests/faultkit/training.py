@@ -156,7 +156,7 @@ class Training(LaunchedJob):
         self.listen_until(time.monotonic() + limit_s, lambda: self.processes[0].poll() is not None)  # who reports waits
         assert self.wait(1) == [0], self.printed()
         self.listen_until(time.monotonic() + 5, lambda: len(self.done) >= 1)
-        assert len({(one["epoch"], one["loss"], one["digest"]) for one in self.done}) == 1, self.done
+        assert len({(one["epoch"], one["loss"], one["curve"], one["digest"]) for one in self.done}) == 1, self.done
         self._check_tries(self.done[0]["epoch"])
         return self.done[0]
 
