@@ -21,7 +21,7 @@ BIRTH = int(os.environ["HOROVOD_BIRTH_ID"])
 report("born", birth=BIRTH)
 
 import numpy as np  # noqa: E402 - a worker may be killed while it imports
-from faultkit.holdings import holdings, open_files  # noqa: E402
+from faultkit.holdings import holdings, open_files, shared_mappings  # noqa: E402
 
 import horovod.numpy as hvd  # noqa: E402
 from horovod.common.context import default_context  # noqa: E402
@@ -198,7 +198,8 @@ def is_over(state):
 
 def tell_of_first_step(state):
     details = {"generation": default_context.generation, "size": hvd.size(), "steps": state.steps}
-    report("stepped", birth=BIRTH, digest=digest(work.weights()), holdings=holdings(), open=open_files(), **details)
+    details |= {"holdings": holdings(), "open": open_files(), "mapped": shared_mappings()}
+    report("stepped", birth=BIRTH, digest=digest(work.weights()), **details)
 
 
 def tell_of_epoch(state):

@@ -27,6 +27,7 @@ from horovod.runner.elastic.state import State
 from horovod.runner.elastic.vocabulary import (
     Action,
     Announce,
+    Call,
     Close,
     Dismiss,
     Ended,
@@ -191,6 +192,8 @@ class Driver:
             case Notify(births, generation, update):
                 message = {"generation": generation, "timestamp": time.time(), "update": update}
                 self._rendezvous.notify(births, message)
+            case Call(births):
+                self._rendezvous.notify(births, {"ask": "progress", "stacks": []})
             case Waiting():
                 self._say(words.waiting(action, self.state.limits.timeout_s))
             case GiveUp():

@@ -23,6 +23,7 @@ from horovod.runner.elastic.state import PREEMPTED_WHY, REMINDER_S, SPARE_S, Sta
 from horovod.runner.elastic.vocabulary import (
     Action,
     Announce,
+    Call,
     Close,
     Discovered,
     Dismiss,
@@ -33,6 +34,7 @@ from horovod.runner.elastic.vocabulary import (
     GiveUp,
     HostGone,
     Left,
+    Listens,
     Notify,
     Phase,
     Preempted,
@@ -107,7 +109,10 @@ class _Turn:
                     self._lose(self.state.workers[birth], code, how, blames_peer=blames_peer)
             case Preempted(birth):
                 self._excuse(birth)
-            case Tick() | Told():
+            case Told(birth) | Listens(birth):
+                if (known := self.state.workers.get(birth)) is not None:
+                    self._put(replace(known, listens=True, unanswered=0))
+            case Tick():
                 pass
 
     def _welcome(self, birth: int, fresh: bool) -> None:
@@ -193,6 +198,7 @@ class _Turn:
 
     def settle(self) -> None:
         self._kill_overdue()
+        self._call_awaited_members()
         self._dismiss_newcomers_without_slot()
         if self._is_hopeless():
             return
@@ -223,6 +229,20 @@ class _Turn:
                 )
                 self.actions.append(Signal(worker.birth, signal.SIGKILL))
                 self._put(replace(worker, phase=Phase.FENCED, until=self.now + UNKILLABLE_S, why=why))
+
+    def _call_awaited_members(self) -> None:
+        """Counted are questions, not seconds: a launcher that was suspended has not asked meanwhile."""
+        awaited = self.state.awaited_members()
+        if not awaited or self.now < self.state.next_call():
+            return
+        for worker in awaited:
+            if worker.unanswered * REMINDER_S < self.state.limits.silence_s:
+                self._put(replace(worker, unanswered=worker.unanswered + 1))
+            else:
+                self.actions.append(Signal(worker.birth, signal.SIGKILL))
+                self._put(replace(worker, phase=Phase.FENCED, until=self.now + UNKILLABLE_S))
+        self.actions.append(Call(tuple(worker.birth for worker in awaited)))
+        self._set(called_at=self.now)
 
     def _dismiss(self, worker: Worker, why: str) -> None:
         if worker.phase is Phase.READY and worker.rank is not None:  # a newcomer has nothing to put in order
@@ -359,7 +379,8 @@ class _Turn:
         )
         for worker in chosen:
             since = worker.member_since if worker.member_since is not None else self.now
-            self._put(replace(worker, phase=Phase.MEMBER, rank=places[worker.birth].rank, member_since=since))
+            rank = places[worker.birth].rank
+            self._put(replace(worker, phase=Phase.MEMBER, rank=rank, member_since=since, unanswered=0))
         self._set(
             generation=state.generation + 1,
             members=tuple(sorted(places, key=lambda birth: places[birth].rank)),
@@ -368,6 +389,7 @@ class _Turn:
             waiting_since=None,
             said_waiting=False,
             notified_at=-math.inf,
+            called_at=-math.inf,
             awaits_spare=False,
             first_failure=None,
         )

@@ -19,7 +19,7 @@ from horovod.runner.elastic.job import ElasticJob, ElasticSpec
 from horovod.runner.elastic.mail import Mail
 from horovod.runner.elastic.polling import Polling, Script
 from horovod.runner.elastic.progress import told_by
-from horovod.runner.elastic.vocabulary import Event, Limits, Preempted, Ready
+from horovod.runner.elastic.vocabulary import Event, Limits, Listens, Preempted, Ready
 from horovod.runner.elastic.workers import Program
 from horovod.runner.hosts import HostInfo, plan_hosts
 from horovod.runner.job import JobResult
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from horovod.runner.elastic.agents import RemoteAgents
 
 _LOOPBACK = "127.0.0.1"
+_PATIENCE = 3  # times the engine's: here a thread of Python answers, which a long call of another may hold up
 _PLACE = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")
 
 
@@ -88,6 +89,7 @@ def run_elastic_job(
                 on_ready=lambda *told: mail.put(Ready(*told)),
                 on_preempted=lambda birth: mail.put(Preempted(birth)),
                 on_progress=lambda birth, message: mail.put(told_by(birth, message)),
+                on_listening=lambda birth: mail.put(Listens(birth)),
                 on_slow_meeting=output.say,
             )
         )
@@ -221,6 +223,7 @@ def limits_of(options: Mapping[str, Any], hosts: Mapping[str, int]) -> Limits:
         spares=spares,
         progress_timeout_s=number_of(options, "HOROVOD_PROGRESS_TIMEOUT_SECONDS"),
         replace_stuck=bool(number_of(options, "HOROVOD_REPLACE_STUCK_WORKERS")),
+        silence_s=_PATIENCE * float(settings.value_of("HOROVOD_PEER_TIMEOUT_SECONDS", os.environ) or 0),
     )
 
 
