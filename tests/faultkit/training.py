@@ -47,7 +47,7 @@ class Training(LaunchedJob):
         self.stepped: dict[int, dict[int, Report]] = {}  # by generation, then by birth id
         self.epochs: list[Report] = []
         self.done: list[Report] = []
-        self._held: dict[tuple[int, int], list[Report]] = {}  # by birth id and size of the world
+        self._held: dict[tuple[int, int, int], list[Report]] = {}  # by birth id, and size of the world and on the host
         self.meanwhile: Callable[[], None] = lambda: None  # what else is to be done while this waits
         self._launcher_held: list[dict[str, int]] = []
         command = program("counted", framework, str(folder), str(epochs))
@@ -99,8 +99,8 @@ class Training(LaunchedJob):
             self._check_launcher()
 
     def _check_holdings(self, entry: Report) -> None:
-        """Against the second world of the same size that this worker was in: the first has made what is kept."""
-        held = self._held.setdefault((entry["birth"], entry["size"]), [])
+        """Against the second world of the same shape that this worker was in: the first has made what is kept."""
+        held = self._held.setdefault((entry["birth"], entry["size"], entry["local_size"]), [])
         held.append(entry)
         if len(held) > 2:
             details = f"now {entry['open']} {entry['mapped']}, then {held[1]['open']} {held[1]['mapped']}"

@@ -197,8 +197,8 @@ def is_over(state):
 
 
 def tell_of_first_step(state):
-    details = {"generation": default_context.generation, "size": hvd.size(), "steps": state.steps}
-    details |= {"holdings": holdings(), "open": open_files(), "mapped": shared_mappings()}
+    details = {"generation": default_context.generation, "size": hvd.size(), "local_size": hvd.local_size()}
+    details |= {"steps": state.steps, "holdings": holdings(), "open": open_files(), "mapped": shared_mappings()}
     report("stepped", birth=BIRTH, digest=digest(work.weights()), **details)
 
 
