@@ -15,7 +15,7 @@ from pathlib import Path
 
 import psutil
 
-from faultkit.partition import cut_links
+from faultkit.partition import can_cut, cut_links
 from faultkit.training import Training
 
 _OF_MEMBERS = 0.8  # of all kills: those of whom only a start is lost show less
@@ -108,13 +108,17 @@ class Soak(Chaos):
         super().__init__(job, seed, limit_s)
         self._slots, self._most, self._offered = slots, most, sum(most.values())
         self._cut_in = -1  # the generation in which a worker was last cut off
+        self._kinds: list[Callable[[], bool]] = [self.kill, self.kill, self.freeze, self.slow, self.offer]
+        if can_cut():
+            self._kinds.append(self.cut_off)
+        else:
+            assert not os.environ.get("HOROVOD_TEST_COMPLETE"), "partitions cannot be tested here"
         self.kinds: Counter[str] = Counter()
         job.meanwhile = lambda: self._thaw(time.monotonic())
 
     def strike(self) -> None:
         """One random fault; then training must go on."""
-        kinds: list[Callable[[], bool]] = [self.kill, self.kill, self.freeze, self.slow, self.cut_off, self.offer]
-        while not (kind := self._dice.choice(kinds))():
+        while not (kind := self._dice.choice(self._kinds))():
             self.between(0.2)
         self.kinds[kind.__name__] += 1
         self.between(0.5)
