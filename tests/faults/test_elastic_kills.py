@@ -22,7 +22,7 @@ def test_fault_34_any_rank_is_killed_at_random_moments_and_training_is_none_the_
     print(f"HOROVOD_TEST_SEED={SEED}")
     (tmp_path / "disturbed").mkdir()
     (tmp_path / "calm").mkdir()
-    flags = ("--min-np", "2", "--blacklist-cooldown-range", "1", "1")
+    flags = ("--min-np", "1", "--blacklist-cooldown-range", "1", "1")
     with Training(FRAMEWORK, tmp_path / "disturbed", 4, flags) as job:
         chaos = Chaos(job, SEED, limit_s=60)
         chaos.settle()

@@ -212,7 +212,11 @@ def tell_of_epoch(state):
 
 with open(FOLDER / f"tries-{BIRTH}", "wb", buffering=0) as tries:
     if FRAMEWORK == "torch":
-        import torch  # noqa: F401 - before the others wait for this worker
+        import torch
+
+        import horovod.torch  # noqa: F401 - before the others wait for this worker
+
+        torch.optim.SGD([torch.zeros(1)])  # the first one imports a good deal
     hvd.init()
     work = TorchWork() if FRAMEWORK == "torch" else NumpyWork()
     work.run(train)

@@ -335,7 +335,7 @@ class _Turn:
             return
         if len(chosen) < need:
             if not state.said_waiting:
-                self.actions.append(Waiting(len(chosen), need))
+                self.actions.append(Waiting(len(chosen), need, self._who_still_starts()))
                 self._set(said_waiting=True)
             return
         self._announce(chosen, [worker for worker in chosen if worker not in staying])

@@ -218,10 +218,11 @@ class Call:
 
 @dataclass(frozen=True)
 class Waiting:
-    """There are too few workers to go on."""
+    """There are too few workers to go on. `coming`: words about those that are being started, if there are any."""
 
     have: int
     need: int
+    coming: str = ""
 
 
 @dataclass(frozen=True)
