@@ -21,6 +21,7 @@ from faultkit.training import Training
 _OF_MEMBERS = 0.8  # of all kills: those of whom only a start is lost show less
 _FOR_GOOD = 0.2  # of all members that are frozen: they do not thaw
 
+
 class Chaos:
     """Does things to `job`; never to the last worker that has the state. `recovered_s`: seconds from each fault to the
     next completed step (of all ranks) of the generation that it leads to."""
@@ -127,7 +128,9 @@ class Soak(Chaos):
 
     def freeze(self) -> bool:
         """SIGSTOP, and SIGCONT after a while: sooner or later than the others give it up, or never."""
-        if self._frozen.keys() & self._job.alive().keys() or not (victims := self._victims(sorted(self._job.alive().keys() - self._killed))):
+        if self._frozen.keys() & self._job.alive().keys() or not (
+            victims := self._victims(sorted(self._job.alive().keys() - self._killed))
+        ):
             return False
         birth = self._dice.choice(victims)
         is_member = birth in self._job.stepped.get(self._job.generation, {})
@@ -177,7 +180,9 @@ class Soak(Chaos):
 
     def offer(self) -> bool:
         """Another number of slots on each host; a host without any is gone."""
-        few = {host: self._dice.randint(int(number == 0), slots) for number, (host, slots) in enumerate(self._most.items())}
+        few = {
+            host: self._dice.randint(int(number == 0), slots) for number, (host, slots) in enumerate(self._most.items())
+        }
         offered = self._most if self._dice.random() < 0.5 or sum(few.values()) < 2 else few
         self._note(f"offer {offered}")
         write_slots(self._slots, offered)

@@ -66,6 +66,8 @@ def test_nobody_waits_long_for_a_worker_that_freezes_in_init_or_while_the_others
         # Its replacement, worker 3, gets a place in generation 2, and freezes before it has met the others there.
         third = job.stepped(3, 2)
         assert set(third) == {0, 1}
+        (frozen,) = [one for one in job.reports.all if one["event"] == "freezes"]
+        assert max(one["at"] for one in third.values()) - frozen["at"] < SHORT_SILENCE_S + FENCE_S + SLACK_S
         job.await_printed("left: rank 2 (worker 3 on localhost): the others heard nothing more of it")
         assert third[0]["steps"] >= second[0]["steps"]
         fourth = job.stepped_with(3, third)  # with another replacement

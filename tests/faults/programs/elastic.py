@@ -25,8 +25,15 @@ FRAMEWORK, STOP = sys.argv[1:3]
 BIRTH = int(os.environ["HOROVOD_BIRTH_ID"])
 if os.environ.get("TEST_FREEZES") == str(BIRTH):
     os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def freeze(*_):
+    report("freezes", birth=BIRTH)
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
 if os.environ.get("TEST_FREEZES_IN_INIT") == str(BIRTH):
-    Connection.meet = lambda *_: os.kill(os.getpid(), signal.SIGSTOP)
+    Connection.meet = freeze
 if len(sys.argv) > 3 and int(sys.argv[3]) <= BIRTH:
     sys.exit(7)
 

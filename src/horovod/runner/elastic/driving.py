@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol
 
+from horovod.common import settings
 from horovod.runner.elastic import words
 from horovod.runner.elastic.mail import Mail
 from horovod.runner.elastic.membership import decide
@@ -44,6 +45,14 @@ from horovod.runner.elastic.vocabulary import (
     Told,
     Waiting,
 )
+
+
+_PATIENCE = 3  # times the engine's: here a thread of Python answers, which a long call of another may hold up
+
+
+def silence_limit_s(environ: Mapping[str, str]) -> float:
+    """For Limits.silence_s."""
+    return _PATIENCE * float(settings.value_of("HOROVOD_PEER_TIMEOUT_SECONDS", environ) or 0)
 
 
 class WorkerPlacer(Protocol):

@@ -13,6 +13,7 @@ from horovod.common.rendezvous.protocol import make_secret
 from horovod.common.rendezvous.server import Server
 from horovod.common.settings_table import MOST_RANKS
 from horovod.runner.allocation import Allocation
+from horovod.runner.elastic.driving import silence_limit_s
 from horovod.runner.elastic.host_book import Found, HostEvent
 from horovod.runner.elastic.hosts import NoAgents
 from horovod.runner.elastic.job import ElasticJob, ElasticSpec
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
     from horovod.runner.elastic.agents import RemoteAgents
 
 _LOOPBACK = "127.0.0.1"
-_PATIENCE = 3  # times the engine's: here a thread of Python answers, which a long call of another may hold up
 _PLACE = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")
 
 
@@ -223,7 +223,7 @@ def limits_of(options: Mapping[str, Any], hosts: Mapping[str, int]) -> Limits:
         spares=spares,
         progress_timeout_s=number_of(options, "HOROVOD_PROGRESS_TIMEOUT_SECONDS"),
         replace_stuck=bool(number_of(options, "HOROVOD_REPLACE_STUCK_WORKERS")),
-        silence_s=_PATIENCE * float(settings.value_of("HOROVOD_PEER_TIMEOUT_SECONDS", os.environ) or 0),
+        silence_s=silence_limit_s(os.environ),
     )
 
 
