@@ -100,7 +100,7 @@ class Chaos:
 
 
 class Soak(Chaos):
-    """All kinds of faults: kill, freeze, slow down, cut off, add and remove slots by the file that the discovery prints.
+    """All kinds of faults: kill, freeze, slow down, cut off; more or fewer slots in what the discovery prints.
 
     `most`: slots by host.
     """

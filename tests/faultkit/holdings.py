@@ -23,8 +23,10 @@ def holdings(pid: int | str = "self") -> dict[str, int]:
 
 
 def shared_mappings(pid: int | str = "self") -> list[str]:
-    """Each as its first address, its last, and its file. The kernel lists parts of one apart where a forked child may see
-    one but not the other."""
+    """Each as its first address, its last, and its file.
+
+    The kernel lists parts of one apart where a forked child may see one but not the other.
+    """
     found: list[list[str]] = []
     with open(f"/proc/{pid}/maps") as maps:
         for line in maps:

@@ -46,7 +46,6 @@ from horovod.runner.elastic.vocabulary import (
     Waiting,
 )
 
-
 _PATIENCE = 3  # times the engine's: here a thread of Python answers, which a long call of another may hold up
 
 
@@ -198,11 +197,8 @@ class Driver:
                 self._rendezvous.give_places(self._places(action), generation)
                 if generation > 0 or self._verbose:
                     self._say(words.announcement(action, self.slots))
-            case Notify(births, generation, update):
-                message = {"generation": generation, "timestamp": time.time(), "update": update}
-                self._rendezvous.notify(births, message)
-            case Call(births):
-                self._rendezvous.notify(births, {"ask": "progress", "stacks": []})
+            case Notify(births) | Call(births):
+                self._rendezvous.notify(births, _message(action))
             case Waiting():
                 self._say(words.waiting(action, self.state.limits.timeout_s))
             case GiveUp():
@@ -221,3 +217,10 @@ class Driver:
             if (address := self._address_of(self.slots[birth][0])) is not None:
                 place["address"] = address
         return places
+
+
+def _message(action: Notify | Call) -> dict[str, Any]:
+    """For workers that listen."""
+    if isinstance(action, Call):
+        return {"ask": "progress", "stacks": []}
+    return {"generation": action.generation, "timestamp": time.time(), "update": action.update}

@@ -91,11 +91,7 @@ class _Turn:
     def take(self, event: Event) -> None:
         match event:
             case Discovered(hosts, awaited):
-                # The oldest hosts first: rank 0 stays where it is.
-                kept = {host: hosts[host] for host in self.state.hosts if host in hosts}
-                self._set(hosts=kept | hosts, awaited=awaited)
-                for birth, slot in resettled(self.state.by_seniority(), self.state.hosts).items():
-                    self._put(replace(self.state.workers[birth], slot=slot))
+                self._settle_on(hosts, awaited)
             case HostGone(host, why):
                 for worker in [worker for worker in self.state.workers.values() if worker.slot[0] == host]:
                     self._lose(worker, 1, why, slot_is_to_blame=False)
@@ -114,6 +110,13 @@ class _Turn:
                     self._put(replace(known, listens=True, unanswered=0))
             case Tick():
                 pass
+
+    def _settle_on(self, hosts: dict[str, int], awaited: int) -> None:
+        """The oldest hosts first: rank 0 stays where it is."""
+        kept = {host: hosts[host] for host in self.state.hosts if host in hosts}
+        self._set(hosts=kept | hosts, awaited=awaited)
+        for birth, slot in resettled(self.state.by_seniority(), self.state.hosts).items():
+            self._put(replace(self.state.workers[birth], slot=slot))
 
     def _welcome(self, birth: int, fresh: bool) -> None:
         known = self.state.workers.get(birth)

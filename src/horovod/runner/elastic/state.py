@@ -97,8 +97,11 @@ class State:
         return min(others) + timeout_s if others else math.inf
 
     def awaited_members(self) -> list[Worker]:
-        """Members that others wait for, and of whom nobody has said that they are lost. They may be busy, and not know of
-        a change yet; or be frozen, which nobody would notice any more: the world in which others would is over."""
+        """Members that others wait for, and of whom nobody has said that they are lost.
+
+        They may be busy, and not know of the change yet; or be frozen, which nobody would notice any more: the world in
+        which others would is over.
+        """
         members = self.survivors()
         if not self.limits.silence_s or not any(worker.phase is Phase.READY for worker in members):
             return []
