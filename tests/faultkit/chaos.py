@@ -18,7 +18,7 @@ import psutil
 from faultkit.partition import can_cut, cut_links
 from faultkit.training import Training
 
-_OF_MEMBERS = 0.8  # of all kills: those of whom only a start is lost show less
+_OF_MEMBERS = 0.9  # of all kills: those of whom only a start is lost show less
 _FOR_GOOD = 0.2  # of all members that are frozen: they do not thaw
 
 

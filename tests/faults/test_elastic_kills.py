@@ -37,7 +37,7 @@ def test_fault_34_any_rank_is_killed_at_random_moments_and_training_is_none_the_
             f"to the next step {sorted(round(one, 2) for one in chaos.recovered_s)} s"
         )
     calmly = {"HOROVOD_TEST_PAUSE": "0"}
-    with Training(FRAMEWORK, tmp_path / "calm", 4, flags, epochs=disturbed["epoch"], env=calmly) as job:
+    with Training(FRAMEWORK, tmp_path / "calm", 2, flags, epochs=disturbed["epoch"], env=calmly) as job:
         calm = job.run_out(limit_s=60 + 10 * KILLS)
     print(f"loss {disturbed['loss']}, of a calm run {calm['loss']}; curves {disturbed['curve']} and {calm['curve']}")
     assert disturbed["loss"] == pytest.approx(calm["loss"], rel=0.01)
