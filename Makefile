@@ -26,9 +26,10 @@ LIBRARIES := $(VENV)/.libraries-installed
 # Whole programs that take minutes to show what the other tests show in pieces: not part of `make test`.
 PROGRAMS := tests/integration/test_torch_examples.py tests/integration/test_torch_frameworks.py
 DOCS := tests/integration/test_docs.py
+SOAK := tests/faults/test_soak.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-main test-jobs test-ranks test-hosts test-engine test-numpy test-torch test-launcher test-faults test-jax
+.PHONY: help demo test test-main test-jobs test-ranks test-hosts test-soak test-engine test-numpy test-torch test-launcher test-faults test-jax
 .PHONY: test-gpu test-tensorflow test-mxnet test-ray test-old test-old-torch test-old-jax test-old-tensorflow test-long lint format
 .PHONY: sanitize sanitize-address sanitize-thread wheel bench clean
 
@@ -47,16 +48,19 @@ test: lint test-engine test-main test-jax test-tensorflow test-mxnet test-ray te
 
 # `make -j2 test-main` runs them side by side: all but test-ranks spend much of their time waiting for what they have
 # killed, frozen, unplugged or refused.
-test-main: test-ranks test-jobs test-hosts ## the Python tests in .venv, with the newest PyTorch
+test-main: test-ranks test-jobs test-hosts test-soak ## the Python tests in .venv, with the newest PyTorch
 
 test-jobs: $(TOOLS) ## unit tests, the launcher, faults
-	HOROVOD_TEST_DOORS=torch python -m pytest $(PYTEST_ARGS) $(patsubst %,--ignore=%,tests/parallel tests/hosts tests/ray $(DOCS) $(PROGRAMS))
+	HOROVOD_TEST_DOORS=torch python -m pytest $(PYTEST_ARGS) $(patsubst %,--ignore=%,tests/parallel tests/hosts tests/ray $(DOCS) $(PROGRAMS) $(SOAK))
 
 test-ranks: $(TOOLS) ## what ranks do together, and the programs of the documentation
 	HOROVOD_TEST_DOORS=torch python -m pytest $(PYTEST_ARGS) tests/parallel $(DOCS)
 
 test-hosts: $(TOOLS) ## jobs on several hosts: network namespaces with sshd. Needs root; scripts/system-packages installs the rest
 	python -m pytest $(PYTEST_ARGS) tests/hosts
+
+test-soak: $(TOOLS) ## an elastic job under random faults, for three minutes
+	python -m pytest -s $(PYTEST_ARGS) $(SOAK)
 
 # For who changed one part: minutes instead of all of the above.
 test-engine: $(TOOLS) ## the engine's unit tests
@@ -74,7 +78,7 @@ test-launcher: $(TOOLS) ## horovodrun, hvd, and how ranks meet
 	  tests/unit/test_tools*.py tests/integration/test_horovodrun*.py tests/integration/test_hvd*.py)
 
 test-faults: $(TOOLS) ## ranks that die, freeze or are cut off
-	HOROVOD_TEST_DOORS=torch python -m pytest $(PYTEST_ARGS) tests/faults
+	HOROVOD_TEST_DOORS=torch python -m pytest $(PYTEST_ARGS) --ignore=$(SOAK) tests/faults
 
 test-gpu: $(TOOLS) ## CUDA tensors: on a machine with a GPU; elsewhere against the tests' stand-in for the driver
 	python -m pytest $(PYTEST_ARGS) tests/device
@@ -106,7 +110,8 @@ test-old-tensorflow: $(VENV)-tensorflow-oldest/.installed
 test-long: $(LIBRARIES) $(VENV)-newest/.installed $(VENV)-ray/.installed ## what takes too long for each change: examples, frameworks over our backend
 	HOROVOD_TEST_DOORS=torch python -m pytest $(PYTEST_ARGS) $(PROGRAMS)
 	HOROVOD_TEST_KILLS=50 HOROVOD_TEST_FRAMEWORK=torch python -m pytest -s $(PYTEST_ARGS) tests/faults/test_elastic_kills.py
-	HOROVOD_TEST_SOAK_S=3600 HOROVOD_TEST_SOAK_FAULTS=500 python -m pytest -s $(PYTEST_ARGS) tests/faults/test_soak.py
+	scripts/soak --faults 500 --jobs 1
+	scripts/repeat --times 20 tests/faults/test_elastic*.py
 	scripts/test-tensorflow programs
 	$(VENV)-ray/bin/python -m pytest $(PYTEST_ARGS) -m slow tests/ray
 

@@ -3,15 +3,23 @@
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+import psutil
+
+from faultkit.partition import can_cut, cut_links
 from faultkit.training import Training
+
+_OF_MEMBERS = 0.9  # of all kills: those of whom only a start is lost show less
+_FOR_GOOD = 0.2  # of all members that are frozen: they do not thaw
 
 
 class Chaos:
@@ -54,12 +62,14 @@ class Chaos:
         return 0
 
     def kill(self) -> bool:
-        """SIGKILL to anybody: a member, or one that is only starting. Whether there was somebody to kill."""
+        """SIGKILL to anybody: mostly a member, sometimes one that is only starting. Whether there was one to kill."""
         victims = self._victims(sorted(self._job.alive().keys() - self._killed))
+        newest = self._job.stepped.get(self._job.generation, {})
+        if self._dice.random() < _OF_MEMBERS:
+            victims = [birth for birth in victims if birth in newest]
         if not victims:
             return False
         birth = self._dice.choice(victims)
-        newest = self._job.stepped.get(self._job.generation, {})
         rank = newest[birth]["rank"] if birth in newest else "none yet"
         self._note(f"kill worker {birth} (rank {rank})")
         generation, was_member = self._job.generation, birth in newest
@@ -90,29 +100,43 @@ class Chaos:
 
 
 class Soak(Chaos):
-    """All kinds of faults: kill, freeze, slow down, add and remove slots by the file that the discovery prints."""
+    """All kinds of faults: kill, freeze, slow down, cut off; more or fewer slots in what the discovery prints.
 
-    def __init__(self, job: Training, seed: int, limit_s: float, slots: Path, most: int) -> None:
+    `most`: slots by host.
+    """
+
+    def __init__(self, job: Training, seed: int, limit_s: float, slots: Path, most: Mapping[str, int]) -> None:
         super().__init__(job, seed, limit_s)
-        self._slots, self._most, self._offered = slots, most, most
+        self._slots, self._most, self._offered = slots, most, sum(most.values())
+        self._cut_in = -1  # the generation in which a worker was last cut off
+        self._kinds: list[Callable[[], bool]] = [self.kill, self.kill, self.freeze, self.slow, self.offer]
+        if can_cut():
+            self._kinds.append(self.cut_off)
+        else:
+            assert not os.environ.get("HOROVOD_TEST_COMPLETE"), "partitions cannot be tested here"
+        self.kinds: Counter[str] = Counter()
         job.meanwhile = lambda: self._thaw(time.monotonic())
 
     def strike(self) -> None:
         """One random fault; then training must go on."""
-        kinds: list[Callable[[], bool]] = [self.kill, self.kill, self.freeze, self.slow, self.offer]
-        while not self._dice.choice(kinds)():
+        while not (kind := self._dice.choice(self._kinds))():
             self.between(0.2)
+        self.kinds[kind.__name__] += 1
         self.between(0.5)
         if self._dice.random() < 0.5:
             self.goes_on()
 
     def freeze(self) -> bool:
-        """SIGSTOP, and SIGCONT after a while: sooner or later than the others give it up."""
-        if self._frozen or not (victims := self._victims(sorted(self._job.alive().keys() - self._killed))):
+        """SIGSTOP, and SIGCONT after a while: sooner or later than the others give it up, or never."""
+        if self._frozen.keys() & self._job.alive().keys() or not (
+            victims := self._victims(sorted(self._job.alive().keys() - self._killed))
+        ):
             return False
         birth = self._dice.choice(victims)
-        until = time.monotonic() + self._dice.uniform(0, 6)
-        self._note(f"freeze worker {birth} for {until - time.monotonic():.1f} s")
+        is_member = birth in self._job.stepped.get(self._job.generation, {})
+        for_s = math.inf if is_member and self._dice.random() < _FOR_GOOD else self._dice.uniform(0, 6)
+        until = time.monotonic() + for_s
+        self._note(f"freeze worker {birth} for {for_s:.1f} s")
         self._signal(birth, signal.SIGSTOP)
         self._frozen[birth] = until
         return True
@@ -134,19 +158,43 @@ class Soak(Chaos):
             self.between(0.02)
         return True
 
+    def cut_off(self) -> bool:
+        """A partition: a worker and its peers on other hosts hear nothing of each other any more."""
+        members = self._job.stepped.get(self._job.generation, {})
+        victims = [birth for birth in self._victims(sorted(members)) if birth not in self._frozen]
+        if not victims or not self._job.is_whole() or self._is_cut:
+            return False
+        birth = self._dice.choice(victims)
+        with suppress(psutil.Error):
+            environ = psutil.Process(self._job.pids[birth]).environ()
+            count = cut_links(self._job.pids[birth], int(environ["HOROVOD_GLOO_RENDEZVOUS_PORT"]))
+            if count > 0:
+                self._cut_in = self._job.generation
+                self._note(f"cut {count} links of worker {birth}")
+                return True
+        return False
+
+    @property
+    def _is_cut(self) -> bool:
+        return self._job.generation <= self._cut_in
+
     def offer(self) -> bool:
-        """Another number of slots."""
-        count = self._dice.choice([2, *range(3, self._most), *[self._most] * 3])
-        self._note(f"offer {count} slots")
-        write_slots(self._slots, count)
-        self._offered = count
+        """Another number of slots on each host; a host without any is gone."""
+        few = {
+            host: self._dice.randint(int(number == 0), slots) for number, (host, slots) in enumerate(self._most.items())
+        }
+        offered = self._most if self._dice.random() < 0.5 or sum(few.values()) < 2 else few
+        self._note(f"offer {offered}")
+        write_slots(self._slots, offered)
+        self._offered = sum(offered.values())
         return True
 
     def _leaving(self) -> int:
-        return max(0, len(self._job.alive()) - self._offered)
+        """Without a slot; and those who are cut off blame one of the others, as these do, before they come together."""
+        return max(0, len(self._job.alive()) - self._offered) + 2 * self._is_cut
 
     def end(self) -> None:
-        self._thaw(float("inf"))
+        self._thaw(float("inf"))  # those that were to stay frozen too
         write_slots(self._slots, self._most)
 
     def _signal(self, birth: int, number: int) -> None:
@@ -154,8 +202,8 @@ class Soak(Chaos):
             os.kill(self._job.pids[birth], number)
 
 
-def write_slots(path: Path, count: int) -> None:
+def write_slots(path: Path, offered: Mapping[str, int]) -> None:
     """All at once: the discovery script may read it at any moment."""
     draft = path.with_suffix(".new")
-    draft.write_text(f"localhost:{count}\n")
+    draft.write_text("".join(f"{host}:{slots}\n" for host, slots in offered.items() if slots))
     draft.rename(path)

@@ -14,14 +14,30 @@ _EXITING = 0x4  # PF_EXITING of the kernel
 
 
 def holdings(pid: int | str = "self") -> dict[str, int]:
-    with open(f"/proc/{pid}/maps") as maps:
-        shared = sum("memfd:" in line or "/dev/shm" in line for line in maps)
     return {
         "threads": len(threads(pid)),
         "descriptors": len(os.listdir(f"/proc/{pid}/fd")),
-        "mappings": shared,
+        "mappings": len(shared_mappings(pid)),
         "resident": psutil.Process(None if pid == "self" else int(pid)).memory_info().rss,
     }
+
+
+def shared_mappings(pid: int | str = "self") -> list[str]:
+    """Each as its first address, its last, and its file.
+
+    The kernel lists parts of one apart where a forked child may see one but not the other.
+    """
+    found: list[list[str]] = []
+    with open(f"/proc/{pid}/maps") as maps:
+        for line in maps:
+            if "memfd:" in line or "/dev/shm" in line:
+                addresses, _, _, _, file = line.split(maxsplit=4)
+                first, _, last = addresses.partition("-")
+                if found and found[-1][1:] == [first, file.strip()]:
+                    found[-1][1] = last
+                else:
+                    found.append([first, last, file.strip()])
+    return [" ".join(one) for one in found]
 
 
 def open_files(pid: int | str = "self") -> list[str]:

@@ -47,7 +47,7 @@ class Training(LaunchedJob):
         self.stepped: dict[int, dict[int, Report]] = {}  # by generation, then by birth id
         self.epochs: list[Report] = []
         self.done: list[Report] = []
-        self._held: dict[tuple[int, int], list[dict[str, int]]] = {}  # by birth id and size of the world
+        self._held: dict[tuple[int, int, int], list[Report]] = {}  # by birth id, and size of the world and on the host
         self.meanwhile: Callable[[], None] = lambda: None  # what else is to be done while this waits
         self._launcher_held: list[dict[str, int]] = []
         command = program("counted", framework, str(folder), str(epochs))
@@ -99,11 +99,13 @@ class Training(LaunchedJob):
             self._check_launcher()
 
     def _check_holdings(self, entry: Report) -> None:
-        """Against the second world of the same size that this worker was in: the first has made what is kept."""
-        held = self._held.setdefault((entry["birth"], entry["size"]), [])
-        held.append(entry["holdings"])
+        """Against the second world of the same shape that this worker was in: the first has made what is kept."""
+        held = self._held.setdefault((entry["birth"], entry["size"], entry["local_size"]), [])
+        held.append(entry)
         if len(held) > 2:
-            self._check_growth(f"worker {entry['birth']}, with {entry['open']},", held[1], held[-1], _INTRODUCTIONS)
+            details = f"now {entry['open']} {entry['mapped']}, then {held[1]['open']} {held[1]['mapped']}"
+            who = f"worker {entry['birth']} in generation {entry['generation']} ({details})"
+            self._check_growth(who, held[1]["holdings"], entry["holdings"], _INTRODUCTIONS)
 
     def _check_launcher(self) -> None:
         """It lives through all of it; at any moment it may hold a few connections that are about to end."""
@@ -156,7 +158,7 @@ class Training(LaunchedJob):
         self.listen_until(time.monotonic() + limit_s, lambda: self.processes[0].poll() is not None)  # who reports waits
         assert self.wait(1) == [0], self.printed()
         self.listen_until(time.monotonic() + 5, lambda: len(self.done) >= 1)
-        assert len({(one["epoch"], one["loss"], one["digest"]) for one in self.done}) == 1, self.done
+        assert len({(one["epoch"], one["loss"], one["curve"], one["digest"]) for one in self.done}) == 1, self.done
         self._check_tries(self.done[0]["epoch"])
         return self.done[0]
 

@@ -7,12 +7,14 @@ import time
 import psutil
 import pytest
 from faultkit.elastic import ElasticJob, of_rank
+from faultkit.newcomers import hold_back, let_come
 from testkit.families import is_alive, living
 
 from horovod.common.rendezvous.client import Connection, DismissedError, MeetAgainError
 from horovod.common.topology import SECRET_VARIABLE, decode_secret
 
 SILENCE_S, FENCE_S = 10, 1
+SHORT_SILENCE_S = 2
 SLACK_S = 6  # of a busy machine
 
 
@@ -51,6 +53,37 @@ def test_faults_3_14_and_6_a_frozen_worker_a_late_one_and_a_killed_launcher(tmp_
         assert not living(family, limit_s=5), "workers must not outlive their launcher"
         shown = job.printed()
     assert "left: rank 1 (worker 1 on localhost): the others heard nothing more of it" in shown
+
+
+@pytest.mark.timeout(150)
+def test_nobody_waits_long_for_a_worker_that_freezes_in_init_or_while_the_others_have_lost_another(tmp_path):
+    env = {"HOROVOD_PEER_TIMEOUT_SECONDS": str(SHORT_SILENCE_S), "TEST_FREEZES_IN_INIT": "3"}
+    hold_back(tmp_path, 5, 6)
+    with ElasticJob("numpy", tmp_path, 3, "--min-np", "1", env=env) as job:
+        first = job.stepped(0, 3)
+        job.kill(first[2])
+        second = job.stepped(1, 2)
+        # Its replacement, worker 3, gets a place in generation 2, and freezes before it has met the others there.
+        third = job.stepped(3, 2)
+        assert set(third) == {0, 1}
+        (frozen,) = [one for one in job.reports.all if one["event"] == "freezes"]
+        assert max(one["at"] for one in third.values()) - frozen["at"] < SHORT_SILENCE_S + FENCE_S + SLACK_S
+        job.await_printed("left: rank 2 (worker 3 on localhost): the others heard nothing more of it")
+        assert third[0]["steps"] >= second[0]["steps"]
+        fourth = job.stepped_with(3, third)  # with another replacement
+        assert set(fourth) == {0, 1, 4}
+
+        # Who survives the one has lost nobody else, and would not notice any more that the other is frozen.
+        job.kill(fourth[4], signal.SIGSTOP)
+        killed = job.kill(fourth[1])
+        fifth = job.stepped_with(1, fourth)
+        assert set(fifth) == {0}
+        assert fifth[0]["at"] - killed < 3 * SHORT_SILENCE_S + FENCE_S + 1 + SLACK_S
+        job.await_printed("(worker 4 on localhost): the others heard nothing more of it")
+        for birth in (5, 6):
+            let_come(tmp_path, birth)
+        assert set(job.stepped_with(3, fifth)) == {0, 5, 6}
+        job.finish(3)
 
 
 def wait_until(is_so, limit_s=10):

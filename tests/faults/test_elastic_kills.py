@@ -22,7 +22,7 @@ def test_fault_34_any_rank_is_killed_at_random_moments_and_training_is_none_the_
     print(f"HOROVOD_TEST_SEED={SEED}")
     (tmp_path / "disturbed").mkdir()
     (tmp_path / "calm").mkdir()
-    flags = ("--min-np", "2", "--blacklist-cooldown-range", "1", "1")
+    flags = ("--min-np", "1", "--blacklist-cooldown-range", "1", "1")
     with Training(FRAMEWORK, tmp_path / "disturbed", 4, flags) as job:
         chaos = Chaos(job, SEED, limit_s=60)
         chaos.settle()
@@ -36,8 +36,10 @@ def test_fault_34_any_rank_is_killed_at_random_moments_and_training_is_none_the_
             f"{chaos.count} kills, {job.generation + 1} generations, {disturbed['epoch']} epochs, "
             f"to the next step {sorted(round(one, 2) for one in chaos.recovered_s)} s"
         )
-    with Training(FRAMEWORK, tmp_path / "calm", 4, flags, epochs=disturbed["epoch"]) as job:
+    calmly = {"HOROVOD_TEST_PAUSE": "0"}
+    with Training(FRAMEWORK, tmp_path / "calm", 2, flags, epochs=disturbed["epoch"], env=calmly) as job:
         calm = job.run_out(limit_s=60 + 10 * KILLS)
-    # Not the same: how the last batch of an epoch is padded depends on how many share it, which alone makes 7 percent
-    # after three epochs.
-    assert disturbed["loss"] == pytest.approx(calm["loss"], rel=0.2)
+    print(f"loss {disturbed['loss']}, of a calm run {calm['loss']}; curves {disturbed['curve']} and {calm['curve']}")
+    assert disturbed["loss"] == pytest.approx(calm["loss"], rel=0.01)
+    # Stricter: what a wrong step does to weights is forgotten in some dozen steps, but not by the sum of all losses.
+    assert disturbed["curve"] == pytest.approx(calm["curve"], rel=1e-6)

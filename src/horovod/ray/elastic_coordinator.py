@@ -7,6 +7,7 @@ that they end with it; it belongs to the process that called run(), and ends wit
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Sequence
@@ -22,9 +23,10 @@ from horovod.ray.coordinator import meeting_limit, usable_secret
 from horovod.ray.placing import RayPlacer, Task
 from horovod.ray.utils import nics_to_env_var
 from horovod.runner.elastic.discovery import HostDiscovery
-from horovod.runner.elastic.driving import Driver
+from horovod.runner.elastic.driving import Driver, silence_limit_s
 from horovod.runner.elastic.mail import Mail
-from horovod.runner.elastic.vocabulary import Discovered, Event, Limits, Ready
+from horovod.runner.elastic.progress import told_by
+from horovod.runner.elastic.vocabulary import Discovered, Event, Limits, Listens, Ready
 from horovod.runner.worker_environment import rendezvous_environment
 
 _LOOK_S = 0.2
@@ -63,6 +65,8 @@ class ElasticCoordinator:
                 address,
                 secret=secret,
                 on_ready=lambda birth, *lost: mail.put(Ready(birth, *lost)),
+                on_progress=lambda birth, message: mail.put(told_by(birth, message)),
+                on_listening=lambda birth: mail.put(Listens(birth)),
                 on_slow_meeting=self._say,
             ) as server,
         ):
@@ -72,7 +76,8 @@ class ElasticCoordinator:
                 "HOROVOD_GLOO_TIMEOUT_SECONDS": meeting_limit(self._settings),
             }
             placer = RayPlacer(replace(task, variables=variables), mail.put)
-            driver = Driver(self._limits, server, placer, self._say, verbose=True)
+            limits = replace(self._limits, silence_s=silence_limit_s(os.environ))
+            driver = Driver(limits, server, placer, self._say, verbose=True)
             watcher = threading.Thread(target=self._watch, args=(placer, mail, over), name="horovod-watch", daemon=True)
             watcher.start()
             try:

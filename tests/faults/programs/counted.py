@@ -3,6 +3,10 @@
 
 Arguments: numpy or torch, a folder, and the number of epochs; 0: until the folder holds a file named stop.
 Each worker writes what it has tried into a file of its own; what was committed is counted in the state.
+
+Samples that pad a batch weigh nothing, so however many workers share the work, they compute the same but for rounding.
+The state adds up the loss of every batch: the curve of training remembers each step that was lost, done twice or done
+with something wrong, long after the weights have forgotten it.
 """
 
 import hashlib
@@ -17,7 +21,7 @@ BIRTH = int(os.environ["HOROVOD_BIRTH_ID"])
 report("born", birth=BIRTH)
 
 import numpy as np  # noqa: E402 - a worker may be killed while it imports
-from faultkit.holdings import holdings, open_files  # noqa: E402
+from faultkit.holdings import holdings, open_files, shared_mappings  # noqa: E402
 
 import horovod.numpy as hvd  # noqa: E402
 from horovod.common.context import default_context  # noqa: E402
@@ -52,6 +56,7 @@ class NumpyWork:
             processed=0,
             epoch=0,
             steps=0,
+            curve=0.0,
             counts=np.zeros(SAMPLES, np.int64),
         )
 
@@ -69,11 +74,13 @@ class NumpyWork:
             part += part[: -len(part) % hvd.size()]
             yield np.array(part[hvd.rank() :: hvd.size()])
 
-    def step(self, indexes):
+    def step(self, indexes, weights):
         inputs = INPUTS[indexes]
-        gradient = 2 * inputs.T @ (inputs @ self.state.model - TARGETS[indexes]) / len(indexes)
+        errors = inputs @ self.state.model - TARGETS[indexes]
+        gradient = 2 * inputs.T @ (weights * errors)
         self.state.velocity = 0.9 * self.state.velocity + hvd.allreduce(gradient, name="gradient")
         self.state.model = self.state.model - 0.01 * self.state.velocity
+        return float(weights @ errors**2)
 
     def recorded(self, batch, count):
         self.state.processed += count * hvd.size()
@@ -98,17 +105,19 @@ class TorchWork:
 
         self.torch, self.elastic = torch, hvd_torch.elastic
         torch.manual_seed(0)
-        self.model = torch.nn.Sequential(torch.nn.Linear(FEATURES, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1))
+        layers = torch.nn.Linear(FEATURES, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1)
+        self.model = torch.nn.Sequential(*layers).double()  # so that rounding stays far below what is looked for
         if hvd.rank() > 0:  # only rank 0 knows where training begins
             for parameter in self.model.parameters():
                 torch.nn.init.constant_(parameter, 7.0)
         optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01, momentum=0.9)
         optimizer = hvd_torch.DistributedOptimizer(optimizer, named_parameters=self.model.named_parameters())
-        self.inputs = torch.tensor(INPUTS, dtype=torch.float32)
-        self.targets = torch.tensor(TARGETS, dtype=torch.float32)[:, None]
+        self.inputs = torch.tensor(INPUTS)
+        self.targets = torch.tensor(TARGETS)
         self.sampler = self.elastic.ElasticSampler(range(SAMPLES))
+        counts = np.zeros(SAMPLES, np.int64)
         self.state = self.elastic.TorchState(
-            self.model, optimizer, sampler=self.sampler, epoch=0, steps=0, counts=np.zeros(SAMPLES, np.int64)
+            self.model, optimizer, sampler=self.sampler, epoch=0, steps=0, curve=0.0, counts=counts
         )
 
     def run(self, function):
@@ -120,11 +129,13 @@ class TorchWork:
         )
         yield from (batch.numpy() for batch in loader)
 
-    def step(self, indexes):
+    def step(self, indexes, weights):
         self.state.optimizer.zero_grad()
-        found = self.model(self.inputs[indexes])
-        self.torch.nn.functional.mse_loss(found, self.targets[indexes]).backward()
+        errors = self.model(self.inputs[indexes]).squeeze(1) - self.targets[indexes]
+        loss = self.torch.from_numpy(weights) @ errors.square()
+        loss.backward()
         self.state.optimizer.step()
+        return loss.item()
 
     def recorded(self, batch, count):
         self.sampler.record_batch(batch, count)
@@ -137,18 +148,20 @@ class TorchWork:
 
     def loss(self):
         with self.torch.no_grad():
-            return self.torch.nn.functional.mse_loss(self.model(self.inputs), self.targets).item()
+            return (self.model(self.inputs).squeeze(1) - self.targets).square().mean().item()
 
 
 def train(state):
     is_new = True
     while not is_over(state):
         for batch, indexes in enumerate(work.batches()):
-            work.step(indexes)
+            everybodys = hvd.allgather(indexes, name="indexes")
+            loss = work.step(indexes, weights_of(indexes, everybodys, state.counts))
             work.recorded(batch, len(indexes))
             # Written before it is counted: who is killed in between takes the count along, for all others go back.
             tries.write(f"{state.epoch} {' '.join(map(str, indexes))}\n".encode())
-            np.add.at(state.counts, hvd.allgather(indexes, name="indexes"), 1)
+            state.curve += float(hvd.allreduce(np.array([loss]), name="loss")[0])
+            np.add.at(state.counts, everybodys, 1)
             state.steps += 1
             if is_new:
                 is_new = False
@@ -161,6 +174,14 @@ def train(state):
         state.epoch += 1
         work.next_epoch()
         state.commit()
+
+
+def weights_of(indexes, everybodys, counts):
+    """Of this rank's samples in the batch, so that the mean over ranks is the mean over samples that are new in this
+    epoch, each of which counts once."""
+    times = np.bincount(everybodys, minlength=SAMPLES)
+    is_new = (times > 0) & (counts == 0)
+    return is_new[indexes] / times[indexes] * hvd.size() / is_new.sum()
 
 
 def pause():
@@ -176,8 +197,9 @@ def is_over(state):
 
 
 def tell_of_first_step(state):
-    details = {"generation": default_context.generation, "size": hvd.size(), "steps": state.steps}
-    report("stepped", birth=BIRTH, digest=digest(work.weights()), holdings=holdings(), open=open_files(), **details)
+    details = {"generation": default_context.generation, "size": hvd.size(), "local_size": hvd.local_size()}
+    details |= {"steps": state.steps, "holdings": holdings(), "open": open_files(), "mapped": shared_mappings()}
+    report("stepped", birth=BIRTH, digest=digest(work.weights()), **details)
 
 
 def tell_of_epoch(state):
@@ -190,8 +212,13 @@ def tell_of_epoch(state):
 
 with open(FOLDER / f"tries-{BIRTH}", "wb", buffering=0) as tries:
     if FRAMEWORK == "torch":
-        import torch  # noqa: F401 - before the others wait for this worker
+        import torch
+
+        import horovod.torch  # noqa: F401 - before the others wait for this worker
+
+        torch.optim.SGD([torch.zeros(1)])  # the first one imports a good deal
     hvd.init()
     work = TorchWork() if FRAMEWORK == "torch" else NumpyWork()
     work.run(train)
-    report("done", birth=BIRTH, epoch=work.state.epoch, loss=work.loss(), digest=digest(work.weights()))
+    found = {"loss": work.loss(), "curve": work.state.curve, "digest": digest(work.weights())}
+    report("done", birth=BIRTH, epoch=work.state.epoch, **found)

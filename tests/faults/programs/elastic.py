@@ -2,7 +2,7 @@
 """Trains elastically until a file appears; reports the first step of each generation, and how it ended.
 
 Arguments: numpy or torch, the file, and maybe a birth id from which on workers fail at once. The worker whose birth id
-is in TEST_FREEZES stops before it has asked for a place.
+is in TEST_FREEZES stops before it has asked for a place, that in TEST_FREEZES_IN_INIT when it has got one.
 """
 
 import os
@@ -19,11 +19,21 @@ import horovod.numpy as hvd
 from horovod.common.context import default_context
 from horovod.common.elastic import ObjectState, run_fn
 from horovod.common.objects import broadcast_object
+from horovod.common.rendezvous.client import Connection
 
 FRAMEWORK, STOP = sys.argv[1:3]
 BIRTH = int(os.environ["HOROVOD_BIRTH_ID"])
 if os.environ.get("TEST_FREEZES") == str(BIRTH):
     os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def freeze(*_):
+    report("freezes", birth=BIRTH)
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+if os.environ.get("TEST_FREEZES_IN_INIT") == str(BIRTH):
+    Connection.meet = freeze
 if len(sys.argv) > 3 and int(sys.argv[3]) <= BIRTH:
     sys.exit(7)
 

@@ -76,12 +76,13 @@ class Server:
         on_ready: Callable[[int, int | None, bool], None] | None = None,
         on_preempted: Callable[[int], None] | None = None,
         on_progress: Callable[[int, dict[str, Any]], None] | None = None,
+        on_listening: Callable[[int], None] = lambda birth: None,
     ) -> None:
         """`on_ready` hears, on the server's thread, the birth ids of an elastic job's workers that want a place.
 
         Beside them: the rank whose loss has ended the worker's last world, if one has; and whether the worker was
         never handed the state of the training. `on_preempted` hears of those that got SIGTERM and wait for `excuse`,
-        `on_progress` what workers answer when they are asked for it.
+        `on_progress` what workers answer when they are asked for it, and `on_listening` who can be asked from now on.
         """
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         listener = socket.create_server((host, port), family=family, backlog=1024)
@@ -100,6 +101,7 @@ class Server:
         self._on_ready = on_ready
         self._on_preempted = on_preempted
         self._on_progress = on_progress
+        self._on_listening = on_listening
         self._store: dict[str, bytes] = {}
         self._selector = selectors.DefaultSelector()
         self._wake_receiver, self._wake_sender = socket.socketpair()
@@ -340,7 +342,9 @@ class Server:
                 case "place":
                     self._ask_for_place(peer, message)
                 case "listen":
-                    self._deliver(self._waiting_list.listen(_integer(message, "birth"), peer))
+                    birth = _integer(message, "birth")
+                    self._deliver(self._waiting_list.listen(birth, peer))
+                    self._on_listening(birth)
                 case "preempted":
                     self._hear_preempted(peer, _integer(message, "birth"))
                 case "progress":

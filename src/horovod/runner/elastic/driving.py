@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol
 
+from horovod.common import settings
 from horovod.runner.elastic import words
 from horovod.runner.elastic.mail import Mail
 from horovod.runner.elastic.membership import decide
@@ -27,6 +28,7 @@ from horovod.runner.elastic.state import State
 from horovod.runner.elastic.vocabulary import (
     Action,
     Announce,
+    Call,
     Close,
     Dismiss,
     Ended,
@@ -43,6 +45,13 @@ from horovod.runner.elastic.vocabulary import (
     Told,
     Waiting,
 )
+
+_PATIENCE = 3  # times the engine's: here a thread of Python answers, which a long call of another may hold up
+
+
+def silence_limit_s(environ: Mapping[str, str]) -> float:
+    """For Limits.silence_s."""
+    return _PATIENCE * float(settings.value_of("HOROVOD_PEER_TIMEOUT_SECONDS", environ) or 0)
 
 
 class WorkerPlacer(Protocol):
@@ -188,9 +197,8 @@ class Driver:
                 self._rendezvous.give_places(self._places(action), generation)
                 if generation > 0 or self._verbose:
                     self._say(words.announcement(action, self.slots))
-            case Notify(births, generation, update):
-                message = {"generation": generation, "timestamp": time.time(), "update": update}
-                self._rendezvous.notify(births, message)
+            case Notify(births) | Call(births):
+                self._rendezvous.notify(births, _message(action))
             case Waiting():
                 self._say(words.waiting(action, self.state.limits.timeout_s))
             case GiveUp():
@@ -209,3 +217,10 @@ class Driver:
             if (address := self._address_of(self.slots[birth][0])) is not None:
                 place["address"] = address
         return places
+
+
+def _message(action: Notify | Call) -> dict[str, Any]:
+    """For workers that listen."""
+    if isinstance(action, Call):
+        return {"ask": "progress", "stacks": []}
+    return {"generation": action.generation, "timestamp": time.time(), "update": action.update}

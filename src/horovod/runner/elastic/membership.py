@@ -23,6 +23,7 @@ from horovod.runner.elastic.state import PREEMPTED_WHY, REMINDER_S, SPARE_S, Sta
 from horovod.runner.elastic.vocabulary import (
     Action,
     Announce,
+    Call,
     Close,
     Discovered,
     Dismiss,
@@ -33,6 +34,7 @@ from horovod.runner.elastic.vocabulary import (
     GiveUp,
     HostGone,
     Left,
+    Listens,
     Notify,
     Phase,
     Preempted,
@@ -89,11 +91,7 @@ class _Turn:
     def take(self, event: Event) -> None:
         match event:
             case Discovered(hosts, awaited):
-                # The oldest hosts first: rank 0 stays where it is.
-                kept = {host: hosts[host] for host in self.state.hosts if host in hosts}
-                self._set(hosts=kept | hosts, awaited=awaited)
-                for birth, slot in resettled(self.state.by_seniority(), self.state.hosts).items():
-                    self._put(replace(self.state.workers[birth], slot=slot))
+                self._settle_on(hosts, awaited)
             case HostGone(host, why):
                 for worker in [worker for worker in self.state.workers.values() if worker.slot[0] == host]:
                     self._lose(worker, 1, why, slot_is_to_blame=False)
@@ -107,8 +105,18 @@ class _Turn:
                     self._lose(self.state.workers[birth], code, how, blames_peer=blames_peer)
             case Preempted(birth):
                 self._excuse(birth)
-            case Tick() | Told():
+            case Told(birth) | Listens(birth):
+                if (known := self.state.workers.get(birth)) is not None:
+                    self._put(replace(known, listens=True, unanswered=0))
+            case Tick():
                 pass
+
+    def _settle_on(self, hosts: dict[str, int], awaited: int) -> None:
+        """The oldest hosts first: rank 0 stays where it is."""
+        kept = {host: hosts[host] for host in self.state.hosts if host in hosts}
+        self._set(hosts=kept | hosts, awaited=awaited)
+        for birth, slot in resettled(self.state.by_seniority(), self.state.hosts).items():
+            self._put(replace(self.state.workers[birth], slot=slot))
 
     def _welcome(self, birth: int, fresh: bool) -> None:
         known = self.state.workers.get(birth)
@@ -193,6 +201,7 @@ class _Turn:
 
     def settle(self) -> None:
         self._kill_overdue()
+        self._call_awaited_members()
         self._dismiss_newcomers_without_slot()
         if self._is_hopeless():
             return
@@ -223,6 +232,20 @@ class _Turn:
                 )
                 self.actions.append(Signal(worker.birth, signal.SIGKILL))
                 self._put(replace(worker, phase=Phase.FENCED, until=self.now + UNKILLABLE_S, why=why))
+
+    def _call_awaited_members(self) -> None:
+        """Counted are questions, not seconds: a launcher that was suspended has not asked meanwhile."""
+        awaited = self.state.awaited_members()
+        if not awaited or self.now < self.state.next_call():
+            return
+        for worker in awaited:
+            if worker.unanswered * REMINDER_S < self.state.limits.silence_s:
+                self._put(replace(worker, unanswered=worker.unanswered + 1))
+            else:
+                self.actions.append(Signal(worker.birth, signal.SIGKILL))
+                self._put(replace(worker, phase=Phase.FENCED, until=self.now + UNKILLABLE_S))
+        self.actions.append(Call(tuple(worker.birth for worker in awaited)))
+        self._set(called_at=self.now)
 
     def _dismiss(self, worker: Worker, why: str) -> None:
         if worker.phase is Phase.READY and worker.rank is not None:  # a newcomer has nothing to put in order
@@ -315,7 +338,7 @@ class _Turn:
             return
         if len(chosen) < need:
             if not state.said_waiting:
-                self.actions.append(Waiting(len(chosen), need))
+                self.actions.append(Waiting(len(chosen), need, self._who_still_starts()))
                 self._set(said_waiting=True)
             return
         self._announce(chosen, [worker for worker in chosen if worker not in staying])
@@ -359,7 +382,8 @@ class _Turn:
         )
         for worker in chosen:
             since = worker.member_since if worker.member_since is not None else self.now
-            self._put(replace(worker, phase=Phase.MEMBER, rank=places[worker.birth].rank, member_since=since))
+            rank = places[worker.birth].rank
+            self._put(replace(worker, phase=Phase.MEMBER, rank=rank, member_since=since, unanswered=0))
         self._set(
             generation=state.generation + 1,
             members=tuple(sorted(places, key=lambda birth: places[birth].rank)),
@@ -368,6 +392,7 @@ class _Turn:
             waiting_since=None,
             said_waiting=False,
             notified_at=-math.inf,
+            called_at=-math.inf,
             awaits_spare=False,
             first_failure=None,
         )

@@ -13,13 +13,14 @@ from horovod.common.rendezvous.protocol import make_secret
 from horovod.common.rendezvous.server import Server
 from horovod.common.settings_table import MOST_RANKS
 from horovod.runner.allocation import Allocation
+from horovod.runner.elastic.driving import silence_limit_s
 from horovod.runner.elastic.host_book import Found, HostEvent
 from horovod.runner.elastic.hosts import NoAgents
 from horovod.runner.elastic.job import ElasticJob, ElasticSpec
 from horovod.runner.elastic.mail import Mail
 from horovod.runner.elastic.polling import Polling, Script
 from horovod.runner.elastic.progress import told_by
-from horovod.runner.elastic.vocabulary import Event, Limits, Preempted, Ready
+from horovod.runner.elastic.vocabulary import Event, Limits, Listens, Preempted, Ready
 from horovod.runner.elastic.workers import Program
 from horovod.runner.hosts import HostInfo, plan_hosts
 from horovod.runner.job import JobResult
@@ -88,6 +89,7 @@ def run_elastic_job(
                 on_ready=lambda *told: mail.put(Ready(*told)),
                 on_preempted=lambda birth: mail.put(Preempted(birth)),
                 on_progress=lambda birth, message: mail.put(told_by(birth, message)),
+                on_listening=lambda birth: mail.put(Listens(birth)),
                 on_slow_meeting=output.say,
             )
         )
@@ -221,6 +223,7 @@ def limits_of(options: Mapping[str, Any], hosts: Mapping[str, int]) -> Limits:
         spares=spares,
         progress_timeout_s=number_of(options, "HOROVOD_PROGRESS_TIMEOUT_SECONDS"),
         replace_stuck=bool(number_of(options, "HOROVOD_REPLACE_STUCK_WORKERS")),
+        silence_s=silence_limit_s(os.environ),
     )
 
 

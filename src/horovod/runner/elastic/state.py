@@ -34,6 +34,7 @@ class State:
     waiting_since: float | None = None
     said_waiting: bool = False
     notified_at: float = -math.inf
+    called_at: float = -math.inf
     finished: bool = False  # some worker has done all its work: nobody new is started
     first_failure: tuple[int, str, int | None] | None = None  # of this generation: exit code, words, and whose
     slowest_start_s: float = 0.0  # from the start of a worker until it has first asked for a place
@@ -95,6 +96,21 @@ class State:
         others = [one.ready_since for one in self.workers.values() if one.phase is Phase.READY]
         return min(others) + timeout_s if others else math.inf
 
+    def awaited_members(self) -> list[Worker]:
+        """Members that others wait for, and of whom nobody has said that they are lost.
+
+        They may be busy, and not know of the change yet; or be frozen, which nobody would notice any more: the world in
+        which others would is over.
+        """
+        members = self.survivors()
+        if not self.limits.silence_s or not any(worker.phase is Phase.READY for worker in members):
+            return []
+        return [one for one in members if one.phase is Phase.MEMBER and one.listens and one.until == math.inf]
+
+    def next_call(self) -> float:
+        """When to ask them. Most are there within a moment: nobody is disturbed for that."""
+        return max(self.called_at, math.inf if self.waiting_since is None else self.waiting_since) + REMINDER_S
+
     def gathers_until(self) -> float:
         """How long newcomers that are ready wait for others, for whom there is room too."""
         waiting = [one.ready_since for one in self.newcomers() if one.phase is Phase.READY]
@@ -113,6 +129,8 @@ class State:
         if pending_update(self, self.gathers_until()):
             begin = -math.inf if pending_update(self, -math.inf) else self.gathers_until()
             times.append(max(begin, self.notified_at + REMINDER_S))
+        if self.awaited_members():
+            times.append(self.next_call())
         taken = {worker.slot for worker in self.workers.values()}
         times += [until for slot, until in self.rests_until.items() if slot not in taken and self.is_offered(slot)]
         finite = [moment for moment in times if moment < math.inf]

@@ -27,6 +27,7 @@ class Limits:
     """`fixed_hosts`: no others will ever come, so nobody needs to wait for them.
 
     `progress_timeout_s`: a worker without progress is reported after this time (0: never), or killed if so wanted.
+    `silence_s`: a member for which others wait, and which does not answer, is killed after this time (0: never).
     """
 
     num_proc: int
@@ -39,6 +40,7 @@ class Limits:
     spares: int = 0  # workers beyond the others that wait for somebody's place
     progress_timeout_s: float = 0.0
     replace_stuck: bool = False
+    silence_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,8 @@ class Worker:
     started: float = 0.0
     ready_since: float = 0.0  # it waits for its place
     preempted: bool = False  # it got SIGTERM, and leaves at the next commit
+    listens: bool = False  # it has a thread that answers
+    unanswered: int = 0  # how often it was asked since it has last answered
     why: str = ""  # it is leaving
 
 
@@ -124,11 +128,18 @@ class Told:
 
 
 @dataclass(frozen=True)
+class Listens:
+    """A worker has begun to listen: from now on it can answer, unless it is frozen."""
+
+    birth: int
+
+
+@dataclass(frozen=True)
 class Tick:
     """Time has passed."""
 
 
-Event = Discovered | HostGone | Ready | Ended | Preempted | Told | Tick
+Event = Discovered | HostGone | Ready | Ended | Preempted | Told | Listens | Tick
 
 
 # Actions
@@ -199,11 +210,19 @@ class Notify:
 
 
 @dataclass(frozen=True)
+class Call:
+    """Ask members for which others wait whether they are still there."""
+
+    births: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class Waiting:
-    """There are too few workers to go on."""
+    """There are too few workers to go on. `coming`: words about those that are being started, if there are any."""
 
     have: int
     need: int
+    coming: str = ""
 
 
 @dataclass(frozen=True)
@@ -227,4 +246,4 @@ class GiveUp:
     failures: tuple[Failure, ...] = ()
 
 
-Action = Start | Signal | Dismiss | Excuse | Close | Announce | Notify | Waiting | GiveUp
+Action = Start | Signal | Dismiss | Excuse | Close | Announce | Notify | Call | Waiting | GiveUp

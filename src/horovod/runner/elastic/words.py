@@ -64,4 +64,5 @@ def failure_table(failures: Sequence[Failure]) -> str:
 
 
 def waiting(few: Waiting, timeout_s: float) -> str:
-    return f"{few.have} of at least {few.need} workers are ready: waiting for more, at most {timeout_s:g} s"
+    ready = f"{few.have} of at least {few.need} workers are ready"
+    return f"{ready}: waiting for more, at most {timeout_s:g} s{few.coming}"

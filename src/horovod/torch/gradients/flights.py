@@ -100,8 +100,13 @@ class Flights:
                 finish()
             except Exception as error:
                 failure = failure or error
-        if failure is not None:
-            raise failure
+        try:
+            if failure is not None:
+                raise failure
+        finally:
+            # Else this frame and the failure's traceback hold each other, and with them, until Python looks for cycles,
+            # all that its callers have: gradients in the memory of a world that is over, and what a user computed.
+            del failure
 
     # Ways to go
 
