@@ -11,7 +11,6 @@ Rank 0 shows progress and leaves a checkpoint, the run's figures, a plot of the 
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import time
 from pathlib import Path
@@ -26,6 +25,7 @@ from torch.utils.data import DataLoader
 import horovod.torch as hvd
 
 OWN_CHECKPOINT = Path("digits.pt")  # in --output
+EPOCHS_APART = 3
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -66,6 +66,22 @@ def train_epoch(
         optimizer.step()
         losses.append(loss.detach())
     return float(hvd.allreduce(torch.stack(losses).mean().cpu(), name="training loss"))
+
+
+def seconds_apart(options: argparse.Namespace, device: torch.device) -> list[float]:
+    """Epochs of ranks that train each for itself, at the same time: with communication they can only take longer.
+
+    Two cores that other programs use too, or that are threads of one, do less than twice as much as one of them.
+    """
+    loader = training_loader(load()[0], options.batch_size, options.seed)
+    model = DigitsNet().to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=options.lr, momentum=0.9)
+    seconds = []
+    for _ in range(EPOCHS_APART):
+        started = time.perf_counter()
+        train_epoch(model, optimizer, loader, device, options.steps)  # ranks meet at its end
+        seconds.append(time.perf_counter() - started)
+    return seconds
 
 
 def resume(checkpoint: Path, model: nn.Module, optimizer: torch.optim.Optimizer, run: Run) -> Run:
@@ -125,6 +141,8 @@ def main() -> int:
     if hvd.rank() == 0:
         print(f"digits on {hvd.size()} rank(s), {torch.get_num_threads()} thread(s) each, {device}")
     run = train(options, device)
+    if options.compare_with:
+        run.seconds_apart = seconds_apart(options, device)
     if hvd.rank() == 0:
         earlier = Run.read(options.compare_with) if options.compare_with else None
         print()
@@ -132,9 +150,6 @@ def main() -> int:
         save_plot(options.output / "digits.svg", run, earlier)
         save_page(options.output / "digits.html", run, earlier)
         print(compare(run, earlier))
-        load, cores = os.getloadavg()[0], len(os.sched_getaffinity(0))
-        if earlier is not None and load > cores + 1:
-            print(f"(other programs are busy here, load {load:.0f} on {cores} cores: the times mean little)")
         print(f"checkpoint {options.output / OWN_CHECKPOINT}  plot {options.output / 'digits.svg'}")
         print(f"page {options.output / 'digits.html'} (open it in a browser)")
     hvd.shutdown()

@@ -32,12 +32,20 @@ class Run:
     losses: list[float] = field(default_factory=list)
     accuracies: list[float] = field(default_factory=list)
     epoch_seconds: list[float] = field(default_factory=list)
+    seconds_apart: list[float] = field(default_factory=list)  # epochs of ranks that did not communicate
     samples_per_epoch: int = 0
 
     @property
     def samples_per_second(self) -> float:
         """Of a typical epoch: the first one also warms caches up."""
-        return self.samples_per_epoch / median(self.epoch_seconds) if self.epoch_seconds else 0.0
+        return self._rate(self.epoch_seconds)
+
+    @property
+    def samples_per_second_apart(self) -> float:
+        return self._rate(self.seconds_apart)
+
+    def _rate(self, seconds: list[float]) -> float:
+        return self.samples_per_epoch / median(seconds) if seconds else 0.0
 
     def write(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -71,6 +79,11 @@ def compare(run: Run, earlier: Run | None) -> str:
     if earlier is not None and run.epoch_seconds and earlier.epoch_seconds:
         factor = run.samples_per_second / earlier.samples_per_second
         lines.append(f"{run.ranks} processes handle {factor:.2f} times the samples per second of {earlier.ranks}")
+        if run.seconds_apart:
+            best = run.samples_per_second_apart / earlier.samples_per_second
+            lines.append(
+                f"without any communication between them it is {best:.2f} times: all that this machine gives now"
+            )
     return "\n".join(lines)
 
 

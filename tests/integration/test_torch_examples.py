@@ -51,6 +51,7 @@ def test_digits_trains_saves_and_resumes(tmp_path):
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir() if path != again} == before
     assert [epoch[0] for epoch in figures(r"epoch +N/3 .*?loss N", second[0])] == [3]
     assert figures(r"N processes handle N times the samples per second of N", second[0])
+    assert figures(r"without any communication between them it is N times", second[0])
     two = json.loads((again / "digits.json").read_text())
     assert two["losses"][:2] == one["losses"]
     assert set(torch.load(again / "digits.pt", weights_only=True)) == {"model", "optimizer", "curves"}

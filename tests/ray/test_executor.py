@@ -4,10 +4,12 @@
 import os
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import ray
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from testkit.ray_metrics import await_metrics
 
 import horovod.numpy as hvd
@@ -49,6 +51,27 @@ def test_ranks_are_grouped_by_node(executor: RayExecutor) -> None:
     nodes = [node for _, node, _ in found]
     assert nodes[0] == nodes[1] != nodes[2]
     assert [host for _, _, host in found] == nodes
+
+
+def test_ranks_of_a_node_share_memory(executor: RayExecutor) -> None:
+    def segments() -> set[str]:
+        """By inode: those of Horovod that this process has mapped."""
+        import numpy as np
+
+        hvd.init()
+        hvd.allreduce(np.ones(1))
+        lines = [line.split() for line in Path("/proc/self/maps").read_text().splitlines() if "khorovod" in line]
+        return {inode for _, _, _, _, inode, *name in lines if not name[0].endswith(".so")}
+
+    zero, one, two = executor.run(segments)
+    assert zero & one
+    assert not two & (zero | one)
+
+
+def test_the_coordinator_is_on_the_node_of_rank_0(executor: RayExecutor) -> None:
+    living = [actor for actor in ray._private.state.actors().values() if actor["State"] == "ALIVE"]
+    nodes = [actor["Address"]["NodeID"] for actor in living if actor["ActorClassName"] == "_WorldCoordinator"]
+    assert nodes == executor.run(lambda: ray.get_runtime_context().get_node_id())[:1]
 
 
 def test_collectives_and_arguments(executor: RayExecutor) -> None:
@@ -164,16 +187,61 @@ def test_a_worker_that_dies_is_named_by_rank_and_node(executor: RayExecutor) -> 
 
 
 def test_hosts_and_devices(executor: RayExecutor) -> None:
-    """What the executor before held is free again. Two workers on a node, each with a GPU: both see both."""
+    """What the executor before held is free again. Workers on all cores, so that none is left for the coordinator; each
+    with a GPU: those of a node see both."""
     executor.shutdown()
     settings = RayExecutor.create_settings(timeout_s=60, placement_group_timeout_s=30)
-    executor = RayExecutor(settings, num_hosts=1, num_workers_per_host=2, use_gpu=True, gpus_per_worker=1)
+    executor = RayExecutor(settings, num_hosts=2, num_workers_per_host=2, use_gpu=True, gpus_per_worker=1)
     executor.start()
     try:
         found = executor.run(lambda: (numbers(), os.environ["CUDA_VISIBLE_DEVICES"], ray.get_gpu_ids()))
-        assert [six for six, _, _ in found] == [(0, 2, 0, 2, 0, 1), (1, 2, 1, 2, 0, 1)]
-        own = [str(gpus[0]) for _, _, gpus in found]
-        assert sorted(own) == ["0", "1"]
-        assert [visible.split(",") for _, visible, _ in found] == [own, own]
     finally:
         executor.shutdown()
+    assert [six for six, _, _ in found] == [(rank, 4, rank % 2, 2, rank // 2, 2) for rank in range(4)]
+    for node in (found[:2], found[2:]):
+        own = [str(gpus[0]) for _, _, gpus in node]
+        assert sorted(own) == ["0", "1"]
+        assert [visible.split(",") for _, visible, _ in node] == [own, own]
+
+
+def in_and_outside_the_current_group() -> tuple[list[Any], str, bool]:
+    """A task in a placement group: what two workers in it share, what a third is told, and one that is not in it."""
+
+    def started(workers: int, **others: Any) -> RayExecutor:
+        settings = RayExecutor.create_settings(timeout_s=60, placement_group_timeout_s=30)
+        executor = RayExecutor(settings, num_workers=workers, cpus_per_worker=0.25, **others)
+        executor.start()
+        return executor
+
+    def group() -> str:
+        return ray.util.get_current_placement_group().id.hex()
+
+    halves = {"use_gpu": True, "gpus_per_worker": 0.5}
+    executor = started(2, **halves)
+    inside = executor.run(lambda: (numbers()[:2], group(), os.environ["CUDA_VISIBLE_DEVICES"]))
+    executor.shutdown()
+    assert {other for _, other, _ in inside} == {group()}
+    with pytest.raises(ValueError, match="use_current_placement_group=False") as refused:
+        started(3, **halves)
+    executor = started(1, use_current_placement_group=False)
+    (outside,) = executor.run(group)
+    executor.shutdown()
+    return [(two, gpus) for two, _, gpus in inside], str(refused.value), outside != group()
+
+
+def test_the_current_placement_group_and_fractions_of_a_gpu() -> None:
+    group = ray.util.placement_group([{"CPU": 1, "GPU": 1}])
+    where = PlacementGroupSchedulingStrategy(group, placement_group_capture_child_tasks=True)
+    task = ray.remote(num_cpus=0)(in_and_outside_the_current_group).options(scheduling_strategy=where)
+    try:
+        inside, refused, is_elsewhere = ray.get(task.remote(), timeout=100)
+    finally:
+        ray.util.remove_placement_group(group)
+    (first, gpu), (second, same) = inside
+    assert (first, second) == ((0, 2), (1, 2))
+    assert gpu == same
+    assert gpu in ("0", "1")
+    assert refused.startswith(
+        "3 workers with CPU 0.25 and GPU 0.5 each were asked for, but the current placement group "
+    )
+    assert is_elsewhere

@@ -2,8 +2,10 @@
 """The NumPy door in a world of one, where every collective has an obvious answer; and what it refuses."""
 
 import os
+import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -220,8 +222,17 @@ def test_after_shutdown_everything_names_init() -> None:
         hvd.allreduce(np.ones(1))
 
 
-def test_what_is_built() -> None:
-    assert (hvd.gloo_built(), hvd.gloo_enabled(), hvd.mpi_built(), hvd.nccl_built()) == (True, True, False, 0)
+@pytest.mark.parametrize("mpi4py", [True, False])
+def test_what_is_built(mpi4py: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Whether mpi4py is installed decides what could be used, not what is."""
+    if mpi4py:
+        (tmp_path / "mpi4py").mkdir()
+        (tmp_path / "mpi4py" / "__init__.py").touch()
+        monkeypatch.syspath_prepend(tmp_path)
+    else:
+        monkeypatch.setitem(sys.modules, "mpi4py", None)
+    assert (hvd.gloo_built(), hvd.mpi_built(), hvd.nccl_built()) == (True, mpi4py, 0)
+    assert (hvd.gloo_enabled(), hvd.mpi_enabled()) == (True, False)
     with pytest.raises(ValueError, match="MPI"):
         hvd.mpi_threads_supported()
 

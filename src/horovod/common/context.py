@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from horovod._engine import EngineError, Member, World
 from horovod.common import log, mpi_library, settings, stacks, timeline, topology, torchrun_variables
@@ -25,6 +25,7 @@ from horovod.common.exceptions import HorovodInitializationError, HorovodInterna
 from horovod.common.handles import HandleTable, Pending, translate
 from horovod.common.joining import bootstrap, communicators, elastic_place
 from horovod.common.process_sets import EmptyMembership, Membership, ProcessSet, check_ranks, global_process_set
+from horovod.common.registered_sets import Observer, RegisteredSets
 from horovod.common.settings import Settings
 from horovod.common.topology import Topology
 
@@ -33,31 +34,19 @@ if TYPE_CHECKING:
 
 _NOT_INITIALIZED = "Horovod has not been initialized; call hvd.init() first."
 _MOST_ATTEMPTS = 20  # of an elastic worker in one hvd.init(): each means that another worker was lost meanwhile
-_NO_SUCH_SET = "There is no process set with id {}: it was removed, or never registered"
 _FORKED = (
     "Horovod was initialized in the parent of this forked process, which cannot take part in collectives. "
     "Call Horovod in the parent only, or start children with the 'spawn' method and call hvd.init() there."
 )
 
 
-class Observer(Protocol):
-    """Hears when a set comes to life and when it goes: for doors whose compiled programs outlive worlds."""
-
-    def bound(self, process_set: ProcessSet, /) -> None: ...
-
-    def unbound(self, process_set: ProcessSet, /) -> None:
-        """Before the engine forgets the set; its membership is still there."""
-
-
 class Context:
-    """One world. `handles` are its operations under way, `global_set` is the set of all its ranks."""
+    """One world. `handles` are its operations under way, `sets` its process sets, `global_set` the one of all ranks."""
 
     def __init__(self, global_set: ProcessSet | None = None) -> None:
         self.handles = HandleTable()
         self.global_set = global_set if global_set is not None else ProcessSet([])
-        self._sets: dict[int, ProcessSet] = {}
-        self._members: dict[int, tuple[Membership, Member | None]] = {}  # by id too: what the sets were bound to
-        self._observers: list[Observer] = []
+        self.sets = RegisteredSets()
         self._lock = threading.RLock()
         self._world: World | None = None
         self.mpi_plane: Plane | None = None  # the thread by which MPI moves tensors, where it does
@@ -73,7 +62,6 @@ class Context:
         self._timeline_wish = timeline.Wish(None)
         self._heritage = Heritage()
         self._tuning: dict[str, int] | None = None  # what the autotuner has found, in an elastic job
-        self._aliases: list[ProcessSet] = []  # that stand for a registered set beside the one in _sets, or are empty
         self.era = 0  # moves on when ranks meet in a new world or have all joined: what they did apart is over
         self._inherited: World | None = None
         _contexts.add(self)
@@ -222,12 +210,13 @@ class Context:
                 process_set,
             )
         for known, objects, ranks in self._heritage.handed_down():
-            if ranks:
-                self._register(objects[0], ranks, is_new=False)
-            for process_set in objects[1:] if ranks else objects:
-                own = self._members[objects[0].membership.id] if ranks and objects[0].membership else None
-                process_set.bind(*(own or (EmptyMembership(self.world, known.origin, known.births), None)))
-                self._aliases.append(process_set)
+            if not ranks:
+                for process_set in objects:
+                    self.sets.bind_empty(process_set, EmptyMembership(self.world, known.origin, known.births))
+                continue
+            self._register(objects[0], ranks, is_new=False)
+            for process_set in objects[1:]:
+                self.sets.bind_beside(process_set, objects[0])
 
     def _start_plane(self) -> Plane:
         from horovod.common.mpi_plane import Plane  # late: few need it
@@ -240,8 +229,7 @@ class Context:
             world, self._world = self._world, None
             if world is None:
                 return
-            for set_id in self._sets:
-                self._tell_unbound(set_id)
+            self.sets.tell_all_unbound()
             self._forget_sets()
             if self._settings.flag("HOROVOD_AUTOTUNE") and elastic_place.is_elastic(os.environ):
                 self._tuning = tuned_by(world.describe()) or self._tuning
@@ -254,11 +242,7 @@ class Context:
             self.handles.clear()
 
     def _forget_sets(self) -> None:
-        for process_set in (*self._sets.values(), *self._aliases):
-            process_set.invalidate()
-        self._sets.clear()
-        self._aliases.clear()
-        self._members.clear()
+        self.sets.drop_all()
         self.global_set.process_set_id = 0
 
     def leave_to_parent(self) -> None:
@@ -318,40 +302,40 @@ class Context:
 
     def membership_of(self, process_set: ProcessSet) -> Membership:
         """That of the set with this one's id; ValueError if no set has it, or this rank is not a member."""
-        member = process_set.membership or self.membership_with_id(self.check_registered(process_set))
-        assert member is not None
-        if isinstance(member, EmptyMembership):
-            raise ValueError(member.text)
-        if member.index < 0:
-            raise ValueError(f"Rank {self._topology.rank} is not a member of {process_set}")
-        return member
+        if self._world is None and process_set.membership is None:
+            self._refuse()
+        return self.sets.membership_of(process_set, self._topology.rank)
 
     def native_of(self, process_set: ProcessSet) -> Member:
         """The same for native calls."""
-        native = self._members[self.membership_of(process_set).id][1]
+        native = self.sets.native_with_id(self.membership_of(process_set).id)
         assert native is not None
         return native
 
     def membership_with_id(self, set_id: int) -> Membership | None:
-        return self._members[set_id][0] if set_id in self._members else None
+        return self.sets.membership_with_id(set_id)
 
     def check_registered(self, process_set: ProcessSet) -> int:
-        """The id of a set; ValueError if the object has none, or one that no set has. Two objects with the same ranks
-        are not the same set: one that was never registered cannot stand for another that was."""
+        """The id of a set; ValueError if the object has none, or one that no set has."""
         if self._world is None:
             self._refuse()
-        set_id = process_set.process_set_id
-        if isinstance(process_set.membership, EmptyMembership):
-            raise ValueError(process_set.membership.text)
-        if set_id is None:
-            raise ValueError(f"{process_set} is not registered: pass it to hvd.init() or hvd.add_process_set()")
-        if set_id not in self._members:
-            raise ValueError(_NO_SUCH_SET.format(set_id))
-        return set_id
+        return self.sets.check_registered(process_set)
 
     def registered(self, process_set: ProcessSet) -> ProcessSet | None:
         """The set that an object names by its id, which is mostly that object."""
-        return None if process_set.process_set_id is None else self._sets.get(process_set.process_set_id)
+        return self.sets.named_by(process_set)
+
+    def set_with_id(self, set_id: int) -> ProcessSet:
+        """The registered set that has an id, for those who can carry only a number."""
+        if self._world is None:
+            self._refuse()
+        return self.sets.with_id(set_id)
+
+    def registered_sets(self) -> dict[int, list[int]]:
+        """The ranks of each registered set, by its id."""
+        if self._world is None:
+            self._refuse()
+        return self.sets.ranks_by_id()
 
     # Timeline
 
@@ -392,52 +376,25 @@ class Context:
         return added
 
     def _add(self, added: ProcessSet, ranks: tuple[int, ...]) -> ProcessSet:
-        for set_id, existing in self._sets.items():
-            if self._members[set_id][0].ranks == ranks:
+        for set_id, existing, its_ranks in self.sets.with_ranks():
+            if its_ranks == ranks:
                 if self._heritage.adopts(existing, added):
-                    return self._adopt(set_id, added)
+                    self.sets.adopt(set_id, added)
+                    return added
                 raise ValueError(f"A process set with ranks {list(ranks)} already exists: {existing}")
             if existing is added:
                 raise ValueError(f"{existing} is registered already, with other ranks: make a new hvd.ProcessSet")
         self._register(added, ranks)
         return added
 
-    def _adopt(self, set_id: int, added: ProcessSet) -> ProcessSet:
-        """Let an object stand for a set that is registered already, as all ranks do."""
-        if self._sets[set_id] is not added:
-            self._aliases.append(self._sets[set_id])
-            self._sets[set_id] = added
-            added.bind(*self._members[set_id])
-            for observer in self._observers:
-                observer.bound(added)
-        return added
-
-    def set_with_id(self, set_id: int) -> ProcessSet:
-        """The registered set that has an id, for those who can carry only a number."""
-        if self._world is None:
-            self._refuse()
-        if set_id not in self._sets or self._sets[set_id].process_set_id != set_id:
-            raise ValueError(_NO_SUCH_SET.format(set_id))
-        return self._sets[set_id]
-
-    def registered_sets(self) -> dict[int, list[int]]:
-        """The ranks of each registered set, by its id."""
-        if self._world is None:
-            self._refuse()
-        return {set_id: list(process_set.ranks or []) for set_id, process_set in sorted(self._sets.items())}
-
     def remove_process_set(self, process_set: ProcessSet) -> bool:
         """Forget a set on all ranks at once; False for the global set and for one that is not registered."""
         self._require_dynamic_sets()
         set_id = process_set.process_set_id
-        if not set_id or set_id not in self._sets:
+        if not set_id or self.sets.named_by(process_set) is None:
             return False
-        self._tell_unbound(set_id)
-        self._heritage.removed(self._sets[set_id])
-        beside = [alias for alias in self._aliases if alias.process_set_id == set_id]
-        for named in (process_set, self._sets.pop(set_id), *beside):
-            named.invalidate()
-        del self._members[set_id]
+        self._heritage.removed(self.sets.tell_unbound(set_id))
+        self.sets.drop(set_id, process_set)
         self._run_on_all(REMOVE_PROCESS_SET, f"remove_process_set.{set_id}", (set_id,))
         return True
 
@@ -459,26 +416,12 @@ class Context:
             self._heritage.made(process_set, ranks, by_init)
 
     def _bind(self, process_set: ProcessSet, set_id: int, ranks: tuple[int, ...]) -> None:
-        member = Membership(self.world, set_id, ranks, self._topology.rank)
-        included = member.index >= 0
-        native = Member(self.world, set_id, member.index, list(ranks), member.numbering) if included else None
-        process_set.bind(member, native)
-        self._sets[set_id], self._members[set_id] = process_set, (member, native)
-        for observer in self._observers:
-            observer.bound(process_set)
+        self.sets.bind(process_set, self.world, set_id, ranks, self._topology.rank)
 
     def observe(self, observer: Observer) -> None:
         """Tell the observer of all sets, those that exist already first."""
         with self._lock:
-            self._observers.append(observer)
-            for process_set in self._sets.values():
-                observer.bound(process_set)
-
-    def _tell_unbound(self, set_id: int) -> None:
-        process_set = self._sets[set_id]
-        process_set.bind(*self._members[set_id])  # somebody may have assigned it another id
-        for observer in self._observers:
-            observer.unbound(process_set)
+            self.sets.observe(observer)
 
     def _run_on_all(self, kind: int, name: str, numbers: tuple[int, ...]) -> int:
         world = self.world

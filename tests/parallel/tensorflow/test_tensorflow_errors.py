@@ -108,4 +108,4 @@ def test_functions_outlive_worlds():
 def _sets():
     from horovod.common.context import default_context
 
-    return list(default_context._sets.values())
+    return [process_set for _, process_set, _ in default_context.sets.with_ranks()]
