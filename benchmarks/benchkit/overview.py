@@ -176,8 +176,8 @@ def _many_hosts(machines: Sequence[Results]) -> list[str]:
             lines += _section("Many hosts", text, ["of a rank", "least", "median", "most", "rank 0"], rows)
         compared = [record for record in machine.many_hosts if record.get("part") == "compare"]
         if compared:
-            text = "Allreduce by each algorithm, one rank on each simulated host, with no network in between. Here bold is"
-            text += "\nwhat our own choice takes."
+            text = "Allreduce by each algorithm, one rank on each simulated host, with no network in between. Here"
+            text += "\nbold is what our own choice takes."
             headings = ["hosts", "size", *compared[0]["us"]]
             lines += ["", text, "", *tables.markdown(headings, [_algorithms(record) for record in compared])]
     return lines

@@ -7,8 +7,8 @@ namespace hvd {
 namespace {
 
 // The first row that holds. Made by benchmarks/many_hosts.py on 16 cores (docs/decisions/host-algorithms.md): up to
-// 256 KB the fewest messages count, beyond that the bytes; direct exchange is ahead until its streams and shares are too
-// many and too small.
+// 256 KB the fewest messages count, beyond that the bytes; direct exchange is ahead until its streams and shares are
+// too many and too small.
 constexpr int kFewHosts = 8, kSomeHosts = 16;
 constexpr size_t kShortBytes = size_t{256} << 10, kMediumBytes = size_t{4} << 20;
 struct Row {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a coordinator knows, and the steps of which it is made: hearing and failing are in coordinator.cc, deciding is in
-// decisions.cc. For these two alone.
+// What a coordinator knows, and the steps of which it is made: hearing and failing are in coordinator.cc, deciding is
+// in decisions.cc. For these two alone.
 #pragma once
 
 #include <algorithm>
