@@ -126,3 +126,25 @@ def test_what_is_written_reads_back_with_right_ratios(tmp_path):
     ((ours, theirs),) = read(ledger.path).of("small", bytes=4)
     assert (ours["median"], ours["low"], ours["high"], ours["against"]) == (1.0, 1.0, 1.0, {})
     assert theirs["against"] == {"khorovod": {"value": 4.0, "low": 4.0, "high": 4.0}}
+
+
+def test_many_hosts_are_shown_where_they_were_measured_and_our_choice_is_bold(tmp_path):
+    pytest.importorskip("matplotlib")
+    from benchkit.page import write_page
+
+    stored = tmp_path / STORED.name
+    stored.write_bytes(STORED.read_bytes())
+    least_to_most = {"least": 1, "median": 2.5, "most": 4, "rank 0": 3}
+    columns = ("start_s", "first_s", "pss_mb", "streams_after_allreduce", "streams")
+    check = {"part": "check", "hosts": 32, "ranks": 2} | dict.fromkeys(columns, least_to_most)
+    us = {"direct": 10, "ring": 20, "doubling": 30}
+    cases = [(8, 4), (9, 4), (16, 256 << 10), (16, 1 << 20), (17, 1 << 20), (16, 16 << 20)]
+    compared = [{"part": "compare", "hosts": hosts, "ranks": 1, "bytes": size, "us": us} for hosts, size in cases]
+    beside = tmp_path / "many_hosts" / STORED.name
+    beside.parent.mkdir()
+    beside.write_text("".join(json.dumps(record) + "\n" for record in [{"machine": {}}, check, *compared]))
+    page = write_page(tmp_path / "docs", [read(stored)])[0].read_text(encoding="utf-8")
+    rows = cells_after(page, "Many hosts")
+    assert ["MB of memory", "1", "2.5", "4", "3"] in rows
+    bold = [[cell.startswith("**") for cell in row[2:]].index(True) for row in rows[-len(cases) :]]
+    assert [list(us)[index] for index in bold] == ["direct", "doubling", "doubling", "direct", "ring", "ring"]
