@@ -244,9 +244,11 @@ void Driver::StandAside(uint64_t* seen_waits) {
   called_ = false;
 }
 
-// How many quiet rounds the engine thread stays.
+// How many quiet rounds the engine thread stays. With nothing under way it has nothing to wait for, and would only be
+// in the way of the next caller.
 unsigned Driver::Patience() const {
-  return settings_.spin_us || engine_->Hungry() ? kEngineThreadSpins : kEngineThreadYields;
+  const bool waits = engine_->Hungry() || engine_->AwaitsAgreement();
+  return settings_.spin_us || waits ? kEngineThreadSpins : kEngineThreadYields;
 }
 
 void Driver::RunThread() {
