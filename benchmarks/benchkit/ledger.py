@@ -78,6 +78,7 @@ class Results:
     kind: str
     runs: dict[str, Record]
     cases: list[list[Record]]
+    many_hosts: list[Record] = field(default_factory=list)  # what benchmarks/many_hosts.py wrote there
 
     def of(self, part: str, **wanted: Any) -> list[list[Record]]:
         """The cases of a part that have these values, in the order in which they were measured."""
@@ -90,7 +91,7 @@ class Results:
 
 def read(path: Path) -> Results:
     """For each case, the newest full run that has it counts; without one, the newest quick run."""
-    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line]
+    lines = _lines(path)
     runs = {line["run"]: line for line in lines if "machine" in line}
     found: dict[tuple[str, str], dict[str, list[Record]]] = {}
     for line in lines:
@@ -98,4 +99,10 @@ def read(path: Path) -> Results:
             key = (line["part"], json.dumps(line["case"], sort_keys=True))
             found.setdefault(key, {}).setdefault(line["run"], []).append(line)
     cases = [by_run[max(by_run, key=lambda run: (not runs[run]["quick"], run))] for by_run in found.values()]
-    return Results(path.stem, runs, cases)
+    return Results(path.stem, runs, cases, _lines(path.parent / "many_hosts" / path.name))
+
+
+def _lines(path: Path) -> list[Record]:
+    """None of them if there is no such file."""
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    return [json.loads(line) for line in text.splitlines() if line]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/performance.md, the page that people read: a verdict, two plots and six short tables out of stored results."""
+"""docs/performance.md, the page that people read: a verdict, two plots and some short tables out of stored results."""
 
 from __future__ import annotations
 
@@ -20,6 +20,13 @@ _KB, _MB = 2**10, 2**20
 _TYPICAL_SIZES = (_KB, _MB, 100 * _MB)  # of the five collectives, of those that were measured
 _SCALING_SIZES = (4, 25 * _MB)
 _BETWEEN_SIZES = (4, _MB, 25 * _MB)
+_MANY_HOSTS = {
+    "start_s": "seconds to `init()`",
+    "first_s": "seconds to the first result",
+    "pss_mb": "MB of memory",
+    "streams_after_allreduce": "connections after allreduces",
+    "streams": "connections after all collectives",
+}
 
 _BEGINNING = """\
 # Performance
@@ -58,7 +65,7 @@ def overview(machines: Sequence[Results], pictures: Collection[str]) -> str:
     ):
         if machine is not None and (file := f"performance-{machine.kind}-{name}.svg") in pictures:
             lines += [f"![{text}]({file})", ""]
-    for section in (_counts_section, _allreduce, _five, _scaling, _between_hosts, _training, _small):
+    for section in (_counts_section, _allreduce, _five, _scaling, _between_hosts, _many_hosts, _training, _small):
         lines += section(machines)
     return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).rstrip() + "\n"
 
@@ -153,6 +160,40 @@ def _between_hosts(machines: Sequence[Results]) -> list[str]:
         rows.append([f"{hosts} x {ranks // hosts}", _what(case), *_row(case, peers)])
     text = f"Hosts x ranks on each; network namespaces, {_name(machine)}."
     return _section("Between hosts", text, ["", "", *_headings(peers)], rows)
+
+
+def _many_hosts(machines: Sequence[Results]) -> list[str]:
+    lines: list[str] = []
+    for machine in machines:
+        for check in [record for record in machine.many_hosts if record.get("part") == "check"]:
+            rows = [
+                [name, *(f"{check[key][one]:.3g}" for one in ("least", "median", "most", "rank 0"))]
+                for key, name in _MANY_HOSTS.items()
+            ]
+            ranks = check["hosts"] * check["ranks"]
+            text = f"{ranks} ranks as {check['hosts']} simulated hosts of {check['ranks']}, {_name(machine)}: what each"
+            text += " rank costs."
+            lines += _section("Many hosts", text, ["of a rank", "least", "median", "most", "rank 0"], rows)
+        compared = [record for record in machine.many_hosts if record.get("part") == "compare"]
+        if compared:
+            text = "Allreduce by each algorithm, one rank on each simulated host, with no network in between. Here"
+            text += "\nbold is what our own choice takes."
+            headings = ["hosts", "size", *compared[0]["us"]]
+            lines += ["", text, "", *tables.markdown(headings, [_algorithms(record) for record in compared])]
+    return lines
+
+
+def _algorithms(record: Record) -> list[str]:
+    chosen = _chosen(record["hosts"], record["bytes"])
+    cells = [f"**{time_text(us)}**" if name == chosen else time_text(us) for name, us in record["us"].items()]
+    return [str(record["hosts"]), size_text(record["bytes"]), *cells]
+
+
+def _chosen(hosts: int, size: int) -> str:
+    """As engine/agreement/algorithms.cc chooses."""
+    if hosts <= 8 or (hosts <= 16 and 256 * _KB < size <= 4 * _MB):
+        return "direct"
+    return "doubling" if size <= 256 * _KB else "ring"
 
 
 def _training(machines: Sequence[Results]) -> list[str]:

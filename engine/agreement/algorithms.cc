@@ -6,17 +6,20 @@
 namespace hvd {
 namespace {
 
-// The first row that holds. An estimate from messages of 20 to 50 us between machines: doubling sends log2(hosts) of
-// them, a ring 2 (hosts - 1). On one machine, where a message costs less, benchmarks/many_hosts.py sees the ring ahead
-// earlier.
+// The first row that holds. Made by benchmarks/many_hosts.py on 16 cores (docs/decisions/host-algorithms.md): up to
+// 256 KB the fewest messages count, beyond that the bytes; direct exchange is ahead until its streams and shares are
+// too many and too small.
+constexpr int kFewHosts = 8, kSomeHosts = 16;
+constexpr size_t kShortBytes = size_t{256} << 10, kMediumBytes = size_t{4} << 20;
 struct Row {
   int most_hosts;
   size_t most_bytes;  // of one tensor
   HostAlgorithm algorithm;
 };
 constexpr Row kTable[] = {
-    {8, SIZE_MAX, HostAlgorithm::kDirect},
-    {INT32_MAX, size_t{1} << 20, HostAlgorithm::kDoubling},
+    {kFewHosts, SIZE_MAX, HostAlgorithm::kDirect},
+    {INT32_MAX, kShortBytes, HostAlgorithm::kDoubling},
+    {kSomeHosts, kMediumBytes, HostAlgorithm::kDirect},
     {INT32_MAX, SIZE_MAX, HostAlgorithm::kRing},
 };
 
@@ -36,8 +39,9 @@ HostAlgorithm ChooseAlgorithm(const HostLayout& layout, const Request& request, 
   if (layout.hosts < 2 || !layout.even || bytes == 0) return HostAlgorithm::kDirect;
   const bool known = rules.wanted >= 0 && rules.wanted <= static_cast<int>(kLastHostAlgorithm);
   const HostAlgorithm chosen = known ? static_cast<HostAlgorithm>(rules.wanted) : ByTable(layout.hosts, bytes);
-  // The ring sums in order too, and knows as few neighbours.
-  return rules.deterministic && !SumsInOrder(chosen) ? HostAlgorithm::kRing : chosen;
+  if (!rules.deterministic || SumsInOrder(chosen)) return chosen;
+  // Both sum in order; with many hosts, one that knows as few others as doubling.
+  return layout.hosts <= kSomeHosts ? HostAlgorithm::kDirect : HostAlgorithm::kRing;
 }
 
 }  // namespace hvd

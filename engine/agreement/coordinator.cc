@@ -1,122 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Counts reports until a tensor (or its whole group) is ready everywhere, then turns ready tensors into records.
+// Counts reports until a tensor (or its whole group) is ready everywhere, or fails.
 #include "agreement/coordinator.h"
 
 #include <algorithm>
-#include <optional>
-#include <unordered_map>
 #include <utility>
 
-#include "agreement/fusion.h"
+#include "agreement/coordinator_state.h"
 #include "agreement/spoken.h"
-#include "agreement/tensor_table.h"
 #include "agreement/validate.h"
 
 namespace hvd {
-namespace {
-
-// Tensors submitted as one unit: none starts before all are complete.
-struct Group {
-  uint32_t size = 0;
-  std::vector<Tensor*> complete;
-};
-
-// Ids of process sets. They are reused, so each set also has an epoch that is not.
-class ProcessSetIds {
- public:
-  int64_t Add() {
-    const auto free = std::find(used_.begin(), used_.end(), false);
-    const auto id = free - used_.begin();
-    if (free == used_.end()) used_.push_back(false);
-    used_[static_cast<size_t>(id)] = true;
-    ++epoch_;
-    return id;
-  }
-  bool Remove(int64_t id) {
-    if (id <= 0 || id >= static_cast<int64_t>(used_.size()) || !used_[static_cast<size_t>(id)]) return false;
-    used_[static_cast<size_t>(id)] = false;
-    return true;
-  }
-  int64_t epoch() const { return epoch_; }
-
- private:
-  std::vector<bool> used_ = {true};  // 0 is the global set
-  int64_t epoch_ = 0;
-};
-
-}  // namespace
-
-struct Coordinator::State {
-  State(std::vector<int> set_members, CoordinatorOptions set_options)
-      : ranks(std::move(set_members)),
-        options(set_options),
-        table(ranks.size(), options.cache_capacity),
-        joined(ranks.size()),
-        heard(ranks.size()) {}
-
-  // Hearing.
-  void Report(Tensor* tensor, size_t member, const Request& request);
-  void AfterReport(Tensor* tensor, OpKind kind);
-  bool IsComplete(const Tensor& tensor) const;
-  void Complete(Tensor* tensor);
-  void CompleteInGroup(Tensor* tensor, const Request& agreed);
-  void Join(size_t member, const Request& request);
-  void Depart(size_t member);
-
-  // Failing.
-  void Fail(const Tensor& tensor, Status error);
-  void FailGroupOf(const Tensor& tensor, std::vector<std::string>* names);
-  void FailJoin(Status error);
-  Status Departure(const Tensor& tensor) const;
-  Status DepartureOfJoin() const;
-  bool Misses(const Tensor& tensor, size_t member) const { return !tensor.reported[member] && !joined[member]; }
-  void Drop(Tensor* tensor, std::vector<std::string>* names);
-  int FirstJoinedRank() const;
-
-  // Deciding.
-  bool IsOneKnownTensor() const { return ready.size() == 1 && ready[0]->by_slot && errors.empty(); }
-  void AppendKnown(std::vector<Record>* out);
-  // A rank that has joined takes part with zeros, not with the memory it once named.
-  bool MayBeDirect(const Tensor& tensor) const { return tensor.fusion.key.direct && joined_count == 0; }
-  bool HasWork() const { return !ready.empty() || !errors.empty() || joined_count == ranks.size() || tuning; }
-  void AppendTuning(std::vector<Record>* out);
-  void AcceptReady();
-  Status Accept(Tensor* tensor);
-  Status AcceptProcessSet(Tensor* tensor);
-  void AssignSlots(std::vector<Record>* out);
-  void AppendBatches(std::vector<Record>* out);
-  void AppendJoin(std::vector<Record>* out);
-  Record& Append(std::vector<Record>* out, RecordKind kind) {
-    Record& record = out->emplace_back();
-    record.kind = kind;
-    record.sequence = ++sequence;
-    return record;
-  }
-
-  const std::vector<int> ranks;
-  CoordinatorOptions options;
-  TensorTable table;
-  std::unordered_map<std::string, Group> groups;
-  std::vector<Tensor*> ready;    // in the order in which they became ready; a group's tensors are neighbours
-  std::vector<Record> errors;    // to be published; without sequence yet
-  std::optional<Tuning> tuning;  // to be published
-  uint64_t sequence = 0;
-  uint32_t last_unit = 0;
-  ProcessSetIds process_sets;
-
-  std::vector<uint8_t> joined;  // by member
-  size_t joined_count = 0;
-  int last_joined_rank = -1;
-  Request join_request;
-  int departed_rank = -1;
-  std::vector<uint64_t> heard;  // by member: its reports
-
-  // Reused by every decision, so that a cached tensor costs no allocation except its record.
-  FusionPlanner planner;
-  std::vector<Tensor*> accepted;
-  std::vector<FusionItem> items;
-  std::vector<uint32_t> evicted;
-};
 
 void Coordinator::State::Report(Tensor* tensor, size_t member, const Request& request) {
   if (tensor->reported[member]) return;
@@ -269,120 +162,6 @@ int Coordinator::State::FirstJoinedRank() const {
   return ranks[static_cast<size_t>(std::find(joined.begin(), joined.end(), 1) - joined.begin())];
 }
 
-void Coordinator::State::AppendTuning(std::vector<Record>* out) {
-  options.fusion_threshold = static_cast<size_t>(tuning->fusion_threshold);
-  Append(out, RecordKind::kTune).tuning = *tuning;
-  tuning.reset();
-}
-
-// A caller that blocks on one small tensor after another spends its time here: nothing to compare or to plan.
-void Coordinator::State::AppendKnown(std::vector<Record>* out) {
-  Tensor* tensor = ready[0];
-  ready.clear();
-  Entry& entry = Append(out, RecordKind::kBatch).entries.emplace_back();
-  entry.slot = tensor->slot;
-  entry.cached = true;
-  entry.direct = MayBeDirect(*tensor);
-  table.Release(tensor);
-}
-
-// Takes what is ready, unit by unit: a group fails as a whole.
-void Coordinator::State::AcceptReady() {
-  for (size_t begin = 0, end = 0; begin < ready.size(); begin = end) {
-    const uint32_t unit = ready[begin]->unit;
-    Status status;
-    for (end = begin; end < ready.size() && (end == begin || (unit != 0 && ready[end]->unit == unit)); ++end) {
-      if (status.ok() && !ready[end]->by_slot) status = Accept(ready[end]);
-    }
-    if (status.ok()) {
-      accepted.insert(accepted.end(), ready.begin() + static_cast<std::ptrdiff_t>(begin),
-                      ready.begin() + static_cast<std::ptrdiff_t>(end));
-      continue;
-    }
-    Record record;
-    record.kind = RecordKind::kError;
-    record.error = std::move(status);
-    for (size_t i = begin; i < end; ++i) {
-      record.names.push_back(ready[i]->name);
-      table.Release(ready[i]);
-    }
-    errors.push_back(std::move(record));
-  }
-  ready.clear();
-}
-
-Status Coordinator::State::Accept(Tensor* tensor) {
-  Status status = Validate(tensor->reports, ranks);
-  if (!status.ok()) return status;
-  const OpKind kind = tensor->reports.First().kind;
-  if (kind == OpKind::kAddProcessSet || kind == OpKind::kRemoveProcessSet) return AcceptProcessSet(tensor);
-  tensor->sizes = SizesOf(tensor->reports);
-  return Status::Ok();
-}
-
-Status Coordinator::State::AcceptProcessSet(Tensor* tensor) {
-  const Request& agreed = tensor->reports.First();
-  if (agreed.kind == OpKind::kRemoveProcessSet) {
-    const int64_t id = agreed.splits[0];
-    return process_sets.Remove(id) ? Status::Ok() : UnknownProcessSet(tensor->name, id);
-  }
-  const int64_t id = process_sets.Add();
-  tensor->sizes = {id, process_sets.epoch()};
-  for (size_t member = 0; member < ranks.size(); ++member) {
-    tensor->sizes.push_back(tensor->reports.Of(member).splits[0]);
-  }
-  return Status::Ok();
-}
-
-// Slots that go are published before the batches that bring new ones, so that members which apply the log in order
-// hold the same slots after each record and never more than the capacity.
-void Coordinator::State::AssignSlots(std::vector<Record>* out) {
-  for (Tensor* tensor : accepted) {
-    if (tensor->by_slot) continue;
-    tensor->fusion = FusionItemOf(tensor->reports);
-    tensor->fusion.key.algorithm = ChooseAlgorithm(options.hosts, tensor->reports.First(), options.algorithms);
-    if (MovesTensor(tensor->fusion.key.kind) && !tensor->reports.First().IsNumbered())
-      table.Remember(tensor, sequence + 1, &evicted);
-  }
-  if (evicted.empty()) return;
-  Append(out, RecordKind::kEvict).evicted.swap(evicted);
-}
-
-void Coordinator::State::AppendBatches(std::vector<Record>* out) {
-  for (const Tensor* tensor : accepted) {
-    items.push_back(tensor->fusion);
-    items.back().group = tensor->unit;
-    items.back().key.direct = MayBeDirect(*tensor);
-  }
-  const std::vector<uint32_t>& batch_of = planner.Plan(items, {options.fusion_threshold, options.disable_group_fusion});
-  const size_t first_batch = out->size();
-  out->reserve(first_batch + planner.counts().size());
-  for (uint32_t count : planner.counts()) Append(out, RecordKind::kBatch).entries.reserve(count);
-  for (size_t i = 0; i < accepted.size(); ++i) {
-    Tensor* tensor = accepted[i];
-    Entry& entry = (*out)[first_batch + batch_of[i]].entries.emplace_back();
-    entry.slot = tensor->slot;
-    entry.cached = tensor->by_slot;
-    entry.direct = MayBeDirect(*tensor);
-    if (!tensor->by_slot) {
-      entry.request = tensor->Agreed();
-      entry.sizes = std::move(tensor->sizes);
-      entry.algorithm = tensor->fusion.key.algorithm;
-    }
-    table.Release(tensor);
-  }
-  accepted.clear();
-  items.clear();
-}
-
-void Coordinator::State::AppendJoin(std::vector<Record>* out) {
-  Entry& entry = Append(out, RecordKind::kBatch).entries.emplace_back();
-  entry.request = join_request;
-  entry.sizes = {last_joined_rank};
-  std::fill(joined.begin(), joined.end(), uint8_t{0});
-  joined_count = 0;
-}
-
 Coordinator::Coordinator(std::vector<int> members, CoordinatorOptions options)
     : state_(std::make_unique<State>(std::move(members), options)) {}
 
@@ -420,28 +199,6 @@ void Coordinator::OnReady(int member, uint32_t slot, uint64_t seen, bool express
 }
 
 void Coordinator::OnDeparture(int member) { state_->Depart(static_cast<size_t>(member)); }
-
-std::vector<Record> Coordinator::Decide() {
-  std::vector<Record> out;
-  if (!state_->HasWork()) return out;
-  if (state_->tuning) state_->AppendTuning(&out);
-  if (state_->IsOneKnownTensor()) {
-    state_->AppendKnown(&out);
-  } else {
-    state_->AcceptReady();
-  }
-  for (Record& error : state_->errors) {
-    error.sequence = ++state_->sequence;
-    out.push_back(std::move(error));
-  }
-  state_->errors.clear();
-  if (!state_->accepted.empty()) {
-    state_->AssignSlots(&out);
-    state_->AppendBatches(&out);
-  }
-  if (state_->joined_count == state_->ranks.size()) state_->AppendJoin(&out);
-  return out;
-}
 
 std::vector<Coordinator::Waiting> Coordinator::Pending() const {
   std::vector<Waiting> pending;

@@ -20,6 +20,7 @@ constexpr unsigned kSpinsBetweenClockReads = 64;
 constexpr auto kYieldTime = microseconds(100);          // when cores are short: let others run before sleeping
 constexpr auto kYieldBeforeRinging = microseconds(20);  // whoever computes has been given the core by then
 constexpr unsigned kEngineThreadSpins = 200;  // about 10 us: long enough for a peer in step, no burden on compute
+constexpr unsigned kEngineThreadYields = 2;   // where cores are short: each may take long, and callers want the token
 constexpr unsigned kTokenSpins = 4000;
 // Of the engine thread: while a caller drives, and while callers come and go (each nap costs some 40 us).
 constexpr auto kAside = milliseconds(1), kLongAside = milliseconds(1000), kNap = milliseconds(1);
@@ -243,6 +244,13 @@ void Driver::StandAside(uint64_t* seen_waits) {
   called_ = false;
 }
 
+// How many quiet rounds the engine thread stays. With nothing under way it has nothing to wait for, and would only be
+// in the way of the next caller.
+unsigned Driver::Patience() const {
+  const bool waits = engine_->Hungry() || engine_->AwaitsAgreement();
+  return settings_.spin_us || waits ? kEngineThreadSpins : kEngineThreadYields;
+}
+
 void Driver::RunThread() {
   std::atomic<uint32_t>* asleep = poller_->bell().asleep;
   uint64_t seen_waits = 0, seen_drives = 0;
@@ -255,7 +263,7 @@ void Driver::RunThread() {
     // Stop() sets its flag with the token held and rings afterwards: seen here, the ring may be silenced below unheard.
     if (stop_.load(std::memory_order_relaxed)) return ReleaseToken();
     engine_->OnEvents(poller_->Collect());
-    for (unsigned quiet = 0; quiet < kEngineThreadSpins && waiters_.load(std::memory_order_relaxed) == 0; ++quiet) {
+    for (unsigned quiet = 0; quiet < Patience() && waiters_.load(std::memory_order_relaxed) == 0; ++quiet) {
       if (Progress(!submissions_->empty() && GatherIsOver())) quiet = 0;
       if (quiet == 1) engine_->RingUnread();
       if (engine_->has_finished()) break;  // callbacks wait for the token's release

@@ -44,6 +44,7 @@ class Driver {
   void SettleAndRelease();
   void StandAside(uint64_t* seen_waits);
   void CallAside();
+  unsigned Patience() const;
   void RunThread();
   bool LeavesSockets(uint64_t* seen) const;
   bool GatherIsOver() const;

@@ -69,7 +69,8 @@ class Engine {
   void OnEvents(const std::vector<int>& descriptors);
   // Wakes neighbours who sleep on messages of ours; before a pause, and when a wait takes longer than a moment.
   void RingUnread() { mailbox_.RingUnread(); }
-  bool Hungry() const;  // in the middle of something that peers' data move on
+  bool Hungry() const;           // in the middle of something that peers' data move on
+  bool AwaitsAgreement() const;  // an operation of ours
   // Handles finished since the last call. Their callbacks run after the token has been released.
   std::vector<std::shared_ptr<Handle>> TakeFinished() { return completions_.TakeFinished(); }
   bool has_finished() const { return !completions_.empty(); }
@@ -99,7 +100,6 @@ class Engine {
     Tuning Load() const;
   };
 
-  bool AwaitsAgreement() const;
   bool Drain();
   void Announce(Membership& membership, std::unique_ptr<Operation> operation);
   bool MayGoExpress(const Membership& membership, const Operation& operation) const;

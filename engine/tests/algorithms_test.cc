@@ -11,7 +11,7 @@
 namespace hvd {
 namespace {
 
-constexpr size_t kMiB = size_t{1} << 20;
+constexpr size_t kKiB = size_t{1} << 10, kMiB = size_t{1} << 20;
 constexpr auto kDirect = HostAlgorithm::kDirect, kRing = HostAlgorithm::kRing, kDoubling = HostAlgorithm::kDoubling;
 
 Request OfBytes(size_t bytes, OpKind kind = OpKind::kAllreduce, ReduceOp op = ReduceOp::kSum) {
@@ -43,12 +43,21 @@ TEST_CASE("algorithms: the choice follows from the hosts, the tensor's size and 
       {{2, true}, 4, {}, kDirect},
       {{8, true}, 4, {}, kDirect},
       {{8, true}, 100 * kMiB, {}, kDirect},
-      // many
+      // more: short tensors
       {{9, true}, 4, {}, kDoubling},
-      {{9, true}, kMiB, {}, kDoubling},
-      {{9, true}, kMiB + 1, {}, kRing},
+      {{9, true}, 256 * kKiB, {}, kDoubling},
+      {{16, true}, 256 * kKiB, {}, kDoubling},
+      {{17, true}, 256 * kKiB, {}, kDoubling},
+      {{1000, true}, 256 * kKiB, {}, kDoubling},
+      // longer ones
+      {{9, true}, 256 * kKiB + 1, {}, kDirect},
+      {{16, true}, 4 * kMiB, {}, kDirect},
+      {{17, true}, 256 * kKiB + 1, {}, kRing},
+      {{32, true}, 4 * kMiB, {}, kRing},
+      // long ones
+      {{9, true}, 4 * kMiB + 1, {}, kRing},
+      {{16, true}, 4 * kMiB + 1, {}, kRing},
       {{32, true}, 100 * kMiB, {}, kRing},
-      {{1000, true}, kMiB, {}, kDoubling},
       {{1000, true}, SIZE_MAX / 2, {}, kRing},
       // hosts with different numbers of members
       {{9, false}, 4, {}, kDirect},
@@ -58,9 +67,14 @@ TEST_CASE("algorithms: the choice follows from the hosts, the tensor's size and 
       {{32, true}, 0, {false, 2}, kDirect},
       // sums in the order of ranks
       {{8, true}, 4, {true, -1}, kDirect},
-      {{9, true}, 4, {true, -1}, kRing},
-      {{9, true}, 100 * kMiB, {true, -1}, kRing},
-      {{4, true}, 4, {true, 2}, kRing},
+      {{9, true}, 4, {true, -1}, kDirect},
+      {{16, true}, 256 * kKiB, {true, -1}, kDirect},
+      {{16, true}, 4 * kMiB + 1, {true, -1}, kRing},
+      {{17, true}, 4, {true, -1}, kRing},
+      {{32, true}, 100 * kMiB, {true, -1}, kRing},
+      {{4, true}, 4, {true, 2}, kDirect},
+      {{32, true}, 4, {true, 2}, kRing},
+      {{4, true}, 4, {true, 1}, kRing},
       {{32, true}, 4, {true, 0}, kDirect},
       // as asked for
       {{2, true}, 4, {false, 1}, kRing},
@@ -68,7 +82,9 @@ TEST_CASE("algorithms: the choice follows from the hosts, the tensor's size and 
       {{32, true}, 100 * kMiB, {false, 0}, kDirect},
       {{32, true}, 100 * kMiB, {false, 2}, kDoubling},
       {{1, false}, 4, {false, 2}, kDirect},
+      {{9, true}, kMiB, {false, 2}, kDoubling},
       {{9, true}, 4, {false, 7}, kDoubling},
+      {{9, true}, kMiB, {false, 7}, kDirect},
   };
   for (const Row& row : rows) {
     CAPTURE(row.hosts.hosts);

@@ -145,3 +145,25 @@ def test_ranks_that_share_a_gpu_are_beside_their_peers(tmp_path):
     assert "A GPU, torch 9.9, 2030-01-01." in page
     assert "| 2 | 16 MB | 400 µs | 200 µs | 839 GB/s |  |  | 20.0x |" in page
     assert "| GPT, 124 M parameters | 2 | 20.0 ms | 21.0 ms | +5.0% |  |  |" in page
+
+
+def test_many_hosts_are_shown_where_they_were_measured_and_our_choice_is_bold(tmp_path):
+    pytest.importorskip("matplotlib")
+    from benchkit.page import write_page
+
+    stored = tmp_path / STORED.name
+    stored.write_bytes(STORED.read_bytes())
+    least_to_most = {"least": 1, "median": 2.5, "most": 4, "rank 0": 3}
+    columns = ("start_s", "first_s", "pss_mb", "streams_after_allreduce", "streams")
+    check = {"part": "check", "hosts": 32, "ranks": 2} | dict.fromkeys(columns, least_to_most)
+    us = {"direct": 10, "ring": 20, "doubling": 30}
+    cases = [(8, 4), (9, 4), (16, 256 << 10), (16, 1 << 20), (17, 1 << 20), (16, 16 << 20)]
+    compared = [{"part": "compare", "hosts": hosts, "ranks": 1, "bytes": size, "us": us} for hosts, size in cases]
+    beside = tmp_path / "many_hosts" / STORED.name
+    beside.parent.mkdir()
+    beside.write_text("".join(json.dumps(record) + "\n" for record in [{"machine": {}}, check, *compared]))
+    page = write_page(tmp_path / "docs", [read(stored)])[0].read_text(encoding="utf-8")
+    rows = cells_after(page, "Many hosts")
+    assert ["MB of memory", "1", "2.5", "4", "3"] in rows
+    bold = [[cell.startswith("**") for cell in row[2:]].index(True) for row in rows[-len(cases) :]]
+    assert [list(us)[index] for index in bold] == ["direct", "doubling", "doubling", "direct", "ring", "ring"]
