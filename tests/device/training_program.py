@@ -78,21 +78,19 @@ def check_sparse() -> None:
 def check_sets() -> None:
     """Sets that overlap, each in its own order on each rank, on streams of their own: nobody waits in a circle."""
     sets = [hvd.global_process_set, hvd.add_process_set(range(SIZE)[1:]), hvd.add_process_set(range(SIZE)[:-1])]
-    mine = [it for it in sets if it.included()]
-    streams = [torch.cuda.Stream() for _ in mine]
+    mine = [number for number, it in enumerate(sets) if it.included()]
+    streams = [torch.cuda.Stream() for _ in sets]
     for turn in range(20):
-        order = list(range(len(mine)))
         torch.manual_seed(1000 * turn + RANK)
-        order = [order[at] for at in torch.randperm(len(order)).tolist()]
         results = []
-        for at in order:
+        for at in [mine[place] for place in torch.randperm(len(mine)).tolist()]:
             with torch.cuda.stream(streams[at]):
                 tensor = torch.full((1 << 19,), float(RANK + turn), device=DEVICE)
-                handle = hvd.allreduce_async_(tensor, op=hvd.Sum, name=f"{at}.{turn}", process_set=mine[at])
+                handle = hvd.allreduce_async_(tensor, op=hvd.Sum, name=f"{at}.{turn}", process_set=sets[at])
                 results.append((at, tensor, handle))
         for at, tensor, handle in results:
             hvd.synchronize(handle)
-            assert torch.all(tensor == sum(rank + turn for rank in mine[at].ranks)), (turn, at, tensor[:3])
+            assert torch.all(tensor == sum(rank + turn for rank in sets[at].ranks)), (turn, at, tensor[:3])
 
 
 def check_join() -> None:
