@@ -116,6 +116,8 @@ int32_t WireOf(const hvd_op& op) {
   return op.size >= offsetof(hvd_op, wire_dtype) + sizeof op.wire_dtype ? op.wire_dtype : 0;
 }
 
+// Of an older client, which knows no devices: whatever stands there.
+int32_t DeviceOf(const hvd_op& op) { return op.size >= offsetof(hvd_op, stream) + sizeof op.stream ? op.device : -1; }
 uint64_t StreamOf(const hvd_op& op) { return op.size >= offsetof(hvd_op, stream) + sizeof op.stream ? op.stream : 0; }
 
 // Its structs are also smaller than ours.
@@ -150,14 +152,14 @@ void Convert(const hvd_op& op, const hvd::World& world, int32_t process_set, con
   hvd::Request& request = operation->request;
   request.kind = static_cast<hvd::OpKind>(op.kind);
   request.dtype = static_cast<hvd::DType>(op.dtype);
-  if (request.kind == hvd::OpKind::kAllreduce && request.dtype == hvd::DType::kFloat32 && WireOf(op) && op.device < 0 &&
-      world.compresses()) {
+  if (request.kind == hvd::OpKind::kAllreduce && request.dtype == hvd::DType::kFloat32 && WireOf(op) &&
+      DeviceOf(op) < 0 && world.compresses()) {
     request.dtype = static_cast<hvd::DType>(WireOf(op));  // to the other ranks it is that, however it lies here
     operation->wide = true;
   }
   request.op = static_cast<hvd::ReduceOp>(op.reduce_op);
   request.root = op.root;
-  request.device = op.device;
+  request.device = DeviceOf(op);
   request.prescale = op.prescale;
   request.postscale = op.postscale;
   request.name = op.name;
@@ -195,9 +197,9 @@ int64_t Submit(hvd_world* world, int32_t process_set, const hvd_op* ops, int32_t
       const hvd_op& op = At(ops, i);
       hvd::Operation* const operation = operations[static_cast<size_t>(i)].get();
       Convert(op, *world->world, process_set, group, count, operation);
-      if (op.device < 0) continue;
+      if (DeviceOf(op) < 0) continue;
       operation->stream = StreamOf(op);
-      const bool as_before = i > 0 && At(ops, i - 1).device == op.device && StreamOf(At(ops, i - 1)) == StreamOf(op);
+      const bool as_before = i > 0 && DeviceOf(At(ops, i - 1)) == op.device && StreamOf(At(ops, i - 1)) == StreamOf(op);
       operation->ready = as_before ? operations[static_cast<size_t>(i) - 1]->ready
                                    : world->world->devices().MarkReady(op.device, StreamOf(op));
     }

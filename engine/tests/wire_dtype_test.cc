@@ -195,6 +195,7 @@ void CheckTable(bool deterministic) {
       op.size = static_cast<uint32_t>(size);
       op.dtype = static_cast<int32_t>(DType::kFloat32);
       op.reduce_op = static_cast<int32_t>(ReduceOp::kSum);
+      op.device = size == kOldSize ? 0 : -1;  // of no meaning to clients that know no devices
       op.ndim = 1;
       op.name = names[i];
       op.shape = shape;
