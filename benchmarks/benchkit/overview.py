@@ -7,8 +7,9 @@ import re
 import textwrap
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-from benchkit import tables
+from benchkit import gpu_page, tables
 from benchkit.ledger import Record, Results
 from benchkit.tables import Case
 from benchkit.training import WORKLOADS
@@ -16,6 +17,7 @@ from benchkit.units import size_text, time_text
 
 _NAMES = {"gloo": "Gloo", "openmpi": "Open MPI", "mpich": "MPICH", "ddp": "DDP"}
 _NAMES |= {f"ddp, {variant}": f"DDP, {variant}" for variant in ("bucket view", "static graph")}
+_ON_GPUS = Path(__file__).resolve().parents[1] / "results" / "gpu"
 _KB, _MB = 2**10, 2**20
 _TYPICAL_SIZES = (_KB, _MB, 100 * _MB)  # of the five collectives, of those that were measured
 _SCALING_SIZES = (4, 25 * _MB)
@@ -67,6 +69,7 @@ def overview(machines: Sequence[Results], pictures: Collection[str]) -> str:
             lines += [f"![{text}]({file})", ""]
     for section in (_counts_section, _allreduce, _five, _scaling, _between_hosts, _many_hosts, _training, _small):
         lines += section(machines)
+    lines += gpu_page.section(_ON_GPUS)
     return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).rstrip() + "\n"
 
 

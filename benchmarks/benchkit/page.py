@@ -7,13 +7,11 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchkit import gpu_page, plots, tables
+from benchkit import plots, tables
 from benchkit.ledger import Record, Results
 from benchkit.overview import overview
 from benchkit.training import WORKLOADS
 from benchkit.units import size_text
-
-_ON_GPUS = Path(__file__).resolve().parents[1] / "results" / "gpu"
 
 _INTRODUCTION = """\
 # Performance: the full tables
@@ -67,8 +65,7 @@ def write_page(docs: Path, results: Sequence[Results]) -> list[Path]:
         text = re.sub(r"\n{3,}", "\n\n", "\n".join(writer.lines)).rstrip()
         full += text + "\n"
         pictures |= writer.pictures
-    outcome = overview(results, pictures) + "\n".join([*gpu_page.section(_ON_GPUS), ""])
-    files = {"performance.md": outcome, "performance-tables.md": full} | pictures
+    files = {"performance.md": overview(results, pictures), "performance-tables.md": full} | pictures
     for name, text in files.items():
         (docs / name).write_text(text, encoding="utf-8")
     return [docs / name for name in files]

@@ -57,8 +57,7 @@ def run_with_restarts(most: int, run_once: RunOnce, tree: ProcessTree, output: U
     result = run_once(tree, 0, budget.is_last)
     while not budget.is_last(result):
         budget, pause_s = budget.spend(time.monotonic() - began)
-        output.say(restart_line(budget, result, pause_s))
-        number = _pause(pause_s)
+        number = _say_and_pause(output, restart_line(budget, result, pause_s), pause_s)
         if number is not None:
             output.say(f"{signal.Signals(number).name}: the job is not restarted")
             return JobResult(exit_code=128 + number, stop_signal=number)
@@ -81,14 +80,16 @@ def _again(budget: Budget, run_once: RunOnce, tree: ProcessTree, output: UserOut
         return JobResult(exit_code=1, why=str(error).partition("\n")[0])
 
 
-def _pause(seconds: float) -> int | None:
-    """Wait, unless a signal to stop comes; its number."""
+def _say_and_pause(output: UserOutput, line: str, seconds: float) -> int | None:
+    """Wait, unless a signal to stop comes, be it in answer to the line; its number."""
     deadline = time.monotonic() + seconds
     with StopSignals() as signals:
-        while (left := deadline - time.monotonic()) > 0:
-            select.select([signals], [], [], left)
+        output.say(line)
+        while True:
             if signals.is_to_suspend:
                 signals.suspend()
             if came := signals.take():
                 return came[0]
-    return None
+            if (left := deadline - time.monotonic()) <= 0:
+                return None
+            select.select([signals], [], [], left)
