@@ -55,10 +55,8 @@ enum : int { kCudaMultiprocessors = 16 };
 // X(result type, name in the table, name in the library, parameters)
 #define HVD_CUDA_FUNCTIONS(X)                                                                     \
   X(init, "cuInit", (unsigned))                                                                   \
-  X(driver_version, "cuDriverGetVersion", (int*))                                                 \
   X(error_name, "cuGetErrorName", (int, const char**))                                            \
   X(error_text, "cuGetErrorString", (int, const char**))                                          \
-  X(device_count, "cuDeviceGetCount", (int*))                                                     \
   X(device_get, "cuDeviceGet", (int*, int))                                                       \
   X(device_name, "cuDeviceGetName", (char*, int, int))                                            \
   X(device_uuid, "cuDeviceGetUuid", (CudaUuid*, int))                                             \
@@ -86,14 +84,12 @@ enum : int { kCudaMultiprocessors = 16 };
   X(event_destroy, "cuEventDestroy_v2", (CudaEvent))                                              \
   X(event_record, "cuEventRecord", (CudaEvent, CudaStream))                                       \
   X(event_query, "cuEventQuery", (CudaEvent))                                                     \
-  X(event_wait, "cuEventSynchronize", (CudaEvent))                                                \
   X(stream_create, "cuStreamCreateWithPriority", (CudaStream*, unsigned, int))                    \
   X(stream_destroy, "cuStreamDestroy_v2", (CudaStream))                                           \
   X(stream_priorities, "cuCtxGetStreamPriorityRange", (int*, int*))                               \
   X(stream_wait_event, "cuStreamWaitEvent", (CudaStream, CudaEvent, unsigned))                    \
   X(stream_wait_value, "cuStreamWaitValue32_v2", (CudaStream, CudaAddress, uint32_t, unsigned))   \
   X(stream_write_value, "cuStreamWriteValue32_v2", (CudaStream, CudaAddress, uint32_t, unsigned)) \
-  X(stream_wait, "cuStreamSynchronize", (CudaStream))                                             \
   X(module_load, "cuModuleLoadData", (CudaModule*, const void*))                                  \
   X(module_unload, "cuModuleUnload", (CudaModule))                                                \
   X(module_function, "cuModuleGetFunction", (CudaFunction*, CudaModule, const char*))             \

@@ -89,9 +89,6 @@ class Device {
   void WaitFor(CudaEvent event, CudaStream stream) const {
     Check(cuda_->stream_wait_event(stream, event, 0), "order work on");
   }
-  void Record(CudaEvent event, CudaStream stream) const {
-    Check(cuda_->event_record(event, stream), "record an event on");
-  }
   void Copy(const CopyTask& task, CudaStream stream) const;
   void Reduce(DType dtype, const ReduceTask& task, CudaStream stream) const;
   void Zero(CudaAddress address, size_t bytes, CudaStream stream) const;
