@@ -1,14 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Several ranks that share one GPU: allreduce and training steps beside Gloo and NCCL over sockets, in the same run.
 
-    python benchmarks/gpu.py [--ranks 2 4] [--only allreduce|step] [--results FILE]
+Ways: khorovod (hvd), staged (hvd through host memory), backend (torch.distributed and DDP over our backend), gloo and
+nccl (the same over those), alone (no communication).
 
-NCCL refuses to share a GPU; a different NCCL_HOSTID for each rank makes it take the others for other hosts.
+    python benchmarks/gpu.py [--ranks 2 4] [--only allreduce|step|jax] [--results FILE]
+
+NCCL refuses to share a GPU; a different NCCL_HOSTID for each rank makes it take the others for other hosts. `jax` is a
+step of a transformer in JAX, where it is installed for CUDA: beside nccl, which is JAX's own psum over processes.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
 import subprocess
@@ -22,14 +27,20 @@ sys.path.insert(0, str(ROOT))
 
 from testkit.variables import LOCALHOST, free_port, of_ranks  # noqa: E402
 
-WORKER = Path(__file__).parent / "benchkit" / "gpu_worker.py"
+WORKERS = {"allreduce": "gpu_worker", "step": "gpu_worker", "jax": "gpu_jax_worker"}
 SIZES = (4 << 10, 1 << 20, 16 << 20, 100 << 20)
 MODELS = ("resnet50", "gpt")
+EACH = {"allreduce": tuple(map(str, SIZES)), "step": MODELS, "jax": ()}
+WAYS = {
+    "allreduce": ("khorovod", "backend", "staged", "gloo", "nccl"),
+    "step": ("khorovod", "backend", "gloo", "nccl", "alone"),
+    "jax": ("khorovod", "nccl", "alone"),
+}
 LIMIT_S = 150
 Row = dict[str, Any]
 
 
-def run(way: str, ranks: int, *arguments: str, **more: str) -> list[Row]:
+def run(way: str, ranks: int, what: str, *arguments: str, **more: str) -> list[Row]:
     """All ranks of one way; of what they measured, the slowest rank's."""
     port = str(free_port())
     ours = of_ranks(ranks)
@@ -38,7 +49,9 @@ def run(way: str, ranks: int, *arguments: str, **more: str) -> list[Row]:
         env = os.environ | ours[rank] | more
         env |= {"RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_RANK": str(rank), "MASTER_ADDR": LOCALHOST}
         env |= {"MASTER_PORT": port, "NCCL_HOSTID": f"host{rank}", "NCCL_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "2"}
-        command = [sys.executable, str(WORKER), way, *arguments]
+        env |= {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+        worker = Path(__file__).parent / "benchkit" / f"{WORKERS[what]}.py"
+        command = [sys.executable, str(worker), way, what, *arguments]
         processes.append(subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
     outputs = [("", "")] * ranks
     try:
@@ -59,29 +72,38 @@ def run(way: str, ranks: int, *arguments: str, **more: str) -> list[Row]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4])
-    parser.add_argument("--only", choices=("allreduce", "step"))
-    parser.add_argument("--ways", nargs="+", default=["khorovod", "staged", "gloo", "nccl", "alone"])
+    parser.add_argument("--only", choices=tuple(WAYS))
+    parser.add_argument("--ways", nargs="+", default=["khorovod", "backend", "staged", "gloo", "nccl", "alone"])
     parser.add_argument("--results", type=Path)
     options = parser.parse_args()
+    wanted = [options.only] if options.only else [what for what in WAYS if what != "jax" or _jax_has_cuda()]
     rows: list[Row] = []
     for ranks in options.ranks:
-        for what, each in (("allreduce", list(map(str, SIZES))), ("step", list(MODELS))):
-            if options.only not in (None, what):
-                continue
-            for way in options.ways:
-                if (what == "allreduce" and way == "alone") or (what == "step" and way == "staged"):
-                    continue
+        for what in wanted:
+            for way in (way for way in WAYS[what] if way in options.ways):
                 more = {"HOROVOD_GPU_TRANSPORT": "staged"} if way == "staged" else {}
-                for row in run("khorovod" if way == "staged" else way, ranks, what, *each, **more):
+                measured = run("khorovod" if way == "staged" else way, ranks, what, *EACH[what], **more)
+                if not measured:
+                    print(f"{what:9} {ranks} ranks  {way:9} does not run here", flush=True)
+                for row in measured:
                     row["way"] = way
                     rows.append(row)
-                    size = f"{row['bytes']:>10} B" if what == "allreduce" else f"{row['model']:>12}"
-                    more_s = f"{row['in_a_row_s'] * 1e6:10.0f} us in a row" if "in_a_row_s" in row else ""
-                    print(
-                        f"{what:9} {size} {ranks} ranks  {way:9} {row['median_s'] * 1e6:10.0f} us {more_s}", flush=True
-                    )
+                    _show(row)
     if options.results:
         options.results.write_text("".join(json.dumps(row) + "\n" for row in [_about(), *rows]))
+
+
+def _show(row: Row) -> None:
+    size = f"{row['bytes']:>10} B" if "bytes" in row else f"{row['model']:>12}"
+    more = f"{row['in_a_row_s'] * 1e6:10.0f} us in a row" if "in_a_row_s" in row else ""
+    print(
+        f"{row['what']:9} {size} {row['ranks']} ranks  {row['way']:9} {row['median_s'] * 1e6:10.0f} us {more}",
+        flush=True,
+    )
+
+
+def _jax_has_cuda() -> bool:
+    return any(importlib.util.find_spec(f"jax_cuda{version}_plugin") for version in (12, 13))
 
 
 def _about() -> Row:

@@ -29,7 +29,7 @@ class CompileError(Exception):
 class Floor(World):
     """See benchmarks/floor/floor.h. Ours, so it is compiled for exactly this machine."""
 
-    def __init__(self, ranks: int, cores: Sequence[int], transport: str) -> None:
+    def __init__(self, ranks: int, cores: Sequence[int | str], transport: str) -> None:
         super().__init__("floor", ranks, cores, transport)
         self._memory: Path | None = None
 

@@ -12,7 +12,9 @@ from benchkit import tables
 from benchkit.units import size_text, time_text
 
 Row = dict[str, Any]
-_PEERS = {"staged": "through the host", "gloo": "Gloo", "nccl": "NCCL, sockets"}
+# By way; those that were measured are shown.
+_PEERS = {"backend": "our backend", "staged": "through the host", "gloo": "Gloo", "nccl": "NCCL, sockets"}
+_DDP = {"backend": "DDP over horovod", "gloo": "DDP over Gloo", "nccl": "DDP over NCCL, sockets"}
 _MODELS = {"resnet50": "ResNet-50, batch 32", "gpt": "GPT, 124 M parameters"}
 _TEXT = """\
 Processes that share a GPU take turns on its processors. With two ranks a collective takes at least one change of turns
@@ -36,10 +38,11 @@ def section(folder: Path) -> list[str]:
 
 
 def _allreduce(rows: Sequence[Row]) -> list[str]:
-    headings = ["ranks", "size", "ours", "in a row", "GPU memory moved in a row", *_PEERS.values()]
+    shown = _measured(rows, _PEERS, "allreduce")
+    headings = ["ranks", "size", "ours", "in a row", "GPU memory moved in a row", *shown.values()]
     table = []
     for ours in (row for row in rows if row.get("what") == "allreduce" and row["way"] == "khorovod"):
-        peers = [_ratio(_find(rows, way, ours), ours) for way in _PEERS]
+        peers = [_ratio(_find(rows, way, ours), ours) for way in shown]
         moved = _moved(ours) / ours["in_a_row_s"] / 1e9
         times = [time_text(1e6 * ours[key]) for key in ("median_s", "in_a_row_s")]
         share = f"{moved:.0f} GB/s" if ours["bytes"] >= 1 << 20 else ""
@@ -53,15 +56,21 @@ def _moved(row: Row) -> float:
 
 
 def _steps(rows: Sequence[Row]) -> list[str]:
+    shown = _measured(rows, _DDP, "step")
     table = []
     for ours in (row for row in rows if row.get("what") == "step" and row["way"] == "khorovod"):
         alone = _find(rows, "alone", ours)
         more = f"+{100 * (ours['median_s'] / alone['median_s'] - 1):.1f}%" if alone else ""
-        peers = [_ratio(_find(rows, way, ours), ours) for way in ("gloo", "nccl")]
+        peers = [_ratio(_find(rows, way, ours), ours) for way in shown]
         times = [f"{1e3 * row['median_s']:.1f} ms" if row else "" for row in (alone, ours)]
         table.append([_MODELS[ours["model"]], str(ours["ranks"]), *times, more, *peers])
-    headings = ["model", "ranks", "alone", "ours", "communication adds", "DDP over Gloo", "DDP over NCCL, sockets"]
+    headings = ["model", "ranks", "alone", "ours", "communication adds", *shown.values()]
     return tables.markdown(headings, table)
+
+
+def _measured(rows: Sequence[Row], ways: dict[str, str], what: str) -> dict[str, str]:
+    there = {row["way"] for row in rows if row.get("what") == what}
+    return {way: heading for way, heading in ways.items() if way in there}
 
 
 def _find(rows: Sequence[Row], way: str, like: Row) -> Row | None:

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What each rank of benchmarks/gpu.py runs: measurements, whose results it prints as lines of JSON.
 
-Arguments: a way (khorovod, gloo, nccl, alone), then `allreduce BYTES ...` or `step MODEL`. All ranks use the one GPU.
+Arguments: a way (khorovod; gloo, nccl, backend: torch.distributed over it, or over ours; alone), then
+`allreduce BYTES ...` or `step MODEL`. All ranks use the one GPU.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ class Khorovod(Alone):
 def make_way(name: str) -> Alone:
     if name == "khorovod":
         return Khorovod()
-    dist.init_process_group("gloo" if name == "alone" else name)
+    dist.init_process_group({"alone": "gloo", "backend": "horovod"}.get(name, name))
     return Alone() if name == "alone" else Distributed()
 
 

@@ -14,9 +14,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from benchkit.examples import example
-
-RATE = 1e-3
+from benchkit import jax_ways
 
 
 def main() -> None:
@@ -25,7 +23,7 @@ def main() -> None:
     for number in ("rank", "ranks", "port", "width", "layers", "batch"):
         parser.add_argument(f"--{number}", type=int, required=True)
     options = parser.parse_args()
-    step = WAYS[options.way](options)
+    step = stepper(*WAYS[options.way](options))
     answer({"loss": [step() for _ in range(5)][-1]})
     for line in sys.stdin:
         times = []
@@ -45,25 +43,6 @@ def answer(message: dict[str, Any]) -> None:
     print(json.dumps(message), file=_answers, flush=True)
 
 
-def problem(options: argparse.Namespace) -> tuple[Any, Any, Any, Callable[..., Any]]:
-    """Model shape, parameters, this rank's tokens, and the function that gives loss and gradients."""
-    import jax
-    import numpy as np
-
-    transformer = example("jax", "transformer_model")
-    shape = transformer.Shape(width=options.width, layers=options.layers)
-    params = jax.jit(transformer.initialise, static_argnums=1)(jax.random.PRNGKey(0), shape)
-    random = np.random.default_rng(options.rank)
-    tokens = random.integers(0, shape.vocabulary, (options.batch, shape.context + 1), np.int32)
-    return shape, params, tokens, lambda params, tokens: jax.value_and_grad(transformer.loss)(params, tokens, shape)
-
-
-def descend(params: Any, gradients: Any) -> Any:
-    import jax
-
-    return jax.tree_util.tree_map(lambda p, g: p - RATE * g, params, gradients)
-
-
 def stepper(function: Callable[..., Any], params: Any, tokens: Any) -> Callable[[], float]:
     """Parameters go from step to step and are donated, as in training."""
     import jax
@@ -79,80 +58,17 @@ def stepper(function: Callable[..., Any], params: Any, tokens: Any) -> Callable[
     return step
 
 
-def alone(options: argparse.Namespace) -> Callable[[], float]:
-    """The bound: the same step with nothing sent."""
+def alone(options: argparse.Namespace) -> jax_ways.Step:
     import jax
 
     jax.config.update("jax_cpu_enable_async_dispatch", False)
-    _, params, tokens, gradients_of = problem(options)
-
-    def step(params: Any, tokens: Any) -> Any:
-        value, gradients = gradients_of(params, tokens)
-        return descend(params, gradients), value
-
-    return stepper(step, params, tokens)
+    return jax_ways.alone(options)
 
 
-def khorovod(options: argparse.Namespace) -> Callable[[], float]:
-    import horovod.jax as hvd
-
-    hvd.init()
-    _, params, tokens, gradients_of = problem(options)
-
-    def step(params: Any, tokens: Any) -> Any:
-        value, gradients = gradients_of(params, tokens)
-        return descend(params, hvd.allreduce(gradients)), value
-
-    return stepper(step, params, tokens)
-
-
-def gloo(options: argparse.Namespace) -> Callable[[], float]:
-    import jax
-    from jax.sharding import Mesh, NamedSharding, PartitionSpec
-
-    jax.config.update("jax_cpu_collectives_implementation", "gloo")
-    jax.distributed.initialize(f"127.0.0.1:{options.port}", options.ranks, options.rank)
-    try:
-        from jax import shard_map
-    except ImportError:
-        from jax.experimental.shard_map import shard_map
-    _, params, tokens, gradients_of = problem(options)
-    mesh = Mesh(jax.devices(), ("data",))
-    whole, rows = NamedSharding(mesh, PartitionSpec()), NamedSharding(mesh, PartitionSpec("data"))
-
-    def everywhere(tree: Any, sharding: Any) -> Any:
-        import numpy as np
-
-        return jax.tree_util.tree_map(
-            lambda leaf: jax.make_array_from_process_local_data(sharding, np.asarray(leaf)), tree
-        )
-
-    def step(params: Any, tokens: Any) -> Any:
-        value, gradients = gradients_of(params, tokens)
-        return descend(params, jax.lax.pmean(gradients, "data")), value
-
-    mapped = shard_map(
-        step,
-        mesh=mesh,
-        in_specs=(PartitionSpec(), PartitionSpec("data")),
-        out_specs=(PartitionSpec(), PartitionSpec()),
-        **no_checks(shard_map),
-    )
-    return stepper(mapped, everywhere(params, whole), everywhere(tokens, rows))
-
-
-def no_checks(shard_map: Callable[..., Any]) -> dict[str, bool]:
-    """The outputs are equal on all ranks; older and newer JAX spell the promise differently."""
-    import inspect
-
-    name = "check_vma" if "check_vma" in inspect.signature(shard_map).parameters else "check_rep"
-    return {name: False}
-
-
-WAYS: dict[str, Callable[[argparse.Namespace], Callable[[], float]]] = {
+WAYS: dict[str, Callable[[argparse.Namespace], jax_ways.Step]] = {
     "alone": alone,
-    "khorovod": khorovod,
-    "gloo": gloo,
+    "khorovod": jax_ways.khorovod,
+    "gloo": jax_ways.psum,
 }
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ class Khorovod(World):
     def __init__(
         self,
         ranks: int,
-        cores: Sequence[int],
+        cores: Sequence[int | str],
         transport: str,
         name: str = "khorovod",
         extra: Mapping[str, str] | None = None,
@@ -44,7 +44,7 @@ class Khorovod(World):
 class Gloo(World):
     """torch.distributed's Gloo. It knows TCP only, so `transport` makes no difference to it."""
 
-    def __init__(self, ranks: int, cores: Sequence[int], transport: str) -> None:
+    def __init__(self, ranks: int, cores: Sequence[int | str], transport: str) -> None:
         super().__init__("gloo", ranks, cores, "tcp")
 
     def unavailable(self) -> str | None:
@@ -61,7 +61,7 @@ class Mpi(World):
 
     vendor = ""  # as the library names itself
 
-    def __init__(self, name: str, ranks: int, cores: Sequence[int], transport: str, python: str) -> None:
+    def __init__(self, name: str, ranks: int, cores: Sequence[int | str], transport: str, python: str) -> None:
         super().__init__(name, ranks, cores, transport)
         self.python = python
 

@@ -21,6 +21,14 @@ def cores_for(ranks: int) -> list[int]:
     return sorted(allowed, key=lambda core: (_place_among_siblings(core), core))[:ranks]
 
 
+def pairs_for(ranks: int) -> list[str]:
+    """Two cores for each rank, since some libraries have a thread for sockets beside the caller's; or one, or none."""
+    both = cores_for(2 * ranks)
+    if both:
+        return [f"{both[rank]}+{both[ranks + rank]}" for rank in range(ranks)]
+    return [str(core) for core in cores_for(ranks)]
+
+
 def facts() -> dict[str, Any]:
     return {
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),

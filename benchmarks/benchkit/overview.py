@@ -154,15 +154,22 @@ def _scaling(machines: Sequence[Results]) -> list[str]:
 
 
 def _between_hosts(machines: Sequence[Results]) -> list[str]:
-    machine = _largest([one for one in machines if list(_contests(one.of("network")))], "network")
-    cases = [case for case in machine.of("network") if "op" in case[0]["case"]] if machine is not None else []
-    cases = [case for case in cases if case[0]["case"]["bytes"] in _BETWEEN_SIZES]
-    peers, rows = _peers(cases), []
-    for case in cases:
-        hosts, ranks = case[0]["case"]["hosts"], case[0]["case"]["ranks"]
-        rows.append([f"{hosts} x {ranks // hosts}", _what(case), *_row(case, peers)])
-    text = f"Hosts x ranks on each; network namespaces, {_name(machine)}."
-    return _section("Between hosts", text, ["", "", *_headings(peers)], rows)
+    """Of each machine: not all of them have the same peers."""
+    lines: list[str] = []
+    for machine in [one for one in machines if list(_contests(one.of("network")))]:
+        cases = [case for case in machine.of("network") if "op" in case[0]["case"]]
+        cases = [case for case in cases if case[0]["case"]["bytes"] in _BETWEEN_SIZES]
+        peers, rows = _peers(cases), []
+        for case in cases:
+            hosts, ranks = case[0]["case"]["hosts"], case[0]["case"]["ranks"]
+            rows.append([f"{hosts} x {ranks // hosts}", _what(case), *_row(case, peers)])
+        text = f"Hosts x ranks on each; network namespaces, {_name(machine)}."
+        headings = ["", "", *_headings(peers)]
+        if lines:
+            lines += ["", text, "", *tables.markdown(headings, rows)]
+        else:
+            lines = _section("Between hosts", text, headings, rows)
+    return lines
 
 
 def _many_hosts(machines: Sequence[Results]) -> list[str]:

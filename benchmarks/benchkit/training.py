@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from statistics import median
 from typing import Any
@@ -70,7 +70,8 @@ def measure(workload: str, setup: Setup, say: Say) -> tuple[dict[str, Series], b
 
 
 def _new_world(way: str, setup: Setup) -> World:
-    world = world_of(BY_NAME[way], setup.ranks, machine.cores_for(setup.ranks), "tcp" if setup.hosts else "shm")
+    cores: Sequence[int | str] = (machine.pairs_for if setup.hosts else machine.cores_for)(setup.ranks)
+    world = world_of(BY_NAME[way], setup.ranks, cores, "tcp" if setup.hosts else "shm")
     world.hosts = setup.hosts
     return world
 

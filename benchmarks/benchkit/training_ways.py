@@ -46,7 +46,7 @@ class Alone(World):
             self.spawn_rank(rank, "none", worker_arguments, {})
 
 
-def world_of(way: Way, ranks: int, cores: Sequence[int], transport: str) -> World:
+def world_of(way: Way, ranks: int, cores: Sequence[int | str], transport: str) -> World:
     world: World
     if way.library == "none":
         world = Alone(way.name, ranks, cores, "none")

@@ -114,7 +114,9 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--ranks", type=int, required=True)
     parser.add_argument("--socket", required=True)
     parser.add_argument("--gate", type=Path, required=True)
-    parser.add_argument("--cores", default="", help="one core for each rank; empty: wherever the system likes")
+    parser.add_argument(
+        "--cores", default="", help="for each rank one, or several (0+8); empty: wherever the system likes"
+    )
     return parser.parse_args()
 
 
@@ -123,7 +125,7 @@ def settle(options: argparse.Namespace) -> int:
     die_with_parent()
     rank = next(int(os.environ[name]) for name in _RANK_VARIABLES if name in os.environ)
     if options.cores:
-        os.sched_setaffinity(0, {int(options.cores.split(",")[rank])})
+        os.sched_setaffinity(0, {int(core) for core in options.cores.split(",")[rank].split("+")})
     return rank
 
 

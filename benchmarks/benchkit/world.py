@@ -56,7 +56,7 @@ class World:
 
     worker = "benchkit.worker"  # the module that each rank runs
 
-    def __init__(self, name: str, ranks: int, cores: Sequence[int], transport: str) -> None:
+    def __init__(self, name: str, ranks: int, cores: Sequence[int | str], transport: str) -> None:
         self.name = name
         self.ranks = ranks
         self.cores = cores  # one for each rank, or none at all: no pinning

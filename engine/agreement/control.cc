@@ -109,6 +109,12 @@ std::string EncodeBlock(SetTag set, Type type, const Block& block) {
   return out;
 }
 
+std::string EncodeTurn(SetTag set, const Turn& turn) {
+  std::string out = Begin(Type::kTurn, set);
+  hvd::Encode(turn, &out);
+  return out;
+}
+
 std::string EncodeDeadlock(SetTag set, const Deadlock& deadlock) {
   std::string out = Begin(Type::kDeadlock, set);
   hvd::Encode(deadlock, &out);
@@ -130,7 +136,7 @@ std::string EncodeAccept(const Accept& accept) {
 bool Decode(std::string_view* in, Header* header) {
   uint8_t type = 0;
   if (!wire::Get(in, &type) || !wire::Get(in, &header->set) || !wire::Get(in, &header->epoch)) return false;
-  if (type < static_cast<uint8_t>(Type::kReady) || type > static_cast<uint8_t>(Type::kDeadlock)) return false;
+  if (type < static_cast<uint8_t>(Type::kReady) || type > static_cast<uint8_t>(Type::kTurn)) return false;
   header->type = static_cast<Type>(type);
   return true;
 }

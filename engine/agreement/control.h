@@ -32,6 +32,7 @@ enum class Type : uint8_t {
   kBlock = 15,     // to the leader of the set in which a thread waits
   kWait = 16,      // the same with who is missing, or that it is over, to the leader of the global set
   kDeadlock = 17,  // from there to all
+  kTurn = 18,      // to the leader of the global set: the leader of another asks when a batch may be launched
 };
 
 constexpr size_t kHeaderBytes = sizeof(uint8_t) + sizeof(int32_t) + sizeof(uint32_t);
@@ -110,6 +111,7 @@ std::string EncodePing();
 std::string EncodeStall(SetTag set, std::string_view name, std::string_view text, const std::vector<int32_t>& asked);
 std::string EncodeStack(SetTag set, std::string_view name, std::string_view text);
 std::string EncodeBlock(SetTag set, Type type, const Block& block);
+std::string EncodeTurn(SetTag set, const Turn& turn);
 std::string EncodeDeadlock(SetTag set, const Deadlock& deadlock);
 std::string EncodeOffer(const Offer& offer);
 std::string EncodeAccept(const Accept& accept);

@@ -260,5 +260,6 @@ void Coordinator::FailStuck(const std::vector<int>& waiting, const std::vector<i
 }
 
 void Coordinator::Tune(const Tuning& tuning) { state_->tuning = tuning; }
+void Coordinator::Give(const Turn& turn) { state_->turns.push_back(turn); }
 
 }  // namespace hvd

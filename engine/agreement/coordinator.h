@@ -51,6 +51,8 @@ class Coordinator {
 
   // The next decision starts with a record of these values, and everything after it is fused by them.
   void Tune(const Tuning& tuning);
+  // The global set's: this turn is the next that is published.
+  void Give(const Turn& turn);
 
   // Everything decidable now, as records with consecutive sequence numbers (first ever: 1): tuning, errors, then at
   // most one eviction, then batches, then the end of a join. Entries with `cached` carry their slot alone. An error

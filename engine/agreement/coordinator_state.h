@@ -78,7 +78,9 @@ struct Coordinator::State {
   void AppendKnown(std::vector<Record>* out);
   // A rank that has joined takes part with zeros, not with the memory it once named.
   bool MayBeDirect(const Tensor& tensor) const { return tensor.fusion.key.direct && joined_count == 0; }
-  bool HasWork() const { return !ready.empty() || !errors.empty() || joined_count == ranks.size() || tuning; }
+  bool HasWork() const {
+    return !ready.empty() || !errors.empty() || joined_count == ranks.size() || tuning || !turns.empty();
+  }
   void AppendTuning(std::vector<Record>* out);
   void AcceptReady();
   Status Accept(Tensor* tensor);
@@ -100,6 +102,7 @@ struct Coordinator::State {
   std::vector<Tensor*> ready;    // in the order in which they became ready; a group's tensors are neighbours
   std::vector<Record> errors;    // to be published; without sequence yet
   std::optional<Tuning> tuning;  // to be published
+  std::vector<Turn> turns;       // likewise
   uint64_t sequence = 0;
   uint32_t last_unit = 0;
   ProcessSetIds process_sets;

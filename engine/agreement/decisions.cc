@@ -125,6 +125,10 @@ std::vector<Record> Coordinator::Decide() {
   std::vector<Record> out;
   if (!state_->HasWork()) return out;
   if (state_->tuning) state_->AppendTuning(&out);
+  if (!state_->turns.empty()) {
+    Record& record = state_->Append(&out, RecordKind::kTurns);
+    record.turns = std::exchange(state_->turns, {});
+  }
   if (state_->IsOneKnownTensor()) {
     state_->AppendKnown(&out);
   } else {

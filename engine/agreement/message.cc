@@ -13,6 +13,7 @@ namespace {
 // could not hold that many, before anything is allocated for it.
 constexpr size_t kMinEntryBytes = sizeof(uint32_t) + sizeof(uint8_t);
 constexpr size_t kMinNameBytes = sizeof(uint32_t);
+constexpr size_t kTurnBytes = sizeof(int32_t) + sizeof(uint32_t) + sizeof(uint64_t);
 
 template <typename E>
 void PutEnum(std::string* out, E value) {
@@ -98,6 +99,15 @@ bool GetTuning(std::string_view* in, Tuning* tuning) {
   return whole && final <= 1;
 }
 
+bool GetTurns(std::string_view* in, std::vector<Turn>* turns) {
+  uint32_t count = 0;
+  if (!GetCount(in, kTurnBytes, &count)) return false;
+  for (uint32_t i = 0; i < count; ++i) {
+    if (!Decode(in, &turns->emplace_back())) return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 bool Request::operator==(const Request& other) const {
@@ -167,15 +177,30 @@ void Encode(const Record& record, std::string* out) {
   wire::PutString(out, record.error.text);
   wire::PutVector(out, record.evicted);
   if (record.kind == RecordKind::kTune) PutTuning(record.tuning, out);
+  if (record.kind != RecordKind::kTurns) return;
+  wire::Put<uint32_t>(out, static_cast<uint32_t>(record.turns.size()));
+  for (const Turn& turn : record.turns) Encode(turn, out);
+}
+
+void Encode(const Turn& turn, std::string* out) {
+  wire::Put(out, turn.set);
+  wire::Put(out, turn.epoch);
+  wire::Put(out, turn.sequence);
+}
+
+bool Decode(std::string_view* in, Turn* turn) {
+  return wire::Get(in, &turn->set) && wire::Get(in, &turn->epoch) && wire::Get(in, &turn->sequence);
 }
 
 bool Decode(std::string_view* in, Record* record) {
   *record = Record();  // a record that is reused must not keep entries or names of its former life
-  return GetEnum(in, RecordKind::kTune, &record->kind) && wire::Get(in, &record->sequence) &&
+  return GetEnum(in, RecordKind::kTurns, &record->kind) && wire::Get(in, &record->sequence) &&
          GetEntries(in, &record->entries) && GetNames(in, &record->names) && wire::GetVector(in, &record->rounds) &&
          (record->rounds.empty() || record->rounds.size() == record->names.size()) &&
          GetEnum(in, Code::kTimeout, &record->error.code) && wire::GetString(in, &record->error.text) &&
-         wire::GetVector(in, &record->evicted) && (record->kind != RecordKind::kTune || GetTuning(in, &record->tuning));
+         wire::GetVector(in, &record->evicted) &&
+         (record->kind != RecordKind::kTune || GetTuning(in, &record->tuning)) &&
+         (record->kind != RecordKind::kTurns || GetTurns(in, &record->turns));
 }
 
 }  // namespace hvd

@@ -52,14 +52,26 @@ struct Entry {
   bool cached = false;      // the description is known by `slot` alone: the rest is left out on the wire
   HostAlgorithm algorithm = HostAlgorithm::kDirect;  // kAllreduce: between hosts; follows from the description
   bool direct = false;  // kAllreduce: all members take part with their tensors at the places in `sizes`
-  Request request;      // the agreed description (shape: the first member's)
+  Request request;      // the agreed description (shape: the first member's); once cached, this member's own
+  int32_t device = -1;  // the first member's, always and on all members; not on the wire
   std::vector<int64_t> sizes;
 };
 
 // The entries of one batch. What is cached is shared with the cache, not copied.
 using Entries = std::vector<std::shared_ptr<const Entry>>;
 
-enum class RecordKind : uint8_t { kBatch = 0, kError = 1, kEvict = 2, kTune = 3 };
+enum class RecordKind : uint8_t { kBatch = 0, kError = 1, kEvict = 2, kTune = 3, kTurns = 4 };
+
+// When a batch may be launched on GPUs, among those of all sets (see launch_order.h).
+struct Turn {
+  int32_t set = 0;
+  uint32_t epoch = 0;
+  uint64_t sequence = 0;  // of the batch's record in the set's log
+
+  bool operator==(const Turn& other) const {
+    return set == other.set && epoch == other.epoch && sequence == other.sequence;
+  }
+};
 
 // What the autotuner may change while the job runs.
 struct Tuning {
@@ -84,11 +96,14 @@ struct Record {
   Status error;
   std::vector<uint32_t> evicted;  // kEvict: cache slots to forget
   Tuning tuning;                  // kTune: holds for all records that follow
+  std::vector<Turn> turns;        // kTurns: in this order
 };
 
 void Encode(const Request& request, std::string* out);
 bool Decode(std::string_view* in, Request* request);
 void Encode(const Record& record, std::string* out);
 bool Decode(std::string_view* in, Record* record);
+void Encode(const Turn& turn, std::string* out);
+bool Decode(std::string_view* in, Turn* turn);
 
 }  // namespace hvd

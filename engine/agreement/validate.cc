@@ -183,8 +183,9 @@ std::vector<int64_t> SizesOf(const Reports& reports) {
       for (int64_t rows : request.splits) largest = std::max(largest, rows);
     }
     sizes.push_back(largest);
-    // Who sends how much to whom: few enough members need not tell each other every time.
-    for (size_t member = 0; reports.members() <= kFewMembers && member < reports.members(); ++member) {
+    // Who sends how much to whom: few enough members need not tell each other every time, and on a device they cannot.
+    const bool all = reports.members() <= kFewMembers || reports.First().device >= 0;
+    for (size_t member = 0; all && member < reports.members(); ++member) {
       const std::vector<int64_t>& splits = reports.Of(member).splits;
       sizes.insert(sizes.end(), splits.begin(), splits.end());
     }

@@ -243,14 +243,21 @@ int32_t Finish(hvd_world* world, int64_t id, int32_t timeout_ms, hvd_status* sta
   return code;
 }
 
+// Null if there is none of that number, or the handle is not done.
+hvd::Handle::Output* OutputAt(const std::shared_ptr<hvd::Handle>& handle, int32_t index) {
+  const bool there = handle && handle->done.load(std::memory_order_acquire) && index >= 0 &&
+                     static_cast<size_t>(index) < handle->outputs.size();
+  return there ? &handle->outputs[static_cast<size_t>(index)] : nullptr;
+}
+
 void* TakeOutput(hvd_world* world, int64_t id, int32_t index, int64_t* rows, uint64_t* bytes) {
-  auto handle = world->world->Find(id);
-  if (!handle || !handle->done || index < 0 || static_cast<size_t>(index) >= handle->outputs.size()) return nullptr;
-  hvd::Handle::Output& output = handle->outputs[index];
-  if (rows) *rows = output.rows;
-  if (bytes) *bytes = output.bytes;
-  hvd::HandOverOutput(output.data);
-  return std::exchange(output.data, nullptr);
+  const auto handle = world->world->Find(id);
+  hvd::Handle::Output* const output = OutputAt(handle, index);
+  if (!output) return nullptr;
+  if (rows) *rows = output->rows;
+  if (bytes) *bytes = output->bytes;
+  hvd::HandOverOutput(output->data);
+  return std::exchange(output->data, nullptr);
 }
 
 int32_t ReceivedSplits(hvd_world* world, int64_t id, int64_t* rows, int32_t capacity) {
@@ -421,6 +428,27 @@ int32_t LetWait(hvd_world* world, int32_t device, uint64_t stream, hvd_status* s
   });
 }
 
+int64_t OutputRows(hvd_world* world, int64_t id, int32_t index) {
+  const auto handle = world->world->Find(id);
+  const hvd::Handle::Output* const output = OutputAt(handle, index);
+  return output ? output->rows : -1;
+}
+
+int32_t CopyOutput(hvd_world* world, int64_t id, int32_t index, void* to, uint64_t stream, hvd_status* status) {
+  return Guard<int32_t>(status, HVD_FAILED, [&] {
+    const auto handle = world->world->Find(id);
+    hvd::Handle::Output* const output = OutputAt(handle, index);
+    if (output && output->bytes == 0) return static_cast<int32_t>(HVD_OK);
+    if (!output || !output->block.data) {
+      Fill(Status::Invalid("this handle has no such output on a device, or it has already been copied"), status);
+      return static_cast<int32_t>(HVD_INVALID);
+    }
+    world->world->devices().CopyOutput(std::exchange(output->block, {}), reinterpret_cast<hvd::CudaAddress>(to),
+                                       output->bytes, stream);
+    return static_cast<int32_t>(HVD_OK);
+  });
+}
+
 void UseTuning(hvd_world* world, uint64_t fusion_threshold, uint64_t cycle_time_us, uint64_t chunk_bytes) {
   hvd::Tuning tuning;
   tuning.fusion_threshold = fusion_threshold;
@@ -466,7 +494,9 @@ const hvd_api kApi = {HVD_ABI_VERSION,
                       FinishJob,
                       Show,
                       UseTuning,
-                      LetWait};
+                      LetWait,
+                      OutputRows,
+                      CopyOutput};
 
 }  // namespace
 

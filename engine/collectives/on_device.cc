@@ -191,11 +191,13 @@ void DeviceMeeting::AwaitOthers(std::chrono::steady_clock::time_point until) con
 
 // ---- machines
 
-DeviceMachine::DeviceMachine(std::shared_ptr<DeviceLink> link, DeviceSlots* slots, DeviceParts parts, DeviceOrder order)
+DeviceMachine::DeviceMachine(std::shared_ptr<DeviceLink> link, DeviceSlots* slots, DeviceParts parts, DeviceOrder order,
+                             size_t size)
     : link_(std::move(link)),
       slots_(*slots),
       parts_(std::move(parts)),
       stream_(order.stream),
+      size_(size),
       ready_(std::move(order.after)) {}
 
 Machine::Step DeviceMachine::Advance() {
@@ -203,7 +205,7 @@ Machine::Step DeviceMachine::Advance() {
   const Device::Scope scope(link_->device());
   for (const auto& mark : ready_) link_->device().WaitFor(mark->event(), stream_);
   ready_.clear();
-  while (filled_ < parts_.size() && slots_.MayFill()) {
+  while (filled_ < size_ && slots_.MayFill()) {
     Fill(filled_, EndOf(filled_), slots_.BeginFill(stream_));
     slots_.EndFill(stream_);
     filled_ = EndOf(filled_);
@@ -215,14 +217,14 @@ Machine::Step DeviceMachine::Advance() {
     taken_ = EndOf(taken_);
     moved = true;
   }
-  if (taken_ < parts_.size()) return moved ? Step::kMoved : Step::kStuck;
+  if (taken_ < size_) return moved ? Step::kMoved : Step::kStuck;
   link_->device().Launched(stream_);
   return Step::kDone;
 }
 
 DeviceReduce::DeviceReduce(std::shared_ptr<DeviceLink> link, DeviceSlots* slots, DeviceParts parts, DeviceOrder order,
                            const Reduction& reduction)
-    : DeviceMachine(std::move(link), slots, std::move(parts), std::move(order)), reduction_(reduction) {}
+    : DeviceMachine(std::move(link), slots, parts, std::move(order), parts.size()), reduction_(reduction) {}
 
 void DeviceReduce::Fill(size_t begin, size_t end, CudaAddress slot) {
   parts_.Gather(link_->device(), begin, end, slot, stream_);
@@ -246,6 +248,33 @@ void DeviceBroadcast::Fill(size_t begin, size_t end, CudaAddress slot) {
 void DeviceBroadcast::Take(size_t begin, size_t end) {
   const CudaAddress slot = slots_.BeginRead(root_, stream_);
   parts_.Scatter(link_->device(), begin, end, slot, stream_);
+}
+
+namespace {
+
+size_t LongestOf(const std::vector<DeviceParts>& runs) {
+  size_t longest = 0;
+  for (const DeviceParts& run : runs) longest = std::max(longest, run.size());
+  return longest;
+}
+
+}  // namespace
+
+DeviceExchange::DeviceExchange(std::shared_ptr<DeviceLink> link, DeviceSlots* slots, DeviceParts own,
+                               std::vector<DeviceParts> from, DeviceOrder order)
+    : DeviceMachine(std::move(link), slots, std::move(own), std::move(order), LongestOf(from)),
+      from_(std::move(from)) {}
+
+void DeviceExchange::Fill(size_t begin, size_t end, CudaAddress slot) {
+  parts_.Gather(link_->device(), begin, end, slot, stream_);
+}
+
+void DeviceExchange::Take(size_t begin, size_t end) {
+  for (size_t j = 0; j < from_.size(); ++j) {
+    if (begin >= from_[j].size()) continue;
+    const CudaAddress slot = slots_.BeginRead(static_cast<int>(j), stream_);
+    from_[j].Scatter(link_->device(), begin, end, slot, stream_);
+  }
 }
 
 }  // namespace hvd

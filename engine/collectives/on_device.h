@@ -88,7 +88,9 @@ struct DeviceOrder {
 
 class DeviceMachine : public Machine {
  public:
-  DeviceMachine(std::shared_ptr<DeviceLink> link, DeviceSlots* slots, DeviceParts parts, DeviceOrder order);
+  // `size`: of the longest run of any member.
+  DeviceMachine(std::shared_ptr<DeviceLink> link, DeviceSlots* slots, DeviceParts parts, DeviceOrder order,
+                size_t size);
   Step Advance() override;
 
  protected:
@@ -101,8 +103,9 @@ class DeviceMachine : public Machine {
   CudaStream stream_;
 
  private:
-  size_t EndOf(size_t begin) const { return std::min(parts_.size(), begin + link_->slot_bytes()); }
+  size_t EndOf(size_t begin) const { return std::min(size_, begin + link_->slot_bytes()); }
 
+  size_t size_;
   DeviceMarks ready_;
   size_t filled_ = 0, taken_ = 0;  // bytes of the run for which that is launched
 };
@@ -123,13 +126,27 @@ class DeviceReduce : public DeviceMachine {
 class DeviceBroadcast : public DeviceMachine {
  public:
   DeviceBroadcast(std::shared_ptr<DeviceLink> link, DeviceSlots* slots, DeviceParts parts, DeviceOrder order, int root)
-      : DeviceMachine(std::move(link), slots, std::move(parts), std::move(order)), root_(root) {}
+      : DeviceMachine(std::move(link), slots, parts, std::move(order), parts.size()), root_(root) {}
 
  private:
   void Fill(size_t begin, size_t end, CudaAddress slot) override;
   void Take(size_t begin, size_t end) override;
 
   int root_;
+};
+
+// Allgather and alltoall: each member's run has places of its own in the others' outputs.
+class DeviceExchange : public DeviceMachine {
+ public:
+  // from[j]: the run of member j, with outputs for what this member wants of it.
+  DeviceExchange(std::shared_ptr<DeviceLink> link, DeviceSlots* slots, DeviceParts own, std::vector<DeviceParts> from,
+                 DeviceOrder order);
+
+ private:
+  void Fill(size_t begin, size_t end, CudaAddress slot) override;
+  void Take(size_t begin, size_t end) override;
+
+  std::vector<DeviceParts> from_;
 };
 
 }  // namespace hvd

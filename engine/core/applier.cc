@@ -2,9 +2,11 @@
 #include "core/applier.h"
 
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "core/execution.h"
+#include "core/nccl_execution.h"
 #include "core/shown.h"
 
 namespace hvd {
@@ -41,7 +43,7 @@ Applier::Outcome Applier::Apply(Record* record) {
   }
   switch (record->kind) {
     case RecordKind::kBatch:
-      return ApplyBatch(std::move(record->entries));
+      return ApplyBatch(record->sequence, std::move(record->entries));
     case RecordKind::kTune:
       UseChunks(static_cast<size_t>(record->tuning.chunk_bytes));
       return {};
@@ -57,7 +59,7 @@ Applier::Outcome Applier::Apply(Record* record) {
   }
 }
 
-Applier::Outcome Applier::ApplyBatch(std::vector<Entry> entries) {
+Applier::Outcome Applier::ApplyBatch(uint64_t sequence, std::vector<Entry> entries) {
   if (entries.empty()) return {};
   const bool placed = entries[0].direct;  // tensors that differ in it are not fused
   Entries agreed;
@@ -77,7 +79,7 @@ Applier::Outcome Applier::ApplyBatch(std::vector<Entry> entries) {
     case OpKind::kRemoveProcessSet:
       return {Status::Ok(), std::move(agreed[0])};
     default:
-      return {Start(std::move(agreed), placed), {}};
+      return {Start(sequence, std::move(agreed), placed), {}};
   }
 }
 
@@ -132,6 +134,7 @@ void Applier::ApplyError(const Record& record) {
 
 // A tensor that is described in full, remembered if the leader gave it a slot.
 std::shared_ptr<const Entry> Applier::Learn(Entry entry) {
+  entry.device = entry.request.device;
   if (entry.slot != kNoSlot) {
     Entry known = entry;
     // What this member asked for is what it will compare its next request with.
@@ -152,8 +155,9 @@ void Applier::TellOfCache(size_t entries) const {
 
 // ---- the batches
 
-Status Applier::Start(Entries entries, bool placed) {
+Status Applier::Start(uint64_t sequence, Entries entries, bool placed) {
   RunningBatch batch;
+  batch.sequence = sequence;
   batch.placed = placed;
   batch.operations.reserve(entries.size());
   for (const auto& entry : entries) {
@@ -172,6 +176,9 @@ Status Applier::Start(Entries entries, bool placed) {
            " tensors together, the first '" + batch.entries[0]->request.name.substr(0, 200) + "'" +
            (set_.host_layout().hosts > 1 ? std::string(", between hosts ") + NameOf(batch.entries[0]->algorithm) : "");
   });
+  if (set_.id() == kGlobalSet && set_.ranks().size() > 1 && batch.entries[0]->request.device >= 0) {
+    set_.launches()->Add({set_.id(), set_.epoch(), sequence});
+  }
   running_.push_back(std::move(batch));
   return Status::Ok();
 }
@@ -188,7 +195,11 @@ bool Applier::Step(Status* status) {
     if (step != Machine::Step::kDone) break;
     services_.counters->single_copy_batches += !batch.over && batch.machine->single_copy();
     batch.over = true;
-    if (batch.on_device) TellOfDevice();
+    if (batch.on_device) TellOfDevice(batch);
+    if (Timeline* shown = services_.timeline->if_on(); shown && batch.on_device) {
+      ShowTransfers(shown, set_, &batch);
+      ShowDeviceTimes(shown, set_.devices());
+    }
     if (!set_.AllSent()) break;  // what is still to leave may lie in callers' tensors
     for (auto& operation : batch.operations) {
       if (operation) services_.completions->Finish(std::move(operation), Status::Ok());
@@ -225,14 +236,33 @@ void Applier::TellOfTransport(const RunningBatch& batch) {
 }
 
 // Once it is known whether members reach each other's memory.
-void Applier::TellOfDevice() {
+void Applier::TellOfDevice(const RunningBatch& batch) {
+  if (set_.nccl()) TellOfNccl(*set_.nccl(), batch);
   const DeviceMeeting* const meeting = set_.meeting();
-  if (told_device_ || !meeting) return;
+  const bool by_nccl = batch.way_on_device && std::string_view(batch.way_on_device) == kByNccl;
+  if (told_device_ || !meeting || by_nccl) return;
   told_device_ = true;
   services_.log.Info([&] {
     const std::string set = "process set " + std::to_string(set_.id()) + ": CUDA tensors go through ";
     return set + (meeting->link() ? "the GPU's own memory, and few bytes through host memory"
                                   : "host memory: " + meeting->why_not());
+  });
+}
+
+void Applier::TellOfNccl(const NcclMeeting& meeting, const RunningBatch& batch) {
+  const std::string set = "process set " + std::to_string(set_.id()) + ": ";
+  if (!std::exchange(told_nccl_, true)) {
+    services_.log.Info([&] {
+      return set + (meeting.communicator() ? "CUDA tensors go through NCCL " + NcclVersionText(meeting.version())
+                                           : "CUDA tensors do not go through NCCL: " + meeting.why_not());
+    });
+  }
+  if (!meeting.communicator() || (batch.way_on_device && std::string_view(batch.way_on_device) == kByNccl) ||
+      std::exchange(told_other_, true))
+    return;
+  const Request& first = batch.entries[0]->request;
+  services_.log.Info([&] {
+    return set + NameOf(first.kind) + " of " + NameOf(first.dtype) + " is nothing that NCCL does, and goes another way";
   });
 }
 

@@ -52,17 +52,18 @@ class Applier {
   void TuneBy(std::unique_ptr<TuningSession> session) { tuning_ = std::move(session); }
 
  private:
-  Outcome ApplyBatch(std::vector<Entry> entries);
+  Outcome ApplyBatch(uint64_t sequence, std::vector<Entry> entries);
   Status Agree(std::vector<Entry> entries, Entries* agreed);
   void Tune(const Entries& agreed);
   void ApplyError(const Record& record);
   std::shared_ptr<const Entry> Learn(Entry entry);
   void TellOfCache(size_t entries) const;
-  Status Start(Entries entries, bool placed);
+  Status Start(uint64_t sequence, Entries entries, bool placed);
   Status Prepare(RunningBatch* batch);
   void Finish(const std::string& name, int64_t value);
   void TellOfTransport(const RunningBatch& batch);
-  void TellOfDevice();
+  void TellOfDevice(const RunningBatch& batch);
+  void TellOfNccl(const NcclMeeting& meeting, const RunningBatch& batch);
 
   ProcessSet& set_;
   MemberState& state_;
@@ -72,7 +73,7 @@ class Applier {
   std::deque<RunningBatch> running_;
   size_t chunk_bytes_;
   uint32_t told_transports_ = 0;
-  bool told_device_ = false;
+  bool told_device_ = false, told_nccl_ = false, told_other_ = false;
   std::unique_ptr<TuningSession> tuning_;  // until the tuning is over
 };
 

@@ -2,32 +2,24 @@
 #include "core/device_execution.h"
 
 #include <algorithm>
-#include <cstring>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "collectives/on_device.h"
+#include "core/device_outputs.h"
 #include "core/execution.h"
+#include "core/nccl_execution.h"
+#include "core/staged_execution.h"
 
 namespace hvd {
 namespace {
 
 CudaAddress AddressOf(const void* pointer) { return reinterpret_cast<CudaAddress>(pointer); }
 
-// Tensors that were submitted together share one mark.
-DeviceMarks ReadyOf(const RunningBatch& batch) {
-  DeviceMarks marks;
-  for (const auto& operation : batch.operations) {
-    if (operation && operation->ready && (marks.empty() || marks.back() != operation->ready)) {
-      marks.push_back(operation->ready);
-    }
-  }
-  return marks;
-}
+}  // namespace
 
-// On the caller's own stream, behind all that it has put there; else on ours, after what makes the tensors ready.
 DeviceOrder OrderOf(const Device& device, const RunningBatch& batch) {
   const Operation* first = nullptr;
   bool same = true;
@@ -40,6 +32,8 @@ DeviceOrder OrderOf(const Device& device, const RunningBatch& batch) {
   return {device.kernels(), ReadyOf(batch)};
 }
 
+namespace {
+
 // A rank that has joined takes part on the device that it used last, or on the one that others name.
 Device* DeviceOf(ProcessSet& set, const Entries& entries, const RunningBatch& batch) {
   for (const auto& operation : batch.operations) {
@@ -47,6 +41,8 @@ Device* DeviceOf(ProcessSet& set, const Entries& entries, const RunningBatch& ba
   }
   return set.devices()->Use(entries[0]->request.device);
 }
+
+}  // namespace
 
 // ---- through the memory of the device
 
@@ -60,8 +56,7 @@ DeviceParts WholeTensors(const Entries& entries, const RunningBatch& batch) {
   return parts;
 }
 
-// What goes to one member, of all tensors, after what goes to the one before it.
-DeviceParts PartsByMember(const ProcessSet& set, const RunningBatch& batch) {
+DeviceParts PartsByMember(const ProcessSet& set, const RunningBatch& batch, std::vector<int>* owners) {
   DeviceParts parts;
   const auto members = static_cast<int64_t>(set.ranks().size());
   for (int64_t j = 0; j < members; ++j) {
@@ -71,12 +66,52 @@ DeviceParts PartsByMember(const ProcessSet& set, const RunningBatch& batch) {
       const size_t before = static_cast<size_t>(rows / members * j + std::min(j, more)) * row;
       const size_t bytes = static_cast<size_t>(rows / members + (j < more)) * row;
       parts.Add(AddressOf(operation->input) + before, j == set.me() ? AddressOf(operation->output) : 0, bytes);
+      if (owners && bytes) owners->push_back(static_cast<int>(j));
     }
   }
   return parts;
 }
 
-// The members reach the memory of one device in each process. Not all of them would notice a tensor on another.
+namespace {
+
+// The run of one member in an allgather or alltoall: what it contributes to each result, with this member's outputs for
+// what it wants of it. `own`: the inputs, if it is this member's own run.
+DeviceParts RunOf(const ProcessSet& set, const RunningBatch& batch, size_t from, bool own) {
+  DeviceParts run;
+  const size_t members = set.ranks().size(), me = static_cast<size_t>(set.me());
+  for (size_t i = 0; i < batch.operations.size(); ++i) {
+    const Operation& operation = *batch.operations[i];
+    const Entry& entry = *batch.entries[i];
+    const size_t row = operation.request.RowBytes();
+    const auto bytes = [&](size_t sender, size_t to) {
+      return static_cast<size_t>(RowsBetween(entry, members, sender, to)) * row;
+    };
+    size_t before = 0;  // what members before it contribute to our output
+    for (size_t j = 0; j < from; ++j) before += bytes(j, me);
+    const CudaAddress output = AddressOf(operation.output) + before;
+    CudaAddress input = own ? AddressOf(operation.input) : 0;
+    if (entry.request.kind == OpKind::kAllgather) {
+      run.Add(input, own ? 0 : output, bytes(from, me));
+      continue;
+    }
+    for (size_t to = 0; to < members; ++to) {
+      run.Add(input, !own && to == me ? output : 0, bytes(from, to));
+      if (own) input += bytes(from, to);
+    }
+  }
+  return run;
+}
+
+std::unique_ptr<Machine> MakeExchange(ProcessSet& set, const RunningBatch& batch, DeviceOrder order) {
+  std::vector<DeviceParts> from;
+  for (size_t j = 0; j < set.ranks().size(); ++j) from.push_back(RunOf(set, batch, j, false));
+  return std::make_unique<DeviceExchange>(set.meeting()->link(), set.meeting()->slots(),
+                                          RunOf(set, batch, static_cast<size_t>(set.me()), true), std::move(from),
+                                          std::move(order));
+}
+
+}  // namespace
+
 void CheckDevice(const Device& device, const RunningBatch& batch) {
   for (const auto& operation : batch.operations) {
     if (!operation || operation->request.device == device.ordinal()) continue;
@@ -87,12 +122,15 @@ void CheckDevice(const Device& device, const RunningBatch& batch) {
   }
 }
 
-std::unique_ptr<Machine> MakeDeviceMachine(ProcessSet& set, const Entries& entries, const RunningBatch& batch) {
+namespace {
+
+std::unique_ptr<Machine> MakeDeviceMachine(ProcessSet& set, const Entries& entries, const RunningBatch& batch,
+                                           DeviceOrder order) {
   const Request& first = entries[0]->request;
   const std::shared_ptr<DeviceLink>& link = set.meeting()->link();
   CheckDevice(link->device(), batch);
   DeviceSlots* const slots = set.meeting()->slots();
-  DeviceOrder order = OrderOf(link->device(), batch);
+  if (IsExchange(first.kind)) return MakeExchange(set, batch, std::move(order));
   if (first.kind == OpKind::kBroadcast) {
     return std::make_unique<DeviceBroadcast>(link, slots, WholeTensors(entries, batch), std::move(order),
                                              set.IndexOf(first.root));
@@ -102,215 +140,121 @@ std::unique_ptr<Machine> MakeDeviceMachine(ProcessSet& set, const Entries& entri
                                         ReductionOf(first, set.ranks().size()));
 }
 
-// ---- through the memory of the host
-
-// Copies the inputs down, runs the batch as if its tensors had been there all the time, and copies the results up.
-class StagedMachine : public Machine {
- public:
-  StagedMachine(ProcessSet* set, const Settings* settings, Device* device, RunningBatch* batch)
-      : set_(*set),
-        settings_(*settings),
-        device_(device),
-        batch_(*batch),
-        staged_(std::make_shared<Staged>(&set->devices()->pinned())) {
-    for (const auto& operation : batch_.operations) {
-      if (!operation) continue;
-      const size_t bytes = operation->request.Bytes();
-      staged_->inputs.Add(AddressOf(operation->input), AddressOf(operation->output), bytes);
-    }
-    staged_->device = device;
-    ready_ = ReadyOf(batch_);
-  }
-
-  bool watches_device() const override { return !inner_; }
-
-  Step Advance() override {
-    if (!inner_) {
-      const Device::Scope scope(*device_);
-      if (!AreDone(&ready_)) return Step::kStuck;
-      if (!arrived_) return Down();
-      if (!arrived_->IsDone()) return Step::kStuck;
-      PrepareOnHost();
-    }
-    const Step step = inner_->Advance();
-    if (step == Step::kDone) Up();
-    return step;
-  }
-
- private:
-  struct Staged {
-    explicit Staged(PinnedMemory* memory) : pinned(memory) {}
-    ~Staged() { pinned->GiveBack(std::move(block)); }
-
-    PinnedMemory* pinned;
-    Device* device = nullptr;
-    DeviceParts inputs;
-    PinnedMemory::Block block;
-  };
-
-  Step Down() {
-    const size_t bytes = staged_->inputs.size();
-    if (!job_ && device_->has_kernels()) staged_->block = set_.devices()->pinned().TakeSpare(bytes);
-    if (!staged_->block.data && !job_) {
-      job_ = set_.devices()->worker().Put([staged = staged_] {
-        const Device::Scope scope(*staged->device);
-        staged->device->LoadKernels();
-        staged->block = staged->pinned->Take(staged->device, staged->inputs.size());
-      });
-    }
-    if (job_ && !job_->done.load(std::memory_order_acquire)) return Step::kStuck;
-    if (job_ && !job_->error.empty()) throw DeviceError(job_->error);
-    staged_->inputs.CopyDown(*device_, staged_->block.data, device_->copies());
-    arrived_ = std::make_shared<DeviceMark>(device_, device_->Mark(device_->copies()));
-    staged_->block.busy = arrived_;
-    return Step::kMoved;
-  }
-
-  // A reducescatter's result is no larger than its input, and takes its place.
-  void PrepareOnHost() {
-    RunningBatch host;
-    host.chunk_bytes = batch_.chunk_bytes;
-    std::vector<std::pair<const std::byte*, std::byte*>> addresses;
-    auto part = staged_->inputs.all().begin();
-    for (auto& operation : batch_.operations) {
-      if (operation) {
-        addresses.emplace_back(operation->input, operation->output);
-        if (operation->request.Bytes() > 0) {
-          std::byte* const copy = staged_->block.data + (part++)->begin;
-          operation->input = copy;
-          if (operation->request.kind != OpKind::kReducescatter) operation->output = copy;
-        }
-      }
-      host.operations.push_back(std::move(operation));
-    }
-    scattered_.reset();
-    if (batch_.entries[0]->request.kind == OpKind::kReducescatter) PlaceScattered(&host);
-    const Status status = PrepareOnHostMemory(set_, settings_, batch_.entries, &host);
-    size_t next = 0;
-    for (size_t i = 0; i < host.operations.size(); ++i) {
-      batch_.operations[i] = std::move(host.operations[i]);
-      if (!batch_.operations[i]) continue;
-      batch_.operations[i]->input = addresses[next].first;
-      batch_.operations[i]->output = addresses[next++].second;
-    }
-    if (!status.ok()) throw DeviceError(status.text);
-    zeros_ = std::move(host.zeros);
-    inner_ = std::move(host.machine);
-  }
-
-  void PlaceScattered(RunningBatch* host) {
-    size_t bytes = 0;
-    for (const auto& operation : host->operations) bytes += OwnBytes(*operation);
-    scattered_ = std::make_unique<std::byte[]>(bytes);
-    std::byte* next = scattered_.get();
-    for (const auto& operation : host->operations) {
-      operation->output = next;
-      next += OwnBytes(*operation);
-    }
-  }
-
-  size_t OwnBytes(const Operation& operation) const {
-    const auto members = static_cast<int64_t>(set_.ranks().size());
-    const int64_t rows = operation.request.shape[0];
-    return static_cast<size_t>(rows / members + (set_.me() < rows % members)) * operation.request.RowBytes();
-  }
-
-  void Up() {
-    if (staged_->inputs.size() == 0) return;
-    const Device::Scope scope(*device_);
-    if (scattered_) {
-      DeviceParts outputs;
-      size_t from = 0;
-      for (const auto& operation : batch_.operations) {
-        const size_t bytes = OwnBytes(*operation);
-        outputs.Add(0, AddressOf(operation->output), bytes);
-        if (bytes == 0) continue;
-        std::memcpy(staged_->block.data + outputs.all().back().begin, scattered_.get() + from, bytes);
-        from += bytes;
-      }
-      outputs.CopyUp(*device_, staged_->block.data, device_->copies());
-    } else {
-      staged_->inputs.CopyUp(*device_, staged_->block.data, device_->copies());
-    }
-    staged_->block.busy = std::make_shared<DeviceMark>(device_, device_->Mark(device_->copies()));
-    device_->Launched(device_->copies());
-    set_.devices()->pinned().GiveBack(std::move(staged_->block));
-    staged_->block = {};
-  }
-
-  ProcessSet& set_;
-  const Settings& settings_;
-  Device* device_;
-  RunningBatch& batch_;
-  DeviceMarks ready_;
-  std::shared_ptr<Staged> staged_;
-  std::shared_ptr<DeviceWorker::Job> job_;  // where no pinned memory is at hand
-  std::shared_ptr<DeviceMark> arrived_;     // on the host
-  std::unique_ptr<std::byte[]> scattered_;  // a reducescatter's result, on the host
-  std::vector<std::byte> zeros_;            // what the inner machine contributes for tensors that are not here
-  std::unique_ptr<Machine> inner_;
-};
-
 // ---- which
+
+// Alike on all members.
+size_t BytesOf(const Entry& entry, size_t members) {
+  if (entry.request.kind == OpKind::kAlltoall) {
+    return static_cast<size_t>(entry.sizes.at(0)) * members * entry.request.RowBytes();
+  }
+  if (entry.request.kind != OpKind::kAllgather) return entry.request.Bytes();
+  int64_t rows = 0;
+  for (const int64_t one : entry.sizes) rows += one;
+  return static_cast<size_t>(rows) * entry.request.RowBytes();
+}
 
 // Follows from the batch and the set alone, so that all members come to the same answer.
 bool MayUseDeviceMemory(ProcessSet& set, const Settings& settings, const Entries& entries) {
   const Request& first = entries[0]->request;
   size_t bytes = 0;
-  for (const auto& entry : entries) bytes += entry->request.Bytes();
+  for (const auto& entry : entries) bytes += BytesOf(*entry, set.ranks().size());
   const bool possible = set.device_lane() && set.ranks().size() <= static_cast<size_t>(kMostSources) &&
                         DeviceMeeting::HasRoom(*set.device_lane()) && first.op != ReduceOp::kAdasum;
   // Few bytes are sooner there by the host, but their ranks then wait for their devices. One tensor alone is likely to
   // be waited for anyway; several are gradients, most of the time.
-  const bool pays = bytes >= settings.gpu_staged_bytes || entries.size() > 1 || settings.gpu_transport == kGpuIpc;
-  return possible && pays && settings.gpu_transport != kGpuStaged;
+  // Each member more is one more that takes its turn on the device.
+  const size_t least = settings.gpu_staged_bytes * std::max<size_t>(set.ranks().size(), 2) / 2;
+  const bool pays = bytes >= least || entries.size() > 1 || settings.gpu_transport == kGpuIpc;
+  // Tensors of a second GPU of the same processes take the other way, unless one is asked for.
+  const bool here = set.MayMeetOn(entries[0]->device) || settings.gpu_transport == kGpuIpc;
+  return possible && pays && here && settings.gpu_transport != kGpuStaged;
 }
 
-// Waits for the meeting of the set's members, the first time; then runs the batch as that ended.
+// Sees to outputs first; waits for the meeting of the set's members, the first time; then runs the batch as that ended.
 class ChosenMachine : public Machine {
  public:
-  ChosenMachine(ProcessSet* set, const Settings* settings, Device* device, RunningBatch* batch)
-      : set_(*set), settings_(*settings), device_(device), batch_(*batch) {}
+  ChosenMachine(ProcessSet* set, const Settings* settings, Device* device, RunningBatch* batch, bool may_meet)
+      : set_(*set),
+        settings_(*settings),
+        device_(device),
+        batch_(*batch),
+        may_meet_(may_meet),
+        outputs_(set->devices(), device) {}
 
+  ~ChosenMachine() override { set_.devices()->times().Drop(device_, began_); }
   bool watches_device() const override { return inner_ && inner_->watches_device(); }
 
   Step Advance() override {
-    if (inner_) return inner_->Advance();
-    const Step step = set_.meeting()->Advance();
-    if (step != Step::kDone) return step;
-    if (set_.meeting()->link()) {
-      inner_ = MakeDeviceMachine(set_, batch_.entries, batch_);
-    } else if (settings_.gpu_transport == kGpuIpc) {
-      throw DeviceError("HOROVOD_GPU_TRANSPORT=ipc, but " + set_.meeting()->why_not());
-    } else {
-      inner_ = std::make_unique<StagedMachine>(&set_, &settings_, device_, &batch_);
+    if (!inner_) {
+      if (!outputs_.Prepare(set_, &batch_)) return Step::kStuck;
+      if (set_.nccl()) {
+        const Step step = set_.nccl()->Advance();
+        if (step != Step::kDone) return step;
+      }
+      const bool by_nccl = GoesByNccl(set_, settings_, batch_);
+      if (may_meet_ && !by_nccl) {
+        const Step step = set_.meeting()->Advance();
+        if (step != Step::kDone) return step;
+      }
+      Choose(by_nccl);
     }
-    return Step::kMoved;
+    const Step step = inner_->Advance();
+    if (step == Step::kDone && began_) {
+      const Device::Scope scope(*device_);
+      set_.devices()->times().End(device_, std::exchange(began_, nullptr), stream_, NameOfBatch());
+    }
+    return step;
   }
 
  private:
+  void Choose(bool by_nccl) {
+    const bool by_device = !by_nccl && may_meet_ && set_.meeting()->link();
+    if (!by_nccl && !by_device && may_meet_ && settings_.gpu_transport == kGpuIpc) {
+      throw DeviceError("HOROVOD_GPU_TRANSPORT=ipc, but " + set_.meeting()->why_not());
+    }
+    DeviceOrder order = OrderOf(*device_, batch_);
+    stream_ = by_nccl || by_device ? order.stream : device_->copies();
+    batch_.way_on_device = by_nccl ? kByNccl : by_device ? "CUDA_IPC" : "CUDA_STAGED";
+    if (set_.devices()->times().on()) {
+      const Device::Scope scope(*device_);
+      began_ = set_.devices()->times().Begin(device_, stream_);
+    }
+    if (by_nccl) {
+      inner_ = MakeNcclMachine(set_, batch_, std::move(order));
+    } else if (by_device) {
+      inner_ = MakeDeviceMachine(set_, batch_.entries, batch_, std::move(order));
+    } else {
+      inner_ = std::make_unique<StagedMachine>(&set_, &settings_, device_, &batch_);
+    }
+  }
+
+  // "ALLREDUCE layer1.weight and 41 more"
+  std::string NameOfBatch() const {
+    const Request& first = batch_.entries[0]->request;
+    const size_t more = batch_.entries.size() - 1;
+    return std::string(NameOf(first.kind)) + " " + first.name + (more ? " and " + std::to_string(more) + " more" : "");
+  }
+
   ProcessSet& set_;
   const Settings& settings_;
   Device* device_;
   RunningBatch& batch_;
+  const bool may_meet_;
+  DeviceOutputs outputs_;
+  CudaStream stream_ = nullptr;
+  CudaEvent began_ = nullptr;  // while a timeline is written
   std::unique_ptr<Machine> inner_;
 };
 
 }  // namespace
 
-const char* WayOnDevice(const ProcessSet& set) {
-  return set.meeting() && set.meeting()->link() ? "CUDA_IPC" : "CUDA_STAGED";
-}
-
 Status PrepareOnDevice(ProcessSet& set, const Settings& settings, const Entries& entries, RunningBatch* batch) {
   Device* const device = DeviceOf(set, entries, *batch);
   batch->on_device = true;
-  if (MayUseDeviceMemory(set, settings, entries)) {
-    set.MeetOn(device, static_cast<size_t>(settings.gpu_slot_bytes));
-    batch->machine = std::make_unique<ChosenMachine>(&set, &settings, device, batch);
-  } else {
-    batch->machine = std::make_unique<StagedMachine>(&set, &settings, device, batch);
-  }
+  const bool may_meet = MayUseDeviceMemory(set, settings, entries);
+  if (may_meet) set.MeetOn(device, entries[0]->device, static_cast<size_t>(settings.gpu_slot_bytes));
+  if (set.ranks().size() > 1) set.MeetOverNccl(device, entries[0]->device, settings);
+  batch->machine = std::make_unique<ChosenMachine>(&set, &settings, device, batch, may_meet);
   return Status::Ok();
 }
 

@@ -3,13 +3,20 @@
 // memory and whatever machine would run it there.
 #pragma once
 
+#include <vector>
+
 #include "core/process_set.h"
 #include "core/running_batch.h"
 
 namespace hvd {
 
-// How the bytes of such a batch travel, as far as that is known.
-const char* WayOnDevice(const ProcessSet& set);
+// On the caller's own stream, behind all that it has put there; else on ours, after what makes the tensors ready.
+DeviceOrder OrderOf(const Device& device, const RunningBatch& batch);
+DeviceParts WholeTensors(const Entries& entries, const RunningBatch& batch);
+// What goes to one member, of all tensors, after what goes to the one before it; `owners`: that member, by part.
+DeviceParts PartsByMember(const ProcessSet& set, const RunningBatch& batch, std::vector<int>* owners = nullptr);
+// The members work on one device in each process. Not all of them would notice a tensor on another. Throws DeviceError.
+void CheckDevice(const Device& device, const RunningBatch& batch);
 
 // Makes the batch's machine. Throws DeviceError.
 Status PrepareOnDevice(ProcessSet& set, const Settings& settings, const Entries& entries, RunningBatch* batch);

@@ -35,7 +35,8 @@ Engine::Engine(const Parts& parts)
              parts_.connector,
              [this] { parts_.neighbours->RingHungry(); },
              parts_.foreign,
-             parts_.devices};
+             parts_.devices,
+             &launches_};
   messages_ = std::make_unique<PointToPoint>(around_, &mailbox_, &completions_);
   std::vector<int> everybody(parts_.identity.size);
   std::vector<int64_t> regions(parts_.identity.size, -1);
@@ -83,6 +84,7 @@ bool Engine::Progress(bool drain, bool thorough) {
     it = sets_.upper_bound(id);  // the global set's records add and remove others
   }
   moved |= messages_->Step();
+  if (launches_.wants()) AskForTurns();
   CheckLinks();
   if (stack_teller_.asked()) ReportStack();
   if (block_teller_.asked()) AnswerAboutBlock();
@@ -121,11 +123,20 @@ bool Engine::AwaitsAgreement() const {
 void Engine::OnEvents(const std::vector<int>& descriptors) {
   if (descriptors.empty()) return;
   parts_.connector->Progress();
+  AnswerCalls();
   for (int fd : descriptors) {
     mailbox_.OnEvent(fd);
     for (Neighbour& neighbour : parts_.neighbours->all()) {
       if (neighbour.life_line.fd() == fd) spoke_.push_back(&neighbour);
     }
+  }
+}
+
+// A rank may have something to tell us while we have nothing to tell it, as when only there a caller waits for a small
+// tensor: unless its link is made here too, it is neither heard nor given a sign of life.
+void Engine::AnswerCalls() {
+  for (const StreamKey& key : parts_.connector->Offered()) {
+    if (key == StreamKey{key.peer}) mailbox_.Expect(key.peer, false);
   }
 }
 
@@ -287,6 +298,8 @@ void Engine::OnSetMessage(Membership& membership, int from, std::string_view who
       return OnWait(membership, whole, body);
     case control::Type::kDeadlock:
       return OnDeadlock(membership, whole, body);
+    case control::Type::kTurn:
+      return OnTurn(membership, whole, body);
     default:
       return;
   }

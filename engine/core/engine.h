@@ -115,6 +115,9 @@ class Engine {
 
   void Apply(Membership& membership, Record record);
   void ApplyTuning(const Tuning& tuning);
+  void AddTurns(const std::vector<Turn>& turns);
+  void AskForTurns();
+  void OnTurn(const Membership& global, std::string_view whole, std::string_view body);
   void AddSet(MemberState& global, const Entry& entry);
   void RemoveSet(MemberState& global, const Entry& entry);
 
@@ -125,6 +128,9 @@ class Engine {
   void Heed(const Status& trouble);
 
   void Housekeep();
+  void WatchNccl(Clock::time_point now);
+  std::vector<std::shared_ptr<Communicator>> Communicators() const;
+  void AnswerCalls();
   void TakePulses(Clock::time_point now);
   void InspectStalls(Membership& membership, Clock::time_point now);
   void OnStall(const Membership& membership, std::string_view whole, std::string_view body);
@@ -160,6 +166,7 @@ class Engine {
   Timeline* timeline() const { return parts_.timeline->if_on(); }
 
   Parts parts_;
+  LaunchOrder launches_;
   Surroundings around_;
   Mailbox mailbox_;
   Departures departures_;
@@ -190,6 +197,7 @@ class Engine {
   Callers::Waiting asked_about_;
   Deadlocks deadlocks_;  // the global leader's
   Clock::time_point next_housekeeping_;
+  Clock::time_point nccl_troubled_since_;
   bool left_whole_ = false;  // this rank took its leave with nothing under way and nobody lost
   uint64_t rounds_ = 0, rounds_unrung_ = 0;
 };

@@ -14,6 +14,7 @@ constexpr size_t kMostAsked = 6;  // missing ranks whose stacks are shown
 // A rank that has never been linked may itself be waiting for one that is lost: its word is waited for.
 constexpr std::chrono::milliseconds kBeforeFirstWord{500};
 constexpr std::chrono::milliseconds kShortestLook{20};
+constexpr std::chrono::seconds kBeforeNcclIsBlamed{2};
 
 }  // namespace
 
@@ -22,11 +23,16 @@ constexpr std::chrono::milliseconds kShortestLook{20};
 void Engine::Housekeep() {
   const Clock::time_point now = Clock::now();
   if (now < next_housekeeping_ || !departures_.over().ok()) return;
+  AnswerCalls();
   TakePulses(now);
+  const std::chrono::milliseconds limit(parts_.settings.peer_timeout_ms);
   for (auto& [id, membership] : sets_) {
     if (membership->leader) InspectStalls(*membership, now);
+    membership->set.LookForAnswers(now, limit);
   }
+  messages_->LookForAnswers(now, limit);
   if (looks_for_deadlocks()) LookAtBlocks(now);
+  WatchNccl(now);
   Act(departures_.Look(now));
   next_housekeeping_ = departures_.NextLook(now);
   if (looks_for_deadlocks()) {
@@ -34,6 +40,26 @@ void Engine::Housekeep() {
     const auto soon = std::max(kShortestLook, std::chrono::milliseconds(parts_.settings.deadlock_ms / share));
     next_housekeeping_ = std::min(next_housekeeping_, now + soon);
   }
+}
+
+// If a rank is lost, the engine soon knows more than NCCL.
+void Engine::WatchNccl(Clock::time_point now) {
+  std::string trouble;
+  for (auto& [id, membership] : sets_) {
+    if (membership->set.nccl() && trouble.empty()) trouble = membership->set.nccl()->Trouble();
+  }
+  if (trouble.empty()) return;
+  if (nccl_troubled_since_ == Clock::time_point()) nccl_troubled_since_ = now;
+  if (now - nccl_troubled_since_ >= kBeforeNcclIsBlamed) AbortHere("NCCL reported an error there: " + trouble);
+}
+
+std::vector<std::shared_ptr<Communicator>> Engine::Communicators() const {
+  std::vector<std::shared_ptr<Communicator>> all;
+  for (const auto& [id, membership] : sets_) {
+    const NcclMeeting* const nccl = membership->set.nccl();
+    if (nccl && nccl->communicator()) all.push_back(nccl->communicator());
+  }
+  return all;
 }
 
 void Engine::TakePulses(Clock::time_point now) {
@@ -243,6 +269,7 @@ void Engine::CloseSet(Membership& membership, int rank) {
   }
   for (auto& operation : membership.express.TakePostponed()) Finish(std::move(operation), state.closed());
   SendDown(set, control::EncodeGone(set.tag(), rank));
+  if (set.id() == kGlobalSet) launches_.Close(state.closed().text);
 }
 
 void Engine::Leave() {
@@ -305,6 +332,9 @@ void Engine::Abort(int lost_rank, const std::string& text) {
     FailAll(*membership, why);
     membership->set.LetGoOfDevice();
   }
+  if (auto all = Communicators(); !all.empty()) {
+    parts_.devices->launcher().PutFirst([all = std::move(all)] { Communicator::AbortAll(all); });
+  }
   messages_->Fail(-1, why);
   Drain();
   parts_.log.Info([&] { return "this world has ended: " + text; });
@@ -348,7 +378,13 @@ std::string Engine::Describe() const {
 }
 
 void Engine::LeaveDevices(Clock::time_point until) {
-  for (auto& [id, membership] : sets_) membership->set.LeaveDevice(left_whole_ ? until : Clock::now());
+  if (!left_whole_) {
+    try {
+      Communicator::AbortAll(Communicators());
+    } catch (const DeviceError&) {  // the driver has come to its end before us
+    }
+  }
+  for (auto& [id, membership] : sets_) membership->set.LeaveDevice(left_whole_, until);
 }
 
 void Engine::CloseDescriptors() {

@@ -18,6 +18,7 @@ void Engine::Apply(Membership& membership, Record record) {
   const Applier::Outcome outcome = membership.applier.Apply(&record);
   if (!outcome.status.ok()) return Heed(outcome.status);
   if (record.kind == RecordKind::kTune && membership.set.id() == kGlobalSet) return ApplyTuning(record.tuning);
+  if (record.kind == RecordKind::kTurns) return AddTurns(record.turns);
   if (!outcome.change) return;
   const bool adds = outcome.change->request.kind == OpKind::kAddProcessSet;
   adds ? AddSet(membership.state, *outcome.change) : RemoveSet(membership.state, *outcome.change);
@@ -33,6 +34,31 @@ void Engine::Tuned::Store(const Tuning& values) {
 Tuning Engine::Tuned::Load() const {
   return {fusion_threshold.load(kRelaxed), cycle_time_us.load(kRelaxed), chunk_bytes.load(kRelaxed),
           final.load(kRelaxed)};
+}
+
+void Engine::AddTurns(const std::vector<Turn>& turns) {
+  for (const Turn& turn : turns) {
+    const auto set = sets_.find(turn.set);
+    if (set != sets_.end() && set->second->set.epoch() == turn.epoch) launches_.Add(turn);
+  }
+}
+
+void Engine::AskForTurns() {
+  const Membership& global = *sets_.at(kGlobalSet);
+  for (const Turn& turn : launches_.TakeWanted()) {
+    const std::string message = control::EncodeTurn(global.set.tag(), turn);
+    OnTurn(global, message, std::string_view(message).substr(control::kHeaderBytes));
+  }
+}
+
+void Engine::OnTurn(const Membership& global, std::string_view whole, std::string_view body) {
+  if (!global.leader) {
+    if (global.state.closed().ok()) mailbox_.Send(global.set.ranks()[global.set.tree().parent], whole);
+    return;
+  }
+  Turn turn;
+  if (!Decode(&body, &turn)) return Abort(-1, "a process set's leader asked for a turn in a malformed message");
+  global.leader->coordinator().Give(turn);
 }
 
 // Every set's chunks change by its own log: a leader that learns of new values passes them on there.
@@ -88,6 +114,7 @@ void Engine::RemoveSet(MemberState& global, const Entry& entry) {
       PutGroupJob(parts_.foreign, OpKind::kRemoveProcessSet, gone.epoch(), gone.ranks());
     }
     ready_.erase(id);
+    launches_.Forget(id);
     set->second->set.LeaveDeviceLater(Clock::now() + kLeaveDevice);
     sets_.erase(set);
   }

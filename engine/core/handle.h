@@ -23,6 +23,8 @@ struct Handle {
     void* data = nullptr;  // memory that the engine allocated, until the caller takes it
     int64_t rows = 0;
     size_t bytes = 0;
+    BlockPool* pool = nullptr;  // of `block`
+    BlockPool::Block block;     // the same on a device, until it has been copied
   };
 
   int64_t id = 0;
@@ -35,7 +37,10 @@ struct Handle {
   std::atomic<bool> done{false};
 
   ~Handle() {
-    for (Output& output : outputs) status.ok() ? FreeOutput(output.data) : AbandonOutput(output.data);
+    for (Output& output : outputs) {
+      status.ok() ? FreeOutput(output.data) : AbandonOutput(output.data);
+      if (output.pool) output.pool->Discard(std::move(output.block));
+    }
   }
 };
 

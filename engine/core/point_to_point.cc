@@ -217,6 +217,12 @@ bool PointToPoint::Busy() const {
                      [](const auto& item) { return !item.second.outgoing.empty() || !item.second.incoming.empty(); });
 }
 
+void PointToPoint::LookForAnswers(std::chrono::steady_clock::time_point now, std::chrono::milliseconds limit) {
+  for (auto& [rank, pair] : pairs_) {
+    if (pair.lane) pair.lane->LookForAnswers(now, limit);
+  }
+}
+
 std::pair<int, std::string> PointToPoint::Broken() const {
   for (const auto& [rank, pair] : pairs_) {
     if (pair.lane && !pair.lane->status().ok()) return {rank, pair.lane->status().text};

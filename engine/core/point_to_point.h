@@ -29,6 +29,7 @@ class PointToPoint {
   bool Step();
   bool AllSent() const;
   bool Busy() const;  // bytes are under way
+  void LookForAnswers(std::chrono::steady_clock::time_point now, std::chrono::milliseconds limit);
   // {rank, why} of a broken lane or {-1, ""}.
   std::pair<int, std::string> Broken() const;
   void Fail(int rank, const Status& status);  // rank -1: all

@@ -43,6 +43,7 @@ ProcessSet::ProcessSet(int id, uint32_t epoch, std::vector<int> ranks, const std
       slot_bytes_(SlotBytes(*around.settings, static_cast<int>(ranks_.size()))),
       foreign_(around.foreign),
       devices_(around.devices),
+      launches_(around.launches),
       moves_by_host_(around.settings->hierarchical_allgather != 0),
       sums_by_host_(around.settings->hierarchical_allreduce != 0 && !around.settings->deterministic),
       sums_unevenly_(around.settings->hierarchical_allreduce == 1) {
@@ -184,6 +185,11 @@ bool ProcessSet::AllSent() const {
          std::all_of(lanes_.begin(), lanes_.end(), [](const auto& item) { return item.first->Idle(); });
 }
 
+void ProcessSet::LookForAnswers(std::chrono::steady_clock::time_point now, std::chrono::milliseconds limit) {
+  if (all_in_memory()) return;
+  for (auto& [lane, ranks] : lanes_) lane->LookForAnswers(now, limit);
+}
+
 std::pair<int, std::string> ProcessSet::Broken() const {
   if (all_in_memory()) return {-1, ""};
   for (const auto& [lane, ranks] : lanes_) {
@@ -200,16 +206,30 @@ void ProcessSet::CloseDescriptors() {
   for (auto& [lane, ranks] : lanes_) lane->CloseDescriptors();
 }
 
-void ProcessSet::MeetOn(Device* device, size_t slot_bytes) {
-  if (!meeting_) meeting_ = std::make_unique<DeviceMeeting>(devices_, device, device_lane_.get(), slot_bytes);
+void ProcessSet::MeetOn(Device* device, int agreed, size_t slot_bytes) {
+  if (meeting_) return;
+  met_on_ = agreed;
+  meeting_ = std::make_unique<DeviceMeeting>(devices_, device, device_lane_.get(), slot_bytes);
 }
 
-void ProcessSet::LeaveDevice(std::chrono::steady_clock::time_point until) {
-  if (meeting_) meeting_->AwaitOthers(until);
+void ProcessSet::MeetOverNccl(Device* device, int agreed, const Settings& settings) {
+  if (nccl_) return;
+  nccl_on_ = agreed;
+  NcclMeeting::Options options{settings.gpu_transport, settings.nccl_library,
+                               static_cast<size_t>(settings.gpu_slot_bytes)};
+  nccl_ = std::make_unique<NcclMeeting>(devices_, device, flat_.there.get(), ranks_, std::move(options));
+}
+
+void ProcessSet::LeaveDevice(bool whole, std::chrono::steady_clock::time_point until) {
+  if (meeting_) meeting_->AwaitOthers(whole ? until : std::chrono::steady_clock::now());
   meeting_.reset();
+  if (nccl_) nccl_->Leave(whole, until);
+  nccl_.reset();
 }
 
 void ProcessSet::LeaveDeviceLater(std::chrono::steady_clock::time_point until) {
+  if (nccl_) nccl_->LeaveLater(until);
+  nccl_.reset();
   if (!meeting_) return;
   std::shared_ptr<DeviceLink> link = meeting_->link();
   meeting_.reset();

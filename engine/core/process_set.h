@@ -11,11 +11,13 @@
 
 #include "agreement/algorithms.h"
 #include "agreement/control.h"
+#include "agreement/launch_order.h"
 #include "agreement/tree.h"
 #include "base/config.h"
 #include "collectives/foreign.h"
 #include "collectives/host_grid.h"
 #include "collectives/machine.h"
+#include "collectives/nccl_meeting.h"
 #include "collectives/on_device.h"
 #include "memory/express_memory.h"
 #include "transport/neighbours.h"
@@ -33,6 +35,7 @@ struct Surroundings {
   std::function<void()> changed;   // wakes the neighbours
   ForeignJobs* foreign = nullptr;  // another library moves what it can; null: none
   Devices* devices = nullptr;
+  LaunchOrder* launches = nullptr;
 };
 
 constexpr int kGlobalSet = 0;  // the set of all ranks
@@ -75,15 +78,24 @@ class ProcessSet {
   ForeignJobs* foreign() const { return foreign_; }  // may be null
   Devices* devices() const { return devices_; }
   // How the members reach each other's memory on a device, from the first MeetOn on.
-  void MeetOn(Device* device, size_t slot_bytes);
+  // `agreed`: by which number the members' devices are known to all of them.
+  void MeetOn(Device* device, int agreed, size_t slot_bytes);
+  bool MayMeetOn(int agreed) const { return !meeting_ || met_on_ == agreed; }
   DeviceMeeting* meeting() const { return meeting_.get(); }
+  // Whether NCCL serves them, likewise.
+  void MeetOverNccl(Device* device, int agreed, const Settings& settings);
+  bool IsNcclOn(int agreed) const { return nccl_ && nccl_->communicator() && nccl_on_ == agreed; }
+  NcclMeeting* nccl() const { return nccl_.get(); }
+  LaunchOrder* launches() const { return launches_; }
   // A member is lost: no stream waits for one any longer.
   void LetGoOfDevice() const {
     if (meeting_ && meeting_->slots()) meeting_->slots()->LetGo();
+    if (nccl_ && nccl_->communicator()) nccl_->communicator()->LetGo();
   }
   Lane* device_lane() const { return device_lane_.get(); }  // if all members are in memory, else null
-  // After the set's last operation, with nobody driving the engine; or, later, on a thread for that.
-  void LeaveDevice(std::chrono::steady_clock::time_point until);
+  // After the set's last operation, with nobody driving the engine; or, later, on a thread for that. `whole`: no member
+  // is lost.
+  void LeaveDevice(bool whole, std::chrono::steady_clock::time_point until);
   void LeaveDeviceLater(std::chrono::steady_clock::time_point until);
   Exchange& flat() { return flat_; }
   // Several members, each on a host of its own.
@@ -108,6 +120,7 @@ class ProcessSet {
   bool Pump();
   bool AllSent() const;
   void DropUnsent();
+  void LookForAnswers(std::chrono::steady_clock::time_point now, std::chrono::milliseconds limit);
   // The first broken lane: {global rank, why} or {-1, ""}.
   std::pair<int, std::string> Broken() const;
   void CloseDescriptors();
@@ -132,8 +145,12 @@ class ProcessSet {
   bool close_knit_ = false;
   ForeignJobs* foreign_;
   Devices* devices_;
+  int met_on_ = -1;
   std::unique_ptr<Lane> device_lane_;
   std::unique_ptr<DeviceMeeting> meeting_;
+  LaunchOrder* launches_;
+  std::unique_ptr<NcclMeeting> nccl_;
+  int nccl_on_ = -1;  // likewise
   HostLayout host_layout_;
   Tree tree_;
   Exchange flat_;

@@ -14,6 +14,7 @@ namespace hvd {
 
 struct RunningBatch {
   Entries entries;
+  uint64_t sequence = 0;                               // of its record in the set's log
   bool placed = false;                                 // every member's tensor lies at its place in `sizes`
   size_t chunk_bytes = 0;                              // in force where the batch stands in the log
   std::unique_ptr<Machine> machine;                    // made when the lanes are free for it
@@ -22,7 +23,8 @@ struct RunningBatch {
   bool shown = false;                                  // the timeline knows that it runs
   bool over = false;                                   // but for bytes that are still to leave
   bool foreign = false;                                // another library moves its bytes
-  bool on_device = false;                              // its tensors lie on GPUs
+  bool on_device = false;                              // its tensors lie on GPUs, and
+  const char* way_on_device = nullptr;                 // how their bytes travel, once that is known
   bool direct = false;                                 // works on the tensors of all where they lie
 };
 

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/shown.h"
 
+#include <string>
 #include <string_view>
-
-#include "core/device_execution.h"
 
 namespace hvd {
 namespace {
@@ -41,15 +40,21 @@ void ShowAgreed(Timeline* timeline, const ProcessSet& set, const RunningBatch& b
 }
 
 void ShowTransfers(Timeline* timeline, const ProcessSet& set, RunningBatch* batch) {
-  if (batch->shown) return;
+  if (batch->shown || (batch->on_device && !batch->way_on_device)) return;
   batch->shown = true;
   for (const auto& operation : batch->operations) {
     if (!operation) continue;
     const char* way = batch->foreign     ? "MPI"
-                      : batch->on_device ? WayOnDevice(set)
+                      : batch->on_device ? batch->way_on_device
                                          : WayOf(set, batch->entries[0]->algorithm);
     timeline->Transfers(set.id(), operation->request, way);
   }
+}
+
+void ShowDeviceTimes(Timeline* timeline, Devices* devices) {
+  devices->times().Collect([timeline](int ordinal, const std::string& name, int64_t began_ns, int64_t ended_ns) {
+    timeline->Show(Span{name, began_ns, ended_ns, "GPU " + std::to_string(ordinal)});
+  });
 }
 
 }  // namespace hvd

@@ -13,7 +13,9 @@ namespace hvd {
 void ShowReport(Timeline* timeline, const ProcessSet& set, const EntryCache& cache, const control::Report& report);
 // Its members have agreed on the batch, which waits for the lanes.
 void ShowAgreed(Timeline* timeline, const ProcessSet& set, const RunningBatch& batch);
-// Its turn has come. Does nothing the second time.
+// Its turn has come, and how it goes is known. Does nothing the second time.
 void ShowTransfers(Timeline* timeline, const ProcessSet& set, RunningBatch* batch);
+// What GPUs have done since.
+void ShowDeviceTimes(Timeline* timeline, Devices* devices);
 
 }  // namespace hvd

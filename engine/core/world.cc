@@ -9,8 +9,10 @@
 #include <map>
 #include <mutex>
 #include <set>
+#include <thread>
 
 #include "base/cores.h"
+#include "core/shown.h"
 
 namespace hvd {
 namespace {
@@ -234,7 +236,7 @@ void World::Close() {
     devices_->Close();
     engine_->LeaveDevices(until);
     engine_->CloseDescriptors();
-    timeline_->Stop();
+    EndTimeline(until);
     log_.Info([] { return "this rank has left the world"; });
   }
   stage_ = Stage::kClosed;
@@ -325,13 +327,26 @@ std::string World::Describe() const { return engine_ ? engine_->Describe() : "{}
 
 Status World::StartTimeline(const std::string& path, bool mark_cycles) {
   Status status = Usable();
-  return status.ok() ? timeline_->Start(path, mark_cycles) : status;
+  if (status.ok()) status = timeline_->Start(path, mark_cycles);
+  if (status.ok()) devices_->times().set_on(true);
+  return status;
 }
 
 Status World::StopTimeline() {
   Status status = Usable();
-  if (status.ok()) timeline_->Stop();
+  if (status.ok()) EndTimeline(Clock::now() + kLeaveDevices);
   return status;
+}
+
+// With what devices still do.
+void World::EndTimeline(Clock::time_point until) {
+  devices_->times().set_on(false);
+  ShowDeviceTimes(timeline_.get(), devices_.get());
+  while (!devices_->times().empty() && Clock::now() < until) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    ShowDeviceTimes(timeline_.get(), devices_.get());
+  }
+  timeline_->Stop();
 }
 
 void World::InForkedChild() {

@@ -85,6 +85,7 @@ class World {
   void TellWhatIsPossible();
   Status FailToConnect(const Status& why);
   void SayFarewell();
+  void EndTimeline(std::chrono::steady_clock::time_point until);
   static void InForkedChild();
   void AbandonAfterFork();
 
@@ -93,6 +94,7 @@ class World {
   const Log log_;
   bool one_host_ = false;  // by the hosts that ranks were given, whether they share memory or not
   Poller poller_;
+  std::unique_ptr<Devices> devices_;  // outlives handles, which may hold memory there
   ConnectorIdentity credentials_;
   std::shared_ptr<Arena> arena_;  // shared with the buffers in it, which may outlive us
   std::unique_ptr<Neighbours> neighbours_;
@@ -103,7 +105,6 @@ class World {
   std::unique_ptr<Timeline> timeline_;
   StackTeller stack_teller_, block_teller_;
   std::unique_ptr<ForeignJobs> foreign_;
-  std::unique_ptr<Devices> devices_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<Driver> driver_;
   enum class Stage { kOpen, kConnected, kClosed, kForked };

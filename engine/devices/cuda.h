@@ -43,6 +43,7 @@ enum : int { kCudaHost = 1, kCudaDevice = 2 };
 
 enum CudaResult : int { kCudaSuccess = 0, kCudaOutOfMemory = 2, kCudaDeinitialized = 4, kCudaNotReady = 600 };
 enum : unsigned {
+  kCudaEventTimed = 0,         //
   kCudaEventPlain = 2,         // without times
   kCudaStreamNonBlocking = 1,  // does not wait for the legacy stream
   kCudaPeerAccess = 1,         // opens memory of another device too
@@ -74,6 +75,7 @@ enum : int { kCudaMultiprocessors = 16 };
   X(host_address, "cuMemHostGetDevicePointer_v2", (CudaAddress*, void*, unsigned))                \
   X(copy_down, "cuMemcpyDtoHAsync_v2", (void*, CudaAddress, size_t, CudaStream))                  \
   X(copy_up, "cuMemcpyHtoDAsync_v2", (CudaAddress, const void*, size_t, CudaStream))              \
+  X(copy_on, "cuMemcpyDtoDAsync_v2", (CudaAddress, CudaAddress, size_t, CudaStream))              \
   X(copy_2d, "cuMemcpy2DAsync_v2", (const CudaCopy2d*, CudaStream))                               \
   X(stream_query, "cuStreamQuery", (CudaStream))                                                  \
   X(memory_set, "cuMemsetD8Async", (CudaAddress, unsigned char, size_t, CudaStream))              \
@@ -84,6 +86,7 @@ enum : int { kCudaMultiprocessors = 16 };
   X(event_destroy, "cuEventDestroy_v2", (CudaEvent))                                              \
   X(event_record, "cuEventRecord", (CudaEvent, CudaStream))                                       \
   X(event_query, "cuEventQuery", (CudaEvent))                                                     \
+  X(event_elapsed, "cuEventElapsedTime", (float*, CudaEvent, CudaEvent))                          \
   X(stream_create, "cuStreamCreateWithPriority", (CudaStream*, unsigned, int))                    \
   X(stream_destroy, "cuStreamDestroy_v2", (CudaStream))                                           \
   X(stream_priorities, "cuCtxGetStreamPriorityRange", (int*, int*))                               \

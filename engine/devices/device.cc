@@ -42,7 +42,7 @@ Device::~Device() {
     const Scope scope(*this);
     for (CudaEvent event : events_) cuda_->event_destroy(event);
     for (const auto& [stream, event] : launched_) cuda_->event_destroy(event);
-    if (module_) cuda_->module_unload(module_);
+    if (has_kernels()) cuda_->module_unload(module_.load());
     for (CudaStream stream : {kernels_, copies_}) cuda_->stream_destroy(stream);
   } catch (const DeviceError&) {
   }
@@ -88,6 +88,10 @@ void Device::LetWait(CudaStream stream) {
   }
 }
 
+void Device::FollowOthers(const void* who, CudaStream stream) {
+  if (std::exchange(last_, who) != who) LetWait(stream);
+}
+
 bool Device::IsBusy() {
   PendingOnOthers(nullptr);
   std::lock_guard<std::mutex> lock(mutex_);
@@ -110,7 +114,8 @@ void Device::Check(int result, const char* what) const {
 }
 
 void Device::LoadKernels() {
-  if (module_) return;
+  std::lock_guard<std::mutex> lock(loading_);
+  if (has_kernels()) return;
   CudaModule module = nullptr;
   Check(cuda_->module_load(&module, kPtx), "load kernels on");
   Check(cuda_->module_function(&copy_, module, "hvd_copy"), "load kernels on");
@@ -118,7 +123,7 @@ void Device::LoadKernels() {
     const std::string name = std::string("hvd_reduce_") + NameOf(static_cast<DType>(dtype));
     Check(cuda_->module_function(&reduce_[static_cast<size_t>(dtype)], module, name.c_str()), "load kernels on");
   }
-  module_ = module;
+  module_.store(module, std::memory_order_release);
 }
 
 CudaEvent Device::Mark(CudaStream stream) {

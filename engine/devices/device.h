@@ -48,6 +48,9 @@ class Device {
   void Launched(CudaStream stream);
   // What is put on the stream next waits for all that was launched on others.
   void LetWait(CudaStream stream);
+  // Kernels of one communicator that run beside those of another may wait for each other in a circle: what `who` puts
+  // on the stream next comes after all of ours, unless the last was of its own. Asked by one thread.
+  void FollowOthers(const void* who, CudaStream stream);
   // Whether something of ours is still to be done.
   bool IsBusy();
   // Waits until nothing is, or until then; whether nothing is.
@@ -58,7 +61,7 @@ class Device {
   bool abandoned() const { return abandoned_.load(); }
   // Compiled by the driver for this device the first time, which may take seconds.
   void LoadKernels();
-  bool has_kernels() const { return module_ != nullptr; }
+  bool has_kernels() const { return module_.load(std::memory_order_acquire) != nullptr; }
 
   // While it lives, this thread's calls are about this device.
   class Scope {
@@ -97,6 +100,9 @@ class Device {
     Check(cuda_->copy_down(to, from, bytes, stream), "copy from");
   }
   void CopyUp(CudaAddress to, const void* from, size_t bytes, CudaStream stream) const;
+  void CopyOn(CudaAddress to, CudaAddress from, size_t bytes, CudaStream stream) const {
+    Check(cuda_->copy_on(to, from, bytes, stream), "copy on");
+  }
   CudaAddress Allocate(size_t bytes) const;
 
  private:
@@ -109,12 +115,14 @@ class Device {
   CudaUuid uuid_{};
   CudaContext context_ = nullptr;
   CudaStream kernels_ = nullptr, copies_ = nullptr;
-  CudaModule module_ = nullptr;
+  std::mutex loading_;
+  std::atomic<CudaModule> module_{nullptr};  // once all that follows from it is there
   CudaFunction copy_ = nullptr;
   std::array<CudaFunction, kDTypeCount> reduce_{};
   unsigned most_blocks_ = 1;
   std::atomic<bool> abandoned_{false};
-  std::mutex mutex_;  // guards what follows
+  const void* last_ = nullptr;  // who asked for FollowOthers
+  std::mutex mutex_;            // guards what follows
   std::vector<CudaEvent> events_;
   std::vector<std::pair<CudaStream, CudaEvent>> launched_;  // the last of each stream; a caller's may be gone by now
 };

@@ -9,9 +9,11 @@ namespace hvd {
 namespace {
 
 constexpr size_t kSpareBlocks = 8;
-constexpr size_t kLeastBlock = size_t{64} << 10;
+constexpr size_t kSpareBytes = size_t{256} << 20;  // unless they are taken again before others are
+constexpr size_t kLeastBlock = size_t{64} << 10, kLargeBlock = size_t{32} << 20;
 
 size_t RoundUp(size_t bytes) {
+  if (bytes > kLargeBlock) return (bytes + kLargeBlock - 1) / kLargeBlock * kLargeBlock;
   size_t size = kLeastBlock;
   while (size < bytes) size *= 2;
   return size;
@@ -31,22 +33,24 @@ bool AreDone(DeviceMarks* marks) {
   return marks->empty();
 }
 
-PinnedMemory::~PinnedMemory() {
-  for (Block& block : spare_) {
-    if (block.device->abandoned()) continue;
-    try {
-      const Device::Scope scope(*block.device);
-      block.device->cuda().host_free(block.data);
-    } catch (const DeviceError&) {
+BlockPool::~BlockPool() {
+  for (std::vector<Block>* blocks : {&spare_, &discarded_}) {
+    for (Block& block : *blocks) {
+      if (block.device->abandoned()) continue;
+      try {
+        Free(&block);
+      } catch (const DeviceError&) {
+      }
     }
   }
 }
 
-PinnedMemory::Block PinnedMemory::TakeSpare(size_t bytes) {
+BlockPool::Block BlockPool::TakeSpare(const Device* device, size_t bytes) {
   const size_t size = RoundUp(bytes);
   std::lock_guard<std::mutex> lock(mutex_);
   for (auto it = spare_.begin(); it != spare_.end(); ++it) {
-    if (it->bytes != size || (it->busy && !it->busy->IsDone())) continue;
+    const bool reached = where_ == Where::kPinned || it->device == device;
+    if (it->bytes != size || !reached || (it->busy && !it->busy->IsDone())) continue;
     Block block = std::move(*it);
     spare_.erase(it);
     block.busy.reset();
@@ -55,40 +59,61 @@ PinnedMemory::Block PinnedMemory::TakeSpare(size_t bytes) {
   return {};
 }
 
-PinnedMemory::Block PinnedMemory::Take(Device* device, size_t bytes) {
+BlockPool::Block BlockPool::Take(Device* device, size_t bytes) {
+  if (Block spare = TakeSpare(device, bytes); spare.data) return spare;
   Trim();
-  if (Block spare = TakeSpare(bytes); spare.data) return spare;
   const size_t size = RoundUp(bytes);
   const Device::Scope scope(*device);
+  if (where_ == Where::kOnDevice) {
+    return {reinterpret_cast<std::byte*>(device->Allocate(size)), size, nullptr, device};
+  }
   void* data = nullptr;
   device->Check(device->cuda().host_allocate(&data, size, kCudaHostPortable), "pin host memory for");
   return {static_cast<std::byte*>(data), size, nullptr, device};
 }
 
-void PinnedMemory::GiveBack(Block block) {
+void BlockPool::GiveBack(Block block) {
   if (!block.data) return;
   std::lock_guard<std::mutex> lock(mutex_);
   spare_.push_back(std::move(block));
 }
 
-// Freeing waits for the device: done by who takes, since who gives back drives the engine.
-void PinnedMemory::Trim() {
+void BlockPool::Discard(Block block) {
+  if (!block.data) return;
+  std::lock_guard<std::mutex> lock(mutex_);
+  discarded_.push_back(std::move(block));
+}
+
+// Freeing waits for the device: done by who takes, since who gives back may drive the engine.
+void BlockPool::Trim() {
   std::vector<Block> oldest;
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    while (spare_.size() > kSpareBlocks) {
+    oldest.swap(discarded_);
+    size_t kept = 0;
+    for (const Block& block : spare_) kept += block.bytes;
+    while (spare_.size() > kSpareBlocks || (!spare_.empty() && kept > kSpareBytes)) {
+      kept -= spare_.front().bytes;
       oldest.push_back(std::move(spare_.front()));
       spare_.erase(spare_.begin());
     }
   }
-  for (Block& block : oldest) {
-    const Device::Scope scope(*block.device);
-    block.device->cuda().host_free(block.data);
+  for (Block& block : oldest) Free(&block);
+}
+
+void BlockPool::Free(Block* block) const {
+  const Device::Scope scope(*block->device);
+  const Cuda& cuda = block->device->cuda();
+  if (where_ == Where::kOnDevice) {
+    cuda.memory_free(reinterpret_cast<CudaAddress>(block->data));
+  } else {
+    cuda.host_free(block->data);
   }
 }
 
 Devices::~Devices() {
   worker_.reset();  // what it has to do refers to all others
+  launcher_.reset();
 }
 
 Device* Devices::Use(int ordinal) {
@@ -105,8 +130,14 @@ Device* Devices::Use(int ordinal) {
 
 DeviceWorker& Devices::worker() {
   std::lock_guard<std::mutex> lock(mutex_);
-  if (!worker_) worker_ = std::make_unique<DeviceWorker>(wake_);
+  if (!worker_) worker_ = std::make_unique<DeviceWorker>("hvd-device", wake_);
   return *worker_;
+}
+
+DeviceWorker& Devices::launcher() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (!launcher_) launcher_ = std::make_unique<DeviceWorker>("hvd-nccl", wake_);
+  return *launcher_;
 }
 
 std::shared_ptr<DeviceMark> Devices::MarkReady(int ordinal, uint64_t stream) {
@@ -122,10 +153,25 @@ void Devices::LetWait(int ordinal, uint64_t stream) {
   device->LetWait(reinterpret_cast<CudaStream>(stream));
 }
 
+void Devices::CopyOutput(BlockPool::Block block, CudaAddress to, size_t bytes, uint64_t stream) {
+  Device* const device = block.device;
+  const Device::Scope scope(*device);
+  const auto on = reinterpret_cast<CudaStream>(stream);
+  device->LetWait(on);
+  device->CopyOn(to, reinterpret_cast<CudaAddress>(block.data), bytes, on);
+  block.busy = std::make_shared<DeviceMark>(device, device->Mark(on));
+  outputs_.GiveBack(std::move(block));
+}
+
 void Devices::Drain(std::chrono::steady_clock::time_point until) {
-  std::lock_guard<std::mutex> lock(mutex_);
-  for (auto& [ordinal, device] : devices_) {
-    if (!device) continue;
+  std::vector<Device*> used;  // meanwhile others may have to end what is waited for
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    for (auto& [ordinal, device] : devices_) {
+      if (device) used.push_back(device.get());
+    }
+  }
+  for (Device* const device : used) {
     try {
       if (!device->AwaitIdle(until)) device->Abandon();
     } catch (const DeviceError&) {
@@ -136,6 +182,7 @@ void Devices::Drain(std::chrono::steady_clock::time_point until) {
 void Devices::Close() {
   std::lock_guard<std::mutex> lock(mutex_);
   worker_.reset();
+  launcher_.reset();
 }
 
 }  // namespace hvd

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "devices/device.h"
+#include "devices/device_times.h"
 #include "devices/worker.h"
 
 namespace hvd {
@@ -36,32 +37,41 @@ using DeviceMarks = std::vector<std::shared_ptr<DeviceMark>>;
 // Whether all of them are; those that are, are dropped.
 bool AreDone(DeviceMarks* marks);
 
-// Memory of the host that devices reach: kept, because making it takes long.
-class PinnedMemory {
+// Memory that is kept, because making it takes long: of the host, where devices reach it, or of a device.
+class BlockPool {
  public:
+  enum class Where { kPinned, kOnDevice };
   struct Block {
-    std::byte* data = nullptr;
+    std::byte* data = nullptr;  // kOnDevice: an address there
     size_t bytes = 0;
     std::shared_ptr<DeviceMark> busy;  // until what was put on a stream before is done
     Device* device = nullptr;
   };
 
-  ~PinnedMemory();
+  explicit BlockPool(Where where) : where_(where) {}
+  ~BlockPool();
+  BlockPool(const BlockPool&) = delete;
+  BlockPool& operator=(const BlockPool&) = delete;
+
   // No data: there is none to spare.
-  Block TakeSpare(size_t bytes);
+  Block TakeSpare(const Device* device, size_t bytes);
   // May wait for the device: not for whoever drives the engine.
   Block Take(Device* device, size_t bytes);
   void GiveBack(Block block);
+  // The same where nobody knows what the device still does with it.
+  void Discard(Block block);
 
  private:
   void Trim();
+  void Free(Block* block) const;
 
+  Where where_;
   std::mutex mutex_;
-  std::vector<Block> spare_;
+  std::vector<Block> spare_, discarded_;
 };
 
 // The setting gpu_transport.
-enum GpuTransport : int32_t { kGpuAuto = 0, kGpuIpc = 1, kGpuStaged = 2 };
+enum GpuTransport : int32_t { kGpuAuto = 0, kGpuIpc = 1, kGpuStaged = 2, kGpuNccl = 3, kGpuOwn = 4 };
 
 class Devices {
  public:
@@ -73,12 +83,17 @@ class Devices {
   // Any thread. Throws DeviceError.
   Device* Use(int ordinal);
   DeviceWorker& worker();
-  PinnedMemory& pinned() { return pinned_; }
+  DeviceWorker& launcher();  // of what goes through NCCL; see communicator.h
+  BlockPool& pinned() { return pinned_; }
+  BlockPool& outputs() { return outputs_; }  // results whose memory the engine allocates
+  DeviceTimes& times() { return times_; }
   // What is on the stream of a framework by now: tensors that are submitted next are ready when it is done. Null: that
   // is so already.
   std::shared_ptr<DeviceMark> MarkReady(int ordinal, uint64_t stream);
   // Lets the stream wait, not the caller, for all that was launched so far.
   void LetWait(int ordinal, uint64_t stream);
+  // After all that was launched so far, on the stream; then the block is given back.
+  void CopyOutput(BlockPool::Block block, CudaAddress to, size_t bytes, uint64_t stream);
   // Waits until the devices are done with all that was launched; those that are not in time are abandoned.
   void Drain(std::chrono::steady_clock::time_point until);
   // No job is begun any more; one that is under way is waited for.
@@ -88,8 +103,10 @@ class Devices {
   std::function<void()> wake_;
   std::mutex mutex_;  // guards what follows
   std::map<int, std::unique_ptr<Device>> devices_;
-  PinnedMemory pinned_;
-  std::unique_ptr<DeviceWorker> worker_;
+  BlockPool pinned_{BlockPool::Where::kPinned};
+  DeviceTimes times_;
+  BlockPool outputs_{BlockPool::Where::kOnDevice};
+  std::unique_ptr<DeviceWorker> worker_, launcher_;
 };
 
 }  // namespace hvd

@@ -6,21 +6,27 @@
 
 namespace hvd {
 
-DeviceWorker::DeviceWorker(std::function<void()> wake)
+DeviceWorker::DeviceWorker(const char* name, std::function<void()> wake)
     : wake_(std::move(wake)),
       thread_(
-          "hvd-device", [this] { Run(); },
+          name, [this] { Run(); },
           [this] {
             std::lock_guard<std::mutex> lock(mutex_);
             stop_ = true;
             changed_.notify_all();
           }) {}
 
-std::shared_ptr<DeviceWorker::Job> DeviceWorker::Put(std::function<void()> run) {
+std::shared_ptr<DeviceWorker::Job> DeviceWorker::Put(std::function<void()> run) { return Put(std::move(run), false); }
+
+std::shared_ptr<DeviceWorker::Job> DeviceWorker::PutFirst(std::function<void()> run) {
+  return Put(std::move(run), true);
+}
+
+std::shared_ptr<DeviceWorker::Job> DeviceWorker::Put(std::function<void()> run, bool first) {
   auto job = std::make_shared<Job>();
   job->run = std::move(run);
   std::lock_guard<std::mutex> lock(mutex_);
-  queue_.push_back(job);
+  first ? queue_.push_front(job) : queue_.push_back(job);
   changed_.notify_all();
   return job;
 }

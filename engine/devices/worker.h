@@ -24,11 +24,14 @@ class DeviceWorker {
   };
 
   // `wake` is called after each job.
-  explicit DeviceWorker(std::function<void()> wake);
+  DeviceWorker(const char* name, std::function<void()> wake);
   std::shared_ptr<Job> Put(std::function<void()> run);
+  // Before all that waits.
+  std::shared_ptr<Job> PutFirst(std::function<void()> run);
 
  private:
   void Run();
+  std::shared_ptr<Job> Put(std::function<void()> run, bool first);
 
   std::function<void()> wake_;
   std::mutex mutex_;

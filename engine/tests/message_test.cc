@@ -46,6 +46,7 @@ Record FullRecord() {
   record.error = Status::Mismatch("Mismatched data types");
   record.evicted = {1, 2, kNoSlot};
   record.tuning = {1, 2, uint64_t{1} << 63, true};
+  record.turns = {{-1, 2, uint64_t{1} << 63}, {}};
   return record;
 }
 
@@ -65,6 +66,7 @@ void CheckEqual(const Record& a, const Record& b) {
   CHECK(a.error.text == b.error.text);
   CHECK(a.evicted == b.evicted);
   if (a.kind == RecordKind::kTune) CHECK((a.tuning == b.tuning && a.tuning.final == b.tuning.final));
+  if (a.kind == RecordKind::kTurns) CHECK(a.turns == b.turns);
   REQUIRE(a.entries.size() == b.entries.size());
   for (size_t i = 0; i < a.entries.size(); ++i) {
     CHECK(a.entries[i].slot == b.entries[i].slot);
@@ -87,7 +89,8 @@ TEST_CASE("a request survives the wire, and leaves what follows it") {
 
 TEST_CASE("a record survives the wire, also into one that was used before") {
   Record decoded = FullRecord();
-  for (RecordKind kind : {RecordKind::kBatch, RecordKind::kError, RecordKind::kEvict, RecordKind::kTune}) {
+  for (RecordKind kind :
+       {RecordKind::kBatch, RecordKind::kError, RecordKind::kEvict, RecordKind::kTune, RecordKind::kTurns}) {
     for (Record record : {FullRecord(), Record()}) {
       record.kind = kind;
       const std::string bytes = Encoded(record);

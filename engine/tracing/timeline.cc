@@ -66,11 +66,11 @@ void Timeline::CloseDescriptor() {
   file_.CloseDescriptor();
 }
 
-void Timeline::Show(const std::string& name, int64_t began_ns, int64_t ended_ns) {
+void Timeline::Show(Span span) {
   if (!on()) return;
   std::lock_guard<std::mutex> lock(wake_mutex_);
   if (spans_.size() < kMostSpans) {
-    spans_.push_back({name, began_ns, ended_ns});
+    spans_.push_back(std::move(span));
   } else {
     dropped_.fetch_add(1, std::memory_order_relaxed);
   }

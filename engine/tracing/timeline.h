@@ -38,7 +38,9 @@ class Timeline {
   uint64_t dropped() const { return dropped_.load(std::memory_order_relaxed); }
 
   // Any thread: what the program did itself, between two times of the steady clock. Nothing while it is off.
-  void Show(const std::string& name, int64_t began_ns, int64_t ended_ns);
+  void Show(const std::string& name, int64_t began_ns, int64_t ended_ns) { Show(Span{name, began_ns, ended_ns}); }
+  // The same of others, in rows of their own.
+  void Show(Span span);
 
   // The driver alone, and only while on().
   void Cycle();

@@ -85,7 +85,7 @@ void Trace::Add(const Span& span) {
   std::string quoted;
   AppendJsonString(span.name, &quoted);
   const std::string_view name = std::string_view(quoted).substr(1, quoted.size() - 2);  // Emit has the quotes
-  Emit('X', TensorNamed("(program)").pid, span.began_ns, name, more);
+  Emit('X', TensorNamed(span.row).pid, span.began_ns, name, more);
 }
 
 void Trace::AddTo(Tensor* tensor, const Moment& moment) {

@@ -51,6 +51,7 @@ struct Moment {
 struct Span {
   std::string name;
   int64_t began_ns = 0, ended_ns = 0;  // of the steady clock
+  std::string row = "(program)";
 };
 
 class Trace {

@@ -8,6 +8,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "transport/socket.h"
+
 namespace hvd {
 namespace {
 
@@ -249,6 +251,28 @@ void Lane::Release(uint64_t count) {
   if (LaneHead* own = heads_[options_.me]) {
     own->released.store(released_, std::memory_order_release);
     changed_();
+  }
+}
+
+// After a rest the last word may be old although nothing is amiss: so the time counts from the first look that finds
+// something sent again.
+void Lane::LookForAnswers(std::chrono::steady_clock::time_point now, std::chrono::milliseconds limit) {
+  if (limit.count() == 0) return;
+  for (const int member : remote_) {
+    Wire& wire = *wires_[static_cast<size_t>(member)];
+    wire.unanswered_since.resize(wire.fds.size());
+    for (size_t stream = 0; stream < wire.fds.size(); ++stream) {
+      auto& since = wire.unanswered_since[stream];
+      const auto silence = wire.fds[stream] < 0 ? limit.zero() : UnansweredFor(wire.fds[stream]);
+      if (silence == limit.zero()) {
+        since = {};
+      } else if (since == std::chrono::steady_clock::time_point()) {
+        since = now;
+      } else if (silence >= limit && now - since >= limit) {
+        Break(member, "its host has acknowledged nothing for " +
+                          std::to_string(std::chrono::duration_cast<std::chrono::seconds>(limit).count()) + " s");
+      }
+    }
   }
 }
 

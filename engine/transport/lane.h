@@ -6,6 +6,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -108,6 +109,9 @@ class Lane {
   bool HaveLeft(uint64_t before) const;
   // Forgets what has not left: nobody waits for it any more, and its memory may go.
   void DropUnsent();
+  // Some links may be dead while the ranks at their ends are well, and speak by others: one whose other end has
+  // acknowledged nothing for `limit` counts as broken. To be called now and then.
+  void LookForAnswers(std::chrono::steady_clock::time_point now, std::chrono::milliseconds limit);
   // A broken link: which member, and why.
   const Status& status() const { return status_; }
   int lost_member() const { return lost_member_; }
@@ -122,9 +126,10 @@ class Lane {
   struct Wire {  // the sockets to one remote member
     StreamKey key;
     std::vector<int> fds;
-    std::vector<std::deque<Item>> queues;  // by stream
-    size_t got = 0;                        // bytes of the current index that have arrived
-    uint64_t complete = 0;                 // indices received in full
+    std::vector<std::deque<Item>> queues;                                 // by stream
+    std::vector<std::chrono::steady_clock::time_point> unanswered_since;  // by stream; the epoch: it is not
+    size_t got = 0;         // bytes of the current index that have arrived
+    uint64_t complete = 0;  // indices received in full
     std::unique_ptr<std::byte[]> scratch;
     size_t scratch_bytes = 0;
     std::byte* target = nullptr;

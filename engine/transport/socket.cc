@@ -99,6 +99,13 @@ bool HasInput(int fd) {
   return poll(&one, 1, 0) > 0;
 }
 
+std::chrono::milliseconds UnansweredFor(int fd) {
+  tcp_info info{};
+  socklen_t size = sizeof info;
+  if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0 || info.tcpi_retransmits == 0) return {};
+  return std::chrono::milliseconds(info.tcpi_last_ack_recv);
+}
+
 std::string ErrorText(int error) { return std::generic_category().message(error); }
 
 }  // namespace hvd

@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstddef>
 #include <string>
 #include <utility>
@@ -55,6 +56,10 @@ ssize_t SendSome(int fd, const void* data, size_t size);
 bool IsWritable(int fd);  // or has an end or an error
 bool HasInput(int fd);    // bytes, a connection to accept, an end or an error
 inline bool WouldBlock(int error) { return error == EAGAIN || error == EWOULDBLOCK; }
+
+// Whether what was sent is sent again and again while the other end's kernel acknowledges nothing: since how long it
+// has said nothing at all. Zero if all is well, and also where a slow reader keeps it waiting.
+std::chrono::milliseconds UnansweredFor(int fd);
 
 std::string ErrorText(int error);  // thread-safe strerror
 

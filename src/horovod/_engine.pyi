@@ -171,6 +171,10 @@ class World:
 
         EngineError if the world has ended: what they left on the device is then of no account.
         """
+    def output_rows(self, handle: int, index: int) -> int:
+        """Rows of an output that the engine allocated on a device."""
+    def copy_output(self, handle: int, index: int, to: int, stream: int) -> None:
+        """Put a copy of it to the address `to` on the stream. Once only."""
     def finish_all(self, handles: Sequence[int]) -> None:
         """Waits for all of them and releases them, then raises the first failure."""
     def poll(self, handle: int) -> bool: ...

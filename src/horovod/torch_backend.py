@@ -14,6 +14,7 @@ from urllib.parse import parse_qs, urlparse
 from horovod.common import torchrun_variables
 
 NAME = "horovod"
+DEVICES = ["cpu", "cuda"]
 GROUP_ALONE = (
     "torch.distributed has a group of 1 process, but this job has {size} ranks: what uses that group (DDP, Accelerate, "
     "Lightning, ...) trains each rank alone. Call torch.distributed.init_process_group() without rank and world_size, "
@@ -27,7 +28,7 @@ def register() -> None:
 
     if not dist.is_available() or NAME.upper() in dist.Backend._plugins:
         return
-    dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu"])
+    dist.Backend.register_backend(NAME, _create, extended_api=True, devices=DEVICES)
     _offer_launcher()
 
 

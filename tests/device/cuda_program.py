@@ -159,6 +159,49 @@ def check_compiled() -> None:
         same(tensor.grad, 2.0 * SIZE)
 
 
+def check_ranges() -> None:
+    """Profilers see each operation from the call until it is launched."""
+    begun: list[str] = []
+    open_ranges: set[int] = set()
+
+    def begin(name: str) -> int:
+        begun.append(name)
+        open_ranges.add(len(begun))
+        return len(begun)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.cuda.nvtx, "range_start", begin)
+        patch.setattr(torch.cuda.nvtx, "range_end", open_ranges.remove)
+        hvd.allreduce(mine(3), op=hvd.Sum)
+        hvd.allgather(mine(3))
+        handle = hvd.broadcast_async_(mine(3), 0)
+        assert len(open_ranges) == 1, open_ranges
+        hvd.synchronize(handle)
+    assert begun == ["allreduce", "allgather", "broadcast"], begun
+    assert not open_ranges, open_ranges
+
+
+def check_capture() -> None:
+    """Every operation says that it cannot be captured in a CUDA graph, as torch.compile's reduce-overhead would."""
+    tensor = mine(SIZE)
+    calls = [
+        lambda: hvd.allreduce(tensor),
+        lambda: hvd.allreduce(tensor, op=hvd.Adasum),
+        lambda: hvd.grouped_allreduce([tensor, tensor]),
+        lambda: hvd.broadcast_(tensor, 0),
+        lambda: hvd.allgather(tensor),
+        lambda: hvd.alltoall(tensor),
+        lambda: hvd.reducescatter(tensor),
+        lambda: hvd.send(tensor, (RANK + 1) % SIZE),
+        lambda: hvd.recv(tensor, (RANK + 1) % SIZE),
+    ]
+    for call in calls[: None if SIZE > 1 else -2]:
+        with torch.cuda.graph(torch.cuda.CUDAGraph()):
+            tensor.add_(0)
+            raises(RuntimeError, "cannot be captured in a CUDA graph", call)
+    same(hvd.allreduce(tensor, op=hvd.Max), SIZE)
+
+
 def measure() -> None:
     for elements in (1, 1 << 20, 1 << 24):
         tensor = mine(elements)
@@ -182,6 +225,8 @@ for check in (
     check_autograd,
     check_errors,
     check_compiled,
+    check_ranges,
+    check_capture,
     measure,
 ):
     check()

@@ -11,38 +11,18 @@ import re
 import subprocess
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
+from devicekit.standins import LATE, STANDIN
 from faultkit.jobs import PlainJob
 from testkit.launcher import horovodrun, lines_by_rank
 from testkit.places import ROOT
 
 pytestmark = pytest.mark.timeout(180)  # the first of them compiles the stand-in
 
-STANDIN = Path(__file__).parent / "standin"
 PROGRAM = [sys.executable, str(STANDIN / "program.py")]
-EVERYTHING = "operations,groups,many,order,asynchrony,sets,join"
-LATE = {"STANDIN_DELAY_US": "200"}
-# The same rounding and wrapping as the engine's own kernels have.
-FLAGS = ["-std=c++17", "-O1", "-shared", "-fPIC", "-pthread", "-fwrapv", "-fno-strict-aliasing", "-ffp-contract=off"]
-
-
-@pytest.fixture(scope="session")
-def driver(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Variables by which ranks find the stand-in, small slots, and sets that come and go."""
-    folder = tmp_path_factory.mktemp("driver")
-    places = [f"-I{ROOT / 'engine'}", f"-I{ROOT / 'engine' / 'include'}", "-Wl,-soname,libcuda.so.1"]
-    command = [os.environ.get("CXX", "g++"), *FLAGS, *places, "-o", str(folder / "libcuda.so.1")]
-    subprocess.run([*command, str(STANDIN / "libcuda.cc")], check=True, timeout=150)
-    before = os.environ.get("LD_LIBRARY_PATH")
-    return {
-        "LD_LIBRARY_PATH": os.pathsep.join([str(folder), *filter(None, [before])]),
-        "HOROVOD_GPU_SLOT_BYTES": "65536",
-        "HOROVOD_GPU_STAGED_BYTES": "0",
-        "HOROVOD_DYNAMIC_PROCESS_SETS": "1",
-    }
+EVERYTHING = "operations,groups,many,order,asynchrony,sets,exchanges,join"
 
 
 def check_results(env: Mapping[str, str], ranks: int, transport: str, checks: str = EVERYTHING) -> None:
@@ -57,7 +37,7 @@ def test_memory_of_the_device_is_shared(driver, ranks):
 
 
 def test_ranks_with_devices_of_their_own_reach_each_others(driver):
-    check_results({**driver, **LATE, "DEVICE_BY_RANK": "1"}, 2, "ipc", "groups,many,order,join")
+    check_results({**driver, **LATE, "DEVICE_BY_RANK": "1"}, 2, "ipc", "groups,many,order,exchanges,join")
 
 
 WITHOUT = {
@@ -70,7 +50,7 @@ WITHOUT = {
 
 @pytest.mark.parametrize("why", WITHOUT)
 def test_host_memory_is_the_other_way_and_gives_the_same(driver, why):
-    checks = EVERYTHING if why == "asked for" else "groups,order,join"
+    checks = EVERYTHING if why == "asked for" else "groups,order,exchanges,join"
     check_results({**driver, **LATE, **WITHOUT[why]}, 2, "staged", checks)
 
 
@@ -96,6 +76,23 @@ def test_a_rank_that_leaves_early_keeps_its_memory_until_others_have_read_it(dri
     done = horovodrun("-np", "3", *PROGRAM, "departure", env={**driver, "DELAY_US_BUT_OF_RANK_0": "30000"})
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("departed") == 3, done.stdout + done.stderr
+
+
+def test_the_timeline_shows_when_the_gpu_did_its_work_and_which_way_it_went(driver, tmp_path):
+    env = {**driver, "HOROVOD_GPU_STAGED_BYTES": "1000"}
+    done = horovodrun("-np", "2", *PROGRAM, "timeline", str(tmp_path), env=env)
+    assert done.returncode == 0, done.stdout + done.stderr
+    written = json.loads((tmp_path / "1.json").read_text())
+    events = [event for event in written if "name" in event]
+    rows = {event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"}
+    on_gpu = {event["name"]: event for event in events if rows.get(event["pid"]) == "GPU 0" and event["ph"] == "X"}
+    assert sorted(on_gpu) == ["ALLREDUCE large", "ALLREDUCE small"], on_gpu
+    transfers = {rows[event["pid"]]: event for event in events if event["name"].startswith("CUDA_")}
+    ways = {name: event["name"] for name, event in transfers.items()}
+    assert ways == {"large": "CUDA_IPC_ALLREDUCE", "small": "CUDA_STAGED_ALLREDUCE"}, ways
+    assert on_gpu["ALLREDUCE large"]["ts"] > transfers["large"]["ts"] + 20_000, (on_gpu, transfers)
+    for event in on_gpu.values():
+        assert 0 < event["dur"] < 1_000_000, on_gpu
 
 
 def faults(driver: Mapping[str, str], fault: str) -> dict[int, tuple[float, str, str]]:

@@ -342,7 +342,7 @@ def test_version_and_check_build():
     boxes = horovodrun("-cb")
     assert boxes.returncode == 0
     assert re.search(r"Available Frameworks:\n    \[[X ]\] TensorFlow\n", boxes.stdout)
-    assert re.search(r"Available Tensor Operations:\n    \[ \] NCCL\n", boxes.stdout)
+    assert re.search(r"Available Tensor Operations:\n    \[[X ]\] NCCL\n", boxes.stdout)
 
 
 def test_workers_meet_at_the_rendezvous():

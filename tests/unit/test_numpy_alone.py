@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import horovod.numpy as hvd
+from horovod.common import nccl_library
 from horovod.common.exceptions import HorovodNotInitializedError
 
 DTYPES = ["uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64", "float16", "float32", "float64"]
@@ -231,7 +232,7 @@ def test_what_is_built(mpi4py: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: 
         monkeypatch.syspath_prepend(tmp_path)
     else:
         monkeypatch.setitem(sys.modules, "mpi4py", None)
-    assert (hvd.gloo_built(), hvd.mpi_built(), hvd.nccl_built()) == (True, mpi4py, 0)
+    assert (hvd.gloo_built(), hvd.mpi_built(), hvd.nccl_built()) == (True, mpi4py, nccl_library.version())
     assert (hvd.gloo_enabled(), hvd.mpi_enabled()) == (True, False)
     with pytest.raises(ValueError, match="MPI"):
         hvd.mpi_threads_supported()

@@ -139,12 +139,14 @@ def test_ranks_that_share_a_gpu_are_beside_their_peers(tmp_path):
         {**call, "way": "nccl", "median_s": 8e-3, "in_a_row_s": 8e-3},
         {**step, "way": "khorovod", "median_s": 0.021},
         {**step, "way": "alone", "median_s": 0.02},
+        {**step, "way": "backend", "median_s": 0.0231},
     ]
     (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     page = "\n".join(gpu_page.section(tmp_path))
     assert "A GPU, torch 9.9, 2030-01-01." in page
-    assert "| 2 | 16 MB | 400 µs | 200 µs | 839 GB/s |  |  | 20.0x |" in page
-    assert "| GPT, 124 M parameters | 2 | 20.0 ms | 21.0 ms | +5.0% |  |  |" in page
+    assert "| 2 | 16 MB | 400 µs | 200 µs | 839 GB/s | 20.0x |" in page
+    assert "| communication adds | DDP over horovod |" in page
+    assert "| GPT, 124 M parameters | 2 | 20.0 ms | 21.0 ms | +5.0% | 1.1x |" in page
 
 
 def test_many_hosts_are_shown_where_they_were_measured_and_our_choice_is_bold(tmp_path):

@@ -114,6 +114,20 @@ def test_build_time_names_are_silent() -> None:
         settings.load({"HOROVOD_WITH_PYTORCH": "1", "HOROVOD_GPU_OPERATIONS": "NCCL", "HOROVOD_NCCL_HOME": "/x"})
 
 
+@pytest.mark.parametrize(
+    ("environ", "transport"),
+    [
+        ({"HOROVOD_GPU_OPERATIONS": "NCCL"}, "auto"),
+        ({"HOROVOD_GPU_OPERATIONS": "MPI"}, "own"),
+        ({"HOROVOD_GPU_OPERATIONS": "NCCL", "HOROVOD_GPU_ALLREDUCE": "mpi"}, "own"),
+        ({"HOROVOD_GPU_OPERATIONS": "MPI", "HOROVOD_GPU_TRANSPORT": "nccl"}, "nccl"),
+        ({"HOROVOD_GPU_OPERATIONS": ""}, "auto"),
+    ],
+)
+def test_how_horovod_was_built_for_gpus_is_a_wish(environ: dict[str, str], transport: str) -> None:
+    assert settings.load(environ)["HOROVOD_GPU_TRANSPORT"] == transport
+
+
 def test_table_is_consistent() -> None:
     names = [setting.name for setting in TABLE]
     assert len(set(names)) == len(names)

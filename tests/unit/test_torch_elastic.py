@@ -228,6 +228,39 @@ def test_commits_reuse_two_slots(world):
     assert not set(seen[0]) & set(seen[1])
 
 
+def test_commits_of_a_gpu_may_be_kept_in_host_memory(world, monkeypatch):
+    """With a tensor of the CPU in the role of one on a GPU: two slots of host memory, and small ones stay."""
+    pinned = []
+
+    def pinned_like(value):
+        pinned.append(torch.empty_like(value))
+        return pinned[-1]
+
+    large = 2048
+    monkeypatch.setattr(state_module, "_belongs_on_host", lambda value: value.numel() >= large)
+    monkeypatch.setattr(state_module, "_pinned_like", pinned_like)
+    model = torch.nn.Linear(large, 1)
+    optimizer = torch.optim.Adam(model.parameters())
+    state = TorchState(model, optimizer, history=torch.zeros(large))
+    for _ in range(4):
+        model(torch.ones(2, large)).sum().backward()
+        optimizer.step()
+        state.save()
+    assert len(pinned) == 6  # the weight and its two moments, twice
+    kept = {tensor.data_ptr() for tensor in pinned}
+    content = state.pin_commit()
+    state.release_commit()
+    weight, bias = content["objects"]["model"].values()
+    assert weight.data_ptr() in kept
+    assert bias.data_ptr() not in kept
+    assert not kept & {tensor.data_ptr() for tensor in tensors_in(content["values"])}
+    saved = model.weight.detach().clone()
+    with torch.no_grad():
+        model.weight.zero_()
+    state.restore()
+    torch.testing.assert_close(model.weight.detach(), saved, rtol=0, atol=0)
+
+
 def test_a_commit_that_ends_in_the_middle_is_none(world, monkeypatch):
     state = make_state(epoch=1)
     step(state.model, state.optimizer)

@@ -56,7 +56,7 @@ class Bench:
     ) -> Iterator[dict[str, World]]:
         """The same on several hosts. `ours`: our engine by name, each with these variables."""
         ranks = len(hosts.names) * hosts.neighbours
-        place = (ranks, machine.cores_for(ranks), "tcp")
+        place = (ranks, machine.pairs_for(ranks), "tcp")
         worlds: list[World] = [Khorovod(*place, name, extra) for name, extra in ours.items()]
         if peers:
             worlds += [Gloo(*place), OpenMpi("openmpi", *place, self.openmpi_python)]
@@ -64,7 +64,7 @@ class Bench:
             world.hosts = hosts
         # One rank on each host has the whole network for itself: an exchange of more ranks could not be faster.
         single = hosts.one_rank_each()
-        floor = Floor(len(hosts.names), machine.cores_for(len(hosts.names)), "tcp")
+        floor = Floor(len(hosts.names), machine.pairs_for(len(hosts.names)), "tcp")
         floor.hosts = single
         with self.running([*worlds, floor]) as found:
             yield found

@@ -200,6 +200,15 @@ class World {
     if (Api()->let_wait(world_, device, stream, &status) != HVD_OK) Raise(status);
   }
 
+  int64_t OutputRows(int64_t handle, int index) const { return Api()->output_rows(world_, handle, index); }
+
+  void CopyOutput(int64_t handle, int index, uintptr_t to, uint64_t stream) {
+    hvd_status status{};
+    if (Api()->copy_output(world_, handle, index, reinterpret_cast<void*>(to), stream, &status) != HVD_OK) {
+      Raise(status);
+    }
+  }
+
   // Waits for all of them and releases them, also after a failure; then raises the first failure.
   void FinishAll(const std::vector<int64_t>& handles) {
     hvd_status first{};
@@ -423,6 +432,8 @@ NB_MODULE(_engine, m) {
            "outputs"_a, "reduce_op"_a, "prescale"_a, "postscale"_a, "started"_a, "will_wait"_a, "wire_dtype"_a = 0,
            "device"_a = -1, "stream"_a = 0)
       .def("let_wait", &World::LetWait, "device"_a, "stream"_a)
+      .def("output_rows", &World::OutputRows, "handle"_a, "index"_a)
+      .def("copy_output", &World::CopyOutput, "handle"_a, "index"_a, "to"_a, "stream"_a)
       .def("finish_all", &World::FinishAll, "handles"_a)
       .def("poll", &World::Poll, "handle"_a)
       .def("wait", &World::Wait, "handle"_a, "timeout_s"_a = -1.0)

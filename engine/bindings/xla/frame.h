@@ -53,6 +53,16 @@ class Frame {
     return span ? std::string_view(span->ptr, span->len) : std::string_view();
   }
 
+  // The stream of the device on which XLA runs the program; or an error.
+  XLA_FFI_Error* Stream(void** stream) const {
+    XLA_FFI_Stream_Get_Args args{};
+    args.struct_size = sizeof args;
+    args.ctx = context();
+    if (XLA_FFI_Error* error = api()->XLA_FFI_Stream_Get(&args)) return error;
+    *stream = args.stream;
+    return nullptr;
+  }
+
   XLA_FFI_Error* Error(XLA_FFI_Error_Code code, const std::string& text) const { return MakeError(api(), code, text); }
 
   // XLA asks every handler for its version before it uses it, with a frame that carries nothing else. Newer run times

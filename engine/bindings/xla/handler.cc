@@ -1,20 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// The XLA handlers: a custom call in a compiled program becomes one submission to the engine, and XLA gets a future.
-// Everything leaves through a few C functions, which horovod.jax and horovod.tensorflow hand to XLA and call
-// themselves.
+// The XLA handlers: a custom call in a compiled program becomes one submission to the engine. On the CPU XLA gets a
+// future; for a GPU see device_handler. Everything leaves through a few C functions, which horovod.jax and
+// horovod.tensorflow hand to XLA and call themselves.
 #include <hvd/engine.h>
 
-#include <atomic>
 #include <cstring>
 #include <exception>
 #include <memory>
 #include <string>
 
-#include "bindings/shared/contexts.h"
+#include "bindings/xla/call.h"
 #include "bindings/xla/completions.h"
-#include "bindings/xla/frame.h"
-#include "bindings/xla/instances.h"
-#include "bindings/xla/operations.h"
+#include "bindings/xla/device_handler.h"
 
 namespace hvd::xla {
 namespace {
@@ -28,149 +25,59 @@ int PatienceMs(const Instance* instance) {
   return 1 < collectives && collectives <= 4 ? 2 : 0;
 }
 
-bindings::Contexts& AllContexts() {
-  static auto* contexts = new bindings::Contexts;
-  return *contexts;
-}
-
-std::atomic<int32_t> last_lost_rank{-1};
-
-const hvd_api* Engine() {
-  static const hvd_api* api = hvd_get_api(HVD_ABI_VERSION);
-  return api;
-}
-
-// TensorFlow's programs name the type of the operation, which is what its users look for in errors.
-std::string Blame(const Frame& frame) {
-  const std::string_view type = frame.Text("type");
-  return type.empty() ? "Horovod: " : std::string(type) + ": ";
-}
-bool IsTensorflow(const Frame& frame) { return !frame.Text("type").empty(); }
-
-XLA_FFI_Error_Code CodeOf(int32_t code, bool tensorflow) {
-  switch (code) {
-    case HVD_INVALID:
-      return XLA_FFI_Error_Code_INVALID_ARGUMENT;
-    case HVD_MISMATCH:
-      return XLA_FFI_Error_Code_FAILED_PRECONDITION;
-    case HVD_NOT_IMPLEMENTED:
-      return tensorflow ? XLA_FFI_Error_Code_UNKNOWN : XLA_FFI_Error_Code_UNIMPLEMENTED;
-    default:
-      return tensorflow ? XLA_FFI_Error_Code_UNKNOWN : XLA_FFI_Error_Code_ABORTED;
-  }
-}
-
-// One call on its way. The handler, the engine's callback and the thread that tells XLA share it. The last one of the
-// first two gives the handle back, while the world is certainly there: the handler holds the contexts' lock, the
-// callback runs before the world is closed. Once XLA has been told, the program may have gone on to the next world.
-class Call {
+class HostCall : public Call {
  public:
-  Call(const Frame& frame, hvd_world* world)
-      : api_(frame.api()), world_(world), blame_(Blame(frame)), tensorflow_(IsTensorflow(frame)) {}
-  ~Call() { GiveBack(); }
-
-  Operations operations;
-
-  int64_t Submit(const std::shared_ptr<Call>& self, int32_t process_set, bool will_wait, hvd_status* status) {
-    auto* callback = new std::shared_ptr<Call>(self);
-    const auto count = static_cast<int32_t>(operations.ops.size());
-    const char* group = count > 1 ? operations.name.c_str() : nullptr;
-    handle_ = Engine()->submit(world_, process_set, operations.ops.data(), count, group, will_wait ? HVD_WILL_WAIT : 0,
-                               OnDone, callback, status);
-    if (!handle_) delete callback;
-    return handle_;
-  }
-
-  int32_t Wait(int milliseconds, hvd_status* status) { return Engine()->wait(world_, handle_, milliseconds, status); }
+  using Call::Call;
 
   // From now on XLA hears of the end by a future.
   XLA_FFI_Future* Promise() {
     XLA_FFI_Future_Create_Args args{};
     args.struct_size = sizeof args;
-    if (api_->XLA_FFI_Future_Create(&args)) return nullptr;
+    if (api()->XLA_FFI_Future_Create(&args)) return nullptr;
     future_ = args.future;
-    if (stage_.exchange(kPromised) == kDone) {
+    if (!LeaveToCallback()) {
       GiveBack();
       Fulfil();
     }
     return args.future;
   }
 
-  // After success, or the error for XLA.
-  XLA_FFI_Error* Finish(int32_t code, int32_t lost_rank, std::string text) {
-    if (code == HVD_OK) {
+  XLA_FFI_Error* Finish(const End& end) {
+    if (end.code == HVD_OK) {
       for (const auto& [data, bytes] : operations.zeros) std::memset(data, 0, bytes);
-      return nullptr;
     }
-    if (lost_rank >= 0) last_lost_rank = lost_rank;
-    if (code == HVD_MISMATCH && operations.RowsMustAgree()) {
-      text += " Inside jit, allgather and alltoall need the same number of rows on all ranks; outside it may differ.";
-    }
-    return MakeError(api_, CodeOf(code, tensorflow_), blame_ + text);
+    return ErrorOf(end);
   }
 
  private:
-  enum Stage { kRunning, kPromised, kDone };
-
-  static void OnDone(void* context, const hvd_status* status) {
-    std::unique_ptr<std::shared_ptr<Call>> callback(static_cast<std::shared_ptr<Call>*>(context));
-    std::shared_ptr<Call> call = *callback;
-    call->code_ = status->code;
-    call->lost_rank_ = status->lost_rank;
-    if (status->code != HVD_OK) call->text_ = status->text;
-    if (call->stage_.exchange(kDone) != kPromised) return;
-    call->GiveBack();
-    Completions::All().Post([call] { call->Fulfil(); });
-  }
-
-  void GiveBack() {
-    if (const int64_t handle = handle_.exchange(0)) Engine()->release(world_, handle);
+  void Complete() override {
+    Completions::All().Post([call = shared_from_this(), this] { Fulfil(); });
   }
 
   void Fulfil() {
-    if (XLA_FFI_Error* error = Finish(code_, lost_rank_, text_)) {
+    if (XLA_FFI_Error* error = Finish(end())) {
       XLA_FFI_Future_SetError_Args args{sizeof args, nullptr, future_, error};
-      api_->XLA_FFI_Future_SetError(&args);
+      api()->XLA_FFI_Future_SetError(&args);
     } else {
       XLA_FFI_Future_SetAvailable_Args args{sizeof args, nullptr, future_};
-      api_->XLA_FFI_Future_SetAvailable(&args);
+      api()->XLA_FFI_Future_SetAvailable(&args);
     }
   }
 
-  const XLA_FFI_Api* api_;
-  hvd_world* world_;
-  const std::string blame_;
-  const bool tensorflow_;
-  std::atomic<int64_t> handle_{0};
-  std::atomic<int> stage_{kRunning};
   XLA_FFI_Future* future_ = nullptr;
-  int32_t code_ = HVD_OK, lost_rank_ = -1;
-  std::string text_;
 };
 
 XLA_FFI_Error* Execute(Frame& frame) {
   const bindings::Contexts::Reading contexts(AllContexts());
   const bindings::Membership* member = contexts.Find(frame.Integer("context"));
-  const std::string name(frame.Text("name"));
-  if (!member) {
-    return frame.Error(IsTensorflow(frame) ? XLA_FFI_Error_Code_FAILED_PRECONDITION : XLA_FFI_Error_Code_UNAVAILABLE,
-                       Blame(frame) + "'" + name +
-                           "' runs while Horovod is not initialized, or its process set is not "
-                           "registered any more: call hvd.init() first");
-  }
+  if (!member) return NotAlive(frame);
   const Instance* instance = InstanceOf(frame);
-  auto call = std::make_shared<Call>(frame, member->world);
-  const std::string wrong = call->operations.Describe(frame, *member, instance ? instance->number : 0);
-  if (!wrong.empty()) return frame.Error(XLA_FFI_Error_Code_INVALID_ARGUMENT, Blame(frame) + "'" + name + "' " + wrong);
+  auto call = std::make_shared<HostCall>(frame, member->world);
+  if (XLA_FFI_Error* wrong = call->Describe(frame, *member, instance)) return wrong;
   const int patience = PatienceMs(instance);
-  hvd_status status{};
-  if (!call->Submit(call, member->process_set, patience > 0, &status)) {
-    return call->Finish(status.code, status.lost_rank, status.text);
-  }
-  if (patience > 0) {
-    const int32_t code = call->Wait(patience, &status);
-    if (code != HVD_IN_PROGRESS) return call->Finish(code, status.lost_rank, status.text);
-  }
+  if (XLA_FFI_Error* refused = call->Submit(member->process_set, patience > 0)) return refused;
+  End end;
+  if (patience > 0 && call->Wait(patience, &end)) return call->Finish(end);
   XLA_FFI_Future* future = call->Promise();
   if (!future) return frame.Error(XLA_FFI_Error_Code_INTERNAL, "Horovod: XLA returned no future");
   frame.set_future(future);
@@ -202,6 +109,10 @@ HVD_XLA_EXPORT XLA_FFI_Error* hvd_xla_execute(XLA_FFI_CallFrame* call_frame) {
   return hvd::xla::Guard(call_frame, hvd::xla::Execute);
 }
 
+HVD_XLA_EXPORT XLA_FFI_Error* hvd_xla_execute_cuda(XLA_FFI_CallFrame* call_frame) {
+  return hvd::xla::Guard(call_frame, hvd::xla::ExecuteOnDevice);
+}
+
 // Gives the handlers to an XLA that has no Python function for that (TensorFlow's). 1, or 0 if it refuses them.
 HVD_XLA_EXPORT int32_t hvd_xla_register(const void* table, const char* target) {
   const auto* api = static_cast<const XLA_FFI_Api*>(table);
@@ -222,4 +133,4 @@ HVD_XLA_EXPORT void hvd_xla_bind(int64_t context, void* world, int32_t process_s
 
 HVD_XLA_EXPORT void hvd_xla_unbind(int64_t context) { hvd::xla::AllContexts().Unbind(context); }
 
-HVD_XLA_EXPORT int32_t hvd_xla_lost_rank() { return hvd::xla::last_lost_rank.exchange(-1); }
+HVD_XLA_EXPORT int32_t hvd_xla_lost_rank() { return hvd::xla::TakeLostRank(); }

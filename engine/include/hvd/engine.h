@@ -142,8 +142,9 @@ typedef struct hvd_op {
   int32_t dtype;     /* hvd_dtype */
   int32_t reduce_op; /* hvd_reduce_op */
   int32_t root;
-  int32_t device; /* -1: memory of the host. Else the GPU's number in this process: the operation is done when its work
-                   * has been launched; let_wait orders what follows. Not for outputs that the engine allocates. */
+  int32_t
+      device; /* -1: memory of the host. Else the GPU's number in this process: the operation is done when its work
+               * has been launched; let_wait orders what follows. Outputs that the engine allocates are there too. */
   int32_t ndim;
   int32_t nsplits;
   const char* name;
@@ -270,6 +271,10 @@ typedef struct hvd_api {
    * Fails once the world has ended because of a lost rank: what operations left on the device then is of no account,
    * also of those that were done before. */
   int32_t (*let_wait)(hvd_world*, int32_t device, uint64_t stream, hvd_status*);
+  /* Of a finished handle whose output the engine allocated on a device: its rows, or -1; and its contents, put on the
+   * stream as a copy to memory of the caller. The engine's memory is then its own again. */
+  int64_t (*output_rows)(hvd_world*, int64_t handle, int32_t index);
+  int32_t (*copy_output)(hvd_world*, int64_t handle, int32_t index, void* to, uint64_t stream, hvd_status*);
 } hvd_api;
 
 /* NULL if this library does not speak `version`. */

@@ -38,9 +38,10 @@
   FIELD(uint64_t, deadlock_ms, 2000)               /* ranks that wait for each other this long are told; 0 = never */ \
   FIELD(int32_t, hierarchical_allgather, -1)       /* what only moves bytes: -1 decide, 0 never, 1 any size */             \
   FIELD(int32_t, host_algorithm, 0)                /* between hosts: 0 by the table, 1 direct, 2 ring, 3 doubling */       \
-  FIELD(int32_t, gpu_transport, 0)                 /* tensors on GPUs: 0 decide, 1 ipc, 2 staged */                        \
+  FIELD(int32_t, gpu_transport, 0)                 /* tensors on GPUs: 0 decide, 1 ipc, 2 staged, 3 nccl, 4 not nccl */    \
   FIELD(uint64_t, gpu_slot_bytes, 64 << 20)        /* of a set's arena on the device, which has as many as a lane */       \
-  FIELD(uint64_t, gpu_staged_bytes, 1 << 20)       /* less than this goes through host memory */
+  FIELD(uint64_t, gpu_staged_bytes, 1 << 20)       /* less than this goes through host memory */                           \
+  FIELD(const char*, nccl_library, "")             /* the file; empty: the one that is loaded, or that the system finds */
 /* clang-format on */
 
 #endif /* HVD_SETTINGS_H_ */

@@ -36,6 +36,7 @@ class KerasModelState(ObjectState):
         super()._prepare()
 
     def _keep(self) -> None:
+        door_of(self._keras()).confirm(self._variables())
         self._weights.keep()
         super()._keep()
 

@@ -89,7 +89,15 @@ def load(environ: Mapping[str, str]) -> Settings:
                 explicit[name] = parse(setting, text)
         elif name.startswith("HOROVOD_") and not name.startswith(BUILD_TIME_PREFIXES):
             _warn_unknown(name)
+    if prefers_no_nccl(environ):
+        explicit.setdefault("HOROVOD_GPU_TRANSPORT", "own")
     return Settings(explicit)
+
+
+def prefers_no_nccl(environ: Mapping[str, str]) -> bool:
+    """Whether Horovod would have been built without NCCL: what its recipes said is taken as a wish."""
+    wish = environ.get("HOROVOD_GPU_ALLREDUCE") or environ.get("HOROVOD_GPU_OPERATIONS") or "NCCL"
+    return wish.upper() != "NCCL"
 
 
 def value_of(name: str, environ: Mapping[str, str]) -> Value | None:

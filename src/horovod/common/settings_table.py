@@ -125,14 +125,17 @@ _TUNING = (
     Setting("HOROVOD_HOST_ALGORITHM", str, None, "How allreduce goes between hosts: to all at once, around a ring, or "
             "by doubling; auto goes by the number of hosts and the tensor's size (tuning.md).",
             choices=("auto", "direct", "ring", "doubling"), engine_field="host_algorithm"),
-    Setting("HOROVOD_GPU_TRANSPORT", str, None, "How CUDA tensors travel: ipc through the memory of the GPU that ranks "
-            "of one host share, staged through host memory; auto takes ipc where it works and pays (gpu.md).",
-            choices=("auto", "ipc", "staged"), engine_field="gpu_transport"),
+    Setting("HOROVOD_GPU_TRANSPORT", str, None, "How CUDA tensors travel: nccl, ipc through the memory of the GPU that "
+            "ranks of one host share, staged through host memory; auto takes nccl where each rank has its own GPU, "
+            "else ipc where it works and pays; own is auto without nccl (gpu.md).",
+            choices=("auto", "ipc", "staged", "nccl", "own"), engine_field="gpu_transport"),
+    Setting("HOROVOD_NCCL_LIBRARY", str, None, "NCCL's file, libnccl.so.2. Unset: the one that the framework has "
+            "loaded, or that the system finds.", path=True, engine_field="nccl_library"),
     Setting("HOROVOD_GPU_SLOT_BYTES", int, None, "Size of each chunk of GPU memory that a process set keeps for "
             "its collectives, of which there are HOROVOD_CHUNK_SLOTS.",
             unit="bytes", minimum=64 * 1024, maximum=1024 * _MIB, engine_field="gpu_slot_bytes"),
-    Setting("HOROVOD_GPU_STAGED_BYTES", int, None, "CUDA tensors of which less than this travels together go through "
-            "host memory, which is faster for few bytes.",
+    Setting("HOROVOD_GPU_STAGED_BYTES", int, None, "CUDA tensors of which less than this travels between two ranks go "
+            "through host memory, which is faster for few bytes; for each rank more, half of it is added.",
             unit="bytes", minimum=0, maximum=_MOST_BYTES, engine_field="gpu_staged_bytes"),
     Setting("HOROVOD_TORUS_ALLREDUCE", bool, False, "Two-dimensional allreduce over NCCL.",
             flag="--torus-allreduce", yaml_key="params.torus_allreduce", kept=True),
@@ -212,7 +215,8 @@ _OBSERVATION = (
             yaml_key="logging.level", engine_field="log_level"),
     Setting("HOROVOD_LOG_HIDE_TIME", bool, None, "Log lines carry no time.", flag="--log-without-timestamp",
             yaml_key="logging.with_timestamp", engine_field="log_hide_time"),
-    Setting("HOROVOD_DISABLE_NVTX_RANGES", bool, False, "No NVTX ranges for NVIDIA's profilers.", kept=True),
+    Setting("HOROVOD_DISABLE_NVTX_RANGES", bool, False, "No NVTX ranges, by which NVIDIA's profilers show operations "
+            "on PyTorch's CUDA tensors."),
 )
 
 _JOB = (
@@ -266,6 +270,9 @@ _JOB = (
 _SURVIVAL = (
     Setting("HOROVOD_SPARES", int, 0, "Elastic jobs: workers beyond the others that wait inside hvd.init() until one "
             "is lost, and take its place.", minimum=0, maximum=MOST_RANKS, flag="--spares", yaml_key="elastic.spares"),
+    Setting("HOROVOD_ELASTIC_COMMIT", str, "device", "PyTorch: where commits of models and optimizers on a GPU are "
+            "kept: device, in twice their size of GPU memory; host, in as much pinned host memory, which is slower "
+            "(elastic.md).", choices=("device", "host")),
     Setting("HOROVOD_PREEMPTION_GRACE_SECONDS", float, 30, "Elastic jobs: how long a worker that gets SIGTERM may take "
             "until its next commit, at which it leaves; then it ends at once. 0: it ends at once, as others do.",
             unit="seconds", minimum=0, maximum=_LONG_S),
@@ -284,8 +291,8 @@ _SURVIVAL = (
 )
 
 _BACK_ENDS = (
-    Setting("HOROVOD_NUM_NCCL_STREAMS", int, 1, "Streams for NCCL.", minimum=1, maximum=64, flag="--num-nccl-streams",
-            yaml_key="library_options.num_nccl_streams", kept=True),
+    Setting("HOROVOD_NUM_NCCL_STREAMS", int, 1, "Streams for NCCL, which works on the streams that tensors come from.",
+            minimum=1, maximum=64, flag="--num-nccl-streams", yaml_key="library_options.num_nccl_streams", kept=True),
     Setting("HOROVOD_ENABLE_ASYNC_COMPLETION", bool, False, "Complete GPU work by stream events.", kept=True),
     Setting("HOROVOD_ENABLE_XLA_OPS", bool, False, "TensorFlow: collectives inside XLA-compiled functions; always on.",
             kept=True),

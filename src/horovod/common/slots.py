@@ -35,13 +35,15 @@ class Slots:
     def is_empty(self) -> bool:
         return self._current < 0
 
-    def prepare(self, value: Any) -> None:
+    def prepare(self, value: Any) -> Any:
+        """The copy, which is not kept yet."""
         busy = {self._current, self._pinned}
         spare = next((index for index in range(len(self._slots)) if index not in busy), len(self._slots))
         if spare == len(self._slots):
             self._slots.append(None)
         self._slots[spare] = copied(value, self._slots[spare], self._copy_leaf)
         self._prepared = spare
+        return self._slots[spare]
 
     def keep(self) -> None:
         self._current, self._prepared = self._prepared, -1

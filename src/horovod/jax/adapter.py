@@ -57,7 +57,7 @@ def is_float32(leaf: Any) -> bool:
 
 
 def concrete(leaf: Any) -> JaxArray:
-    """A leaf of a tree as an array of one CPU device; lists, scalars and NumPy arrays are converted."""
+    """A leaf of a tree as an array of one device; lists, scalars and NumPy arrays are converted."""
     if not isinstance(leaf, jax.Array):
         return jax.numpy.asarray(leaf)
     devices = leaf.devices()
@@ -67,19 +67,19 @@ def concrete(leaf: Any) -> JaxArray:
             "for each device, or use the shards of the array (x.addressable_shards)"
         )
     (device,) = devices
-    if device.platform != "cpu":
+    if device.platform not in ("cpu", "gpu"):
         raise ValueError(
-            f"horovod.jax works on CPU arrays in this version, but this one is on {device}: set JAX_PLATFORMS=cpu, or "
-            "move it with jax.device_put(x, jax.devices('cpu')[0])"
+            f"horovod.jax works on arrays of the CPU and of NVIDIA's GPUs, but this one is on {device}: move it with "
+            "jax.device_put(x, jax.devices('cpu')[0])"
         )
     if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
         raise ValueError("A PRNG key array has no bytes to send; pass jax.random.key_data(key) and wrap the result")
     return leaf
 
 
-def as_jax(arrays: Sequence[Array]) -> list[JaxArray]:
+def as_jax(arrays: Sequence[Array], gpu: Any = None) -> list[JaxArray]:
     """Arrays that the engine has filled, as JAX arrays, in one call: its cost hardly depends on their number."""
-    result: list[JaxArray] = jax.device_put(list(arrays), _cpu())
+    result: list[JaxArray] = jax.device_put(list(arrays), _cpu() if gpu is None else gpu)
     return result
 
 

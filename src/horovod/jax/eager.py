@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Collectives on concrete arrays: by their buffers' addresses, past XLA. Trees in, trees out."""
+"""Collectives on concrete arrays: those of the CPU by their buffers' addresses, past XLA. Trees in, trees out."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from horovod.common.calls import ALLTOALL, Call
 from horovod.common.context import default_context
 from horovod.common.handles import Pending
 from horovod.common.ops import Collectives
+from horovod.jax import on_gpu
 from horovod.jax.adapter import JaxAdapter, JaxArray, as_jax, concrete
 from horovod.jax.primitive import define_eager
 
@@ -23,18 +24,28 @@ finish = default_context.handles.finish
 def submit(call: Call, arrays: Sequence[JaxArray], will_wait: bool) -> Pending:
     """Start a collective on one array or a group; its result is the list of JAX arrays."""
     leaves = [concrete(array) for array in arrays]
+    return _submit(call, leaves, on_gpu.gpu_of(leaves), will_wait)
+
+
+def _submit(call: Call, leaves: Sequence[Any], gpu: Any, will_wait: bool) -> Pending:
+    if gpu is not None:
+        leaves = jax.device_get(leaves)
     if call.kind == ALLTOALL:
-        return then(collectives.start(call, leaves, will_wait), lambda output: as_jax(output[:1]))
+        return then(collectives.start(call, leaves, will_wait), lambda output: as_jax(output[:1], gpu))
     if len(leaves) != 1:
         call = replace(call, grouped=True)
     pending = collectives.start(call, leaves, will_wait)
-    return then(pending, lambda output: as_jax(output if isinstance(output, tuple) else (output,)))
+    return then(pending, lambda output: as_jax(output if isinstance(output, tuple) else (output,), gpu))
 
 
 def run(call: Call, arrays: Sequence[JaxArray]) -> Sequence[JaxArray]:
     if not arrays:
         return []
-    results: list[JaxArray] = finish(submit(call, arrays, will_wait=True))
+    leaves = [concrete(array) for array in arrays]
+    gpu = on_gpu.gpu_of(leaves)
+    if gpu is not None and on_gpu.runs_as_program(call):
+        return on_gpu.run(call, leaves)
+    results: list[JaxArray] = finish(_submit(call, leaves, gpu, will_wait=True))
     if call.only_root and default_context.topology.rank != call.root:
         return [jax.numpy.zeros_like(result) for result in results]
     return results

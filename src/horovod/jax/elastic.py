@@ -13,6 +13,7 @@ import jax
 from horovod.common.checkpoint import checkpoint as checkpoint
 from horovod.common.elastic import State, check_names, run_fn
 from horovod.common.slots import Slots, check_arrays
+from horovod.jax import on_gpu
 from horovod.jax.adapter import Tree
 from horovod.jax.errors import translated_errors
 from horovod.jax.functions import broadcast_object, broadcast_parameters
@@ -42,7 +43,9 @@ class JaxState(State):
         return found
 
     def save(self) -> None:
-        self._slots.save(_taken_apart({name: getattr(self, name) for name in self._names}))
+        leaves, _ = self._slots.prepare(_taken_apart({name: getattr(self, name) for name in self._names}))
+        on_gpu.confirm(leaves)
+        self._slots.keep()
 
     def restore(self) -> None:
         for name, value in self._saved.items():

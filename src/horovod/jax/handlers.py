@@ -20,7 +20,7 @@ from horovod.common import xla_library
 from horovod.common.settings import value_of
 
 OLDEST = (0, 4, 38)
-NEWEST_TRIED = (0, 10)
+NEWEST_TRIED = (0, 11)
 _PROBE_LIMIT_S = 60
 _SWITCH = "HOROVOD_JAX_FFI"
 
@@ -74,11 +74,14 @@ class Handlers:
     def __init__(self) -> None:
         self._library = xla_library.load()
         self._ffi = _ffi()
+        library = self._library.handlers
         stages = {
-            "instantiate": self._ffi.pycapsule(self._library.handlers.hvd_xla_instantiate),
-            "execute": self._ffi.pycapsule(self._library.handlers.hvd_xla_execute),
+            "instantiate": self._ffi.pycapsule(library.hvd_xla_instantiate),
+            "execute": self._ffi.pycapsule(library.hvd_xla_execute),
         }
         self._ffi.register_ffi_target(xla_library.TARGET, stages, platform="cpu")
+        on_gpu = self._ffi.pycapsule(library.hvd_xla_execute_cuda)
+        self._ffi.register_ffi_target(xla_library.TARGET, on_gpu, platform="CUDA")
 
     def lowering(self) -> Any:
         # To XLA the call has side effects: it never merges or drops one that another rank may still make. To JAX it

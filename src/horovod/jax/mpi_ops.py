@@ -22,7 +22,7 @@ from horovod.common.door import _basics as _basics
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.rules import Average, resolve_op
 from horovod.common.wire import wire_of
-from horovod.jax import eager
+from horovod.jax import eager, on_gpu
 from horovod.jax.adapter import JaxArray, Tree, as_jax, concrete, is_float32, is_traced
 from horovod.jax.compression import Compression, Compressor
 from horovod.jax.gradients import collective
@@ -66,8 +66,11 @@ def synchronize(handle: int) -> Any:
 
 def _run(call: Call, tree: Tree, compression: type[Compressor] = Compression.none) -> Tree:
     leaves, structure = jax.tree_util.tree_flatten(tree)
-    if call.kind == ALLREDUCE and not is_traced(leaves):  # what is there, the engine converts on its way
-        call = replace(call, wire=wire_of(compression))
+    wire = wire_of(compression)
+    if wire and call.kind == ALLREDUCE and not is_traced(leaves):
+        leaves = [concrete(leaf) for leaf in leaves]
+        if on_gpu.gpu_of(leaves) is None:  # the engine converts on its way what is there; a GPU does that itself
+            call = replace(call, wire=wire)
     pairs = [(leaf, None) if call.wire and is_float32(leaf) else compression.compress(leaf) for leaf in leaves]
     arrays = [array for array, _ in pairs]
     results = collective(call, tuple(arrays)) if is_traced(arrays) else eager.run(call, arrays)

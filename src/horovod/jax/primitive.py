@@ -141,6 +141,16 @@ def _lower(ctx: Any, *operands: Any, call: Call) -> Any:
     return loaded.lowering()(ctx, *operands, **_attributes(ctx, call))
 
 
+def _lower_on_gpu(ctx: Any, *operands: Any, call: Call) -> Any:
+    # JAX starts the programs of a GPU in the order of their calls, whatever its CPU backend does.
+    loaded = handlers.load()
+    if loaded is None:
+        raise NotImplementedError(
+            f"hvd.{KIND_NAMES[call.kind]} on a GPU needs XLA's foreign function interface, but {handlers.unavailable()}"
+        )
+    return loaded.lowering()(ctx, *operands, **_attributes(ctx, call))
+
+
 def _through_python(*arrays: JaxArray, call: Call) -> list[JaxArray]:
     member = membership(call.process_set)
     results = [jax.ShapeDtypeStruct(result_shape(call, one.shape, member), one.dtype) for one in arrays]
@@ -156,13 +166,14 @@ _lower_through_python = mlir.lower_fun(_through_python, multiple_results=True)
 
 def _refuse_platform(ctx: Any, *operands: Any, call: Call) -> Any:
     raise NotImplementedError(
-        f"hvd.{KIND_NAMES[call.kind]} inside jit works on the CPU in this version: set JAX_PLATFORMS=cpu, or jit the "
-        "function with arrays that lie on jax.devices('cpu')[0]"
+        f"hvd.{KIND_NAMES[call.kind]} inside jit works on the CPU and on NVIDIA's GPUs: set JAX_PLATFORMS=cpu, or jit "
+        "the function with arrays that lie on jax.devices('cpu')[0]"
     )
 
 
 mlir.register_lowering(collective_p, _refuse_platform)
 mlir.register_lowering(collective_p, _lower, platform="cpu")
+mlir.register_lowering(collective_p, _lower_on_gpu, platform="cuda")
 
 
 # vmap: the same collective on arrays with one dimension more. Where rows matter, the new one is the second.

@@ -42,7 +42,7 @@ def controllers() -> list[Finding]:
 
 def tensor_operations() -> list[Finding]:
     return [
-        Finding("NCCL", False, _unused("libnccl.so.2")),
+        _nccl(),
         Finding("DDL", False, "superseded by NCCL"),
         Finding("CCL", False, _unused("libccl.so.1")),
         Finding("MPI", False, _unused("libmpi.so.40")),
@@ -87,6 +87,14 @@ def _engine() -> tuple[bool, str]:
     except ImportError as error:
         return False, f"the engine cannot be loaded: {error}"
     return True, "built in"
+
+
+def _nccl() -> Finding:
+    from horovod.common import nccl_library
+
+    number = nccl_library.version()
+    reason = f"version {nccl_library.spoken(number)}" if number else f"{nccl_library.NAME} cannot be found"
+    return Finding("NCCL", number > 0, reason)
 
 
 def _unused(library: str) -> str:

@@ -13,6 +13,7 @@ import statistics
 import time
 from typing import Any
 
+from horovod.common import nccl_library
 from horovod.common.util import env
 from horovod.tools import speed, trial
 from horovod.tools.findings import Finding
@@ -90,6 +91,8 @@ def findings(limit_s: float) -> list[Finding]:
     found = [Finding("driver", f"CUDA {version}, {devices} GPU{'s' * (devices > 1)}")]
     if devices > 1:
         found.append(_peers(driver, devices))
+    number = nccl_library.version()
+    found.append(Finding("NCCL", nccl_library.spoken(number) if number else "none found"))
     return [*found, _way("memory of the GPU", "ipc", limit_s), _way("host memory", "staged", limit_s)]
 
 

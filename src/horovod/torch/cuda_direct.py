@@ -2,7 +2,7 @@
 """Collectives on CUDA tensors where they lie: the engine orders its work after the caller's stream, and that after it.
 
 Nobody waits for the device: an operation is done when its work has been launched, and the caller's stream waits for the
-rest. What leaves the size of its result to the engine still goes through host memory.
+rest. A result whose size only the engine knows lies in its memory, and is copied to a tensor when somebody asks for it.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ from typing import Any
 import torch
 
 from horovod._engine import EngineError, Output, World
-from horovod.common.calls import ALLREDUCE, BROADCAST, REDUCESCATTER, Call
+from horovod.common.calls import ALLREDUCE, Call
 from horovod.common.context import Context
 from horovod.common.handles import Batch, Pending, translate
 from horovod.common.ops import Collectives, Description
 from horovod.common.rules import Adasum
 from horovod.torch.adapter import ID_BY_DTYPE, Tensor, TorchAdapter, refuse
+from horovod.torch.nvtx_ranges import NvtxRange
 
 _current_stream: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)
 
@@ -45,8 +46,9 @@ class CudaAdapter(TorchAdapter):
 class DeviceWorld:
     """Stands in for the engine's World in one operation on a GPU's tensors."""
 
-    def __init__(self, world: World, device: int) -> None:
+    def __init__(self, world: World, device: int, name: str) -> None:
         self._world: Any = world  # whose arguments are passed on, with two more
+        self._range = NvtxRange(name)
         self._device = device
         self._stream = current_stream(device)
 
@@ -78,6 +80,7 @@ class DeviceWorld:
 
     def _order(self) -> None:
         """What uses the result waits for it, and so does whoever gets the tensors' memory next."""
+        self._range.end()
         reader = current_stream(self._device)
         self._world.let_wait(self._device, reader)
         if reader != self._stream:
@@ -87,11 +90,19 @@ class DeviceWorld:
         output: tuple[Output, int] = self._world.take_output(handle, index)
         return output
 
+    def copied(self, handle: int, index: int, like: Tensor) -> Tensor:
+        """An output that the engine allocated, as a tensor of as many rows of `like`."""
+        rows = self._world.output_rows(handle, index)
+        tensor = like.new_empty((rows, *like.shape[1:]))
+        self._world.copy_output(handle, index, tensor.data_ptr(), current_stream(self._device))
+        return tensor
+
     def received_splits(self, handle: int, members: int) -> list[int]:
         splits: list[int] = self._world.received_splits(handle, members)
         return splits
 
     def release(self, handle: int) -> None:
+        self._range.end()
         self._world.release(handle)
 
 
@@ -103,12 +114,21 @@ class DeviceCollectives(Collectives[Tensor]):
         self._staged = staged
 
     def start(self, call: Call, tensors: Sequence[Tensor], will_wait: bool) -> Pending:
-        if call.kind not in (ALLREDUCE, BROADCAST, REDUCESCATTER) or call.op == Adasum or not tensors:
-            return self._staged.start(call, tensors, will_wait)
         refuse_capture()
+        if call.op == Adasum or not tensors:
+            return self._staged.start(call, tensors, will_wait)
         member = self._member(call.process_set)
-        world = DeviceWorld(member.world, tensors[0].get_device())
+        world = DeviceWorld(member.world, tensors[0].get_device(), call.operation)
         return self._start_in(world, member, call, tensors, will_wait)
+
+    def _gathered(self, pending: Pending) -> Tensor:
+        world: Any = pending.world
+        tensor: Tensor = world.copied(pending.handle, 0, pending.keep)
+        return tensor
+
+    def _gathered_group(self, pending: Pending) -> tuple[Tensor, ...]:
+        world: Any = pending.world
+        return tuple(world.copied(pending.handle, index, tensor) for index, tensor in enumerate(pending.keep))
 
     def start_allreduces(
         self, call: Call, full_names: Sequence[str], described: Sequence[Description], keep: Any, will_wait: bool
@@ -116,7 +136,7 @@ class DeviceCollectives(Collectives[Tensor]):
         """The same for tensors of the current GPU."""
         refuse_capture()
         member = self._member(call.process_set)
-        world: Any = DeviceWorld(member.world, torch.cuda.current_device())
+        world: Any = DeviceWorld(member.world, torch.cuda.current_device(), "allreduces")
         batch = Batch(world, keep)
         addresses, shapes, dtypes = zip(*described, strict=True)
         try:
@@ -130,9 +150,11 @@ class DeviceCollectives(Collectives[Tensor]):
         return batch
 
     def send(self, tensor: Tensor, peer: int, tag: int) -> Pending:
+        refuse_capture()
         return self._staged.send(tensor, peer, tag)
 
     def recv(self, tensor: Tensor, peer: int, tag: int) -> Pending:
+        refuse_capture()
         return self._staged.recv(tensor, peer, tag)
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import itertools
 from collections.abc import Iterator, Sequence
@@ -42,12 +43,17 @@ class Gpu:
         if result := getattr(self._library, name)(*arguments):
             raise RuntimeError(f"{name}: {result}")
 
-    def call(self, name: str, *arguments: Any) -> None:
+    @contextlib.contextmanager
+    def current(self) -> Iterator[None]:
         self._check("cuCtxPushCurrent_v2", self._context)
         try:
-            self._check(name, *arguments)
+            yield
         finally:
             self._library.cuCtxPopCurrent_v2(ctypes.byref(ctypes.c_void_p()))
+
+    def call(self, name: str, *arguments: Any) -> None:
+        with self.current():
+            self._check(name, *arguments)
 
     def allocate(self, nbytes: int) -> int:
         address = ctypes.c_uint64()

@@ -279,6 +279,12 @@ int cuCtxPopCurrent_v2(Context** context) {
   return kSuccess;
 }
 
+int cuCtxGetDevice(int* device) {
+  ENTER("cuCtxGetDevice");
+  *device = TheContext()->device;
+  return kSuccess;
+}
+
 // ---- memory
 
 int cuMemAlloc_v2(Address* address, size_t bytes) {
@@ -334,6 +340,12 @@ int cuMemcpyDtoHAsync_v2(void* to, Address from, size_t bytes, void* stream) {
 int cuMemcpyHtoDAsync_v2(Address to, const void* from, size_t bytes, void* stream) {
   ENTER("cuMemcpyHtoDAsync_v2");
   StreamOf(stream)->Put([=] { std::memcpy(reinterpret_cast<void*>(to), from, bytes); });
+  return kSuccess;
+}
+
+int cuMemcpyDtoDAsync_v2(Address to, Address from, size_t bytes, void* stream) {
+  ENTER("cuMemcpyDtoDAsync_v2");
+  StreamOf(stream)->Put([=] { std::memcpy(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes); });
   return kSuccess;
 }
 
@@ -416,7 +428,7 @@ int cuStreamWriteValue32_v2(void* stream, Address address, uint32_t value, unsig
 
 int cuEventCreate(void** event, unsigned) {
   ENTER("cuEventCreate");
-  return Keep(event, Shared::Create(sizeof(uint64_t) * 2, UuidOf(TheContext()->device).bytes));
+  return Keep(event, Shared::Create(sizeof(uint64_t) * 3, UuidOf(TheContext()->device).bytes));
 }
 
 int cuEventDestroy_v2(Event* event) {
@@ -432,6 +444,14 @@ int cuEventRecord(const Event* event, void* stream) {
   Stream* const on = StreamOf(stream);
   if (!IsAlive(event) || !IsAlive(on) || event->device() != on->device()) return kInvalidHandle;
   event->Record(on);
+  return kSuccess;
+}
+
+int cuEventElapsedTime(float* ms, const Event* began, const Event* ended) {
+  ENTER("cuEventElapsedTime");
+  if (!IsAlive(began) || !IsAlive(ended)) return kInvalidHandle;
+  if (!began->IsDone() || !ended->IsDone()) return kNotReady;
+  *ms = static_cast<float>(ended->at_ns() - began->at_ns()) / 1e6f;
   return kSuccess;
 }
 
@@ -557,6 +577,15 @@ int standin_copy(void* to, const void* from, size_t bytes, long delay_us, void* 
     std::this_thread::sleep_for(std::chrono::microseconds(delay_us));
     std::memcpy(to, from, bytes);
   });
+  return kSuccess;
+}
+
+// Runs on a stream: the stand-in for NCCL puts its work there.
+int standin_put(void* stream, void (*run)(void*), void* argument) {
+  ENTER("standin_put");
+  Stream* const on = StreamOf(stream);
+  if (!IsAlive(on) || on->device() != TheContext()->device) return kInvalidHandle;
+  on->Put([run, argument] { run(argument); });
   return kSuccess;
 }
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import ml_dtypes  # noqa: F401 - NumPy knows the small floats by it
 import numpy as np
+from exchanges import check_exchanges
 from gpu import Ask, Gpu, Tensor, restart_numbers, start, world
 from numpy.typing import NDArray
 
@@ -275,6 +276,7 @@ CHECKS = {
     "asynchrony": check_asynchrony,
     "sets": check_sets,
     "join": check_join,
+    "exchanges": lambda: check_exchanges(gpu, SLOT),
 }
 
 
@@ -306,6 +308,27 @@ def run_refused() -> None:
     except EngineError as error:
         print("refused:", error.args[1], flush=True)
     hvd.shutdown()
+
+
+def run_timeline(folder: str) -> None:
+    """The GPU does what it is told 30 ms later than the host says so."""
+    hvd.init()
+    world().start_timeline(f"{folder}/{rank()}.json".encode())
+    stream = gpu.stream()
+    for name, count in (("large", SLOT), ("small", 8)):
+        tensor = Tensor(gpu, np.zeros(count, np.float32))
+        value = np.ones(count, np.float32)
+        gpu.copy(tensor.address, value.ctypes.data, value.nbytes, stream, delay_s=0.03)
+        handle = world().submit(
+            0, ALLREDUCE, name, ID_BY_NAME["float32"], (count,), tensor.address, tensor.address, device=gpu.ordinal,
+            stream=stream,
+        )  # fmt: skip
+        world().finish(handle)
+        if name == "small":
+            gpu.synchronize(stream)
+    world().stop_timeline()
+    hvd.shutdown()
+    print("timeline written", flush=True)
 
 
 def run_departure() -> None:
@@ -363,6 +386,11 @@ def meet_end(fault: str, tensor: Tensor, stream: int, allreduce: Callable[[], No
 
 
 if __name__ == "__main__":
-    {"results": run_results, "refused": run_refused, "departure": run_departure, "fault": run_fault}[sys.argv[1]](
-        *sys.argv[2:]
-    )
+    programs: dict[str, Callable[..., None]] = {
+        "results": run_results,
+        "refused": run_refused,
+        "timeline": run_timeline,
+        "departure": run_departure,
+        "fault": run_fault,
+    }
+    programs[sys.argv[1]](*sys.argv[2:])

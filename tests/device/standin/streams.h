@@ -121,6 +121,7 @@ class Event {
   void Record(Stream* stream) const {
     const uint64_t number = counters().recorded.fetch_add(1) + 1;
     stream->Put([memory = memory_, number] {
+      Of(*memory).at_ns.store(std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1));
       std::atomic<uint64_t>& done = Of(*memory).done;
       for (uint64_t before = done.load(); before < number && !done.compare_exchange_weak(before, number);) {
       }
@@ -137,10 +138,12 @@ class Event {
   }
 
   bool IsDone() const { return counters().done.load() >= counters().recorded.load(); }
+  int64_t at_ns() const { return counters().at_ns.load(); }
 
  private:
   struct Counters {
     std::atomic<uint64_t> recorded, done;
+    std::atomic<int64_t> at_ns;
   };
   static Counters& Of(const Shared& memory) { return *reinterpret_cast<Counters*>(memory.data()); }
   Counters& counters() const { return Of(*memory_); }

@@ -80,6 +80,22 @@ def test_fully_shard_and_checkpoints(folder):
 
 @pytest.mark.skipif(not hasattr(torch.distributed.fsdp, "fully_shard"), reason="this torch has no public DTensor")
 @on_torch_ranks("shm2")
+def test_the_devices_of_a_group_are_known_and_checkpoints_are_written_meanwhile(folder):
+    with process_group() as (rank, _):
+        group = dist.group.WORLD
+        assert [device.type for device in group._device_types] == ["cpu", "cuda"]
+        assert group._get_backend(torch.device("cuda", 0)) is group
+        with pytest.raises(RuntimeError, match="of cpu and cuda, not of xpu"):
+            group._get_backend(torch.device("xpu"))
+        state = {"shared": torch.arange(6.0), f"of rank {rank}": torch.full((3,), float(rank))}
+        checkpoint.async_save(state, checkpoint_id=folder).result()
+        loaded = {name: torch.zeros_like(value) for name, value in state.items()}
+        checkpoint.load(loaded, checkpoint_id=folder)
+        for name, value in state.items():
+            assert torch.equal(loaded[name], value)
+
+
+@on_torch_ranks("shm2")
 def test_functional_collectives_and_dtensor():
     with process_group() as (rank, size):
         ranks = list(range(size))

@@ -8,6 +8,7 @@ allreduce, allgather, broadcast, reducescatter      of one tensor
 reduce_group(tensors, name, ...)            gradients of a step, as one unit
 is_sparse, dense, divided_by_size           what differs about gradients
 broadcast_variables(variables, root_rank)   Keras variables, in place
+confirm(variables)                          raise if what a GPU made of them is of no account, as a rank was lost
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ from horovod.jax import Compression as Compression
 from horovod.jax import allgather as allgather
 from horovod.jax import allreduce as allreduce
 from horovod.jax import broadcast as broadcast
+from horovod.jax import on_gpu
 from horovod.jax import reducescatter as reducescatter
 from horovod.jax.elastic import run as run
 
@@ -56,6 +57,10 @@ def reduce_group(
         compression=compression,
         process_set=process_set,
     )
+
+
+def confirm(variables: Sequence[Any]) -> None:
+    on_gpu.confirm([variable.value for variable in variables])
 
 
 def broadcast_variables(variables: Sequence[Any], root_rank: int, name: str) -> None:

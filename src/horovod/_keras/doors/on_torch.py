@@ -11,11 +11,13 @@ import torch
 
 import horovod.torch as hvd
 from horovod._keras.state import KerasModelState
+from horovod.common.context import default_context
 from horovod.common.process_sets import ProcessSet
 from horovod.torch import Compression as Compression
 from horovod.torch import allgather as allgather
 from horovod.torch import allreduce as allreduce
 from horovod.torch import broadcast as broadcast
+from horovod.torch import cuda_direct
 from horovod.torch import reducescatter as reducescatter
 from horovod.torch.elastic import run as run
 
@@ -62,6 +64,10 @@ def reduce_group(
     if compression is Compression.none:
         return hvd.grouped_allreduce_(gradients, **options)
     return hvd.grouped_allreduce(gradients, compression=compression, **options)
+
+
+def confirm(variables: Sequence[Any]) -> None:
+    cuda_direct.confirm(default_context)
 
 
 def broadcast_variables(variables: Sequence[Any], root_rank: int, name: str) -> None:

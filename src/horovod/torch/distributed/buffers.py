@@ -58,18 +58,15 @@ def reducible(tensor: Tensor) -> Buffer:
 
 
 def _check(tensor: Tensor) -> None:
-    if not tensor.is_cpu or tensor.layout != torch.strided or not tensor.is_contiguous():
+    if not (tensor.is_cpu or tensor.is_cuda) or tensor.layout != torch.strided or not tensor.is_contiguous():
         _refuse(tensor)
 
 
 def _refuse(tensor: Tensor) -> NoReturn:
     if tensor.layout != torch.strided:
         raise ValueError(f"The horovod backend works on dense tensors, not on {tensor.layout}; pass tensor.to_dense()")
-    if not tensor.is_cpu:
-        raise ValueError(
-            f"The horovod backend works on CPU tensors, but this one is on {tensor.device}. Keep the model on the CPU, "
-            "or use the nccl backend for tensors of a GPU."
-        )
+    if not (tensor.is_cpu or tensor.is_cuda):
+        raise ValueError(f"The horovod backend works on tensors of the CPU and of CUDA, not of {tensor.device.type}")
     raise ValueError("Tensors must be contiguous: pass tensor.contiguous()")
 
 
@@ -86,5 +83,5 @@ def spread(flat: Tensor, tensors: Sequence[Tensor]) -> None:
     """The reverse of `joined`."""
     start = 0
     for tensor in tensors:
-        tensor.detach().copy_(flat[start : start + tensor.numel()].view(tensor.shape))
+        tensor.detach().copy_(flat[start : start + tensor.numel()].view(tensor.shape), non_blocking=True)
         start += tensor.numel()

@@ -12,26 +12,27 @@ import itertools
 import os
 import threading
 import weakref
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, cast
-
-import torch
 
 from horovod._engine import EngineError, World
 from horovod.common import log, stacks, timeline
 from horovod.common import settings as settings_module
 from horovod.common.calls import BARRIER, Call
 from horovod.common.context import default_context
-from horovod.common.dtypes import UINT8
+from horovod.common.dtypes import AS_IT_IS, UINT8
 from horovod.common.joining import through_store
 from horovod.common.settings import Settings
 from horovod.common.settings_table import Value
+from horovod.torch.cuda_streams import Event
 from horovod.torch.distributed.buffers import Buffer
 from horovod.torch.distributed.completion import end_all
 from horovod.torch.distributed.errors import ProcessGroupError, from_engine
+from horovod.torch.distributed.flight import Flight
+from horovod.torch.distributed.places import HOST, Place
+from horovod.torch.distributed.staging import Late
 
 _EVERYBODY = 0  # the process set of all ranks of a world
 _BARRIER = Call(BARRIER)
@@ -45,6 +46,7 @@ class Request:
     operation: str  # for error texts
     timeout_s: float
     will_wait: bool = False  # the caller waits next, so that nobody need be woken to drive the work
+    place: Place = HOST
 
 
 @dataclass(eq=False)
@@ -58,7 +60,7 @@ class Channel:
     global_ranks: Sequence[int] = ()
     failure: str | None = None
     _numbers: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
-    _forgotten: list[Any] = field(default_factory=list)
+    _forgotten: list[Flight] = field(default_factory=list)
     _closing: threading.Lock = field(default_factory=threading.Lock)
 
     def submit(
@@ -78,7 +80,7 @@ class Channel:
         try:
             return self.world.submit(
                 _EVERYBODY, call.kind, name, dtype, shape, address, target, call.op, call.prescale, call.postscale,
-                call.root, call.splits or (), request.will_wait,
+                call.root, call.splits or (), request.will_wait, AS_IT_IS, request.place.device, request.place.stream,
             )  # fmt: skip
         except EngineError as error:
             raise self.error(request, error) from None
@@ -98,7 +100,7 @@ class Channel:
         try:
             return self.world.submit_group(
                 _EVERYBODY, call.kind, name, names, dtypes, shapes, addresses, targets, call.op, call.prescale,
-                call.postscale, will_wait=request.will_wait,
+                call.postscale, will_wait=request.will_wait, device=request.place.device, stream=request.place.stream,
             )  # fmt: skip
         except EngineError as error:
             raise self.error(request, error) from None
@@ -113,24 +115,18 @@ class Channel:
         except EngineError as error:
             raise self.error(request, error) from None
 
-    def keep_until_done(
-        self, handles: Sequence[int], keep: object, finish: Callable[[Sequence[int]], None] | None
-    ) -> None:
+    def send_late(self, request: Request, peer: int, tag: int, buffer: Buffer, arrived: Event) -> Late:
+        """Send a copy once it has arrived from its GPU."""
+        return Late(request.operation, arrived, lambda: self.world.send(peer, tag, buffer.address, buffer.bytes))
+
+    def keep_until_done(self, flight: Flight) -> None:
         """Take over an operation that was started and then forgotten by its owner."""
-        self._forgotten.append((handles, keep, finish))
+        self._forgotten.append(flight)
 
     def _sweep(self) -> None:
-        for entry in list(self._forgotten):
-            handles, _, finish = entry
-            if all(self.world.poll(handle) for handle in handles):
-                self._forgotten.remove(entry)
-                with suppress(EngineError), torch.no_grad():
-                    for handle in handles:
-                        self.world.wait(handle)
-                    if finish is not None:
-                        finish(handles)
-                for handle in handles:
-                    self.world.release(handle)
+        for flight in list(self._forgotten):
+            if flight.land_alone():
+                self._forgotten.remove(flight)
 
     def error(self, request: Request, error: EngineError) -> Exception:
         if self.failure is not None:
@@ -196,7 +192,12 @@ def _settings(timeout_s: float) -> Settings:
         # The leader knows who is missing, so that its time limit comes first; it counts in whole seconds.
         "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": max(1, round(timeout_s)),
     }
-    return Settings({**suited, **given.explicit})
+    chosen = {**suited, **given.explicit}
+    if str(chosen.get("HOROVOD_GPU_TRANSPORT", "auto")).lower() == "auto":
+        # NCCL waits for ever if ranks launch operations of two groups in different orders, and each group is a world of
+        # its own, of whose order others know nothing.
+        chosen["HOROVOD_GPU_TRANSPORT"] = "own"
+    return Settings(chosen)
 
 
 class _NoWorld:

@@ -2,7 +2,8 @@
 """torch.distributed's collectives, each in terms of the engine's.
 
 Where all ranks must give equally much, a rank's share is described to the engine as one row: rows of different length
-are then refused by all ranks, and nobody writes past the end of a tensor.
+are then refused by all ranks, and nobody writes past the end of a tensor. Messages of a GPU's tensors go through host
+memory.
 """
 
 from __future__ import annotations
@@ -15,12 +16,15 @@ import torch
 
 from horovod.common.calls import ALLGATHER, ALLREDUCE, ALLTOALL, BROADCAST, REDUCESCATTER, Call
 from horovod.common.rules import Average, Reduction, Sum
-from horovod.torch.distributed.buffers import Buffer, joined, movable, reducible, same_size, spread, units_of
+from horovod.torch.distributed.buffers import joined, movable, reducible, same_size, spread, units_of
 from horovod.torch.distributed.channel import Channel, Request
 from horovod.torch.distributed.completion import Completion
 from horovod.torch.distributed.errors import ProcessGroupMismatchError
+from horovod.torch.distributed.flight import Finish
+from horovod.torch.distributed.places import HOST
 from horovod.torch.distributed.reductions import bitwise, engine_reduction
-from horovod.torch.distributed.work import Finish, Work
+from horovod.torch.distributed.staging import Late
+from horovod.torch.distributed.work import Work
 
 Tensor = torch.Tensor
 
@@ -40,11 +44,12 @@ class Collectives:
         self.channel = channel
         self.completion = Completion()
         self._size = channel.size
+        self._last_send: Late | None = None  # of a GPU's tensor
 
     def _work(
         self,
         request: Request,
-        handles: Sequence[int],
+        handles: Sequence[int] | Late,
         results: list[Tensor],
         keep: object = None,
         finish: Finish | None = None,
@@ -58,9 +63,7 @@ class Collectives:
         reduction = engine_reduction(op, tensors[0].dtype)
         if reduction is None:
             return self._bitwise(request, tensors, op, tensors)
-        buffers = [reducible(tensor) for tensor in tensors]
-        handles = self._reduce(request, buffers, [buffer.address for buffer in buffers], reduction)
-        return self._work(request, handles, tensors)
+        return self._reduce(request, tensors, tensors, reduction, tensors)
 
     def reduce(self, request: Request, tensor: Tensor, root: int, op: Any) -> Work:
         """Only the root's tensor changes."""
@@ -68,23 +71,17 @@ class Collectives:
         reduction = engine_reduction(op, tensor.dtype)
         if reduction is None:
             return self._bitwise(request, [tensor], op, [target])
-        handles = self._reduce(request, [reducible(tensor)], [target.data_ptr()], reduction)
-        return self._work(request, handles, [tensor], target)
+        return self._reduce(request, [tensor], [target], reduction, [tensor])
 
-    def reduce_scatter(
-        self, request: Request, outputs: list[Tensor], inputs: list[Tensor], op: Any, keep: object = None
-    ) -> Work:
+    def reduce_scatter(self, request: Request, outputs: list[Tensor], inputs: list[Tensor], op: Any) -> Work:
         """Each input holds a part for every rank, one after the other and equally long."""
         for output, given in zip(outputs, inputs, strict=True):
             _check_share(request, output, given, self._size, "input", "output")
         reduction = engine_reduction(op, inputs[0].dtype)
         if reduction is None or reduction[0] not in (Sum, Average):
             return self._reduce_then_scatter(request, outputs, inputs, op)
-        sources = [reducible(given) for given in inputs]
-        targets = [movable(output).address for output in outputs]
-        shapes = [(self._size, source.elements // self._size) for source in sources]
-        handles = self._start(request, _engine_call(REDUCESCATTER, *reduction), sources, targets, shapes)
-        return self._work(request, handles, outputs, (inputs, keep))
+        shapes = [(self._size, reducible(given).elements // self._size) for given in inputs]
+        return self._start(request, _engine_call(REDUCESCATTER, *reduction), inputs, outputs, shapes, outputs)
 
     def reduce_scatter_list(self, request: Request, output: Tensor, parts: list[Tensor], op: Any) -> Work:
         """One tensor for each rank, which may differ in size."""
@@ -108,12 +105,14 @@ class Collectives:
 
         return work.then(take_share, outputs)
 
-    def _reduce(self, request: Request, buffers: list[Buffer], targets: list[int], reduction: Reduction) -> list[int]:
-        shapes = [(buffer.elements,) for buffer in buffers]
-        return self._start(request, _engine_call(ALLREDUCE, *reduction), buffers, targets, shapes)
+    def _reduce(
+        self, request: Request, inputs: list[Tensor], outputs: list[Tensor], reduction: Reduction, results: list[Tensor]
+    ) -> Work:
+        shapes = [(reducible(tensor).elements,) for tensor in inputs]
+        return self._start(request, _engine_call(ALLREDUCE, *reduction), inputs, outputs, shapes, results)
 
     def _bitwise(self, request: Request, tensors: list[Tensor], op: Any, targets: list[Tensor]) -> Work:
-        gathered = [torch.empty((self._size, tensor.numel()), dtype=tensor.dtype) for tensor in tensors]
+        gathered = [tensor.new_empty((self._size, tensor.numel())) for tensor in tensors]
         work = self.all_gather(request, gathered, tensors)
 
         def combine() -> None:
@@ -130,14 +129,12 @@ class Collectives:
         handles = [self.channel.submit(request, call, buffer, buffer.address) for buffer in buffers]
         return self._work(request, handles, tensors)
 
-    def all_gather(self, request: Request, outputs: list[Tensor], inputs: list[Tensor], keep: object = None) -> Work:
+    def all_gather(self, request: Request, outputs: list[Tensor], inputs: list[Tensor]) -> Work:
         """Each output holds the inputs of all ranks, one after the other."""
         for output, given in zip(outputs, inputs, strict=True):
             _check_share(request, given, output, self._size, "output", "input")
-        sources = [movable(given) for given in inputs]
-        targets = [movable(output).address for output in outputs]
-        shapes = [(1, source.elements) for source in sources]
-        return self._work(request, self._start(request, _ALLGATHER, sources, targets, shapes), outputs, (inputs, keep))
+        shapes = [(1, movable(given).elements) for given in inputs]
+        return self._start(request, _ALLGATHER, inputs, outputs, shapes, outputs)
 
     def all_gather_list(self, request: Request, outputs: list[Tensor], given: Tensor) -> Work:
         """One tensor for each rank, which may differ in size."""
@@ -148,14 +145,13 @@ class Collectives:
                 f"{outputs[self.channel.rank].numel()} from itself"
             )
         if same_size(outputs):
-            flat = torch.empty(self._size * given.numel(), dtype=given.dtype)
+            flat = given.new_empty(self._size * given.numel())
             work = self.all_gather(request, [flat], [given])
             return work.then(lambda: spread(flat, outputs), outputs)
         handle = self.channel.submit(request, _ALLGATHER, movable(given))
-        expected = sum(output.numel() for output in outputs)
 
         def adopt(handles: Sequence[int]) -> None:
-            spread(self._received(request, handles[0], given.dtype, expected), outputs)
+            self._spread_received(request, handles[0], outputs)
 
         return self._work(request, [handle], outputs, given, adopt)
 
@@ -181,11 +177,9 @@ class Collectives:
                 f"{request.operation}: {given.numel()} input and {output.numel()} output elements cannot be cut into "
                 f"equal shares for {self._size} ranks; pass split sizes"
             )
-        source = movable(given)
-        shape = (self._size, source.elements // self._size)
+        shape = (self._size, movable(given).elements // self._size)
         call = Call(ALLTOALL, splits=[1] * self._size)
-        handle = self.channel.submit(request, call, source, movable(output).address, shape)
-        return self._work(request, [handle], [output], given)
+        return self._start(request, call, [given], [output], [shape], [output])
 
     def _all_to_all_uneven(
         self, request: Request, given: Tensor, sent: Sequence[int], outputs: list[Tensor], expected: Sequence[int]
@@ -193,15 +187,15 @@ class Collectives:
         """`sent` and `expected` count elements for, and from, each rank."""
         units = units_of(given.dtype)
         call = Call(ALLTOALL, splits=[count * units for count in sent])
-        handle = self.channel.submit(request, call, movable(given))
         wanted = [count * units for count in expected]
 
         def adopt(handles: Sequence[int]) -> None:
             received = self.channel.world.received_splits(handles[0], self._size)
             _check_received(request, self.channel, received, wanted)
             if sum(expected):
-                spread(self._received(request, handles[0], outputs[0].dtype, sum(expected)), outputs)
+                self._spread_received(request, handles[0], outputs)
 
+        handle = self.channel.submit(request, call, movable(given))
         return self._work(request, [handle], outputs, given, adopt)
 
     def gather(self, request: Request, outputs: list[Tensor], given: Tensor, root: int) -> Work:
@@ -228,8 +222,24 @@ class Collectives:
         return self._work(request, [self.channel.barrier(request)], [])
 
     def transfer(self, request: Request, tensor: Tensor, peer: int, tag: int, sends: bool) -> Work:
+        movable(tensor)  # or refused
+        if request.place is not HOST:
+            return self._send_late(request, tensor, peer, tag) if sends else self._recv_up(request, tensor, peer, tag)
+        if sends and self._last_send is not None:  # one that waits for its GPU must not be overtaken
+            self._last_send.is_there(request.timeout_s)
         handle = self.channel.transfer(request, peer, tag, movable(tensor), sends)
         return self._work(request, [handle], [tensor], source=-1 if sends else peer)
+
+    def _send_late(self, request: Request, tensor: Tensor, peer: int, tag: int) -> Work:
+        (copy,), arrived = request.place.to_host([tensor])
+        self._last_send = self.channel.send_late(request, peer, tag, movable(copy), arrived)
+        return self._work(request, self._last_send, [tensor], copy)
+
+    def _recv_up(self, request: Request, tensor: Tensor, peer: int, tag: int) -> Work:
+        host = request.place.host_memory(tensor)
+        handle = self.channel.transfer(request, peer, tag, movable(host), sends=False)
+        work = self._work(request, [handle], [tensor], host, source=peer)
+        return work.then(lambda: spread(host.view(-1), [tensor]), [tensor])
 
     # Common parts
 
@@ -237,22 +247,28 @@ class Collectives:
         self,
         request: Request,
         call: Call,
-        sources: list[Buffer],
-        targets: list[int],
+        inputs: list[Tensor],
+        outputs: list[Tensor],
         shapes: Sequence[tuple[int, ...]],
-    ) -> list[int]:
+        results: list[Tensor],
+    ) -> Work:
+        """One collective of the engine, or a group of them, whose outputs are known."""
+        sources, targets = [movable(given) for given in inputs], [movable(output).address for output in outputs]
         if len(sources) == 1:
-            return [self.channel.submit(request, call, sources[0], targets[0], shapes[0])]
-        return [self.channel.submit_group(request, call, sources, targets, shapes)]
+            handle = self.channel.submit(request, call, sources[0], targets[0], shapes[0])
+        else:
+            handle = self.channel.submit_group(request, call, sources, targets, shapes)
+        return self._work(request, [handle], results, (inputs, outputs))
 
-    def _received(self, request: Request, handle: int, dtype: torch.dtype, expected: int) -> Tensor:
-        memory, _ = self.channel.world.take_output(handle)
-        flat = torch.frombuffer(memory, dtype=dtype) if memory.nbytes else torch.empty(0, dtype=dtype)
+    def _spread_received(self, request: Request, handle: int, outputs: list[Tensor]) -> None:
+        """From memory of the engine to tensors that must hold just as much."""
+        flat = request.place.take_output(self.channel.world, handle, outputs[0])
+        expected = sum(output.numel() for output in outputs)
         if flat.numel() != expected:
             raise ProcessGroupMismatchError(
                 f"{request.operation}: {flat.numel()} elements came, but the output tensors hold {expected}"
             )
-        return flat
+        spread(flat, outputs)
 
     def _check_count(self, request: Request, tensors: Sequence[Tensor]) -> None:
         if len(tensors) != self._size:

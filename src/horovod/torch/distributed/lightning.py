@@ -121,7 +121,10 @@ class HorovodStrategy(_strategies.DDPStrategy):  # type: ignore[misc, unused-ign
         if place is None or devices is None:
             return devices
         kind = devices[0].type
-        return [torch.device(kind) if kind == "cpu" else torch.device(kind, it) for it in range(place.local_size)]
+        if kind == "cpu":
+            return [torch.device(kind)] * place.local_size
+        gpus = max(1, torch.cuda.device_count()) if kind == "cuda" else place.local_size
+        return [torch.device(kind, it % gpus) for it in range(place.local_size)]  # ranks may share a GPU
 
     @parallel_devices.setter
     def parallel_devices(self, devices: list[torch.device] | None) -> None:

@@ -13,9 +13,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from horovod.torch.distributed import places
 from horovod.torch.distributed.channel import Channel, Request, seconds
 from horovod.torch.distributed.collectives import Collectives
 from horovod.torch.distributed.work import WORK_SURVIVES_CPP, WorkList, as_cpp_work
+from horovod.torch_backend import DEVICES
 
 Tensor = torch.Tensor
 _ProcessGroup: Any = dist.ProcessGroup  # its type stubs differ from one version of torch to the next
@@ -32,15 +34,17 @@ class HorovodProcessGroup(_ProcessGroup):  # type: ignore[misc]
         self._collectives = Collectives(channel)
         self._timeout_s = timeout_s
         self._coalesced: list[dist.Work] | None = None
+        self._gpus: set[int] = set()  # on which tensors have lain
 
     # Reductions
 
     def allreduce(self, tensors: Any, opts: Any = None, timeout: timedelta | None = None) -> dist.Work:
-        request = self._request("all_reduce", opts, timeout)
-        return self._begun(self._collectives.all_reduce(request, _listed(tensors), _reduce_op(opts)))
+        tensors = _listed(tensors)
+        request = self._request("all_reduce", tensors, opts, timeout)
+        return self._begun(self._collectives.all_reduce(request, tensors, _reduce_op(opts)))
 
     def allreduce_coalesced(self, tensors: list[Tensor], opts: Any = None) -> dist.Work:
-        request = self._request("all_reduce_coalesced", opts)
+        request = self._request("all_reduce_coalesced", tensors, opts)
         works = [
             self._collectives.all_reduce(request, group, _reduce_op(opts)) for group in _by_dtype(tensors) if group
         ]
@@ -50,12 +54,12 @@ class HorovodProcessGroup(_ProcessGroup):  # type: ignore[misc]
         (tensor,) = _listed(tensors)
         root = opts if isinstance(opts, int) else opts.rootRank
         op = others[0] if others else _reduce_op(opts)
-        return self._begun(self._collectives.reduce(self._request("reduce", opts), tensor, root, op))
+        return self._begun(self._collectives.reduce(self._request("reduce", [tensor], opts), tensor, root, op))
 
     def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> dist.Work:
         (output,) = _listed(outputs)
         parts = inputs[0] if isinstance(inputs[0], list) else inputs
-        request = self._request("reduce_scatter", opts)
+        request = self._request("reduce_scatter", [output, *parts], opts)
         return self._begun(self._collectives.reduce_scatter_list(request, output, parts, _reduce_op(opts)))
 
     def reduce_scatter_single(self, output: Tensor, given: Tensor, opts: Any = None) -> dist.Work:
@@ -64,7 +68,7 @@ class HorovodProcessGroup(_ProcessGroup):  # type: ignore[misc]
     def reduce_scatter_single_coalesced(
         self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None
     ) -> dist.Work:
-        request = self._request("reduce_scatter_tensor", opts)
+        request = self._request("reduce_scatter_tensor", [*outputs, *inputs], opts)
         return self._begun(self._collectives.reduce_scatter(request, outputs, inputs, _reduce_op(opts)))
 
     _reduce_scatter_base = reduce_scatter_single
@@ -74,18 +78,19 @@ class HorovodProcessGroup(_ProcessGroup):  # type: ignore[misc]
 
     def broadcast(self, tensors: Any, opts: Any = None, timeout: timedelta | None = None) -> dist.Work:
         root = opts if isinstance(opts, int) else opts.rootRank
-        request = self._request("broadcast", opts, timeout)
-        return self._begun(self._collectives.broadcast(request, _listed(tensors), root))
+        tensors = _listed(tensors)
+        request = self._request("broadcast", tensors, opts, timeout)
+        return self._begun(self._collectives.broadcast(request, tensors, root))
 
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> dist.Work:
         (given,) = _listed(inputs)
-        request = self._request("all_gather", opts)
         parts = outputs[0] if isinstance(outputs[0], list) else outputs
+        request = self._request("all_gather", [given, *parts], opts)
         return self._begun(self._collectives.all_gather_list(request, parts, given))
 
     def allgather_coalesced(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None) -> dist.Work:
         """`outputs[i][r]` gets the i-th input of rank r."""
-        request = self._request("all_gather_coalesced", opts)
+        request = self._request("all_gather_coalesced", inputs, opts)
         pairs = zip(outputs, inputs, strict=True)
         return self._begun(
             WorkList([self._collectives.all_gather_list(request, parts, given) for parts, given in pairs])
@@ -95,7 +100,7 @@ class HorovodProcessGroup(_ProcessGroup):  # type: ignore[misc]
         return self.all_gather_single_coalesced([output], [given], opts)
 
     def all_gather_single_coalesced(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> dist.Work:
-        request = self._request("all_gather_into_tensor", opts)
+        request = self._request("all_gather_into_tensor", [*outputs, *inputs], opts)
         return self._begun(self._collectives.all_gather(request, outputs, inputs))
 
     _allgather_base = all_gather_single
@@ -104,30 +109,35 @@ class HorovodProcessGroup(_ProcessGroup):  # type: ignore[misc]
     def all_to_all_single(
         self, output: Tensor, given: Tensor, output_rows: Sequence[int], input_rows: Sequence[int], opts: Any = None
     ) -> dist.Work:
-        request = self._request("all_to_all_single", opts)
+        request = self._request("all_to_all_single", [output, given], opts)
         return self._begun(self._collectives.all_to_all(request, output, given, list(output_rows), list(input_rows)))
 
     alltoall_base = all_to_all_single
 
     def alltoall(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> dist.Work:
-        return self._begun(self._collectives.all_to_all_list(self._request("all_to_all", opts), outputs, inputs))
+        request = self._request("all_to_all", [*outputs, *inputs], opts)
+        return self._begun(self._collectives.all_to_all_list(request, outputs, inputs))
 
     def gather(self, outputs: Any, inputs: Any, opts: Any = None, *others: Any) -> dist.Work:
         (given,) = _listed(inputs)
         root = opts if isinstance(opts, int) else opts.rootRank
-        parts = outputs[0] if outputs and isinstance(outputs[0], list) else outputs
-        return self._begun(self._collectives.gather(self._request("gather", opts), list(parts), given, root))
+        parts = list(outputs[0] if outputs and isinstance(outputs[0], list) else outputs)
+        request = self._request("gather", [given, *parts], opts)
+        return self._begun(self._collectives.gather(request, parts, given, root))
 
     def scatter(self, outputs: Any, inputs: Any, opts: Any = None, *others: Any) -> dist.Work:
         (output,) = _listed(outputs)
         root = opts if isinstance(opts, int) else opts.rootRank
-        parts = inputs[0] if inputs and isinstance(inputs[0], list) else inputs
-        return self._begun(self._collectives.scatter(self._request("scatter", opts), output, list(parts), root))
+        parts = list(inputs[0] if inputs and isinstance(inputs[0], list) else inputs)
+        request = self._request("scatter", [output, *parts], opts)
+        return self._begun(self._collectives.scatter(request, output, parts, root))
 
     # Meetings, and point to point
 
     def barrier(self, opts: Any = None, timeout: timedelta | None = None) -> dist.Work:
-        return self._begun(self._collectives.barrier(self._request("barrier", opts, timeout)))
+        """Of the hosts; their GPUs must have come to it too, as far as the group's tensors lay there."""
+        places.await_gpu(self._gpus)
+        return self._begun(self._collectives.barrier(self._request("barrier", (), opts, timeout)))
 
     def send(self, tensors: list[Tensor], peer: int, tag: int = 0) -> dist.Work:
         return self._transfer(tensors, peer, tag, sends=True)
@@ -143,7 +153,7 @@ class HorovodProcessGroup(_ProcessGroup):  # type: ignore[misc]
 
     def _transfer(self, tensors: list[Tensor], peer: int, tag: int, sends: bool) -> dist.Work:
         (tensor,) = tensors
-        request = self._request(f"send to rank {peer}" if sends else f"recv from rank {peer}")
+        request = self._request(f"send to rank {peer}" if sends else f"recv from rank {peer}", tensors)
         return self._begun(self._collectives.transfer(request, tensor, peer, tag, sends))
 
     # Coalescing: operations start at once, and are waited for together.
@@ -187,7 +197,18 @@ class HorovodProcessGroup(_ProcessGroup):  # type: ignore[misc]
     def name(self) -> str:
         return "horovod"
 
-    # torch keeps a group's name in its C++ back ends, of which this one has none.
+    # torch keeps a group's devices and name in its C++ back ends, of which this one has none.
+
+    @property
+    def _device_types(self) -> list[torch.device]:
+        return [torch.device(name) for name in DEVICES]
+
+    def _get_backend(self, device: torch.device) -> HorovodProcessGroup:
+        if torch.device(device).type not in DEVICES:
+            raise RuntimeError(f"The horovod backend works on tensors of {' and '.join(DEVICES)}, not of {device}")
+        return self
+
+    supports_splitting = supports_coalescing = supports_time_estimate = supports_shrinking = False
 
     @property
     def group_name(self) -> str:
@@ -212,12 +233,17 @@ class HorovodProcessGroup(_ProcessGroup):  # type: ignore[misc]
     def _set_sequence_number_for_group(self) -> None:
         """Operations are numbered anyway."""
 
-    def _request(self, operation: str, opts: Any = None, timeout: timedelta | None = None) -> Request:
+    def _request(
+        self, operation: str, tensors: Sequence[Tensor], opts: Any = None, timeout: timedelta | None = None
+    ) -> Request:
+        place = places.place_of(tensors)
+        if place is not places.HOST:
+            self._gpus.add(place.device)
         given = timeout if timeout is not None else getattr(opts, "timeout", None)
         limit_s = seconds(given) if given is not None else 0.0
         # torch below 2.7 does not tell whether the caller waits.
         will_wait = self._coalesced is None and not getattr(opts, "asyncOp", True)
-        return Request(operation, limit_s if limit_s > 0 else self._timeout_s, will_wait)
+        return Request(operation, limit_s if limit_s > 0 else self._timeout_s, will_wait, place)
 
 
 def _listed(tensors: Any) -> list[Tensor]:

@@ -16,13 +16,14 @@ from torch._C import _distributed_c10d
 from horovod._engine import EngineError
 from horovod.torch.distributed.channel import Channel, Request, seconds
 from horovod.torch.distributed.errors import ProcessGroupError
+from horovod.torch.distributed.flight import Finish, Flight
+from horovod.torch.distributed.staging import Late
 
 if TYPE_CHECKING:
     from horovod.torch.distributed.completion import Completion
 
 Tensor = torch.Tensor
 _Work: Any = dist.Work  # its type stubs differ from one version of torch to the next
-Finish = Callable[[Sequence[int]], None]
 
 # Older versions forget the Python half of a Work that passes through C++ (DDP does that), and then wait for ever.
 WORK_SURVIVES_CPP = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 9)
@@ -32,10 +33,10 @@ _VERDICT_SLACK_S = 2.0
 
 
 class Work(_Work):  # type: ignore[misc]
-    """One operation: engine handles, and what is left to do here (`finish`) when those are done.
+    """One operation: a flight through the engine, and its outcome.
 
-    Whoever needs the result finishes it: the waiting caller, who then drives the engine himself, or the group's
-    completion threads if somebody asked for a future.
+    Whoever needs the result sees to its end: the waiting caller, who then drives the engine himself, or the group's
+    completion threads if somebody asked for a future. On a GPU the host has the result when its work is launched.
     """
 
     def __init__(
@@ -43,7 +44,7 @@ class Work(_Work):  # type: ignore[misc]
         channel: Channel,
         completion: Completion,
         request: Request,
-        handles: Sequence[int],
+        handles: Sequence[int] | Late,
         results: list[Tensor],
         keep: object = None,
         finish: Finish | None = None,
@@ -54,10 +55,9 @@ class Work(_Work):  # type: ignore[misc]
         self._channel = channel
         self._completion = completion
         self._request = request
-        self._handles = list(handles)
+        self._place = request.place
+        self._flight = Flight(channel, handles, request.place, keep, finish)
         self._results = results
-        self._keep = keep  # the engine reads and writes this memory until the handles are done
-        self._finish = finish
         self._source = source
         self._deadline = time.monotonic() + request.timeout_s + _VERDICT_SLACK_S
         self._lock = threading.Lock()
@@ -69,22 +69,27 @@ class Work(_Work):  # type: ignore[misc]
 
     def wait(self, timeout: timedelta = _NO_LIMIT_GIVEN) -> bool:
         """Block until done. A limit of the caller's own is his affair; the group's limit ends the group."""
-        if timeout > _NO_LIMIT_GIVEN and not self.advance(seconds(timeout)):
+        if timeout > _NO_LIMIT_GIVEN and not self.advance(seconds(timeout), followed=True):
             raise ProcessGroupError(f"{self._request.operation} is not done after {timeout.total_seconds():g} s")
-        while not self.advance(max(0.0, self._deadline - time.monotonic())):
+        while not self.advance(max(0.0, self._deadline - time.monotonic()), followed=True):
             pass
         if self._error is not None:
             raise self._error
+        try:
+            self._place.follow(self._channel.world)
+        except EngineError as error:
+            raise self._channel.error(self._request, error) from None
         return True
 
     def synchronize(self) -> None:
         self.wait()
 
     def is_completed(self) -> bool:
-        return self.advance(0.0)
+        """Whether nothing is left to do, on the GPU either."""
+        return self.advance(0.0) and (self._error is not None or self._place.is_done())
 
     def is_success(self) -> bool:
-        return self.advance(0.0) and self._error is None
+        return self.is_completed() and self._error is None
 
     def exception(self) -> Exception | None:
         return self._error
@@ -100,7 +105,7 @@ class Work(_Work):  # type: ignore[misc]
             if self._future is not None:
                 return self._future
             # An exception that a callback raises also reaches those who wait in C++; set_exception's does not.
-            self._trigger = torch.futures.Future()
+            self._trigger = self._place.future()
             self._future = self._trigger.then(self._outcome)
             done = self._done
         if done:
@@ -111,26 +116,26 @@ class Work(_Work):  # type: ignore[misc]
 
     def then(self, finish: Callable[[], None], results: list[Tensor]) -> Work:
         """This operation with a last step, before anybody has waited for it."""
-        self._finish = lambda handles: finish()
+        self._flight.then(finish)
         self._results = results
         return self
 
     def __del__(self) -> None:
         """Nobody waits any more, but the engine still works on the tensors."""
         if not self._done:
-            self._channel.keep_until_done(self._handles, self._keep, self._finish)
+            self._channel.keep_until_done(self._flight)
 
     # What the completion threads call
 
-    def advance(self, limit_s: float) -> bool:
-        """Wait for a while; whether it is done, well or not."""
+    def advance(self, limit_s: float, followed: bool = False) -> bool:
+        """Wait for a while; whether it is done, well or not. `followed`: the caller then follows it on its stream."""
         if self._done:
             return True
         if not self._lock.acquire(timeout=limit_s):
             return self._done  # somebody else waits, and will see to it
         try:
-            if not self._done and self._wait_for_engine(limit_s):
-                self._end()
+            if not self._done and (self._flight.wait(limit_s) or self._give_up_if_late()):
+                self._end(followed)
             return self._done
         finally:
             self._lock.release()
@@ -142,17 +147,8 @@ class Work(_Work):  # type: ignore[misc]
     def _outcome(self, _: Any) -> list[Tensor]:
         if self._error is not None:
             raise self._error
+        self._place.complete_here()
         return self._results
-
-    def _wait_for_engine(self, limit_s: float) -> bool:
-        until = time.monotonic() + limit_s
-        for handle in self._handles:
-            try:
-                if not self._channel.world.wait(handle, max(0.0, until - time.monotonic())):
-                    return self._give_up_if_late()
-            except EngineError as error:
-                self._error = self._error or self._channel.error(self._request, error)
-        return True
 
     def _give_up_if_late(self) -> bool:
         if time.monotonic() < self._deadline:
@@ -160,19 +156,20 @@ class Work(_Work):  # type: ignore[misc]
         # The engine may still write to the tensors: only a world that is closed leaves them alone.
         why = f"{self._request.operation} was not done after {self._request.timeout_s:g} s, the time limit of the group"
         self._channel.fail(why)
-        self._error = self._error or ProcessGroupError(why + self._channel.where(), operation=self._request.operation)
+        self._error = ProcessGroupError(why + self._channel.where(), operation=self._request.operation)
         return True
 
-    def _end(self) -> None:
-        try:
-            if self._error is None and self._finish is not None:
-                with torch.no_grad():
-                    self._finish(self._handles)
-        except Exception as error:
-            self._error = error
-        for handle in self._handles:
-            self._channel.world.release(handle)
-        self._keep = self._finish = None
+    def _end(self, followed: bool) -> None:
+        if self._flight.error is not None:
+            self._error = self._channel.error(self._request, self._flight.error)
+        if self._error is None:
+            try:
+                self._flight.land()
+            except EngineError as error:
+                self._error = self._channel.error(self._request, error)
+            except Exception as error:
+                self._error = error
+        self._flight.release(followed)
         self._done = True
 
 

@@ -20,6 +20,8 @@ from horovod.torch.functions import allgather_object as allgather_object
 from horovod.torch.functions import broadcast_object, broadcast_optimizer_state, broadcast_parameters
 from horovod.torch.mpi_ops import rank
 
+_WORTH_MOVING_BYTES = 4096
+
 
 def _copy_tensor(old: Any, value: Any) -> Any:
     """See slots.CopyLeaf. Tensors that say more than their values (gradients, subclasses) are copied as objects."""
@@ -31,8 +33,40 @@ def _copy_tensor(old: Any, value: Any) -> Any:
 
 
 def _is_like(old: torch.Tensor, value: torch.Tensor) -> bool:
-    same_form = old.shape == value.shape and old.stride() == value.stride()
-    return same_form and old.dtype == value.dtype and old.device == value.device
+    return _same_form(old, value) and old.dtype == value.dtype and old.device == value.device
+
+
+def _same_form(old: torch.Tensor, value: torch.Tensor) -> bool:
+    return old.shape == value.shape and old.stride() == value.stride()
+
+
+def _copy_to_host(old: Any, value: Any) -> Any:
+    """The same, but what lies on a GPU is copied to pinned memory of the host if the user wants it there. Small tensors
+    stay: they may be what load_state_dict takes as it is (a learning rate), and would only cost time."""
+    if type(value) is not torch.Tensor or not _belongs_on_host(value):
+        return _copy_tensor(old, value)
+    fits = type(old) is torch.Tensor and old.is_cpu and old.dtype == value.dtype and _same_form(old, value)
+    target = old if fits else _pinned_like(value)
+    return target.copy_(value.detach(), non_blocking=True)
+
+
+def _belongs_on_host(value: torch.Tensor) -> bool:
+    plain = value.layout == torch.strided and not value.requires_grad
+    return value.is_cuda and plain and value.nbytes >= _WORTH_MOVING_BYTES and _commits_on_host()
+
+
+def _commits_on_host() -> bool:
+    return default_context.settings.text("HOROVOD_ELASTIC_COMMIT") == "host"
+
+
+def _pinned_like(value: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(value, device="cpu", pin_memory=True)
+
+
+def _await_copies() -> None:
+    """Copies to the host are under way until the GPU is done with them."""
+    if _commits_on_host() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        torch.cuda.synchronize()
 
 
 class StateHandler:
@@ -62,9 +96,12 @@ class StateHandler:
 class StateDictHandler(StateHandler):
     """For what has state_dict and load_state_dict, both of plain values: learning rate schedulers, gradient scalers."""
 
+    # Where tensors are copied to. Not all objects put what they load back where it was.
+    _copy_leaf = staticmethod(_copy_tensor)
+
     def __init__(self, value: Any) -> None:
         super().__init__(value)
-        self.slots = Slots(_copy_tensor)
+        self.slots = Slots(self._copy_leaf)
         self.save()
 
     @property
@@ -79,6 +116,8 @@ class StateDictHandler(StateHandler):
         """Copy what is to be saved; `slots.keep` then does."""
         with torch.no_grad():
             self.slots.prepare(self.value.state_dict())
+        if self._copy_leaf is _copy_to_host:
+            _await_copies()
 
     def load(self, saved: Any) -> None:
         """Take over what an earlier job saved."""
@@ -95,6 +134,8 @@ class StateDictHandler(StateHandler):
 
 
 class ModelStateHandler(StateDictHandler):
+    _copy_leaf = staticmethod(_copy_to_host)
+
     def __init__(self, model: torch.nn.Module) -> None:
         super().__init__(model)
 
@@ -107,6 +148,8 @@ class ModelStateHandler(StateDictHandler):
 
 
 class OptimizerStateHandler(StateDictHandler):
+    _copy_leaf = staticmethod(_copy_to_host)
+
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         super().__init__(optimizer)
 

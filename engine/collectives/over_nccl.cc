@@ -1,0 +1,288 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "collectives/over_nccl.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/half.h"
+
+namespace hvd {
+namespace {
+
+constexpr size_t kFewCalls = 4;
+constexpr size_t kLargeTensor = size_t{1} << 20;
+// NCCL may fail because a rank is lost, of which the engine will say more.
+constexpr std::chrono::seconds kBeforeBlame(2);
+
+const void* PointerTo(CudaAddress address) { return reinterpret_cast<const void*>(address); }
+void* WritableAt(CudaAddress address) { return reinterpret_cast<void*>(address); }
+
+bool IsExactIn(double factor, DType dtype) {
+  const auto single = static_cast<float>(factor);
+  switch (dtype) {
+    case DType::kFloat64:
+    case DType::kFloat32:  // rounded once, like each product
+      return true;
+    case DType::kFloat16:
+      return FloatFromFloat16(Float16FromFloat(single)) == factor;
+    case DType::kBFloat16:
+      return FloatFromBFloat16(BFloat16FromFloat(single)) == factor;
+    default:
+      return false;
+  }
+}
+
+int NcclOpOf(Communicator& communicator, const Reduction& reduction) {
+  switch (reduction.op) {
+    case ReduceOp::kMin:
+      return kNcclMin;
+    case ReduceOp::kMax:
+      return kNcclMax;
+    case ReduceOp::kProduct:
+      return kNcclProduct;
+    default:
+      return communicator.SumTimes(FactorsFor(reduction).with_sum, reduction.dtype);
+  }
+}
+
+// The run in chunks of what the buffer holds: in, what `move` makes of it, and out.
+template <typename Move>
+void ThroughBuffer(Communicator& communicator, const NcclWork& work, CudaStream stream, Move move) {
+  const size_t room = communicator.buffer_bytes() / kUnit * kUnit;
+  for (size_t begin = 0; begin < work.parts.size(); begin += room) {
+    move(begin, std::min(work.parts.size(), begin + room), communicator.Buffer(stream));
+  }
+}
+
+void FillBuffer(const Device& device, const NcclWork& work, size_t begin, size_t end, CudaAddress buffer,
+                CudaStream stream) {
+  work.parts.Gather(device, begin, end, buffer, stream);
+  if (!FactorsFor(work.reduction).before) return;
+  DeviceParts own;
+  own.Add(buffer, buffer, end - begin);
+  const Reduction scaling{work.reduction.dtype, ReduceOp::kSum, 1.0, work.reduction.prescale, 1};
+  own.Reduce(device, scaling, 0, end - begin, {buffer}, stream);
+}
+
+void EmptyBuffer(const Device& device, const NcclWork& work, size_t begin, size_t end, CudaAddress buffer,
+                 CudaStream stream) {
+  if (!FactorsFor(work.reduction).after) return work.parts.Scatter(device, begin, end, buffer, stream);
+  Reduction scaling = work.reduction;
+  scaling.op = ReduceOp::kSum;  // of one
+  work.parts.Reduce(device, scaling, begin, end, {buffer}, stream);
+}
+
+// Where a rank that has joined gives nothing, and takes nothing: zeros, and a place for what comes.
+class Missing {
+ public:
+  Missing(Communicator& communicator, const DeviceParts& parts, CudaStream stream) {
+    size_t bytes = 0;
+    for (const DevicePart& part : parts.all()) bytes += part.input ? 0 : part.bytes + kUnit;
+    if (bytes == 0) return;
+    next_ = communicator.Scratch(bytes, stream);
+    communicator.device().Zero(next_, bytes, stream);
+  }
+  CudaAddress Take(size_t bytes) {
+    const CudaAddress taken = next_;
+    next_ += (bytes + kUnit - 1) / kUnit * kUnit;
+    return taken;
+  }
+
+ private:
+  CudaAddress next_ = 0;
+};
+
+}  // namespace
+
+NcclFactors FactorsFor(const Reduction& reduction) {
+  NcclFactors factors;
+  const bool sums = reduction.op == ReduceOp::kSum && hvd_is_floating(static_cast<int32_t>(reduction.dtype));
+  const double both = reduction.prescale * reduction.postscale;
+  if (sums && IsExactIn(both, reduction.dtype)) {
+    factors.with_sum = both;
+    return factors;
+  }
+  if (sums && IsExactIn(reduction.prescale, reduction.dtype)) {
+    factors.with_sum = reduction.prescale;
+  } else {
+    factors.before = reduction.prescale != 1.0;
+  }
+  factors.after = reduction.postscale != 1.0 || reduction.divisor != 1;
+  return factors;
+}
+
+bool GoesThroughBuffer(size_t tensors, size_t bytes) { return tensors > kFewCalls && bytes / tensors < kLargeTensor; }
+
+void LaunchAllreduce(Communicator& communicator, const NcclWork& work, CudaStream stream) {
+  const Device& device = communicator.device();
+  const int type = NcclTypeOf(work.reduction.dtype), op = NcclOpOf(communicator, work.reduction);
+  const size_t element = SizeOf(work.reduction.dtype);
+  if (!work.through_buffer) {
+    Missing missing(communicator, work.parts, stream);
+    return communicator.Launch([&](const Nccl& nccl, NcclComm comm) {
+      for (const DevicePart& part : work.parts.all()) {
+        const CudaAddress none = part.input ? 0 : missing.Take(part.bytes);
+        const int result =
+            nccl.all_reduce(PointerTo(part.input ? part.input : none), WritableAt(part.output ? part.output : none),
+                            part.bytes / element, type, op, comm, stream);
+        communicator.Check(result, "allreduce");
+      }
+    });
+  }
+  ThroughBuffer(communicator, work, stream, [&](size_t begin, size_t end, CudaAddress buffer) {
+    FillBuffer(device, work, begin, end, buffer, stream);
+    communicator.Launch([&](const Nccl& nccl, NcclComm comm) {
+      const size_t count = (end - begin) / element;
+      communicator.Check(nccl.all_reduce(PointerTo(buffer), WritableAt(buffer), count, type, op, comm, stream),
+                         "allreduce");
+    });
+    EmptyBuffer(device, work, begin, end, buffer, stream);
+  });
+}
+
+// Members may get different numbers of rows: to each its part.
+void LaunchReducescatter(Communicator& communicator, const NcclWork& work, CudaStream stream) {
+  const Device& device = communicator.device();
+  const int type = NcclTypeOf(work.reduction.dtype), op = NcclOpOf(communicator, work.reduction);
+  const size_t element = SizeOf(work.reduction.dtype);
+  const std::vector<DevicePart>& parts = work.parts.all();
+  const auto reduce = [&](const Nccl& nccl, NcclComm comm, CudaAddress from, CudaAddress to, size_t bytes, int owner) {
+    const int result = nccl.reduce(PointerTo(from), WritableAt(to), bytes / element, type, op, owner, comm, stream);
+    communicator.Check(result, "reduce");
+  };
+  if (!work.through_buffer) {
+    return communicator.Launch([&](const Nccl& nccl, NcclComm comm) {
+      for (const DevicePart& tensor : work.even) {
+        const int result = nccl.reduce_scatter(PointerTo(tensor.input), WritableAt(tensor.output),
+                                               tensor.bytes / element, type, op, comm, stream);
+        communicator.Check(result, "reducescatter");
+      }
+      for (size_t i = 0; work.even.empty() && i < parts.size(); ++i) {
+        reduce(nccl, comm, parts[i].input, parts[i].output, parts[i].bytes, work.owners[i]);
+      }
+    });
+  }
+  ThroughBuffer(communicator, work, stream, [&](size_t begin, size_t end, CudaAddress buffer) {
+    FillBuffer(device, work, begin, end, buffer, stream);
+    communicator.Launch([&](const Nccl& nccl, NcclComm comm) {
+      for (size_t i = 0; i < parts.size();) {  // what lies side by side goes to the same member in one call
+        size_t last = i;
+        while (last + 1 < parts.size() && work.owners[last + 1] == work.owners[i]) ++last;
+        const size_t from = std::max(parts[i].begin, begin);
+        const size_t to = std::min((parts[last].begin + parts[last].bytes + kUnit - 1) / kUnit * kUnit, end);
+        const CudaAddress at = buffer + (from - begin);
+        if (from < to) reduce(nccl, comm, at, at, to - from, work.owners[i]);
+        i = last + 1;
+      }
+    });
+    EmptyBuffer(device, work, begin, end, buffer, stream);
+  });
+}
+
+void LaunchBroadcast(Communicator& communicator, const NcclWork& work, CudaStream stream) {
+  const Device& device = communicator.device();
+  const auto give = [&](const Nccl& nccl, NcclComm comm, CudaAddress from, CudaAddress to, size_t bytes) {
+    const int result = nccl.broadcast(PointerTo(from), WritableAt(to), bytes, kNcclUint8, work.root, comm, stream);
+    communicator.Check(result, "broadcast");
+  };
+  if (!work.through_buffer) {
+    return communicator.Launch([&](const Nccl& nccl, NcclComm comm) {
+      for (const DevicePart& part : work.parts.all()) give(nccl, comm, part.input, part.output, part.bytes);
+    });
+  }
+  ThroughBuffer(communicator, work, stream, [&](size_t begin, size_t end, CudaAddress buffer) {
+    if (communicator.me() == work.root) work.parts.Gather(device, begin, end, buffer, stream);
+    communicator.Launch([&](const Nccl& nccl, NcclComm comm) { give(nccl, comm, buffer, buffer, end - begin); });
+    work.parts.Scatter(device, begin, end, buffer, stream);
+  });
+}
+
+namespace {
+
+// Every member sends to every other; to itself too, which NCCL copies.
+void ExchangeStretches(Communicator& communicator, const NcclExchange::Tensor& tensor, const Nccl& nccl, NcclComm comm,
+                       CudaStream stream) {
+  for (int j = 0; j < communicator.members(); ++j) {
+    const NcclExchange::Stretch& sent = tensor.sent[static_cast<size_t>(j)];
+    const NcclExchange::Stretch& received = tensor.received[static_cast<size_t>(j)];
+    if (sent.bytes) {
+      communicator.Check(nccl.send(PointerTo(sent.address), sent.bytes, kNcclUint8, j, comm, stream), "send");
+    }
+    if (received.bytes) {
+      const int result = nccl.receive(WritableAt(received.address), received.bytes, kNcclUint8, j, comm, stream);
+      communicator.Check(result, "receive");
+    }
+  }
+}
+
+// Members may contribute different numbers of rows: each gives its part to all.
+void GatherStretches(Communicator& communicator, const NcclExchange::Tensor& tensor, const Nccl& nccl, NcclComm comm,
+                     CudaStream stream) {
+  const std::vector<NcclExchange::Stretch>& parts = tensor.received;
+  const CudaAddress own = tensor.sent[0].address;
+  const auto same = [&](const NcclExchange::Stretch& part) { return part.bytes == parts[0].bytes; };
+  if (std::all_of(parts.begin(), parts.end(), same)) {
+    if (parts[0].bytes == 0) return;
+    const int result =
+        nccl.all_gather(PointerTo(own), WritableAt(parts[0].address), parts[0].bytes, kNcclUint8, comm, stream);
+    return communicator.Check(result, "allgather");
+  }
+  for (int j = 0; j < communicator.members(); ++j) {
+    const NcclExchange::Stretch& part = parts[static_cast<size_t>(j)];
+    if (part.bytes == 0) continue;
+    const CudaAddress from = j == communicator.me() ? own : part.address;
+    const int result =
+        nccl.broadcast(PointerTo(from), WritableAt(part.address), part.bytes, kNcclUint8, j, comm, stream);
+    communicator.Check(result, "allgather");
+  }
+}
+
+}  // namespace
+
+void LaunchExchange(Communicator& communicator, const NcclExchange& exchange, CudaStream stream) {
+  communicator.Launch([&](const Nccl& nccl, NcclComm comm) {
+    for (const NcclExchange::Tensor& tensor : exchange.tensors) {
+      const auto run = tensor.gathers ? GatherStretches : ExchangeStretches;
+      run(communicator, tensor, nccl, comm, stream);
+    }
+  });
+}
+
+// ---- the machine
+
+NcclMachine::NcclMachine(Devices* devices, std::shared_ptr<Communicator> communicator, DeviceOrder order, Launch launch,
+                         std::function<bool()> may_launch)
+    : devices_(devices),
+      communicator_(std::move(communicator)),
+      order_(std::move(order)),
+      launch_(std::move(launch)),
+      may_launch_(std::move(may_launch)),
+      revoked_(std::make_shared<std::atomic<bool>>(false)) {}
+
+// What has not begun by now lets the callers' tensors alone.
+NcclMachine::~NcclMachine() { revoked_->store(true); }
+
+Machine::Step NcclMachine::Advance() {
+  if (!job_) {
+    if (!may_launch_()) return Step::kStuck;
+    job_ = devices_->launcher().Put(
+        [communicator = communicator_, order = std::move(order_), launch = std::move(launch_), revoked = revoked_] {
+          if (revoked->load()) return;
+          Device& device = communicator->device();
+          const Device::Scope scope(device);
+          for (const auto& mark : order.after) device.WaitFor(mark->event(), order.stream);
+          device.FollowOthers(communicator.get(), order.stream);
+          launch(*communicator, order.stream);
+          communicator->Launched(order.stream);
+        });
+    return Step::kMoved;
+  }
+  if (!job_->done.load(std::memory_order_acquire)) return Step::kStuck;
+  if (job_->error.empty()) return Step::kDone;
+  const auto now = std::chrono::steady_clock::now();
+  if (failed_ == decltype(failed_){}) failed_ = now;
+  if (now - failed_ < kBeforeBlame) return Step::kStuck;
+  throw DeviceError(job_->error);
+}
+
+}  // namespace hvd

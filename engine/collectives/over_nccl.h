@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+// Collectives of tensors on GPUs by NCCL. Which calls are made follows from the batch alone, so that all members make
+// the same: few or large tensors are given to NCCL as they lie, many small ones, and those with factors that NCCL does
+// not apply exactly, go through one buffer by our own kernels.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "collectives/machine.h"
+#include "collectives/on_device.h"
+#include "devices/communicator.h"
+
+namespace hvd {
+
+// Where a reduction's factors are applied.
+struct NcclFactors {
+  double with_sum = 1.0;  // by NCCL itself, to what it sums
+  bool before = false;    // by a kernel
+  bool after = false;     // by a kernel, with the divisor
+};
+NcclFactors FactorsFor(const Reduction& reduction);
+
+// What a batch asks for.
+struct NcclWork {
+  DeviceParts parts;             // all members' look alike but for the addresses
+  std::vector<int> owners;       // reducescatter: the member that gets the part
+  std::vector<DevicePart> even;  // likewise, if all members get the same of each tensor: its input, output, their bytes
+  bool through_buffer = false;
+  Reduction reduction;
+  int root = -1;  // broadcast: the member that gives
+};
+// What an allgather or alltoall asks for.
+struct NcclExchange {
+  struct Stretch {
+    CudaAddress address;
+    size_t bytes;
+  };
+  struct Tensor {
+    std::vector<Stretch> sent, received;  // by member
+    bool gathers;                         // all get the same
+  };
+  std::vector<Tensor> tensors;
+};
+// Few calls for many bytes, or one call for many tensors.
+bool GoesThroughBuffer(size_t tensors, size_t bytes);
+
+// All of these launch, on the launcher's thread, with a Scope.
+void LaunchAllreduce(Communicator& communicator, const NcclWork& work, CudaStream stream);
+void LaunchReducescatter(Communicator& communicator, const NcclWork& work, CudaStream stream);
+void LaunchBroadcast(Communicator& communicator, const NcclWork& work, CudaStream stream);
+void LaunchExchange(Communicator& communicator, const NcclExchange& exchange, CudaStream stream);
+
+// Done when the work is launched.
+class NcclMachine : public Machine {
+ public:
+  using Launch = std::function<void(Communicator& communicator, CudaStream stream)>;
+  // `may_launch`: whether it is this batch's turn among all that the process launches; asked until it is.
+  NcclMachine(Devices* devices, std::shared_ptr<Communicator> communicator, DeviceOrder order, Launch launch,
+              std::function<bool()> may_launch);
+  ~NcclMachine() override;
+  Step Advance() override;
+
+ private:
+  Devices* devices_;
+  std::shared_ptr<Communicator> communicator_;
+  DeviceOrder order_;
+  Launch launch_;
+  std::function<bool()> may_launch_;
+  std::shared_ptr<std::atomic<bool>> revoked_;
+  std::shared_ptr<DeviceWorker::Job> job_;
+  std::chrono::steady_clock::time_point failed_{};
+};
+
+}  // namespace hvd

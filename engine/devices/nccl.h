@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+// NCCL, opened when the members of a process set first want it and never before: one that the framework has loaded
+// already is taken. What is declared here is the stable part of its binary interface, from 2.14 on; RCCL has the same.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "base/types.h"
+#include "devices/cuda.h"
+
+namespace hvd {
+
+using NcclComm = struct NcclCommOpaque*;
+
+struct NcclId {  // by which members of a communicator find each other
+  char bytes[128];
+};
+
+// As it was in 2.14: newer versions take what is missing for unset.
+struct NcclConfig {
+  size_t size = sizeof(NcclConfig);
+  unsigned magic = 0xcafebeef;
+  unsigned version = 21400;
+  int blocking = 0;
+};
+
+enum NcclResult : int { kNcclSuccess = 0, kNcclInProgress = 7 };
+enum NcclOp : int { kNcclSum = 0, kNcclProduct = 1, kNcclMax = 2, kNcclMin = 3 };
+enum NcclType : int {
+  kNcclInt8 = 0,
+  kNcclUint8 = 1,
+  kNcclInt32 = 2,
+  kNcclUint32 = 3,
+  kNcclInt64 = 4,
+  kNcclUint64 = 5,
+  kNcclFloat16 = 6,
+  kNcclFloat32 = 7,
+  kNcclFloat64 = 8,
+  kNcclBfloat16 = 9,
+  kNcclNoType = -1,
+};
+enum : int { kNcclOnHost = 1 };  // where a factor lies
+
+// X(name in the table, name in the library, parameters)
+#define HVD_NCCL_FUNCTIONS(X)                                                                          \
+  X(get_version, "ncclGetVersion", (int*))                                                             \
+  X(make_id, "ncclGetUniqueId", (NcclId*))                                                             \
+  X(init_rank, "ncclCommInitRankConfig", (NcclComm*, int, NcclId, int, NcclConfig*))                   \
+  X(finalize, "ncclCommFinalize", (NcclComm))                                                          \
+  X(destroy, "ncclCommDestroy", (NcclComm))                                                            \
+  X(abort, "ncclCommAbort", (NcclComm))                                                                \
+  X(async_error, "ncclCommGetAsyncError", (NcclComm, int*))                                            \
+  X(group_start, "ncclGroupStart", ())                                                                 \
+  X(group_end, "ncclGroupEnd", ())                                                                     \
+  X(make_factor, "ncclRedOpCreatePreMulSum", (int*, void*, int, int, NcclComm))                        \
+  X(all_reduce, "ncclAllReduce", (const void*, void*, size_t, int, int, NcclComm, CudaStream))         \
+  X(reduce, "ncclReduce", (const void*, void*, size_t, int, int, int, NcclComm, CudaStream))           \
+  X(reduce_scatter, "ncclReduceScatter", (const void*, void*, size_t, int, int, NcclComm, CudaStream)) \
+  X(broadcast, "ncclBroadcast", (const void*, void*, size_t, int, int, NcclComm, CudaStream))          \
+  X(all_gather, "ncclAllGather", (const void*, void*, size_t, int, NcclComm, CudaStream))              \
+  X(send, "ncclSend", (const void*, size_t, int, int, NcclComm, CudaStream))                           \
+  X(receive, "ncclRecv", (void*, size_t, int, int, NcclComm, CudaStream))
+
+struct Nccl {
+#define HVD_NCCL_MEMBER(member, name, parameters) int(*member) parameters = nullptr;
+  HVD_NCCL_FUNCTIONS(HVD_NCCL_MEMBER)
+#undef HVD_NCCL_MEMBER
+  const char* (*error_text)(int) = nullptr;
+  const char* (*last_error)(NcclComm) = nullptr;
+  int version = 0;  // 22809 is 2.28.9
+
+  // The one of this process; null, and why, if there is none. The first call opens it, which may take a while.
+  // `file`: a name for the first call to open; empty: the one that is loaded, or that the system finds.
+  static const Nccl* Open(const std::string& file, std::string* why);
+  // "unhandled system error: ..." with what is known of the communicator, which may be null.
+  std::string Describe(int result, NcclComm comm) const;
+};
+
+// "2.28.9"
+std::string NcclVersionText(int version);
+// kNcclNoType: it cannot add elements of that type.
+NcclType NcclTypeOf(DType dtype);
+
+}  // namespace hvd

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is decided about NCCL without it: whom it serves, and who applies a reduction's factors.
+#include <doctest/doctest.h>
+
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "collectives/nccl_meeting.h"
+#include "collectives/over_nccl.h"
+
+namespace {
+
+using hvd::AgainstTheirConnections;
+using hvd::AgainstTheirGpus;
+using hvd::AgainstTheirLibraries;
+using hvd::DType;
+using hvd::FactorsFor;
+using hvd::NcclPassport;
+using hvd::ReduceOp;
+using hvd::Reduction;
+
+NcclPassport On(const char* gpu, int32_t wish = hvd::kGpuAuto) {
+  NcclPassport passport{};
+  std::strncpy(passport.uuid.bytes, gpu, sizeof passport.uuid.bytes - 1);
+  passport.wish = wish;
+  return passport;
+}
+
+NcclPassport With(int version, const char* why_not = "") {
+  NcclPassport passport{};
+  passport.version = version;
+  std::strncpy(passport.why_not.data(), why_not, passport.why_not.size() - 1);
+  return passport;
+}
+
+TEST_CASE("NCCL serves ranks that have GPUs of their own, and who insists") {
+  const std::vector<int> ranks = {2, 5, 7};
+  CHECK(AgainstTheirGpus({On("a"), On("b"), On("c")}, ranks).empty());
+  CHECK(AgainstTheirGpus({On("a"), On("b"), On("a")}, ranks) == "ranks 2,7 share a GPU, which NCCL refuses");
+  CHECK(AgainstTheirGpus({On("a"), On("a", hvd::kGpuNccl), On("a")}, ranks).empty());
+  CHECK(AgainstTheirGpus({On("a"), On("b", hvd::kGpuStaged), On("c", hvd::kGpuNccl)}, ranks) ==
+        "rank 5 asks for HOROVOD_GPU_TRANSPORT=staged");
+  CHECK(AgainstTheirGpus({On("a"), On("b"), On("c", hvd::kGpuOwn)}, ranks) ==
+        "rank 7 asks for HOROVOD_GPU_TRANSPORT=own");
+}
+
+TEST_CASE("versions of NCCL are the same on all ranks") {
+  const std::vector<int> ranks = {0, 1, 2};
+  CHECK(AgainstTheirLibraries({With(22809), With(22809), With(22809)}, ranks).empty());
+  CHECK(AgainstTheirLibraries({With(22809), With(22105), With(22809)}, ranks) ==
+        "ranks have different versions of NCCL: rank 1 has 2.21.5, ranks 0,2 have 2.28.9");
+  CHECK(AgainstTheirLibraries({With(22809), With(0, "no such file"), With(22809)}, ranks) ==
+        "rank 1 has no NCCL: no such file");
+  CHECK(AgainstTheirConnections({With(1), With(1), With(1)}, ranks).empty());
+  CHECK(AgainstTheirConnections({With(1), With(1), With(0, "nobody answers")}, ranks) == "on rank 2 nobody answers");
+}
+
+TEST_CASE("factors cost a pass only where NCCL would round them") {
+  const auto of = [](DType dtype, ReduceOp op, double before, double after, int64_t divisor = 1) {
+    return FactorsFor(Reduction{dtype, op, before, after, divisor});
+  };
+  const auto plain = [](const hvd::NcclFactors& it) { return !it.before && !it.after; };
+  for (const DType dtype : {DType::kFloat16, DType::kBFloat16, DType::kFloat32, DType::kFloat64}) {
+    CHECK(plain(of(dtype, ReduceOp::kSum, 1.0, 1.0)));
+    CHECK(of(dtype, ReduceOp::kSum, 1.0, 0.25).with_sum == 0.25);
+    CHECK(plain(of(dtype, ReduceOp::kSum, 0.5, 0.25)));
+    CHECK(of(dtype, ReduceOp::kMax, 0.5, 1.0).before);
+    CHECK(of(dtype, ReduceOp::kProduct, 1.0, 0.5).after);
+  }
+  CHECK(plain(of(DType::kFloat32, ReduceOp::kSum, 1.0, 1.0 / 3)));
+  const hvd::NcclFactors half = of(DType::kBFloat16, ReduceOp::kSum, 0.5, 1.0 / 3);
+  CHECK(half.with_sum == 0.5);
+  CHECK(half.after);
+  CHECK_FALSE(half.before);
+  CHECK(of(DType::kInt32, ReduceOp::kSum, 1.0, 1.0, 3).after);
+  CHECK(of(DType::kInt32, ReduceOp::kSum, 0.5, 1.0).before);
+  CHECK(plain(of(DType::kInt32, ReduceOp::kMin, 1.0, 1.0)));
+}
+
+TEST_CASE("many small tensors share a call") {
+  CHECK_FALSE(hvd::GoesThroughBuffer(1, 100));
+  CHECK_FALSE(hvd::GoesThroughBuffer(4, 100));
+  CHECK(hvd::GoesThroughBuffer(50, 50 << 10));
+  CHECK_FALSE(hvd::GoesThroughBuffer(50, size_t{500} << 20));
+}
+
+}  // namespace

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An operation inside the engine: its handles, the memory that is used meanwhile, and what is left to do here."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import torch
+
+from horovod._engine import EngineError
+from horovod.torch.distributed.places import Place
+from horovod.torch.distributed.staging import Late
+
+if TYPE_CHECKING:
+    from horovod.torch.distributed.channel import Channel
+
+Finish = Callable[[Sequence[int]], None]
+
+
+class Flight:
+    """From its submission until its results lie where they belong. Used by one thread at a time."""
+
+    def __init__(
+        self, channel: Channel, handles: Sequence[int] | Late, place: Place, keep: object, finish: Finish | None
+    ) -> None:
+        self._channel = channel
+        self._handles = handles
+        self._place = place
+        self._keep = keep  # the engine reads and writes this memory until the handles are done
+        self._finish = finish
+        self.error: EngineError | None = None
+
+    def then(self, finish: Callable[[], None]) -> None:
+        """A step after those that are left to do so far."""
+        before = self._finish
+
+        def both(handles: Sequence[int]) -> None:
+            if before is not None:
+                before(handles)
+            finish()
+
+        self._finish = both
+
+    def wait(self, limit_s: float) -> bool:
+        """Whether the engine is done with it within that time, well or with an `error`."""
+        until = time.monotonic() + limit_s
+        if isinstance(self._handles, Late):
+            if not self._handles.is_there(limit_s):
+                return False
+            self.error = self._handles.failure
+            self._handles = self._handles.handles
+        for handle in self._handles:
+            try:
+                if not self._channel.world.wait(handle, max(0.0, until - time.monotonic())):
+                    return False
+            except EngineError as error:
+                self.error = self.error or error
+        return True
+
+    def land(self) -> None:
+        """Do what is left once the engine is done."""
+        if self.error is None:
+            self._place.order(self._channel.world)
+            if self._finish is not None:
+                with torch.no_grad(), self._place.entered():
+                    self._finish(self._handle_list())
+                    self._place.has_more()
+
+    def release(self, followed: bool) -> None:
+        """Forget it. `followed`: whoever waited lets its stream wait as well."""
+        handles = self._handle_list()
+        if not followed and handles:
+            self._place.outlive(_tensors_in(self._keep))
+        for handle in handles:
+            self._channel.world.release(handle)
+        self._keep = self._finish = None
+
+    def land_alone(self) -> bool:
+        """The same for one that its owner has forgotten; whether it is over."""
+        if not self.wait(0.0):
+            return False
+        with suppress(Exception):  # of an operation whose outcome nobody wants to know
+            self.land()
+        self.release(followed=False)
+        return True
+
+    def _handle_list(self) -> Sequence[int]:
+        return self._handles.handles if isinstance(self._handles, Late) else self._handles
+
+
+def _tensors_in(kept: object) -> Iterator[torch.Tensor]:
+    if isinstance(kept, torch.Tensor):
+        yield kept
+    elif isinstance(kept, (list, tuple)):
+        for one in kept:
+            yield from _tensors_in(one)

@@ -1,0 +1,338 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What each rank of test_torch_distributed_cuda.py runs: the horovod backend on the one GPU that all ranks share.
+
+The first argument says what; with `cpu` as the second, the parts that need no GPU run on the CPU.
+"""
+
+import importlib
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as checkpoint
+from distributed_checks import Checks, of_rank, same
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+from torch.nn.parallel import DistributedDataParallel
+
+from horovod.torch.distributed import ProcessGroupError
+
+DEVICE = torch.device("cpu") if sys.argv[2:] == ["cpu"] else torch.device("cuda", 0)
+LARGE = 1 << 19  # elements: what goes through the memory of the GPU
+BATCH, STEPS = 8, 5  # of each rank
+torch.backends.cuda.matmul.allow_tf32 = False
+
+
+def raises(text: str, call: Callable[[], object]) -> None:
+    with pytest.raises(RuntimeError, match=text):
+        call()
+
+
+# Streams
+
+
+def check_streams() -> None:
+    """Inputs are as the current stream leaves them, results are there for the stream that waits."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    streams = [torch.cuda.Stream(), torch.cuda.Stream()]
+    for turn in range(10):
+        with torch.cuda.stream(streams[0]):
+            tensor = torch.zeros(LARGE if turn % 2 else 100, device=DEVICE)
+            gathered = torch.zeros(size * len(tensor), device=DEVICE)
+            torch.cuda._sleep(2_000_000)  # the fill below is far from done when the operations are called
+            tensor.fill_(float(rank + turn))
+            works = [dist.all_gather_into_tensor(gathered, tensor.clone(), async_op=True)]
+            works.append(dist.all_reduce(tensor, async_op=True))
+        with torch.cuda.stream(streams[1]):
+            for work in works:
+                work.wait()
+            total, all_of_them = tensor * 2, gathered.clone()
+        streams[1].synchronize()
+        same(total, torch.full((len(tensor),), 2.0 * sum(range(turn, size + turn))))
+        same(all_of_them, torch.arange(float(size)).add(turn).repeat_interleave(len(tensor)))
+
+
+def check_overlap() -> None:
+    """Neither the call nor the wait waits for the GPU; what is computed meanwhile is right."""
+    size = dist.get_world_size()
+    tensor, other = torch.ones(LARGE, device=DEVICE), torch.ones(500, 500, device=DEVICE)
+    dist.all_reduce(tensor.clone())
+    other @ other  # the first one allocates memory, for which the GPU must be idle
+    torch.cuda.synchronize()
+    dist.barrier()
+    torch.cuda._sleep(int(1e9))  # half a second or so
+    began = time.perf_counter()
+    work = dist.all_reduce(tensor, async_op=True)
+    product = other @ other
+    work.wait()
+    took = time.perf_counter() - began
+    if os.environ.get("HOROVOD_GPU_TRANSPORT") != "staged":  # where the host waits until the GPU has come to the tensor
+        assert took < 0.2, f"{took} s"
+    while not work.is_completed():
+        pass
+    same(tensor, torch.full((LARGE,), float(size)))
+    same(product, torch.full((500, 500), 500.0))
+    # Memory that torch gives back while an operation is under way must not be reused before that is done.
+    side = torch.cuda.Stream()
+    for _ in range(30):
+        given = torch.ones(LARGE, device=DEVICE)
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            dist.all_reduce(given, async_op=True)
+        del given
+        torch.full((LARGE,), -1.0, device=DEVICE)
+    kept = [torch.full((LARGE,), float(index), device=DEVICE) for index in range(10)]
+    for one in kept:
+        dist.all_reduce(one, dist.ReduceOp.MAX)
+    for index, one in enumerate(kept):
+        same(one, torch.full((LARGE,), float(index)))
+
+
+def check_futures() -> None:
+    """A callback's stream has the result, whatever thread it runs on."""
+    total = sum(of_rank(rank, (LARGE,)) for rank in range(dist.get_world_size()))
+    for _ in range(5):
+        tensor = of_rank(dist.get_rank(), (LARGE,)).to(DEVICE)
+        with torch.cuda.stream(torch.cuda.Stream()):
+            torch.cuda.current_stream().wait_stream(torch.cuda.default_stream())
+            torch.cuda._sleep(2_000_000)
+            future = dist.all_reduce(tensor, async_op=True).get_future()
+            tripled = future.then(lambda done: done.value()[0] * 3)
+        same(tripled.wait(), 3 * total)
+
+
+def check_capture() -> None:
+    """Every operation says that it cannot be captured, and goes on working."""
+    tensor, rows = torch.ones(4, device=DEVICE), torch.ones(4 * dist.get_world_size(), device=DEVICE)
+    calls: list[Callable[[], Any]] = [
+        partial(dist.all_reduce, tensor),
+        partial(dist.broadcast, tensor, 0),
+        partial(dist.all_gather_into_tensor, rows, tensor),
+        partial(dist.reduce_scatter_tensor, tensor, rows),
+        partial(dist.all_to_all_single, rows, rows.clone()),
+        partial(dist.send, tensor, (dist.get_rank() + 1) % dist.get_world_size()),
+        dist.barrier,
+    ]
+    for call in calls:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            tensor.add_(0)
+            raises("cannot be captured in a CUDA graph", call)
+    dist.all_reduce(tensor)
+    same(tensor, torch.full((4,), float(dist.get_world_size())))
+
+
+# Training
+
+
+def network() -> torch.nn.Sequential:
+    torch.manual_seed(3)
+    layers = [torch.nn.Linear(inputs, outputs) for inputs, outputs in pairwise((16, 512, 512, 512, 4))]
+    return torch.nn.Sequential(
+        layers[0], torch.nn.ReLU(), layers[1], torch.nn.Tanh(), torch.nn.Sequential(layers[2]), layers[3]
+    ).to(DEVICE)
+
+
+def batch(step: int, ranks: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
+    torch.manual_seed(100 + step)
+    size = dist.get_world_size()
+    inputs, targets = torch.randn(size, BATCH, 16), torch.randn(size, BATCH, 4)
+    return inputs[ranks].flatten(0, 1).to(DEVICE), targets[ranks].flatten(0, 1).to(DEVICE)
+
+
+def train(model: Any, ranks: list[int]) -> list[torch.Tensor]:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    for step in range(STEPS):
+        inputs, targets = batch(step, ranks)
+        optimizer.zero_grad()
+        torch.nn.functional.mse_loss(model(inputs), targets).backward()
+        optimizer.step()
+    return [whole(parameter.detach()) for parameter in model.parameters()]
+
+
+def whole(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def alike(parameters: list[torch.Tensor], expected: list[torch.Tensor], tolerance: float = 2e-5) -> None:
+    for got, wanted in zip(parameters, expected, strict=True):
+        torch.testing.assert_close(got, wanted, rtol=tolerance, atol=tolerance)
+
+
+def check_ddp(alone: list[torch.Tensor]) -> None:
+    """Ranks with a share of the batch each get where one process gets with all of it."""
+    mine = [dist.get_rank()]
+    device_ids = None if DEVICE.type == "cpu" else [0]
+    for more in ({}, {"gradient_as_bucket_view": True}, {"bucket_cap_mb": 0.1}, {"static_graph": True}):
+        alike(train(DistributedDataParallel(network(), device_ids=device_ids, **more), mine), alone)
+    model = DistributedDataParallel(network(), device_ids=device_ids)
+    model.register_comm_hook(None, default_hooks.fp16_compress_hook)
+    alike(train(model, mine), alone, tolerance=2e-2)
+
+
+def check_fsdp(alone: list[torch.Tensor]) -> None:
+    mesh = init_device_mesh(DEVICE.type, (dist.get_world_size(),))
+    model = network()
+    for part in (model[2], model[4]):
+        fully_shard(part, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    alike(train(model, [dist.get_rank()]), alone)
+    folder: list[Any] = [tempfile.mkdtemp() if dist.get_rank() == 0 else None]
+    dist.broadcast_object_list(folder, 0)
+    checkpoint.save(model.state_dict(), checkpoint_id=folder[0])
+    fresh = network()
+    fully_shard(fresh, mesh=mesh)
+    state = fresh.state_dict()
+    checkpoint.load(state, checkpoint_id=folder[0])
+    fresh.load_state_dict(state)
+    alike([whole(it.detach()) for it in fresh.parameters()], [whole(it.detach()) for it in model.parameters()], 0.0)
+
+
+def check_dtensor() -> None:
+    rank, size = dist.get_rank(), dist.get_world_size()
+    mesh = init_device_mesh(DEVICE.type, (size,))
+    table = torch.arange(float(4 * size * 6)).view(4 * size, 6).to(DEVICE)
+    sharded = distribute_tensor(table, mesh, [Shard(0)])
+    same(sharded.to_local(), table[4 * rank : 4 * rank + 4].cpu())
+    same(sharded.redistribute(mesh, [Replicate()]).to_local(), table.cpu())
+    same(sharded.redistribute(mesh, [Shard(1)]).full_tensor(), table.cpu())
+    same(
+        (sharded @ distribute_tensor(table.t().contiguous(), mesh, [Replicate()])).full_tensor(),
+        (table @ table.t()).cpu(),
+    )
+
+
+def run_collectives() -> None:
+    checks = Checks(DEVICE, LARGE)
+    checks.all()
+    if DEVICE.type == "cuda":
+        with torch.cuda.stream(torch.cuda.Stream()):
+            checks.all()
+        check_streams()
+        check_overlap()
+        check_futures()
+        check_capture()
+
+
+def run_training() -> None:
+    alone = train(network(), list(range(dist.get_world_size())))
+    check_ddp(alone)
+    check_fsdp(alone)
+    check_dtensor()
+
+
+def run_loss() -> None:
+    """The last rank is killed in the middle of an operation; the others hear of it, and can use their GPU again."""
+    size, rank = dist.get_world_size(), dist.get_rank()
+    tensor = torch.ones(16 << 20, device=DEVICE)
+    for _ in range(3):
+        dist.all_reduce(tensor, dist.ReduceOp.MAX)
+    dist.barrier()
+    if rank == size - 1:
+        if DEVICE.type == "cuda":
+            torch.cuda._sleep(int(20e9))
+            dist.all_reduce(tensor)  # launched, behind what takes ten seconds
+        os.kill(os.getpid(), signal.SIGKILL)
+    began = time.monotonic()
+    with pytest.raises(ProcessGroupError, match=f"rank {size - 1}"):
+        keep_reducing(tensor)
+    await_device()
+    assert float((torch.ones(1 << 20, device=DEVICE) + 1).sum()) == 2 << 20
+    print(f"lost in {time.monotonic() - began:.2f} s", flush=True)
+
+
+def keep_reducing(tensor: torch.Tensor) -> None:
+    for _ in range(100):
+        dist.all_reduce(tensor)
+        await_device()
+
+
+def await_device() -> None:
+    if DEVICE.type == "cuda":
+        torch.cuda.synchronize()
+
+
+def run_accelerate() -> None:
+    """Accelerate takes the group that exists."""
+    from accelerate import Accelerator
+
+    os.environ["ACCELERATE_BYPASS_DEVICE_MAP"] = "true"  # all ranks share the one GPU
+    accelerator = Accelerator(cpu=DEVICE.type == "cpu")
+    torch.manual_seed(accelerator.process_index)
+    model = torch.nn.Linear(4, 1)
+    model, optimizer = accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    for _ in range(3):
+        optimizer.zero_grad()
+        accelerator.backward(model(torch.randn(8, 4, device=accelerator.device)).square().mean())
+        optimizer.step()
+    weights = accelerator.gather(next(model.parameters()).detach().reshape(1, -1))
+    assert weights.device.type == DEVICE.type
+    assert torch.equal(weights[0], weights[1]), weights
+
+
+def run_lightning() -> None:
+    import lightning
+
+    importlib.import_module("horovod.torch.distributed.lightning")
+
+    class Line(lightning.LightningModule):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.line = torch.nn.Linear(4, 1)
+
+        def training_step(self, rows: torch.Tensor, _: int) -> torch.Tensor:
+            assert rows.device.type == DEVICE.type
+            return self.line(rows).square().mean()
+
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    model = Line()
+    trainer = lightning.Trainer(
+        strategy="horovod", accelerator="gpu" if DEVICE.type == "cuda" else "cpu", max_steps=3, logger=False,
+        enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
+    )  # fmt: skip
+    trainer.fit(model, torch.utils.data.DataLoader(torch.randn(32, 4), batch_size=4))
+    weights: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(weights, model.line.weight.tolist())
+    assert weights[0] == weights[1], weights
+
+
+RUNS = {
+    "collectives": run_collectives,
+    "training": run_training,
+    "loss": run_loss,
+    "accelerate": run_accelerate,
+    "lightning": run_lightning,
+}
+
+
+def main() -> None:
+    if DEVICE.type == "cuda":
+        torch.cuda.set_device(DEVICE)
+    bound = {"device_id": DEVICE} if DEVICE.type == "cuda" else {}
+    dist.init_process_group("horovod", timeout=timedelta(seconds=40), **bound)  # type: ignore[arg-type]
+    RUNS[sys.argv[1]]()
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    if sys.argv[1] == "collectives":
+        dist.init_process_group("cpu:gloo,cuda:horovod", timeout=timedelta(seconds=40))
+        Checks(DEVICE, LARGE).objects_and_barriers()
+        Checks(DEVICE, LARGE).all_reduce()
+        dist.destroy_process_group()
+    print("all checks passed", flush=True)
+
+
+main()

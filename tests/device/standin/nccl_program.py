@@ -1,0 +1,245 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What each rank of test_standin_nccl.py runs. Every check raises when it fails."""
+
+import ctypes
+import os
+import random
+import signal
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import program
+from gpu import Ask, Tensor, start, world
+from program import CHECKS, gpu, rank, size
+
+import horovod.numpy as hvd
+from horovod._engine import EngineError
+from horovod.common.calls import ALLREDUCE
+from horovod.common.dtypes import ID_BY_NAME
+from horovod.common.process_sets import ProcessSet, global_process_set
+
+if rank_1 := os.environ.get("NCCL_VERSION_AT_RANK_1"):
+    os.environ["STANDIN_NCCL_VERSION"] = rank_1 if os.environ["HOROVOD_RANK"] == "1" else "22809"
+for name in ("STANDIN_NCCL_ERROR", "STANDIN_NCCL_REFUSE"):
+    if (value := os.environ.get(f"{name}_AT_RANK_1")) and os.environ["HOROVOD_RANK"] == "1":
+        os.environ[name] = value
+
+
+def counted(what: str) -> int:
+    """Communicators that are `live`, or `launches` so far."""
+    count = getattr(ctypes.CDLL("libnccl.so.2"), f"standin_nccl_{what}")
+    count.restype = ctypes.c_long
+    return int(count())
+
+
+def run_results(names: str) -> None:
+    """Each check after the other in one world, and some in another; nothing is left of either."""
+    before = gpu.live()
+    for checks in (names.split(","), ["join", "order"]):
+        launches = counted("launches")
+        hvd.init()
+        for name in checks:
+            CHECKS[name]()
+        assert counted("launches") > launches
+        assert counted("live") == 1
+        assert gpu.live()["mapped"] == 0
+        hvd.shutdown()
+        assert counted("live") == 0
+        assert gpu.live() == before, (gpu.live(), before)
+    print("all checks passed", flush=True)
+
+
+def run_otherwise(names: str) -> None:
+    """The same where NCCL cannot be used, or not for all of it."""
+    hvd.init()
+    for name in names.split(","):
+        CHECKS[name]()
+    hvd.shutdown()
+    print("all checks passed, launches:", counted("launches"), flush=True)
+
+
+def run_refused() -> None:
+    program.run_refused()
+
+
+class Order:
+    """Operations of sets that overlap, which each rank submits in an order of its own."""
+
+    def __init__(self, sets: list[ProcessSet | Any], dice: random.Random) -> None:
+        self._sets, self._dice = sets, dice
+        self._streams = [gpu.stream(), gpu.stream(), 0]
+        self._held: list[tuple[int, Tensor, int]] = []
+
+    def submit(self, turn: int) -> None:
+        mine = [(index, members, chosen) for index, (members, chosen) in enumerate(self._sets) if rank() in members]
+        asked = [(index, members, chosen, k) for index, members, chosen in mine for k in range(4)]
+        self._dice.shuffle(asked)
+        for index, members, chosen, k in asked:
+            tensor = Tensor(gpu, np.full(1 + 700 * k, rank() + 1, np.int32))
+            identity = 0 if chosen is global_process_set else chosen.process_set_id
+            handle = world().submit(
+                identity, ALLREDUCE, f"order.{index}.{turn}.{k}", ID_BY_NAME["int32"], tensor.shape, tensor.address,
+                tensor.address, device=gpu.ordinal, stream=self._dice.choice(self._streams),
+            )  # fmt: skip
+            self._held.append((handle, tensor, sum(member + 1 for member in members)))
+            if self._dice.random() < 0.2:
+                time.sleep(self._dice.random() / 1000)
+
+    def check(self) -> None:
+        for handle, _, _ in self._held:
+            world().finish(handle)
+        for stream in self._streams:
+            world().let_wait(gpu.ordinal, stream)
+            gpu.synchronize(stream)
+        for _, tensor, wanted in self._held:
+            assert np.all(tensor.array == wanted), (tensor.array[:5], wanted)
+            tensor.free()
+        self._held.clear()
+
+    def close(self) -> None:
+        for stream in self._streams[:2]:
+            gpu.destroy(stream)
+
+
+def run_orders(seed: str) -> None:
+    before = gpu.live()
+    hvd.init()
+    everybody = list(range(size()))
+    groups = [everybody, everybody[:-1], everybody[1:], [0, size() - 1], everybody[1:-1]]
+    sets = [(it, global_process_set if it is everybody else hvd.add_process_set(it)) for it in groups if len(it) > 1]
+    order = Order(sets, random.Random(1000 * int(seed) + rank()))
+    for turn in range(12):
+        order.submit(turn)
+        order.check()
+    order.close()
+    for _, chosen in sets[1:]:
+        hvd.remove_process_set(chosen)
+    hvd.shutdown()
+    assert counted("live") == 0
+    assert gpu.live() == before, (gpu.live(), before)
+    print("all in order", flush=True)
+
+
+def run_fault(fault: str) -> None:
+    """Rank 1 meets its end, or another trouble. The others hear of it and shut down."""
+    if fault == "frozen":
+        run_frozen()
+    elif fault == "killed in sets":
+        run_killed_in_sets()
+    else:
+        program.run_fault(fault)
+    print(f"communicators left: {counted('live')}", flush=True)
+
+
+def run_frozen() -> None:
+    hvd.init()
+    tensor, stream = Tensor(gpu, np.ones(5000, np.float32)), gpu.stream()
+
+    def allreduce() -> None:
+        world().finish(start(Ask(ALLREDUCE), [(tensor.address, tensor.array)], [tensor.address], gpu, stream))
+
+    allreduce()
+    if rank() == 1:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    began = time.monotonic()
+    try:
+        while True:
+            allreduce()
+    except EngineError as error:
+        print(f"raised after {time.monotonic() - began:.1f} s: {error.args[1]}", flush=True)
+    gpu.synchronize(stream)  # nothing on the device waits any longer
+    hvd.shutdown()
+
+
+def run_killed_in_sets() -> None:
+    """Rank 1 is killed while operations of several sets are on the others' devices, one behind the other."""
+    before = gpu.live()
+    hvd.init()
+    sets = [global_process_set, hvd.add_process_set([0, 1]), hvd.add_process_set([1, 2])]
+    mine = [it for it in sets if it.included()]
+    tensors = [Tensor(gpu, np.ones(5000, np.float32)) for _ in mine]
+    streams = [gpu.stream() for _ in mine]
+
+    def allreduce_all() -> None:
+        asked = zip(mine, tensors, streams, strict=True)
+        handles = [
+            start(Ask(ALLREDUCE, set=it), [(tensor.address, tensor.array)], [tensor.address], gpu, stream)
+            for it, tensor, stream in asked
+        ]
+        for handle in handles:
+            world().finish(handle)
+
+    allreduce_all()
+    for stream in streams:
+        gpu.synchronize(stream)
+    text = ""
+    try:
+        if rank() == 1:
+            gpu.copy(tensors[0].address, tensors[0].address, 4, streams[0], delay_s=100)
+            allreduce_all()
+            os.kill(os.getpid(), signal.SIGKILL)
+        while True:
+            allreduce_all()
+    except EngineError as error:
+        text = str(error.args[1])
+    for stream in streams:  # nothing on the device waits any longer
+        gpu.synchronize(stream)
+        gpu.destroy(stream)
+    for tensor in tensors:
+        tensor.free()
+    hvd.shutdown()
+    left = {kind: now - before[kind] for kind, now in gpu.live().items() if now != before[kind]}
+    print(f"told: {text}; left {left}; communicators left: {counted('live')}", flush=True)
+
+
+def run_trouble() -> None:
+    """NCCL itself reports an error, though nobody is lost."""
+    hvd.init()
+    tensor = Tensor(gpu, np.ones(50, np.float32))
+    try:
+        while True:
+            world().finish(start(Ask(ALLREDUCE), [(tensor.address, tensor.array)], [tensor.address], gpu))
+            time.sleep(0.01)
+    except EngineError as error:
+        print("told:", error.args[1], flush=True)
+    hvd.shutdown()
+    print(f"communicators left: {counted('live')}", flush=True)
+
+
+def run_departure() -> None:
+    """Rank 0, by whose word others take turns, leaves. A set without it cannot go on, and says why."""
+    hvd.init()
+    others = hvd.add_process_set([1, 2])
+    tensor = Tensor(gpu, np.ones(50, np.float32))
+    if rank() == 0:
+        hvd.barrier()
+        hvd.shutdown()
+        print("left early", flush=True)
+        return
+    ask = Ask(ALLREDUCE, set=others)
+    world().finish(start(ask, [(tensor.address, tensor.array)], [tensor.address], gpu))
+    hvd.barrier()
+    try:
+        while True:
+            world().finish(start(ask, [(tensor.address, tensor.array)], [tensor.address], gpu))
+            time.sleep(0.01)
+    except EngineError as error:
+        print("told:", error.args[1], flush=True)
+    hvd.shutdown()
+    print(f"communicators left: {counted('live')}", flush=True)
+
+
+if __name__ == "__main__":
+    programs: dict[str, Callable[..., None]] = {
+        "results": run_results,
+        "otherwise": run_otherwise,
+        "refused": run_refused,
+        "orders": run_orders,
+        "fault": run_fault,
+        "trouble": run_trouble,
+        "departure": run_departure,
+    }
+    programs[sys.argv[1]](*sys.argv[2:])

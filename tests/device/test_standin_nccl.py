@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""NCCL's part without a GPU: stand-ins for the driver and for NCCL on host memory (standin/libcuda.cc, libnccl.cc).
+
+They test the order of launches, abort, other ways than NCCL, and the rules about versions. What NCCL computes is tested
+where it is: see test_torch_nccl.py.
+"""
+
+import re
+import sys
+from collections.abc import Mapping
+
+import pytest
+from devicekit.standins import LATE, STANDIN, compile_standin
+from faultkit.jobs import PlainJob
+from testkit.launcher import horovodrun, lines_by_rank
+from testkit.processes import wait_for_all
+
+pytestmark = pytest.mark.timeout(180)  # the first of them compiles the stand-ins
+
+PROGRAM = [sys.executable, str(STANDIN / "nccl_program.py")]
+OWN_GPUS = {"STANDIN_UUID_BY_RANK": "1"}
+EVERYTHING = "operations,groups,many,order,asynchrony,sets,exchanges,join"
+
+
+@pytest.fixture(scope="session")
+def nccl(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Variables by which ranks find both stand-ins; every rank has a GPU of its own."""
+    folder = tmp_path_factory.mktemp("nccl")
+    return {**compile_standin(folder, "libcuda.so.1", "libnccl.so.2"), **OWN_GPUS}
+
+
+@pytest.fixture(scope="session")
+def old_nccl(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The same without a function that is needed."""
+    folder = tmp_path_factory.mktemp("old_nccl")
+    return {**compile_standin(folder, "libcuda.so.1", "libnccl.so.2", "-DSTANDIN_NCCL_OLD"), **OWN_GPUS}
+
+
+def run(env: Mapping[str, str], ranks: int, *arguments: str) -> tuple[str, str]:
+    done = horovodrun("-np", str(ranks), *PROGRAM, *arguments, env=env, limit_s=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_every_operation_goes_through_nccl(nccl, ranks):
+    said, _ = run({**nccl, **LATE}, ranks, "results", EVERYTHING)
+    assert said.count("all checks passed") == ranks, said
+
+
+def test_ranks_that_reach_each_other_by_sockets_meet_too(nccl):
+    said, _ = run({**nccl, **LATE, "HOROVOD_SHARED_MEMORY": "0"}, 4, "results", "groups,sets,exchanges,join")
+    assert said.count("all checks passed") == 4, said
+
+
+def test_ranks_of_one_gpu_may_ask_for_it(nccl):
+    env = {**nccl, "HOROVOD_GPU_TRANSPORT": "nccl"}
+    del env["STANDIN_UUID_BY_RANK"]
+    said, _ = run(env, 2, "results", "groups,order")
+    assert said.count("all checks passed") == 2, said
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_sets_that_overlap_launch_in_one_order(nccl, seed):
+    said, _ = run({**nccl, **LATE}, 4, "orders", str(seed))
+    assert said.count("all in order") == 4, said
+
+
+# ---- other ways
+
+
+def test_ranks_that_share_a_gpu_go_through_its_memory(nccl):
+    env = {**nccl, "HOROVOD_LOG_LEVEL": "info"}
+    del env["STANDIN_UUID_BY_RANK"]
+    said, _ = run(env, 2, "otherwise", "groups,order")
+    assert said.count("all checks passed, launches: 0") == 2, said
+    assert said.count("do not go through NCCL: ranks 0,1 share a GPU") >= 2, said
+    assert "through the GPU's own memory" in said, said
+
+
+WITHOUT = {
+    "version": (
+        {"NCCL_VERSION_AT_RANK_1": "22105"},
+        "different versions of NCCL: rank 1 has 2.21.5, rank 0 has 2.28.9",
+    ),
+    "too old": ({"NCCL_VERSION_AT_RANK_1": "21304"}, "rank 1 has no NCCL: NCCL 2.13.4 is too old"),
+    "nowhere": ({"HOROVOD_NCCL_LIBRARY": "/nowhere/libnccl.so.2"}, "rank 0 has no NCCL: /nowhere/libnccl.so.2"),
+    "refused": ({"STANDIN_NCCL_REFUSE_AT_RANK_1": "2"}, "on rank 1 NCCL could not connect the ranks: unhandled system"),
+}
+
+
+@pytest.mark.parametrize("why", WITHOUT)
+def test_the_reason_is_told_where_nccl_cannot_be_used(nccl, why):
+    trouble, text = WITHOUT[why]
+    said, _ = run({**nccl, **trouble, "HOROVOD_LOG_LEVEL": "info"}, 2, "otherwise", "groups,order")
+    assert said.count("all checks passed, launches: 0") == 2, said
+    assert (
+        len(re.findall(f"INFO: process set 0: CUDA tensors do not go through NCCL: .*{re.escape(text)}", said)) == 2
+    ), said
+
+
+@pytest.mark.parametrize("why", WITHOUT)
+def test_who_asks_for_nccl_hears_why_it_cannot_be_used(nccl, why):
+    trouble, text = WITHOUT[why]
+    said, _ = run({**nccl, **trouble, "HOROVOD_GPU_TRANSPORT": "nccl"}, 2, "refused")
+    heard = lines_by_rank(said)
+    assert sorted(heard) == [0, 1], said
+    for (line,) in heard.values():
+        assert "HOROVOD_GPU_TRANSPORT=nccl, but" in line, said
+        assert text in line, said
+
+
+def test_a_function_that_is_missing_is_named(old_nccl):
+    said, _ = run({**old_nccl, "HOROVOD_LOG_LEVEL": "info"}, 2, "otherwise", "groups")
+    assert "NCCL 2.28.9 has no function ncclCommInitRankConfig" in said, said
+
+
+def test_types_that_nccl_lacks_go_another_way(nccl):
+    said, _ = run({**nccl, "HOROVOD_LOG_LEVEL": "info"}, 2, "otherwise", "operations")
+    assert re.search(r"INFO: process set 0: ALLREDUCE of \w+ is nothing that NCCL does, and goes another way", said), (
+        said
+    )
+
+
+def test_sums_whose_bits_must_not_depend_on_the_layout_go_another_way(nccl):
+    said, _ = run({**nccl, "HOROVOD_DETERMINISTIC": "1"}, 2, "otherwise", "asynchrony")
+    assert said.count("all checks passed, launches: 0") == 2, said
+
+
+def test_the_timeline_names_the_way(nccl, tmp_path):
+    program = [sys.executable, str(STANDIN / "program.py"), "timeline", str(tmp_path)]
+    done = horovodrun("-np", "2", *program, env={**nccl, **LATE}, limit_s=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for rank in range(2):
+        text = (tmp_path / f"{rank}.json").read_text()
+        assert '"NCCL_ALLREDUCE"' in text, text
+        assert "CUDA_" not in text, text
+
+
+# ---- ends
+
+
+def faults(env: Mapping[str, str], fault: str, limit_s: float = 40) -> dict[int, str]:
+    """By rank: what it printed, of those that lived to say how many communicators are left."""
+    with PlainJob([*PROGRAM, "fault", fault], "a:3", {**env, **LATE}) as job:
+        survivors = [job.processes[0], job.processes[2]]
+        wait_for_all(survivors, limit_s)
+        printed = {rank: job.printed(rank) for rank in range(3)}
+    return {rank: text for rank, text in printed.items() if "communicators left" in text}
+
+
+@pytest.mark.parametrize("fault", ["killed idle", "killed at work"])
+def test_the_others_hear_of_a_killed_rank_and_nothing_is_left(nccl, fault):
+    told = faults(nccl, fault)
+    assert sorted(told) == [0, 2], told
+    for text in told.values():
+        assert re.search(r"shut down in \d\.\d s: .*\brank 1\b", text), told
+        assert "left {'memory': 1, 'streams': 1}" in text, told  # the test's own
+        assert "communicators left: 0" in text, told
+
+
+def test_communicators_of_several_sets_end_together(nccl):
+    told = faults(nccl, "killed in sets")
+    assert sorted(told) == [0, 2], told
+    for text in told.values():
+        assert re.search(r"told: .*\brank 1\b.*; left {}; communicators left: 0", text), told
+
+
+def test_the_others_hear_of_a_frozen_rank(nccl):
+    told = faults({**nccl, "HOROVOD_PEER_TIMEOUT_SECONDS": "3"}, "frozen")
+    assert sorted(told) == [0, 2], told
+    for text in told.values():
+        found = re.search(r"raised after (.*) s: .*\brank 1\b", text)
+        assert found, told
+        assert float(found[1]) < 10, told
+        assert "communicators left: 0" in text, told
+
+
+def test_who_gave_out_turns_is_named_when_it_has_left(nccl):
+    said, _ = run(nccl, 3, "departure")
+    heard = lines_by_rank(said)
+    assert heard[0] == ["left early"], said
+    for rank in (1, 2):
+        assert re.search(r"told: .*\brank 0\b", heard[rank][0]), said
+        assert heard[rank][-1] == "communicators left: 0", said
+
+
+def test_an_error_of_nccls_ends_the_world(nccl):
+    said, _ = run({**nccl, "STANDIN_NCCL_ERROR_AT_RANK_1": "2@5"}, 2, "trouble")
+    heard = lines_by_rank(said)
+    for rank, lines in heard.items():
+        assert "NCCL reported an error there: unhandled system error" in lines[0], (rank, said)
+        assert lines[-1] == "communicators left: 0", said
+    assert "rank 1" in heard[0][0], said

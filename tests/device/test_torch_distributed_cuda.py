@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""torch.distributed over the horovod backend on a GPU that ranks share, on a machine that has one."""
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from faultkit.jobs import PlainJob
+from testkit.launcher import horovodrun
+
+PROGRAM = [sys.executable, str(Path(__file__).parent / "distributed_program.py")]
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU on this machine")
+
+
+def check(ranks: int, what: str, **env: str) -> None:
+    done = horovodrun("-np", str(ranks), *PROGRAM, what, env=env, limit_s=55)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("all checks passed") == ranks, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(("ranks", "transport"), [(2, "auto"), (4, "auto"), (2, "staged")])
+def test_collectives(ranks: int, transport: str) -> None:
+    check(ranks, "collectives", HOROVOD_GPU_TRANSPORT=transport)
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_training_sharding_and_checkpoints(ranks: int) -> None:
+    check(ranks, "training")
+
+
+@pytest.mark.parametrize("library", ["accelerate", "lightning"])
+def test_libraries(library: str) -> None:
+    pytest.importorskip(library)
+    check(2, library)
+
+
+def test_the_others_hear_of_a_killed_rank() -> None:
+    with PlainJob([*PROGRAM, "loss"], "a:3") as job:
+        job.wait(limit_s=55)
+        printed = {rank: job.printed(rank) for rank in range(2)}
+    for text in printed.values():
+        found = re.search(r"lost in (.*) s", text)
+        assert found, printed
+        assert float(found[1]) < 10, printed

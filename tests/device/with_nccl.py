@@ -1,0 +1,17 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs a program with NCCL among ranks that share a GPU: `with_nccl.py PROGRAM ARGUMENT ...`.
+
+NCCL refuses two ranks of one GPU unless it takes them for ranks of different hosts.
+"""
+
+import os
+import runpy
+import sys
+
+os.environ |= {
+    "HOROVOD_GPU_TRANSPORT": "nccl",
+    "NCCL_HOSTID": f"rank {os.environ['HOROVOD_RANK']}",
+    "NCCL_SOCKET_IFNAME": "lo",
+}
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")

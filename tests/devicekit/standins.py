@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The stand-ins for libraries that need a GPU, compiled where tests can find them."""
+
+import os
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from testkit.places import ROOT
+
+STANDIN = ROOT / "tests" / "device" / "standin"
+LATE = {"STANDIN_DELAY_US": "200"}
+# The same rounding and wrapping as the engine's own kernels have.
+_FLAGS = ["-std=c++17", "-O1", "-shared", "-fPIC", "-pthread", "-fwrapv", "-fno-strict-aliasing", "-ffp-contract=off"]
+
+
+def compile_library(source: str, library: Path, options: Sequence[str]) -> None:
+    command = [os.environ.get("CXX", "g++"), *_FLAGS, *options, "-o", str(library), str(STANDIN / source)]
+    subprocess.run(command, check=True, timeout=150)
+
+
+def compile_standin(folder: Path, *libraries: str) -> dict[str, str]:
+    """Variables by which ranks find them, small slots, and sets that come and go. Some may be definitions, -D..."""
+    places = [f"-I{ROOT / 'engine'}", f"-I{ROOT / 'engine' / 'include'}"]
+    definitions = [it for it in libraries if it.startswith("-D")]
+    for library in (it for it in libraries if not it.startswith("-D")):
+        source = f"{library.split('.')[0]}.cc"
+        compile_library(source, folder / library, [*places, *definitions, f"-Wl,-soname,{library}"])
+    before = os.environ.get("LD_LIBRARY_PATH")
+    return {
+        "LD_LIBRARY_PATH": os.pathsep.join([str(folder), *filter(None, [before])]),
+        "HOROVOD_GPU_SLOT_BYTES": "65536",
+        "HOROVOD_GPU_STAGED_BYTES": "0",
+        "HOROVOD_DYNAMIC_PROCESS_SETS": "1",
+    }

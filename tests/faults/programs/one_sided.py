@@ -1,0 +1,19 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Only the last two ranks wait for a small tensor at once; then all are idle for longer than a peer may be silent."""
+
+import time
+
+import numpy as np
+from faultkit.reports import report
+
+import horovod.numpy as hvd
+
+hvd.init()
+for _ in range(5):
+    if hvd.rank() >= 2:
+        hvd.allreduce(np.ones(10), name="small")
+    else:
+        hvd.synchronize(hvd.allreduce_async(np.ones(10), name="small"))
+time.sleep(4)
+report("done", sum=float(hvd.allreduce(np.ones(1), name="again", op=hvd.Sum)[0]))
+hvd.shutdown()
