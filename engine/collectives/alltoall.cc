@@ -25,9 +25,16 @@ Alltoall::Alltoall(Lane* lane, const std::byte* in, std::vector<int64_t> splits,
   }
 }
 
-size_t Alltoall::PieceLength(int64_t rows, uint64_t round) const {
-  const size_t begin = round * lane_->piece_bytes(), size = static_cast<size_t>(rows) * row_bytes_;
-  return begin < size ? std::min(lane_->piece_bytes(), size - begin) : 0;
+// Members in memory share a slot. What goes down a socket leaves from the input and arrives in the output: there a piece
+// is as long as a slot, which takes fewer packets and fewer turns.
+size_t Alltoall::PieceBytes(int member) const {
+  const size_t piece = lane_->piece_bytes();
+  return lane_->in_memory(member) ? piece : std::max(piece, InPackets(lane_->slot_bytes()));
+}
+
+size_t Alltoall::PieceLength(int member, int64_t rows, uint64_t round) const {
+  const size_t piece = PieceBytes(member), begin = round * piece, size = static_cast<size_t>(rows) * row_bytes_;
+  return begin < size ? std::min(piece, size - begin) : 0;
 }
 
 bool Alltoall::TellSplits() {
@@ -99,9 +106,9 @@ bool Alltoall::Show() {
   std::vector<const std::byte*> pieces(splits_.size(), nullptr);
   for (int j = 0; j < lane_->members(); ++j) {
     if (j == lane_->me()) continue;
-    lengths[j] = PieceLength(splits_[j], shown_);
+    lengths[j] = PieceLength(j, splits_[j], shown_);
     if (lengths[j] == 0) continue;
-    pieces[j] = in_ + send_begin_[j] + shown_ * lane_->piece_bytes();
+    pieces[j] = in_ + send_begin_[j] + shown_ * PieceBytes(j);
     if (!lane_->in_memory(j)) continue;
     std::memcpy(lane_->Slot() + static_cast<size_t>(j) * lane_->piece_bytes(), pieces[j], lengths[j]);
   }
@@ -113,8 +120,8 @@ bool Alltoall::Show() {
 bool Alltoall::Collect() {
   if (collected_ == rounds_) return false;
   auto target = [&](int j) {
-    const size_t length = PieceLength(received_[j], collected_);
-    std::byte* to = length ? out_ + receive_begin_[j] + collected_ * lane_->piece_bytes() : nullptr;
+    const size_t length = PieceLength(j, received_[j], collected_);
+    std::byte* to = length ? out_ + receive_begin_[j] + collected_ * PieceBytes(j) : nullptr;
     return std::make_pair(length, to);
   };
   Step step = collector_.Run(*lane_, Lane::Layout::kScatter, target, [&](int j, const std::byte* piece) {

@@ -23,7 +23,8 @@ class Alltoall : public Machine {
   bool single_copy() const override { return push_ != nullptr; }
 
  private:
-  size_t PieceLength(int64_t rows, uint64_t round) const;
+  size_t PieceBytes(int member) const;
+  size_t PieceLength(int member, int64_t rows, uint64_t round) const;
   bool TellSplits();
   bool HearSplits();
   void MakePlaces();
