@@ -27,12 +27,18 @@ bool Express::Add(uint32_t slot, uint32_t round, size_t member, uint64_t seen, c
     return false;
   }
   course.used = true;
-  Part& part = course.parts.emplace_back(Part{round, member, seen, {}, piece});
-  if (piece.size != kInPlace) {
-    part.carried.assign(reinterpret_cast<const char*>(piece.data), piece.size);
+  course.parts.push_back(Part{round, member, seen, piece, {}});
+  return true;
+}
+
+void Express::Keep(uint32_t slot, uint32_t round, size_t member) {
+  const auto found = courses_.find(slot);
+  if (found == courses_.end()) return;
+  for (Part& part : found->second.parts) {
+    if (part.round != round || part.member != member || part.piece.size == kInPlace) continue;
+    part.kept.assign(reinterpret_cast<const char*>(part.piece.data), part.piece.size);
     part.piece.data = nullptr;
   }
-  return true;
 }
 
 bool Express::Complete(uint32_t slot, std::vector<Piece>* parts) const {
@@ -44,7 +50,7 @@ bool Express::Complete(uint32_t slot, std::vector<Piece>* parts) const {
     if (part.round != course->round) continue;
     Piece& piece = (*parts)[part.member];
     piece = part.piece;
-    if (piece.size != kInPlace) piece.data = reinterpret_cast<const std::byte*>(part.carried.data());
+    if (!piece.data) piece.data = reinterpret_cast<const std::byte*>(part.kept.data());
     ++count;
   }
   return count == members_;

@@ -40,8 +40,9 @@ class Express {
   // Whether a round, or its slot, is over.
   bool IsOver(uint32_t slot, uint32_t round) const;
   // A part from a member, `seen` being the last record it had applied. False if its round is over. Bytes that came with
-  // it are copied.
+  // it stay where they are: Keep copies them, if they are still needed then.
   bool Add(uint32_t slot, uint32_t round, size_t member, uint64_t seen, const Piece& piece);
+  void Keep(uint32_t slot, uint32_t round, size_t member);
   // The parts of the current round by member, if all are here; valid until it ends.
   bool Complete(uint32_t slot, std::vector<Piece>* parts) const;
   bool Has(uint32_t slot, size_t member) const;  // its part of the current round
@@ -74,8 +75,8 @@ class Express {
     uint32_t round;
     size_t member;
     uint64_t seen;
-    std::string carried;
-    Piece piece;  // without data if they were carried
+    Piece piece;
+    std::string kept;  // the piece, since it was copied
   };
   struct Course {
     uint32_t round = 0;

@@ -22,7 +22,7 @@ uint32_t UnitOf(const ProcessSet& set, const std::byte* place) {
 
 ExpressProtocol::ExpressProtocol(const ProcessSet& set, MemberState* state, Leader* leader, const Services* services)
     : set_(set), state_(*state), leader_(leader), services_(*services) {
-  if (set_.all_in_memory()) {
+  if (!set_.express_heads().empty()) {
     memory_ = std::make_unique<ExpressMemory>(set_.express_heads(), static_cast<size_t>(set_.me()));
   }
   if (!set_.close_knit()) return;
@@ -40,6 +40,8 @@ ExpressRun ExpressProtocol::RunOf(const Entry& entry) const {
   }
   return ExpressRun(entry, set_.ranks().size(), static_cast<size_t>(set_.me()), root, hosts);
 }
+
+bool ExpressProtocol::IsPushed(const ExpressRun& run) const { return set_.all_in_memory() && run.IsPushed(); }
 
 bool ExpressProtocol::under_way() const {
   return delivery_ || state_.pending().Any([](const Operation& operation) { return operation.round != kNoRound; });
@@ -62,7 +64,7 @@ bool ExpressProtocol::Send(std::unique_ptr<Operation>* operation, uint32_t slot)
     CarryPart(run, std::move(*operation), part);
     return true;
   }
-  if (run.IsPushed()) return OfferOutput(run, operation, part);
+  if (IsPushed(run)) return OfferOutput(run, operation, part);
   if (run.MostBytes() <= kMostInCell) {
     CarryPart(run, std::move(*operation), part);
     return true;
@@ -76,6 +78,7 @@ bool ExpressProtocol::Send(std::unique_ptr<Operation>* operation, uint32_t slot)
 // The bytes go with the message: to each member those that it needs.
 void ExpressProtocol::CarryPart(const ExpressRun& run, std::unique_ptr<Operation> operation,
                                 const control::Part& part) {
+  if (run.MostBytes() > kMostInCell) return CarryLongPart(run, std::move(operation), part);
   const auto me = static_cast<size_t>(set_.me());
   const size_t bytes = run.BytesFrom(me);
   std::string whole = control::EncodeExpress(set_.tag(), part, bytes);
@@ -87,26 +90,55 @@ void ExpressProtocol::CarryPart(const ExpressRun& run, std::unique_ptr<Operation
     if (j == me) continue;
     const ExpressRun::Share share = run.ShareOf(me, j);
     if (share.bytes == bytes) {
-      services_.mailbox->Send(set_.ranks()[j], whole, bytes);
+      services_.mailbox->Send(set_.ranks()[j], whole);
     } else {
-      const std::string message = whole.substr(0, header) + whole.substr(header + share.begin, share.bytes);
-      services_.mailbox->Send(set_.ranks()[j], message, share.bytes);
+      services_.mailbox->Send(set_.ranks()[j], whole.substr(0, header) + whole.substr(header + share.begin, share.bytes));
     }
   }
   AwaitParts(std::move(operation), part, {data, bytes, 0});
+  ledger_->Keep(part.slot, part.round, me);
+}
+
+// Sent from where they lie. Members on our host need no message of that length: they read a buffer.
+void ExpressProtocol::CarryLongPart(const ExpressRun& run, std::unique_ptr<Operation> operation,
+                                    const control::Part& part) {
+  const auto me = static_cast<size_t>(set_.me());
+  const size_t bytes = run.BytesFrom(me);
+  std::byte* const buffer = BufferFor(run.MostBytes());
+  const std::byte* data = buffer ? buffer : run.InInput(*operation);
+  std::vector<std::byte> written;
+  if (!data) {
+    written.resize(bytes);
+    data = written.data();
+  }
+  if (buffer || !written.empty()) run.Write(*operation, const_cast<std::byte*>(data));
+  if (buffer) TellPlace(part, memory_->NextNumber(true), buffer);
+  const std::string header = control::EncodeExpress(set_.tag(), part, 0);
+  for (size_t j = 0; j < set_.ranks().size(); ++j) {
+    if (j == me || (buffer && set_.express_heads()[j])) continue;
+    const ExpressRun::Share share = run.ShareOf(me, j);
+    services_.mailbox->Send(set_.ranks()[j], header,
+                            {reinterpret_cast<const char*>(data) + share.begin, share.bytes});
+  }
+  const bool lies_still = buffer || (written.empty() && operation->input != operation->output);
+  AwaitParts(std::move(operation), part, {data, buffer ? Express::kInPlace : bytes, 0});
+  if (!lies_still) ledger_->Keep(part.slot, part.round, me);
+}
+
+// Free for our part; null if the members on our host have to be sent the bytes.
+std::byte* ExpressProtocol::BufferFor(size_t bytes) {
+  if (!memory_ || bytes > ExpressMemory::kBufferBytes) return nullptr;
+  std::byte* const buffer = memory_->FreeBuffer();
+  // Others may be short of buffers too, since parts of several tensors crossed on their way: each then helps the rest.
+  if (!buffer) TellGone();
+  return buffer;
 }
 
 // The bytes lie in a buffer of ours, from which all others copy.
 bool ExpressProtocol::ShowPart(const ExpressRun& run, std::unique_ptr<Operation>* operation,
                                const control::Part& part) {
-  if (run.MostBytes() > ExpressMemory::kBufferBytes) return false;
-  std::byte* const buffer = memory_->FreeBuffer();
-  if (!buffer) {
-    // Others may be short of buffers too, since parts of several tensors crossed on their way: each then helps the
-    // rest.
-    TellGone();
-    return false;
-  }
+  std::byte* const buffer = BufferFor(run.MostBytes());
+  if (!buffer) return false;
   run.Write(**operation, buffer);
   TellPlace(part, memory_->NextNumber(true), buffer);
   AwaitParts(std::move(*operation), part, {buffer, Express::kInPlace, 0});
@@ -131,7 +163,7 @@ bool ExpressProtocol::OfferOutput(const ExpressRun& run, std::unique_ptr<Operati
 void ExpressProtocol::TellPlace(const control::Part& part, uint64_t number, const std::byte* place) {
   control::Place told{number, 0, UnitOf(set_, place)};
   for (size_t j = 0; j < set_.ranks().size(); ++j) {
-    if (static_cast<int>(j) == set_.me()) continue;
+    if (static_cast<int>(j) == set_.me() || !set_.express_heads()[j]) continue;
     told.gone_up_to = memory_->GoneUpTo(j);
     services_.mailbox->Send(set_.ranks()[j], control::EncodeExpress(set_.tag(), part, told));
   }
@@ -139,7 +171,7 @@ void ExpressProtocol::TellPlace(const control::Part& part, uint64_t number, cons
 
 void ExpressProtocol::TellGone() {
   for (size_t j = 0; j < set_.ranks().size(); ++j) {
-    if (static_cast<int>(j) == set_.me()) continue;
+    if (static_cast<int>(j) == set_.me() || !set_.express_heads()[j]) continue;
     services_.mailbox->Send(set_.ranks()[j], control::EncodeExpressGone(set_.tag(), memory_->GoneUpTo(j)));
   }
 }
@@ -158,7 +190,7 @@ void ExpressProtocol::AwaitParts(std::unique_ptr<Operation> operation, const con
 Status ExpressProtocol::OnGone(int from, std::string_view body) {
   uint64_t up_to = 0;
   const int member = set_.IndexOf(from);
-  if (member < 0 || !memory_ || !control::DecodeExpressGone(&body, &up_to)) {
+  if (member < 0 || !set_.arena_of(member) || !control::DecodeExpressGone(&body, &up_to)) {
     return Status::Failed("it sent a malformed message about parts", from);
   }
   memory_->Acknowledged(static_cast<size_t>(member), up_to);
@@ -170,7 +202,7 @@ Status ExpressProtocol::OnPart(int from, std::string_view body, bool in_place) {
   control::Place place;
   const int member = set_.IndexOf(from);
   const bool clear = member >= 0 && ledger_ && control::DecodeExpress(&body, &part);
-  if (!clear || (in_place && (!memory_ || !control::DecodePlace(&body, &place)))) {
+  if (!clear || (in_place && (!set_.arena_of(member) || !control::DecodePlace(&body, &place)))) {
     return Status::Failed("it sent a malformed part of a collective", from);
   }
   Express::Piece piece{reinterpret_cast<const std::byte*>(body.data()), body.size(), 0};
@@ -182,7 +214,9 @@ Status ExpressProtocol::OnPart(int from, std::string_view body, bool in_place) {
   // Of a slot that it knew and we do not, one may still come to know; if we know all that it knew, it is gone for good.
   const bool certain = leader_ || part.seen <= state_.applied();
   if (!certain || state_.cache().Find(part.slot)) {
-    return AddPart(member, part, piece) ? Finish(part.slot) : Status::Ok();
+    const Status status = AddPart(member, part, piece) ? Finish(part.slot) : Status::Ok();
+    ledger_->Keep(part.slot, part.round, static_cast<size_t>(member));  // unless it was the last: the message goes
+    return status;
   }
   if (in_place) memory_->Gone(static_cast<size_t>(member), place.number);
   if (leader_) leader_->coordinator().OnReady(member, part.slot, part.seen);
@@ -211,10 +245,10 @@ bool ExpressProtocol::MakesSense(const ExpressRun& run, size_t member, const Exp
   if (piece.size != Express::kInPlace) {
     const bool ours = member == static_cast<size_t>(set_.me());
     const size_t expected = ours ? run.BytesFrom(member) : run.ShareOf(member, static_cast<size_t>(set_.me())).bytes;
-    return piece.size == expected && (!run.IsPushed() || !set_.all_in_memory());
+    return piece.size == expected && !IsPushed(run);
   }
   const auto offset = static_cast<size_t>(piece.data - set_.arena_of(static_cast<int>(member)));
-  const size_t bytes = run.IsPushed() ? run.OutputBytes(member) : run.BytesFrom(member);
+  const size_t bytes = IsPushed(run) ? run.OutputBytes(member) : run.BytesFrom(member);
   return offset <= Arena::kExtent && bytes <= Arena::kExtent - offset;
 }
 
@@ -231,7 +265,7 @@ Status ExpressProtocol::Finish(uint32_t slot) {
     return Status::Failed("a part of '" + name + "' is malformed");
   }
   ++services_.counters->express_runs;
-  if (parts_of_all_[0].size == Express::kInPlace && run.IsPushed()) {
+  if (IsPushed(run)) {
     StartDelivery(run, std::move(operation), slot);
   } else {
     run.Assemble(operation.get(), parts_of_all_);

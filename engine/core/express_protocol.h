@@ -80,7 +80,11 @@ class ExpressProtocol {
   };
 
   ExpressRun RunOf(const Entry& entry) const;
+  // Whether members write into each other's outputs.
+  bool IsPushed(const ExpressRun& run) const;
+  std::byte* BufferFor(size_t bytes);
   void CarryPart(const ExpressRun& run, std::unique_ptr<Operation> operation, const control::Part& part);
+  void CarryLongPart(const ExpressRun& run, std::unique_ptr<Operation> operation, const control::Part& part);
   bool ShowPart(const ExpressRun& run, std::unique_ptr<Operation>* operation, const control::Part& part);
   bool OfferOutput(const ExpressRun& run, std::unique_ptr<Operation>* operation, const control::Part& part);
   void TellPlace(const control::Part& part, uint64_t number, const std::byte* place);
@@ -99,7 +103,7 @@ class ExpressProtocol {
   Leader* leader_;
   const Services& services_;
   std::unique_ptr<Express> ledger_;                    // null: everything needs the leader's word
-  std::unique_ptr<ExpressMemory> memory_;              // null: members have no memory in common
+  std::unique_ptr<ExpressMemory> memory_;              // null: no member shares memory with us
   std::pair<uint32_t, uint32_t> pushed_{kNoSlot, 0};   // slot and round of our last part that named an output
   std::optional<Delivery> delivery_;                   // until all of us have delivered
   std::vector<std::unique_ptr<Operation>> postponed_;  // joins

@@ -132,6 +132,11 @@ void ExpressRun::Write(const Operation& operation, std::byte* to) const {
   }
 }
 
+const std::byte* ExpressRun::InInput(const Operation& operation) const {
+  const bool as_it_is = !IsReduction(entry_.request.kind) || (entry_.request.prescale == 1.0 && !operation.wide);
+  return as_it_is ? operation.input : nullptr;
+}
+
 void ExpressRun::Reduce(Operation* operation, const std::vector<Express::Piece>& parts) const {
   const Request& request = entry_.request;
   const size_t bytes = ShareOf(me_, me_).bytes;

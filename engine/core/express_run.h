@@ -24,7 +24,7 @@ class ExpressRun {
 
   // Whether it counts as a round (see express.h). All members come to the same answer, whatever their settings.
   bool CountsAsRound() const;
-  // Whether members write into each other's outputs; else each reads what the others show or send. Likewise.
+  // Whether members in memory write into each other's outputs; else each reads what the others show or send. Likewise.
   bool IsPushed() const;
 
   size_t BytesFrom(size_t member) const;
@@ -38,6 +38,8 @@ class ExpressRun {
 
   // Our contribution.
   void Write(const Operation& operation, std::byte* to) const;
+  // Where it lies already; null if it has to be written.
+  const std::byte* InInput(const Operation& operation) const;
   // The result, from contributions of all: whole ones of ours and where they lie in place, else our shares of them.
   void Assemble(Operation* operation, const std::vector<Express::Piece>& parts) const;
 

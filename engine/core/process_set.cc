@@ -54,8 +54,9 @@ ProcessSet::ProcessSet(int id, uint32_t epoch, std::vector<int> ranks, const std
   for (size_t j = 0; j < everybody.size(); ++j) everybody[j] = static_cast<int>(j);
   flat_.there = BuildLane(everybody, 0, regions, around);
   flat_.back = BuildLane(everybody, 1, regions, around);
+  if (!flat_.there->by_sockets()) FindArenas(regions, around);
   if (std::string_view(transport_) == "SHM") {
-    FindArenas(regions, around);
+    arenas_ = reached_;
     device_lane_ = BuildLane(everybody, 2, regions, around);
     lanes_.pop_back();  // it keeps its chunks, and uses no sockets
   }
@@ -120,12 +121,15 @@ bool ProcessSet::brisk() const {
 }
 
 void ProcessSet::FindArenas(const std::vector<int64_t>& regions, const Surroundings& around) {
+  const size_t lanes = kLanesInMemory * LaneBytes(*around.settings, slot_bytes_);
   own_arena_ = around.arena->shared_from_this();
+  reached_.resize(ranks_.size(), nullptr);
+  express_heads_.resize(ranks_.size(), nullptr);
   for (size_t j = 0; j < ranks_.size(); ++j) {
-    const int rank = ranks_[j];
-    arenas_.push_back(rank == around.rank ? around.arena->at(0) : around.neighbours->Find(rank)->arena->at(0));
-    const size_t lanes = kLanesInMemory * LaneBytes(*around.settings, slot_bytes_);
-    express_heads_.push_back(reinterpret_cast<ExpressHead*>(arenas_.back() + static_cast<size_t>(regions[j]) + lanes));
+    const bool ours = static_cast<int>(j) == me_;
+    if (!ours && !flat_.there->in_memory(static_cast<int>(j))) continue;
+    reached_[j] = ours ? around.arena->at(0) : around.neighbours->Find(ranks_[j])->arena->at(0);
+    express_heads_[j] = reinterpret_cast<ExpressHead*>(reached_[j] + static_cast<size_t>(regions[j]) + lanes);
   }
 }
 

@@ -60,17 +60,18 @@ class ProcessSet {
   bool leads() const { return me_ == 0; }
   const char* transport() const { return transport_; }  // "SHM", "TCP", "SHM_TCP", or "LOCAL" without any peer
 
-  // Whether every member reaches the memory of every other; then, where member j's arena lies here.
+  // Whether every member reaches the memory of every other; then, their arenas.
   bool all_in_memory() const { return !arenas_.empty(); }
-  std::byte* arena_of(int member) const { return arenas_[static_cast<size_t>(member)]; }
   const std::vector<std::byte*>& arenas() const { return arenas_; }
+  // Where the arena of a member lies here; null if we do not reach it.
+  std::byte* arena_of(int member) const { return reached_.empty() ? nullptr : reached_[static_cast<size_t>(member)]; }
   // Outputs from this size on may be written by all members; the same number on all of them once they have agreed on
   // anything. SIZE_MAX: none.
   size_t single_copy_bytes() const;
   // Whether a meeting of all members takes next to no time; likewise.
   bool brisk() const;
   std::shared_ptr<Arena> own_arena() const { return own_arena_; }
-  // By member, if all of them are in memory: see express_memory.h.
+  // By member, null for those whose memory we do not reach; empty if those are all. See express_memory.h.
   const std::vector<ExpressHead*>& express_heads() const { return express_heads_; }
   // Few members, on whatever hosts: everybody has a way to everybody else, and the leader one of its own to each.
   bool close_knit() const { return close_knit_; }
@@ -139,7 +140,8 @@ class ProcessSet {
   int64_t region_;
   size_t slot_bytes_;
   const char* transport_ = "LOCAL";
-  std::vector<std::byte*> arenas_;  // by member; empty if one is not reached
+  std::vector<std::byte*> reached_;  // by member, null for those that are not; empty if none is
+  std::vector<std::byte*> arenas_;   // the same; empty if one is not reached
   std::shared_ptr<Arena> own_arena_;
   std::vector<ExpressHead*> express_heads_;
   bool close_knit_ = false;

@@ -24,7 +24,7 @@ class ExpressMemory {
   static constexpr size_t kBuffers = 2;
   static constexpr size_t kBytes = 4096 + kBuffers * kBufferBytes;  // in each member's arena
 
-  // heads[j]: where member j's lies here.
+  // heads[j]: where member j's lies here; null: it shares no memory with us, and is sent its bytes.
   ExpressMemory(std::vector<ExpressHead*> heads, size_t me)
       : heads_(std::move(heads)), me_(me), acknowledged_(heads_.size(), 0), theirs_(heads_.size()) {}
 
@@ -32,7 +32,7 @@ class ExpressMemory {
   std::byte* FreeBuffer() const {
     const uint64_t next = number_ + 1;
     for (size_t j = 0; j < heads_.size(); ++j) {
-      if (j != me_ && acknowledged_[j] < holds_[next % kBuffers]) return nullptr;
+      if (j != me_ && heads_[j] && acknowledged_[j] < holds_[next % kBuffers]) return nullptr;
     }
     return heads_[me_]->buffers + next % kBuffers * kBufferBytes;
   }

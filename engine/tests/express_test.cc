@@ -55,6 +55,23 @@ void Introduce(Rank& self, const std::string& name, size_t count = 4) {
 
 }  // namespace
 
+TEST_CASE("express: a part lies where it came until it is kept") {
+  Express express(2);
+  std::vector<Express::Piece> parts;
+  std::string message = "first", other = "second";
+  CHECK(express.Add(3, 0, 0, 1, Carried(message)));
+  express.Keep(3, 0, 0);
+  message = "other";
+  CHECK(express.Add(3, 0, 1, 1, Carried(other)));
+  REQUIRE(express.Complete(3, &parts));
+  CHECK(Text(parts[0]) == "first");
+  CHECK(static_cast<const void*>(parts[1].data) == other.data());
+  express.End(3);
+  express.Keep(3, 0, 1);  // it is over
+  express.Keep(4, 0, 1);  // nobody knows it
+  CHECK_FALSE(express.Complete(3, &parts));
+}
+
 TEST_CASE("express: a round is complete when everybody's part is here") {
   Express express(3);
   std::vector<Express::Piece> parts;

@@ -2,8 +2,10 @@
 // Buffers between messages and a stream socket.
 #include "transport/frame.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <iterator>
 #include <utility>
 
 #include "transport/siphash.h"
@@ -16,33 +18,45 @@ constexpr size_t kFirstBuffer = 16u << 10;
 constexpr size_t kMostToKeep = 1u << 20;   // one huge message must not hold its memory for ever
 constexpr size_t kMostPerFill = 1u << 20;  // after that the caller gets a chance to take messages out
 
-struct Header {
-  uint32_t length;
-  uint32_t open;
-  uint64_t sequence;
-  uint64_t tag;
-};
-static_assert(sizeof(Header) == kFrameHeaderSize);
-
-uint64_t Tag(const uint64_t key[2], const Header& header, std::string_view payload) {
+uint64_t Tag(const uint64_t key[2], const FrameHeader& header, std::string_view covered) {
   SipHash hash(key);
   hash.AddWord(header.sequence);
   hash.AddWord(uint64_t{header.open} << 32 | header.length);
-  return hash.Finish(payload.substr(0, payload.size() - header.open));
+  return hash.Finish(covered);
 }
 
 }  // namespace
 
-bool FrameWriter::Append(std::string_view payload, size_t open) {
-  if (payload.size() > kMaxFramePayload) return false;
-  Header header = {static_cast<uint32_t>(payload.size()), static_cast<uint32_t>(open), sequence_++, 0};
-  header.tag = Tag(key_, header, payload);
+FrameHeader FrameWriter::NextHeader(std::string_view covered, std::string_view open) {
+  const size_t length = covered.size() + open.size();
+  FrameHeader header = {static_cast<uint32_t>(length), static_cast<uint32_t>(open.size()), sequence_++, 0};
+  header.tag = Tag(key_, header, covered);
+  return header;
+}
+
+bool FrameWriter::Append(std::string_view covered, std::string_view open) {
+  if (covered.size() + open.size() > kMaxFramePayload) return false;
+  const FrameHeader header = NextHeader(covered, open);
   if (sent_ > out_.size() / 2) {
     out_.erase(0, sent_);
     sent_ = 0;
   }
-  out_.append(reinterpret_cast<const char*>(&header), sizeof header);
-  out_.append(payload);
+  out_.append(reinterpret_cast<const char*>(&header), sizeof header).append(covered).append(open);
+  return true;
+}
+
+bool FrameWriter::Send(int fd, std::string_view covered, std::string_view open) {
+  if (pending() > 0) return Append(covered, open);
+  if (covered.size() + open.size() > kMaxFramePayload) return false;
+  const FrameHeader header = NextHeader(covered, open);
+  std::string_view parts[] = {{reinterpret_cast<const char*>(&header), sizeof header}, covered, open};
+  const ssize_t n = SendParts(fd, parts, std::size(parts));
+  size_t sent = n > 0 ? static_cast<size_t>(n) : 0;  // whatever is wrong, Flush meets it again
+  for (std::string_view& part : parts) {
+    const size_t gone = std::min(sent, part.size());
+    out_.append(part.substr(gone));
+    sent -= gone;
+  }
   return true;
 }
 
@@ -96,7 +110,7 @@ FrameReader::Result FrameReader::Next(std::string_view* payload) {
   DropTaken();
   if (corrupt_) return Result::kCorrupt;
   if (buffered() < kFrameHeaderSize) return Result::kNothing;
-  Header header;
+  FrameHeader header;
   std::memcpy(&header, buffer_.data() + begin_, sizeof header);
   if (header.length > kMaxFramePayload || header.open > header.length || header.sequence != sequence_) {
     corrupt_ = true;
@@ -104,7 +118,7 @@ FrameReader::Result FrameReader::Next(std::string_view* payload) {
   }
   if (buffered() - kFrameHeaderSize < header.length) return Result::kNothing;
   const std::string_view body(buffer_.data() + begin_ + kFrameHeaderSize, header.length);
-  if (Tag(key_, header, body) != header.tag) {
+  if (Tag(key_, header, body.substr(0, body.size() - header.open)) != header.tag) {
     corrupt_ = true;
     return Result::kCorrupt;
   }

@@ -14,7 +14,15 @@
 namespace hvd {
 
 constexpr size_t kMaxFramePayload = 16u << 20;
-constexpr size_t kFrameHeaderSize = 24;
+
+struct FrameHeader {
+  uint32_t length;
+  uint32_t open;
+  uint64_t sequence;
+  uint64_t tag;
+};
+constexpr size_t kFrameHeaderSize = sizeof(FrameHeader);
+static_assert(kFrameHeaderSize == 24);
 
 enum class FrameIo {
   kDone,    // Flush: all is sent. Fill: all that had arrived is read
@@ -27,15 +35,19 @@ class FrameWriter {
  public:
   explicit FrameWriter(const uint64_t key[2]) : key_{key[0], key[1]} {}
 
-  // Queues one message, of which the last `open` bytes are tensor data; false (and nothing queued) if it is larger than
+  // Queues one message, which ends with `open`, tensor data; false (and nothing queued) if both are larger than
   // kMaxFramePayload.
-  bool Append(std::string_view payload, size_t open = 0);
+  bool Append(std::string_view covered, std::string_view open = {});
+  // The same, but what the socket takes at once is sent from where it lies, and only the rest is queued.
+  bool Send(int fd, std::string_view covered, std::string_view open);
   // Sends everything queued with as few calls as the socket allows.
   FrameIo Flush(int fd);
   size_t pending() const { return out_.size() - sent_; }
   int error() const { return error_; }
 
  private:
+  FrameHeader NextHeader(std::string_view covered, std::string_view open);
+
   uint64_t key_[2];
   uint64_t sequence_ = 0;
   std::string out_;

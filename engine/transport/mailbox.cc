@@ -10,6 +10,7 @@ namespace hvd {
 namespace {
 
 constexpr size_t kFewLinks = 4;
+constexpr size_t kWorthNoCopy = 2048;  // below, a call that gathers takes longer than the copy
 
 }  // namespace
 
@@ -58,16 +59,19 @@ std::vector<Mailbox::Sign> Mailbox::SignsOfLife() const {
   return signs;
 }
 
-void Mailbox::Send(int rank, std::string_view message, size_t open) {
+void Mailbox::Send(int rank, std::string_view message, std::string_view open) {
   auto outbox = outboxes_.find(rank);
-  if (outbox != outboxes_.end()) return SendByInbox(outbox->second, message);
+  if (outbox != outboxes_.end()) {
+    return open.empty() ? SendByInbox(outbox->second, message)
+                        : SendByInbox(outbox->second, std::string(message).append(open));
+  }
   Link& link = LinkTo(rank);
   if (link.broken || !link.refused.empty()) return;
   if (!Establish(rank, link)) {
     link.waiting.emplace_back(message, open);
     return;
   }
-  link.writer->Append(message, open);
+  open.size() < kWorthNoCopy ? link.writer->Append(message, open) : link.writer->Send(link.fd, message, open);
   Write(link);
 }
 

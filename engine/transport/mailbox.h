@@ -32,8 +32,8 @@ class Mailbox {
   // Tells that control messages with `rank` will be exchanged, so that a TCP link is made where one is needed. `vital`:
   // the other end expects it too, so that not even coming into being is a sign that it is lost.
   void Expect(int rank, bool vital);
-  // The last `open` bytes are tensor data, which is not authenticated (see frame.h).
-  void Send(int rank, std::string_view message, size_t open = 0);
+  // `open`: tensor data at its end, which is not authenticated (see frame.h).
+  void Send(int rank, std::string_view message, std::string_view open = {});
   // Delivers what has arrived; true if anything came. `eager`: somebody waits for it; where links are few, they are
   // looked at before the poller speaks of them.
   bool Receive(const Handler& handler, bool eager);
@@ -81,7 +81,7 @@ class Mailbox {
     bool broken = false, readable = true, vital = false;
     std::string refused;  // why nothing can be sent any more: what the other end said before that is read to its end
     std::chrono::steady_clock::time_point heard;
-    std::deque<std::pair<std::string, size_t>> waiting;  // with their open bytes, until the stream is there
+    std::deque<std::pair<std::string, std::string>> waiting;  // and what is open of them, until the stream is there
     std::unique_ptr<FrameWriter> writer;
     std::unique_ptr<FrameReader> reader;
   };

@@ -7,8 +7,10 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <system_error>
 
@@ -85,6 +87,20 @@ ssize_t ReceiveSome(int fd, void* data, size_t size) {
 ssize_t SendSome(int fd, const void* data, size_t size) {
   ssize_t n;
   do n = send(fd, data, size, MSG_NOSIGNAL | MSG_DONTWAIT);
+  while (n < 0 && errno == EINTR);
+  return n;
+}
+
+ssize_t SendParts(int fd, const std::string_view* parts, size_t count) {
+  constexpr size_t kMost = 4;
+  iovec vectors[kMost];
+  count = std::min(count, kMost);
+  for (size_t i = 0; i < count; ++i) vectors[i] = {const_cast<char*>(parts[i].data()), parts[i].size()};
+  msghdr message = {};
+  message.msg_iov = vectors;
+  message.msg_iovlen = count;
+  ssize_t n;
+  do n = sendmsg(fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
   while (n < 0 && errno == EINTR);
   return n;
 }

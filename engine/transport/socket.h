@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstddef>
 #include <string>
+#include <string_view>
 #include <utility>
 
 namespace hvd {
@@ -53,6 +54,7 @@ bool IsConnectedToItself(int fd);
 // What the socket has or takes now. -1 with errno (EAGAIN: nothing now); EINTR is retried, SIGPIPE never raised.
 ssize_t ReceiveSome(int fd, void* data, size_t size);
 ssize_t SendSome(int fd, const void* data, size_t size);
+ssize_t SendParts(int fd, const std::string_view* parts, size_t count);  // up to four, as one
 bool IsWritable(int fd);  // or has an end or an error
 bool HasInput(int fd);    // bytes, a connection to accept, an end or an error
 inline bool WouldBlock(int error) { return error == EAGAIN || error == EWOULDBLOCK; }
