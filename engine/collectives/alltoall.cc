@@ -25,8 +25,8 @@ Alltoall::Alltoall(Lane* lane, const std::byte* in, std::vector<int64_t> splits,
   }
 }
 
-// Members in memory share a slot. What goes down a socket leaves from the input and arrives in the output: there a piece
-// is as long as a slot, which takes fewer packets and fewer turns.
+// Members in memory share a slot. What goes down a socket leaves from the input and arrives in the output: there a
+// piece is as long as a slot, which takes fewer packets and fewer turns.
 size_t Alltoall::PieceBytes(int member) const {
   const size_t piece = lane_->piece_bytes();
   return lane_->in_memory(member) ? piece : std::max(piece, InPackets(lane_->slot_bytes()));

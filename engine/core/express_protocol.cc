@@ -92,7 +92,8 @@ void ExpressProtocol::CarryPart(const ExpressRun& run, std::unique_ptr<Operation
     if (share.bytes == bytes) {
       services_.mailbox->Send(set_.ranks()[j], whole);
     } else {
-      services_.mailbox->Send(set_.ranks()[j], whole.substr(0, header) + whole.substr(header + share.begin, share.bytes));
+      services_.mailbox->Send(set_.ranks()[j],
+                              whole.substr(0, header) + whole.substr(header + share.begin, share.bytes));
     }
   }
   AwaitParts(std::move(operation), part, {data, bytes, 0});
@@ -117,8 +118,7 @@ void ExpressProtocol::CarryLongPart(const ExpressRun& run, std::unique_ptr<Opera
   for (size_t j = 0; j < set_.ranks().size(); ++j) {
     if (j == me || (buffer && set_.express_heads()[j])) continue;
     const ExpressRun::Share share = run.ShareOf(me, j);
-    services_.mailbox->Send(set_.ranks()[j], header,
-                            {reinterpret_cast<const char*>(data) + share.begin, share.bytes});
+    services_.mailbox->Send(set_.ranks()[j], header, {reinterpret_cast<const char*>(data) + share.begin, share.bytes});
   }
   const bool lies_still = buffer || (written.empty() && operation->input != operation->output);
   AwaitParts(std::move(operation), part, {data, buffer ? Express::kInPlace : bytes, 0});

@@ -55,8 +55,8 @@ bool IsConnectedToItself(int fd);
 ssize_t ReceiveSome(int fd, void* data, size_t size);
 ssize_t SendSome(int fd, const void* data, size_t size);
 ssize_t SendParts(int fd, const std::string_view* parts, size_t count);  // up to four, as one
-bool IsWritable(int fd);  // or has an end or an error
-bool HasInput(int fd);    // bytes, a connection to accept, an end or an error
+bool IsWritable(int fd);                                                 // or has an end or an error
+bool HasInput(int fd);  // bytes, a connection to accept, an end or an error
 inline bool WouldBlock(int error) { return error == EAGAIN || error == EWOULDBLOCK; }
 
 // Whether what was sent is sent again and again while the other end's kernel acknowledges nothing: since how long it
