@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping
 
 import pytest
-from devicekit.standins import LATE, STANDIN, compile_standin
+from devicekit.standins import LATE, OWN_GPUS, STANDIN, compile_standin
 from faultkit.jobs import PlainJob
 from testkit.launcher import horovodrun, lines_by_rank
 from testkit.processes import wait_for_all
@@ -18,15 +18,7 @@ from testkit.processes import wait_for_all
 pytestmark = pytest.mark.timeout(180)  # the first of them compiles the stand-ins
 
 PROGRAM = [sys.executable, str(STANDIN / "nccl_program.py")]
-OWN_GPUS = {"STANDIN_UUID_BY_RANK": "1"}
 EVERYTHING = "operations,groups,many,order,asynchrony,sets,exchanges,join"
-
-
-@pytest.fixture(scope="session")
-def nccl(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Variables by which ranks find both stand-ins; every rank has a GPU of its own."""
-    folder = tmp_path_factory.mktemp("nccl")
-    return {**compile_standin(folder, "libcuda.so.1", "libnccl.so.2"), **OWN_GPUS}
 
 
 @pytest.fixture(scope="session")

@@ -20,7 +20,7 @@ def nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
         raise metadata.PackageNotFoundError(name)
 
     monkeypatch.delenv(nccl_library.VARIABLE, raising=False)
-    monkeypatch.setattr(nccl_library.metadata, "version", missing)
+    monkeypatch.setattr(metadata, "version", missing)
     monkeypatch.setattr(nccl_library, "NAME", "libnccl_of_no_machine.so.2")
     nccl_library._of_system.cache_clear()
 
@@ -48,7 +48,7 @@ def test_a_file_may_be_named(nowhere: None, library: Path, monkeypatch: pytest.M
 
 
 def test_a_wheel_tells_its_version_without_being_loaded(nowhere: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nccl_library.metadata, "version", lambda name: "2.28.9.post1")
+    monkeypatch.setattr(metadata, "version", lambda name: "2.28.9.post1")
     assert nccl_built() == 22809
     (finding,) = (it for it in check_build.tensor_operations() if it.name == "NCCL")
     assert finding.available
