@@ -52,6 +52,18 @@ def test_ranks_of_one_gpu_may_ask_for_it(nccl):
     assert said.count("all checks passed") == 2, said
 
 
+def test_the_file_of_a_wheel_is_taken_where_none_is_loaded(tmp_path_factory):
+    """Python finds it; the system would not."""
+    site, driver = tmp_path_factory.mktemp("site"), tmp_path_factory.mktemp("driver")
+    wheels = site / "nvidia" / "nccl" / "lib"
+    wheels.mkdir(parents=True)
+    compile_standin(wheels, "libnccl.so.2")
+    env = {**compile_standin(driver, "libcuda.so.1"), **OWN_GPUS, "HOROVOD_LOG_LEVEL": "info", "PYTHONPATH": str(site)}
+    said, _ = run(env, 2, "otherwise", "groups")
+    assert said.count("CUDA tensors go through NCCL 2.28.9") == 2, said
+    assert not re.search(r"launches: 0$", said, re.M), said
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_sets_that_overlap_launch_in_one_order(nccl, seed):
     said, _ = run({**nccl, **LATE}, 4, "orders", str(seed))
