@@ -144,10 +144,9 @@ std::unique_ptr<Machine> MakeNcclMachine(ProcessSet& set, const RunningBatch& ba
   const Turn turn = TurnOf(set, batch);
   LaunchOrder* const launches = set.launches();
   if (set.id() != kGlobalSet && set.leads()) launches->Want(turn);
-  return std::make_unique<NcclMachine>(set.devices(), communicator, std::move(order), LaunchOf(set, batch),
-                                       [calls = set.devices()->calls(), launches, turn] {
-                                         return TakesTurn(calls, launches, turn);
-                                       });
+  return std::make_unique<NcclMachine>(
+      set.devices(), communicator, std::move(order), LaunchOf(set, batch),
+      [calls = set.devices()->calls(), launches, turn] { return TakesTurn(calls, launches, turn); });
 }
 
 }  // namespace hvd

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // NCCL waits for ever if two ranks launch operations of two communicators in different orders. Inside a world all ranks
-// agree on one (agreement/launch_order). Process groups of torch.distributed are worlds of their own, of which none knows
-// another: their order is that of the program's calls, which has to be the same on all ranks. Every operation takes a
-// ticket when it is called, and a world may launch while the oldest ticket in the process is one of its own. A ticket is
-// given up when its operation is launched, fails, or goes another way: nobody waits for what will never be launched.
+// agree on one (agreement/launch_order). Process groups of torch.distributed are worlds of their own, of which none
+// knows another: their order is that of the program's calls, which has to be the same on all ranks. Every operation
+// takes a ticket when it is called, and a world may launch while the oldest ticket in the process is one of its own. A
+// ticket is given up when its operation is launched, fails, or goes another way: nobody waits for what will never be
+// launched.
 #pragma once
 
 #include <cstdint>
@@ -46,9 +47,9 @@ class CallOrder {
   // Whether the oldest ticket is one of this world's.
   bool IsNext() const;
 
-  // Kernels of one communicator that run beside those of another may wait for each other in a circle: what `who` puts on
-  // the stream next comes after what others launched there, and then others come after it. With a Scope; by whoever may
-  // launch.
+  // Kernels of one communicator that run beside those of another may wait for each other in a circle: what `who` puts
+  // on the stream next comes after what others launched there, and then others come after it. With a Scope; by whoever
+  // may launch.
   void FollowOthers(const Device& device, const void* who, CudaStream stream) const;
   void Launched(Device* device, const void* who, CudaStream stream);
 

@@ -73,7 +73,9 @@ def overlapping(device: torch.device) -> list[Group | None]:
     return groups
 
 
-def run_program(groups: list[Group | None], seed: int, on_some_stream: Callable[[random.Random], AbstractContextManager[Any]]) -> None:
+def run_program(
+    groups: list[Group | None], seed: int, on_some_stream: Callable[[random.Random], AbstractContextManager[Any]]
+) -> None:
     """All ranks call the groups in one order, at a pace of their own, on streams of their own choice."""
     program, own = random.Random(seed), random.Random(1000 * seed + dist.get_rank() + 1)
     for _ in range(6):

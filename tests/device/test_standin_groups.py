@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Process groups of torch.distributed over NCCL without a GPU: stand-ins for the driver and for NCCL.
 
-What a process has launched first is done first in the stand-in, whatever the communicator: ranks that launch in different
-orders wait for each other until the groups' time limit.
+What a process has launched first is done first in the stand-in, whatever the communicator: ranks that launch in
+different orders wait for each other without end.
 """
 
 import re
