@@ -118,10 +118,10 @@ bool NcclMeeting::Prepares() {
 void NcclMeeting::PutJob() {
   if (round_ == Round::kLibraries) {
     job_ = devices_->launcher().Put(
-        [shared = shared_, device = device_, file = options_.library, leads = lane_->me() == 0] {
+        [shared = shared_, device = device_, files = options_.files, leads = lane_->me() == 0] {
           const Device::Scope scope(*device);
           device->LoadKernels();
-          shared->nccl = Nccl::Open(file, &shared->why_not);
+          shared->nccl = Nccl::Open(files, &shared->why_not);
           if (!shared->nccl || !leads) return;
           if (const int result = shared->nccl->make_id(&shared->id); result != kNcclSuccess) {
             throw DeviceError("NCCL could not name a communicator: " + shared->nccl->Describe(result, nullptr));

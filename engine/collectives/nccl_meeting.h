@@ -41,7 +41,7 @@ class NcclMeeting {
  public:
   struct Options {
     int32_t wish = kGpuAuto;
-    std::string library;  // a file; empty: see Nccl::Open
+    NcclFiles files;
     size_t buffer_bytes = 0;
   };
 

@@ -265,16 +265,18 @@ NcclMachine::~NcclMachine() { revoked_->store(true); }
 Machine::Step NcclMachine::Advance() {
   if (!job_) {
     if (!may_launch_()) return Step::kStuck;
-    job_ = devices_->launcher().Put(
-        [communicator = communicator_, order = std::move(order_), launch = std::move(launch_), revoked = revoked_] {
-          if (revoked->load()) return;
-          Device& device = communicator->device();
-          const Device::Scope scope(device);
-          for (const auto& mark : order.after) device.WaitFor(mark->event(), order.stream);
-          device.FollowOthers(communicator.get(), order.stream);
-          launch(*communicator, order.stream);
-          communicator->Launched(order.stream);
-        });
+    job_ = devices_->launcher().Put([communicator = communicator_, order = std::move(order_),
+                                     launch = std::move(launch_), revoked = revoked_, calls = devices_->calls()] {
+      if (revoked->load()) return;
+      Device& device = communicator->device();
+      const Device::Scope scope(device);
+      for (const auto& mark : order.after) device.WaitFor(mark->event(), order.stream);
+      device.FollowOthers(communicator.get(), order.stream);
+      if (calls) calls->FollowOthers(device, communicator.get(), order.stream);
+      launch(*communicator, order.stream);
+      communicator->Launched(order.stream);
+      if (calls) calls->Launched(&device, communicator.get(), order.stream);
+    });
     return Step::kMoved;
   }
   if (!job_->done.load(std::memory_order_acquire)) return Step::kStuck;

@@ -85,7 +85,9 @@ NcclExchange ExchangeOf(const ProcessSet& set, const RunningBatch& batch) {
   return exchange;
 }
 
-bool TakesTurn(LaunchOrder* launches, const Turn& turn) {
+// Among the process's worlds, then among the sets of this one.
+bool TakesTurn(const CallOrder* calls, LaunchOrder* launches, const Turn& turn) {
+  if (calls && !calls->IsNext()) return false;
   if (!launches->MayCome(turn)) throw DeviceError("NCCL has no turn for its operation any more: " + launches->closed());
   return launches->Take(turn);
 }
@@ -107,7 +109,17 @@ NcclMachine::Launch LaunchOf(const ProcessSet& set, const RunningBatch& batch) {
 
 }  // namespace
 
-bool GoesByNccl(ProcessSet& set, const Settings& settings, const RunningBatch& batch) {
+namespace {
+
+// Nobody is to wait for the launch of a batch that goes another way.
+void GiveUpTurn(ProcessSet& set, const RunningBatch& batch) {
+  set.launches()->Drop(TurnOf(set, batch));
+  for (const auto& operation : batch.operations) {
+    if (operation) operation->ticket.GiveUp();
+  }
+}
+
+bool MayGoByNccl(ProcessSet& set, const Settings& settings, const RunningBatch& batch) {
   if (!set.nccl()) return false;
   const Request& first = batch.entries[0]->request;
   const bool serves = NcclServes(first, settings);
@@ -115,8 +127,15 @@ bool GoesByNccl(ProcessSet& set, const Settings& settings, const RunningBatch& b
   if (serves && set.nccl()->forced() && !set.nccl()->communicator()) {
     throw DeviceError("HOROVOD_GPU_TRANSPORT=nccl, but " + set.nccl()->why_not());
   }
-  set.launches()->Drop(TurnOf(set, batch));
   return false;
+}
+
+}  // namespace
+
+bool GoesByNccl(ProcessSet& set, const Settings& settings, const RunningBatch& batch) {
+  const bool goes = MayGoByNccl(set, settings, batch);
+  if (!goes) GiveUpTurn(set, batch);
+  return goes;
 }
 
 std::unique_ptr<Machine> MakeNcclMachine(ProcessSet& set, const RunningBatch& batch, DeviceOrder order) {
@@ -125,8 +144,9 @@ std::unique_ptr<Machine> MakeNcclMachine(ProcessSet& set, const RunningBatch& ba
   const Turn turn = TurnOf(set, batch);
   LaunchOrder* const launches = set.launches();
   if (set.id() != kGlobalSet && set.leads()) launches->Want(turn);
-  return std::make_unique<NcclMachine>(set.devices(), communicator, std::move(order), LaunchOf(set, batch),
-                                       [launches, turn] { return TakesTurn(launches, turn); });
+  return std::make_unique<NcclMachine>(
+      set.devices(), communicator, std::move(order), LaunchOf(set, batch),
+      [calls = set.devices()->calls(), launches, turn] { return TakesTurn(calls, launches, turn); });
 }
 
 }  // namespace hvd

@@ -219,7 +219,8 @@ void ProcessSet::MeetOn(Device* device, int agreed, size_t slot_bytes) {
 void ProcessSet::MeetOverNccl(Device* device, int agreed, const Settings& settings) {
   if (nccl_) return;
   nccl_on_ = agreed;
-  NcclMeeting::Options options{settings.gpu_transport, settings.nccl_library,
+  NcclMeeting::Options options{settings.gpu_transport,
+                               {settings.nccl_library, settings.nccl_bundled},
                                static_cast<size_t>(settings.gpu_slot_bytes)};
   nccl_ = std::make_unique<NcclMeeting>(devices_, device, flat_.there.get(), ranks_, std::move(options));
 }

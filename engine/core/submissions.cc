@@ -77,6 +77,7 @@ Status Submissions::Add(Batch operations, int rank) {
   size_t more = operations.size();
   for (auto& operation : operations) {
     more += operation->request.Bytes();
+    if (calls_ && operation->request.device >= 0) operation->ticket = calls_->Take();
     queue_.push_back(std::move(operation));
   }
   bytes_or_count_.fetch_add(more, std::memory_order_seq_cst);

@@ -22,6 +22,8 @@ class Submissions {
   using Clock = std::chrono::steady_clock;
   using Batch = std::vector<std::unique_ptr<Operation>>;
 
+  // Operations on devices take tickets there; before the first.
+  void TakeTicketsOf(CallOrder* calls) { calls_ = calls; }
   // To be filled in; those that are finished are used again.
   Batch NewOperations(size_t count);
   // Queues the operations of one handle, all or none. kInvalid: unknown set, not a member, bad root, name in flight.
@@ -51,6 +53,7 @@ class Submissions {
   Status Enter(const Operation& operation, int rank);
   bool EnterName(std::string_view name, Names* in_flight);
 
+  CallOrder* calls_ = nullptr;
   std::mutex mutex_;
   std::unordered_map<int, Set> sets_;
   std::vector<Names::node_type> spare_;  // of names that have left: the same come again and again

@@ -54,6 +54,8 @@ World::World(const Identity& identity, const Settings& settings)
     : identity_(identity), settings_(settings), log_(identity, settings) {
   credentials_ = {identity.rank, identity.world_id, identity.generation, identity.secret};
   devices_ = std::make_unique<Devices>([this] { poller_.bell().Force(); });
+  if (settings.launches_by_calls) devices_->LaunchByCalls();
+  submissions_.TakeTicketsOf(devices_->calls());
   timeline_ = std::make_unique<Timeline>(identity.rank, Timeline::kCapacity, log_);
   static std::once_flag once;
   std::call_once(once, [] { pthread_atfork(nullptr, nullptr, [] { InForkedChild(); }); });
@@ -352,6 +354,7 @@ void World::EndTimeline(Clock::time_point until) {
 void World::InForkedChild() {
   // Only this thread exists here; a lock that another held would never open, so none is taken.
   for (World* world : AllWorlds().worlds) world->AbandonAfterFork();
+  CallOrder::StartAfresh();
 }
 
 // A child that outlives us must not keep peers' connections open.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // One world as seen by one process: opens the listeners, meets the peers, and offers the operations that the C API
-// exposes. Several can live in one process; none knows of another.
+// exposes. Several can live in one process; none knows of another, but for the order in which NCCL launches what they
+// ask for (devices/launch_gate).
 #pragma once
 
 #include <atomic>

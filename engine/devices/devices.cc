@@ -183,6 +183,7 @@ void Devices::Close() {
   std::lock_guard<std::mutex> lock(mutex_);
   worker_.reset();
   launcher_.reset();
+  if (calls_) calls_->Leave();
 }
 
 }  // namespace hvd

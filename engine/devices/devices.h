@@ -13,6 +13,7 @@
 
 #include "devices/device.h"
 #include "devices/device_times.h"
+#include "devices/launch_gate.h"
 #include "devices/worker.h"
 
 namespace hvd {
@@ -87,6 +88,9 @@ class Devices {
   BlockPool& pinned() { return pinned_; }
   BlockPool& outputs() { return outputs_; }  // results whose memory the engine allocates
   DeviceTimes& times() { return times_; }
+  // NCCL launches in the order of calls, with other worlds of the process that do so; before anything is launched.
+  void LaunchByCalls() { calls_ = std::make_unique<CallOrder>(wake_); }
+  CallOrder* calls() const { return calls_.get(); }  // null: it does not
   // What is on the stream of a framework by now: tensors that are submitted next are ready when it is done. Null: that
   // is so already.
   std::shared_ptr<DeviceMark> MarkReady(int ordinal, uint64_t stream);
@@ -106,6 +110,7 @@ class Devices {
   BlockPool pinned_{BlockPool::Where::kPinned};
   DeviceTimes times_;
   BlockPool outputs_{BlockPool::Where::kOnDevice};
+  std::unique_ptr<CallOrder> calls_;
   std::unique_ptr<DeviceWorker> worker_, launcher_;
 };
 

@@ -17,14 +17,17 @@ struct OpenedNccl {
   bool usable = false;
 };
 
-void* OpenLibrary(const std::string& file) {
-  if (!file.empty()) return dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
+void* OpenLibrary(const NcclFiles& files) {
+  if (!files.named.empty()) return dlopen(files.named.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (void* const loaded = dlopen(kNcclLibrary, RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD)) return loaded;
+  if (!files.bundled.empty()) {
+    if (void* const bundled = dlopen(files.bundled.c_str(), RTLD_NOW | RTLD_LOCAL)) return bundled;
+  }
   return dlopen(kNcclLibrary, RTLD_NOW | RTLD_LOCAL);
 }
 
-void OpenNcclOnce(OpenedNccl* opened, const std::string& file) {
-  void* const library = OpenLibrary(file);
+void OpenNcclOnce(OpenedNccl* opened, const NcclFiles& files) {
+  void* const library = OpenLibrary(files);
   if (!library) {
     const char* const text = dlerror();
     opened->why = text ? text : std::string(kNcclLibrary) + " cannot be opened";
@@ -52,10 +55,10 @@ void OpenNcclOnce(OpenedNccl* opened, const std::string& file) {
 
 }  // namespace
 
-const Nccl* Nccl::Open(const std::string& file, std::string* why) {
+const Nccl* Nccl::Open(const NcclFiles& files, std::string* why) {
   static OpenedNccl opened;
   static std::once_flag once;
-  std::call_once(once, OpenNcclOnce, &opened, file);
+  std::call_once(once, OpenNcclOnce, &opened, files);
   if (opened.usable) return &opened.functions;
   *why = opened.why;
   return nullptr;

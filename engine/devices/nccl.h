@@ -63,6 +63,12 @@ enum : int { kNcclOnHost = 1 };  // where a factor lies
   X(send, "ncclSend", (const void*, size_t, int, int, NcclComm, CudaStream))                           \
   X(receive, "ncclRecv", (void*, size_t, int, int, NcclComm, CudaStream))
 
+// Where it is looked for, by the first who opens it.
+struct NcclFiles {
+  std::string named;    // if not empty, nowhere else
+  std::string bundled;  // of a wheel, if none is loaded; empty, or not to be opened: what the system finds
+};
+
 struct Nccl {
 #define HVD_NCCL_MEMBER(member, name, parameters) int(*member) parameters = nullptr;
   HVD_NCCL_FUNCTIONS(HVD_NCCL_MEMBER)
@@ -72,8 +78,7 @@ struct Nccl {
   int version = 0;  // 22809 is 2.28.9
 
   // The one of this process; null, and why, if there is none. The first call opens it, which may take a while.
-  // `file`: a name for the first call to open; empty: the one that is loaded, or that the system finds.
-  static const Nccl* Open(const std::string& file, std::string* why);
+  static const Nccl* Open(const NcclFiles& files, std::string* why);
   // "unhandled system error: ..." with what is known of the communicator, which may be null.
   std::string Describe(int result, NcclComm comm) const;
 };

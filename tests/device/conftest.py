@@ -2,7 +2,7 @@
 """The stand-ins, compiled once for all tests."""
 
 import pytest
-from devicekit.standins import compile_library, compile_standin
+from devicekit.standins import OWN_GPUS, compile_library, compile_standin
 from testkit.places import ROOT
 
 
@@ -21,3 +21,10 @@ def xla(driver: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> dic
     library = tmp_path_factory.mktemp("xla") / "libxla_frame.so"
     compile_library("xla_frame.cc", library, [f"-I{ROOT / 'third_party' / 'xla_ffi'}"])
     return {**driver, "STANDIN_XLA": str(library)}
+
+
+@pytest.fixture(scope="session")
+def nccl(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Variables by which ranks find both stand-ins; every rank has a GPU of its own."""
+    folder = tmp_path_factory.mktemp("nccl")
+    return {**compile_standin(folder, "libcuda.so.1", "libnccl.so.2"), **OWN_GPUS}

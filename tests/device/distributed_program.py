@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from datetime import timedelta
 from functools import partial
 from itertools import pairwise
@@ -21,6 +22,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as checkpoint
 from distributed_checks import Checks, of_rank, same
+from overlapping_groups import overlapping, run_program
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -253,9 +255,34 @@ def run_loss() -> None:
     print(f"lost in {time.monotonic() - began:.2f} s", flush=True)
 
 
-def keep_reducing(tensor: torch.Tensor) -> None:
+def run_groups() -> None:
+    """Groups that overlap, in one order; then the last rank is killed while all of them have operations under way."""
+    on_gpu = DEVICE.type == "cuda"
+    streams = [torch.cuda.Stream(), torch.cuda.Stream(), torch.cuda.default_stream()] if on_gpu else []
+    groups = overlapping(DEVICE)
+    run_program(groups, 1, lambda dice: torch.cuda.stream(dice.choice(streams)) if on_gpu else nullcontext())
+    await_device()
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    mine = [(it, torch.ones(20_000, device=DEVICE)) for it in groups if it is not None]
+    await_device()
+    dist.barrier()
+    if on_gpu and rank == last:
+        torch.cuda._sleep(int(20e9))
+    for work in [dist.all_reduce(tensor, group=it.group, async_op=True) for it, tensor in mine]:
+        work.wait()  # launched, on the last rank behind what takes ten seconds
+    if rank == last:
+        os.kill(os.getpid(), signal.SIGKILL)
+    began = time.monotonic()
+    for group, tensor in mine:
+        with pytest.raises(ProcessGroupError) if last in group.members else nullcontext():
+            keep_reducing(tensor, group.group)
+    assert float((torch.ones(1 << 20, device=DEVICE) + 1).sum()) == 2 << 20
+    print(f"lost in {time.monotonic() - began:.2f} s", flush=True)
+
+
+def keep_reducing(tensor: torch.Tensor, group: Any = None) -> None:
     for _ in range(100):
-        dist.all_reduce(tensor)
+        dist.all_reduce(tensor, group=group)
         await_device()
 
 
@@ -314,6 +341,7 @@ RUNS = {
     "collectives": run_collectives,
     "training": run_training,
     "loss": run_loss,
+    "groups": run_groups,
     "accelerate": run_accelerate,
     "lightning": run_lightning,
 }

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping
 
 import pytest
-from devicekit.standins import LATE, STANDIN, compile_standin
+from devicekit.standins import LATE, OWN_GPUS, STANDIN, compile_standin
 from faultkit.jobs import PlainJob
 from testkit.launcher import horovodrun, lines_by_rank
 from testkit.processes import wait_for_all
@@ -18,15 +18,7 @@ from testkit.processes import wait_for_all
 pytestmark = pytest.mark.timeout(180)  # the first of them compiles the stand-ins
 
 PROGRAM = [sys.executable, str(STANDIN / "nccl_program.py")]
-OWN_GPUS = {"STANDIN_UUID_BY_RANK": "1"}
 EVERYTHING = "operations,groups,many,order,asynchrony,sets,exchanges,join"
-
-
-@pytest.fixture(scope="session")
-def nccl(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Variables by which ranks find both stand-ins; every rank has a GPU of its own."""
-    folder = tmp_path_factory.mktemp("nccl")
-    return {**compile_standin(folder, "libcuda.so.1", "libnccl.so.2"), **OWN_GPUS}
 
 
 @pytest.fixture(scope="session")
@@ -58,6 +50,18 @@ def test_ranks_of_one_gpu_may_ask_for_it(nccl):
     del env["STANDIN_UUID_BY_RANK"]
     said, _ = run(env, 2, "results", "groups,order")
     assert said.count("all checks passed") == 2, said
+
+
+def test_the_file_of_a_wheel_is_taken_where_none_is_loaded(tmp_path_factory):
+    """Python finds it; the system would not."""
+    site, driver = tmp_path_factory.mktemp("site"), tmp_path_factory.mktemp("driver")
+    wheels = site / "nvidia" / "nccl" / "lib"
+    wheels.mkdir(parents=True)
+    compile_standin(wheels, "libnccl.so.2")
+    env = {**compile_standin(driver, "libcuda.so.1"), **OWN_GPUS, "HOROVOD_LOG_LEVEL": "info", "PYTHONPATH": str(site)}
+    said, _ = run(env, 2, "otherwise", "groups")
+    assert said.count("CUDA tensors go through NCCL 2.28.9") == 2, said
+    assert not re.search(r"launches: 0$", said, re.M), said
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -10,20 +10,28 @@ import torch
 from faultkit.jobs import PlainJob
 from testkit.launcher import horovodrun
 
-PROGRAM = [sys.executable, str(Path(__file__).parent / "distributed_program.py")]
+HERE = Path(__file__).parent
+PROGRAM = [sys.executable, str(HERE / "distributed_program.py")]
+OVER_NCCL = [sys.executable, str(HERE / "with_nccl.py"), str(HERE / "distributed_program.py")]
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU on this machine")
 
 
-def check(ranks: int, what: str, **env: str) -> None:
-    done = horovodrun("-np", str(ranks), *PROGRAM, what, env=env, limit_s=55)
+def check(ranks: int, what: str, program: list[str] = PROGRAM, **env: str) -> str:
+    done = horovodrun("-np", str(ranks), *program, what, env=env, limit_s=55)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("all checks passed") == ranks, done.stdout + done.stderr
+    return done.stdout
 
 
 @pytest.mark.parametrize(("ranks", "transport"), [(2, "auto"), (4, "auto"), (2, "staged")])
 def test_collectives(ranks: int, transport: str) -> None:
     check(ranks, "collectives", HOROVOD_GPU_TRANSPORT=transport)
+
+
+def test_collectives_over_nccl() -> None:
+    said = check(2, "collectives", OVER_NCCL, HOROVOD_LOG_LEVEL="info")
+    assert "CUDA tensors go through NCCL 2." in said, said
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
@@ -37,8 +45,9 @@ def test_libraries(library: str) -> None:
     check(2, library)
 
 
-def test_the_others_hear_of_a_killed_rank() -> None:
-    with PlainJob([*PROGRAM, "loss"], "a:3") as job:
+@pytest.mark.parametrize(("program", "what"), [(PROGRAM, "loss"), (OVER_NCCL, "groups")], ids=["IPC", "NCCL"])
+def test_the_others_hear_of_a_killed_rank(program: list[str], what: str) -> None:
+    with PlainJob([*program, what], "a:3") as job:
         job.wait(limit_s=55)
         printed = {rank: job.printed(rank) for rank in range(2)}
     for text in printed.values():

@@ -10,6 +10,7 @@ from testkit.places import ROOT
 
 STANDIN = ROOT / "tests" / "device" / "standin"
 LATE = {"STANDIN_DELAY_US": "200"}
+OWN_GPUS = {"STANDIN_UUID_BY_RANK": "1"}  # programs see to it
 # The same rounding and wrapping as the engine's own kernels have.
 _FLAGS = ["-std=c++17", "-O1", "-shared", "-fPIC", "-pthread", "-fwrapv", "-fno-strict-aliasing", "-ffp-contract=off"]
 

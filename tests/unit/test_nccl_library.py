@@ -1,13 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is known of NCCL without a GPU."""
 
+import os
 import subprocess
+import sys
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from horovod.common import nccl_library
+from horovod.common.joining import bootstrap
+from horovod.common.settings import Settings
+from horovod.common.topology import Topology
 from horovod.common.util import nccl_built
 from horovod.runner import check_build
 
@@ -20,7 +26,7 @@ def nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
         raise metadata.PackageNotFoundError(name)
 
     monkeypatch.delenv(nccl_library.VARIABLE, raising=False)
-    monkeypatch.setattr(nccl_library.metadata, "version", missing)
+    monkeypatch.setattr(metadata, "version", missing)
     monkeypatch.setattr(nccl_library, "NAME", "libnccl_of_no_machine.so.2")
     nccl_library._of_system.cache_clear()
 
@@ -48,8 +54,41 @@ def test_a_file_may_be_named(nowhere: None, library: Path, monkeypatch: pytest.M
 
 
 def test_a_wheel_tells_its_version_without_being_loaded(nowhere: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nccl_library.metadata, "version", lambda name: "2.28.9.post1")
+    monkeypatch.setattr(metadata, "version", lambda name: "2.28.9.post1")
     assert nccl_built() == 22809
     (finding,) = (it for it in check_build.tensor_operations() if it.name == "NCCL")
     assert finding.available
     assert finding.reason == "version 2.28.9"
+
+
+@pytest.fixture
+def site(tmp_path: Path, library: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A made-up site directory with the file where wheels put it; its NCCL is 2.18.5."""
+    folder = tmp_path / "site-packages"
+    file = folder / "nvidia" / "nccl" / "lib" / "libnccl.so.2"
+    file.parent.mkdir(parents=True)
+    library.rename(file)
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "nowhere"), str(folder)])
+    return file
+
+
+def test_the_file_of_a_wheel_is_found_where_the_system_does_not_look(site: Path, tmp_path: Path) -> None:
+    assert nccl_library.bundled() == str(site)
+    site.unlink()
+    assert nccl_library.bundled() is None
+
+
+def test_the_engine_is_told_of_it(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: dict[str, Any] = {}
+
+    class ToldError(Exception):
+        pass
+
+    def world(**arguments: Any) -> None:
+        told.update(arguments)
+        raise ToldError
+
+    monkeypatch.setattr(bootstrap, "World", world)
+    with pytest.raises(ToldError):
+        bootstrap.open_world(Settings({"HOROVOD_CHUNK_SLOTS": 2}), Topology(), 0, "127.0.0.1", "0", b"")
+    assert told["settings"] == {"slots": 2, "nccl_bundled": os.fsencode(site)}

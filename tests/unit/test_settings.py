@@ -15,7 +15,8 @@ from horovod.common.settings_table import BUILD_TIME_PREFIXES, TABLE
 ROOT = Path(__file__).parents[2]
 ENGINE = ROOT / "engine"
 PACKAGE = ROOT / "src" / "horovod"
-DERIVED = {"autotune_fixed", "engine_core"}  # fields that stand for no variable, but for several or for a part of one
+# Fields that stand for no variable, but for several, for a part of one, or for what is found or is so by its nature.
+DERIVED = {"autotune_fixed", "engine_core", "nccl_bundled", "launches_by_calls"}
 
 
 def test_defaults_without_environment() -> None:

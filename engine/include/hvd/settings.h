@@ -41,7 +41,9 @@
   FIELD(int32_t, gpu_transport, 0)                 /* tensors on GPUs: 0 decide, 1 ipc, 2 staged, 3 nccl, 4 not nccl */    \
   FIELD(uint64_t, gpu_slot_bytes, 64 << 20)        /* of a set's arena on the device, which has as many as a lane */       \
   FIELD(uint64_t, gpu_staged_bytes, 1 << 20)       /* less than this goes through host memory */                           \
-  FIELD(const char*, nccl_library, "")             /* the file; empty: the one that is loaded, or that the system finds */
+  FIELD(const char*, nccl_library, "")             /* the file; empty: the one that is loaded, or that the system finds */ \
+  FIELD(const char*, nccl_bundled, "")             /* a file for when none is named and none is loaded, before the system's */ \
+  FIELD(int32_t, launches_by_calls, 0)             /* 1: NCCL launches in the order of calls, over all such worlds of a process */
 /* clang-format on */
 
 #endif /* HVD_SETTINGS_H_ */

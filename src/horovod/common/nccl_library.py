@@ -7,10 +7,11 @@ import ctypes
 import functools
 import os
 import re
-from importlib import metadata
+import sys
 
 NAME = "libnccl.so.2"
 VARIABLE = "HOROVOD_NCCL_LIBRARY"
+_IN_WHEELS = os.path.join("nvidia", "nccl", "lib", NAME)
 _WHEELS = ("nvidia-nccl-cu13", "nvidia-nccl-cu12", "nvidia-nccl-cu11")
 
 
@@ -19,6 +20,15 @@ def version() -> int:
     if named := os.environ.get(VARIABLE):
         return _version_of(named)
     return _version_of(NAME, os.RTLD_NOLOAD) or _of_wheel() or _of_system()
+
+
+def bundled() -> str | None:
+    """The file that a wheel brings, whether anybody has loaded it or not.
+
+    JAX loads its own when it first needs it, which may be after us, and from where the system does not look.
+    """
+    files = (os.path.join(folder, _IN_WHEELS) for folder in sys.path)
+    return next(filter(os.path.isfile, files), None)
 
 
 def spoken(number: int) -> str:
@@ -37,6 +47,8 @@ def _version_of(file: str, mode: int = 0) -> int:
 
 def _of_wheel() -> int:
     """PyTorch and JAX bring it as a wheel, and load it when they need it."""
+    from importlib import metadata  # late: every rank imports this file, and few ask
+
     for wheel in _WHEELS:
         try:
             found = re.match(r"(\d+)\.(\d+)\.(\d+)", metadata.version(wheel))

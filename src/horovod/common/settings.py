@@ -26,9 +26,13 @@ _TUNED: Mapping[str, int] = {"HOROVOD_FUSION_THRESHOLD": 1, "HOROVOD_CYCLE_TIME"
 
 @dataclass(frozen=True)
 class Settings:
-    """The values of all settings; `explicit` holds those that the environment gave."""
+    """The values of all settings; `explicit` holds those that the environment gave.
+
+    `engine_only`: fields of hvd_settings for which there is no variable.
+    """
 
     explicit: Mapping[str, Value] = field(default_factory=dict)
+    engine_only: Mapping[str, int | bytes] = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> Value | None:
         return self.explicit[name] if name in self.explicit else default_of(name)
@@ -61,7 +65,7 @@ class Settings:
 
     def for_engine(self) -> dict[str, int | bytes]:
         """Explicit engine settings by the field names of hvd_settings, in the engine's units."""
-        result: dict[str, int | bytes] = {}
+        result: dict[str, int | bytes] = dict(self.engine_only)
         for name, value in self.explicit.items():
             setting = BY_NAME[name]
             if setting.engine_field is not None:

@@ -130,7 +130,7 @@ _TUNING = (
             "else ipc where it works and pays; own is auto without nccl (gpu.md).",
             choices=("auto", "ipc", "staged", "nccl", "own"), engine_field="gpu_transport"),
     Setting("HOROVOD_NCCL_LIBRARY", str, None, "NCCL's file, libnccl.so.2. Unset: the one that the framework has "
-            "loaded, or that the system finds.", path=True, engine_field="nccl_library"),
+            "loaded, or that a wheel has brought, or that the system finds.", path=True, engine_field="nccl_library"),
     Setting("HOROVOD_GPU_SLOT_BYTES", int, None, "Size of each chunk of GPU memory that a process set keeps for "
             "its collectives, of which there are HOROVOD_CHUNK_SLOTS.",
             unit="bytes", minimum=64 * 1024, maximum=1024 * _MIB, engine_field="gpu_slot_bytes"),

@@ -5,10 +5,12 @@
 // ever, as do those whose peers are gone; until the communicator is aborted.
 //
 // STANDIN_NCCL_VERSION says which it is, STANDIN_NCCL_ERROR=CODE@N that from the Nth launch on something is wrong, and
-// STANDIN_NCCL_REFUSE=CODE that no communicator can be made.
+// STANDIN_NCCL_REFUSE=CODE that no communicator can be made. STANDIN_NCCL_PAUSE_US: the most microseconds by which a
+// thread that launches may be late.
 #include <dlfcn.h>
 
 #include <cstdio>
+#include <random>
 #include <vector>
 
 #include "nccl_elements.h"
@@ -223,10 +225,18 @@ int Refused(const char* variable, long now) {
   return !at || now >= std::atol(at + 1) ? std::atoi(text) : kSuccess;
 }
 
+void PauseAtRandom() {
+  static const long most_us = standin::Variable("STANDIN_NCCL_PAUSE_US", 0);
+  if (most_us <= 0) return;
+  thread_local std::mt19937 dice(std::random_device{}());
+  std::this_thread::sleep_for(std::chrono::microseconds(std::uniform_int_distribution<long>(0, most_us)(dice)));
+}
+
 int LaunchGroup() {
   static const PutTask put = FindPut();
   if (!put) return kSystemError;
   Process& process = Process::Get();
+  if (!grouped.empty()) PauseAtRandom();
   while (!grouped.empty()) {
     Comm* const comm = grouped.front().first;
     auto launch = std::make_unique<Launch>();

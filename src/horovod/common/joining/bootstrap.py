@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from horovod._engine import EngineError, World
-from horovod.common import log, stacks, waits
+from horovod.common import log, nccl_library, stacks, waits
 from horovod.common import topology as topology_module
 from horovod.common.exceptions import HorovodInitializationError
 from horovod.common.joining.elastic_place import is_elastic, meeting_limit_s
@@ -178,7 +178,11 @@ def _start_together(
 def open_world(
     settings: Settings, topology: Topology, generation: int, address: str, world_id: str, secret: bytes
 ) -> World:
-    core = topology_module.engine_core(topology, settings, os.environ)
+    found: dict[str, int | bytes] = {}
+    if (core := topology_module.engine_core(topology, settings, os.environ)) is not None:
+        found["engine_core"] = core
+    if (bundled := nccl_library.bundled()) is not None:
+        found["nccl_bundled"] = os.fsencode(bundled)
     world = World(
         rank=topology.rank,
         size=topology.size,
@@ -187,7 +191,7 @@ def open_world(
         world_id=world_id,
         generation=generation,
         secret=secret,
-        settings=settings.for_engine() | ({} if core is None else {"engine_core": core}),
+        settings=settings.for_engine() | found,
     )
     world.tell_stack(stacks.main_stack)
     world.tell_block(waits.told)

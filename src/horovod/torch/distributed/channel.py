@@ -192,12 +192,8 @@ def _settings(timeout_s: float) -> Settings:
         # The leader knows who is missing, so that its time limit comes first; it counts in whole seconds.
         "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": max(1, round(timeout_s)),
     }
-    chosen = {**suited, **given.explicit}
-    if str(chosen.get("HOROVOD_GPU_TRANSPORT", "auto")).lower() == "auto":
-        # NCCL waits for ever if ranks launch operations of two groups in different orders, and each group is a world of
-        # its own, of whose order others know nothing.
-        chosen["HOROVOD_GPU_TRANSPORT"] = "own"
-    return Settings(chosen)
+    # NCCL waits for ever if ranks launch operations of two groups in different orders: the program's is the one.
+    return Settings({**suited, **given.explicit}, engine_only={"launches_by_calls": 1})
 
 
 class _NoWorld:

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// NCCL waits for ever if two ranks launch operations of two communicators in different orders. Inside a world all ranks
+// agree on one (agreement/launch_order). Process groups of torch.distributed are worlds of their own, of which none
+// knows another: their order is that of the program's calls, which has to be the same on all ranks. Every operation
+// takes a ticket when it is called, and a world may launch while the oldest ticket in the process is one of its own. A
+// ticket is given up when its operation is launched, fails, or goes another way: nobody waits for what will never be
+// launched.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <utility>
+
+#include "devices/device.h"
+
+namespace hvd {
+
+class LaunchGate;
+
+// Given up when it is destroyed, at the latest.
+class LaunchTicket {
+ public:
+  LaunchTicket() = default;
+  LaunchTicket(std::shared_ptr<LaunchGate> gate, uint64_t number) : gate_(std::move(gate)), number_(number) {}
+  ~LaunchTicket() { GiveUp(); }
+  LaunchTicket(LaunchTicket&& other) noexcept : gate_(std::move(other.gate_)), number_(other.number_) {}
+  LaunchTicket& operator=(LaunchTicket&& other) noexcept;
+  void GiveUp();
+
+ private:
+  std::shared_ptr<LaunchGate> gate_;
+  uint64_t number_ = 0;
+};
+
+// One world among those of the process that launch in the order of calls.
+class CallOrder {
+ public:
+  // `wake`: called on any thread when the world may launch.
+  explicit CallOrder(std::function<void()> wake);
+  ~CallOrder() { Leave(); }
+  CallOrder(const CallOrder&) = delete;
+  CallOrder& operator=(const CallOrder&) = delete;
+
+  // Any thread.
+  LaunchTicket Take();
+  // Whether the oldest ticket is one of this world's.
+  bool IsNext() const;
+
+  // Kernels of one communicator that run beside those of another may wait for each other in a circle: what `who` puts
+  // on the stream next comes after what others launched there, and then others come after it. With a Scope; by whoever
+  // may launch.
+  void FollowOthers(const Device& device, const void* who, CudaStream stream) const;
+  void Launched(Device* device, const void* who, CudaStream stream);
+
+  // Nothing of this world is launched any more.
+  void Leave();
+
+  // In the child of a fork: its worlds are new ones. Takes no lock.
+  static void StartAfresh();
+
+ private:
+  std::shared_ptr<LaunchGate> gate_;
+};
+
+}  // namespace hvd

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+// Worlds of one process launch in the order of calls, and nobody waits for what is not launched any more.
+#include "devices/launch_gate.h"
+
+#include <doctest/doctest.h>
+
+#include <atomic>
+#include <memory>
+#include <random>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace {
+
+using hvd::CallOrder;
+using hvd::LaunchTicket;
+
+struct World {
+  int woken = 0;
+  CallOrder order{[this] { ++woken; }};
+};
+
+TEST_CASE("the world of the oldest ticket launches") {
+  World a, b;
+  CHECK(a.order.IsNext());  // nobody is before it
+  LaunchTicket first = a.order.Take(), second = b.order.Take(), third = a.order.Take();
+  CHECK(a.order.IsNext());
+  CHECK_FALSE(b.order.IsNext());
+  first.GiveUp();
+  CHECK_FALSE(a.order.IsNext());
+  CHECK(b.order.IsNext());
+  CHECK(b.woken == 1);
+  CHECK(a.woken == 0);
+  second = LaunchTicket();  // as an operation that is used again
+  CHECK(a.order.IsNext());
+  CHECK(a.woken == 1);
+  third.GiveUp();
+  third.GiveUp();
+  CHECK(b.order.IsNext());
+}
+
+TEST_CASE("a ticket that is given up out of turn wakes nobody, and is not waited for") {
+  World a, b, c;
+  LaunchTicket first = a.order.Take(), second = b.order.Take(), third = c.order.Take();
+  second.GiveUp();
+  CHECK(b.woken + c.woken == 0);
+  LaunchTicket moved = std::move(first);
+  CHECK(a.order.IsNext());
+  moved.GiveUp();
+  CHECK(c.order.IsNext());
+  CHECK(c.woken == 1);
+}
+
+TEST_CASE("a world that leaves takes its tickets along, and those that it still holds harm nobody") {
+  World b;
+  auto a = std::make_unique<World>();
+  LaunchTicket first = a->order.Take(), second = b.order.Take();
+  CHECK_FALSE(b.order.IsNext());
+  a.reset();
+  CHECK(b.order.IsNext());
+  CHECK(b.woken == 1);
+  first.GiveUp();
+  CHECK(b.order.IsNext());
+}
+
+TEST_CASE("in the child of a fork nothing of the parent's is waited for") {
+  World parents;
+  LaunchTicket old = parents.order.Take();
+  CallOrder::StartAfresh();
+  World own;
+  LaunchTicket ticket = own.order.Take();
+  CHECK(own.order.IsNext());
+  old.GiveUp();
+  CHECK(own.woken == 0);
+}
+
+TEST_CASE("worlds driven by threads of their own launch in the order of the calls") {
+  constexpr int kWorlds = 4, kCalls = 2000;
+  std::vector<std::unique_ptr<CallOrder>> worlds;
+  for (int w = 0; w < kWorlds; ++w) worlds.push_back(std::make_unique<CallOrder>([] {}));
+  std::vector<std::vector<std::pair<int, LaunchTicket>>> calls(kWorlds);
+  std::mt19937 dice(7);
+  for (int call = 0; call < kCalls; ++call) {
+    const auto w = static_cast<size_t>(dice() % kWorlds);
+    calls[w].emplace_back(call, worlds[w]->Take());
+  }
+  std::atomic<int> launched{0};
+  std::atomic<bool> in_order{true};
+  std::vector<std::thread> drivers;
+  for (size_t w = 0; w < kWorlds; ++w) {
+    drivers.emplace_back([&, w] {
+      for (auto& [call, ticket] : calls[w]) {
+        while (!worlds[w]->IsNext()) std::this_thread::yield();
+        if (launched.fetch_add(1) != call) in_order = false;
+        ticket.GiveUp();
+      }
+    });
+  }
+  for (std::thread& driver : drivers) driver.join();
+  CHECK(launched == kCalls);
+  CHECK(in_order);
+}
+
+}  // namespace
