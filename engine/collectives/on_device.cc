@@ -250,15 +250,11 @@ void DeviceBroadcast::Take(size_t begin, size_t end) {
   parts_.Scatter(link_->device(), begin, end, slot, stream_);
 }
 
-namespace {
-
 size_t LongestOf(const std::vector<DeviceParts>& runs) {
   size_t longest = 0;
   for (const DeviceParts& run : runs) longest = std::max(longest, run.size());
   return longest;
 }
-
-}  // namespace
 
 DeviceExchange::DeviceExchange(std::shared_ptr<DeviceLink> link, DeviceSlots* slots, DeviceParts own,
                                std::vector<DeviceParts> from, DeviceOrder order)

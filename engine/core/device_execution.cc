@@ -102,15 +102,17 @@ DeviceParts RunOf(const ProcessSet& set, const RunningBatch& batch, size_t from,
   return run;
 }
 
-std::unique_ptr<Machine> MakeExchange(ProcessSet& set, const RunningBatch& batch, DeviceOrder order) {
-  std::vector<DeviceParts> from;
-  for (size_t j = 0; j < set.ranks().size(); ++j) from.push_back(RunOf(set, batch, j, false));
-  return std::make_unique<DeviceExchange>(set.meeting()->link(), set.meeting()->slots(),
-                                          RunOf(set, batch, static_cast<size_t>(set.me()), true), std::move(from),
-                                          std::move(order));
+}  // namespace
+
+DeviceParts OwnRun(const ProcessSet& set, const RunningBatch& batch) {
+  return RunOf(set, batch, static_cast<size_t>(set.me()), true);
 }
 
-}  // namespace
+std::vector<DeviceParts> RunsOf(const ProcessSet& set, const RunningBatch& batch) {
+  std::vector<DeviceParts> from;
+  for (size_t j = 0; j < set.ranks().size(); ++j) from.push_back(RunOf(set, batch, j, false));
+  return from;
+}
 
 void CheckDevice(const Device& device, const RunningBatch& batch) {
   for (const auto& operation : batch.operations) {
@@ -130,7 +132,9 @@ std::unique_ptr<Machine> MakeDeviceMachine(ProcessSet& set, const Entries& entri
   const std::shared_ptr<DeviceLink>& link = set.meeting()->link();
   CheckDevice(link->device(), batch);
   DeviceSlots* const slots = set.meeting()->slots();
-  if (IsExchange(first.kind)) return MakeExchange(set, batch, std::move(order));
+  if (IsExchange(first.kind)) {
+    return std::make_unique<DeviceExchange>(link, slots, OwnRun(set, batch), RunsOf(set, batch), std::move(order));
+  }
   if (first.kind == OpKind::kBroadcast) {
     return std::make_unique<DeviceBroadcast>(link, slots, WholeTensors(entries, batch), std::move(order),
                                              set.IndexOf(first.root));
@@ -153,20 +157,27 @@ size_t BytesOf(const Entry& entry, size_t members) {
   return static_cast<size_t>(rows) * entry.request.RowBytes();
 }
 
-// Follows from the batch and the set alone, so that all members come to the same answer.
-bool MayUseDeviceMemory(ProcessSet& set, const Settings& settings, const Entries& entries) {
-  const Request& first = entries[0]->request;
+}  // namespace
+
+// Few bytes are sooner there by the host, but their ranks then wait for their devices. One tensor alone is likely to be
+// waited for anyway; several are gradients, most of the time. Each member more is one more that takes its turn on the
+// device.
+bool PaysOnDevice(const Settings& settings, const Entries& entries, size_t members, size_t sharing) {
   size_t bytes = 0;
-  for (const auto& entry : entries) bytes += BytesOf(*entry, set.ranks().size());
-  const bool possible = set.device_lane() && set.ranks().size() <= static_cast<size_t>(kMostSources) &&
-                        DeviceMeeting::HasRoom(*set.device_lane()) && first.op != ReduceOp::kAdasum;
-  // Few bytes are sooner there by the host, but their ranks then wait for their devices. One tensor alone is likely to
-  // be waited for anyway; several are gradients, most of the time.
-  // Each member more is one more that takes its turn on the device.
-  const size_t least = settings.gpu_staged_bytes * std::max<size_t>(set.ranks().size(), 2) / 2;
-  const bool pays = bytes >= least || entries.size() > 1 || settings.gpu_transport == kGpuIpc;
+  for (const auto& entry : entries) bytes += BytesOf(*entry, members);
+  return entries.size() > 1 || bytes >= settings.gpu_staged_bytes * std::max<size_t>(sharing, 2) / 2;
+}
+
+namespace {
+
+bool MayUseDeviceMemory(ProcessSet& set, const Settings& settings, const Entries& entries) {
+  const size_t members = set.ranks().size();
+  const bool possible = set.device_lane() && members <= static_cast<size_t>(kMostSources) &&
+                        DeviceMeeting::HasRoom(*set.device_lane()) && entries[0]->request.op != ReduceOp::kAdasum;
+  const bool asked = settings.gpu_transport == kGpuIpc;
+  const bool pays = asked || PaysOnDevice(settings, entries, members, members);
   // Tensors of a second GPU of the same processes take the other way, unless one is asked for.
-  const bool here = set.MayMeetOn(entries[0]->device) || settings.gpu_transport == kGpuIpc;
+  const bool here = asked || set.MayMeetOn(entries[0]->device);
   return possible && pays && here && settings.gpu_transport != kGpuStaged;
 }
 
@@ -214,13 +225,13 @@ class ChosenMachine : public Machine {
     }
     DeviceOrder order = OrderOf(*device_, batch_);
     stream_ = by_nccl || by_device ? order.stream : device_->copies();
-    batch_.way_on_device = by_nccl ? kByNccl : by_device ? "CUDA_IPC" : "CUDA_STAGED";
+    batch_.way_on_device = by_device ? "CUDA_IPC" : "CUDA_STAGED";
     if (set_.devices()->times().on()) {
       const Device::Scope scope(*device_);
       began_ = set_.devices()->times().Begin(device_, stream_);
     }
     if (by_nccl) {
-      inner_ = MakeNcclMachine(set_, batch_, std::move(order));
+      inner_ = MakeNcclMachine(set_, &batch_, std::move(order));
     } else if (by_device) {
       inner_ = MakeDeviceMachine(set_, batch_.entries, batch_, std::move(order));
     } else {

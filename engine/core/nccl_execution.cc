@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/nccl_execution.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "collectives/across_gpus.h"
 #include "collectives/over_nccl.h"
 #include "core/device_execution.h"
 #include "core/device_outputs.h"
@@ -23,11 +25,20 @@ bool DependsOnOrder(const Request& first) {
   return !extreme && hvd_is_floating(static_cast<int32_t>(first.dtype));
 }
 
-// Follows from the batch alone, so that all members come to the same answer.
-bool NcclServes(const Request& first, const Settings& settings) {
+// Follows from the batch, and from what the members have agreed on, so that all of them come to the same answer.
+bool NcclServes(const NcclMeeting& meeting, const Request& first, const Settings& settings) {
   if (first.kind != OpKind::kAllreduce && first.kind != OpKind::kReducescatter) return true;  // bytes are bytes
-  if (settings.deterministic && settings.gpu_transport != kGpuNccl && DependsOnOrder(first)) return false;
+  if (settings.deterministic && !meeting.forced() && DependsOnOrder(first)) return false;
   return first.op != ReduceOp::kAdasum && NcclTypeOf(first.dtype) != kNcclNoType;
+}
+
+// Likewise, where members share GPUs. What each member sends to each is sooner there without a detour.
+bool PaysAcrossGpus(const NcclMeeting& meeting, const Settings& settings, const Entries& entries) {
+  const OpKind kind = entries[0]->request.kind;
+  if (kind == OpKind::kAlltoall) return false;
+  if (kind == OpKind::kAllgather && AllgatherAcrossGpus::ChunkOf(meeting) == 0) return false;
+  return meeting.forced() || PaysOnDevice(settings, entries, meeting.layout().gpu_of().size(),
+                                          meeting.layout().MostOnOne());
 }
 
 // Empty unless every member gets the same number of rows of each tensor.
@@ -85,12 +96,17 @@ NcclExchange ExchangeOf(const ProcessSet& set, const RunningBatch& batch) {
   return exchange;
 }
 
-bool TakesTurn(LaunchOrder* launches, const Turn& turn) {
-  if (!launches->MayCome(turn)) throw DeviceError("NCCL has no turn for its operation any more: " + launches->closed());
-  return launches->Take(turn);
+NcclTurn TurnAt(LaunchOrder* launches, const Turn& turn, bool alone) {
+  const auto may_begin = [launches, turn, alone] {
+    if (!launches->MayCome(turn)) {
+      throw DeviceError("NCCL has no turn for its operation any more: " + launches->closed());
+    }
+    return launches->Take(turn, alone);
+  };
+  return {may_begin, [launches, turn] { launches->Launched(turn); }};
 }
 
-NcclMachine::Launch LaunchOf(const ProcessSet& set, const RunningBatch& batch) {
+NcclLaunches::Work LaunchOf(const ProcessSet& set, const RunningBatch& batch) {
   const OpKind kind = batch.entries[0]->request.kind;
   if (IsExchange(kind)) {
     return [exchange = ExchangeOf(set, batch)](Communicator& communicator, CudaStream stream) {
@@ -105,28 +121,57 @@ NcclMachine::Launch LaunchOf(const ProcessSet& set, const RunningBatch& batch) {
   };
 }
 
+std::unique_ptr<Machine> MakeMachineAcrossGpus(ProcessSet& set, const RunningBatch& batch, DeviceOrder order,
+                                               NcclTurn turn) {
+  const NcclMeeting& meeting = *set.nccl();
+  CheckDevice(meeting.mates()->link()->device(), batch);
+  const Request& first = batch.entries[0]->request;
+  if (first.kind == OpKind::kAllgather) {
+    return std::make_unique<AllgatherAcrossGpus>(set.devices(), meeting, OwnRun(set, batch), RunsOf(set, batch),
+                                                 std::move(order), std::move(turn));
+  }
+  if (first.kind == OpKind::kBroadcast) {
+    return std::make_unique<BroadcastAcrossGpus>(set.devices(), meeting, WholeTensors(batch.entries, batch),
+                                                 std::move(order), std::move(turn), set.IndexOf(first.root));
+  }
+  DeviceParts parts =
+      first.kind == OpKind::kReducescatter ? PartsByMember(set, batch) : WholeTensors(batch.entries, batch);
+  return std::make_unique<ReduceAcrossGpus>(set.devices(), meeting, std::move(parts), std::move(order),
+                                            std::move(turn), ReductionOf(first, set.ranks().size()));
+}
+
 }  // namespace
+
+bool WentByNccl(const RunningBatch& batch) {
+  return batch.way_on_device == kByNccl || batch.way_on_device == kByIpcAndNccl;
+}
 
 bool GoesByNccl(ProcessSet& set, const Settings& settings, const RunningBatch& batch) {
   if (!set.nccl()) return false;
-  const Request& first = batch.entries[0]->request;
-  const bool serves = NcclServes(first, settings);
-  if (serves && set.IsNcclOn(batch.entries[0]->device)) return true;
-  if (serves && set.nccl()->forced() && !set.nccl()->communicator()) {
-    throw DeviceError("HOROVOD_GPU_TRANSPORT=nccl, but " + set.nccl()->why_not());
+  const NcclMeeting& meeting = *set.nccl();
+  const bool possible = NcclServes(meeting, batch.entries[0]->request, settings);
+  if (possible && set.IsNcclOn(batch.entries[0]->device) &&
+      (!meeting.mates() || PaysAcrossGpus(meeting, settings, batch.entries))) {
+    return true;
+  }
+  if (possible && meeting.forced() && !meeting.serves()) {
+    throw DeviceError("HOROVOD_GPU_TRANSPORT=nccl, but " + meeting.why_not());
   }
   set.launches()->Drop(TurnOf(set, batch));
   return false;
 }
 
-std::unique_ptr<Machine> MakeNcclMachine(ProcessSet& set, const RunningBatch& batch, DeviceOrder order) {
+std::unique_ptr<Machine> MakeNcclMachine(ProcessSet& set, RunningBatch* batch, DeviceOrder order) {
+  const Turn turn = TurnOf(set, *batch);
+  if (set.id() != kGlobalSet && set.leads()) set.launches()->Want(turn);
+  const bool shared = set.nccl()->mates() != nullptr;
+  batch->way_on_device = shared ? kByIpcAndNccl : kByNccl;
+  NcclTurn at = TurnAt(set.launches(), turn, shared);
+  if (shared) return MakeMachineAcrossGpus(set, *batch, std::move(order), std::move(at));
   const std::shared_ptr<Communicator>& communicator = set.nccl()->communicator();
-  CheckDevice(communicator->device(), batch);
-  const Turn turn = TurnOf(set, batch);
-  LaunchOrder* const launches = set.launches();
-  if (set.id() != kGlobalSet && set.leads()) launches->Want(turn);
-  return std::make_unique<NcclMachine>(set.devices(), communicator, std::move(order), LaunchOf(set, batch),
-                                       [launches, turn] { return TakesTurn(launches, turn); });
+  CheckDevice(communicator->device(), *batch);
+  return std::make_unique<NcclMachine>(set.devices(), communicator, std::move(order), LaunchOf(set, *batch),
+                                       std::move(at));
 }
 
 }  // namespace hvd
