@@ -6,7 +6,7 @@
 namespace hvd {
 
 AcrossGpus::AcrossGpus(Devices* devices, const NcclMeeting& meeting, DeviceParts parts, DeviceOrder order,
-                       NcclTurn turn, size_t size, size_t chunk)
+                       size_t size, size_t chunk)
     : layout_(meeting.layout()),
       me_(meeting.me()),
       link_(meeting.mates()->link()),
@@ -14,7 +14,6 @@ AcrossGpus::AcrossGpus(Devices* devices, const NcclMeeting& meeting, DeviceParts
       stream_(order.stream),
       slots_(*meeting.mates()->slots()),
       launches_(devices, meeting.communicator()),
-      turn_(std::move(turn)),
       ready_(std::move(order.after)),
       size_(size),
       chunk_(chunk) {}
@@ -23,10 +22,10 @@ AcrossGpus::AcrossGpus(Devices* devices, const NcclMeeting& meeting, DeviceParts
 // leader shows the result.
 Machine::Step AcrossGpus::Advance() {
   const Device::Scope scope(device());
+  for (const auto& mark : ready_) device().WaitFor(mark->event(), stream_);
+  ready_.clear();
   const auto moves = [this] {
     switch (stage_) {
-      case Stage::kTurn:
-        return Begin();
       case Stage::kFill:
         return FillSlot();
       case Stage::kJoin:
@@ -45,14 +44,6 @@ Machine::Step AcrossGpus::Advance() {
   return moved ? Step::kMoved : Step::kStuck;
 }
 
-bool AcrossGpus::Begin() {
-  if (!turn_.may_begin()) return false;
-  for (const auto& mark : ready_) device().WaitFor(mark->event(), stream_);
-  ready_.clear();
-  stage_ = Stage::kFill;
-  return true;
-}
-
 bool AcrossGpus::FillSlot() {
   if (begin_ < size_) {
     if (!slots_.MayFill()) return false;
@@ -62,7 +53,6 @@ bool AcrossGpus::FillSlot() {
     return true;
   }
   link_->device().Launched(stream_);
-  turn_.launched();
   stage_ = Stage::kOver;
   return true;
 }
@@ -105,8 +95,8 @@ bool AcrossGpus::TakeResult() {
 // ---- reductions
 
 ReduceAcrossGpus::ReduceAcrossGpus(Devices* devices, const NcclMeeting& meeting, DeviceParts parts, DeviceOrder order,
-                                   NcclTurn turn, const Reduction& reduction)
-    : AcrossGpus(devices, meeting, parts, std::move(order), std::move(turn), parts.size(),
+                                   const Reduction& reduction)
+    : AcrossGpus(devices, meeting, parts, std::move(order), parts.size(),
                  meeting.mates()->link()->slot_bytes()),
       reduction_(reduction) {}
 
@@ -144,8 +134,8 @@ void ReduceAcrossGpus::Take(size_t begin, size_t end, CudaAddress result) {
 // ---- broadcasts
 
 BroadcastAcrossGpus::BroadcastAcrossGpus(Devices* devices, const NcclMeeting& meeting, DeviceParts parts,
-                                         DeviceOrder order, NcclTurn turn, int root)
-    : AcrossGpus(devices, meeting, parts, std::move(order), std::move(turn), parts.size(),
+                                         DeviceOrder order, int root)
+    : AcrossGpus(devices, meeting, parts, std::move(order), parts.size(),
                  meeting.mates()->link()->slot_bytes()),
       root_(root) {}
 
@@ -174,8 +164,8 @@ void BroadcastAcrossGpus::Take(size_t begin, size_t end, CudaAddress result) {
 // ---- allgathers
 
 AllgatherAcrossGpus::AllgatherAcrossGpus(Devices* devices, const NcclMeeting& meeting, DeviceParts own,
-                                         std::vector<DeviceParts> from, DeviceOrder order, NcclTurn turn)
-    : AcrossGpus(devices, meeting, std::move(own), std::move(order), std::move(turn), LongestOf(from),
+                                         std::vector<DeviceParts> from, DeviceOrder order)
+    : AcrossGpus(devices, meeting, std::move(own), std::move(order), LongestOf(from),
                  ChunkOf(meeting)),
       from_(std::move(from)) {}
 

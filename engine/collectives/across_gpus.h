@@ -5,8 +5,8 @@
 // machine is done when all of its work is launched, on the caller's stream if all tensors have the same.
 //
 // A stream waits for members of its GPU only for what they have launched. NCCL waits for what other leaders may still
-// have to launch: so all members, not only those that lead, put a batch on their streams when it is its turn, and
-// nothing of a later turn before all of it is there.
+// have to launch: so all members, not only those that lead, begin a batch when it is its turn, and nothing of a later
+// turn before all of it is launched.
 #pragma once
 
 #include <algorithm>
@@ -23,7 +23,7 @@ namespace hvd {
 class AcrossGpus : public Machine {
  public:
   // `size`: of the longest run of any member; `chunk`: how much of it goes at once.
-  AcrossGpus(Devices* devices, const NcclMeeting& meeting, DeviceParts parts, DeviceOrder order, NcclTurn turn,
+  AcrossGpus(Devices* devices, const NcclMeeting& meeting, DeviceParts parts, DeviceOrder order,
              size_t size, size_t chunk);
   Step Advance() override;
 
@@ -45,8 +45,7 @@ class AcrossGpus : public Machine {
   CudaStream stream_;
 
  private:
-  enum class Stage { kTurn, kFill, kJoin, kExchange, kTake, kOver };
-  bool Begin();
+  enum class Stage { kFill, kJoin, kExchange, kTake, kOver };
   bool FillSlot();
   bool JoinSlots();
   bool PassOn();
@@ -55,17 +54,16 @@ class AcrossGpus : public Machine {
 
   DeviceSlots& slots_;
   NcclLaunches launches_;  // if it leads
-  NcclTurn turn_;
   DeviceMarks ready_;
   size_t size_, chunk_;
   size_t begin_ = 0;  // of the present chunk
-  Stage stage_ = Stage::kTurn;
+  Stage stage_ = Stage::kFill;
 };
 
 // Also a reducescatter: who has no output for a part leaves it to those who have.
 class ReduceAcrossGpus : public AcrossGpus {
  public:
-  ReduceAcrossGpus(Devices* devices, const NcclMeeting& meeting, DeviceParts parts, DeviceOrder order, NcclTurn turn,
+  ReduceAcrossGpus(Devices* devices, const NcclMeeting& meeting, DeviceParts parts, DeviceOrder order,
                    const Reduction& reduction);
 
  private:
@@ -79,7 +77,7 @@ class ReduceAcrossGpus : public AcrossGpus {
 
 class BroadcastAcrossGpus : public AcrossGpus {
  public:
-  BroadcastAcrossGpus(Devices* devices, const NcclMeeting& meeting, DeviceParts parts, DeviceOrder order, NcclTurn turn,
+  BroadcastAcrossGpus(Devices* devices, const NcclMeeting& meeting, DeviceParts parts, DeviceOrder order,
                       int root);
 
  private:
@@ -97,7 +95,7 @@ class AllgatherAcrossGpus : public AcrossGpus {
  public:
   // from[j]: the run of member j, with outputs for what this member wants of it.
   AllgatherAcrossGpus(Devices* devices, const NcclMeeting& meeting, DeviceParts own, std::vector<DeviceParts> from,
-                      DeviceOrder order, NcclTurn turn);
+                      DeviceOrder order);
   // How much of each member's run goes at once; 0: there is no room for so many.
   static size_t ChunkOf(const NcclMeeting& meeting);
 

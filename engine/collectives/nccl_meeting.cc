@@ -51,17 +51,22 @@ GpuLayout LayoutOf(const std::vector<NcclPassport>& all) {
   return layout.gpus() == 1 ? GpuLayout::Apart(all.size()) : layout;
 }
 
-std::string AgainstTheirGpus(const std::vector<NcclPassport>& all, const std::vector<int>& ranks) {
-  const auto on_first = [&](const NcclPassport& one) {
-    return std::equal(std::begin(one.uuid.bytes), std::end(one.uuid.bytes), all[0].uuid.bytes);
-  };
+std::string AgainstTheirWishes(const std::vector<NcclPassport>& all, const std::vector<int>& ranks) {
   for (size_t j = 0; j < all.size(); ++j) {
     if (all[j].wish != kGpuAuto && all[j].wish != kGpuNccl) {
       const char* const wish = all[j].wish == kGpuIpc ? "ipc" : all[j].wish == kGpuStaged ? "staged" : "own";
       return "rank " + std::to_string(ranks[j]) + " asks for HOROVOD_GPU_TRANSPORT=" + wish;
     }
   }
+  return "";
+}
+
+std::string AgainstTheirGpus(const std::vector<NcclPassport>& all, const std::vector<int>& ranks) {
+  if (const std::string wish = AgainstTheirWishes(all, ranks); !wish.empty()) return wish;
   if (std::any_of(all.begin(), all.end(), WantsNcclAlone)) return "";  // NCCL knows best whether it can
+  const auto on_first = [&](const NcclPassport& one) {
+    return std::equal(std::begin(one.uuid.bytes), std::end(one.uuid.bytes), all[0].uuid.bytes);
+  };
   const bool one_gpu = all.size() > 1 && std::all_of(all.begin(), all.end(), on_first);
   return one_gpu ? RanksText(ranks) + " share a GPU, which NCCL refuses" : "";
 }
@@ -248,6 +253,7 @@ void NcclMeeting::Judge() {
   const std::string against = Judgement();
   if (round_ == Round::kGpus) {
     verdict_.forced = std::any_of(passports_.begin(), passports_.end(), WantsNcclAlone);
+    verdict_.in_turn = AgainstTheirWishes(passports_, ranks_).empty();
     layout_ = LayoutOf(passports_);
   }
   if (round_ == Round::kLibraries) verdict_.version = passports_[0].version;

@@ -32,6 +32,7 @@ struct NcclPassport {
 struct NcclVerdict {  // followed by the number of each member's GPU
   uint32_t go_on;
   uint32_t forced;  // somebody wants NCCL or nothing
+  uint32_t in_turn;  // nobody wants anything else: other sets of theirs may use it
   int32_t version;  // of all
   uint64_t buffer_bytes;
   NcclId id;
@@ -40,6 +41,8 @@ struct NcclVerdict {  // followed by the number of each member's GPU
 
 // Who shares a GPU; nobody, if they are to be left to NCCL as they are.
 GpuLayout LayoutOf(const std::vector<NcclPassport>& all);
+// The first who wants another way, in words.
+std::string AgainstTheirWishes(const std::vector<NcclPassport>& all, const std::vector<int>& ranks);
 // What the first member makes of what all tell, by member; `ranks`: their names. Empty: nothing speaks against it.
 std::string AgainstTheirGpus(const std::vector<NcclPassport>& all, const std::vector<int>& ranks);
 std::string AgainstTheirLibraries(const std::vector<NcclPassport>& all, const std::vector<int>& ranks);
@@ -66,6 +69,7 @@ class NcclMeeting {
   bool serves() const { return serves_; }
   const std::string& why_not() const { return why_not_; }
   bool forced() const { return forced_; }
+  bool in_turn() const { return verdict_.in_turn != 0; }
   int version() const { return verdict_.version; }
   // If it serves:
   const GpuLayout& layout() const { return layout_; }

@@ -283,21 +283,15 @@ bool NcclLaunches::IsOver() {
 }
 
 NcclMachine::NcclMachine(Devices* devices, std::shared_ptr<Communicator> communicator, DeviceOrder order,
-                         NcclLaunches::Work work, NcclTurn turn)
-    : launches_(devices, std::move(communicator)),
-      order_(std::move(order)),
-      work_(std::move(work)),
-      turn_(std::move(turn)) {}
+                         NcclLaunches::Work work)
+    : launches_(devices, std::move(communicator)), order_(std::move(order)), work_(std::move(work)) {}
 
 Machine::Step NcclMachine::Advance() {
   if (!launches_.under_way()) {
-    if (!turn_.may_begin()) return Step::kStuck;
     launches_.Put(std::move(order_), std::move(work_));
     return Step::kMoved;
   }
-  if (!launches_.IsOver()) return Step::kStuck;
-  turn_.launched();
-  return Step::kDone;
+  return launches_.IsOver() ? Step::kDone : Step::kStuck;
 }
 
 }  // namespace hvd

@@ -78,24 +78,16 @@ class NcclLaunches {
   std::chrono::steady_clock::time_point failed_{};
 };
 
-// A batch's place among all that the process launches: see LaunchOrder.
-struct NcclTurn {
-  std::function<bool()> may_begin;  // asked until it may
-  std::function<void()> launched;
-};
-
 // Done when the work is launched.
 class NcclMachine : public Machine {
  public:
-  NcclMachine(Devices* devices, std::shared_ptr<Communicator> communicator, DeviceOrder order, NcclLaunches::Work work,
-              NcclTurn turn);
+  NcclMachine(Devices* devices, std::shared_ptr<Communicator> communicator, DeviceOrder order, NcclLaunches::Work work);
   Step Advance() override;
 
  private:
   NcclLaunches launches_;
   DeviceOrder order_;
   NcclLaunches::Work work_;
-  NcclTurn turn_;
 };
 
 }  // namespace hvd

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "collectives/on_device.h"
 #include "core/device_outputs.h"
 #include "core/execution.h"
+#include "core/launch_turn.h"
 #include "core/nccl_execution.h"
 #include "core/staged_execution.h"
 
@@ -209,7 +211,9 @@ class ChosenMachine : public Machine {
       }
       Choose(by_nccl);
     }
+    if (turn_ && !turn_->Comes()) return Step::kStuck;
     const Step step = inner_->Advance();
+    if (step == Step::kDone && turn_) turn_->Over();
     if (step == Step::kDone && began_) {
       const Device::Scope scope(*device_);
       set_.devices()->times().End(device_, std::exchange(began_, nullptr), stream_, NameOfBatch());
@@ -230,12 +234,26 @@ class ChosenMachine : public Machine {
       const Device::Scope scope(*device_);
       began_ = set_.devices()->times().Begin(device_, stream_);
     }
+    TakeTurn(by_nccl, by_device);
     if (by_nccl) {
       inner_ = MakeNcclMachine(set_, &batch_, std::move(order));
     } else if (by_device) {
       inner_ = MakeDeviceMachine(set_, batch_.entries, batch_, std::move(order));
     } else {
       inner_ = std::make_unique<StagedMachine>(&set_, &settings_, device_, &batch_);
+    }
+  }
+
+  // Streams that wait for members of the same GPU stand in the way of what NCCL waits for in other sets, as much as NCCL
+  // itself does.
+  void TakeTurn(bool by_nccl, bool by_device) {
+    const NcclMeeting* const nccl = set_.nccl();
+    if (by_nccl) {
+      turn_.emplace(&set_, batch_, nccl->mates() ? LaunchTurn::Kind::kInPieces : LaunchTurn::Kind::kWhole);
+    } else if (by_device && nccl && nccl->in_turn()) {
+      turn_.emplace(&set_, batch_, LaunchTurn::Kind::kIfAny);
+    } else {
+      LaunchTurn::Decline(set_, batch_);
     }
   }
 
@@ -254,6 +272,7 @@ class ChosenMachine : public Machine {
   DeviceOutputs outputs_;
   CudaStream stream_ = nullptr;
   CudaEvent began_ = nullptr;  // while a timeline is written
+  std::optional<LaunchTurn> turn_;
   std::unique_ptr<Machine> inner_;
 };
 

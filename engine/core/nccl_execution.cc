@@ -17,8 +17,6 @@ namespace {
 
 CudaAddress AddressIn(const std::byte* tensor) { return reinterpret_cast<CudaAddress>(tensor); }
 
-Turn TurnOf(const ProcessSet& set, const RunningBatch& batch) { return {set.id(), set.epoch(), batch.sequence}; }
-
 // In which order NCCL adds depends on where ranks are.
 bool DependsOnOrder(const Request& first) {
   const bool extreme = first.op == ReduceOp::kMin || first.op == ReduceOp::kMax;
@@ -96,16 +94,6 @@ NcclExchange ExchangeOf(const ProcessSet& set, const RunningBatch& batch) {
   return exchange;
 }
 
-NcclTurn TurnAt(LaunchOrder* launches, const Turn& turn, bool alone) {
-  const auto may_begin = [launches, turn, alone] {
-    if (!launches->MayCome(turn)) {
-      throw DeviceError("NCCL has no turn for its operation any more: " + launches->closed());
-    }
-    return launches->Take(turn, alone);
-  };
-  return {may_begin, [launches, turn] { launches->Launched(turn); }};
-}
-
 NcclLaunches::Work LaunchOf(const ProcessSet& set, const RunningBatch& batch) {
   const OpKind kind = batch.entries[0]->request.kind;
   if (IsExchange(kind)) {
@@ -121,23 +109,22 @@ NcclLaunches::Work LaunchOf(const ProcessSet& set, const RunningBatch& batch) {
   };
 }
 
-std::unique_ptr<Machine> MakeMachineAcrossGpus(ProcessSet& set, const RunningBatch& batch, DeviceOrder order,
-                                               NcclTurn turn) {
+std::unique_ptr<Machine> MakeMachineAcrossGpus(ProcessSet& set, const RunningBatch& batch, DeviceOrder order) {
   const NcclMeeting& meeting = *set.nccl();
   CheckDevice(meeting.mates()->link()->device(), batch);
   const Request& first = batch.entries[0]->request;
   if (first.kind == OpKind::kAllgather) {
     return std::make_unique<AllgatherAcrossGpus>(set.devices(), meeting, OwnRun(set, batch), RunsOf(set, batch),
-                                                 std::move(order), std::move(turn));
+                                                 std::move(order));
   }
   if (first.kind == OpKind::kBroadcast) {
     return std::make_unique<BroadcastAcrossGpus>(set.devices(), meeting, WholeTensors(batch.entries, batch),
-                                                 std::move(order), std::move(turn), set.IndexOf(first.root));
+                                                 std::move(order), set.IndexOf(first.root));
   }
   DeviceParts parts =
       first.kind == OpKind::kReducescatter ? PartsByMember(set, batch) : WholeTensors(batch.entries, batch);
   return std::make_unique<ReduceAcrossGpus>(set.devices(), meeting, std::move(parts), std::move(order),
-                                            std::move(turn), ReductionOf(first, set.ranks().size()));
+                                            ReductionOf(first, set.ranks().size()));
 }
 
 }  // namespace
@@ -157,21 +144,16 @@ bool GoesByNccl(ProcessSet& set, const Settings& settings, const RunningBatch& b
   if (possible && meeting.forced() && !meeting.serves()) {
     throw DeviceError("HOROVOD_GPU_TRANSPORT=nccl, but " + meeting.why_not());
   }
-  set.launches()->Drop(TurnOf(set, batch));
   return false;
 }
 
 std::unique_ptr<Machine> MakeNcclMachine(ProcessSet& set, RunningBatch* batch, DeviceOrder order) {
-  const Turn turn = TurnOf(set, *batch);
-  if (set.id() != kGlobalSet && set.leads()) set.launches()->Want(turn);
   const bool shared = set.nccl()->mates() != nullptr;
   batch->way_on_device = shared ? kByIpcAndNccl : kByNccl;
-  NcclTurn at = TurnAt(set.launches(), turn, shared);
-  if (shared) return MakeMachineAcrossGpus(set, *batch, std::move(order), std::move(at));
+  if (shared) return MakeMachineAcrossGpus(set, *batch, std::move(order));
   const std::shared_ptr<Communicator>& communicator = set.nccl()->communicator();
   CheckDevice(communicator->device(), *batch);
-  return std::make_unique<NcclMachine>(set.devices(), communicator, std::move(order), LaunchOf(set, *batch),
-                                       std::move(at));
+  return std::make_unique<NcclMachine>(set.devices(), communicator, std::move(order), LaunchOf(set, *batch));
 }
 
 }  // namespace hvd

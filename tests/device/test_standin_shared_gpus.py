@@ -45,7 +45,17 @@ def test_gpus_may_have_different_numbers_of_ranks(nccl, gpus):
     assert said.count("all checks passed") == len(gpus.split(",")), said
 
 
-@pytest.mark.parametrize(("gpus", "seed"), [("0,0,1,1", 0), ("0,1,0,1", 1), ("0,0,0,1", 2), ("0,0,0,1,1,1", 3)])
+@pytest.mark.parametrize(("hosts", "gpus"), [("a:2,b:2", "0,0,1,1"), ("a:2,b:1", "0,0,1")])
+def test_hosts_whose_ranks_share_a_gpu(nccl, hosts, gpus):
+    """A rank that is alone on its host shares memory with nobody."""
+    program = [*PROGRAM, "results", "groups,many,order,exchanges,join"]
+    with PlainJob(program, hosts, {**nccl, **LATE, "STANDIN_GPUS": gpus}) as job:
+        wait_for_all(job.processes, 60)
+        printed = [job.printed(rank) for rank in range(len(job.processes))]
+    assert all("all checks passed" in text for text in printed), printed
+
+
+@pytest.mark.parametrize(("gpus", "seed"), [("0,0,1,1", 0), ("0,1,0,1", 1), ("0,0,0,1", 11), ("0,0,0,1,1,1", 3)])
 def test_sets_that_overlap_launch_in_one_order(nccl, gpus, seed):
     said = run({**nccl, **LATE}, gpus, "orders", str(seed))
     assert said.count("all in order") == len(gpus.split(",")), said

@@ -115,6 +115,8 @@ def run_orders(seed: str) -> None:
     hvd.init()
     everybody = list(range(size()))
     groups = [everybody, everybody[:-1], everybody[1:], [0, size() - 1], everybody[1:-1]]
+    if len(set(GPUS)) > 1:
+        groups.append([0, *everybody[2:]])  # with others it has a GPU in common, but not the rank that leads there
     sets = [(it, global_process_set if it is everybody else hvd.add_process_set(it)) for it in groups if len(it) > 1]
     order = Order(sets, random.Random(1000 * int(seed) + rank()))
     for turn in range(12):
