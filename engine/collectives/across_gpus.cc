@@ -5,8 +5,8 @@
 
 namespace hvd {
 
-AcrossGpus::AcrossGpus(Devices* devices, const NcclMeeting& meeting, DeviceParts parts, DeviceOrder order,
-                       size_t size, size_t chunk)
+AcrossGpus::AcrossGpus(Devices* devices, const NcclMeeting& meeting, DeviceParts parts, DeviceOrder order, size_t size,
+                       size_t chunk)
     : layout_(meeting.layout()),
       me_(meeting.me()),
       link_(meeting.mates()->link()),
@@ -96,8 +96,7 @@ bool AcrossGpus::TakeResult() {
 
 ReduceAcrossGpus::ReduceAcrossGpus(Devices* devices, const NcclMeeting& meeting, DeviceParts parts, DeviceOrder order,
                                    const Reduction& reduction)
-    : AcrossGpus(devices, meeting, parts, std::move(order), parts.size(),
-                 meeting.mates()->link()->slot_bytes()),
+    : AcrossGpus(devices, meeting, parts, std::move(order), parts.size(), meeting.mates()->link()->slot_bytes()),
       reduction_(reduction) {}
 
 void ReduceAcrossGpus::Fill(size_t begin, size_t end, CudaAddress slot) {
@@ -135,8 +134,7 @@ void ReduceAcrossGpus::Take(size_t begin, size_t end, CudaAddress result) {
 
 BroadcastAcrossGpus::BroadcastAcrossGpus(Devices* devices, const NcclMeeting& meeting, DeviceParts parts,
                                          DeviceOrder order, int root)
-    : AcrossGpus(devices, meeting, parts, std::move(order), parts.size(),
-                 meeting.mates()->link()->slot_bytes()),
+    : AcrossGpus(devices, meeting, parts, std::move(order), parts.size(), meeting.mates()->link()->slot_bytes()),
       root_(root) {}
 
 void BroadcastAcrossGpus::Fill(size_t begin, size_t end, CudaAddress slot) {
@@ -165,8 +163,7 @@ void BroadcastAcrossGpus::Take(size_t begin, size_t end, CudaAddress result) {
 
 AllgatherAcrossGpus::AllgatherAcrossGpus(Devices* devices, const NcclMeeting& meeting, DeviceParts own,
                                          std::vector<DeviceParts> from, DeviceOrder order)
-    : AcrossGpus(devices, meeting, std::move(own), std::move(order), LongestOf(from),
-                 ChunkOf(meeting)),
+    : AcrossGpus(devices, meeting, std::move(own), std::move(order), LongestOf(from), ChunkOf(meeting)),
       from_(std::move(from)) {}
 
 size_t AllgatherAcrossGpus::ChunkOf(const NcclMeeting& meeting) {

@@ -23,8 +23,8 @@ namespace hvd {
 class AcrossGpus : public Machine {
  public:
   // `size`: of the longest run of any member; `chunk`: how much of it goes at once.
-  AcrossGpus(Devices* devices, const NcclMeeting& meeting, DeviceParts parts, DeviceOrder order,
-             size_t size, size_t chunk);
+  AcrossGpus(Devices* devices, const NcclMeeting& meeting, DeviceParts parts, DeviceOrder order, size_t size,
+             size_t chunk);
   Step Advance() override;
 
  protected:
@@ -77,8 +77,7 @@ class ReduceAcrossGpus : public AcrossGpus {
 
 class BroadcastAcrossGpus : public AcrossGpus {
  public:
-  BroadcastAcrossGpus(Devices* devices, const NcclMeeting& meeting, DeviceParts parts, DeviceOrder order,
-                      int root);
+  BroadcastAcrossGpus(Devices* devices, const NcclMeeting& meeting, DeviceParts parts, DeviceOrder order, int root);
 
  private:
   void Fill(size_t begin, size_t end, CudaAddress slot) override;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The members of a set find out whether NCCL serves them, when the first of their tensors on GPUs comes. They tell
 // their first member, which decides for all: who has which GPU, then whether those that share one reach each other's
-// memory there, then who has which NCCL, then whether all are connected. Where some share a GPU, one of them leads there,
-// and NCCL connects the leaders alone.
+// memory there, then who has which NCCL, then whether all are connected. Where some share a GPU, one of them leads
+// there, and NCCL connects the leaders alone.
 #pragma once
 
 #include <array>
@@ -24,16 +24,16 @@ namespace hvd {
 // What a member tells, and what it hears.
 struct NcclPassport {
   CudaUuid uuid;
-  int32_t wish;     // GpuTransport
-  int32_t version;  // of its NCCL; 0: it has none that it can use
+  int32_t wish;                  // GpuTransport
+  int32_t version;               // of its NCCL; 0: it has none that it can use
   std::array<char, 64> host_id;  // who insists on NCCL may tell it that a GPU is several: see NcclHostId
   std::array<char, 256> why_not;
 };
 struct NcclVerdict {  // followed by the number of each member's GPU
   uint32_t go_on;
-  uint32_t forced;  // somebody wants NCCL or nothing
+  uint32_t forced;   // somebody wants NCCL or nothing
   uint32_t in_turn;  // nobody wants anything else: other sets of theirs may use it
-  int32_t version;  // of all
+  int32_t version;   // of all
   uint64_t buffer_bytes;
   NcclId id;
   std::array<char, 512> why_not;
@@ -75,7 +75,7 @@ class NcclMeeting {
   const GpuLayout& layout() const { return layout_; }
   int me() const { return lane_->me(); }
   const std::shared_ptr<Communicator>& communicator() const { return communicator_; }  // null: another member leads
-  const GpuMates* mates() const { return mates_.get(); }  // null: nobody shares a GPU
+  const GpuMates* mates() const { return mates_.get(); }                               // null: nobody shares a GPU
 
   // A member is lost: nothing waits for one any longer.
   void LetGo() const;

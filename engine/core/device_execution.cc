@@ -244,8 +244,8 @@ class ChosenMachine : public Machine {
     }
   }
 
-  // Streams that wait for members of the same GPU stand in the way of what NCCL waits for in other sets, as much as NCCL
-  // itself does.
+  // Streams that wait for members of the same GPU stand in the way of what NCCL waits for in other sets, as much as
+  // NCCL itself does.
   void TakeTurn(bool by_nccl, bool by_device) {
     const NcclMeeting* const nccl = set_.nccl();
     if (by_nccl) {

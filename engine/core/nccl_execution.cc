@@ -35,8 +35,8 @@ bool PaysAcrossGpus(const NcclMeeting& meeting, const Settings& settings, const 
   const OpKind kind = entries[0]->request.kind;
   if (kind == OpKind::kAlltoall) return false;
   if (kind == OpKind::kAllgather && AllgatherAcrossGpus::ChunkOf(meeting) == 0) return false;
-  return meeting.forced() || PaysOnDevice(settings, entries, meeting.layout().gpu_of().size(),
-                                          meeting.layout().MostOnOne());
+  return meeting.forced() ||
+         PaysOnDevice(settings, entries, meeting.layout().gpu_of().size(), meeting.layout().MostOnOne());
 }
 
 // Empty unless every member gets the same number of rows of each tensor.

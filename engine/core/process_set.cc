@@ -16,7 +16,7 @@ constexpr size_t kLeastPiece = 2048;  // with very many members, slots grow rath
 constexpr int kLanesInMemory = 4;     // flat there and back, inside there and back, or in that place a device's
 // A lane between members that share a GPU carries next to nothing, and lies behind all else.
 constexpr size_t kSlotOnGpu = 2 * DeviceLink::kPageBytes;
-constexpr size_t kMoreAtOnce = 2;     // by this chunks grow between hosts and in large operations
+constexpr size_t kMoreAtOnce = 2;  // by this chunks grow between hosts and in large operations
 
 size_t SlotBytes(const Settings& settings, int members) {
   return kMoreAtOnce * std::max(LargestChunk(settings), static_cast<size_t>(members) * kLeastPiece);

@@ -16,6 +16,12 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 @pytest.fixture(scope="session")
+def standins(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Variables by which ranks find the stand-ins for the driver and for NCCL."""
+    return compile_standin(tmp_path_factory.mktemp("standins"), "libcuda.so.1", "libnccl.so.2")
+
+
+@pytest.fixture(scope="session")
 def xla(driver: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """The same, and what calls the handlers as XLA does."""
     library = tmp_path_factory.mktemp("xla") / "libxla_frame.so"

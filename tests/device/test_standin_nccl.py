@@ -22,11 +22,10 @@ OWN_GPUS = {"STANDIN_UUID_BY_RANK": "1"}
 EVERYTHING = "operations,groups,many,order,asynchrony,sets,exchanges,join"
 
 
-@pytest.fixture(scope="session")
-def nccl(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Variables by which ranks find both stand-ins; every rank has a GPU of its own."""
-    folder = tmp_path_factory.mktemp("nccl")
-    return {**compile_standin(folder, "libcuda.so.1", "libnccl.so.2"), **OWN_GPUS}
+@pytest.fixture
+def nccl(standins: dict[str, str]) -> dict[str, str]:
+    """Every rank has a GPU of its own."""
+    return {**standins, **OWN_GPUS}
 
 
 @pytest.fixture(scope="session")

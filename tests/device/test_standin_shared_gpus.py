@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping
 
 import pytest
-from devicekit.standins import LATE, STANDIN, compile_standin
+from devicekit.standins import LATE, STANDIN
 from faultkit.jobs import PlainJob
 from testkit.launcher import horovodrun, lines_by_rank
 from testkit.processes import wait_for_all
@@ -20,12 +20,6 @@ PROGRAM = [sys.executable, str(STANDIN / "nccl_program.py")]
 WAYS = "INFO: process set 0: CUDA tensors go through NCCL 2.28.9 between 2 GPUs, and through a GPU's own memory among"
 
 
-@pytest.fixture(scope="session")
-def nccl(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Variables by which ranks find both stand-ins."""
-    return compile_standin(tmp_path_factory.mktemp("shared"), "libcuda.so.1", "libnccl.so.2")
-
-
 def run(env: Mapping[str, str], gpus: str, *arguments: str) -> str:
     ranks = len(gpus.split(","))
     done = horovodrun("-np", str(ranks), *PROGRAM, *arguments, env={**env, "STANDIN_GPUS": gpus}, limit_s=100)
@@ -34,36 +28,36 @@ def run(env: Mapping[str, str], gpus: str, *arguments: str) -> str:
 
 
 @pytest.mark.parametrize("gpus", ["0,0,1,1", "0,1,1,0", "0,0,1"])
-def test_every_operation_as_in_host_memory(nccl, gpus):
-    said = run({**nccl, **LATE}, gpus, "results", "operations,groups,many,order,asynchrony,sets,exchanges,join")
+def test_every_operation_as_in_host_memory(standins, gpus):
+    said = run({**standins, **LATE}, gpus, "results", "operations,groups,many,order,asynchrony,sets,exchanges,join")
     assert said.count("all checks passed") == len(gpus.split(",")), said
 
 
 @pytest.mark.parametrize("gpus", ["0,1,1", "0,0,0,1"])
-def test_gpus_may_have_different_numbers_of_ranks(nccl, gpus):
-    said = run({**nccl, **LATE}, gpus, "results", "many,order,sets,exchanges,join")
+def test_gpus_may_have_different_numbers_of_ranks(standins, gpus):
+    said = run({**standins, **LATE}, gpus, "results", "many,order,sets,exchanges,join")
     assert said.count("all checks passed") == len(gpus.split(",")), said
 
 
 @pytest.mark.parametrize(("hosts", "gpus"), [("a:2,b:2", "0,0,1,1"), ("a:2,b:1", "0,0,1")])
-def test_hosts_whose_ranks_share_a_gpu(nccl, hosts, gpus):
+def test_hosts_whose_ranks_share_a_gpu(standins, hosts, gpus):
     """A rank that is alone on its host shares memory with nobody."""
     program = [*PROGRAM, "results", "groups,many,order,exchanges,join"]
-    with PlainJob(program, hosts, {**nccl, **LATE, "STANDIN_GPUS": gpus}) as job:
+    with PlainJob(program, hosts, {**standins, **LATE, "STANDIN_GPUS": gpus}) as job:
         wait_for_all(job.processes, 60)
         printed = [job.printed(rank) for rank in range(len(job.processes))]
     assert all("all checks passed" in text for text in printed), printed
 
 
 @pytest.mark.parametrize(("gpus", "seed"), [("0,0,1,1", 0), ("0,1,0,1", 1), ("0,0,0,1", 11), ("0,0,0,1,1,1", 3)])
-def test_sets_that_overlap_launch_in_one_order(nccl, gpus, seed):
-    said = run({**nccl, **LATE}, gpus, "orders", str(seed))
+def test_sets_that_overlap_launch_in_one_order(standins, gpus, seed):
+    said = run({**standins, **LATE}, gpus, "orders", str(seed))
     assert said.count("all in order") == len(gpus.split(",")), said
 
 
-def test_the_log_and_the_timeline_name_the_way(nccl, tmp_path):
+def test_the_log_and_the_timeline_name_the_way(standins, tmp_path):
     program = [sys.executable, str(STANDIN / "program.py"), "timeline", str(tmp_path)]
-    env = {**nccl, **LATE, "STANDIN_GPUS": "0,0,1", "HOROVOD_LOG_LEVEL": "info"}
+    env = {**standins, **LATE, "STANDIN_GPUS": "0,0,1", "HOROVOD_LOG_LEVEL": "info"}
     done = horovodrun("-np", "3", *program, env=env, limit_s=60)
     assert done.returncode == 0, done.stdout + done.stderr
     assert (done.stdout + done.stderr).count(WAYS) == 3, done.stdout + done.stderr
@@ -73,14 +67,19 @@ def test_the_log_and_the_timeline_name_the_way(nccl, tmp_path):
         assert "CUDA_" not in text, text
 
 
-def test_it_may_be_asked_for_by_name(nccl):
-    said = run({**nccl, "HOROVOD_GPU_TRANSPORT": "nccl", "HOROVOD_GPU_STAGED_BYTES": "1000000"}, "0,0,1", "results", "order")
+def test_it_may_be_asked_for_by_name(standins):
+    said = run(
+        {**standins, "HOROVOD_GPU_TRANSPORT": "nccl", "HOROVOD_GPU_STAGED_BYTES": "1000000"},
+        "0,0,1",
+        "results",
+        "order",
+    )
     assert said.count("all checks passed") == 3, said
 
 
-def test_nccl_may_be_told_that_one_gpu_is_two(nccl):
+def test_nccl_may_be_told_that_one_gpu_is_two(standins):
     """As on a machine with one GPU, where this is tested with NCCL itself."""
-    env = {**nccl, "HOROVOD_GPU_TRANSPORT": "nccl", "HOST_IDS": "a,a,b,b", "HOROVOD_LOG_LEVEL": "info"}
+    env = {**standins, "HOROVOD_GPU_TRANSPORT": "nccl", "HOST_IDS": "a,a,b,b", "HOROVOD_LOG_LEVEL": "info"}
     said = run(env, "0,0,0,0", "otherwise", "many,order")
     assert said.count("all checks passed") == 4, said
     assert said.count(WAYS) == 4, said
@@ -90,18 +89,18 @@ def test_nccl_may_be_told_that_one_gpu_is_two(nccl):
 
 
 @pytest.mark.parametrize("transport", ["staged", "own"])
-def test_who_asks_for_another_way_gets_it(nccl, transport):
-    said = run({**nccl, "HOROVOD_GPU_TRANSPORT": transport}, "0,0,1", "otherwise", "groups,order")
+def test_who_asks_for_another_way_gets_it(standins, transport):
+    said = run({**standins, "HOROVOD_GPU_TRANSPORT": transport}, "0,0,1", "otherwise", "groups,order")
     assert said.count("all checks passed, launches: 0") == 3, said
 
 
-def test_few_bytes_go_through_host_memory(nccl):
-    said = run({**nccl, "HOROVOD_GPU_STAGED_BYTES": "1000000"}, "0,0,1", "otherwise", "order")
+def test_few_bytes_go_through_host_memory(standins):
+    said = run({**standins, "HOROVOD_GPU_STAGED_BYTES": "1000000"}, "0,0,1", "otherwise", "order")
     assert said.count("all checks passed, launches: 0") == 3, said
 
 
-def test_sums_whose_bits_must_not_depend_on_the_layout_go_another_way(nccl):
-    said = run({**nccl, "HOROVOD_DETERMINISTIC": "1"}, "0,0,1", "otherwise", "asynchrony")
+def test_sums_whose_bits_must_not_depend_on_the_layout_go_another_way(standins):
+    said = run({**standins, "HOROVOD_DETERMINISTIC": "1"}, "0,0,1", "otherwise", "asynchrony")
     assert said.count("all checks passed, launches: 0") == 3, said
 
 
@@ -119,22 +118,27 @@ WITHOUT = {
 
 
 @pytest.mark.parametrize("why", WITHOUT)
-def test_the_reason_is_told_where_it_cannot_be_done(nccl, why):
+def test_the_reason_is_told_where_it_cannot_be_done(standins, why):
     trouble, text = WITHOUT[why]
-    said = run({**nccl, **trouble, "HOROVOD_LOG_LEVEL": "info"}, "0,0,1", "otherwise", "groups,order")
+    said = run({**standins, **trouble, "HOROVOD_LOG_LEVEL": "info"}, "0,0,1", "otherwise", "groups,order")
     assert said.count("all checks passed, launches: 0") == 3, said
     found = re.findall(f"INFO: process set 0: CUDA tensors do not go through NCCL: .*{re.escape(text)}", said)
     assert len(found) == 3, said
 
 
 @pytest.mark.parametrize("why", WITHOUT)
-def test_who_asks_for_nccl_hears_why_it_cannot_be_done(nccl, why):
+def test_who_asks_for_nccl_hears_why_it_cannot_be_done(standins, why):
     trouble, text = WITHOUT[why]
-    heard = lines_by_rank(run({**nccl, **trouble, "HOROVOD_GPU_TRANSPORT": "nccl"}, "0,0,1", "refused"))
+    heard = lines_by_rank(run({**standins, **trouble, "HOROVOD_GPU_TRANSPORT": "nccl"}, "0,0,1", "refused"))
     assert sorted(heard) == [0, 1, 2], heard
     for (line,) in heard.values():
         assert "HOROVOD_GPU_TRANSPORT=nccl, but" in line, heard
         assert text in line, heard
+
+
+def test_ranks_of_one_gpu_need_nobody_who_gives_out_turns(standins):
+    said = run({**standins, **LATE}, "0,1,1", "going on")
+    assert said.count("went on, launches: 0") == 2, said
 
 
 # ---- ends: rank 1, which is lost, leads on its GPU or does not
@@ -152,8 +156,8 @@ def faults(env: Mapping[str, str], gpus: str, fault: str) -> dict[int, str]:
 
 @pytest.mark.parametrize("gpus", [LEADS, FOLLOWS])
 @pytest.mark.parametrize("fault", ["killed idle", "killed at work"])
-def test_the_others_hear_of_a_killed_rank_and_nothing_is_left(nccl, gpus, fault):
-    told = faults(nccl, gpus, fault)
+def test_the_others_hear_of_a_killed_rank_and_nothing_is_left(standins, gpus, fault):
+    told = faults(standins, gpus, fault)
     assert sorted(told) == [0, 2], told
     for text in told.values():
         assert re.search(r"shut down in \d\.\d s: .*\brank 1\b", text), told
@@ -162,16 +166,16 @@ def test_the_others_hear_of_a_killed_rank_and_nothing_is_left(nccl, gpus, fault)
 
 
 @pytest.mark.parametrize("gpus", [LEADS, FOLLOWS])
-def test_several_sets_end_together(nccl, gpus):
-    told = faults(nccl, gpus, "killed in sets")
+def test_several_sets_end_together(standins, gpus):
+    told = faults(standins, gpus, "killed in sets")
     assert sorted(told) == [0, 2], told
     for text in told.values():
         assert re.search(r"told: .*\brank 1\b.*; left {}; communicators left: 0", text), told
 
 
 @pytest.mark.parametrize("gpus", [LEADS, FOLLOWS])
-def test_the_others_hear_of_a_frozen_rank(nccl, gpus):
-    told = faults({**nccl, "HOROVOD_PEER_TIMEOUT_SECONDS": "3"}, gpus, "frozen")
+def test_the_others_hear_of_a_frozen_rank(standins, gpus):
+    told = faults({**standins, "HOROVOD_PEER_TIMEOUT_SECONDS": "3"}, gpus, "frozen")
     assert sorted(told) == [0, 2], told
     for text in told.values():
         found = re.search(r"raised after (.*) s: .*\brank 1\b", text)

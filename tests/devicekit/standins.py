@@ -26,7 +26,9 @@ def compile_standin(folder: Path, *libraries: str) -> dict[str, str]:
     places = [f"-I{ROOT / 'engine'}", f"-I{ROOT / 'engine' / 'include'}"]
     definitions = [it for it in libraries if it.startswith("-D")]
     for library in (it for it in libraries if not it.startswith("-D")):
-        compile_library(f"{library.split('.')[0]}*.cc", folder / library, [*places, *definitions, f"-Wl,-soname,{library}"])
+        compile_library(
+            f"{library.split('.')[0]}*.cc", folder / library, [*places, *definitions, f"-Wl,-soname,{library}"]
+        )
     before = os.environ.get("LD_LIBRARY_PATH")
     return {
         "LD_LIBRARY_PATH": os.pathsep.join([str(folder), *filter(None, [before])]),

@@ -240,6 +240,25 @@ def run_departure() -> None:
     print(f"communicators left: {counted('live')}", flush=True)
 
 
+def run_going_on() -> None:
+    """The same where the others share a GPU, and need no turns of rank 0's."""
+    hvd.init()
+    others = hvd.add_process_set([1, 2])
+    tensor = Tensor(gpu, np.ones(50, np.int32))
+    hvd.barrier()
+    if rank() == 0:
+        hvd.shutdown()
+        print("left early", flush=True)
+        return
+    for _ in range(20):
+        world().finish(
+            start(Ask(ALLREDUCE, op=program.MAX, set=others), [(tensor.address, tensor.array)], [tensor.address], gpu)
+        )
+        time.sleep(0.01)
+    hvd.shutdown()
+    print("went on, launches:", counted("launches"), flush=True)
+
+
 if __name__ == "__main__":
     programs: dict[str, Callable[..., None]] = {
         "results": run_results,
@@ -249,5 +268,6 @@ if __name__ == "__main__":
         "fault": run_fault,
         "trouble": run_trouble,
         "departure": run_departure,
+        "going on": run_going_on,
     }
     programs[sys.argv[1]](*sys.argv[2:])
