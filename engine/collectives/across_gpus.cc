@@ -18,6 +18,16 @@ AcrossGpus::AcrossGpus(Devices* devices, const NcclMeeting& meeting, DeviceParts
       size_(size),
       chunk_(chunk) {}
 
+// What is given up half way may still be at work on the device: memory there is freed only once that is over.
+AcrossGpus::~AcrossGpus() {
+  if (stage_ == Stage::kOver) return;
+  try {
+    const Device::Scope scope(device());
+    link_->device().Launched(stream_);
+  } catch (const DeviceError&) {
+  }
+}
+
 // A chunk takes two indices of the slots: at the first all members of the GPU show what they have, at the second the
 // leader shows the result.
 Machine::Step AcrossGpus::Advance() {

@@ -25,6 +25,7 @@ class AcrossGpus : public Machine {
   // `size`: of the longest run of any member; `chunk`: how much of it goes at once.
   AcrossGpus(Devices* devices, const NcclMeeting& meeting, DeviceParts parts, DeviceOrder order, size_t size,
              size_t chunk);
+  ~AcrossGpus() override;
   Step Advance() override;
 
  protected:
