@@ -200,6 +200,16 @@ DeviceMachine::DeviceMachine(std::shared_ptr<DeviceLink> link, DeviceSlots* slot
       size_(size),
       ready_(std::move(order.after)) {}
 
+// What is given up half way may still be at work on the device: memory there is freed only once that is over.
+DeviceMachine::~DeviceMachine() {
+  if (filled_ == 0 || taken_ >= size_) return;
+  try {
+    const Device::Scope scope(link_->device());
+    link_->device().Launched(stream_);
+  } catch (const DeviceError&) {
+  }
+}
+
 Machine::Step DeviceMachine::Advance() {
   bool moved = false;
   const Device::Scope scope(link_->device());

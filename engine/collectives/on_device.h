@@ -93,6 +93,7 @@ class DeviceMachine : public Machine {
   // `size`: of the longest run of any member.
   DeviceMachine(std::shared_ptr<DeviceLink> link, DeviceSlots* slots, DeviceParts parts, DeviceOrder order,
                 size_t size);
+  ~DeviceMachine() override;
   Step Advance() override;
 
  protected:
