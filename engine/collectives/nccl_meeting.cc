@@ -29,22 +29,46 @@ std::string RanksText(const std::vector<int>& ranks) {
 
 bool WantsNcclAlone(const NcclPassport& passport) { return passport.wish == kGpuNccl; }
 
+template <typename T>
+std::vector<T> OfLeaders(const std::vector<T>& by_member, const GpuLayout& layout) {
+  std::vector<T> leaders;
+  for (int gpu = 0; gpu < layout.gpus(); ++gpu) {
+    leaders.push_back(by_member[static_cast<size_t>(layout.MembersOn(gpu)[0])]);
+  }
+  return leaders;
+}
+
 }  // namespace
 
-std::string AgainstTheirGpus(const std::vector<NcclPassport>& all, const std::vector<int>& ranks) {
-  std::map<std::string, std::vector<int>> by_gpu;
+GpuLayout LayoutOf(const std::vector<NcclPassport>& all) {
+  const bool forced = std::any_of(all.begin(), all.end(), WantsNcclAlone);
+  std::vector<std::string> names;
+  for (const NcclPassport& one : all) {
+    names.push_back(std::string(one.uuid.bytes, sizeof one.uuid.bytes) + (forced ? TextOf(one.host_id) : ""));
+  }
+  GpuLayout layout = GpuLayout::Of(names);
+  // Between one GPU and itself is nothing to do. Who insists lets NCCL say that it cannot.
+  return layout.gpus() == 1 ? GpuLayout::Apart(all.size()) : layout;
+}
+
+std::string AgainstTheirWishes(const std::vector<NcclPassport>& all, const std::vector<int>& ranks) {
   for (size_t j = 0; j < all.size(); ++j) {
     if (all[j].wish != kGpuAuto && all[j].wish != kGpuNccl) {
       const char* const wish = all[j].wish == kGpuIpc ? "ipc" : all[j].wish == kGpuStaged ? "staged" : "own";
       return "rank " + std::to_string(ranks[j]) + " asks for HOROVOD_GPU_TRANSPORT=" + wish;
     }
-    by_gpu[std::string(all[j].uuid.bytes, sizeof all[j].uuid.bytes)].push_back(ranks[j]);
-  }
-  if (std::any_of(all.begin(), all.end(), WantsNcclAlone)) return "";  // NCCL knows best whether it can
-  for (const auto& [uuid, sharing] : by_gpu) {
-    if (sharing.size() > 1) return RanksText(sharing) + " share a GPU, which NCCL refuses";
   }
   return "";
+}
+
+std::string AgainstTheirGpus(const std::vector<NcclPassport>& all, const std::vector<int>& ranks) {
+  if (const std::string wish = AgainstTheirWishes(all, ranks); !wish.empty()) return wish;
+  if (std::any_of(all.begin(), all.end(), WantsNcclAlone)) return "";  // NCCL knows best whether it can
+  const auto on_first = [&](const NcclPassport& one) {
+    return std::equal(std::begin(one.uuid.bytes), std::end(one.uuid.bytes), all[0].uuid.bytes);
+  };
+  const bool one_gpu = all.size() > 1 && std::all_of(all.begin(), all.end(), on_first);
+  return one_gpu ? RanksText(ranks) + " share a GPU, which NCCL refuses" : "";
 }
 
 std::string AgainstTheirLibraries(const std::vector<NcclPassport>& all, const std::vector<int>& ranks) {
@@ -102,7 +126,8 @@ Machine::Step NcclMeeting::Advance() {
 
 bool NcclMeeting::Prepares() {
   if (prepared_) return false;
-  if (round_ == Round::kGpus) return prepared_ = true;
+  if (round_ == Round::kMates) return MeetsMates();
+  if (round_ == Round::kGpus || !LeadsHere()) return prepared_ = true;
   if (!job_) {
     PutJob();
     return true;
@@ -113,6 +138,18 @@ bool NcclMeeting::Prepares() {
   job_.reset();
   if (!again) prepared_ = true;
   return true;
+}
+
+bool NcclMeeting::MeetsMates() {
+  if (!mates_) {
+    const std::vector<int>& members = layout_.MembersOn(layout_.GpuOf(lane_->me()));
+    mates_ = std::make_unique<GpuMates>(devices_, device_, options_.lane_on_gpu(members),
+                                        static_cast<size_t>(verdict_.buffer_bytes));
+  }
+  const Machine::Step step = mates_->Advance();
+  if (step != Machine::Step::kDone) return step == Machine::Step::kMoved;
+  shared_->why_not = mates_->why_not();
+  return prepared_ = true;
 }
 
 void NcclMeeting::PutJob() {
@@ -150,6 +187,7 @@ NcclPassport NcclMeeting::Own() const {
   NcclPassport own{};
   own.uuid = device_->uuid();
   own.wish = options_.wish;
+  if (WantsNcclAlone(own)) PutText(NcclHostId(), &own.host_id);
   if (shared_->nccl && shared_->why_not.empty()) own.version = shared_->nccl->version;
   PutText(shared_->why_not, &own.why_not);
   return own;
@@ -187,27 +225,38 @@ bool NcclMeeting::Decides() {
     if (!lane_->CanPost()) return moved;
     Judge();
     std::memcpy(lane_->Slot(), &verdict_, sizeof verdict_);
-    lane_->PostMulticast(sizeof verdict_);
+    std::memcpy(lane_->Slot() + sizeof verdict_, layout_.gpu_of().data(), VerdictBytes() - sizeof verdict_);
+    lane_->PostMulticast(VerdictBytes());
     decided_ = moved = true;
     if (!verdict_.go_on && communicator_) communicator_->LetGo();
   }
-  if (decided_ && all) Conclude(verdict_);
+  if (decided_ && all) Conclude();
   return moved;
 }
 
-void NcclMeeting::Judge() {
-  std::string against;
+std::string NcclMeeting::Judgement() {
   switch (round_) {
     case Round::kGpus:
-      against = AgainstTheirGpus(passports_, ranks_);
-      verdict_.forced = std::any_of(passports_.begin(), passports_.end(), WantsNcclAlone);
-      break;
+      return AgainstTheirGpus(passports_, ranks_);
+    case Round::kMates: {
+      const std::string against = AgainstTheirConnections(passports_, ranks_);
+      return against.empty() ? "" : "some ranks share a GPU, which NCCL refuses, and " + against;
+    }
     case Round::kLibraries:
-      against = AgainstTheirLibraries(passports_, ranks_);
-      break;
+      return AgainstTheirLibraries(OfLeaders(passports_, layout_), OfLeaders(ranks_, layout_));
     default:
-      against = AgainstTheirConnections(passports_, ranks_);
+      return AgainstTheirConnections(passports_, ranks_);
   }
+}
+
+void NcclMeeting::Judge() {
+  const std::string against = Judgement();
+  if (round_ == Round::kGpus) {
+    verdict_.forced = std::any_of(passports_.begin(), passports_.end(), WantsNcclAlone);
+    verdict_.in_turn = AgainstTheirWishes(passports_, ranks_).empty();
+    layout_ = LayoutOf(passports_);
+  }
+  if (round_ == Round::kLibraries) verdict_.version = passports_[0].version;
   verdict_.go_on = against.empty();
   verdict_.buffer_bytes = options_.buffer_bytes;
   verdict_.id = shared_->id;
@@ -216,40 +265,60 @@ void NcclMeeting::Judge() {
 
 bool NcclMeeting::Hears() {
   if (!decided_) {
-    const std::byte* const said = lane_->Fetch(0, Lane::Layout::kMulticast, sizeof verdict_);
+    const std::byte* const said = lane_->Fetch(0, Lane::Layout::kMulticast, VerdictBytes());
     if (!said) return false;
     std::memcpy(&verdict_, said, sizeof verdict_);
+    std::vector<int32_t> gpu_of(ranks_.size());
+    std::memcpy(gpu_of.data(), said + sizeof verdict_, VerdictBytes() - sizeof verdict_);
+    layout_ = GpuLayout(std::move(gpu_of));
     decided_ = true;
     if (!verdict_.go_on && communicator_) communicator_->LetGo();
   }
   if (!told_) return false;  // what is waited for in vain has to end first
-  Conclude(verdict_);
+  Conclude();
   return true;
 }
 
-void NcclMeeting::Conclude(const NcclVerdict& verdict) {
+NcclMeeting::Round NcclMeeting::After(Round round) const {
+  switch (round) {
+    case Round::kGpus:
+      return layout_.shared() ? Round::kMates : Round::kLibraries;
+    case Round::kMates:
+      return Round::kLibraries;
+    case Round::kLibraries:
+      return Round::kConnections;
+    default:
+      return Round::kOver;
+  }
+}
+
+void NcclMeeting::Conclude() {
   lane_->Release();
   prepared_ = told_ = decided_ = false;
   std::fill(heard_.begin(), heard_.end(), 0);
   for (NcclPassport& passport : passports_) passport = {};
-  forced_ = verdict.forced != 0;
-  if (!verdict.go_on) {
-    why_not_ = TextOf(verdict.why_not);
+  forced_ = verdict_.forced != 0;
+  if (!verdict_.go_on) {
+    why_not_ = TextOf(verdict_.why_not);
     round_ = Round::kOver;
     if (communicator_) devices_->launcher().Put([gone = std::move(communicator_)]() mutable { gone.reset(); });
     communicator_ = nullptr;
-  } else if (round_ == Round::kGpus) {
-    round_ = Round::kLibraries;
-  } else if (round_ == Round::kLibraries) {
-    communicator_ = std::make_shared<Communicator>(shared_->nccl, device_, lane_->members(), lane_->me(),
-                                                   static_cast<size_t>(verdict.buffer_bytes));
-    round_ = Round::kConnections;
-  } else {
-    round_ = Round::kOver;
+    if (mates_) mates_->LeaveLater({});
+    mates_.reset();
+    return;
+  }
+  round_ = After(round_);
+  serves_ = round_ == Round::kOver;
+  if (round_ == Round::kConnections && LeadsHere()) {
+    communicator_ = std::make_shared<Communicator>(shared_->nccl, device_, layout_.gpus(), layout_.GpuOf(lane_->me()),
+                                                   static_cast<size_t>(verdict_.buffer_bytes));
   }
 }
 
-int NcclMeeting::version() const { return shared_->nccl->version; }
+void NcclMeeting::LetGo() const {
+  if (communicator_) communicator_->LetGo();
+  if (mates_) mates_->LetGo();
+}
 
 std::string NcclMeeting::Trouble() {
   if (round_ != Round::kOver || !communicator_ || (look_ && !look_->done.load(std::memory_order_acquire))) return "";
@@ -263,6 +332,7 @@ std::string NcclMeeting::Trouble() {
 
 // Others may still need what this member has sent last: NCCL waits for that, but not for ever.
 void NcclMeeting::LeaveLater(std::chrono::steady_clock::time_point until) {
+  if (mates_) mates_->LeaveLater(until);
   if (!communicator_) return;
   devices_->launcher().Put([communicator = std::exchange(communicator_, nullptr), until] {
     const Device::Scope scope(communicator->device());
@@ -271,6 +341,8 @@ void NcclMeeting::LeaveLater(std::chrono::steady_clock::time_point until) {
 }
 
 void NcclMeeting::Leave(bool whole, std::chrono::steady_clock::time_point until) {
+  if (mates_) mates_->AwaitOthers(whole ? until : std::chrono::steady_clock::now());
+  mates_.reset();
   if (!communicator_) return;
   try {
     const Device::Scope scope(*device_);

@@ -1,16 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // The members of a set find out whether NCCL serves them, when the first of their tensors on GPUs comes. They tell
-// their first member, which decides for all: who has which GPU, then who has which NCCL, then whether all are
-// connected.
+// their first member, which decides for all: who has which GPU, then whether those that share one reach each other's
+// memory there, then who has which NCCL, then whether all are connected. Where some share a GPU, one of them leads
+// there, and NCCL connects the leaders alone.
 #pragma once
 
 #include <array>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "collectives/gpu_layout.h"
+#include "collectives/gpu_mates.h"
 #include "collectives/machine.h"
 #include "devices/communicator.h"
 #include "devices/devices.h"
@@ -20,18 +24,25 @@ namespace hvd {
 // What a member tells, and what it hears.
 struct NcclPassport {
   CudaUuid uuid;
-  int32_t wish;     // GpuTransport
-  int32_t version;  // of its NCCL; 0: it has none that it can use
+  int32_t wish;                  // GpuTransport
+  int32_t version;               // of its NCCL; 0: it has none that it can use
+  std::array<char, 64> host_id;  // who insists on NCCL may tell it that a GPU is several: see NcclHostId
   std::array<char, 256> why_not;
 };
-struct NcclVerdict {
+struct NcclVerdict {  // followed by the number of each member's GPU
   uint32_t go_on;
-  uint32_t forced;  // somebody wants NCCL or nothing
+  uint32_t forced;   // somebody wants NCCL or nothing
+  uint32_t in_turn;  // nobody wants anything else: other sets of theirs may use it
+  int32_t version;   // of all
   uint64_t buffer_bytes;
   NcclId id;
   std::array<char, 512> why_not;
 };
 
+// Who shares a GPU; nobody, if they are to be left to NCCL as they are.
+GpuLayout LayoutOf(const std::vector<NcclPassport>& all);
+// The first who wants another way, in words.
+std::string AgainstTheirWishes(const std::vector<NcclPassport>& all, const std::vector<int>& ranks);
 // What the first member makes of what all tell, by member; `ranks`: their names. Empty: nothing speaks against it.
 std::string AgainstTheirGpus(const std::vector<NcclPassport>& all, const std::vector<int>& ranks);
 std::string AgainstTheirLibraries(const std::vector<NcclPassport>& all, const std::vector<int>& ranks);
@@ -43,6 +54,8 @@ class NcclMeeting {
     int32_t wish = kGpuAuto;
     NcclFiles files;
     size_t buffer_bytes = 0;
+    // Between members that share a GPU; null: they do not share memory of the host.
+    std::function<std::shared_ptr<Lane>(const std::vector<int>& members)> lane_on_gpu;
   };
 
   NcclMeeting(Devices* devices, Device* device, Lane* lane, std::vector<int> ranks, Options options);
@@ -50,14 +63,22 @@ class NcclMeeting {
   NcclMeeting(const NcclMeeting&) = delete;
   NcclMeeting& operator=(const NcclMeeting&) = delete;
 
-  // kDone: `communicator` is there, or `why_not` says why there is none. All members come to the same. Until then the
-  // lane is the meeting's.
+  // kDone: it `serves`, or `why_not` says why it does not. All members come to the same. Until then the lane is the
+  // meeting's.
   Machine::Step Advance();
-  const std::shared_ptr<Communicator>& communicator() const { return communicator_; }
+  bool serves() const { return serves_; }
   const std::string& why_not() const { return why_not_; }
   bool forced() const { return forced_; }
-  int version() const;  // with the communicator
+  bool in_turn() const { return verdict_.in_turn != 0; }
+  int version() const { return verdict_.version; }
+  // If it serves:
+  const GpuLayout& layout() const { return layout_; }
+  int me() const { return lane_->me(); }
+  const std::shared_ptr<Communicator>& communicator() const { return communicator_; }  // null: another member leads
+  const GpuMates* mates() const { return mates_.get(); }                               // null: nobody shares a GPU
 
+  // A member is lost: nothing waits for one any longer.
+  void LetGo() const;
   // What NCCL has found wrong since it was last asked, on the launcher: asks again. Empty: nothing so far.
   std::string Trouble();
   // Gives up what is left, on a thread for that.
@@ -66,17 +87,22 @@ class NcclMeeting {
   void Leave(bool whole, std::chrono::steady_clock::time_point until);
 
  private:
-  enum class Round { kGpus, kLibraries, kConnections, kOver };
+  enum class Round { kGpus, kMates, kLibraries, kConnections, kOver };
   struct Shared;  // with the launcher
 
   bool Prepares();
+  bool MeetsMates();
   void PutJob();
   bool Tells();
   bool Decides();
   bool Hears();
+  std::string Judgement();
   void Judge();
-  void Conclude(const NcclVerdict& verdict);
+  void Conclude();
+  Round After(Round round) const;
+  bool LeadsHere() const { return layout_.Leads(lane_->me()); }
   NcclPassport Own() const;
+  size_t VerdictBytes() const { return sizeof(NcclVerdict) + ranks_.size() * sizeof(int32_t); }
 
   Devices* devices_;
   Device* device_;
@@ -88,12 +114,14 @@ class NcclMeeting {
   std::vector<NcclPassport> passports_;  // the first member's: what it has heard
   std::vector<char> heard_;
   NcclVerdict verdict_{};
+  GpuLayout layout_;
+  std::unique_ptr<GpuMates> mates_;
   std::shared_ptr<Shared> shared_;
   std::shared_ptr<DeviceWorker::Job> job_, look_;
   std::chrono::steady_clock::time_point connect_until_{};
   std::shared_ptr<Communicator> communicator_;
   std::string why_not_;
-  bool forced_ = false;
+  bool serves_ = false, forced_ = false;
 };
 
 }  // namespace hvd

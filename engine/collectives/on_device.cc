@@ -200,6 +200,16 @@ DeviceMachine::DeviceMachine(std::shared_ptr<DeviceLink> link, DeviceSlots* slot
       size_(size),
       ready_(std::move(order.after)) {}
 
+// What is given up half way may still be at work on the device: memory there is freed only once that is over.
+DeviceMachine::~DeviceMachine() {
+  if (filled_ == 0 || taken_ >= size_) return;
+  try {
+    const Device::Scope scope(link_->device());
+    link_->device().Launched(stream_);
+  } catch (const DeviceError&) {
+  }
+}
+
 Machine::Step DeviceMachine::Advance() {
   bool moved = false;
   const Device::Scope scope(link_->device());
@@ -250,15 +260,11 @@ void DeviceBroadcast::Take(size_t begin, size_t end) {
   parts_.Scatter(link_->device(), begin, end, slot, stream_);
 }
 
-namespace {
-
 size_t LongestOf(const std::vector<DeviceParts>& runs) {
   size_t longest = 0;
   for (const DeviceParts& run : runs) longest = std::max(longest, run.size());
   return longest;
 }
-
-}  // namespace
 
 DeviceExchange::DeviceExchange(std::shared_ptr<DeviceLink> link, DeviceSlots* slots, DeviceParts own,
                                std::vector<DeviceParts> from, DeviceOrder order)

@@ -50,6 +50,8 @@ class DeviceParts {
   size_t size_ = 0;
 };
 
+size_t LongestOf(const std::vector<DeviceParts>& runs);
+
 // The members of a set meet on a device: each tells how it can be reached, maps the others, and hears whether all
 // could. Once for each set.
 class DeviceMeeting {
@@ -91,6 +93,7 @@ class DeviceMachine : public Machine {
   // `size`: of the longest run of any member.
   DeviceMachine(std::shared_ptr<DeviceLink> link, DeviceSlots* slots, DeviceParts parts, DeviceOrder order,
                 size_t size);
+  ~DeviceMachine() override;
   Step Advance() override;
 
  protected:

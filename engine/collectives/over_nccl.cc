@@ -250,41 +250,48 @@ void LaunchExchange(Communicator& communicator, const NcclExchange& exchange, Cu
 
 // ---- the machine
 
-NcclMachine::NcclMachine(Devices* devices, std::shared_ptr<Communicator> communicator, DeviceOrder order, Launch launch,
-                         std::function<bool()> may_launch)
-    : devices_(devices),
-      communicator_(std::move(communicator)),
-      order_(std::move(order)),
-      launch_(std::move(launch)),
-      may_launch_(std::move(may_launch)),
-      revoked_(std::make_shared<std::atomic<bool>>(false)) {}
+NcclLaunches::NcclLaunches(Devices* devices, std::shared_ptr<Communicator> communicator)
+    : devices_(devices), communicator_(std::move(communicator)), revoked_(std::make_shared<std::atomic<bool>>(false)) {}
 
-// What has not begun by now lets the callers' tensors alone.
-NcclMachine::~NcclMachine() { revoked_->store(true); }
+NcclLaunches::~NcclLaunches() { revoked_->store(true); }
 
-Machine::Step NcclMachine::Advance() {
-  if (!job_) {
-    if (!may_launch_()) return Step::kStuck;
-    job_ = devices_->launcher().Put([communicator = communicator_, order = std::move(order_),
-                                     launch = std::move(launch_), revoked = revoked_, calls = devices_->calls()] {
-      if (revoked->load()) return;
-      Device& device = communicator->device();
-      const Device::Scope scope(device);
-      for (const auto& mark : order.after) device.WaitFor(mark->event(), order.stream);
-      device.FollowOthers(communicator.get(), order.stream);
-      if (calls) calls->FollowOthers(device, communicator.get(), order.stream);
-      launch(*communicator, order.stream);
-      communicator->Launched(order.stream);
-      if (calls) calls->Launched(&device, communicator.get(), order.stream);
-    });
-    return Step::kMoved;
+void NcclLaunches::Put(DeviceOrder order, Work work) {
+  job_ = devices_->launcher().Put([communicator = communicator_, order = std::move(order), work = std::move(work),
+                                   revoked = revoked_, calls = devices_->calls()] {
+    if (revoked->load()) return;
+    Device& device = communicator->device();
+    const Device::Scope scope(device);
+    for (const auto& mark : order.after) device.WaitFor(mark->event(), order.stream);
+    device.FollowOthers(communicator.get(), order.stream);
+    if (calls) calls->FollowOthers(device, communicator.get(), order.stream);
+    work(*communicator, order.stream);
+    communicator->Launched(order.stream);
+    if (calls) calls->Launched(&device, communicator.get(), order.stream);
+  });
+}
+
+bool NcclLaunches::IsOver() {
+  if (!job_->done.load(std::memory_order_acquire)) return false;
+  if (job_->error.empty()) {
+    job_.reset();
+    return true;
   }
-  if (!job_->done.load(std::memory_order_acquire)) return Step::kStuck;
-  if (job_->error.empty()) return Step::kDone;
   const auto now = std::chrono::steady_clock::now();
   if (failed_ == decltype(failed_){}) failed_ = now;
-  if (now - failed_ < kBeforeBlame) return Step::kStuck;
+  if (now - failed_ < kBeforeBlame) return false;
   throw DeviceError(job_->error);
+}
+
+NcclMachine::NcclMachine(Devices* devices, std::shared_ptr<Communicator> communicator, DeviceOrder order,
+                         NcclLaunches::Work work)
+    : launches_(devices, std::move(communicator)), order_(std::move(order)), work_(std::move(work)) {}
+
+Machine::Step NcclMachine::Advance() {
+  if (!launches_.under_way()) {
+    launches_.Put(std::move(order_), std::move(work_));
+    return Step::kMoved;
+  }
+  return launches_.IsOver() ? Step::kDone : Step::kStuck;
 }
 
 }  // namespace hvd

@@ -54,25 +54,40 @@ void LaunchReducescatter(Communicator& communicator, const NcclWork& work, CudaS
 void LaunchBroadcast(Communicator& communicator, const NcclWork& work, CudaStream stream);
 void LaunchExchange(Communicator& communicator, const NcclExchange& exchange, CudaStream stream);
 
-// Done when the work is launched.
-class NcclMachine : public Machine {
+// What the launcher puts on a stream for a batch, one piece of work after the other. What has not begun when this goes
+// lets the callers' tensors alone.
+class NcclLaunches {
  public:
-  using Launch = std::function<void(Communicator& communicator, CudaStream stream)>;
-  // `may_launch`: whether it is this batch's turn among all that the process launches; asked until it is.
-  NcclMachine(Devices* devices, std::shared_ptr<Communicator> communicator, DeviceOrder order, Launch launch,
-              std::function<bool()> may_launch);
-  ~NcclMachine() override;
-  Step Advance() override;
+  using Work = std::function<void(Communicator& communicator, CudaStream stream)>;
+  NcclLaunches(Devices* devices, std::shared_ptr<Communicator> communicator);
+  ~NcclLaunches();
+  NcclLaunches(const NcclLaunches&) = delete;
+  NcclLaunches& operator=(const NcclLaunches&) = delete;
+
+  void Put(DeviceOrder order, Work work);
+  bool under_way() const { return job_ != nullptr; }
+  // Whether it no longer is. Throws DeviceError, with NCCL's words, a while after it went wrong: whoever is lost is
+  // told of first.
+  bool IsOver();
 
  private:
   Devices* devices_;
   std::shared_ptr<Communicator> communicator_;
-  DeviceOrder order_;
-  Launch launch_;
-  std::function<bool()> may_launch_;
   std::shared_ptr<std::atomic<bool>> revoked_;
   std::shared_ptr<DeviceWorker::Job> job_;
   std::chrono::steady_clock::time_point failed_{};
+};
+
+// Done when the work is launched.
+class NcclMachine : public Machine {
+ public:
+  NcclMachine(Devices* devices, std::shared_ptr<Communicator> communicator, DeviceOrder order, NcclLaunches::Work work);
+  Step Advance() override;
+
+ private:
+  NcclLaunches launches_;
+  DeviceOrder order_;
+  NcclLaunches::Work work_;
 };
 
 }  // namespace hvd

@@ -239,8 +239,7 @@ void Applier::TellOfTransport(const RunningBatch& batch) {
 void Applier::TellOfDevice(const RunningBatch& batch) {
   if (set_.nccl()) TellOfNccl(*set_.nccl(), batch);
   const DeviceMeeting* const meeting = set_.meeting();
-  const bool by_nccl = batch.way_on_device && std::string_view(batch.way_on_device) == kByNccl;
-  if (told_device_ || !meeting || by_nccl) return;
+  if (told_device_ || !meeting || WentByNccl(batch)) return;
   told_device_ = true;
   services_.log.Info([&] {
     const std::string set = "process set " + std::to_string(set_.id()) + ": CUDA tensors go through ";
@@ -253,16 +252,19 @@ void Applier::TellOfNccl(const NcclMeeting& meeting, const RunningBatch& batch) 
   const std::string set = "process set " + std::to_string(set_.id()) + ": ";
   if (!std::exchange(told_nccl_, true)) {
     services_.log.Info([&] {
-      return set + (meeting.communicator() ? "CUDA tensors go through NCCL " + NcclVersionText(meeting.version())
-                                           : "CUDA tensors do not go through NCCL: " + meeting.why_not());
+      if (!meeting.serves()) return set + "CUDA tensors do not go through NCCL: " + meeting.why_not();
+      const std::string through = set + "CUDA tensors go through NCCL " + NcclVersionText(meeting.version());
+      return !meeting.mates() ? through
+                              : through + " between " + std::to_string(meeting.layout().gpus()) +
+                                    " GPUs, and through a GPU's own memory among the ranks that share it";
     });
   }
-  if (!meeting.communicator() || (batch.way_on_device && std::string_view(batch.way_on_device) == kByNccl) ||
-      std::exchange(told_other_, true))
-    return;
+  if (!meeting.serves() || WentByNccl(batch) || std::exchange(told_other_, true)) return;
   const Request& first = batch.entries[0]->request;
   services_.log.Info([&] {
-    return set + NameOf(first.kind) + " of " + NameOf(first.dtype) + " is nothing that NCCL does, and goes another way";
+    return set + NameOf(first.kind) + " of " + NameOf(first.dtype) +
+           (meeting.mates() ? " is nothing, or not enough, for NCCL between GPUs that ranks share, and goes another way"
+                            : " is nothing that NCCL does, and goes another way");
   });
 }
 

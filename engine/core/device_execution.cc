@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "collectives/on_device.h"
 #include "core/device_outputs.h"
 #include "core/execution.h"
+#include "core/launch_turn.h"
 #include "core/nccl_execution.h"
 #include "core/staged_execution.h"
 
@@ -102,15 +104,17 @@ DeviceParts RunOf(const ProcessSet& set, const RunningBatch& batch, size_t from,
   return run;
 }
 
-std::unique_ptr<Machine> MakeExchange(ProcessSet& set, const RunningBatch& batch, DeviceOrder order) {
-  std::vector<DeviceParts> from;
-  for (size_t j = 0; j < set.ranks().size(); ++j) from.push_back(RunOf(set, batch, j, false));
-  return std::make_unique<DeviceExchange>(set.meeting()->link(), set.meeting()->slots(),
-                                          RunOf(set, batch, static_cast<size_t>(set.me()), true), std::move(from),
-                                          std::move(order));
+}  // namespace
+
+DeviceParts OwnRun(const ProcessSet& set, const RunningBatch& batch) {
+  return RunOf(set, batch, static_cast<size_t>(set.me()), true);
 }
 
-}  // namespace
+std::vector<DeviceParts> RunsOf(const ProcessSet& set, const RunningBatch& batch) {
+  std::vector<DeviceParts> from;
+  for (size_t j = 0; j < set.ranks().size(); ++j) from.push_back(RunOf(set, batch, j, false));
+  return from;
+}
 
 void CheckDevice(const Device& device, const RunningBatch& batch) {
   for (const auto& operation : batch.operations) {
@@ -130,7 +134,9 @@ std::unique_ptr<Machine> MakeDeviceMachine(ProcessSet& set, const Entries& entri
   const std::shared_ptr<DeviceLink>& link = set.meeting()->link();
   CheckDevice(link->device(), batch);
   DeviceSlots* const slots = set.meeting()->slots();
-  if (IsExchange(first.kind)) return MakeExchange(set, batch, std::move(order));
+  if (IsExchange(first.kind)) {
+    return std::make_unique<DeviceExchange>(link, slots, OwnRun(set, batch), RunsOf(set, batch), std::move(order));
+  }
   if (first.kind == OpKind::kBroadcast) {
     return std::make_unique<DeviceBroadcast>(link, slots, WholeTensors(entries, batch), std::move(order),
                                              set.IndexOf(first.root));
@@ -153,20 +159,27 @@ size_t BytesOf(const Entry& entry, size_t members) {
   return static_cast<size_t>(rows) * entry.request.RowBytes();
 }
 
-// Follows from the batch and the set alone, so that all members come to the same answer.
-bool MayUseDeviceMemory(ProcessSet& set, const Settings& settings, const Entries& entries) {
-  const Request& first = entries[0]->request;
+}  // namespace
+
+// Few bytes are sooner there by the host, but their ranks then wait for their devices. One tensor alone is likely to be
+// waited for anyway; several are gradients, most of the time. Each member more is one more that takes its turn on the
+// device.
+bool PaysOnDevice(const Settings& settings, const Entries& entries, size_t members, size_t sharing) {
   size_t bytes = 0;
-  for (const auto& entry : entries) bytes += BytesOf(*entry, set.ranks().size());
-  const bool possible = set.device_lane() && set.ranks().size() <= static_cast<size_t>(kMostSources) &&
-                        DeviceMeeting::HasRoom(*set.device_lane()) && first.op != ReduceOp::kAdasum;
-  // Few bytes are sooner there by the host, but their ranks then wait for their devices. One tensor alone is likely to
-  // be waited for anyway; several are gradients, most of the time.
-  // Each member more is one more that takes its turn on the device.
-  const size_t least = settings.gpu_staged_bytes * std::max<size_t>(set.ranks().size(), 2) / 2;
-  const bool pays = bytes >= least || entries.size() > 1 || settings.gpu_transport == kGpuIpc;
+  for (const auto& entry : entries) bytes += BytesOf(*entry, members);
+  return entries.size() > 1 || bytes >= settings.gpu_staged_bytes * std::max<size_t>(sharing, 2) / 2;
+}
+
+namespace {
+
+bool MayUseDeviceMemory(ProcessSet& set, const Settings& settings, const Entries& entries) {
+  const size_t members = set.ranks().size();
+  const bool possible = set.device_lane() && members <= static_cast<size_t>(kMostSources) &&
+                        DeviceMeeting::HasRoom(*set.device_lane()) && entries[0]->request.op != ReduceOp::kAdasum;
+  const bool asked = settings.gpu_transport == kGpuIpc;
+  const bool pays = asked || PaysOnDevice(settings, entries, members, members);
   // Tensors of a second GPU of the same processes take the other way, unless one is asked for.
-  const bool here = set.MayMeetOn(entries[0]->device) || settings.gpu_transport == kGpuIpc;
+  const bool here = asked || set.MayMeetOn(entries[0]->device);
   return possible && pays && here && settings.gpu_transport != kGpuStaged;
 }
 
@@ -198,7 +211,9 @@ class ChosenMachine : public Machine {
       }
       Choose(by_nccl);
     }
+    if (turn_ && !turn_->Comes()) return Step::kStuck;
     const Step step = inner_->Advance();
+    if (step == Step::kDone && turn_) turn_->Over();
     if (step == Step::kDone && began_) {
       const Device::Scope scope(*device_);
       set_.devices()->times().End(device_, std::exchange(began_, nullptr), stream_, NameOfBatch());
@@ -214,17 +229,31 @@ class ChosenMachine : public Machine {
     }
     DeviceOrder order = OrderOf(*device_, batch_);
     stream_ = by_nccl || by_device ? order.stream : device_->copies();
-    batch_.way_on_device = by_nccl ? kByNccl : by_device ? "CUDA_IPC" : "CUDA_STAGED";
+    batch_.way_on_device = by_device ? "CUDA_IPC" : "CUDA_STAGED";
     if (set_.devices()->times().on()) {
       const Device::Scope scope(*device_);
       began_ = set_.devices()->times().Begin(device_, stream_);
     }
+    TakeTurn(by_nccl, by_device);
     if (by_nccl) {
-      inner_ = MakeNcclMachine(set_, batch_, std::move(order));
+      inner_ = MakeNcclMachine(set_, &batch_, std::move(order));
     } else if (by_device) {
       inner_ = MakeDeviceMachine(set_, batch_.entries, batch_, std::move(order));
     } else {
       inner_ = std::make_unique<StagedMachine>(&set_, &settings_, device_, &batch_);
+    }
+  }
+
+  // Streams that wait for members of the same GPU stand in the way of what NCCL waits for in other sets, as much as
+  // NCCL itself does.
+  void TakeTurn(bool by_nccl, bool by_device) {
+    const NcclMeeting* const nccl = set_.nccl();
+    if (by_nccl) {
+      turn_.emplace(&set_, batch_, nccl->mates() ? LaunchTurn::Kind::kInPieces : LaunchTurn::Kind::kWhole);
+    } else if (by_device && nccl && nccl->in_turn()) {
+      turn_.emplace(&set_, batch_, LaunchTurn::Kind::kIfAny);
+    } else {
+      LaunchTurn::Decline(set_, batch_);
     }
   }
 
@@ -243,6 +272,7 @@ class ChosenMachine : public Machine {
   DeviceOutputs outputs_;
   CudaStream stream_ = nullptr;
   CudaEvent began_ = nullptr;  // while a timeline is written
+  std::optional<LaunchTurn> turn_;
   std::unique_ptr<Machine> inner_;
 };
 

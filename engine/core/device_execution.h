@@ -15,6 +15,13 @@ DeviceOrder OrderOf(const Device& device, const RunningBatch& batch);
 DeviceParts WholeTensors(const Entries& entries, const RunningBatch& batch);
 // What goes to one member, of all tensors, after what goes to the one before it; `owners`: that member, by part.
 DeviceParts PartsByMember(const ProcessSet& set, const RunningBatch& batch, std::vector<int>* owners = nullptr);
+// What a member contributes to the results of an allgather or alltoall: this one, with its inputs; and each, with the
+// places in this member's outputs for what it wants of it.
+DeviceParts OwnRun(const ProcessSet& set, const RunningBatch& batch);
+std::vector<DeviceParts> RunsOf(const ProcessSet& set, const RunningBatch& batch);
+// Whether a batch is worth turns on a GPU that `sharing` ranks, of all the members, take. Follows from the batch and
+// the set alone, so that all members come to the same answer.
+bool PaysOnDevice(const Settings& settings, const Entries& entries, size_t members, size_t sharing);
 // The members work on one device in each process. Not all of them would notice a tensor on another. Throws DeviceError.
 void CheckDevice(const Device& device, const RunningBatch& batch);
 

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/nccl_execution.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "collectives/across_gpus.h"
 #include "collectives/over_nccl.h"
 #include "core/device_execution.h"
 #include "core/device_outputs.h"
@@ -15,19 +17,26 @@ namespace {
 
 CudaAddress AddressIn(const std::byte* tensor) { return reinterpret_cast<CudaAddress>(tensor); }
 
-Turn TurnOf(const ProcessSet& set, const RunningBatch& batch) { return {set.id(), set.epoch(), batch.sequence}; }
-
 // In which order NCCL adds depends on where ranks are.
 bool DependsOnOrder(const Request& first) {
   const bool extreme = first.op == ReduceOp::kMin || first.op == ReduceOp::kMax;
   return !extreme && hvd_is_floating(static_cast<int32_t>(first.dtype));
 }
 
-// Follows from the batch alone, so that all members come to the same answer.
-bool NcclServes(const Request& first, const Settings& settings) {
+// Follows from the batch, and from what the members have agreed on, so that all of them come to the same answer.
+bool NcclServes(const NcclMeeting& meeting, const Request& first, const Settings& settings) {
   if (first.kind != OpKind::kAllreduce && first.kind != OpKind::kReducescatter) return true;  // bytes are bytes
-  if (settings.deterministic && settings.gpu_transport != kGpuNccl && DependsOnOrder(first)) return false;
+  if (settings.deterministic && !meeting.forced() && DependsOnOrder(first)) return false;
   return first.op != ReduceOp::kAdasum && NcclTypeOf(first.dtype) != kNcclNoType;
+}
+
+// Likewise, where members share GPUs. What each member sends to each is sooner there without a detour.
+bool PaysAcrossGpus(const NcclMeeting& meeting, const Settings& settings, const Entries& entries) {
+  const OpKind kind = entries[0]->request.kind;
+  if (kind == OpKind::kAlltoall) return false;
+  if (kind == OpKind::kAllgather && AllgatherAcrossGpus::ChunkOf(meeting) == 0) return false;
+  return meeting.forced() ||
+         PaysOnDevice(settings, entries, meeting.layout().gpu_of().size(), meeting.layout().MostOnOne());
 }
 
 // Empty unless every member gets the same number of rows of each tensor.
@@ -85,14 +94,7 @@ NcclExchange ExchangeOf(const ProcessSet& set, const RunningBatch& batch) {
   return exchange;
 }
 
-// Among the process's worlds, then among the sets of this one.
-bool TakesTurn(const CallOrder* calls, LaunchOrder* launches, const Turn& turn) {
-  if (calls && !calls->IsNext()) return false;
-  if (!launches->MayCome(turn)) throw DeviceError("NCCL has no turn for its operation any more: " + launches->closed());
-  return launches->Take(turn);
-}
-
-NcclMachine::Launch LaunchOf(const ProcessSet& set, const RunningBatch& batch) {
+NcclLaunches::Work LaunchOf(const ProcessSet& set, const RunningBatch& batch) {
   const OpKind kind = batch.entries[0]->request.kind;
   if (IsExchange(kind)) {
     return [exchange = ExchangeOf(set, batch)](Communicator& communicator, CudaStream stream) {
@@ -107,46 +109,51 @@ NcclMachine::Launch LaunchOf(const ProcessSet& set, const RunningBatch& batch) {
   };
 }
 
-}  // namespace
-
-namespace {
-
-// Nobody is to wait for the launch of a batch that goes another way.
-void GiveUpTurn(ProcessSet& set, const RunningBatch& batch) {
-  set.launches()->Drop(TurnOf(set, batch));
-  for (const auto& operation : batch.operations) {
-    if (operation) operation->ticket.GiveUp();
+std::unique_ptr<Machine> MakeMachineAcrossGpus(ProcessSet& set, const RunningBatch& batch, DeviceOrder order) {
+  const NcclMeeting& meeting = *set.nccl();
+  CheckDevice(meeting.mates()->link()->device(), batch);
+  const Request& first = batch.entries[0]->request;
+  if (first.kind == OpKind::kAllgather) {
+    return std::make_unique<AllgatherAcrossGpus>(set.devices(), meeting, OwnRun(set, batch), RunsOf(set, batch),
+                                                 std::move(order));
   }
+  if (first.kind == OpKind::kBroadcast) {
+    return std::make_unique<BroadcastAcrossGpus>(set.devices(), meeting, WholeTensors(batch.entries, batch),
+                                                 std::move(order), set.IndexOf(first.root));
+  }
+  DeviceParts parts =
+      first.kind == OpKind::kReducescatter ? PartsByMember(set, batch) : WholeTensors(batch.entries, batch);
+  return std::make_unique<ReduceAcrossGpus>(set.devices(), meeting, std::move(parts), std::move(order),
+                                            ReductionOf(first, set.ranks().size()));
 }
 
-bool MayGoByNccl(ProcessSet& set, const Settings& settings, const RunningBatch& batch) {
+}  // namespace
+
+bool WentByNccl(const RunningBatch& batch) {
+  return batch.way_on_device == kByNccl || batch.way_on_device == kByIpcAndNccl;
+}
+
+bool GoesByNccl(ProcessSet& set, const Settings& settings, const RunningBatch& batch) {
   if (!set.nccl()) return false;
-  const Request& first = batch.entries[0]->request;
-  const bool serves = NcclServes(first, settings);
-  if (serves && set.IsNcclOn(batch.entries[0]->device)) return true;
-  if (serves && set.nccl()->forced() && !set.nccl()->communicator()) {
-    throw DeviceError("HOROVOD_GPU_TRANSPORT=nccl, but " + set.nccl()->why_not());
+  const NcclMeeting& meeting = *set.nccl();
+  const bool possible = NcclServes(meeting, batch.entries[0]->request, settings);
+  if (possible && set.IsNcclOn(batch.entries[0]->device) &&
+      (!meeting.mates() || PaysAcrossGpus(meeting, settings, batch.entries))) {
+    return true;
+  }
+  if (possible && meeting.forced() && !meeting.serves()) {
+    throw DeviceError("HOROVOD_GPU_TRANSPORT=nccl, but " + meeting.why_not());
   }
   return false;
 }
 
-}  // namespace
-
-bool GoesByNccl(ProcessSet& set, const Settings& settings, const RunningBatch& batch) {
-  const bool goes = MayGoByNccl(set, settings, batch);
-  if (!goes) GiveUpTurn(set, batch);
-  return goes;
-}
-
-std::unique_ptr<Machine> MakeNcclMachine(ProcessSet& set, const RunningBatch& batch, DeviceOrder order) {
+std::unique_ptr<Machine> MakeNcclMachine(ProcessSet& set, RunningBatch* batch, DeviceOrder order) {
+  const bool shared = set.nccl()->mates() != nullptr;
+  batch->way_on_device = shared ? kByIpcAndNccl : kByNccl;
+  if (shared) return MakeMachineAcrossGpus(set, *batch, std::move(order));
   const std::shared_ptr<Communicator>& communicator = set.nccl()->communicator();
-  CheckDevice(communicator->device(), batch);
-  const Turn turn = TurnOf(set, batch);
-  LaunchOrder* const launches = set.launches();
-  if (set.id() != kGlobalSet && set.leads()) launches->Want(turn);
-  return std::make_unique<NcclMachine>(
-      set.devices(), communicator, std::move(order), LaunchOf(set, batch),
-      [calls = set.devices()->calls(), launches, turn] { return TakesTurn(calls, launches, turn); });
+  CheckDevice(communicator->device(), *batch);
+  return std::make_unique<NcclMachine>(set.devices(), communicator, std::move(order), LaunchOf(set, *batch));
 }
 
 }  // namespace hvd

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// An agreed batch of tensors on GPUs by NCCL, where it serves the set's members and the batch.
+// An agreed batch of tensors on GPUs by NCCL, where it serves the set's members and the batch; where some members share
+// a GPU, through its memory there and by NCCL between GPUs.
 #pragma once
 
 #include <memory>
@@ -9,11 +10,14 @@
 
 namespace hvd {
 
-constexpr char kByNccl[] = "NCCL";  // RunningBatch::way_on_device
+// RunningBatch::way_on_device
+constexpr char kByNccl[] = "NCCL";
+constexpr char kByIpcAndNccl[] = "IPC_NCCL";
+bool WentByNccl(const RunningBatch& batch);
 
 // After the meeting. All members come to the same answer. Throws DeviceError if NCCL was asked for by name and cannot.
 bool GoesByNccl(ProcessSet& set, const Settings& settings, const RunningBatch& batch);
-// The machine of a batch that does.
-std::unique_ptr<Machine> MakeNcclMachine(ProcessSet& set, const RunningBatch& batch, DeviceOrder order);
+// The machine of a batch that does; names its way.
+std::unique_ptr<Machine> MakeNcclMachine(ProcessSet& set, RunningBatch* batch, DeviceOrder order);
 
 }  // namespace hvd

@@ -14,7 +14,9 @@ namespace {
 constexpr size_t kPage = 4096;
 constexpr size_t kLeastPiece = 2048;  // with very many members, slots grow rather than pieces shrink to nothing
 constexpr int kLanesInMemory = 4;     // flat there and back, inside there and back, or in that place a device's
-constexpr size_t kMoreAtOnce = 2;     // by this chunks grow between hosts and in large operations
+// A lane between members that share a GPU carries next to nothing, and lies behind all else.
+constexpr size_t kSlotOnGpu = 2 * DeviceLink::kPageBytes;
+constexpr size_t kMoreAtOnce = 2;  // by this chunks grow between hosts and in large operations
 
 size_t SlotBytes(const Settings& settings, int members) {
   return kMoreAtOnce * std::max(LargestChunk(settings), static_cast<size_t>(members) * kLeastPiece);
@@ -27,10 +29,15 @@ size_t LaneBytes(const Settings& settings, size_t slot_bytes) {
   return (Lane::BytesNeeded(options) + kPage - 1) / kPage * kPage;
 }
 
+// In a region.
+size_t PlaceOfLaneOnGpu(const Settings& settings, size_t slot_bytes) {
+  return kLanesInMemory * LaneBytes(settings, slot_bytes) + (ExpressMemory::kBytes + kPage - 1) / kPage * kPage;
+}
+
 }  // namespace
 
 size_t ProcessSet::RegionBytes(const Settings& settings, int members) {
-  return kLanesInMemory * LaneBytes(settings, SlotBytes(settings, members)) + ExpressMemory::kBytes;
+  return PlaceOfLaneOnGpu(settings, SlotBytes(settings, members)) + LaneBytes(settings, kSlotOnGpu);
 }
 
 ProcessSet::ProcessSet(int id, uint32_t epoch, std::vector<int> ranks, const std::vector<int64_t>& regions,
@@ -43,6 +50,8 @@ ProcessSet::ProcessSet(int id, uint32_t epoch, std::vector<int> ranks, const std
       slot_bytes_(SlotBytes(*around.settings, static_cast<int>(ranks_.size()))),
       foreign_(around.foreign),
       devices_(around.devices),
+      around_(around),
+      regions_(regions),
       launches_(around.launches),
       moves_by_host_(around.settings->hierarchical_allgather != 0),
       sums_by_host_(around.settings->hierarchical_allreduce != 0 && !around.settings->deterministic),
@@ -172,6 +181,28 @@ std::unique_ptr<Lane> ProcessSet::BuildLane(const std::vector<int>& members, int
   return lane;
 }
 
+// A member that has its GPU alone needs no memory that others reach.
+std::shared_ptr<Lane> ProcessSet::BuildLaneOnGpu(const std::vector<int>& members) const {
+  LaneOptions options;
+  options.members = static_cast<int>(members.size());
+  options.slot_bytes = kSlotOnGpu;
+  options.slots = around_.settings->slots;
+  const size_t offset = PlaceOfLaneOnGpu(*around_.settings, slot_bytes_);
+  std::vector<LaneHead*> heads(members.size(), nullptr);
+  for (size_t i = 0; i < members.size(); ++i) {
+    const int member = members[i];
+    if (member == me_) options.me = static_cast<int>(i);
+    if (members.size() == 1) break;
+    const Neighbour* const neighbour = around_.neighbours->Find(ranks_[static_cast<size_t>(member)]);
+    const Arena* const arena = member == me_ ? around_.arena : neighbour ? neighbour->arena.get() : nullptr;
+    const int64_t region = regions_[static_cast<size_t>(member)];
+    if (!arena || region < 0) return nullptr;
+    heads[i] = reinterpret_cast<LaneHead*>(arena->at(static_cast<size_t>(region) + offset));
+  }
+  return std::make_shared<Lane>(options, std::move(heads), std::vector<StreamKey>(members.size()), around_.connector,
+                                around_.changed);
+}
+
 void ProcessSet::UseChunks(size_t bytes, bool large) {
   const size_t usual = std::min(std::max(bytes, ranks_.size() * kLeastPiece), slot_bytes_ / kMoreAtOnce);
   for (auto& [lane, ranks] : lanes_) lane->set_chunk_bytes(large || lane->apart() ? kMoreAtOnce * usual : usual);
@@ -221,7 +252,8 @@ void ProcessSet::MeetOverNccl(Device* device, int agreed, const Settings& settin
   nccl_on_ = agreed;
   NcclMeeting::Options options{settings.gpu_transport,
                                {settings.nccl_library, settings.nccl_bundled},
-                               static_cast<size_t>(settings.gpu_slot_bytes)};
+                               static_cast<size_t>(settings.gpu_slot_bytes),
+                               [this](const std::vector<int>& members) { return BuildLaneOnGpu(members); }};
   nccl_ = std::make_unique<NcclMeeting>(devices_, device, flat_.there.get(), ranks_, std::move(options));
 }
 

@@ -85,13 +85,13 @@ class ProcessSet {
   DeviceMeeting* meeting() const { return meeting_.get(); }
   // Whether NCCL serves them, likewise.
   void MeetOverNccl(Device* device, int agreed, const Settings& settings);
-  bool IsNcclOn(int agreed) const { return nccl_ && nccl_->communicator() && nccl_on_ == agreed; }
+  bool IsNcclOn(int agreed) const { return nccl_ && nccl_->serves() && nccl_on_ == agreed; }
   NcclMeeting* nccl() const { return nccl_.get(); }
   LaunchOrder* launches() const { return launches_; }
   // A member is lost: no stream waits for one any longer.
   void LetGoOfDevice() const {
     if (meeting_ && meeting_->slots()) meeting_->slots()->LetGo();
-    if (nccl_ && nccl_->communicator()) nccl_->communicator()->LetGo();
+    if (nccl_) nccl_->LetGo();
   }
   Lane* device_lane() const { return device_lane_.get(); }  // if all members are in memory, else null
   // After the set's last operation, with nobody driving the engine; or, later, on a thread for that. `whole`: no member
@@ -132,6 +132,7 @@ class ProcessSet {
   void FindArenas(const std::vector<int64_t>& regions, const Surroundings& around);
   std::unique_ptr<Lane> BuildLane(const std::vector<int>& members, int number, const std::vector<int64_t>& regions,
                                   const Surroundings& around);
+  std::shared_ptr<Lane> BuildLaneOnGpu(const std::vector<int>& members) const;
 
   int id_;
   uint32_t epoch_;
@@ -147,6 +148,8 @@ class ProcessSet {
   bool close_knit_ = false;
   ForeignJobs* foreign_;
   Devices* devices_;
+  const Surroundings around_;  // for lanes that are made later
+  const std::vector<int64_t> regions_;
   int met_on_ = -1;
   std::unique_ptr<Lane> device_lane_;
   std::unique_ptr<DeviceMeeting> meeting_;

@@ -29,6 +29,27 @@ TEST_CASE("turns are taken in their order alone") {
   CHECK(order.Take(third));
 }
 
+TEST_CASE("a batch that is launched piece by piece has its turn alone") {
+  LaunchOrder order;
+  const Turn first{0, 0, 1}, pieces{3, 2, 1}, last{0, 0, 2};
+  for (const Turn& turn : {first, pieces, last}) order.Add(turn);
+  CHECK(order.Take(first));
+  CHECK_FALSE(order.Take(pieces, true));  // the first is not launched yet
+  order.Launched(first);
+  CHECK(order.Take(pieces, true));
+  CHECK_FALSE(order.Take(last));
+  order.Launched(pieces);
+  CHECK(order.Take(last));
+}
+
+TEST_CASE("a set that is removed ends its turn") {
+  LaunchOrder order;
+  for (const Turn& turn : {Turn{3, 2, 1}, Turn{0, 0, 2}}) order.Add(turn);
+  CHECK(order.Take({3, 2, 1}, true));
+  order.Forget(3);
+  CHECK(order.Take({0, 0, 2}, true));
+}
+
 TEST_CASE("whoever needs no turn, or is gone, keeps nobody waiting") {
   LaunchOrder order;
   for (const Turn& turn : {Turn{0, 0, 1}, Turn{2, 5, 1}, Turn{2, 5, 2}, Turn{0, 0, 2}}) order.Add(turn);

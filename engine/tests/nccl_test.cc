@@ -37,12 +37,39 @@ NcclPassport With(int version, const char* why_not = "") {
 TEST_CASE("NCCL serves ranks that have GPUs of their own, and who insists") {
   const std::vector<int> ranks = {2, 5, 7};
   CHECK(AgainstTheirGpus({On("a"), On("b"), On("c")}, ranks).empty());
-  CHECK(AgainstTheirGpus({On("a"), On("b"), On("a")}, ranks) == "ranks 2,7 share a GPU, which NCCL refuses");
+  CHECK(AgainstTheirGpus({On("a"), On("b"), On("a")}, ranks).empty());  // one of them leads there
+  CHECK(AgainstTheirGpus({On("a"), On("a"), On("a")}, ranks) == "ranks 2,5,7 share a GPU, which NCCL refuses");
   CHECK(AgainstTheirGpus({On("a"), On("a", hvd::kGpuNccl), On("a")}, ranks).empty());
   CHECK(AgainstTheirGpus({On("a"), On("b", hvd::kGpuStaged), On("c", hvd::kGpuNccl)}, ranks) ==
         "rank 5 asks for HOROVOD_GPU_TRANSPORT=staged");
   CHECK(AgainstTheirGpus({On("a"), On("b"), On("c", hvd::kGpuOwn)}, ranks) ==
         "rank 7 asks for HOROVOD_GPU_TRANSPORT=own");
+}
+
+TEST_CASE("the first member of each GPU leads there") {
+  using Members = std::vector<int>;
+  const hvd::GpuLayout layout = hvd::LayoutOf({On("b"), On("a"), On("b"), On("c"), On("a")});
+  CHECK(layout.shared());
+  CHECK(layout.gpus() == 3);
+  CHECK(layout.gpu_of() == Members{0, 1, 0, 2, 1});
+  CHECK(layout.MembersOn(1) == Members{1, 4});
+  CHECK(layout.MostOnOne() == 2);
+  CHECK(layout.Leads(1));
+  CHECK_FALSE(layout.Leads(2));
+  CHECK_FALSE(hvd::LayoutOf({On("a"), On("b")}).shared());
+}
+
+TEST_CASE("ranks of one GPU are left to NCCL by who insists on it, and by hosts that it is told of") {
+  CHECK_FALSE(hvd::LayoutOf({On("a", hvd::kGpuNccl), On("a", hvd::kGpuNccl)}).shared());
+  const auto at = [](const char* host_id, int32_t wish) {
+    NcclPassport passport = On("a", wish);
+    std::strncpy(passport.host_id.data(), host_id, passport.host_id.size() - 1);
+    return passport;
+  };
+  const auto insists = [&](const char* host_id) { return at(host_id, hvd::kGpuNccl); };
+  const hvd::GpuLayout two = hvd::LayoutOf({insists("x"), insists("y"), insists("x")});
+  CHECK(two.gpu_of() == std::vector<int>{0, 1, 0});
+  CHECK(hvd::LayoutOf({at("x", hvd::kGpuAuto), at("y", hvd::kGpuAuto), On("b")}).gpu_of() == std::vector<int>{0, 0, 1});
 }
 
 TEST_CASE("versions of NCCL are the same on all ranks") {

@@ -68,7 +68,7 @@ class Lane {
   // Smaller slots than there is room for, lying closer together. All members must do this at the same index.
   void set_chunk_bytes(size_t bytes);
   // All slots of a member that is reached by memory, or our own.
-  std::byte* SlotsOf(int member) const { return heads_[static_cast<size_t>(member)]->slots; }
+  std::byte* SlotsOf(int member) const { return member == me() ? slots_ : heads_[static_cast<size_t>(member)]->slots; }
   size_t piece_bytes() const { return piece_bytes_; }  // the most that one member's piece of a scattered chunk holds
 
   // True when the next slot may be overwritten.

@@ -16,15 +16,20 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 @pytest.fixture(scope="session")
-def xla(driver: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The same, and what calls the handlers as XLA does."""
-    library = tmp_path_factory.mktemp("xla") / "libxla_frame.so"
-    compile_library("xla_frame.cc", library, [f"-I{ROOT / 'third_party' / 'xla_ffi'}"])
-    return {**driver, "STANDIN_XLA": str(library)}
+def standins(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Variables by which ranks find the stand-ins for the driver and for NCCL."""
+    return compile_standin(tmp_path_factory.mktemp("standins"), "libcuda.so.1", "libnccl.so.2")
 
 
 @pytest.fixture(scope="session")
-def nccl(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Variables by which ranks find both stand-ins; every rank has a GPU of its own."""
-    folder = tmp_path_factory.mktemp("nccl")
-    return {**compile_standin(folder, "libcuda.so.1", "libnccl.so.2"), **OWN_GPUS}
+def nccl(standins: dict[str, str]) -> dict[str, str]:
+    """The same; every rank has a GPU of its own."""
+    return {**standins, **OWN_GPUS}
+
+
+@pytest.fixture(scope="session")
+def xla(driver: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The driver, and what calls the handlers as XLA does."""
+    library = tmp_path_factory.mktemp("xla") / "libxla_frame.so"
+    compile_library("xla_frame.cc", library, [f"-I{ROOT / 'third_party' / 'xla_ffi'}"])
+    return {**driver, "STANDIN_XLA": str(library)}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors on devices without one: a stand-in for the CUDA driver on host memory (standin/libcuda.cc).
+"""Tensors on devices without one: a stand-in for the CUDA driver on host memory (standin/libcuda*.cc).
 
 It tests order, lifetime, other ways than the best, and faults. What a GPU computes is tested where there is one.
 """

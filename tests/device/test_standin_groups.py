@@ -20,7 +20,7 @@ pytest.importorskip("torch")
 GROUPS = [sys.executable, str(STANDIN / "groups_program.py")]
 CHECKS = [sys.executable, str(STANDIN / "torch_program.py"), "nccl"]
 # Launches of different worlds overtake each other where nobody sees to their order.
-SETTINGS = {**LATE, "STANDIN_NCCL_PAUSE_US": "2000", "OMP_NUM_THREADS": "1"}
+SETTINGS = {**LATE, "STANDIN_NCCL_PAUSE_US": "2000", "OMP_NUM_THREADS": "1", "HOROVOD_GPU_TRANSPORT": "nccl"}
 
 
 @pytest.mark.parametrize("ranks", [2, 4])

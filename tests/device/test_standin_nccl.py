@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NCCL's part without a GPU: stand-ins for the driver and for NCCL on host memory (standin/libcuda.cc, libnccl.cc).
+"""NCCL's part without a GPU: stand-ins for the driver and for NCCL on host memory (standin/libcuda*.cc, libnccl.cc).
 
 They test the order of launches, abort, other ways than NCCL, and the rules about versions. What NCCL computes is tested
 where it is: see test_torch_nccl.py.

@@ -3,6 +3,7 @@
 
 import re
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from testkit.processes import wait_for_all
 HERE = Path(__file__).parent
 PROGRAM = [sys.executable, str(HERE / "with_nccl.py")]
 SETTINGS = {"HOROVOD_DYNAMIC_PROCESS_SETS": "1", "HOROVOD_LOG_LEVEL": "info"}
+SHARED = {"RANKS_PER_GPU": "2"}  # as far as NCCL and we are told
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU on this machine"),
@@ -21,12 +23,13 @@ pytestmark = [
 ]
 
 
-def check(ranks: int, *arguments: str) -> None:
+def check(ranks: int, *arguments: str, env: Mapping[str, str] = {}) -> None:
     name, *others = arguments
-    done = horovodrun("-np", str(ranks), *PROGRAM, str(HERE / name), *others, env=SETTINGS, limit_s=150)
+    done = horovodrun("-np", str(ranks), *PROGRAM, str(HERE / name), *others, env={**SETTINGS, **env}, limit_s=150)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("all checks passed") == ranks, done.stdout
     assert "CUDA tensors go through NCCL 2." in done.stdout, done.stdout
+    assert ("through a GPU's own memory among the ranks that share it" in done.stdout) == bool(env), done.stdout
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
@@ -44,8 +47,18 @@ def test_training_and_sets_that_overlap(ranks: int) -> None:
     check(ranks, "training_program.py", "checks")
 
 
-def test_a_killed_rank_keeps_nobodys_stream_waiting() -> None:
-    with PlainJob([*PROGRAM, str(HERE / "training_program.py"), "loss"], "a:3") as job:
+@pytest.mark.parametrize("ranks", [3, 4])
+def test_ranks_that_share_gpus_as_on_the_host(ranks: int) -> None:
+    check(ranks, "torch_nccl_program.py", "types", env=SHARED)
+
+
+def test_training_and_sets_where_ranks_share_gpus() -> None:
+    check(4, "training_program.py", "checks", env=SHARED)
+
+
+@pytest.mark.parametrize("env", [{}, SHARED], ids=["a GPU each", "shared GPUs"])
+def test_a_killed_rank_keeps_nobodys_stream_waiting(env: dict[str, str]) -> None:
+    with PlainJob([*PROGRAM, str(HERE / "training_program.py"), "loss"], "a:3", env) as job:
         job.wait(limit_s=90)
         printed = {rank: job.printed(rank) for rank in range(2)}
     for text in printed.values():

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs a program with NCCL among ranks that share a GPU: `with_nccl.py PROGRAM ARGUMENT ...`.
 
-NCCL refuses two ranks of one GPU unless it takes them for ranks of different hosts.
+NCCL refuses two ranks of one GPU unless it takes them for ranks of different hosts. With RANKS_PER_GPU=2 two
+ranks share each "GPU": they go through its memory, and one of them by NCCL.
 """
 
 import os
@@ -10,7 +11,7 @@ import sys
 
 os.environ |= {
     "HOROVOD_GPU_TRANSPORT": "nccl",
-    "NCCL_HOSTID": f"rank {os.environ['HOROVOD_RANK']}",
+    "NCCL_HOSTID": f"host {int(os.environ['HOROVOD_RANK']) // int(os.environ.get('RANKS_PER_GPU', '1'))}",
     "NCCL_SOCKET_IFNAME": "lo",
 }
 sys.argv = sys.argv[1:]

@@ -15,8 +15,10 @@ OWN_GPUS = {"STANDIN_UUID_BY_RANK": "1"}  # programs see to it
 _FLAGS = ["-std=c++17", "-O1", "-shared", "-fPIC", "-pthread", "-fwrapv", "-fno-strict-aliasing", "-ffp-contract=off"]
 
 
-def compile_library(source: str, library: Path, options: Sequence[str]) -> None:
-    command = [os.environ.get("CXX", "g++"), *_FLAGS, *options, "-o", str(library), str(STANDIN / source)]
+def compile_library(sources: str, library: Path, options: Sequence[str]) -> None:
+    """Of one file, or of all that match."""
+    files = sorted(str(it) for it in STANDIN.glob(sources))
+    command = [os.environ.get("CXX", "g++"), *_FLAGS, *options, "-o", str(library), *files]
     subprocess.run(command, check=True, timeout=150)
 
 
@@ -25,8 +27,9 @@ def compile_standin(folder: Path, *libraries: str) -> dict[str, str]:
     places = [f"-I{ROOT / 'engine'}", f"-I{ROOT / 'engine' / 'include'}"]
     definitions = [it for it in libraries if it.startswith("-D")]
     for library in (it for it in libraries if not it.startswith("-D")):
-        source = f"{library.split('.')[0]}.cc"
-        compile_library(source, folder / library, [*places, *definitions, f"-Wl,-soname,{library}"])
+        compile_library(
+            f"{library.split('.')[0]}*.cc", folder / library, [*places, *definitions, f"-Wl,-soname,{library}"]
+        )
     before = os.environ.get("LD_LIBRARY_PATH")
     return {
         "LD_LIBRARY_PATH": os.pathsep.join([str(folder), *filter(None, [before])]),

@@ -126,8 +126,8 @@ _TUNING = (
             "by doubling; auto goes by the number of hosts and the tensor's size (tuning.md).",
             choices=("auto", "direct", "ring", "doubling"), engine_field="host_algorithm"),
     Setting("HOROVOD_GPU_TRANSPORT", str, None, "How CUDA tensors travel: nccl, ipc through the memory of the GPU that "
-            "ranks of one host share, staged through host memory; auto takes nccl where each rank has its own GPU, "
-            "else ipc where it works and pays; own is auto without nccl (gpu.md).",
+            "ranks of one host share, staged through host memory; auto takes nccl where there are several GPUs (with "
+            "ipc among ranks that share one), else ipc where it works and pays; own is auto without nccl (gpu.md).",
             choices=("auto", "ipc", "staged", "nccl", "own"), engine_field="gpu_transport"),
     Setting("HOROVOD_NCCL_LIBRARY", str, None, "NCCL's file, libnccl.so.2. Unset: the one that the framework has "
             "loaded, or that a wheel has brought, or that the system finds.", path=True, engine_field="nccl_library"),

@@ -192,8 +192,12 @@ def _settings(timeout_s: float) -> Settings:
         # The leader knows who is missing, so that its time limit comes first; it counts in whole seconds.
         "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": max(1, round(timeout_s)),
     }
+    chosen = {**suited, **given.explicit}
+    if str(chosen.get("HOROVOD_GPU_TRANSPORT", "auto")).lower() == "auto":
+        # Until groups over NCCL have been seen on a GPU, they have to be asked for.
+        chosen["HOROVOD_GPU_TRANSPORT"] = "own"
     # NCCL waits for ever if ranks launch operations of two groups in different orders: the program's is the one.
-    return Settings({**suited, **given.explicit}, engine_only={"launches_by_calls": 1})
+    return Settings(chosen, engine_only={"launches_by_calls": 1})
 
 
 class _NoWorld:

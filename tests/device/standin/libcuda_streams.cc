@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+// Events, streams, and values that streams wait for and write.
+#include "driver.h"
+
+using namespace standin;
+
+namespace {
+
+int Keep(void** result, std::shared_ptr<Shared> memory) {
+  if (!memory) return kOutOfMemory;
+  auto* const event = new Event(TheContext()->device, std::move(memory));
+  std::lock_guard<std::mutex> lock(Driver::Get().mutex);
+  Driver::Get().events.insert(event);
+  *result = event;
+  return kSuccess;
+}
+
+}  // namespace
+
+extern "C" {
+
+// ---- events
+
+int cuEventCreate(void** event, unsigned) {
+  ENTER("cuEventCreate");
+  return Keep(event, Shared::Create(sizeof(uint64_t) * 3, UuidOf(TheContext()->device).bytes));
+}
+
+int cuEventDestroy_v2(Event* event) {
+  ENTER("cuEventDestroy_v2");
+  std::lock_guard<std::mutex> lock(Driver::Get().mutex);
+  if (!Driver::Get().events.erase(event)) return kInvalidHandle;
+  delete event;
+  return kSuccess;
+}
+
+int cuEventRecord(const Event* event, void* stream) {
+  ENTER("cuEventRecord");
+  Stream* const on = StreamOf(stream);
+  if (!IsAlive(event) || !IsAlive(on) || event->device() != on->device()) return kInvalidHandle;
+  event->Record(on);
+  return kSuccess;
+}
+
+int cuEventElapsedTime(float* ms, const Event* began, const Event* ended) {
+  ENTER("cuEventElapsedTime");
+  if (!IsAlive(began) || !IsAlive(ended)) return kInvalidHandle;
+  if (!began->IsDone() || !ended->IsDone()) return kNotReady;
+  *ms = static_cast<float>(ended->at_ns() - began->at_ns()) / 1e6f;
+  return kSuccess;
+}
+
+int cuEventQuery(const Event* event) {
+  ENTER("cuEventQuery");
+  if (!IsAlive(event)) return kInvalidHandle;
+  return event->IsDone() ? kSuccess : kNotReady;
+}
+
+int cuEventSynchronize(const Event* event) {
+  ENTER("cuEventSynchronize");
+  if (!IsAlive(event)) return kInvalidHandle;
+  standin::Await([&] { return event->IsDone() || Faults::Get().broken(); });
+  return Enter("cuEventSynchronize");
+}
+
+// ---- streams
+
+int cuStreamCreateWithPriority(Stream** stream, unsigned, int) {
+  ENTER("cuStreamCreateWithPriority");
+  *stream = new Stream(TheContext()->device);
+  std::lock_guard<std::mutex> lock(Driver::Get().mutex);
+  Driver::Get().streams.insert(*stream);
+  return kSuccess;
+}
+
+int cuStreamDestroy_v2(Stream* stream) {
+  ENTER("cuStreamDestroy_v2");
+  std::lock_guard<std::mutex> lock(Driver::Get().mutex);
+  if (!Driver::Get().streams.erase(stream)) return kInvalidHandle;
+  delete stream;  // what is on it is still done
+  return kSuccess;
+}
+
+int cuCtxGetStreamPriorityRange(int* least, int* greatest) {
+  ENTER("cuCtxGetStreamPriorityRange");
+  *least = 0;
+  *greatest = -5;
+  return kSuccess;
+}
+
+int cuStreamWaitEvent(void* stream, const Event* event, unsigned) {
+  ENTER("cuStreamWaitEvent");
+  Stream* const on = StreamOf(stream);
+  if (!IsAlive(event) || !IsAlive(on)) return kInvalidHandle;
+  event->KeepWaiting(on);
+  return kSuccess;
+}
+
+int cuStreamQuery(void* stream) {
+  ENTER("cuStreamQuery");
+  return StreamOf(stream)->IsDone() ? kSuccess : kNotReady;
+}
+
+int cuStreamSynchronize(void* stream) {
+  ENTER("cuStreamSynchronize");
+  StreamOf(stream)->Wait();
+  return Enter("cuStreamSynchronize");
+}
+
+// ---- values in pages of the host
+
+int cuStreamWaitValue32_v2(void* stream, Address address, uint32_t value, unsigned) {
+  ENTER("cuStreamWaitValue32_v2");
+  StreamOf(stream)->Put([address, value] {
+    const auto reached = [&] {
+      const uint32_t now = reinterpret_cast<std::atomic<uint32_t>*>(address)->load();
+      return static_cast<int32_t>(now - value) >= 0 || Faults::Get().broken();
+    };
+    standin::Await(reached);
+  });
+  return kSuccess;
+}
+
+int cuStreamWriteValue32_v2(void* stream, Address address, uint32_t value, unsigned) {
+  ENTER("cuStreamWriteValue32_v2");
+  StreamOf(stream)->Put([address, value] { reinterpret_cast<std::atomic<uint32_t>*>(address)->store(value); });
+  return kSuccess;
+}
+
+// ---- for tests alone
+
+// Copies on a stream, so long after it is its turn. Both ends must stay.
+int standin_copy(void* to, const void* from, size_t bytes, long delay_us, void* stream) {
+  ENTER("standin_copy");
+  StreamOf(stream)->Put([=] {
+    std::this_thread::sleep_for(std::chrono::microseconds(delay_us));
+    std::memcpy(to, from, bytes);
+  });
+  return kSuccess;
+}
+
+// Runs on a stream: the stand-in for NCCL puts its work there.
+int standin_put(void* stream, void (*run)(void*), void* argument) {
+  ENTER("standin_put");
+  Stream* const on = StreamOf(stream);
+  if (!IsAlive(on) || on->device() != TheContext()->device) return kInvalidHandle;
+  on->Put([run, argument] { run(argument); });
+  return kSuccess;
+}
+
+}  // extern "C"
