@@ -187,7 +187,7 @@ NcclPassport NcclMeeting::Own() const {
   NcclPassport own{};
   own.uuid = device_->uuid();
   own.wish = options_.wish;
-  if (WantsNcclAlone(own)) PutText(NcclHostId(), &own.host_id);
+  if (WantsNcclAlone(own)) PutText(options_.host_id, &own.host_id);
   if (shared_->nccl && shared_->why_not.empty()) own.version = shared_->nccl->version;
   PutText(shared_->why_not, &own.why_not);
   return own;

@@ -26,7 +26,7 @@ struct NcclPassport {
   CudaUuid uuid;
   int32_t wish;                  // GpuTransport
   int32_t version;               // of its NCCL; 0: it has none that it can use
-  std::array<char, 64> host_id;  // who insists on NCCL may tell it that a GPU is several: see NcclHostId
+  std::array<char, 64> host_id;  // who insists on NCCL may tell it that a GPU is several: see Options
   std::array<char, 256> why_not;
 };
 struct NcclVerdict {  // followed by the number of each member's GPU
@@ -53,6 +53,9 @@ class NcclMeeting {
   struct Options {
     int32_t wish = kGpuAuto;
     NcclFiles files;
+    // By which NCCL tells hosts apart where the user says so (NCCL_HOSTID): it takes ranks of one GPU with different
+    // ids for ranks of different GPUs. Empty: it finds out for itself.
+    std::string host_id;
     size_t buffer_bytes = 0;
     // Between members that share a GPU; null: they do not share memory of the host.
     std::function<std::shared_ptr<Lane>(const std::vector<int>& members)> lane_on_gpu;

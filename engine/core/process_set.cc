@@ -252,6 +252,7 @@ void ProcessSet::MeetOverNccl(Device* device, int agreed, const Settings& settin
   nccl_on_ = agreed;
   NcclMeeting::Options options{settings.gpu_transport,
                                {settings.nccl_library, settings.nccl_bundled},
+                               settings.nccl_host_id,
                                static_cast<size_t>(settings.gpu_slot_bytes),
                                [this](const std::vector<int>& members) { return BuildLaneOnGpu(members); }};
   nccl_ = std::make_unique<NcclMeeting>(devices_, device, flat_.there.get(), ranks_, std::move(options));

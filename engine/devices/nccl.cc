@@ -3,7 +3,6 @@
 
 #include <dlfcn.h>
 
-#include <cstdlib>
 #include <mutex>
 
 namespace hvd {
@@ -72,11 +71,6 @@ std::string Nccl::Describe(int result, NcclComm comm) const {
   if (last && *last) said += std::string(": ") + last;
   while (!said.empty() && said.back() == '\n') said.pop_back();
   return said;
-}
-
-std::string NcclHostId() {
-  const char* const said = std::getenv("NCCL_HOSTID");
-  return said ? said : "";
 }
 
 std::string NcclVersionText(int version) {

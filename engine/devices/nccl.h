@@ -83,9 +83,6 @@ struct Nccl {
   std::string Describe(int result, NcclComm comm) const;
 };
 
-// By which NCCL tells hosts apart where the user says so (NCCL_HOSTID): it takes ranks of one GPU with different ids
-// for ranks of different GPUs. Empty: it finds out for itself.
-std::string NcclHostId();
 // "2.28.9"
 std::string NcclVersionText(int version);
 // kNcclNoType: it cannot add elements of that type.

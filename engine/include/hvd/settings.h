@@ -43,6 +43,7 @@
   FIELD(uint64_t, gpu_staged_bytes, 1 << 20)       /* less than this goes through host memory */                           \
   FIELD(const char*, nccl_library, "")             /* the file; empty: the one that is loaded, or that the system finds */ \
   FIELD(const char*, nccl_bundled, "")             /* a file for when none is named and none is loaded, before the system's */ \
+  FIELD(const char*, nccl_host_id, "")             /* as NCCL_HOSTID says, which NCCL reads itself */                      \
   FIELD(int32_t, launches_by_calls, 0)             /* 1: NCCL launches in the order of calls, over all such worlds of a process */
 /* clang-format on */
 

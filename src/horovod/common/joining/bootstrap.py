@@ -183,6 +183,8 @@ def open_world(
         found["engine_core"] = core
     if (bundled := nccl_library.bundled()) is not None:
         found["nccl_bundled"] = os.fsencode(bundled)
+    if host_id := os.environ.get("NCCL_HOSTID"):
+        found["nccl_host_id"] = os.fsencode(host_id)
     world = World(
         rank=topology.rank,
         size=topology.size,
