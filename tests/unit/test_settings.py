@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 ENGINE = ROOT / "engine"
 PACKAGE = ROOT / "src" / "horovod"
 # Fields that stand for no variable, but for several, for a part of one, or for what is found or is so by its nature.
-DERIVED = {"autotune_fixed", "engine_core", "nccl_bundled", "launches_by_calls"}
+DERIVED = {"autotune_fixed", "engine_core", "nccl_bundled", "nccl_host_id", "launches_by_calls"}
 
 
 def test_defaults_without_environment() -> None:

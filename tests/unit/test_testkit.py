@@ -70,7 +70,7 @@ sys.stdin.read()
         with Group(python(source), env, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as starter:
             pids = [int(starter.stdout.readline()) for _ in range(2)]
             assert {process.pid for process in mark.processes()} == {starter.pid, *pids}
-            [leader] = [process for process in map(psutil.Process, pids) if process.name() != "sleep"]
+            [leader] = [process for process in map(psutil.Process, pids) if process.ppid() == starter.pid]
             os.kill(starter.pid, signal.SIGKILL)
             assert not living([leader], limit_s=5)
     finally:
