@@ -67,7 +67,11 @@ class LaunchGate {
     last_[device->ordinal()] = {world, who, std::make_unique<DeviceMark>(device, device->Mark(stream))};
   }
 
-  void LeaveBehind() { left_behind_.store(true); }
+  // Never destroyed: its locks may be held by threads that are gone.
+  void Replace(std::shared_ptr<LaunchGate> old) {
+    old->left_behind_.store(true);
+    before_ = std::move(old);
+  }
 
  private:
   struct Last {
@@ -89,6 +93,7 @@ class LaunchGate {
   std::map<const CallOrder*, std::function<void()>> wakes_;
   std::mutex launching_;      // guards what follows; the driver may keep whoever holds it waiting
   std::map<int, Last> last_;  // by the device's number: what was launched there
+  std::shared_ptr<LaunchGate> before_;
 };
 
 LaunchTicket& LaunchTicket::operator=(LaunchTicket&& other) noexcept {
@@ -121,10 +126,10 @@ void CallOrder::Launched(Device* device, const void* who, CudaStream stream) {
   gate_->SetLast(device, this, who, stream);
 }
 
-// The old one is leaked: its memory is what threads that are gone have left of it.
 void CallOrder::StartAfresh() {
-  LaunchGate::OfProcess()->LeaveBehind();
-  new (&LaunchGate::OfProcess()) std::shared_ptr<LaunchGate>(std::make_shared<LaunchGate>());
+  auto fresh = std::make_shared<LaunchGate>();
+  fresh->Replace(std::move(LaunchGate::OfProcess()));
+  LaunchGate::OfProcess() = std::move(fresh);
 }
 
 }  // namespace hvd
