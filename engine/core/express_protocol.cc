@@ -120,7 +120,10 @@ void ExpressProtocol::CarryLongPart(const ExpressRun& run, std::unique_ptr<Opera
     const ExpressRun::Share share = run.ShareOf(me, j);
     services_.mailbox->Send(set_.ranks()[j], header, {reinterpret_cast<const char*>(data) + share.begin, share.bytes});
   }
-  const bool lies_still = buffer || (written.empty() && operation->input != operation->output);
+  // A result may be written over it, part by part: a reducescatter's into a slice of its input.
+  const std::byte* const output = operation->output;
+  const bool apart = !output || output >= operation->input + bytes || output + bytes <= operation->input;
+  const bool lies_still = buffer || (written.empty() && apart);
   AwaitParts(std::move(operation), part, {data, buffer ? Express::kInPlace : bytes, 0});
   if (!lies_still) ledger_->Keep(part.slot, part.round, me);
 }

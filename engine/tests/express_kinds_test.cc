@@ -101,14 +101,18 @@ struct Trial {
   void Check(Rank& self, bool wait = true) const {
     const std::vector<int64_t> input = Input(self), expected = Expected(self);
     std::vector<int64_t> output(expected.size());
-    const bool in_place = step % 2 == 1 && (kind == OpKind::kAllreduce || kind == OpKind::kBroadcast);
+    // The result may lie in the input: a reducescatter's where our share of it does.
+    const bool in_place = step % 2 == 1 && kind != OpKind::kAllgather && kind != OpKind::kAlltoall;
+    const auto size = static_cast<size_t>(self.size()), me = static_cast<size_t>(self.rank());
+    const size_t begin = kind == OpKind::kReducescatter ? rows / size * me + std::min(me, rows % size) : 0;
     if (in_place) output = input;
-    const int64_t handle = self.Submit(Make(self, in_place ? output : input, output.data()), wait);
+    int64_t* const result = output.data() + (in_place ? begin : 0);
+    const int64_t handle = self.Submit(Make(self, in_place ? output : input, result), wait);
     const hvd::Status status = self.Wait(handle);
     CHECK_MESSAGE(status.ok(), status.text);
     const auto done = self.world().Find(handle);
     const void* made = done->outputs[0].data;
-    const auto* got = made ? static_cast<const int64_t*>(made) : output.data();
+    const auto* got = made ? static_cast<const int64_t*>(made) : result;
     CHECK_MESSAGE(std::equal(expected.begin(), expected.end(), got), name());
     if (kind == OpKind::kAlltoall) {
       CHECK(done->received_splits[0] == static_cast<int64_t>(Split(0, self.rank())));
