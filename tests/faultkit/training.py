@@ -47,7 +47,7 @@ class Training(LaunchedJob):
         self.stepped: dict[int, dict[int, Report]] = {}  # by generation, then by birth id
         self.epochs: list[Report] = []
         self.done: list[Report] = []
-        self._held: dict[tuple[int, int, int], list[Report]] = {}  # by birth id, and size of the world and on the host
+        self._held: dict[tuple[int, ...], list[Report]] = {}  # by birth id, sizes of the world and of the host, rank
         self.meanwhile: Callable[[], None] = lambda: None  # what else is to be done while this waits
         self._launcher_held: list[dict[str, int]] = []
         command = program("counted", framework, str(folder), str(epochs))
@@ -99,8 +99,12 @@ class Training(LaunchedJob):
             self._check_launcher()
 
     def _check_holdings(self, entry: Report) -> None:
-        """Against the second world of the same shape that this worker was in: the first has made what is kept."""
-        held = self._held.setdefault((entry["birth"], entry["size"], entry["local_size"]), [])
+        """Against the second world in which this worker had the same place: the first has made what is kept.
+
+        The rank too makes a difference: the leader has a link to every host, and others need not have one to each other.
+        """
+        place = (entry["birth"], entry["size"], entry["local_size"], entry["rank"])
+        held = self._held.setdefault(place, [])
         held.append(entry)
         if len(held) > 2:
             details = f"now {entry['open']} {entry['mapped']}, then {held[1]['open']} {held[1]['mapped']}"
