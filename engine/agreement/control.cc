@@ -79,6 +79,17 @@ std::string EncodeExpressGone(SetTag set, uint64_t up_to) {
   return out;
 }
 
+std::string EncodeExpressOthers(SetTag set, const Passed& passed) {
+  std::string out = Begin(Type::kExpressOthers, set);
+  wire::Put(&out, passed);
+  return out;
+}
+
+void AddOther(std::string* message, const Other& other, const std::byte* bytes) {
+  wire::Put(message, other);
+  message->append(reinterpret_cast<const char*>(bytes), other.bytes);
+}
+
 std::string EncodeAbort(int lost_rank, std::string_view why) {
   std::string out = Begin(Type::kAbort);
   wire::Put(&out, static_cast<int32_t>(lost_rank));
@@ -136,7 +147,7 @@ std::string EncodeAccept(const Accept& accept) {
 bool Decode(std::string_view* in, Header* header) {
   uint8_t type = 0;
   if (!wire::Get(in, &type) || !wire::Get(in, &header->set) || !wire::Get(in, &header->epoch)) return false;
-  if (type < static_cast<uint8_t>(Type::kReady) || type > static_cast<uint8_t>(Type::kTurn)) return false;
+  if (type < static_cast<uint8_t>(Type::kReady) || type > static_cast<uint8_t>(Type::kExpressOthers)) return false;
   header->type = static_cast<Type>(type);
   return true;
 }
@@ -169,6 +180,15 @@ bool DecodeExpress(std::string_view* in, Part* part) { return wire::Get(in, part
 bool DecodePlace(std::string_view* in, Place* place) { return wire::Get(in, place) && in->empty(); }
 
 bool DecodeExpressGone(std::string_view* in, uint64_t* up_to) { return wire::Get(in, up_to) && in->empty(); }
+
+bool DecodeExpressOthers(std::string_view* in, Passed* passed) { return wire::Get(in, passed) && !in->empty(); }
+
+bool DecodeOther(std::string_view* in, Other* other, std::string_view* bytes) {
+  if (!wire::Get(in, other) || in->size() < other->bytes) return false;
+  *bytes = in->substr(0, other->bytes);
+  in->remove_prefix(other->bytes);
+  return true;
+}
 
 bool DecodeAbort(std::string_view* in, int32_t* lost_rank, std::string* why) {
   return wire::Get(in, lost_rank) && wire::GetString(in, why);

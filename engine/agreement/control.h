@@ -33,6 +33,7 @@ enum class Type : uint8_t {
   kWait = 16,      // the same with who is missing, or that it is over, to the leader of the global set
   kDeadlock = 17,  // from there to all
   kTurn = 18,      // to the leader of the global set: the leader of another asks when a batch may be launched
+  kExpressOthers = 19,
 };
 
 constexpr size_t kHeaderBytes = sizeof(uint8_t) + sizeof(int32_t) + sizeof(uint32_t);
@@ -62,6 +63,18 @@ struct Part {
   uint32_t slot = 0;
   uint32_t round = 0;
   uint64_t seen = 0;  // the last record that the sender had applied
+};
+
+// Of other members' parts of one round, told by one that passes them on (see relays.h): slot and round once, then each
+// with its bytes behind it.
+struct Passed {
+  uint32_t slot = 0;
+  uint32_t round = 0;
+};
+struct Other {
+  uint32_t member = 0;
+  uint32_t bytes = 0;
+  uint64_t seen = 0;
 };
 
 // Or a place in the sender's arena follows.
@@ -105,6 +118,8 @@ std::string EncodeBye(const std::vector<Finished>& finished);
 std::string EncodeExpress(SetTag set, const Part& part, size_t room);  // without the bytes, for which it leaves room
 std::string EncodeExpress(SetTag set, const Part& part, const Place& place);
 std::string EncodeExpressGone(SetTag set, uint64_t up_to);  // see Place
+std::string EncodeExpressOthers(SetTag set, const Passed& passed);
+void AddOther(std::string* message, const Other& other, const std::byte* bytes);
 std::string EncodeAbort(int lost_rank, std::string_view why);
 std::string EncodePing();
 // `asked`: ranks that are to say what they are doing.
@@ -124,6 +139,8 @@ bool DecodeBye(std::string_view* in, std::vector<Finished>* finished);
 bool DecodeExpress(std::string_view* in, Part* part);
 bool DecodePlace(std::string_view* in, Place* place);
 bool DecodeExpressGone(std::string_view* in, uint64_t* up_to);
+bool DecodeExpressOthers(std::string_view* in, Passed* passed);
+bool DecodeOther(std::string_view* in, Other* other, std::string_view* bytes);  // the next one
 bool DecodeAbort(std::string_view* in, int32_t* lost_rank, std::string* why);
 bool DecodeStall(std::string_view* in, std::string* name, std::string* text, std::vector<int32_t>* asked);
 bool DecodeStack(std::string_view* in, std::string* name, std::string* text);

@@ -48,12 +48,31 @@ bool Express::Complete(uint32_t slot, std::vector<Piece>* parts) const {
   size_t count = 0;
   for (const Part& part : course->parts) {
     if (part.round != course->round) continue;
-    Piece& piece = (*parts)[part.member];
-    piece = part.piece;
-    if (!piece.data) piece.data = reinterpret_cast<const std::byte*>(part.kept.data());
+    (*parts)[part.member] = PieceOf(part);
     ++count;
   }
   return count == members_;
+}
+
+bool Express::PartsOf(uint32_t slot, uint32_t round, const std::vector<int>& members, std::vector<Told>* parts) const {
+  parts->clear();
+  const Course* course = Find(slot);
+  if (!course) return false;
+  for (int member : members) {
+    const auto theirs = [&](const Part& part) {
+      return part.round == round && part.member == static_cast<size_t>(member);
+    };
+    const auto found = std::find_if(course->parts.begin(), course->parts.end(), theirs);
+    if (found == course->parts.end()) return false;
+    parts->push_back({found->member, found->seen, PieceOf(*found)});
+  }
+  return true;
+}
+
+Express::Piece Express::PieceOf(const Part& part) {
+  Piece piece = part.piece;
+  if (!piece.data) piece.data = reinterpret_cast<const std::byte*>(part.kept.data());
+  return piece;
 }
 
 bool Express::Has(uint32_t slot, size_t member) const {

@@ -46,6 +46,13 @@ class Express {
   // The parts of the current round by member, if all are here; valid until it ends.
   bool Complete(uint32_t slot, std::vector<Piece>* parts) const;
   bool Has(uint32_t slot, size_t member) const;  // its part of the current round
+  // The parts of some members in any round, if all of those are here; valid until the next call of anything.
+  struct Told {
+    size_t member;
+    uint64_t seen;
+    Piece piece;
+  };
+  bool PartsOf(uint32_t slot, uint32_t round, const std::vector<int>& members, std::vector<Told>* parts) const;
 
   // The current round is over. All members must count alike: every run that could have gone this way is a round.
   void End(uint32_t slot);
@@ -87,6 +94,7 @@ class Express {
     std::vector<Report> postponed;
   };
   const Course* Find(uint32_t slot) const;
+  static Piece PieceOf(const Part& part);  // wherever it lies now
   void Advance(Course* course, uint32_t round);
   void Dismiss(const Part& part) const;
 

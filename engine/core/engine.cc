@@ -275,6 +275,8 @@ void Engine::OnSetMessage(Membership& membership, int from, std::string_view who
     case control::Type::kExpress:
     case control::Type::kExpressPlace:
       return Heed(membership.express.OnPart(from, body, control::TypeOf(whole) == control::Type::kExpressPlace));
+    case control::Type::kExpressOthers:
+      return Heed(membership.express.OnOthers(from, whole, body));
     case control::Type::kExpressGone:
       return Heed(membership.express.OnGone(from, body));
     case control::Type::kReady:

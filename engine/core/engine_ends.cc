@@ -198,7 +198,8 @@ void Engine::CheckLinks() {
   std::pair<int, std::string> broken = messages_->Broken();
   for (auto& [id, membership] : sets_) {
     if (broken.first < 0) broken = membership->set.Broken();
-    if (broken.first < 0 && membership->busy()) broken = departures_.UnexplainedAmong(membership->set.ranks());
+    const bool needs_all = membership->busy() || membership->express.relies_on_others();
+    if (broken.first < 0 && needs_all) broken = departures_.UnexplainedAmong(membership->set.ranks());
   }
   if (broken.first < 0) return departures_.OnNothingBroken();
   Act(departures_.OnNeeded(broken.first, broken.second, Clock::now()));
@@ -273,7 +274,9 @@ void Engine::CloseSet(Membership& membership, int rank) {
 }
 
 void Engine::Leave() {
-  const bool busy = std::any_of(sets_.begin(), sets_.end(), [](const auto& item) { return item.second->busy(); });
+  const bool busy = std::any_of(sets_.begin(), sets_.end(), [](const auto& item) {
+    return item.second->busy() || item.second->express.passes_on();
+  });
   left_whole_ = departures_.over().ok() && !busy;
   const Departures::Verdict verdict = departures_.Leave(busy);
   if (verdict.what == Departures::Verdict::What::kSayBye) SayBye();

@@ -10,8 +10,9 @@ namespace hvd {
 namespace {
 
 // In memory: more than one cell of the inbox takes longer than a look into a buffer.
-// Over TCP the trips that this way saves take that much longer.
-constexpr size_t kFurther = 16;
+// Over TCP the trips that this way saves take that much longer; and where each byte is only moved, and needed by all,
+// again twice as many are worth it.
+constexpr size_t kFurther = 16, kFurthest = 32;
 constexpr size_t kMostInCell = InboxCell::kPayload - control::kHeaderBytes - sizeof(control::Part);
 
 uint32_t UnitOf(const ProcessSet& set, const std::byte* place) {
@@ -38,7 +39,13 @@ ExpressRun ExpressProtocol::RunOf(const Entry& entry) const {
     const HostGrid* grid = set_.grid_for_sums();
     hosts = grid && HierarchicalReducescatter::Fits(*grid) ? &grid->members : nullptr;
   }
-  return ExpressRun(entry, set_.ranks().size(), static_cast<size_t>(set_.me()), root, hosts);
+  ExpressRun run(entry, set_.ranks().size(), static_cast<size_t>(set_.me()), root, hosts);
+  if (set_.relays().any() && run.MostBytes() <= Relays::kMostBytes) run.Relay();
+  return run;
+}
+
+bool ExpressProtocol::IsToldByUs(const ExpressRun& run, size_t member) const {
+  return !run.relayed() || set_.relays().Tells(static_cast<int>(member));
 }
 
 bool ExpressProtocol::IsPushed(const ExpressRun& run) const { return set_.all_in_memory() && run.IsPushed(); }
@@ -59,8 +66,10 @@ bool ExpressProtocol::Send(std::unique_ptr<Operation>* operation, uint32_t slot)
   const control::Part part{slot, ledger_->Round(slot), state_.applied()};
   const size_t carried = run.MostBytes() * (set_.ranks().size() - 1);  // to, or from, all others
   if (!set_.all_in_memory()) {
-    const bool shares = entry.request.kind == OpKind::kAlltoall || entry.request.kind == OpKind::kReducescatter;
-    if ((shares ? run.MostBytes() : carried) > kFurther * settings.express_bytes) return false;
+    const OpKind kind = entry.request.kind;
+    const bool shares = kind == OpKind::kAlltoall || kind == OpKind::kReducescatter;
+    const size_t times = kind == OpKind::kBroadcast || kind == OpKind::kAllgather ? kFurthest : kFurther;
+    if ((shares ? run.MostBytes() : carried) > times * settings.express_bytes) return false;
     CarryPart(run, std::move(*operation), part);
     return true;
   }
@@ -87,8 +96,8 @@ void ExpressProtocol::CarryPart(const ExpressRun& run, std::unique_ptr<Operation
   std::byte* const data = reinterpret_cast<std::byte*>(whole.data()) + header;
   run.Write(*operation, data);
   for (size_t j = 0; j < set_.ranks().size(); ++j) {
-    if (j == me) continue;
-    const ExpressRun::Share share = run.ShareOf(me, j);
+    if (j == me || !IsToldByUs(run, j)) continue;
+    const ExpressRun::Share share = run.CarriedTo(me, j);
     if (share.bytes == bytes) {
       services_.mailbox->Send(set_.ranks()[j], whole);
     } else {
@@ -116,8 +125,8 @@ void ExpressProtocol::CarryLongPart(const ExpressRun& run, std::unique_ptr<Opera
   if (buffer) TellPlace(part, memory_->NextNumber(true), buffer);
   const std::string header = control::EncodeExpress(set_.tag(), part, 0);
   for (size_t j = 0; j < set_.ranks().size(); ++j) {
-    if (j == me || (buffer && set_.express_heads()[j])) continue;
-    const ExpressRun::Share share = run.ShareOf(me, j);
+    if (j == me || (buffer && set_.express_heads()[j]) || !IsToldByUs(run, j)) continue;
+    const ExpressRun::Share share = run.CarriedTo(me, j);
     services_.mailbox->Send(set_.ranks()[j], header, {reinterpret_cast<const char*>(data) + share.begin, share.bytes});
   }
   // A result may be written over it, part by part: a reducescatter's into a slice of its input.
@@ -214,9 +223,7 @@ Status ExpressProtocol::OnPart(int from, std::string_view body, bool in_place) {
     memory_->Came(static_cast<size_t>(member), place.number);
     piece = {set_.arena_of(member) + place.unit * control::Place::kUnit, Express::kInPlace, place.number};
   }
-  // Of a slot that it knew and we do not, one may still come to know; if we know all that it knew, it is gone for good.
-  const bool certain = leader_ || part.seen <= state_.applied();
-  if (!certain || state_.cache().Find(part.slot)) {
+  if (IsKnownOrToCome(part)) {
     const Status status = AddPart(member, part, piece) ? Finish(part.slot) : Status::Ok();
     ledger_->Keep(part.slot, part.round, static_cast<size_t>(member));  // unless it was the last: the message goes
     return status;
@@ -226,11 +233,60 @@ Status ExpressProtocol::OnPart(int from, std::string_view body, bool in_place) {
   return Status::Ok();
 }
 
+// Of a slot that it knew and we do not, one may still come to know; if we know all that it knew, it is gone for good.
+bool ExpressProtocol::IsKnownOrToCome(const control::Part& part) const {
+  const bool certain = leader_ || part.seen <= state_.applied();
+  return !certain || state_.cache().Find(part.slot);
+}
+
+Status ExpressProtocol::OnOthers(int from, std::string_view whole, std::string_view body) {
+  control::Passed passed;
+  const int teller = set_.IndexOf(from);
+  bool clear = teller >= 0 && ledger_ && control::DecodeExpressOthers(&body, &passed);
+  std::vector<std::pair<control::Other, std::string_view>> others;
+  while (clear && !body.empty()) {
+    auto& [other, bytes] = others.emplace_back();
+    clear = control::DecodeOther(&body, &other, &bytes) &&
+            set_.relays().MayTell(teller, static_cast<int>(other.member));
+  }
+  if (!clear) return Status::Failed("it passed on malformed parts of a collective", from);
+  for (int mate : set_.relays().Mates()) services_.mailbox->Send(set_.ranks()[static_cast<size_t>(mate)], whole);
+  bool current = false;
+  for (const auto& [other, bytes] : others) {
+    const control::Part part{passed.slot, passed.round, other.seen};
+    if (!IsKnownOrToCome(part)) continue;
+    const Express::Piece piece{reinterpret_cast<const std::byte*>(bytes.data()), bytes.size(), 0};
+    current |= AddPart(static_cast<int>(other.member), part, piece);
+  }
+  const Status status = current ? Finish(passed.slot) : Status::Ok();
+  for (const auto& [other, bytes] : others) ledger_->Keep(passed.slot, passed.round, other.member);
+  return status;
+}
+
+// Of later rounds than ours too: others may be ahead of us. Where we do not know the slot, our own part comes later.
+void ExpressProtocol::PassOn(int member, const control::Part& part) {
+  const Relays& relays = set_.relays();
+  if (!relays.any() || !relays.speaks()) return;
+  const Entry* known = state_.cache().Find(part.slot);
+  if (!known || !ledger_->PartsOf(part.slot, part.round, relays.HostOf(member), &parts_of_host_)) return;
+  const std::vector<int> audience = relays.AudienceFor(member);
+  const ExpressRun run = RunOf(*known);
+  if (audience.empty() || !run.relayed()) return;
+  std::string message = control::EncodeExpressOthers(set_.tag(), {part.slot, part.round});
+  for (const Express::Told& told : parts_of_host_) {
+    if (!MakesSense(run, told.member, told.piece)) return;  // as it will turn out when all parts are here
+    const auto bytes = static_cast<uint32_t>(run.BytesFrom(told.member));
+    control::AddOther(&message, {static_cast<uint32_t>(told.member), bytes, told.seen}, told.piece.data);
+  }
+  for (int to : audience) services_.mailbox->Send(set_.ranks()[static_cast<size_t>(to)], message);
+}
+
 bool ExpressProtocol::AddPart(int member, const control::Part& part, const Express::Piece& piece) {
   if (!ledger_->Add(part.slot, part.round, static_cast<size_t>(member), part.seen, piece)) {
     if (leader_) leader_->coordinator().Skip(member);
     return false;
   }
+  PassOn(member, part);
   if (part.round != ledger_->Round(part.slot)) return false;
   if (leader_) HearPart(member, part.slot, part.seen);
   return true;
@@ -247,7 +303,7 @@ void ExpressProtocol::HearPart(int member, uint32_t slot, uint64_t seen) {
 bool ExpressProtocol::MakesSense(const ExpressRun& run, size_t member, const Express::Piece& piece) const {
   if (piece.size != Express::kInPlace) {
     const bool ours = member == static_cast<size_t>(set_.me());
-    const size_t expected = ours ? run.BytesFrom(member) : run.ShareOf(member, static_cast<size_t>(set_.me())).bytes;
+    const size_t expected = ours ? run.BytesFrom(member) : run.CarriedTo(member, static_cast<size_t>(set_.me())).bytes;
     return piece.size == expected && !IsPushed(run);
   }
   const auto offset = static_cast<size_t>(piece.data - set_.arena_of(static_cast<int>(member)));

@@ -36,6 +36,9 @@ class ExpressProtocol {
   bool on() const { return ledger_ != nullptr; }  // else everything needs the leader's word
   bool delivering() const { return delivery_.has_value(); }
   bool under_way() const;  // something that we have sent is not finished
+  // Something is under way that needs others even after they have told their parts; that needs us likewise.
+  bool relies_on_others() const { return set_.relays().any() && under_way(); }
+  bool passes_on() const { return relies_on_others() && set_.relays().speaks(); }
 
   // Tells all members our part of the tensor in this cache slot, and waits for theirs; Finish(slot) must follow. False:
   // nothing was told, the operation has to go the usual way.
@@ -44,6 +47,8 @@ class ExpressProtocol {
   Status Finish(uint32_t slot);
   // `body`: what follows the header of a kExpress or kExpressPlace (`in_place`) message; or of kExpressGone.
   Status OnPart(int from, std::string_view body, bool in_place);
+  // `whole`: with the header of a kExpressOthers message.
+  Status OnOthers(int from, std::string_view whole, std::string_view body);
   Status OnGone(int from, std::string_view body);
   // Looks whether all members have delivered what we wait for; true if something is over.
   bool Step();
@@ -82,6 +87,8 @@ class ExpressProtocol {
   ExpressRun RunOf(const Entry& entry) const;
   // Whether members write into each other's outputs.
   bool IsPushed(const ExpressRun& run) const;
+  // Whether a member hears our part from us.
+  bool IsToldByUs(const ExpressRun& run, size_t member) const;
   std::byte* BufferFor(size_t bytes);
   void CarryPart(const ExpressRun& run, std::unique_ptr<Operation> operation, const control::Part& part);
   void CarryLongPart(const ExpressRun& run, std::unique_ptr<Operation> operation, const control::Part& part);
@@ -92,6 +99,8 @@ class ExpressProtocol {
   void AwaitParts(std::unique_ptr<Operation> operation, const control::Part& part, const Express::Piece& own);
   // True: of the current round.
   bool AddPart(int member, const control::Part& part, const Express::Piece& piece);
+  void PassOn(int member, const control::Part& part);
+  bool IsKnownOrToCome(const control::Part& part) const;
   void HearPart(int member, uint32_t slot, uint64_t seen);
   bool MakesSense(const ExpressRun& run, size_t member, const Express::Piece& piece) const;
   void StartDelivery(const ExpressRun& run, std::unique_ptr<Operation> operation, uint32_t slot);
@@ -108,6 +117,7 @@ class ExpressProtocol {
   std::optional<Delivery> delivery_;                   // until all of us have delivered
   std::vector<std::unique_ptr<Operation>> postponed_;  // joins
   std::vector<Express::Piece> parts_of_all_;           // reused
+  std::vector<Express::Told> parts_of_host_;           // likewise
 };
 
 }  // namespace hvd

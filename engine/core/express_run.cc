@@ -85,7 +85,7 @@ ExpressRun::Share ExpressRun::ShareOf(size_t from, size_t to) const {
 }
 
 const std::byte* ExpressRun::OurShare(const std::vector<Express::Piece>& parts, size_t from) const {
-  const bool whole = from == me_ || parts[from].size == Express::kInPlace;
+  const bool whole = relayed_ || from == me_ || parts[from].size == Express::kInPlace;
   return parts[from].data + (whole ? ShareOf(from, me_).begin : 0);
 }
 

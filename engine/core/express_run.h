@@ -30,11 +30,16 @@ class ExpressRun {
   size_t BytesFrom(size_t member) const;
   size_t OutputBytes(size_t member) const;  // of an allgather or alltoall
   size_t MostBytes() const;                 // from any member
-  // What of a member's contribution another one needs, and all that a carried part brings.
+  // What of a member's contribution another one needs.
   struct Share {
     size_t begin, bytes;
   };
   Share ShareOf(size_t from, size_t to) const;
+
+  // Whether parts are passed on between hosts: carried ones are then whole, for whoever needs which share of them.
+  void Relay() { relayed_ = true; }
+  bool relayed() const { return relayed_; }
+  Share CarriedTo(size_t from, size_t to) const { return relayed_ ? Share{0, BytesFrom(from)} : ShareOf(from, to); }
 
   // Our contribution.
   void Write(const Operation& operation, std::byte* to) const;
@@ -62,6 +67,7 @@ class ExpressRun {
   size_t members_, me_;
   int root_;
   const std::vector<std::vector<int>>* hosts_;
+  bool relayed_ = false;
 };
 
 }  // namespace hvd

@@ -73,6 +73,7 @@ ProcessSet::ProcessSet(int id, uint32_t epoch, std::vector<int> ranks, const std
   const size_t different = std::set<int>(hosts.begin(), hosts.end()).size();
   host_layout_ = {static_cast<int>(different), apart() || inside()};
   close_knit_ = few && ranks_.size() > 1;
+  if (close_knit_) relays_ = Relays(hosts, me_);
 }
 
 int ProcessSet::IndexOf(int rank) const {

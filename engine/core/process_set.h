@@ -12,6 +12,7 @@
 #include "agreement/algorithms.h"
 #include "agreement/control.h"
 #include "agreement/launch_order.h"
+#include "agreement/relays.h"
 #include "agreement/tree.h"
 #include "base/config.h"
 #include "collectives/foreign.h"
@@ -57,6 +58,7 @@ class ProcessSet {
   int IndexOf(int rank) const;
   int64_t region() const { return region_; }
   const Tree& tree() const { return tree_; }
+  const Relays& relays() const { return relays_; }
   bool leads() const { return me_ == 0; }
   const char* transport() const { return transport_; }  // "SHM", "TCP", "SHM_TCP", or "LOCAL" without any peer
 
@@ -158,6 +160,7 @@ class ProcessSet {
   int nccl_on_ = -1;  // likewise
   HostLayout host_layout_;
   Tree tree_;
+  Relays relays_;
   Exchange flat_;
   bool moves_by_host_, sums_by_host_, sums_unevenly_;
   std::unique_ptr<Exchange> inside_, across_;

@@ -152,7 +152,8 @@ _TUNING = (
             unit="bytes", minimum=0, maximum=_MOST_BYTES, engine_field="small_bytes"),
     Setting("HOROVOD_EXPRESS_BYTES", int, None,
             "A caller that waits for one small collective gets it without asking the leader, while the bytes that go "
-            "with its messages to all others are no more than 16 times this (shared memory takes 64 KB); 0: never.",
+            "with its messages to all others are no more than 16 times this, for broadcast and allgather 32 times "
+            "(shared memory takes 64 KB); 0: never.",
             unit="bytes", minimum=0, maximum=8 * _MIB, engine_field="express_bytes"),
     Setting("HOROVOD_SINGLE_COPY_BYTES", int, None,
             "Results of allgather and alltoall from this size on (64 times that where ranks share cores) are written "
