@@ -63,6 +63,13 @@ void ParseControl(std::string_view input) {
   uint64_t up_to = 0;
   body = input;
   control::DecodeExpressGone(&body, &up_to);
+  control::Passed passed;
+  control::Other other;
+  std::string_view bytes;
+  body = input;
+  control::DecodeExpressOthers(&body, &passed);
+  while (!body.empty() && control::DecodeOther(&body, &other, &bytes)) {
+  }
   std::vector<control::Finished> finished;
   body = input;
   control::DecodeBye(&body, &finished);

@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <random>
 #include <thread>
 
@@ -27,7 +28,10 @@ const std::vector<Layout> kLayouts = {
     {2, 1, true, 4096, UseUsualSizes}, {2, 1, false, 4096, UseUsualSizes},
     {3, 1, true, 8192, UseUsualSizes}, {3, 3, true, 4096, UseUsualSizes},
     {4, 2, true, 4096, UseUsualSizes}, {3, 2, true, 4096, UseUsualSizes},  // hosts with two ranks and with one
+    {6, 3, true, 4096, UseUsualSizes}, {4, 2, false, 4096, UseUsualSizes},
 };
+// For those who leave: without, and with ranks that pass on others' parts.
+const std::vector<Layout> kToLeave = {{3, 1, true, 8192, UseUsualSizes}, {5, 3, true, 8192, UseUsualSizes}};
 const std::vector<OpKind> kKinds = {OpKind::kAllreduce, OpKind::kAllgather, OpKind::kBroadcast, OpKind::kAlltoall,
                                     OpKind::kReducescatter};
 
@@ -123,6 +127,7 @@ struct Trial {
 
 // Carried, shown, pushed where there are outputs to push into (4 KB to 25 KB for each rank).
 const std::vector<size_t> kRows = {2, 500, 3100};
+constexpr size_t kMoreThanACell = 30;
 
 }  // namespace
 
@@ -164,7 +169,7 @@ TEST_CASE("world: every kind goes express once its description is known") {
   for (const Layout& layout : kLayouts) {
     RunWorld(layout, [&](Rank& self) {
       for (OpKind kind : kKinds) {
-        for (size_t rows : kRows) {
+        for (size_t rows : {kRows[0], kMoreThanACell, kRows[1], kRows[2]}) {
           const uint64_t before = Runs(self);
           for (int step = 0; step < 6; ++step) Trial{kind, rows, step}.Check(self);
           // The first is described; an output moves into shared memory when it comes for the second time.
@@ -269,9 +274,11 @@ TEST_CASE("world: every kind fails on all ranks when one differs, and works afte
 }
 
 TEST_CASE("world: who leaves after its last collective leaves nobody without it") {
-  for (OpKind kind : kKinds) {
-    for (int leaver = 0; leaver < 3; ++leaver) {
-      RunWorld({3, 1, true, 8192, UseUsualSizes}, [kind, leaver](Rank& self) {
+  for (const Layout& layout : kToLeave) {
+    for (int number = 0; number < layout.ranks * static_cast<int>(kKinds.size()); ++number) {
+      const OpKind kind = kKinds[static_cast<size_t>(number) % kKinds.size()];
+      const int leaver = number / static_cast<int>(kKinds.size());
+      RunWorld(layout, [kind, leaver](Rank& self) {
         const size_t rows = kRows[static_cast<size_t>(leaver + static_cast<int>(kind)) % 3];
         for (int step = 0; step < 5; ++step) Trial{kind, rows, step}.Check(self);
         if (self.rank() == leaver) return;
@@ -283,16 +290,32 @@ TEST_CASE("world: who leaves after its last collective leaves nobody without it"
   }
 }
 
+TEST_CASE("world: all leave after their last collective, which all of them have") {
+  for (int repeat = 0; repeat < 20; ++repeat) {
+    RunWorld({6, 3, true, 4096, UseUsualSizes}, [repeat](Rank& self) {
+      const Trial trial{kKinds[static_cast<size_t>(repeat) % kKinds.size()], kRows[0], repeat};
+      for (int step = 0; step < 3 + repeat % 3; ++step) trial.Check(self);
+    });
+  }
+}
+
 TEST_CASE("world: who leaves in the middle of a collective does not keep the others waiting") {
-  for (OpKind kind : kKinds) {
-    for (int repeat = 0; repeat < 6; ++repeat) {
-      RunWorld({3, 1, true, 8192, UseUsualSizes}, [kind, repeat](Rank& self) {
-        const size_t rows = kRows[static_cast<size_t>(repeat) % 3];
-        for (int step = 0; step < 4; ++step) Trial{kind, rows, step}.Check(self);
+  for (const Layout& layout : kToLeave) {
+    for (int number = 0; number < 2 * layout.ranks * static_cast<int>(kKinds.size()); ++number) {
+      const OpKind kind = kKinds[static_cast<size_t>(number) % kKinds.size()];
+      const int repeat = number / static_cast<int>(kKinds.size());
+      RunWorld(layout, [kind, repeat](Rank& self) {
+        const size_t rows = repeat < self.size() ? kRows[0] : kRows[static_cast<size_t>(1 + repeat % 2)];
+        std::atomic<int> step{0};
         std::thread leaver;
-        if (self.rank() == repeat % self.size()) leaver = std::thread([&self] { self.world().Close(); });
+        if (self.rank() == repeat % self.size()) {
+          leaver = std::thread([&] {
+            while (step < 30) std::this_thread::yield();
+            self.world().Close();
+          });
+        }
         hvd::Status status;
-        for (int step = 4; status.ok(); ++step) {  // until it is felt
+        for (; status.ok(); ++step) {  // until it is felt
           const Trial trial{kind, rows, step};
           std::vector<int64_t> input = trial.Input(self), output(input.size() * 4);
           status = self.Run(trial.Make(self, input, output.data()));
@@ -302,4 +325,23 @@ TEST_CASE("world: who leaves in the middle of a collective does not keep the oth
       });
     }
   }
+}
+
+TEST_CASE("world: who has told its part and leaves, though it would have passed on those of others, keeps nobody waiting") {
+  std::atomic<bool> left{false};
+  RunWorld({4, 2, true, 4096, UseUsualSizes}, [&left](Rank& self) {
+    const Trial trial{OpKind::kAllreduce, kRows[0], 0};
+    for (int step = 0; step < 4; ++step) trial.Check(self);
+    std::vector<int64_t> input = trial.Input(self), output(input.size());
+    if (self.rank() == 2) {  // it speaks for the second host
+      const int64_t handle = self.Submit(trial.Make(self, input, output.data()), true);
+      hvd::Status status;
+      CHECK(self.world().Wait(handle, 50, &status) == Code::kInProgress);
+      self.world().Close();
+      left = true;
+      return;
+    }
+    while (!left) std::this_thread::yield();
+    CHECK(self.Run(trial.Make(self, input, output.data())).code == Code::kFailed);
+  });
 }
