@@ -122,7 +122,8 @@ void ExpressProtocol::CarryLongPart(const ExpressRun& run, std::unique_ptr<Opera
     data = written.data();
   }
   if (buffer || !written.empty()) run.Write(*operation, const_cast<std::byte*>(data));
-  if (buffer) TellPlace(part, memory_->NextNumber(true), buffer);
+  const uint64_t number = buffer ? memory_->NextNumber(true) : 0;
+  if (buffer) TellPlace(part, number, buffer);
   const std::string header = control::EncodeExpress(set_.tag(), part, 0);
   for (size_t j = 0; j < set_.ranks().size(); ++j) {
     if (j == me || (buffer && set_.express_heads()[j]) || !IsToldByUs(run, j)) continue;
@@ -133,7 +134,7 @@ void ExpressProtocol::CarryLongPart(const ExpressRun& run, std::unique_ptr<Opera
   const std::byte* const output = operation->output;
   const bool apart = !output || output >= operation->input + bytes || output + bytes <= operation->input;
   const bool lies_still = buffer || (written.empty() && apart);
-  AwaitParts(std::move(operation), part, {data, buffer ? Express::kInPlace : bytes, 0});
+  AwaitParts(std::move(operation), part, {data, buffer ? Express::kInPlace : bytes, number});
   if (!lies_still) ledger_->Keep(part.slot, part.round, me);
 }
 
@@ -152,8 +153,9 @@ bool ExpressProtocol::ShowPart(const ExpressRun& run, std::unique_ptr<Operation>
   std::byte* const buffer = BufferFor(run.MostBytes());
   if (!buffer) return false;
   run.Write(**operation, buffer);
-  TellPlace(part, memory_->NextNumber(true), buffer);
-  AwaitParts(std::move(*operation), part, {buffer, Express::kInPlace, 0});
+  const uint64_t number = memory_->NextNumber(true);
+  TellPlace(part, number, buffer);
+  AwaitParts(std::move(*operation), part, {buffer, Express::kInPlace, number});
   return true;
 }
 

@@ -28,23 +28,25 @@ class ExpressMemory {
   ExpressMemory(std::vector<ExpressHead*> heads, size_t me)
       : heads_(std::move(heads)), me_(me), acknowledged_(heads_.size(), 0), theirs_(heads_.size()) {}
 
-  // The buffer for our next part; nullptr while somebody may still read what it holds.
+  // The buffer for our next part; nullptr while somebody may still read what it holds. We too: others may have all parts
+  // of a round, and be done with ours, while we still lack one of theirs.
   std::byte* FreeBuffer() const {
     const uint64_t next = number_ + 1;
     for (size_t j = 0; j < heads_.size(); ++j) {
-      if (j != me_ && heads_[j] && acknowledged_[j] < holds_[next % kBuffers]) return nullptr;
+      const uint64_t done_with = j == me_ ? GoneUpTo(me_) : acknowledged_[j];
+      if (heads_[j] && done_with < holds_[next % kBuffers]) return nullptr;
     }
     return heads_[me_]->buffers + next % kBuffers * kBufferBytes;
   }
-  // The number of our next part, whose bytes lie in its buffer if it needs one.
+  // The number of our next part, whose bytes lie in its buffer if it needs one. Gone(me, number) must follow.
   uint64_t NextNumber(bool in_buffer) {
-    ++number_;
+    Came(me_, ++number_);
     if (in_buffer) holds_[number_ % kBuffers] = number_;
     return number_;
   }
   void Acknowledged(size_t member, uint64_t number) { acknowledged_[member] = std::max(acknowledged_[member], number); }
 
-  // A part of another member came; it is no longer looked at.
+  // A part came, or our own is on its way; it is no longer looked at.
   void Came(size_t member, uint64_t number) {
     theirs_[member].last = std::max(theirs_[member].last, number);
     theirs_[member].in_use.push_back(number);

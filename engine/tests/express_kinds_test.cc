@@ -146,10 +146,15 @@ TEST_CASE("express memory: a buffer is free when everybody has said that it is d
   mine.Acknowledged(0, 2);
   CHECK(mine.FreeBuffer() == nullptr);
   mine.Acknowledged(2, 1);
+  CHECK(mine.FreeBuffer() == nullptr);
+  mine.Gone(1, 1);  // we are done with it ourselves
   CHECK(mine.FreeBuffer() == first);
   CHECK(mine.NextNumber(false) == 3);  // it stays free
   CHECK(mine.FreeBuffer() == nullptr);
   mine.Acknowledged(2, 3);
+  mine.Gone(1, 3);
+  CHECK(mine.FreeBuffer() == nullptr);
+  mine.Gone(1, 2);
   CHECK(mine.FreeBuffer() == second);
 
   CHECK(theirs.GoneUpTo(1) == 0);
