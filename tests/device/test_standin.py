@@ -90,7 +90,7 @@ def test_the_timeline_shows_when_the_gpu_did_its_work_and_which_way_it_went(driv
     transfers = {rows[event["pid"]]: event for event in events if event["name"].startswith("CUDA_")}
     ways = {name: event["name"] for name, event in transfers.items()}
     assert ways == {"large": "CUDA_IPC_ALLREDUCE", "small": "CUDA_STAGED_ALLREDUCE"}, ways
-    assert on_gpu["ALLREDUCE large"]["ts"] > transfers["large"]["ts"] + 20_000, (on_gpu, transfers)
+    assert on_gpu["ALLREDUCE large"]["ts"] > transfers["large"]["ts"] + 100_000, (on_gpu, transfers)
     for event in on_gpu.values():
         assert 0 < event["dur"] < 1_000_000, on_gpu
 
