@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who passes small parts on (see express.h) in a set that has hosts with several members: a part crosses to another host
-// once, not once for each member there. The first member of each host speaks for it.
+// Who passes small parts on (see express.h) in a set that has hosts with several members: a part crosses to another
+// host once, not once for each member there. The first member of each host speaks for it.
 //
 // A member tells its part to the others on its host, and to the leader, which must hear it in one order with all else
 // that the member reports. A speaker that has the parts of its whole host tells them to the other hosts' speakers, who

@@ -248,8 +248,8 @@ Status ExpressProtocol::OnOthers(int from, std::string_view whole, std::string_v
   std::vector<std::pair<control::Other, std::string_view>> others;
   while (clear && !body.empty()) {
     auto& [other, bytes] = others.emplace_back();
-    clear = control::DecodeOther(&body, &other, &bytes) &&
-            set_.relays().MayTell(teller, static_cast<int>(other.member));
+    clear =
+        control::DecodeOther(&body, &other, &bytes) && set_.relays().MayTell(teller, static_cast<int>(other.member));
   }
   if (!clear) return Status::Failed("it passed on malformed parts of a collective", from);
   for (int mate : set_.relays().Mates()) services_.mailbox->Send(set_.ranks()[static_cast<size_t>(mate)], whole);

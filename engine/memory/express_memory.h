@@ -28,8 +28,8 @@ class ExpressMemory {
   ExpressMemory(std::vector<ExpressHead*> heads, size_t me)
       : heads_(std::move(heads)), me_(me), acknowledged_(heads_.size(), 0), theirs_(heads_.size()) {}
 
-  // The buffer for our next part; nullptr while somebody may still read what it holds. We too: others may have all parts
-  // of a round, and be done with ours, while we still lack one of theirs.
+  // The buffer for our next part; nullptr while somebody may still read what it holds. We too: others may have all
+  // parts of a round, and be done with ours, while we still lack one of theirs.
   std::byte* FreeBuffer() const {
     const uint64_t next = number_ + 1;
     for (size_t j = 0; j < heads_.size(); ++j) {

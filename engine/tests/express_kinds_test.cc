@@ -332,7 +332,8 @@ TEST_CASE("world: who leaves in the middle of a collective does not keep the oth
   }
 }
 
-TEST_CASE("world: who has told its part and leaves, though it would have passed on those of others, keeps nobody waiting") {
+TEST_CASE(
+    "world: who has told its part and leaves, though it would have passed on those of others, keeps nobody waiting") {
   std::atomic<bool> left{false};
   RunWorld({4, 2, true, 4096, UseUsualSizes}, [&left](Rank& self) {
     const Trial trial{OpKind::kAllreduce, kRows[0], 0};

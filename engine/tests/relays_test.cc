@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who passes small parts on between hosts: in every layout each part reaches everybody once, and crosses to another host
-// once, but for those that the leader hears from each member itself.
+// Who passes small parts on between hosts: in every layout each part reaches everybody once, and crosses to another
+// host once, but for those that the leader hears from each member itself.
 #include <doctest/doctest.h>
 
 #include <map>
