@@ -101,7 +101,7 @@ class Training(LaunchedJob):
     def _check_holdings(self, entry: Report) -> None:
         """Against the second world in which this worker had the same place: the first has made what is kept.
 
-        The rank too makes a difference: the leader has a link to every host, and others need not have one to each other.
+        The rank too makes a difference: the leader has a link to every host, and others need none to each other.
         """
         place = (entry["birth"], entry["size"], entry["local_size"], entry["rank"])
         held = self._held.setdefault(place, [])
