@@ -129,6 +129,7 @@ class Engine {
 
   void Housekeep();
   void WatchNccl(Clock::time_point now);
+  void WatchLaunches(Clock::time_point now);
   std::vector<std::shared_ptr<Communicator>> Communicators() const;
   void AnswerCalls();
   void TakePulses(Clock::time_point now);

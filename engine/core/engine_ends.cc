@@ -33,6 +33,7 @@ void Engine::Housekeep() {
   messages_->LookForAnswers(now, limit);
   if (looks_for_deadlocks()) LookAtBlocks(now);
   WatchNccl(now);
+  WatchLaunches(now);
   Act(departures_.Look(now));
   next_housekeeping_ = departures_.NextLook(now);
   if (looks_for_deadlocks()) {
@@ -51,6 +52,18 @@ void Engine::WatchNccl(Clock::time_point now) {
   if (trouble.empty()) return;
   if (nccl_troubled_since_ == Clock::time_point()) nccl_troubled_since_ = now;
   if (now - nccl_troubled_since_ >= kBeforeNcclIsBlamed) AbortHere("NCCL reported an error there: " + trouble);
+}
+
+// What was agreed upon has been called by all: only of the rest nobody knows.
+void Engine::WatchLaunches(Clock::time_point now) {
+  const std::chrono::milliseconds limit(parts_.settings.stall_shutdown_ms);
+  if (limit.count() == 0) return;
+  const std::string name = parts_.devices->watch().Overdue(now, limit);
+  if (name.empty()) return;
+  Abort(-1, SpokenName(name) + " was launched " +
+                std::to_string(std::chrono::duration_cast<std::chrono::seconds>(limit).count()) +
+                " s ago, and the GPU is not done with it: other ranks have not called it, or with tensors of another "
+                "size or in another order. The time limit is HOROVOD_STALL_SHUTDOWN_TIME_SECONDS");
 }
 
 std::vector<std::shared_ptr<Communicator>> Engine::Communicators() const {
@@ -79,6 +92,7 @@ void Engine::TakePulses(Clock::time_point now) {
     if (sign.up) {
       departures_.Heard(sign.rank, now - sign.age);
       mailbox_.Send(sign.rank, control::EncodePing());
+      ++counters_.pings;
     } else if (!departures_.meant_to_leave(sign.rank) && parts_.connector->Deserted(sign.rank)) {
       Act(departures_.OnDeserted(sign.rank, Clock::now()));
     }
@@ -163,6 +177,7 @@ void Engine::FailAll(Membership& membership, const Status& status) {
   for (auto& operation : membership.state.pending().TakeAll()) Finish(std::move(operation), status);
   membership.express.Fail(status);
   membership.applier.Fail(status);
+  membership.prompt.Fail(status);
 }
 
 // All that has come, from everywhere if anybody's end is near. What a rank wrote before its end is read before that is
@@ -372,6 +387,8 @@ std::string Engine::Describe() const {
          (parts_.foreign ? "mpi" : "own") + "\"" +
          ", \"mpi_batches\": " + std::to_string(counters_.foreign_batches.load()) +
          ", \"gpu_batches\": " + std::to_string(counters_.device_batches.load()) +
+         ", \"prompt_batches\": " + std::to_string(counters_.prompt_batches.load()) +
+         ", \"control_messages\": " + std::to_string(mailbox_.sent() - counters_.pings.load()) +
          ", \"streams\": " + std::to_string(parts_.connector->taken()) +
          ", \"process_sets\": " + std::to_string(sets_.size() + foreign_.size()) +
          ", \"refused_connections\": " + std::to_string(parts_.connector->refused()) + "}";
