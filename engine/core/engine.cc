@@ -164,6 +164,9 @@ bool Engine::Drain() {
     } else if (!set->second->state.closed().ok()) {
       const Status why = departures_.ShutDown(set->second->state.closed().lost_rank, SpokenCall(operation->request));
       Finish(std::move(operation), why);
+    } else if (operation->prompt && first_to_leave_.first >= 0) {  // nobody else would tell
+      const Status why = departures_.ShutDown(first_to_leave_.first, SpokenCall(operation->request));
+      Finish(std::move(operation), why);
     } else if (operation->prompt) {
       set->second->prompt.Add(std::move(operation));
     } else {

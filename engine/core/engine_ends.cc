@@ -15,6 +15,7 @@ constexpr size_t kMostAsked = 6;  // missing ranks whose stacks are shown
 constexpr std::chrono::milliseconds kBeforeFirstWord{500};
 constexpr std::chrono::milliseconds kShortestLook{20};
 constexpr std::chrono::seconds kBeforeNcclIsBlamed{2};
+constexpr std::chrono::seconds kAfterDeparture{5};
 
 }  // namespace
 
@@ -54,8 +55,13 @@ void Engine::WatchNccl(Clock::time_point now) {
   if (now - nccl_troubled_since_ >= kBeforeNcclIsBlamed) AbortHere("NCCL reported an error there: " + trouble);
 }
 
-// What was agreed upon has been called by all: only of the rest nobody knows.
+// What was agreed upon has been called by all: only of the rest nobody knows. Whoever leaves has waited for its GPU, so
+// that nothing to which it contributed takes long any more.
 void Engine::WatchLaunches(Clock::time_point now) {
+  const auto& [gone, since] = first_to_leave_;
+  if (gone >= 0 && now - since >= kAfterDeparture && !parts_.devices->watch().Overdue(now, kAfterDeparture).empty()) {
+    return Abort(gone, departures_.ShutDown(gone).text);
+  }
   const std::chrono::milliseconds limit(parts_.settings.stall_shutdown_ms);
   if (limit.count() == 0) return;
   const std::string name = parts_.devices->watch().Overdue(now, limit);
@@ -225,6 +231,7 @@ void Engine::Act(const Departures::Verdict& verdict) {
 }
 
 void Engine::Part(int rank) {
+  if (first_to_leave_.first < 0) first_to_leave_ = {rank, Clock::now()};
   deadlocks_.Forget(rank);
   messages_->Fail(rank, departures_.ShutDown(rank));
   for (auto& [id, membership] : sets_) {
