@@ -247,7 +247,7 @@ class ChosenMachine : public Machine {
 
   // Where no members share a GPU, operations need no agreement any more if their callers say so.
   void SettlePrompt() const {
-    if (set_.id() != kGlobalSet || set_.devices()->prompt_settled()) return;
+    if (!set_.devices()->prompt_calls() || set_.id() != kGlobalSet || set_.devices()->prompt_settled()) return;
     const std::shared_ptr<Communicator>& communicator = set_.nccl()->communicator();
     const bool alone = set_.nccl()->serves() && communicator && !set_.nccl()->mates();
     set_.devices()->SettlePrompt(alone ? &communicator->device() : nullptr);

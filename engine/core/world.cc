@@ -270,12 +270,9 @@ int64_t World::Submit(std::vector<std::unique_ptr<Operation>> operations, bool w
                       std::function<void(const Handle&)> on_done, Status* status) {
   *status = Usable();
   if (!status->ok()) return 0;
-  const auto misplaced = [this](const auto& operation) {
-    const Device* const device = devices_->prompt_device();
-    return operation->prompt && (!device || device->ordinal() != operation->request.device);
-  };
-  if (std::any_of(operations.begin(), operations.end(), misplaced)) {
-    *status = Status::Invalid("only what NCCL serves can be launched without agreement");
+  const auto unfit = [this](const auto& operation) { return operation->prompt && !MayBePrompt(*operation); };
+  if (std::any_of(operations.begin(), operations.end(), unfit)) {
+    *status = Status::Invalid("only what NCCL serves, with an output, can be launched without agreement");
     return 0;
   }
   callers_.OnSubmit(on_done != nullptr);
@@ -293,6 +290,16 @@ int64_t World::Submit(std::vector<std::unique_ptr<Operation>> operations, bool w
   }
   if (!will_wait) driver_->OnSubmit();
   return handle->id;
+}
+
+bool World::MayBePrompt(const Operation& operation) const {
+  const Request& request = operation.request;
+  const Device* const device = devices_->prompt_device();
+  const bool into_nothing = !operation.output && request.kind != OpKind::kAlltoall && request.Bytes() > 0;
+  const bool rows_of_all = request.kind != OpKind::kAllgather || request.splits.empty() ||
+                           request.splits.size() == static_cast<size_t>(size());
+  return device && device->ordinal() == request.device && operation.process_set == kGlobalSet && !into_nothing &&
+         rows_of_all && MovesTensor(request.kind) && NcclKnows(request.kind, request.op, request.dtype);
 }
 
 int64_t World::PromptStream(int device, OpKind kind, ReduceOp op, DType dtype) {

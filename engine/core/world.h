@@ -83,6 +83,7 @@ class World {
  private:
   World(const Identity& identity, const Settings& settings);
   Status Usable() const;
+  bool MayBePrompt(const Operation& operation) const;
   Status CreateArena(const std::vector<Peer>& peers);
   void WarnOfSockets(const Status& no_arena) const;
   void TellOfMeeting(size_t hosts) const;
