@@ -69,7 +69,8 @@ void Engine::WatchLaunches(Clock::time_point now) {
   Abort(-1, SpokenName(name) + " was launched " +
                 std::to_string(std::chrono::duration_cast<std::chrono::seconds>(limit).count()) +
                 " s ago, and the GPU is not done with it: other ranks have not called it, or with tensors of another "
-                "size or in another order. The time limit is HOROVOD_STALL_SHUTDOWN_TIME_SECONDS");
+                "size, or in another order. TORCH_DISTRIBUTED_DEBUG=DETAIL lets ranks agree on each call, and tells. "
+                "The time limit is the group's, or HOROVOD_STALL_SHUTDOWN_TIME_SECONDS");
 }
 
 std::vector<std::shared_ptr<Communicator>> Engine::Communicators() const {
