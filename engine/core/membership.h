@@ -11,8 +11,8 @@
 #include "core/applier.h"
 #include "core/express_protocol.h"
 #include "core/member_state.h"
-#include "core/prompt_runs.h"
 #include "core/process_set.h"
+#include "core/prompt_runs.h"
 #include "core/services.h"
 
 namespace hvd {

@@ -43,8 +43,8 @@ void PromptRuns::Add(std::unique_ptr<Operation> operation) {
   entry->request = operation->request;
   entry->device = operation->request.device;
   entry->sizes = SizesOf(operation->request, set_.ranks().size(), static_cast<size_t>(set_.me()));
-  const bool more = !runs_.empty() && !runs_.back().launches &&
-                    BelongTogether(*runs_.back().batch.operations.back(), *operation);
+  const bool more =
+      !runs_.empty() && !runs_.back().launches && BelongTogether(*runs_.back().batch.operations.back(), *operation);
   if (!more) runs_.emplace_back();
   RunningBatch& batch = runs_.back().batch;
   batch.entries.push_back(std::move(entry));

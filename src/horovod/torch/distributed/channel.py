@@ -254,7 +254,8 @@ def _settings(timeout_s: float) -> Settings:
 def _skips_agreement(settings: Settings) -> bool:
     """Whether ranks trust each other to call the same, as with torch's own NCCL; who looks for a mistake does not."""
     asked = settings.text("HOROVOD_GPU_TRANSPORT") or ""
-    return asked.lower() == "nccl" and dist.get_debug_level() != dist.DebugLevel.DETAIL
+    torch_debug: Any = dist  # whose type stubs lack these
+    return asked.lower() == "nccl" and torch_debug.get_debug_level() != torch_debug.DebugLevel.DETAIL
 
 
 class _NoWorld:

@@ -46,9 +46,7 @@ class HorovodProcessGroup(_ProcessGroup):  # type: ignore[misc]
 
     def allreduce_coalesced(self, tensors: list[Tensor], opts: Any = None) -> dist.Work:
         works = [
-            self._collectives.all_reduce(
-                self._request("all_reduce_coalesced", group, opts), group, _reduce_op(opts)
-            )
+            self._collectives.all_reduce(self._request("all_reduce_coalesced", group, opts), group, _reduce_op(opts))
             for group in _by_dtype(tensors)
             if group
         ]
