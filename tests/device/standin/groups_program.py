@@ -54,8 +54,8 @@ def wait_and_go_on(group: Group, work: Any) -> None:
 
 def told_by(group: Any) -> dict[str, int]:
     """The engine's counters for a group."""
-    world = (group or dist.group.WORLD)._channel.world
-    return dict(json.loads(world.describe()))
+    found: Any = group or dist.group.WORLD
+    return dict(json.loads(found._channel.world.describe()))
 
 
 def run_silence(expected: str) -> None:
