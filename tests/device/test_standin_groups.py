@@ -37,6 +37,13 @@ def test_groups_that_overlap_launch_in_the_order_of_the_program(nccl, ranks, see
     assert done.stdout.count("all in order") == ranks, done.stdout + done.stderr
 
 
+@pytest.mark.parametrize("seed", [4, 5])
+def test_so_do_those_of_which_some_share_gpus(nccl, seed):
+    """Operations of those are agreed on, those of groups whose ranks have GPUs of their own are not."""
+    said = said_by(nccl, 4, "orders", str(seed), RANKS_PER_GPU="2")
+    assert said.count("all in order") == 4, said
+
+
 def said_by(nccl: dict[str, str], ranks: int, *program: str, **more: str) -> str:
     done = horovodrun("-np", str(ranks), *GROUPS, *program, env={**nccl, **SETTINGS, **more}, limit_s=60)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -22,8 +22,9 @@ from horovod.torch.distributed.buffers import units_of
 from horovod.torch.distributed.flight import Flight
 
 Tensor = torch.Tensor
+sharing = int(os.environ.get("RANKS_PER_GPU", "1"))
 if "STANDIN_UUID_BY_RANK" in os.environ:
-    os.environ["STANDIN_UUID"] = f"of {os.environ['HOROVOD_RANK']}"
+    os.environ["STANDIN_UUID"] = f"of {int(os.environ['HOROVOD_RANK']) // sharing}"
 gpu = Gpu()
 current = threading.local()  # .stream: the stand-in's, of this thread
 on_cpu: set[int] = set()  # addresses of tensors that stay the host's
