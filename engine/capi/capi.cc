@@ -199,6 +199,7 @@ int64_t Submit(hvd_world* world, int32_t process_set, const hvd_op* ops, int32_t
       Convert(op, *world->world, process_set, group, count, operation);
       if (DeviceOf(op) < 0) continue;
       operation->stream = StreamOf(op);
+      operation->prompt = (flags & HVD_PROMPT) != 0;
       const bool as_before = i > 0 && DeviceOf(At(ops, i - 1)) == op.device && StreamOf(At(ops, i - 1)) == StreamOf(op);
       operation->ready = as_before ? operations[static_cast<size_t>(i) - 1]->ready
                                    : world->world->devices().MarkReady(op.device, StreamOf(op));
@@ -449,6 +450,14 @@ int32_t CopyOutput(hvd_world* world, int64_t id, int32_t index, void* to, uint64
   });
 }
 
+int64_t PromptStream(hvd_world* world, int32_t device, int32_t kind, int32_t reduce_op, int32_t dtype,
+                     hvd_status* status) {
+  return Guard<int64_t>(status, 0, [&] {
+    return world->world->PromptStream(device, static_cast<hvd::OpKind>(kind), static_cast<hvd::ReduceOp>(reduce_op),
+                                      static_cast<hvd::DType>(dtype));
+  });
+}
+
 void UseTuning(hvd_world* world, uint64_t fusion_threshold, uint64_t cycle_time_us, uint64_t chunk_bytes) {
   hvd::Tuning tuning;
   tuning.fusion_threshold = fusion_threshold;
@@ -496,7 +505,8 @@ const hvd_api kApi = {HVD_ABI_VERSION,
                       UseTuning,
                       LetWait,
                       OutputRows,
-                      CopyOutput};
+                      CopyOutput,
+                      PromptStream};
 
 }  // namespace
 

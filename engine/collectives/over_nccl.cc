@@ -255,9 +255,9 @@ NcclLaunches::NcclLaunches(Devices* devices, std::shared_ptr<Communicator> commu
 
 NcclLaunches::~NcclLaunches() { revoked_->store(true); }
 
-void NcclLaunches::Put(DeviceOrder order, Work work) {
+void NcclLaunches::Put(DeviceOrder order, Work work, std::function<void()> launched) {
   job_ = devices_->launcher().Put([communicator = communicator_, order = std::move(order), work = std::move(work),
-                                   revoked = revoked_, calls = devices_->calls()] {
+                                   launched = std::move(launched), revoked = revoked_, calls = devices_->calls()] {
     if (revoked->load()) return;
     Device& device = communicator->device();
     const Device::Scope scope(device);
@@ -267,6 +267,7 @@ void NcclLaunches::Put(DeviceOrder order, Work work) {
     work(*communicator, order.stream);
     communicator->Launched(order.stream);
     if (calls) calls->Launched(&device, communicator.get(), order.stream);
+    if (launched) launched();
   });
 }
 

@@ -64,7 +64,8 @@ class NcclLaunches {
   NcclLaunches(const NcclLaunches&) = delete;
   NcclLaunches& operator=(const NcclLaunches&) = delete;
 
-  void Put(DeviceOrder order, Work work);
+  // `launched`: called next, by the launcher with a Scope, if all went well.
+  void Put(DeviceOrder order, Work work, std::function<void()> launched = nullptr);
   bool under_way() const { return job_ != nullptr; }
   // Whether it no longer is. Throws DeviceError, with NCCL's words, a while after it went wrong: whoever is lost is
   // told of first.

@@ -203,6 +203,7 @@ class ChosenMachine : public Machine {
       if (set_.nccl()) {
         const Step step = set_.nccl()->Advance();
         if (step != Step::kDone) return step;
+        SettlePrompt();
       }
       const bool by_nccl = GoesByNccl(set_, settings_, batch_);
       if (may_meet_ && !by_nccl) {
@@ -242,6 +243,14 @@ class ChosenMachine : public Machine {
     } else {
       inner_ = std::make_unique<StagedMachine>(&set_, &settings_, device_, &batch_);
     }
+  }
+
+  // Where no members share a GPU, operations need no agreement any more if their callers say so.
+  void SettlePrompt() const {
+    if (!set_.devices()->prompt_calls() || set_.id() != kGlobalSet || set_.devices()->prompt_settled()) return;
+    const std::shared_ptr<Communicator>& communicator = set_.nccl()->communicator();
+    const bool alone = set_.nccl()->serves() && communicator && !set_.nccl()->mates();
+    set_.devices()->SettlePrompt(alone ? &communicator->device() : nullptr);
   }
 
   // Streams that wait for members of the same GPU stand in the way of what NCCL waits for in other sets, as much as

@@ -80,6 +80,7 @@ bool Engine::Progress(bool drain, bool thorough) {
     if (membership.leader) moved |= Decide(membership);
     if (membership.express.delivering()) moved |= membership.express.Step();
     moved |= membership.applier.Step(&trouble);
+    if (membership.prompt.busy()) moved |= membership.prompt.Step();
     if (!trouble.ok()) Heed(std::exchange(trouble, {}));
     it = sets_.upper_bound(id);  // the global set's records add and remove others
   }
@@ -163,6 +164,11 @@ bool Engine::Drain() {
     } else if (!set->second->state.closed().ok()) {
       const Status why = departures_.ShutDown(set->second->state.closed().lost_rank, SpokenCall(operation->request));
       Finish(std::move(operation), why);
+    } else if (operation->prompt && first_to_leave_.first >= 0) {  // nobody else would tell
+      const Status why = departures_.ShutDown(first_to_leave_.first, SpokenCall(operation->request));
+      Finish(std::move(operation), why);
+    } else if (operation->prompt) {
+      set->second->prompt.Add(std::move(operation));
     } else {
       Announce(*set->second, std::move(operation));
     }

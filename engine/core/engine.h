@@ -129,6 +129,7 @@ class Engine {
 
   void Housekeep();
   void WatchNccl(Clock::time_point now);
+  void WatchLaunches(Clock::time_point now);
   std::vector<std::shared_ptr<Communicator>> Communicators() const;
   void AnswerCalls();
   void TakePulses(Clock::time_point now);
@@ -198,6 +199,7 @@ class Engine {
   Deadlocks deadlocks_;  // the global leader's
   Clock::time_point next_housekeeping_;
   Clock::time_point nccl_troubled_since_;
+  std::pair<int, Clock::time_point> first_to_leave_{-1, {}};  // of the other ranks, of their own accord; and when
   bool left_whole_ = false;  // this rank took its leave with nothing under way and nobody lost
   uint64_t rounds_ = 0, rounds_unrung_ = 0;
 };

@@ -15,6 +15,7 @@ constexpr size_t kMostAsked = 6;  // missing ranks whose stacks are shown
 constexpr std::chrono::milliseconds kBeforeFirstWord{500};
 constexpr std::chrono::milliseconds kShortestLook{20};
 constexpr std::chrono::seconds kBeforeNcclIsBlamed{2};
+constexpr std::chrono::seconds kAfterDeparture{5};
 
 }  // namespace
 
@@ -33,6 +34,7 @@ void Engine::Housekeep() {
   messages_->LookForAnswers(now, limit);
   if (looks_for_deadlocks()) LookAtBlocks(now);
   WatchNccl(now);
+  WatchLaunches(now);
   Act(departures_.Look(now));
   next_housekeeping_ = departures_.NextLook(now);
   if (looks_for_deadlocks()) {
@@ -51,6 +53,24 @@ void Engine::WatchNccl(Clock::time_point now) {
   if (trouble.empty()) return;
   if (nccl_troubled_since_ == Clock::time_point()) nccl_troubled_since_ = now;
   if (now - nccl_troubled_since_ >= kBeforeNcclIsBlamed) AbortHere("NCCL reported an error there: " + trouble);
+}
+
+// What was agreed upon has been called by all: only of the rest nobody knows. Whoever leaves has waited for its GPU, so
+// that nothing to which it contributed takes long any more.
+void Engine::WatchLaunches(Clock::time_point now) {
+  const auto& [gone, since] = first_to_leave_;
+  if (gone >= 0 && now - since >= kAfterDeparture && !parts_.devices->watch().Overdue(now, kAfterDeparture).empty()) {
+    return Abort(gone, departures_.ShutDown(gone).text);
+  }
+  const std::chrono::milliseconds limit(parts_.settings.stall_shutdown_ms);
+  if (limit.count() == 0) return;
+  const std::string name = parts_.devices->watch().Overdue(now, limit);
+  if (name.empty()) return;
+  Abort(-1, SpokenName(name) + " was launched " +
+                std::to_string(std::chrono::duration_cast<std::chrono::seconds>(limit).count()) +
+                " s ago, and the GPU is not done with it: other ranks have not called it, or with tensors of another "
+                "size, or in another order. TORCH_DISTRIBUTED_DEBUG=DETAIL lets ranks agree on each call, and tells. "
+                "The time limit is the group's, or HOROVOD_STALL_SHUTDOWN_TIME_SECONDS");
 }
 
 std::vector<std::shared_ptr<Communicator>> Engine::Communicators() const {
@@ -79,6 +99,7 @@ void Engine::TakePulses(Clock::time_point now) {
     if (sign.up) {
       departures_.Heard(sign.rank, now - sign.age);
       mailbox_.Send(sign.rank, control::EncodePing());
+      ++counters_.pings;
     } else if (!departures_.meant_to_leave(sign.rank) && parts_.connector->Deserted(sign.rank)) {
       Act(departures_.OnDeserted(sign.rank, Clock::now()));
     }
@@ -163,6 +184,7 @@ void Engine::FailAll(Membership& membership, const Status& status) {
   for (auto& operation : membership.state.pending().TakeAll()) Finish(std::move(operation), status);
   membership.express.Fail(status);
   membership.applier.Fail(status);
+  membership.prompt.Fail(status);
 }
 
 // All that has come, from everywhere if anybody's end is near. What a rank wrote before its end is read before that is
@@ -211,6 +233,7 @@ void Engine::Act(const Departures::Verdict& verdict) {
 }
 
 void Engine::Part(int rank) {
+  if (first_to_leave_.first < 0) first_to_leave_ = {rank, Clock::now()};
   deadlocks_.Forget(rank);
   messages_->Fail(rank, departures_.ShutDown(rank));
   for (auto& [id, membership] : sets_) {
@@ -375,6 +398,8 @@ std::string Engine::Describe() const {
          (parts_.foreign ? "mpi" : "own") + "\"" +
          ", \"mpi_batches\": " + std::to_string(counters_.foreign_batches.load()) +
          ", \"gpu_batches\": " + std::to_string(counters_.device_batches.load()) +
+         ", \"prompt_batches\": " + std::to_string(counters_.prompt_batches.load()) +
+         ", \"control_messages\": " + std::to_string(mailbox_.sent() - counters_.pings.load()) +
          ", \"streams\": " + std::to_string(parts_.connector->taken()) +
          ", \"process_sets\": " + std::to_string(sets_.size() + foreign_.size()) +
          ", \"refused_connections\": " + std::to_string(parts_.connector->refused()) + "}";

@@ -57,6 +57,7 @@ struct Operation {
   std::shared_ptr<DeviceMark> ready;          // tensors on a device: when their contents are
   uint64_t stream = 0;                        // the caller's there
   LaunchTicket ticket;                        // ... if NCCL launches in the order of calls
+  bool prompt = false;                        // ... and it is to be launched without agreement: see prompt_runs.h
   size_t index = 0;                           // in the group
   bool awaited = false;                       // its caller does nothing else until it is done
   uint32_t slot = kNoSlot, round = kNoRound;  // if its part has been sent to all members

@@ -26,6 +26,7 @@ Membership::Membership(int id, uint32_t epoch, std::vector<int> ranks, const std
     : set(id, epoch, std::move(ranks), regions, around),
       leader(set.leads() ? MakeLeader(set, *around.settings) : nullptr),
       express(set, &state, leader.get(), services),
-      applier(&set, &state, leader.get(), &express, services) {}
+      applier(&set, &state, leader.get(), &express, services),
+      prompt(&set, services) {}
 
 }  // namespace hvd

@@ -12,6 +12,7 @@
 #include "core/express_protocol.h"
 #include "core/member_state.h"
 #include "core/process_set.h"
+#include "core/prompt_runs.h"
 #include "core/services.h"
 
 namespace hvd {
@@ -20,14 +21,15 @@ struct Membership {
   Membership(int id, uint32_t epoch, std::vector<int> ranks, const std::vector<int64_t>& regions,
              const Surroundings& around, const Services* services);
 
-  // Something was agreed upon and is not finished.
-  bool busy() const { return express.delivering() || applier.busy(); }
+  // Something was agreed upon, or needs no agreement, and is not finished.
+  bool busy() const { return express.delivering() || applier.busy() || prompt.busy(); }
 
   ProcessSet set;
   MemberState state;
   std::unique_ptr<Leader> leader;  // null unless this rank leads the set
   ExpressProtocol express;
   Applier applier;
+  PromptRuns prompt;
 };
 
 }  // namespace hvd

@@ -25,9 +25,9 @@ bool DependsOnOrder(const Request& first) {
 
 // Follows from the batch, and from what the members have agreed on, so that all of them come to the same answer.
 bool NcclServes(const NcclMeeting& meeting, const Request& first, const Settings& settings) {
-  if (first.kind != OpKind::kAllreduce && first.kind != OpKind::kReducescatter) return true;  // bytes are bytes
-  if (settings.deterministic && !meeting.forced() && DependsOnOrder(first)) return false;
-  return first.op != ReduceOp::kAdasum && NcclTypeOf(first.dtype) != kNcclNoType;
+  const bool sums = first.kind == OpKind::kAllreduce || first.kind == OpKind::kReducescatter;
+  if (sums && settings.deterministic && !meeting.forced() && DependsOnOrder(first)) return false;
+  return NcclKnows(first.kind, first.op, first.dtype);
 }
 
 // Likewise, where members share GPUs. What each member sends to each is sooner there without a detour.
@@ -94,6 +94,13 @@ NcclExchange ExchangeOf(const ProcessSet& set, const RunningBatch& batch) {
   return exchange;
 }
 
+}  // namespace
+
+bool NcclKnows(OpKind kind, ReduceOp op, DType dtype) {
+  if (kind != OpKind::kAllreduce && kind != OpKind::kReducescatter) return true;  // bytes are bytes
+  return op != ReduceOp::kAdasum && NcclTypeOf(dtype) != kNcclNoType;
+}
+
 NcclLaunches::Work LaunchOf(const ProcessSet& set, const RunningBatch& batch) {
   const OpKind kind = batch.entries[0]->request.kind;
   if (IsExchange(kind)) {
@@ -108,6 +115,8 @@ NcclLaunches::Work LaunchOf(const ProcessSet& set, const RunningBatch& batch) {
     launch(communicator, work, stream);
   };
 }
+
+namespace {
 
 std::unique_ptr<Machine> MakeMachineAcrossGpus(ProcessSet& set, const RunningBatch& batch, DeviceOrder order) {
   const NcclMeeting& meeting = *set.nccl();

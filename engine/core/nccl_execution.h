@@ -5,6 +5,7 @@
 
 #include <memory>
 
+#include "collectives/over_nccl.h"
 #include "core/process_set.h"
 #include "core/running_batch.h"
 
@@ -14,6 +15,11 @@ namespace hvd {
 constexpr char kByNccl[] = "NCCL";
 constexpr char kByIpcAndNccl[] = "IPC_NCCL";
 bool WentByNccl(const RunningBatch& batch);
+
+// Whether NCCL can do it at all, leaving aside what settings ask for.
+bool NcclKnows(OpKind kind, ReduceOp op, DType dtype);
+// What it has to be told for a batch, if no members share a GPU.
+NcclLaunches::Work LaunchOf(const ProcessSet& set, const RunningBatch& batch);
 
 // After the meeting. All members come to the same answer. Throws DeviceError if NCCL was asked for by name and cannot.
 bool GoesByNccl(ProcessSet& set, const Settings& settings, const RunningBatch& batch);

@@ -22,6 +22,8 @@ struct Counters {
   std::atomic<uint64_t> single_copy_batches{0};
   std::atomic<uint64_t> foreign_batches{0};
   std::atomic<uint64_t> device_batches{0};
+  std::atomic<uint64_t> prompt_batches{0};
+  std::atomic<uint64_t> pings{0};
 };
 
 struct Services {

@@ -12,15 +12,16 @@ bool Contains(const std::vector<int>& ranks, int rank) {
   return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
 }
 
-Status CheckSplits(const Request& request, size_t members) {
-  if (request.splits.size() != members) {
+// `prompt`: they are followed by what comes from each member, which nobody else will tell.
+Status CheckSplits(const Request& request, size_t members, bool prompt) {
+  if (request.splits.size() != (prompt ? 2 * members : members)) {
     return Status::Invalid("alltoall '" + request.name + "': splits has " + std::to_string(request.splits.size()) +
                            " entries, but the process set has " + std::to_string(members) + " members");
   }
   int64_t sum = 0;
-  for (int64_t rows : request.splits) {
-    if (rows < 0) return Status::Invalid("alltoall '" + request.name + "': a split is negative");
-    sum += rows;
+  for (size_t i = 0; i < request.splits.size(); ++i) {
+    if (request.splits[i] < 0) return Status::Invalid("alltoall '" + request.name + "': a split is negative");
+    if (i < members) sum += request.splits[i];
   }
   if (sum > request.shape[0]) {
     return Status::Invalid("alltoall '" + request.name + "': splits add up to " + std::to_string(sum) +
@@ -41,7 +42,7 @@ Status Check(const Operation& operation, const std::vector<int>& ranks, int rank
   }
   if (request.kind == OpKind::kAlltoall) {
     if (request.shape.empty()) return Status::Invalid("alltoall '" + request.name + "': a scalar has no rows to send");
-    return CheckSplits(request, ranks.size());
+    return CheckSplits(request, ranks.size(), operation.prompt);
   }
   return Status::Ok();
 }
@@ -77,7 +78,9 @@ Status Submissions::Add(Batch operations, int rank) {
   size_t more = operations.size();
   for (auto& operation : operations) {
     more += operation->request.Bytes();
-    if (calls_ && operation->request.device >= 0) operation->ticket = calls_->Take();
+    if (calls_ && operation->request.device >= 0) {
+      operation->ticket = (operation->prompt ? prompt_calls_ : calls_)->Take();
+    }
     queue_.push_back(std::move(operation));
   }
   bytes_or_count_.fetch_add(more, std::memory_order_seq_cst);

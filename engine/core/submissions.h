@@ -23,7 +23,10 @@ class Submissions {
   using Batch = std::vector<std::unique_ptr<Operation>>;
 
   // Operations on devices take tickets there; before the first.
-  void TakeTicketsOf(CallOrder* calls) { calls_ = calls; }
+  void TakeTicketsOf(CallOrder* calls, CallOrder* prompt_calls) {
+    calls_ = calls;
+    prompt_calls_ = prompt_calls;
+  }
   // To be filled in; those that are finished are used again.
   Batch NewOperations(size_t count);
   // Queues the operations of one handle, all or none. kInvalid: unknown set, not a member, bad root, name in flight.
@@ -53,7 +56,7 @@ class Submissions {
   Status Enter(const Operation& operation, int rank);
   bool EnterName(std::string_view name, Names* in_flight);
 
-  CallOrder* calls_ = nullptr;
+  CallOrder *calls_ = nullptr, *prompt_calls_ = nullptr;
   std::mutex mutex_;
   std::unordered_map<int, Set> sets_;
   std::vector<Names::node_type> spare_;  // of names that have left: the same come again and again

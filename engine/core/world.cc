@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "base/cores.h"
+#include "core/nccl_execution.h"
 #include "core/shown.h"
 
 namespace hvd {
@@ -55,7 +56,7 @@ World::World(const Identity& identity, const Settings& settings)
   credentials_ = {identity.rank, identity.world_id, identity.generation, identity.secret};
   devices_ = std::make_unique<Devices>([this] { poller_.bell().Force(); });
   if (settings.launches_by_calls) devices_->LaunchByCalls();
-  submissions_.TakeTicketsOf(devices_->calls());
+  submissions_.TakeTicketsOf(devices_->calls(), devices_->prompt_calls());
   timeline_ = std::make_unique<Timeline>(identity.rank, Timeline::kCapacity, log_);
   static std::once_flag once;
   std::call_once(once, [] { pthread_atfork(nullptr, nullptr, [] { InForkedChild(); }); });
@@ -269,6 +270,11 @@ int64_t World::Submit(std::vector<std::unique_ptr<Operation>> operations, bool w
                       std::function<void(const Handle&)> on_done, Status* status) {
   *status = Usable();
   if (!status->ok()) return 0;
+  const auto unfit = [this](const auto& operation) { return operation->prompt && !MayBePrompt(*operation); };
+  if (std::any_of(operations.begin(), operations.end(), unfit)) {
+    *status = Status::Invalid("only what NCCL serves, with an output, can be launched without agreement");
+    return 0;
+  }
   callers_.OnSubmit(on_done != nullptr);
   std::shared_ptr<Handle> handle = handles_.Create(operations.size());
   handle->on_done = std::move(on_done);
@@ -284,6 +290,25 @@ int64_t World::Submit(std::vector<std::unique_ptr<Operation>> operations, bool w
   }
   if (!will_wait) driver_->OnSubmit();
   return handle->id;
+}
+
+bool World::MayBePrompt(const Operation& operation) const {
+  const Request& request = operation.request;
+  const Device* const device = devices_->prompt_device();
+  const bool into_nothing = !operation.output && request.kind != OpKind::kAlltoall && request.Bytes() > 0;
+  const bool rows_of_all = request.kind != OpKind::kAllgather || request.splits.empty() ||
+                           request.splits.size() == static_cast<size_t>(size());
+  return device && device->ordinal() == request.device && operation.process_set == kGlobalSet && !into_nothing &&
+         rows_of_all && MovesTensor(request.kind) && NcclKnows(request.kind, request.op, request.dtype);
+}
+
+int64_t World::PromptStream(int device, OpKind kind, ReduceOp op, DType dtype) {
+  if (stage_ != Stage::kConnected || !devices_->prompt_calls()) return 0;
+  if (!devices_->prompt_settled()) return -1;
+  const Device* const met = devices_->prompt_device();
+  if (!met || met->ordinal() != device || !NcclKnows(kind, op, dtype)) return 0;
+  const Device::Scope scope(*met);
+  return reinterpret_cast<int64_t>(devices_->prompt_calls()->StreamOn(*met));
 }
 
 void World::Block(int64_t id, uint64_t thread) {

@@ -56,6 +56,9 @@ class World {
   // The operations share one new handle, whose id is returned; 0 and a status if they are refused.
   int64_t Submit(std::vector<std::unique_ptr<Operation>> operations, bool will_wait,
                  std::function<void(const Handle&)> on_done, Status* status);
+  // Where operations of this kind would be launched without agreement; 0: they cannot be; -1: that is not known before
+  // an operation on a GPU is done. In this world all members come to the same answer.
+  int64_t PromptStream(int device, OpKind kind, ReduceOp op, DType dtype);
   // From here to Unblock this thread does nothing but wait for the handle.
   void Block(int64_t id, uint64_t thread);
   void Unblock(uint64_t thread) { callers_.Unblock(thread); }
@@ -80,6 +83,7 @@ class World {
  private:
   World(const Identity& identity, const Settings& settings);
   Status Usable() const;
+  bool MayBePrompt(const Operation& operation) const;
   Status CreateArena(const std::vector<Peer>& peers);
   void WarnOfSockets(const Status& no_arena) const;
   void TellOfMeeting(size_t hosts) const;

@@ -26,13 +26,10 @@ Device::Device(const Cuda* cuda, int ordinal) : cuda_(cuda), ordinal_(ordinal) {
   Check(cuda_->device_uuid(&uuid_, device_), "identify");
   Check(cuda_->context_retain(&context_, device_), "use");
   const Scope scope(*this);
-  int processors = 1, least = 0, greatest = 0;
+  int processors = 1;
   Check(cuda_->device_attribute(&processors, kCudaMultiprocessors, device_), "ask");
   most_blocks_ = static_cast<unsigned>(processors) * 8;
-  Check(cuda_->stream_priorities(&least, &greatest), "ask");
-  for (CudaStream* stream : {&kernels_, &copies_}) {
-    Check(cuda_->stream_create(stream, kCudaStreamNonBlocking, greatest), "create a stream on");
-  }
+  for (CudaStream* stream : {&kernels_, &copies_}) *stream = NewStream();
 }
 
 // After a failure, or while the process ends, the driver refuses all of it: nothing can be done about that.
@@ -189,6 +186,14 @@ void Device::CopyUp(CudaAddress to, const void* from, size_t bytes, CudaStream s
   };
   two_rows(0, 2 * quarter);
   two_rows(quarter, bytes - 2 * quarter);
+}
+
+CudaStream Device::NewStream() const {
+  int least = 0, greatest = 0;
+  Check(cuda_->stream_priorities(&least, &greatest), "ask");
+  CudaStream stream = nullptr;
+  Check(cuda_->stream_create(&stream, kCudaStreamNonBlocking, greatest), "create a stream on");
+  return stream;
 }
 
 CudaAddress Device::Allocate(size_t bytes) const {

@@ -104,6 +104,8 @@ class Device {
     Check(cuda_->copy_on(to, from, bytes, stream), "copy on");
   }
   CudaAddress Allocate(size_t bytes) const;
+  // Of the highest priority: what is put there moves bytes, which others wait for.
+  CudaStream NewStream() const;
 
  private:
   bool PendingOnOthers(CudaStream stream);

@@ -183,7 +183,9 @@ void Devices::Close() {
   std::lock_guard<std::mutex> lock(mutex_);
   worker_.reset();
   launcher_.reset();
-  if (calls_) calls_->Leave();
+  for (const auto& calls : {calls_.get(), prompt_calls_.get()}) {
+    if (calls) calls->Leave();
+  }
 }
 
 }  // namespace hvd

@@ -2,6 +2,7 @@
 // The GPUs that a world's tensors lie on, made when the first of them comes; and what all process sets share there.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <functional>
@@ -14,6 +15,7 @@
 #include "devices/device.h"
 #include "devices/device_times.h"
 #include "devices/launch_gate.h"
+#include "devices/launch_watch.h"
 #include "devices/worker.h"
 
 namespace hvd {
@@ -89,8 +91,20 @@ class Devices {
   BlockPool& outputs() { return outputs_; }  // results whose memory the engine allocates
   DeviceTimes& times() { return times_; }
   // NCCL launches in the order of calls, with other worlds of the process that do so; before anything is launched.
-  void LaunchByCalls() { calls_ = std::make_unique<CallOrder>(wake_); }
-  CallOrder* calls() const { return calls_.get(); }  // null: it does not
+  void LaunchByCalls() {
+    calls_ = std::make_unique<CallOrder>(wake_);
+    prompt_calls_ = std::make_unique<CallOrder>(wake_);
+  }
+  CallOrder* calls() const { return calls_.get(); }                // null: it does not
+  CallOrder* prompt_calls() const { return prompt_calls_.get(); }  // of what is launched unagreed; likewise
+  // Whether the world may launch unagreed, and where: known since its members have met. Any thread.
+  void SettlePrompt(Device* device) {
+    prompt_device_.store(device);
+    prompt_settled_.store(true);
+  }
+  bool prompt_settled() const { return prompt_settled_.load(); }
+  Device* prompt_device() const { return prompt_device_.load(); }  // null: it may not
+  LaunchWatch& watch() { return watch_; }
   // What is on the stream of a framework by now: tensors that are submitted next are ready when it is done. Null: that
   // is so already.
   std::shared_ptr<DeviceMark> MarkReady(int ordinal, uint64_t stream);
@@ -110,7 +124,10 @@ class Devices {
   BlockPool pinned_{BlockPool::Where::kPinned};
   DeviceTimes times_;
   BlockPool outputs_{BlockPool::Where::kOnDevice};
-  std::unique_ptr<CallOrder> calls_;
+  std::unique_ptr<CallOrder> calls_, prompt_calls_;
+  std::atomic<Device*> prompt_device_{nullptr};
+  std::atomic<bool> prompt_settled_{false};
+  LaunchWatch watch_;
   std::unique_ptr<DeviceWorker> worker_, launcher_;
 };
 

@@ -55,6 +55,22 @@ class LaunchGate {
     return tickets_.empty() || tickets_.begin()->second == world;
   }
 
+  bool IsNext(const CallOrder* world, uint64_t number) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    for (const auto& [older, of] : tickets_) {
+      if (older >= number) break;
+      if (of != world) return false;
+    }
+    return true;
+  }
+
+  CudaStream StreamOn(const Device& device) {
+    std::lock_guard<std::mutex> lock(making_);
+    CudaStream& stream = streams_[device.ordinal()];
+    if (!stream) stream = device.NewStream();
+    return stream;
+  }
+
   void FollowLast(const Device& device, const void* who, CudaStream stream) {
     std::lock_guard<std::mutex> lock(launching_);
     const auto found = last_.find(device.ordinal());
@@ -93,6 +109,8 @@ class LaunchGate {
   std::map<const CallOrder*, std::function<void()>> wakes_;
   std::mutex launching_;      // guards what follows; the driver may keep whoever holds it waiting
   std::map<int, Last> last_;  // by the device's number: what was launched there
+  std::mutex making_;         // guards what follows
+  std::map<int, CudaStream> streams_;
   std::shared_ptr<LaunchGate> before_;
 };
 
@@ -117,6 +135,10 @@ void CallOrder::Leave() { gate_->Leave(this); }
 LaunchTicket CallOrder::Take() { return {gate_, gate_->Take(this)}; }
 
 bool CallOrder::IsNext() const { return gate_->IsNext(this); }
+
+bool CallOrder::IsNext(const LaunchTicket& ticket) const { return gate_->IsNext(this, ticket.number()); }
+
+CudaStream CallOrder::StreamOn(const Device& device) const { return gate_->StreamOn(device); }
 
 void CallOrder::FollowOthers(const Device& device, const void* who, CudaStream stream) const {
   gate_->FollowLast(device, who, stream);

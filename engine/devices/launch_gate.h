@@ -24,6 +24,7 @@ class LaunchTicket {
   LaunchTicket() = default;
   LaunchTicket(std::shared_ptr<LaunchGate> gate, uint64_t number) : gate_(std::move(gate)), number_(number) {}
   ~LaunchTicket() { GiveUp(); }
+  uint64_t number() const { return number_; }  // those that were taken before have smaller ones
   LaunchTicket(LaunchTicket&& other) noexcept : gate_(std::move(other.gate_)), number_(other.number_) {}
   LaunchTicket& operator=(LaunchTicket&& other) noexcept;
   void GiveUp();
@@ -33,7 +34,8 @@ class LaunchTicket {
   uint64_t number_ = 0;
 };
 
-// One world among those of the process that launch in the order of calls.
+// One world among those of the process that launch in the order of calls; or one of two kinds of operations of such a
+// world, each of which has an order of its own among them.
 class CallOrder {
  public:
   // `wake`: called on any thread when the world may launch.
@@ -44,8 +46,14 @@ class CallOrder {
 
   // Any thread.
   LaunchTicket Take();
-  // Whether the oldest ticket is one of this world's.
+  // Whether the oldest ticket is one that was taken here.
   bool IsNext() const;
+  // Whether all that are older than this one were taken here.
+  bool IsNext(const LaunchTicket& ticket) const;
+
+  // A stream of the process for what is launched beside the callers' own. It is never destroyed: frameworks remember
+  // streams on which memory was used. With a Scope.
+  CudaStream StreamOn(const Device& device) const;
 
   // Kernels of one communicator that run beside those of another may wait for each other in a circle: what `who` puts
   // on the stream next comes after what others launched there, and then others come after it. With a Scope; by whoever

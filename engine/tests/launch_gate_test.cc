@@ -40,6 +40,25 @@ TEST_CASE("the world of the oldest ticket launches") {
   CHECK(b.order.IsNext());
 }
 
+TEST_CASE("of one world's tickets in a row, each may launch; others' stand between the rest") {
+  World agreed, prompt;
+  LaunchTicket first = prompt.order.Take(), second = prompt.order.Take(), other = agreed.order.Take();
+  LaunchTicket third = prompt.order.Take();
+  CHECK(prompt.order.IsNext(first));
+  CHECK(prompt.order.IsNext(second));
+  CHECK_FALSE(prompt.order.IsNext(third));
+  CHECK_FALSE(agreed.order.IsNext());
+  second.GiveUp();
+  CHECK_FALSE(agreed.order.IsNext());
+  first.GiveUp();
+  CHECK(agreed.order.IsNext());
+  CHECK(agreed.woken == 1);
+  CHECK_FALSE(prompt.order.IsNext(third));
+  other.GiveUp();
+  CHECK(prompt.order.IsNext(third));
+  CHECK(prompt.woken == 1);
+}
+
 TEST_CASE("a ticket that is given up out of turn wakes nobody, and is not waited for") {
   World a, b, c;
   LaunchTicket first = a.order.Take(), second = b.order.Take(), third = c.order.Take();
@@ -94,6 +113,42 @@ TEST_CASE("worlds driven by threads of their own launch in the order of the call
         while (!worlds[w]->IsNext()) std::this_thread::yield();
         if (launched.fetch_add(1) != call) in_order = false;
         ticket.GiveUp();
+      }
+    });
+  }
+  for (std::thread& driver : drivers) driver.join();
+  CHECK(launched == kCalls);
+  CHECK(in_order);
+}
+
+TEST_CASE("worlds with two kinds of operations each launch in the order of the calls") {
+  constexpr int kWorlds = 3, kCalls = 2000;
+  struct Call {
+    int number;
+    bool prompt;
+    LaunchTicket ticket;
+  };
+  std::vector<std::unique_ptr<CallOrder>> agreed, prompt;
+  for (int w = 0; w < kWorlds; ++w) {
+    agreed.push_back(std::make_unique<CallOrder>([] {}));
+    prompt.push_back(std::make_unique<CallOrder>([] {}));
+  }
+  std::vector<std::vector<Call>> calls(kWorlds);
+  std::mt19937 dice(11);
+  for (int number = 0; number < kCalls; ++number) {
+    const auto w = static_cast<size_t>(dice() % kWorlds);
+    const bool is_prompt = dice() % 4 != 0;
+    calls[w].push_back({number, is_prompt, (is_prompt ? prompt : agreed)[w]->Take()});
+  }
+  std::atomic<int> launched{0};
+  std::atomic<bool> in_order{true};
+  std::vector<std::thread> drivers;
+  for (size_t w = 0; w < kWorlds; ++w) {
+    drivers.emplace_back([&, w] {
+      for (Call& call : calls[w]) {
+        while (!(call.prompt ? prompt[w]->IsNext(call.ticket) : agreed[w]->IsNext())) std::this_thread::yield();
+        if (launched.fetch_add(1) != call.number) in_order = false;
+        call.ticket.GiveUp();
       }
     });
   }

@@ -52,6 +52,7 @@ class Mailbox {
   void DropUnsent(int rank);
   bool unread() const { return unread_; }  // something may have come that the poller will not speak of again
   bool has_links() const { return has_links_.load(std::memory_order_relaxed); }  // from any thread
+  uint64_t sent() const { return sent_.load(std::memory_order_relaxed); }        // messages so far; likewise
   std::vector<int> LinkedRanks() const;
   // TCP links that are up or vital, with the time since anything came over them.
   struct Sign {
@@ -101,6 +102,7 @@ class Mailbox {
   std::map<int, Outbox> outboxes_;
   std::map<int, Link> links_;
   std::atomic<bool> has_links_{false};
+  std::atomic<uint64_t> sent_{0};
   std::map<uint32_t, std::string> partial_;  // messages of which more cells will come, by writer
   std::vector<std::pair<int, std::string>> broken_;
   size_t waiting_cells_ = 0;

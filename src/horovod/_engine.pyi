@@ -121,12 +121,16 @@ class World:
         wire_dtype: int = 0,
         device: int = -1,
         stream: int = 0,
+        prompt: bool = False,
     ) -> int:
         """Start one operation on raw addresses (output 0: the engine allocates). Returns a handle > 0.
 
         `will_wait` promises that this thread calls wait next: no other thread is woken to drive the work.
         `wire_dtype` (6 float16, 10 bfloat16): an allreduce of float32 is rounded to it, reduced and moved so; on
         one host it stays as it is, unless the world is deterministic.
+        `prompt`, where prompt_stream names one: launched there without agreement; all ranks must call the same in the
+        same order. There must be an output, an alltoall's splits are followed by the rows that come from each rank, and
+        an allgather's may be the rows of all.
         """
     def submit_group(
         self,
@@ -146,6 +150,7 @@ class World:
         wire_dtype: int = 0,
         device: int = -1,
         stream: int = 0,
+        prompt: bool = False,
     ) -> int: ...
     def submit_many(
         self,
@@ -171,6 +176,8 @@ class World:
 
         EngineError if the world has ended: what they left on the device is then of no account.
         """
+    def prompt_stream(self, device: int, kind: int, reduce_op: int, dtype: int) -> int:
+        """Where `prompt` operations go; 0: there are none of this kind, -1: not known before one on the GPU is done."""
     def output_rows(self, handle: int, index: int) -> int:
         """Rows of an output that the engine allocated on a device."""
     def copy_output(self, handle: int, index: int, to: int, stream: int) -> None:

@@ -5,6 +5,7 @@ The first argument says what; with `cpu` as the second, the parts that need no G
 """
 
 import importlib
+import json
 import os
 import signal
 import sys
@@ -29,6 +30,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
+from horovod._engine import EngineError
 from horovod.torch.distributed import ProcessGroupError
 
 DEVICE = torch.device("cpu") if sys.argv[2:] == ["cpu"] else torch.device("cuda", 0)
@@ -280,6 +282,92 @@ def run_groups() -> None:
     print(f"lost in {time.monotonic() - began:.2f} s", flush=True)
 
 
+def told_by(group: Any = None) -> dict[str, Any]:
+    """What the engine counts for a group."""
+    found: Any = group or dist.group.WORLD
+    return dict(json.loads(found._channel.world.describe()))
+
+
+def run_prompt() -> None:
+    """Over NCCL ranks exchange no word for an operation, and it runs beside what its caller computes."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    pair = dist.new_group()
+    for group in (None, pair):
+        dist.all_reduce(torch.ones(10, device=DEVICE), group=group)
+    await_device()
+    dist.barrier()
+    before = [told_by(group) for group in (None, pair)]
+    tensors = [torch.full((1000,), float(rank + turn), device=DEVICE) for turn in range(50)]
+    works = [
+        dist.all_reduce(tensor, group=(None, pair)[turn % 2], async_op=True) for turn, tensor in enumerate(tensors)
+    ]
+    for work in works:
+        work.wait()
+    for turn, tensor in enumerate(tensors):
+        same(tensor, torch.full((1000,), float(sum(range(turn, size + turn)))))
+    for was, group in zip(before, (None, pair), strict=True):
+        now = told_by(group)
+        assert now["prompt_batches"] - was["prompt_batches"] == 25, (was, now)
+        assert now["control_messages"] == was["control_messages"], (was, now)
+    # Work that the caller puts on its stream meanwhile does not wait for an operation that nobody waits for.
+    ready, sums, square = torch.cuda.Event(), torch.ones(1000, device=DEVICE), torch.ones(300, 300, device=DEVICE)
+    product = square @ square  # the first one allocates memory, for which the GPU must be idle
+    await_device()
+    dist.barrier()
+    if rank > 0:
+        torch.cuda._sleep(int(2e9))  # a second or so, before this rank takes part
+    late = dist.all_reduce(sums, async_op=True)
+    torch.mm(square, square, out=product)
+    ready.record()
+    if rank == 0:
+        ready.synchronize()
+        assert not late.is_completed()
+    late.wait()
+    same(sums, torch.full((1000,), float(size)))
+    same(product, torch.full((300, 300), 300.0))
+    # Memory that is given back while an operation is under way on another stream.
+    kept = []
+    for turn in range(30):
+        given = torch.full((LARGE,), float(turn), device=DEVICE)
+        work = dist.all_reduce(given, dist.ReduceOp.MAX, async_op=True)
+        with torch.cuda.stream(torch.cuda.Stream()):
+            work.wait()
+            kept.append(given.clone())
+        del given, work
+        torch.full((LARGE,), -1.0, device=DEVICE)
+    await_device()
+    for turn, one in enumerate(kept):
+        same(one, torch.full((LARGE,), float(turn)))
+
+
+def do_something_else(limit_s: float) -> None:
+    """Until the default group has ended; its engine goes on meanwhile."""
+    default: Any = dist.group.WORLD
+    until = time.monotonic() + limit_s
+    while time.monotonic() < until:
+        time.sleep(0.1)
+        default._channel.world.let_wait(DEVICE.index or 0, 0)
+
+
+def run_absence() -> None:
+    """The last rank does not call what the others have launched: the group's time limit ends it."""
+    dist.destroy_process_group()
+    dist.init_process_group("horovod", timeout=timedelta(seconds=4))
+    tensor, last = torch.ones(1000, device=DEVICE), dist.get_world_size() - 1
+    dist.all_reduce(tensor)
+    await_device()
+    dist.barrier()
+    began = time.monotonic()
+    if dist.get_rank() == last:
+        with pytest.raises(EngineError, match="is not done with it"):
+            do_something_else(30)
+    else:
+        with pytest.raises(ProcessGroupError, match="is not done with it"):
+            keep_reducing(tensor)
+    assert time.monotonic() - began < 20
+    await_device()  # nothing on the GPU waits any longer
+
+
 def keep_reducing(tensor: torch.Tensor, group: Any = None) -> None:
     for _ in range(100):
         dist.all_reduce(tensor, group=group)
@@ -342,6 +430,8 @@ RUNS = {
     "training": run_training,
     "loss": run_loss,
     "groups": run_groups,
+    "prompt": run_prompt,
+    "absence": run_absence,
     "accelerate": run_accelerate,
     "lightning": run_lightning,
 }

@@ -37,6 +37,67 @@ def test_groups_that_overlap_launch_in_the_order_of_the_program(nccl, ranks, see
     assert done.stdout.count("all in order") == ranks, done.stdout + done.stderr
 
 
+@pytest.mark.parametrize("seed", [4, 5])
+def test_so_do_those_of_which_some_share_gpus(nccl, seed):
+    """Operations of those are agreed on, those of groups whose ranks have GPUs of their own are not."""
+    said = said_by(nccl, 4, "orders", str(seed), RANKS_PER_GPU="2")
+    assert said.count("all in order") == 4, said
+
+
+def said_by(nccl: dict[str, str], ranks: int, *program: str, **more: str) -> str:
+    done = horovodrun("-np", str(ranks), *GROUPS, *program, env={**nccl, **SETTINGS, **more}, limit_s=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_no_word_is_exchanged_for_an_operation(nccl, ranks):
+    said = said_by(nccl, ranks, "silence", "silent")
+    assert said.count("counted") == ranks, said
+
+
+def test_who_looks_for_mistakes_lets_ranks_agree(nccl):
+    said = said_by(nccl, 2, "silence", "agreed", TORCH_DISTRIBUTED_DEBUG="DETAIL")
+    assert said.count("counted") == 2, said
+    said = said_by(nccl, 2, "mismatch", TORCH_DISTRIBUTED_DEBUG="DETAIL")
+    assert said.count("told") == 2, said
+
+
+def times_heard(said: str) -> list[float]:
+    return [float(found) for found in re.findall(r"heard in (.*?) s", said)]
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_a_call_that_a_rank_leaves_out_ends_at_the_groups_time_limit(nccl, ranks):
+    times = times_heard(said := said_by(nccl, ranks, "absence"))
+    assert len(times) == ranks, said
+    assert all(2.5 < it < 10 for it in times), said
+    assert said.count(": 0 left") == ranks - 1, said
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_a_rank_that_leaves_too_soon_is_named(nccl, ranks):
+    times = times_heard(said := said_by(nccl, ranks, "departure"))
+    assert len(times) == ranks - 1, said
+    assert all(it < 15 for it in times), said
+    assert said.count("communicators left: 0") == ranks - 1, said
+
+
+def test_a_child_of_a_fork_leaves_the_parents_operations_alone(nccl):
+    assert said_by(nccl, 2, "fork").count("went on") == 2
+
+
+def test_a_frozen_rank_keeps_no_group_waiting(nccl):
+    env = {**nccl, **SETTINGS, "HOROVOD_PEER_TIMEOUT_SECONDS": "3"}
+    with PlainJob([*GROUPS, "frozen"], "a:3", env) as job:
+        wait_for_all([job.processes[0], job.processes[2]], 60)
+        printed = {rank: job.printed(rank) for rank in (0, 2)}
+    for text in printed.values():
+        assert all(it < 12 for it in times_heard(text)), printed
+        assert len(times_heard(text)) == 1, printed
+        assert "communicators left: 0" in text, printed
+
+
 def test_a_killed_rank_keeps_no_group_waiting(nccl):
     with PlainJob([*GROUPS, "loss"], "a:3", {**nccl, **SETTINGS}) as job:
         survivors = [job.processes[0], job.processes[2]]

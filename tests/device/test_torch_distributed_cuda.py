@@ -34,9 +34,18 @@ def test_collectives_over_nccl() -> None:
     assert "CUDA tensors go through NCCL 2." in said, said
 
 
+@pytest.mark.parametrize("what", ["prompt", "absence"])
+def test_operations_over_nccl_without_agreement(what: str) -> None:
+    check(2, what, OVER_NCCL)
+
+
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_training_sharding_and_checkpoints(ranks: int) -> None:
     check(ranks, "training")
+
+
+def test_training_over_nccl() -> None:
+    check(2, "training", OVER_NCCL)
 
 
 @pytest.mark.parametrize("library", ["accelerate", "lightning"])

@@ -62,6 +62,7 @@ def cuda(monkeypatch, log):
     monkeypatch.setattr(places, "current_stream", lambda device: state.now.cuda_stream)
     monkeypatch.setattr(torch.cuda, "stream", entered)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: state.capturing)
+    monkeypatch.setattr(places, "_engines_stream", lambda device, stream: Stream(stream, log))
     return state
 
 
@@ -90,7 +91,7 @@ def test_what_is_left_to_do_goes_to_the_own_stream_whoever_does_it(cuda, log):
     own = cuda.now
     cuda.now = cuda.other  # of a thread that completes futures, for one
     flight = flight_of(log, place, finish=lambda handles: log.append(("copied on", cuda.now.cuda_stream, handles)))
-    flight.then(lambda: log.append("then more"))
+    flight.then(lambda: log.append("then more"), [])
     assert flight.wait(0.0)
     flight.land()
     assert log == [("let wait", DEVICE, 10), ("copied on", 10, [7]), "then more", ("recorded", 10)]
@@ -103,14 +104,54 @@ def test_what_is_left_to_do_goes_to_the_own_stream_whoever_does_it(cuda, log):
     assert log == [("let wait", DEVICE, 10)]
 
 
-def test_memory_that_nobody_follows_is_kept_for_the_stream(cuda, log):
-    class OnGpu(torch.Tensor):
-        is_cuda = True
+def test_an_operation_beside_the_own_stream_does_not_hold_that_up(cuda, log):
+    place = places.GpuPlace(DEVICE)
+    place.launches_on(77)
+    assert place.stream == 10  # where the input comes to be
+    flight = flight_of(log, place, finish=lambda handles: log.append(("copied on", cuda.now.cuda_stream)))
+    flight.land()
+    assert log == [("copied on", 77), ("recorded", 77)]
+    log.clear()
+    place.follow(World(log))  # but who waits waits
+    assert log == [("let wait", DEVICE, 10), ("waits", 10, 77)]
+    log.clear()
+    assert not place.is_done()
+    assert log == [("recorded", 77)]
 
-        def record_stream(self, stream):
-            log.append(("kept for", stream.cuda_stream))
 
+class OnGpu(torch.Tensor):
+    is_cuda = True
+    log: list[object]
+
+    def record_stream(self, stream):
+        self.log.append(("kept for", stream.cuda_stream))
+
+
+def on_gpu(log):
     tensor = torch.ones(2).as_subclass(OnGpu)
+    tensor.log = log
+    return tensor
+
+
+def test_memory_beside_the_own_stream_is_kept_unless_that_waits(cuda, log):
+    for followed, current, kept in (
+        (True, 10, []),
+        (True, 20, [("kept for", 77)]),
+        (False, 10, [("kept for", 77)]),
+    ):
+        cuda.now = Stream(10, log)
+        place = places.GpuPlace(DEVICE)
+        place.launches_on(77)
+        flight = flight_of(log, place, keep=[on_gpu(log)])
+        cuda.now = Stream(current, log)
+        flight.release(followed)
+        flight.release(followed)  # once is enough
+        assert log == [*kept, ("released", 7)], (followed, current)
+        log.clear()
+
+
+def test_memory_that_nobody_follows_is_kept_for_the_stream(cuda, log):
+    tensor = on_gpu(log)
     flight = flight_of(log, places.GpuPlace(DEVICE), keep=([tensor, torch.ones(1)], None))
     assert flight.land_alone()
     assert log == [("let wait", DEVICE, 10), ("kept for", 10), ("released", 7)]
@@ -133,7 +174,7 @@ def test_a_captured_stream_is_refused(cuda):
     with pytest.raises(RuntimeError, match="cannot be captured in a CUDA graph"):
         places.GpuPlace(DEVICE)
     with pytest.raises(RuntimeError, match="cannot be captured in a CUDA graph"):
-        places.await_gpu([DEVICE])
+        places.await_gpu(World([]), [DEVICE])
 
 
 def test_the_tensors_of_an_operation_lie_in_one_place():

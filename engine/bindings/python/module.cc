@@ -151,20 +151,21 @@ class World {
 
   int64_t Submit(int process_set, int kind, const char* name, int dtype, const Shape& shape, uintptr_t input,
                  uintptr_t output, int reduce_op, double prescale, double postscale, int root,
-                 const std::vector<int64_t>& splits, bool will_wait, int wire_dtype, int device, uint64_t stream) {
+                 const std::vector<int64_t>& splits, bool will_wait, int wire_dtype, int device, uint64_t stream,
+                 bool prompt) {
     hvd_op op =
         Describe(kind, name, dtype, shape, input, output, reduce_op, prescale, postscale, wire_dtype, device, stream);
     op.root = root;
     op.splits = splits.data();
     op.nsplits = static_cast<int32_t>(splits.size());
-    return Start(process_set, &op, 1, nullptr, will_wait);
+    return Start(process_set, &op, 1, nullptr, will_wait, prompt);
   }
 
   int64_t SubmitGroup(int process_set, int kind, const char* group, const std::vector<std::string>& names,
                       const std::vector<int>& dtypes, const std::vector<Shape>& shapes,
                       const std::vector<uintptr_t>& inputs, const std::vector<uintptr_t>& outputs, int reduce_op,
                       double prescale, double postscale, int root, bool will_wait, int wire_dtype, int device,
-                      uint64_t stream) {
+                      uint64_t stream, bool prompt) {
     const size_t count = names.size();
     if (dtypes.size() != count || shapes.size() != count || inputs.size() != count || outputs.size() != count) {
       throw nb::value_error("the lists of a group differ in length");
@@ -175,7 +176,7 @@ class World {
                              postscale, wire_dtype, device, stream));
       ops.back().root = root;
     }
-    return Start(process_set, ops.data(), static_cast<int32_t>(count), group, will_wait);
+    return Start(process_set, ops.data(), static_cast<int32_t>(count), group, will_wait, prompt);
   }
 
   // Each operation for itself, in one call. Handles are added to `started` one by one, so that none is lost if a later
@@ -198,6 +199,13 @@ class World {
   void LetWait(int device, uint64_t stream) {
     hvd_status status{};
     if (Api()->let_wait(world_, device, stream, &status) != HVD_OK) Raise(status);
+  }
+
+  int64_t PromptStream(int device, int kind, int reduce_op, int dtype) {
+    hvd_status status{};
+    const int64_t stream = Api()->prompt_stream(world_, device, kind, reduce_op, dtype, &status);
+    if (status.code != HVD_OK) Raise(status);
+    return stream;
   }
 
   int64_t OutputRows(int64_t handle, int index) const { return Api()->output_rows(world_, handle, index); }
@@ -388,10 +396,11 @@ class World {
     return op;
   }
 
-  int64_t Start(int process_set, const hvd_op* ops, int32_t count, const char* group, bool will_wait) {
+  int64_t Start(int process_set, const hvd_op* ops, int32_t count, const char* group, bool will_wait,
+                bool prompt = false) {
+    const uint32_t flags = (will_wait ? HVD_WILL_WAIT : 0u) | (prompt ? HVD_PROMPT : 0u);
     hvd_status status;
-    const int64_t handle =
-        Api()->submit(world_, process_set, ops, count, group, will_wait ? HVD_WILL_WAIT : 0, nullptr, nullptr, &status);
+    const int64_t handle = Api()->submit(world_, process_set, ops, count, group, flags, nullptr, nullptr, &status);
     if (!handle) Raise(status);
     return handle;
   }
@@ -424,14 +433,15 @@ NB_MODULE(_engine, m) {
       .def("submit", &World::Submit, "process_set"_a, "kind"_a, "name"_a, "dtype"_a, "shape"_a, "input"_a, "output"_a,
            "reduce_op"_a = 1, "prescale"_a = 1.0, "postscale"_a = 1.0, "root"_a = -1,
            "splits"_a = std::vector<int64_t>(), "will_wait"_a = false, "wire_dtype"_a = 0, "device"_a = -1,
-           "stream"_a = 0)
+           "stream"_a = 0, "prompt"_a = false)
       .def("submit_group", &World::SubmitGroup, "process_set"_a, "kind"_a, "group"_a, "names"_a, "dtypes"_a, "shapes"_a,
            "inputs"_a, "outputs"_a, "reduce_op"_a = 1, "prescale"_a = 1.0, "postscale"_a = 1.0, "root"_a = -1,
-           "will_wait"_a = false, "wire_dtype"_a = 0, "device"_a = -1, "stream"_a = 0)
+           "will_wait"_a = false, "wire_dtype"_a = 0, "device"_a = -1, "stream"_a = 0, "prompt"_a = false)
       .def("submit_many", &World::SubmitMany, "process_set"_a, "kind"_a, "names"_a, "dtypes"_a, "shapes"_a, "inputs"_a,
            "outputs"_a, "reduce_op"_a, "prescale"_a, "postscale"_a, "started"_a, "will_wait"_a, "wire_dtype"_a = 0,
            "device"_a = -1, "stream"_a = 0)
       .def("let_wait", &World::LetWait, "device"_a, "stream"_a)
+      .def("prompt_stream", &World::PromptStream, "device"_a, "kind"_a, "reduce_op"_a, "dtype"_a)
       .def("output_rows", &World::OutputRows, "handle"_a, "index"_a)
       .def("copy_output", &World::CopyOutput, "handle"_a, "index"_a, "to"_a, "stream"_a)
       .def("finish_all", &World::FinishAll, "handles"_a)

@@ -99,7 +99,7 @@ static inline int32_t hvd_is_floating(int32_t dtype) {
   }
 }
 
-enum { HVD_WILL_WAIT = 1 };
+enum { HVD_WILL_WAIT = 1, HVD_PROMPT = 2 };
 
 typedef struct hvd_status {
   int32_t code;
@@ -211,7 +211,11 @@ typedef struct hvd_api {
   /* Starts operations, each for itself (group NULL), or a group as one unit. Returns one handle > 0 for all, which is
    * done when they are and has the status of the first that failed; or 0 and a status, and none is started.
    * `on_done` may be NULL; it runs on the thread that finishes the work, never under an engine lock.
-   * HVD_WILL_WAIT promises a wait at once on this thread, so that no other thread need be woken. */
+   * HVD_WILL_WAIT promises a wait at once on this thread, so that no other thread need be woken.
+   * HVD_PROMPT, where prompt_stream has named one: the caller vouches that all members of the world call the same in
+   * the same order, and it is launched on that stream, after what is on the caller's now, without asking them. It has
+   * an output of its own; an alltoall's splits are followed by the rows that come from each member, and an allgather
+   * may name those of all members in its splits. */
   int64_t (*submit)(hvd_world*, int32_t process_set, const hvd_op*, int32_t count, const char* group, uint32_t flags,
                     void (*on_done)(void* context, const hvd_status*), void* context, hvd_status*);
   int32_t (*poll)(hvd_world*, int64_t handle); /* 1 done, 0 not, -1 unknown handle */
@@ -275,6 +279,9 @@ typedef struct hvd_api {
    * stream as a copy to memory of the caller. The engine's memory is then its own again. */
   int64_t (*output_rows)(hvd_world*, int64_t handle, int32_t index);
   int32_t (*copy_output)(hvd_world*, int64_t handle, int32_t index, void* to, uint64_t stream, hvd_status*);
+  /* See HVD_PROMPT: the stream, which stays for ever; 0: such operations are always agreed upon, -1: that is not known
+   * before the first operation on a GPU is done. Alike on all ranks for all that comes after that one. */
+  int64_t (*prompt_stream)(hvd_world*, int32_t device, int32_t kind, int32_t reduce_op, int32_t dtype, hvd_status*);
 } hvd_api;
 
 /* NULL if this library does not speak `version`. */

@@ -22,8 +22,9 @@ from horovod.torch.distributed.buffers import units_of
 from horovod.torch.distributed.flight import Flight
 
 Tensor = torch.Tensor
+sharing = int(os.environ.get("RANKS_PER_GPU", "1"))
 if "STANDIN_UUID_BY_RANK" in os.environ:
-    os.environ["STANDIN_UUID"] = f"of {os.environ['HOROVOD_RANK']}"
+    os.environ["STANDIN_UUID"] = f"of {int(os.environ['HOROVOD_RANK']) // sharing}"
 gpu = Gpu()
 current = threading.local()  # .stream: the stand-in's, of this thread
 on_cpu: set[int] = set()  # addresses of tensors that stay the host's
@@ -45,6 +46,9 @@ class StandinPlace(places.Place):
     def __init__(self) -> None:
         self.device = 0
         self.stream = getattr(current, "stream", 0)
+
+    def launches_on(self, stream: int) -> None:
+        self.stream = stream
 
     def order(self, world: World) -> None:
         world.let_wait(0, self.stream)
@@ -102,11 +106,17 @@ kept: list[object] = []
 release = Flight.release
 
 
+def await_gpu(world: World, devices: Iterable[int]) -> None:
+    for _ in devices:
+        world.let_wait(0, getattr(current, "stream", 0))
+        gpu.synchronize(getattr(current, "stream", 0))
+
+
 def begin(timeout_s: float = 30) -> None:
     dist.init_process_group("horovod", timeout=timedelta(seconds=timeout_s))
     Flight.release = keep_and_release  # type: ignore[method-assign]
     places.place_of = place_of
-    places.await_gpu = lambda devices: [gpu.synchronize(getattr(current, "stream", 0)) for _ in devices]  # type: ignore[assignment]
+    places.await_gpu = await_gpu
 
 
 def counted(what: str) -> int:

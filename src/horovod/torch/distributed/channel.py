@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, cast
 
+import torch.distributed as dist
+
 from horovod._engine import EngineError, World
 from horovod.common import log, stacks, timeline
 from horovod.common import settings as settings_module
@@ -59,6 +61,8 @@ class Channel:
     label: str
     global_ranks: Sequence[int] = ()
     failure: str | None = None
+    may_be_prompt: bool = False  # operations on GPUs need no agreement where NCCL serves them
+    _first_on_gpu: int | None = None  # a handle, while it is not known whether it does
     _numbers: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
     _forgotten: list[Flight] = field(default_factory=list)
     _closing: threading.Lock = field(default_factory=threading.Lock)
@@ -70,20 +74,27 @@ class Channel:
         source: Buffer,
         target: int = 0,
         shape: tuple[int, ...] | None = None,
+        received: Sequence[int] = (),
     ) -> int:
-        """Start one collective. Its name is its number, so that ranks whose calls differ learn of it at once."""
+        """Start one collective. Its name is its number, so that ranks whose calls differ learn of it at once.
+
+        `received`: rows that come from each rank, which nobody else tells if it is prompt.
+        """
         if self._forgotten:
             self._sweep()
         address, count, dtype = source
         shape = (count,) if shape is None else shape
+        stream = self.prompt_stream(request, call, dtype)
+        splits = [*(call.splits or ()), *(received if stream else ())]
         name = f"operation {next(self._numbers)}"
         try:
-            return self.world.submit(
+            handle = self.world.submit(
                 _EVERYBODY, call.kind, name, dtype, shape, address, target, call.op, call.prescale, call.postscale,
-                call.root, call.splits or (), request.will_wait, AS_IT_IS, request.place.device, request.place.stream,
+                call.root, splits, request.will_wait, AS_IT_IS, request.place.device, request.place.stream, stream > 0,
             )  # fmt: skip
         except EngineError as error:
             raise self.error(request, error) from None
+        return self._started(request, handle, stream)
 
     def submit_group(
         self,
@@ -96,14 +107,53 @@ class Channel:
         """Start several collectives of one kind as one unit."""
         name = f"operation {next(self._numbers)}"
         names = [f"{name}, tensor {index} of {len(sources)}" for index in range(1, len(sources) + 1)]
+        stream = min(self.prompt_stream(request, call, dtype) for dtype in {source.dtype for source in sources})
         addresses, dtypes = [source.address for source in sources], [source.dtype for source in sources]
         try:
-            return self.world.submit_group(
+            handle = self.world.submit_group(
                 _EVERYBODY, call.kind, name, names, dtypes, shapes, addresses, targets, call.op, call.prescale,
                 call.postscale, will_wait=request.will_wait, device=request.place.device, stream=request.place.stream,
+                prompt=stream > 0,
             )  # fmt: skip
         except EngineError as error:
             raise self.error(request, error) from None
+        return self._started(request, handle, stream)
+
+    def prompt_stream(self, request: Request, call: Call, dtype: int = UINT8) -> int:
+        """Where the engine launches such an operation without agreement; 0: nowhere.
+
+        All ranks must come to the same answer: it follows from the order of calls alone. What comes after the group's
+        first operation on a GPU waits here until that is launched, as torch's own NCCL lets the first one wait.
+        """
+        if not self.may_be_prompt or request.place.device < 0:
+            return 0
+        where = (request.place.device, call.kind, call.op, dtype)
+        try:
+            stream = self.world.prompt_stream(*where)
+            if stream < 0 and self._first_on_gpu is not None:
+                self._await_first(request)
+                stream = self.world.prompt_stream(*where)
+        except EngineError as error:
+            raise self.error(request, error) from None
+        return max(0, stream)
+
+    def _await_first(self, request: Request) -> None:
+        first, self._first_on_gpu = self._first_on_gpu, None
+        try:
+            if first is None or self.world.wait(first, request.timeout_s):
+                return
+        except EngineError:  # its owner hears of it, or has: then it is unknown here
+            return
+        why = f"{request.operation} waited {request.timeout_s:g} s, the time limit of the group, for the one before it"
+        self.fail(why)
+        raise ProcessGroupError(why + self.where(), operation=request.operation)
+
+    def _started(self, request: Request, handle: int, stream: int) -> int:
+        if stream:
+            request.place.launches_on(stream)
+        elif self.may_be_prompt and request.place.device >= 0:
+            self._first_on_gpu = handle
+        return handle
 
     def barrier(self, request: Request) -> int:
         return self.submit(request, _BARRIER, Buffer(0, 0, UINT8), shape=())
@@ -174,6 +224,7 @@ def open_channel(
         wish = timeline.first_wish(settings)
         timeline.begin(started.world, settings, rank, wish)  # one file, so the default group alone writes it
     channel = Channel(started.world, rank, size, label, tuple(global_ranks))
+    channel.may_be_prompt = size > 1 and _skips_agreement(settings)
     _channels.add(channel)
     return channel
 
@@ -198,6 +249,13 @@ def _settings(timeout_s: float) -> Settings:
         chosen["HOROVOD_GPU_TRANSPORT"] = "own"
     # NCCL waits for ever if ranks launch operations of two groups in different orders: the program's is the one.
     return Settings(chosen, engine_only={"launches_by_calls": 1})
+
+
+def _skips_agreement(settings: Settings) -> bool:
+    """Whether ranks trust each other to call the same, as with torch's own NCCL; who looks for a mistake does not."""
+    asked = settings.text("HOROVOD_GPU_TRANSPORT") or ""
+    torch_debug: Any = dist  # whose type stubs lack these
+    return asked.lower() == "nccl" and torch_debug.get_debug_level() != torch_debug.DebugLevel.DETAIL
 
 
 class _NoWorld:

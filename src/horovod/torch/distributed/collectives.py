@@ -148,6 +148,9 @@ class Collectives:
             flat = given.new_empty(self._size * given.numel())
             work = self.all_gather(request, [flat], [given])
             return work.then(lambda: spread(flat, outputs), outputs)
+        if self.channel.prompt_stream(request, _ALLGATHER):
+            received = [output.numel() * units_of(given.dtype) for output in outputs]
+            return self._into_flat(request, _ALLGATHER, given, outputs, received)
         handle = self.channel.submit(request, _ALLGATHER, movable(given))
 
         def adopt(handles: Sequence[int]) -> None:
@@ -178,8 +181,9 @@ class Collectives:
                 f"equal shares for {self._size} ranks; pass split sizes"
             )
         shape = (self._size, movable(given).elements // self._size)
-        call = Call(ALLTOALL, splits=[1] * self._size)
-        return self._start(request, call, [given], [output], [shape], [output])
+        shares = [1] * self._size
+        call = Call(ALLTOALL, splits=shares)
+        return self._start(request, call, [given], [output], [shape], [output], shares)
 
     def _all_to_all_uneven(
         self, request: Request, given: Tensor, sent: Sequence[int], outputs: list[Tensor], expected: Sequence[int]
@@ -188,6 +192,8 @@ class Collectives:
         units = units_of(given.dtype)
         call = Call(ALLTOALL, splits=[count * units for count in sent])
         wanted = [count * units for count in expected]
+        if self.channel.prompt_stream(request, call):
+            return self._into_flat(request, call, given, outputs, wanted)
 
         def adopt(handles: Sequence[int]) -> None:
             received = self.channel.world.received_splits(handles[0], self._size)
@@ -251,14 +257,25 @@ class Collectives:
         outputs: list[Tensor],
         shapes: Sequence[tuple[int, ...]],
         results: list[Tensor],
+        received: Sequence[int] = (),
     ) -> Work:
         """One collective of the engine, or a group of them, whose outputs are known."""
         sources, targets = [movable(given) for given in inputs], [movable(output).address for output in outputs]
         if len(sources) == 1:
-            handle = self.channel.submit(request, call, sources[0], targets[0], shapes[0])
+            handle = self.channel.submit(request, call, sources[0], targets[0], shapes[0], received)
         else:
             handle = self.channel.submit_group(request, call, sources, targets, shapes)
         return self._work(request, [handle], results, (inputs, outputs))
+
+    def _into_flat(
+        self, request: Request, call: Call, given: Tensor, outputs: list[Tensor], received: Sequence[int]
+    ) -> Work:
+        """One whose ranks do not tell each other how much comes: `received` of the engine's elements from each."""
+        expected = sum(received) // units_of(given.dtype)
+        whole = len(outputs) == 1 and outputs[0].dtype == given.dtype and outputs[0].is_contiguous()
+        flat = outputs[0] if whole else given.new_empty(expected)
+        work = self._start(request, call, [given], [flat], [(movable(given).elements,)], outputs, received)
+        return work if whole or not expected else work.then(lambda: spread(flat, outputs), outputs)
 
     def _spread_received(self, request: Request, handle: int, outputs: list[Tensor]) -> None:
         """From memory of the engine to tensors that must hold just as much."""

@@ -33,9 +33,10 @@ class Flight:
         self._finish = finish
         self.error: EngineError | None = None
 
-    def then(self, finish: Callable[[], None]) -> None:
-        """A step after those that are left to do so far."""
+    def then(self, finish: Callable[[], None], keep: object) -> None:
+        """A step after those that are left to do so far, and what it works on."""
         before = self._finish
+        self._keep = (self._keep, keep)
 
         def both(handles: Sequence[int]) -> None:
             if before is not None:
@@ -70,9 +71,9 @@ class Flight:
                     self._place.has_more()
 
     def release(self, followed: bool) -> None:
-        """Forget it. `followed`: whoever waited lets its stream wait as well."""
-        handles = self._handle_list()
-        if not followed and handles:
+        """Forget it, if that has not been done. `followed`: whoever waited lets its stream wait as well."""
+        handles, self._handles = self._handle_list(), ()
+        if handles and not (followed and self._place.keeps_memory()):
             self._place.outlive(_tensors_in(self._keep))
         for handle in handles:
             self._channel.world.release(handle)

@@ -28,6 +28,9 @@ class Place:
     device = -1
     stream = 0
 
+    def launches_on(self, stream: int) -> None:
+        """The operation goes on a stream of the engine's, after what is on the caller's now."""
+
     def order(self, world: World) -> None:
         """The operation is launched: let what its own stream does next come after it."""
 
@@ -40,6 +43,10 @@ class Place:
 
     def follow(self, world: World) -> None:
         """Let what this thread does next come after all that belongs to the operation."""
+
+    def keeps_memory(self) -> bool:
+        """Whether memory that is given back here and now is reused after the operation, once this thread follows it."""
+        return True
 
     def outlive(self, tensors: Iterable[Tensor]) -> None:
         """Nobody follows the operation: memory of other streams must not be given away before it is done."""
@@ -73,18 +80,27 @@ HOST = Place()
 
 
 class GpuPlace(Place):
-    """A GPU, and the stream that was current when the operation was called."""
+    """A GPU, and the stream that was current when the operation was called.
+
+    `_stream` is where the operation itself goes: there, or on a stream of the engine's.
+    """
 
     def __init__(self, device: int) -> None:
         refuse_capture()
         self.device = device
         self._stream: Any = torch.cuda.current_stream(device)
         self.stream = int(self._stream.cuda_stream)
+        self._beside = False
         self._more: Any = None
         self._end: Any = None
 
+    def launches_on(self, stream: int) -> None:
+        self._stream = _engines_stream(self.device, stream)
+        self._beside = True
+
     def order(self, world: World) -> None:
-        world.let_wait(self.device, self.stream)
+        if not self._beside:
+            world.let_wait(self.device, self.stream)
 
     def entered(self) -> AbstractContextManager[Any]:
         return torch.cuda.stream(self._stream)
@@ -95,8 +111,12 @@ class GpuPlace(Place):
     def follow(self, world: World) -> None:
         reader = current_stream(self.device)
         world.let_wait(self.device, reader)
-        if self._more is not None and reader != self.stream:
+        if self._more is not None and reader != int(self._stream.cuda_stream):
             torch.cuda.current_stream(self.device).wait_event(self._more)
+
+    def keeps_memory(self) -> bool:
+        # torch reuses it in the order of the stream that it was taken on, which is the caller's.
+        return not self._beside or current_stream(self.device) == self.stream
 
     def outlive(self, tensors: Iterable[Tensor]) -> None:
         for tensor in tensors:
@@ -132,6 +152,11 @@ class GpuPlace(Place):
 
 
 @functools.cache
+def _engines_stream(device: int, stream: int) -> Any:
+    return torch.cuda.ExternalStream(stream, device=torch.device("cuda", device))  # type: ignore[no-untyped-call]
+
+
+@functools.cache
 def _streams() -> CudaStreams:
     return CudaStreams()
 
@@ -148,8 +173,9 @@ def place_of(tensors: Sequence[Tensor]) -> Place:
     return GpuPlace(device.index) if device.type == "cuda" else HOST
 
 
-def await_gpu(devices: Iterable[int]) -> None:
-    """Wait for all that the current streams of these GPUs hold."""
+def await_gpu(world: World, devices: Iterable[int]) -> None:
+    """Wait for all that the current streams of these GPUs hold, and for what was launched beside them."""
     for device in devices:
         refuse_capture()
+        world.let_wait(device, current_stream(device))
         torch.cuda.current_stream(device).synchronize()

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from horovod._engine import EngineError
 from horovod.torch.distributed import places
 from horovod.torch.distributed.channel import Channel, Request, seconds
 from horovod.torch.distributed.collectives import Collectives
@@ -44,9 +45,10 @@ class HorovodProcessGroup(_ProcessGroup):  # type: ignore[misc]
         return self._begun(self._collectives.all_reduce(request, tensors, _reduce_op(opts)))
 
     def allreduce_coalesced(self, tensors: list[Tensor], opts: Any = None) -> dist.Work:
-        request = self._request("all_reduce_coalesced", tensors, opts)
         works = [
-            self._collectives.all_reduce(request, group, _reduce_op(opts)) for group in _by_dtype(tensors) if group
+            self._collectives.all_reduce(self._request("all_reduce_coalesced", group, opts), group, _reduce_op(opts))
+            for group in _by_dtype(tensors)
+            if group
         ]
         return self._begun(works[0] if len(works) == 1 else WorkList(works))
 
@@ -136,8 +138,12 @@ class HorovodProcessGroup(_ProcessGroup):  # type: ignore[misc]
 
     def barrier(self, opts: Any = None, timeout: timedelta | None = None) -> dist.Work:
         """Of the hosts; their GPUs must have come to it too, as far as the group's tensors lay there."""
-        places.await_gpu(self._gpus)
-        return self._begun(self._collectives.barrier(self._request("barrier", (), opts, timeout)))
+        request = self._request("barrier", (), opts, timeout)
+        try:
+            places.await_gpu(self._channel.world, self._gpus)
+        except EngineError as error:
+            raise self._channel.error(request, error) from None
+        return self._begun(self._collectives.barrier(request))
 
     def send(self, tensors: list[Tensor], peer: int, tag: int = 0) -> dist.Work:
         return self._transfer(tensors, peer, tag, sends=True)

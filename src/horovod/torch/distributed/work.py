@@ -73,12 +73,16 @@ class Work(_Work):  # type: ignore[misc]
             raise ProcessGroupError(f"{self._request.operation} is not done after {timeout.total_seconds():g} s")
         while not self.advance(max(0.0, self._deadline - time.monotonic()), followed=True):
             pass
-        if self._error is not None:
-            raise self._error
         try:
-            self._place.follow(self._channel.world)
+            if self._error is None:
+                self._place.follow(self._channel.world)
         except EngineError as error:
             raise self._channel.error(self._request, error) from None
+        finally:
+            with self._lock:
+                self._flight.release(followed=True)
+        if self._error is not None:
+            raise self._error
         return True
 
     def synchronize(self) -> None:
@@ -116,7 +120,7 @@ class Work(_Work):  # type: ignore[misc]
 
     def then(self, finish: Callable[[], None], results: list[Tensor]) -> Work:
         """This operation with a last step, before anybody has waited for it."""
-        self._flight.then(finish)
+        self._flight.then(finish, results)
         self._results = results
         return self
 
@@ -169,7 +173,8 @@ class Work(_Work):  # type: ignore[misc]
                 self._error = self._channel.error(self._request, error)
             except Exception as error:
                 self._error = error
-        self._flight.release(followed)
+        if not followed:  # else after that
+            self._flight.release(followed=False)
         self._done = True
 
 
