@@ -309,11 +309,10 @@ void Engine::Leave() {
   const Status left = Status::Failed("Horovod has been shut down: this rank called shutdown");
   parts_.submissions->Close(left);
   if (parts_.foreign) parts_.foreign->Close();
-  Drain();
-  const Status status = departures_.over().ok() ? left : departures_.over();
-  for (auto& [id, membership] : sets_) FailAll(*membership, status);
-  messages_->Fail(-1, status);
   departures_.End(left);
+  Drain();  // it fails: the others have been told that nothing more comes from us
+  for (auto& [id, membership] : sets_) FailAll(*membership, departures_.over());
+  messages_->Fail(-1, departures_.over());
 }
 
 void Engine::SayBye() {

@@ -351,3 +351,21 @@ TEST_CASE(
     CHECK(self.Run(trial.Make(self, input, output.data())).code == Code::kFailed);
   });
 }
+
+TEST_CASE("world: what is still queued when a rank leaves is told to nobody") {
+  for (int repeat = 0; repeat < 20; ++repeat) {
+    std::atomic<int> called{0};
+    RunWorld({4, 2, true, 4096, UseUsualSizes}, [&called](Rank& self) {
+      const Trial trial{OpKind::kAllreduce, kRows[0], 0};
+      for (int step = 0; step < 3; ++step) trial.Check(self);
+      std::vector<int64_t> input = trial.Input(self), output(input.size());
+      if (self.rank() == 2) {  // it speaks for the second host
+        while (called < 3) std::this_thread::yield();
+        self.Submit(trial.Make(self, input, output.data()), true);
+        return;
+      }
+      ++called;
+      CHECK(self.Run(trial.Make(self, input, output.data())).code == Code::kFailed);
+    });
+  }
+}
