@@ -398,7 +398,8 @@ class World {
 
   int64_t Start(int process_set, const hvd_op* ops, int32_t count, const char* group, bool will_wait,
                 bool prompt = false) {
-    const uint32_t flags = (will_wait ? HVD_WILL_WAIT : 0u) | (prompt ? HVD_PROMPT : 0u);
+    uint32_t flags = will_wait ? HVD_WILL_WAIT : 0;
+    if (prompt) flags |= HVD_PROMPT;
     hvd_status status;
     const int64_t handle = Api()->submit(world_, process_set, ops, count, group, flags, nullptr, nullptr, &status);
     if (!handle) Raise(status);
