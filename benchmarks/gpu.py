@@ -2,7 +2,8 @@
 """Several ranks that share one GPU: allreduce and training steps beside Gloo and NCCL over sockets, in the same run.
 
 Ways: khorovod (hvd), staged (hvd through host memory), backend (torch.distributed and DDP over our backend), gloo and
-nccl (the same over those), alone (no communication).
+nccl (the same over those), alone (no communication). hvd-nccl and backend-nccl: as the ways before them, by NCCL, as if
+each rank had a GPU of its own.
 
     python benchmarks/gpu.py [--ranks 2 4] [--only allreduce|step|jax] [--results FILE]
 
@@ -32,9 +33,16 @@ SIZES = (4 << 10, 1 << 20, 16 << 20, 100 << 20)
 MODELS = ("resnet50", "gpt")
 EACH = {"allreduce": tuple(map(str, SIZES)), "step": MODELS, "jax": ()}
 WAYS = {
-    "allreduce": ("khorovod", "backend", "staged", "gloo", "nccl"),
-    "step": ("khorovod", "backend", "gloo", "nccl", "alone"),
-    "jax": ("khorovod", "nccl", "alone"),
+    "allreduce": ("khorovod", "backend", "staged", "gloo", "nccl", "hvd-nccl", "backend-nccl"),
+    "step": ("khorovod", "backend", "gloo", "nccl", "hvd-nccl", "backend-nccl", "alone"),
+    "jax": ("khorovod", "nccl", "hvd-nccl", "alone"),
+}
+TRANSPORT = "HOROVOD_GPU_TRANSPORT"
+# Ways that are others with one more variable.
+VARIANTS = {
+    "staged": ("khorovod", {TRANSPORT: "staged"}),
+    "hvd-nccl": ("khorovod", {TRANSPORT: "nccl"}),
+    "backend-nccl": ("backend", {TRANSPORT: "nccl"}),
 }
 LIMIT_S = 150
 Row = dict[str, Any]
@@ -43,7 +51,7 @@ Row = dict[str, Any]
 def run(way: str, ranks: int, what: str, *arguments: str, **more: str) -> list[Row]:
     """All ranks of one way; of what they measured, the slowest rank's."""
     port = str(free_port())
-    ours = of_ranks(ranks)
+    ours = of_ranks(ranks, 1 if more.get(TRANSPORT) == "nccl" else None)
     processes = []
     for rank in range(ranks):
         env = os.environ | ours[rank] | more
@@ -73,7 +81,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4])
     parser.add_argument("--only", choices=tuple(WAYS))
-    parser.add_argument("--ways", nargs="+", default=["khorovod", "backend", "staged", "gloo", "nccl", "alone"])
+    parser.add_argument("--ways", nargs="+", default=sorted({way for ways in WAYS.values() for way in ways}))
     parser.add_argument("--results", type=Path)
     options = parser.parse_args()
     wanted = [options.only] if options.only else [what for what in WAYS if what != "jax" or _jax_has_cuda()]
@@ -81,8 +89,8 @@ def main() -> None:
     for ranks in options.ranks:
         for what in wanted:
             for way in (way for way in WAYS[what] if way in options.ways):
-                more = {"HOROVOD_GPU_TRANSPORT": "staged"} if way == "staged" else {}
-                measured = run("khorovod" if way == "staged" else way, ranks, what, *EACH[what], **more)
+                name, more = VARIANTS.get(way, (way, {}))
+                measured = run(name, ranks, what, *EACH[what], **more)
                 if not measured:
                     print(f"{what:9} {ranks} ranks  {way:9} does not run here", flush=True)
                 for row in measured:

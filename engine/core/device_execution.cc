@@ -228,7 +228,8 @@ class ChosenMachine : public Machine {
     if (!by_nccl && !by_device && may_meet_ && settings_.gpu_transport == kGpuIpc) {
       throw DeviceError("HOROVOD_GPU_TRANSPORT=ipc, but " + set_.meeting()->why_not());
     }
-    DeviceOrder order = OrderOf(*device_, batch_);
+    DeviceOrder order =
+        by_nccl && RunsBeside() ? DeviceOrder{device_->kernels(), ReadyOf(batch_)} : OrderOf(*device_, batch_);
     stream_ = by_nccl || by_device ? order.stream : device_->copies();
     batch_.way_on_device = by_device ? "CUDA_IPC" : "CUDA_STAGED";
     if (set_.devices()->times().on()) {
@@ -245,12 +246,17 @@ class ChosenMachine : public Machine {
     }
   }
 
+  // Who has a GPU of its own computes while NCCL moves bytes; who shares one would only lose turns. Groups have a
+  // stream for that, see prompt_runs.
+  bool RunsBeside() const { return !set_.nccl()->mates() && !set_.devices()->calls(); }
+
   // Where no members share a GPU, operations need no agreement any more if their callers say so.
   void SettlePrompt() const {
     if (!set_.devices()->prompt_calls() || set_.id() != kGlobalSet || set_.devices()->prompt_settled()) return;
     const std::shared_ptr<Communicator>& communicator = set_.nccl()->communicator();
     const bool alone = set_.nccl()->serves() && communicator && !set_.nccl()->mates();
-    set_.devices()->SettlePrompt(alone ? &communicator->device() : nullptr);
+    const bool every_type = !settings_.deterministic || set_.nccl()->forced();
+    set_.devices()->SettlePrompt(alone && every_type ? &communicator->device() : nullptr);
   }
 
   // Streams that wait for members of the same GPU stand in the way of what NCCL waits for in other sets, as much as

@@ -52,6 +52,7 @@ enum : unsigned {
   kCudaWaitReaches = 0,        // until the value is there or past, as numbers go that wrap around
 };
 enum : int { kCudaMultiprocessors = 16 };
+enum : int { kCudaCaptureRelaxed = 2 };
 
 // X(result type, name in the table, name in the library, parameters)
 #define HVD_CUDA_FUNCTIONS(X)                                                                     \
@@ -78,6 +79,7 @@ enum : int { kCudaMultiprocessors = 16 };
   X(copy_on, "cuMemcpyDtoDAsync_v2", (CudaAddress, CudaAddress, size_t, CudaStream))              \
   X(copy_2d, "cuMemcpy2DAsync_v2", (const CudaCopy2d*, CudaStream))                               \
   X(stream_query, "cuStreamQuery", (CudaStream))                                                  \
+  X(capture_mode, "cuThreadExchangeStreamCaptureMode", (int*))                                    \
   X(memory_set, "cuMemsetD8Async", (CudaAddress, unsigned char, size_t, CudaStream))              \
   X(memory_export, "cuIpcGetMemHandle", (CudaHandle*, CudaAddress))                               \
   X(memory_import, "cuIpcOpenMemHandle_v2", (CudaAddress*, CudaHandle, unsigned))                 \

@@ -63,13 +63,16 @@ class Device {
   void LoadKernels();
   bool has_kernels() const { return module_.load(std::memory_order_acquire) != nullptr; }
 
-  // While it lives, this thread's calls are about this device.
+  // While it lives, this thread's calls are about this device. A graph that another thread captures forbids calls that
+  // it might miss, from all threads; ours are none of its business.
   class Scope {
    public:
     explicit Scope(const Device& device) : cuda_(*device.cuda_) {
       device.Check(cuda_.context_push(device.context_), "use");
+      cuda_.capture_mode(&capture_mode_);
     }
     ~Scope() {
+      cuda_.capture_mode(&capture_mode_);
       CudaContext before;
       cuda_.context_pop(&before);
     }
@@ -78,6 +81,7 @@ class Device {
 
    private:
     const Cuda& cuda_;
+    int capture_mode_ = kCudaCaptureRelaxed;  // then what it was before
   };
 
   // Throws unless `result` is success: "could not `what` GPU 0 (...)".

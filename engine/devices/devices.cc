@@ -22,6 +22,7 @@ size_t RoundUp(size_t bytes) {
 }  // namespace
 
 bool DeviceMark::IsDone() const {
+  const Device::Scope scope(*device_);
   const int result = device_->cuda().event_query(event_);
   if (result == kCudaNotReady) return false;
   device_->Check(result, "wait for");

@@ -7,14 +7,10 @@
 
 namespace hvd {
 
-bool LaunchWatch::Launch::IsDone() const {
-  if (!mark) return true;
-  const Device::Scope scope(*device);
-  return mark->IsDone();
-}
+bool LaunchWatch::Launch::IsDone() const { return !mark || mark->IsDone(); }
 
 void LaunchWatch::Launched(Device* device, CudaStream stream, std::string name) {
-  Launch launch{device, std::make_shared<DeviceMark>(device, device->Mark(stream)), Clock::now(), std::move(name)};
+  Launch launch{std::make_shared<DeviceMark>(device, device->Mark(stream)), Clock::now(), std::move(name)};
   std::lock_guard<std::mutex> lock(mutex_);
   newest_ = std::move(launch);
   if (!watched_.mark) watched_ = newest_;

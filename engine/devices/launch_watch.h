@@ -28,7 +28,6 @@ class LaunchWatch {
   struct Launch {
     bool IsDone() const;
 
-    Device* device = nullptr;
     std::shared_ptr<DeviceMark> mark;  // null: there is none
     Clock::time_point at;
     std::string name;

@@ -11,7 +11,9 @@ import torch
 from faultkit.jobs import PlainJob
 from testkit.launcher import horovodrun
 
-PROGRAM = [sys.executable, str(Path(__file__).parent / "jax_program.py")]
+HERE = Path(__file__).parent
+PROGRAM = [sys.executable, str(HERE / "jax_program.py")]
+OVER_NCCL = [sys.executable, str(HERE / "with_nccl.py"), str(HERE / "jax_program.py")]
 # Else the first process takes three quarters of the GPU's memory.
 SHARED = {"JAX_PLATFORMS": "cuda", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
 PLUGINS = ("jax_cuda12_plugin", "jax_cuda13_plugin")
@@ -23,12 +25,15 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize("transport", ["auto", "ipc", "staged"])
+@pytest.mark.parametrize("transport", ["auto", "ipc", "staged", "nccl"])
 @pytest.mark.parametrize("checks", ["operations,forms", "transformations,order,sets,training,state"])
 def test_jax_on_a_gpu(checks: str, transport: str) -> None:
     env = {**SHARED, "HOROVOD_DYNAMIC_PROCESS_SETS": "1", "HOROVOD_GPU_TRANSPORT": transport}
-    done = horovodrun("-np", "2", *PROGRAM, "checks", checks, env=env, limit_s=58)
+    env |= {"HOROVOD_LOG_LEVEL": "info"}
+    program = OVER_NCCL if transport == "nccl" else PROGRAM
+    done = horovodrun("-np", "2", *program, "checks", checks, env=env, limit_s=58)
     assert done.returncode == 0, done.stdout + done.stderr
+    assert ("CUDA tensors go through NCCL 2." in done.stdout) == (transport == "nccl"), done.stdout
     assert done.stdout.count("all checks passed on gpu") == 2, done.stdout
 
 

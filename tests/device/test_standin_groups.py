@@ -20,7 +20,7 @@ pytest.importorskip("torch")
 GROUPS = [sys.executable, str(STANDIN / "groups_program.py")]
 CHECKS = [sys.executable, str(STANDIN / "torch_program.py"), "nccl"]
 # Launches of different worlds overtake each other where nobody sees to their order.
-SETTINGS = {**LATE, "STANDIN_NCCL_PAUSE_US": "2000", "OMP_NUM_THREADS": "1", "HOROVOD_GPU_TRANSPORT": "nccl"}
+SETTINGS = {**LATE, "STANDIN_NCCL_PAUSE_US": "2000", "OMP_NUM_THREADS": "1"}
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
@@ -50,9 +50,9 @@ def said_by(nccl: dict[str, str], ranks: int, *program: str, **more: str) -> str
     return done.stdout
 
 
-@pytest.mark.parametrize("ranks", [2, 4])
-def test_no_word_is_exchanged_for_an_operation(nccl, ranks):
-    said = said_by(nccl, ranks, "silence", "silent")
+@pytest.mark.parametrize(("ranks", "transport"), [(2, "auto"), (4, "auto"), (2, "nccl")])
+def test_no_word_is_exchanged_for_an_operation(nccl, ranks, transport):
+    said = said_by(nccl, ranks, "silence", "silent", HOROVOD_GPU_TRANSPORT=transport)
     assert said.count("counted") == ranks, said
 
 
@@ -61,6 +61,11 @@ def test_who_looks_for_mistakes_lets_ranks_agree(nccl):
     assert said.count("counted") == 2, said
     said = said_by(nccl, 2, "mismatch", TORCH_DISTRIBUTED_DEBUG="DETAIL")
     assert said.count("told") == 2, said
+
+
+def test_where_the_order_of_sums_matters_ranks_agree(nccl):
+    said = said_by(nccl, 2, "silence", "agreed", HOROVOD_DETERMINISTIC="1")
+    assert said.count("counted") == 2, said
 
 
 def times_heard(said: str) -> list[float]:

@@ -33,3 +33,17 @@ def test_a_killed_rank_keeps_nobodys_stream_waiting() -> None:
         assert found, printed
         assert float(found[1]) < 5, printed
         assert int(found[2]) >= 256, printed  # the arena at least; more comes with the end of the lost rank
+
+
+def test_a_kernel_that_goes_wrong_is_told_in_the_drivers_words() -> None:
+    with PlainJob([*PROGRAM, "wrong kernel"], "a:3") as job:
+        codes = job.wait(limit_s=55)
+        printed = {rank: job.printed(rank) for rank in range(3)}
+    assert codes[:2] == [0, 0], printed
+    assert codes[2] != 0, printed
+    for rank, text in printed.items():
+        found = re.search(r"heard in (.*) s: (.*)", text)
+        assert found, printed
+        assert float(found[1]) < 10, printed
+        assert re.search(r"GPU 0 .*: CUDA_ERROR_\w+: ", found[2]), printed
+        assert re.search(r"\brank 2\b", found[2]) or rank == 2, printed

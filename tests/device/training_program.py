@@ -142,4 +142,24 @@ def run_loss() -> None:
     print(f"lost in {took:.2f} s, {given_back >> 20} MB given back", flush=True)
 
 
-{"checks": run_checks, "loss": run_loss}[sys.argv[1]]()
+def run_wrong_kernel() -> None:
+    """A kernel of the last rank reads what is not there: CUDA refuses that process everything from then on."""
+    tensor = torch.ones(4 << 20, device=DEVICE)
+    hvd.allreduce_(tensor, name="before")
+    torch.cuda.synchronize()
+    hvd.barrier()
+    if RANK == SIZE - 1:
+        torch.ones(4, device=DEVICE)[torch.tensor([1 << 30], device=DEVICE)]
+    began = time.monotonic()
+    try:
+        for turn in range(1000):
+            hvd.allreduce_(tensor, name=f"turn {turn % 4}")
+    except hvd.HorovodInternalError as error:
+        print(f"heard in {time.monotonic() - began:.2f} s: {error}", flush=True)
+        if RANK == SIZE - 1:
+            raise
+    assert float((torch.ones(1 << 20, device=DEVICE) + 1).sum()) == 2 << 20
+    hvd.shutdown()
+
+
+{"checks": run_checks, "loss": run_loss, "wrong kernel": run_wrong_kernel}[sys.argv[1]]()

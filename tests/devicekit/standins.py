@@ -23,7 +23,10 @@ def compile_library(sources: str, library: Path, options: Sequence[str]) -> None
 
 
 def compile_standin(folder: Path, *libraries: str) -> dict[str, str]:
-    """Variables by which ranks find them, small slots, and sets that come and go. Some may be definitions, -D..."""
+    """Variables by which ranks find them: small slots, sets that come and go, a graph that is being captured.
+
+    Some of the libraries may be definitions, -D...
+    """
     places = [f"-I{ROOT / 'engine'}", f"-I{ROOT / 'engine' / 'include'}"]
     definitions = [it for it in libraries if it.startswith("-D")]
     for library in (it for it in libraries if not it.startswith("-D")):
@@ -31,8 +34,11 @@ def compile_standin(folder: Path, *libraries: str) -> dict[str, str]:
             f"{library.split('.')[0]}*.cc", folder / library, [*places, *definitions, f"-Wl,-soname,{library}"]
         )
     before = os.environ.get("LD_LIBRARY_PATH")
+    nccl = "libnccl.so.2"  # by name: torch for CUDA has loaded its own
     return {
+        **({"HOROVOD_NCCL_LIBRARY": str(folder / nccl)} if nccl in libraries else {}),
         "LD_LIBRARY_PATH": os.pathsep.join([str(folder), *filter(None, [before])]),
+        "STANDIN_CAPTURING": "1",
         "HOROVOD_GPU_SLOT_BYTES": "65536",
         "HOROVOD_GPU_STAGED_BYTES": "0",
         "HOROVOD_DYNAMIC_PROCESS_SETS": "1",

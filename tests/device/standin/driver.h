@@ -32,6 +32,7 @@ enum Result : int {
   kInvalidHandle = 400,
   kNotFound = 500,
   kNotReady = 600,
+  kCapturing = 900,
 };
 
 struct Uuid {

@@ -243,19 +243,15 @@ def _settings(timeout_s: float) -> Settings:
         # The leader knows who is missing, so that its time limit comes first; it counts in whole seconds.
         "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": max(1, round(timeout_s)),
     }
-    chosen = {**suited, **given.explicit}
-    if str(chosen.get("HOROVOD_GPU_TRANSPORT", "auto")).lower() == "auto":
-        # Until groups over NCCL have been seen on a GPU, they have to be asked for.
-        chosen["HOROVOD_GPU_TRANSPORT"] = "own"
     # NCCL waits for ever if ranks launch operations of two groups in different orders: the program's is the one.
-    return Settings(chosen, engine_only={"launches_by_calls": 1})
+    return Settings({**suited, **given.explicit}, engine_only={"launches_by_calls": 1})
 
 
 def _skips_agreement(settings: Settings) -> bool:
     """Whether ranks trust each other to call the same, as with torch's own NCCL; who looks for a mistake does not."""
-    asked = settings.text("HOROVOD_GPU_TRANSPORT") or ""
+    asked = settings.text("HOROVOD_GPU_TRANSPORT") or "auto"
     torch_debug: Any = dist  # whose type stubs lack these
-    return asked.lower() == "nccl" and torch_debug.get_debug_level() != torch_debug.DebugLevel.DETAIL
+    return asked.lower() in ("auto", "nccl") and torch_debug.get_debug_level() != torch_debug.DebugLevel.DETAIL
 
 
 class _NoWorld:
