@@ -81,7 +81,7 @@ test-faults: $(TOOLS) ## ranks that die, freeze or are cut off
 	HOROVOD_TEST_DOORS=torch python -m pytest $(PYTEST_ARGS) --ignore=$(SOAK) tests/faults
 
 test-gpu: $(TOOLS) ## CUDA tensors: on a machine with a GPU; elsewhere against the tests' stand-in for the driver
-	python -m pytest $(PYTEST_ARGS) tests/device
+	scripts/test-gpu $(PYTEST_ARGS)
 
 test-jax: $(VENV)-newest/.installed ## the JAX API, on the newest JAX
 	scripts/test-jax newest

@@ -172,26 +172,32 @@ bool PaysOnDevice(const Settings& settings, const Entries& entries, size_t membe
 
 namespace {
 
-bool MayUseDeviceMemory(ProcessSet& set, const Settings& settings, const Entries& entries) {
+// Whether a batch goes through the memory of the device, where members reach it: if they have to take turns there, only
+// if it pays.
+enum class OnDevice { kNo, kWithoutTurns, kYes };
+
+OnDevice MayUseDeviceMemory(ProcessSet& set, const Settings& settings, const Entries& entries) {
   const size_t members = set.ranks().size();
   const bool possible = set.device_lane() && members <= static_cast<size_t>(kMostSources) &&
                         DeviceMeeting::HasRoom(*set.device_lane()) && entries[0]->request.op != ReduceOp::kAdasum;
   const bool asked = settings.gpu_transport == kGpuIpc;
-  const bool pays = asked || PaysOnDevice(settings, entries, members, members);
   // Tensors of a second GPU of the same processes take the other way, unless one is asked for.
   const bool here = asked || set.MayMeetOn(entries[0]->device);
-  return possible && pays && here && settings.gpu_transport != kGpuStaged;
+  if (!possible || !here || settings.gpu_transport == kGpuStaged) return OnDevice::kNo;
+  if (asked || PaysOnDevice(settings, entries, members, members)) return OnDevice::kYes;
+  // Whoever has no large tensors needs no memory for them. All members have begun to meet after the same batch.
+  return set.meeting() ? OnDevice::kWithoutTurns : OnDevice::kNo;
 }
 
 // Sees to outputs first; waits for the meeting of the set's members, the first time; then runs the batch as that ended.
 class ChosenMachine : public Machine {
  public:
-  ChosenMachine(ProcessSet* set, const Settings* settings, Device* device, RunningBatch* batch, bool may_meet)
+  ChosenMachine(ProcessSet* set, const Settings* settings, Device* device, RunningBatch* batch, OnDevice on_device)
       : set_(*set),
         settings_(*settings),
         device_(device),
         batch_(*batch),
-        may_meet_(may_meet),
+        on_device_(on_device),
         outputs_(set->devices(), device) {}
 
   ~ChosenMachine() override { set_.devices()->times().Drop(device_, began_); }
@@ -206,7 +212,7 @@ class ChosenMachine : public Machine {
         SettlePrompt();
       }
       const bool by_nccl = GoesByNccl(set_, settings_, batch_);
-      if (may_meet_ && !by_nccl) {
+      if (on_device_ != OnDevice::kNo && !by_nccl) {
         const Step step = set_.meeting()->Advance();
         if (step != Step::kDone) return step;
       }
@@ -224,8 +230,8 @@ class ChosenMachine : public Machine {
 
  private:
   void Choose(bool by_nccl) {
-    const bool by_device = !by_nccl && may_meet_ && set_.meeting()->link();
-    if (!by_nccl && !by_device && may_meet_ && settings_.gpu_transport == kGpuIpc) {
+    const bool by_device = !by_nccl && PaysNow();
+    if (!by_nccl && !by_device && on_device_ == OnDevice::kYes && settings_.gpu_transport == kGpuIpc) {
       throw DeviceError("HOROVOD_GPU_TRANSPORT=ipc, but " + set_.meeting()->why_not());
     }
     DeviceOrder order =
@@ -244,6 +250,11 @@ class ChosenMachine : public Machine {
     } else {
       inner_ = std::make_unique<StagedMachine>(&set_, &settings_, device_, &batch_);
     }
+  }
+
+  bool PaysNow() const {
+    if (on_device_ == OnDevice::kNo || !set_.meeting()->link()) return false;
+    return on_device_ == OnDevice::kYes || set_.meeting()->link()->runs_together();
   }
 
   // Who has a GPU of its own computes while NCCL moves bytes; who shares one would only lose turns. Groups have a
@@ -283,7 +294,7 @@ class ChosenMachine : public Machine {
   const Settings& settings_;
   Device* device_;
   RunningBatch& batch_;
-  const bool may_meet_;
+  const OnDevice on_device_;
   DeviceOutputs outputs_;
   CudaStream stream_ = nullptr;
   CudaEvent began_ = nullptr;  // while a timeline is written
@@ -296,10 +307,10 @@ class ChosenMachine : public Machine {
 Status PrepareOnDevice(ProcessSet& set, const Settings& settings, const Entries& entries, RunningBatch* batch) {
   Device* const device = DeviceOf(set, entries, *batch);
   batch->on_device = true;
-  const bool may_meet = MayUseDeviceMemory(set, settings, entries);
-  if (may_meet) set.MeetOn(device, entries[0]->device, static_cast<size_t>(settings.gpu_slot_bytes));
+  const OnDevice on_device = MayUseDeviceMemory(set, settings, entries);
+  if (on_device == OnDevice::kYes) set.MeetOn(device, entries[0]->device, static_cast<size_t>(settings.gpu_slot_bytes));
   if (set.ranks().size() > 1) set.MeetOverNccl(device, entries[0]->device, settings);
-  batch->machine = std::make_unique<ChosenMachine>(&set, &settings, device, batch, may_meet);
+  batch->machine = std::make_unique<ChosenMachine>(&set, &settings, device, batch, on_device);
   return Status::Ok();
 }
 

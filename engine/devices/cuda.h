@@ -51,7 +51,7 @@ enum : unsigned {
   kCudaHostMapped = 2,         // with an address on the device
   kCudaWaitReaches = 0,        // until the value is there or past, as numbers go that wrap around
 };
-enum : int { kCudaMultiprocessors = 16 };
+enum : int { kCudaMultiprocessors = 16, kCudaMpsEnabled = 133 };
 enum : int { kCudaCaptureRelaxed = 2 };
 
 // X(result type, name in the table, name in the library, parameters)

@@ -39,6 +39,8 @@ class Device {
   int ordinal() const { return ordinal_; }
   const std::string& name() const { return name_; }
   const CudaUuid& uuid() const { return uuid_; }
+  // Processes take no turns: the driver's service for that (MPS) runs their work side by side.
+  bool runs_together() const { return runs_together_; }
   const Cuda& cuda() const { return *cuda_; }
   CudaStream kernels() const { return kernels_; }
   CudaStream copies() const { return copies_; }  // from and to the host
@@ -119,6 +121,7 @@ class Device {
   int ordinal_, device_ = 0;
   std::string name_;
   CudaUuid uuid_{};
+  bool runs_together_ = false;
   CudaContext context_ = nullptr;
   CudaStream kernels_ = nullptr, copies_ = nullptr;
   std::mutex loading_;

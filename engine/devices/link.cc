@@ -38,6 +38,7 @@ void DeviceLink::Open() {
     device_->LoadKernels();
     std::memset(pages_[static_cast<size_t>(me_)], 0, kPageBytes);
     passport_.uuid = device_->uuid();
+    passport_.runs_together = device_->runs_together();
     passport_.slots = static_cast<uint32_t>(slots_);
     passport_.slot_kilobytes = static_cast<uint32_t>(slot_bytes_ >> 10);
     CudaAddress& arena = arenas_[static_cast<size_t>(me_)];
@@ -59,6 +60,8 @@ void DeviceLink::Map(const std::vector<Passport>& all) {
       const Passport& theirs = all[static_cast<size_t>(j)];
       if (!theirs.usable)
         throw DeviceError(std::string(theirs.why_not, strnlen(theirs.why_not, sizeof theirs.why_not)));
+      runs_together_ =
+          runs_together_ && theirs.runs_together && std::memcmp(&theirs.uuid, &passport_.uuid, sizeof theirs.uuid) == 0;
       if (j == me_) continue;
       if (theirs.slots != passport_.slots || theirs.slot_kilobytes != passport_.slot_kilobytes)
         throw DeviceError("ranks have arenas of different sizes");

@@ -27,6 +27,7 @@ class DeviceLink {
     CudaHandle memory;
     uint32_t slots, slot_kilobytes;
     uint32_t usable;
+    uint32_t runs_together;
     char why_not[128];
   };
 
@@ -42,6 +43,8 @@ class DeviceLink {
 
   Passport& passport() { return passport_; }
   const std::string& why_not() const { return why_not_; }  // empty: all members' memory is reached
+  // The members' work runs side by side on one device, as each of them is told.
+  bool runs_together() const { return runs_together_; }
   Device& device() const { return *device_; }
   int members() const { return members_; }
   int me() const { return me_; }
@@ -74,6 +77,7 @@ class DeviceLink {
   size_t slot_bytes_;
   std::vector<CudaAddress> arenas_, flags_;  // by member: as the device reaches them
   Passport passport_{};
+  bool runs_together_ = true;
   std::string why_not_;
 };
 

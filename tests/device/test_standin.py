@@ -78,8 +78,10 @@ def test_a_rank_that_leaves_early_keeps_its_memory_until_others_have_read_it(dri
     assert done.stdout.count("departed") == 3, done.stdout + done.stderr
 
 
-def test_the_timeline_shows_when_the_gpu_did_its_work_and_which_way_it_went(driver, tmp_path):
-    env = {**driver, "HOROVOD_GPU_STAGED_BYTES": "1000"}
+@pytest.mark.parametrize(("mps", "small"), [("0", "CUDA_STAGED_ALLREDUCE"), ("1", "CUDA_IPC_ALLREDUCE")])
+def test_the_timeline_shows_when_the_gpu_did_its_work_and_which_way_it_went(driver, tmp_path, mps, small):
+    """Where processes take no turns on the GPU, few bytes need no detour."""
+    env = {**driver, "HOROVOD_GPU_STAGED_BYTES": "1000", "STANDIN_MPS": mps}
     done = horovodrun("-np", "2", *PROGRAM, "timeline", str(tmp_path), env=env)
     assert done.returncode == 0, done.stdout + done.stderr
     written = json.loads((tmp_path / "1.json").read_text())
@@ -89,7 +91,7 @@ def test_the_timeline_shows_when_the_gpu_did_its_work_and_which_way_it_went(driv
     assert sorted(on_gpu) == ["ALLREDUCE large", "ALLREDUCE small"], on_gpu
     transfers = {rows[event["pid"]]: event for event in events if event["name"].startswith("CUDA_")}
     ways = {name: event["name"] for name, event in transfers.items()}
-    assert ways == {"large": "CUDA_IPC_ALLREDUCE", "small": "CUDA_STAGED_ALLREDUCE"}, ways
+    assert ways == {"large": "CUDA_IPC_ALLREDUCE", "small": small}, ways
     assert on_gpu["ALLREDUCE large"]["ts"] > transfers["large"]["ts"] + 100_000, (on_gpu, transfers)
     for event in on_gpu.values():
         assert 0 < event["dur"] < 1_000_000, on_gpu
@@ -130,6 +132,8 @@ def test_the_doctor_uses_the_gpu(driver):
     ways = {finding["name"]: finding for finding in done["sections"]["CUDA"]}
     assert ways["driver"]["value"].startswith("CUDA "), ways
     assert ways["peer access"]["value"] == "2 of 2 pairs of GPUs", ways
+    assert ways["sharing"]["value"].startswith("processes take turns on a GPU"), ways
+    assert "nvidia-cuda-mps-control -d" in ways["sharing"]["advice"], ways
     for name in ("memory of the GPU", "host memory"):
         assert re.fullmatch(r"works: .* for 4 KiB, .* for 16 MiB, two ranks on one GPU", ways[name]["value"]), ways
 

@@ -57,8 +57,9 @@ def test_the_file_of_a_wheel_is_taken_where_none_is_loaded(tmp_path_factory):
     site, driver = tmp_path_factory.mktemp("site"), tmp_path_factory.mktemp("driver")
     wheels = site / "nvidia" / "nccl" / "lib"
     wheels.mkdir(parents=True)
-    compile_standin(wheels, "libnccl.so.2")
+    library = compile_standin(wheels, "libnccl.so.2")["STANDIN_NCCL"]
     env = {**compile_standin(driver, "libcuda.so.1"), **OWN_GPUS, "HOROVOD_LOG_LEVEL": "info", "PYTHONPATH": str(site)}
+    env["STANDIN_NCCL"] = library
     said, _ = run(env, 2, "otherwise", "groups")
     assert said.count("CUDA tensors go through NCCL 2.28.9") == 2, said
     assert not re.search(r"launches: 0$", said, re.M), said

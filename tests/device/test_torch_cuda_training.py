@@ -24,6 +24,7 @@ def test_training(ranks: int, transport: str) -> None:
     assert done.stdout.count("all checks passed") == ranks, done.stdout
 
 
+@pytest.mark.alone_on_gpu
 def test_a_killed_rank_keeps_nobodys_stream_waiting() -> None:
     with PlainJob([*PROGRAM, "loss"], "a:3") as job:
         job.wait(limit_s=55)

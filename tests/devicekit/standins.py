@@ -34,9 +34,9 @@ def compile_standin(folder: Path, *libraries: str) -> dict[str, str]:
             f"{library.split('.')[0]}*.cc", folder / library, [*places, *definitions, f"-Wl,-soname,{library}"]
         )
     before = os.environ.get("LD_LIBRARY_PATH")
-    nccl = "libnccl.so.2"  # by name: torch for CUDA has loaded its own
+    nccl = str(folder / "libnccl.so.2")  # by name, since torch for CUDA has loaded its own
     return {
-        **({"HOROVOD_NCCL_LIBRARY": str(folder / nccl)} if nccl in libraries else {}),
+        **({"HOROVOD_NCCL_LIBRARY": nccl, "STANDIN_NCCL": nccl} if "libnccl.so.2" in libraries else {}),
         "LD_LIBRARY_PATH": os.pathsep.join([str(folder), *filter(None, [before])]),
         "STANDIN_CAPTURING": "1",
         "HOROVOD_GPU_SLOT_BYTES": "65536",

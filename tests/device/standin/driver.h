@@ -35,6 +35,8 @@ enum Result : int {
   kCapturing = 900,
 };
 
+enum : int { kMpsEnabled = 133 };
+
 struct Uuid {
   char bytes[16];
 };

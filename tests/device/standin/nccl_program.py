@@ -30,7 +30,7 @@ for name in ("STANDIN_NCCL_ERROR", "STANDIN_NCCL_REFUSE"):
 
 def counted(what: str) -> int:
     """Communicators that are `live`, or `launches` so far."""
-    count = getattr(ctypes.CDLL("libnccl.so.2"), f"standin_nccl_{what}")
+    count = getattr(ctypes.CDLL(os.environ["STANDIN_NCCL"]), f"standin_nccl_{what}")
     count.restype = ctypes.c_long
     return int(count())
 
