@@ -5,23 +5,28 @@ Ways: khorovod (hvd), staged (hvd through host memory), backend (torch.distribut
 nccl (the same over those), alone (no communication). hvd-nccl and backend-nccl: as the ways before them, by NCCL, as if
 each rank had a GPU of its own.
 
-    python benchmarks/gpu.py [--ranks 2 4] [--only allreduce|step|jax] [--results FILE]
+    python benchmarks/gpu.py [--ranks 2 4] [--only allreduce|step|jax] [--ways WAY ...] [--results FILE]
 
 NCCL refuses to share a GPU; a different NCCL_HOSTID for each rank makes it take the others for other hosts. `jax` is a
-step of a transformer in JAX, where it is installed for CUDA: beside nccl, which is JAX's own psum over processes.
+step of a transformer in JAX, where it is installed for CUDA: beside nccl, which is JAX's own psum over processes. Where
+NVIDIA's MPS can be started, some of it is measured under MPS as well.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.util
 import json
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator, Mapping
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
@@ -32,11 +37,28 @@ WORKERS = {"allreduce": "gpu_worker", "step": "gpu_worker", "jax": "gpu_jax_work
 SIZES = (4 << 10, 1 << 20, 16 << 20, 100 << 20)
 MODELS = ("resnet50", "gpt")
 EACH = {"allreduce": tuple(map(str, SIZES)), "step": MODELS, "jax": ()}
-WAYS = {
-    "allreduce": ("khorovod", "backend", "staged", "gloo", "nccl", "hvd-nccl", "backend-nccl"),
-    "step": ("khorovod", "backend", "gloo", "nccl", "hvd-nccl", "backend-nccl", "alone"),
-    "jax": ("khorovod", "nccl", "hvd-nccl", "alone"),
-}
+
+
+class Part(NamedTuple):
+    """What is measured, one way after the other."""
+
+    what: str
+    ranks: int
+    ways: tuple[str, ...]
+    mps: bool = False
+
+
+PARTS = (
+    Part("allreduce", 2, ("khorovod", "staged", "gloo", "nccl", "hvd-nccl")),
+    Part("step", 2, ("khorovod", "backend", "gloo", "nccl", "hvd-nccl", "backend-nccl", "alone")),
+    Part("jax", 2, ("khorovod", "nccl", "hvd-nccl", "alone")),
+    Part("allreduce", 4, ("khorovod", "staged", "gloo", "nccl")),
+    Part("step", 4, ("khorovod", "backend", "gloo", "nccl", "alone")),
+    Part("allreduce", 2, ("khorovod", "gloo"), mps=True),
+    Part("step", 2, ("khorovod", "gloo", "nccl", "alone"), mps=True),
+    Part("allreduce", 4, ("khorovod", "gloo"), mps=True),
+    Part("step", 4, ("khorovod", "alone"), mps=True),
+)
 TRANSPORT = "HOROVOD_GPU_TRANSPORT"
 # Ways that are others with one more variable.
 VARIANTS = {
@@ -44,22 +66,23 @@ VARIANTS = {
     "hvd-nccl": ("khorovod", {TRANSPORT: "nccl"}),
     "backend-nccl": ("backend", {TRANSPORT: "nccl"}),
 }
+MPS_CONTROL = "nvidia-cuda-mps-control"
 LIMIT_S = 150
 Row = dict[str, Any]
 
 
-def run(way: str, ranks: int, what: str, *arguments: str, **more: str) -> list[Row]:
+def run(way: str, ranks: int, what: str, more: Mapping[str, str]) -> list[Row]:
     """All ranks of one way; of what they measured, the slowest rank's."""
     port = str(free_port())
     ours = of_ranks(ranks, 1 if more.get(TRANSPORT) == "nccl" else None)
     processes = []
     for rank in range(ranks):
-        env = os.environ | ours[rank] | more
+        env = {**os.environ, **ours[rank], **more}
         env |= {"RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_RANK": str(rank), "MASTER_ADDR": LOCALHOST}
         env |= {"MASTER_PORT": port, "NCCL_HOSTID": f"host{rank}", "NCCL_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "2"}
         env |= {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
         worker = Path(__file__).parent / "benchkit" / f"{WORKERS[what]}.py"
-        command = [sys.executable, str(worker), way, what, *arguments]
+        command = [sys.executable, str(worker), way, what, *EACH[what]]
         processes.append(subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
     outputs = [("", "")] * ranks
     try:
@@ -77,35 +100,54 @@ def run(way: str, ranks: int, what: str, *arguments: str, **more: str) -> list[R
     return [max(same, key=lambda row: float(row["median_s"])) for same in zip(*by_rank, strict=True)]
 
 
+@contextlib.contextmanager
+def mps() -> Iterator[dict[str, str]]:
+    """The service, and by what variables processes find it."""
+    with tempfile.TemporaryDirectory(prefix="mps-") as folder:
+        variables = {"CUDA_MPS_PIPE_DIRECTORY": folder, "CUDA_MPS_LOG_DIRECTORY": folder}
+        env = {**os.environ, **variables}
+        subprocess.run([MPS_CONTROL, "-d"], env=env, check=True, timeout=20)
+        try:
+            yield variables
+        finally:
+            subprocess.run([MPS_CONTROL], input="quit\n", env=env, text=True, timeout=60, stdout=subprocess.DEVNULL)
+
+
+def measure(part: Part, ways: list[str]) -> Iterator[Row]:
+    with mps() if part.mps else contextlib.nullcontext({}) as service:
+        for way in (way for way in part.ways if not ways or way in ways):
+            name, more = VARIANTS.get(way, (way, {}))
+            measured = run(name, part.ranks, part.what, {**service, **more})
+            if not measured:
+                print(f"{part.what:9} {part.ranks} ranks  {way:12} does not run here", flush=True)
+            for row in measured:
+                yield {**row, "way": way, "mps": part.mps}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4])
-    parser.add_argument("--only", choices=tuple(WAYS))
-    parser.add_argument("--ways", nargs="+", default=sorted({way for ways in WAYS.values() for way in ways}))
+    parser.add_argument("--only", choices=tuple(WORKERS))
+    parser.add_argument("--ways", nargs="+", default=[])
     parser.add_argument("--results", type=Path)
     options = parser.parse_args()
-    wanted = [options.only] if options.only else [what for what in WAYS if what != "jax" or _jax_has_cuda()]
-    rows: list[Row] = []
-    for ranks in options.ranks:
-        for what in wanted:
-            for way in (way for way in WAYS[what] if way in options.ways):
-                name, more = VARIANTS.get(way, (way, {}))
-                measured = run(name, ranks, what, *EACH[what], **more)
-                if not measured:
-                    print(f"{what:9} {ranks} ranks  {way:9} does not run here", flush=True)
-                for row in measured:
-                    row["way"] = way
-                    rows.append(row)
-                    _show(row)
-    if options.results:
-        options.results.write_text("".join(json.dumps(row) + "\n" for row in [_about(), *rows]))
+    rows = [_about()]
+    for part in PARTS:
+        asked = part.ranks in options.ranks and options.only in (None, part.what)
+        possible = (part.what != "jax" or _jax_has_cuda()) and (not part.mps or shutil.which(MPS_CONTROL))
+        for row in measure(part, options.ways) if asked and possible else ():
+            rows.append(row)
+            _show(row)
+            if options.results:  # what is there is not lost if the rest takes too long
+                options.results.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
 
 def _show(row: Row) -> None:
     size = f"{row['bytes']:>10} B" if "bytes" in row else f"{row['model']:>12}"
     more = f"{row['in_a_row_s'] * 1e6:10.0f} us in a row" if "in_a_row_s" in row else ""
+    where = "MPS" if row["mps"] else "   "
     print(
-        f"{row['what']:9} {size} {row['ranks']} ranks  {row['way']:9} {row['median_s'] * 1e6:10.0f} us {more}",
+        f"{row['what']:9} {size} {row['ranks']} ranks {where} {row['way']:12} {row['median_s'] * 1e6:10.0f} us {more}",
         flush=True,
     )
 

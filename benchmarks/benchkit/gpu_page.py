@@ -22,6 +22,13 @@ for the rank that comes last, and two for the other; one takes some 0.14 ms on a
 slowest rank, from the call until the GPU is done; the column of a peer says how many times as long it takes. `in a
 row`: for each of 20 calls, without waiting for the GPU in between. NCCL refuses to share a GPU; here a different
 `NCCL_HOSTID` makes it take the other ranks for other hosts."""
+_MPS = """\
+NVIDIA's MPS lets the work of several processes run side by side on a GPU, so that nobody takes turns ([how to start
+it](gpu.md#ranks-that-share-a-gpu)). All of the same run, on the same GPU."""
+_NCCL = """\
+Where each rank has a GPU of its own, NCCL moves the bytes. Here two ranks on one GPU stand for that, with NCCL over
+sockets between them, so that these figures compare programs and not networks: the same step with our API, with our
+backend of torch.distributed, and with torch's own NCCL; and a step of a transformer (JAX) beside JAX's own `psum`."""
 _STEPS = """\
 A training step (bf16, SGD), ten in a row without waiting for the GPU. `alone`: as many processes on the GPU that do not
 communicate."""
@@ -32,8 +39,12 @@ def section(folder: Path) -> list[str]:
     for path in sorted(folder.glob("*.jsonl")):
         rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line]
         about = next(row for row in rows if "device" in row)
+        plain, together = ([row for row in rows if row.get("mps", False) is mps] for mps in (False, True))
         lines += ["", "## Ranks that share a GPU", "", f"{about['device']}, torch {about['torch']}, {about['date']}."]
-        lines += ["", _TEXT, "", *_allreduce(rows), "", _STEPS, "", *_steps(rows)]
+        lines += ["", _TEXT, "", *_allreduce(plain), "", _STEPS, "", *_steps(plain)]
+        if together:
+            lines += ["", "### Under MPS", "", _MPS, "", *_allreduce(together), "", *_steps(together)]
+        lines += _by_nccl(plain)
     return lines
 
 
@@ -66,6 +77,27 @@ def _steps(rows: Sequence[Row]) -> list[str]:
         table.append([_MODELS[ours["model"]], str(ours["ranks"]), *times, more, *peers])
     headings = ["model", "ranks", "alone", "ours", "communication adds", *shown.values()]
     return tables.markdown(headings, table)
+
+
+def _by_nccl(rows: Sequence[Row]) -> list[str]:
+    """Steps by NCCL, each beside what the framework's own way takes."""
+    ways = {"hvd-nccl": "DistributedOptimizer", "backend-nccl": "DDP over horovod", "nccl": "DDP over NCCL"}
+    table = []
+    for own in (row for row in rows if row.get("what") == "step" and row["way"] == "nccl"):
+        ours = [_find(rows, way, own) for way in ways]
+        if not any(ours[:2]):
+            continue
+        name = _MODELS[own["model"]]
+        table.append([name, str(own["ranks"]), *(f"{1e3 * row['median_s']:.0f} ms" if row else "" for row in ours)])
+    if not table:
+        return []
+    lines = ["", "### By NCCL", "", _NCCL, "", *tables.markdown(["model", "ranks", *ways.values()], table)]
+    jax = {"khorovod": "ours", "hvd-nccl": "ours, by NCCL", "nccl": "JAX's psum", "alone": "alone"}
+    for own in (row for row in rows if row.get("what") == "jax" and row["way"] == "khorovod"):
+        found = [_find(rows, way, own) for way in jax]
+        times = [f"{1e3 * row['median_s']:.1f} ms" if row else "" for row in found]
+        lines += ["", *tables.markdown(["JAX", "ranks", *jax.values()], [["transformer", str(own["ranks"]), *times]])]
+    return lines
 
 
 def _measured(rows: Sequence[Row], ways: dict[str, str], what: str) -> dict[str, str]:
