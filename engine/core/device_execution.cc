@@ -48,6 +48,12 @@ Device* DeviceOf(ProcessSet& set, const Entries& entries, const RunningBatch& ba
 
 // ---- through the memory of the device
 
+std::string TitleOf(const RunningBatch& batch) {
+  const Request& first = batch.entries[0]->request;
+  const size_t more = batch.entries.size() - 1;
+  return std::string(NameOf(first.kind)) + " " + first.name + (more ? " and " + std::to_string(more) + " more" : "");
+}
+
 DeviceParts WholeTensors(const Entries& entries, const RunningBatch& batch) {
   DeviceParts parts;
   for (size_t i = 0; i < entries.size(); ++i) {
@@ -223,7 +229,7 @@ class ChosenMachine : public Machine {
     if (step == Step::kDone && turn_) turn_->Over();
     if (step == Step::kDone && began_) {
       const Device::Scope scope(*device_);
-      set_.devices()->times().End(device_, std::exchange(began_, nullptr), stream_, NameOfBatch());
+      set_.devices()->times().End(device_, std::exchange(began_, nullptr), stream_, TitleOf(batch_));
     }
     return step;
   }
@@ -238,7 +244,8 @@ class ChosenMachine : public Machine {
         by_nccl && RunsBeside() ? DeviceOrder{device_->kernels(), ReadyOf(batch_)} : OrderOf(*device_, batch_);
     stream_ = by_nccl || by_device ? order.stream : device_->copies();
     batch_.way_on_device = by_device ? "CUDA_IPC" : "CUDA_STAGED";
-    if (set_.devices()->times().on()) {
+    const bool launcher_sees_to_it = by_nccl && !set_.nccl()->mates();
+    if (set_.devices()->times().on() && !launcher_sees_to_it) {
       const Device::Scope scope(*device_);
       began_ = set_.devices()->times().Begin(device_, stream_);
     }
@@ -281,13 +288,6 @@ class ChosenMachine : public Machine {
     } else {
       LaunchTurn::Decline(set_, batch_);
     }
-  }
-
-  // "ALLREDUCE layer1.weight and 41 more"
-  std::string NameOfBatch() const {
-    const Request& first = batch_.entries[0]->request;
-    const size_t more = batch_.entries.size() - 1;
-    return std::string(NameOf(first.kind)) + " " + first.name + (more ? " and " + std::to_string(more) + " more" : "");
   }
 
   ProcessSet& set_;

@@ -3,6 +3,7 @@
 // memory and whatever machine would run it there.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "core/process_set.h"
@@ -12,6 +13,8 @@ namespace hvd {
 
 // On the caller's own stream, behind all that it has put there; else on ours, after what makes the tensors ready.
 DeviceOrder OrderOf(const Device& device, const RunningBatch& batch);
+// "ALLREDUCE layer1.weight and 41 more"
+std::string TitleOf(const RunningBatch& batch);
 DeviceParts WholeTensors(const Entries& entries, const RunningBatch& batch);
 // What goes to one member, of all tensors, after what goes to the one before it; `owners`: that member, by part.
 DeviceParts PartsByMember(const ProcessSet& set, const RunningBatch& batch, std::vector<int>* owners = nullptr);

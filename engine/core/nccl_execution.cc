@@ -101,7 +101,25 @@ bool NcclKnows(OpKind kind, ReduceOp op, DType dtype) {
   return op != ReduceOp::kAdasum && NcclTypeOf(dtype) != kNcclNoType;
 }
 
-NcclLaunches::Work LaunchOf(const ProcessSet& set, const RunningBatch& batch) {
+namespace {
+
+// For the timeline: from when the stream comes to it.
+NcclLaunches::Work Timed(Devices* devices, std::string title, NcclLaunches::Work work) {
+  return [&times = devices->times(), title = std::move(title), work = std::move(work)](Communicator& communicator,
+                                                                                       CudaStream stream) {
+    Device* const device = &communicator.device();
+    const CudaEvent began = times.Begin(device, stream);
+    try {
+      work(communicator, stream);
+    } catch (...) {
+      times.Drop(device, began);
+      throw;
+    }
+    times.End(device, began, stream, title);
+  };
+}
+
+NcclLaunches::Work PlainLaunchOf(const ProcessSet& set, const RunningBatch& batch) {
   const OpKind kind = batch.entries[0]->request.kind;
   if (IsExchange(kind)) {
     return [exchange = ExchangeOf(set, batch)](Communicator& communicator, CudaStream stream) {
@@ -114,6 +132,13 @@ NcclLaunches::Work LaunchOf(const ProcessSet& set, const RunningBatch& batch) {
   return [launch, work = WorkOf(set, batch)](Communicator& communicator, CudaStream stream) {
     launch(communicator, work, stream);
   };
+}
+
+}  // namespace
+
+NcclLaunches::Work LaunchOf(const ProcessSet& set, const RunningBatch& batch) {
+  NcclLaunches::Work work = PlainLaunchOf(set, batch);
+  return set.devices()->times().on() ? Timed(set.devices(), TitleOf(batch), std::move(work)) : work;
 }
 
 namespace {

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from devicekit.standins import LATE, STANDIN
+from devicekit.timelines import on_gpus
 from faultkit.jobs import PlainJob
 from testkit.launcher import horovodrun, lines_by_rank
 from testkit.places import ROOT
@@ -84,12 +85,9 @@ def test_the_timeline_shows_when_the_gpu_did_its_work_and_which_way_it_went(driv
     env = {**driver, "HOROVOD_GPU_STAGED_BYTES": "1000", "STANDIN_MPS": mps}
     done = horovodrun("-np", "2", *PROGRAM, "timeline", str(tmp_path), env=env)
     assert done.returncode == 0, done.stdout + done.stderr
-    written = json.loads((tmp_path / "1.json").read_text())
-    events = [event for event in written if "name" in event]
-    rows = {event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"}
-    on_gpu = {event["name"]: event for event in events if rows.get(event["pid"]) == "GPU 0" and event["ph"] == "X"}
+    done_there, transfers = on_gpus(tmp_path / "1.json", "CUDA_")
+    on_gpu = {event["name"]: event for event in done_there}
     assert sorted(on_gpu) == ["ALLREDUCE large", "ALLREDUCE small"], on_gpu
-    transfers = {rows[event["pid"]]: event for event in events if event["name"].startswith("CUDA_")}
     ways = {name: event["name"] for name, event in transfers.items()}
     assert ways == {"large": "CUDA_IPC_ALLREDUCE", "small": small}, ways
     assert on_gpu["ALLREDUCE large"]["ts"] > transfers["large"]["ts"] + 100_000, (on_gpu, transfers)

@@ -7,9 +7,11 @@ different orders wait for each other without end.
 
 import re
 import sys
+from collections import Counter
 
 import pytest
 from devicekit.standins import LATE, STANDIN
+from devicekit.timelines import on_gpus
 from faultkit.jobs import PlainJob
 from testkit.launcher import horovodrun
 from testkit.processes import wait_for_all
@@ -54,6 +56,13 @@ def said_by(nccl: dict[str, str], ranks: int, *program: str, **more: str) -> str
 def test_no_word_is_exchanged_for_an_operation(nccl, ranks, transport):
     said = said_by(nccl, ranks, "silence", "silent", HOROVOD_GPU_TRANSPORT=transport)
     assert said.count("counted") == ranks, said
+
+
+def test_the_timeline_shows_what_the_gpu_did_without_agreement(nccl, tmp_path):
+    said_by(nccl, 2, "silence", "silent", HOROVOD_TIMELINE=str(tmp_path / "groups.json"))
+    done_there, _ = on_gpus(tmp_path / "groups.json", "NCCL_")
+    kinds = Counter(event["name"].split()[0] for event in done_there)
+    assert kinds == {"ALLREDUCE": 41, "ALLGATHER": 40, "BROADCAST": 40}, kinds  # of the default group
 
 
 def test_who_looks_for_mistakes_lets_ranks_agree(nccl):

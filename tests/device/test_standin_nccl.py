@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 import pytest
 from devicekit.standins import LATE, OWN_GPUS, STANDIN, compile_standin
+from devicekit.timelines import on_gpus
 from faultkit.jobs import PlainJob
 from testkit.launcher import horovodrun, lines_by_rank
 from testkit.processes import wait_for_all
@@ -132,7 +133,7 @@ def test_sums_whose_bits_must_not_depend_on_the_layout_go_another_way(nccl):
     assert said.count("all checks passed, launches: 0") == 2, said
 
 
-def test_the_timeline_names_the_way(nccl, tmp_path):
+def test_the_timeline_names_the_way_and_shows_when_the_gpu_did_its_work(nccl, tmp_path):
     program = [sys.executable, str(STANDIN / "program.py"), "timeline", str(tmp_path)]
     done = horovodrun("-np", "2", *program, env={**nccl, **LATE}, limit_s=60)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -140,6 +141,11 @@ def test_the_timeline_names_the_way(nccl, tmp_path):
         text = (tmp_path / f"{rank}.json").read_text()
         assert '"NCCL_ALLREDUCE"' in text, text
         assert "CUDA_" not in text, text
+        done_there, transfers = on_gpus(tmp_path / f"{rank}.json", "NCCL_")
+        on_gpu = {event["name"]: event for event in done_there}
+        assert sorted(on_gpu) == ["ALLREDUCE large", "ALLREDUCE small"], on_gpu
+        assert on_gpu["ALLREDUCE large"]["ts"] > transfers["large"]["ts"] + 100_000, (on_gpu, transfers)
+        assert on_gpu["ALLREDUCE large"]["dur"] < 300_000, on_gpu  # not what it waited for
 
 
 # ---- ends
