@@ -10,6 +10,7 @@
 
 #include "collectives/on_device.h"
 #include "core/device_outputs.h"
+#include "core/direct_on_device.h"
 #include "core/execution.h"
 #include "core/launch_turn.h"
 #include "core/nccl_execution.h"
@@ -192,6 +193,7 @@ class ChosenMachine : public Machine {
         device_(device),
         batch_(*batch),
         may_meet_(may_meet),
+        direct_(set, &batch->entries),
         outputs_(set->devices(), device) {}
 
   ~ChosenMachine() override { set_.devices()->times().Drop(device_, began_); }
@@ -207,7 +209,8 @@ class ChosenMachine : public Machine {
       }
       const bool by_nccl = GoesByNccl(set_, settings_, batch_);
       if (may_meet_ && !by_nccl) {
-        const Step step = set_.meeting()->Advance();
+        Step step = set_.meeting()->Advance();
+        if (step == Step::kDone && MayBeDirect()) step = direct_.Advance();
         if (step != Step::kDone) return step;
       }
       Choose(by_nccl);
@@ -223,14 +226,24 @@ class ChosenMachine : public Machine {
   }
 
  private:
+  bool MayBeDirect() const {
+    const DeviceLink* const link = set_.meeting()->link().get();
+    if (!link || !link->on_one_device()) return false;
+    set_.MeetAboutRegions();
+    return batch_.placed;
+  }
+
   void Choose(bool by_nccl) {
     const bool by_device = !by_nccl && may_meet_ && set_.meeting()->link();
+    std::vector<DirectRun> runs;
+    if (by_device && MayBeDirect()) runs = direct_.Runs();
+    batch_.direct = !runs.empty();
     if (!by_nccl && !by_device && may_meet_ && settings_.gpu_transport == kGpuIpc) {
       throw DeviceError("HOROVOD_GPU_TRANSPORT=ipc, but " + set_.meeting()->why_not());
     }
     DeviceOrder order = OrderOf(*device_, batch_);
     stream_ = by_nccl || by_device ? order.stream : device_->copies();
-    batch_.way_on_device = by_device ? "CUDA_IPC" : "CUDA_STAGED";
+    batch_.way_on_device = batch_.direct ? "CUDA_DIRECT" : by_device ? "CUDA_IPC" : "CUDA_STAGED";
     if (set_.devices()->times().on()) {
       const Device::Scope scope(*device_);
       began_ = set_.devices()->times().Begin(device_, stream_);
@@ -238,6 +251,11 @@ class ChosenMachine : public Machine {
     TakeTurn(by_nccl, by_device);
     if (by_nccl) {
       inner_ = MakeNcclMachine(set_, &batch_, std::move(order));
+    } else if (batch_.direct) {
+      CheckDevice(set_.meeting()->link()->device(), batch_);
+      inner_ = std::make_unique<DeviceDirect>(set_.meeting()->link(), set_.meeting()->slots(), std::move(runs),
+                                              std::move(order),
+                                              ReductionOf(batch_.entries[0]->request, set_.ranks().size()));
     } else if (by_device) {
       inner_ = MakeDeviceMachine(set_, batch_.entries, batch_, std::move(order));
     } else {
@@ -278,6 +296,7 @@ class ChosenMachine : public Machine {
   Device* device_;
   RunningBatch& batch_;
   const bool may_meet_;
+  DirectOnDevice direct_;
   DeviceOutputs outputs_;
   CudaStream stream_ = nullptr;
   CudaEvent began_ = nullptr;  // while a timeline is written

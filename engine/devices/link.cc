@@ -62,6 +62,7 @@ void DeviceLink::Map(const std::vector<Passport>& all) {
       if (j == me_) continue;
       if (theirs.slots != passport_.slots || theirs.slot_kilobytes != passport_.slot_kilobytes)
         throw DeviceError("ranks have arenas of different sizes");
+      if (std::memcmp(&theirs.uuid, &passport_.uuid, sizeof theirs.uuid) != 0) on_one_device_ = false;
       device_->Check(device_->cuda().memory_import(&arenas_[static_cast<size_t>(j)], theirs.memory, kCudaPeerAccess),
                      "reach another rank's memory from");
       MapPage(j);

@@ -42,6 +42,7 @@ class DeviceLink {
 
   Passport& passport() { return passport_; }
   const std::string& why_not() const { return why_not_; }  // empty: all members' memory is reached
+  bool on_one_device() const { return on_one_device_; }    // then: and all of it is on the same
   Device& device() const { return *device_; }
   int members() const { return members_; }
   int me() const { return me_; }
@@ -75,6 +76,7 @@ class DeviceLink {
   std::vector<CudaAddress> arenas_, flags_;  // by member: as the device reaches them
   Passport passport_{};
   std::string why_not_;
+  bool on_one_device_ = true;
 };
 
 }  // namespace hvd
