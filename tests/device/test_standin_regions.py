@@ -27,7 +27,7 @@ def test_a_rank_that_cannot_map_the_others_memory_makes_all_copy(driver):
     done = horovodrun("-np", "3", *PROGRAM, "refused", env=env)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("all checks passed") == 3, done.stdout + done.stderr
-    told = re.findall(r"in memory that was made for them are copied like others: could not reach", done.stderr)
+    told = re.findall(r"in memory that was made for them are copied like others: could not reach", done.stdout)
     assert len(told) == 3, done.stdout + done.stderr
 
 
