@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Several ranks that share one GPU: allreduce and training steps beside Gloo and NCCL over sockets, in the same run.
 
-Ways: khorovod (hvd), staged (hvd through host memory), backend (torch.distributed and DDP over our backend), gloo and
-nccl (the same over those), alone (no communication).
+Ways: khorovod (hvd), buckets and kept (steps of hvd with gradient_as_bucket_view, whose gradients are dropped or kept
+between steps), staged (hvd through host memory), backend (torch.distributed and DDP over our backend), gloo and nccl
+(the same over those), alone (no communication).
 
     python benchmarks/gpu.py [--ranks 2 4] [--only allreduce|step|jax] [--results FILE]
 
@@ -33,7 +34,7 @@ MODELS = ("resnet50", "gpt")
 EACH = {"allreduce": tuple(map(str, SIZES)), "step": MODELS, "jax": ()}
 WAYS = {
     "allreduce": ("khorovod", "backend", "staged", "gloo", "nccl"),
-    "step": ("khorovod", "backend", "gloo", "nccl", "alone"),
+    "step": ("khorovod", "buckets", "kept", "backend", "gloo", "nccl", "alone"),
     "jax": ("khorovod", "nccl", "alone"),
 }
 LIMIT_S = 150
@@ -73,7 +74,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4])
     parser.add_argument("--only", choices=tuple(WAYS))
-    parser.add_argument("--ways", nargs="+", default=["khorovod", "backend", "staged", "gloo", "nccl", "alone"])
+    every = list(dict.fromkeys(way for ways in WAYS.values() for way in ways))
+    parser.add_argument("--ways", nargs="+", choices=every, default=every)
     parser.add_argument("--results", type=Path)
     options = parser.parse_args()
     wanted = [options.only] if options.only else [what for what in WAYS if what != "jax" or _jax_has_cuda()]

@@ -280,9 +280,7 @@ void DeviceDirect::Fill(size_t, size_t, CudaAddress) {
   }
 }
 
-bool DeviceDirect::MayTake() const {
-  return slots_.MayRead() && (link_->me() == worker() || slots_.HasRead(worker()));
-}
+bool DeviceDirect::MayTake() const { return slots_.MayRead() && (link_->me() == worker() || slots_.HasRead(worker())); }
 
 void DeviceDirect::Take(size_t, size_t) {
   if (link_->me() != worker()) return slots_.AwaitRead(worker(), stream_);

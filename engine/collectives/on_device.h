@@ -39,8 +39,8 @@ class DeviceParts {
   // The same for all of them and a run in pinned memory of the host.
   void CopyDown(const Device& device, std::byte* flat, CudaStream stream) const;
   void CopyUp(const Device& device, const std::byte* flat, CudaStream stream) const;
-  // Into the outputs of [begin, end); sources[j]: where byte `begin` of member j's run lies. `targets`: the same of runs
-  // that get the results as well.
+  // Into the outputs of [begin, end); sources[j]: where byte `begin` of member j's run lies. `targets`: the same of
+  // runs that get the results as well.
   void Reduce(const Device& device, const Reduction& reduction, size_t begin, size_t end,
               const std::vector<CudaAddress>& sources, CudaStream stream,
               const std::vector<CudaAddress>& targets = {}) const;
@@ -137,8 +137,8 @@ struct DirectRun {
   std::vector<CudaAddress> bases;  // of the regions, by member
 };
 
-// Of tensors in regions that all members map, on one device. Nothing is gathered: one member sums all tensors where they
-// lie, and puts the results there, when the others are ready. The slots are used for their flags alone.
+// Of tensors in regions that all members map, on one device. Nothing is gathered: one member sums all tensors where
+// they lie, and puts the results there, when the others are ready. The slots are used for their flags alone.
 class DeviceDirect : public DeviceMachine {
  public:
   DeviceDirect(std::shared_ptr<DeviceLink> link, DeviceSlots* slots, std::vector<DirectRun> runs, DeviceOrder order,

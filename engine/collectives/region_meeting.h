@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The members of a set meet about regions of a device in which tensors of theirs lie: each tells how its own is reached,
-// maps the others', and hears whether all could. Once for each region.
+// The members of a set meet about regions of a device in which tensors of theirs lie: each tells how its own is
+// reached, maps the others', and hears whether all could. Once for each region.
 #pragma once
 
 #include <map>

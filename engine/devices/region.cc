@@ -75,7 +75,8 @@ std::shared_ptr<DeviceRegion> DeviceRegions::Allocate(int process_set, int ordin
   {
     std::lock_guard<std::mutex> lock(mutex_);
     const auto found = shared_.find(process_set);
-    if (found == shared_.end() || found->second->ordinal() != ordinal || bytes > DevicePlace::kMostBytes) return nullptr;
+    if (found == shared_.end() || found->second->ordinal() != ordinal || bytes > DevicePlace::kMostBytes)
+      return nullptr;
     device = found->second;
     spare = FindSpare(ordinal, bytes);
     if (!spare) number = numbers_++;

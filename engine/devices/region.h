@@ -53,9 +53,7 @@ struct DevicePlace {
   int64_t number;
   size_t offset;
 
-  static DevicePlace Of(int64_t place) {
-    return {place >> kOffsetBits, static_cast<size_t>(place) & (kMostBytes - 1)};
-  }
+  static DevicePlace Of(int64_t place) { return {place >> kOffsetBits, static_cast<size_t>(place) & (kMostBytes - 1)}; }
 };
 
 // Those that this process has made in one world. Any thread.

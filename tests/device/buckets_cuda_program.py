@@ -103,7 +103,7 @@ def run_loss() -> None:
     torch.cuda.synchronize()
     assert direct_batches() > 0
     hvd.barrier()
-    if RANK == victim:
+    if victim == RANK:
         torch.cuda._sleep(int(20e9))
         step()  # launched, behind what takes ten seconds
         os.kill(os.getpid(), signal.SIGKILL)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors in memory of a device that all ranks map, which are reduced where they lie; on the stand-in for the driver."""
+"""Tensors in memory of a device that all ranks map are reduced where they lie; on the stand-in for the driver."""
 
 import re
 import sys

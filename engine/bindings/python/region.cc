@@ -20,9 +20,7 @@ std::unique_ptr<Region> Region::Allocate(hvd_world* world, int process_set, int 
 }
 
 void BindRegion(nb::module_& module) {
-  nb::class_<Region>(module, "Region")
-      .def_prop_ro("address", &Region::address)
-      .def_prop_ro("nbytes", &Region::bytes);
+  nb::class_<Region>(module, "Region").def_prop_ro("address", &Region::address).def_prop_ro("nbytes", &Region::bytes);
 }
 
 }  // namespace hvd_python

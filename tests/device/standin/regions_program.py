@@ -267,11 +267,22 @@ def run_apart() -> None:
 
 def run_fault(victim: str, working: str) -> None:
     """A rank is killed while the streams of others wait for it. They hear of it and shut down."""
-    before = gpu.live()
+    before, stream = gpu.live(), gpu.stream()
     hvd.init()
+    text = allreduce_until_lost(int(victim), working, stream)
+    began = time.monotonic()
+    hvd.shutdown()
+    took = time.monotonic() - began
+    gpu.synchronize(stream)
+    gpu.destroy(stream)
+    left = {kind: now - before[kind] for kind, now in gpu.live().items() if now != before[kind]}
+    print(f"shut down in {took:.1f} s: {text}; left {left}", flush=True)
+
+
+def allreduce_until_lost(victim: int, working: str, stream: int) -> str:
+    """What the others are told."""
     meet()
-    stream, region = gpu.stream(), allocate(1 << 20)
-    tensor = Placed(region, 0, np.ones(100_000, np.float32))
+    tensor = Placed(allocate(1 << 20), 0, np.ones(100_000, np.float32))
 
     def allreduce() -> None:
         world().finish(start(Ask(ALLREDUCE), [(tensor.address, tensor.array)], [tensor.address], gpu, stream))
@@ -280,7 +291,7 @@ def run_fault(victim: str, working: str) -> None:
         allreduce()
     text = ""
     try:
-        if hvd.rank() == int(victim):
+        if hvd.rank() == victim:
             world().let_wait(gpu.ordinal, stream)
             gpu.synchronize(stream)
             if working == "at work":
@@ -296,15 +307,7 @@ def run_fault(victim: str, working: str) -> None:
         text = "a world that is over gives memory"
     except EngineError:
         pass
-    began = time.monotonic()
-    hvd.shutdown()
-    took = time.monotonic() - began
-    gpu.synchronize(stream)
-    assert tensor.array.shape == (100_000,)
-    del tensor, region
-    gpu.destroy(stream)
-    left = {kind: now - before[kind] for kind, now in gpu.live().items() if now != before[kind]}
-    print(f"shut down in {took:.1f} s: {text}; left {left}", flush=True)
+    return text
 
 
 if __name__ == "__main__":
