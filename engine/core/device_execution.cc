@@ -210,7 +210,10 @@ class ChosenMachine : public Machine {
       const bool by_nccl = GoesByNccl(set_, settings_, batch_);
       if (may_meet_ && !by_nccl) {
         Step step = set_.meeting()->Advance();
-        if (step == Step::kDone && MayBeDirect()) step = direct_.Advance();
+        if (step == Step::kDone && OnOneDevice()) {
+          set_.MeetAboutRegions();
+          if (batch_.placed) step = direct_.Advance();
+        }
         if (step != Step::kDone) return step;
       }
       Choose(by_nccl);
@@ -226,17 +229,16 @@ class ChosenMachine : public Machine {
   }
 
  private:
-  bool MayBeDirect() const {
+  // All members, who have met.
+  bool OnOneDevice() const {
     const DeviceLink* const link = set_.meeting()->link().get();
-    if (!link || !link->on_one_device()) return false;
-    set_.MeetAboutRegions();
-    return batch_.placed;
+    return link && link->on_one_device();
   }
 
   void Choose(bool by_nccl) {
     const bool by_device = !by_nccl && may_meet_ && set_.meeting()->link();
     std::vector<DirectRun> runs;
-    if (by_device && MayBeDirect()) runs = direct_.Runs();
+    if (by_device && batch_.placed && OnOneDevice()) runs = direct_.Runs();
     batch_.direct = !runs.empty();
     if (!by_nccl && !by_device && may_meet_ && settings_.gpu_transport == kGpuIpc) {
       throw DeviceError("HOROVOD_GPU_TRANSPORT=ipc, but " + set_.meeting()->why_not());

@@ -41,6 +41,7 @@ Machine::Step DirectOnDevice::Advance() {
   const Machine::Step step = set_.regions()->Advance();
   if (step != Machine::Step::kDone) return step;
   meets_ = false;  // there may be more
+  if (!set_.regions()->why_not().empty()) set_.devices()->regions().Unshare(set_.id());
   return Machine::Step::kMoved;
 }
 

@@ -251,6 +251,7 @@ def run_refused() -> None:
     for _ in range(2):
         reduce_and_check(Ask(ALLREDUCE, SUM), places_of(region, arrays), arrays)
     assert direct_batches() == 0
+    assert world().allocate_region(0, gpu.ordinal, 100) is None  # it would be of no use
     del region
     hvd.shutdown()
     print("all checks passed", flush=True)
