@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Several ranks that share one GPU: allreduce and training steps beside Gloo and NCCL over sockets, in the same run.
 
-Ways: khorovod (hvd), staged (hvd through host memory), backend (torch.distributed and DDP over our backend), gloo and
-nccl (the same over those), alone (no communication). hvd-nccl and backend-nccl: as the ways before them, by NCCL, as if
-each rank had a GPU of its own.
+Ways: khorovod (hvd), buckets and kept (steps of hvd with gradient_as_bucket_view, whose gradients are dropped or kept
+between steps), staged (hvd through host memory), backend (torch.distributed and DDP over our backend), gloo and nccl
+(the same over those), alone (no communication). hvd-nccl and backend-nccl: as the ways before them, by NCCL, as if each
+rank had a GPU of its own.
 
     python benchmarks/gpu.py [--ranks 2 4] [--only allreduce|step|jax] [--ways WAY ...] [--results FILE]
 
@@ -50,12 +51,12 @@ class Part(NamedTuple):
 
 PARTS = (
     Part("allreduce", 2, ("khorovod", "staged", "gloo", "nccl", "hvd-nccl")),
-    Part("step", 2, ("khorovod", "backend", "gloo", "nccl", "hvd-nccl", "backend-nccl", "alone")),
+    Part("step", 2, ("khorovod", "buckets", "kept", "backend", "gloo", "nccl", "hvd-nccl", "backend-nccl", "alone")),
     Part("jax", 2, ("khorovod", "nccl", "hvd-nccl", "alone")),
     Part("allreduce", 4, ("khorovod", "staged", "gloo", "nccl")),
-    Part("step", 4, ("khorovod", "backend", "gloo", "nccl", "alone")),
+    Part("step", 4, ("khorovod", "kept", "backend", "gloo", "nccl", "alone")),
     Part("allreduce", 2, ("khorovod", "gloo"), mps=True),
-    Part("step", 2, ("khorovod", "gloo", "nccl", "alone"), mps=True),
+    Part("step", 2, ("khorovod", "kept", "gloo", "nccl", "alone"), mps=True),
     Part("allreduce", 4, ("khorovod", "gloo"), mps=True),
     Part("step", 4, ("khorovod", "alone"), mps=True),
 )

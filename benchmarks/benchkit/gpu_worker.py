@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What each rank of benchmarks/gpu.py runs: measurements, whose results it prints as lines of JSON.
 
-Arguments: a way (khorovod; gloo, nccl, backend: torch.distributed over it, or over ours; alone), then
-`allreduce BYTES ...` or `step MODEL`. All ranks use the one GPU.
+Arguments: a way (khorovod; buckets, kept: the same with bucket views; gloo, nccl, backend: torch.distributed over it,
+or over ours; alone), then `allreduce BYTES ...` or `step MODEL`. All ranks use the one GPU.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ IN_A_ROW = 5 if SLOW else 20
 class Alone:
     """No communication: what the others are held against."""
 
+    keeps_gradients = False  # between steps
+
     def meet(self) -> None:
         dist.barrier()
 
@@ -54,10 +56,11 @@ class Distributed(Alone):
 
 
 class Khorovod(Alone):
-    def __init__(self) -> None:
+    def __init__(self, buckets: bool = False, keeps_gradients: bool = False) -> None:
         import horovod.torch as hvd
 
         self._hvd = hvd
+        self._buckets, self.keeps_gradients = buckets, keeps_gradients
         hvd.init()
 
     def meet(self) -> None:
@@ -67,7 +70,9 @@ class Khorovod(Alone):
         self._hvd.allreduce_(tensor, op=self._hvd.Sum, name="measured")
 
     def wrap(self, model: Any, optimizer: Any) -> tuple[Any, Any]:
-        optimizer = self._hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+        optimizer = self._hvd.DistributedOptimizer(
+            optimizer, named_parameters=model.named_parameters(), gradient_as_bucket_view=self._buckets
+        )
         self._hvd.broadcast_parameters(model.state_dict(), root_rank=0)
         return model, optimizer
 
@@ -76,8 +81,8 @@ class Khorovod(Alone):
 
 
 def make_way(name: str) -> Alone:
-    if name == "khorovod":
-        return Khorovod()
+    if name in ("khorovod", "buckets", "kept"):
+        return Khorovod(buckets=name != "khorovod", keeps_gradients=name == "kept")
     dist.init_process_group({"alone": "gloo", "backend": "horovod"}.get(name, name))
     return Alone() if name == "alone" else Distributed()
 
@@ -161,7 +166,7 @@ def measure_step(way: Alone, name: str) -> dict[str, float | str]:
             value = loss(model)
         value.backward()
         optimizer.step()
-        optimizer.zero_grad()
+        optimizer.zero_grad(set_to_none=not way.keeps_gradients)
 
     for _ in range(WARM_STEPS):
         make_step()

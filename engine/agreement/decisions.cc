@@ -91,6 +91,7 @@ void Coordinator::State::AppendBatches(std::vector<Record>* out) {
     items.push_back(tensor->fusion);
     items.back().group = tensor->unit;
     items.back().key.direct = MayBeDirect(*tensor);
+    if (items.back().key.direct) items.back().bytes = items.back().direct_bytes;
   }
   const std::vector<uint32_t>& batch_of = planner.Plan(items, {options.fusion_threshold, options.disable_group_fusion});
   const size_t first_batch = out->size();

@@ -28,8 +28,9 @@ struct FusionKey {
 
 struct FusionItem {
   FusionKey key;
-  size_t bytes = 0;    // what it adds to a batch
-  uint32_t group = 0;  // tensors of one group carry the same number; 0 is a tensor of its own
+  size_t bytes = 0;         // what it adds to a batch
+  size_t direct_bytes = 0;  // ... if it is direct
+  uint32_t group = 0;       // tensors of one group carry the same number; 0 is a tensor of its own
 };
 
 struct FusionLimits {

@@ -458,6 +458,20 @@ int64_t PromptStream(hvd_world* world, int32_t device, int32_t kind, int32_t red
   });
 }
 
+void* AllocateRegion(hvd_world* world, int32_t process_set, int32_t device, uint64_t bytes, uint64_t* address,
+                     hvd_status* status) {
+  return Guard<void*>(status, nullptr, [&]() -> void* {
+    Status why;
+    std::shared_ptr<hvd::DeviceRegion> region = world->world->AllocateRegion(process_set, device, bytes, &why);
+    Fill(why, status);
+    if (!region) return nullptr;
+    *address = region->address();
+    return new std::shared_ptr<hvd::DeviceRegion>(std::move(region));
+  });
+}
+
+void FreeRegion(void* region) { delete static_cast<std::shared_ptr<hvd::DeviceRegion>*>(region); }
+
 void UseTuning(hvd_world* world, uint64_t fusion_threshold, uint64_t cycle_time_us, uint64_t chunk_bytes) {
   hvd::Tuning tuning;
   tuning.fusion_threshold = fusion_threshold;
@@ -506,7 +520,9 @@ const hvd_api kApi = {HVD_ABI_VERSION,
                       LetWait,
                       OutputRows,
                       CopyOutput,
-                      PromptStream};
+                      PromptStream,
+                      AllocateRegion,
+                      FreeRegion};
 
 }  // namespace
 

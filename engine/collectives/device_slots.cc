@@ -38,6 +38,11 @@ void DeviceSlots::EndRead(CudaStream stream) {
   lane_.Release();
 }
 
+void DeviceSlots::AwaitRead(int member, CudaStream stream) const {
+  const uint64_t index = lane_.released();
+  link_.AwaitFlag(member, DeviceLink::kRead, SlotAt(index), ValueAt(index), stream);
+}
+
 bool DeviceSlots::AllRead() const {
   if (!lane_.AllReleased()) return false;
   const uint64_t end = lane_.released();

@@ -31,6 +31,10 @@ class DeviceSlots {
   // Where a member's slot lies, which what is put on the stream next may read.
   CudaAddress BeginRead(int member, CudaStream stream);
   void EndRead(CudaStream stream);
+  // Where one member reads for all: whether another has launched that, from here on to EndRead; and what is put on the
+  // stream next comes after it.
+  bool HasRead(int member) const { return lane_.HasReleased(member); }
+  void AwaitRead(int member, CudaStream stream) const;
 
   // A member is lost: no stream waits for a slot any longer, and what they do then is of no account.
   void LetGo() const { link_.LetGo(ValueAt(lane_.posted())); }

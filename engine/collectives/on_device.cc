@@ -9,6 +9,7 @@ namespace hvd {
 namespace {
 
 constexpr size_t kFewParts = 64;
+constexpr size_t kWideGap = size_t{64} << 10;  // between two parts: a launch more costs less than going over it
 
 }  // namespace
 
@@ -18,6 +19,16 @@ void DeviceParts::Add(CudaAddress input, CudaAddress output, size_t bytes) {
   if (bytes == 0) return;
   parts_.push_back({input, output, bytes, size_});
   size_ += (bytes + kUnit - 1) / kUnit * kUnit;
+}
+
+void DeviceParts::AddAt(size_t begin, CudaAddress tensor, size_t bytes) {
+  if (bytes == 0) return;
+  if (!parts_.empty() && parts_.back().begin + parts_.back().bytes == begin) {
+    parts_.back().bytes += bytes;
+  } else {
+    parts_.push_back({tensor, tensor, bytes, begin});
+  }
+  size_ = (begin + bytes + kUnit - 1) / kUnit * kUnit;
 }
 
 template <typename Launch>
@@ -36,7 +47,8 @@ void DeviceParts::InLaunches(size_t begin, size_t end, CudaAddress DevicePart::*
   for (; part != parts_.end() && part->begin < end; ++part) {
     const size_t from = std::max(part->begin, begin), to = std::min(part->begin + part->bytes, end);
     if (from >= to || (*part).*side == 0) continue;
-    // A launch covers all from its first to its last segment: what lies between two and is nobody's ends it.
+    // A launch covers all from its first to its last segment.
+    if (count > 0 && from > segments[count - 1].begin + segments[count - 1].bytes + kWideGap) flush();
     segments[count++] = {(*part).*side + (from - part->begin), from, to - from};
     if (count == kMostSegments) flush();
   }
@@ -64,7 +76,8 @@ void DeviceParts::Scatter(const Device& device, size_t begin, size_t end, CudaAd
 }
 
 void DeviceParts::Reduce(const Device& device, const Reduction& reduction, size_t begin, size_t end,
-                         const std::vector<CudaAddress>& sources, CudaStream stream) const {
+                         const std::vector<CudaAddress>& sources, CudaStream stream,
+                         const std::vector<CudaAddress>& targets) const {
   ReduceTask task{};
   task.factor = reduction.postscale;
   task.divisor = reduction.divisor;
@@ -75,11 +88,13 @@ void DeviceParts::Reduce(const Device& device, const Reduction& reduction, size_
     task.factor = 1.0;
   }
   task.members = static_cast<int32_t>(sources.size());
+  task.others = static_cast<int32_t>(targets.size());
   InLaunches(begin, end, &DevicePart::output, [&](const Segment* segments, int count, size_t first, size_t last) {
     task.begin = first;
     task.end = last;
     task.count = count;
     for (size_t j = 0; j < sources.size(); ++j) task.sources[j] = sources[j] + (first - begin);
+    for (size_t j = 0; j < targets.size(); ++j) task.targets[j] = targets[j] + (first - begin);
     std::copy_n(segments, count, task.segments);
     device.Reduce(reduction.dtype, task, stream);
   });
@@ -221,7 +236,7 @@ Machine::Step DeviceMachine::Advance() {
     filled_ = EndOf(filled_);
     moved = true;
   }
-  while (taken_ < filled_ && slots_.MayRead()) {
+  while (taken_ < filled_ && MayTake()) {
     Take(taken_, EndOf(taken_));
     slots_.EndRead(stream_);
     taken_ = EndOf(taken_);
@@ -249,6 +264,32 @@ void DeviceReduce::Take(size_t begin, size_t end) {
   std::vector<CudaAddress> sources;
   for (int j = 0; j < link_->members(); ++j) sources.push_back(slots_.BeginRead(j, stream_));
   parts_.Reduce(link_->device(), reduction_, begin, end, sources, stream_);
+}
+
+DeviceDirect::DeviceDirect(std::shared_ptr<DeviceLink> link, DeviceSlots* slots, std::vector<DirectRun> runs,
+                           DeviceOrder order, const Reduction& reduction)
+    : DeviceMachine(std::move(link), slots, {}, std::move(order), 1), runs_(std::move(runs)), reduction_(reduction) {}
+
+// Each scales what is its own, and rounds it, as it would in a slot.
+void DeviceDirect::Fill(size_t, size_t, CudaAddress) {
+  if (reduction_.prescale == 1.0) return;
+  const Reduction scaling{reduction_.dtype, ReduceOp::kSum, 1.0, reduction_.prescale, 1};
+  for (const DirectRun& run : runs_) {
+    run.parts.Reduce(link_->device(), scaling, 0, run.parts.size(), {run.bases[static_cast<size_t>(link_->me())]},
+                     stream_);
+  }
+}
+
+bool DeviceDirect::MayTake() const { return slots_.MayRead() && (link_->me() == worker() || slots_.HasRead(worker())); }
+
+void DeviceDirect::Take(size_t, size_t) {
+  if (link_->me() != worker()) return slots_.AwaitRead(worker(), stream_);
+  for (int j = 0; j < link_->members(); ++j) slots_.BeginRead(j, stream_);
+  for (const DirectRun& run : runs_) {
+    std::vector<CudaAddress> others = run.bases;
+    others.erase(others.begin() + link_->me());
+    run.parts.Reduce(link_->device(), reduction_, 0, run.parts.size(), run.bases, stream_, others);
+  }
 }
 
 void DeviceBroadcast::Fill(size_t begin, size_t end, CudaAddress slot) {

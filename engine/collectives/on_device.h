@@ -29,6 +29,8 @@ struct DevicePart {
 class DeviceParts {
  public:
   void Add(CudaAddress input, CudaAddress output, size_t bytes);
+  // Where the run has a place for it already; in the order of places.
+  void AddAt(size_t begin, CudaAddress tensor, size_t bytes);
   size_t size() const { return size_; }
   const std::vector<DevicePart>& all() const { return parts_; }
   // Copies from the tensors of [begin, end) to a run at `flat`, and back.
@@ -37,9 +39,11 @@ class DeviceParts {
   // The same for all of them and a run in pinned memory of the host.
   void CopyDown(const Device& device, std::byte* flat, CudaStream stream) const;
   void CopyUp(const Device& device, const std::byte* flat, CudaStream stream) const;
-  // Into the outputs of [begin, end); sources[j]: where byte `begin` of member j's run lies.
+  // Into the outputs of [begin, end); sources[j]: where byte `begin` of member j's run lies. `targets`: the same of
+  // runs that get the results as well.
   void Reduce(const Device& device, const Reduction& reduction, size_t begin, size_t end,
-              const std::vector<CudaAddress>& sources, CudaStream stream) const;
+              const std::vector<CudaAddress>& sources, CudaStream stream,
+              const std::vector<CudaAddress>& targets = {}) const;
 
  private:
   // Calls launch(segments, count, begin, end) for runs of so many parts as one launch takes.
@@ -98,6 +102,7 @@ class DeviceMachine : public Machine {
 
  protected:
   virtual void Fill(size_t begin, size_t end, CudaAddress slot) = 0;
+  virtual bool MayTake() const { return slots_.MayRead(); }
   virtual void Take(size_t begin, size_t end) = 0;
 
   std::shared_ptr<DeviceLink> link_;
@@ -123,6 +128,29 @@ class DeviceReduce : public DeviceMachine {
   void Fill(size_t begin, size_t end, CudaAddress slot) override;
   void Take(size_t begin, size_t end) override;
 
+  Reduction reduction_;
+};
+
+// Tensors of an allreduce that lie at the same places of a region of each member: such a region is a run itself.
+struct DirectRun {
+  DeviceParts parts;               // this member's
+  std::vector<CudaAddress> bases;  // of the regions, by member
+};
+
+// Of tensors in regions that all members map, on one device. Nothing is gathered: one member sums all tensors where
+// they lie, and puts the results there, when the others are ready. The slots are used for their flags alone.
+class DeviceDirect : public DeviceMachine {
+ public:
+  DeviceDirect(std::shared_ptr<DeviceLink> link, DeviceSlots* slots, std::vector<DirectRun> runs, DeviceOrder order,
+               const Reduction& reduction);
+
+ private:
+  void Fill(size_t begin, size_t end, CudaAddress slot) override;
+  bool MayTake() const override;
+  void Take(size_t begin, size_t end) override;
+  int worker() const { return link_->members() - 1; }  // the one who sums
+
+  std::vector<DirectRun> runs_;
   Reduction reduction_;
 };
 

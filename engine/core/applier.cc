@@ -193,6 +193,7 @@ bool Applier::Step(Status* status) {
     const Machine::Step step = batch.over ? Machine::Step::kDone : batch.machine->Advance();
     moved |= step != Machine::Step::kStuck && !batch.over;
     if (step != Machine::Step::kDone) break;
+    services_.counters->direct_batches += !batch.over && batch.direct;
     services_.counters->single_copy_batches += !batch.over && batch.machine->single_copy();
     batch.over = true;
     if (batch.on_device) TellOfDevice(batch);
@@ -213,7 +214,6 @@ bool Applier::Step(Status* status) {
 Status Applier::Prepare(RunningBatch* batch) {
   set_.UseChunks(batch->chunk_bytes, IsLarge(batch->entries, set_.ranks().size()));
   Status status = hvd::Prepare(set_, *services_.settings, batch->entries, batch);
-  services_.counters->direct_batches += batch->direct;
   services_.counters->foreign_batches += batch->foreign;
   services_.counters->device_batches += batch->on_device;
   if (status.ok()) TellOfTransport(*batch);
@@ -239,6 +239,13 @@ void Applier::TellOfTransport(const RunningBatch& batch) {
 void Applier::TellOfDevice(const RunningBatch& batch) {
   if (set_.nccl()) TellOfNccl(*set_.nccl(), batch);
   const DeviceMeeting* const meeting = set_.meeting();
+  const RegionMeeting* const regions = set_.regions();
+  if (regions && !regions->why_not().empty() && !std::exchange(told_regions_, true)) {
+    services_.log.Info([&] {
+      return "process set " + std::to_string(set_.id()) +
+             ": CUDA tensors in memory that was made for them are copied like others: " + regions->why_not();
+    });
+  }
   if (told_device_ || !meeting || WentByNccl(batch)) return;
   told_device_ = true;
   services_.log.Info([&] {

@@ -73,7 +73,7 @@ class Applier {
   std::deque<RunningBatch> running_;
   size_t chunk_bytes_;
   uint32_t told_transports_ = 0;
-  bool told_device_ = false, told_nccl_ = false, told_other_ = false;
+  bool told_device_ = false, told_regions_ = false, told_nccl_ = false, told_other_ = false;
   std::unique_ptr<TuningSession> tuning_;  // until the tuning is over
 };
 

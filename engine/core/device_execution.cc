@@ -10,6 +10,7 @@
 
 #include "collectives/on_device.h"
 #include "core/device_outputs.h"
+#include "core/direct_on_device.h"
 #include "core/execution.h"
 #include "core/launch_turn.h"
 #include "core/nccl_execution.h"
@@ -204,6 +205,7 @@ class ChosenMachine : public Machine {
         device_(device),
         batch_(*batch),
         on_device_(on_device),
+        direct_(set, &batch->entries),
         outputs_(set->devices(), device) {}
 
   ~ChosenMachine() override { set_.devices()->times().Drop(device_, began_); }
@@ -219,7 +221,11 @@ class ChosenMachine : public Machine {
       }
       const bool by_nccl = GoesByNccl(set_, settings_, batch_);
       if (on_device_ != OnDevice::kNo && !by_nccl) {
-        const Step step = set_.meeting()->Advance();
+        Step step = set_.meeting()->Advance();
+        if (step == Step::kDone && OnOneDevice()) {
+          set_.MeetAboutRegions();
+          if (batch_.placed) step = direct_.Advance();
+        }
         if (step != Step::kDone) return step;
       }
       Choose(by_nccl);
@@ -235,15 +241,24 @@ class ChosenMachine : public Machine {
   }
 
  private:
+  // All members, who have met.
+  bool OnOneDevice() const {
+    const DeviceLink* const link = set_.meeting()->link().get();
+    return link && link->on_one_device();
+  }
+
   void Choose(bool by_nccl) {
     const bool by_device = !by_nccl && PaysNow();
+    std::vector<DirectRun> runs;
+    if (by_device && batch_.placed && OnOneDevice()) runs = direct_.Runs();
+    batch_.direct = !runs.empty();
     if (!by_nccl && !by_device && on_device_ == OnDevice::kYes && settings_.gpu_transport == kGpuIpc) {
       throw DeviceError("HOROVOD_GPU_TRANSPORT=ipc, but " + set_.meeting()->why_not());
     }
     DeviceOrder order =
         by_nccl && RunsBeside() ? DeviceOrder{device_->kernels(), ReadyOf(batch_)} : OrderOf(*device_, batch_);
     stream_ = by_nccl || by_device ? order.stream : device_->copies();
-    batch_.way_on_device = by_device ? "CUDA_IPC" : "CUDA_STAGED";
+    batch_.way_on_device = batch_.direct ? "CUDA_DIRECT" : by_device ? "CUDA_IPC" : "CUDA_STAGED";
     const bool launcher_sees_to_it = by_nccl && !set_.nccl()->mates();
     if (set_.devices()->times().on() && !launcher_sees_to_it) {
       const Device::Scope scope(*device_);
@@ -252,6 +267,11 @@ class ChosenMachine : public Machine {
     TakeTurn(by_nccl, by_device);
     if (by_nccl) {
       inner_ = MakeNcclMachine(set_, &batch_, std::move(order));
+    } else if (batch_.direct) {
+      CheckDevice(set_.meeting()->link()->device(), batch_);
+      inner_ = std::make_unique<DeviceDirect>(set_.meeting()->link(), set_.meeting()->slots(), std::move(runs),
+                                              std::move(order),
+                                              ReductionOf(batch_.entries[0]->request, set_.ranks().size()));
     } else if (by_device) {
       inner_ = MakeDeviceMachine(set_, batch_.entries, batch_, std::move(order));
     } else {
@@ -295,6 +315,7 @@ class ChosenMachine : public Machine {
   Device* device_;
   RunningBatch& batch_;
   const OnDevice on_device_;
+  DirectOnDevice direct_;
   DeviceOutputs outputs_;
   CudaStream stream_ = nullptr;
   CudaEvent began_ = nullptr;  // while a timeline is written

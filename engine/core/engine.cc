@@ -191,8 +191,12 @@ void Engine::Announce(Membership& membership, std::unique_ptr<Operation> operati
     request.splits.insert(request.splits.begin(), region);
   }
   if (request.kind == OpKind::kAllreduce && request.op != ReduceOp::kAdasum && set.all_in_memory() &&
-      operation->input == operation->output && !operation->wide && request.device < 0) {
-    request.place = parts_.arena->PlaceOf(operation->input, request.Bytes(), &operation->pin);
+      operation->input == operation->output && !operation->wide) {
+    if (request.device >= 0) {
+      request.place = parts_.devices->regions().PlaceOf(operation->input, request.Bytes());
+    } else {
+      request.place = parts_.arena->PlaceOf(operation->input, request.Bytes(), &operation->pin);
+    }
   }
   if (request.kind == OpKind::kJoin) {
     if (membership.express.under_way()) return membership.express.Postpone(std::move(operation));

@@ -248,6 +248,13 @@ void ProcessSet::MeetOn(Device* device, int agreed, size_t slot_bytes) {
   meeting_ = std::make_unique<DeviceMeeting>(devices_, device, device_lane_.get(), slot_bytes);
 }
 
+void ProcessSet::MeetAboutRegions() {
+  if (region_meeting_) return;
+  Device* const device = &meeting_->link()->device();
+  region_meeting_ = std::make_shared<RegionMeeting>(devices_, device, flat_.there.get());
+  devices_->regions().Share(id_, device);
+}
+
 void ProcessSet::MeetOverNccl(Device* device, int agreed, const Settings& settings) {
   if (nccl_) return;
   nccl_on_ = agreed;
@@ -261,6 +268,7 @@ void ProcessSet::MeetOverNccl(Device* device, int agreed, const Settings& settin
 
 void ProcessSet::LeaveDevice(bool whole, std::chrono::steady_clock::time_point until) {
   if (meeting_) meeting_->AwaitOthers(whole ? until : std::chrono::steady_clock::now());
+  region_meeting_.reset();
   meeting_.reset();
   if (nccl_) nccl_->Leave(whole, until);
   nccl_.reset();
@@ -270,12 +278,14 @@ void ProcessSet::LeaveDeviceLater(std::chrono::steady_clock::time_point until) {
   if (nccl_) nccl_->LeaveLater(until);
   nccl_.reset();
   if (!meeting_) return;
+  devices_->regions().Unshare(id_);
   std::shared_ptr<DeviceLink> link = meeting_->link();
   meeting_.reset();
   if (!link) return;
   // Others may still read from here: the driver keeps memory that they have mapped until they let it go.
-  devices_->worker().Put([link = std::move(link), until]() mutable {
+  devices_->worker().Put([link = std::move(link), regions = std::move(region_meeting_), until]() mutable {
     link->device().AwaitIdle(until);
+    regions.reset();
     link.reset();
   });
 }

@@ -20,6 +20,7 @@
 #include "collectives/machine.h"
 #include "collectives/nccl_meeting.h"
 #include "collectives/on_device.h"
+#include "collectives/region_meeting.h"
 #include "memory/express_memory.h"
 #include "transport/neighbours.h"
 
@@ -85,6 +86,9 @@ class ProcessSet {
   void MeetOn(Device* device, int agreed, size_t slot_bytes);
   bool MayMeetOn(int agreed) const { return !meeting_ || met_on_ == agreed; }
   DeviceMeeting* meeting() const { return meeting_.get(); }
+  // Regions there that have tensors of members, since all of them share one device.
+  void MeetAboutRegions();
+  RegionMeeting* regions() const { return region_meeting_.get(); }
   // Whether NCCL serves them, likewise.
   void MeetOverNccl(Device* device, int agreed, const Settings& settings);
   bool IsNcclOn(int agreed) const { return nccl_ && nccl_->serves() && nccl_on_ == agreed; }
@@ -155,6 +159,7 @@ class ProcessSet {
   int met_on_ = -1;
   std::unique_ptr<Lane> device_lane_;
   std::unique_ptr<DeviceMeeting> meeting_;
+  std::shared_ptr<RegionMeeting> region_meeting_;
   LaunchOrder* launches_;
   std::unique_ptr<NcclMeeting> nccl_;
   int nccl_on_ = -1;  // likewise

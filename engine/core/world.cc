@@ -344,6 +344,12 @@ std::unique_ptr<Buffer> World::Allocate(size_t bytes, Status* status) {
   return buffer;
 }
 
+std::shared_ptr<DeviceRegion> World::AllocateRegion(int process_set, int device, size_t bytes, Status* status) {
+  *status = Usable();
+  if (status->ok()) *status = submissions_.closed();
+  return status->ok() ? devices_->regions().Allocate(process_set, device, bytes) : nullptr;
+}
+
 void* World::AllocateLendable(size_t bytes) {
   return Usable().ok() && submissions_.closed().ok() ? AllocateSharedOutput(bytes, arena_) : nullptr;
 }

@@ -70,6 +70,8 @@ class World {
   void Release(int64_t id) { handles_.Forget(id); }
   // Memory for tensors, in shared memory if this world has any with room. Null and a status on failure.
   std::unique_ptr<Buffer> Allocate(size_t bytes, Status* status);
+  // The same on a device, where the members of a process set reach it; null unless they are known to.
+  std::shared_ptr<DeviceRegion> AllocateRegion(int process_set, int device, size_t bytes, Status* status);
   // Shared memory to hand over to callers and take back; see memory/output_pool. Null where there is none.
   void* AllocateLendable(size_t bytes);
   bool Lend(void* data);

@@ -67,6 +67,7 @@ enum : int { kCudaCaptureRelaxed = 2 };
   X(context_release, "cuDevicePrimaryCtxRelease_v2", (int))                                       \
   X(context_push, "cuCtxPushCurrent_v2", (CudaContext))                                           \
   X(context_pop, "cuCtxPopCurrent_v2", (CudaContext*))                                            \
+  X(context_synchronize, "cuCtxSynchronize", ())                                                  \
   X(memory_allocate, "cuMemAlloc_v2", (CudaAddress*, size_t))                                     \
   X(memory_free, "cuMemFree_v2", (CudaAddress))                                                   \
   X(host_allocate, "cuMemHostAlloc", (void**, size_t, unsigned))                                  \

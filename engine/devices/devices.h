@@ -16,6 +16,7 @@
 #include "devices/device_times.h"
 #include "devices/launch_gate.h"
 #include "devices/launch_watch.h"
+#include "devices/region.h"
 #include "devices/worker.h"
 
 namespace hvd {
@@ -90,6 +91,7 @@ class Devices {
   BlockPool& pinned() { return pinned_; }
   BlockPool& outputs() { return outputs_; }  // results whose memory the engine allocates
   DeviceTimes& times() { return times_; }
+  DeviceRegions& regions() { return regions_; }
   // NCCL launches in the order of calls, with other worlds of the process that do so; before anything is launched.
   void LaunchByCalls() {
     calls_ = std::make_unique<CallOrder>(wake_);
@@ -128,6 +130,7 @@ class Devices {
   std::atomic<Device*> prompt_device_{nullptr};
   std::atomic<bool> prompt_settled_{false};
   LaunchWatch watch_;
+  DeviceRegions regions_;
   std::unique_ptr<DeviceWorker> worker_, launcher_;
 };
 

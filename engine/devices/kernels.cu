@@ -151,6 +151,17 @@ HVD_INLINE void ReduceUnit(const ReduceTask& task, uint64_t offset, typename E::
   for (int k = 0; k < kCount; ++k) result[k] = E::Store(sums[k]);
 }
 
+// What is left of a tensor at an address may be less than a unit.
+template <typename Storage>
+HVD_INLINE void StoreUnit(uint64_t address, uint64_t left, const Storage* result) {
+  if (IsWhole(address, left)) {
+    *reinterpret_cast<Unit*>(address) = *reinterpret_cast<const Unit*>(result);
+  } else {
+    const int count = static_cast<int>((left < kUnit ? left : kUnit) / sizeof(Storage));
+    for (int k = 0; k < count; ++k) reinterpret_cast<Storage*>(address)[k] = result[k];
+  }
+}
+
 template <class E>
 HVD_INLINE void Reduce(const ReduceTask& task, uint64_t thread, uint64_t threads) {
   using Storage = typename E::Storage;
@@ -163,13 +174,8 @@ HVD_INLINE void Reduce(const ReduceTask& task, uint64_t thread, uint64_t threads
     alignas(16) Storage result[kUnit / sizeof(Storage)];
     ReduceUnit<E>(task, at - task.begin, result);
     const uint64_t left = task.segments[s].bytes - offset;
-    const uint64_t address = task.segments[s].address + offset;
-    if (IsWhole(address, left)) {
-      *reinterpret_cast<Unit*>(address) = *reinterpret_cast<const Unit*>(result);
-    } else {
-      const int count = static_cast<int>((left < kUnit ? left : kUnit) / sizeof(Storage));
-      for (int k = 0; k < count; ++k) reinterpret_cast<Storage*>(address)[k] = result[k];
-    }
+    StoreUnit(task.segments[s].address + offset, left, result);
+    for (int k = 0; k < task.others; ++k) StoreUnit(task.targets[k] + (at - task.begin), left, result);
   }
 }
 

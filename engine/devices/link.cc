@@ -60,11 +60,11 @@ void DeviceLink::Map(const std::vector<Passport>& all) {
       const Passport& theirs = all[static_cast<size_t>(j)];
       if (!theirs.usable)
         throw DeviceError(std::string(theirs.why_not, strnlen(theirs.why_not, sizeof theirs.why_not)));
-      runs_together_ =
-          runs_together_ && theirs.runs_together && std::memcmp(&theirs.uuid, &passport_.uuid, sizeof theirs.uuid) == 0;
+      runs_together_ = runs_together_ && theirs.runs_together;
       if (j == me_) continue;
       if (theirs.slots != passport_.slots || theirs.slot_kilobytes != passport_.slot_kilobytes)
         throw DeviceError("ranks have arenas of different sizes");
+      if (std::memcmp(&theirs.uuid, &passport_.uuid, sizeof theirs.uuid) != 0) on_one_device_ = false;
       device_->Check(device_->cuda().memory_import(&arenas_[static_cast<size_t>(j)], theirs.memory, kCudaPeerAccess),
                      "reach another rank's memory from");
       MapPage(j);

@@ -43,8 +43,9 @@ class DeviceLink {
 
   Passport& passport() { return passport_; }
   const std::string& why_not() const { return why_not_; }  // empty: all members' memory is reached
-  // The members' work runs side by side on one device, as each of them is told.
-  bool runs_together() const { return runs_together_; }
+  bool on_one_device() const { return on_one_device_; }    // then: and all of it is on the same
+  // There the members' work runs side by side, as all of them are told.
+  bool runs_together() const { return on_one_device_ && runs_together_; }
   Device& device() const { return *device_; }
   int members() const { return members_; }
   int me() const { return me_; }
@@ -79,6 +80,7 @@ class DeviceLink {
   Passport passport_{};
   bool runs_together_ = true;
   std::string why_not_;
+  bool on_one_device_ = true;
 };
 
 }  // namespace hvd

@@ -27,16 +27,17 @@ struct CopyTask {
   Segment segments[kMostSegments];
 };
 
-// Sums of several runs, into tensors.
+// Sums of several runs, into tensors, and into `others` runs as well.
 struct ReduceTask {
   uint64_t sources[kMostSources];  // where the byte at `begin` lies in each
+  uint64_t targets[kMostSources];  // ... and in the others
   uint64_t begin, end;
   double factor;
   int64_t divisor;  // of integers
   int32_t op;       // ReduceOp: sum, min, max, product
   int32_t members;
   int32_t count;
-  int32_t unused;
+  int32_t others;
   Segment segments[kMostSegments];
 };
 

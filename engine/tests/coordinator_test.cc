@@ -113,6 +113,25 @@ TEST_CASE("ready tensors are fused over incompatible ones, up to the present thr
   CHECK(Summary(records) == "a | w | b | c | big");
 }
 
+TEST_CASE("tensors at places of a device fill no slots: all of them are one batch, until a member has joined") {
+  CoordinatorOptions options;
+  options.fusion_threshold = 16;
+  Coordinator coordinator({0, 1}, options);
+  const auto send = [&](int member, const char* round) {
+    for (int64_t i = 0; i < 5; ++i) {
+      Request request = Allreduce(std::string(round) + static_cast<char>('a' + i), {2});
+      request.device = 0;
+      request.place = 16 * i;
+      coordinator.OnRequest(member, request);
+    }
+  };
+  for (int member : {0, 1}) send(member, "x");
+  CHECK(Summary(coordinator.Decide()) == "xa xb xc xd xe");
+  coordinator.OnRequest(1, testing::Join());
+  send(0, "y");
+  CHECK(Summary(coordinator.Decide()) == "ya yb | yc yd | ye");
+}
+
 TEST_CASE("broadcasts from different roots never share a batch, Adasum does") {
   Coordinator coordinator({0, 1}, {});
   for (int member = 0; member < 2; ++member) {

@@ -96,6 +96,10 @@ class Lane {
   bool AllPosted() const;
   // Whether all others are done with all that we posted. Where all are reached by memory only.
   bool AllReleased() const;
+  // Whether another is done with the current index, which is reached by memory.
+  bool HasReleased(int member) const {
+    return heads_[static_cast<size_t>(member)]->released.load(std::memory_order_acquire) > released_;
+  }
   // Done with the current index.
   void Release(uint64_t count = 1);
 

@@ -71,6 +71,14 @@ class Output:
     def nbytes(self) -> int: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
 
+class Region:
+    """Memory of a device that the engine made for tensors. It is given back with this object."""
+
+    @property
+    def address(self) -> int: ...
+    @property
+    def nbytes(self) -> int: ...
+
 class World:
     """One world: this process as one rank among `size`. Opens its listeners at once; `connect` starts the engine."""
 
@@ -201,6 +209,11 @@ class World:
     def recv(self, peer: int, tag: int, data: int, size: int) -> int: ...
     def allocate(self, nbytes: int) -> tuple[npt.NDArray[np.uint8], bool]:
         """Memory for tensors, on a page boundary, and whether local peers reach it. Lives while anybody holds it."""
+    def allocate_region(self, process_set: int, device: int, nbytes: int) -> Region | None:
+        """Memory of the device in which in-place allreduces of the set's members copy nothing; its contents are any.
+
+        None: the members do not share the device, or are not known to before their first operations on it.
+        """
     def describe(self) -> str: ...
     def start_timeline(self, path: bytes, mark_cycles: bool = False) -> None:
         """Write what this rank does to a file as a Chrome trace; EngineError if the file cannot be written."""

@@ -25,6 +25,7 @@
 #include "bindings/python/members.h"
 #include "bindings/python/plain_handles.h"
 #include "bindings/python/plain_tensors.h"
+#include "bindings/python/region.h"
 #include "bindings/python/settings.h"
 #include "bindings/python/table.h"
 #include "bindings/python/tensor_maker.h"
@@ -313,6 +314,10 @@ class World {
                           shared);
   }
 
+  std::unique_ptr<hvd_python::Region> AllocateRegion(int process_set, int device, uint64_t bytes) {
+    return hvd_python::Region::Allocate(world_, process_set, device, bytes);
+  }
+
   void UseJobs() { Api()->use_jobs(world_); }
 
   // What is to be done next, None if nothing came within the time, or False when nothing will come any more.
@@ -419,6 +424,7 @@ NB_MODULE(_engine, m) {
   hvd_python::BindVocabulary(m);
   hvd_python::BindSettings(m);
   nb::class_<Output>(m, "Output", nb::type_slots(output_slots)).def_prop_ro("nbytes", &Output::bytes);
+  hvd_python::BindRegion(m);
   nb::class_<World>(m, "World")
       .def(nb::init<int, int, const std::string&, const std::string&, const std::string&, uint32_t, nb::bytes,
                     const nb::dict&>(),
@@ -456,6 +462,7 @@ NB_MODULE(_engine, m) {
       .def("send", &World::Send, "peer"_a, "tag"_a, "data"_a, "size"_a)
       .def("recv", &World::Recv, "peer"_a, "tag"_a, "data"_a, "size"_a)
       .def("allocate", &World::Allocate, "nbytes"_a)
+      .def("allocate_region", &World::AllocateRegion, "process_set"_a, "device"_a, "nbytes"_a)
       .def("use_jobs", &World::UseJobs)
       .def("next_job", &World::NextJob, "timeout_s"_a)
       .def("finish_job", &World::FinishJob, "id"_a, "error"_a = "")

@@ -282,6 +282,13 @@ typedef struct hvd_api {
   /* See HVD_PROMPT: the stream, which stays for ever; 0: such operations are always agreed upon, -1: that is not known
    * before the first operation on a GPU is done. Alike on all ranks for all that comes after that one. */
   int64_t (*prompt_stream)(hvd_world*, int32_t device, int32_t kind, int32_t reduce_op, int32_t dtype, hvd_status*);
+  /* Memory of a device, with anything in it: in-place allreduces of tensors that all members of the set have at the
+   * same places of such memory are done where they lie. `address` is there; what is returned is for free_region, after
+   * which the memory is the engine's, and before which it outlives the world. NULL and HVD_OK: the members are not
+   * known to share the device, or not yet: that shows in the first operations there. */
+  void* (*allocate_region)(hvd_world*, int32_t process_set, int32_t device, uint64_t bytes, uint64_t* address,
+                           hvd_status*);
+  void (*free_region)(void*);
 } hvd_api;
 
 /* NULL if this library does not speak `version`. */

@@ -169,7 +169,7 @@ def DistributedOptimizer(  # noqa: N802 - the contract's name
 
     Reductions start while backward() is still running and are complete when it returns; with
     HOROVOD_TORCH_WAIT_IN_BACKWARD=0 they may go on until step(). `gradient_as_bucket_view` keeps gradients in memory
-    that the ranks of a host share.
+    that the ranks of a host, or of a GPU, share.
     """
     if gradient_predivide_factor != 1.0 and op != Average:
         raise ValueError("gradient_predivide_factor needs op=hvd.Average")
@@ -191,7 +191,8 @@ def DistributedOptimizer(  # noqa: N802 - the contract's name
         call = Call(ALLREDUCE, process_set, None, op, *factors, in_place=True, wire=wire_of(compression))
         reduction = Reduction(call, compression, sparse_as_dense)
         wait = default_context.settings.flag("HOROVOD_TORCH_WAIT_IN_BACKWARD")
-        buckets = GradientBuckets([parameter for _, parameter in named]) if gradient_as_bucket_view else None
+        parameters = [parameter for _, parameter in named]
+        buckets = GradientBuckets(parameters, process_set) if gradient_as_bucket_view else None
         overlap = overlaps()
         homes = None if gradient_as_bucket_view else gradient_homes(reduction.plain_dtypes, call.wire, overlap)
         wrapped._reducer = GradientReducer(

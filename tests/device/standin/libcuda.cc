@@ -136,6 +136,12 @@ int cuCtxPopCurrent_v2(Context** context) {
   return kSuccess;
 }
 
+int cuCtxSynchronize() {
+  ENTER("cuCtxSynchronize");
+  WaitForAll();
+  return kSuccess;
+}
+
 int cuCtxGetDevice(int* device) {
   ENTER("cuCtxGetDevice");
   *device = TheContext()->device;

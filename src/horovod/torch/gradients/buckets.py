@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gradients as views of memory that the ranks of a host share, so that nothing is staged on the way to the others.
+"""Gradients as views of memory that ranks share, so that nothing is copied on the way to the others.
 
-Worth it for those who keep gradients between steps, zero_grad(set_to_none=False): then autograd itself writes there. A
-gradient that autograd has made elsewhere is copied to its place once.
+Ranks of a host share its memory; ranks that share a GPU, the GPU's. Worth it most for those who keep gradients between
+steps, zero_grad(set_to_none=False): then autograd itself writes there. A gradient that autograd has made elsewhere is
+copied to its place once.
 """
 
 from __future__ import annotations
@@ -11,55 +12,107 @@ from collections.abc import Sequence
 
 import torch
 
-from horovod._engine import GradientTable
+from horovod._engine import EngineError, GradientTable
 from horovod.common import shared_buffers
 from horovod.common.context import default_context
+from horovod.common.log import logger
+from horovod.common.process_sets import ProcessSet
+from horovod.torch.gradients import gpu_memory
 
 Tensor = torch.Tensor
 
 _ALIGNMENT = 64  # a cache line: no two gradients share one
 
 
-class GradientBuckets:
-    """One run of shared memory with a place for each parameter's gradient, strides as the parameter's."""
+def is_on_gpu(parameter: Tensor) -> bool:
+    """Whether its gradient may lie in a GPU's memory that ranks share."""
+    return parameter.is_cuda
 
-    def __init__(self, parameters: Sequence[Tensor]) -> None:
-        self._numbered = [(number, it) for number, it in enumerate(parameters) if it.is_cpu]
+
+class GradientBuckets:
+    """One run of memory for each device, with a place for each parameter's gradient, strides as the parameter's."""
+
+    def __init__(self, parameters: Sequence[Tensor], process_set: ProcessSet) -> None:
+        self._on_host: list[tuple[int, Tensor]] = []  # with their numbers
+        self._on_gpus: dict[torch.device, list[Tensor]] = {}
+        for number, parameter in enumerate(parameters):
+            if is_on_gpu(parameter):
+                self._on_gpus.setdefault(parameter.device, []).append(parameter)
+            elif parameter.is_cpu:
+                self._on_host.append((number, parameter))
+        self._process_set = process_set
         self._places: dict[Tensor, Tensor] = {}
         self._world: object = None
+        self._unsettled: list[torch.device] = []  # GPUs that have no memory for us yet
 
     def put_places_into(self, table: GradientTable) -> None:
-        """See to it that the places exist, and that the table knows them by the numbers of their parameters."""
+        """See to it that the places exist, and that the table knows those on the host by their parameters' numbers."""
         # Memory belongs to the generation that allocated it.
         if self._world is not default_context.world:
-            self._make_places()
-            for number, parameter in self._numbered:
+            before, self._places = self._places, {}
+            self._unsettled = list(self._on_gpus)
+            self._make_places_on_host(before)
+            for number, parameter in self._on_host:
                 table.set_place(number, self._places[parameter])
+            self._world = default_context.world
+        if self._unsettled:
+            self._unsettled = [device for device in self._unsettled if not self._settle(device)]
 
-    def adopt(self, parameter: Tensor) -> bool:
-        """See to it that a parameter's gradient lies in its place. Whether it was elsewhere."""
-        place = self._places.get(parameter)
-        if place is None or parameter.grad is place or parameter.grad is None:
+    def adopt(self, parameters: Sequence[Tensor]) -> bool:
+        """See to it that parameters' gradients lie in their places. Whether any on the host was elsewhere."""
+        moved = [it for it in parameters if self._is_elsewhere(it)]
+        if not moved:
             return False
+        on_host = [it for it in moved if not is_on_gpu(it)]
         with torch.no_grad():
-            place.copy_(parameter.grad)
-        parameter.grad = place
+            for parameter in on_host:
+                self._places[parameter].copy_(parameter.grad)  # type: ignore[arg-type]
+            for device in self._on_gpus:  # few kernels for many gradients
+                here = [it for it in moved if is_on_gpu(it) and it.device == device]
+                if here:
+                    torch._foreach_copy_([self._places[it] for it in here], [it.grad for it in here])  # type: ignore[misc]
+        for parameter in moved:
+            parameter.grad = self._places[parameter]
+        return bool(on_host)
+
+    def _is_elsewhere(self, parameter: Tensor) -> bool:
+        grad, place = parameter.grad, self._places.get(parameter)
+        return grad is not None and not grad.is_sparse and place is not None and grad is not place
+
+    def _settle(self, device: torch.device) -> bool:
+        """Whether it is known by now if the ranks share this GPU's memory; if they do, gradients live there."""
+        parameters = self._on_gpus[device]
+        try:
+            memory = gpu_memory.allocate(self._process_set, device, _layout(parameters)[-1])
+        except EngineError as error:
+            logger.info("gradients on %s stay where torch puts them: %s", device, error.args[1])
+            return True
+        if memory is None:
+            return False
+        self._make_places(parameters, memory)
         return True
 
-    def _make_places(self) -> None:
-        parameters = [parameter for _, parameter in self._numbered]
-        sizes = [parameter.numel() * parameter.element_size() for parameter in parameters]
-        starts = [0]
-        for size in sizes:
-            starts.append(starts[-1] + -(-size // _ALIGNMENT) * _ALIGNMENT)
-        memory = torch.from_numpy(shared_buffers.allocate(default_context, starts[-1]))
-        before, self._places = self._places, {}
-        for parameter, start, size in zip(parameters, starts, sizes, strict=False):
-            run = memory[start : start + size].view(parameter.dtype)
+    def _make_places_on_host(self, before: dict[Tensor, Tensor]) -> None:
+        """Gradients that lie in places of an earlier generation move."""
+        if not self._on_host:
+            return
+        parameters = [parameter for _, parameter in self._on_host]
+        memory = torch.from_numpy(shared_buffers.allocate(default_context, _layout(parameters)[-1]))
+        self._make_places(parameters, memory)
+        self.adopt([it for it in parameters if it.grad is not None and it.grad is before.get(it)])
+
+    def _make_places(self, parameters: Sequence[Tensor], memory: Tensor) -> None:
+        for parameter, start in zip(parameters, _layout(parameters), strict=False):
+            run = memory[start : start + parameter.numel() * parameter.element_size()].view(parameter.dtype)
             # What zeros_like would give: the parameter's strides if it is dense, else contiguous ones.
             strides = torch.empty_like(parameter, device="meta").stride()
-            place = self._places[parameter] = run.as_strided(parameter.shape, strides, run.storage_offset())
-            if parameter.grad is not None and parameter.grad is before.get(parameter):
-                place.copy_(parameter.grad)
-                parameter.grad = place
-        self._world = default_context.world
+            self._places[parameter] = run.as_strided(parameter.shape, strides, run.storage_offset())
+
+
+def _layout(parameters: Sequence[Tensor]) -> list[int]:
+    """Where the place of each begins, and the end."""
+    starts = [0]
+    for parameter in parameters:
+        size = parameter.numel() * parameter.element_size()
+        starts.append(starts[-1] + -(-size // _ALIGNMENT) * _ALIGNMENT)
+    return starts

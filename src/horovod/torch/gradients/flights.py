@@ -135,10 +135,8 @@ class Flights:
         return others
 
     def _adopt(self, numbers: Sequence[int], buckets: GradientBuckets) -> bool:
-        """Put gradients where they belong that autograd has made elsewhere. Whether there were any."""
-        parameters: list[Any] = [self._gradients[number].parameter for number in numbers]
-        moved = [it for it in parameters if not it.grad.is_sparse and buckets.adopt(it)]
-        return bool(moved)
+        """Put gradients where they belong that autograd has made elsewhere. Whether any of them may be plain now."""
+        return buckets.adopt([self._gradients[number].parameter for number in numbers])
 
     def _start_unusual(self, gradient: Gradient, cargoes: dict[torch.device, list[Cargo]]) -> None:
         gathers_rows = gradient.sparse and not self._reduction.sparse_as_dense
@@ -147,7 +145,7 @@ class Flights:
             self._start_sparse(gradient)
             return
         if converted and self._buckets is not None:
-            self._buckets.adopt(gradient.parameter)
+            self._buckets.adopt([gradient.parameter])
         if gradient.group is not None:
             gradient.group.waiting.add(gradient)
             return

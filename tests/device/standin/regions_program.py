@@ -1,0 +1,321 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What each rank of test_standin_regions.py runs: allreduces of tensors in memory of the device that all ranks map."""
+
+import ctypes
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import ml_dtypes  # noqa: F401 - NumPy knows the small floats by it
+import numpy as np
+from gpu import Ask, Gpu, Tensor, restart_numbers, start, world
+from numpy.typing import NDArray
+
+import horovod.numpy as hvd
+from horovod._engine import EngineError, Region
+from horovod.common.calls import ALLREDUCE
+from horovod.common.context import default_context
+from horovod.common.process_sets import ProcessSet, global_process_set
+
+AVERAGE, SUM, _, MIN, MAX, PRODUCT = range(6)
+gpu = Gpu(int(os.environ["HOROVOD_RANK"]) % 2 if "DEVICE_BY_RANK" in os.environ else 0)
+COUNTS = (5, 16, 70_000, 1, 1024, 333)  # elements of a step's tensors
+
+
+class Placed:
+    """An array in a region."""
+
+    def __init__(self, region: Region, offset: int, like: NDArray[Any]) -> None:
+        self.region, self.address = region, region.address + offset
+        self.shape, self.dtype, self.nbytes = like.shape, like.dtype, like.nbytes
+
+    @property
+    def array(self) -> NDArray[Any]:
+        raw = (ctypes.c_uint8 * self.nbytes).from_address(self.address)
+        return np.frombuffer(raw, dtype=self.dtype).reshape(self.shape)
+
+
+def direct_batches() -> int:
+    return int(json.loads(world().describe())["direct_batches"])
+
+
+def meet(process_set: ProcessSet = global_process_set) -> None:
+    """The first operation on the device, in which the members find out that they share it."""
+    tensor = Tensor(gpu, np.ones(100_000, np.float32))
+    world().finish(start(Ask(ALLREDUCE, set=process_set), [(tensor.address, tensor.array)], [tensor.address], gpu))
+    world().let_wait(gpu.ordinal, 0)
+    gpu.synchronize()
+    assert np.all(tensor.array == len(process_set.ranks or ()))
+    tensor.free()
+
+
+def allocate(nbytes: int, process_set: ProcessSet = global_process_set) -> Region:
+    region = world().allocate_region(default_context.membership_of(process_set).id, gpu.ordinal, nbytes)
+    assert region is not None
+    return region
+
+
+def arrays_of(dtype: str, of_rank: int, seed: int = 0) -> list[NDArray[Any]]:
+    dice = np.random.default_rng(1000 * seed + of_rank)
+    return [(dice.standard_normal(count) * 50).astype(dtype) for count in COUNTS]
+
+
+def places_of(region: Region, arrays: Sequence[NDArray[Any]], shift: int = 0) -> list[Placed]:
+    places, offset = [], shift
+    for array in arrays:
+        places.append(Placed(region, offset, array))
+        offset += -(-array.nbytes // 64) * 64
+    return places
+
+
+def same(got: NDArray[Any], wanted: NDArray[Any], what: object) -> None:
+    assert got.tobytes() == wanted.tobytes(), (what, got[:3], wanted[:3])
+
+
+def reduce_and_check(ask: Ask, tensors: Sequence[Any], arrays: Sequence[NDArray[Any]], stream: int = 0) -> None:
+    """The device's contents come late; the same in host memory has to give the same bits."""
+    for tensor, array in zip(tensors, arrays, strict=True):
+        gpu.copy(tensor.address, array.ctypes.data, array.nbytes, stream, delay_s=0.001)
+    sources = [(it.address, array) for it, array in zip(tensors, arrays, strict=True)]
+    handle = start(ask, sources, [it.address for it in tensors], gpu, stream)
+    host = [array.copy() for array in arrays]
+    on_host = start(ask, [(it.ctypes.data, it) for it in host], [it.ctypes.data for it in host], None)
+    world().finish(handle)
+    world().let_wait(gpu.ordinal, stream)
+    gpu.synchronize(stream)
+    world().finish(on_host)
+    for tensor, wanted in zip(tensors, host, strict=True):
+        same(tensor.array, wanted, (ask, wanted.dtype, wanted.shape))
+
+
+def check_bits() -> None:
+    """Every type and factor, in place, with nothing copied: one batch each, and all of them direct."""
+    streams = [0, gpu.stream(), gpu.stream()]
+    asks = [Ask(ALLREDUCE, SUM), Ask(ALLREDUCE, AVERAGE), Ask(ALLREDUCE, MAX), Ask(ALLREDUCE, SUM, 0.3, 1.7)]
+    asks.append(Ask(ALLREDUCE, AVERAGE, prescale=0.25))
+    extra = allocate(1) if hvd.rank() == 0 else None  # the numbers of regions differ
+    region = allocate(4 << 20)
+    before, runs = direct_batches(), 0
+    for dtype in ("float32", "bfloat16", "float64", "int32", "float16"):
+        for ask in asks:
+            if dtype == "int32" and ask.prescale != 1:
+                continue
+            arrays = arrays_of(dtype, hvd.rank(), runs)
+            reduce_and_check(ask, places_of(region, arrays), arrays, streams[runs % 3])
+            runs += 1
+    assert direct_batches() == before + runs, (before, direct_batches(), runs)
+    for stream in streams[1:]:
+        gpu.destroy(stream)
+    del extra
+
+
+def check_in_a_row() -> None:
+    """Many at once, on two streams, without waiting between them: what one leaves the next one adds up."""
+    region, streams = allocate(1 << 20), [gpu.stream(), gpu.stream()]
+    tensors = [Placed(region, at << 18, np.zeros(5000, np.int64)) for at in range(4)]
+    values = [np.full(5000, hvd.rank() + at, np.int64) for at in range(4)]
+    for at, (tensor, value) in enumerate(zip(tensors, values, strict=True)):
+        gpu.copy(tensor.address, value.ctypes.data, value.nbytes, streams[at % 2], delay_s=0.01)
+    handles = []
+    for _ in range(6):
+        for at, tensor in enumerate(tensors):
+            ask = Ask(ALLREDUCE, SUM)
+            handle = start(ask, [(tensor.address, values[at])], [tensor.address], gpu, streams[at % 2])
+            world().finish(handle)
+            handles.append(handle)
+    for stream in streams:
+        world().let_wait(gpu.ordinal, stream)
+        gpu.synchronize(stream)
+        gpu.destroy(stream)
+    ranks = range(hvd.size())
+    for at, tensor in enumerate(tensors):
+        assert np.all(tensor.array == sum(rank + at for rank in ranks) * hvd.size() ** 5), (at, tensor.array[:3])
+
+
+def check_unlike() -> None:
+    """One rank's tensors lie elsewhere: at other places, on no border, or in no region at all."""
+    region = allocate(4 << 20)
+    arrays = arrays_of("float32", hvd.rank())
+    before = direct_batches()
+    odd = hvd.rank() == hvd.size() - 1
+    reduce_and_check(Ask(ALLREDUCE, SUM), places_of(region, arrays, 4096 if odd else 0), arrays)
+    reduce_and_check(Ask(ALLREDUCE, SUM), places_of(region, arrays, 4 if odd else 0), arrays)
+    elsewhere = [Tensor(gpu, array) for array in arrays]
+    reduce_and_check(Ask(ALLREDUCE, SUM), elsewhere if odd else places_of(region, arrays), arrays)
+    for tensor in elsewhere:
+        tensor.free()
+    assert direct_batches() == before, (before, direct_batches())
+    reduce_and_check(Ask(ALLREDUCE, SUM), places_of(region, arrays), arrays)
+    assert direct_batches() == before + 1
+
+
+def check_set() -> None:
+    """The members of another set meet for themselves, also about regions that others know."""
+    some = hvd.add_process_set(range(hvd.size())[:2])
+    whole = allocate(1 << 20)
+    if some.included():
+        assert world().allocate_region(default_context.membership_of(some).id, gpu.ordinal, 1) is None
+        meet(some)
+        before = direct_batches()
+        arrays = arrays_of("float32", hvd.rank())
+        for region in (allocate(1 << 20, some), whole):
+            reduce_and_check(Ask(ALLREDUCE, AVERAGE, set=some), places_of(region, arrays), arrays)
+        assert direct_batches() == before + 2
+    hvd.barrier()
+    assert hvd.remove_process_set(some)
+
+
+def check_join() -> None:
+    """Rank 0 has no more data: the others' tensors are summed with zeros."""
+    region = allocate(1 << 20)
+    tensor = Placed(region, 0, np.zeros(50_000, np.float32))
+    tensor.array[...] = 1
+    hvd.barrier()
+    before = direct_batches()
+    if hvd.rank():
+        world().finish(start(Ask(ALLREDUCE, SUM), [(tensor.address, tensor.array)], [tensor.address], gpu))
+        world().let_wait(gpu.ordinal, 0)
+        gpu.synchronize()
+        assert np.all(tensor.array == hvd.size() - 1), tensor.array[:3]
+    assert direct_batches() == before
+    hvd.join()
+    restart_numbers()
+
+
+def check_reuse() -> None:
+    """Memory that nobody looks at any more is used again, and others have it mapped already."""
+    arrays = arrays_of("float32", hvd.rank())
+    memory = gpu.live()
+    first = allocate(64 << 20)
+    reduce_and_check(Ask(ALLREDUCE, SUM), places_of(first, arrays), arrays)
+    used = gpu.live()
+    assert used["memory"] == memory["memory"] + 1, (memory, used)
+    address = first.address
+    del first
+    second = allocate(64 << 20)
+    assert second.address == address
+    reduce_and_check(Ask(ALLREDUCE, SUM), places_of(second, arrays), arrays)
+    assert gpu.live()["mapped"] == used["mapped"], (gpu.live(), used)
+
+
+CHECKS: dict[str, Callable[[], None]] = {
+    "bits": check_bits,
+    "row": check_in_a_row,
+    "unlike": check_unlike,
+    "set": check_set,
+    "reuse": check_reuse,
+    "join": check_join,
+}
+
+
+def run_results(names: str) -> None:
+    """In two worlds; tensors of the first outlive it, and are like any others in the second."""
+    before = gpu.live()
+    kept: list[Placed] = []
+    for turn in range(2):
+        hvd.init()
+        arrays = arrays_of("float32", hvd.rank(), turn)
+        assert world().allocate_region(0, gpu.ordinal, 100) is None
+        meet()
+        if kept:
+            reduce_and_check(Ask(ALLREDUCE, SUM), kept, arrays)
+            assert direct_batches() == 0
+        for name in names.split(",") if turn == 0 else ["row"]:
+            CHECKS[name]()
+        kept = places_of(allocate(1 << 20), arrays)
+        reduce_and_check(Ask(ALLREDUCE, SUM), kept, arrays)
+        wanted = [it.array.copy() for it in kept]
+        hvd.shutdown()
+        restart_numbers()
+        for tensor, value in zip(kept, wanted, strict=True):
+            same(tensor.array, value, "after the end")
+        left = {kind: now - before[kind] for kind, now in gpu.live().items() if now != before[kind]}
+        assert left == {"memory": 1, "contexts": 1}, left
+    kept.clear()
+    del tensor
+    assert gpu.live() == before, (gpu.live(), before)
+    print("all checks passed", flush=True)
+
+
+def run_refused() -> None:
+    """One rank cannot map what the others have made: all copy, as they would without."""
+    hvd.init()
+    meet()
+    if hvd.rank() == 1:
+        gpu.fail("cuIpcOpenMemHandle_v2=201")
+    region, arrays = allocate(1 << 20), arrays_of("float32", hvd.rank())
+    for _ in range(2):
+        reduce_and_check(Ask(ALLREDUCE, SUM), places_of(region, arrays), arrays)
+    assert direct_batches() == 0
+    assert world().allocate_region(0, gpu.ordinal, 100) is None  # it would be of no use
+    del region
+    hvd.shutdown()
+    print("all checks passed", flush=True)
+
+
+def run_apart() -> None:
+    """Ranks that do not share a device, or not its memory, get none."""
+    hvd.init()
+    meet()
+    assert world().allocate_region(0, gpu.ordinal, 100) is None
+    hvd.shutdown()
+    print("all checks passed", flush=True)
+
+
+def run_fault(victim: str, working: str) -> None:
+    """A rank is killed while the streams of others wait for it. They hear of it and shut down."""
+    before, stream = gpu.live(), gpu.stream()
+    hvd.init()
+    text = allreduce_until_lost(int(victim), working, stream)
+    began = time.monotonic()
+    hvd.shutdown()
+    took = time.monotonic() - began
+    gpu.synchronize(stream)
+    gpu.destroy(stream)
+    left = {kind: now - before[kind] for kind, now in gpu.live().items() if now != before[kind]}
+    print(f"shut down in {took:.1f} s: {text}; left {left}", flush=True)
+
+
+def allreduce_until_lost(victim: int, working: str, stream: int) -> str:
+    """What the others are told."""
+    meet()
+    tensor = Placed(allocate(1 << 20), 0, np.ones(100_000, np.float32))
+
+    def allreduce() -> None:
+        world().finish(start(Ask(ALLREDUCE), [(tensor.address, tensor.array)], [tensor.address], gpu, stream))
+
+    for _ in range(3):
+        allreduce()
+    text = ""
+    try:
+        if hvd.rank() == victim:
+            world().let_wait(gpu.ordinal, stream)
+            gpu.synchronize(stream)
+            if working == "at work":
+                gpu.copy(tensor.address, tensor.address, 4, stream, delay_s=100)
+                allreduce()
+            os.kill(os.getpid(), signal.SIGKILL)
+        for _ in range(100):
+            allreduce()
+    except EngineError as error:
+        text = str(error.args[1])
+    try:
+        world().allocate_region(0, gpu.ordinal, 100)
+        text = "a world that is over gives memory"
+    except EngineError:
+        pass
+    return text
+
+
+if __name__ == "__main__":
+    programs: dict[str, Callable[..., None]] = {
+        "results": run_results,
+        "refused": run_refused,
+        "apart": run_apart,
+        "fault": run_fault,
+    }
+    programs[sys.argv[1]](*sys.argv[2:])
