@@ -45,6 +45,13 @@ def test_ranks_that_do_not_share_a_device_get_no_such_memory(driver, why):
     assert done.stdout.count("all checks passed") == 2, done.stdout + done.stderr
 
 
+@pytest.mark.parametrize("delays", ["0,30000,30000", "30000,30000,0", "30000,0,30000"])
+def test_ranks_leave_when_what_they_launched_is_done(driver, delays):
+    done = horovodrun("-np", "3", *PROGRAM, "departure", env={**driver, "DELAYS_US": delays})
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("all checks passed") == 3, done.stdout + done.stderr
+
+
 @pytest.mark.parametrize("working", ["idle", "at work"])
 @pytest.mark.parametrize("victim", [1, 2], ids=["who waits", "who sums for all"])
 def test_the_others_hear_of_a_killed_rank_and_shut_down(driver, victim, working):

@@ -22,6 +22,8 @@ from horovod.common.context import default_context
 from horovod.common.process_sets import ProcessSet, global_process_set
 
 AVERAGE, SUM, _, MIN, MAX, PRODUCT = range(6)
+if "DELAYS_US" in os.environ:  # by rank
+    os.environ["STANDIN_DELAY_US"] = os.environ["DELAYS_US"].split(",")[int(os.environ["HOROVOD_RANK"])]
 gpu = Gpu(int(os.environ["HOROVOD_RANK"]) % 2 if "DEVICE_BY_RANK" in os.environ else 0)
 COUNTS = (5, 16, 70_000, 1, 1024, 333)  # elements of a step's tensors
 
@@ -200,6 +202,15 @@ def check_reuse() -> None:
     assert second.address == address
     reduce_and_check(Ask(ALLREDUCE, SUM), places_of(second, arrays), arrays)
     assert gpu.live()["mapped"] == used["mapped"], (gpu.live(), used)
+    gpu.fail("cuMemAlloc_v2=2")
+    text = "memory out of nothing"
+    try:
+        allocate(256 << 20)
+    except EngineError as error:
+        text = str(error.args[1])
+    gpu.fail("cuMemAlloc_v2=0")
+    assert "could not allocate memory of GPU 0" in text, text
+    reduce_and_check(Ask(ALLREDUCE, SUM), places_of(second, arrays), arrays)
 
 
 CHECKS: dict[str, Callable[[], None]] = {
@@ -266,6 +277,24 @@ def run_apart() -> None:
     print("all checks passed", flush=True)
 
 
+def run_departure() -> None:
+    """Ranks leave as soon as their work is launched: what is under way is done before memory goes."""
+    before = gpu.live()
+    hvd.init()
+    meet()
+    tensor, rounds = Placed(allocate(1 << 20), 0, np.zeros(100_000, np.int64)), 3
+    value = np.full(100_000, hvd.rank() + 1, np.int64)
+    gpu.copy(tensor.address, value.ctypes.data, value.nbytes, 0, delay_s=0.05 * hvd.rank())
+    for _ in range(rounds):
+        world().finish(start(Ask(ALLREDUCE, SUM), [(tensor.address, value)], [tensor.address], gpu))
+    size = hvd.size()
+    hvd.shutdown()
+    assert np.all(tensor.array == size * (size + 1) // 2 * size ** (rounds - 1)), tensor.array[:3]
+    del tensor
+    assert gpu.live() == before, (gpu.live(), before)
+    print("all checks passed", flush=True)
+
+
 def run_fault(victim: str, working: str) -> None:
     """A rank is killed while the streams of others wait for it. They hear of it and shut down."""
     before, stream = gpu.live(), gpu.stream()
@@ -316,6 +345,7 @@ if __name__ == "__main__":
         "results": run_results,
         "refused": run_refused,
         "apart": run_apart,
+        "departure": run_departure,
         "fault": run_fault,
     }
     programs[sys.argv[1]](*sys.argv[2:])
