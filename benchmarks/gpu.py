@@ -52,11 +52,11 @@ class Part(NamedTuple):
 PARTS = (
     Part("allreduce", 2, ("khorovod", "staged", "gloo", "nccl", "hvd-nccl")),
     Part("step", 2, ("khorovod", "buckets", "kept", "backend", "gloo", "nccl", "hvd-nccl", "backend-nccl", "alone")),
+    Part("allreduce", 2, ("khorovod", "gloo"), mps=True),
+    Part("step", 2, ("khorovod", "kept", "gloo", "nccl", "alone"), mps=True),
     Part("jax", 2, ("khorovod", "nccl", "hvd-nccl", "alone")),
     Part("allreduce", 4, ("khorovod", "staged", "gloo", "nccl")),
     Part("step", 4, ("khorovod", "kept", "backend", "gloo", "nccl", "alone")),
-    Part("allreduce", 2, ("khorovod", "gloo"), mps=True),
-    Part("step", 2, ("khorovod", "kept", "gloo", "nccl", "alone"), mps=True),
     Part("allreduce", 4, ("khorovod", "gloo"), mps=True),
     Part("step", 4, ("khorovod", "alone"), mps=True),
 )
