@@ -53,12 +53,12 @@ PARTS = (
     Part("allreduce", 2, ("khorovod", "staged", "gloo", "nccl", "hvd-nccl")),
     Part("step", 2, ("khorovod", "buckets", "kept", "backend", "gloo", "nccl", "hvd-nccl", "backend-nccl", "alone")),
     Part("allreduce", 2, ("khorovod", "gloo"), mps=True),
-    Part("step", 2, ("khorovod", "kept", "gloo", "nccl", "alone"), mps=True),
-    Part("jax", 2, ("khorovod", "nccl", "hvd-nccl", "alone")),
-    Part("allreduce", 4, ("khorovod", "staged", "gloo", "nccl")),
-    Part("step", 4, ("khorovod", "kept", "backend", "gloo", "nccl", "alone")),
-    Part("allreduce", 4, ("khorovod", "gloo"), mps=True),
-    Part("step", 4, ("khorovod", "alone"), mps=True),
+    Part("step", 2, ("khorovod", "kept", "gloo", "alone"), mps=True),
+    Part("jax", 2, ("khorovod", "nccl", "hvd-nccl")),
+    Part("allreduce", 4, ("khorovod", "gloo", "nccl")),
+    Part("step", 4, ("khorovod", "kept", "gloo", "nccl", "alone")),
+    Part("allreduce", 4, ("khorovod",), mps=True),
+    Part("step", 4, ("khorovod", "kept", "alone"), mps=True),
 )
 TRANSPORT = "HOROVOD_GPU_TRANSPORT"
 # Ways that are others with one more variable.

@@ -330,9 +330,11 @@ def run_prompt() -> None:
     for turn in range(30):
         given = torch.full((LARGE,), float(turn), device=DEVICE)
         work = dist.all_reduce(given, dist.ReduceOp.MAX, async_op=True)
-        with torch.cuda.stream(torch.cuda.Stream()):
+        side = torch.cuda.Stream()
+        with torch.cuda.stream(side):
             work.wait()
             kept.append(given.clone())
+        given.record_stream(side)  # which torch asks of programs; of our stream it hears from us
         del given, work
         torch.full((LARGE,), -1.0, device=DEVICE)
     await_device()

@@ -42,9 +42,10 @@ def test_a_kernel_that_goes_wrong_is_told_in_the_drivers_words() -> None:
         printed = {rank: job.printed(rank) for rank in range(3)}
     assert codes[:2] == [0, 0], printed
     assert codes[2] != 0, printed
-    for rank, text in printed.items():
-        found = re.search(r"heard in (.*) s: (.*)", text)
+    # Whoever asks CUDA first after it has gone wrong is told, torch or we.
+    assert re.search(r"GPU 0 .*: CUDA_ERROR_\w+: |CUDA error: ", printed[2]), printed
+    for rank in range(2):
+        found = re.search(r"heard in (.*) s: (.*)", printed[rank])
         assert found, printed
         assert float(found[1]) < 10, printed
-        assert re.search(r"GPU 0 .*: CUDA_ERROR_\w+: ", found[2]), printed
-        assert re.search(r"\brank 2\b", found[2]) or rank == 2, printed
+        assert re.search(r"\b[Rr]ank 2\b", found[2]), printed
