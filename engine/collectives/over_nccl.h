@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Collectives of tensors on GPUs by NCCL. Which calls are made follows from the batch alone, so that all members make
-// the same: few or large tensors are given to NCCL as they lie, many small ones, and those with factors that NCCL does
-// not apply exactly, go through one buffer by our own kernels.
+// the same: one tensor, or large ones, are given to NCCL as they lie; several that are not, and those with factors that
+// NCCL does not apply exactly, go through one buffer by our own kernels.
 #pragma once
 
 #include <atomic>
@@ -45,7 +45,7 @@ struct NcclExchange {
   };
   std::vector<Tensor> tensors;
 };
-// Few calls for many bytes, or one call for many tensors.
+// One call for all of them, or one for each.
 bool GoesThroughBuffer(size_t tensors, size_t bytes);
 
 // All of these launch, on the launcher's thread, with a Scope.

@@ -36,6 +36,7 @@ struct Driver {
       cuda.context_release = [](int) { return 0; };
       cuda.context_push = [](hvd::CudaContext) { return 0; };
       cuda.context_pop = [](hvd::CudaContext*) { return 0; };
+      cuda.capture_mode = [](int*) { return 0; };
       cuda.stream_priorities = [](int*, int*) { return 0; };
       cuda.stream_create = [](hvd::CudaStream*, unsigned, int) { return 0; };
       cuda.stream_destroy = [](hvd::CudaStream) { return 0; };

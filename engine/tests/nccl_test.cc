@@ -107,9 +107,10 @@ TEST_CASE("factors cost a pass only where NCCL would round them") {
 
 TEST_CASE("many small tensors share a call") {
   CHECK_FALSE(hvd::GoesThroughBuffer(1, 100));
-  CHECK_FALSE(hvd::GoesThroughBuffer(4, 100));
-  CHECK(hvd::GoesThroughBuffer(50, 50 << 10));
-  CHECK_FALSE(hvd::GoesThroughBuffer(50, size_t{500} << 20));
+  CHECK_FALSE(hvd::GoesThroughBuffer(1, size_t{500} << 20));
+  CHECK(hvd::GoesThroughBuffer(2, 100));
+  CHECK(hvd::GoesThroughBuffer(12, size_t{25} << 20));
+  CHECK_FALSE(hvd::GoesThroughBuffer(25, size_t{500} << 20));
 }
 
 }  // namespace

@@ -92,10 +92,11 @@ def run_loss() -> None:
     victim = int(sys.argv[2])
     trained = parameters(torch.float32)
     optimizer = wrapped(trained)
+    values = [it.to(DEVICE) for it in gradients(torch.float32, 0)]  # a copy would wait for the GPU
 
     def step() -> None:
         optimizer.zero_grad(set_to_none=False)
-        backward(trained, gradients(torch.float32, 0))
+        backward(trained, values)
         optimizer.step()
 
     for _ in range(STEPS):
