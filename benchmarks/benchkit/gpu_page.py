@@ -15,6 +15,7 @@ Row = dict[str, Any]
 # By way; those that were measured are shown.
 _PEERS = {"backend": "our backend", "staged": "through the host", "gloo": "Gloo", "nccl": "NCCL, sockets"}
 _DDP = {"backend": "DDP over horovod", "gloo": "DDP over Gloo", "nccl": "DDP over NCCL, sockets"}
+_VIEWS = {"buckets": "with bucket views", "kept": "with bucket views, gradients kept"}
 _MODELS = {"resnet50": "ResNet-50, batch 32", "gpt": "GPT, 124 M parameters"}
 _TEXT = """\
 Processes that share a GPU take turns on its processors. With two ranks a collective takes at least one change of turns
@@ -24,14 +25,17 @@ row`: for each of 20 calls, without waiting for the GPU in between. NCCL refuses
 `NCCL_HOSTID` makes it take the other ranks for other hosts."""
 _MPS = """\
 NVIDIA's MPS lets the work of several processes run side by side on a GPU, so that nobody takes turns ([how to start
-it](gpu.md#ranks-that-share-a-gpu)). All of the same run, on the same GPU."""
+it](gpu.md#ranks-that-share-a-gpu)). All of the same run, on the same GPU. The 4 KB went through host memory here, since
+no large tensor had come before."""
 _NCCL = """\
 Where each rank has a GPU of its own, NCCL moves the bytes. Here two ranks on one GPU stand for that, with NCCL over
-sockets between them, so that these figures compare programs and not networks: the same step with our API, with our
-backend of torch.distributed, and with torch's own NCCL; and a step of a transformer (JAX) beside JAX's own `psum`."""
+sockets between them, so that these figures compare programs and not networks: the same step with our backend of
+torch.distributed and with torch's own; and a step of a transformer in JAX, through the GPU's memory, beside JAX's own
+`psum`."""
 _STEPS = """\
 A training step (bf16, SGD), ten in a row without waiting for the GPU. `alone`: as many processes on the GPU that do not
-communicate."""
+communicate. `with bucket views`: `gradient_as_bucket_view=True`; `gradients kept`: `zero_grad(set_to_none=False)`
+besides, which costs time of its own."""
 
 
 def section(folder: Path) -> list[str]:
@@ -68,35 +72,36 @@ def _moved(row: Row) -> float:
 
 def _steps(rows: Sequence[Row]) -> list[str]:
     shown = _measured(rows, _DDP, "step")
+    views = _measured(rows, _VIEWS, "step")
     table = []
     for ours in (row for row in rows if row.get("what") == "step" and row["way"] == "khorovod"):
         alone = _find(rows, "alone", ours)
         more = f"+{100 * (ours['median_s'] / alone['median_s'] - 1):.1f}%" if alone else ""
         peers = [_ratio(_find(rows, way, ours), ours) for way in shown]
-        times = [f"{1e3 * row['median_s']:.1f} ms" if row else "" for row in (alone, ours)]
-        table.append([_MODELS[ours["model"]], str(ours["ranks"]), *times, more, *peers])
-    headings = ["model", "ranks", "alone", "ours", "communication adds", *shown.values()]
+        times = [_ms(row) for row in (alone, ours)]
+        in_views = [_ms(_find(rows, way, ours)) for way in views]
+        table.append([_MODELS[ours["model"]], str(ours["ranks"]), *times, more, *in_views, *peers])
+    headings = ["model", "ranks", "alone", "ours", "communication adds", *views.values(), *shown.values()]
     return tables.markdown(headings, table)
 
 
 def _by_nccl(rows: Sequence[Row]) -> list[str]:
     """Steps by NCCL, each beside what the framework's own way takes."""
-    ways = {"hvd-nccl": "DistributedOptimizer", "backend-nccl": "DDP over horovod", "nccl": "DDP over NCCL"}
+    ways = _measured(rows, {"hvd-nccl": "DistributedOptimizer", "backend-nccl": "DDP over horovod"}, "step")
+    if not ways:
+        return []
+    ways["nccl"] = "DDP over NCCL"
     table = []
     for own in (row for row in rows if row.get("what") == "step" and row["way"] == "nccl"):
-        ours = [_find(rows, way, own) for way in ways]
-        if not any(ours[:2]):
-            continue
-        name = _MODELS[own["model"]]
-        table.append([name, str(own["ranks"]), *(f"{1e3 * row['median_s']:.0f} ms" if row else "" for row in ours)])
-    if not table:
-        return []
+        found = [_find(rows, way, own) for way in ways]
+        if any(found[:-1]):
+            table.append([_MODELS[own["model"]], str(own["ranks"]), *(_ms(row, 0) for row in found)])
     lines = ["", "### By NCCL", "", _NCCL, "", *tables.markdown(["model", "ranks", *ways.values()], table)]
-    jax = {"khorovod": "ours", "hvd-nccl": "ours, by NCCL", "nccl": "JAX's psum", "alone": "alone"}
+    jax = {"khorovod": "ours", "hvd-nccl": "ours, by NCCL", "nccl": "JAX's psum, by NCCL", "alone": "alone"}
+    shown = _measured(rows, jax, "jax")
     for own in (row for row in rows if row.get("what") == "jax" and row["way"] == "khorovod"):
-        found = [_find(rows, way, own) for way in jax]
-        times = [f"{1e3 * row['median_s']:.1f} ms" if row else "" for row in found]
-        lines += ["", *tables.markdown(["JAX", "ranks", *jax.values()], [["transformer", str(own["ranks"]), *times]])]
+        times = [_ms(_find(rows, way, own)) for way in shown]
+        lines += ["", *tables.markdown(["JAX", "ranks", *shown.values()], [["transformer", str(own["ranks"]), *times]])]
     return lines
 
 
@@ -110,6 +115,10 @@ def _find(rows: Sequence[Row], way: str, like: Row) -> Row | None:
     return next(
         (row for row in rows if row.get("way") == way and all(row.get(key) == like.get(key) for key in same)), None
     )
+
+
+def _ms(row: Row | None, digits: int = 1) -> str:
+    return f"{1e3 * row['median_s']:.{digits}f} ms" if row else ""
 
 
 def _ratio(peer: Row | None, ours: Row) -> str:
