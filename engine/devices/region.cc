@@ -29,7 +29,10 @@ DeviceRegion::DeviceRegion(Device* device, int64_t number, size_t bytes)
 DeviceRegion::~DeviceRegion() {
   if (abandoned_.load() || process_ != getpid()) return;
   if (cuda_.context_push(context_) == kCudaSuccess) {
+    int mode = kCudaCaptureRelaxed;  // as in Device::Scope
+    cuda_.capture_mode(&mode);
     cuda_.memory_free(address_);  // after all that has been put on streams
+    cuda_.capture_mode(&mode);
     CudaContext before;
     cuda_.context_pop(&before);
   }
