@@ -40,8 +40,8 @@ _NO_LIMIT = 1 << 62
 _NOTHING_ELSE = Reduce(b"", ())
 
 # On a GPU of one's own 24 MB of gradients go together: enough for few calls, and early enough to travel while
-# backward() goes on. Ranks that share one take turns: there is nothing to gain from an exchange before its end, and each
-# costs a change of turns.
+# backward() goes on. Ranks that share one take turns: there is nothing to gain from an exchange before its end, and
+# each costs a change of turns.
 _TIMES_ON_GPU = 48
 
 _TOO_MANY_PASSES = (
