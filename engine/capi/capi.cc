@@ -7,6 +7,7 @@
 #include <cstring>
 #include <exception>
 
+#include "capi/operations.h"
 #include "core/world.h"
 #include "memory/output_pool.h"
 
@@ -111,74 +112,6 @@ void Destroy(hvd_world* world) {
   delete world;
 }
 
-// The fields that an older client does not know are 0.
-int32_t WireOf(const hvd_op& op) {
-  return op.size >= offsetof(hvd_op, wire_dtype) + sizeof op.wire_dtype ? op.wire_dtype : 0;
-}
-
-// Of an older client, which knows no devices: whatever stands there.
-int32_t DeviceOf(const hvd_op& op) { return op.size >= offsetof(hvd_op, stream) + sizeof op.stream ? op.device : -1; }
-uint64_t StreamOf(const hvd_op& op) { return op.size >= offsetof(hvd_op, stream) + sizeof op.stream ? op.stream : 0; }
-
-// Its structs are also smaller than ours.
-const hvd_op& At(const hvd_op* ops, int32_t i) {
-  return *reinterpret_cast<const hvd_op*>(reinterpret_cast<const char*>(ops) + static_cast<size_t>(i) * ops->size);
-}
-
-Status Check(const hvd_op& op) {
-  if (op.dtype < 0 || op.dtype >= hvd::kDTypeCount) return Status::Invalid("unknown dtype " + std::to_string(op.dtype));
-  if (op.kind < 0 || op.kind > static_cast<int>(hvd::kLastAgreed)) return Status::Invalid("unknown kind");
-  if (op.reduce_op < 0 || op.reduce_op > static_cast<int>(hvd::ReduceOp::kProduct)) {
-    return Status::Invalid("unknown reduce operation " + std::to_string(op.reduce_op));
-  }
-  const int32_t wire = WireOf(op);
-  const bool half = wire == static_cast<int>(hvd::DType::kFloat16) || wire == static_cast<int>(hvd::DType::kBFloat16);
-  if (wire && !half) return Status::Invalid("tensors travel as float16 or bfloat16, not as " + std::to_string(wire));
-  if (!op.name || !*op.name) return Status::Invalid("an operation needs a name");
-  bool empty = !hvd::MovesTensor(static_cast<hvd::OpKind>(op.kind));  // joins and process sets have no elements
-  for (int32_t i = 0; i < op.ndim; ++i) {
-    if (op.shape[i] < 0) return Status::Invalid("a dimension is negative");
-    empty |= op.shape[i] == 0;
-  }
-  if (!op.input && !empty) {  // torch's fake ones, for example
-    return Status::Invalid("tensor '" + std::string(op.name) +
-                           "' has no memory of its own; pass one that holds numbers");
-  }
-  return Status::Ok();
-}
-
-void Convert(const hvd_op& op, const hvd::World& world, int32_t process_set, const char* group, int32_t count,
-             hvd::Operation* operation) {
-  hvd::Request& request = operation->request;
-  request.kind = static_cast<hvd::OpKind>(op.kind);
-  request.dtype = static_cast<hvd::DType>(op.dtype);
-  if (request.kind == hvd::OpKind::kAllreduce && request.dtype == hvd::DType::kFloat32 && WireOf(op) &&
-      DeviceOf(op) < 0 && world.compresses()) {
-    request.dtype = static_cast<hvd::DType>(WireOf(op));  // to the other ranks it is that, however it lies here
-    operation->wide = true;
-  }
-  request.op = static_cast<hvd::ReduceOp>(op.reduce_op);
-  request.root = op.root;
-  request.device = DeviceOf(op);
-  request.prescale = op.prescale;
-  request.postscale = op.postscale;
-  request.name = op.name;
-  request.shape.assign(op.shape, op.shape + op.ndim);
-  request.splits.assign(op.splits, op.splits + op.nsplits);
-  if (group) {
-    request.group = group;
-    request.group_size = static_cast<uint32_t>(count);
-  }
-  operation->process_set = process_set;
-  operation->input = static_cast<const std::byte*>(op.input);
-  operation->output = static_cast<std::byte*>(op.output);
-  if (op.allocate) {
-    operation->allocate = [call = op.allocate, context = op.allocate_context](const std::vector<int64_t>& shape) {
-      return call(context, shape.data(), static_cast<int32_t>(shape.size()));
-    };
-  }
-}
-
 int64_t Submit(hvd_world* world, int32_t process_set, const hvd_op* ops, int32_t count, const char* group,
                uint32_t flags, void (*on_done)(void*, const hvd_status*), void* context, hvd_status* status) {
   return Guard<int64_t>(status, 0, [&]() -> int64_t {
@@ -187,22 +120,22 @@ int64_t Submit(hvd_world* world, int32_t process_set, const hvd_op* ops, int32_t
       return 0;
     }
     for (int32_t i = 0; i < count; ++i) {
-      if (Status bad = Check(At(ops, i)); !bad.ok()) {
+      if (Status bad = hvd::CheckOp(hvd::OpAt(ops, i)); !bad.ok()) {
         Fill(bad, status);
         return 0;
       }
     }
     auto operations = world->world->NewOperations(static_cast<size_t>(count));
     for (int32_t i = 0; i < count; ++i) {
-      const hvd_op& op = At(ops, i);
+      const hvd_op& op = hvd::OpAt(ops, i);
       hvd::Operation* const operation = operations[static_cast<size_t>(i)].get();
-      Convert(op, *world->world, process_set, group, count, operation);
-      if (DeviceOf(op) < 0) continue;
-      operation->stream = StreamOf(op);
+      hvd::ConvertOp(op, *world->world, process_set, group, count, operation);
+      if (hvd::DeviceOf(op) < 0) continue;
+      operation->stream = hvd::StreamOf(op);
       operation->prompt = (flags & HVD_PROMPT) != 0;
-      const bool as_before = i > 0 && DeviceOf(At(ops, i - 1)) == op.device && StreamOf(At(ops, i - 1)) == StreamOf(op);
+      const bool as_before = i > 0 && hvd::AreOnOneStream(hvd::OpAt(ops, i - 1), op);
       operation->ready = as_before ? operations[static_cast<size_t>(i) - 1]->ready
-                                   : world->world->devices().MarkReady(op.device, StreamOf(op));
+                                   : world->world->devices().MarkReady(op.device, operation->stream);
     }
     std::function<void(const hvd::Handle&)> callback;
     if (on_done) {
