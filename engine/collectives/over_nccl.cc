@@ -9,8 +9,8 @@
 namespace hvd {
 namespace {
 
-// A guess: steps whose gradients went in a call each took 1.4 to 1.5 times as long, over sockets, as those of DDP, which
-// sends 25 MB in one. The buffer has not been measured against that yet, nor this border.
+// A guess: steps whose gradients went in a call each took 1.4 to 1.5 times as long, over sockets, as those of DDP,
+// which sends 25 MB in one. The buffer has not been measured against that yet, nor this border.
 constexpr size_t kLargeTensor = size_t{16} << 20;
 // NCCL may fail because a rank is lost, of which the engine will say more.
 constexpr std::chrono::seconds kBeforeBlame(2);
