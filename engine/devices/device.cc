@@ -29,7 +29,7 @@ Device::Device(const Cuda* cuda, int ordinal) : cuda_(cuda), ordinal_(ordinal) {
   int processors = 1;
   Check(cuda_->device_attribute(&processors, kCudaMultiprocessors, device_), "ask");
   most_blocks_ = static_cast<unsigned>(processors) * 8;
-  int together = 0;  // drivers before 12.3 do not know the question
+  int together = 0;  // older drivers do not know the question
   runs_together_ = cuda_->device_attribute(&together, kCudaMpsEnabled, device_) == kCudaSuccess && together != 0;
   for (CudaStream* stream : {&kernels_, &copies_}) *stream = NewStream();
 }

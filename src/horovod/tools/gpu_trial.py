@@ -31,7 +31,7 @@ _NO_MPS = (
     "For ranks that share a GPU, start NVIDIA's service for that, MPS (nvidia-cuda-mps-control -d), before they start: "
     "their work then runs side by side, and collectives are several times faster."
 )
-_MPS_ENABLED = 133  # the driver's number of the question; before CUDA 12.3 it does not know it
+_MPS_ENABLED = 133  # the driver's number of the question, which older ones do not know
 
 
 class Driver:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Gradients as views of memory that ranks share, so that nothing is copied on the way to the others.
 
-Ranks of a host share its memory; ranks that share a GPU, the GPU's. Worth it most for those who keep gradients between
-steps, zero_grad(set_to_none=False): then autograd itself writes there. A gradient that autograd has made elsewhere is
-copied to its place once.
+Ranks of a host share its memory; ranks that share a GPU, the GPU's. Worth it on the host for those who keep gradients
+between steps, zero_grad(set_to_none=False): then autograd itself writes there. A gradient that autograd has made
+elsewhere is copied to its place once.
 """
 
 from __future__ import annotations
