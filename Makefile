@@ -125,6 +125,7 @@ sanitize: sanitize-address sanitize-thread ## engine unit tests under ASan + UBS
 
 sanitize-address: $(BUILD_TOOLS)
 	scripts/engine-tests address,undefined
+	scripts/engine-tests address,undefined --delays
 
 sanitize-thread: $(BUILD_TOOLS)
 	scripts/engine-tests thread

@@ -21,7 +21,7 @@ void Coordinator::State::Report(Tensor* tensor, size_t member, const Request& re
 }
 
 void Coordinator::State::AfterReport(Tensor* tensor, OpKind kind) {
-  if (departed_rank >= 0) {
+  if (NeedsDeparted(*tensor)) {
     Fail(*tensor, Departure(*tensor));
   } else if (joined_count > 0 && kind != OpKind::kAllreduce) {
     Fail(*tensor, NotWhileJoined(kind, tensor->name, FirstJoinedRank()));
@@ -77,7 +77,7 @@ void Coordinator::State::Join(size_t member, const Request& request) {
   ++heard[member];
   last_joined_rank = ranks[member];
   join_request = request;
-  if (departed_rank >= 0) return FailJoin(DepartureOfJoin());
+  if (!departed.empty()) return FailJoin(DepartureOfJoin());
   // Failing one tensor may delete others of its group, hence names and not pointers.
   std::vector<std::string> names;
   for (const Tensor* tensor : table.Waiting()) names.push_back(tensor->name);
@@ -89,15 +89,23 @@ void Coordinator::State::Join(size_t member, const Request& request) {
 }
 
 void Coordinator::State::Depart(size_t member) {
-  if (departed_rank >= 0) return;
-  departed_rank = ranks[member];
+  if (std::find(departed.begin(), departed.end(), member) != departed.end()) return;
+  departed.push_back(member);
   std::vector<std::string> names;
   for (const Tensor* tensor : table.Waiting()) names.push_back(tensor->name);
   for (const std::string& name : names) {
     const Tensor* tensor = table.Find(name);
-    if (tensor && tensor->waiting) Fail(*tensor, Departure(*tensor));
+    if (tensor && tensor->waiting && NeedsDeparted(*tensor)) Fail(*tensor, Departure(*tensor));
   }
   if (joined_count > 0) FailJoin(DepartureOfJoin());
+}
+
+// Who has sent its part to all members is not needed any more: it may have the result, and have left before the last
+// part came to us. But it cannot take part in what needs our decision.
+bool Coordinator::State::NeedsDeparted(const Tensor& tensor) const {
+  if (departed.empty()) return false;
+  if (!tensor.by_slot || tensor.express != tensor.count) return true;
+  return std::any_of(departed.begin(), departed.end(), [&](size_t member) { return !tensor.reported[member]; });
 }
 
 Status Coordinator::State::Departure(const Tensor& tensor) const {
@@ -105,7 +113,9 @@ Status Coordinator::State::Departure(const Tensor& tensor) const {
   for (size_t member = 0; member < ranks.size(); ++member) {
     if (tensor.reported[member]) callers.push_back(ranks[member]);
   }
-  return Departed(departed_rank, callers, SpokenCall(tensor.Agreed()));
+  const auto missing = [&](size_t member) { return !tensor.reported[member]; };
+  const auto first = std::find_if(departed.begin(), departed.end(), missing);
+  return Departed(ranks[first == departed.end() ? departed[0] : *first], callers, SpokenCall(tensor.Agreed()));
 }
 
 Status Coordinator::State::DepartureOfJoin() const {
@@ -113,7 +123,7 @@ Status Coordinator::State::DepartureOfJoin() const {
   for (size_t member = 0; member < ranks.size(); ++member) {
     if (joined[member]) callers.push_back(ranks[member]);
   }
-  return Departed(departed_rank, callers, SpokenCall(join_request));
+  return Departed(ranks[departed[0]], callers, SpokenCall(join_request));
 }
 
 void Coordinator::State::Fail(const Tensor& tensor, Status error) {

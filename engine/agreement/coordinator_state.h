@@ -62,6 +62,7 @@ struct Coordinator::State {
   void CompleteInGroup(Tensor* tensor, const Request& agreed);
   void Join(size_t member, const Request& request);
   void Depart(size_t member);
+  bool NeedsDeparted(const Tensor& tensor) const;
 
   // Failing.
   void Fail(const Tensor& tensor, Status error);
@@ -111,8 +112,8 @@ struct Coordinator::State {
   size_t joined_count = 0;
   int last_joined_rank = -1;
   Request join_request;
-  int departed_rank = -1;
-  std::vector<uint64_t> heard;  // by member: its reports
+  std::vector<size_t> departed;  // members, in the order in which we heard of it
+  std::vector<uint64_t> heard;   // by member: its reports
 
   // Reused by every decision, so that a cached tensor costs no allocation except its record.
   FusionPlanner planner;

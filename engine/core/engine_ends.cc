@@ -220,7 +220,7 @@ void Engine::CheckLinks() {
   std::pair<int, std::string> broken = messages_->Broken();
   for (auto& [id, membership] : sets_) {
     if (broken.first < 0) broken = membership->set.Broken();
-    const bool needs_all = membership->busy() || membership->express.relies_on_others();
+    const bool needs_all = membership->busy() || membership->express.under_way();
     if (broken.first < 0 && needs_all) broken = departures_.UnexplainedAmong(membership->set.ranks());
   }
   if (broken.first < 0) return departures_.OnNothingBroken();

@@ -36,9 +36,8 @@ class ExpressProtocol {
   bool on() const { return ledger_ != nullptr; }  // else everything needs the leader's word
   bool delivering() const { return delivery_.has_value(); }
   bool under_way() const;  // something that we have sent is not finished
-  // Something is under way that needs others even after they have told their parts; that needs us likewise.
-  bool relies_on_others() const { return set_.relays().any() && under_way(); }
-  bool passes_on() const { return relies_on_others() && set_.relays().speaks(); }
+  // Something is under way that needs us even after we have told our part.
+  bool passes_on() const { return set_.relays().any() && set_.relays().speaks() && under_way(); }
 
   // Tells all members our part of the tensor in this cache slot, and waits for theirs; Finish(slot) must follow. False:
   // nothing was told, the operation has to go the usual way.

@@ -293,5 +293,35 @@ TEST_CASE("a departure fails what waits and what comes later, by name") {
   CHECK(Summary(coordinator.Decide()) == "E:later | E:cached | E:join");
 }
 
+TEST_CASE("who left after it had sent its part to all is not needed for that any more") {
+  Coordinator coordinator({0, 1, 3}, {});
+  RunAll(&coordinator, 3, Allreduce("a"));
+  RunAll(&coordinator, 3, Allreduce("b"));
+  for (uint32_t slot : {0, 1}) {
+    coordinator.OnReady(0, slot, 2, true);
+    coordinator.OnReady(2, slot, 2, true);
+  }
+  coordinator.OnDeparture(2);  // it had heard of member 1 before we do
+  CHECK(coordinator.Decide().empty());
+  CHECK(coordinator.Pending().size() == 2);
+  SUBCASE("then all have it") {
+    coordinator.OnReady(1, 0, 2, true);
+    CHECK(coordinator.Decide().empty());
+    CHECK(coordinator.Pending().size() == 1);
+    coordinator.OnReady(1, 0, 2, true);  // the next round of it
+    CHECK(Summary(coordinator.Decide()) == "E:a");
+  }
+  SUBCASE("unless we have to decide") {
+    coordinator.OnReady(1, 0, 2);
+    CHECK(Summary(coordinator.Decide()) == "E:a");
+  }
+  SUBCASE("unless another one leaves that has not sent any") {
+    coordinator.OnDeparture(1);
+    const auto records = coordinator.Decide();
+    CHECK(Summary(records) == "E:a | E:b");
+    CHECK(records[0].error.text.find("Rank 1 finished while ranks 0, 3 still call 'a'") != std::string::npos);
+  }
+}
+
 }  // namespace
 }  // namespace hvd
