@@ -24,7 +24,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -34,31 +34,31 @@ sys.path.insert(0, str(ROOT))
 
 from testkit.variables import LOCALHOST, free_port, of_ranks  # noqa: E402
 
-WORKERS = {"allreduce": "gpu_worker", "step": "gpu_worker", "jax": "gpu_jax_worker"}
+WORKERS = {"torch": "gpu_worker", "jax": "gpu_jax_worker"}
 SIZES = (4 << 10, 1 << 20, 16 << 20, 100 << 20)
 MODELS = ("resnet50", "gpt")
 EACH = {"allreduce": tuple(map(str, SIZES)), "step": MODELS, "jax": ()}
+BOTH, ALLREDUCE, STEP, JAX = ("allreduce", "step"), ("allreduce",), ("step",), ("jax",)
 
 
 class Part(NamedTuple):
-    """What is measured, one way after the other."""
+    """What is measured by which ways, one after the other."""
 
-    what: str
     ranks: int
-    ways: tuple[str, ...]
+    ways: dict[str, tuple[str, ...]]
     mps: bool = False
 
 
 PARTS = (
-    Part("allreduce", 2, ("khorovod", "staged", "gloo", "nccl", "hvd-nccl")),
-    Part("step", 2, ("khorovod", "buckets", "kept", "backend", "gloo", "nccl", "hvd-nccl", "backend-nccl", "alone")),
-    Part("allreduce", 2, ("khorovod", "gloo"), mps=True),
-    Part("step", 2, ("khorovod", "kept", "gloo", "alone"), mps=True),
-    Part("jax", 2, ("khorovod", "nccl", "hvd-nccl")),
-    Part("allreduce", 4, ("khorovod", "gloo", "nccl")),
-    Part("step", 4, ("khorovod", "kept", "gloo", "nccl", "alone")),
-    Part("allreduce", 4, ("khorovod",), mps=True),
-    Part("step", 4, ("khorovod", "kept", "alone"), mps=True),
+    Part(
+        2,
+        {"khorovod": BOTH, "gloo": BOTH, "nccl": BOTH, "alone": STEP}
+        | {"staged": ALLREDUCE, "buckets": STEP, "kept": STEP, "backend": STEP, "hvd-nccl": BOTH, "backend-nccl": STEP},
+    ),
+    Part(2, {"khorovod": BOTH, "gloo": BOTH, "alone": STEP, "staged": ALLREDUCE}, mps=True),
+    Part(4, {"khorovod": BOTH, "gloo": BOTH, "nccl": BOTH, "alone": STEP}),
+    Part(4, {"khorovod": BOTH, "gloo": STEP, "alone": STEP}, mps=True),
+    Part(2, {"khorovod": JAX, "nccl": JAX, "hvd-nccl": JAX}),
 )
 TRANSPORT = "HOROVOD_GPU_TRANSPORT"
 # Ways that are others with one more variable.
@@ -72,33 +72,50 @@ LIMIT_S = 150
 Row = dict[str, Any]
 
 
-def run(way: str, ranks: int, what: str, more: Mapping[str, str]) -> list[Row]:
-    """All ranks of one way; of what they measured, the slowest rank's."""
-    port = str(free_port())
-    ours = of_ranks(ranks, 1 if more.get(TRANSPORT) == "nccl" else None)
-    processes = []
-    for rank in range(ranks):
-        env = {**os.environ, **ours[rank], **more}
-        env |= {"RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_RANK": str(rank), "MASTER_ADDR": LOCALHOST}
-        env |= {"MASTER_PORT": port, "NCCL_HOSTID": f"host{rank}", "NCCL_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "2"}
-        env |= {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
-        worker = Path(__file__).parent / "benchkit" / f"{WORKERS[what]}.py"
-        command = [sys.executable, str(worker), way, what, *EACH[what]]
-        processes.append(subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
-    outputs = [("", "")] * ranks
-    try:
-        outputs = [process.communicate(timeout=LIMIT_S) for process in processes]
-    except subprocess.TimeoutExpired:
-        print(f"{way} at {ranks} ranks did not end within {LIMIT_S} s", file=sys.stderr)
-    finally:
-        for process in processes:
+class Team:
+    """The ranks of one way. They load what they need at once, and touch the GPU when they are told to."""
+
+    def __init__(self, way: str, ranks: int, whats: Sequence[str], service: Mapping[str, str]) -> None:
+        self.way, self.ranks = way, ranks
+        name, more = VARIANTS.get(way, (way, {}))
+        port = str(free_port())
+        ours = of_ranks(ranks, 1 if more.get(TRANSPORT) == "nccl" else None)
+        worker = Path(__file__).parent / "benchkit" / f"{WORKERS['jax' if 'jax' in whats else 'torch']}.py"
+        command = [sys.executable, str(worker), name, *(f"{what}:{one}" for what in whats for one in EACH[what])]
+        self._processes = []
+        for rank in range(ranks):
+            env = {**os.environ, **ours[rank], **service, **more}
+            env |= {"RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_RANK": str(rank), "MASTER_ADDR": LOCALHOST}
+            env |= {"MASTER_PORT": port, "NCCL_HOSTID": f"host{rank}", "NCCL_SOCKET_IFNAME": "lo"}
+            env |= {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "OMP_NUM_THREADS": "2"}
+            pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+            self._processes.append(subprocess.Popen(command, env=env, text=True, **pipes))
+
+    def measure(self) -> list[Row]:
+        """Of what they measured, the slowest rank's."""
+        outputs = [("", "")] * self.ranks
+        try:
+            for process in self._processes:
+                assert process.stdin
+                process.stdin.write("go\n")
+                process.stdin.flush()
+            outputs = [process.communicate(timeout=LIMIT_S) for process in self._processes]
+        except subprocess.TimeoutExpired:
+            print(f"{self.way} at {self.ranks} ranks did not end within {LIMIT_S} s", file=sys.stderr)
+        except BrokenPipeError:
+            print(f"{self.way} at {self.ranks} ranks did not start", file=sys.stderr)
+        finally:
+            self.end()
+        for process, (_, errors) in zip(self._processes, outputs, strict=True):
+            if process.returncode:
+                print(f"{self.way}: {errors[-2000:]}", file=sys.stderr)
+        by_rank = [[json.loads(line) for line in out.splitlines() if line.startswith("{")] for out, _ in outputs]
+        return [max(same, key=lambda row: float(row["median_s"])) for same in zip(*by_rank, strict=True)]
+
+    def end(self) -> None:
+        for process in self._processes:
             process.kill()
             process.wait()
-    for process, (_, errors) in zip(processes, outputs, strict=True):
-        if process.returncode:
-            print(f"{way}: {errors[-2000:]}", file=sys.stderr)
-    by_rank = [[json.loads(line) for line in out.splitlines() if line.startswith("{")] for out, _ in outputs]
-    return [max(same, key=lambda row: float(row["median_s"])) for same in zip(*by_rank, strict=True)]
 
 
 @contextlib.contextmanager
@@ -114,33 +131,45 @@ def mps() -> Iterator[dict[str, str]]:
             subprocess.run([MPS_CONTROL], input="quit\n", env=env, text=True, timeout=60, stdout=subprocess.DEVNULL)
 
 
-def measure(part: Part, ways: list[str]) -> Iterator[Row]:
-    with mps() if part.mps else contextlib.nullcontext({}) as service:
-        for way in (way for way in part.ways if not ways or way in ways):
-            name, more = VARIANTS.get(way, (way, {}))
-            measured = run(name, part.ranks, part.what, {**service, **more})
+def measure(part: Part, ways: Mapping[str, Sequence[str]]) -> Iterator[Row]:
+    with mps() if part.mps else contextlib.nullcontext({}) as service, contextlib.ExitStack() as ends:
+        waiting = list(ways.items())
+        team: Team | None = None
+        while team or waiting:
+            current = team or Team(waiting[0][0], part.ranks, waiting.pop(0)[1], service)
+            # The next ranks load their libraries meanwhile, on processors that this does not need.
+            team = Team(waiting[0][0], part.ranks, waiting.pop(0)[1], service) if waiting else None
+            if team:
+                ends.callback(team.end)
+            measured = current.measure()
             if not measured:
-                print(f"{part.what:9} {part.ranks} ranks  {way:12} does not run here", flush=True)
+                print(f"{part.ranks} ranks  {current.way:12} does not run here", flush=True)
             for row in measured:
-                yield {**row, "way": way, "mps": part.mps}
+                yield {**row, "way": current.way, "mps": part.mps}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4])
-    parser.add_argument("--only", choices=tuple(WORKERS))
+    parser.add_argument("--only", choices=tuple(EACH))
     parser.add_argument("--ways", nargs="+", default=[])
     parser.add_argument("--results", type=Path)
     options = parser.parse_args()
     rows = [_about()]
     for part in PARTS:
-        asked = part.ranks in options.ranks and options.only in (None, part.what)
-        possible = (part.what != "jax" or _jax_has_cuda()) and (not part.mps or shutil.which(MPS_CONTROL))
-        for row in measure(part, options.ways) if asked and possible else ():
+        if part.ranks not in options.ranks or (part.mps and not shutil.which(MPS_CONTROL)):
+            continue
+        for row in measure(part, _asked_of(part, options.only, options.ways)):
             rows.append(row)
             _show(row)
             if options.results:  # what is there is not lost if the rest takes too long
                 options.results.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+
+def _asked_of(part: Part, only: str | None, ways: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    unwanted = {what for what in EACH if only not in (None, what)} | (set() if _jax_has_cuda() else {"jax"})
+    left = {way: tuple(what for what in whats if what not in unwanted) for way, whats in part.ways.items()}
+    return {way: whats for way, whats in left.items() if whats and (not ways or way in ways)}
 
 
 def _show(row: Row) -> None:

@@ -2,11 +2,13 @@
 """What each rank of benchmarks/gpu.py runs: measurements, whose results it prints as lines of JSON.
 
 Arguments: a way (khorovod; buckets, kept: the same with bucket views; gloo, nccl, backend: torch.distributed over it,
-or over ours; alone), then `allreduce BYTES ...` or `step MODEL`. All ranks use the one GPU.
+or over ours; alone), then any of `allreduce:BYTES` and `step:MODEL`. All ranks use the one GPU, once a line on standard
+input tells them to.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import statistics
@@ -19,6 +21,7 @@ import torch
 import torch.distributed as dist
 
 Tensor = torch.Tensor
+Measured = dict[str, "float | str"]
 RANK, SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 DEVICE = torch.device("cuda", 0)
 # What takes long need not be known as exactly.
@@ -87,7 +90,7 @@ def make_way(name: str) -> Alone:
     return Alone() if name == "alone" else Distributed()
 
 
-def measure_allreduce(way: Alone, count: int) -> dict[str, float]:
+def measure_allreduce(way: Alone, count: int) -> Measured:
     """Seconds from a call until the device is done, and for each of several calls in a row."""
     tensor = torch.zeros(count // 4, device=DEVICE)
     for _ in range(5):
@@ -155,7 +158,7 @@ def make_problem(model: str) -> tuple[torch.nn.Module, Callable[[Any], Tensor]]:
     return Gpt().to(DEVICE), loss
 
 
-def measure_step(way: Alone, name: str) -> dict[str, float | str]:
+def measure_step(way: Alone, name: str) -> Measured:
     torch.manual_seed(RANK)
     model, loss = make_problem(name)
     optimizer: Any = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
@@ -184,15 +187,16 @@ def measure_step(way: Alone, name: str) -> dict[str, float | str]:
 
 
 def main() -> None:
+    name, *wanted = sys.argv[1:]
+    if any(one.startswith("step:resnet") for one in wanted):
+        importlib.import_module("torchvision.models")
+    importlib.import_module("horovod.torch")
+    sys.stdin.readline()
     torch.cuda.set_device(DEVICE)
-    name, what, *rest = sys.argv[1:]
     way = make_way(name)
-    measurements = (
-        [measure_allreduce(way, int(count)) for count in rest]
-        if what == "allreduce"
-        else [measure_step(way, model) for model in rest]
-    )
-    for measured in measurements:
+    for one in wanted:
+        what, _, which = one.partition(":")
+        measured = measure_allreduce(way, int(which)) if what == "allreduce" else measure_step(way, which)
         print(json.dumps({"way": name, "ranks": SIZE, "what": what, **measured}), flush=True)
     way.meet()
     way.end()
