@@ -23,7 +23,7 @@ void Coordinator::State::Report(Tensor* tensor, size_t member, const Request& re
 void Coordinator::State::AfterReport(Tensor* tensor, OpKind kind) {
   if (NeedsDeparted(*tensor)) {
     Fail(*tensor, Departure(*tensor));
-  } else if (joined_count > 0 && kind != OpKind::kAllreduce) {
+  } else if (kind != OpKind::kAllreduce && NeedsJoined(*tensor)) {
     Fail(*tensor, NotWhileJoined(kind, tensor->name, FirstJoinedRank()));
   } else if (!tensor->complete && IsComplete(*tensor)) {
     Complete(tensor);
@@ -100,12 +100,21 @@ void Coordinator::State::Depart(size_t member) {
   if (joined_count > 0) FailJoin(DepartureOfJoin());
 }
 
-// Who has sent its part to all members is not needed any more: it may have the result, and have left before the last
-// part came to us. But it cannot take part in what needs our decision.
+// Who has sent its part to all members is not needed any more: it may have the result, and have left, or joined, before
+// the last part came to us. But it cannot take part in what needs our decision.
 bool Coordinator::State::NeedsDeparted(const Tensor& tensor) const {
   if (departed.empty()) return false;
-  if (!tensor.by_slot || tensor.express != tensor.count) return true;
-  return std::any_of(departed.begin(), departed.end(), [&](size_t member) { return !tensor.reported[member]; });
+  return !IsToldToAll(tensor) ||
+         std::any_of(departed.begin(), departed.end(), [&](size_t member) { return !tensor.reported[member]; });
+}
+
+bool Coordinator::State::NeedsJoined(const Tensor& tensor) const {
+  if (joined_count == 0) return false;
+  if (!IsToldToAll(tensor)) return true;
+  for (size_t member = 0; member < ranks.size(); ++member) {
+    if (joined[member] && !tensor.reported[member]) return true;
+  }
+  return false;
 }
 
 Status Coordinator::State::Departure(const Tensor& tensor) const {

@@ -63,6 +63,9 @@ struct Coordinator::State {
   void Join(size_t member, const Request& request);
   void Depart(size_t member);
   bool NeedsDeparted(const Tensor& tensor) const;
+  bool NeedsJoined(const Tensor& tensor) const;
+  // By everybody who has reported it so far.
+  static bool IsToldToAll(const Tensor& tensor) { return tensor.by_slot && tensor.express == tensor.count; }
 
   // Failing.
   void Fail(const Tensor& tensor, Status error);

@@ -77,7 +77,7 @@ bool Engine::Progress(bool drain, bool thorough) {
     const int id = it->first;
     Membership& membership = *it->second;
     if (membership.express.has_postponed()) AnnouncePostponed(membership);
-    if (membership.leader) moved |= Decide(membership);
+    if (membership.leader && departures_.over().ok()) moved |= Decide(membership);
     if (membership.express.delivering()) moved |= membership.express.Step();
     moved |= membership.applier.Step(&trouble);
     if (membership.prompt.busy()) moved |= membership.prompt.Step();

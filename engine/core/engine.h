@@ -160,6 +160,7 @@ class Engine {
   void CheckLinks();
   void Act(const Departures::Verdict& verdict);
   void Part(int rank);
+  void PartFrom(Membership& membership, int rank);
   void SayBye();
   void OnBye(int from, std::string_view body);
   void OnGoneMember(Membership& membership, std::string_view whole, std::string_view body);

@@ -236,23 +236,22 @@ void Engine::Part(int rank) {
   if (first_to_leave_.first < 0) first_to_leave_ = {rank, Clock::now()};
   deadlocks_.Forget(rank);
   messages_->Fail(rank, departures_.ShutDown(rank));
-  for (auto& [id, membership] : sets_) {
-    ProcessSet& set = membership->set;
-    const int member = set.IndexOf(rank);
-    if (member < 0) continue;
-    switch (Departures::WhenDeparted(set.tree(), member)) {
-      case Departures::InSet::kCount:
-        membership->leader->coordinator().OnDeparture(member);
-        break;
-      case Departures::InSet::kClose:
-        CloseSet(*membership, rank);
-        break;
-      case Departures::InSet::kPassOn:
-        mailbox_.Send(set.ranks()[set.tree().parent], control::EncodeGone(set.tag(), rank));
-        break;
-      case Departures::InSet::kNothing:
-        break;
-    }
+  for (auto& [id, membership] : sets_) PartFrom(*membership, rank);
+}
+
+void Engine::PartFrom(Membership& membership, int rank) {
+  ProcessSet& set = membership.set;
+  const int member = set.IndexOf(rank);
+  if (member < 0) return;
+  switch (Departures::WhenDeparted(set.tree(), member)) {
+    case Departures::InSet::kCount:
+      return membership.leader->coordinator().OnDeparture(member);
+    case Departures::InSet::kClose:
+      return CloseSet(membership, rank);
+    case Departures::InSet::kPassOn:
+      return mailbox_.Send(set.ranks()[set.tree().parent], control::EncodeGone(set.tag(), rank));
+    case Departures::InSet::kNothing:
+      return;
   }
 }
 

@@ -88,7 +88,10 @@ void Engine::AddSet(MemberState& global, const Entry& entry) {
     membership->applier.UseChunks(static_cast<size_t>(current.chunk_bytes));
     if (parts_.settings.autotune && membership->leader) membership->leader->coordinator().Tune(current);
     if (parts_.foreign) PutGroupJob(parts_.foreign, OpKind::kAddProcessSet, epoch, ranks);
-    sets_[id] = std::move(membership);
+    Membership& added = *(sets_[id] = std::move(membership));
+    for (int rank : ranks) {  // those whose farewell came before we knew the set
+      if (departures_.departed(rank)) PartFrom(added, rank);
+    }
   } else {
     foreign_[id] = ranks;
   }

@@ -133,7 +133,8 @@ void ExpressProtocol::CarryLongPart(const ExpressRun& run, std::unique_ptr<Opera
   // A result may be written over it, part by part: a reducescatter's into a slice of its input.
   const std::byte* const output = operation->output;
   const bool apart = !output || output >= operation->input + bytes || output + bytes <= operation->input;
-  const bool lies_still = buffer || (written.empty() && apart);
+  // And if it fails, its caller may take the memory away while we still have to pass the part on.
+  const bool lies_still = buffer || (written.empty() && apart && !run.relayed());
   AwaitParts(std::move(operation), part, {data, buffer ? Express::kInPlace : bytes, number});
   if (!lies_still) ledger_->Keep(part.slot, part.round, me);
 }

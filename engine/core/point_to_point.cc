@@ -133,6 +133,7 @@ void PointToPoint::BuildLane(int rank, Pair& pair) {
     const size_t mine = static_cast<size_t>(pair.my_region), theirs = static_cast<size_t>(pair.their_region);
     heads[options.me] = reinterpret_cast<LaneHead*>(around_.arena->at(mine));
     heads[1 - options.me] = reinterpret_cast<LaneHead*>(neighbour->arena->at(theirs));
+    pair.in_memory = true;
   }
   pair.lane = std::make_unique<Lane>(options, std::move(heads), std::move(keys), around_.connector, around_.changed);
 }
@@ -239,7 +240,12 @@ void PointToPoint::Fail(int rank, const Status& status) {
       for (auto& operation : waiting) completions_->Finish(std::move(operation), status);
     }
     pair.receives.clear();
-    if (rank >= 0) continue;  // what was accepted can still finish after a farewell, not after a failure
+    // What was accepted can still finish after a farewell, if all of it lies there.
+    if (rank >= 0 && !pair.in_memory) continue;
+    if (rank >= 0) {
+      StepIn(pair);
+      StepOut(pair);
+    }
     for (auto* queue : {&pair.outgoing, &pair.incoming}) {
       for (auto& operation : *queue) completions_->Finish(std::move(operation), status);
       queue->clear();

@@ -42,7 +42,7 @@ class PointToPoint {
   };
   struct Pair {
     int64_t my_region = -1, their_region = -1;
-    bool reserved = false;
+    bool reserved = false, in_memory = false;
     std::unique_ptr<Lane> lane;
     std::map<uint64_t, std::unique_ptr<Operation>> offered;              // sends that wait to be accepted
     std::map<int64_t, std::deque<Offer>> offers;                         // by tag, without a buffer yet

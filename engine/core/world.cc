@@ -31,7 +31,10 @@ Registry& AllWorlds() {
 }
 
 constexpr auto kFarewell = std::chrono::seconds(1);
-constexpr auto kLeaveDevices = std::chrono::seconds(2);  // what was launched may wait for ranks that were lost
+// What was launched is done when all ranks have come to it. Of ranks that were lost nothing comes.
+// Where each rank launches what it calls, one may have called what no other will.
+constexpr auto kLongestDrain = std::chrono::seconds(60), kLongestPromptDrain = std::chrono::seconds(10);
+constexpr auto kLeaveDevices = std::chrono::seconds(2);
 constexpr uint64_t kCrowded = 64;
 
 // Spinning helps only while every rank has a core of its own. Hosts may be containers of one machine, with its cores.
@@ -233,8 +236,9 @@ void World::Close() {
   std::lock_guard<std::mutex> lock(closing_);
   Stage connected = Stage::kConnected;
   if (stage_.compare_exchange_strong(connected, Stage::kClosed)) {
+    AwaitDevices();  // whoever hears that we leave may take its memory away
     const auto until = Clock::now() + kLeaveDevices;
-    devices_->Drain(until);  // whoever hears that we leave may take its memory away
+    devices_->Drain(until);
     driver_->Stop([this] { SayFarewell(); });
     devices_->Close();
     engine_->LeaveDevices(until);
@@ -249,6 +253,14 @@ void World::Close() {
   poller_.CloseDescriptors();
   LeaveOutputsToCallers(arena_.get());
   if (arena_) arena_->CloseDescriptor();
+}
+
+// Until they are done with all that was launched, or will never be.
+void World::AwaitDevices() {
+  const auto until = Clock::now() + (devices_->prompt_device() ? kLongestPromptDrain : kLongestDrain);
+  while (submissions_.closed().ok() && Clock::now() < until) {
+    if (devices_->AwaitIdle(Clock::now() + std::chrono::milliseconds(50))) return;
+  }
 }
 
 Status World::Usable() const {
@@ -275,6 +287,8 @@ int64_t World::Submit(std::vector<std::unique_ptr<Operation>> operations, bool w
     *status = Status::Invalid("only what NCCL serves, with an output, can be launched without agreement");
     return 0;
   }
+  // When all ranks have asked for it, each takes memory away that streams of others may be waiting on.
+  if (operations[0]->request.kind == OpKind::kRemoveProcessSet) AwaitDevices();
   callers_.OnSubmit(on_done != nullptr);
   std::shared_ptr<Handle> handle = handles_.Create(operations.size());
   handle->on_done = std::move(on_done);

@@ -92,6 +92,7 @@ class World {
   void TellWhatIsPossible();
   Status FailToConnect(const Status& why);
   void SayFarewell();
+  void AwaitDevices();
   void EndTimeline(std::chrono::steady_clock::time_point until);
   static void InForkedChild();
   void AbandonAfterFork();

@@ -164,15 +164,27 @@ void Devices::CopyOutput(BlockPool::Block block, CudaAddress to, size_t bytes, u
   outputs_.GiveBack(std::move(block));
 }
 
-void Devices::Drain(std::chrono::steady_clock::time_point until) {
-  std::vector<Device*> used;  // meanwhile others may have to end what is waited for
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    for (auto& [ordinal, device] : devices_) {
-      if (device) used.push_back(device.get());
-    }
+std::vector<Device*> Devices::Used() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  std::vector<Device*> used;
+  for (auto& [ordinal, device] : devices_) {
+    if (device) used.push_back(device.get());
   }
-  for (Device* const device : used) {
+  return used;
+}
+
+bool Devices::AwaitIdle(std::chrono::steady_clock::time_point until) {
+  try {
+    for (Device* const device : Used()) {  // without the lock: others may have to end what is waited for
+      if (!device->AwaitIdle(until)) return false;
+    }
+  } catch (const DeviceError&) {  // it will never be done
+  }
+  return true;
+}
+
+void Devices::Drain(std::chrono::steady_clock::time_point until) {
+  for (Device* const device : Used()) {
     try {
       if (!device->AwaitIdle(until)) device->Abandon();
     } catch (const DeviceError&) {

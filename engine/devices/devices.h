@@ -114,12 +114,16 @@ class Devices {
   void LetWait(int ordinal, uint64_t stream);
   // After all that was launched so far, on the stream; then the block is given back.
   void CopyOutput(BlockPool::Block block, CudaAddress to, size_t bytes, uint64_t stream);
-  // Waits until the devices are done with all that was launched; those that are not in time are abandoned.
+  // Whether they are done in time with all that was launched, as far as they ever will be.
+  bool AwaitIdle(std::chrono::steady_clock::time_point until);
+  // The same; those that are not in time are abandoned.
   void Drain(std::chrono::steady_clock::time_point until);
   // No job is begun any more; one that is under way is waited for.
   void Close();
 
  private:
+  std::vector<Device*> Used();
+
   std::function<void()> wake_;
   std::mutex mutex_;  // guards what follows
   std::map<int, std::unique_ptr<Device>> devices_;

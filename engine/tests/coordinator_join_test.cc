@@ -170,6 +170,25 @@ TEST_CASE("cached collectives other than allreduce fail too while someone has jo
   CHECK(Summary(coordinator.Decide()) == "#0");
 }
 
+TEST_CASE("who joins after it has sent its part to all does not fail what the others still wait for") {
+  Coordinator coordinator({0, 1, 2}, {});
+  RunAll(&coordinator, 3, Make(OpKind::kAllgather, "x"));
+  for (int member : {0, 1}) coordinator.OnReady(member, 0, 1, true);
+  coordinator.OnRequest(1, Join());  // it has the part of member 2 before we do
+  CHECK(coordinator.Decide().empty());
+  SUBCASE("then all have it") {
+    coordinator.OnReady(2, 0, 1, true);
+    CHECK(coordinator.Decide().empty());
+    CHECK(coordinator.Pending().empty());
+    coordinator.OnReady(0, 0, 1, true);  // the next round, which needs who has joined
+    CHECK(Summary(coordinator.Decide()) == "E:x");
+  }
+  SUBCASE("unless we have to decide") {
+    coordinator.OnReady(2, 0, 1);
+    CHECK(Summary(coordinator.Decide()) == "E:x");
+  }
+}
+
 TEST_CASE("a departure ends a join") {
   Coordinator coordinator({0, 1}, {});
   coordinator.OnRequest(0, Join());

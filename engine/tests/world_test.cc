@@ -172,6 +172,37 @@ TEST_CASE("world: point to point, both ways at once, any order of tags") {
   }
 }
 
+TEST_CASE("world: who leaves without waiting for its messages keeps nobody waiting") {
+  for (size_t bytes : {size_t{10}, size_t{20'000'000}}) {
+    for (int repeat = 0; repeat < 6; ++repeat) {
+      std::atomic<bool> matched{false};
+      RunWorld({2, 1, true, 4096}, [&](Rank& self) {
+        std::vector<char> data(bytes, static_cast<char>('a' + self.rank()));
+        const auto transfer = [&](OpKind kind) {
+          auto operation = self.Operation<char>(kind, "message", DType::kUInt8, {static_cast<int64_t>(bytes)},
+                                                data.data(), data.data());
+          operation->request.root = 1 - self.rank();
+          operation->request.splits = {0};
+          return self.Submit(std::move(operation));
+        };
+        if (self.rank() == 0) {
+          transfer(OpKind::kSend);
+          while (repeat % 2 && !matched) std::this_thread::yield();
+          return self.world().Close();
+        }
+        const int64_t handle = transfer(OpKind::kReceive);
+        matched = true;
+        const hvd::Status status = self.Wait(handle);
+        if (status.ok()) {
+          CHECK(data == std::vector<char>(bytes, 'a'));
+        } else {
+          CHECK_MESSAGE(status.code == Code::kFailed, status.text);
+        }
+      });
+    }
+  }
+}
+
 TEST_CASE("world: process sets come and go, and run beside each other") {
   RunWorld({4, 1, true, 4096}, [](Rank& self) {
     for (int round = 0; round < 3; ++round) {
