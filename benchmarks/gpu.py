@@ -24,10 +24,11 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
@@ -67,6 +68,7 @@ VARIANTS = {
     "hvd-nccl": ("khorovod", {TRANSPORT: "nccl"}),
     "backend-nccl": ("backend", {TRANSPORT: "nccl"}),
 }
+LOADED = "loaded"  # what ranks print when they wait to be told
 MPS_CONTROL = "nvidia-cuda-mps-control"
 LIMIT_S = 150
 Row = dict[str, Any]
@@ -82,40 +84,58 @@ class Team:
         ours = of_ranks(ranks, 1 if more.get(TRANSPORT) == "nccl" else None)
         worker = Path(__file__).parent / "benchkit" / f"{WORKERS['jax' if 'jax' in whats else 'torch']}.py"
         command = [sys.executable, str(worker), name, *(f"{what}:{one}" for what in whats for one in EACH[what])]
-        self._processes = []
+        self._processes: list[subprocess.Popen[str]] = []
+        self._files: list[tuple[IO[str], IO[str]]] = []
         for rank in range(ranks):
             env = {**os.environ, **ours[rank], **service, **more}
             env |= {"RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_RANK": str(rank), "MASTER_ADDR": LOCALHOST}
             env |= {"MASTER_PORT": port, "NCCL_HOSTID": f"host{rank}", "NCCL_SOCKET_IFNAME": "lo"}
             env |= {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "OMP_NUM_THREADS": "2"}
-            pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-            self._processes.append(subprocess.Popen(command, env=env, text=True, **pipes))
+            out, errors = (tempfile.TemporaryFile("w+") for _ in range(2))  # noqa: SIM115 - as long as the team lives
+            self._files.append((out, errors))
+            started = subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stdout=out, stderr=errors, text=True)
+            self._processes.append(started)
 
     def measure(self) -> list[Row]:
         """Of what they measured, the slowest rank's."""
-        outputs = [("", "")] * self.ranks
         try:
             for process in self._processes:
                 assert process.stdin
                 process.stdin.write("go\n")
-                process.stdin.flush()
-            outputs = [process.communicate(timeout=LIMIT_S) for process in self._processes]
+                process.stdin.close()
+            until = time.monotonic() + LIMIT_S
+            for process in self._processes:
+                process.wait(max(0.1, until - time.monotonic()))
         except subprocess.TimeoutExpired:
             print(f"{self.way} at {self.ranks} ranks did not end within {LIMIT_S} s", file=sys.stderr)
         except BrokenPipeError:
             print(f"{self.way} at {self.ranks} ranks did not start", file=sys.stderr)
         finally:
             self.end()
-        for process, (_, errors) in zip(self._processes, outputs, strict=True):
+        by_rank = []
+        for process, (out, errors) in zip(self._processes, self._files, strict=True):
+            by_rank.append([json.loads(line) for line in _text_of(out).splitlines() if line.endswith("}")])
             if process.returncode:
-                print(f"{self.way}: {errors[-2000:]}", file=sys.stderr)
-        by_rank = [[json.loads(line) for line in out.splitlines() if line.startswith("{")] for out, _ in outputs]
-        return [max(same, key=lambda row: float(row["median_s"])) for same in zip(*by_rank, strict=True)]
+                print(f"{self.way}: {_text_of(errors)[-2000:]}", file=sys.stderr)
+        # What was measured before something went wrong is kept.
+        return [max(same, key=lambda row: float(row["median_s"])) for same in zip(*by_rank, strict=False)]
+
+    def is_loaded(self) -> bool:
+        """Whether all of them wait to be told; or have ended, which will be told then."""
+        return all(
+            process.poll() is not None or LOADED in _text_of(out)
+            for process, (out, _) in zip(self._processes, self._files, strict=True)
+        )
 
     def end(self) -> None:
         for process in self._processes:
             process.kill()
             process.wait()
+
+
+def _text_of(file: IO[str]) -> str:
+    """All that was written so far, by processes that share the file's position with nobody who reads it."""
+    return os.pread(file.fileno(), os.fstat(file.fileno()).st_size, 0).decode(errors="replace")
 
 
 @contextlib.contextmanager
@@ -137,10 +157,13 @@ def measure(part: Part, ways: Mapping[str, Sequence[str]]) -> Iterator[Row]:
         team: Team | None = None
         while team or waiting:
             current = team or Team(waiting[0][0], part.ranks, waiting.pop(0)[1], service)
-            # The next ranks load their libraries meanwhile, on processors that this does not need.
+            # Those that come next load their libraries at the same time, and not while something is measured.
             team = Team(waiting[0][0], part.ranks, waiting.pop(0)[1], service) if waiting else None
             if team:
                 ends.callback(team.end)
+            until = time.monotonic() + LIMIT_S
+            while not all(one.is_loaded() for one in (current, team) if one) and time.monotonic() < until:
+                time.sleep(0.05)
             measured = current.measure()
             if not measured:
                 print(f"{part.ranks} ranks  {current.way:12} does not run here", flush=True)

@@ -31,6 +31,7 @@ WAYS = {"khorovod": jax_ways.khorovod, "nccl": jax_ways.psum, "alone": jax_ways.
 
 def main() -> None:
     way = sys.argv[1]
+    print("loaded", flush=True)
     sys.stdin.readline()
     rank, ranks, port = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "MASTER_PORT"))
     shape = {"width": 768, "layers": 12, "batch": 32}

@@ -191,6 +191,7 @@ def main() -> None:
     if any(one.startswith("step:resnet") for one in wanted):
         importlib.import_module("torchvision.models")
     importlib.import_module("horovod.torch")
+    print("loaded", flush=True)
     sys.stdin.readline()
     torch.cuda.set_device(DEVICE)
     way = make_way(name)

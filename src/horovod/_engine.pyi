@@ -314,9 +314,20 @@ class Arrivals:
 
     def __init__(self, limit: int, notify: Callable[[], object]) -> None:
         """notify() is called by the first arrival, and by those with which the bytes together come to the limit."""
-    def hook(self, number: int, nbytes: int, homes: GradientHomes | None) -> Callable[[object], None]:
-        """A hook that tells of `number`, whose size is `nbytes`, after the gradient has moved to its home."""
+    def hook(
+        self,
+        number: int,
+        nbytes: int,
+        homes: GradientHomes | None,
+        stream_of: Callable[[int], int] | None = None,
+        device: int = -1,
+    ) -> Callable[[object], None]:
+        """A hook that tells of `number`, whose size is `nbytes`, after the gradient has moved to its home; and on which
+        stream of the device it came.
+        """
     def take(self) -> list[int]: ...
+    def take_streams(self) -> list[tuple[int, int]]:
+        """{device, stream} of what has arrived since this was called last, each once."""
     @property
     def full(self) -> bool: ...
     def __bool__(self) -> bool: ...

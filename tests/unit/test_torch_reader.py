@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch")
 
 from horovod._engine import Arrivals, GradientTable, TensorReader  # noqa: E402
 from horovod.torch.adapter import ID_BY_DTYPE, TorchAdapter, tensor_reader  # noqa: E402
+from horovod.torch.cuda_direct import follow_streams  # noqa: E402
 
 READERS = {
     "as torch offers": tensor_reader(),
@@ -76,3 +77,36 @@ def test_hooks_tell_of_arrivals_in_order_and_raise_what_the_first_raises() -> No
 
     with pytest.raises(ValueError, match="no"):
         Arrivals(100, refuse).hook(0, 4, None)(None)
+
+
+def test_hooks_tell_on_which_streams_something_came() -> None:
+    current = {0: 11, 1: 21}
+    arrivals = Arrivals(100, lambda: None)
+    hooks = [arrivals.hook(number, 4, None, current.__getitem__, number % 2) for number in range(4)]
+    for hook in (*hooks, arrivals.hook(9, 4, None)):
+        hook(None)
+    current[0] = 12
+    hooks[2](None)
+    assert arrivals.take() == [0, 1, 2, 3, 9, 2]
+    assert arrivals.take_streams() == [(0, 11), (1, 21), (0, 12)]
+    assert arrivals.take_streams() == []
+    with pytest.raises(KeyError):
+        arrivals.hook(0, 4, None, current.__getitem__, 5)(None)
+    assert not arrivals
+
+
+def test_what_came_on_other_streams_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[tuple[int, object]] = []
+
+    class OwnStream:
+        def __init__(self, device: int) -> None:
+            self.device, self.cuda_stream = device, 10 * device
+
+        def wait_stream(self, other: object) -> None:
+            waits.append((self.device, other))
+
+    monkeypatch.setattr(torch.cuda, "current_stream", OwnStream)
+    monkeypatch.setattr(torch.cuda, "default_stream", lambda device: f"default of {device}")
+    monkeypatch.setattr(torch.cuda, "ExternalStream", lambda stream, device: f"{stream} of {device}")
+    follow_streams([(0, 0), (0, 7), (1, 10), (1, 0)])
+    assert waits == [(0, "7 of 0"), (1, "default of 1")]

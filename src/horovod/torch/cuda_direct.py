@@ -7,7 +7,7 @@ rest. A result whose size only the engine knows lies in its memory, and is copie
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -21,6 +21,7 @@ from horovod.common.rules import Adasum
 from horovod.torch.adapter import ID_BY_DTYPE, Tensor, TorchAdapter, refuse
 from horovod.torch.nvtx_ranges import NvtxRange
 
+_used: set[int] = set()  # GPUs on which this process has had operations
 _current_stream: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)
 
 
@@ -29,6 +30,17 @@ def current_stream(device: int) -> int:
     if _current_stream is not None:
         return int(_current_stream(device))
     return int(torch.cuda.current_stream(device).cuda_stream)
+
+
+def follow_streams(streams: Iterable[tuple[int, int]]) -> None:
+    """Let this thread's streams wait for what is on others by now, each of a device."""
+    for device, stream in streams:
+        own = torch.cuda.current_stream(device)
+        if stream == own.cuda_stream:
+            continue
+        # An address of 0 would be taken for none at all.
+        other: Any = torch.cuda.ExternalStream if stream else torch.cuda.default_stream
+        own.wait_stream(other(stream, device=device) if stream else other(device))
 
 
 class CudaAdapter(TorchAdapter):
@@ -51,6 +63,7 @@ class DeviceWorld:
         self._range = NvtxRange(name)
         self._device = device
         self._stream = current_stream(device)
+        _used.add(device)
 
     def submit(self, *arguments: Any) -> int:
         handle: int = self._world.submit(*arguments, self._device, self._stream)
@@ -159,16 +172,19 @@ class DeviceCollectives(Collectives[Tensor]):
 
 
 def confirm(context: Context) -> None:
-    """Wait for the GPUs, and raise if a rank was lost meanwhile.
+    """Wait for GPUs, and raise if a rank was lost meanwhile.
 
     An operation is done when its work is launched; what the GPU then does with the tensors of a rank that is no longer
     there is of no account.
     """
     if not torch.cuda.is_initialized() or not context.is_initialized:  # type: ignore[no-untyped-call]
         return
-    torch.cuda.synchronize()
+    devices = _used or {torch.cuda.current_device()}
+    for device in devices:
+        torch.cuda.synchronize(device)
     try:
-        context.world.let_wait(torch.cuda.current_device(), 0)
+        for device in devices:
+            context.world.let_wait(device, 0)
     except EngineError as error:
         raise translate(error, "a commit") from None
 

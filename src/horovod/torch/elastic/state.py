@@ -40,6 +40,9 @@ def _same_form(old: torch.Tensor, value: torch.Tensor) -> bool:
     return old.shape == value.shape and old.stride() == value.stride()
 
 
+_copied_from: set[int] = set()  # GPUs with copies to the host under way
+
+
 def _copy_to_host(old: Any, value: Any) -> Any:
     """The same, but what lies on a GPU is copied to pinned memory of the host if the user wants it there. Small tensors
     stay: they may be what load_state_dict takes as it is (a learning rate), and would only cost time."""
@@ -47,6 +50,7 @@ def _copy_to_host(old: Any, value: Any) -> Any:
         return _copy_tensor(old, value)
     fits = type(old) is torch.Tensor and old.is_cpu and old.dtype == value.dtype and _same_form(old, value)
     target = old if fits else _pinned_like(value)
+    _copied_from.add(value.get_device())
     return target.copy_(value.detach(), non_blocking=True)
 
 
@@ -65,8 +69,8 @@ def _pinned_like(value: torch.Tensor) -> torch.Tensor:
 
 def _await_copies() -> None:
     """Copies to the host are under way until the GPU is done with them."""
-    if _commits_on_host() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        torch.cuda.synchronize()
+    while _copied_from:
+        torch.cuda.synchronize(_copied_from.pop())
 
 
 class StateHandler:

@@ -22,6 +22,7 @@ from horovod.common import user_warnings
 from horovod.common.context import default_context
 from horovod.common.exceptions import HorovodMismatchError
 from horovod.torch import other_reductions
+from horovod.torch.cuda_direct import current_stream, follow_streams
 from horovod.torch.dynamo import outside_dynamo
 from horovod.torch.gradients import round_messages
 from horovod.torch.gradients.buckets import GradientBuckets
@@ -81,6 +82,7 @@ class GradientReducer:
         self._table = self._gradients.table  # for each gradient how far it is in this round
         self._flights = Flights(reduction, self._gradients, buckets, homes)
         # Hooks of an optimizer that is gone must not reduce anything any more, nor keep it.
+        self._overlaps = overlap
         self._arrived = Arrivals(_CARGO_BYTES if overlap else _NO_LIMIT, _notifier(weakref.ref(self)))
         self._callback_of: int | None = None  # the thread whose backward() will call us at its end
         self._round = Round()
@@ -101,7 +103,10 @@ class GradientReducer:
         if gradient.hook is None and parameter.requires_grad:
             register: Any = parameter.register_post_accumulate_grad_hook
             nbytes, homes = (parameter.nbytes, self._homes) if parameter.is_cpu else (_weight_of(parameter), None)
-            self._gradients.hooked(gradient, register(self._arrived.hook(gradient.number, nbytes, homes)))
+            # What is sent while backward() goes on may have come on several streams.
+            streams = (current_stream, parameter.get_device()) if self._overlaps and parameter.is_cuda else (None, -1)
+            hook = self._arrived.hook(gradient.number, nbytes, homes, *streams)
+            self._gradients.hooked(gradient, register(hook))
 
     def unwatch(self) -> None:
         """Remove all hooks."""
@@ -142,6 +147,7 @@ class GradientReducer:
 
     def _forget_arrivals(self) -> None:
         self._arrived.take()  # there are some if a backward pass has failed
+        self._arrived.take_streams()
         self._callback_of = None
 
     @outside_dynamo
@@ -235,6 +241,7 @@ class GradientReducer:
         """The numbers of gradients that have come to their last pass since this was called last."""
         with self._lock:
             due, refused = self._table.count_down(self._arrived.take())
+            follow_streams(self._arrived.take_streams())
             if refused is not None:
                 text = _TOO_LATE if self._gradients.is_lent(refused) else _TOO_MANY_PASSES
                 raise AssertionError(text.format(name=self._gradients[refused].name, passes=self._passes))
