@@ -281,12 +281,14 @@ void Engine::CloseSet(Membership& membership, int rank) {
   ProcessSet& set = membership.set;
   MemberState& state = membership.state;
   if (!state.closed().ok()) return;
-  state.Close(departures_.ShutDown(rank));
+  // Whoever left first is the reason: the way to the leader may be gone because the leader has heard of that before us.
+  const int first = set.IndexOf(first_to_leave_.first) >= 0 ? first_to_leave_.first : rank;
+  state.Close(departures_.ShutDown(first));
   for (auto& operation : state.pending().TakeAll()) {
     if (membership.express.Settled(*operation)) {
       state.pending().Add(std::move(operation));
     } else {
-      const Status why = departures_.ShutDown(rank, SpokenCall(operation->request));
+      const Status why = departures_.ShutDown(first, SpokenCall(operation->request));
       Finish(std::move(operation), why);
     }
   }
