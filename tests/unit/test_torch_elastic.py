@@ -239,13 +239,17 @@ def test_commits_of_a_gpu_may_be_kept_in_host_memory(world, monkeypatch):
     large = 2048
     monkeypatch.setattr(state_module, "_belongs_on_host", lambda value: value.numel() >= large)
     monkeypatch.setattr(state_module, "_pinned_like", pinned_like)
+    awaited: list[int] = []  # GPUs whose copies were waited for
+    monkeypatch.setattr(torch.cuda, "synchronize", awaited.append)
     model = torch.nn.Linear(large, 1)
     optimizer = torch.optim.Adam(model.parameters())
     state = TorchState(model, optimizer, history=torch.zeros(large))
     for _ in range(4):
         model(torch.ones(2, large)).sum().backward()
         optimizer.step()
+        awaited.clear()
         state.save()
+        assert set(awaited) == {model.weight.get_device()}
     assert len(pinned) == 6  # the weight and its two moments, twice
     kept = {tensor.data_ptr() for tensor in pinned}
     content = state.pin_commit()
