@@ -13,6 +13,9 @@ os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # before Ray is imported 
 # Jobs of Ray Train wait less, and start one process less.
 os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.2")
 os.environ.setdefault("RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "0")
+# Ray's proxy of clients forks to start a server while its other threads are in gRPC, whose handlers of forks then crash
+# the child now and then (gRPC 1.85). The child has no use for them: it only executes another program.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 import ray
 from ray.cluster_utils import Cluster
