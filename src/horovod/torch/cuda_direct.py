@@ -38,9 +38,9 @@ def follow_streams(streams: Iterable[tuple[int, int]]) -> None:
         own = torch.cuda.current_stream(device)
         if stream == own.cuda_stream:
             continue
-        # An address of 0 would be taken for none at all.
-        other: Any = torch.cuda.ExternalStream if stream else torch.cuda.default_stream
-        own.wait_stream(other(stream, device=device) if stream else other(device))
+        # ExternalStream takes an address of 0 for none at all.
+        cuda: Any = torch.cuda
+        own.wait_stream(cuda.ExternalStream(stream, device=device) if stream else cuda.default_stream(device))
 
 
 class CudaAdapter(TorchAdapter):
@@ -179,7 +179,7 @@ def confirm(context: Context) -> None:
     """
     if not torch.cuda.is_initialized() or not context.is_initialized:  # type: ignore[no-untyped-call]
         return
-    devices = _used or {torch.cuda.current_device()}
+    devices = tuple(_used) or (torch.cuda.current_device(),)  # other threads may use one more meanwhile
     for device in devices:
         torch.cuda.synchronize(device)
     try:
