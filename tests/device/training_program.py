@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 import time
+from typing import Any
 
 import torch
 
@@ -61,6 +62,43 @@ def check_training() -> None:
             torch.testing.assert_close(got.detach(), expected, rtol=tolerance, atol=tolerance)
 
 
+class LateGradient(torch.autograd.Function):
+    """What it is given; whose gradient the GPU has long after its kernels were queued."""
+
+    @staticmethod
+    def forward(_context: Any, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.view_as(tensor)
+
+    @staticmethod
+    def backward(_context: Any, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        torch.cuda._sleep(int(1e8))
+        return gradient.clone()
+
+
+def check_streams() -> None:
+    """Gradients that came on several streams are reduced once all of them are there, not only the last."""
+    sizes = {"early": 1 << 18, "late": 1 << 10}
+    for more in ({"groups": 1}, {"gradient_as_bucket_view": True}):
+        weights = {name: torch.nn.Parameter(torch.zeros(size, device=DEVICE)) for name, size in sizes.items()}
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD(weights.values(), lr=1.0), weights.items(), **more)
+        other = torch.cuda.Stream()
+        for step in range(3):
+            optimizer.zero_grad()
+            # Backward goes from what was made last to what was made first: the gradient that takes long is the first.
+            quick = (weights["late"] * float(RANK + 1)).sum()
+            with torch.cuda.stream(other):
+                other.wait_stream(torch.cuda.default_stream())
+                slow = LateGradient.apply(weights["early"] * float(RANK + step)).sum()
+            torch.cuda.current_stream().wait_stream(other)
+            (quick + slow).backward()
+            before = {name: weight.detach().clone() for name, weight in weights.items()}
+            optimizer.step()
+            mean = (SIZE - 1) / 2
+            for name, wanted in (("early", mean + step), ("late", mean + 1)):
+                got = before[name] - weights[name].detach()
+                assert torch.all((got - wanted).abs() < 1e-4), (more, step, name, got[:3], wanted)
+
+
 def check_sparse() -> None:
     table = torch.nn.Embedding(10, 4, sparse=True).to(DEVICE)
     torch.nn.init.zeros_(table.weight)
@@ -105,6 +143,7 @@ def check_join() -> None:
 
 def run_checks() -> None:
     check_training()
+    check_streams()
     check_sparse()
     if SIZE > 2:
         check_sets()
