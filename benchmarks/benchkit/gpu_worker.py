@@ -2,7 +2,7 @@
 """What each rank of benchmarks/gpu.py runs: measurements, whose results it prints as lines of JSON.
 
 Arguments: a way (khorovod; buckets, kept: the same with bucket views; gloo, nccl, backend: torch.distributed over it,
-or over ours; alone), then any of `allreduce:BYTES` and `step:MODEL`. All ranks use the one GPU, once a line on standard
+or over ours; alone), then any of `allreduce:BYTES`, `groups:BYTES` and `step:MODEL`. All ranks use the one GPU, once a line on standard
 input tells them to.
 """
 
@@ -28,6 +28,7 @@ DEVICE = torch.device("cuda", 0)
 SLOW = sys.argv[1] in ("gloo", "nccl") or os.environ.get("HOROVOD_GPU_TRANSPORT") == "nccl"
 STEPS, ROUNDS, WARM_STEPS = (3 if SIZE > 2 else 5, 2, 2) if SLOW else (10, 3, 5)
 IN_A_ROW = 5 if SLOW else 20
+GROUP = 8  # tensors
 
 
 class Alone:
@@ -39,6 +40,9 @@ class Alone:
         dist.barrier()
 
     def allreduce(self, tensor: Tensor) -> None:
+        raise NotImplementedError
+
+    def allreduce_group(self, tensors: list[Tensor]) -> None:
         raise NotImplementedError
 
     def wrap(self, model: Any, optimizer: Any) -> tuple[Any, Any]:
@@ -71,6 +75,9 @@ class Khorovod(Alone):
 
     def allreduce(self, tensor: Tensor) -> None:
         self._hvd.allreduce_(tensor, op=self._hvd.Sum, name="measured")
+
+    def allreduce_group(self, tensors: list[Tensor]) -> None:
+        self._hvd.grouped_allreduce_(tensors, op=self._hvd.Sum, name=f"group {tensors[0].numel()}")
 
     def wrap(self, model: Any, optimizer: Any) -> tuple[Any, Any]:
         optimizer = self._hvd.DistributedOptimizer(
@@ -108,6 +115,23 @@ def measure_allreduce(way: Alone, count: int) -> Measured:
     single = [measure(1) for _ in range(10 if SLOW else 100 if count <= 1 << 20 else 30)]
     in_a_row = [measure(IN_A_ROW) for _ in range(3)]
     return {"bytes": count, "median_s": statistics.median(single), "in_a_row_s": statistics.median(in_a_row)}
+
+
+def measure_groups(way: Alone, count: int) -> Measured:
+    """Seconds for each of several grouped allreduces in a row, of tensors of so many bytes."""
+    tensors = [torch.zeros(count // 4, device=DEVICE) for _ in range(GROUP)]
+    for _ in range(2):
+        way.allreduce_group(tensors)
+    times = []
+    for _ in range(3):
+        torch.cuda.synchronize()
+        way.meet()
+        began = time.perf_counter()
+        for _ in range(IN_A_ROW):
+            way.allreduce_group(tensors)
+        torch.cuda.synchronize()
+        times.append((time.perf_counter() - began) / IN_A_ROW)
+    return {"bytes": count, "tensors": GROUP, "median_s": statistics.median(times)}
 
 
 class Block(torch.nn.Module):
@@ -186,6 +210,13 @@ def measure_step(way: Alone, name: str) -> Measured:
     return {"model": name, "median_s": statistics.median(times)}
 
 
+MEASURES: dict[str, Callable[[Alone, str], Measured]] = {
+    "allreduce": lambda way, size: measure_allreduce(way, int(size)),
+    "groups": lambda way, size: measure_groups(way, int(size)),
+    "step": measure_step,
+}
+
+
 def main() -> None:
     name, *wanted = sys.argv[1:]
     if any(one.startswith("step:resnet") for one in wanted):
@@ -197,7 +228,7 @@ def main() -> None:
     way = make_way(name)
     for one in wanted:
         what, _, which = one.partition(":")
-        measured = measure_allreduce(way, int(which)) if what == "allreduce" else measure_step(way, which)
+        measured = MEASURES[what](way, which)
         print(json.dumps({"way": name, "ranks": SIZE, "what": what, **measured}), flush=True)
     way.meet()
     way.end()

@@ -259,6 +259,7 @@ void NcclMeeting::Judge() {
   if (round_ == Round::kLibraries) verdict_.version = passports_[0].version;
   verdict_.go_on = against.empty();
   verdict_.buffer_bytes = options_.buffer_bytes;
+  verdict_.fused_bytes = options_.fused_bytes;
   verdict_.id = shared_->id;
   PutText(against, &verdict_.why_not);
 }

@@ -35,6 +35,7 @@ struct NcclVerdict {  // followed by the number of each member's GPU
   uint32_t in_turn;  // nobody wants anything else: other sets of theirs may use it
   int32_t version;   // of all
   uint64_t buffer_bytes;
+  uint64_t fused_bytes;
   NcclId id;
   std::array<char, 512> why_not;
 };
@@ -57,6 +58,7 @@ class NcclMeeting {
     // ids for ranks of different GPUs. Empty: it finds out for itself.
     std::string host_id;
     size_t buffer_bytes = 0;
+    size_t fused_bytes = 0;  // see GoesThroughBuffer
     // Between members that share a GPU; null: they do not share memory of the host.
     std::function<std::shared_ptr<Lane>(const std::vector<int>& members)> lane_on_gpu;
   };
@@ -72,6 +74,7 @@ class NcclMeeting {
   bool serves() const { return serves_; }
   const std::string& why_not() const { return why_not_; }
   bool forced() const { return forced_; }
+  size_t fused_bytes() const { return static_cast<size_t>(verdict_.fused_bytes); }
   bool in_turn() const { return verdict_.in_turn != 0; }
   int version() const { return verdict_.version; }
   // If it serves:

@@ -9,9 +9,6 @@
 namespace hvd {
 namespace {
 
-// A guess: steps whose gradients went in a call each took 1.4 to 1.5 times as long, over sockets, as those of DDP,
-// which sends 25 MB in one. The buffer has not been measured against that yet, nor this border.
-constexpr size_t kLargeTensor = size_t{16} << 20;
 // NCCL may fail because a rank is lost, of which the engine will say more.
 constexpr std::chrono::seconds kBeforeBlame(2);
 
@@ -112,7 +109,7 @@ NcclFactors FactorsFor(const Reduction& reduction) {
   return factors;
 }
 
-bool GoesThroughBuffer(size_t tensors, size_t bytes) { return tensors > 1 && bytes / tensors < kLargeTensor; }
+bool GoesThroughBuffer(size_t tensors, size_t bytes, size_t border) { return tensors > 1 && bytes / tensors < border; }
 
 void LaunchAllreduce(Communicator& communicator, const NcclWork& work, CudaStream stream) {
   const Device& device = communicator.device();

@@ -45,8 +45,8 @@ struct NcclExchange {
   };
   std::vector<Tensor> tensors;
 };
-// One call for all of them, or one for each.
-bool GoesThroughBuffer(size_t tensors, size_t bytes);
+// One call for all of them, if they are smaller than `border` on average, or one for each.
+bool GoesThroughBuffer(size_t tensors, size_t bytes, size_t border);
 
 // All of these launch, on the launcher's thread, with a Scope.
 void LaunchAllreduce(Communicator& communicator, const NcclWork& work, CudaStream stream);

@@ -59,7 +59,7 @@ NcclWork WorkOf(const ProcessSet& set, const RunningBatch& batch) {
   } else {
     work.parts = WholeTensors(batch.entries, batch);
   }
-  work.through_buffer = GoesThroughBuffer(batch.entries.size(), work.parts.size());
+  work.through_buffer = GoesThroughBuffer(batch.entries.size(), work.parts.size(), set.nccl()->fused_bytes());
   if (first.kind == OpKind::kBroadcast) {
     work.root = set.IndexOf(first.root);
     return work;

@@ -262,6 +262,7 @@ void ProcessSet::MeetOverNccl(Device* device, int agreed, const Settings& settin
                                {settings.nccl_library, settings.nccl_bundled},
                                settings.nccl_host_id,
                                static_cast<size_t>(settings.gpu_slot_bytes),
+                               static_cast<size_t>(settings.nccl_fused_bytes),
                                [this](const std::vector<int>& members) { return BuildLaneOnGpu(members); }};
   nccl_ = std::make_unique<NcclMeeting>(devices_, device, flat_.there.get(), ranks_, std::move(options));
 }

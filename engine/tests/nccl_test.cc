@@ -106,11 +106,13 @@ TEST_CASE("factors cost a pass only where NCCL would round them") {
 }
 
 TEST_CASE("many small tensors share a call") {
-  CHECK_FALSE(hvd::GoesThroughBuffer(1, 100));
-  CHECK_FALSE(hvd::GoesThroughBuffer(1, size_t{500} << 20));
-  CHECK(hvd::GoesThroughBuffer(2, 100));
-  CHECK(hvd::GoesThroughBuffer(12, size_t{25} << 20));
-  CHECK_FALSE(hvd::GoesThroughBuffer(25, size_t{500} << 20));
+  constexpr size_t kMb = size_t{1} << 20;
+  CHECK_FALSE(hvd::GoesThroughBuffer(1, 100, 16 * kMb));
+  CHECK_FALSE(hvd::GoesThroughBuffer(1, 500 * kMb, 16 * kMb));
+  CHECK(hvd::GoesThroughBuffer(2, 100, 16 * kMb));
+  CHECK(hvd::GoesThroughBuffer(12, 25 * kMb, 16 * kMb));
+  CHECK_FALSE(hvd::GoesThroughBuffer(25, 500 * kMb, 16 * kMb));
+  CHECK_FALSE(hvd::GoesThroughBuffer(2, 100, 0));
 }
 
 }  // namespace

@@ -10,7 +10,9 @@ import torch
 from faultkit.jobs import PlainJob
 from testkit.launcher import horovodrun
 
-PROGRAM = [sys.executable, str(Path(__file__).parent / "training_program.py")]
+HERE = Path(__file__).parent
+PROGRAM = [sys.executable, str(HERE / "training_program.py")]
+OVER_NCCL = [sys.executable, str(HERE / "with_nccl.py"), str(HERE / "training_program.py")]
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU on this machine")
 
@@ -22,6 +24,14 @@ def test_training(ranks: int, transport: str) -> None:
     done = horovodrun("-np", str(ranks), *PROGRAM, "checks", env=env, limit_s=55)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("all checks passed") == ranks, done.stdout
+
+
+@pytest.mark.parametrize("transport", ["auto", "staged", "nccl"])
+def test_gradients_of_several_streams(transport: str) -> None:
+    program = OVER_NCCL if transport == "nccl" else PROGRAM
+    done = horovodrun("-np", "2", *program, "streams", env={"HOROVOD_GPU_TRANSPORT": transport}, limit_s=55)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("all checks passed") == 2, done.stdout
 
 
 @pytest.mark.alone_on_gpu

@@ -143,7 +143,6 @@ def check_join() -> None:
 
 def run_checks() -> None:
     check_training()
-    check_streams()
     check_sparse()
     if SIZE > 2:
         check_sets()
@@ -201,4 +200,10 @@ def run_wrong_kernel() -> None:
     hvd.shutdown()
 
 
-{"checks": run_checks, "loss": run_loss, "wrong kernel": run_wrong_kernel}[sys.argv[1]]()
+def run_streams() -> None:
+    check_streams()
+    print("all checks passed", flush=True)
+    hvd.shutdown()
+
+
+{"checks": run_checks, "streams": run_streams, "loss": run_loss, "wrong kernel": run_wrong_kernel}[sys.argv[1]]()

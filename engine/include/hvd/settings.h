@@ -44,7 +44,8 @@
   FIELD(const char*, nccl_library, "")             /* the file; empty: the one that is loaded, or that the system finds */ \
   FIELD(const char*, nccl_bundled, "")             /* a file for when none is named and none is loaded, before the system's */ \
   FIELD(const char*, nccl_host_id, "")             /* as NCCL_HOSTID says, which NCCL reads itself */                      \
-  FIELD(int32_t, launches_by_calls, 0)             /* 1: NCCL launches in the order of calls, over all such worlds of a process */
+  FIELD(int32_t, launches_by_calls, 0)             /* 1: NCCL launches in the order of calls, over all such worlds of a process */ \
+  FIELD(uint64_t, nccl_fused_bytes, 16 << 20)      /* groups of smaller tensors, on average, go to NCCL in one buffer */
 /* clang-format on */
 
 #endif /* HVD_SETTINGS_H_ */
