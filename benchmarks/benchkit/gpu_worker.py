@@ -2,8 +2,8 @@
 """What each rank of benchmarks/gpu.py runs: measurements, whose results it prints as lines of JSON.
 
 Arguments: a way (khorovod; buckets, kept: the same with bucket views; gloo, nccl, backend: torch.distributed over it,
-or over ours; alone), then any of `allreduce:BYTES`, `groups:BYTES` and `step:MODEL`. All ranks use the one GPU, once a line on standard
-input tells them to.
+or over ours; alone), then any of `allreduce:BYTES`, `groups:BYTES` and `step:MODEL`. All ranks use the one GPU, once a
+line on standard input tells them to.
 """
 
 from __future__ import annotations

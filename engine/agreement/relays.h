@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Who passes small parts on (see express.h) in a set that has hosts with several members: a part crosses to another
-// host once, not once for each member there. The first member of each host speaks for it.
+// host once, not once for each member there. The first member of each host hears for it, and tells the others of other
+// hosts; but the leader, which has most to hear, leaves the telling to the second one of its host.
 //
 // A member tells its part to the others on its host, and to the leader, which must hear it in one order with all else
-// that the member reports. A speaker that has the parts of its whole host tells them to the other hosts' speakers, who
-// pass them on; to the leader it need not, which tells its own host what it heard.
+// that the member reports. Who tells for a host does so when it has the parts of all of it; those that hear for their
+// hosts pass them on. The leader need not be told: it tells its own host what it heard.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <vector>
 
@@ -30,44 +30,54 @@ class Relays {
       apart_ |= host.size() < hosts.size();
       host_of_.push_back(std::move(host));
     }
+    if (HearerOf(me_) == me_) mates_.assign(HostOf(me_).begin() + 1, HostOf(me_).end());
+    for (int j = 1; TellerOf(me_) == me_ && j < static_cast<int>(hosts.size()); ++j) {
+      if (!Near(j) && HearerOf(j) == j) hearers_.push_back(j);
+    }
+    for (int j = 1; any() && me_ != 0 && HearerOf(me_) == me_ && j < static_cast<int>(hosts.size()); ++j) {
+      if (!Near(j) && TellerOf(j) == j) tellers_.push_back(j);
+    }
   }
 
   // Whether anything is passed on at all.
   bool any() const { return several_ && apart_; }
-  bool speaks() const { return SpeakerOf(me_) == me_; }
+  // Whether we hear or tell for our host.
+  bool speaks() const { return HearerOf(me_) == me_ || TellerOf(me_) == me_; }
   // The members on a member's host, in their order.
   const std::vector<int>& HostOf(int member) const { return host_of_[static_cast<size_t>(member)]; }
   // Whether we tell this member our part ourselves.
   bool Tells(int member) const { return member == 0 || Near(member); }
 
   // To whom we tell the parts of a member's whole host once we have heard them all, from those members themselves.
-  std::vector<int> AudienceFor(int member) const {
-    if (!speaks()) return {};
-    if (!Near(member)) return me_ == 0 ? Mates() : std::vector<int>();
-    std::vector<int> speakers;
-    for (int j = 1; j < static_cast<int>(host_of_.size()); ++j) {
-      if (!Near(j) && SpeakerOf(j) == j) speakers.push_back(j);
-    }
-    return speakers;
+  const std::vector<int>& AudienceFor(int member) const {
+    if (Near(member)) return hearers_;
+    return me_ == 0 ? mates_ : nobody_;
   }
   // To whom we pass on what another member told us of a third one's part; and whether that is for it to tell.
-  std::vector<int> Mates() const {
-    std::vector<int> mates;
-    if (speaks()) std::copy(HostOf(me_).begin() + 1, HostOf(me_).end(), std::back_inserter(mates));
-    return mates;
-  }
+  const std::vector<int>& Mates() const { return mates_; }
+  // Who tells us, although we may have nothing to tell it.
+  const std::vector<int>& Tellers() const { return tellers_; }
   bool MayTell(int teller, int member) const {
     if (member < 0 || member >= static_cast<int>(host_of_.size()) || Near(member) || me_ == 0) return false;
-    return teller == SpeakerOf(speaks() ? member : me_);
+    return teller == (HearerOf(me_) == me_ ? TellerOf(member) : HearerOf(me_));
   }
 
  private:
-  bool Near(int member) const { return SpeakerOf(member) == SpeakerOf(me_); }
-  int SpeakerOf(int member) const { return HostOf(member).front(); }
+  bool Near(int member) const { return HearerOf(member) == HearerOf(me_); }
+  // For a member's host.
+  int HearerOf(int member) const { return HostOf(member).front(); }
+  int TellerOf(int member) const {
+    const std::vector<int>& host = HostOf(member);
+    return host.front() == 0 && host.size() > 1 ? host[1] : host.front();
+  }
 
   int me_ = 0;
   bool several_ = false, apart_ = false;
   std::vector<std::vector<int>> host_of_;  // by member
+  std::vector<int> mates_;                 // if we hear for our host: the others there
+  std::vector<int> hearers_;               // if we tell for it: who hears for other hosts, but for the leader
+  std::vector<int> tellers_;               // if we hear: who tells for other hosts
+  std::vector<int> nobody_;
 };
 
 }  // namespace hvd

@@ -58,6 +58,7 @@ Engine::Engine(const Parts& parts)
   }
   if (global.tree().parent >= 0) mailbox_.Expect(global.tree().parent, true);
   for (int child : global.tree().children) mailbox_.Expect(child, true);
+  for (int teller : global.relays().Tellers()) mailbox_.Expect(teller, false);
 }
 
 Engine::~Engine() = default;

@@ -84,6 +84,7 @@ void Engine::AddSet(MemberState& global, const Entry& entry) {
     const ProcessSet& set = membership->set;
     if (set.tree().parent >= 0) mailbox_.Expect(ranks[set.tree().parent], true);
     for (int child : set.tree().children) mailbox_.Expect(ranks[child], true);
+    for (int teller : set.relays().Tellers()) mailbox_.Expect(ranks[teller], false);
     const Tuning current = tuned_.Load();
     membership->applier.UseChunks(static_cast<size_t>(current.chunk_bytes));
     if (parts_.settings.autotune && membership->leader) membership->leader->coordinator().Tune(current);

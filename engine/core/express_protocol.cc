@@ -27,6 +27,12 @@ ExpressProtocol::ExpressProtocol(const ProcessSet& set, MemberState* state, Lead
     memory_ = std::make_unique<ExpressMemory>(set_.express_heads(), static_cast<size_t>(set_.me()));
   }
   if (!set_.close_knit()) return;
+  for (const bool near : {true, false}) {
+    for (size_t j = 0; j < set_.ranks().size(); ++j) {
+      const bool other = static_cast<int>(j) != set_.me();
+      if (other && (set_.arena_of(static_cast<int>(j)) != nullptr) == near) others_.push_back(j);
+    }
+  }
   ledger_ = std::make_unique<Express>(set_.ranks().size(), [this](size_t member, uint64_t number) {
     if (memory_) memory_->Gone(member, number);
   });
@@ -95,8 +101,8 @@ void ExpressProtocol::CarryPart(const ExpressRun& run, std::unique_ptr<Operation
   whole.resize(header + bytes);
   std::byte* const data = reinterpret_cast<std::byte*>(whole.data()) + header;
   run.Write(*operation, data);
-  for (size_t j = 0; j < set_.ranks().size(); ++j) {
-    if (j == me || !IsToldByUs(run, j)) continue;
+  for (const size_t j : others_) {
+    if (!IsToldByUs(run, j)) continue;
     const ExpressRun::Share share = run.CarriedTo(me, j);
     if (share.bytes == bytes) {
       services_.mailbox->Send(set_.ranks()[j], whole);
@@ -269,19 +275,18 @@ Status ExpressProtocol::OnOthers(int from, std::string_view whole, std::string_v
 // Of later rounds than ours too: others may be ahead of us. Where we do not know the slot, our own part comes later.
 void ExpressProtocol::PassOn(int member, const control::Part& part) {
   const Relays& relays = set_.relays();
-  if (!relays.any() || !relays.speaks()) return;
+  if (!relays.any() || relays.AudienceFor(member).empty()) return;
   const Entry* known = state_.cache().Find(part.slot);
   if (!known || !ledger_->PartsOf(part.slot, part.round, relays.HostOf(member), &parts_of_host_)) return;
-  const std::vector<int> audience = relays.AudienceFor(member);
   const ExpressRun run = RunOf(*known);
-  if (audience.empty() || !run.relayed()) return;
+  if (!run.relayed()) return;
   std::string message = control::EncodeExpressOthers(set_.tag(), {part.slot, part.round});
   for (const Express::Told& told : parts_of_host_) {
     if (!MakesSense(run, told.member, told.piece)) return;  // as it will turn out when all parts are here
     const auto bytes = static_cast<uint32_t>(run.BytesFrom(told.member));
     control::AddOther(&message, {static_cast<uint32_t>(told.member), bytes, told.seen}, told.piece.data);
   }
-  for (int to : audience) services_.mailbox->Send(set_.ranks()[static_cast<size_t>(to)], message);
+  for (int to : relays.AudienceFor(member)) services_.mailbox->Send(set_.ranks()[static_cast<size_t>(to)], message);
 }
 
 bool ExpressProtocol::AddPart(int member, const control::Part& part, const Express::Piece& piece) {

@@ -115,6 +115,7 @@ class ExpressProtocol {
   std::pair<uint32_t, uint32_t> pushed_{kNoSlot, 0};   // slot and round of our last part that named an output
   std::optional<Delivery> delivery_;                   // until all of us have delivered
   std::vector<std::unique_ptr<Operation>> postponed_;  // joins
+  std::vector<size_t> others_;                         // members; those that hear us soonest come first
   std::vector<Express::Piece> parts_of_all_;           // reused
   std::vector<Express::Told> parts_of_host_;           // likewise
 };

@@ -3,6 +3,7 @@
 // host once, but for those that the leader hears from each member itself.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <map>
 #include <random>
 
@@ -47,6 +48,8 @@ class Telling {
     const Relays& receiver = relays_[static_cast<size_t>(to)];
     for (int part : parts) CHECK(receiver.MayTell(from, part));
     if (hosts_[static_cast<size_t>(from)] == hosts_[static_cast<size_t>(to)]) return;
+    const std::vector<int>& tellers = receiver.Tellers();
+    CHECK((!receiver.any() || from == 0 || std::find(tellers.begin(), tellers.end(), from) != tellers.end()));
     for (int mate : receiver.Mates()) {
       Send(to, mate, parts);
       for (int part : parts) CHECK(relays_[static_cast<size_t>(mate)].MayTell(to, part));
@@ -93,8 +96,10 @@ TEST_CASE("relays: nobody else may tell") {
   CHECK(Relays(hosts, 1).MayTell(0, 3));
   CHECK_FALSE(Relays(hosts, 1).MayTell(2, 3));
   CHECK_FALSE(Relays(hosts, 1).MayTell(0, 0));
-  CHECK(Relays(hosts, 2).MayTell(0, 1));
-  CHECK_FALSE(Relays(hosts, 2).MayTell(1, 0));
+  CHECK(Relays(hosts, 2).MayTell(1, 1));
+  CHECK(Relays(hosts, 2).MayTell(1, 0));        // for the leader, which has more to hear than others
+  CHECK_FALSE(Relays(hosts, 2).MayTell(0, 1));  // nor does it tell of itself
+  CHECK(Relays({1, 2, 2}, 1).MayTell(0, 0));    // unless it is alone
   CHECK_FALSE(Relays(hosts, 2).MayTell(0, 4));
   CHECK_FALSE(Relays(hosts, 2).MayTell(0, 5));
   CHECK_FALSE(Relays(hosts, 2).MayTell(0, -1));

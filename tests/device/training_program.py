@@ -77,9 +77,9 @@ class LateGradient(torch.autograd.Function):
 
 def check_streams() -> None:
     """Gradients that came on several streams are reduced once all of them are there, not only the last."""
-    sizes = {"early": 1 << 18, "late": 1 << 10}
+    # So large that they are sent when the second has come, while backward() goes on.
     for more in ({"groups": 1}, {"gradient_as_bucket_view": True}):
-        weights = {name: torch.nn.Parameter(torch.zeros(size, device=DEVICE)) for name, size in sizes.items()}
+        weights = {name: torch.nn.Parameter(torch.zeros(4 << 20, device=DEVICE)) for name in ("early", "late")}
         optimizer = hvd.DistributedOptimizer(torch.optim.SGD(weights.values(), lr=1.0), weights.items(), **more)
         other = torch.cuda.Stream()
         for step in range(3):
