@@ -25,13 +25,16 @@ row`: for each of 20 calls, without waiting for the GPU in between. NCCL refuses
 `NCCL_HOSTID` makes it take the other ranks for other hosts."""
 _MPS = """\
 NVIDIA's MPS lets the work of several processes run side by side on a GPU, so that nobody takes turns ([how to start
-it](gpu.md#ranks-that-share-a-gpu)). All of the same run, on the same GPU. The 4 KB went through host memory here, since
-no large tensor had come before."""
+it](gpu.md#ranks-that-share-a-gpu)). All of the same run, on the same GPU. The 4 KB, and with four ranks the 1 MB, went
+through host memory here, since no larger tensor had come before."""
 _NCCL = """\
 Where each rank has a GPU of its own, NCCL moves the bytes. Here two ranks on one GPU stand for that, with NCCL over
-sockets between them, so that these figures compare programs and not networks: the same step with our backend of
-torch.distributed and with torch's own; and a step of a transformer in JAX, through the GPU's memory, beside JAX's own
-`psum`."""
+sockets between them, so that these figures compare programs and not networks: the same step with
+`DistributedOptimizer`, with DDP over our backend of torch.distributed and over torch's own; and a step of a transformer
+in JAX, through the GPU's memory and by NCCL, beside JAX's own `psum`."""
+_GROUPS = """\
+Tensors that are reduced together reach NCCL in one call, through a buffer, or in a call each, without a copy
+(`HOROVOD_NCCL_FUSED_BYTES`); the default follows from these times."""
 _STEPS = """\
 A training step (bf16, SGD), ten in a row without waiting for the GPU. `alone`: as many processes on the GPU that do not
 communicate. `with bucket views`: `gradient_as_bucket_view=True`; `gradients kept`: `zero_grad(set_to_none=False)`
@@ -76,7 +79,7 @@ def _steps(rows: Sequence[Row]) -> list[str]:
     table = []
     for ours in (row for row in rows if row.get("what") == "step" and row["way"] == "khorovod"):
         alone = _find(rows, "alone", ours)
-        more = f"+{100 * (ours['median_s'] / alone['median_s'] - 1):.1f}%" if alone else ""
+        more = f"{100 * (ours['median_s'] / alone['median_s'] - 1):+.1f}%" if alone else ""
         peers = [_ratio(_find(rows, way, ours), ours) for way in shown]
         times = [_ms(row) for row in (alone, ours)]
         in_views = [_ms(_find(rows, way, ours)) for way in views]
@@ -102,7 +105,17 @@ def _by_nccl(rows: Sequence[Row]) -> list[str]:
     for own in (row for row in rows if row.get("what") == "jax" and row["way"] == "khorovod"):
         times = [_ms(_find(rows, way, own)) for way in shown]
         lines += ["", *tables.markdown(["JAX", "ranks", *shown.values()], [["transformer", str(own["ranks"]), *times]])]
-    return lines
+    return lines + _groups(rows)
+
+
+def _groups(rows: Sequence[Row]) -> list[str]:
+    fused = [row for row in rows if row.get("what") == "groups" and row["way"] == "hvd-fused"]
+    if not fused:
+        return []
+    table = [
+        [f"{row['tensors']} x {size_text(row['bytes'])}", _ms(row), _ms(_find(rows, "hvd-each", row))] for row in fused
+    ]
+    return ["", _GROUPS, "", *tables.markdown(["tensors", "in one call", "in a call each"], table)]
 
 
 def _measured(rows: Sequence[Row], ways: dict[str, str], what: str) -> dict[str, str]:

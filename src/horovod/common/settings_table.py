@@ -138,7 +138,7 @@ _TUNING = (
             "through host memory, which is faster for few bytes; for each rank more, half of it is added.",
             unit="bytes", minimum=0, maximum=_MOST_BYTES, engine_field="gpu_staged_bytes"),
     Setting("HOROVOD_NCCL_FUSED_BYTES", int, None, "Tensors that travel together and are smaller than this on "
-            "average go to NCCL in one call, through a buffer; larger ones in a call each. The first rank's value counts.",
+            "average go to NCCL in one call, through a buffer; others in a call each. That of the first rank counts.",
             unit="bytes", minimum=0, maximum=_MOST_BYTES, engine_field="nccl_fused_bytes"),
     Setting("HOROVOD_TORUS_ALLREDUCE", bool, False, "Two-dimensional allreduce over NCCL.",
             flag="--torus-allreduce", yaml_key="params.torus_allreduce", kept=True),
