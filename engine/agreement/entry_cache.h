@@ -40,14 +40,16 @@ class EntryCache {
     by_name_.emplace(known->request.name, known.get());
     by_slot_[known->slot] = std::move(known);
   }
-  // False: there is no such slot.
-  bool Evict(uint32_t slot) {
+  void Evict(uint32_t slot) {
+    ForgetName(slot);
+    by_slot_.erase(slot);
+  }
+  // Nobody comes to the slot by the tensor's name any more.
+  void ForgetName(uint32_t slot) {
     const auto known = by_slot_.find(slot);
-    if (known == by_slot_.end()) return false;
+    if (known == by_slot_.end()) return;
     const auto named = by_name_.find(known->second->request.name);
     if (named != by_name_.end() && named->second == known->second.get()) by_name_.erase(named);
-    by_slot_.erase(known);
-    return true;
   }
 
  private:

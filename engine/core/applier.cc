@@ -53,7 +53,7 @@ Applier::Outcome Applier::Apply(Record* record) {
       return {};
     default:
       for (uint32_t slot : record->evicted) {
-        if (state_.cache().Evict(slot)) express_.Forget(slot);
+        express_.Evict(slot);
       }
       return {};
   }

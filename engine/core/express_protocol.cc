@@ -403,8 +403,30 @@ void ExpressProtocol::AfterRound(uint32_t slot) {
   }
 }
 
-void ExpressProtocol::Forget(uint32_t slot) {
+void ExpressProtocol::Evict(uint32_t slot) {
+  DropRetired();
+  if (ledger_ && state_.cache().Find(slot) && ledger_->Has(slot, static_cast<size_t>(set_.me()))) {
+    state_.cache().ForgetName(slot);
+    retired_.push_back(slot);
+    return;
+  }
+  state_.cache().Evict(slot);
   if (ledger_) ledger_->Forget(slot);
+}
+
+// Slots whose rounds are over: by their parts, or, of who told its part of a further round before it knew that the slot
+// is gone, by a record.
+void ExpressProtocol::DropRetired() {
+  const auto waits = [this](uint32_t slot) {
+    const Operation* operation = state_.pending().Find(state_.cache().Find(slot)->request.name);
+    return operation && operation->slot == slot && operation->round != kNoRound;
+  };
+  const auto over = std::partition(retired_.begin(), retired_.end(), waits);
+  for (auto slot = over; slot != retired_.end(); ++slot) {
+    state_.cache().Evict(*slot);
+    ledger_->Forget(*slot);
+  }
+  retired_.erase(over, retired_.end());
 }
 
 void ExpressProtocol::NumberErrors(Record* record) const {

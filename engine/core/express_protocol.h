@@ -55,7 +55,8 @@ class ExpressProtocol {
   // ---- as the log says
   void EndRound(const Entry& entry);                                    // a record ran it, by the word of the leader
   void EndRound(uint32_t slot, uint32_t round, const Status& failure);  // a record said that it failed
-  void Forget(uint32_t slot);                                           // it was evicted
+  // The tensor has lost its slot. The leader has all parts of its last round; those that we lack are on their way.
+  void Evict(uint32_t slot);
   void NumberErrors(Record* record) const;  // the leader's: tells which rounds the errors mean
 
   // The leader's. Whether a member's report comes too early, and is kept until the round before is over: it has sent
@@ -105,6 +106,7 @@ class ExpressProtocol {
   void StartDelivery(const ExpressRun& run, std::unique_ptr<Operation> operation, uint32_t slot);
   void EndDelivery(const Status& status);
   void AfterRound(uint32_t slot);
+  void DropRetired();
 
   const ProcessSet& set_;
   MemberState& state_;
@@ -116,6 +118,7 @@ class ExpressProtocol {
   std::optional<Delivery> delivery_;                   // until all of us have delivered
   std::vector<std::unique_ptr<Operation>> postponed_;  // joins
   std::vector<size_t> others_;                         // members; those that hear us soonest come first
+  std::vector<uint32_t> retired_;                      // evicted, but for what waits here
   std::vector<Express::Piece> parts_of_all_;           // reused
   std::vector<Express::Told> parts_of_host_;           // likewise
 };

@@ -259,6 +259,28 @@ TEST_CASE("world: ranks whose threads crossed go express again") {
   });
 }
 
+// Whoever has heard all parts of a tensor may go on to others, which take its slot, while somebody still lacks a part.
+TEST_CASE("world: tensors lose their slots to others while their parts are on their way") {
+  const auto few_slots = [](hvd::Settings* settings) {
+    UseUsualSizes(settings);
+    settings->cache_capacity = 2;
+  };
+  for (const Layout& layout : {Layout{4, 2, true, 4096, few_slots}, Layout{3, 3, true, 4096, few_slots}}) {
+    RunWorld(layout, [](Rank& self) {
+      std::vector<std::thread> threads;
+      for (size_t number = 0; number < 4; ++number) {
+        threads.emplace_back([&self, number] {
+          Rank own(&self.world(), self.rank(), self.size());
+          for (int step = 0; step < 100; ++step) {
+            Trial{OpKind::kAllreduce, 2 + number + 4 * static_cast<size_t>(step / 5 % 3), step}.Check(own);
+          }
+        });
+      }
+      for (std::thread& thread : threads) thread.join();
+    });
+  }
+}
+
 TEST_CASE("world: every kind fails on all ranks when one differs, and works afterwards") {
   for (const Layout& layout : kLayouts) {
     RunWorld(layout, [](Rank& self) {
