@@ -64,7 +64,7 @@ def _is_launchers_world(url: str) -> bool:
     asked = _asked(url)
     place = {"rank": os.environ.get("HOROVOD_RANK"), "world_size": os.environ.get("HOROVOD_SIZE")}
     as_launched = all(asked.get(name, value) in (value, "-1") for name, value in place.items())
-    return as_launched and ("MASTER_ADDR" not in os.environ or torchrun_variables.all_ours(os.environ))
+    return as_launched and ("MASTER_ADDR" not in os.environ or torchrun_variables.place_is_ours(os.environ))
 
 
 def _asked(url: str) -> dict[str, str]:

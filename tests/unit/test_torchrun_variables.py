@@ -23,14 +23,14 @@ def settable(environ, **place):
 def test_all_are_set_where_there_are_none():
     found = settable({})
     assert {name: found[name] for name in variables.NAMES} == OURS
-    assert variables.all_ours(found)
-    assert not variables.all_ours({})
+    assert variables.place_is_ours(found)
+    assert not variables.place_is_ours({})
 
 
 def test_what_is_ours_is_written_anew():
     found = settable(settable({}), RANK=0, WORLD_SIZE=3)
     assert (found["RANK"], found["WORLD_SIZE"]) == ("0", "3")
-    assert variables.all_ours(found)
+    assert variables.place_is_ours(found)
 
 
 def test_what_the_user_set_stays():
@@ -41,7 +41,9 @@ def test_what_the_user_set_stays():
     assert found["WORLD_SIZE"] == "4"
     again = settable(environ | found)
     assert "MASTER_PORT" not in again
-    assert not variables.all_ours(environ | found)
+    assert not variables.place_is_ours(environ | found)
+    # Which GPU a rank takes is for the user to say, and nothing that ranks meet by.
+    assert variables.place_is_ours(settable({}) | {"LOCAL_RANK": "7", "LOCAL_WORLD_SIZE": "9"})
     # Also what a script sets over ours.
     changed = settable({}) | {"RANK": "3"}
     assert "RANK" not in settable(changed)
@@ -57,7 +59,7 @@ def test_an_inner_job_does_not_inherit_the_place_of_the_outer_worker():
 
 def test_a_torchrun_inside_a_job_has_the_last_word():
     worker = settable({})
-    assert not variables.all_ours(worker | {"TORCHELASTIC_RUN_ID": "x"})
+    assert not variables.place_is_ours(worker | {"TORCHELASTIC_RUN_ID": "x"})
     assert "RANK" not in settable(worker | {"TORCHELASTIC_RUN_ID": "x"})
 
 

@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from errno import EADDRINUSE
 
 NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+# By these processes meet. The others say which of its host's devices a process takes: users may know better.
+_MEETING = frozenset({"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"})
 MARK = "_HOROVOD_TORCHRUN_VARIABLES"  # NAME=value for each that is ours, separated by spaces
 _BY_TORCHRUN = "TORCHELASTIC_RUN_ID"
 _ALSO_TORCHRUNS = ("GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_NAME", "ROLE_RANK", "ROLE_WORLD_SIZE")
@@ -43,9 +45,11 @@ def ours(environ: Mapping[str, str]) -> set[str]:
     return {name for name, value in pairs if name in NAMES and environ.get(name) == value}
 
 
-def all_ours(environ: Mapping[str, str]) -> bool:
-    """Whether this process has its place from us alone: neither from the user nor from a torchrun inside the job."""
-    return len(ours(environ)) == len(NAMES)
+def place_is_ours(environ: Mapping[str, str]) -> bool:
+    """Whether this process has its place among all from us alone: neither from the user nor from a torchrun inside the
+    job.
+    """
+    return ours(environ) >= _MEETING
 
 
 def is_torchruns(environ: Mapping[str, str]) -> bool:

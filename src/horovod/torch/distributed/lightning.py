@@ -42,7 +42,7 @@ _environments: Any = importlib.import_module(_package + ".plugins.environments")
 def _under_horovodrun() -> bool:
     if not os.environ.get("HOROVOD_GLOO_RENDEZVOUS_ADDR"):
         return False
-    return "MASTER_ADDR" not in os.environ or torchrun_variables.all_ours(os.environ)
+    return "MASTER_ADDR" not in os.environ or torchrun_variables.place_is_ours(os.environ)
 
 
 class HorovodEnvironment(_environments.ClusterEnvironment):  # type: ignore[misc, unused-ignore]
