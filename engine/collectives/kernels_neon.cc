@@ -12,9 +12,15 @@ struct Neon {
   static constexpr int kBytes = 16;
   using F32 = Vec<float, kBytes>;
 
-  static HVD_INLINE void Write(uint16_t* to, uint16x8_t halves) { vst1q_u16(to, halves); }
+  // By bytes: what came with a message lies anywhere.
+  static HVD_INLINE uint16x8_t Read(const uint16_t* from) {
+    uint16x8_t halves;
+    std::memcpy(&halves, from, sizeof halves);
+    return halves;
+  }
+  static HVD_INLINE void Write(uint16_t* to, uint16x8_t halves) { std::memcpy(to, &halves, sizeof halves); }
 
-  static HVD_INLINE void LoadFloat16(const uint16_t* from, F32* parts) { WidenFloat16(vld1q_u16(from), parts); }
+  static HVD_INLINE void LoadFloat16(const uint16_t* from, F32* parts) { WidenFloat16(Read(from), parts); }
   static HVD_INLINE void WidenFloat16(uint16x8_t bits, F32* parts) {
     const float16x8_t halves = vreinterpretq_f16_u16(bits);
     parts[0] = vcvt_f32_f16(vget_low_f16(halves));
@@ -24,7 +30,7 @@ struct Neon {
     return vreinterpretq_u16_f16(vcvt_high_f16_f32(vcvt_f16_f32(parts[0]), parts[1]));
   }
 
-  static HVD_INLINE void LoadBFloat16(const uint16_t* from, F32* parts) { WidenBFloat16(vld1q_u16(from), parts); }
+  static HVD_INLINE void LoadBFloat16(const uint16_t* from, F32* parts) { WidenBFloat16(Read(from), parts); }
   static HVD_INLINE void WidenBFloat16(uint16x8_t halves, F32* parts) {
     const uint16x8_t zeros = vdupq_n_u16(0);
     parts[0] = vreinterpretq_f32_u16(vzip1q_u16(zeros, halves));

@@ -14,13 +14,18 @@ struct Portable {
     uint16_t bits[8];
   };
   static HVD_INLINE void Write(uint16_t* to, Halves halves) { std::memcpy(to, halves.bits, sizeof halves.bits); }
+  static HVD_INLINE Halves Read(const uint16_t* from) {
+    Halves halves;
+    std::memcpy(halves.bits, from, sizeof halves.bits);  // at any address
+    return halves;
+  }
 
-  static __attribute__((noinline)) void LoadFloat16(const uint16_t* from, F32* parts) {
+  static HVD_INLINE void LoadFloat16(const uint16_t* from, F32* parts) { WidenFloat16(Read(from), parts); }
+  static __attribute__((noinline)) void WidenFloat16(const Halves& halves, F32* parts) {
     float lanes[8];
-    for (int i = 0; i < 8; i++) lanes[i] = FloatFromFloat16(from[i]);
+    for (int i = 0; i < 8; i++) lanes[i] = FloatFromFloat16(halves.bits[i]);
     std::memcpy(parts, lanes, sizeof lanes);
   }
-  static HVD_INLINE void WidenFloat16(const Halves& halves, F32* parts) { LoadFloat16(halves.bits, parts); }
   static __attribute__((noinline)) Halves NarrowFloat16(const F32* parts) {
     float lanes[8];
     std::memcpy(lanes, parts, sizeof lanes);
@@ -28,12 +33,12 @@ struct Portable {
     for (int i = 0; i < 8; i++) halves.bits[i] = Float16FromFloat(lanes[i]);
     return halves;
   }
-  static __attribute__((noinline)) void LoadBFloat16(const uint16_t* from, F32* parts) {
+  static HVD_INLINE void LoadBFloat16(const uint16_t* from, F32* parts) { WidenBFloat16(Read(from), parts); }
+  static __attribute__((noinline)) void WidenBFloat16(const Halves& halves, F32* parts) {
     float lanes[8];
-    for (int i = 0; i < 8; i++) lanes[i] = FloatFromBFloat16(from[i]);
+    for (int i = 0; i < 8; i++) lanes[i] = FloatFromBFloat16(halves.bits[i]);
     std::memcpy(parts, lanes, sizeof lanes);
   }
-  static HVD_INLINE void WidenBFloat16(const Halves& halves, F32* parts) { LoadBFloat16(halves.bits, parts); }
   static __attribute__((noinline)) Halves NarrowBFloat16(const F32* parts) {
     float lanes[8];
     std::memcpy(lanes, parts, sizeof lanes);

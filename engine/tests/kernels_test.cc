@@ -43,11 +43,11 @@ struct Restored {
   ~Restored() { SelectKernelFlavour(before.c_str()); }
 };
 
-// Where a kernel's buffers begin: aligned to the element and to nothing more.
+// Where a kernel's buffers begin: at an odd address, for what came with a message lies anywhere.
 struct Shifted {
   Bytes memory;
   size_t shift;
-  Shifted(const Bytes& content, size_t element) : memory(content.size() + 2 * element), shift(element) {
+  Shifted(const Bytes& content, size_t element) : memory(content.size() + 2 * (element | 1)), shift(element | 1) {
     std::fill(memory.begin(), memory.end(), 0xA5);
     std::copy(content.begin(), content.end(), memory.begin() + static_cast<long>(shift));
   }
