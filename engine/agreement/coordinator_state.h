@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "agreement/coordinator.h"
+#include "agreement/device_names.h"
 #include "agreement/fusion.h"
 #include "agreement/tensor_table.h"
 
@@ -102,6 +103,7 @@ struct Coordinator::State {
   const std::vector<int> ranks;
   CoordinatorOptions options;
   TensorTable table;
+  DeviceNames devices;
   std::unordered_map<std::string, Group> groups;
   std::vector<Tensor*> ready;    // in the order in which they became ready; a group's tensors are neighbours
   std::vector<Record> errors;    // to be published; without sequence yet

@@ -55,6 +55,7 @@ Status Coordinator::State::Accept(Tensor* tensor) {
   const OpKind kind = tensor->reports.First().kind;
   if (kind == OpKind::kAddProcessSet || kind == OpKind::kRemoveProcessSet) return AcceptProcessSet(tensor);
   tensor->sizes = SizesOf(tensor->reports);
+  devices.Settle(&tensor->reports);
   return Status::Ok();
 }
 

@@ -53,7 +53,7 @@ struct Entry {
   HostAlgorithm algorithm = HostAlgorithm::kDirect;  // kAllreduce: between hosts; follows from the description
   bool direct = false;  // kAllreduce: all members take part with their tensors at the places in `sizes`
   Request request;      // the agreed description (shape: the first member's); once cached, this member's own
-  int32_t device = -1;  // the first member's, always and on all members; not on the wire
+  int32_t device = -1;  // the first member's, always and on all members (see device_names.h); not on the wire
   std::vector<int64_t> sizes;
 };
 

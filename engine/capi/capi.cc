@@ -130,7 +130,7 @@ int64_t Submit(hvd_world* world, int32_t process_set, const hvd_op* ops, int32_t
       const hvd_op& op = hvd::OpAt(ops, i);
       hvd::Operation* const operation = operations[static_cast<size_t>(i)].get();
       hvd::ConvertOp(op, *world->world, process_set, group, count, operation);
-      if (hvd::DeviceOf(op) < 0) continue;
+      if (hvd::DeviceOf(op) < 0 || !MovesTensor(operation->request.kind)) continue;
       operation->stream = hvd::StreamOf(op);
       operation->prompt = (flags & HVD_PROMPT) != 0;
       const bool as_before = i > 0 && hvd::AreOnOneStream(hvd::OpAt(ops, i - 1), op);

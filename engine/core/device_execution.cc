@@ -37,12 +37,16 @@ DeviceOrder OrderOf(const Device& device, const RunningBatch& batch) {
 
 namespace {
 
-// A rank that has joined takes part on the device that it used last, or on the one that others name.
+// Of what this rank has submitted, or, where it has joined, of what it would have.
 Device* DeviceOf(ProcessSet& set, const Entries& entries, const RunningBatch& batch) {
+  const int agreed = entries[0]->device;
   for (const auto& operation : batch.operations) {
-    if (operation) return set.devices()->Use(operation->request.device);
+    if (!operation) continue;
+    Device* const device = set.devices()->Use(operation->request.device);
+    set.UseDevice(agreed, device);
+    return device;
   }
-  return set.devices()->Use(entries[0]->request.device);
+  return set.DeviceWithout(agreed);
 }
 
 }  // namespace

@@ -202,6 +202,7 @@ void Engine::Announce(Membership& membership, std::unique_ptr<Operation> operati
   if (request.kind == OpKind::kJoin) {
     if (membership.express.under_way()) return membership.express.Postpone(std::move(operation));
     membership.state.Join();
+    if (request.device >= 0) set.JoinOn(std::exchange(request.device, -1));
   }
   if (Timeline* shown = timeline()) shown->Ready(set.id(), request, parts_.identity.rank);
   const Entry* known = membership.state.cache().Find(request.name);

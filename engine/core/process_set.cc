@@ -242,6 +242,14 @@ void ProcessSet::CloseDescriptors() {
   for (auto& [lane, ranks] : lanes_) lane->CloseDescriptors();
 }
 
+Device* ProcessSet::DeviceWithout(int agreed) {
+  Device*& device = device_of_[agreed];
+  if (!device && joined_on_ >= 0) device = devices_->Use(joined_on_);
+  if (!device) device = devices_->last_used();
+  if (!device) device = devices_->UseIfThere(agreed);
+  return device;
+}
+
 void ProcessSet::MeetOn(Device* device, int agreed, size_t slot_bytes) {
   if (meeting_) return;
   met_on_ = agreed;

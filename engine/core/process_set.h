@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -81,8 +82,14 @@ class ProcessSet {
 
   ForeignJobs* foreign() const { return foreign_; }  // may be null
   Devices* devices() const { return devices_; }
+  // Where this member has tensors that the members know to lie on a device of theirs. `agreed`: by which number.
+  void UseDevice(int agreed, Device* device) { device_of_[agreed] = device; }
+  // The device on which it takes part without tensors, since it has joined: the same, so that what members have met on
+  // serves it; if it never had any there, the one on which it said that it joins, or that it used last, or the one of
+  // that number. Throws DeviceError.
+  Device* DeviceWithout(int agreed);
+  void JoinOn(int ordinal) { joined_on_ = ordinal; }
   // How the members reach each other's memory on a device, from the first MeetOn on.
-  // `agreed`: by which number the members' devices are known to all of them.
   void MeetOn(Device* device, int agreed, size_t slot_bytes);
   bool MayMeetOn(int agreed) const { return !meeting_ || met_on_ == agreed; }
   DeviceMeeting* meeting() const { return meeting_.get(); }
@@ -156,6 +163,8 @@ class ProcessSet {
   Devices* devices_;
   const Surroundings around_;  // for lanes that are made later
   const std::vector<int64_t> regions_;
+  std::map<int, Device*> device_of_;  // by the number that is agreed
+  int joined_on_ = -1;
   int met_on_ = -1;
   std::unique_ptr<Lane> device_lane_;
   std::unique_ptr<DeviceMeeting> meeting_;

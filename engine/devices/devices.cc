@@ -126,7 +126,20 @@ Device* Devices::Use(int ordinal) {
     if (!cuda) throw DeviceError("a tensor on GPU " + std::to_string(ordinal) + " cannot be used: " + why);
     device = std::make_unique<Device>(cuda, ordinal);
   }
-  return device.get();
+  return last_used_ = device.get();
+}
+
+Device* Devices::UseIfThere(int ordinal) {
+  try {
+    return Use(ordinal);
+  } catch (const DeviceError&) {
+    return Use(0);
+  }
+}
+
+Device* Devices::last_used() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return last_used_;
 }
 
 DeviceWorker& Devices::worker() {

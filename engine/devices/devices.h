@@ -86,6 +86,9 @@ class Devices {
 
   // Any thread. Throws DeviceError.
   Device* Use(int ordinal);
+  // The same for a number that another process has for a device; the first here, if there is none of that number.
+  Device* UseIfThere(int ordinal);
+  Device* last_used();  // null: none so far
   DeviceWorker& worker();
   DeviceWorker& launcher();  // of what goes through NCCL; see communicator.h
   BlockPool& pinned() { return pinned_; }
@@ -127,6 +130,7 @@ class Devices {
   std::function<void()> wake_;
   std::mutex mutex_;  // guards what follows
   std::map<int, std::unique_ptr<Device>> devices_;
+  Device* last_used_ = nullptr;
   BlockPool pinned_{BlockPool::Where::kPinned};
   DeviceTimes times_;
   BlockPool outputs_{BlockPool::Where::kOnDevice};

@@ -14,6 +14,7 @@ using testing::Grouped;
 using testing::Join;
 using testing::Make;
 using testing::ProcessSet;
+using testing::Run;
 using testing::RunAll;
 using testing::Summary;
 
@@ -197,6 +198,62 @@ TEST_CASE("a departure ends a join") {
   REQUIRE(Summary(records) == "E:join");
   CHECK(records[0].error.code == Code::kFailed);
   CHECK(coordinator.Decide().empty());
+}
+
+// Rank j has its tensors on GPU j + `second`.
+std::vector<Request> OnTheirGpus(const std::string& name, int members, int second = 0) {
+  std::vector<Request> requests;
+  for (int member = 0; member < members; ++member) {
+    requests.push_back(Allreduce(name));
+    requests.back().device = member + second;
+  }
+  return requests;
+}
+
+TEST_CASE("what the members' GPUs are called does not depend on who has joined") {
+  Coordinator coordinator({0, 1, 2}, {});
+  for (const int second : {0, 4}) {
+    const auto records = Run(&coordinator, OnTheirGpus("x.noname." + std::to_string(second), 3, second));
+    CHECK(records[0].entries[0].request.device == second);
+  }
+  coordinator.OnRequest(0, Join());
+  coordinator.OnRequest(2, Join());
+  for (const int second : {4, 0}) {
+    Request request = Allreduce("y.noname." + std::to_string(second));
+    request.device = 1 + second;
+    request.place = 64;
+    coordinator.OnRequest(1, request);
+    const auto records = coordinator.Decide();
+    REQUIRE(Summary(records) == request.name);
+    CHECK(records[0].entries[0].request.device == second);
+    CHECK_FALSE(records[0].entries[0].direct);
+  }
+}
+
+TEST_CASE("where members never had tensors together, those that speak name their GPU") {
+  Coordinator coordinator({0, 1}, {});
+  coordinator.OnRequest(0, Join());
+  Request request = Allreduce("x");
+  request.device = 1;
+  coordinator.OnRequest(1, request);
+  const auto records = coordinator.Decide();
+  CHECK(records[0].entries[0].request.device == 1);
+}
+
+TEST_CASE("a name that was first heard while the first member had joined keeps its GPU in the cache") {
+  Coordinator coordinator({0, 1}, {});
+  Run(&coordinator, OnTheirGpus("before", 2));
+  coordinator.OnRequest(0, Join());
+  coordinator.OnRequest(1, OnTheirGpus("x", 2)[1]);
+  const auto records = coordinator.Decide();
+  const Entry& learned = records[0].entries[0];
+  CHECK(learned.request.device == 0);
+  coordinator.OnRequest(1, Join());
+  coordinator.Decide();
+  // The first member finds its own description in the cache, the other comes with another device than before.
+  coordinator.OnReady(0, learned.slot, records[0].sequence, false);
+  coordinator.OnRequest(1, OnTheirGpus("x", 2, 3)[1]);
+  CHECK(coordinator.Decide().back().entries[0].request.device == 0);
 }
 
 }  // namespace

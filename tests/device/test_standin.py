@@ -38,7 +38,7 @@ def test_memory_of_the_device_is_shared(driver, ranks):
 
 
 def test_ranks_with_devices_of_their_own_reach_each_others(driver):
-    check_results({**driver, **LATE, "DEVICE_BY_RANK": "1"}, 2, "ipc", "groups,many,order,exchanges,join")
+    check_results({**driver, **LATE, "DEVICE_BY_RANK": "1"}, 2, "ipc", "groups,many,order,exchanges,join,last joins")
 
 
 WITHOUT = {

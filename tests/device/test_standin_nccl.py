@@ -53,6 +53,12 @@ def test_ranks_of_one_gpu_may_ask_for_it(nccl):
     assert said.count("all checks passed") == 2, said
 
 
+def test_a_rank_that_has_joined_keeps_to_its_own_gpu(nccl):
+    """By whichever number it knows that GPU, and whoever has joined."""
+    said, _ = run({**nccl, **LATE, "DEVICE_BY_RANK": "1"}, 3, "joining")
+    assert said.count("all have joined") == 3, said
+
+
 def test_the_file_of_a_wheel_is_taken_where_none_is_loaded(tmp_path_factory):
     """Python finds it; the system would not."""
     site, driver = tmp_path_factory.mktemp("site"), tmp_path_factory.mktemp("driver")

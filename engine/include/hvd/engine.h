@@ -142,9 +142,10 @@ typedef struct hvd_op {
   int32_t dtype;     /* hvd_dtype */
   int32_t reduce_op; /* hvd_reduce_op */
   int32_t root;
-  int32_t
-      device; /* -1: memory of the host. Else the GPU's number in this process: the operation is done when its work
-               * has been launched; let_wait orders what follows. Outputs that the engine allocates are there too. */
+  /* -1: memory of the host. Else the GPU's number in this process: the operation is done when its work has been
+   * launched; let_wait orders what follows. Outputs that the engine allocates are there too. A join names the GPU on
+   * which it takes part in what others reduce on theirs, if it has had no tensors there. */
+  int32_t device;
   int32_t ndim;
   int32_t nsplits;
   const char* name;

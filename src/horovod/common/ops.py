@@ -216,19 +216,22 @@ class Collectives(Generic[T]):
         member = self._member(process_set)
         self.handles.finish(self._meet(member, BARRIER, member.full_name("barrier", None)))
 
-    def join(self) -> int:
-        """Take part in the others' allreduces with zeros until all ranks have joined; the rank that joined last."""
+    def join(self, device: int = -1) -> int:
+        """Take part in the others' allreduces with zeros until all ranks have joined; the rank that joined last.
+
+        `device`: the GPU on which to take part if this rank has had no tensors on one; -1: whichever there is.
+        """
         member = self._member(self.context.global_set)
-        pending = self._meet(member, JOIN, "join")
+        pending = self._meet(member, JOIN, "join", device)
         pending.collect = lambda it: member.world.value(it.handle)
         last = int(self.handles.finish(pending))
         member.restart_numbers()
         self.context.era += 1
         return last
 
-    def _meet(self, member: Membership, kind: int, name: str) -> Pending:
+    def _meet(self, member: Membership, kind: int, name: str, device: int = -1) -> Pending:
         try:
-            handle = member.world.submit(member.id, kind, name, UINT8, (), 0, 0, will_wait=True)
+            handle = member.world.submit(member.id, kind, name, UINT8, (), 0, 0, will_wait=True, device=device)
         except EngineError as error:
             raise translate(error, name) from None
         return Pending(member.world, handle, name, None)

@@ -10,6 +10,8 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
+import torch
+
 from horovod._engine import ArrayCalls
 from horovod.common.calls import Call
 from horovod.common.context import default_context
@@ -34,6 +36,13 @@ def on_gpu() -> Collectives[Tensor]:
     from horovod.torch.cuda_streams import CudaStreams
 
     return DeviceCollectives(default_context, StagedCollectives(default_context, CudaStreams()))
+
+
+def join(device: int) -> int:
+    """Join on a GPU if the program uses any; -1 means the current one."""
+    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        return host.join()
+    return host.join(torch.cuda.current_device() if device < 0 else device)
 
 
 def collectives_for(tensor: Tensor) -> Collectives[Tensor]:

@@ -493,5 +493,9 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
 
 @leaves_graph
 def join(device: int = -1) -> int:
-    """No more data here: contribute zeros to allreduces until all ranks have joined; the rank that joined last."""
-    return direct.host.join()
+    """No more data here: contribute zeros to allreduces until all ranks have joined; the rank that joined last.
+
+    `device` is the GPU on which this rank takes part in reductions of CUDA tensors if it has had none itself so far; -1
+    means the current one.
+    """
+    return direct.join(device)

@@ -67,6 +67,20 @@ def run_otherwise(names: str) -> None:
     print("all checks passed, launches:", counted("launches"), flush=True)
 
 
+def run_joining() -> None:
+    """Each rank in turn joins while the others go on: all of it by NCCL, and on nobody else's GPU."""
+    hvd.init()
+    CHECKS["order"]()
+    contexts = gpu.live()["contexts"]
+    for one in range(size()):
+        launches = counted("launches")
+        program.check_join(one)
+        assert counted("launches") > launches, one
+        assert gpu.live()["contexts"] == contexts, (one, gpu.live())
+    hvd.shutdown()
+    print("all have joined", flush=True)
+
+
 def run_refused() -> None:
     program.run_refused()
 
@@ -263,6 +277,7 @@ if __name__ == "__main__":
     programs: dict[str, Callable[..., None]] = {
         "results": run_results,
         "otherwise": run_otherwise,
+        "joining": run_joining,
         "refused": run_refused,
         "orders": run_orders,
         "fault": run_fault,
