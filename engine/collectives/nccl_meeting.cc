@@ -40,6 +40,21 @@ std::vector<T> OfLeaders(const std::vector<T>& by_member, const GpuLayout& layou
 
 }  // namespace
 
+GpuWishes WishesOf(const std::vector<NcclPassport>& all) {
+  GpuWishes wishes{};
+  for (const NcclPassport& one : all) {
+    wishes.nccl |= WantsNcclAlone(one);
+    wishes.ipc |= one.wish == kGpuIpc;
+    wishes.staged |= one.wish == kGpuStaged;
+    wishes.not_nccl |= one.wish != kGpuAuto && !WantsNcclAlone(one);
+    wishes.deterministic |= one.deterministic;
+  }
+  if (wishes.staged) wishes.ipc = 0;
+  wishes.staged_bytes = all[0].staged_bytes;
+  wishes.slot_bytes = all[0].slot_bytes;
+  return wishes;
+}
+
 GpuLayout LayoutOf(const std::vector<NcclPassport>& all) {
   const bool forced = std::any_of(all.begin(), all.end(), WantsNcclAlone);
   std::vector<std::string> names;
@@ -144,7 +159,7 @@ bool NcclMeeting::MeetsMates() {
   if (!mates_) {
     const std::vector<int>& members = layout_.MembersOn(layout_.GpuOf(lane_->me()));
     mates_ = std::make_unique<GpuMates>(devices_, device_, options_.lane_on_gpu(members),
-                                        static_cast<size_t>(verdict_.buffer_bytes));
+                                        static_cast<size_t>(verdict_.wishes.slot_bytes));
   }
   const Machine::Step step = mates_->Advance();
   if (step != Machine::Step::kDone) return step == Machine::Step::kMoved;
@@ -184,10 +199,8 @@ void NcclMeeting::PutJob() {
 }
 
 NcclPassport NcclMeeting::Own() const {
-  NcclPassport own{};
+  NcclPassport own = options_.told;
   own.uuid = device_->uuid();
-  own.wish = options_.wish;
-  if (WantsNcclAlone(own)) PutText(options_.host_id, &own.host_id);
   if (shared_->nccl && shared_->why_not.empty()) own.version = shared_->nccl->version;
   PutText(shared_->why_not, &own.why_not);
   return own;
@@ -252,13 +265,11 @@ std::string NcclMeeting::Judgement() {
 void NcclMeeting::Judge() {
   const std::string against = Judgement();
   if (round_ == Round::kGpus) {
-    verdict_.forced = std::any_of(passports_.begin(), passports_.end(), WantsNcclAlone);
-    verdict_.in_turn = AgainstTheirWishes(passports_, ranks_).empty();
+    verdict_.wishes = WishesOf(passports_);
     layout_ = LayoutOf(passports_);
   }
   if (round_ == Round::kLibraries) verdict_.version = passports_[0].version;
   verdict_.go_on = against.empty();
-  verdict_.buffer_bytes = options_.buffer_bytes;
   verdict_.fused_bytes = options_.fused_bytes;
   verdict_.id = shared_->id;
   PutText(against, &verdict_.why_not);
@@ -298,7 +309,6 @@ void NcclMeeting::Conclude() {
   prepared_ = told_ = decided_ = false;
   std::fill(heard_.begin(), heard_.end(), 0);
   for (NcclPassport& passport : passports_) passport = {};
-  forced_ = verdict_.forced != 0;
   if (!verdict_.go_on) {
     why_not_ = TextOf(verdict_.why_not);
     round_ = Round::kOver;
@@ -312,7 +322,7 @@ void NcclMeeting::Conclude() {
   serves_ = round_ == Round::kOver;
   if (round_ == Round::kConnections && LeadsHere()) {
     communicator_ = std::make_shared<Communicator>(shared_->nccl, device_, layout_.gpus(), layout_.GpuOf(lane_->me()),
-                                                   static_cast<size_t>(verdict_.buffer_bytes));
+                                                   static_cast<size_t>(verdict_.wishes.slot_bytes));
   }
 }
 

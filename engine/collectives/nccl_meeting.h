@@ -21,25 +21,42 @@
 
 namespace hvd {
 
+// What the settings of a set's members ask for, which need not be the same on all. It decides which way their tensors
+// go: members that looked at their own settings might go different ways, and wait for each other without end.
+struct GpuWishes {
+  uint32_t nccl;           // or nothing
+  uint32_t ipc;            // likewise
+  uint32_t staged;         // through host memory, whatever others ask for
+  uint32_t not_nccl;       // any way but that
+  uint32_t deterministic;  // bits of sums must not depend on where ranks are
+  uint32_t unused;
+  uint64_t staged_bytes;  // less goes through host memory: the first member's, and so is the next
+  uint64_t slot_bytes;    // in the GPU's memory
+};
+
 // What a member tells, and what it hears.
 struct NcclPassport {
   CudaUuid uuid;
-  int32_t wish;                  // GpuTransport
-  int32_t version;               // of its NCCL; 0: it has none that it can use
-  std::array<char, 64> host_id;  // who insists on NCCL may tell it that a GPU is several: see Options
+  int32_t wish;  // GpuTransport
+  uint32_t deterministic;
+  uint64_t staged_bytes, slot_bytes;
+  int32_t version;  // of its NCCL; 0: it has none that it can use
+  // By which NCCL tells hosts apart where the user says so (NCCL_HOSTID): it takes ranks of one GPU with different ids
+  // for ranks of different GPUs. Empty: it finds out for itself. Told by those who insist on NCCL.
+  std::array<char, 64> host_id;
   std::array<char, 256> why_not;
 };
 struct NcclVerdict {  // followed by the number of each member's GPU
   uint32_t go_on;
-  uint32_t forced;   // somebody wants NCCL or nothing
-  uint32_t in_turn;  // nobody wants anything else: other sets of theirs may use it
-  int32_t version;   // of all
-  uint64_t buffer_bytes;
+  int32_t version;  // of all
+  GpuWishes wishes;
   uint64_t fused_bytes;
   NcclId id;
   std::array<char, 512> why_not;
 };
 
+// What one of them asks for holds for all.
+GpuWishes WishesOf(const std::vector<NcclPassport>& all);
 // Who shares a GPU; nobody, if they are to be left to NCCL as they are.
 GpuLayout LayoutOf(const std::vector<NcclPassport>& all);
 // The first who wants another way, in words.
@@ -52,12 +69,8 @@ std::string AgainstTheirConnections(const std::vector<NcclPassport>& all, const 
 class NcclMeeting {
  public:
   struct Options {
-    int32_t wish = kGpuAuto;
+    NcclPassport told{};  // of settings
     NcclFiles files;
-    // By which NCCL tells hosts apart where the user says so (NCCL_HOSTID): it takes ranks of one GPU with different
-    // ids for ranks of different GPUs. Empty: it finds out for itself.
-    std::string host_id;
-    size_t buffer_bytes = 0;
     size_t fused_bytes = 0;  // see GoesThroughBuffer
     // Between members that share a GPU; null: they do not share memory of the host.
     std::function<std::shared_ptr<Lane>(const std::vector<int>& members)> lane_on_gpu;
@@ -73,9 +86,10 @@ class NcclMeeting {
   Machine::Step Advance();
   bool serves() const { return serves_; }
   const std::string& why_not() const { return why_not_; }
-  bool forced() const { return forced_; }
+  // Since it is over, of all members.
+  const GpuWishes& wishes() const { return verdict_.wishes; }
+  bool forced() const { return verdict_.wishes.nccl != 0; }
   size_t fused_bytes() const { return static_cast<size_t>(verdict_.fused_bytes); }
-  bool in_turn() const { return verdict_.in_turn != 0; }
   int version() const { return verdict_.version; }
   // If it serves:
   const GpuLayout& layout() const { return layout_; }
@@ -127,7 +141,7 @@ class NcclMeeting {
   std::chrono::steady_clock::time_point connect_until_{};
   std::shared_ptr<Communicator> communicator_;
   std::string why_not_;
-  bool serves_ = false, forced_ = false;
+  bool serves_ = false;
 };
 
 }  // namespace hvd

@@ -12,6 +12,7 @@
 #include "core/device_outputs.h"
 #include "core/direct_on_device.h"
 #include "core/execution.h"
+#include "core/gpu_settings.h"
 #include "core/launch_turn.h"
 #include "core/nccl_execution.h"
 #include "core/staged_execution.h"
@@ -172,13 +173,17 @@ size_t BytesOf(const Entry& entry, size_t members) {
 
 }  // namespace
 
+GpuWishes WishesOf(const ProcessSet& set, const Settings& settings) {
+  return set.nccl() ? set.nccl()->wishes() : WishesOf({PassportWith(settings)});
+}
+
 // Few bytes are sooner there by the host, but their ranks then wait for their devices. One tensor alone is likely to be
 // waited for anyway; several are gradients, most of the time. Each member more is one more that takes its turn on the
 // device.
-bool PaysOnDevice(const Settings& settings, const Entries& entries, size_t members, size_t sharing) {
+bool PaysOnDevice(const GpuWishes& wishes, const Entries& entries, size_t members, size_t sharing) {
   size_t bytes = 0;
   for (const auto& entry : entries) bytes += BytesOf(*entry, members);
-  return entries.size() > 1 || bytes >= settings.gpu_staged_bytes * std::max<size_t>(sharing, 2) / 2;
+  return entries.size() > 1 || bytes >= wishes.staged_bytes * std::max<size_t>(sharing, 2) / 2;
 }
 
 namespace {
@@ -187,15 +192,14 @@ namespace {
 // if it pays.
 enum class OnDevice { kNo, kWithoutTurns, kYes };
 
-OnDevice MayUseDeviceMemory(ProcessSet& set, const Settings& settings, const Entries& entries) {
+OnDevice MayUseDeviceMemory(const ProcessSet& set, const GpuWishes& wishes, const Entries& entries) {
   const size_t members = set.ranks().size();
   const bool possible = set.device_lane() && members <= static_cast<size_t>(kMostSources) &&
                         DeviceMeeting::HasRoom(*set.device_lane()) && entries[0]->request.op != ReduceOp::kAdasum;
-  const bool asked = settings.gpu_transport == kGpuIpc;
   // Tensors of a second GPU of the same processes take the other way, unless one is asked for.
-  const bool here = asked || set.MayMeetOn(entries[0]->device);
-  if (!possible || !here || settings.gpu_transport == kGpuStaged) return OnDevice::kNo;
-  if (asked || PaysOnDevice(settings, entries, members, members)) return OnDevice::kYes;
+  const bool here = wishes.ipc || set.MayMeetOn(entries[0]->device);
+  if (!possible || !here || wishes.staged) return OnDevice::kNo;
+  if (wishes.ipc || PaysOnDevice(wishes, entries, members, members)) return OnDevice::kYes;
   // Whoever has no large tensors needs no memory for them. All members have begun to meet after the same batch.
   return set.meeting() ? OnDevice::kWithoutTurns : OnDevice::kNo;
 }
@@ -203,12 +207,11 @@ OnDevice MayUseDeviceMemory(ProcessSet& set, const Settings& settings, const Ent
 // Sees to outputs first; waits for the meeting of the set's members, the first time; then runs the batch as that ended.
 class ChosenMachine : public Machine {
  public:
-  ChosenMachine(ProcessSet* set, const Settings* settings, Device* device, RunningBatch* batch, OnDevice on_device)
+  ChosenMachine(ProcessSet* set, const Settings* settings, Device* device, RunningBatch* batch)
       : set_(*set),
         settings_(*settings),
         device_(device),
         batch_(*batch),
-        on_device_(on_device),
         direct_(set, &batch->entries),
         outputs_(set->devices(), device) {}
 
@@ -223,7 +226,8 @@ class ChosenMachine : public Machine {
         if (step != Step::kDone) return step;
         SettlePrompt();
       }
-      const bool by_nccl = GoesByNccl(set_, settings_, batch_);
+      if (!met_) ComeToMeeting();
+      const bool by_nccl = GoesByNccl(set_, batch_);
       if (on_device_ != OnDevice::kNo && !by_nccl) {
         Step step = set_.meeting()->Advance();
         if (step == Step::kDone && OnOneDevice()) {
@@ -251,12 +255,21 @@ class ChosenMachine : public Machine {
     return link && link->on_one_device();
   }
 
+  // As all members' settings have it, which they have told each other by now: others may come, or may not.
+  void ComeToMeeting() {
+    met_ = true;
+    wishes_ = WishesOf(set_, settings_);
+    on_device_ = MayUseDeviceMemory(set_, wishes_, batch_.entries);
+    if (on_device_ != OnDevice::kYes) return;
+    set_.MeetOn(device_, batch_.entries[0]->device, static_cast<size_t>(wishes_.slot_bytes));
+  }
+
   void Choose(bool by_nccl) {
     const bool by_device = !by_nccl && PaysNow();
     std::vector<DirectRun> runs;
     if (by_device && batch_.placed && OnOneDevice()) runs = direct_.Runs();
     batch_.direct = !runs.empty();
-    if (!by_nccl && !by_device && on_device_ == OnDevice::kYes && settings_.gpu_transport == kGpuIpc) {
+    if (!by_nccl && !by_device && on_device_ == OnDevice::kYes && wishes_.ipc) {
       throw DeviceError("HOROVOD_GPU_TRANSPORT=ipc, but " + set_.meeting()->why_not());
     }
     DeviceOrder order =
@@ -297,7 +310,7 @@ class ChosenMachine : public Machine {
     if (!set_.devices()->prompt_calls() || set_.id() != kGlobalSet || set_.devices()->prompt_settled()) return;
     const std::shared_ptr<Communicator>& communicator = set_.nccl()->communicator();
     const bool alone = set_.nccl()->serves() && communicator && !set_.nccl()->mates();
-    const bool every_type = !settings_.deterministic || set_.nccl()->forced();
+    const bool every_type = !set_.nccl()->wishes().deterministic || set_.nccl()->forced();
     set_.devices()->SettlePrompt(alone && every_type ? &communicator->device() : nullptr);
   }
 
@@ -307,7 +320,7 @@ class ChosenMachine : public Machine {
     const NcclMeeting* const nccl = set_.nccl();
     if (by_nccl) {
       turn_.emplace(&set_, batch_, nccl->mates() ? LaunchTurn::Kind::kInPieces : LaunchTurn::Kind::kWhole);
-    } else if (by_device && nccl && nccl->in_turn()) {
+    } else if (by_device && nccl && !wishes_.not_nccl) {
       turn_.emplace(&set_, batch_, LaunchTurn::Kind::kIfAny);
     } else {
       LaunchTurn::Decline(set_, batch_);
@@ -318,7 +331,9 @@ class ChosenMachine : public Machine {
   const Settings& settings_;
   Device* device_;
   RunningBatch& batch_;
-  const OnDevice on_device_;
+  bool met_ = false;
+  GpuWishes wishes_{};
+  OnDevice on_device_ = OnDevice::kNo;
   DirectOnDevice direct_;
   DeviceOutputs outputs_;
   CudaStream stream_ = nullptr;
@@ -332,10 +347,8 @@ class ChosenMachine : public Machine {
 Status PrepareOnDevice(ProcessSet& set, const Settings& settings, const Entries& entries, RunningBatch* batch) {
   Device* const device = DeviceOf(set, entries, *batch);
   batch->on_device = true;
-  const OnDevice on_device = MayUseDeviceMemory(set, settings, entries);
-  if (on_device == OnDevice::kYes) set.MeetOn(device, entries[0]->device, static_cast<size_t>(settings.gpu_slot_bytes));
   if (set.ranks().size() > 1) set.MeetOverNccl(device, entries[0]->device, settings);
-  batch->machine = std::make_unique<ChosenMachine>(&set, &settings, device, batch, on_device);
+  batch->machine = std::make_unique<ChosenMachine>(&set, &settings, device, batch);
   return Status::Ok();
 }
 

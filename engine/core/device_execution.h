@@ -22,9 +22,11 @@ DeviceParts PartsByMember(const ProcessSet& set, const RunningBatch& batch, std:
 // places in this member's outputs for what it wants of it.
 DeviceParts OwnRun(const ProcessSet& set, const RunningBatch& batch);
 std::vector<DeviceParts> RunsOf(const ProcessSet& set, const RunningBatch& batch);
+// What the set's members ask for; once they have met over NCCL, if there are several.
+GpuWishes WishesOf(const ProcessSet& set, const Settings& settings);
 // Whether a batch is worth turns on a GPU that `sharing` ranks, of all the members, take. Follows from the batch and
 // the set alone, so that all members come to the same answer.
-bool PaysOnDevice(const Settings& settings, const Entries& entries, size_t members, size_t sharing);
+bool PaysOnDevice(const GpuWishes& wishes, const Entries& entries, size_t members, size_t sharing);
 // The members work on one device in each process. Not all of them would notice a tensor on another. Throws DeviceError.
 void CheckDevice(const Device& device, const RunningBatch& batch);
 

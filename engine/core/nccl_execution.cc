@@ -24,19 +24,19 @@ bool DependsOnOrder(const Request& first) {
 }
 
 // Follows from the batch, and from what the members have agreed on, so that all of them come to the same answer.
-bool NcclServes(const NcclMeeting& meeting, const Request& first, const Settings& settings) {
+bool NcclServes(const NcclMeeting& meeting, const Request& first) {
   const bool sums = first.kind == OpKind::kAllreduce || first.kind == OpKind::kReducescatter;
-  if (sums && settings.deterministic && !meeting.forced() && DependsOnOrder(first)) return false;
+  if (sums && meeting.wishes().deterministic && !meeting.forced() && DependsOnOrder(first)) return false;
   return NcclKnows(first.kind, first.op, first.dtype);
 }
 
 // Likewise, where members share GPUs. What each member sends to each is sooner there without a detour.
-bool PaysAcrossGpus(const NcclMeeting& meeting, const Settings& settings, const Entries& entries) {
+bool PaysAcrossGpus(const NcclMeeting& meeting, const Entries& entries) {
   const OpKind kind = entries[0]->request.kind;
   if (kind == OpKind::kAlltoall) return false;
   if (kind == OpKind::kAllgather && AllgatherAcrossGpus::ChunkOf(meeting) == 0) return false;
   return meeting.forced() ||
-         PaysOnDevice(settings, entries, meeting.layout().gpu_of().size(), meeting.layout().MostOnOne());
+         PaysOnDevice(meeting.wishes(), entries, meeting.layout().gpu_of().size(), meeting.layout().MostOnOne());
 }
 
 // Empty unless every member gets the same number of rows of each tensor.
@@ -167,12 +167,12 @@ bool WentByNccl(const RunningBatch& batch) {
   return batch.way_on_device == kByNccl || batch.way_on_device == kByIpcAndNccl;
 }
 
-bool GoesByNccl(ProcessSet& set, const Settings& settings, const RunningBatch& batch) {
+bool GoesByNccl(const ProcessSet& set, const RunningBatch& batch) {
   if (!set.nccl()) return false;
   const NcclMeeting& meeting = *set.nccl();
-  const bool possible = NcclServes(meeting, batch.entries[0]->request, settings);
+  const bool possible = NcclServes(meeting, batch.entries[0]->request);
   if (possible && set.IsNcclOn(batch.entries[0]->device) &&
-      (!meeting.mates() || PaysAcrossGpus(meeting, settings, batch.entries))) {
+      (!meeting.mates() || PaysAcrossGpus(meeting, batch.entries))) {
     return true;
   }
   if (possible && meeting.forced() && !meeting.serves()) {

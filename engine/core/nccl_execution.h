@@ -22,7 +22,7 @@ bool NcclKnows(OpKind kind, ReduceOp op, DType dtype);
 NcclLaunches::Work LaunchOf(const ProcessSet& set, const RunningBatch& batch);
 
 // After the meeting. All members come to the same answer. Throws DeviceError if NCCL was asked for by name and cannot.
-bool GoesByNccl(ProcessSet& set, const Settings& settings, const RunningBatch& batch);
+bool GoesByNccl(const ProcessSet& set, const RunningBatch& batch);
 // The machine of a batch that does; names its way.
 std::unique_ptr<Machine> MakeNcclMachine(ProcessSet& set, RunningBatch* batch, DeviceOrder order);
 

@@ -6,6 +6,7 @@
 #include <set>
 #include <string_view>
 
+#include "core/gpu_settings.h"
 #include "tuning/autotune.h"
 
 namespace hvd {
@@ -266,10 +267,8 @@ void ProcessSet::MeetAboutRegions() {
 void ProcessSet::MeetOverNccl(Device* device, int agreed, const Settings& settings) {
   if (nccl_) return;
   nccl_on_ = agreed;
-  NcclMeeting::Options options{settings.gpu_transport,
+  NcclMeeting::Options options{PassportWith(settings),
                                {settings.nccl_library, settings.nccl_bundled},
-                               settings.nccl_host_id,
-                               static_cast<size_t>(settings.gpu_slot_bytes),
                                static_cast<size_t>(settings.nccl_fused_bytes),
                                [this](const std::vector<int>& members) { return BuildLaneOnGpu(members); }};
   nccl_ = std::make_unique<NcclMeeting>(devices_, device, flat_.there.get(), ranks_, std::move(options));

@@ -4,10 +4,12 @@
 
 #include <cstring>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "collectives/nccl_meeting.h"
 #include "collectives/over_nccl.h"
+#include "core/gpu_settings.h"
 
 namespace {
 
@@ -44,6 +46,33 @@ TEST_CASE("NCCL serves ranks that have GPUs of their own, and who insists") {
         "rank 5 asks for HOROVOD_GPU_TRANSPORT=staged");
   CHECK(AgainstTheirGpus({On("a"), On("b"), On("c", hvd::kGpuOwn)}, ranks) ==
         "rank 7 asks for HOROVOD_GPU_TRANSPORT=own");
+}
+
+TEST_CASE("what one rank's settings ask for holds for all") {
+  const auto with = [](int32_t wish, int deterministic = 0, uint64_t bytes = 0) {
+    hvd::Settings settings;
+    settings.gpu_transport = wish;
+    settings.deterministic = deterministic;
+    settings.gpu_staged_bytes = settings.gpu_slot_bytes = bytes;
+    return hvd::PassportWith(settings);
+  };
+  const auto wishes = [&](int32_t one, int32_t other) { return hvd::WishesOf({with(one), with(other)}); };
+  using Pairs = std::vector<std::pair<int32_t, int32_t>>;
+  for (const auto& [one, other] : Pairs{{hvd::kGpuAuto, hvd::kGpuStaged}, {hvd::kGpuStaged, hvd::kGpuIpc}}) {
+    for (const hvd::GpuWishes& both : {wishes(one, other), wishes(other, one)}) {
+      CHECK(both.staged);
+      CHECK_FALSE(both.ipc);
+      CHECK(both.not_nccl);
+    }
+  }
+  CHECK(wishes(hvd::kGpuAuto, hvd::kGpuIpc).ipc);
+  CHECK(wishes(hvd::kGpuOwn, hvd::kGpuNccl).nccl);
+  CHECK(wishes(hvd::kGpuOwn, hvd::kGpuNccl).not_nccl);
+  CHECK_FALSE(wishes(hvd::kGpuAuto, hvd::kGpuNccl).not_nccl);
+  CHECK(hvd::WishesOf({with(hvd::kGpuAuto), with(hvd::kGpuAuto, 1)}).deterministic);
+  const hvd::GpuWishes first = hvd::WishesOf({with(hvd::kGpuAuto, 0, 5), with(hvd::kGpuAuto, 0, 7)});
+  CHECK(first.staged_bytes == 5);
+  CHECK(first.slot_bytes == 5);
 }
 
 TEST_CASE("the first member of each GPU leads there") {

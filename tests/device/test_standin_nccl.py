@@ -139,6 +139,27 @@ def test_sums_whose_bits_must_not_depend_on_the_layout_go_another_way(nccl):
     assert said.count("all checks passed, launches: 0") == 2, said
 
 
+ONE_GPU = {"STANDIN_GPUS": "0,0"}
+OF_RANK_1 = {
+    "deterministic": ({"HOROVOD_DETERMINISTIC_AT_RANK_1": "1"}, "asynchrony", "0"),
+    "staged": ({"HOROVOD_GPU_TRANSPORT_AT_RANK_1": "staged"}, "groups,order", "0"),
+    "own": ({"HOROVOD_GPU_TRANSPORT_AT_RANK_1": "own"}, "groups,order", "0"),
+    "nccl": ({"HOROVOD_GPU_TRANSPORT_AT_RANK_1": "nccl", "HOROVOD_DETERMINISTIC": "1"}, "asynchrony", "1"),
+    "staged on one GPU": ({**ONE_GPU, "HOROVOD_GPU_TRANSPORT_AT_RANK_1": "staged"}, "groups,order", "0"),
+    "ipc on one GPU": ({**ONE_GPU, "HOROVOD_GPU_TRANSPORT_AT_RANK_1": "ipc"}, "groups,order", "0"),
+    "few bytes": ({**ONE_GPU, "HOROVOD_GPU_STAGED_BYTES_AT_RANK_1": "1000000"}, "groups,order", "0"),
+    "slots": ({**ONE_GPU, "HOROVOD_GPU_SLOT_BYTES_AT_RANK_1": "131072"}, "many", "0"),
+}
+
+
+@pytest.mark.parametrize("what", OF_RANK_1)
+def test_what_one_rank_asks_for_holds_for_all(nccl, what):
+    """Who looked at its own settings alone would wait for others that go another way."""
+    settings, checks, launches = OF_RANK_1[what]
+    said, _ = run({**nccl, **settings}, 2, "otherwise", checks)
+    assert said.count(f"all checks passed, launches: {launches}") == 2, said
+
+
 def test_the_timeline_names_the_way_and_shows_when_the_gpu_did_its_work(nccl, tmp_path):
     program = [sys.executable, str(STANDIN / "program.py"), "timeline", str(tmp_path)]
     done = horovodrun("-np", "2", *program, env={**nccl, **LATE}, limit_s=60)

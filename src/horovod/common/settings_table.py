@@ -127,15 +127,17 @@ _TUNING = (
             choices=("auto", "direct", "ring", "doubling"), engine_field="host_algorithm"),
     Setting("HOROVOD_GPU_TRANSPORT", str, None, "How CUDA tensors travel: nccl, ipc through the memory of the GPU that "
             "ranks of one host share, staged through host memory; auto takes nccl where there are several GPUs (with "
-            "ipc among ranks that share one), else ipc where it works and pays; own is auto without nccl (gpu.md).",
+            "ipc among ranks that share one), else ipc where it works and pays; own is auto without nccl (gpu.md). "
+            "What one rank asks for holds for all.",
             choices=("auto", "ipc", "staged", "nccl", "own"), engine_field="gpu_transport"),
     Setting("HOROVOD_NCCL_LIBRARY", str, None, "NCCL's file, libnccl.so.2. Unset: the one that the framework has "
             "loaded, or that a wheel has brought, or that the system finds.", path=True, engine_field="nccl_library"),
     Setting("HOROVOD_GPU_SLOT_BYTES", int, None, "Size of each chunk of GPU memory that a process set keeps for "
-            "its collectives, of which there are HOROVOD_CHUNK_SLOTS.",
+            "its collectives, of which there are HOROVOD_CHUNK_SLOTS. That of the set's first rank counts.",
             unit="bytes", minimum=64 * 1024, maximum=1024 * _MIB, engine_field="gpu_slot_bytes"),
     Setting("HOROVOD_GPU_STAGED_BYTES", int, None, "CUDA tensors of which less than this travels between two ranks go "
-            "through host memory, which is faster for few bytes; for each rank more, half of it is added.",
+            "through host memory, which is faster for few bytes; for each rank more, half of it is added. That of the "
+            "process set's first rank counts.",
             unit="bytes", minimum=0, maximum=_MOST_BYTES, engine_field="gpu_staged_bytes"),
     Setting("HOROVOD_NCCL_FUSED_BYTES", int, None, "Tensors that travel together and are smaller than this on "
             "average go to NCCL in one call, through a buffer; others in a call each. That of the first rank counts.",

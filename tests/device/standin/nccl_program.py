@@ -23,7 +23,9 @@ from horovod.common.process_sets import ProcessSet, global_process_set
 
 if rank_1 := os.environ.get("NCCL_VERSION_AT_RANK_1"):
     os.environ["STANDIN_NCCL_VERSION"] = rank_1 if os.environ["HOROVOD_RANK"] == "1" else "22809"
-for name in ("STANDIN_NCCL_ERROR", "STANDIN_NCCL_REFUSE"):
+_ALONE = ("STANDIN_NCCL_ERROR", "STANDIN_NCCL_REFUSE", "HOROVOD_DETERMINISTIC", "HOROVOD_GPU_TRANSPORT",
+          "HOROVOD_GPU_STAGED_BYTES", "HOROVOD_GPU_SLOT_BYTES")  # fmt: skip
+for name in _ALONE:
     if (value := os.environ.get(f"{name}_AT_RANK_1")) and os.environ["HOROVOD_RANK"] == "1":
         os.environ[name] = value
 
