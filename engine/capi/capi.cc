@@ -405,6 +405,10 @@ void* AllocateRegion(hvd_world* world, int32_t process_set, int32_t device, uint
 
 void FreeRegion(void* region) { delete static_cast<std::shared_ptr<hvd::DeviceRegion>*>(region); }
 
+int32_t Leave(hvd_world* world, int32_t timeout_ms) {
+  return world->world->Leave(timeout_ms) ? HVD_OK : HVD_IN_PROGRESS;
+}
+
 void UseTuning(hvd_world* world, uint64_t fusion_threshold, uint64_t cycle_time_us, uint64_t chunk_bytes) {
   hvd::Tuning tuning;
   tuning.fusion_threshold = fusion_threshold;
@@ -455,7 +459,8 @@ const hvd_api kApi = {HVD_ABI_VERSION,
                       CopyOutput,
                       PromptStream,
                       AllocateRegion,
-                      FreeRegion};
+                      FreeRegion,
+                      Leave};
 
 }  // namespace
 

@@ -323,6 +323,7 @@ void NcclMeeting::Conclude() {
   if (round_ == Round::kConnections && LeadsHere()) {
     communicator_ = std::make_shared<Communicator>(shared_->nccl, device_, layout_.gpus(), layout_.GpuOf(lane_->me()),
                                                    static_cast<size_t>(verdict_.wishes.slot_bytes));
+    communicator_->set_longest_launch(options_.longest_launch);
   }
 }
 

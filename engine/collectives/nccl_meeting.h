@@ -72,6 +72,7 @@ class NcclMeeting {
     NcclPassport told{};  // of settings
     NcclFiles files;
     size_t fused_bytes = 0;  // see GoesThroughBuffer
+    std::chrono::milliseconds longest_launch{0};
     // Between members that share a GPU; null: they do not share memory of the host.
     std::function<std::shared_ptr<Lane>(const std::vector<int>& members)> lane_on_gpu;
   };

@@ -76,7 +76,7 @@ class Engine {
   bool has_finished() const { return !completions_.empty(); }
 
   // Tells everybody that this rank leaves of its own accord; what is pending fails here.
-  void Leave();
+  void Leave(bool at_once);
   bool AllSent() const;
   // An exception came out of Progress: as beyond repair as anything.
   void AbortHere(const std::string& why) { Lose(parts_.identity.rank, why); }

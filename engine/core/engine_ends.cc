@@ -297,10 +297,12 @@ void Engine::CloseSet(Membership& membership, int rank) {
   if (set.id() == kGlobalSet) launches_.Close(state.closed().text);
 }
 
-void Engine::Leave() {
-  const bool busy = std::any_of(sets_.begin(), sets_.end(), [](const auto& item) {
-    return item.second->busy() || item.second->express.passes_on();
-  });
+// `at_once`: what devices have not done by now never will be, here, or on the others that need this rank for it.
+void Engine::Leave(bool at_once) {
+  const bool unfinished = at_once && !parts_.devices->AwaitIdle(Clock::now());
+  const bool busy = unfinished || std::any_of(sets_.begin(), sets_.end(), [](const auto& item) {
+                      return item.second->busy() || item.second->express.passes_on();
+                    });
   left_whole_ = departures_.over().ok() && !busy;
   const Departures::Verdict verdict = departures_.Leave(busy);
   if (verdict.what == Departures::Verdict::What::kSayBye) SayBye();

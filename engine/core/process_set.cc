@@ -270,6 +270,7 @@ void ProcessSet::MeetOverNccl(Device* device, int agreed, const Settings& settin
   NcclMeeting::Options options{PassportWith(settings),
                                {settings.nccl_library, settings.nccl_bundled},
                                static_cast<size_t>(settings.nccl_fused_bytes),
+                               LongestLaunch(settings),
                                [this](const std::vector<int>& members) { return BuildLaneOnGpu(members); }};
   nccl_ = std::make_unique<NcclMeeting>(devices_, device, flat_.there.get(), ranks_, std::move(options));
 }

@@ -32,8 +32,7 @@ Registry& AllWorlds() {
 
 constexpr auto kFarewell = std::chrono::seconds(1);
 // What was launched is done when all ranks have come to it. Of ranks that were lost nothing comes.
-// Where each rank launches what it calls, one may have called what no other will.
-constexpr auto kLongestDrain = std::chrono::seconds(60), kLongestPromptDrain = std::chrono::seconds(10);
+constexpr auto kLongestDrain = std::chrono::seconds(60);
 constexpr auto kLeaveDevices = std::chrono::seconds(2);
 constexpr uint64_t kCrowded = 64;
 
@@ -172,14 +171,14 @@ Status World::FailToConnect(const Status& why) {
   } else {
     engine_->Lose(identity_.rank, why.text);
   }
-  SayFarewell();
+  SayFarewell(false);
   engine_->CloseDescriptors();
   stage_ = Stage::kClosed;
   return why;
 }
 
-void World::SayFarewell() {
-  engine_->Leave();
+void World::SayFarewell(bool at_once) {
+  engine_->Leave(at_once);
   const auto until = Clock::now() + kFarewell;
   while (!engine_->AllSent() && Clock::now() < until) {
     if (!engine_->Progress(false, true)) poller_.Sleep(Clock::now() + std::chrono::milliseconds(1));
@@ -236,10 +235,13 @@ void World::Close() {
   std::lock_guard<std::mutex> lock(closing_);
   Stage connected = Stage::kConnected;
   if (stage_.compare_exchange_strong(connected, Stage::kClosed)) {
-    AwaitDevices();  // whoever hears that we leave may take its memory away
+    // Whoever hears that we leave may take its memory away. What devices will not do any more is ended first.
+    const bool done = at_once_ || AwaitDevices(Clock::now() + LongestDrain());
+    const bool at_once = at_once_ || !done;
     const auto until = Clock::now() + kLeaveDevices;
-    devices_->Drain(until);
-    driver_->Stop([this] { SayFarewell(); });
+    if (!at_once) devices_->Drain(until);
+    driver_->Stop([this, at_once] { SayFarewell(at_once); });
+    if (at_once) devices_->Drain(until);
     devices_->Close();
     engine_->LeaveDevices(until);
     engine_->CloseDescriptors();
@@ -255,12 +257,33 @@ void World::Close() {
   if (arena_) arena_->CloseDescriptor();
 }
 
-// Until they are done with all that was launched, or will never be.
-void World::AwaitDevices() {
-  const auto until = Clock::now() + (devices_->prompt_device() ? kLongestPromptDrain : kLongestDrain);
-  while (submissions_.closed().ok() && Clock::now() < until) {
-    if (devices_->AwaitIdle(Clock::now() + std::chrono::milliseconds(50))) return;
+bool World::Leave(int timeout_ms) {
+  if (timeout_ms <= 0) at_once_ = true;
+  if (stage_ == Stage::kConnected && !at_once_) {
+    const auto now = Clock::now();
+    Clock::time_point never{};
+    leave_until_.compare_exchange_strong(never, now + LongestDrain());
+    const bool done = AwaitDevices(std::min(leave_until_.load(), now + std::chrono::milliseconds(timeout_ms)));
+    if (!done && Clock::now() < leave_until_.load()) return false;
+    at_once_ = at_once_ || !done;
   }
+  Close();
+  return true;
+}
+
+// Where each rank launches what it calls, others may come to it as late as the time limit allows, or never.
+std::chrono::milliseconds World::LongestDrain() const {
+  const std::chrono::milliseconds limit(settings_.stall_shutdown_ms);
+  return devices_->prompt_device() && limit.count() > 0 ? limit : kLongestDrain;
+}
+
+// Whether they are done in time with all that was launched, or will never be.
+bool World::AwaitDevices(Clock::time_point until) {
+  while (submissions_.closed().ok() && !at_once_) {
+    if (devices_->AwaitIdle(std::min(until, Clock::now() + std::chrono::milliseconds(50)))) return true;
+    if (Clock::now() >= until) return false;
+  }
+  return true;
 }
 
 Status World::Usable() const {
@@ -288,7 +311,7 @@ int64_t World::Submit(std::vector<std::unique_ptr<Operation>> operations, bool w
     return 0;
   }
   // When all ranks have asked for it, each takes memory away that streams of others may be waiting on.
-  if (operations[0]->request.kind == OpKind::kRemoveProcessSet) AwaitDevices();
+  if (operations[0]->request.kind == OpKind::kRemoveProcessSet) AwaitDevices(Clock::now() + LongestDrain());
   callers_.OnSubmit(on_done != nullptr);
   std::shared_ptr<Handle> handle = handles_.Create(operations.size());
   handle->on_done = std::move(on_done);

@@ -49,7 +49,12 @@ class World {
   // What an autotuner has found in an earlier world, instead of tuning; before Connect, alike on all ranks.
   void UseTuning(const Tuning& tuning);
   Status Connect(const std::vector<Peer>& peers, double timeout_s);
+  // After the devices are done with what was launched, as they are when all ranks have come to it; or, after the
+  // longest time that is granted for that, without them.
   void Close();
+  // The same step by step: false if they were not done within so many milliseconds. 0: without them, at once. Any
+  // thread, also while another one waits in Close.
+  bool Leave(int timeout_ms);
 
   // To be filled in for Submit.
   std::vector<std::unique_ptr<Operation>> NewOperations(size_t count) { return submissions_.NewOperations(count); }
@@ -91,8 +96,9 @@ class World {
   void TellOfMeeting(size_t hosts) const;
   void TellWhatIsPossible();
   Status FailToConnect(const Status& why);
-  void SayFarewell();
-  void AwaitDevices();
+  void SayFarewell(bool at_once);
+  std::chrono::milliseconds LongestDrain() const;
+  bool AwaitDevices(std::chrono::steady_clock::time_point until);
   void EndTimeline(std::chrono::steady_clock::time_point until);
   static void InForkedChild();
   void AbandonAfterFork();
@@ -118,6 +124,8 @@ class World {
   enum class Stage { kOpen, kConnected, kClosed, kForked };
   std::atomic<Stage> stage_{Stage::kOpen};
   std::mutex closing_;  // a second Close waits for the first; never taken in a forked child
+  std::atomic<bool> at_once_{false};
+  std::atomic<std::chrono::steady_clock::time_point> leave_until_{};  // since it was first asked to leave
 };
 
 }  // namespace hvd

@@ -14,7 +14,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::microseconds kShortestLook(5), kLongestLook(1000);
-constexpr std::chrono::seconds kLongestLaunch(300);
 
 // In the bytes of the type that is summed.
 void PutFactor(double factor, DType dtype, std::byte* bytes) {
@@ -85,7 +84,7 @@ void Communicator::Launch(const std::function<void(const Nccl&, NcclComm)>& call
     nccl_.group_end();
     throw;
   }
-  Check(Await(nccl_.group_end(), Clock::now() + kLongestLaunch), "launch an operation");
+  Check(Await(nccl_.group_end(), Clock::now() + longest_launch_), "launch an operation");
 }
 
 std::string Communicator::Trouble() {

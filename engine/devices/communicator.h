@@ -29,6 +29,8 @@ class Communicator {
   int members() const { return members_; }
   int me() const { return me_; }
   size_t buffer_bytes() const { return buffer_bytes_; }
+  // A launch may have to connect ranks first, which waits for those that have not come so far.
+  void set_longest_launch(std::chrono::milliseconds limit) { longest_launch_ = limit; }
 
   // Any thread: a member is lost, nothing is waited for any longer. The launcher has to call AbortAll next.
   void LetGo() { let_go_.store(true); }
@@ -69,6 +71,7 @@ class Communicator {
   Device* device_;
   int members_, me_;
   size_t buffer_bytes_;
+  std::chrono::milliseconds longest_launch_{0};
   NcclComm comm_ = nullptr;
   std::atomic<bool> let_go_{false};
   std::map<std::pair<DType, double>, int> factors_;

@@ -2,6 +2,7 @@
 // What is decided about NCCL without it: whom it serves, and who applies a reduction's factors.
 #include <doctest/doctest.h>
 
+#include <chrono>
 #include <cstring>
 #include <string>
 #include <utility>
@@ -73,6 +74,16 @@ TEST_CASE("what one rank's settings ask for holds for all") {
   const hvd::GpuWishes first = hvd::WishesOf({with(hvd::kGpuAuto, 0, 5), with(hvd::kGpuAuto, 0, 7)});
   CHECK(first.staged_bytes == 5);
   CHECK(first.slot_bytes == 5);
+}
+
+TEST_CASE("NCCL waits for ranks that come late to what was launched, as long as the job would") {
+  using std::chrono::milliseconds;
+  hvd::Settings settings;
+  CHECK(hvd::LongestLaunch(settings) == milliseconds(300'000));
+  settings.stall_shutdown_ms = 5'000;
+  CHECK(hvd::LongestLaunch(settings) == milliseconds(300'000));
+  settings.stall_shutdown_ms = 1'800'000;
+  CHECK(hvd::LongestLaunch(settings) == milliseconds(1'800'000));
 }
 
 TEST_CASE("the first member of each GPU leads there") {

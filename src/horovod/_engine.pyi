@@ -104,7 +104,8 @@ class World:
     def local_socket(self) -> str: ...
     def connect(self, peers: Sequence[tuple[int, str, str, int, str, str]], timeout_s: float) -> None:
         """peers: (rank, host, address, port, local_socket) of the whole world, ordered by rank."""
-    def close(self) -> None: ...
+    def close(self, at_once: bool = False) -> None:
+        """End it, once GPUs are done with what was launched; `at_once`: what they have not done is given up."""
     def use_jobs(self) -> None:
         """Before connect, on all ranks or none: tensors travel by another library, by the jobs that next_job gives."""
     def next_job(self, timeout_s: float) -> tuple[Any, ...] | Literal[False] | None:

@@ -97,6 +97,27 @@ def test_a_rank_that_leaves_too_soon_is_named(nccl, ranks):
     assert said.count("communicators left: 0") == ranks - 1, said
 
 
+def test_who_leaves_waits_for_ranks_that_come_late_to_what_it_has_launched(nccl):
+    """As long as the group's time limit allows, which is more than ten seconds."""
+    assert said_by(nccl, 2, "late", "14").count("came in time") == 2
+
+
+@pytest.mark.parametrize("program", ["nobody", "interrupted"])
+def test_who_leaves_waits_until_the_groups_time_limit_or_ctrl_c(nccl, program):
+    found = re.search(r"left in (.*) s: 0 left", said := said_by(nccl, 2, program))
+    assert found, said
+    assert float(found[1]) < 6, said
+    assert said.count("heard") == 1, said
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_who_aborts_waits_for_nobody(nccl, ranks):
+    found = re.search(r"gave up in (.*) s: 0 left", said := said_by(nccl, ranks, "abort"))
+    assert found, said
+    assert float(found[1]) < 2, said
+    assert said.count("heard") == ranks - 1, said
+
+
 def test_a_child_of_a_fork_leaves_the_parents_operations_alone(nccl):
     assert said_by(nccl, 2, "fork").count("went on") == 2
 

@@ -145,9 +145,14 @@ class World {
     if (code != HVD_OK) Raise(status);
   }
 
-  void Close() {
-    hvd_python::Unlocked unlocked;
-    Api()->close(world_);
+  // Other ranks may be waited for: whoever presses Ctrl-C meanwhile does not want that any more.
+  void Close(bool at_once) {
+    while (!Leave(at_once ? 0 : hvd_python::kSignalPeriodMs)) {
+      if (PyErr_CheckSignals() == 0) continue;
+      nb::python_error interrupt;
+      Leave(0);
+      throw interrupt;
+    }
   }
 
   int64_t Submit(int process_set, int kind, const char* name, int dtype, const Shape& shape, uintptr_t input,
@@ -379,6 +384,12 @@ class World {
   }
 
  private:
+  // Whether it has left.
+  bool Leave(int timeout_ms) {
+    hvd_python::Unlocked unlocked;
+    return Api()->leave(world_, timeout_ms) != HVD_IN_PROGRESS;
+  }
+
   static hvd_op Describe(int kind, const char* name, int dtype, const Shape& shape, uintptr_t input, uintptr_t output,
                          int reduce_op, double prescale, double postscale, int wire_dtype, int device,
                          uint64_t stream) {
@@ -436,7 +447,7 @@ NB_MODULE(_engine, m) {
       .def("tell_stack", &World::TellStack, "function"_a)
       .def("tell_block", &World::TellBlock, "function"_a)
       .def("connect", &World::Connect, "peers"_a, "timeout_s"_a)
-      .def("close", &World::Close)
+      .def("close", &World::Close, "at_once"_a = false)
       .def("submit", &World::Submit, "process_set"_a, "kind"_a, "name"_a, "dtype"_a, "shape"_a, "input"_a, "output"_a,
            "reduce_op"_a = 1, "prescale"_a = 1.0, "postscale"_a = 1.0, "root"_a = -1,
            "splits"_a = std::vector<int64_t>(), "will_wait"_a = false, "wire_dtype"_a = 0, "device"_a = -1,

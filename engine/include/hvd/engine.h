@@ -205,7 +205,8 @@ typedef struct hvd_api {
   /* Meets all peers (the whole world, ordered by rank) and starts the engine. */
   int32_t (*connect)(hvd_world*, const hvd_peer*, int32_t count, double timeout_s, hvd_status*);
   /* Ends the world: every pending operation fails, peers are told, threads and descriptors are given back. Idempotent;
-   * other functions may still be called and say that the world is gone. */
+   * other functions may still be called and say that the world is gone. Waits first until devices are done with what
+   * was launched there, which other ranks may have to come to; see `leave`. */
   void (*close)(hvd_world*);
   /* Frees what is left. No other call may be under way. */
   void (*destroy)(hvd_world*);
@@ -290,6 +291,10 @@ typedef struct hvd_api {
   void* (*allocate_region)(hvd_world*, int32_t process_set, int32_t device, uint64_t bytes, uint64_t* address,
                            hvd_status*);
   void (*free_region)(void*);
+  /* Like `close`, for callers that must not wait for long: HVD_IN_PROGRESS after so many milliseconds if devices are
+   * not done yet, and the world goes on. 0: what they have not done is given up, at once, and a `close` under way too.
+   */
+  int32_t (*leave)(hvd_world*, int32_t timeout_ms);
 } hvd_api;
 
 /* NULL if this library does not speak `version`. */

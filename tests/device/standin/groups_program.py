@@ -130,7 +130,11 @@ def run_absence() -> None:
         return
     with pytest.raises(ProcessGroupError, match="was launched 3 s ago, and the GPU is not done with it"):
         keep_reducing(tensor)
-    print(f"heard in {time.monotonic() - began:.1f} s: {counted('live')} left", flush=True)
+    heard_s = time.monotonic() - began
+    until = time.monotonic() + 5
+    while counted("live") and time.monotonic() < until:  # a thread for that ends them
+        time.sleep(0.01)
+    print(f"heard in {heard_s:.1f} s: {counted('live')} left", flush=True)
 
 
 def run_departure() -> None:
@@ -151,6 +155,94 @@ def run_departure() -> None:
         dist.all_reduce(tensor)
     dist.destroy_process_group()
     print(f"communicators left: {counted('live')}", flush=True)
+
+
+def launch(tensor: torch.Tensor) -> None:
+    """What wait() waits for: nobody waits for the GPU."""
+    launches = counted("launches")
+    dist.all_reduce(tensor, async_op=True)
+    while counted("launches") == launches:
+        time.sleep(0.001)
+
+
+def run_late(late_s: str) -> None:
+    """The last rank comes late to the last operation. All others have launched it, and leave."""
+    begin(timeout_s=60)
+    tensor = torch.ones(500)
+    for _ in range(3):
+        dist.all_reduce(tensor)
+    dist.barrier()
+    size = dist.get_world_size()
+    if dist.get_rank() == size - 1:
+        time.sleep(float(late_s))
+    tensor.fill_(1)
+    launch(tensor)
+    dist.destroy_process_group()
+    assert torch.all(tensor == size), tensor
+    print("came in time", flush=True)
+
+
+def run_nobody() -> None:
+    """All but the last rank launch what it never calls, and leave: after the group's limit, and not much later."""
+    begin(timeout_s=2)
+    tensor = torch.ones(500)
+    for _ in range(3):
+        dist.all_reduce(tensor)
+    dist.barrier()
+    if dist.get_rank() == dist.get_world_size() - 1:
+        with pytest.raises(EngineError):
+            do_something_else(30)
+        print("heard", flush=True)
+        return
+    launch(tensor)
+    began = time.monotonic()
+    dist.destroy_process_group()
+    print(f"left in {time.monotonic() - began:.1f} s: {counted('live')} left", flush=True)
+
+
+def run_interrupted() -> None:
+    """Rank 0 leaves what the other rank never calls, and somebody presses Ctrl-C."""
+    begin(timeout_s=100)
+    tensor = torch.ones(500)
+    for _ in range(3):
+        dist.all_reduce(tensor)
+    dist.barrier()
+    if dist.get_rank() == 1:
+        with pytest.raises(EngineError, match=r"rank 0 .*in the middle of a collective"):
+            do_something_else(30)
+        print("heard", flush=True)
+        return
+    launch(tensor)
+    signal.signal(signal.SIGALRM, signal.default_int_handler)
+    signal.alarm(1)
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        dist.destroy_process_group()
+    print(f"left in {time.monotonic() - began:.1f} s: {counted('live')} left", flush=True)
+
+
+def run_abort() -> None:
+    """Rank 0 gives up what the last rank never calls: at once, since it knows that it hangs."""
+    begin(timeout_s=100)
+    tensor = torch.ones(500)
+    for _ in range(3):
+        dist.all_reduce(tensor)
+    dist.barrier()
+    default: Any = dist.group.WORLD
+    if dist.get_rank() == dist.get_world_size() - 1:
+        with pytest.raises(EngineError, match=r"rank 0 .*in the middle of a collective"):
+            do_something_else(30)
+        print("heard", flush=True)
+        return
+    launch(tensor)
+    if dist.get_rank() == 0:
+        began = time.monotonic()
+        default.abort()
+        print(f"gave up in {time.monotonic() - began:.1f} s: {counted('live')} left", flush=True)
+    else:
+        with pytest.raises(ProcessGroupError, match="rank 0 "):
+            keep_reducing(tensor)
+        print("heard", flush=True)
 
 
 def run_frozen() -> None:
@@ -238,6 +330,10 @@ if __name__ == "__main__":
         "mismatch": run_mismatch,
         "absence": run_absence,
         "departure": run_departure,
+        "late": run_late,
+        "nobody": run_nobody,
+        "interrupted": run_interrupted,
+        "abort": run_abort,
         "frozen": run_frozen,
         "fork": run_fork,
         "loss": run_loss,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import itertools
 import os
+import sys
 import threading
 import weakref
 from collections.abc import Sequence
@@ -192,10 +193,13 @@ class Channel:
         """End the world for a reason of ours: all that is pending, here and elsewhere, fails."""
         with self._closing:
             self.failure = self.failure or why
-        self.world.close()
+        self.world.close(at_once=True)
 
     def close(self) -> None:
-        self.fail("the process group has been destroyed")
+        """End it after what was launched on GPUs, to which other ranks may come late."""
+        with self._closing:
+            self.failure = self.failure or "the process group has been destroyed"
+        self.world.close()
 
     def __del__(self) -> None:
         self.world.close()
@@ -257,7 +261,7 @@ def _skips_agreement(settings: Settings) -> bool:
 class _NoWorld:
     """Stands in for a world at the end of the process, when torch's own globals still hold the group."""
 
-    def close(self) -> None:
+    def close(self, at_once: bool = False) -> None:
         pass
 
     def __getattr__(self, name: str) -> Any:
@@ -267,6 +271,9 @@ class _NoWorld:
 @atexit.register
 def _close_all() -> None:
     for channel in list(_channels):
-        channel.close()
+        if getattr(sys, "last_value", None) is None:
+            channel.close()
+        else:  # nobody caught it: others must not wait for what this process has launched, nor it for them
+            channel.fail("this process has ended with an exception")
         channel.world = cast(World, _NoWorld())
     end_all()
