@@ -409,6 +409,8 @@ int32_t Leave(hvd_world* world, int32_t timeout_ms) {
   return world->world->Leave(timeout_ms) ? HVD_OK : HVD_IN_PROGRESS;
 }
 
+int32_t SharesGpus(hvd_world* world, int32_t process_set) { return world->world->devices().sharing().Of(process_set); }
+
 void UseTuning(hvd_world* world, uint64_t fusion_threshold, uint64_t cycle_time_us, uint64_t chunk_bytes) {
   hvd::Tuning tuning;
   tuning.fusion_threshold = fusion_threshold;
@@ -460,7 +462,8 @@ const hvd_api kApi = {HVD_ABI_VERSION,
                       PromptStream,
                       AllocateRegion,
                       FreeRegion,
-                      Leave};
+                      Leave,
+                      SharesGpus};
 
 }  // namespace
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <set>
 #include <utility>
 
 namespace hvd {
@@ -28,6 +29,16 @@ std::string RanksText(const std::vector<int>& ranks) {
 }
 
 bool WantsNcclAlone(const NcclPassport& passport) { return passport.wish == kGpuNccl; }
+
+// By name, as NCCL tells them apart.
+std::vector<std::string> GpusOf(const std::vector<NcclPassport>& all) {
+  const bool forced = std::any_of(all.begin(), all.end(), WantsNcclAlone);
+  std::vector<std::string> names;
+  for (const NcclPassport& one : all) {
+    names.push_back(std::string(one.uuid.bytes, sizeof one.uuid.bytes) + (forced ? TextOf(one.host_id) : ""));
+  }
+  return names;
+}
 
 template <typename T>
 std::vector<T> OfLeaders(const std::vector<T>& by_member, const GpuLayout& layout) {
@@ -55,13 +66,13 @@ GpuWishes WishesOf(const std::vector<NcclPassport>& all) {
   return wishes;
 }
 
+bool ShareGpus(const std::vector<NcclPassport>& all) {
+  const std::vector<std::string> names = GpusOf(all);
+  return std::set<std::string>(names.begin(), names.end()).size() < all.size();
+}
+
 GpuLayout LayoutOf(const std::vector<NcclPassport>& all) {
-  const bool forced = std::any_of(all.begin(), all.end(), WantsNcclAlone);
-  std::vector<std::string> names;
-  for (const NcclPassport& one : all) {
-    names.push_back(std::string(one.uuid.bytes, sizeof one.uuid.bytes) + (forced ? TextOf(one.host_id) : ""));
-  }
-  GpuLayout layout = GpuLayout::Of(names);
+  GpuLayout layout = GpuLayout::Of(GpusOf(all));
   // Between one GPU and itself is nothing to do. Who insists lets NCCL say that it cannot.
   return layout.gpus() == 1 ? GpuLayout::Apart(all.size()) : layout;
 }
@@ -266,6 +277,7 @@ void NcclMeeting::Judge() {
   const std::string against = Judgement();
   if (round_ == Round::kGpus) {
     verdict_.wishes = WishesOf(passports_);
+    verdict_.sharing = ShareGpus(passports_);
     layout_ = LayoutOf(passports_);
   }
   if (round_ == Round::kLibraries) verdict_.version = passports_[0].version;

@@ -48,7 +48,9 @@ struct NcclPassport {
 };
 struct NcclVerdict {  // followed by the number of each member's GPU
   uint32_t go_on;
-  int32_t version;  // of all
+  uint32_t sharing;  // some members have the same GPU
+  int32_t version;   // of all
+  uint32_t unused;
   GpuWishes wishes;
   uint64_t fused_bytes;
   NcclId id;
@@ -57,6 +59,8 @@ struct NcclVerdict {  // followed by the number of each member's GPU
 
 // What one of them asks for holds for all.
 GpuWishes WishesOf(const std::vector<NcclPassport>& all);
+// Whether some have the same GPU, as NCCL tells them apart.
+bool ShareGpus(const std::vector<NcclPassport>& all);
 // Who shares a GPU; nobody, if they are to be left to NCCL as they are.
 GpuLayout LayoutOf(const std::vector<NcclPassport>& all);
 // The first who wants another way, in words.
@@ -90,6 +94,7 @@ class NcclMeeting {
   // Since it is over, of all members.
   const GpuWishes& wishes() const { return verdict_.wishes; }
   bool forced() const { return verdict_.wishes.nccl != 0; }
+  bool sharing() const { return verdict_.sharing != 0; }
   size_t fused_bytes() const { return static_cast<size_t>(verdict_.fused_bytes); }
   int version() const { return verdict_.version; }
   // If it serves:

@@ -224,6 +224,7 @@ class ChosenMachine : public Machine {
       if (set_.nccl()) {
         const Step step = set_.nccl()->Advance();
         if (step != Step::kDone) return step;
+        set_.devices()->sharing().Note(set_.id(), set_.nccl()->sharing());
         SettlePrompt();
       }
       if (!met_) ComeToMeeting();

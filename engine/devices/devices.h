@@ -14,6 +14,7 @@
 
 #include "devices/device.h"
 #include "devices/device_times.h"
+#include "devices/gpu_sharing.h"
 #include "devices/launch_gate.h"
 #include "devices/launch_watch.h"
 #include "devices/region.h"
@@ -110,6 +111,7 @@ class Devices {
   bool prompt_settled() const { return prompt_settled_.load(); }
   Device* prompt_device() const { return prompt_device_.load(); }  // null: it may not
   LaunchWatch& watch() { return watch_; }
+  GpuSharing& sharing() { return sharing_; }
   // What is on the stream of a framework by now: tensors that are submitted next are ready when it is done. Null: that
   // is so already.
   std::shared_ptr<DeviceMark> MarkReady(int ordinal, uint64_t stream);
@@ -138,6 +140,7 @@ class Devices {
   std::atomic<Device*> prompt_device_{nullptr};
   std::atomic<bool> prompt_settled_{false};
   LaunchWatch watch_;
+  GpuSharing sharing_;
   DeviceRegions regions_;
   std::unique_ptr<DeviceWorker> worker_, launcher_;
 };

@@ -76,6 +76,13 @@ TEST_CASE("what one rank's settings ask for holds for all") {
   CHECK(first.slot_bytes == 5);
 }
 
+TEST_CASE("who shares a GPU") {
+  CHECK_FALSE(hvd::ShareGpus({On("a"), On("b"), On("c")}));
+  CHECK(hvd::ShareGpus({On("a"), On("b"), On("a")}));
+  CHECK(hvd::ShareGpus({On("a"), On("a")}));
+  CHECK(hvd::ShareGpus({On("a", hvd::kGpuNccl), On("a", hvd::kGpuNccl)}));
+}
+
 TEST_CASE("NCCL waits for ranks that come late to what was launched, as long as the job would") {
   using std::chrono::milliseconds;
   hvd::Settings settings;
@@ -110,6 +117,8 @@ TEST_CASE("ranks of one GPU are left to NCCL by who insists on it, and by hosts 
   const hvd::GpuLayout two = hvd::LayoutOf({insists("x"), insists("y"), insists("x")});
   CHECK(two.gpu_of() == std::vector<int>{0, 1, 0});
   CHECK(hvd::LayoutOf({at("x", hvd::kGpuAuto), at("y", hvd::kGpuAuto), On("b")}).gpu_of() == std::vector<int>{0, 0, 1});
+  CHECK_FALSE(hvd::ShareGpus({insists("x"), insists("y")}));
+  CHECK(hvd::ShareGpus({at("x", hvd::kGpuAuto), at("y", hvd::kGpuAuto)}));
 }
 
 TEST_CASE("versions of NCCL are the same on all ranks") {

@@ -106,6 +106,9 @@ class World:
         """peers: (rank, host, address, port, local_socket) of the whole world, ordered by rank."""
     def close(self, at_once: bool = False) -> None:
         """End it, once GPUs are done with what was launched; `at_once`: what they have not done is given up."""
+
+    def shares_gpus(self, process_set: int) -> int:
+        """Whether members of the set share GPUs, 1 or 0; -1 before their first tensors there."""
     def use_jobs(self) -> None:
         """Before connect, on all ranks or none: tensors travel by another library, by the jobs that next_job gives."""
     def next_job(self, timeout_s: float) -> tuple[Any, ...] | Literal[False] | None:

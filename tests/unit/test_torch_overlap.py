@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from horovod.torch.gradients import overlap  # noqa: E402
+from horovod.common.process_sets import ProcessSet, global_process_set  # noqa: E402
+from horovod.torch.gradients import overlap, reducer  # noqa: E402
 
 
 @pytest.mark.parametrize(
@@ -43,3 +45,69 @@ def test_overlap_needs_a_spare_processor(
     monkeypatch.setattr("os.cpu_count", lambda: of)
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
     assert overlap.overlaps() is expected
+
+
+class Gpus:
+    """A context whose ranks each see some GPUs, and may have found out who shares them."""
+
+    def __init__(self, local_size: int) -> None:
+        self.topology = SimpleNamespace(local_size=local_size)
+        self.known = -1
+
+    def membership_of(self, process_set: ProcessSet) -> SimpleNamespace:
+        if process_set is not global_process_set:
+            raise ValueError("this rank is no member")
+        return SimpleNamespace(world=SimpleNamespace(shares_gpus=lambda set_id: self.known), id=0)
+
+
+@pytest.mark.parametrize(
+    ("visible", "ranks", "known", "expected"),
+    [
+        (1, 4, -1, True),  # one for all of them, or one for each
+        (4, 4, -1, False),
+        (1, 4, 0, False),  # as Slurm gives them out
+        (1, 4, 1, True),
+        (4, 4, 1, True),  # all of them on the first
+    ],
+)
+def test_what_ranks_know_of_their_gpus_counts_more_than_numbers(
+    monkeypatch: pytest.MonkeyPatch, visible: int, ranks: int, known: int, expected: bool
+) -> None:
+    context = Gpus(ranks)
+    context.known = known
+    monkeypatch.setattr(overlap, "default_context", context)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: visible)
+    assert overlap.gpus_are_shared(global_process_set) is expected
+    assert overlap.gpus_are_shared(ProcessSet([1])) is False
+
+
+def test_gradients_weigh_as_much_as_they_should_once_it_is_known_who_shares_gpus(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Parameters that pretend to be on a GPU: hooks are made anew when ranks have found out that nobody shares it."""
+    context = Gpus(4)
+    monkeypatch.setattr(overlap, "default_context", context)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    watched = object.__new__(reducer.GradientReducer)
+    made: list[int] = []
+    parameter = SimpleNamespace(
+        is_cuda=True, is_cpu=False, nbytes=4800, requires_grad=True, get_device=lambda: 0,
+        register_post_accumulate_grad_hook=lambda hook: SimpleNamespace(remove=lambda: made.append(-1)),
+    )  # fmt: skip
+    gradient = SimpleNamespace(number=0, parameter=parameter, hook=None)
+    watched._shares_gpus, watched._overlaps, watched._homes = None, True, None
+    watched._reduction = SimpleNamespace(call=SimpleNamespace(process_set=global_process_set))
+    watched._arrived = SimpleNamespace(hook=lambda number, nbytes, *rest: made.append(nbytes))
+
+    class Gradients(list):
+        def hooked(self, gradient: Any, hook: Any) -> None:
+            gradient.hook = hook
+
+    watched._gradients = Gradients([gradient])
+    watched._hook(gradient)
+    watched._weigh_again()
+    assert made == [0]  # nothing goes before the end of backward()
+    context.known = 0
+    watched._weigh_again()
+    watched._weigh_again()
+    assert made == [0, -1, 101]

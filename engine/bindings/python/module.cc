@@ -155,6 +155,8 @@ class World {
     }
   }
 
+  int SharesGpus(int process_set) const { return Api()->shares_gpus(world_, process_set); }
+
   int64_t Submit(int process_set, int kind, const char* name, int dtype, const Shape& shape, uintptr_t input,
                  uintptr_t output, int reduce_op, double prescale, double postscale, int root,
                  const std::vector<int64_t>& splits, bool will_wait, int wire_dtype, int device, uint64_t stream,
@@ -448,6 +450,7 @@ NB_MODULE(_engine, m) {
       .def("tell_block", &World::TellBlock, "function"_a)
       .def("connect", &World::Connect, "peers"_a, "timeout_s"_a)
       .def("close", &World::Close, "at_once"_a = false)
+      .def("shares_gpus", &World::SharesGpus, "process_set"_a)
       .def("submit", &World::Submit, "process_set"_a, "kind"_a, "name"_a, "dtype"_a, "shape"_a, "input"_a, "output"_a,
            "reduce_op"_a = 1, "prescale"_a = 1.0, "postscale"_a = 1.0, "root"_a = -1,
            "splits"_a = std::vector<int64_t>(), "will_wait"_a = false, "wire_dtype"_a = 0, "device"_a = -1,

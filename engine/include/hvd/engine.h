@@ -295,6 +295,8 @@ typedef struct hvd_api {
    * not done yet, and the world goes on. 0: what they have not done is given up, at once, and a `close` under way too.
    */
   int32_t (*leave)(hvd_world*, int32_t timeout_ms);
+  /* Whether members of a process set share GPUs: 1 or 0; -1: they have had no tensors there so far, or are one. */
+  int32_t (*shares_gpus)(hvd_world*, int32_t process_set);
 } hvd_api;
 
 /* NULL if this library does not speak `version`. */

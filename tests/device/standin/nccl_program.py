@@ -42,14 +42,21 @@ def sharing() -> list[int]:
     return [rank()] if len(GPUS) < size() else [it for it in range(size()) if GPUS[it] == GPUS[rank()]]
 
 
+def some_share() -> bool:
+    """Whether the stand-in has told ranks that they have the same GPU."""
+    return len(set(GPUS)) < size() if len(GPUS) == size() else "STANDIN_UUID_BY_RANK" not in os.environ
+
+
 def run_results(names: str) -> None:
     """Each check after the other in one world, and some in another; nothing is left of either."""
     before = gpu.live()
     for checks in (names.split(","), ["join", "order"]):
         launches = counted("launches")
         hvd.init()
+        assert world().shares_gpus(0) == -1  # nobody knows so far
         for name in checks:
             CHECKS[name]()
+        assert world().shares_gpus(0) == some_share()
         leads = sharing()[0] == rank()
         assert counted("launches") > launches or not leads
         assert counted("live") == leads
@@ -65,8 +72,10 @@ def run_otherwise(names: str) -> None:
     hvd.init()
     for name in names.split(","):
         CHECKS[name]()
+    shared = world().shares_gpus(0)
     hvd.shutdown()
     print("all checks passed, launches:", counted("launches"), flush=True)
+    print("GPUs are shared:", shared, flush=True)
 
 
 def run_joining() -> None:

@@ -12,6 +12,7 @@ import os
 import torch
 
 from horovod.common.context import default_context
+from horovod.common.process_sets import ProcessSet
 
 
 def overlaps() -> bool:
@@ -21,6 +22,20 @@ def overlaps() -> bool:
         return bool(chosen)
     topology = default_context.topology
     return topology.local_size < topology.size or _processors(topology.local_size) > torch.get_num_threads()
+
+
+def gpus_are_shared(process_set: ProcessSet) -> bool:
+    """Whether ranks of the set share GPUs, alike on all of them.
+
+    They have found out with their first CUDA tensor. Before that a guess: a process that sees fewer GPUs than there are
+    ranks on its host may share them, or may have been given one of its own.
+    """
+    try:
+        member = default_context.membership_of(process_set)
+    except ValueError:  # no member: it has no say
+        return False
+    known = member.world.shares_gpus(member.id)
+    return bool(known) if known >= 0 else torch.cuda.device_count() < default_context.topology.local_size
 
 
 def _processors(local_size: int) -> float:

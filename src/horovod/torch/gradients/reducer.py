@@ -28,6 +28,7 @@ from horovod.torch.gradients import round_messages
 from horovod.torch.gradients.buckets import GradientBuckets
 from horovod.torch.gradients.flights import Flights
 from horovod.torch.gradients.gradient import Gradient, Gradients, Reduction
+from horovod.torch.gradients.overlap import gpus_are_shared
 from horovod.torch.gradients.parameter_check import ParameterCheck
 from horovod.torch.gradients.rounds import Differ, Place, Reduce, Round, is_due
 
@@ -83,6 +84,7 @@ class GradientReducer:
         self._flights = Flights(reduction, self._gradients, buckets, homes)
         # Hooks of an optimizer that is gone must not reduce anything any more, nor keep it.
         self._overlaps = overlap
+        self._shares_gpus: bool | None = None  # None: no parameter is on one
         self._arrived = Arrivals(_CARGO_BYTES if overlap else _NO_LIMIT, _notifier(weakref.ref(self)))
         self._callback_of: int | None = None  # the thread whose backward() will call us at its end
         self._round = Round()
@@ -102,11 +104,30 @@ class GradientReducer:
         parameter = gradient.parameter
         if gradient.hook is None and parameter.requires_grad:
             register: Any = parameter.register_post_accumulate_grad_hook
-            nbytes, homes = (parameter.nbytes, self._homes) if parameter.is_cpu else (_weight_of(parameter), None)
+            nbytes, homes = (parameter.nbytes, self._homes) if parameter.is_cpu else (self._weight_of(parameter), None)
             # What is sent while backward() goes on may have come on several streams.
             streams = (current_stream, parameter.get_device()) if self._overlaps and parameter.is_cuda else (None, -1)
             hook = self._arrived.hook(gradient.number, nbytes, homes, *streams)
             self._gradients.hooked(gradient, register(hook))
+
+    def _weight_of(self, parameter: Tensor) -> int:
+        """The bytes that a gradient off the host counts as."""
+        if not parameter.is_cuda:
+            return _NO_LIMIT
+        if self._shares_gpus is None:
+            self._shares_gpus = gpus_are_shared(self._reduction.call.process_set)
+        return 0 if self._shares_gpus else parameter.nbytes // _TIMES_ON_GPU + 1
+
+    def _weigh_again(self) -> None:
+        """Ranks know who shares GPUs since they have had tensors there, and may have met others since."""
+        if self._shares_gpus is None or self._shares_gpus == gpus_are_shared(self._reduction.call.process_set):
+            return
+        self._shares_gpus = not self._shares_gpus
+        for gradient in self._gradients:
+            if gradient.hook is not None and gradient.parameter.is_cuda:
+                gradient.hook.remove()
+                gradient.hook = None
+                self._hook(gradient)
 
     def unwatch(self) -> None:
         """Remove all hooks."""
@@ -170,6 +191,7 @@ class GradientReducer:
             self._flights.wait()
         finally:
             self.restart()
+        self._weigh_again()
 
     def _look_around(self) -> None:
         """Since all ranks joined, or met in another world, what each did before is of no account."""
@@ -271,14 +293,6 @@ class GradientReducer:
             self._agree(Place.BACKWARD)
         else:
             self._begin(self._due(), _NOTHING_ELSE, will_wait=False)
-
-
-def _weight_of(parameter: Tensor) -> int:
-    """The bytes that a gradient off the host counts as."""
-    if not parameter.is_cuda:
-        return _NO_LIMIT
-    shared = torch.cuda.device_count() < default_context.topology.local_size
-    return 0 if shared else parameter.nbytes // _TIMES_ON_GPU + 1
 
 
 _in_backward: weakref.WeakSet[GradientReducer] = weakref.WeakSet()  # whose callback is queued
