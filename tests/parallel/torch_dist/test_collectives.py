@@ -70,6 +70,40 @@ def test_all_reduce_operations():
             same(flag, reduce(combine, flags))
 
 
+def in_another_order(tensor, rank):
+    """Every other rank has the elements of an image in another order in memory."""
+    return tensor.clone(memory_format=torch.channels_last if rank % 2 else torch.contiguous_format)
+
+
+@on_torch_ranks(*WORLDS)
+def test_elements_meet_whatever_their_order_in_memory():
+    with process_group() as (rank, size):
+        tensors = all_ranks(size, (2, 3, 4, 5), torch.int32)
+        for op, result in ((dist.ReduceOp.SUM, reduce(torch.add, tensors)),
+                           (dist.ReduceOp.BXOR, reduce(torch.bitwise_xor, tensors))):  # fmt: skip
+            tensor = in_another_order(tensors[rank], rank)
+            strides = tensor.stride()
+            future = dist.all_reduce(tensor, op, async_op=True).get_future()
+            assert future.wait()[0] is tensor
+            same(tensor, result)
+            assert tensor.stride() == strides
+            for root in range(size):
+                tensor = in_another_order(tensors[rank], rank)
+                dist.reduce(tensor, root, op)
+                same(tensor, result if rank == root else tensors[rank])
+        for root in range(size):
+            tensor = in_another_order(tensors[rank], rank)
+            dist.broadcast(tensor, root)
+            same(tensor, tensors[root])
+        weight = torch.nn.Parameter(in_another_order(tensors[rank].float(), 1))
+        dist.broadcast(weight.data, size - 1)
+        same(weight.detach(), tensors[size - 1].float())
+        several = [in_another_order(tensors[rank], rank), tensors[rank].flatten().clone()]
+        dist.all_reduce_coalesced(several)
+        same(several[0], reduce(torch.add, tensors))
+        same(several[1], several[0].flatten())
+
+
 @on_torch_ranks(*WORLDS)
 def test_reduce_changes_the_root_only():
     with process_group() as (rank, size):

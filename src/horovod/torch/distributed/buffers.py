@@ -11,6 +11,7 @@ import torch
 
 from horovod.common.dtypes import ITEM_BYTES, UINT8
 from horovod.torch.adapter import ID_BY_DTYPE
+from horovod.torch.layout import is_dense
 
 Tensor = torch.Tensor
 
@@ -34,6 +35,23 @@ def movable(tensor: Tensor) -> Buffer:
     _check(tensor)
     units, dtype = _travels_as(tensor.dtype)
     return Buffer(tensor.data_ptr(), tensor.numel() * units, dtype)
+
+
+def in_order(tensor: Tensor) -> Tensor:
+    """The tensor, or, if its memory has another order than its elements (channels_last), a copy that has the same.
+
+    Other ranks may have the same tensor in yet another order. Nothing is copied of what has to be refused.
+    """
+    if tensor.layout != torch.strided or tensor.is_contiguous() or not is_dense(tensor):
+        return tensor
+    return tensor.detach().contiguous()
+
+
+def put_back(copies: Sequence[Tensor], tensors: Sequence[Tensor]) -> None:
+    """What came of tensors that were put in order."""
+    for copy, tensor in zip(copies, tensors, strict=True):
+        if copy is not tensor:
+            tensor.detach().copy_(copy)
 
 
 def units_of(dtype: torch.dtype) -> int:

@@ -16,7 +16,16 @@ import torch
 
 from horovod.common.calls import ALLGATHER, ALLREDUCE, ALLTOALL, BROADCAST, REDUCESCATTER, Call
 from horovod.common.rules import Average, Reduction, Sum
-from horovod.torch.distributed.buffers import joined, movable, reducible, same_size, spread, units_of
+from horovod.torch.distributed.buffers import (
+    in_order,
+    joined,
+    movable,
+    put_back,
+    reducible,
+    same_size,
+    spread,
+    units_of,
+)
 from horovod.torch.distributed.channel import Channel, Request
 from horovod.torch.distributed.completion import Completion
 from horovod.torch.distributed.errors import ProcessGroupMismatchError
@@ -61,17 +70,19 @@ class Collectives:
 
     def all_reduce(self, request: Request, tensors: list[Tensor], op: Any) -> Work:
         reduction = engine_reduction(op, tensors[0].dtype)
+        given = [in_order(tensor) for tensor in tensors]
         if reduction is None:
-            return self._bitwise(request, tensors, op, tensors)
-        return self._reduce(request, tensors, tensors, reduction, tensors)
+            return self._put_back(self._bitwise(request, given, op, given), given, tensors)
+        return self._put_back(self._reduce(request, given, given, reduction, given), given, tensors)
 
     def reduce(self, request: Request, tensor: Tensor, root: int, op: Any) -> Work:
         """Only the root's tensor changes."""
-        target = tensor if self.channel.rank == root else torch.empty_like(tensor)
+        given = in_order(tensor)
+        target = given if self.channel.rank == root else torch.empty_like(given)
         reduction = engine_reduction(op, tensor.dtype)
         if reduction is None:
-            return self._bitwise(request, [tensor], op, [target])
-        return self._reduce(request, [tensor], [target], reduction, [tensor])
+            return self._put_back(self._bitwise(request, [given], op, [target]), [given], [tensor])
+        return self._put_back(self._reduce(request, [given], [target], reduction, [given]), [given], [tensor])
 
     def reduce_scatter(self, request: Request, outputs: list[Tensor], inputs: list[Tensor], op: Any) -> Work:
         """Each input holds a part for every rank, one after the other and equally long."""
@@ -124,10 +135,11 @@ class Collectives:
     # Movements
 
     def broadcast(self, request: Request, tensors: list[Tensor], root: int) -> Work:
-        buffers = [movable(tensor) for tensor in tensors]
+        given = [in_order(tensor) for tensor in tensors]
+        buffers = [movable(tensor) for tensor in given]
         call = Call(BROADCAST, root=root)
         handles = [self.channel.submit(request, call, buffer, buffer.address) for buffer in buffers]
-        return self._work(request, handles, tensors)
+        return self._put_back(self._work(request, handles, given), given, tensors)
 
     def all_gather(self, request: Request, outputs: list[Tensor], inputs: list[Tensor]) -> Work:
         """Each output holds the inputs of all ranks, one after the other."""
@@ -248,6 +260,12 @@ class Collectives:
         return work.then(lambda: spread(host.view(-1), [tensor]), [tensor])
 
     # Common parts
+
+    @staticmethod
+    def _put_back(work: Work, given: list[Tensor], tensors: list[Tensor]) -> Work:
+        """One that works on tensors `in_order`, and changes those that they were made of."""
+        same = all(copy is tensor for copy, tensor in zip(given, tensors, strict=True))
+        return work if same else work.then(lambda: put_back(given, tensors), tensors)
 
     def _start(
         self,
