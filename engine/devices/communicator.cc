@@ -13,6 +13,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+constexpr size_t kMostFactors = 64;  // that are kept
 constexpr std::chrono::microseconds kShortestLook(5), kLongestLook(1000);
 
 // In the bytes of the type that is summed.
@@ -97,6 +98,13 @@ std::string Communicator::Trouble() {
 
 int Communicator::SumTimes(double factor, DType dtype) {
   if (factor == 1.0) return kNcclSum;
+  // A factor that changes with every step would add one operation after the other. NCCL has read those that it was told
+  // to use, so that they may go.
+  if (factors_.size() >= kMostFactors && !factors_.count({dtype, factor})) {
+    for (const auto& [of, operation] : std::exchange(factors_, {})) {
+      Check(nccl_.drop_factor(operation, comm_), "forget a factor");
+    }
+  }
   const auto [found, is_new] = factors_.try_emplace({dtype, factor}, 0);
   if (!is_new) return found->second;
   std::byte bytes[sizeof(double)];

@@ -55,6 +55,7 @@ enum : int { kNcclOnHost = 1 };  // where a factor lies
   X(group_start, "ncclGroupStart", ())                                                                 \
   X(group_end, "ncclGroupEnd", ())                                                                     \
   X(make_factor, "ncclRedOpCreatePreMulSum", (int*, void*, int, int, NcclComm))                        \
+  X(drop_factor, "ncclRedOpDestroy", (int, NcclComm))                                                  \
   X(all_reduce, "ncclAllReduce", (const void*, void*, size_t, int, int, NcclComm, CudaStream))         \
   X(reduce, "ncclReduce", (const void*, void*, size_t, int, int, int, NcclComm, CudaStream))           \
   X(reduce_scatter, "ncclReduceScatter", (const void*, void*, size_t, int, int, NcclComm, CudaStream)) \

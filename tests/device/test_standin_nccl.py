@@ -59,6 +59,11 @@ def test_a_rank_that_has_joined_keeps_to_its_own_gpu(nccl):
     assert said.count("all have joined") == 3, said
 
 
+def test_factors_that_are_not_used_again_are_forgotten(nccl):
+    said, _ = run(nccl, 2, "factors")
+    assert said.count("all factors were right") == 2, said
+
+
 def test_the_file_of_a_wheel_is_taken_where_none_is_loaded(tmp_path_factory):
     """Python finds it; the system would not."""
     site, driver = tmp_path_factory.mktemp("site"), tmp_path_factory.mktemp("driver")

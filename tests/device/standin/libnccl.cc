@@ -10,6 +10,7 @@
 #include <dlfcn.h>
 
 #include <cstdio>
+#include <map>
 #include <random>
 #include <vector>
 
@@ -46,6 +47,7 @@ struct Call {
   size_t count;
   int type, op, peer;  // a root, or who is at the other end
   void* stream;
+  double factor = 1.0;  // of the operation, which may be gone when it is this call's turn
 };
 
 struct Comm {
@@ -57,13 +59,14 @@ struct Comm {
   std::atomic<int> under_way{0};  // launches, and the thread that connects
   std::atomic<uint64_t> step{0};
   std::mutex mutex;
-  std::vector<std::pair<int, double>> factors;  // with their types
+  std::map<int, double> factors;  // by the number of the operation
+  int next_op = 5;                // those below are NCCL's own
 };
 
 // ---- this process
 
 struct Process {
-  std::atomic<long> live{0}, launches{0};
+  std::atomic<long> live{0}, launches{0}, factors{0};
   std::atomic<uint64_t> put{0}, done{0};  // in the order of launches, of all communicators
   int device_of_next = 0;
 
@@ -110,11 +113,6 @@ bool Show(Comm& comm, const uint8_t* from, size_t begin, size_t end, Use use) {
 
 bool Reduce(Comm& comm, const Call& call, size_t first, size_t count, uint8_t* to) {
   const size_t element = standin::BytesOf(call.type);
-  double factor = 1.0;
-  if (call.op > 4) {
-    std::lock_guard<std::mutex> lock(comm.mutex);
-    factor = comm.factors[static_cast<size_t>(call.op - 5)].second;
-  }
   const size_t begin = first * element, end = begin + count * element, step = kRoom / element * element;
   for (size_t at = begin; at < end; at += step) {
     const size_t until = std::min(end, at + step);
@@ -122,7 +120,7 @@ bool Reduce(Comm& comm, const Call& call, size_t first, size_t count, uint8_t* t
       if (!to) return;
       std::vector<const uint8_t*> shown;
       for (int j = 0; j < comm.ranks; ++j) shown.push_back(comm.board->room[j]);
-      standin::Combine(call.type, call.op, factor, shown, (until - at) / element, to + (at - begin));
+      standin::Combine(call.type, call.op, call.factor, shown, (until - at) / element, to + (at - begin));
     });
     if (!there) return false;
   }
@@ -261,6 +259,12 @@ int LaunchGroup() {
 
 int Enqueue(Comm* comm, Call call) {
   if (!comm || comm->state.load() == kInProgress) return kInvalidUsage;
+  if (call.op > 4) {
+    std::lock_guard<std::mutex> lock(comm->mutex);
+    const auto found = comm->factors.find(call.op);
+    if (found == comm->factors.end()) return kInvalidArgument;
+    call.factor = found->second;
+  }
   grouped.emplace_back(comm, call);
   return depth > 0 ? kSuccess : LaunchGroup();
 }
@@ -333,6 +337,7 @@ int ncclCommAbort(Comm* comm) {
   }
   standin::Await([&] { return comm->under_way.load() == 0; });
   --Process::Get().live;
+  Process::Get().factors -= static_cast<long>(comm->factors.size());
   delete comm;
   return kSuccess;
 }
@@ -369,8 +374,16 @@ int ncclGroupEnd() {
 
 int ncclRedOpCreatePreMulSum(int* op, const void* factor, int type, int, Comm* comm) {
   std::lock_guard<std::mutex> lock(comm->mutex);
-  comm->factors.emplace_back(type, standin::NumberOf(type, factor));
-  *op = 4 + static_cast<int>(comm->factors.size());
+  *op = comm->next_op++;
+  comm->factors[*op] = standin::NumberOf(type, factor);
+  ++Process::Get().factors;
+  return kSuccess;
+}
+
+int ncclRedOpDestroy(int op, Comm* comm) {
+  std::lock_guard<std::mutex> lock(comm->mutex);
+  if (!comm->factors.erase(op)) return kInvalidArgument;
+  --Process::Get().factors;
   return kSuccess;
 }
 
@@ -400,5 +413,6 @@ int ncclRecv(uint8_t* to, size_t count, int type, int peer, Comm* comm, void* st
 
 long standin_nccl_live() { return Process::Get().live.load(); }      // communicators
 long standin_nccl_launches() { return Process::Get().launches.load(); }
+long standin_nccl_factors() { return Process::Get().factors.load(); }  // operations with a factor
 
 }  // extern "C"

@@ -31,7 +31,7 @@ for name in _ALONE:
 
 
 def counted(what: str) -> int:
-    """Communicators that are `live`, or `launches` so far."""
+    """Communicators that are `live`, `launches` so far, or operations of NCCL's with `factors`."""
     count = getattr(ctypes.CDLL(os.environ["STANDIN_NCCL"]), f"standin_nccl_{what}")
     count.restype = ctypes.c_long
     return int(count())
@@ -90,6 +90,24 @@ def run_joining() -> None:
         assert gpu.live()["contexts"] == contexts, (one, gpu.live())
     hvd.shutdown()
     print("all have joined", flush=True)
+
+
+def run_factors() -> None:
+    """A factor that is another one in every step, as a scale that follows the loss is."""
+    hvd.init()
+    tensor = Tensor(gpu, np.ones(50, np.float32))
+    for turn in range(300):
+        factor = 1.0 + turn / 128
+        tensor.array[...] = 1.0
+        ask = Ask(ALLREDUCE, prescale=factor)
+        world().finish(start(ask, [(tensor.address, tensor.array)], [tensor.address], gpu))
+        world().let_wait(gpu.ordinal, 0)
+        gpu.synchronize()
+        assert np.all(tensor.array == np.float32(size() * factor)), (turn, tensor.array[:3])
+    assert 0 < counted("factors") <= 64, counted("factors")
+    hvd.shutdown()
+    assert counted("factors") == 0
+    print("all factors were right", flush=True)
 
 
 def run_refused() -> None:
@@ -289,6 +307,7 @@ if __name__ == "__main__":
         "results": run_results,
         "otherwise": run_otherwise,
         "joining": run_joining,
+        "factors": run_factors,
         "refused": run_refused,
         "orders": run_orders,
         "fault": run_fault,
