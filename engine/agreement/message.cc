@@ -99,6 +99,11 @@ bool GetTuning(std::string_view* in, Tuning* tuning) {
   return whole && final <= 1;
 }
 
+bool HasRoundsOrNone(const Record& record) {
+  const size_t needed = record.kind == RecordKind::kEvict ? record.evicted.size() : record.names.size();
+  return record.rounds.empty() || record.rounds.size() == needed;
+}
+
 bool GetTurns(std::string_view* in, std::vector<Turn>* turns) {
   uint32_t count = 0;
   if (!GetCount(in, kTurnBytes, &count)) return false;
@@ -196,9 +201,8 @@ bool Decode(std::string_view* in, Record* record) {
   *record = Record();  // a record that is reused must not keep entries or names of its former life
   return GetEnum(in, RecordKind::kTurns, &record->kind) && wire::Get(in, &record->sequence) &&
          GetEntries(in, &record->entries) && GetNames(in, &record->names) && wire::GetVector(in, &record->rounds) &&
-         (record->rounds.empty() || record->rounds.size() == record->names.size()) &&
          GetEnum(in, Code::kTimeout, &record->error.code) && wire::GetString(in, &record->error.text) &&
-         wire::GetVector(in, &record->evicted) &&
+         wire::GetVector(in, &record->evicted) && HasRoundsOrNone(*record) &&
          (record->kind != RecordKind::kTune || GetTuning(in, &record->tuning)) &&
          (record->kind != RecordKind::kTurns || GetTurns(in, &record->turns));
 }

@@ -92,7 +92,10 @@ struct Record {
   uint64_t sequence = 0;
   std::vector<Entry> entries;      // kBatch: run as one fused collective; kind, dtype, op and factors agree
   std::vector<std::string> names;  // kError: tensors that fail with `error`
-  std::vector<uint32_t> rounds;    // kError, by name: the round of its slot that fails (see express.h), or kNoRound
+  // See express.h; left out where no rounds are counted. kError, by name: the round of its slot that fails, or
+  // kNoRound. kEvict, by slot: the leader has finished all rounds before this one, and nobody will ever finish this or
+  // a later one.
+  std::vector<uint32_t> rounds;
   Status error;
   std::vector<uint32_t> evicted;  // kEvict: cache slots to forget
   Tuning tuning;                  // kTune: holds for all records that follow

@@ -52,8 +52,8 @@ Applier::Outcome Applier::Apply(Record* record) {
       ApplyError(*record);
       return {};
     default:
-      for (uint32_t slot : record->evicted) {
-        express_.Evict(slot);
+      for (size_t i = 0; i < record->evicted.size(); ++i) {
+        express_.Evict(record->evicted[i], i < record->rounds.size() ? record->rounds[i] : 0);
       }
       return {};
   }
@@ -122,7 +122,8 @@ void Applier::ApplyError(const Record& record) {
     const uint32_t round = i < record.rounds.size() ? record.rounds[i] : kNoRound;
     const Operation* waiting = state_.pending().Find(record.names[i]);
     // The run before may still lack a part that all others have: it is not the one that failed.
-    const bool earlier = waiting && round != kNoRound && waiting->round < round;
+    const bool settled = waiting && express_.Settled(*waiting);
+    const bool earlier = settled || (waiting && round != kNoRound && waiting->round < round);
     const Entry* known = state_.cache().Find(record.names[i]);
     if (waiting && !earlier) {
       if (waiting->request.kind == OpKind::kJoin) state_.EndJoin();

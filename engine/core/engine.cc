@@ -350,7 +350,7 @@ void Engine::OnReports(Membership& membership, std::string_view whole, std::stri
 bool Engine::Decide(Membership& membership) {
   std::vector<Record> records = membership.leader->coordinator().Decide();
   for (Record& record : records) {
-    membership.express.NumberErrors(&record);
+    membership.express.AddRounds(&record);
     membership.leader->Publishes(record);
     Publish(membership.set, record);
     Apply(membership, std::move(record));

@@ -322,7 +322,7 @@ bool ExpressProtocol::MakesSense(const ExpressRun& run, size_t member, const Exp
 Status ExpressProtocol::Finish(uint32_t slot) {
   const Entry* known = state_.cache().Find(slot);
   if (!known || !ledger_->Complete(slot, &parts_of_all_)) return Status::Ok();
-  std::unique_ptr<Operation> operation = state_.pending().Take(known->request.name);
+  std::unique_ptr<Operation> operation = TakeWaiting(*known);
   if (!operation) return Status::Ok();  // it failed when the leader left
   const ExpressRun run = RunOf(*known);
   for (size_t j = 0; j < parts_of_all_.size(); ++j) {
@@ -340,7 +340,20 @@ Status ExpressProtocol::Finish(uint32_t slot) {
   }
   ledger_->End(slot);
   AfterRound(slot);
+  const auto retired = std::find(retired_.begin(), retired_.end(), slot);
+  if (retired == retired_.end()) return Status::Ok();
+  retired_.erase(retired);
+  Forget(slot);
   return Status::Ok();
+}
+
+// Another call may have the name by now: then ours has failed, and nobody waits for what is left of its parts.
+std::unique_ptr<Operation> ExpressProtocol::TakeWaiting(const Entry& known) {
+  std::unique_ptr<Operation> operation = state_.pending().Take(known.request.name);
+  const bool meant = operation && operation->slot == known.slot && operation->round == ledger_->Round(known.slot);
+  if (meant || !operation) return operation;
+  state_.pending().Add(std::move(operation));
+  return nullptr;
 }
 
 void ExpressProtocol::StartDelivery(const ExpressRun& run, std::unique_ptr<Operation> operation, uint32_t slot) {
@@ -403,34 +416,30 @@ void ExpressProtocol::AfterRound(uint32_t slot) {
   }
 }
 
-void ExpressProtocol::Evict(uint32_t slot) {
-  DropRetired();
-  if (ledger_ && state_.cache().Find(slot) && ledger_->Has(slot, static_cast<size_t>(set_.me()))) {
-    state_.cache().ForgetName(slot);
-    retired_.push_back(slot);
-    return;
+void ExpressProtocol::Evict(uint32_t slot, uint32_t ended) {
+  const Entry* known = ledger_ ? state_.cache().Find(slot) : nullptr;
+  std::unique_ptr<Operation> operation = known ? TakeWaiting(*known) : nullptr;
+  if (!operation) return Forget(slot);
+  const bool ends = operation->round < ended;
+  if (!ends) {
+    operation->slot = kNoSlot;
+    operation->round = kNoRound;
   }
+  state_.pending().Add(std::move(operation));
+  if (!ends) return Forget(slot);
+  state_.cache().ForgetName(slot);
+  retired_.push_back(slot);
+  ledger_->Settle(slot, ended);
+}
+
+void ExpressProtocol::Forget(uint32_t slot) {
   state_.cache().Evict(slot);
   if (ledger_) ledger_->Forget(slot);
 }
 
-// Slots whose rounds are over: by their parts, or, of who told its part of a further round before it knew that the slot
-// is gone, by a record.
-void ExpressProtocol::DropRetired() {
-  const auto waits = [this](uint32_t slot) {
-    const Operation* operation = state_.pending().Find(state_.cache().Find(slot)->request.name);
-    return operation && operation->slot == slot && operation->round != kNoRound;
-  };
-  const auto over = std::partition(retired_.begin(), retired_.end(), waits);
-  for (auto slot = over; slot != retired_.end(); ++slot) {
-    state_.cache().Evict(*slot);
-    ledger_->Forget(*slot);
-  }
-  retired_.erase(over, retired_.end());
-}
-
-void ExpressProtocol::NumberErrors(Record* record) const {
-  if (record->kind != RecordKind::kError || !ledger_) return;
+void ExpressProtocol::AddRounds(Record* record) const {
+  if (!ledger_) return;
+  for (const uint32_t slot : record->evicted) record->rounds.push_back(ledger_->Round(slot));
   for (const std::string& name : record->names) {
     const Entry* known = state_.cache().Find(name);
     const bool counts = known && RunOf(*known).CountsAsRound();

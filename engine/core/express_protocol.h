@@ -55,16 +55,18 @@ class ExpressProtocol {
   // ---- as the log says
   void EndRound(const Entry& entry);                                    // a record ran it, by the word of the leader
   void EndRound(uint32_t slot, uint32_t round, const Status& failure);  // a record said that it failed
-  // The tensor has lost its slot. The leader has all parts of its last round; those that we lack are on their way.
-  void Evict(uint32_t slot);
-  void NumberErrors(Record* record) const;  // the leader's: tells which rounds the errors mean
+  // The tensor has lost its slot. The leader has finished all rounds before `ended`: parts that we lack of them are on
+  // their way. What was told of others reached it too late, and counts as a report.
+  void Evict(uint32_t slot, uint32_t ended);
+  void AddRounds(Record* record) const;  // the leader's: tells which rounds errors mean, and evictions end
 
   // The leader's. Whether a member's report comes too early, and is kept until the round before is over: it has sent
   // its part of that, so it has its result and means the next one. `request` is taken then; null: by slot.
   bool HoldBack(int member, uint32_t slot, uint64_t seen, Request* request);
 
   // ---- ends
-  // What a leader that leaves has finished, its members will finish too: every part of it is on its way to them.
+  // What a leader that leaves, or that takes the slot away, has finished, its members will finish too: every part of it
+  // is on its way to them.
   void AddFinished(std::vector<control::Finished>* finished) const;
   void Settle(uint32_t slot, uint32_t round);
   bool Settled(const Operation& operation) const;
@@ -106,7 +108,9 @@ class ExpressProtocol {
   void StartDelivery(const ExpressRun& run, std::unique_ptr<Operation> operation, uint32_t slot);
   void EndDelivery(const Status& status);
   void AfterRound(uint32_t slot);
-  void DropRetired();
+  void Forget(uint32_t slot);
+  // What waits for others' parts of the current round; null if there is nothing.
+  std::unique_ptr<Operation> TakeWaiting(const Entry& known);
 
   const ProcessSet& set_;
   MemberState& state_;
@@ -118,7 +122,7 @@ class ExpressProtocol {
   std::optional<Delivery> delivery_;                   // until all of us have delivered
   std::vector<std::unique_ptr<Operation>> postponed_;  // joins
   std::vector<size_t> others_;                         // members; those that hear us soonest come first
-  std::vector<uint32_t> retired_;                      // evicted, but for what waits here
+  std::vector<uint32_t> retired_;                      // evicted, but for a round that waits here
   std::vector<Express::Piece> parts_of_all_;           // reused
   std::vector<Express::Told> parts_of_host_;           // likewise
 };

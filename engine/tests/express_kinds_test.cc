@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "memory/express_memory.h"
+#include "tests/repeats.h"
 #include "tests/whole_world.h"
 
 using hvd::Code;
@@ -259,25 +260,48 @@ TEST_CASE("world: ranks whose threads crossed go express again") {
   });
 }
 
-// Whoever has heard all parts of a tensor may go on to others, which take its slot, while somebody still lacks a part.
+// Whoever has heard all parts of a tensor may go on to others, which take its slot, while somebody still lacks a part;
+// or it may leave.
 TEST_CASE("world: tensors lose their slots to others while their parts are on their way") {
   const auto few_slots = [](hvd::Settings* settings) {
     UseUsualSizes(settings);
     settings->cache_capacity = 2;
   };
+  const auto work = [](Rank& self) {
+    std::vector<std::thread> threads;
+    for (size_t number = 0; number < 4; ++number) {
+      threads.emplace_back([&self, number] {
+        Rank own(&self.world(), self.rank(), self.size());
+        for (int step = 0; step < 100; ++step) {
+          Trial{OpKind::kAllreduce, 2 + number + 4 * static_cast<size_t>(step / 5 % 3), step}.Check(own);
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  };
   for (const Layout& layout : {Layout{4, 2, true, 4096, few_slots}, Layout{3, 3, true, 4096, few_slots}}) {
-    RunWorld(layout, [](Rank& self) {
-      std::vector<std::thread> threads;
-      for (size_t number = 0; number < 4; ++number) {
-        threads.emplace_back([&self, number] {
-          Rank own(&self.world(), self.rank(), self.size());
-          for (int step = 0; step < 100; ++step) {
-            Trial{OpKind::kAllreduce, 2 + number + 4 * static_cast<size_t>(step / 5 % 3), step}.Check(own);
-          }
-        });
-      }
-      for (std::thread& thread : threads) thread.join();
-    });
+    RunWorld(layout, work);
+  }
+}
+
+TEST_CASE("world: who leaves after its last collective leaves nobody without it, though it has lost its slot") {
+  const auto one_slot = [](hvd::Settings* settings) {
+    UseUsualSizes(settings);
+    settings->cache_capacity = 1;
+  };
+  for (const Layout& layout : {Layout{3, 3, true, 4096, one_slot}, Layout{4, 2, true, 4096, one_slot}}) {
+    for (unsigned repeat = 0; repeat < hvd::Repeats(20); ++repeat) {
+      RunWorld(layout, [](Rank& self) {
+        std::vector<std::thread> threads;
+        for (size_t number = 0; number < 3; ++number) {
+          threads.emplace_back([&self, number] {
+            Rank own(&self.world(), self.rank(), self.size());
+            for (int step = 0; step < 4; ++step) Trial{OpKind::kAllreduce, 2 + number, step}.Check(own);
+          });
+        }
+        for (std::thread& thread : threads) thread.join();
+      });
+    }
   }
 }
 

@@ -29,6 +29,7 @@ std::vector<std::string> ValidMessages() {
   record.entries[1].sizes = {4, 5, 6};
   record.names = {"a", "b"};
   record.evicted = {1, 2};
+  record.rounds = {3, hvd::kNoRound};
   std::vector<std::string> messages(2);
   hvd::Encode(request, &messages[0]);
   hvd::Encode(record, &messages[1]);

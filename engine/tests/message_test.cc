@@ -112,6 +112,21 @@ TEST_CASE("a cached entry is its slot alone") {
   CHECK(Encoded(known) == Encoded(described));
 }
 
+TEST_CASE("rounds go with the names of an error and with the slots of an eviction, or are left out") {
+  for (size_t count = 0; count < 4; ++count) {
+    for (RecordKind kind : {RecordKind::kError, RecordKind::kEvict}) {
+      Record record, decoded;
+      record.kind = kind;
+      record.names.resize(kind == RecordKind::kError ? 2 : 3);
+      record.evicted.resize(kind == RecordKind::kEvict ? 2 : 3);
+      record.rounds.resize(count, 9);
+      const std::string bytes = Encoded(record);
+      std::string_view in = bytes;
+      CHECK(Decode(&in, &decoded) == (count == 0 || count == 2));
+    }
+  }
+}
+
 TEST_CASE("every truncation is refused") {
   const std::string request = Encoded(FullRequest());
   for (size_t size = 0; size < request.size(); ++size) {
