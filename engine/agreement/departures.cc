@@ -120,9 +120,10 @@ Departures::InSet Departures::WhenDeparted(const Tree& tree, int member) {
   return child ? InSet::kPassOn : InSet::kNothing;
 }
 
-Departures::InSet Departures::WhenTold(const Tree& tree, int member) {
+Departures::InSet Departures::WhenTold(const Tree& tree, int member, int by) {
   if (tree.parent < 0) return member <= 0 ? InSet::kNothing : InSet::kCount;
-  return member == 0 || member == tree.parent ? InSet::kClose : InSet::kPassOn;
+  if (member == 0 || member == tree.parent) return InSet::kClose;
+  return by == 0 && member > 0 ? InSet::kFarewell : InSet::kPassOn;
 }
 
 }  // namespace hvd

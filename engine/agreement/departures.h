@@ -91,14 +91,16 @@ class Departures {
   // ---- in one process set
   enum class InSet {
     kNothing,
-    kCount,   // the leader's: its coordinator counts the member out
-    kClose,   // the way to the leader is gone
-    kPassOn,  // the parent in the tree hears of it
+    kCount,     // the leader's: its coordinator counts the member out
+    kClose,     // the way to the leader is gone
+    kPassOn,    // the parent in the tree hears of it
+    kFarewell,  // it has left in peace, whatever becomes of our link to it
   };
   // `member` has departed, seen by the one whose place in the tree this is.
   static InSet WhenDeparted(const Tree& tree, int member);
-  // The same, told by others. A member that we do not know (-1) may be known further up.
-  static InSet WhenTold(const Tree& tree, int member);
+  // The same, told by the member `by`. A member that we do not know (-1) may be known further up. A leader of few
+  // members tells them who has left.
+  static InSet WhenTold(const Tree& tree, int member, int by);
 
  private:
   enum class State : uint8_t { kPresent, kLeaving, kDeparted, kUnexplained };

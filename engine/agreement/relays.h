@@ -55,8 +55,10 @@ class Relays {
   }
   // To whom we pass on what another member told us of a third one's part; and whether that is for it to tell.
   const std::vector<int>& Mates() const { return mates_; }
-  // Who tells us, although we may have nothing to tell it.
+  // Who tells us, although we may have nothing to tell it; and whom we tell. The leader is among neither: it has a link
+  // to each member.
   const std::vector<int>& Tellers() const { return tellers_; }
+  const std::vector<int>& Hearers() const { return any() ? hearers_ : nobody_; }
   bool MayTell(int teller, int member) const {
     if (member < 0 || member >= static_cast<int>(host_of_.size()) || Near(member) || me_ == 0) return false;
     return teller == (HearerOf(me_) == me_ ? TellerOf(member) : HearerOf(me_));

@@ -56,9 +56,7 @@ Engine::Engine(const Parts& parts)
     const ByHost by_host{global.inside() != nullptr, global.grid_for_moves() != nullptr};
     sets_[kGlobalSet]->applier.TuneBy(std::make_unique<TuningSession>(parts_.settings, by_host, parts_.log));
   }
-  if (global.tree().parent >= 0) mailbox_.Expect(global.tree().parent, true);
-  for (int child : global.tree().children) mailbox_.Expect(child, true);
-  for (int teller : global.relays().Tellers()) mailbox_.Expect(teller, false);
+  ExpectMembers(global);
 }
 
 Engine::~Engine() = default;
@@ -138,7 +136,9 @@ void Engine::OnEvents(const std::vector<int>& descriptors) {
 // tensor: unless its link is made here too, it is neither heard nor given a sign of life.
 void Engine::AnswerCalls() {
   for (const StreamKey& key : parts_.connector->Offered()) {
-    if (key == StreamKey{key.peer}) mailbox_.Expect(key.peer, false);
+    if (!(key == StreamKey{key.peer})) continue;
+    mailbox_.Expect(key.peer, false);
+    if (!bye_.empty()) mailbox_.Send(key.peer, bye_);
   }
 }
 
@@ -301,7 +301,7 @@ void Engine::OnSetMessage(Membership& membership, int from, std::string_view who
       return Apply(membership, std::move(record));
     }
     case control::Type::kGone:
-      return OnGoneMember(membership, whole, body);
+      return OnGoneMember(membership, from, whole, body);
     case control::Type::kStall:
       return OnStall(membership, whole, body);
     case control::Type::kStack:

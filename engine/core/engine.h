@@ -118,6 +118,7 @@ class Engine {
   void AddTurns(const std::vector<Turn>& turns);
   void AskForTurns();
   void OnTurn(const Membership& global, std::string_view whole, std::string_view body);
+  void ExpectMembers(const ProcessSet& set);
   void AddSet(MemberState& global, const Entry& entry);
   void RemoveSet(MemberState& global, const Entry& entry);
 
@@ -163,7 +164,8 @@ class Engine {
   void PartFrom(Membership& membership, int rank);
   void SayBye();
   void OnBye(int from, std::string_view body);
-  void OnGoneMember(Membership& membership, std::string_view whole, std::string_view body);
+  void OnGoneMember(Membership& membership, int from, std::string_view whole, std::string_view body);
+  void TellOfDeparture(const ProcessSet& set, int rank);
   void CloseSet(Membership& membership, int rank);
   Timeline* timeline() const { return parts_.timeline->if_on(); }
 
@@ -201,6 +203,7 @@ class Engine {
   Clock::time_point next_housekeeping_;
   Clock::time_point nccl_troubled_since_;
   std::pair<int, Clock::time_point> first_to_leave_{-1, {}};  // of the other ranks, of their own accord; and when
+  std::string bye_;          // since this rank has left in peace: for those who call it only now
   bool left_whole_ = false;  // this rank took its leave with nothing under way and nobody lost
   uint64_t rounds_ = 0, rounds_unrung_ = 0;
 };

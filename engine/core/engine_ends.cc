@@ -250,29 +250,43 @@ void Engine::PartFrom(Membership& membership, int rank) {
       return CloseSet(membership, rank);
     case Departures::InSet::kPassOn:
       return mailbox_.Send(set.ranks()[set.tree().parent], control::EncodeGone(set.tag(), rank));
+    case Departures::InSet::kFarewell:
     case Departures::InSet::kNothing:
       return;
   }
 }
 
-void Engine::OnGoneMember(Membership& membership, std::string_view whole, std::string_view body) {
+void Engine::OnGoneMember(Membership& membership, int from, std::string_view whole, std::string_view body) {
   ProcessSet& set = membership.set;
   int32_t rank = -1;
   uint64_t applied = control::kNotTold;
   if (!control::DecodeGone(&body, &rank, &applied)) return Abort(-1, "a malformed farewell arrived");
   const int member = set.IndexOf(rank);
-  switch (Departures::WhenTold(set.tree(), member)) {
+  switch (Departures::WhenTold(set.tree(), member, set.IndexOf(from))) {
     case Departures::InSet::kCount: {
       const Departures::Verdict verdict = departures_.OnMemberGone(rank, applied, membership.leader->last_batch());
       if (verdict.what == Departures::Verdict::What::kAbort) return Act(verdict);
+      TellOfDeparture(set, rank);
       return membership.leader->coordinator().OnDeparture(member);
     }
+    case Departures::InSet::kFarewell:
+      return departures_.OnFarewell(rank);
     case Departures::InSet::kClose:
       return CloseSet(membership, rank);
     case Departures::InSet::kPassOn:
       return mailbox_.Send(set.ranks()[set.tree().parent], whole);
     case Departures::InSet::kNothing:
       return;
+  }
+}
+
+// Where everybody may talk to everybody, some have never done so. They would call the one that has left in vain, and
+// take it for lost.
+void Engine::TellOfDeparture(const ProcessSet& set, int rank) {
+  if (!set.close_knit() || set.all_in_memory()) return;
+  for (int other : set.ranks()) {
+    if (other == rank || other == parts_.identity.rank || departures_.departed(other)) continue;
+    mailbox_.Send(other, control::EncodeGone(set.tag(), rank));
   }
 }
 
@@ -319,6 +333,7 @@ void Engine::Leave(bool at_once) {
 }
 
 void Engine::SayBye() {
+  AnswerCalls();
   std::vector<control::Finished> finished;
   for (const auto& [id, membership] : sets_) {
     const ProcessSet& set = membership->set;
@@ -327,8 +342,10 @@ void Engine::SayBye() {
     const std::string gone = control::EncodeGone(set.tag(), parts_.identity.rank, membership->state.applied());
     mailbox_.Send(set.ranks()[set.tree().parent], gone);
   }
-  const std::string bye = control::EncodeBye(finished);
-  for (int rank : mailbox_.LinkedRanks()) mailbox_.Send(rank, bye);
+  bye_ = control::EncodeBye(finished);
+  for (int rank : mailbox_.LinkedRanks()) {
+    departures_.meant_to_leave(rank) ? mailbox_.DropUnsent(rank) : mailbox_.Send(rank, bye_);
+  }
 }
 
 void Engine::OnBye(int from, std::string_view body) {

@@ -69,6 +69,19 @@ void Engine::ApplyTuning(const Tuning& tuning) {
   }
 }
 
+// Both ends expect a link, even where only one of them will have something to say: whoever leaves says so on all of its
+// links, and waits until they are made.
+void Engine::ExpectMembers(const ProcessSet& set) {
+  const std::vector<int>& ranks = set.ranks();
+  if (set.tree().parent >= 0) mailbox_.Expect(ranks[set.tree().parent], true);
+  for (int child : set.tree().children) mailbox_.Expect(ranks[child], true);
+  for (const std::vector<int>* others : {&set.relays().Tellers(), &set.relays().Hearers()}) {
+    for (int other : *others) {
+      if (!departures_.meant_to_leave(ranks[other])) mailbox_.Expect(ranks[other], false);
+    }
+  }
+}
+
 void Engine::AddSet(MemberState& global, const Entry& entry) {
   auto operation = global.pending().Take(entry.request.name);
   const int id = static_cast<int>(entry.sizes.at(0));
@@ -82,9 +95,7 @@ void Engine::AddSet(MemberState& global, const Entry& entry) {
   if (std::binary_search(ranks.begin(), ranks.end(), parts_.identity.rank)) {
     auto membership = std::make_unique<Membership>(id, epoch, ranks, regions, around_, &services_);
     const ProcessSet& set = membership->set;
-    if (set.tree().parent >= 0) mailbox_.Expect(ranks[set.tree().parent], true);
-    for (int child : set.tree().children) mailbox_.Expect(ranks[child], true);
-    for (int teller : set.relays().Tellers()) mailbox_.Expect(ranks[teller], false);
+    ExpectMembers(set);
     const Tuning current = tuned_.Load();
     membership->applier.UseChunks(static_cast<size_t>(current.chunk_bytes));
     if (parts_.settings.autotune && membership->leader) membership->leader->coordinator().Tune(current);

@@ -216,19 +216,31 @@ TEST_CASE("departures: who hears of it in a set follows the tree") {
   struct Row {
     int me, member;
     InSet departed, told;
+    int by = 5;
   };
-  const std::vector<Row> rows = {{0, 1, InSet::kCount, InSet::kCount},    {0, 3, InSet::kCount, InSet::kCount},
-                                 {0, 0, InSet::kCount, InSet::kNothing},  {0, -1, InSet::kCount, InSet::kNothing},
-                                 {1, 0, InSet::kClose, InSet::kClose},    {1, 2, InSet::kNothing, InSet::kPassOn},
-                                 {2, 0, InSet::kClose, InSet::kClose},    {2, 3, InSet::kPassOn, InSet::kPassOn},
-                                 {2, 4, InSet::kNothing, InSet::kPassOn}, {3, 2, InSet::kClose, InSet::kClose},
-                                 {3, 0, InSet::kNothing, InSet::kClose},  {3, 5, InSet::kNothing, InSet::kPassOn},
-                                 {3, -1, InSet::kNothing, InSet::kPassOn}};
+  const std::vector<Row> rows = {{0, 1, InSet::kCount, InSet::kCount},
+                                 {0, 3, InSet::kCount, InSet::kCount},
+                                 {0, 0, InSet::kCount, InSet::kNothing},
+                                 {0, -1, InSet::kCount, InSet::kNothing},
+                                 {1, 0, InSet::kClose, InSet::kClose},
+                                 {1, 2, InSet::kNothing, InSet::kPassOn},
+                                 {2, 0, InSet::kClose, InSet::kClose},
+                                 {2, 3, InSet::kPassOn, InSet::kPassOn},
+                                 {2, 4, InSet::kNothing, InSet::kPassOn},
+                                 {3, 2, InSet::kClose, InSet::kClose},
+                                 {3, 0, InSet::kNothing, InSet::kClose},
+                                 {3, 5, InSet::kNothing, InSet::kPassOn},
+                                 {3, -1, InSet::kNothing, InSet::kPassOn},
+                                 // A leader that tells who has left, or that it leaves itself.
+                                 {1, 2, InSet::kNothing, InSet::kFarewell, 0},
+                                 {2, 3, InSet::kPassOn, InSet::kFarewell, 0},
+                                 {2, 0, InSet::kClose, InSet::kClose, 0},
+                                 {1, -1, InSet::kNothing, InSet::kPassOn, 0}};
   for (const Row& row : rows) {
     CAPTURE(row.me);
     CAPTURE(row.member);
     const Tree tree = BuildTree(hosts, row.me);
-    CHECK(Departures::WhenTold(tree, row.member) == row.told);
+    CHECK(Departures::WhenTold(tree, row.member, row.by) == row.told);
     if (row.member != row.me && row.member >= 0) CHECK(Departures::WhenDeparted(tree, row.member) == row.departed);
   }
 }

@@ -90,6 +90,26 @@ TEST_CASE("relays: every part reaches everybody once, and crosses once to each h
   }
 }
 
+TEST_CASE("relays: who tells and who hears know of each other") {
+  std::mt19937 random(5);
+  for (int repeat = 0; repeat < 300; ++repeat) {
+    std::vector<int> hosts(2 + random() % 7);
+    for (int& host : hosts) host = static_cast<int>(random() % 4);
+    const int members = static_cast<int>(hosts.size());
+    const auto has = [](const std::vector<int>& list, int member) {
+      return std::find(list.begin(), list.end(), member) != list.end();
+    };
+    for (int one = 0; one < members; ++one) {
+      const Relays relays(hosts, one);
+      if (!relays.any()) CHECK((relays.Tellers().empty() && relays.Hearers().empty()));
+      CHECK_FALSE(has(relays.Hearers(), 0));
+      for (int other = 1; one > 0 && other < members; ++other) {  // the leader has a link to each member
+        CHECK(has(relays.Hearers(), other) == has(Relays(hosts, other).Tellers(), one));
+      }
+    }
+  }
+}
+
 TEST_CASE("relays: nobody else may tell") {
   const std::vector<int> hosts = {1, 1, 2, 2, 3};
   CHECK_FALSE(Relays(hosts, 0).MayTell(2, 3));  // the leader hears each member itself

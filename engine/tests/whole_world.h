@@ -21,6 +21,9 @@ struct Layout {
   size_t slot_bytes = 4096;
   std::function<void(Settings*)> adjust = nullptr;
   std::function<void(World*)> prepare = nullptr;  // before it connects
+  std::vector<int> placed = {};                   // the host of each rank; empty: each host has its ranks in a row
+
+  int HostOf(int rank) const { return placed.empty() ? rank * hosts / ranks : placed[static_cast<size_t>(rank)]; }
 };
 
 // What a rank's thread works with: thin calls over World that fail the test on an error.
@@ -84,7 +87,7 @@ inline void RunWorld(const Layout& layout, const std::function<void(Rank&)>& bod
     Identity identity;
     identity.rank = rank;
     identity.size = layout.ranks;
-    identity.host = "host" + std::to_string(rank * layout.hosts / layout.ranks);
+    identity.host = "host" + std::to_string(layout.HostOf(rank));
     identity.world_id = "test";
     identity.secret = "a secret of the test";
     Settings settings;
