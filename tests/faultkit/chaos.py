@@ -107,7 +107,7 @@ class Soak(Chaos):
 
     def __init__(self, job: Training, seed: int, limit_s: float, slots: Path, most: Mapping[str, int]) -> None:
         super().__init__(job, seed, limit_s)
-        self._slots, self._most, self._offered = slots, most, sum(most.values())
+        self._slots, self._most, self._offered = slots, most, most
         self._cut_in = -1  # the generation in which a worker was last cut off
         self._kinds: list[Callable[[], bool]] = [self.kill, self.kill, self.freeze, self.slow, self.offer]
         if can_cut():
@@ -186,12 +186,20 @@ class Soak(Chaos):
         offered = self._most if self._dice.random() < 0.5 or sum(few.values()) < 2 else few
         self._note(f"offer {offered}")
         write_slots(self._slots, offered)
-        self._offered = sum(offered.values())
+        self._offered = offered
         return True
 
     def _leaving(self) -> int:
         """Without a slot; and those who are cut off blame one of the others, as these do, before they come together."""
-        return max(0, len(self._job.alive()) - self._offered) + 2 * self._is_cut
+        on = Counter(self._host_of(process) for process in self._job.alive().values())
+        return sum(max(0, count - self._offered.get(host, 0)) for host, count in on.items()) + 2 * self._is_cut
+
+    @staticmethod
+    def _host_of(process: psutil.Process) -> str:
+        try:
+            return process.environ()["HOROVOD_HOSTNAME"]
+        except psutil.Error:  # it has just ended
+            return ""
 
     def end(self) -> None:
         self._thaw(float("inf"))  # those that were to stay frozen too
