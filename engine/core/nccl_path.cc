@@ -8,7 +8,7 @@ namespace hvd {
 namespace {
 
 constexpr std::chrono::minutes kLongestMeeting(5);
-constexpr std::chrono::seconds kBeforeBlame(2), kAfterDeparture(5);
+constexpr std::chrono::seconds kBeforeBlame(2), kAfterLeaving(5);
 
 }  // namespace
 
@@ -124,7 +124,7 @@ bool NcclPath::IsJobOver(Completions* completions) {
 
 bool NcclPath::Step(Completions* completions) {
   if (state_ == State::kEnded) return false;
-  if (!left_.ok() && !waiting_.empty() && Clock::now() - left_at_ > kAfterDeparture) Fail(completions, left_);
+  if (!left_.ok() && !waiting_.empty() && Clock::now() - left_at_ > kAfterLeaving) Fail(completions, left_);
   if (state_ == State::kNew || state_ == State::kEnded) return false;
   const bool names = state_ == State::kNaming && !(job_->done.load(std::memory_order_acquire) && !job_->error.empty());
   if (names || !IsJobOver(completions)) return false;  // Name goes on from there
@@ -165,7 +165,7 @@ void NcclPath::OnLeft(Completions* completions, const Status& status) {
 }
 
 bool NcclPath::IsStuck(Clock::time_point now) const {
-  return !left_.ok() && last_ && now - left_at_ > kAfterDeparture && !last_->IsDone();
+  return !left_.ok() && last_ && now - left_at_ > kAfterLeaving && !last_->IsDone();
 }
 
 std::string NcclPath::Trouble() {
