@@ -134,29 +134,20 @@ std::string EncodeDeadlock(SetTag set, const Deadlock& deadlock) {
 
 std::string EncodeOffer(const Offer& offer) {
   std::string out = Begin(Type::kOffer);
-  wire::Put(&out, offer.id);
-  wire::Put(&out, offer.tag);
-  wire::Put(&out, offer.bytes);
-  wire::Put(&out, offer.region);
-  wire::PutString(&out, offer.gpu);
+  wire::Put(&out, offer);
   return out;
 }
 
 std::string EncodeAccept(const Accept& accept) {
   std::string out = Begin(Type::kAccept);
-  wire::Put(&out, accept.id);
-  wire::Put(&out, accept.bytes);
-  wire::Put(&out, accept.region);
-  wire::Put(&out, accept.way);
-  wire::PutString(&out, accept.word);
+  wire::Put(&out, accept);
   return out;
 }
-std::string EncodeCommit() { return Begin(Type::kCommit); }
 
 bool Decode(std::string_view* in, Header* header) {
   uint8_t type = 0;
   if (!wire::Get(in, &type) || !wire::Get(in, &header->set) || !wire::Get(in, &header->epoch)) return false;
-  if (type < static_cast<uint8_t>(Type::kReady) || type > static_cast<uint8_t>(Type::kCommit)) return false;
+  if (type < static_cast<uint8_t>(Type::kReady) || type > static_cast<uint8_t>(Type::kExpressOthers)) return false;
   header->type = static_cast<Type>(type);
   return true;
 }
@@ -211,13 +202,7 @@ bool DecodeStack(std::string_view* in, std::string* name, std::string* text) {
   return wire::GetString(in, name) && wire::GetString(in, text);
 }
 
-bool DecodeOffer(std::string_view* in, Offer* offer) {
-  return wire::Get(in, &offer->id) && wire::Get(in, &offer->tag) && wire::Get(in, &offer->bytes) &&
-         wire::Get(in, &offer->region) && wire::GetString(in, &offer->gpu);
-}
-bool DecodeAccept(std::string_view* in, Accept* accept) {
-  return wire::Get(in, &accept->id) && wire::Get(in, &accept->bytes) && wire::Get(in, &accept->region) &&
-         wire::Get(in, &accept->way) && accept->way <= Accept::kRefused && wire::GetString(in, &accept->word);
-}
+bool DecodeOffer(std::string_view* in, Offer* offer) { return wire::Get(in, offer); }
+bool DecodeAccept(std::string_view* in, Accept* accept) { return wire::Get(in, accept); }
 
 }  // namespace hvd::control

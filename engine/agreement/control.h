@@ -34,7 +34,6 @@ enum class Type : uint8_t {
   kDeadlock = 17,  // from there to all
   kTurn = 18,      // to the leader of the global set: the leader of another asks when a batch may be launched
   kExpressOthers = 19,
-  kCommit = 20,  // point to point: what was accepted next by NCCL's way is certain to be launched
 };
 
 constexpr size_t kHeaderBytes = sizeof(uint8_t) + sizeof(int32_t) + sizeof(uint32_t);
@@ -101,16 +100,11 @@ struct Offer {
   int64_t tag = 0;
   uint64_t bytes = 0;
   int64_t region = -1;
-  std::string gpu;  // what is told of the GPU that the tensor lies on; empty: it lies on the host
 };
 struct Accept {
-  enum Way : uint8_t { kByHost, kByNccl, kRefused };
-
   uint64_t id = 0;
   uint64_t bytes = 0;  // room in the receiver's buffer
   int64_t region = -1;
-  uint8_t way = kByHost;
-  std::string word;  // kByNccl, the first time: how the pair's communicator is called; kRefused: why
 };
 
 void AddSlot(std::string* slots, uint32_t slot);
@@ -136,7 +130,6 @@ std::string EncodeTurn(SetTag set, const Turn& turn);
 std::string EncodeDeadlock(SetTag set, const Deadlock& deadlock);
 std::string EncodeOffer(const Offer& offer);
 std::string EncodeAccept(const Accept& accept);
-std::string EncodeCommit();
 
 bool Decode(std::string_view* in, Header* header);
 Type TypeOf(std::string_view message);

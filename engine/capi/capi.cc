@@ -211,7 +211,7 @@ void Release(hvd_world* world, int64_t id) { world->world->Release(id); }
 void FreeBuffer(void* data) { hvd::FreeOutput(data); }
 
 int64_t SubmitTransfer(hvd_world* world, hvd::OpKind kind, int32_t peer, int64_t tag, const void* from, void* to,
-                       uint64_t size, int32_t device, uint64_t stream, hvd_status* status) {
+                       uint64_t size, hvd_status* status) {
   return Guard<int64_t>(status, 0, [&]() -> int64_t {
     if (peer < 0 || peer >= world->world->size()) {
       Fill(Status::Invalid("there is no rank " + std::to_string(peer)), status);
@@ -227,8 +227,6 @@ int64_t SubmitTransfer(hvd_world* world, hvd::OpKind kind, int32_t peer, int64_t
     operation->request.name = "message." + std::to_string(count.fetch_add(1));
     operation->input = static_cast<const std::byte*>(from);
     operation->output = static_cast<std::byte*>(to);
-    operation->request.device = device;
-    if (device >= 0) operation->ready = world->world->devices().MarkReady(device, stream);
     std::vector<std::unique_ptr<hvd::Operation>> operations;
     operations.push_back(std::move(operation));
     Status why;
@@ -238,14 +236,12 @@ int64_t SubmitTransfer(hvd_world* world, hvd::OpKind kind, int32_t peer, int64_t
   });
 }
 
-int64_t Send(hvd_world* world, int32_t peer, int64_t tag, const void* data, uint64_t size, int32_t device,
-             uint64_t stream, hvd_status* status) {
-  return SubmitTransfer(world, hvd::OpKind::kSend, peer, tag, data, nullptr, size, device, stream, status);
+int64_t Send(hvd_world* world, int32_t peer, int64_t tag, const void* data, uint64_t size, hvd_status* status) {
+  return SubmitTransfer(world, hvd::OpKind::kSend, peer, tag, data, nullptr, size, status);
 }
 
-int64_t Recv(hvd_world* world, int32_t peer, int64_t tag, void* data, uint64_t size, int32_t device, uint64_t stream,
-             hvd_status* status) {
-  return SubmitTransfer(world, hvd::OpKind::kReceive, peer, tag, nullptr, data, size, device, stream, status);
+int64_t Recv(hvd_world* world, int32_t peer, int64_t tag, void* data, uint64_t size, hvd_status* status) {
+  return SubmitTransfer(world, hvd::OpKind::kReceive, peer, tag, nullptr, data, size, status);
 }
 
 const char* Describe(hvd_world* world) {
@@ -366,17 +362,6 @@ int32_t LetWait(hvd_world* world, int32_t device, uint64_t stream, hvd_status* s
   });
 }
 
-int32_t Follow(hvd_world* world, int64_t id, uint64_t stream, hvd_status* status) {
-  return Guard<int32_t>(status, HVD_FAILED, [&] {
-    const auto handle = world->world->Find(id);
-    const bool done = handle && handle->done.load(std::memory_order_acquire);
-    if (done && handle->launched) handle->launched->LetWait(reinterpret_cast<hvd::CudaStream>(stream));
-    const Status closed = world->world->closed();
-    Fill(closed, status);
-    return static_cast<int32_t>(closed.ok() ? HVD_OK : HVD_FAILED);
-  });
-}
-
 int64_t OutputRows(hvd_world* world, int64_t id, int32_t index) {
   const auto handle = world->world->Find(id);
   const hvd::Handle::Output* const output = OutputAt(handle, index);
@@ -472,7 +457,6 @@ const hvd_api kApi = {HVD_ABI_VERSION,
                       Show,
                       UseTuning,
                       LetWait,
-                      Follow,
                       OutputRows,
                       CopyOutput,
                       PromptStream,

@@ -37,7 +37,7 @@ Engine::Engine(const Parts& parts)
              parts_.foreign,
              parts_.devices,
              &launches_};
-  messages_ = std::make_unique<PointToPoint>(around_, &mailbox_, &completions_, parts_.log);
+  messages_ = std::make_unique<PointToPoint>(around_, &mailbox_, &completions_);
   std::vector<int> everybody(parts_.identity.size);
   std::vector<int64_t> regions(parts_.identity.size, -1);
   for (int rank = 0; rank < parts_.identity.size; ++rank) everybody[rank] = rank;
@@ -100,7 +100,7 @@ Engine::Clock::duration Engine::MaximumSleep() const {
   if (departures_.awaits_word()) return std::min(Departures::kGrace, Heartbeats::kPeriod);
   if (mailbox_.congested()) return std::chrono::microseconds(200);
   const auto watches = [](const auto& item) { return item.second->applier.watches_device(); };
-  if (std::any_of(sets_.begin(), sets_.end(), watches) || messages_->WatchesDevice()) return kDeviceLook;
+  if (std::any_of(sets_.begin(), sets_.end(), watches)) return kDeviceLook;
   if (stack_teller_.asked() || block_teller_.asked()) return std::chrono::milliseconds(10);
   milliseconds housekeeping = Heartbeats::kPeriod;
   if (departures_.over().ok()) {
@@ -158,8 +158,6 @@ bool Engine::Drain() {
       if (departures_.departed(peer)) {
         Finish(std::move(operation), departures_.ShutDown(peer));
       } else {
-        const NcclMeeting* const met = sets_[kGlobalSet]->set.nccl();
-        if (met && !met->why_not().empty()) messages_->GiveUpNccl(met->why_not());
         messages_->Start(std::move(operation));
       }
     } else if (set == sets_.end()) {
@@ -274,7 +272,6 @@ void Engine::OnMessage(int from, std::string_view message) {
     if (!clear) Lose(from, "it sent a malformed point-to-point message");
     return;
   }
-  if (header.type == control::Type::kCommit) return messages_->OnCommit(from);
   auto set = sets_.find(header.set);
   if (set == sets_.end() || set->second->set.epoch() != header.epoch) {
     // The set's birth is still on its way to us, or its death has overtaken the message.

@@ -50,7 +50,6 @@ void Engine::WatchNccl(Clock::time_point now) {
   for (auto& [id, membership] : sets_) {
     if (membership->set.nccl() && trouble.empty()) trouble = membership->set.nccl()->Trouble();
   }
-  if (trouble.empty()) trouble = messages_->Trouble();
   if (trouble.empty()) return;
   if (nccl_troubled_since_ == Clock::time_point()) nccl_troubled_since_ = now;
   if (now - nccl_troubled_since_ >= kBeforeNcclIsBlamed) AbortHere("NCCL reported an error there: " + trouble);
@@ -59,7 +58,6 @@ void Engine::WatchNccl(Clock::time_point now) {
 // What was agreed upon has been called by all: only of the rest nobody knows. Whoever leaves has waited for its GPU, so
 // that nothing to which it contributed takes long any more.
 void Engine::WatchLaunches(Clock::time_point now) {
-  if (const int rank = messages_->StuckOn(now); rank >= 0) return Abort(rank, departures_.ShutDown(rank).text);
   const auto& [gone, since] = first_to_leave_;
   if (gone >= 0 && now - since >= kAfterDeparture && !parts_.devices->watch().Overdue(now, kAfterDeparture).empty()) {
     return Abort(gone, departures_.ShutDown(gone).text);
@@ -383,7 +381,6 @@ void Engine::Abort(int lost_rank, const std::string& text) {
     parts_.devices->launcher().PutFirst([all = std::move(all)] { Communicator::AbortAll(all); });
   }
   messages_->Fail(-1, why);
-  messages_->AbortPaths();
   Drain();
   parts_.log.Info([&] { return "this world has ended: " + text; });
 }
@@ -434,7 +431,6 @@ void Engine::LeaveDevices(Clock::time_point until) {
     } catch (const DeviceError&) {  // the driver has come to its end before us
     }
   }
-  messages_->LeaveDevices(left_whole_, until);
   for (auto& [id, membership] : sets_) membership->set.LeaveDevice(left_whole_, until);
 }
 

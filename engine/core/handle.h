@@ -30,10 +30,9 @@ struct Handle {
   int64_t id = 0;
   std::vector<Output> outputs;  // by tensor of the group
   std::vector<int64_t> received_splits;
-  int64_t value = 0;                     // join: the last rank; add_process_set: the new id
-  Status status;                         // of the first tensor that failed
-  int left = 0;                          // tensors not finished; the driver's own
-  std::shared_ptr<DeviceMark> launched;  // a message from or to a GPU: what is still to be done there
+  int64_t value = 0;  // join: the last rank; add_process_set: the new id
+  Status status;      // of the first tensor that failed
+  int left = 0;       // tensors not finished; the driver's own
   std::function<void(const Handle&)> on_done;
   std::atomic<bool> done{false};
 

@@ -239,7 +239,6 @@ void World::Close() {
     const bool done = at_once_ || AwaitDevices(Clock::now() + LongestDrain());
     const bool at_once = at_once_ || !done;
     const auto until = Clock::now() + kLeaveDevices;
-    devices_->leaving().store(true);
     if (!at_once) devices_->Drain(until);
     driver_->Stop([this, at_once] { SayFarewell(at_once); });
     if (at_once) devices_->Drain(until);

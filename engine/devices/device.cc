@@ -40,7 +40,7 @@ Device::~Device() {
   try {
     const Scope scope(*this);
     for (CudaEvent event : events_) cuda_->event_destroy(event);
-    for (const Last& last : launched_) cuda_->event_destroy(last.event);
+    for (const auto& [stream, event] : launched_) cuda_->event_destroy(event);
     if (has_kernels()) cuda_->module_unload(module_.load());
     for (CudaStream stream : {kernels_, copies_}) cuda_->stream_destroy(stream);
   } catch (const DeviceError&) {
@@ -48,15 +48,15 @@ Device::~Device() {
   cuda_->context_release(device_);
 }
 
-void Device::Launched(CudaStream stream, bool apart) {
+void Device::Launched(CudaStream stream) {
   const CudaEvent event = Mark(stream);
   std::lock_guard<std::mutex> lock(mutex_);
-  for (Last& last : launched_) {
-    if (last.stream != stream) continue;
-    events_.push_back(std::exchange(last.event, event));
+  for (auto& [of, last] : launched_) {
+    if (of != stream) continue;
+    events_.push_back(std::exchange(last, event));
     return;
   }
-  launched_.push_back({stream, event, apart});
+  launched_.emplace_back(stream, event);
 }
 
 // Forgets what is done.
@@ -64,11 +64,11 @@ bool Device::PendingOnOthers(CudaStream stream) {
   std::lock_guard<std::mutex> lock(mutex_);
   bool pending = false;
   for (auto it = launched_.begin(); it != launched_.end();) {
-    if (cuda_->event_query(it->event) == kCudaNotReady) {
-      pending |= it->stream != stream && !it->apart;
+    if (cuda_->event_query(it->second) == kCudaNotReady) {
+      pending |= it->first != stream;
       ++it;
     } else {
-      events_.push_back(it->event);
+      events_.push_back(it->second);
       it = launched_.erase(it);
     }
   }
@@ -82,8 +82,8 @@ void Device::LetWait(CudaStream stream) {
     if (!PendingOnOthers(stream)) return;
   } while (std::chrono::steady_clock::now() < until);
   std::lock_guard<std::mutex> lock(mutex_);
-  for (const Last& last : launched_) {
-    if (last.stream != stream && !last.apart) WaitFor(last.event, stream);
+  for (const auto& [of, last] : launched_) {
+    if (of != stream) WaitFor(last, stream);
   }
 }
 

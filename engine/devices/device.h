@@ -46,9 +46,8 @@ class Device {
   CudaStream copies() const { return copies_; }  // from and to the host
   // Whether nothing is under way there.
   bool IsIdle(CudaStream stream) const { return cuda_->stream_query(stream) == kCudaSuccess; }
-  // All that an operation has put on this stream, ours or a caller's, is there now. `apart`: nobody but those who wait
-  // until nothing is left waits for it with the rest.
-  void Launched(CudaStream stream, bool apart = false);
+  // All that an operation has put on this stream, ours or a caller's, is there now.
+  void Launched(CudaStream stream);
   // What is put on the stream next waits for all that was launched on others.
   void LetWait(CudaStream stream);
   // Kernels of one communicator that run beside those of another may wait for each other in a circle: what `who` puts
@@ -134,12 +133,7 @@ class Device {
   const void* last_ = nullptr;  // who asked for FollowOthers
   std::mutex mutex_;            // guards what follows
   std::vector<CudaEvent> events_;
-  struct Last {
-    CudaStream stream;  // a caller's may be gone by now
-    CudaEvent event;
-    bool apart;
-  };
-  std::vector<Last> launched_;  // of each stream
+  std::vector<std::pair<CudaStream, CudaEvent>> launched_;  // the last of each stream; a caller's may be gone by now
 };
 
 }  // namespace hvd

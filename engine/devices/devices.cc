@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <chrono>
 #include <string>
-#include <thread>
 
 namespace hvd {
 namespace {
@@ -28,12 +27,6 @@ bool DeviceMark::IsDone() const {
   if (result == kCudaNotReady) return false;
   device_->Check(result, "wait for");
   return true;
-}
-
-void DeviceMark::LetWait(CudaStream stream) const {
-  if (IsDone()) return;
-  const Device::Scope scope(*device_);
-  device_->WaitFor(event_, stream);
 }
 
 bool AreDone(DeviceMarks* marks) {
@@ -193,16 +186,7 @@ std::vector<Device*> Devices::Used() {
   return used;
 }
 
-bool Devices::AwaitLaunches(std::chrono::steady_clock::time_point until) const {
-  while (to_launch_.load() > 0) {
-    if (std::chrono::steady_clock::now() > until) return false;
-    std::this_thread::sleep_for(std::chrono::microseconds(100));
-  }
-  return true;
-}
-
 bool Devices::AwaitIdle(std::chrono::steady_clock::time_point until) {
-  if (!AwaitLaunches(until)) return false;
   try {
     for (Device* const device : Used()) {  // without the lock: others may have to end what is waited for
       if (!device->AwaitIdle(until)) return false;
@@ -213,7 +197,6 @@ bool Devices::AwaitIdle(std::chrono::steady_clock::time_point until) {
 }
 
 void Devices::Drain(std::chrono::steady_clock::time_point until) {
-  AwaitLaunches(until);
   for (Device* const device : Used()) {
     try {
       if (!device->AwaitIdle(until)) device->Abandon();

@@ -32,8 +32,6 @@ class DeviceMark {
 
   CudaEvent event() const { return event_; }
   bool IsDone() const;
-  // What is put on the stream next waits for it.
-  void LetWait(CudaStream stream) const;
 
  private:
   Device* device_;
@@ -94,7 +92,6 @@ class Devices {
   Device* last_used();  // null: none so far
   DeviceWorker& worker();
   DeviceWorker& launcher();  // of what goes through NCCL; see communicator.h
-  std::unique_ptr<DeviceWorker> NewWorker(const char* name) { return std::make_unique<DeviceWorker>(name, wake_); }
   BlockPool& pinned() { return pinned_; }
   BlockPool& outputs() { return outputs_; }  // results whose memory the engine allocates
   DeviceTimes& times() { return times_; }
@@ -122,10 +119,6 @@ class Devices {
   void LetWait(int ordinal, uint64_t stream);
   // After all that was launched so far, on the stream; then the block is given back.
   void CopyOutput(BlockPool::Block block, CudaAddress to, size_t bytes, uint64_t stream);
-  // How many messages are certain to be launched soon: whoever leaves waits for those too.
-  std::atomic<int>& to_launch() { return to_launch_; }
-  // From some point on, while it waits for them, nothing more is.
-  std::atomic<bool>& leaving() { return leaving_; }
   // Whether they are done in time with all that was launched, as far as they ever will be.
   bool AwaitIdle(std::chrono::steady_clock::time_point until);
   // The same; those that are not in time are abandoned.
@@ -134,12 +127,9 @@ class Devices {
   void Close();
 
  private:
-  bool AwaitLaunches(std::chrono::steady_clock::time_point until) const;
   std::vector<Device*> Used();
 
   std::function<void()> wake_;
-  std::atomic<int> to_launch_{0};
-  std::atomic<bool> leaving_{false};
   std::mutex mutex_;  // guards what follows
   std::map<int, std::unique_ptr<Device>> devices_;
   Device* last_used_ = nullptr;

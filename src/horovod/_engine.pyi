@@ -188,9 +188,6 @@ class World:
 
         EngineError if the world has ended: what they left on the device is then of no account.
         """
-    def follow(self, handle: int, stream: int) -> None:
-        """The same for a send or recv on a GPU that is done, alone; of handle 0 only whether the world has ended."""
-
     def prompt_stream(self, device: int, kind: int, reduce_op: int, dtype: int) -> int:
         """Where `prompt` operations go; 0: there are none of this kind, -1: not known before one on the GPU is done."""
     def output_rows(self, handle: int, index: int) -> int:
@@ -212,10 +209,8 @@ class World:
     def received_splits(self, handle: int, members: int) -> list[int]: ...
     def value(self, handle: int) -> int: ...
     def release(self, handle: int) -> None: ...
-    def send(self, peer: int, tag: int, data: int, size: int, device: int = -1, stream: int = 0) -> int:
-        """On a GPU: after what is on the stream by now, and done when it is launched; `follow` orders what is next."""
-
-    def recv(self, peer: int, tag: int, data: int, size: int, device: int = -1, stream: int = 0) -> int: ...
+    def send(self, peer: int, tag: int, data: int, size: int) -> int: ...
+    def recv(self, peer: int, tag: int, data: int, size: int) -> int: ...
     def allocate(self, nbytes: int) -> tuple[npt.NDArray[np.uint8], bool]:
         """Memory for tensors, on a page boundary, and whether local peers reach it. Lives while anybody holds it."""
     def allocate_region(self, process_set: int, device: int, nbytes: int) -> Region | None:

@@ -35,9 +35,6 @@ class World:
     def let_wait(self, device, stream):
         self._log.append(("let wait", device, stream))
 
-    def follow(self, handle, stream):
-        self._log.append(("follows", stream, handle))
-
     def wait(self, handle, limit_s):
         return self.done
 
@@ -66,7 +63,6 @@ def cuda(monkeypatch, log):
     monkeypatch.setattr(torch.cuda, "stream", entered)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: state.capturing)
     monkeypatch.setattr(places, "_engines_stream", lambda device, stream: Stream(stream, log))
-    monkeypatch.setattr(places, "_followers_stream", lambda device: Stream(88, log))
     return state
 
 
@@ -121,23 +117,6 @@ def test_an_operation_beside_the_own_stream_does_not_hold_that_up(cuda, log):
     log.clear()
     assert not place.is_done()
     assert log == [("recorded", 77)]
-
-
-def test_who_waits_for_a_message_waits_for_nothing_else(cuda, log):
-    place = places.GpuPlace(DEVICE)
-    place.goes_alone(7)
-    flight = flight_of(log, place, keep=[on_gpu(log)])
-    flight.land()
-    assert log == [("follows", 88, 7), ("recorded", 88)]
-    assert not place.is_done()
-    log.clear()
-    flight.release(followed=False)
-    assert log == [("kept for", 88), ("released", 7)]
-    log.clear()
-    place.follow(World(log))  # also when the engine has forgotten the message
-    assert log == [("follows", 10, 0), ("waits", 10, 88)]
-    log.append("is there")
-    assert place.is_done()
 
 
 class OnGpu(torch.Tensor):

@@ -209,11 +209,6 @@ class World {
     if (Api()->let_wait(world_, device, stream, &status) != HVD_OK) Raise(status);
   }
 
-  void Follow(int64_t handle, uint64_t stream) {
-    hvd_status status{};
-    if (Api()->follow(world_, handle, stream, &status) != HVD_OK) Raise(status);
-  }
-
   int64_t PromptStream(int device, int kind, int reduce_op, int dtype) {
     hvd_status status{};
     const int64_t stream = Api()->prompt_stream(world_, device, kind, reduce_op, dtype, &status);
@@ -293,17 +288,15 @@ class World {
   int64_t Value(int64_t handle) const { return Api()->value(world_, handle); }
   void Release(int64_t handle) { Api()->release(world_, handle); }
 
-  int64_t Send(int peer, int64_t tag, uintptr_t data, uint64_t size, int device, uint64_t stream) {
+  int64_t Send(int peer, int64_t tag, uintptr_t data, uint64_t size) {
     hvd_status status{};
-    const auto* const from = reinterpret_cast<const void*>(data);
-    const int64_t handle = Api()->send(world_, peer, tag, from, size, device, stream, &status);
+    const int64_t handle = Api()->send(world_, peer, tag, reinterpret_cast<const void*>(data), size, &status);
     if (!handle) Raise(status);
     return handle;
   }
-  int64_t Recv(int peer, int64_t tag, uintptr_t data, uint64_t size, int device, uint64_t stream) {
+  int64_t Recv(int peer, int64_t tag, uintptr_t data, uint64_t size) {
     hvd_status status{};
-    auto* const to = reinterpret_cast<void*>(data);
-    const int64_t handle = Api()->recv(world_, peer, tag, to, size, device, stream, &status);
+    const int64_t handle = Api()->recv(world_, peer, tag, reinterpret_cast<void*>(data), size, &status);
     if (!handle) Raise(status);
     return handle;
   }
@@ -469,7 +462,6 @@ NB_MODULE(_engine, m) {
            "outputs"_a, "reduce_op"_a, "prescale"_a, "postscale"_a, "started"_a, "will_wait"_a, "wire_dtype"_a = 0,
            "device"_a = -1, "stream"_a = 0)
       .def("let_wait", &World::LetWait, "device"_a, "stream"_a)
-      .def("follow", &World::Follow, "handle"_a, "stream"_a)
       .def("prompt_stream", &World::PromptStream, "device"_a, "kind"_a, "reduce_op"_a, "dtype"_a)
       .def("output_rows", &World::OutputRows, "handle"_a, "index"_a)
       .def("copy_output", &World::CopyOutput, "handle"_a, "index"_a, "to"_a, "stream"_a)
@@ -481,8 +473,8 @@ NB_MODULE(_engine, m) {
       .def("received_splits", &World::ReceivedSplits, "handle"_a, "members"_a)
       .def("value", &World::Value, "handle"_a)
       .def("release", &World::Release, "handle"_a)
-      .def("send", &World::Send, "peer"_a, "tag"_a, "data"_a, "size"_a, "device"_a = -1, "stream"_a = 0)
-      .def("recv", &World::Recv, "peer"_a, "tag"_a, "data"_a, "size"_a, "device"_a = -1, "stream"_a = 0)
+      .def("send", &World::Send, "peer"_a, "tag"_a, "data"_a, "size"_a)
+      .def("recv", &World::Recv, "peer"_a, "tag"_a, "data"_a, "size"_a)
       .def("allocate", &World::Allocate, "nbytes"_a)
       .def("allocate_region", &World::AllocateRegion, "process_set"_a, "device"_a, "nbytes"_a)
       .def("use_jobs", &World::UseJobs)

@@ -13,7 +13,7 @@
 extern "C" {
 #endif
 
-#define HVD_ABI_VERSION 2u
+#define HVD_ABI_VERSION 1u
 
 typedef struct hvd_world hvd_world;
 
@@ -229,13 +229,9 @@ typedef struct hvd_api {
   int64_t (*value)(hvd_world*, int64_t handle); /* join: last rank; add_process_set: new id */
   void (*release)(hvd_world*, int64_t handle);  /* forget a handle */
   void (*free_buffer)(void*);
-  /* Tagged point to point. Completes like any other handle. `device`: the GPU that the data lie on, after what is on
-   * `stream` by now, or -1: the host; such a handle is done when its work has been launched, and follow orders what
-   * comes next. */
-  int64_t (*send)(hvd_world*, int32_t peer, int64_t tag, const void* data, uint64_t size, int32_t device,
-                  uint64_t stream, hvd_status*);
-  int64_t (*recv)(hvd_world*, int32_t peer, int64_t tag, void* data, uint64_t size, int32_t device, uint64_t stream,
-                  hvd_status*);
+  /* Tagged point to point. Completes like any other handle. */
+  int64_t (*send)(hvd_world*, int32_t peer, int64_t tag, const void* data, uint64_t size, hvd_status*);
+  int64_t (*recv)(hvd_world*, int32_t peer, int64_t tag, void* data, uint64_t size, hvd_status*);
   const char* (*describe)(hvd_world*); /* JSON: transports, kernels, counters */
   /* Writes what this rank does to a file as a Chrome trace, from now on. Ends a timeline that was being written. */
   int32_t (*start_timeline)(hvd_world*, const char* path, int32_t mark_cycles, hvd_status*);
@@ -281,9 +277,6 @@ typedef struct hvd_api {
    * Fails once the world has ended because of a lost rank: what operations left on the device then is of no account,
    * also of those that were done before. */
   int32_t (*let_wait)(hvd_world*, int32_t device, uint64_t stream, hvd_status*);
-  /* The same for one send or recv that is done, for which let_wait does not let anybody wait: what others launch must
-   * never wait for a message that nobody has asked for yet. Of handle 0 it only tells whether the world has ended. */
-  int32_t (*follow)(hvd_world*, int64_t handle, uint64_t stream, hvd_status*);
   /* Of a finished handle whose output the engine allocated on a device: its rows, or -1; and its contents, put on the
    * stream as a copy to memory of the caller. The engine's memory is then its own again. */
   int64_t (*output_rows)(hvd_world*, int64_t handle, int32_t index);

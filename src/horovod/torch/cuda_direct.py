@@ -119,25 +119,6 @@ class DeviceWorld:
         self._world.release(handle)
 
 
-class MessageWorld(DeviceWorld):
-    """The same for a message, which nobody waits for with the rest: it may come long after what others wait for."""
-
-    def send(self, peer: int, tag: int, address: int, size: int) -> int:
-        handle: int = self._world.send(peer, tag, address, size, self._device, self._stream)
-        return handle
-
-    def recv(self, peer: int, tag: int, address: int, size: int) -> int:
-        handle: int = self._world.recv(peer, tag, address, size, self._device, self._stream)
-        return handle
-
-    def finish(self, handle: int) -> None:
-        self._world.wait(handle)
-        self._range.end()
-        for stream in {current_stream(self._device), self._stream}:
-            self._world.follow(handle, stream)
-        self._world.release(handle)
-
-
 class DeviceCollectives(Collectives[Tensor]):
     """The collectives on CUDA tensors; `staged` does those that cannot be done where the tensors lie."""
 
@@ -181,9 +162,13 @@ class DeviceCollectives(Collectives[Tensor]):
             raise translate(error, full_names[len(batch.handles)]) from None
         return batch
 
-    def _world_of_message(self, direction: str, world: World, tensor: Tensor) -> MessageWorld:
+    def send(self, tensor: Tensor, peer: int, tag: int) -> Pending:
         refuse_capture()
-        return MessageWorld(world, tensor.get_device(), direction)
+        return self._staged.send(tensor, peer, tag)
+
+    def recv(self, tensor: Tensor, peer: int, tag: int) -> Pending:
+        refuse_capture()
+        return self._staged.recv(tensor, peer, tag)
 
 
 def confirm(context: Context) -> None:

@@ -2,9 +2,7 @@
 // Stands in for NCCL on a machine without a GPU, beside the stand-in for the driver. Bytes really go from process to
 // process, through memory that they share, when it is their turn on a stream. It is as unforgiving as NCCL: what one
 // process has launched first is done first, whatever the communicator, so ranks that launch in different orders wait for
-// ever, as do those whose peers are gone; until the communicator is aborted. A communicator of two that begins with a
-// single send or receive is one for messages: they are done beside the rest, and the first is not launched before the
-// other end comes to it.
+// ever, as do those whose peers are gone; until the communicator is aborted.
 //
 // STANDIN_NCCL_VERSION says which it is, STANDIN_NCCL_ERROR=CODE@N that from the Nth launch on something is wrong, and
 // STANDIN_NCCL_REFUSE=CODE that no communicator can be made. STANDIN_NCCL_PAUSE_US: the most microseconds by which a
@@ -37,7 +35,7 @@ static_assert(sizeof(Id) == 128, "as large as NCCL's");
 
 // What the members of a communicator share.
 struct Board {
-  std::atomic<uint32_t> members, arrived[kMostRanks], exchanges[kMostRanks];
+  std::atomic<uint32_t> members, arrived[kMostRanks];
   std::atomic<uint64_t> steps[kMostRanks];  // of each rank: how often it has been at a meeting
   alignas(64) uint8_t room[kMostRanks][kRoom];
 };
@@ -60,7 +58,6 @@ struct Comm {
   std::atomic<bool> aborted{false};
   std::atomic<int> under_way{0};  // launches, and the thread that connects
   std::atomic<uint64_t> step{0};
-  enum class Use { kUnknown, kMessages, kCollectives } use = Use::kUnknown;
   std::mutex mutex;
   std::map<int, double> factors;  // by the number of the operation
   int next_op = 5;                // those below are NCCL's own
@@ -195,19 +192,12 @@ struct Launch {
   Comm* comm;
   std::vector<Call> calls;
   uint64_t number;
-
-  bool IsMessage() const { return comm->use == Comm::Use::kMessages; }
 };
 
 void RunLaunch(void* argument) {
   const std::unique_ptr<Launch> launch(static_cast<Launch*>(argument));
   Comm& comm = *launch->comm;
   Process& process = Process::Get();
-  if (launch->IsMessage()) {
-    if (!comm.aborted.load()) RunPairs(comm, launch->calls);
-    --comm.under_way;
-    return;
-  }
   standin::Await([&] { return process.done.load() >= launch->number || comm.aborted.load(); });
   bool there = !comm.aborted.load();
   std::vector<Call> pairs;
@@ -240,20 +230,11 @@ void PauseAtRandom() {
   std::this_thread::sleep_for(std::chrono::microseconds(std::uniform_int_distribution<long>(0, most_us)(dice)));
 }
 
-// What connects two ranks takes a thread, and as long as the other end does.
-void MeetOtherEnd(Comm* comm) {
-  comm->board->exchanges[comm->rank].store(1);
-  standin::Await([&] { return comm->aborted.load() || comm->board->exchanges[1 - comm->rank].load() == 1; });
-  if (!comm->aborted.load()) comm->state.store(kSuccess);
-  --comm->under_way;
-}
-
 int LaunchGroup() {
   static const PutTask put = FindPut();
   if (!put) return kSystemError;
   Process& process = Process::Get();
   if (!grouped.empty()) PauseAtRandom();
-  int result = kSuccess;
   while (!grouped.empty()) {
     Comm* const comm = grouped.front().first;
     auto launch = std::make_unique<Launch>();
@@ -268,21 +249,12 @@ int LaunchGroup() {
     }
     grouped = std::move(others);
     if (const int error = Refused("STANDIN_NCCL_ERROR", ++process.launches)) comm->state.store(error);
-    const bool is_first = comm->use == Comm::Use::kUnknown;
-    const bool is_single = launch->calls.size() == 1 && launch->calls[0].kind >= Call::kSend;
-    if (is_first) comm->use = is_single && comm->ranks == 2 ? Comm::Use::kMessages : Comm::Use::kCollectives;
-    const bool meets = is_first && launch->IsMessage();
-    if (!launch->IsMessage()) launch->number = process.put++;
+    launch->number = process.put++;
     ++comm->under_way;
     void* const stream = launch->calls[0].stream;
     if (const int refused = put(stream, RunLaunch, launch.release())) return refused;
-    if (!meets) continue;
-    ++comm->under_way;
-    comm->state.store(kInProgress);
-    std::thread(MeetOtherEnd, comm).detach();
-    result = kInProgress;
   }
-  return result;
+  return kSuccess;
 }
 
 int Enqueue(Comm* comm, Call call) {

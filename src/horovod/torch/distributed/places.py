@@ -16,6 +16,7 @@ import torch
 
 from horovod._engine import World
 from horovod.torch.cuda_direct import current_stream, refuse_capture
+from horovod.torch.cuda_streams import CudaStreams, Event
 from horovod.torch.distributed.buffers import units_of
 
 Tensor = torch.Tensor
@@ -29,9 +30,6 @@ class Place:
 
     def launches_on(self, stream: int) -> None:
         """The operation goes on a stream of the engine's, after what is on the caller's now."""
-
-    def goes_alone(self, handle: int) -> None:
-        """It is a message: nobody who waits for it waits for anything else, nor with anything else for it."""
 
     def order(self, world: World) -> None:
         """The operation is launched: let what its own stream does next come after it."""
@@ -68,6 +66,15 @@ class Place:
         memory, _ = world.take_output(handle)
         return torch.frombuffer(memory, dtype=like.dtype) if memory.nbytes else like.new_empty(0)
 
+    # Messages go through host memory.
+
+    def host_memory(self, like: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def to_host(self, tensors: Sequence[Tensor]) -> tuple[list[Tensor], Event]:
+        """Start to copy tensors; the event says when they have arrived."""
+        raise NotImplementedError
+
 
 HOST = Place()
 
@@ -84,7 +91,6 @@ class GpuPlace(Place):
         self._stream: Any = torch.cuda.current_stream(device)
         self.stream = int(self._stream.cuda_stream)
         self._beside = False
-        self._message = 0  # its handle, if it is one
         self._more: Any = None
         self._end: Any = None
 
@@ -92,16 +98,8 @@ class GpuPlace(Place):
         self._stream = _engines_stream(self.device, stream)
         self._beside = True
 
-    def goes_alone(self, handle: int) -> None:
-        self._stream = _followers_stream(self.device)
-        self._beside = True
-        self._message = handle
-
     def order(self, world: World) -> None:
-        if self._message:
-            world.follow(self._message, int(self._stream.cuda_stream))
-            self.has_more()
-        elif not self._beside:
+        if not self._beside:
             world.let_wait(self.device, self.stream)
 
     def entered(self) -> AbstractContextManager[Any]:
@@ -112,10 +110,7 @@ class GpuPlace(Place):
 
     def follow(self, world: World) -> None:
         reader = current_stream(self.device)
-        if self._message:
-            world.follow(0, reader)  # raises if the world has ended
-        else:
-            world.let_wait(self.device, reader)
+        world.let_wait(self.device, reader)
         if self._more is not None and reader != int(self._stream.cuda_stream):
             torch.cuda.current_stream(self.device).wait_event(self._more)
 
@@ -130,7 +125,7 @@ class GpuPlace(Place):
 
     def is_done(self) -> bool:
         if self._end is None:
-            self._end = self._more if self._message else self._stream.record_event()
+            self._end = self._stream.record_event()
         return bool(self._end.query())
 
     def future(self) -> Any:
@@ -149,6 +144,12 @@ class GpuPlace(Place):
             world.copy_output(handle, 0, flat.data_ptr(), self.stream)
         return flat
 
+    def host_memory(self, like: Tensor) -> Tensor:
+        return _streams().host_memory(like.shape, like.dtype)
+
+    def to_host(self, tensors: Sequence[Tensor]) -> tuple[list[Tensor], Event]:
+        return _streams().to_host(tensors)
+
 
 @functools.cache
 def _engines_stream(device: int, stream: int) -> Any:
@@ -156,9 +157,8 @@ def _engines_stream(device: int, stream: int) -> Any:
 
 
 @functools.cache
-def _followers_stream(device: int) -> Any:
-    """A stream of ours that does nothing but wait for messages."""
-    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+def _streams() -> CudaStreams:
+    return CudaStreams()
 
 
 def place_of(tensors: Sequence[Tensor]) -> Place:
