@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <map>
 #include <mutex>
+#include <shared_mutex>
 #include <sstream>
 #include <string>
 
@@ -42,11 +43,20 @@ class Faults {
     Rule& rule = found->second;
     if (rule.from == 0) return rule.code;
     if (++rule.calls < rule.from) return 0;
+    std::lock_guard<std::shared_mutex> at_rest(at_work_);
     sticky_.store(rule.code);
     return rule.code;
   }
 
   bool broken() const { return sticky_.load() != 0; }
+
+  // Does it, unless a kernel has gone wrong. Who has been told of that may unmap what streams used: from then on
+  // nothing on the device reads or writes.
+  template <typename Action>
+  void WhileWhole(Action action) {
+    std::shared_lock<std::shared_mutex> working(at_work_);
+    if (!broken()) action();
+  }
 
  private:
   struct Rule {
@@ -58,6 +68,7 @@ class Faults {
     if (const char* const rules = std::getenv("STANDIN_FAIL")) Arm(rules);
   }
 
+  std::shared_mutex at_work_;
   std::mutex mutex_;
   std::map<std::string, Rule> rules_;
   std::atomic<int> sticky_{0};

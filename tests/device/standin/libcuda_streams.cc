@@ -126,12 +126,13 @@ int cuStreamSynchronize(void* stream) {
 
 int cuStreamWaitValue32_v2(void* stream, Address address, uint32_t value, unsigned) {
   ENTER("cuStreamWaitValue32_v2");
-  StreamOf(stream)->Put([address, value] {
-    const auto reached = [&] {
-      const uint32_t now = reinterpret_cast<std::atomic<uint32_t>*>(address)->load();
+  StreamOf(stream)->PutWaiting([address, value] {
+    uint32_t now = value;
+    const auto look = [&] { now = reinterpret_cast<std::atomic<uint32_t>*>(address)->load(); };
+    standin::Await([&] {
+      Faults::Get().WhileWhole(look);
       return static_cast<int32_t>(now - value) >= 0 || Faults::Get().broken();
-    };
-    standin::Await(reached);
+    });
   });
   return kSuccess;
 }
@@ -147,9 +148,9 @@ int cuStreamWriteValue32_v2(void* stream, Address address, uint32_t value, unsig
 // Copies on a stream, so long after it is its turn. Both ends must stay.
 int standin_copy(void* to, const void* from, size_t bytes, long delay_us, void* stream) {
   ENTER("standin_copy");
-  StreamOf(stream)->Put([=] {
+  StreamOf(stream)->PutWaiting([=] {
     std::this_thread::sleep_for(std::chrono::microseconds(delay_us));
-    std::memcpy(to, from, bytes);
+    Faults::Get().WhileWhole([&] { std::memcpy(to, from, bytes); });
   });
   return kSuccess;
 }
@@ -159,7 +160,7 @@ int standin_put(void* stream, void (*run)(void*), void* argument) {
   ENTER("standin_put");
   Stream* const on = StreamOf(stream);
   if (!IsAlive(on) || on->device() != TheContext()->device) return kInvalidHandle;
-  on->Put([run, argument] { run(argument); });
+  on->PutWaiting([run, argument] { run(argument); });
   return kSuccess;
 }
 

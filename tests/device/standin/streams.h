@@ -53,7 +53,13 @@ class Stream {
 
   int device() const { return device_; }
 
+  // A context in which a kernel went wrong does nothing more: who waits for its events waits in vain.
   void Put(std::function<void()> task) {
+    PutWaiting([task = std::move(task)] { Faults::Get().WhileWhole(task); });
+  }
+
+  // What waits, and looks by itself whether a kernel has gone wrong.
+  void PutWaiting(std::function<void()> task) {
     std::lock_guard<std::mutex> lock(queue_->mutex);
     queue_->tasks.push_back(std::move(task));
     ++queue_->put;
@@ -97,7 +103,6 @@ class Stream {
         const auto late = static_cast<long>(random() % static_cast<uint64_t>(most_us));
         std::this_thread::sleep_for(std::chrono::microseconds(late));
       }
-      // A context in which a kernel went wrong does nothing more: who waits for its events waits in vain.
       if (!Faults::Get().broken()) task();
       task = nullptr;
       lock.lock();
@@ -132,7 +137,7 @@ class Event {
   void KeepWaiting(Stream* stream) const {
     const uint64_t number = counters().recorded.load();
     if (number == 0) return;
-    stream->Put([memory = memory_, number] {
+    stream->PutWaiting([memory = memory_, number] {
       Await([&] { return Of(*memory).done.load() >= number || Faults::Get().broken(); });
     });
   }
