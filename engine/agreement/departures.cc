@@ -123,6 +123,7 @@ Departures::InSet Departures::WhenDeparted(const Tree& tree, int member) {
 Departures::InSet Departures::WhenTold(const Tree& tree, int member, int by) {
   if (tree.parent < 0) return member <= 0 ? InSet::kNothing : InSet::kCount;
   if (member == 0 || member == tree.parent) return InSet::kClose;
+  if (by == tree.parent && by != 0) return InSet::kClose;
   return by == 0 && member > 0 ? InSet::kFarewell : InSet::kPassOn;
 }
 

@@ -99,7 +99,7 @@ class Departures {
   // `member` has departed, seen by the one whose place in the tree this is.
   static InSet WhenDeparted(const Tree& tree, int member);
   // The same, told by the member `by`. A member that we do not know (-1) may be known further up. A leader of few
-  // members tells them who has left.
+  // members tells them who has left; any other parent speaks of those above it, when its own way to the leader is gone.
   static InSet WhenTold(const Tree& tree, int member, int by);
 
  private:

@@ -245,5 +245,13 @@ TEST_CASE("departures: who hears of it in a set follows the tree") {
   }
 }
 
+TEST_CASE("departures: a way to the leader that is gone further up is gone for all below") {
+  using InSet = Departures::InSet;
+  const Tree third = BuildTree({0, 1, 2, 2}, 2, 1), last = BuildTree({0, 1, 2, 2}, 3, 1);  // 0 - 1 - 2 - 3
+  CHECK(Departures::WhenDeparted(third, 1) == InSet::kClose);
+  CHECK(Departures::WhenTold(last, 1, 2) == InSet::kClose);
+  CHECK(Departures::WhenTold(third, 3, 3) == InSet::kPassOn);
+}
+
 }  // namespace
 }  // namespace hvd
