@@ -4,9 +4,10 @@
 Ways: khorovod (hvd), buckets and kept (steps of hvd with gradient_as_bucket_view, whose gradients are dropped or kept
 between steps), staged (hvd through host memory), backend (torch.distributed and DDP over our backend), gloo and nccl
 (the same over those), alone (no communication). hvd-nccl and backend-nccl: as the ways before them, by NCCL, as if each
-rank had a GPU of its own. hvd-fused and hvd-each: the same, with tensors of a group in one buffer, or in a call each.
+rank had a GPU of its own. backend-staged: through host memory. hvd-fused and hvd-each: hvd-nccl with tensors of a group
+in one buffer, or in a call each. `messages` are sent to and fro between two ranks.
 
-    python benchmarks/gpu.py [--ranks 2 4] [--only allreduce|groups|step|jax] [--ways WAY ...] [--results FILE]
+    python benchmarks/gpu.py [--ranks 2 4] [--only allreduce|groups|messages|step|jax] [--ways WAY ...] [--results FILE]
 
 NCCL refuses to share a GPU; a different NCCL_HOSTID for each rank makes it take the others for other hosts. `jax` is a
 step of a transformer in JAX, where it is installed for CUDA: beside nccl, which is JAX's own psum over processes. Where
@@ -39,8 +40,12 @@ WORKERS = {"torch": "gpu_worker", "jax": "gpu_jax_worker"}
 SIZES = (4 << 10, 1 << 20, 16 << 20, 100 << 20)
 MODELS = ("resnet50", "gpt")
 GROUP_SIZES = (64 << 10, 1 << 20, 4 << 20, 16 << 20)  # of each tensor
-EACH = {"allreduce": tuple(map(str, SIZES)), "groups": tuple(map(str, GROUP_SIZES)), "step": MODELS, "jax": ()}
+EACH = {
+    "allreduce": tuple(map(str, SIZES)), "groups": tuple(map(str, GROUP_SIZES)), "messages": tuple(map(str, SIZES)),
+    "step": MODELS, "jax": (),
+}  # fmt: skip
 BOTH, ALLREDUCE, GROUPS, STEP, JAX = ("allreduce", "step"), ("allreduce",), ("groups",), ("step",), ("jax",)
+MESSAGES = ("messages",)
 
 
 class Part(NamedTuple):
@@ -61,6 +66,7 @@ PARTS = (
     Part(4, {"khorovod": BOTH, "gloo": BOTH, "nccl": BOTH, "alone": STEP}),
     Part(4, {"khorovod": BOTH, "gloo": STEP, "alone": STEP}, mps=True),
     Part(2, {"hvd-fused": GROUPS, "hvd-each": GROUPS}),
+    Part(2, {"backend": MESSAGES, "backend-staged": MESSAGES, "nccl": MESSAGES}),
     Part(2, {"khorovod": JAX, "nccl": JAX, "hvd-nccl": JAX}),
 )
 TRANSPORT = "HOROVOD_GPU_TRANSPORT"
@@ -69,6 +75,7 @@ VARIANTS = {
     "staged": ("khorovod", {TRANSPORT: "staged"}),
     "hvd-nccl": ("khorovod", {TRANSPORT: "nccl"}),
     "backend-nccl": ("backend", {TRANSPORT: "nccl"}),
+    "backend-staged": ("backend", {TRANSPORT: "staged"}),
     "hvd-fused": ("khorovod", {TRANSPORT: "nccl", "HOROVOD_NCCL_FUSED_BYTES": str(1 << 40)}),
     "hvd-each": ("khorovod", {TRANSPORT: "nccl", "HOROVOD_NCCL_FUSED_BYTES": "0"}),
 }

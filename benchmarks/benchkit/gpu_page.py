@@ -32,6 +32,9 @@ Where each rank has a GPU of its own, NCCL moves the bytes. Here two ranks on on
 sockets between them, so that these figures compare programs and not networks: the same step with
 `DistributedOptimizer`, with DDP over our backend of torch.distributed and over torch's own; and a step of a transformer
 in JAX, through the GPU's memory and by NCCL, beside JAX's own `psum`."""
+_MESSAGES = (
+    "A message of torch.distributed from rank to rank, until the receiver's GPU has it (half of the way to and fro):"
+)
 _GROUPS = """\
 Tensors that are reduced together reach NCCL in one call, through a buffer, or in a call each, without a copy
 (`HOROVOD_NCCL_FUSED_BYTES`); the default follows from these times."""
@@ -105,7 +108,7 @@ def _by_nccl(rows: Sequence[Row]) -> list[str]:
     for own in (row for row in rows if row.get("what") == "jax" and row["way"] == "khorovod"):
         times = [_ms(_find(rows, way, own)) for way in shown]
         lines += ["", *tables.markdown(["JAX", "ranks", *shown.values()], [["transformer", str(own["ranks"]), *times]])]
-    return lines + _groups(rows)
+    return lines + _groups(rows) + _messages(rows)
 
 
 def _groups(rows: Sequence[Row]) -> list[str]:
@@ -116,6 +119,15 @@ def _groups(rows: Sequence[Row]) -> list[str]:
         [f"{row['tensors']} x {size_text(row['bytes'])}", _ms(row), _ms(_find(rows, "hvd-each", row))] for row in fused
     ]
     return ["", _GROUPS, "", *tables.markdown(["tensors", "in one call", "in a call each"], table)]
+
+
+def _messages(rows: Sequence[Row]) -> list[str]:
+    ways = {"backend": "through GPU memory", "backend-staged": "through host memory", "nccl": "torch's NCCL"}
+    ours = [row for row in rows if row.get("what") == "messages" and row["way"] == "backend"]
+    if not ours:
+        return []
+    table = [[size_text(row["bytes"]), *(_ms(_find(rows, way, row), 2) for way in ways)] for row in ours]
+    return ["", _MESSAGES, "", *tables.markdown(["message", *ways.values()], table)]
 
 
 def _measured(rows: Sequence[Row], ways: dict[str, str], what: str) -> dict[str, str]:

@@ -2,8 +2,8 @@
 """What each rank of benchmarks/gpu.py runs: measurements, whose results it prints as lines of JSON.
 
 Arguments: a way (khorovod; buckets, kept: the same with bucket views; gloo, nccl, backend: torch.distributed over it,
-or over ours; alone), then any of `allreduce:BYTES`, `groups:BYTES` and `step:MODEL`. All ranks use the one GPU, once a
-line on standard input tells them to.
+or over ours; alone), then any of `allreduce:BYTES`, `groups:BYTES`, `messages:BYTES` and `step:MODEL`. All ranks use
+the one GPU, once a line on standard input tells them to.
 """
 
 from __future__ import annotations
@@ -134,6 +134,26 @@ def measure_groups(way: Alone, count: int) -> Measured:
     return {"bytes": count, "tensors": GROUP, "median_s": statistics.median(times)}
 
 
+def measure_messages(way: Alone, count: int) -> Measured:
+    """Seconds from a send until the device of the other rank has it: half of the way to and fro."""
+    tensor = torch.zeros(count // 4, device=DEVICE)
+
+    def go_round() -> float:
+        began = time.perf_counter()
+        for sends in (RANK == 0, RANK == 1):
+            if sends:
+                dist.send(tensor, 1 - RANK)
+            else:
+                dist.recv(tensor, 1 - RANK)
+                torch.cuda.synchronize()
+        return (time.perf_counter() - began) / 2
+
+    for _ in range(3):
+        go_round()
+    way.meet()
+    return {"bytes": count, "median_s": statistics.median(go_round() for _ in range(10 if SLOW else 30))}
+
+
 class Block(torch.nn.Module):
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -213,6 +233,7 @@ def measure_step(way: Alone, name: str) -> Measured:
 MEASURES: dict[str, Callable[[Alone, str], Measured]] = {
     "allreduce": lambda way, size: measure_allreduce(way, int(size)),
     "groups": lambda way, size: measure_groups(way, int(size)),
+    "messages": lambda way, size: measure_messages(way, int(size)),
     "step": measure_step,
 }
 

@@ -134,13 +134,20 @@ std::string EncodeDeadlock(SetTag set, const Deadlock& deadlock) {
 
 std::string EncodeOffer(const Offer& offer) {
   std::string out = Begin(Type::kOffer);
-  wire::Put(&out, offer);
+  wire::Put(&out, offer.id);
+  wire::Put(&out, offer.tag);
+  wire::Put(&out, offer.bytes);
+  wire::Put(&out, offer.region);
+  wire::PutString(&out, offer.card);
   return out;
 }
 
 std::string EncodeAccept(const Accept& accept) {
   std::string out = Begin(Type::kAccept);
-  wire::Put(&out, accept);
+  wire::Put(&out, accept.id);
+  wire::Put(&out, accept.bytes);
+  wire::Put(&out, accept.region);
+  wire::Put(&out, accept.by_slots);
   return out;
 }
 
@@ -202,7 +209,13 @@ bool DecodeStack(std::string_view* in, std::string* name, std::string* text) {
   return wire::GetString(in, name) && wire::GetString(in, text);
 }
 
-bool DecodeOffer(std::string_view* in, Offer* offer) { return wire::Get(in, offer); }
-bool DecodeAccept(std::string_view* in, Accept* accept) { return wire::Get(in, accept); }
+bool DecodeOffer(std::string_view* in, Offer* offer) {
+  return wire::Get(in, &offer->id) && wire::Get(in, &offer->tag) && wire::Get(in, &offer->bytes) &&
+         wire::Get(in, &offer->region) && wire::GetString(in, &offer->card);
+}
+bool DecodeAccept(std::string_view* in, Accept* accept) {
+  return wire::Get(in, &accept->id) && wire::Get(in, &accept->bytes) && wire::Get(in, &accept->region) &&
+         wire::Get(in, &accept->by_slots) && accept->by_slots <= 1;
+}
 
 }  // namespace hvd::control

@@ -100,11 +100,13 @@ struct Offer {
   int64_t tag = 0;
   uint64_t bytes = 0;
   int64_t region = -1;
+  std::string card;  // of the sender's slots on its GPU (see MessageSlots); empty: the bytes go over the lane
 };
 struct Accept {
   uint64_t id = 0;
   uint64_t bytes = 0;  // room in the receiver's buffer
   int64_t region = -1;
+  uint8_t by_slots = 0;  // of the sender's, as it has offered
 };
 
 void AddSlot(std::string* slots, uint32_t slot);

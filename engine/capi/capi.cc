@@ -211,7 +211,7 @@ void Release(hvd_world* world, int64_t id) { world->world->Release(id); }
 void FreeBuffer(void* data) { hvd::FreeOutput(data); }
 
 int64_t SubmitTransfer(hvd_world* world, hvd::OpKind kind, int32_t peer, int64_t tag, const void* from, void* to,
-                       uint64_t size, hvd_status* status) {
+                       uint64_t size, int32_t device, uint64_t stream, hvd_status* status) {
   return Guard<int64_t>(status, 0, [&]() -> int64_t {
     if (peer < 0 || peer >= world->world->size()) {
       Fill(Status::Invalid("there is no rank " + std::to_string(peer)), status);
@@ -227,6 +227,8 @@ int64_t SubmitTransfer(hvd_world* world, hvd::OpKind kind, int32_t peer, int64_t
     operation->request.name = "message." + std::to_string(count.fetch_add(1));
     operation->input = static_cast<const std::byte*>(from);
     operation->output = static_cast<std::byte*>(to);
+    operation->request.device = device;
+    if (device >= 0) operation->ready = world->world->devices().MarkReady(device, stream);
     std::vector<std::unique_ptr<hvd::Operation>> operations;
     operations.push_back(std::move(operation));
     Status why;
@@ -236,12 +238,14 @@ int64_t SubmitTransfer(hvd_world* world, hvd::OpKind kind, int32_t peer, int64_t
   });
 }
 
-int64_t Send(hvd_world* world, int32_t peer, int64_t tag, const void* data, uint64_t size, hvd_status* status) {
-  return SubmitTransfer(world, hvd::OpKind::kSend, peer, tag, data, nullptr, size, status);
+int64_t Send(hvd_world* world, int32_t peer, int64_t tag, const void* data, uint64_t size, int32_t device,
+             uint64_t stream, hvd_status* status) {
+  return SubmitTransfer(world, hvd::OpKind::kSend, peer, tag, data, nullptr, size, device, stream, status);
 }
 
-int64_t Recv(hvd_world* world, int32_t peer, int64_t tag, void* data, uint64_t size, hvd_status* status) {
-  return SubmitTransfer(world, hvd::OpKind::kReceive, peer, tag, nullptr, data, size, status);
+int64_t Recv(hvd_world* world, int32_t peer, int64_t tag, void* data, uint64_t size, int32_t device, uint64_t stream,
+             hvd_status* status) {
+  return SubmitTransfer(world, hvd::OpKind::kReceive, peer, tag, nullptr, data, size, device, stream, status);
 }
 
 const char* Describe(hvd_world* world) {

@@ -37,7 +37,7 @@ Engine::Engine(const Parts& parts)
              parts_.foreign,
              parts_.devices,
              &launches_};
-  messages_ = std::make_unique<PointToPoint>(around_, &mailbox_, &completions_);
+  messages_ = std::make_unique<PointToPoint>(around_, &mailbox_, &completions_, parts_.log);
   std::vector<int> everybody(parts_.identity.size);
   std::vector<int64_t> regions(parts_.identity.size, -1);
   for (int rank = 0; rank < parts_.identity.size; ++rank) everybody[rank] = rank;
@@ -100,7 +100,7 @@ Engine::Clock::duration Engine::MaximumSleep() const {
   if (departures_.awaits_word()) return std::min(Departures::kGrace, Heartbeats::kPeriod);
   if (mailbox_.congested()) return std::chrono::microseconds(200);
   const auto watches = [](const auto& item) { return item.second->applier.watches_device(); };
-  if (std::any_of(sets_.begin(), sets_.end(), watches)) return kDeviceLook;
+  if (std::any_of(sets_.begin(), sets_.end(), watches) || messages_->WatchesDevice()) return kDeviceLook;
   if (stack_teller_.asked() || block_teller_.asked()) return std::chrono::milliseconds(10);
   milliseconds housekeeping = Heartbeats::kPeriod;
   if (departures_.over().ok()) {
@@ -111,7 +111,7 @@ Engine::Clock::duration Engine::MaximumSleep() const {
 }
 
 bool Engine::Hungry() const {
-  return messages_->Busy() ||
+  return messages_->Busy() || messages_->WatchesDevice() ||
          std::any_of(sets_.begin(), sets_.end(), [](const auto& item) { return item.second->busy(); });
 }
 

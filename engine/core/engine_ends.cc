@@ -431,6 +431,7 @@ void Engine::LeaveDevices(Clock::time_point until) {
     } catch (const DeviceError&) {  // the driver has come to its end before us
     }
   }
+  messages_->LeaveDevices();
   for (auto& [id, membership] : sets_) membership->set.LeaveDevice(left_whole_, until);
 }
 

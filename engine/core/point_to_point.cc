@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "agreement/control.h"
 #include "base/wire.h"
@@ -11,9 +12,15 @@ namespace hvd {
 namespace {
 
 constexpr uint32_t kChannel = 0xfffffff0u;  // beyond every process set's
+constexpr size_t kMostSlotBytes = size_t{8} << 20;
+constexpr size_t kToken = 1;  // what the lane carries for a piece in a GPU's slot
 
 int64_t TagOf(const Operation& operation) { return operation.request.splits[0]; }
 size_t BytesOf(const Operation& operation) { return static_cast<size_t>(operation.request.shape[0]); }
+bool IsOnGpu(const Operation& operation) { return operation.request.device >= 0; }
+// What was put on the caller's stream before is done.
+bool IsReady(const Operation& operation) { return !operation.ready || operation.ready->IsDone(); }
+CudaAddress AddressOf(const std::byte* tensor) { return reinterpret_cast<CudaAddress>(tensor); }
 
 LaneOptions OptionsOf(const Settings& settings) {
   LaneOptions options;
@@ -30,8 +37,8 @@ Status WrongSize(int64_t tag, uint64_t sent, uint64_t expected) {
 
 }  // namespace
 
-PointToPoint::PointToPoint(const Surroundings& around, Mailbox* mailbox, Completions* completions)
-    : around_(around), mailbox_(mailbox), completions_(completions) {}
+PointToPoint::PointToPoint(const Surroundings& around, Mailbox* mailbox, Completions* completions, const Log& log)
+    : around_(around), mailbox_(mailbox), completions_(completions), log_(log) {}
 
 PointToPoint::~PointToPoint() = default;
 
@@ -48,57 +55,145 @@ PointToPoint::Pair& PointToPoint::PairWith(int rank) {
   return pair;
 }
 
+void PointToPoint::Finish(std::unique_ptr<Operation> operation, const Status& status) {
+  completions_->Finish(std::move(operation), status);
+}
+
+// ---- from the caller to the offer
+
+// The rest is done by the next step.
 void PointToPoint::Start(std::unique_ptr<Operation> operation) {
-  const int rank = operation->request.root;
   const int64_t tag = TagOf(*operation);
-  Pair& pair = PairWith(rank);
+  Pair& pair = PairWith(operation->request.root);
   if (operation->request.kind == OpKind::kReceive) {
     pair.receives[tag].push_back(std::move(operation));
-    return Match(rank, pair, tag);
+    pair.unmatched.insert(tag);
+  } else {
+    pair.unready[tag].push_back(std::move(operation));
   }
-  const uint64_t id = ++last_id_, bytes = BytesOf(*operation);
-  pair.offered[id] = std::move(operation);
-  if (rank == around_.rank) {
-    pair.offers[tag].push_back({id, bytes});
-    return Match(rank, pair, tag);
-  }
-  mailbox_->Send(rank, control::EncodeOffer({id, tag, bytes, pair.my_region}));
 }
+
+// Of one tag none overtakes another.
+void PointToPoint::OfferReady(int rank, Pair& pair, int64_t tag) {
+  Queue& queue = pair.unready[tag];
+  std::string card;
+  while (!queue.empty() && IsReady(*queue.front()) && HasSlotsOut(rank, pair, *queue.front(), &card)) {
+    const uint64_t id = ++last_id_, bytes = BytesOf(*queue.front());
+    pair.offered[id] = std::move(queue.front());
+    queue.pop_front();
+    if (rank == around_.rank) {
+      pair.offers[tag].push_back({id, bytes, ""});
+      pair.unmatched.insert(tag);
+    } else {
+      mailbox_->Send(rank, control::EncodeOffer({id, tag, bytes, pair.my_region, card}));
+    }
+  }
+  if (queue.empty()) pair.unready.erase(tag);
+}
+
+// Few bytes are faster through host memory, unless all ranks' work runs side by side on the GPU.
+bool PointToPoint::WantsSlots(int rank, const Operation& send) const {
+  const Settings& settings = *around_.settings;
+  if (!IsOnGpu(send) || BytesOf(send) == 0 || settings.gpu_transport == kGpuStaged) return false;
+  const Neighbour* const neighbour = around_.neighbours->Find(rank);
+  if (rank == around_.rank || !neighbour || !neighbour->arena || !around_.arena) return false;
+  return BytesOf(send) >= settings.gpu_staged_bytes || around_.devices->Use(send.request.device)->runs_together();
+}
+
+// Whether it is known how it goes. A pair has slots on one GPU each way: what lies on others goes through host memory.
+bool PointToPoint::HasSlotsOut(int rank, Pair& pair, const Operation& send, std::string* card) {
+  card->clear();
+  if (!WantsSlots(rank, send)) return true;
+  if (!pair.slots_out) {
+    const LaneOptions options = OptionsOf(*around_.settings);
+    const size_t bytes = std::min<size_t>(around_.settings->gpu_slot_bytes, kMostSlotBytes);
+    Device* const device = around_.devices->Use(send.request.device);
+    pair.slots_out = MessageSlots::Make(around_.devices, device, options.slots, bytes);
+  }
+  if (!pair.slots_out->settled()) return false;
+  const bool there = pair.slots_out->device()->ordinal() == send.request.device && pair.slots_out->why_not().empty();
+  if (there) *card = pair.slots_out->card().Encode();
+  return true;
+}
+
+// ---- from the offer to the way
 
 bool PointToPoint::OnOffer(int from, std::string_view body) {
   control::Offer offer;
+  MessageSlots::Card card;
   if (!control::DecodeOffer(&body, &offer)) return false;
+  if (!offer.card.empty() && !MessageSlots::Card::Decode(offer.card, &card)) return false;
   Pair& pair = PairWith(from);
   pair.their_region = offer.region;
-  pair.offers[offer.tag].push_back({offer.id, offer.bytes});
-  Match(from, pair, offer.tag);
+  pair.offers[offer.tag].push_back({offer.id, offer.bytes, std::move(offer.card)});
+  pair.unmatched.insert(offer.tag);
   return true;
 }
 
 void PointToPoint::Match(int rank, Pair& pair, int64_t tag) {
   auto& offers = pair.offers[tag];
   auto& receives = pair.receives[tag];
+  Way way = Way::kHost;
   while (!offers.empty() && !receives.empty()) {
-    const Offer offer = offers.front();
+    if (!IsReady(*receives.front()) || !HasSlotsIn(rank, pair, offers.front(), *receives.front(), &way)) return;
+    const Offer offer = std::move(offers.front());
     std::unique_ptr<Operation> receive = std::move(receives.front());
     offers.pop_front();
     receives.pop_front();
-    if (rank == around_.rank) {
-      Deliver(std::move(pair.offered[offer.id]), std::move(receive));
-      pair.offered.erase(offer.id);
-      continue;
-    }
-    const uint64_t expected = BytesOf(*receive);
-    mailbox_->Send(rank, control::EncodeAccept({offer.id, expected, pair.my_region}));
-    if (expected != offer.bytes) {
-      completions_->Finish(std::move(receive), WrongSize(tag, offer.bytes, expected));
-      continue;
-    }
-    BuildLane(rank, pair);
-    pair.incoming.push_back(std::move(receive));
+    Accept(rank, pair, offer, std::move(receive), way);
   }
   if (offers.empty()) pair.offers.erase(tag);
   if (receives.empty()) pair.receives.erase(tag);
+  pair.unmatched.erase(tag);
+}
+
+// Whether it is known which way it comes.
+bool PointToPoint::HasSlotsIn(int rank, Pair& pair, const Offer& offer, const Operation& receive, Way* way) {
+  *way = IsOnGpu(receive) && BytesOf(receive) > 0 ? Way::kPinned : Way::kHost;
+  if (*way == Way::kHost || offer.card.empty() || around_.settings->gpu_transport == kGpuStaged) return true;
+  BuildLane(rank, pair);
+  if (!pair.in_memory) return true;
+  if (!pair.slots_in) {
+    MessageSlots::Card card;
+    MessageSlots::Card::Decode(offer.card, &card);
+    Device* const device = around_.devices->Use(receive.request.device);
+    pair.slots_in = MessageSlots::Map(around_.devices, device, card);
+  }
+  if (!pair.slots_in->settled()) return false;
+  TellWay(rank, pair, pair.slots_in->why_not());
+  const bool there = pair.slots_in->device()->ordinal() == receive.request.device && pair.slots_in->why_not().empty();
+  if (there) *way = Way::kSlots;
+  return true;
+}
+
+void PointToPoint::TellWay(int rank, Pair& pair, const std::string& why_not) {
+  if (std::exchange(pair.told_way, true)) return;
+  log_.Info([&] {
+    return "messages from rank " + std::to_string(rank) +
+           (why_not.empty() ? " go through the GPU's memory" : " go through host memory: " + why_not);
+  });
+}
+
+void PointToPoint::Accept(int rank, Pair& pair, const Offer& offer, std::unique_ptr<Operation> receive, Way way) {
+  const uint64_t expected = BytesOf(*receive);
+  const bool fits = expected == offer.bytes;
+  const Status status = fits ? Status::Ok() : WrongSize(TagOf(*receive), offer.bytes, expected);
+  if (rank == around_.rank) {
+    std::unique_ptr<Operation> send = std::move(pair.offered[offer.id]);
+    pair.offered.erase(offer.id);
+    if (!fits) {
+      Finish(std::move(send), status);
+      return Finish(std::move(receive), status);
+    }
+    const Way from = IsOnGpu(*send) && expected > 0 ? Way::kPinned : Way::kHost;
+    pair.outgoing.push_back({std::move(send), from});
+    pair.incoming.push_back({std::move(receive), way});
+    return;
+  }
+  mailbox_->Send(rank, control::EncodeAccept({offer.id, expected, pair.my_region, way == Way::kSlots}));
+  if (!fits) return Finish(std::move(receive), status);
+  BuildLane(rank, pair);
+  pair.incoming.push_back({std::move(receive), way});
 }
 
 bool PointToPoint::OnAccept(int from, std::string_view body) {
@@ -107,17 +202,18 @@ bool PointToPoint::OnAccept(int from, std::string_view body) {
   Pair& pair = PairWith(from);
   auto found = pair.offered.find(accept.id);
   if (found == pair.offered.end()) return true;  // it failed here meanwhile
+  if (accept.by_slots && !pair.slots_out) return false;
   std::unique_ptr<Operation> send = std::move(found->second);
   pair.offered.erase(found);
   pair.their_region = accept.region;
   if (accept.bytes != BytesOf(*send)) {
-    const int64_t tag = TagOf(*send);
-    const uint64_t bytes = BytesOf(*send);
-    completions_->Finish(std::move(send), WrongSize(tag, bytes, accept.bytes));
+    const Status status = WrongSize(TagOf(*send), BytesOf(*send), accept.bytes);
+    Finish(std::move(send), status);
     return true;
   }
   BuildLane(from, pair);
-  pair.outgoing.push_back(std::move(send));
+  const bool on_gpu = IsOnGpu(*send) && BytesOf(*send) > 0;
+  pair.outgoing.push_back({std::move(send), !on_gpu ? Way::kHost : accept.by_slots ? Way::kSlots : Way::kPinned});
   return true;
 }
 
@@ -138,84 +234,204 @@ void PointToPoint::BuildLane(int rank, Pair& pair) {
   pair.lane = std::make_unique<Lane>(options, std::move(heads), std::move(keys), around_.connector, around_.changed);
 }
 
-void PointToPoint::Deliver(std::unique_ptr<Operation> send, std::unique_ptr<Operation> receive) {
-  Status status;
-  if (BytesOf(*send) == BytesOf(*receive)) {
-    if (BytesOf(*send)) std::memcpy(receive->output, send->input, BytesOf(*send));
-  } else {
-    status = WrongSize(TagOf(*send), BytesOf(*send), BytesOf(*receive));
+// ---- the bytes
+
+// Pinned memory for a tensor of a GPU, filled if it is sent.
+bool PointToPoint::HasPinned(Transfer& transfer) {
+  const Operation& operation = *transfer.operation;
+  if (transfer.way != Way::kPinned) return true;
+  if (!transfer.copy) {
+    Device* const device = around_.devices->Use(operation.request.device);
+    transfer.copy = std::make_unique<HostCopy>(around_.devices, device, BytesOf(operation));
   }
-  completions_->Finish(std::move(send), status);
-  completions_->Finish(std::move(receive), status);
+  if (!transfer.copy->IsThere()) return false;
+  if (operation.request.kind == OpKind::kReceive || transfer.copied) return true;
+  if (!transfer.mark) transfer.mark = transfer.copy->Down(AddressOf(operation.input));
+  if (!transfer.mark->IsDone()) return false;
+  transfer.mark.reset();
+  return transfer.copied = true;
+}
+
+// Whether the next piece is on its way.
+bool PointToPoint::PutPiece(Pair& pair, Transfer& send, size_t left, size_t* length) {
+  Lane& lane = *pair.lane;
+  if (!lane.CanPost()) return false;
+  const std::byte* const tensor = send.operation->input + pair.sent;
+  if (send.way != Way::kSlots) {
+    *length = std::min(left, lane.slot_bytes());
+    std::memcpy(lane.Slot(), send.copy ? send.copy->data() + pair.sent : tensor, *length);
+    lane.PostMulticast(*length);
+    return true;
+  }
+  *length = std::min(left, pair.slots_out->slot_bytes());
+  if (!send.mark) {
+    Device* const device = pair.slots_out->device();
+    const Device::Scope scope(*device);
+    device->CopyOn(pair.slots_out->At(lane.posted()), AddressOf(tensor), *length, device->messages());
+    send.mark = DeviceMark::OfMessages(device);
+  }
+  if (!send.mark->IsDone()) return false;
+  send.mark.reset();
+  lane.PostMulticast(kToken);
+  send.last = lane.posted();
+  return true;
+}
+
+// Whether one more piece is there.
+bool PointToPoint::TakePiece(Pair& pair, Transfer& receive, size_t left, size_t* length) {
+  Lane& lane = *pair.lane;
+  const int other = 1 - lane.me();
+  std::byte* const tensor = receive.operation->output + pair.received;
+  if (receive.way != Way::kSlots) {
+    *length = std::min(left, lane.slot_bytes());
+    std::byte* const to = receive.copy ? receive.copy->data() + pair.received : tensor;
+    const std::byte* const piece = lane.Fetch(other, Lane::Layout::kMulticast, *length, to);
+    if (!piece) return false;
+    if (piece != to) std::memcpy(to, piece, *length);
+    lane.Release();
+    return true;
+  }
+  *length = std::min(left, pair.slots_in->slot_bytes());
+  if (!receive.mark) {
+    if (!lane.Fetch(other, Lane::Layout::kMulticast, kToken)) return false;
+    Device* const device = pair.slots_in->device();
+    const Device::Scope scope(*device);
+    device->CopyOn(AddressOf(tensor), pair.slots_in->At(lane.released()), *length, device->messages());
+    receive.mark = DeviceMark::OfMessages(device);
+  }
+  if (!receive.mark->IsDone()) return false;
+  receive.mark.reset();
+  lane.Release();
+  return true;
+}
+
+// The first's pieces are all on their way. Slots are of use to the receiver only while this rank is there: so is who
+// sends through them.
+bool PointToPoint::EndSend(Pair& pair) {
+  Transfer send = std::move(pair.outgoing.front());
+  pair.outgoing.pop_front();
+  pair.sent = 0;
+  if (send.way == Way::kSlots) {
+    pair.unread.push_back(std::move(send));
+  } else {
+    Finish(std::move(send.operation), Status::Ok());
+  }
+  return true;
+}
+
+// The first's pieces are all here; whether its tensor has them.
+bool PointToPoint::EndReceive(Pair& pair) {
+  Transfer& receive = pair.incoming.front();
+  if (receive.copy) {
+    if (!receive.mark) receive.mark = receive.copy->Up(AddressOf(receive.operation->output));
+    if (!receive.mark->IsDone()) return false;
+  }
+  std::unique_ptr<Operation> operation = std::move(receive.operation);
+  pair.incoming.pop_front();
+  pair.received = 0;
+  Finish(std::move(operation), Status::Ok());
+  return true;
 }
 
 bool PointToPoint::StepOut(Pair& pair) {
-  bool moved = false;
-  while (!pair.outgoing.empty()) {
-    const Operation& send = *pair.outgoing.front();
-    const size_t left = BytesOf(send) - pair.sent;
-    if (left) {
-      if (!pair.lane->CanPost()) return moved;
-      const size_t length = std::min(left, pair.lane->slot_bytes());
-      std::memcpy(pair.lane->Slot(), send.input + pair.sent, length);
-      pair.lane->PostMulticast(length);
-      pair.sent += length;
-      moved = true;
-      if (length < left) continue;
-    }
-    std::unique_ptr<Operation> done = std::move(pair.outgoing.front());
-    pair.outgoing.pop_front();
-    pair.sent = 0;
-    completions_->Finish(std::move(done), Status::Ok());
+  bool moved = FinishFailed(&pair.outgoing);
+  while (!pair.outgoing.empty() && pair.outgoing.front().failed.ok()) {
+    Transfer& send = pair.outgoing.front();
+    if (!HasPinned(send)) return moved;
+    const size_t left = BytesOf(*send.operation) - pair.sent;
+    size_t length = 0;
+    if (left && !PutPiece(pair, send, left, &length)) return moved;
+    pair.sent += length;
+    if (length == left) EndSend(pair);
     moved = true;
   }
   return moved;
 }
 
 bool PointToPoint::StepIn(Pair& pair) {
-  bool moved = false;
-  while (!pair.incoming.empty()) {
-    const Operation& receive = *pair.incoming.front();
-    const size_t left = BytesOf(receive) - pair.received;
-    if (left) {
-      const size_t length = std::min(left, pair.lane->slot_bytes());
-      std::byte* to = receive.output + pair.received;
-      const std::byte* piece = pair.lane->Fetch(1 - pair.lane->me(), Lane::Layout::kMulticast, length, to);
-      if (!piece) return moved;
-      if (piece != to) std::memcpy(to, piece, length);
-      pair.lane->Release();
-      pair.received += length;
-      moved = true;
-      if (length < left) continue;
-    }
-    std::unique_ptr<Operation> done = std::move(pair.incoming.front());
-    pair.incoming.pop_front();
-    pair.received = 0;
-    completions_->Finish(std::move(done), Status::Ok());
+  bool moved = FinishFailed(&pair.incoming);
+  while (!pair.incoming.empty() && pair.incoming.front().failed.ok()) {
+    Transfer& receive = pair.incoming.front();
+    if (!HasPinned(receive)) return moved;
+    const size_t left = BytesOf(*receive.operation) - pair.received;
+    size_t length = 0;
+    if (left && !TakePiece(pair, receive, left, &length)) return moved;
+    pair.received += length;
+    if (length == left && !EndReceive(pair)) return moved;
     moved = true;
   }
   return moved;
 }
 
+bool PointToPoint::StepUnread(Pair& pair) {
+  bool moved = false;
+  while (!pair.unread.empty() && pair.lane->ReleasedBy(1 - pair.lane->me()) >= pair.unread.front().last) {
+    std::unique_ptr<Operation> send = std::move(pair.unread.front().operation);
+    pair.unread.pop_front();
+    Finish(std::move(send), Status::Ok());
+    moved = true;
+  }
+  return moved;
+}
+
+bool PointToPoint::StepToItself(Pair& pair) {
+  bool moved = FinishFailed(&pair.incoming) | FinishFailed(&pair.outgoing);
+  while (!pair.outgoing.empty() && !pair.incoming.empty()) {
+    Transfer &send = pair.outgoing.front(), &receive = pair.incoming.front();
+    if (!send.failed.ok() || !HasPinned(send) || !HasPinned(receive)) return moved;
+    const size_t bytes = BytesOf(*send.operation);
+    if (bytes && pair.received == 0) {
+      std::memcpy(receive.copy ? receive.copy->data() : receive.operation->output,
+                  send.copy ? send.copy->data() : send.operation->input, bytes);
+      pair.received = bytes;
+    }
+    if (!EndReceive(pair)) return moved;
+    moved = EndSend(pair);
+  }
+  return moved;
+}
+
+// ---- all of it
+
 bool PointToPoint::Step() {
   bool moved = false;
   for (auto& [rank, pair] : pairs_) {
+    for (auto it = pair.unready.begin(); it != pair.unready.end();) OfferReady(rank, pair, (it++)->first);
+    for (auto it = pair.unmatched.begin(); it != pair.unmatched.end();) Match(rank, pair, *it++);
+    if (rank == around_.rank) moved |= StepToItself(pair);
     if (!pair.lane) continue;
     moved |= StepIn(pair);
     moved |= StepOut(pair);
+    moved |= StepUnread(pair);
     moved |= pair.lane->Pump();
+    if (!pair.left.ok()) FinishAfterFarewell(pair);
   }
   return moved;
 }
 
 bool PointToPoint::AllSent() const {
-  return std::all_of(pairs_.begin(), pairs_.end(),
-                     [](const auto& item) { return !item.second.lane || item.second.lane->Idle(); });
+  const auto is_over = [](const std::deque<Transfer>& queue) { return queue.empty() || queue.front().failed.ok(); };
+  return std::all_of(pairs_.begin(), pairs_.end(), [&](const auto& item) {
+    const Pair& pair = item.second;
+    const bool over = is_over(pair.outgoing) && is_over(pair.incoming);
+    return over && (!pair.lane || pair.lane->Idle());
+  });
 }
 
 bool PointToPoint::Busy() const {
-  return std::any_of(pairs_.begin(), pairs_.end(),
-                     [](const auto& item) { return !item.second.outgoing.empty() || !item.second.incoming.empty(); });
+  return std::any_of(pairs_.begin(), pairs_.end(), [](const auto& item) {
+    const Pair& pair = item.second;
+    return !pair.outgoing.empty() || !pair.incoming.empty() || !pair.unread.empty();
+  });
+}
+
+bool PointToPoint::WatchesDevice() const {
+  const auto watches = [](const std::deque<Transfer>& queue) { return !queue.empty() && queue.front().mark; };
+  return std::any_of(pairs_.begin(), pairs_.end(), [&](const auto& item) {
+    const Pair& pair = item.second;
+    const bool looks = !pair.unready.empty() || !pair.unmatched.empty();
+    return looks || watches(pair.outgoing) || watches(pair.incoming);
+  });
 }
 
 void PointToPoint::LookForAnswers(std::chrono::steady_clock::time_point now, std::chrono::milliseconds limit) {
@@ -229,34 +445,6 @@ std::pair<int, std::string> PointToPoint::Broken() const {
     if (pair.lane && !pair.lane->status().ok()) return {rank, pair.lane->status().text};
   }
   return {-1, ""};
-}
-
-void PointToPoint::Fail(int rank, const Status& status) {
-  for (auto& [other, pair] : pairs_) {
-    if (rank >= 0 && rank != other) continue;
-    for (auto& [id, operation] : pair.offered) completions_->Finish(std::move(operation), status);
-    pair.offered.clear();
-    for (auto& [tag, waiting] : pair.receives) {
-      for (auto& operation : waiting) completions_->Finish(std::move(operation), status);
-    }
-    pair.receives.clear();
-    // What was accepted can still finish after a farewell, if all of it lies there.
-    if (rank >= 0 && !pair.in_memory) continue;
-    if (rank >= 0) {
-      StepIn(pair);
-      StepOut(pair);
-    }
-    for (auto* queue : {&pair.outgoing, &pair.incoming}) {
-      for (auto& operation : *queue) completions_->Finish(std::move(operation), status);
-      queue->clear();
-    }
-  }
-}
-
-void PointToPoint::CloseDescriptors() {
-  for (auto& [rank, pair] : pairs_) {
-    if (pair.lane) pair.lane->CloseDescriptors();
-  }
 }
 
 }  // namespace hvd

@@ -78,7 +78,7 @@ Status Submissions::Add(Batch operations, int rank) {
   size_t more = operations.size();
   for (auto& operation : operations) {
     more += operation->request.Bytes();
-    if (calls_ && operation->request.device >= 0) {
+    if (calls_ && operation->request.device >= 0 && MovesTensor(operation->request.kind)) {
       operation->ticket = (operation->prompt ? prompt_calls_ : calls_)->Take();
     }
     queue_.push_back(std::move(operation));

@@ -31,7 +31,7 @@ Device::Device(const Cuda* cuda, int ordinal) : cuda_(cuda), ordinal_(ordinal) {
   most_blocks_ = static_cast<unsigned>(processors) * 8;
   int together = 0;  // older drivers do not know the question
   runs_together_ = cuda_->device_attribute(&together, kCudaMpsEnabled, device_) == kCudaSuccess && together != 0;
-  for (CudaStream* stream : {&kernels_, &copies_}) *stream = NewStream();
+  for (CudaStream* stream : {&kernels_, &copies_, &messages_}) *stream = NewStream();
 }
 
 // After a failure, or while the process ends, the driver refuses all of it: nothing can be done about that.
@@ -42,7 +42,7 @@ Device::~Device() {
     for (CudaEvent event : events_) cuda_->event_destroy(event);
     for (const auto& [stream, event] : launched_) cuda_->event_destroy(event);
     if (has_kernels()) cuda_->module_unload(module_.load());
-    for (CudaStream stream : {kernels_, copies_}) cuda_->stream_destroy(stream);
+    for (CudaStream stream : {kernels_, copies_, messages_}) cuda_->stream_destroy(stream);
   } catch (const DeviceError&) {
   }
   cuda_->context_release(device_);
@@ -65,7 +65,7 @@ bool Device::PendingOnOthers(CudaStream stream) {
   bool pending = false;
   for (auto it = launched_.begin(); it != launched_.end();) {
     if (cuda_->event_query(it->second) == kCudaNotReady) {
-      pending |= it->first != stream;
+      pending |= it->first != stream && it->first != messages_;
       ++it;
     } else {
       events_.push_back(it->second);
@@ -83,7 +83,7 @@ void Device::LetWait(CudaStream stream) {
   } while (std::chrono::steady_clock::now() < until);
   std::lock_guard<std::mutex> lock(mutex_);
   for (const auto& [of, last] : launched_) {
-    if (of != stream) WaitFor(last, stream);
+    if (of != stream && of != messages_) WaitFor(last, stream);
   }
 }
 

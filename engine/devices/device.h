@@ -44,11 +44,13 @@ class Device {
   const Cuda& cuda() const { return *cuda_; }
   CudaStream kernels() const { return kernels_; }
   CudaStream copies() const { return copies_; }  // from and to the host
+  // Of messages. What is put there is ready, so that it waits for nothing; and nobody waits for it with the rest.
+  CudaStream messages() const { return messages_; }
   // Whether nothing is under way there.
   bool IsIdle(CudaStream stream) const { return cuda_->stream_query(stream) == kCudaSuccess; }
   // All that an operation has put on this stream, ours or a caller's, is there now.
   void Launched(CudaStream stream);
-  // What is put on the stream next waits for all that was launched on others.
+  // What is put on the stream next waits for all that was launched on others but messages.
   void LetWait(CudaStream stream);
   // Kernels of one communicator that run beside those of another may wait for each other in a circle: what `who` puts
   // on the stream next comes after all of ours, unless the last was of its own. Asked by one thread.
@@ -123,7 +125,7 @@ class Device {
   CudaUuid uuid_{};
   bool runs_together_ = false;
   CudaContext context_ = nullptr;
-  CudaStream kernels_ = nullptr, copies_ = nullptr;
+  CudaStream kernels_ = nullptr, copies_ = nullptr, messages_ = nullptr;
   std::mutex loading_;
   std::atomic<CudaModule> module_{nullptr};  // once all that follows from it is there
   CudaFunction copy_ = nullptr;

@@ -21,6 +21,11 @@ size_t RoundUp(size_t bytes) {
 
 }  // namespace
 
+std::shared_ptr<DeviceMark> DeviceMark::OfMessages(Device* device) {
+  device->Launched(device->messages());
+  return std::make_shared<DeviceMark>(device, device->Mark(device->messages()));
+}
+
 bool DeviceMark::IsDone() const {
   const Device::Scope scope(*device_);
   const int result = device_->cuda().event_query(event_);
@@ -62,9 +67,10 @@ BlockPool::Block BlockPool::TakeSpare(const Device* device, size_t bytes) {
 
 BlockPool::Block BlockPool::Take(Device* device, size_t bytes) {
   if (Block spare = TakeSpare(device, bytes); spare.data) return spare;
-  Trim();
   const size_t size = RoundUp(bytes);
   const Device::Scope scope(*device);
+  // Who frees may wait for all that the device has to do, and another rank that this has to do with for who takes.
+  if (!device->IsBusy()) Trim();
   if (where_ == Where::kOnDevice) {
     return {reinterpret_cast<std::byte*>(device->Allocate(size)), size, nullptr, device};
   }

@@ -30,6 +30,9 @@ class DeviceMark {
   DeviceMark(const DeviceMark&) = delete;
   DeviceMark& operator=(const DeviceMark&) = delete;
 
+  // What is on the device's stream for messages by now. Wants a Scope.
+  static std::shared_ptr<DeviceMark> OfMessages(Device* device);
+
   CudaEvent event() const { return event_; }
   bool IsDone() const;
 

@@ -100,6 +100,10 @@ class Lane {
   bool HasReleased(int member) const {
     return heads_[static_cast<size_t>(member)]->released.load(std::memory_order_acquire) > released_;
   }
+  // How many indices another has done reading, which is reached by memory.
+  uint64_t ReleasedBy(int member) const {
+    return heads_[static_cast<size_t>(member)]->released.load(std::memory_order_acquire);
+  }
   // Done with the current index.
   void Release(uint64_t count = 1);
 

@@ -288,15 +288,17 @@ class World {
   int64_t Value(int64_t handle) const { return Api()->value(world_, handle); }
   void Release(int64_t handle) { Api()->release(world_, handle); }
 
-  int64_t Send(int peer, int64_t tag, uintptr_t data, uint64_t size) {
+  int64_t Send(int peer, int64_t tag, uintptr_t data, uint64_t size, int device, uint64_t stream) {
     hvd_status status{};
-    const int64_t handle = Api()->send(world_, peer, tag, reinterpret_cast<const void*>(data), size, &status);
+    const auto* const from = reinterpret_cast<const void*>(data);
+    const int64_t handle = Api()->send(world_, peer, tag, from, size, device, stream, &status);
     if (!handle) Raise(status);
     return handle;
   }
-  int64_t Recv(int peer, int64_t tag, uintptr_t data, uint64_t size) {
+  int64_t Recv(int peer, int64_t tag, uintptr_t data, uint64_t size, int device, uint64_t stream) {
     hvd_status status{};
-    const int64_t handle = Api()->recv(world_, peer, tag, reinterpret_cast<void*>(data), size, &status);
+    auto* const to = reinterpret_cast<void*>(data);
+    const int64_t handle = Api()->recv(world_, peer, tag, to, size, device, stream, &status);
     if (!handle) Raise(status);
     return handle;
   }
@@ -473,8 +475,8 @@ NB_MODULE(_engine, m) {
       .def("received_splits", &World::ReceivedSplits, "handle"_a, "members"_a)
       .def("value", &World::Value, "handle"_a)
       .def("release", &World::Release, "handle"_a)
-      .def("send", &World::Send, "peer"_a, "tag"_a, "data"_a, "size"_a)
-      .def("recv", &World::Recv, "peer"_a, "tag"_a, "data"_a, "size"_a)
+      .def("send", &World::Send, "peer"_a, "tag"_a, "data"_a, "size"_a, "device"_a = -1, "stream"_a = 0)
+      .def("recv", &World::Recv, "peer"_a, "tag"_a, "data"_a, "size"_a, "device"_a = -1, "stream"_a = 0)
       .def("allocate", &World::Allocate, "nbytes"_a)
       .def("allocate_region", &World::AllocateRegion, "process_set"_a, "device"_a, "nbytes"_a)
       .def("use_jobs", &World::UseJobs)

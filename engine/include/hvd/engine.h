@@ -13,7 +13,7 @@
 extern "C" {
 #endif
 
-#define HVD_ABI_VERSION 1u
+#define HVD_ABI_VERSION 2u
 
 typedef struct hvd_world hvd_world;
 
@@ -229,9 +229,12 @@ typedef struct hvd_api {
   int64_t (*value)(hvd_world*, int64_t handle); /* join: last rank; add_process_set: new id */
   void (*release)(hvd_world*, int64_t handle);  /* forget a handle */
   void (*free_buffer)(void*);
-  /* Tagged point to point. Completes like any other handle. */
-  int64_t (*send)(hvd_world*, int32_t peer, int64_t tag, const void* data, uint64_t size, hvd_status*);
-  int64_t (*recv)(hvd_world*, int32_t peer, int64_t tag, void* data, uint64_t size, hvd_status*);
+  /* Tagged point to point. Completes like any other handle. `device`: the GPU that the data lie on, ready after what
+   * is on `stream` by now, or -1: the host. When it is done the device is, too: no stream has to wait. */
+  int64_t (*send)(hvd_world*, int32_t peer, int64_t tag, const void* data, uint64_t size, int32_t device,
+                  uint64_t stream, hvd_status*);
+  int64_t (*recv)(hvd_world*, int32_t peer, int64_t tag, void* data, uint64_t size, int32_t device, uint64_t stream,
+                  hvd_status*);
   const char* (*describe)(hvd_world*); /* JSON: transports, kernels, counters */
   /* Writes what this rank does to a file as a Chrome trace, from now on. Ends a timeline that was being written. */
   int32_t (*start_timeline)(hvd_world*, const char* path, int32_t mark_cycles, hvd_status*);

@@ -31,7 +31,7 @@ from horovod.common.handles import Batch, HandleTable, Pending, translate
 from horovod.common.rules import PLAIN_SUM
 
 if TYPE_CHECKING:
-    from horovod._engine import Member, Output
+    from horovod._engine import Member, Output, World
     from horovod.common.context import Context
     from horovod.common.process_sets import Membership, ProcessSet
 
@@ -254,11 +254,16 @@ class Collectives(Generic[T]):
         for extent in shape:
             count *= extent
         name = f"{direction}.{peer}.{tag}"
-        start = member.world.send if direction == "send" else member.world.recv
+        world = self._world_of_message(direction, member.world, tensor)
+        start = world.send if direction == "send" else world.recv
         try:
-            return Pending(member.world, start(int(peer), int(tag), address, count), name, tensor, tensor)
+            return Pending(world, start(int(peer), int(tag), address, count), name, tensor, tensor)
         except EngineError as error:
             raise translate(error, name) from None
+
+    def _world_of_message(self, direction: str, world: World, tensor: T) -> Any:
+        """What a message goes through, and is waited for."""
+        return world
 
     # Common parts
 

@@ -119,6 +119,21 @@ class DeviceWorld:
         self._world.release(handle)
 
 
+class MessageWorld(DeviceWorld):
+    """The same for a message: when it is done, so is the GPU."""
+
+    def send(self, peer: int, tag: int, address: int, size: int) -> int:
+        handle: int = self._world.send(peer, tag, address, size, self._device, self._stream)
+        return handle
+
+    def recv(self, peer: int, tag: int, address: int, size: int) -> int:
+        handle: int = self._world.recv(peer, tag, address, size, self._device, self._stream)
+        return handle
+
+    def _order(self) -> None:
+        self._range.end()
+
+
 class DeviceCollectives(Collectives[Tensor]):
     """The collectives on CUDA tensors; `staged` does those that cannot be done where the tensors lie."""
 
@@ -162,13 +177,9 @@ class DeviceCollectives(Collectives[Tensor]):
             raise translate(error, full_names[len(batch.handles)]) from None
         return batch
 
-    def send(self, tensor: Tensor, peer: int, tag: int) -> Pending:
+    def _world_of_message(self, direction: str, world: World, tensor: Tensor) -> MessageWorld:
         refuse_capture()
-        return self._staged.send(tensor, peer, tag)
-
-    def recv(self, tensor: Tensor, peer: int, tag: int) -> Pending:
-        refuse_capture()
-        return self._staged.recv(tensor, peer, tag)
+        return MessageWorld(world, tensor.get_device(), direction)
 
 
 def confirm(context: Context) -> None:

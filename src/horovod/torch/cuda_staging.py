@@ -185,15 +185,3 @@ class StagedCollectives(Collectives[Tensor]):
         if call.kind == ALLTOALL:
             return stage.output_up(pending)
         return stage.up(pending, call.in_place)
-
-    def send(self, tensor: Tensor, peer: int, tag: int) -> Pending:
-        """Unlike the collectives, waits for the copy: transfers between two ranks match by their order."""
-        [host], arrived = _Stage(self._streams, [tensor]).down()
-        arrived.synchronize()
-        return super().send(host, peer, tag)
-
-    def recv(self, tensor: Tensor, peer: int, tag: int) -> Pending:
-        stage = _Stage(self._streams, [tensor])
-        [host], arrived = stage.down()  # also what orders the write after earlier work on the tensor
-        arrived.synchronize()
-        return stage.up(super().recv(host, peer, tag), in_place=True)

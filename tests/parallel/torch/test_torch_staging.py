@@ -110,10 +110,6 @@ def test_every_operation():
         output, received = run(staged.start(Call(ALLTOALL), [torch.full((size,), rank)], will_wait))
         check_tensor(output, gathered)
         check_tensor(received, torch.ones(size, dtype=torch.int32))
-        sent = staged.send(mine(5), (rank + 1) % size, 1)
-        arrived = finish(staged.recv(torch.empty(5), (rank - 1) % size, 1))
-        check_tensor(arrived, torch.full((5,), float((rank - 1) % size + 1)))
-        finish(sent)
     assert streams.lifted > 20
 
 

@@ -29,13 +29,11 @@ from horovod.common.dtypes import AS_IT_IS, UINT8
 from horovod.common.joining import through_store
 from horovod.common.settings import Settings
 from horovod.common.settings_table import Value
-from horovod.torch.cuda_streams import Event
 from horovod.torch.distributed.buffers import Buffer
 from horovod.torch.distributed.completion import end_all
 from horovod.torch.distributed.errors import ProcessGroupError, from_engine
 from horovod.torch.distributed.flight import Flight
 from horovod.torch.distributed.places import HOST, Place
-from horovod.torch.distributed.staging import Late
 
 _EVERYBODY = 0  # the process set of all ranks of a world
 _BARRIER = Call(BARRIER)
@@ -106,6 +104,8 @@ class Channel:
         shapes: Sequence[tuple[int, ...]],
     ) -> int:
         """Start several collectives of one kind as one unit."""
+        if self._forgotten:
+            self._sweep()
         name = f"operation {next(self._numbers)}"
         names = [f"{name}, tensor {index} of {len(sources)}" for index in range(1, len(sources) + 1)]
         stream = min(self.prompt_stream(request, call, dtype) for dtype in {source.dtype for source in sources})
@@ -160,24 +160,30 @@ class Channel:
         return self.submit(request, _BARRIER, Buffer(0, 0, UINT8), shape=())
 
     def transfer(self, request: Request, peer: int, tag: int, buffer: Buffer, sends: bool) -> int:
+        if self._forgotten:
+            self._sweep()
         start = self.world.send if sends else self.world.recv
         try:
-            return start(peer, tag, buffer.address, buffer.bytes)
+            return start(peer, tag, buffer.address, buffer.bytes, request.place.device, request.place.stream)
         except EngineError as error:
             raise self.error(request, error) from None
-
-    def send_late(self, request: Request, peer: int, tag: int, buffer: Buffer, arrived: Event) -> Late:
-        """Send a copy once it has arrived from its GPU."""
-        return Late(request.operation, arrived, lambda: self.world.send(peer, tag, buffer.address, buffer.bytes))
 
     def keep_until_done(self, flight: Flight) -> None:
         """Take over an operation that was started and then forgotten by its owner."""
         self._forgotten.append(flight)
 
     def _sweep(self) -> None:
-        for flight in list(self._forgotten):
-            if flight.land_alone():
-                self._forgotten.remove(flight)
+        """Let go of what is over. Another thread may be at it: each takes those that it looks at."""
+        left: list[Flight] = []
+        try:
+            while self._forgotten:
+                left.append(self._forgotten.pop())
+                if left[-1].land_alone():
+                    left.pop()
+        except IndexError:
+            pass
+        finally:
+            self._forgotten.extend(left)
 
     def error(self, request: Request, error: EngineError) -> Exception:
         if self.failure is not None:

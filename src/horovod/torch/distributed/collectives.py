@@ -2,14 +2,14 @@
 """torch.distributed's collectives, each in terms of the engine's.
 
 Where all ranks must give equally much, a rank's share is described to the engine as one row: rows of different length
-are then refused by all ranks, and nobody writes past the end of a tensor. Messages of a GPU's tensors go through host
-memory.
+are then refused by all ranks, and nobody writes past the end of a tensor.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -30,9 +30,7 @@ from horovod.torch.distributed.channel import Channel, Request
 from horovod.torch.distributed.completion import Completion
 from horovod.torch.distributed.errors import ProcessGroupMismatchError
 from horovod.torch.distributed.flight import Finish
-from horovod.torch.distributed.places import HOST
 from horovod.torch.distributed.reductions import bitwise, engine_reduction
-from horovod.torch.distributed.staging import Late
 from horovod.torch.distributed.work import Work
 
 Tensor = torch.Tensor
@@ -53,12 +51,11 @@ class Collectives:
         self.channel = channel
         self.completion = Completion()
         self._size = channel.size
-        self._last_send: Late | None = None  # of a GPU's tensor
 
     def _work(
         self,
         request: Request,
-        handles: Sequence[int] | Late,
+        handles: Sequence[int],
         results: list[Tensor],
         keep: object = None,
         finish: Finish | None = None,
@@ -240,24 +237,9 @@ class Collectives:
         return self._work(request, [self.channel.barrier(request)], [])
 
     def transfer(self, request: Request, tensor: Tensor, peer: int, tag: int, sends: bool) -> Work:
-        movable(tensor)  # or refused
-        if request.place is not HOST:
-            return self._send_late(request, tensor, peer, tag) if sends else self._recv_up(request, tensor, peer, tag)
-        if sends and self._last_send is not None:  # one that waits for its GPU must not be overtaken
-            self._last_send.is_there(request.timeout_s)
         handle = self.channel.transfer(request, peer, tag, movable(tensor), sends)
+        request = replace(request, place=request.place.when_done())
         return self._work(request, [handle], [tensor], source=-1 if sends else peer)
-
-    def _send_late(self, request: Request, tensor: Tensor, peer: int, tag: int) -> Work:
-        (copy,), arrived = request.place.to_host([tensor])
-        self._last_send = self.channel.send_late(request, peer, tag, movable(copy), arrived)
-        return self._work(request, self._last_send, [tensor], copy)
-
-    def _recv_up(self, request: Request, tensor: Tensor, peer: int, tag: int) -> Work:
-        host = request.place.host_memory(tensor)
-        handle = self.channel.transfer(request, peer, tag, movable(host), sends=False)
-        work = self._work(request, [handle], [tensor], host, source=peer)
-        return work.then(lambda: spread(host.view(-1), [tensor]), [tensor])
 
     # Common parts
 

@@ -12,7 +12,6 @@ import torch
 
 from horovod._engine import EngineError
 from horovod.torch.distributed.places import Place
-from horovod.torch.distributed.staging import Late
 
 if TYPE_CHECKING:
     from horovod.torch.distributed.channel import Channel
@@ -24,7 +23,7 @@ class Flight:
     """From its submission until its results lie where they belong. Used by one thread at a time."""
 
     def __init__(
-        self, channel: Channel, handles: Sequence[int] | Late, place: Place, keep: object, finish: Finish | None
+        self, channel: Channel, handles: Sequence[int], place: Place, keep: object, finish: Finish | None
     ) -> None:
         self._channel = channel
         self._handles = handles
@@ -48,11 +47,6 @@ class Flight:
     def wait(self, limit_s: float) -> bool:
         """Whether the engine is done with it within that time, well or with an `error`."""
         until = time.monotonic() + limit_s
-        if isinstance(self._handles, Late):
-            if not self._handles.is_there(limit_s):
-                return False
-            self.error = self._handles.failure
-            self._handles = self._handles.handles
         for handle in self._handles:
             try:
                 if not self._channel.world.wait(handle, max(0.0, until - time.monotonic())):
@@ -67,12 +61,12 @@ class Flight:
             self._place.order(self._channel.world)
             if self._finish is not None:
                 with torch.no_grad(), self._place.entered():
-                    self._finish(self._handle_list())
+                    self._finish(self._handles)
                     self._place.has_more()
 
     def release(self, followed: bool) -> None:
         """Forget it, if that has not been done. `followed`: whoever waited lets its stream wait as well."""
-        handles, self._handles = self._handle_list(), ()
+        handles, self._handles = self._handles, ()
         if handles and not (followed and self._place.keeps_memory()):
             self._place.outlive(_tensors_in(self._keep))
         for handle in handles:
@@ -87,9 +81,6 @@ class Flight:
             self.land()
         self.release(followed=False)
         return True
-
-    def _handle_list(self) -> Sequence[int]:
-        return self._handles.handles if isinstance(self._handles, Late) else self._handles
 
 
 def _tensors_in(kept: object) -> Iterator[torch.Tensor]:

@@ -16,7 +16,6 @@ import torch
 
 from horovod._engine import World
 from horovod.torch.cuda_direct import current_stream, refuse_capture
-from horovod.torch.cuda_streams import CudaStreams, Event
 from horovod.torch.distributed.buffers import units_of
 
 Tensor = torch.Tensor
@@ -66,14 +65,9 @@ class Place:
         memory, _ = world.take_output(handle)
         return torch.frombuffer(memory, dtype=like.dtype) if memory.nbytes else like.new_empty(0)
 
-    # Messages go through host memory.
-
-    def host_memory(self, like: Tensor) -> Tensor:
-        raise NotImplementedError
-
-    def to_host(self, tensors: Sequence[Tensor]) -> tuple[list[Tensor], Event]:
-        """Start to copy tensors; the event says when they have arrived."""
-        raise NotImplementedError
+    def when_done(self) -> Place:
+        """The same for an operation that is over for the host when the device is done with it."""
+        return self
 
 
 HOST = Place()
@@ -144,21 +138,23 @@ class GpuPlace(Place):
             world.copy_output(handle, 0, flat.data_ptr(), self.stream)
         return flat
 
-    def host_memory(self, like: Tensor) -> Tensor:
-        return _streams().host_memory(like.shape, like.dtype)
+    def when_done(self) -> Place:
+        return DoneGpu(self.device)
 
-    def to_host(self, tensors: Sequence[Tensor]) -> tuple[list[Tensor], Event]:
-        return _streams().to_host(tensors)
+
+class DoneGpu(Place):
+    """A GPU that has nothing left to do: no stream has to wait."""
+
+    def __init__(self, device: int) -> None:
+        self.device = device
+
+    def future(self) -> Any:
+        return torch.futures.Future(devices=[torch.device("cuda", self.device)])
 
 
 @functools.cache
 def _engines_stream(device: int, stream: int) -> Any:
     return torch.cuda.ExternalStream(stream, device=torch.device("cuda", device))  # type: ignore[no-untyped-call]
-
-
-@functools.cache
-def _streams() -> CudaStreams:
-    return CudaStreams()
 
 
 def place_of(tensors: Sequence[Tensor]) -> Place:

@@ -17,7 +17,6 @@ from horovod._engine import EngineError
 from horovod.torch.distributed.channel import Channel, Request, seconds
 from horovod.torch.distributed.errors import ProcessGroupError
 from horovod.torch.distributed.flight import Finish, Flight
-from horovod.torch.distributed.staging import Late
 
 if TYPE_CHECKING:
     from horovod.torch.distributed.completion import Completion
@@ -44,7 +43,7 @@ class Work(_Work):  # type: ignore[misc]
         channel: Channel,
         completion: Completion,
         request: Request,
-        handles: Sequence[int] | Late,
+        handles: Sequence[int],
         results: list[Tensor],
         keep: object = None,
         finish: Finish | None = None,

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// Memory of a GPU through which messages go from one rank to another of its host: a few slots, which the sender fills
+// and the receiver, which has them mapped, empties. Tensors may so lie in any memory, and nobody keeps another's
+// mapped: what is mapped is not free when its owner frees it.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "devices/devices.h"
+
+namespace hvd {
+
+class MessageSlots {
+ public:
+  // How others of the host reach them.
+  struct Card {
+    CudaHandle memory;
+    uint64_t slot_bytes, slots;
+
+    std::string Encode() const;
+    static bool Decode(std::string_view bytes, Card* card);
+  };
+
+  // The sender's: memory is allocated. The receiver's: it is mapped. Both take long: the worker does it.
+  static std::shared_ptr<MessageSlots> Make(Devices* devices, Device* device, int slots, size_t slot_bytes);
+  static std::shared_ptr<MessageSlots> Map(Devices* devices, Device* device, const Card& card);
+  ~MessageSlots();
+  MessageSlots(const MessageSlots&) = delete;
+  MessageSlots& operator=(const MessageSlots&) = delete;
+
+  Device* device() const { return device_; }
+  // Whether what follows is known.
+  bool settled() const { return settled_.load(std::memory_order_acquire); }
+  const std::string& why_not() const { return why_not_; }  // empty: they are there
+  const Card& card() const { return card_; }
+  size_t slot_bytes() const { return static_cast<size_t>(card_.slot_bytes); }
+  CudaAddress At(uint64_t index) const { return base_ + index % card_.slots * card_.slot_bytes; }
+
+ private:
+  MessageSlots(Device* device, bool own, const Card& card) : device_(device), own_(own), card_(card) {}
+  static std::shared_ptr<MessageSlots> Begin(Devices* devices, std::shared_ptr<MessageSlots> slots);
+  void Open();
+
+  Device* const device_;
+  const bool own_;
+  Card card_;
+  CudaAddress base_ = 0;
+  std::string why_not_;
+  std::atomic<bool> settled_{false};
+};
+
+}  // namespace hvd
