@@ -69,13 +69,19 @@ BlockPool::Block BlockPool::Take(Device* device, size_t bytes) {
   if (Block spare = TakeSpare(device, bytes); spare.data) return spare;
   const size_t size = RoundUp(bytes);
   const Device::Scope scope(*device);
-  // Who frees may wait for all that the device has to do, and another rank that this has to do with for who takes.
-  if (!device->IsBusy()) Trim();
+  // Who frees pinned memory may wait for all that the device has to do, which may wait for another rank, and that for
+  // who takes: a message's receiver.
+  if (where_ == Where::kOnDevice || !device->IsBusy()) Trim();
   if (where_ == Where::kOnDevice) {
     return {reinterpret_cast<std::byte*>(device->Allocate(size)), size, nullptr, device};
   }
   void* data = nullptr;
-  device->Check(device->cuda().host_allocate(&data, size, kCudaHostPortable), "pin host memory for");
+  int result = device->cuda().host_allocate(&data, size, kCudaHostPortable);
+  if (result == kCudaOutOfMemory) {
+    Trim();
+    result = device->cuda().host_allocate(&data, size, kCudaHostPortable);
+  }
+  device->Check(result, "pin host memory for");
   return {static_cast<std::byte*>(data), size, nullptr, device};
 }
 
