@@ -4,7 +4,6 @@
 The first argument says what; with `cpu` as the second, the parts that need no GPU run on the CPU.
 """
 
-import importlib
 import json
 import os
 import signal
@@ -282,6 +281,40 @@ def run_groups() -> None:
     print(f"lost in {time.monotonic() - began:.2f} s", flush=True)
 
 
+def run_messages() -> None:
+    """Long messages to the right and from the left, behind work of a stream; then the last rank is killed in one."""
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    right, left = (rank + 1) % (last + 1), (rank - 1) % (last + 1)
+    count = 12 << 20  # elements: more than the slots between two ranks hold
+
+    def begin(turn: int) -> tuple[list[Any], torch.Tensor]:
+        if DEVICE.type == "cuda":
+            torch.cuda._sleep(2_000_000)
+        given = torch.full((count,), float(rank + turn), device=DEVICE)
+        taken = torch.zeros(count, device=DEVICE)
+        ends = [dist.P2POp(dist.isend, given, right), dist.P2POp(dist.irecv, taken, left)]
+        return list(dist.batch_isend_irecv(ends)), taken
+
+    def go_round(turns: range) -> None:
+        for turn in turns:
+            works, taken = begin(turn)
+            for work in works:
+                work.wait()
+            same(taken, torch.full((count,), float(left + turn)))
+
+    with torch.cuda.stream(torch.cuda.Stream()) if DEVICE.type == "cuda" else nullcontext():
+        go_round(range(4))
+    if rank == last:
+        begin(4)
+        os.kill(os.getpid(), signal.SIGKILL)
+    began = time.monotonic()
+    with pytest.raises(ProcessGroupError, match=f"rank {last}"):
+        go_round(range(4, 100))
+    await_device()
+    assert float((torch.ones(1 << 20, device=DEVICE) + 1).sum()) == 2 << 20
+    print(f"lost in {time.monotonic() - began:.2f} s", flush=True)
+
+
 def told_by(group: Any = None) -> dict[str, Any]:
     """What the engine counts for a group."""
     found: Any = group or dist.group.WORLD
@@ -381,61 +414,14 @@ def await_device() -> None:
         torch.cuda.synchronize()
 
 
-def run_accelerate() -> None:
-    """Accelerate takes the group that exists."""
-    from accelerate import Accelerator
-
-    os.environ["ACCELERATE_BYPASS_DEVICE_MAP"] = "true"  # all ranks share the one GPU
-    accelerator = Accelerator(cpu=DEVICE.type == "cpu")
-    torch.manual_seed(accelerator.process_index)
-    model = torch.nn.Linear(4, 1)
-    model, optimizer = accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
-    for _ in range(3):
-        optimizer.zero_grad()
-        accelerator.backward(model(torch.randn(8, 4, device=accelerator.device)).square().mean())
-        optimizer.step()
-    weights = accelerator.gather(next(model.parameters()).detach().reshape(1, -1))
-    assert weights.device.type == DEVICE.type
-    assert torch.equal(weights[0], weights[1]), weights
-
-
-def run_lightning() -> None:
-    import lightning
-
-    importlib.import_module("horovod.torch.distributed.lightning")
-
-    class Line(lightning.LightningModule):  # type: ignore[misc]
-        def __init__(self) -> None:
-            super().__init__()
-            self.line = torch.nn.Linear(4, 1)
-
-        def training_step(self, rows: torch.Tensor, _: int) -> torch.Tensor:
-            assert rows.device.type == DEVICE.type
-            return self.line(rows).square().mean()
-
-        def configure_optimizers(self) -> torch.optim.Optimizer:
-            return torch.optim.SGD(self.parameters(), lr=0.1)
-
-    model = Line()
-    trainer = lightning.Trainer(
-        strategy="horovod", accelerator="gpu" if DEVICE.type == "cuda" else "cpu", max_steps=3, logger=False,
-        enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
-    )  # fmt: skip
-    trainer.fit(model, torch.utils.data.DataLoader(torch.randn(32, 4), batch_size=4))
-    weights: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(weights, model.line.weight.tolist())
-    assert weights[0] == weights[1], weights
-
-
 RUNS = {
     "collectives": run_collectives,
     "training": run_training,
     "loss": run_loss,
     "groups": run_groups,
+    "messages": run_messages,
     "prompt": run_prompt,
     "absence": run_absence,
-    "accelerate": run_accelerate,
-    "lightning": run_lightning,
 }
 
 

@@ -48,13 +48,11 @@ def test_training_over_nccl() -> None:
     check(2, "training", OVER_NCCL)
 
 
-@pytest.mark.parametrize("library", ["accelerate", "lightning"])
-def test_libraries(library: str) -> None:
-    pytest.importorskip(library)
-    check(2, library)
-
-
-@pytest.mark.parametrize(("program", "what"), [(PROGRAM, "loss"), (OVER_NCCL, "groups")], ids=["IPC", "NCCL"])
+@pytest.mark.parametrize(
+    ("program", "what"),
+    [(PROGRAM, "loss"), (OVER_NCCL, "groups"), (PROGRAM, "messages")],
+    ids=["IPC", "NCCL", "messages"],
+)
 def test_the_others_hear_of_a_killed_rank(program: list[str], what: str) -> None:
     with PlainJob([*program, what], "a:3") as job:
         job.wait(limit_s=55)
