@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 #include <utility>
 
 #include "agreement/control.h"
@@ -21,6 +22,19 @@ bool IsOnGpu(const Operation& operation) { return operation.request.device >= 0;
 // What was put on the caller's stream before is done.
 bool IsReady(const Operation& operation) { return !operation.ready || operation.ready->IsDone(); }
 CudaAddress AddressOf(const std::byte* tensor) { return reinterpret_cast<CudaAddress>(tensor); }
+
+size_t BytesOf(const std::deque<MessageSlots::Piece>& pieces) {
+  return std::accumulate(pieces.begin(), pieces.end(), size_t{0},
+                         [](size_t bytes, const MessageSlots::Piece& piece) { return bytes + piece.length; });
+}
+
+// Whether the device is done with the first.
+bool PopDone(std::deque<MessageSlots::Piece>* pieces, size_t* length) {
+  if (pieces->empty() || !pieces->front().mark->IsDone()) return false;
+  *length = pieces->front().length;
+  pieces->pop_front();
+  return true;
+}
 
 LaneOptions OptionsOf(const Settings& settings) {
   LaneOptions options;
@@ -254,24 +268,24 @@ bool PointToPoint::HasPinned(Transfer& transfer) {
 
 // Whether the next piece is on its way.
 bool PointToPoint::PutPiece(Pair& pair, Transfer& send, size_t left, size_t* length) {
+  if (send.way == Way::kSlots) return PutToSlots(pair, send, left, length);
   Lane& lane = *pair.lane;
   if (!lane.CanPost()) return false;
+  const std::byte* const from = send.copy ? send.copy->data() : send.operation->input;
+  *length = std::min(left, lane.slot_bytes());
+  std::memcpy(lane.Slot(), from + pair.sent, *length);
+  lane.PostMulticast(*length);
+  return true;
+}
+
+// Copies to all slots that are free are begun at once: ranks that share a GPU wait long for their turns on it.
+bool PointToPoint::PutToSlots(Pair& pair, Transfer& send, size_t left, size_t* length) {
+  Lane& lane = *pair.lane;
   const std::byte* const tensor = send.operation->input + pair.sent;
-  if (send.way != Way::kSlots) {
-    *length = std::min(left, lane.slot_bytes());
-    std::memcpy(lane.Slot(), send.copy ? send.copy->data() + pair.sent : tensor, *length);
-    lane.PostMulticast(*length);
-    return true;
+  for (size_t at = BytesOf(send.begun); at < left && lane.CanPost(send.begun.size()); at += send.begun.back().length) {
+    send.begun.push_back(pair.slots_out->Fill(lane.posted() + send.begun.size(), tensor + at, left - at));
   }
-  *length = std::min(left, pair.slots_out->slot_bytes());
-  if (!send.mark) {
-    Device* const device = pair.slots_out->device();
-    const Device::Scope scope(*device);
-    device->CopyOn(pair.slots_out->At(lane.posted()), AddressOf(tensor), *length, device->messages());
-    send.mark = DeviceMark::OfMessages(device);
-  }
-  if (!send.mark->IsDone()) return false;
-  send.mark.reset();
+  if (!PopDone(&send.begun, length)) return false;
   lane.PostMulticast(kToken);
   send.last = lane.posted();
   return true;
@@ -279,35 +293,33 @@ bool PointToPoint::PutPiece(Pair& pair, Transfer& send, size_t left, size_t* len
 
 // Whether one more piece is there.
 bool PointToPoint::TakePiece(Pair& pair, Transfer& receive, size_t left, size_t* length) {
+  if (receive.way == Way::kSlots) return TakeFromSlots(pair, receive, left, length);
   Lane& lane = *pair.lane;
-  const int other = 1 - lane.me();
+  std::byte* const to = (receive.copy ? receive.copy->data() : receive.operation->output) + pair.received;
+  *length = std::min(left, lane.slot_bytes());
+  const std::byte* const piece = lane.Fetch(1 - lane.me(), Lane::Layout::kMulticast, *length, to);
+  if (!piece) return false;
+  if (piece != to) std::memcpy(to, piece, *length);
+  lane.Release();
+  return true;
+}
+
+bool PointToPoint::TakeFromSlots(Pair& pair, Transfer& receive, size_t left, size_t* length) {
+  Lane& lane = *pair.lane;
   std::byte* const tensor = receive.operation->output + pair.received;
-  if (receive.way != Way::kSlots) {
-    *length = std::min(left, lane.slot_bytes());
-    std::byte* const to = receive.copy ? receive.copy->data() + pair.received : tensor;
-    const std::byte* const piece = lane.Fetch(other, Lane::Layout::kMulticast, *length, to);
-    if (!piece) return false;
-    if (piece != to) std::memcpy(to, piece, *length);
-    lane.Release();
-    return true;
+  const uint64_t full = lane.PostedBy(1 - lane.me()) - lane.released();
+  for (size_t at = BytesOf(receive.begun); at < left && receive.begun.size() < full;
+       at += receive.begun.back().length) {
+    receive.begun.push_back(pair.slots_in->Empty(lane.released() + receive.begun.size(), tensor + at, left - at));
   }
-  *length = std::min(left, pair.slots_in->slot_bytes());
-  if (!receive.mark) {
-    if (!lane.Fetch(other, Lane::Layout::kMulticast, kToken)) return false;
-    Device* const device = pair.slots_in->device();
-    const Device::Scope scope(*device);
-    device->CopyOn(AddressOf(tensor), pair.slots_in->At(lane.released()), *length, device->messages());
-    receive.mark = DeviceMark::OfMessages(device);
-  }
-  if (!receive.mark->IsDone()) return false;
-  receive.mark.reset();
+  if (!PopDone(&receive.begun, length)) return false;
   lane.Release();
   return true;
 }
 
 // The first's pieces are all on their way. Slots are of use to the receiver only while this rank is there: so is who
 // sends through them.
-bool PointToPoint::EndSend(Pair& pair) {
+void PointToPoint::EndSend(Pair& pair) {
   Transfer send = std::move(pair.outgoing.front());
   pair.outgoing.pop_front();
   pair.sent = 0;
@@ -316,7 +328,6 @@ bool PointToPoint::EndSend(Pair& pair) {
   } else {
     Finish(std::move(send.operation), Status::Ok());
   }
-  return true;
 }
 
 // The first's pieces are all here; whether its tensor has them.
@@ -386,7 +397,8 @@ bool PointToPoint::StepToItself(Pair& pair) {
       pair.received = bytes;
     }
     if (!EndReceive(pair)) return moved;
-    moved = EndSend(pair);
+    EndSend(pair);
+    moved = true;
   }
   return moved;
 }
@@ -426,7 +438,9 @@ bool PointToPoint::Busy() const {
 }
 
 bool PointToPoint::WatchesDevice() const {
-  const auto watches = [](const std::deque<Transfer>& queue) { return !queue.empty() && queue.front().mark; };
+  const auto watches = [](const std::deque<Transfer>& queue) {
+    return !queue.empty() && queue.front().OccupiesDevice();
+  };
   return std::any_of(pairs_.begin(), pairs_.end(), [&](const auto& item) {
     const Pair& pair = item.second;
     const bool looks = !pair.unready.empty() || !pair.unmatched.empty();

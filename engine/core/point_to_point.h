@@ -51,6 +51,7 @@ class PointToPoint {
 
  private:
   using Queue = std::deque<std::unique_ptr<Operation>>;
+  using Pieces = std::deque<MessageSlots::Piece>;
   struct Offer {
     uint64_t id;
     uint64_t bytes;
@@ -62,10 +63,13 @@ class PointToPoint {
     std::unique_ptr<Operation> operation;
     Way way = Way::kHost;
     std::unique_ptr<HostCopy> copy{};    // kPinned, from its turn on
-    std::shared_ptr<DeviceMark> mark{};  // what a device still has to do for it
+    std::shared_ptr<DeviceMark> mark{};  // kPinned: what a device still has to do for it
     bool copied = false;                 // kPinned: between the tensor and pinned memory
+    Pieces begun{};                      // kSlots: what a device copies, one after the other
     uint64_t last = 0;                   // kSlots: the lane's index behind the last piece that was sent
     Status failed{};                     // meanwhile, while the device was at it
+
+    bool OccupiesDevice() const { return mark || !begun.empty(); }
   };
   struct Pair {
     int64_t my_region = -1, their_region = -1;
@@ -100,7 +104,9 @@ class PointToPoint {
   bool HasPinned(Transfer& transfer);
   bool PutPiece(Pair& pair, Transfer& send, size_t left, size_t* length);
   bool TakePiece(Pair& pair, Transfer& receive, size_t left, size_t* length);
-  bool EndSend(Pair& pair);
+  bool PutToSlots(Pair& pair, Transfer& send, size_t left, size_t* length);
+  bool TakeFromSlots(Pair& pair, Transfer& receive, size_t left, size_t* length);
+  void EndSend(Pair& pair);
   bool EndReceive(Pair& pair);
 
   void Finish(std::unique_ptr<Operation> operation, const Status& status);

@@ -46,6 +46,7 @@ bool PointToPoint::FinishFailed(std::deque<Transfer>* queue) {
   while (!queue->empty() && !queue->front().failed.ok()) {
     Transfer& first = queue->front();
     if (first.mark && !IsOver(*first.mark)) break;
+    if (!first.begun.empty() && !IsOver(*first.begun.back().mark)) break;
     const Status status = first.failed;
     std::unique_ptr<Operation> operation = std::move(first.operation);
     queue->pop_front();

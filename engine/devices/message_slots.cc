@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "devices/message_slots.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -44,6 +45,21 @@ void MessageSlots::Open() {
     why_not_ = error.what();
   }
   settled_.store(true, std::memory_order_release);
+}
+
+MessageSlots::Piece MessageSlots::Fill(uint64_t index, const std::byte* tensor, size_t left) const {
+  return Copy(At(index), reinterpret_cast<CudaAddress>(tensor), left);
+}
+
+MessageSlots::Piece MessageSlots::Empty(uint64_t index, std::byte* tensor, size_t left) const {
+  return Copy(reinterpret_cast<CudaAddress>(tensor), At(index), left);
+}
+
+MessageSlots::Piece MessageSlots::Copy(CudaAddress to, CudaAddress from, size_t left) const {
+  const size_t length = std::min(left, static_cast<size_t>(card_.slot_bytes));
+  const Device::Scope scope(*device_);
+  device_->CopyOn(to, from, length, device_->messages());
+  return {DeviceMark::OfMessages(device_), length};
 }
 
 MessageSlots::~MessageSlots() {

@@ -26,6 +26,12 @@ class MessageSlots {
     static bool Decode(std::string_view bytes, Card* card);
   };
 
+  // A copy that was put on the device's stream for messages.
+  struct Piece {
+    std::shared_ptr<DeviceMark> mark;
+    size_t length;
+  };
+
   // The sender's: memory is allocated. The receiver's: it is mapped. Both take long: the worker does it.
   static std::shared_ptr<MessageSlots> Make(Devices* devices, Device* device, int slots, size_t slot_bytes);
   static std::shared_ptr<MessageSlots> Map(Devices* devices, Device* device, const Card& card);
@@ -38,13 +44,16 @@ class MessageSlots {
   bool settled() const { return settled_.load(std::memory_order_acquire); }
   const std::string& why_not() const { return why_not_; }  // empty: they are there
   const Card& card() const { return card_; }
-  size_t slot_bytes() const { return static_cast<size_t>(card_.slot_bytes); }
-  CudaAddress At(uint64_t index) const { return base_ + index % card_.slots * card_.slot_bytes; }
+  // From the tensor to a slot, or back: as much of what is left as a slot holds.
+  Piece Fill(uint64_t index, const std::byte* tensor, size_t left) const;
+  Piece Empty(uint64_t index, std::byte* tensor, size_t left) const;
 
  private:
   MessageSlots(Device* device, bool own, const Card& card) : device_(device), own_(own), card_(card) {}
   static std::shared_ptr<MessageSlots> Begin(Devices* devices, std::shared_ptr<MessageSlots> slots);
   void Open();
+  CudaAddress At(uint64_t index) const { return base_ + index % card_.slots * card_.slot_bytes; }
+  Piece Copy(CudaAddress to, CudaAddress from, size_t left) const;
 
   Device* const device_;
   const bool own_;

@@ -69,8 +69,9 @@ void Lane::set_chunk_bytes(size_t bytes) {
   moved_at_ = posted_;
 }
 
-bool Lane::CanPost() {
-  const uint64_t free = std::max(moved_at_, posted_ < slots_count_ ? 0 : posted_ - slots_count_ + 1);
+bool Lane::CanPost(uint64_t ahead) {
+  const uint64_t next = posted_ + ahead;
+  const uint64_t free = std::max(moved_at_, next < slots_count_ ? 0 : next - slots_count_ + 1);
   if (free == 0) return true;
   const uint64_t reused = free - 1;  // the last index whose bytes we may be about to overwrite
   if (local_released_ <= reused && !local_.empty()) {

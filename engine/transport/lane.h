@@ -71,8 +71,8 @@ class Lane {
   std::byte* SlotsOf(int member) const { return member == me() ? slots_ : heads_[static_cast<size_t>(member)]->slots; }
   size_t piece_bytes() const { return piece_bytes_; }  // the most that one member's piece of a scattered chunk holds
 
-  // True when the next slot may be overwritten.
-  bool CanPost();
+  // True when the next slot may be overwritten, or one that comes `ahead` indices after it.
+  bool CanPost(uint64_t ahead = 0);
   std::byte* Slot() { return slots_ + (posted_ % slots_count_) * slot_bytes_; }
   // Member j's piece lies at j * piece_bytes() in the slot; lengths[me] is ignored.
   void PostScatter(const size_t* lengths);
@@ -100,7 +100,10 @@ class Lane {
   bool HasReleased(int member) const {
     return heads_[static_cast<size_t>(member)]->released.load(std::memory_order_acquire) > released_;
   }
-  // How many indices another has done reading, which is reached by memory.
+  // How many indices another has posted, which is reached by memory, and how many it has done reading.
+  uint64_t PostedBy(int member) const {
+    return heads_[static_cast<size_t>(member)]->posted.load(std::memory_order_acquire);
+  }
   uint64_t ReleasedBy(int member) const {
     return heads_[static_cast<size_t>(member)]->released.load(std::memory_order_acquire);
   }
