@@ -83,6 +83,15 @@ def test_check_build_tells_the_truth_about_gloo() -> None:
     assert "[ ] Gloo  (not part of this package: Khorovod's own engine takes its place)" in report(verbose=True)
 
 
+@pytest.mark.parametrize("found", [("Open MPI v5.0.11", ""), ("", "mpi4py is not installed")])
+def test_check_build_tells_the_truth_about_mpi(monkeypatch: pytest.MonkeyPatch, found: tuple[str, str]) -> None:
+    from horovod.common import mpi_library
+    from horovod.runner.check_build import report
+
+    monkeypatch.setattr(mpi_library, "look", lambda: found)
+    assert report(verbose=True).count(f"    [{'X' if found[0] else ' '}] MPI  ({found[0] or found[1]})\n") == 2
+
+
 def test_values_that_are_given_are_found() -> None:
     options = vars(parse_args(["-np", "1", "--slots-per-host", "2", "--disable-cache", "true"]))
     assert without_effect.given(options) == ["disable_cache"]

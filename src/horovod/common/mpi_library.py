@@ -6,8 +6,10 @@ Whoever loads MPI ends it. If the user did, mpi4py ends it with the process; aft
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import os
+import subprocess
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -20,6 +22,29 @@ _broken = False
 
 def is_installed() -> bool:
     return importlib.util.find_spec("mpi4py") is not None
+
+
+_LOOK = """
+import mpi4py
+mpi4py.rc.initialize = False
+from mpi4py import MPI
+print(MPI.Get_library_version().strip("\\0").splitlines()[0].split(",")[0].strip())
+"""
+
+
+@functools.cache
+def look() -> tuple[str, str]:
+    """The MPI that mpi4py opens here, or why there is none. Another process opens it, where it may crash."""
+    if not is_installed():
+        return "", "mpi4py is not installed"
+    try:
+        done = subprocess.run([sys.executable, "-c", _LOOK], capture_output=True, text=True, timeout=60)
+    except subprocess.TimeoutExpired:
+        return "", "mpi4py does not come back from opening MPI"
+    if done.returncode == 0:
+        return done.stdout.strip(), ""
+    said = done.stderr.strip().splitlines()
+    return "", f"mpi4py finds no MPI: {said[-1] if said else f'exit code {done.returncode}'}"
 
 
 def load(threads: bool = True) -> Any:

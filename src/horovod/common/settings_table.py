@@ -297,7 +297,7 @@ _SURVIVAL = (
 )
 
 _BACK_ENDS = (
-    Setting("HOROVOD_NUM_NCCL_STREAMS", int, 1, "Streams for NCCL, which works on the streams that tensors come from.",
+    Setting("HOROVOD_NUM_NCCL_STREAMS", int, 1, "Number of streams for NCCL.",
             minimum=1, maximum=64, flag="--num-nccl-streams", yaml_key="library_options.num_nccl_streams", kept=True),
     Setting("HOROVOD_ENABLE_ASYNC_COMPLETION", bool, False, "Complete GPU work by stream events.", kept=True),
     Setting("HOROVOD_ENABLE_XLA_OPS", bool, False, "TensorFlow: collectives inside XLA-compiled functions; always on.",

@@ -34,7 +34,7 @@ def frameworks() -> list[Finding]:
 
 def controllers() -> list[Finding]:
     return [
-        Finding("MPI", False, "not supported by this version"),
+        _mpi(),
         Finding("Gloo", False, _IN_PLACE_OF_GLOO),
         Finding("Khorovod", *_engine()),
     ]
@@ -45,7 +45,7 @@ def tensor_operations() -> list[Finding]:
         _nccl(),
         Finding("DDL", False, "superseded by NCCL"),
         Finding("CCL", False, _unused("libccl.so.1")),
-        Finding("MPI", False, _unused("libmpi.so.40")),
+        _mpi(),
         Finding("Gloo", False, _IN_PLACE_OF_GLOO),
         Finding("Khorovod", *_engine()),
     ]
@@ -95,6 +95,13 @@ def _nccl() -> Finding:
     number = nccl_library.version()
     reason = f"version {nccl_library.spoken(number)}" if number else f"{nccl_library.NAME} cannot be found"
     return Finding("NCCL", number > 0, reason)
+
+
+def _mpi() -> Finding:
+    from horovod.common import mpi_library
+
+    library, why_not = mpi_library.look()
+    return Finding("MPI", bool(library), why_not or library)
 
 
 def _unused(library: str) -> str:

@@ -9,7 +9,7 @@ import os
 import platform
 from pathlib import Path
 
-from horovod.common import not_yet
+from horovod.common import mpi_library, not_yet
 from horovod.common.settings import value_of
 from horovod.tools.findings import Finding
 
@@ -55,14 +55,9 @@ def mpi() -> Finding:
     version = version_of(("mpi4py",))
     if version is None:
         return Finding("mpi4py", "not installed: tensors travel by shared memory and TCP")
-    import mpi4py
-
-    mpi4py.rc.initialize = False
-    try:
-        from mpi4py import MPI
-    except (ImportError, RuntimeError) as error:
-        return Finding("mpi4py", f"{version} finds no MPI: {error}", "let mpi4py find the library of your mpirun")
-    library = MPI.Get_library_version().strip("\0").splitlines()[0].split(",")[0].strip()
+    library, why_not = mpi_library.look()
+    if not library:
+        return Finding("mpi4py", f"{version}, but {why_not}", "let mpi4py find the library of your mpirun")
     return Finding("mpi4py", f"{version} with {library}: tensors travel by it after horovodrun --mpi")
 
 
