@@ -44,7 +44,7 @@ def test_overlap_needs_a_spare_processor(
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(bound_to)))
     monkeypatch.setattr("os.cpu_count", lambda: of)
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
-    assert overlap.overlaps() is expected
+    assert overlap.overlaps() == (expected, chosen is not False)  # a GPU of one's own needs no processor
 
 
 class Gpus:
@@ -95,7 +95,8 @@ def test_gradients_weigh_as_much_as_they_should_once_it_is_known_who_shares_gpus
         register_post_accumulate_grad_hook=lambda hook: SimpleNamespace(remove=lambda: made.append(-1)),
     )  # fmt: skip
     gradient = SimpleNamespace(number=0, parameter=parameter, hook=None)
-    watched._shares_gpus, watched._overlaps, watched._homes = None, True, None
+    watched._shares_gpus, watched._homes = None, None
+    watched._overlap = overlap.Overlap(on_host=False, on_gpu=True)
     watched._reduction = SimpleNamespace(call=SimpleNamespace(process_set=global_process_set))
     watched._arrived = SimpleNamespace(hook=lambda number, nbytes, *rest: made.append(nbytes))
 
@@ -111,3 +112,22 @@ def test_gradients_weigh_as_much_as_they_should_once_it_is_known_who_shares_gpus
     watched._weigh_again()
     watched._weigh_again()
     assert made == [0, -1, 101]
+
+
+@pytest.mark.parametrize(
+    ("kind", "chosen", "expected"),
+    [
+        ("cpu", (False, True), 0),
+        ("cpu", (True, True), 4800),
+        ("cuda", (False, True), 101),
+        ("cuda", (False, False), 0),
+        ("cuda", (True, False), 0),
+    ],
+)
+def test_gradients_on_a_gpu_go_early_whether_those_on_the_host_do_or_not(
+    kind: str, chosen: tuple[bool, bool], expected: int
+) -> None:
+    watched = object.__new__(reducer.GradientReducer)
+    watched._shares_gpus, watched._overlap = False, overlap.Overlap(*chosen)
+    parameter: Any = SimpleNamespace(is_cuda=kind == "cuda", is_cpu=kind == "cpu", nbytes=4800)
+    assert watched._weight_of(parameter) == expected

@@ -307,7 +307,8 @@ _BACK_ENDS = (
     Setting("HOROVOD_TORCH_WAIT_IN_BACKWARD", bool, True,
             "PyTorch: gradients are complete when backward() returns; 0: when optimizer.step() begins."),
     Setting("HOROVOD_TORCH_OVERLAP", bool, None,
-            "PyTorch: reduce gradients while backward() runs; 0: at its end. Unset: meanwhile if a core is free."),
+            "PyTorch: reduce gradients while backward() runs; 0: at its end. Unset: meanwhile if a core is free, and "
+            "on GPUs that ranks do not share."),
     Setting("HOROVOD_TORCH_SHARED_GRADIENTS", bool, None, "PyTorch: large gradients move into shared memory as soon as "
             "they are there; 0: they are staged. Unset: they move where they are reduced at the end of backward()."),
     Setting("HOROVOD_JAX_FFI", bool, None,

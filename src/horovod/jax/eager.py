@@ -31,6 +31,8 @@ def _submit(call: Call, leaves: Sequence[Any], gpu: Any, will_wait: bool) -> Pen
     if gpu is not None:
         leaves = jax.device_get(leaves)
     if call.kind == ALLTOALL:
+        if len(leaves) != 1:
+            raise ValueError(f"alltoall takes one array, not a tree of {len(leaves)}: call it for each of them")
         return then(collectives.start(call, leaves, will_wait), lambda output: as_jax(output[:1], gpu))
     if len(leaves) != 1:
         call = replace(call, grouped=True)

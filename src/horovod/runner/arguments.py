@@ -198,7 +198,7 @@ def _add_general(flags: FlagParser) -> None:
     )
     add("-cb", "--check-build", action="store_true", help="print which frameworks and back ends work here")
     add("--disable-cache", action="store_true", help="do not reuse results of earlier ssh and interface checks")
-    add("--start-timeout", metavar="S", help="limit for all workers to start (HOROVOD_START_TIMEOUT or 30)")
+    add("--start-timeout", metavar="S", help="how long each host has to answer (HOROVOD_START_TIMEOUT or 30)")
     add(
         "--network-interfaces",
         dest="nics",

@@ -194,7 +194,7 @@ def DistributedOptimizer(  # noqa: N802 - the contract's name
         parameters = [parameter for _, parameter in named]
         buckets = GradientBuckets(parameters, process_set) if gradient_as_bucket_view else None
         overlap = overlaps()
-        homes = None if gradient_as_bucket_view else gradient_homes(reduction.plain_dtypes, call.wire, overlap)
+        homes = None if gradient_as_bucket_view else gradient_homes(reduction.plain_dtypes, call.wire, overlap.on_host)
         wrapped._reducer = GradientReducer(
             reduction,
             named,

@@ -248,11 +248,12 @@ int LaunchGroup() {
       }
     }
     grouped = std::move(others);
-    if (const int error = Refused("STANDIN_NCCL_ERROR", ++process.launches)) comm->state.store(error);
+    if (const int error = Refused("STANDIN_NCCL_ERROR", process.launches + 1)) comm->state.store(error);
     launch->number = process.put++;
     ++comm->under_way;
     void* const stream = launch->calls[0].stream;
     if (const int refused = put(stream, RunLaunch, launch.release())) return refused;
+    ++process.launches;  // only now: who waits for it takes it to be on the stream
   }
   return kSuccess;
 }

@@ -187,6 +187,8 @@ def test_what_is_refused():
         jax.jit(hvd.allgather)(jnp.ones(()))
     with pytest.raises(ValueError, match="evenly"):
         jax.jit(hvd.alltoall)(jnp.ones(3))
+    with pytest.raises(ValueError, match="one array, not a tree of 2"):
+        hvd.alltoall({"a": jnp.ones(2), "b": jnp.ones(2)})
     with pytest.raises(ValueError, match="root rank 7"):
         jax.jit(lambda x: hvd.broadcast(x, 7))(jnp.ones(3))
     with pytest.raises(ValueError, match="complex64 is not supported"):

@@ -124,7 +124,7 @@ class MeetingBoard:
         text = (
             f"waited in vain for {_ranks(meeting.missing())} of {meeting.size} to come to the rendezvous "
             f"(generation {meeting.generation}; present: {_ranks(meeting.arrivals)}). "
-            "Did they start? Raise --start-timeout (HOROVOD_START_TIMEOUT) if they are only slow."
+            "Did they start? Raise --gloo-timeout-seconds (HOROVOD_GLOO_TIMEOUT_SECONDS) if they are only slow."
         )
         reply = refusal(text, again=self._elastic) | ({"missing": meeting.missing()[0]} if self._elastic else {})
         for arrival in late:

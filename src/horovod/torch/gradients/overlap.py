@@ -2,12 +2,14 @@
 """Whether gradients are reduced while backward() still runs.
 
 A reduction through shared memory is work for a processor. On one that backward() keeps busy it gains nothing, and the
-two threads take turns and spoil each other's caches: then all of it is left to the thread that waits at the end.
+two threads take turns and spoil each other's caches: then all of it is left to the thread that waits at the end. Where
+a GPU computes, processors have little to do.
 """
 
 from __future__ import annotations
 
 import os
+from typing import NamedTuple
 
 import torch
 
@@ -15,13 +17,21 @@ from horovod.common.context import default_context
 from horovod.common.process_sets import ProcessSet
 
 
-def overlaps() -> bool:
-    """As HOROVOD_TORCH_OVERLAP says; else if other hosts take part, or if this rank has a processor to spare."""
+class Overlap(NamedTuple):
+    """For gradients in host memory, and for those on a GPU of one's own."""
+
+    on_host: bool
+    on_gpu: bool
+
+
+def overlaps() -> Overlap:
+    """As HOROVOD_TORCH_OVERLAP says; else on the host if others take part, or if this rank has a processor to spare."""
     chosen = default_context.settings["HOROVOD_TORCH_OVERLAP"]
     if chosen is not None:
-        return bool(chosen)
+        return Overlap(bool(chosen), bool(chosen))
     topology = default_context.topology
-    return topology.local_size < topology.size or _processors(topology.local_size) > torch.get_num_threads()
+    spare = topology.local_size < topology.size or _processors(topology.local_size) > torch.get_num_threads()
+    return Overlap(on_host=spare, on_gpu=True)
 
 
 def gpus_are_shared(process_set: ProcessSet) -> bool:

@@ -28,7 +28,7 @@ from horovod.torch.gradients import round_messages
 from horovod.torch.gradients.buckets import GradientBuckets
 from horovod.torch.gradients.flights import Flights
 from horovod.torch.gradients.gradient import Gradient, Gradients, Reduction
-from horovod.torch.gradients.overlap import gpus_are_shared
+from horovod.torch.gradients.overlap import Overlap, gpus_are_shared
 from horovod.torch.gradients.parameter_check import ParameterCheck
 from horovod.torch.gradients.rounds import Differ, Place, Reduce, Round, is_due
 
@@ -37,7 +37,6 @@ Tensor = torch.Tensor
 # A call and a wake-up for each small gradient would cost more than its reduction: they wait until this many bytes are
 # together, or for the end of backward().
 _CARGO_BYTES = 512 * 1024
-_NO_LIMIT = 1 << 62
 
 _NOTHING_ELSE = Reduce(b"", ())
 
@@ -67,7 +66,7 @@ class GradientReducer:
         named: Iterable[tuple[str, Tensor]],
         passes: int,
         wait_in_backward: bool,
-        overlap: bool,
+        overlap: Overlap,
         buckets: GradientBuckets | None,
         homes: GradientHomes | None,
         check_parameters: bool = False,
@@ -83,9 +82,9 @@ class GradientReducer:
         self._table = self._gradients.table  # for each gradient how far it is in this round
         self._flights = Flights(reduction, self._gradients, buckets, homes)
         # Hooks of an optimizer that is gone must not reduce anything any more, nor keep it.
-        self._overlaps = overlap
+        self._overlap = overlap
         self._shares_gpus: bool | None = None  # None: no parameter is on one
-        self._arrived = Arrivals(_CARGO_BYTES if overlap else _NO_LIMIT, _notifier(weakref.ref(self)))
+        self._arrived = Arrivals(_CARGO_BYTES, _notifier(weakref.ref(self)))
         self._callback_of: int | None = None  # the thread whose backward() will call us at its end
         self._round = Round()
         self._era = default_context.era
@@ -104,19 +103,23 @@ class GradientReducer:
         parameter = gradient.parameter
         if gradient.hook is None and parameter.requires_grad:
             register: Any = parameter.register_post_accumulate_grad_hook
-            nbytes, homes = (parameter.nbytes, self._homes) if parameter.is_cpu else (self._weight_of(parameter), None)
+            homes = self._homes if parameter.is_cpu else None
             # What is sent while backward() goes on may have come on several streams.
-            streams = (current_stream, parameter.get_device()) if self._overlaps and parameter.is_cuda else (None, -1)
-            hook = self._arrived.hook(gradient.number, nbytes, homes, *streams)
+            on_streams = self._overlap.on_gpu and parameter.is_cuda
+            streams = (current_stream, parameter.get_device()) if on_streams else (None, -1)
+            hook = self._arrived.hook(gradient.number, self._weight_of(parameter), homes, *streams)
             self._gradients.hooked(gradient, register(hook))
 
     def _weight_of(self, parameter: Tensor) -> int:
-        """The bytes that a gradient off the host counts as."""
+        """The bytes that a gradient counts as; 0 for one that can wait for the end of backward()."""
+        if parameter.is_cpu:
+            return int(parameter.nbytes) if self._overlap.on_host else 0
         if not parameter.is_cuda:
-            return _NO_LIMIT
+            return _CARGO_BYTES
         if self._shares_gpus is None:
             self._shares_gpus = gpus_are_shared(self._reduction.call.process_set)
-        return 0 if self._shares_gpus else parameter.nbytes // _TIMES_ON_GPU + 1
+        waits = self._shares_gpus or not self._overlap.on_gpu
+        return 0 if waits else parameter.nbytes // _TIMES_ON_GPU + 1
 
     def _weigh_again(self) -> None:
         """Ranks know who shares GPUs since they have had tensors there, and may have met others since."""
