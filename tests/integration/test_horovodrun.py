@@ -215,12 +215,12 @@ def test_the_first_failure_is_shown_and_ends_the_job(how, code, text):
 
 def test_fault_16_the_cause_comes_first_and_the_others_do_not_drown_it(tmp_path):
     source = """
-import atexit, os, sys
+import atexit, os, sys, time
 rank = os.environ["HOROVOD_RANK"]
 class HorovodInternalError(RuntimeError): pass
 if rank == "1":
     # Dies last: the others report the lost peer before its own exit is seen.
-    while len(os.listdir(sys.argv[1])) < 2: pass
+    while len(os.listdir(sys.argv[1])) < 2: time.sleep(0.001)
     raise KeyError("the real cause")
 def leave(): open(os.path.join(sys.argv[1], rank), "w").close()
 atexit.register(leave)

@@ -115,19 +115,17 @@ def test_gradients_weigh_as_much_as_they_should_once_it_is_known_who_shares_gpus
 
 
 @pytest.mark.parametrize(
-    ("kind", "chosen", "expected"),
+    ("devices", "chosen", "expected"),
     [
-        ("cpu", (False, True), 0),
-        ("cpu", (True, True), 4800),
-        ("cuda", (False, True), 101),
-        ("cuda", (False, False), 0),
-        ("cuda", (True, False), 0),
+        ("cpu cpu", (False, True), False),
+        ("cpu cpu", (True, True), True),
+        ("cuda cuda", (False, True), True),
+        ("cpu cuda", (False, True), True),
+        ("cuda cuda", (False, False), False),
     ],
 )
-def test_gradients_on_a_gpu_go_early_whether_those_on_the_host_do_or_not(
-    kind: str, chosen: tuple[bool, bool], expected: int
+def test_a_model_on_a_gpu_does_not_wait_for_a_free_processor(
+    devices: str, chosen: tuple[bool, bool], expected: bool
 ) -> None:
-    watched = object.__new__(reducer.GradientReducer)
-    watched._shares_gpus, watched._overlap = False, overlap.Overlap(*chosen)
-    parameter: Any = SimpleNamespace(is_cuda=kind == "cuda", is_cpu=kind == "cpu", nbytes=4800)
-    assert watched._weight_of(parameter) == expected
+    named: Any = [("", SimpleNamespace(is_cuda=device == "cuda")) for device in devices.split()]
+    assert overlap.Overlap(*chosen).of(named) is expected

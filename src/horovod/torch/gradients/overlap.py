@@ -9,6 +9,7 @@ a GPU computes, processors have little to do.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import torch
@@ -22,6 +23,10 @@ class Overlap(NamedTuple):
 
     on_host: bool
     on_gpu: bool
+
+    def of(self, named: Iterable[tuple[str, torch.Tensor]]) -> bool:
+        """For a model with these parameters. Those in host memory go as early as those beside them on a GPU."""
+        return self.on_host or (self.on_gpu and any(parameter.is_cuda for _, parameter in named))
 
 
 def overlaps() -> Overlap:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -37,6 +37,7 @@ Tensor = torch.Tensor
 # A call and a wake-up for each small gradient would cost more than its reduction: they wait until this many bytes are
 # together, or for the end of backward().
 _CARGO_BYTES = 512 * 1024
+_NO_LIMIT = 1 << 62
 
 _NOTHING_ELSE = Reduce(b"", ())
 
@@ -63,7 +64,7 @@ class GradientReducer:
     def __init__(
         self,
         reduction: Reduction,
-        named: Iterable[tuple[str, Tensor]],
+        named: Sequence[tuple[str, Tensor]],
         passes: int,
         wait_in_backward: bool,
         overlap: Overlap,
@@ -84,7 +85,7 @@ class GradientReducer:
         # Hooks of an optimizer that is gone must not reduce anything any more, nor keep it.
         self._overlap = overlap
         self._shares_gpus: bool | None = None  # None: no parameter is on one
-        self._arrived = Arrivals(_CARGO_BYTES, _notifier(weakref.ref(self)))
+        self._arrived = Arrivals(_CARGO_BYTES if overlap.of(named) else _NO_LIMIT, _notifier(weakref.ref(self)))
         self._callback_of: int | None = None  # the thread whose backward() will call us at its end
         self._round = Round()
         self._era = default_context.era
@@ -103,23 +104,20 @@ class GradientReducer:
         parameter = gradient.parameter
         if gradient.hook is None and parameter.requires_grad:
             register: Any = parameter.register_post_accumulate_grad_hook
-            homes = self._homes if parameter.is_cpu else None
+            nbytes, homes = (parameter.nbytes, self._homes) if parameter.is_cpu else (self._weight_of(parameter), None)
             # What is sent while backward() goes on may have come on several streams.
             on_streams = self._overlap.on_gpu and parameter.is_cuda
             streams = (current_stream, parameter.get_device()) if on_streams else (None, -1)
-            hook = self._arrived.hook(gradient.number, self._weight_of(parameter), homes, *streams)
+            hook = self._arrived.hook(gradient.number, nbytes, homes, *streams)
             self._gradients.hooked(gradient, register(hook))
 
     def _weight_of(self, parameter: Tensor) -> int:
-        """The bytes that a gradient counts as; 0 for one that can wait for the end of backward()."""
-        if parameter.is_cpu:
-            return int(parameter.nbytes) if self._overlap.on_host else 0
+        """The bytes that a gradient off the host counts as."""
         if not parameter.is_cuda:
-            return _CARGO_BYTES
+            return _NO_LIMIT
         if self._shares_gpus is None:
             self._shares_gpus = gpus_are_shared(self._reduction.call.process_set)
-        waits = self._shares_gpus or not self._overlap.on_gpu
-        return 0 if waits else parameter.nbytes // _TIMES_ON_GPU + 1
+        return 0 if self._shares_gpus else parameter.nbytes // _TIMES_ON_GPU + 1
 
     def _weigh_again(self) -> None:
         """Ranks know who shares GPUs since they have had tensors there, and may have met others since."""
