@@ -112,9 +112,16 @@ void Destroy(hvd_world* world) {
   delete world;
 }
 
+bool IsUsable(const hvd_world* world, hvd_status* status) {
+  const Status usable = world->world->Usable();
+  if (!usable.ok()) Fill(usable, status);
+  return usable.ok();
+}
+
 int64_t Submit(hvd_world* world, int32_t process_set, const hvd_op* ops, int32_t count, const char* group,
                uint32_t flags, void (*on_done)(void*, const hvd_status*), void* context, hvd_status* status) {
   return Guard<int64_t>(status, 0, [&]() -> int64_t {
+    if (!IsUsable(world, status)) return 0;
     if (count < 1) {
       Fill(Status::Invalid("nothing to submit"), status);
       return 0;
@@ -213,6 +220,7 @@ void FreeBuffer(void* data) { hvd::FreeOutput(data); }
 int64_t SubmitTransfer(hvd_world* world, hvd::OpKind kind, int32_t peer, int64_t tag, const void* from, void* to,
                        uint64_t size, int32_t device, uint64_t stream, hvd_status* status) {
   return Guard<int64_t>(status, 0, [&]() -> int64_t {
+    if (!IsUsable(world, status)) return 0;
     if (peer < 0 || peer >= world->world->size()) {
       Fill(Status::Invalid("there is no rank " + std::to_string(peer)), status);
       return 0;

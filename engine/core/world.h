@@ -86,10 +86,12 @@ class World {
   void ShowInTimeline(const std::string& name, int64_t began_ns, int64_t ended_ns) {
     timeline_->Show(name, began_ns, ended_ns);
   }
+  // Whether anything can be submitted. To be asked before all else: in a child of a fork locks may be held by threads
+  // that it does not have, ours and those of CUDA's driver.
+  Status Usable() const;
 
  private:
   World(const Identity& identity, const Settings& settings);
-  Status Usable() const;
   bool MayBePrompt(const Operation& operation) const;
   Status CreateArena(const std::vector<Peer>& peers);
   void WarnOfSockets(const Status& no_arena) const;

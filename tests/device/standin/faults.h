@@ -12,6 +12,8 @@
 #include <sstream>
 #include <string>
 
+#include <unistd.h>
+
 namespace standin {
 
 class Faults {
@@ -36,6 +38,7 @@ class Faults {
 
   // 0, or what the function has to return.
   int Enter(const char* function) {
+    if (getpid() != process_) std::abort();  // a child of a fork has no driver, and locks may be held: nobody may ask
     if (const int code = sticky_.load()) return code;
     std::lock_guard<std::mutex> lock(mutex_);
     const auto found = rules_.find(function);
@@ -63,6 +66,8 @@ class Faults {
     int code = 0;
     long from = 0, calls = 0;
   };
+
+  const pid_t process_ = getpid();
 
   Faults() {
     if (const char* const rules = std::getenv("STANDIN_FAIL")) Arm(rules);
