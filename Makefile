@@ -20,6 +20,7 @@ SOURCES := $(shell find engine src -type f -not -name '*.pyc' -not -path 'engine
 BUILD_TOOLS := $(VENV)/.build-tools-installed
 PACKAGE := $(VENV)/.package-installed
 EXAMPLES := $(VENV)/.examples-installed
+TESTS := $(VENV)/.tests-installed
 TOOLS := $(VENV)/.tools-installed
 LIBRARIES := $(VENV)/.libraries-installed
 
@@ -29,7 +30,7 @@ DOCS := tests/integration/test_docs.py
 SOAK := tests/faults/test_soak.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-main test-jobs test-ranks test-hosts test-soak test-engine test-numpy test-torch test-launcher test-faults test-jax
+.PHONY: help demo test test-all setup-build setup-download setup-package setup-tests setup-tools setup-newest test-unit test-jobs test-ranks test-hosts test-soak test-engine test-numpy test-torch test-launcher test-faults test-jax
 .PHONY: test-gpu test-tensorflow test-mxnet test-ray test-old test-old-torch test-old-jax test-old-tensorflow test-long lint format
 .PHONY: sanitize sanitize-address sanitize-thread wheel bench clean
 
@@ -44,17 +45,27 @@ demo: $(EXAMPLES) ## install the package and PyTorch into .venv, train with one 
 	HOROVOD_TIMELINE=demo-output/timeline.json $(DEMO)
 	@echo "timeline demo-output/timeline.json (open it at https://ui.perfetto.dev or in chrome://tracing)"
 
-test: lint test-engine test-main test-jax test-tensorflow test-mxnet test-ray test-old ## lint, engine unit tests, Python tests
+# What these two consist of is listed in testkit/suite/parts.py.
+test: ## eight minutes, no root: engine, Python, NumPy and PyTorch with real ranks, the launcher, faults
+	@$(PYTHON) scripts/suite test
 
-# `make -j2 test-main` runs them side by side: all but test-ranks spend much of their time waiting for what they have
-# killed, frozen, unplugged or refused.
-test-main: test-ranks test-jobs test-hosts test-soak ## the Python tests in .venv, with the newest PyTorch
+test-all: ## everything that CI runs: `make test`, then lint, all frameworks and versions, hosts, Ray, soak, sanitizers
+	@$(PYTHON) scripts/suite all
+
+test-unit: $(TESTS) ## Python's unit tests
+	HOROVOD_TEST_DOORS=torch python -m pytest $(PYTEST_ARGS) tests/unit
 
 test-jobs: $(TOOLS) ## unit tests, the launcher, faults
 	HOROVOD_TEST_DOORS=torch python -m pytest $(PYTEST_ARGS) $(patsubst %,--ignore=%,tests/parallel tests/hosts tests/ray $(DOCS) $(PROGRAMS) $(SOAK))
 
 test-ranks: $(TOOLS) ## what ranks do together, and the programs of the documentation
 	HOROVOD_TEST_DOORS=torch python -m pytest $(PYTEST_ARGS) tests/parallel $(DOCS)
+
+test-promises: $(TOOLS) ## the times within which failures must be reported: run them on a quiet machine. Needs root
+	HOROVOD_TEST_DOORS=torch python -m pytest $(PYTEST_ARGS) -m promise $(patsubst %,--ignore=%,$(PROGRAMS)) tests/faults tests/integration tests/hosts
+
+test-docs: $(TOOLS) ## the programs of the README and of the documentation
+	HOROVOD_TEST_DOORS=torch python -m pytest $(PYTEST_ARGS) $(DOCS)
 
 test-hosts: $(TOOLS) ## jobs on several hosts: network namespaces with sshd. Needs root; scripts/system-packages installs the rest
 	python -m pytest $(PYTEST_ARGS) tests/hosts
@@ -109,7 +120,16 @@ test-old-tensorflow: $(VENV)-tensorflow-oldest/.installed
 
 test-long: $(LIBRARIES) $(VENV)-newest/.installed $(VENV)-ray/.installed ## what takes too long for each change: examples, frameworks over our backend
 	HOROVOD_TEST_DOORS=torch python -m pytest $(PYTEST_ARGS) $(PROGRAMS)
+	HOROVOD_TEST_DOORS=torch python -m pytest $(PYTEST_ARGS) -m slow --ignore=tests/ray tests
+	scripts/engine-tests address,undefined
 	HOROVOD_TEST_KILLS=50 HOROVOD_TEST_FRAMEWORK=torch python -m pytest -s $(PYTEST_ARGS) tests/faults/test_elastic_kills.py
+	HOROVOD_TEST_IDLE=50 python -m pytest -s $(PYTEST_ARGS) tests/parallel/test_idle_threads.py -k random
+	HOROVOD_TEST_CUTS=50 python -m pytest -s $(PYTEST_ARGS) tests/hosts/test_cuts.py -k random
+	HOROVOD_TEST_FROZEN=50 python -m pytest -s $(PYTEST_ARGS) tests/hosts/test_elastic_hosts.py -k only_the_agent
+	HOROVOD_TEST_ENDS=50 python -m pytest -s $(PYTEST_ARGS) tests/faults/test_ending_threads.py
+	HOROVOD_TEST_ENDS=50 $(VENV)-newest/bin/python -m pytest -s $(PYTEST_ARGS) tests/faults/test_ending_threads.py -k "tensorflow or jax"
+	HOROVOD_TEST_ENDS=50 scripts/test-mxnet ends
+	HOROVOD_TEST_LINES=all python -m pytest -s $(PYTEST_ARGS) tests/faults/test_elastic_progress.py -k any_line
 	scripts/soak --faults 500 --jobs 1
 	scripts/repeat --times 20 tests/faults/test_elastic*.py
 	scripts/test-tensorflow programs
@@ -123,8 +143,7 @@ format: $(TOOLS) ## rewrite the sources in the project's format
 
 sanitize: sanitize-address sanitize-thread ## engine unit tests under ASan + UBSan, and under TSan
 
-sanitize-address: $(BUILD_TOOLS)
-	scripts/engine-tests address,undefined
+sanitize-address: $(PACKAGE)
 	scripts/engine-tests address,undefined --delays
 
 sanitize-thread: $(BUILD_TOOLS)
@@ -155,6 +174,19 @@ $(EXAMPLES): $(PACKAGE)
 $(TOOLS): $(PACKAGE)
 	scripts/setup tools
 	@touch $@
+
+$(TESTS): $(PACKAGE)
+	scripts/setup tests
+	@touch $@
+
+# Steps that scripts/suite takes, and times, one by one.
+setup-build: $(BUILD_TOOLS)
+setup-package: $(PACKAGE)
+setup-tests: $(TESTS)
+setup-tools: $(TOOLS)
+setup-download: $(BUILD_TOOLS)
+	@[ -e $(TESTS) ] || scripts/setup download
+setup-newest: $(VENV)-newest/.installed
 
 $(LIBRARIES): $(TOOLS)
 	scripts/setup libraries

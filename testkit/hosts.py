@@ -62,6 +62,29 @@ class Network:
         """Put it back."""
         _ip("-n", self.namespace(SWITCH), "link", "set", self._port(name), "up")
 
+    def cut_between(self, *names: str) -> None:
+        """Let the switch drop what these hosts send to each other; all other hosts still reach them."""
+        for name in names:
+            self._isolate(name, "on")
+
+    def mend_between(self, *names: str) -> None:
+        for name in names:
+            self._isolate(name, "off")
+
+    def cut_way(self, sender: str, receiver: str, port: int | None = None) -> None:
+        """Drop what one host sends to another, or to one of its TCP ports."""
+        _ip("-n", self.namespace(sender), "rule", "add", *self._way(receiver, port))
+
+    def mend_way(self, sender: str, receiver: str, port: int | None = None) -> None:
+        _ip("-n", self.namespace(sender), "rule", "delete", *self._way(receiver, port))
+
+    def _way(self, receiver: str, port: int | None) -> list[str]:
+        only = ["ipproto", "tcp", "dport", str(port)] if port is not None else []
+        return ["to", self.addresses[receiver], *only, "blackhole"]
+
+    def _isolate(self, name: str, state: str) -> None:
+        _ip("-n", self.namespace(SWITCH), "link", "set", self._port(name), "type", "bridge_slave", "isolated", state)
+
     def inside_switch(self) -> list[str]:
         return self.inside(SWITCH)
 

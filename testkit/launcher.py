@@ -10,6 +10,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from testkit.processes import run
+from testkit.started import count_ranks
+
+_MAX_RANKS = 100  # larger jobs of tests are refused
 
 HOROVODRUN = [sys.executable, "-m", "horovod.runner.launch"]
 
@@ -23,6 +26,8 @@ def horovodrun(
     *words: str, env: Mapping[str, str] | None = None, limit_s: float = 30, **options: Any
 ) -> subprocess.CompletedProcess[str]:
     """A job from its start to its end."""
+    if "-np" in words[:-1] and (size := words[words.index("-np") + 1]).isdigit() and int(size) <= _MAX_RANKS:
+        count_ranks(int(size))
     return run([*HOROVODRUN, *words], env, limit_s, **options)
 
 

@@ -10,10 +10,28 @@ import os
 import subprocess
 import tempfile
 import time
+import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from testkit.lifetimes import die_with_parent, end_group
+from testkit.speed import patience
+
+_TRANSCRIPT_BYTES = 6000
+_alive: weakref.WeakSet[Process] = weakref.WeakSet()
+_ended: list[tuple[str, str]] = []  # command and output of the processes that have ended since the last `forget`
+
+
+def forget_transcripts() -> None:
+    """Begin a new list of what processes print."""
+    _ended.clear()
+
+
+def transcripts(max_bytes: int) -> str:
+    """Return what each process has printed since `forget_transcripts`, at most this much of it."""
+    running = [(process.title(), process.printed(_TRANSCRIPT_BYTES)) for process in _alive]
+    shown = [f"--- {title}\n{text}" for title, text in [*_ended, *running] if text]
+    return "\n".join(shown)[-max_bytes:]
 
 
 class Process(subprocess.Popen[Any]):
@@ -30,6 +48,7 @@ class Process(subprocess.Popen[Any]):
         except OSError:
             self._log.close()
             raise
+        _alive.add(self)
 
     def printed(self, most: int | None = None) -> str:
         """What is in the log so far; with `most`, only that many bytes at its end."""
@@ -39,6 +58,10 @@ class Process(subprocess.Popen[Any]):
 
     def log_size(self) -> int:
         return os.fstat(self._log.fileno()).st_size
+
+    def title(self) -> str:
+        command = self.args if isinstance(self.args, (list, tuple)) else [self.args]
+        return f"process {self.pid}, exit code {self.returncode}: {' '.join(map(str, command))[:300]}"
 
     def account(self) -> str:
         """What it has printed and, while it runs, where its ranks are."""
@@ -54,6 +77,9 @@ class Process(subprocess.Popen[Any]):
 
             kill_family(self.pid)
         super().__exit__(None, None, None)  # closes pipes, waits
+        if self in _alive:
+            _alive.discard(self)
+            _ended.append((self.title(), self.printed(_TRANSCRIPT_BYTES)))
         self._log.close()
 
     def __exit__(self, *_: object) -> None:
@@ -76,12 +102,13 @@ class Group(Process):
 
 def wait_for_all(processes: Sequence[Process], limit_s: float) -> list[int]:
     """Exit codes; AssertionError, with the account of all of them, if one does not end in time."""
+    limit_s = patience(limit_s)
     give_up = time.monotonic() + limit_s
     for index, process in enumerate(processes):
         try:
             process.wait(max(0.0, give_up - time.monotonic()))
         except subprocess.TimeoutExpired:
-            raise AssertionError(f"process {index} still runs after {limit_s} s\n{accounts(processes)}") from None
+            raise AssertionError(f"process {index} still runs after {limit_s:g} s\n{accounts(processes)}") from None
     return [process.returncode for process in processes]
 
 
@@ -93,6 +120,7 @@ def run(
     command: Sequence[str], env: Mapping[str, str] | None = None, limit_s: float = 30, **options: Any
 ) -> subprocess.CompletedProcess[str]:
     """Run a command to its end: exit code, and its output as text. AssertionError if that takes too long."""
+    limit_s = patience(limit_s)
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "errors": "replace"}
     with Process(command, env, **(pipes | options)) as process:
         try:
@@ -100,6 +128,6 @@ def run(
         except subprocess.TimeoutExpired as late:
             shown = [part.decode(errors="replace") for part in (late.stdout, late.stderr) if part]
             raise AssertionError(
-                "\n".join([f"{' '.join(command)[:500]} still runs after {limit_s} s", *shown, process.account()])
+                "\n".join([f"{' '.join(command)[:500]} still runs after {limit_s:g} s", *shown, process.account()])
             ) from None
         return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)

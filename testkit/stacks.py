@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 from horovod.tools.stacks import NoAnswer, Offer, find_workers, read_stacks, title
+from testkit.preloaded import servers
 
 
 def stacks_below(pid: int) -> str:
     """Of the process itself, or of the ranks that it has started; or why there are none to show."""
     shown = []
     try:
-        for offer in find_workers([pid]):
+        for offer in find_workers([pid, *servers()]):
             shown.append(title(offer.pid))
             shown.append(_answer(offer))
     except NoAnswer as reason:

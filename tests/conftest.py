@@ -11,6 +11,15 @@ import psutil
 import pytest
 import warning_rules
 from testkit.families import Mark, described
+from testkit.suite.plugin import (  # noqa: F401 - hooks that pytest finds in this module
+    pytest_addoption,
+    pytest_collection_finish,
+    pytest_collection_modifyitems,
+    pytest_runtest_makereport,
+    pytest_runtest_protocol,
+    pytest_runtest_setup,
+    pytest_scale_timeout,
+)
 
 # A shell without job control lets what it starts in the background ignore Ctrl-C, and children inherit that too.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -57,16 +57,36 @@ def mine(arrays: Sequence[Array]) -> Array:
 def reduced(arrays: Sequence[Array], op: str, prescale: float = 1, postscale: float = 1) -> Array:
     """The reduction in rank order: postscale · R(prescale · x)."""
     dtype = arrays[0].dtype
+    # The sum of an average of integers under 64 bits does not overflow.
+    widened = op == "Average" and dtype.kind in "iu" and dtype.itemsize < 8
     with np.errstate(over="ignore", invalid="ignore"):
         scaled = [scale(array, prescale) for array in arrays]
-        total = accumulator(scaled[0])
-        for array in scaled[1:]:
-            total = _combine(op, total, accumulator(array))
-        if op == "Average" and dtype.kind in "iu":
+        parts = [array.astype(np.int64) if widened else accumulator(array) for array in scaled]
+        total = parts[0]
+        for array in parts[1:]:
+            total = _combine(op, total, array)
+        if op == "Average" and dtype.kind in "iu" and postscale == 1:
             total = _divide(total, len(arrays))
         elif op == "Average":
             postscale = postscale / len(arrays)
         return rounded(total, postscale, dtype)
+
+
+# Two ranks' elements and the exact average of them, truncated toward zero. Most of the sums overflow.
+AVERAGES_OF_TWO = {
+    "uint8": ((200, 200, 200), (255, 254, 254), (1, 0, 0)),
+    "int8": ((100, 100, 100), (-100, -101, -100), (-128, -128, -128), (-1, 0, 0)),
+    "uint16": ((65535, 65534, 65534), (40000, 40000, 40000)),
+    "int16": ((30000, 30001, 30000), (-30000, -30001, -30000)),
+    "uint32": ((4294967295, 4294967295, 4294967295), (4294967295, 2, 2147483648)),
+    "int32": ((2000000000, 2000000000, 2000000000), (-2000000000, -2000000001, -2000000000), (-3, 0, -1)),
+}
+
+
+def averages_of_two(dtype: str, rank: int, rows: int = 50) -> tuple[Array, Array]:
+    """This rank's elements of AVERAGES_OF_TWO, repeated in `rows` rows, and the averages."""
+    cases = np.array(AVERAGES_OF_TWO[dtype], np.int64)
+    return np.tile(cases[:, rank], (rows, 1)).astype(dtype), np.tile(cases[:, 2], (rows, 1)).astype(dtype)
 
 
 def _combine(op: str, left: Array, right: Array) -> Array:

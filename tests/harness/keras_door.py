@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from horovod._keras.doors import is_keras3
+from horovod._keras.doors import backend_name, is_keras3
+from horovod.common.exceptions import HorovodMismatchError
 
 LEGACY = os.environ.get("TF_USE_LEGACY_KERAS") == "1"
 if os.environ.get("KERAS_BACKEND", "tensorflow") != "tensorflow":
@@ -28,10 +29,17 @@ with warnings.catch_warnings():  # the frameworks' own
         import keras  # isort: skip
 
 IS_KERAS3 = is_keras3(keras)
+BACKEND: str = backend_name(keras)
 # Keras 3 on TensorFlow compiles with XLA unless told otherwise. That takes long, so only tests that ask for it do.
-_COMPILES_SLOWLY = IS_KERAS3 and keras.backend.backend() == "tensorflow"
+_COMPILES_SLOWLY = IS_KERAS3 and BACKEND == "tensorflow"
 COMPILED: dict[str, Any] = {"jit_compile": True} if _COMPILES_SLOWLY else {}
 ROWS, BATCH = 32, 8
+# What an operation raises whose tensors differ between ranks: in TensorFlow, an error of TensorFlow's.
+MISMATCH: type[Exception] = HorovodMismatchError
+if BACKEND == "tensorflow":
+    import tensorflow
+
+    MISMATCH = tensorflow.errors.FailedPreconditionError
 
 
 def data(rows: int = ROWS) -> tuple[Any, Any]:
@@ -44,6 +52,20 @@ def share(array: Any, batch: int = BATCH) -> Any:
     mine = batch // hvd.size()
     batches = array.reshape(-1, batch, *array.shape[1:])
     return batches[:, hvd.rank() * mine : (hvd.rank() + 1) * mine].reshape(-1, *array.shape[1:])
+
+
+def variable(value: Any, name: str = "kernel") -> Any:
+    """A variable of float32 in the way of this Keras."""
+    if IS_KERAS3:
+        return keras.Variable(np.asarray(value, "float32"), name=name)
+    return tensorflow.Variable(np.asarray(value, "float32"), name=name)
+
+
+def gradient(value: Any) -> Any:
+    """A value as a tensor of float32 of this Keras' backend."""
+    if BACKEND == "tensorflow":
+        return tensorflow.constant(value, tensorflow.float32)
+    return keras.ops.convert_to_tensor(np.asarray(value, "float32"))
 
 
 def model(seed: int = 3, **options: Any) -> Any:

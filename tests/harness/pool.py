@@ -9,9 +9,8 @@ from __future__ import annotations
 import inspect
 import signal
 import subprocess
-import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from typing import Any
@@ -19,7 +18,10 @@ from typing import Any
 import pytest
 from testkit.meeting import Meeting
 from testkit.places import ROOT, TESTS, python_path
+from testkit.preloaded import command
 from testkit.processes import Process
+from testkit.speed import patience
+from testkit.started import count_ranks
 
 from harness.worker import Answer, Task
 from harness.worlds import World
@@ -30,6 +32,7 @@ EXIT_LIMIT_S = 30.0
 GRACE_S = 10.0  # for the other ranks, once one has failed
 STACKS_LIMIT_S = 2.0
 LOG_BYTES = 6000
+_WORKER = str(TESTS / "harness" / "worker.py")
 
 
 class Rank:
@@ -39,8 +42,8 @@ class Rank:
         self.rank = rank
         self.connection, theirs = Pipe()
         with theirs:
-            command = [sys.executable, "-m", "harness.worker", str(theirs.fileno())]
-            self.process = Process(command, env, pass_fds=[theirs.fileno()])
+            words = [*command(_WORKER), str(theirs.fileno())]
+            self.process = Process(words, env, pass_fds=[theirs.fileno()])
 
     def ask_for_stacks(self) -> None:
         """Let faulthandler print all stacks to the log; returns once they are there."""
@@ -66,8 +69,9 @@ class Rank:
 class Pool:
     """Starts the ranks of a world and returns once all are initialised; starts them anew for a run after a failure."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, env: Mapping[str, str]) -> None:
         self.world = world
+        self._env = env
         self.size = world.size
         self.usable = False
         self._start()
@@ -76,7 +80,8 @@ class Pool:
         self.usable = True
         self._loaded: set[str] = set()  # modules of bodies
         self._meeting = Meeting(self.world.hosts)
-        shared = {**self.world.env, "PYTHONPATH": python_path(ROOT, TESTS)}
+        count_ranks(self.size)
+        shared = {**self._env, **self.world.env, "PYTHONPATH": python_path(ROOT, TESTS)}
         self._ranks = [Rank(slot.rank, self._meeting.environment(slot) | shared) for slot in self._meeting.slots]
         self._collect("the start", START_LIMIT_S)
 
@@ -102,7 +107,7 @@ class Pool:
         if self.usable:
             for rank in self._ranks:
                 rank.connection.send(None)
-            give_up = time.monotonic() + EXIT_LIMIT_S
+            give_up = time.monotonic() + patience(EXIT_LIMIT_S)
             troubles = [trouble for rank in self._ranks if (trouble := self._exit(rank, give_up))]
         self._end()
         if troubles:
@@ -118,6 +123,7 @@ class Pool:
 
     def _collect(self, what: str, limit_s: float) -> list[Answer]:
         answers: dict[int, Answer] = {}
+        limit_s = patience(limit_s)
         give_up = time.monotonic() + limit_s
         waiting: dict[Connection, Rank] = {rank.connection: rank for rank in self._ranks}
         while waiting:
@@ -161,15 +167,16 @@ class Pool:
 
 
 class Pools:
-    """The one pool that is alive at a time: starting another world ends it."""
+    """The one pool that is alive at a time: starting another world ends it. `env`: variables for all ranks."""
 
-    def __init__(self) -> None:
+    def __init__(self, env: Mapping[str, str]) -> None:
+        self._env = env
         self._pool: Pool | None = None
 
     def get(self, world: World) -> Pool:
         if self._pool is None or self._pool.world.name != world.name:
             self._close()
-            self._pool = Pool(world)
+            self._pool = Pool(world, self._env)
         return self._pool
 
     def _close(self) -> None:

@@ -1,0 +1,237 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Starts Python programs as forks of a process that has imported a slow framework, so that none imports it again.
+
+`Preloaded` starts that process, the server. `command(program)` is a command that runs a program, for a launcher: a
+small client, which hands its environment, its folder and its standard streams to the server, passes on signals, and
+ends as the program ends. What the dynamic linker reads (LD_LIBRARY_PATH) must be in the server's environment.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import struct
+import sys
+from typing import TYPE_CHECKING, Any, NoReturn
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+# PyTorch imports `_dynamo`, which takes longer than all the rest, for the first optimizer.
+TORCH = ("torch", "torch.distributed", "torch._dynamo", "horovod.torch", "horovod.torch.distributed")
+SOCKET_VARIABLE = "TEST_PRELOADED"  # the server's socket
+ANEW = {SOCKET_VARIABLE: ""}  # with it, a client starts Python anew: for variables that are read by an import
+_LENGTH = struct.Struct("!I")
+_MOST_DESCRIPTORS = 200  # of a program, at its start; the kernel passes on at most 253
+_PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+
+
+def command(program: str) -> list[str]:
+    """Return the command that runs a program: forked where the environment names a server."""
+    return [sys.executable, "-I", "-S", os.path.abspath(__file__), program]
+
+
+class Preloaded:
+    """A server. It ends with this process."""
+
+    def __init__(self, path: str, modules: Sequence[str], env: Mapping[str, str]) -> None:
+        from testkit.lifetimes import die_with_parent
+        from testkit.places import ROOT, TESTS, python_path
+        from testkit.processes import Process
+
+        self.variables = {SOCKET_VARIABLE: path}
+        env = {**env, "PYTHONPATH": python_path(ROOT, TESTS)}
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(path)
+            listener.listen(64)  # clients may wait there from now on
+            words = [sys.executable, "-m", "testkit.preloaded", "--serve", str(listener.fileno()), *modules]
+            self._process = Process(words, env, pass_fds=[listener.fileno()], preexec_fn=die_with_parent)
+        _servers.append(self._process.pid)
+
+    def __enter__(self) -> Preloaded:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _servers.remove(self._process.pid)
+        self._process.end()  # with all that it has forked
+
+
+_servers: list[int] = []
+
+
+def servers() -> list[int]:
+    """Return the process ids of the running servers, below which the forked programs are."""
+    return list(_servers)
+
+
+# The client
+
+
+def run_program(words: Sequence[str]) -> NoReturn:
+    """Have a program run, and end as it ends."""
+    path = os.environ.get(SOCKET_VARIABLE)
+    if not path:
+        os.execv(sys.executable, [sys.executable, *words])
+    descriptors = open_descriptors()
+    env = dict(os.environ)
+    order = json.dumps({"words": [*words], "env": env, "folder": os.getcwd(), "descriptors": descriptors}).encode()
+    with socket.socket(socket.AF_UNIX) as server:
+        server.connect(path)
+        for number in _PASSED_ON:
+            signal.signal(number, lambda number, _: server.send(bytes([number])))
+        socket.send_fds(server, [_LENGTH.pack(len(order))], descriptors)
+        server.sendall(order)
+        answer = server.recv(_LENGTH.size, socket.MSG_WAITALL)
+    if len(answer) < _LENGTH.size:
+        sys.exit(f"the process that had imported the modules is gone: {path}")
+    (code,) = _LENGTH.unpack(answer)
+    if code <= 255:
+        os._exit(code)
+    end_by(code - 256)
+
+
+def open_descriptors() -> list[int]:
+    """Return the descriptors that this process was started with."""
+    found = [int(name) for name in os.listdir("/proc/self/fd")]
+    return [number for number in sorted(found) if os.path.exists(f"/proc/self/fd/{number}")]  # not that of the folder
+
+
+def end_by(number: int) -> NoReturn:
+    """End this process by a signal, without a core file."""
+    import resource
+
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if number != signal.SIGKILL:
+        signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+    os._exit(128 + number)
+
+
+# The server
+
+
+class Server:
+    """Forks the programs that clients ask for. `next_program` returns in each fork."""
+
+    Order = tuple[dict[str, Any], list[int]]  # what a client has said, and its descriptors as they are numbered here
+
+    def __init__(self, listener: int) -> None:
+        import selectors
+
+        self._selector = selectors.DefaultSelector()
+        self._listener = socket.socket(fileno=listener)
+        self._selector.register(self._listener, selectors.EVENT_READ)
+        self._pids: dict[socket.socket, int] = {}
+
+    def next_program(self) -> Order:
+        """Serve clients; in a forked child, return its order."""
+        while True:
+            for key, _ in self._selector.select():
+                if key.fileobj is self._listener:
+                    order = self._take(self._listener.accept()[0])
+                    if order is not None:
+                        self._close()
+                        return order
+                elif isinstance(key.fileobj, socket.socket):
+                    self._signal(key.fileobj)
+                else:
+                    self._tell_end(key.data, key.fd)
+
+    def _take(self, client: socket.socket) -> Order | None:
+        import selectors
+
+        header, received, _, _ = socket.recv_fds(client, _LENGTH.size, _MOST_DESCRIPTORS)
+        length = _LENGTH.unpack(header)[0] if len(header) == _LENGTH.size else 0
+        order = client.recv(length, socket.MSG_WAITALL)
+        if not length or len(order) < length:  # the client was killed meanwhile
+            for descriptor in received:
+                os.close(descriptor)
+            client.close()
+            return None
+        if (pid := os.fork()) == 0:
+            client.close()
+            return json.loads(order), received
+        for descriptor in received:
+            os.close(descriptor)
+        self._pids[client] = pid
+        self._selector.register(client, selectors.EVENT_READ)
+        self._selector.register(os.pidfd_open(pid), selectors.EVENT_READ, client)
+        return None
+
+    def _signal(self, client: socket.socket) -> None:
+        """Pass on signals; a client that is gone was killed, and so is its program."""
+        numbers = client.recv(64)
+        if not numbers:
+            self._selector.unregister(client)
+        for number in numbers or [signal.SIGKILL]:
+            os.kill(self._pids[client], number)  # it has not been waited for, so the id is still its own
+
+    def _tell_end(self, client: socket.socket, descriptor: int) -> None:
+        self._selector.unregister(descriptor)
+        os.close(descriptor)
+        code = os.waitstatus_to_exitcode(os.waitpid(self._pids.pop(client), 0)[1])
+        if client in self._selector.get_map():
+            self._selector.unregister(client)
+        with client:
+            client.setblocking(False)
+            try:
+                client.send(_LENGTH.pack(code if code >= 0 else 256 - code))
+            except OSError:
+                pass  # it was killed
+
+    def _close(self) -> None:
+        for key in list(self._selector.get_map().values()):
+            if isinstance(key.fileobj, socket.socket):
+                key.fileobj.close()
+            else:
+                os.close(key.fd)
+        self._selector.close()
+
+
+def place(received: Sequence[int], numbers: Sequence[int]) -> None:
+    """Give descriptors the numbers that they have in the client."""
+    import fcntl
+
+    above = max(*received, *numbers) + 1
+    apart = [fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, above) for descriptor in received]
+    for descriptor in received:
+        os.close(descriptor)
+    for descriptor, number in zip(apart, numbers, strict=True):
+        os.dup2(descriptor, number)
+        os.close(descriptor)
+
+
+def serve(listener: int, modules: Sequence[str]) -> None:
+    """Import modules and serve; in each forked child, run the program."""
+    import gc
+    import importlib
+    import runpy
+    from contextlib import suppress
+
+    from testkit.lifetimes import die_with_parent
+
+    server = Server(listener)
+    for name in modules:
+        with suppress(ImportError):  # an old version may lack it; a program that needs it says so
+            importlib.import_module(name)
+    gc.freeze()  # collections in the forks would copy the memory of all that is imported
+    order, received = server.next_program()
+    die_with_parent()
+    place(received, order["descriptors"])
+    os.chdir(order["folder"])
+    os.environ.clear()
+    os.environ.update(order["env"])
+    program = order["words"][0]
+    sys.argv = order["words"]
+    sys.path[0] = os.path.dirname(os.path.abspath(program))
+    runpy.run_path(program, run_name="__main__")
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "--serve":
+        serve(int(sys.argv[2]), sys.argv[3:])
+    else:
+        run_program(sys.argv[1:])

@@ -1,0 +1,16 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How many ranks this process has started, for the table of the test suite."""
+
+from __future__ import annotations
+
+_ranks = 0
+
+
+def count_ranks(number: int) -> None:
+    """Add ranks that are being started."""
+    global _ranks
+    _ranks += number
+
+
+def ranks_started() -> int:
+    return _ranks

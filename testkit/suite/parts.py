@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The list: what `make test` and `make test-all` consist of.
+
+A part is one command. `make test` runs the parts of TEST; `make test-all` runs these and then the parts of REST, where
+tests that TEST has run are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from testkit.suite.selection import Pick
+
+TORCH = {"HOROVOD_TEST_DOORS": "torch"}  # PyTorch is installed: its tests must not be left out
+# In the environment of TEST, parts of REST leave out what TEST has run, and what must run alone.
+LEFT = {"PYTEST_ARGS": "--selection=rest"}
+ALONE = {"PYTEST_ARGS": "--selection=rest-promises"}
+# Compile on one core, because another part runs beside it; with make and without.
+ONE_JOB = {"JOBS": "1", "CMAKE_BUILD_PARALLEL_LEVEL": "1"}
+
+
+@dataclass(frozen=True)
+class Part:
+    """One command of the suite.
+
+    Args:
+        name: short and unique; `make test-NAME` repeats it unless `repeat` names another command.
+        title: what it is, for the summary.
+        command: its words; empty for pytest with the picks of this part.
+        picks: the tests that it runs, if it is a pytest run of `make test`.
+        cores: how many of two cores it keeps busy; 0 if it mostly waits.
+        is_alone: nothing else of ours runs beside it, because it measures times that the product promises.
+        after: parts that must have succeeded before.
+        env: added to the environment.
+        program: a file below the build folder; the part is left out while this is the file with which it last passed.
+        is_setup: it builds or installs; its time is reported as such.
+        is_download: it only fetches; its time is reported apart.
+    """
+
+    name: str
+    title: str
+    command: Sequence[str] = ()
+    picks: Sequence[Pick] = ()
+    cores: int = 1
+    is_alone: bool = False
+    after: Sequence[str] = ()
+    env: Mapping[str, str] = field(default_factory=dict, hash=False)
+    program: str = ""
+    is_setup: bool = False
+    is_download: bool = False
+    repeat: str = ""
+
+    def words(self, python: Path) -> list[str]:
+        """Return the command to start."""
+        return list(self.command) or [str(python), "-m", "pytest", f"--selection={self.name}", *_folders(self.picks)]
+
+    def repeated_by(self) -> str:
+        """Return the shortest command that runs all of this part."""
+        return self.repeat or (" ".join(self.command) if self.command else f"make test-{self.name}")
+
+
+def _folders(picks: Sequence[Pick]) -> list[str]:
+    """Return the folders and files to collect: the patterns up to their first wildcard."""
+    roots = {
+        pick.files if "*" not in pick.files else str(Path(pick.files.partition("*")[0] + "x").parent) for pick in picks
+    }
+    return sorted(root for root in roots if not any(other != root and root.startswith(f"{other}/") for other in roots))
+
+
+SETUP = (
+    Part("compilers", "what compiles the engine", ("make", "setup-build"), is_download=True),
+    Part(
+        "download",
+        "packages that the tests need",
+        ("make", "setup-download"),
+        cores=0,
+        after=("compilers",),
+        is_download=True,
+    ),
+    Part(
+        "package", "the engine and the wheel", ("make", "setup-package"), cores=2, after=("compilers",), is_setup=True
+    ),
+    Part("install", "the packages", ("make", "setup-tests"), after=("package", "download"), is_setup=True),
+    Part(
+        "engine-build",
+        "the engine's unit tests",
+        ("scripts/engine-tests", "--build"),
+        after=("package",),
+        is_setup=True,
+        repeat="scripts/engine-tests --build",
+    ),
+)
+
+ENGINE = Part(
+    "engine",
+    "the engine's unit tests",
+    ("scripts/engine-tests",),
+    after=("engine-build",),
+    program="package/engine/engine_tests",
+)
+
+UNIT = Part(
+    "unit",
+    "Python's unit tests",
+    picks=(Pick("tests/unit/*"),),
+    after=("install",),
+    env=TORCH,
+    repeat="make test-unit",
+)
+
+_RANKS = ("tests/parallel/test_*.py", "tests/parallel/torch/*", "tests/parallel/torch_dist/*")
+
+# Shared memory at 2 ranks: every operation, dtype and reduction. At 4 ranks and over TCP: one body for each feature.
+RANKS = Part(
+    "ranks",
+    "NumPy and PyTorch with real ranks",
+    picks=(
+        *(Pick(files, worlds=("shm2",)) for files in _RANKS),
+        *(Pick(files, worlds=("shm4",), first_only=True) for files in _RANKS),
+        Pick("tests/parallel/test_allreduce.py", worlds=("tcp2",), first_only=True),
+    ),
+    after=("install",),
+    env=TORCH,
+    repeat="make test-ranks",
+)
+
+LAUNCHER = Part(
+    "launcher",
+    "horovodrun and hvd",
+    picks=(
+        Pick("tests/integration/test_horovodrun.py"),
+        Pick("tests/integration/test_hvd_tools.py"),
+    ),
+    after=("install",),
+    env=TORCH,
+)
+
+# What needs root (test_lost_hosts, test_slow_links) or minutes (test_soak, test_elastic_kills) is in REST.
+_FAULTS = (
+    "elastic",
+    "ending_threads",
+    "endurance",
+    "idle",
+    "mixed_versions",
+    "odd_values",
+    "restricted",
+    "secrets",
+    "strangers",
+    "wrong_programs",
+)
+
+FAULTS = Part(
+    "faults",
+    "one test for each class of faults; an elastic job that loses a worker",
+    picks=tuple(Pick(f"tests/faults/test_{name}.py", first_only=True) for name in _FAULTS),
+    after=("install",),
+    env=TORCH,
+)
+
+PROMISES = Part(
+    "promises",
+    "times that the product promises: a killed and a frozen rank, a rank that raises",
+    picks=(
+        Pick(
+            "tests/faults/test_lost_ranks.py", names=("test_fault_1*shared memory*", "test_fault_3*tcp*"), promises=True
+        ),
+        Pick("tests/faults/test_leaving_ranks.py", promises=True, first_only=True),
+        Pick("tests/integration/test_horovodrun.py", promises=True),
+    ),
+    is_alone=True,
+    after=("install",),
+    env=TORCH,
+    repeat="make test-promises",
+)
+
+DOCS = Part(
+    "docs",
+    "the README's snippets",
+    picks=(Pick("tests/integration/test_docs.py", names=("test_example?README.md*",)),),
+    after=("install",),
+    env=TORCH,
+)
+
+TEST = (*SETUP, ENGINE, UNIT, RANKS, LAUNCHER, FAULTS, DOCS, PROMISES)
+
+# First what compiles and computes, two parts at a time, beside the soak, which mostly waits. Then what has deadlines.
+REST = (
+    Part("tools", "linters, Lightning and Accelerate", ("make", "setup-tools"), is_setup=True),
+    Part("newest", "TensorFlow, Keras and JAX", ("make", "setup-newest"), cores=0, after=("tools",), is_setup=True),
+    Part("lint", "ruff, mypy, clang-format and our own rules", ("make", "lint"), after=("tools",)),
+    Part("soak", "an elastic job under random faults", ("make", "test-soak"), cores=0, after=("tools",)),
+    Part(
+        "asan-build",
+        "the engine with ASan and UBSan",
+        ("scripts/engine-tests", "address,undefined", "--build", "--delays"),
+        after=("lint",),
+        env=ONE_JOB,
+        is_setup=True,
+    ),
+    Part(
+        "asan",
+        "the engine's unit tests under ASan and UBSan, with delays",
+        ("make", "sanitize-address"),
+        cores=0,
+        after=("asan-build",),
+    ),
+    Part("tensorflow", "TensorFlow and Keras", ("make", "test-tensorflow"), after=("newest",)),
+    Part("tsan", "the engine's unit tests under TSan", ("make", "sanitize-thread"), after=("lint",), env=ONE_JOB),
+    Part("jax", "JAX", ("make", "test-jax"), after=("newest",)),
+    Part("mxnet", "MXNet", ("make", "test-mxnet"), after=("tools",)),
+    Part("old-torch", "the oldest PyTorch", ("make", "test-old-torch"), after=("tools",)),
+    Part("old-jax", "the oldest JAX", ("make", "test-old-jax"), after=("tools",)),
+    Part("old-tensorflow", "the oldest TensorFlow", ("make", "test-old-tensorflow"), after=("tools",)),
+    Part(
+        "jobs",
+        "the launcher, faults, MPI and the stand-ins for GPUs",
+        ("make", "test-jobs"),
+        after=("tools",),
+        env=LEFT,
+    ),
+    Part("all-ranks", "NumPy and PyTorch in all worlds", ("make", "test-ranks"), after=("tools",), env=LEFT),
+    Part("hosts", "several hosts: ssh, Slurm, MPI (needs root)", ("make", "test-hosts"), after=("tools",), env=LEFT),
+    Part("ray", "Ray", ("make", "test-ray"), after=("tools",)),
+    Part(
+        "all-promises",
+        "all times that the product promises",
+        ("make", "test-promises"),
+        is_alone=True,
+        after=("tools",),
+        env=ALONE,
+    ),
+)

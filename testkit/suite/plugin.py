@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The suite's hooks in pytest: which tests of a part run, records, retries, and limits for slow machines.
+
+tests/conftest.py imports the hooks.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from _pytest.runner import runtestprotocol
+
+from testkit import processes
+from testkit.foreign_load import ForeignLoad
+from testkit.places import ROOT
+from testkit.speed import patience
+from testkit.started import ranks_started
+from testkit.suite.parts import TEST
+from testkit.suite.records import Record, RecordWriter
+from testkit.suite.selection import Known, picked
+
+MAX_TRIES = 3
+FOREIGN_CORES = 0.25  # with more than this, a promised time may have been missed because of others
+PROMISE = "promise"
+_PARTS = {part.name: part.picks for part in TEST if part.picks}
+_SHOWN_BYTES = 20_000
+
+_writer = RecordWriter()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    names = ", ".join(_PARTS)
+    parser.addoption(
+        "--selection",
+        choices=["test", "rest", "rest-promises", *_PARTS],
+        help=f"test: what `make test` runs; rest: everything else; or a part of `make test`: {names}",
+    )
+
+
+def known(item: pytest.Item) -> Known:
+    callspec = getattr(item, "callspec", None)
+    world = callspec.params.get("world") if callspec is not None else None
+    return Known(
+        file=str(Path(item.path).relative_to(ROOT)),
+        name=item.name,
+        world=getattr(world, "name", ""),
+        is_promise=is_promise(item),
+        is_slow=item.get_closest_marker("slow") is not None,
+    )
+
+
+@pytest.hookimpl(tryfirst=True)  # before -k and -m: the first test of a file is the same one with and without them
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if selection := config.getoption("selection"):
+        chosen = [item for item, is_chosen in zip(items, _choices(selection, items), strict=True) if is_chosen]
+        config.hook.pytest_deselected(items=[item for item in items if item not in set(chosen)])
+        items[:] = chosen
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    _writer.plan(len(session.items))
+
+
+def _choices(selection: str, items: list[pytest.Item]) -> list[bool]:
+    tests = [known(item) for item in items]
+    if selection.startswith("rest"):
+        in_test = picked([pick for picks in _PARTS.values() for pick in picks], tests)
+        wants_promises = selection == "rest-promises"
+        return [
+            not is_taken and test.is_promise == wants_promises and not test.is_slow
+            for test, is_taken in zip(tests, in_test, strict=True)
+        ]
+    picks = [pick for name, picks in _PARTS.items() if selection in ("test", name) for pick in picks]
+    return picked(picks, tests)
+
+
+def is_promise(item: pytest.Item) -> bool:
+    return item.get_closest_marker(PROMISE) is not None
+
+
+@pytest.hookimpl(specname="pytest_runtest_protocol", wrapper=True, tryfirst=True)
+def pytest_scale_timeout(item: pytest.Item) -> Iterator[None]:
+    """Give the test as much time as this machine needs now, and a promise that of all its tries.
+
+    This runs before pytest-timeout looks at the test's limit.
+    """
+    marker = item.get_closest_marker("timeout")
+    limit_s = marker.args[0] if marker and marker.args else item.config._env_timeout  # type: ignore[attr-defined]
+    if limit_s:
+        tries = MAX_TRIES if is_promise(item) else 1
+        item.add_marker(pytest.mark.timeout(patience(limit_s) * tries), append=False)
+    return (yield)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
+    processes.forget_transcripts()
+    return (yield)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool:
+    """Run the test; again, up to three times, if it tests a promised time while other programs use the machine."""
+    reports, ranks_before, tries = [], ranks_started(), 0
+    item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+    while True:
+        load = ForeignLoad()
+        reports = runtestprotocol(item, log=False, nextitem=nextitem)
+        tries += 1
+        has_failed = any(report.failed for report in reports)
+        if not (has_failed and is_promise(item) and tries < MAX_TRIES and load.cores() > FOREIGN_CORES):
+            break
+    for report in reports:
+        item.ihook.pytest_runtest_logreport(report=report)
+    item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+    seconds = sum(report.duration for report in reports)
+    ranks = ranks_started() - ranks_before
+    _writer.write(
+        Record(item.nodeid, _outcome(reports), seconds, ranks, tries - 1, os.path.relpath(sys.executable, ROOT))
+    )
+    return True
+
+
+def _outcome(reports: list[pytest.TestReport]) -> str:
+    if any(report.failed for report in reports):
+        return "failed"
+    return "skipped" if any(report.skipped for report in reports) else "passed"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    """Show with a failure what each process of the test has printed."""
+    report = yield
+    if report.failed and (text := processes.transcripts(_SHOWN_BYTES)):
+        report.sections.append(("printed by the processes of this test", text))
+    return report
