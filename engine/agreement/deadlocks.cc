@@ -18,6 +18,12 @@ const Announced* CountIn(const std::vector<Announced>& announced, int32_t set, u
   return found == announced.end() ? nullptr : &*found;
 }
 
+// "20 s", or "1.5 s".
+std::string SecondsOf(WatchSpan span) {
+  const int64_t tenths = std::chrono::duration_cast<std::chrono::milliseconds>(span).count() / 100;
+  return std::to_string(tenths / 10) + (tenths % 10 ? "." + std::to_string(tenths % 10) : "") + " s";
+}
+
 bool GetFlag(std::string_view* in, bool* flag) {
   uint8_t byte = 0;
   if (!wire::Get(in, &byte) || byte > 1) return false;
@@ -33,20 +39,23 @@ void Encode(const Block& block, std::string* out) {
   wire::Put(out, block.number);
   wire::Put(out, static_cast<uint8_t>(block.over));
   wire::Put(out, static_cast<uint8_t>(block.alone));
+  wire::Put(out, static_cast<uint8_t>(block.others_are_idle));
   wire::Put(out, block.set);
   wire::Put(out, block.epoch);
   wire::PutString(out, block.name);
   wire::PutString(out, block.group);
   wire::PutString(out, block.what);
+  wire::PutString(out, block.others);
   wire::PutVector(out, block.announced);
   wire::PutVector(out, block.missing);
 }
 
 bool Decode(std::string_view* in, Block* block) {
   return wire::Get(in, &block->rank) && wire::Get(in, &block->thread) && wire::Get(in, &block->number) &&
-         GetFlag(in, &block->over) && GetFlag(in, &block->alone) && wire::Get(in, &block->set) &&
-         wire::Get(in, &block->epoch) && wire::GetString(in, &block->name) && wire::GetString(in, &block->group) &&
-         wire::GetString(in, &block->what) && wire::GetVector(in, &block->announced) &&
+         GetFlag(in, &block->over) && GetFlag(in, &block->alone) && GetFlag(in, &block->others_are_idle) &&
+         wire::Get(in, &block->set) && wire::Get(in, &block->epoch) && wire::GetString(in, &block->name) &&
+         wire::GetString(in, &block->group) && wire::GetString(in, &block->what) &&
+         wire::GetString(in, &block->others) && wire::GetVector(in, &block->announced) &&
          wire::GetVector(in, &block->missing);
 }
 
@@ -85,26 +94,36 @@ void Deadlocks::Hear(Block block) {
 
 void Deadlocks::Forget(int rank) { blocks_.erase(rank); }
 
-bool Deadlocks::WaitsFor(const Block& block, const Ranks& others, bool certain) const {
+void Deadlocks::Forget(const Ranks& ranks) {
+  for (int rank : ranks) blocks_.erase(rank);
+}
+
+Deadlocks::Rescuers Deadlocks::RescuersOf(const Blocks& blocks) {
+  const Block& first = blocks.begin()->second;
+  if (blocks.size() == 1 && first.alone) return Rescuers::kNone;
+  return blocks.size() == 1 && first.others_are_idle ? Rescuers::kIdle : Rescuers::kAny;
+}
+
+bool Deadlocks::WaitsFor(const Block& block, const Ranks& others, Rescuers allowed) const {
   return std::any_of(block.missing.begin(), block.missing.end(), [&](const Block::Missing& missing) {
     const int rank = static_cast<int>(missing.rank);
     if (!others.count(rank)) return false;
-    if (!certain) return true;
+    if (allowed == Rescuers::kAny) return true;
     const Announced* announced = CountIn(blocks_.at(rank).begin()->second.announced, block.set, block.epoch);
     return announced && announced->count == missing.heard;
   });
 }
 
 // All that could be stuck, less those that wait for nobody who is, until none of these is left.
-Deadlocks::Ranks Deadlocks::Stuck(bool certain) const {
+Deadlocks::Ranks Deadlocks::Stuck(Rescuers allowed) const {
   Ranks stuck;
   for (const auto& [rank, blocks] : blocks_) {
-    if (!certain || IsAlone(blocks)) stuck.insert(rank);
+    if (RescuersOf(blocks) <= allowed) stuck.insert(rank);
   }
   const auto goes_on = [&](int rank) {
     const Blocks& blocks = blocks_.at(rank);
     return !std::all_of(blocks.begin(), blocks.end(),
-                        [&](const auto& item) { return WaitsFor(item.second, stuck, certain); });
+                        [&](const auto& item) { return WaitsFor(item.second, stuck, allowed); });
   };
   for (bool changed = true; changed;) {
     changed = false;
@@ -124,6 +143,47 @@ bool Deadlocks::HasSettled(const Ranks& ranks, WatchTime* since, WatchTime now) 
   }
   if (*since == WatchTime()) *since = now;
   return now - *since >= settling_;
+}
+
+// Whether the same waits of the same ranks have gone on for so long that no idle thread is expected to end them.
+bool Deadlocks::HasLasted(const Ranks& ranks, WatchTime now) {
+  std::string found = Identify(ranks);
+  if (found != idle_) {
+    idle_ = std::move(found);
+    idle_since_ = now;
+  }
+  return !ranks.empty() && now - idle_since_ >= patience_;
+}
+
+// A text that is another one as soon as any of these ranks waits for something else, or has submitted something.
+std::string Deadlocks::Identify(const Ranks& ranks) const {
+  std::string text;
+  for (int rank : ranks) {
+    const Block& block = blocks_.at(rank).begin()->second;
+    wire::Put(&text, static_cast<int32_t>(rank));
+    wire::Put(&text, block.thread);
+    wire::Put(&text, block.set);
+    wire::Put(&text, block.epoch);
+    wire::PutString(&text, block.name);
+    wire::PutVector(&text, block.announced);
+  }
+  return text;
+}
+
+// "rank 0: 'logger' (log.py:12); rank 2: 'tracker' (track.py:3)".
+std::string Deadlocks::ListIdleThreads(const Ranks& ranks) const {
+  std::string text;
+  size_t named = 0, left_out = 0;
+  for (int rank : ranks) {
+    const std::string& others = blocks_.at(rank).begin()->second.others;
+    if (others.empty()) continue;
+    if (named == kMostPlaces) {
+      ++left_out;
+      continue;
+    }
+    text += (named++ ? "; rank " : "rank ") + std::to_string(rank) + ": " + others;
+  }
+  return left_out ? text + " and " + std::to_string(left_out) + " more ranks" : text;
 }
 
 // "ranks 0, 2 in allreduce 'x' (train.py:12), rank 1 in allgather 'x' (train.py:30)", in the order of first ranks.
@@ -155,18 +215,28 @@ Deadlock Deadlocks::Told(const Ranks& ranks, bool certain, std::string text) con
 
 std::vector<Deadlock> Deadlocks::Find(WatchTime now) {
   std::vector<Deadlock> found;
-  if (const Ranks stuck = Stuck(true); HasSettled(stuck, &certain_since_, now)) {
-    found.push_back(
-        Told(stuck, true,
-             "Ranks wait for different operations: " + Listed(stuck) + ". All ranks must call the same collectives."));
-    for (int rank : stuck) blocks_.erase(rank);
+  const auto fail = [&](const Ranks& stuck, const std::string& why) {
+    const std::string text = "Ranks wait for different operations: " + Listed(stuck) + ". " + why;
+    found.push_back(Told(stuck, true, text + "All ranks must call the same collectives."));
+    Forget(stuck);
+  };
+  if (const Ranks stuck = Stuck(Rescuers::kNone); HasSettled(stuck, &certain_since_, now)) {
+    fail(stuck, "");
     certain_since_ = {};
   }
+  if (const Ranks stuck = Stuck(Rescuers::kIdle); certain_since_ == WatchTime() && HasLasted(stuck, now)) {
+    fail(stuck, "They have waited for more than " + SecondsOf(patience_) +
+                    ", and their other threads, which have never called Horovod, did not help: " +
+                    ListIdleThreads(stuck) + ". ");
+    idle_.clear();
+  }
   // Whoever is certainly stuck is named as such before long.
-  if (const Ranks seem = Stuck(false); certain_since_ == WatchTime() && HasSettled(seem, &seems_since_, now)) {
+  if (const Ranks seem = Stuck(Rescuers::kAny); certain_since_ == WatchTime() && HasSettled(seem, &seems_since_, now)) {
+    const bool fails_later = seem == Stuck(Rescuers::kIdle);
     std::string text = "Ranks wait for different operations: " + Listed(seem) +
-                       ". Unless another thread of these ranks still calls what the others wait for, they wait for "
-                       "ever: all ranks must call the same collectives.";
+                       ". Unless another thread of these ranks still calls what the others wait for, they wait for " +
+                       (fails_later ? SecondsOf(patience_) + " and then fail" : "ever") +
+                       ": all ranks must call the same collectives.";
     if (warnings_.size() < kMostWarnings && warnings_.insert(text).second) found.push_back(Told(seem, false, text));
   }
   return found;

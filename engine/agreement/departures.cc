@@ -7,6 +7,12 @@
 #include "base/loss.h"
 
 namespace hvd {
+namespace {
+
+// All ranks repeat the reason. The driver of an elastic job needs to know which rank does not reach the lost one.
+std::string SaidBy(int rank) { return ", says rank " + std::to_string(rank); }
+
+}  // namespace
 
 Departures::Departures(int me, std::vector<std::string> hosts, WatchSpan patience)
     : me_(me), hosts_(std::move(hosts)), states_(hosts_.size(), State::kPresent), heartbeats_(patience) {}
@@ -15,6 +21,10 @@ bool Departures::End(const Status& why) {
   if (!over_.ok()) return false;
   over_ = why;
   return true;
+}
+
+bool Departures::LeavingAmong(const std::vector<int>& ranks) const {
+  return std::any_of(ranks.begin(), ranks.end(), [this](int rank) { return meant_to_leave(rank); });
 }
 
 std::pair<int, std::string> Departures::UnexplainedAmong(const std::vector<int>& ranks) const {
@@ -57,13 +67,13 @@ Departures::Verdict Departures::OnBroken(int rank, const std::string& why, Watch
 
 Departures::Verdict Departures::OnDeserted(int rank, WatchTime now) const {
   if (meant_to_leave(rank)) return {};
-  return LoseContact(rank, "its process ended before it had connected", now);
+  return LoseContact(rank, "its process ended before it had connected" + SaidBy(me_), now);
 }
 
 Departures::Verdict Departures::OnNeeded(int rank, const std::string& why, WatchTime now) {
   if (!awaits_word()) broken_since_ = now;
   if (now - broken_since_ < kGrace) return {};
-  return LoseContact(rank, "the connection to it broke (" + why + ")", now);
+  return LoseContact(rank, "the connection to it broke (" + why + ")" + SaidBy(me_), now);
 }
 
 Departures::Verdict Departures::OnMemberGone(int rank, uint64_t applied, uint64_t last_batch) const {
@@ -88,7 +98,7 @@ void Departures::Expect(int rank, WatchTime since) {
 
 Departures::Verdict Departures::Look(WatchTime now) {
   const std::vector<int> silent = heartbeats_.Silent(now);
-  return silent.empty() ? Verdict() : Lose(silent[0], heartbeats_.SilenceText());
+  return silent.empty() ? Verdict() : Lose(silent[0], heartbeats_.SilenceText() + SaidBy(me_));
 }
 
 Departures::Verdict Departures::Leave(bool busy) const {

@@ -51,6 +51,8 @@ class Departures {
 
   bool departed(int rank) const { return StateOf(rank) >= State::kDeparted; }
   bool meant_to_leave(int rank) const { return StateOf(rank) != State::kPresent; }
+  // Whether one of these ranks has left, or is on its way.
+  bool LeavingAmong(const std::vector<int>& ranks) const;
   // The last of these ranks that went unexplained, and how we noticed; {-1, ""} if none did.
   std::pair<int, std::string> UnexplainedAmong(const std::vector<int>& ranks) const;
 

@@ -12,6 +12,7 @@ namespace {
 constexpr size_t kMostOfName = 200;
 constexpr std::string_view kUnnamed = "noname.";
 constexpr std::string_view kOptimizer = "DistributedOptimizer.";  // the exchange of PyTorch's optimizer
+constexpr std::string_view kIdentity = " parameters, ";
 
 bool StartsWith(std::string_view text, std::string_view start) { return text.substr(0, start.size()) == start; }
 
@@ -33,8 +34,14 @@ std::string RanksToAdd(const std::vector<int64_t>& splits) {
   return text;
 }
 
+// Until ranks have agreed on names, and where optimizers share names, the exchange's name ends with what tells an
+// optimizer from others: "layer.weight (4 parameters, 1a2b3c4d.0)".
 std::string OfOptimizer(std::string_view name) {
-  return "backward() or step() of the optimizer whose first parameter is " + InQuotes(name.substr(kOptimizer.size()));
+  name.remove_prefix(kOptimizer.size());
+  const size_t end = name.rfind(kIdentity);
+  const size_t start = end == name.npos ? end : name.rfind(" (", end);
+  const std::string identity(start == name.npos ? "" : name.substr(start));
+  return "backward() or step() of the optimizer whose first parameter is " + InQuotes(name.substr(0, start)) + identity;
 }
 
 // Engine names are made of the operation, a dot and what the user passed.

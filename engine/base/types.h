@@ -32,6 +32,10 @@ enum class DType : uint8_t {
 };
 constexpr int kDTypeCount = HVD_DTYPE_COUNT;
 
+// Integers of which a sum may need a wider type, where there is one.
+constexpr DType kNarrowIntegers[] = {DType::kUInt8, DType::kInt8,   DType::kUInt16,
+                                     DType::kInt16, DType::kUInt32, DType::kInt32};
+
 enum class ReduceOp : uint8_t {
   kAverage = HVD_AVERAGE,
   kSum = HVD_SUM,

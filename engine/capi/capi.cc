@@ -160,6 +160,7 @@ int64_t Submit(hvd_world* world, int32_t process_set, const hvd_op* ops, int32_t
 }
 
 int32_t Poll(hvd_world* world, int64_t id) {
+  world->world->NoteQuestion();
   auto handle = world->world->Find(id);
   return handle ? handle->done.load(std::memory_order_acquire) : -1;
 }
@@ -421,6 +422,10 @@ int32_t Leave(hvd_world* world, int32_t timeout_ms) {
   return world->world->Leave(timeout_ms) ? HVD_OK : HVD_IN_PROGRESS;
 }
 
+int32_t Fail(hvd_world* world, const char* why) {
+  return Guard<int32_t>(nullptr, 0, [&] { return static_cast<int32_t>(world->world->Fail(why)); });
+}
+
 int32_t SharesGpus(hvd_world* world, int32_t process_set) { return world->world->devices().sharing().Of(process_set); }
 
 void UseTuning(hvd_world* world, uint64_t fusion_threshold, uint64_t cycle_time_us, uint64_t chunk_bytes) {
@@ -475,7 +480,8 @@ const hvd_api kApi = {HVD_ABI_VERSION,
                       AllocateRegion,
                       FreeRegion,
                       Leave,
-                      SharesGpus};
+                      SharesGpus,
+                      Fail};
 
 }  // namespace
 

@@ -106,7 +106,9 @@ bool AcrossGpus::TakeResult() {
 
 ReduceAcrossGpus::ReduceAcrossGpus(Devices* devices, const NcclMeeting& meeting, DeviceParts parts, DeviceOrder order,
                                    const Reduction& reduction)
-    : AcrossGpus(devices, meeting, parts, std::move(order), parts.size(), meeting.mates()->link()->slot_bytes()),
+    : AcrossGpus(
+          devices, meeting, parts, std::move(order), parts.size(),
+          meeting.mates()->link()->slot_bytes() / reduction.SumRatio() / kUnit * kUnit),  // a slot holds the sums
       reduction_(reduction) {}
 
 void ReduceAcrossGpus::Fill(size_t begin, size_t end, CudaAddress slot) {
@@ -119,6 +121,7 @@ void ReduceAcrossGpus::Fill(size_t begin, size_t end, CudaAddress slot) {
 }
 
 void ReduceAcrossGpus::Join(size_t begin, size_t end, const std::vector<CudaAddress>& sources, CudaAddress result) {
+  if (reduction_.IsWidened()) return WidenSum(device(), reduction_, end - begin, sources, result, stream_);
   DeviceParts whole;
   whole.Add(result, result, end - begin);
   whole.Reduce(device(), {reduction_.dtype, reduction_.op, 1.0, 1.0, 1}, 0, end - begin, sources, stream_);
@@ -126,12 +129,13 @@ void ReduceAcrossGpus::Join(size_t begin, size_t end, const std::vector<CudaAddr
 
 NcclLaunches::Work ReduceAcrossGpus::Exchange(size_t begin, size_t end, CudaAddress result) const {
   NcclWork work;
-  work.parts.Add(result, result, end - begin);
-  work.reduction = {reduction_.dtype, reduction_.op, 1.0, 1.0, 1};
+  work.parts.Add(result, result, (end - begin) * reduction_.SumRatio());
+  work.reduction = {reduction_.SumDType(), reduction_.op, 1.0, 1.0, 1};
   return [work](Communicator& communicator, CudaStream stream) { LaunchAllreduce(communicator, work, stream); };
 }
 
 void ReduceAcrossGpus::Take(size_t begin, size_t end, CudaAddress result) {
+  if (reduction_.IsWidened()) return parts_.NarrowAverages(device(), reduction_, begin, end, result, stream_);
   if (reduction_.postscale == 1.0 && reduction_.divisor == 1) {
     return parts_.Scatter(device(), begin, end, result, stream_);
   }

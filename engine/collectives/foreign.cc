@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "collectives/integer_average.h"
 #include "collectives/kernels.h"
 
 namespace hvd {
@@ -128,38 +129,47 @@ Machine::Step ForeignMachine::Advance() {
 
 // ---- elements
 
-DType ForeignDType(DType dtype) {
-  if (IsHalfType(dtype)) return DType::kFloat32;
-  return dtype == DType::kBool ? DType::kUInt8 : dtype;
+DType ForeignDType(const Reduction& reduction) {
+  if (IsHalfType(reduction.dtype)) return DType::kFloat32;
+  return reduction.dtype == DType::kBool ? DType::kUInt8 : reduction.SumDType();
 }
 
 void LoadForReduction(const Flat& from, const Reduction& reduction, std::byte* to) {
   const DType dtype = reduction.dtype;
-  if (!IsHalfType(dtype)) return Gather(from, 0, from.size(), dtype, reduction.prescale, to);
+  if (!IsHalfType(dtype) && !reduction.IsWidened()) {
+    return Gather(from, 0, from.size(), dtype, reduction.prescale, to);
+  }
   std::vector<std::byte> piece(kForeignPiece * SizeOf(dtype));
   for (size_t begin = 0; begin < from.size(); begin += piece.size()) {
     const size_t bytes = std::min(piece.size(), from.size() - begin), count = bytes / SizeOf(dtype);
     Gather(from, begin, bytes, dtype, reduction.prescale, piece.data());
-    Widen(dtype, to, piece.data(), count);
-    to += count * sizeof(float);
+    if (reduction.IsWidened()) {
+      WidenIntegers(reduction, to, piece.data(), count);
+    } else {
+      Widen(dtype, to, piece.data(), count);
+    }
+    to += count * SizeOf(ForeignDType(reduction));
   }
 }
 
 void UnloadReduced(std::byte* from, const Flat& to, const Reduction& reduction) {
   const DType dtype = reduction.dtype;
-  const bool half = IsHalfType(dtype);
   std::vector<std::byte> piece(kForeignPiece * SizeOf(dtype));
   for (size_t begin = 0; begin < to.size(); begin += piece.size()) {
     const size_t bytes = std::min(piece.size(), to.size() - begin), count = bytes / SizeOf(dtype);
     const void* source = from;
-    if (half) {
+    const std::byte* result = piece.data();
+    if (reduction.IsWidened()) {
+      NarrowAverages(reduction, piece.data(), from, count);
+    } else if (IsHalfType(dtype)) {
       Reduce(DType::kFloat32, ReduceOp::kSum, from, nullptr, &source, 1, count, reduction.postscale);
       Narrow(dtype, piece.data(), from, count);
     } else {
       Combine(reduction, from, nullptr, &source, 1, count);
+      result = from;
     }
-    Scatter(half ? piece.data() : from, to, begin, bytes, dtype);
-    from += count * SizeOf(ForeignDType(dtype));
+    Scatter(result, to, begin, bytes, dtype);
+    from += count * SizeOf(ForeignDType(reduction));
   }
 }
 

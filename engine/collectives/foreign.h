@@ -100,8 +100,9 @@ class ForeignMachine : public Machine {
   std::shared_ptr<ForeignJob> job_;
 };
 
-// How another library sees elements that it reduces: half types are widened, summed in float32, and rounded once.
-DType ForeignDType(DType dtype);
+// How another library sees elements that it reduces: half types are widened, summed in float32, and rounded once;
+// averages of integers under 64 bits are widened, and divided once.
+DType ForeignDType(const Reduction& reduction);
 // From the callers' tensors to such elements and back, with the factors and the division of a reduction.
 void LoadForReduction(const Flat& from, const Reduction& reduction, std::byte* to);
 void UnloadReduced(std::byte* from, const Flat& to, const Reduction& reduction);

@@ -136,28 +136,10 @@ void DivideAll(void* data, size_t count, int64_t divisor) {
 
 }  // namespace
 
-// Ordinary loops: an integer average is rare, and no SIMD set divides integers.
+// Ordinary loops: an average of 64-bit integers is rare, and no SIMD set divides them.
 void Divide(DType dtype, void* data, size_t count, int64_t divisor) {
-  switch (dtype) {
-    case DType::kUInt8:
-      return DivideAll<uint8_t>(data, count, divisor);
-    case DType::kInt8:
-      return DivideAll<int8_t>(data, count, divisor);
-    case DType::kUInt16:
-      return DivideAll<uint16_t>(data, count, divisor);
-    case DType::kInt16:
-      return DivideAll<int16_t>(data, count, divisor);
-    case DType::kInt32:
-      return DivideAll<int32_t>(data, count, divisor);
-    case DType::kInt64:
-      return DivideAll<int64_t>(data, count, divisor);
-    case DType::kUInt32:
-      return DivideAll<uint32_t>(data, count, divisor);
-    case DType::kUInt64:
-      return DivideAll<uint64_t>(data, count, divisor);
-    default:
-      return;
-  }
+  if (dtype == DType::kInt64) return DivideAll<int64_t>(data, count, divisor);
+  if (dtype == DType::kUInt64) return DivideAll<uint64_t>(data, count, divisor);
 }
 
 }  // namespace hvd

@@ -30,7 +30,8 @@ void Widen(DType half, void* dst, const void* src, size_t count);
 // first. `narrow` receives the sum, and `wide` the sum widened; it may equal srcs[own]. Nothing else overlaps.
 void SumWide(DType half, void* narrow, void* wide, const void* const* srcs, int own, size_t count, double postscale);
 
-// data[i] /= divisor, truncated toward zero. Integer dtypes only; nothing happens to others.
+// data[i] /= divisor, truncated toward zero. 64-bit integers only (for others see integer_average.h); nothing happens
+// to other types.
 void Divide(DType dtype, void* data, size_t count, int64_t divisor);
 
 // Adasum's scalars over one range, in float64: out = {a.b, a.a, b.b}. Floating dtypes only.

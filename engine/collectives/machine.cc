@@ -2,7 +2,9 @@
 #include "collectives/machine.h"
 
 #include <cstring>
+#include <numeric>
 
+#include "collectives/integer_average.h"
 #include "collectives/kernels.h"
 #include "collectives/stream_copy.h"
 
@@ -27,8 +29,26 @@ Range ShareOf(Range whole, int count, int index) {
   return {whole.begin + low, std::min(share, whole.length - low)};
 }
 
+DType Reduction::SumDType() const {
+  constexpr int64_t kMaxMembersInInt32 = 32768;  // times 65535 is less than 2^31
+  if (divisor == 1) return dtype;
+  switch (dtype) {
+    case DType::kUInt8:
+    case DType::kInt8:
+    case DType::kUInt16:
+    case DType::kInt16:
+      return divisor <= kMaxMembersInInt32 ? DType::kInt32 : DType::kInt64;
+    case DType::kUInt32:
+    case DType::kInt32:
+      return DType::kInt64;
+    default:
+      return dtype;
+  }
+}
+
 void Combine(const Reduction& reduction, void* dst, void* dst2, const void* const* sources, int count_of_sources,
              size_t count) {
+  if (reduction.IsWidened()) return AverageIntegers(reduction, dst, dst2, sources, count_of_sources, count);
   Reduce(reduction.dtype, reduction.op, dst, dst2, sources, count_of_sources, count, reduction.postscale);
   if (reduction.divisor == 1) return;
   Divide(reduction.dtype, dst, count, reduction.divisor);
@@ -37,6 +57,12 @@ void Combine(const Reduction& reduction, void* dst, void* dst2, const void* cons
 
 void CombineByHosts(const Reduction& reduction, void* dst, const void* const* sources,
                     const std::vector<std::vector<int>>& hosts, size_t count, std::vector<std::byte>* partials) {
+  if (reduction
+          .IsWidened()) {  // the partial sums of hosts could overflow; an exact sum has the same value in any order
+    const auto members = std::accumulate(hosts.begin(), hosts.end(), size_t{0},
+                                         [](size_t sum, const auto& host) { return sum + host.size(); });
+    return Combine(reduction, dst, nullptr, sources, static_cast<int>(members), count);
+  }
   const Reduction inside{reduction.dtype, reduction.op, 1.0, 1.0, 1};
   const size_t bytes = count * SizeOf(reduction.dtype);
   partials->resize(bytes * hosts.size());

@@ -81,10 +81,18 @@ Range ShareOf(Range whole, int count, int index);
 // How the elements of a batch are combined.
 struct Reduction {
   DType dtype = DType::kFloat32;
-  ReduceOp op = ReduceOp::kSum;  // kAverage never gets here: it is kSum with a factor
+  ReduceOp op = ReduceOp::kSum;  // kAverage never gets here: it is kSum with a factor or a divisor
   double prescale = 1.0;
   double postscale = 1.0;
-  int64_t divisor = 1;  // of integers: the exact average, truncated toward zero
+  int64_t divisor = 1;  // the number of members, for averages of integers: exact, truncated toward zero
+
+  // The type that holds the sum of all members. For averages of integers under 64 bits it is wider than dtype, so that
+  // the sum cannot overflow before the division. It follows from dtype and divisor alone, so all members agree on it.
+  DType SumDType() const;
+  // True for an average of integers under 64 bits. Wherever partial sums of it travel, they travel as SumDType().
+  bool IsWidened() const { return divisor != 1 && SumDType() != dtype; }
+  // How many times larger such a sum is than an element.
+  size_t SumRatio() const { return SizeOf(SumDType()) / SizeOf(dtype); }
 };
 
 // Combines `count` elements of each source, in their order, with the factor and the divisor; dst2 may be null.

@@ -75,9 +75,9 @@ void DeviceParts::Scatter(const Device& device, size_t begin, size_t end, CudaAd
   });
 }
 
-void DeviceParts::Reduce(const Device& device, const Reduction& reduction, size_t begin, size_t end,
-                         const std::vector<CudaAddress>& sources, CudaStream stream,
-                         const std::vector<CudaAddress>& targets) const {
+namespace {
+
+ReduceTask TaskOf(const Reduction& reduction, size_t sources, size_t targets) {
   ReduceTask task{};
   task.factor = reduction.postscale;
   task.divisor = reduction.divisor;
@@ -87,8 +87,28 @@ void DeviceParts::Reduce(const Device& device, const Reduction& reduction, size_
     task.op = static_cast<int32_t>(any ? ReduceOp::kMax : ReduceOp::kMin);
     task.factor = 1.0;
   }
-  task.members = static_cast<int32_t>(sources.size());
-  task.others = static_cast<int32_t>(targets.size());
+  task.members = static_cast<int32_t>(sources);
+  task.others = static_cast<int32_t>(targets);
+  return task;
+}
+
+// Adds what an average needs, and launches it.
+void LaunchAverage(const Device& device, const Reduction& reduction, const ReduceTask& sums, bool from_sums,
+                   bool to_sums, CudaStream stream) {
+  AverageTask task{sums, static_cast<int32_t>(SizeOf(reduction.SumDType())), from_sums, to_sums};
+  if (reduction.postscale != 1.0) {
+    task.reduce.factor = reduction.postscale / static_cast<double>(reduction.divisor);
+    task.reduce.divisor = 1;
+  }
+  device.Average(reduction.dtype, task, stream);
+}
+
+}  // namespace
+
+void DeviceParts::Reduce(const Device& device, const Reduction& reduction, size_t begin, size_t end,
+                         const std::vector<CudaAddress>& sources, CudaStream stream,
+                         const std::vector<CudaAddress>& targets) const {
+  ReduceTask task = TaskOf(reduction, sources.size(), targets.size());
   InLaunches(begin, end, &DevicePart::output, [&](const Segment* segments, int count, size_t first, size_t last) {
     task.begin = first;
     task.end = last;
@@ -96,8 +116,32 @@ void DeviceParts::Reduce(const Device& device, const Reduction& reduction, size_
     for (size_t j = 0; j < sources.size(); ++j) task.sources[j] = sources[j] + (first - begin);
     for (size_t j = 0; j < targets.size(); ++j) task.targets[j] = targets[j] + (first - begin);
     std::copy_n(segments, count, task.segments);
+    if (reduction.IsWidened()) return LaunchAverage(device, reduction, task, false, false, stream);
     device.Reduce(reduction.dtype, task, stream);
   });
+}
+
+void DeviceParts::NarrowAverages(const Device& device, const Reduction& reduction, size_t begin, size_t end,
+                                 CudaAddress sums, CudaStream stream) const {
+  ReduceTask task = TaskOf(reduction, 1, 0);
+  InLaunches(begin, end, &DevicePart::output, [&](const Segment* segments, int count, size_t first, size_t last) {
+    task.begin = first;
+    task.end = last;
+    task.count = count;
+    task.sources[0] = sums + (first - begin) * reduction.SumRatio();
+    std::copy_n(segments, count, task.segments);
+    LaunchAverage(device, reduction, task, true, false, stream);
+  });
+}
+
+void WidenSum(const Device& device, const Reduction& reduction, size_t bytes, const std::vector<CudaAddress>& sources,
+              CudaAddress sums, CudaStream stream) {
+  ReduceTask task = TaskOf(reduction, sources.size(), 0);
+  task.end = (bytes + kUnit - 1) / kUnit * kUnit;
+  task.count = 1;
+  task.segments[0] = {sums, 0, bytes};
+  std::copy(sources.begin(), sources.end(), task.sources);
+  LaunchAverage(device, reduction, task, false, true, stream);
 }
 
 // Few are copied by the device's own engines, many by one kernel.

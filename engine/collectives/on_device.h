@@ -44,6 +44,10 @@ class DeviceParts {
   void Reduce(const Device& device, const Reduction& reduction, size_t begin, size_t end,
               const std::vector<CudaAddress>& sources, CudaStream stream,
               const std::vector<CudaAddress>& targets = {}) const;
+  // Divides the sums of [begin, end), which lie at `sums` as Reduction::SumDType(), and puts the averages into the
+  // outputs.
+  void NarrowAverages(const Device& device, const Reduction& reduction, size_t begin, size_t end, CudaAddress sums,
+                      CudaStream stream) const;
 
  private:
   // Calls launch(segments, count, begin, end) for runs of so many parts as one launch takes.
@@ -55,6 +59,9 @@ class DeviceParts {
 };
 
 size_t LongestOf(const std::vector<DeviceParts>& runs);
+// Sums runs of `bytes` bytes, or widens one, into a run of Reduction::SumDType() at `sums`.
+void WidenSum(const Device& device, const Reduction& reduction, size_t bytes, const std::vector<CudaAddress>& sources,
+              CudaAddress sums, CudaStream stream);
 
 // The members of a set meet on a device: each tells how it can be reached, maps the others, and hears whether all
 // could. Once for each set.

@@ -43,27 +43,41 @@ int NcclOpOf(Communicator& communicator, const Reduction& reduction) {
   }
 }
 
+// The elements of the run that the buffer holds at once; averages of small integers need room for their sums as well.
+size_t RoomIn(const Communicator& communicator, const Reduction& reduction) {
+  const size_t times = reduction.IsWidened() ? reduction.SumRatio() + 1 : 1;
+  return communicator.buffer_bytes() / times / kUnit * kUnit;
+}
+
 // The run in chunks of what the buffer holds: in, what `move` makes of it, and out.
 template <typename Move>
 void ThroughBuffer(Communicator& communicator, const NcclWork& work, CudaStream stream, Move move) {
-  const size_t room = communicator.buffer_bytes() / kUnit * kUnit;
+  const size_t room = RoomIn(communicator, work.reduction);
   for (size_t begin = 0; begin < work.parts.size(); begin += room) {
     move(begin, std::min(work.parts.size(), begin + room), communicator.Buffer(stream));
   }
 }
 
-void FillBuffer(const Device& device, const NcclWork& work, size_t begin, size_t end, CudaAddress buffer,
+// Leaves in the buffer what NCCL adds. Elements that are widened lie behind the room for their sums first.
+void FillBuffer(const Communicator& communicator, const NcclWork& work, size_t begin, size_t end, CudaAddress buffer,
                 CudaStream stream) {
-  work.parts.Gather(device, begin, end, buffer, stream);
-  if (!FactorsFor(work.reduction).before) return;
-  DeviceParts own;
-  own.Add(buffer, buffer, end - begin);
-  const Reduction scaling{work.reduction.dtype, ReduceOp::kSum, 1.0, work.reduction.prescale, 1};
-  own.Reduce(device, scaling, 0, end - begin, {buffer}, stream);
+  const Device& device = communicator.device();
+  const Reduction& reduction = work.reduction;
+  const bool widens = reduction.IsWidened();
+  const CudaAddress elements = widens ? buffer + RoomIn(communicator, reduction) * reduction.SumRatio() : buffer;
+  work.parts.Gather(device, begin, end, elements, stream);
+  if (FactorsFor(reduction).before) {
+    DeviceParts own;
+    own.Add(elements, elements, end - begin);
+    const Reduction scaling{reduction.dtype, ReduceOp::kSum, 1.0, reduction.prescale, 1};
+    own.Reduce(device, scaling, 0, end - begin, {elements}, stream);
+  }
+  if (widens) WidenSum(device, reduction, end - begin, {elements}, buffer, stream);
 }
 
 void EmptyBuffer(const Device& device, const NcclWork& work, size_t begin, size_t end, CudaAddress buffer,
                  CudaStream stream) {
+  if (work.reduction.IsWidened()) return work.parts.NarrowAverages(device, work.reduction, begin, end, buffer, stream);
   if (!FactorsFor(work.reduction).after) return work.parts.Scatter(device, begin, end, buffer, stream);
   Reduction scaling = work.reduction;
   scaling.op = ReduceOp::kSum;  // of one
@@ -113,7 +127,7 @@ bool GoesThroughBuffer(size_t tensors, size_t bytes, size_t border) { return ten
 
 void LaunchAllreduce(Communicator& communicator, const NcclWork& work, CudaStream stream) {
   const Device& device = communicator.device();
-  const int type = NcclTypeOf(work.reduction.dtype), op = NcclOpOf(communicator, work.reduction);
+  const int type = NcclTypeOf(work.reduction.SumDType()), op = NcclOpOf(communicator, work.reduction);
   const size_t element = SizeOf(work.reduction.dtype);
   if (!work.through_buffer) {
     Missing missing(communicator, work.parts, stream);
@@ -128,7 +142,7 @@ void LaunchAllreduce(Communicator& communicator, const NcclWork& work, CudaStrea
     });
   }
   ThroughBuffer(communicator, work, stream, [&](size_t begin, size_t end, CudaAddress buffer) {
-    FillBuffer(device, work, begin, end, buffer, stream);
+    FillBuffer(communicator, work, begin, end, buffer, stream);
     communicator.Launch([&](const Nccl& nccl, NcclComm comm) {
       const size_t count = (end - begin) / element;
       communicator.Check(nccl.all_reduce(PointerTo(buffer), WritableAt(buffer), count, type, op, comm, stream),
@@ -141,7 +155,7 @@ void LaunchAllreduce(Communicator& communicator, const NcclWork& work, CudaStrea
 // Members may get different numbers of rows: to each its part.
 void LaunchReducescatter(Communicator& communicator, const NcclWork& work, CudaStream stream) {
   const Device& device = communicator.device();
-  const int type = NcclTypeOf(work.reduction.dtype), op = NcclOpOf(communicator, work.reduction);
+  const int type = NcclTypeOf(work.reduction.SumDType()), op = NcclOpOf(communicator, work.reduction);
   const size_t element = SizeOf(work.reduction.dtype);
   const std::vector<DevicePart>& parts = work.parts.all();
   const auto reduce = [&](const Nccl& nccl, NcclComm comm, CudaAddress from, CudaAddress to, size_t bytes, int owner) {
@@ -161,14 +175,14 @@ void LaunchReducescatter(Communicator& communicator, const NcclWork& work, CudaS
     });
   }
   ThroughBuffer(communicator, work, stream, [&](size_t begin, size_t end, CudaAddress buffer) {
-    FillBuffer(device, work, begin, end, buffer, stream);
+    FillBuffer(communicator, work, begin, end, buffer, stream);
     communicator.Launch([&](const Nccl& nccl, NcclComm comm) {
       for (size_t i = 0; i < parts.size();) {  // what lies side by side goes to the same member in one call
         size_t last = i;
         while (last + 1 < parts.size() && work.owners[last + 1] == work.owners[i]) ++last;
         const size_t from = std::max(parts[i].begin, begin);
         const size_t to = std::min((parts[last].begin + parts[last].bytes + kUnit - 1) / kUnit * kUnit, end);
-        const CudaAddress at = buffer + (from - begin);
+        const CudaAddress at = buffer + (from - begin) * work.reduction.SumRatio();
         if (from < to) reduce(nccl, comm, at, at, to - from, work.owners[i]);
         i = last + 1;
       }

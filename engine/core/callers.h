@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The threads of this process that call the engine: whether only one ever submits, and which of them do nothing but
-// wait. Any thread may call this at any time.
+// The threads of this process that call the engine: whether only one ever submits, whether only one ever calls at all,
+// and which of them do nothing but wait. Any thread may call this at any time.
 #pragma once
 
 #include <atomic>
@@ -31,14 +31,18 @@ class Callers {
   // This thread submits something; `for_others`: on behalf of a framework, whose other threads may do so too.
   void OnSubmit(bool for_others) {
     const uint64_t me = for_others ? kSeveral : ThisThread();
-    uint64_t only = only_.load(std::memory_order_relaxed);
-    if (only == me || (only == 0 && only_.compare_exchange_strong(only, me, std::memory_order_relaxed))) return;
-    if (only != me) only_.store(kSeveral, std::memory_order_relaxed);
+    Note(&only_, me);
+    Note(&only_caller_, me);
   }
+  // This thread waits for something, or asks whether it is done.
+  void OnWait() { Note(&only_caller_, ThisThread()); }
   // Whether this is the only thread that has ever submitted anything.
   bool IsOnly(uint64_t caller) const { return only_.load(std::memory_order_relaxed) == caller; }
+  // Return whether no other thread has ever submitted anything, waited, or asked. A thread that has ended counts, too.
+  bool IsOnlyCaller(uint64_t caller) const { return only_caller_.load(std::memory_order_relaxed) == caller; }
 
   void Block(uint64_t thread, std::shared_ptr<Handle> handle) {
+    OnWait();
     const std::lock_guard<std::mutex> lock(mutex_);
     waiting_[thread] = {thread, ThisThread(), std::move(handle), Clock::now()};
     any_.store(true, std::memory_order_relaxed);
@@ -66,7 +70,15 @@ class Callers {
     return mine;
   }
 
-  std::atomic<uint64_t> only_{0};  // the thread that submits; 0: none yet
+  // Keep the number of the thread that does something, until a second thread does it.
+  static void Note(std::atomic<uint64_t>* only, uint64_t me) {
+    uint64_t known = only->load(std::memory_order_relaxed);
+    if (known == me || (known == 0 && only->compare_exchange_strong(known, me, std::memory_order_relaxed))) return;
+    if (known != me) only->store(kSeveral, std::memory_order_relaxed);
+  }
+
+  std::atomic<uint64_t> only_{0};         // the thread that submits; 0: none yet
+  std::atomic<uint64_t> only_caller_{0};  // the thread that calls in any way; 0: none yet
   std::atomic<bool> any_{false};
   mutable std::mutex mutex_;
   std::map<uint64_t, Waiting> waiting_;  // by thread

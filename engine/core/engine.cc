@@ -26,7 +26,8 @@ Engine::Engine(const Parts& parts)
                 &completions_,    parts.timeline,   &counters_, parts.log},
       stack_teller_(parts.stack_teller),
       block_teller_(parts.block_teller),
-      deadlocks_(std::chrono::milliseconds(parts.settings.deadlock_ms / 4)) {
+      deadlocks_(std::chrono::milliseconds(parts.settings.deadlock_ms / 4),
+                 kIdlePatience * std::chrono::milliseconds(parts.settings.deadlock_ms)) {
   around_ = {&parts_.settings,
              parts_.identity.rank,
              &parts_.host_of_rank,

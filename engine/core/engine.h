@@ -80,6 +80,13 @@ class Engine {
   bool AllSent() const;
   // An exception came out of Progress: as beyond repair as anything.
   void AbortHere(const std::string& why) { Lose(parts_.identity.rank, why); }
+  // This rank's program has failed: that is why all operations fail, here and on every rank, with this text. False if
+  // the world was over before, for another reason.
+  bool FailHere(const std::string& text) {
+    const bool is_first = departures_.over().ok();
+    Abort(parts_.identity.rank, text);
+    return is_first;
+  }
   // Something is beyond repair: every pending and later operation fails, here and on every rank, with this text.
   void Abort(int lost_rank, const std::string& text);
   // The same because of a rank, which the text names.
@@ -92,6 +99,7 @@ class Engine {
 
  private:
   static constexpr std::memory_order kRelaxed = std::memory_order_relaxed;
+  static constexpr int kIdlePatience = 10;  // how many limits threads have that could end a wait, but never called
   // What is in force for what the global set's log brings next. Written by the driver, read by Describe too.
   struct Tuned {
     std::atomic<uint64_t> fusion_threshold, cycle_time_us, chunk_bytes;
@@ -145,6 +153,8 @@ class Engine {
   bool looks_for_deadlocks() const { return parts_.settings.deadlock_ms > 0 && parts_.identity.size > 1; }
   bool AnybodyBlocked() const;
   void LookAtBlocks(Clock::time_point now);
+  struct ToldBlock;
+  bool OthersHaveCalled(const ToldBlock& told, const Callers::Waiting& waiting) const;
   void TellWhoGoesOn(const std::vector<Callers::Waiting>& waiting);
   void AnswerAboutBlock();
   void ReportBlock(const Callers::Waiting& waiting, std::string_view answer, Clock::time_point now);
@@ -194,6 +204,7 @@ class Engine {
     int64_t handle = 0;
     Clock::time_point next;    // when to tell it again
     Clock::duration pause{0};  // before that
+    bool others_are_idle = false;
   };
   std::map<uint64_t, ToldBlock> told_blocks_;  // by thread
   uint64_t blocks_told_ = 0;

@@ -34,7 +34,7 @@ void Engine::LookAtBlocks(Clock::time_point now) {
   for (const Callers::Waiting& waiting : all) {
     if (now - waiting.since < std::chrono::milliseconds(parts_.settings.deadlock_ms / 2)) continue;
     const auto told = told_blocks_.find(waiting.thread);
-    if (told != told_blocks_.end() && now < told->second.next) continue;
+    if (told != told_blocks_.end() && now < told->second.next && !OthersHaveCalled(told->second, waiting)) continue;
     if (!FindPending(*waiting.handle).second) continue;
     if (!block_teller_.can_tell()) {
       ReportBlock(waiting, "", now);
@@ -45,6 +45,11 @@ void Engine::LookAtBlocks(Clock::time_point now) {
   }
   const Membership& global = *sets_.at(kGlobalSet);
   if (global.leader) FindDeadlocks(global, now);
+}
+
+// Whether threads that never called, as the leaders know them, have begun to call: they hear of that at once.
+bool Engine::OthersHaveCalled(const ToldBlock& told, const Callers::Waiting& waiting) const {
+  return told.others_are_idle && !parts_.callers->IsOnlyCaller(waiting.caller);
 }
 
 void Engine::TellWhoGoesOn(const std::vector<Callers::Waiting>& waiting) {
@@ -81,12 +86,16 @@ void Engine::ReportBlock(const Callers::Waiting& waiting, std::string_view answe
   const auto [membership, operation] = FindPending(*waiting.handle);
   if (!operation || !membership->state.closed().ok() || !AllAnnounced()) return;
   const ProcessSet& set = membership->set;
-  const bool told = !answer.empty() && (answer[0] == '0' || answer[0] == '1');
+  const bool told = !answer.empty() && answer[0] >= '0' && answer[0] <= '2';
+  const std::string_view names = answer.substr(std::min(answer.find('\n'), answer.size()));
+  if (told) answer.remove_suffix(names.size());
   Block block;
   block.rank = parts_.identity.rank;
   block.thread = waiting.thread;
   block.number = ++blocks_told_;
   block.alone = told && answer[0] == '1' && parts_.callers->IsOnly(waiting.caller);
+  block.others_are_idle = told && answer[0] == '2' && parts_.callers->IsOnlyCaller(waiting.caller);
+  if (block.others_are_idle && !names.empty()) block.others = names.substr(1);
   block.set = set.id();
   block.epoch = set.epoch();
   block.name = operation->request.name;
@@ -102,6 +111,9 @@ void Engine::ReportBlock(const Callers::Waiting& waiting, std::string_view answe
   const bool again = notes.handle == waiting.handle->id;
   const Clock::duration pause = std::chrono::milliseconds(parts_.settings.deadlock_ms / 2);
   notes.pause = again ? 2 * notes.pause : pause;
+  // What threads do that have never called is looked at often enough to judge by it.
+  if (block.others_are_idle) notes.pause = std::min(notes.pause, 2 * pause);
+  notes.others_are_idle = block.others_are_idle;
   notes.handle = waiting.handle->id;
   notes.next = now + notes.pause;
   const std::string message = control::EncodeBlock(set.tag(), control::Type::kBlock, block);

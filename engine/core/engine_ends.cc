@@ -44,13 +44,18 @@ void Engine::Housekeep() {
   }
 }
 
-// If a rank is lost, the engine soon knows more than NCCL.
+// If a rank is lost, the engine soon knows more than NCCL. If a member has left, NCCL's error may only mean that its
+// connections are closed: nothing new runs on that communicator, and WatchLaunches ends what still needs the member.
 void Engine::WatchNccl(Clock::time_point now) {
   std::string trouble;
   for (auto& [id, membership] : sets_) {
-    if (membership->set.nccl() && trouble.empty()) trouble = membership->set.nccl()->Trouble();
+    if (!membership->set.nccl() || !trouble.empty()) continue;
+    if (!departures_.LeavingAmong(membership->set.ranks())) trouble = membership->set.nccl()->Trouble();
   }
-  if (trouble.empty()) return;
+  if (trouble.empty()) {
+    nccl_troubled_since_ = Clock::time_point();
+    return;
+  }
   if (nccl_troubled_since_ == Clock::time_point()) nccl_troubled_since_ = now;
   if (now - nccl_troubled_since_ >= kBeforeNcclIsBlamed) AbortHere("NCCL reported an error there: " + trouble);
 }

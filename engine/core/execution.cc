@@ -21,6 +21,7 @@
 #include "collectives/push.h"
 #include "collectives/reducescatter.h"
 #include "collectives/stream_copy.h"
+#include "collectives/widened.h"
 #include "core/device_execution.h"
 #include "core/foreign_execution.h"
 #include "memory/output_pool.h"
@@ -29,6 +30,7 @@ namespace hvd {
 namespace {
 
 bool IsInteger(DType dtype) { return !hvd_is_floating(static_cast<int32_t>(dtype)); }
+bool IsNarrowInteger(DType dtype) { return IsInteger(dtype) && SizeOf(dtype) < sizeof(int64_t); }
 
 }  // namespace
 
@@ -56,7 +58,7 @@ Reduction ReductionOf(const Request& request, size_t members) {
   Reduction reduction{request.dtype, request.op, request.prescale, request.postscale, 1};
   if (request.op == ReduceOp::kAverage) {
     reduction.op = ReduceOp::kSum;
-    if (IsInteger(request.dtype) && request.postscale == 1.0) {
+    if (IsNarrowInteger(request.dtype) || (IsInteger(request.dtype) && request.postscale == 1.0)) {
       reduction.divisor = static_cast<int64_t>(members);  // 49 * (1.0 / 49) is less than 1 and would be truncated to 0
     } else {
       reduction.postscale /= static_cast<double>(members);
@@ -80,6 +82,23 @@ std::unique_ptr<Machine> PrepareDirect(ProcessSet& set, const Entries& entries, 
     }
   }
   return std::make_unique<DirectAllreduce>(set.flat().there.get(), std::move(views), reduction);
+}
+
+// An allreduce whose members pass on sums of some of them.
+std::unique_ptr<Machine> MakeAllreduceOfPartialSums(ProcessSet& set, HostAlgorithm algorithm, Flat in, Flat out,
+                                                    const Reduction& reduction) {
+  if (reduction.IsWidened()) {
+    const auto make = [&](std::vector<Flat> wide_ins, Flat wide_out, const Reduction& sum) {
+      return MakeAllreduceOfPartialSums(set, algorithm, std::move(wide_ins[0]), std::move(wide_out), sum);
+    };
+    return std::make_unique<WidenedAverage>(std::vector<Flat>{std::move(in)}, std::move(out), reduction,
+                                            WidenedAverage::Result::kReplacesInput, make);
+  }
+  if (!set.inside()) {
+    return std::make_unique<AllreduceBetweenHosts>(algorithm, &set.flat(), std::move(in), std::move(out), reduction);
+  }
+  return std::make_unique<HierarchicalAllreduce>(set.inside(), set.across(), algorithm, std::move(in), std::move(out),
+                                                 reduction);
 }
 
 Status PrepareAllreduce(ProcessSet& set, const Settings& settings, const Entries& entries, RunningBatch* batch) {
@@ -122,12 +141,8 @@ Status PrepareAllreduce(ProcessSet& set, const Settings& settings, const Entries
     batch->machine = PrepareDirect(set, entries, reduction);
     batch->direct = true;
     if (!batch->machine) return Status::Failed("the leader named places in shared memory that do not exist");
-  } else if (set.inside()) {
-    batch->machine = std::make_unique<HierarchicalAllreduce>(set.inside(), set.across(), algorithm, std::move(in),
-                                                             std::move(out), reduction);
-  } else if (!direct) {
-    batch->machine =
-        std::make_unique<AllreduceBetweenHosts>(algorithm, &set.flat(), std::move(in), std::move(out), reduction);
+  } else if (set.inside() || !direct) {
+    batch->machine = MakeAllreduceOfPartialSums(set, algorithm, std::move(in), std::move(out), reduction);
   } else {
     batch->machine = std::make_unique<Allreduce>(&set.flat(), std::move(in), std::move(out), reduction);
   }
@@ -206,6 +221,17 @@ Status PrepareBroadcast(ProcessSet& set, const Settings& settings, const Entries
   return Status::Ok();
 }
 
+std::unique_ptr<Machine> MakeHierarchicalReducescatter(const HostGrid& grid, const std::vector<Flat>& ins, Flat out,
+                                                       const Reduction& reduction) {
+  if (!reduction.IsWidened()) {
+    return std::make_unique<HierarchicalReducescatter>(grid, ins, std::move(out), reduction);
+  }
+  const auto make = [&](const std::vector<Flat>& wide_ins, Flat wide_out, const Reduction& sum) {
+    return MakeHierarchicalReducescatter(grid, wide_ins, std::move(wide_out), sum);
+  };
+  return std::make_unique<WidenedAverage>(ins, std::move(out), reduction, WidenedAverage::Result::kApart, make);
+}
+
 Status PrepareReducescatter(ProcessSet& set, const Entries& entries, RunningBatch* batch) {
   const int64_t members = static_cast<int64_t>(set.ranks().size());
   std::vector<Flat> ins(set.ranks().size());
@@ -225,7 +251,7 @@ Status PrepareReducescatter(ProcessSet& set, const Entries& entries, RunningBatc
   // Whatever the size: the order of additions must not depend on what was fused.
   const HostGrid* grid = set.grid_for_sums();
   if (grid && HierarchicalReducescatter::Fits(*grid)) {
-    batch->machine = std::make_unique<HierarchicalReducescatter>(*grid, ins, std::move(out), reduction);
+    batch->machine = MakeHierarchicalReducescatter(*grid, ins, std::move(out), reduction);
   } else {
     batch->machine = std::make_unique<Reducescatter>(set.flat().there.get(), std::move(ins), std::move(out), reduction);
   }

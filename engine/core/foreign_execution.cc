@@ -36,7 +36,7 @@ Job NewJob(const ProcessSet& set, OpKind kind) {
 
 Job NewReduction(const ProcessSet& set, OpKind kind, const Reduction& reduction) {
   Job job = NewJob(set, kind);
-  job->dtype = ForeignDType(reduction.dtype);
+  job->dtype = ForeignDType(reduction);
   job->op = reduction.op;
   if (reduction.dtype == DType::kBool) {  // any nonzero byte is true
     const bool all = reduction.op == ReduceOp::kMin || reduction.op == ReduceOp::kProduct;
@@ -45,7 +45,9 @@ Job NewReduction(const ProcessSet& set, OpKind kind, const Reduction& reduction)
   return job;
 }
 
-size_t ForeignBytes(size_t bytes, DType dtype) { return bytes / SizeOf(dtype) * SizeOf(ForeignDType(dtype)); }
+size_t ForeignBytes(size_t bytes, const Reduction& reduction) {
+  return bytes / SizeOf(reduction.dtype) * SizeOf(ForeignDType(reduction));
+}
 
 void CopyOut(const std::byte* from, const Flat& to) { Scatter(from, to, 0, to.size()); }
 void CopyIn(const Flat& from, std::byte* to) { Gather(from, 0, from.size(), DType::kUInt8, 1.0, to); }
@@ -57,7 +59,7 @@ bool ForeignAllreduce(ProcessSet& set, const Entries& entries, RunningBatch* bat
     if (!batch->operations[i]) missing += entries[i]->request.Bytes();
   }
   const Reduction reduction = ReductionOf(entries[0]->request, set.ranks().size());
-  if (ForeignBytes(total, reduction.dtype) > kMostForeignBytes) return false;
+  if (ForeignBytes(total, reduction) > kMostForeignBytes) return false;
   batch->zeros.resize(missing);
   std::byte* zeros = batch->zeros.data();
   Flat in, out;
@@ -70,7 +72,7 @@ bool ForeignAllreduce(ProcessSet& set, const Entries& entries, RunningBatch* bat
   }
   stages->push_back([&set, reduction, in = std::move(in), out = std::move(out)] {
     Job job = NewReduction(set, OpKind::kAllreduce, reduction);
-    job->out_bytes = ForeignBytes(in.size(), reduction.dtype);
+    job->out_bytes = ForeignBytes(in.size(), reduction);
     job->load = [in, reduction](ForeignJob& it) { LoadForReduction(in, reduction, it.begin()); };
     job->unload = [out, reduction](ForeignJob& it) { UnloadReduced(it.out.data.get(), out, reduction); };
     return job;
@@ -95,17 +97,17 @@ bool ForeignReducescatter(ProcessSet& set, const Entries& entries, RunningBatch*
       if (j == set.me()) out.Add(operation->output, bytes);
     }
   }
-  if (ForeignBytes(total, reduction.dtype) > kMostForeignBytes) return false;
+  if (ForeignBytes(total, reduction) > kMostForeignBytes) return false;
   stages->push_back([&set, reduction, total, ins = std::move(ins), out = std::move(out)] {
     Job job = NewReduction(set, OpKind::kReducescatter, reduction);
-    job->in_bytes = std::max<size_t>(ForeignBytes(total, reduction.dtype), 1);
-    job->out_bytes = ForeignBytes(out.size(), reduction.dtype);
+    job->in_bytes = std::max<size_t>(ForeignBytes(total, reduction), 1);
+    job->out_bytes = ForeignBytes(out.size(), reduction);
     for (const Flat& in : ins) job->received.push_back(static_cast<int64_t>(in.size() / SizeOf(reduction.dtype)));
     job->load = [ins, reduction](ForeignJob& it) {
       std::byte* to = it.in.data.get();
       for (const Flat& in : ins) {
         LoadForReduction(in, reduction, to);
-        to += ForeignBytes(in.size(), reduction.dtype);
+        to += ForeignBytes(in.size(), reduction);
       }
     };
     job->unload = [out, reduction](ForeignJob& it) { UnloadReduced(it.out.data.get(), out, reduction); };

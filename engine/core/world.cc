@@ -80,6 +80,7 @@ std::unique_ptr<World> World::Open(const Identity& identity, const Settings& set
                              [poller = &world->poller_](int fd) { poller->Remove(fd); }};
   world->connector_ = Connector::Listen(world->credentials_, identity.listen_address, watcher, status);
   if (!world->connector_) return nullptr;
+  world->connector_->limits.unanswered = std::chrono::milliseconds(settings.peer_timeout_ms);
   world->neighbours_ = std::make_unique<Neighbours>(world->credentials_, identity.host);
   return world;
 }
@@ -224,14 +225,24 @@ void World::TellOfMeeting(size_t hosts) const {
   });
 }
 
-void World::Close() {
+void World::Close() { End(""); }
+
+bool World::Fail(const std::string& why) {
+  at_once_ = true;
+  return End(why);
+}
+
+// `failure`: of this rank's program, for which the world ends; empty: it leaves in peace. True if this call has ended
+// the world, and nothing else had before.
+bool World::End(const std::string& failure) {
   if (stage_ == Stage::kForked) {
     // Threads do not survive a fork, locks may be held by the ones that did not, and where the arenas were mapped
     // something else may lie by now: leave everything as it is.
     [[maybe_unused]] void* left[] = {driver_.release(), engine_.release(), neighbours_.release(), timeline_.release(),
                                      devices_.release()};
-    return;
+    return false;
   }
+  bool is_first = false;
   std::lock_guard<std::mutex> lock(closing_);
   Stage connected = Stage::kConnected;
   if (stage_.compare_exchange_strong(connected, Stage::kClosed)) {
@@ -240,7 +251,10 @@ void World::Close() {
     const bool at_once = at_once_ || !done;
     const auto until = Clock::now() + kLeaveDevices;
     if (!at_once) devices_->Drain(until);
-    driver_->Stop([this, at_once] { SayFarewell(at_once); });
+    driver_->Stop([this, at_once, &failure, &is_first] {
+      if (!failure.empty()) is_first = engine_->FailHere(failure);
+      SayFarewell(at_once);
+    });
     if (at_once) devices_->Drain(until);
     devices_->Close();
     engine_->LeaveDevices(until);
@@ -255,6 +269,7 @@ void World::Close() {
   poller_.CloseDescriptors();
   LeaveOutputsToCallers(arena_.get());
   if (arena_) arena_->CloseDescriptor();
+  return is_first;
 }
 
 bool World::Leave(int timeout_ms) {
@@ -363,6 +378,7 @@ Code World::Wait(int64_t id, int timeout_ms, Status* status) {
     return status->code;
   }
   if (!handle->done.load(std::memory_order_acquire) && driver_) {
+    if (timeout_ms > 0) callers_.OnWait();
     if (timeout_ms <= 0 || !driver_->Wait(*handle, Clock::now() + std::chrono::milliseconds(timeout_ms))) {
       return Code::kInProgress;
     }

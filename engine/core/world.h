@@ -55,6 +55,9 @@ class World {
   // The same step by step: false if they were not done within so many milliseconds. 0: without them, at once. Any
   // thread, also while another one waits in Close.
   bool Leave(int timeout_ms);
+  // Like Leave(0), because this rank's program has failed: every rank is told this text, and that this rank is to
+  // blame. False if the world had ended before, or another thread ends it.
+  bool Fail(const std::string& why);
 
   // To be filled in for Submit.
   std::vector<std::unique_ptr<Operation>> NewOperations(size_t count) { return submissions_.NewOperations(count); }
@@ -67,6 +70,8 @@ class World {
   // From here to Unblock this thread does nothing but wait for the handle.
   void Block(int64_t id, uint64_t thread);
   void Unblock(uint64_t thread) { callers_.Unblock(thread); }
+  // This thread asks whether something is done.
+  void NoteQuestion() { callers_.OnWait(); }
   std::shared_ptr<Handle> Find(int64_t id) const { return handles_.Find(id); }
   // One that is done, which is then released; nullptr for any other.
   std::shared_ptr<Handle> TakeDone(int64_t id) { return stage_ == Stage::kForked ? nullptr : handles_.TakeDone(id); }
@@ -98,6 +103,7 @@ class World {
   void TellOfMeeting(size_t hosts) const;
   void TellWhatIsPossible();
   Status FailToConnect(const Status& why);
+  bool End(const std::string& failure);
   void SayFarewell(bool at_once);
   std::chrono::milliseconds LongestDrain() const;
   bool AwaitDevices(std::chrono::steady_clock::time_point until);

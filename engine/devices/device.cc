@@ -122,6 +122,10 @@ void Device::LoadKernels() {
     const std::string name = std::string("hvd_reduce_") + NameOf(static_cast<DType>(dtype));
     Check(cuda_->module_function(&reduce_[static_cast<size_t>(dtype)], module, name.c_str()), "load kernels on");
   }
+  for (const DType dtype : kNarrowIntegers) {
+    const std::string name = std::string("hvd_average_") + NameOf(dtype);
+    Check(cuda_->module_function(&average_[static_cast<size_t>(dtype)], module, name.c_str()), "load kernels on");
+  }
   module_.store(module, std::memory_order_release);
 }
 
@@ -153,6 +157,10 @@ void Device::Copy(const CopyTask& task, CudaStream stream) const {
 
 void Device::Reduce(DType dtype, const ReduceTask& task, CudaStream stream) const {
   Launch(reduce_[static_cast<size_t>(dtype)], &task, task.end - task.begin, stream);
+}
+
+void Device::Average(DType dtype, const AverageTask& task, CudaStream stream) const {
+  Launch(average_[static_cast<size_t>(dtype)], &task, task.reduce.end - task.reduce.begin, stream);
 }
 
 void Device::Launch(CudaFunction function, const void* task, uint64_t bytes, CudaStream stream) const {

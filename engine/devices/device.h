@@ -102,6 +102,7 @@ class Device {
   }
   void Copy(const CopyTask& task, CudaStream stream) const;
   void Reduce(DType dtype, const ReduceTask& task, CudaStream stream) const;
+  void Average(DType dtype, const AverageTask& task, CudaStream stream) const;  // of kNarrowIntegers
   void Zero(CudaAddress address, size_t bytes, CudaStream stream) const;
   // Between a tensor and pinned memory of the host, by the copy engines.
   void CopyDown(void* to, CudaAddress from, size_t bytes, CudaStream stream) const {
@@ -129,7 +130,7 @@ class Device {
   std::mutex loading_;
   std::atomic<CudaModule> module_{nullptr};  // once all that follows from it is there
   CudaFunction copy_ = nullptr;
-  std::array<CudaFunction, kDTypeCount> reduce_{};
+  std::array<CudaFunction, kDTypeCount> reduce_{}, average_{};  // averages: of kNarrowIntegers
   unsigned most_blocks_ = 1;
   std::atomic<bool> abandoned_{false};
   const void* last_ = nullptr;  // who asked for FollowOthers

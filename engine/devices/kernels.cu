@@ -88,16 +88,20 @@ HVD_INLINE Lane Combined(int op, Lane a, Lane b) {
 
 // Integers are truncated toward zero, and what is too large becomes the largest there is.
 template <typename Lane>
-HVD_INLINE Lane Scaled(Lane value, double factor) {
+HVD_INLINE Lane Clamped(double value) {
   constexpr bool kSigned = static_cast<Lane>(-1) < static_cast<Lane>(0);
   constexpr int kDigits = static_cast<int>(sizeof(Lane) * 8) - kSigned;
   constexpr uint64_t kLargest = ~uint64_t{0} >> (64 - kDigits);
   // Exact in double: one past the largest value is a power of two.
   constexpr double kEnd = 2.0 * static_cast<double>(uint64_t{1} << (kDigits - 1));
-  const double scaled = static_cast<double>(value) * factor;
-  if (scaled >= kEnd) return static_cast<Lane>(kLargest);
-  if (scaled <= (kSigned ? -kEnd : 0.0)) return kSigned ? static_cast<Lane>(~kLargest) : static_cast<Lane>(0);
-  return scaled == scaled ? static_cast<Lane>(scaled) : static_cast<Lane>(0);
+  if (value >= kEnd) return static_cast<Lane>(kLargest);
+  if (value <= (kSigned ? -kEnd : 0.0)) return kSigned ? static_cast<Lane>(~kLargest) : static_cast<Lane>(0);
+  return value == value ? static_cast<Lane>(value) : static_cast<Lane>(0);
+}
+
+template <typename Lane>
+HVD_INLINE Lane Scaled(Lane value, double factor) {
+  return Clamped<Lane>(static_cast<double>(value) * factor);
 }
 template <>
 HVD_INLINE double Scaled(double value, double factor) {
@@ -108,17 +112,18 @@ HVD_INLINE float Scaled(float value, double factor) {
   return value * static_cast<float>(factor);
 }
 
+// Averages of smaller integers have kernels of their own.
 template <typename Lane>
-HVD_INLINE Lane Divided(Lane value, int64_t divisor) {
-  return static_cast<Lane>(value / static_cast<Lane>(divisor));
-}
-template <>
-HVD_INLINE float Divided(float value, int64_t) {
+HVD_INLINE Lane Divided(Lane value, int64_t) {
   return value;
 }
 template <>
-HVD_INLINE double Divided(double value, int64_t) {
-  return value;
+HVD_INLINE int64_t Divided(int64_t value, int64_t divisor) {
+  return value / divisor;
+}
+template <>
+HVD_INLINE uint64_t Divided(uint64_t value, int64_t divisor) {
+  return value / static_cast<uint64_t>(divisor);
 }
 
 template <class E>
@@ -179,6 +184,85 @@ HVD_INLINE void Reduce(const ReduceTask& task, uint64_t thread, uint64_t threads
   }
 }
 
+// ---- averages of integers under 64 bits
+
+// Loops over a unit are unrolled, but not for 8 and 16 bits summed in 64: a set of so many members is rare, and the
+// text would be half as long again.
+template <typename T, typename Sum>
+struct Sums {
+  static constexpr int kCount = static_cast<int>(kUnit / sizeof(T));        // in a unit of elements
+  static constexpr int kTimes = static_cast<int>(sizeof(Sum) / sizeof(T));  // units of sums for one of elements
+  static constexpr int kUnroll = sizeof(T) < 4 && sizeof(Sum) == 8 ? 1 : 16;
+};
+
+// The sums of one unit of elements.
+template <typename T, typename Sum>
+HVD_INLINE void SumUnit(const AverageTask& task, uint64_t offset, Sum* sums) {
+  constexpr int kCount = Sums<T, Sum>::kCount, kTimes = Sums<T, Sum>::kTimes, kUnroll = Sums<T, Sum>::kUnroll;
+  if (task.from_sums) {
+#pragma unroll kUnroll
+    for (int k = 0; k < kTimes; ++k) {
+      const Unit unit = *reinterpret_cast<const Unit*>(task.reduce.sources[0] + offset * kTimes + k * kUnit);
+      memcpy(sums + k * (kCount / kTimes), &unit, kUnit);
+    }
+    return;
+  }
+#pragma unroll kUnroll
+  for (int k = 0; k < kCount; ++k) sums[k] = 0;
+  for (int member = 0; member < task.reduce.members; ++member) {
+    const Unit unit = *reinterpret_cast<const Unit*>(task.reduce.sources[member] + offset);
+    T values[kCount];
+    memcpy(values, &unit, kUnit);
+#pragma unroll kUnroll
+    for (int k = 0; k < kCount; ++k) sums[k] += static_cast<Sum>(values[k]);
+  }
+}
+
+template <typename T, typename Sum>
+HVD_INLINE T AverageOf(const AverageTask& task, Sum sum) {
+  if (task.reduce.divisor == 1) return Clamped<T>(static_cast<double>(sum) * task.reduce.factor);
+  return static_cast<T>(sum / static_cast<Sum>(task.reduce.divisor));
+}
+
+template <typename T, typename Sum>
+HVD_INLINE void AverageIn(const AverageTask& task, uint64_t thread, uint64_t threads) {
+  constexpr int kCount = Sums<T, Sum>::kCount, kTimes = Sums<T, Sum>::kTimes, kUnroll = Sums<T, Sum>::kUnroll;
+  const ReduceTask& run = task.reduce;
+  uint64_t at = run.begin + thread * kUnit;
+  int s = at < run.end ? FirstSegment(run.segments, run.count, at) : 0;
+  for (; at < run.end; at += threads * kUnit) {
+    while (s + 1 < run.count && run.segments[s + 1].begin <= at) ++s;
+    const uint64_t offset = at - run.segments[s].begin;
+    if (offset >= run.segments[s].bytes) continue;  // between two tensors
+    alignas(16) Sum sums[kCount];
+    SumUnit<T, Sum>(task, at - run.begin, sums);
+    const uint64_t left = run.segments[s].bytes - offset;
+    if (task.to_sums) {
+      const uint64_t address = run.segments[s].address + offset * kTimes;
+#pragma unroll kUnroll
+      for (uint64_t k = 0; k < kTimes; ++k) {
+        if (k * kUnit >= left * kTimes) break;
+        StoreUnit(address + k * kUnit, left * kTimes - k * kUnit, sums + k * (kCount / kTimes));
+      }
+      continue;
+    }
+    alignas(16) T result[kCount];
+#pragma unroll kUnroll
+    for (int k = 0; k < kCount; ++k) result[k] = AverageOf<T, Sum>(task, sums[k]);
+    StoreUnit(run.segments[s].address + offset, left, result);
+    for (int k = 0; k < run.others; ++k) StoreUnit(run.targets[k] + (at - run.begin), left, result);
+  }
+}
+
+// Sums of 8 and 16 bits take 32 unless there are very many members.
+template <typename T>
+HVD_INLINE void Average(const AverageTask& task, uint64_t thread, uint64_t threads) {
+  if constexpr (sizeof(T) < 4) {
+    if (task.sum_bytes == 4) return AverageIn<T, int32_t>(task, thread, threads);
+  }
+  AverageIn<T, int64_t>(task, thread, threads);
+}
+
 HVD_INLINE void CopyBytes(uint8_t* to, const uint8_t* from, uint64_t bytes) {
   for (uint64_t k = 0; k < bytes; ++k) to[k] = from[k];
 }
@@ -229,3 +313,9 @@ HVD_KERNEL(hvd_reduce_float8_e4m3fn, ReduceTask, hvd::Reduce<hvd::Float8E4M3>)
 HVD_KERNEL(hvd_reduce_float8_e5m2, ReduceTask, hvd::Reduce<hvd::Float8E5M2>)
 HVD_KERNEL(hvd_reduce_uint32, ReduceTask, hvd::Reduce<hvd::Plain<uint32_t>>)
 HVD_KERNEL(hvd_reduce_uint64, ReduceTask, hvd::Reduce<hvd::Plain<uint64_t>>)
+HVD_KERNEL(hvd_average_uint8, AverageTask, hvd::Average<uint8_t>)
+HVD_KERNEL(hvd_average_int8, AverageTask, hvd::Average<int8_t>)
+HVD_KERNEL(hvd_average_uint16, AverageTask, hvd::Average<uint16_t>)
+HVD_KERNEL(hvd_average_int16, AverageTask, hvd::Average<int16_t>)
+HVD_KERNEL(hvd_average_uint32, AverageTask, hvd::Average<uint32_t>)
+HVD_KERNEL(hvd_average_int32, AverageTask, hvd::Average<int32_t>)

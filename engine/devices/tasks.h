@@ -33,7 +33,7 @@ struct ReduceTask {
   uint64_t targets[kMostSources];  // ... and in the others
   uint64_t begin, end;
   double factor;
-  int64_t divisor;  // of integers
+  int64_t divisor;  // of 64-bit integers, and of averages
   int32_t op;       // ReduceOp: sum, min, max, product
   int32_t members;
   int32_t count;
@@ -41,6 +41,16 @@ struct ReduceTask {
   Segment segments[kMostSegments];
 };
 
-static_assert(sizeof(CopyTask) <= 4096 && sizeof(ReduceTask) <= 4096, "the parameters of a kernel are 4 KB at most");
+// An average of integers under 64 bits, whose sums are wider than its elements; also half of one. Addresses of sources
+// and results count in elements or in sums, what lies between `begin` and `end` always in elements.
+struct AverageTask {
+  ReduceTask reduce;  // divisor: what sums are divided by, which is exact; 1: they are multiplied by the factor
+  int32_t sum_bytes;  // 4 or 8
+  int32_t from_sums;  // 1: the one source holds sums of all members
+  int32_t to_sums;    // 1: the result is the sum of the sources
+};
+
+static_assert(sizeof(CopyTask) <= 4096 && sizeof(ReduceTask) <= 4096 && sizeof(AverageTask) <= 4096,
+              "the parameters of a kernel are 4 KB at most");
 
 }  // namespace hvd

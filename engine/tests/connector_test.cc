@@ -126,6 +126,48 @@ TEST_CASE("a peer that never answers: the dial fails in time") {
   CHECK(Clock::now() - start < milliseconds(20000));
 }
 
+// A dial's failure, and how long it took, where an unanswered dial fails much earlier than others.
+std::pair<std::string, milliseconds> FailureAt(int port, milliseconds dial) {
+  World world;
+  Node* one = world.Add(Rank(1));
+  one->connector->limits.dial = dial;
+  one->connector->limits.unanswered = milliseconds(100);
+  one->connector->SetPeers({{"127.0.0.1", port}});
+  const Clock::time_point start = Clock::now();
+  const std::string text = world.Failure(one, {0, 0, 0, 0, 0}).text;
+  return {text, std::chrono::duration_cast<milliseconds>(Clock::now() - start)};
+}
+
+TEST_CASE("a dial fails early if the peer's host drops the connection") {
+  const UnreachablePort unreachable;
+  const auto [text, took] = FailureAt(unreachable.port(), milliseconds(60000));
+  CHECK_MESSAGE(text.find(" s): no answer") != std::string::npos, text);
+  CHECK(took >= milliseconds(100));
+  CHECK(took < milliseconds(20000));
+}
+
+TEST_CASE("a dial fails early if the peer's host refuses the connection") {
+  Fd reserved = NewTcpSocket(AF_INET);
+  SocketAddress address;
+  REQUIRE(ParseAddress("127.0.0.1", 0, &address));
+  REQUIRE(bind(reserved.get(), address.get(), address.size) == 0);
+  const auto [text, took] = FailureAt(LocalPort(reserved.get()), milliseconds(60000));
+  CHECK_MESSAGE(text.find(" s): Connection refused") != std::string::npos, text);
+  CHECK(took >= milliseconds(100));
+  CHECK(took < milliseconds(20000));
+}
+
+TEST_CASE("a dial goes on while the peer's host holds the connection") {
+  Fd frozen = NewTcpSocket(AF_INET);
+  SocketAddress address;
+  REQUIRE(ParseAddress("127.0.0.1", 0, &address));
+  REQUIRE(bind(frozen.get(), address.get(), address.size) == 0);
+  REQUIRE(listen(frozen.get(), 8) == 0);
+  const auto [text, took] = FailureAt(LocalPort(frozen.get()), milliseconds(1000));
+  CHECK_MESSAGE(text.find(" s): no answer") != std::string::npos, text);
+  CHECK(took >= milliseconds(1000));
+}
+
 TEST_CASE("a socket that has met itself is recognised") {
   SocketAddress address;
   Fd fd = NewTcpSocket(AF_INET);

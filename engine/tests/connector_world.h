@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <functional>
 #include <memory>
@@ -115,6 +116,27 @@ struct World {
     Until([&] { return node->connector->Take(key, &status).fd >= 0 || !status.ok(); });
     return status;
   }
+};
+
+// Address of a host that answers nothing: its kernel drops connections, because the queue of the listener is full.
+class UnreachablePort {
+ public:
+  UnreachablePort() : listener_(NewTcpSocket(AF_INET)) {
+    SocketAddress address;
+    REQUIRE(ParseAddress("127.0.0.1", 0, &address));
+    REQUIRE(bind(listener_.get(), address.get(), address.size) == 0);
+    REQUIRE(listen(listener_.get(), 0) == 0);
+    REQUIRE(ParseAddress("127.0.0.1", port(), &address));
+    for (Fd& fd : fillers_) {
+      fd = NewTcpSocket(AF_INET);
+      REQUIRE((connect(fd.get(), address.get(), address.size) == 0 || errno == EINPROGRESS));
+    }
+  }
+  int port() const { return LocalPort(listener_.get()); }
+
+ private:
+  Fd listener_;
+  Fd fillers_[2];  // The first one fills the queue.
 };
 
 // A client that does not know the secret.

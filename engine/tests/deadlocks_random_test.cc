@@ -178,7 +178,7 @@ class Simulation {
   Rank ranks_[kRanks];
   std::vector<Leader> leaders_;
   std::vector<std::deque<std::function<void()>>> queues_;
-  Deadlocks deadlocks_{WatchSpan::zero()};
+  Deadlocks deadlocks_{WatchSpan::zero(), std::chrono::hours(1)};
   uint64_t reports_ = 0;
   bool heard_ = false;
 };

@@ -13,6 +13,7 @@ namespace {
 using std::chrono::seconds;
 
 const WatchTime kStart = WatchTime() + std::chrono::hours(1);
+constexpr seconds kPatience{20};
 constexpr uint64_t kCount = 5;  // what everybody has announced in the global set, unless a test says otherwise
 
 // A rank that waits in allreduce `name` for these ranks, and whose only thread that is.
@@ -41,7 +42,7 @@ std::string Summary(const std::vector<Deadlock>& found) {
 }
 
 std::string FoundIn(const std::vector<Block>& blocks) {
-  Deadlocks deadlocks{seconds(0)};
+  Deadlocks deadlocks{seconds(0), kPatience};
   for (const Block& block : blocks) deadlocks.Hear(block);
   return Summary(deadlocks.Find(kStart));
 }
@@ -103,7 +104,7 @@ TEST_CASE("deadlocks: it is certain only where nothing else could submit what is
 }
 
 TEST_CASE("deadlocks: the latest word of a rank counts, and one that left waits for nobody") {
-  Deadlocks deadlocks{seconds(0)};
+  Deadlocks deadlocks{seconds(0), kPatience};
   Block late = Waits(1, "y", {0});
   Block over = late;
   over.number += 1;
@@ -121,7 +122,7 @@ TEST_CASE("deadlocks: the latest word of a rank counts, and one that left waits 
 }
 
 TEST_CASE("deadlocks: told when it has lasted, so that those who come late are named too") {
-  Deadlocks deadlocks{seconds(1)};
+  Deadlocks deadlocks{seconds(1), kPatience};
   deadlocks.Hear(Waits(0, "x", {2, 3}));
   deadlocks.Hear(Waits(2, "y", {0, 1}));
   CHECK(Summary(deadlocks.Find(kStart)) == "");
@@ -132,7 +133,7 @@ TEST_CASE("deadlocks: told when it has lasted, so that those who come late are n
 }
 
 TEST_CASE("deadlocks: a warning is given once") {
-  Deadlocks deadlocks{seconds(0)};
+  Deadlocks deadlocks{seconds(0), kPatience};
   for (int time = 0; time < 3; ++time) {
     for (Block block : {Waits(0, "x", {1}), Waits(1, "y", {0})}) {
       block.alone = false;
@@ -142,8 +143,93 @@ TEST_CASE("deadlocks: a warning is given once") {
   }
 }
 
+TEST_CASE("deadlocks: threads that have never called are given time, others for ever") {
+  const auto with = [](Block block, bool idle) {
+    block.alone = false;
+    block.others_are_idle = idle;
+    block.others = idle ? "'logger' (log.py:" + std::to_string(block.rank) + ")" : "";
+    return block;
+  };
+  struct Row {
+    const char* meaning;
+    Block first, second;
+    const char* found_late;
+  };
+  const Row rows[] = {
+      {"idle ones on both ranks", with(Waits(0, "x", {1}), true), with(Waits(1, "y", {0}), true), "certain 0 1"},
+      {"an idle one on one rank", Waits(0, "x", {1}), with(Waits(1, "y", {0}), true), "certain 0 1"},
+      {"one that has called", with(Waits(0, "x", {1}), true), with(Waits(1, "y", {0}), false), ""},
+  };
+  for (const Row& row : rows) {
+    CAPTURE(row.meaning);
+    Deadlocks deadlocks{seconds(0), kPatience};
+    deadlocks.Hear(row.first);
+    deadlocks.Hear(row.second);
+    CHECK(Summary(deadlocks.Find(kStart)) == "seems 0 1");
+    CHECK(Summary(deadlocks.Find(kStart + kPatience - seconds(1))) == "");
+    for (Block again : {row.first, row.second}) {  // nothing has changed
+      again.number += 1000;
+      deadlocks.Hear(again);
+    }
+    CHECK(Summary(deadlocks.Find(kStart + kPatience)) == row.found_late);
+    CHECK(Summary(deadlocks.Find(kStart + 2 * kPatience)) == "");
+  }
+}
+
+TEST_CASE("deadlocks: the time that idle threads have begins again when anything moves") {
+  Deadlocks deadlocks{seconds(0), kPatience};
+  const auto hear = [&](Block block) {
+    block.alone = false;
+    block.others_are_idle = true;
+    block.others = "'logger'";
+    deadlocks.Hear(block);
+  };
+  hear(Waits(0, "x", {1}));
+  hear(Waits(1, "y", {0}));
+  CHECK(Summary(deadlocks.Find(kStart)) == "seems 0 1");
+  Block moved = Waits(1, "y", {0});
+  moved.announced[0].count = kCount + 1;  // it has submitted something: the leader of the other's set may not know yet
+  hear(moved);
+  CHECK(Summary(deadlocks.Find(kStart + kPatience)) == "seems 0 1");  // the warning says no more that they will fail
+  Block known = Waits(0, "x", {1});
+  known.missing[0].heard = kCount + 1;
+  hear(known);
+  CHECK(Summary(deadlocks.Find(kStart + kPatience + seconds(1))) == "");
+  Block called = Waits(1, "y", {0});  // an idle thread has begun to call
+  called.announced[0].count = kCount + 1;
+  called.alone = false;
+  deadlocks.Hear(called);
+  CHECK(Summary(deadlocks.Find(kStart + 5 * kPatience)) == "");
+  moved.number += 1000;  // a new wait of the same thread
+  hear(moved);
+  CHECK(Summary(deadlocks.Find(kStart + 5 * kPatience)) == "");
+  CHECK(Summary(deadlocks.Find(kStart + 6 * kPatience)) == "certain 0 1");
+  CHECK(deadlocks.empty());
+}
+
+TEST_CASE("deadlocks: the texts of idle threads") {
+  Deadlocks deadlocks{seconds(0), std::chrono::milliseconds(2500)};
+  Block busy = Waits(0, "x", {1});
+  busy.alone = false;
+  busy.others_are_idle = true;
+  busy.others = "'logger' (log.py:7)";
+  deadlocks.Hear(busy);
+  deadlocks.Hear(Waits(1, "y", {0}));
+  const std::string places =
+      "Ranks wait for different operations: rank 0 in allreduce 'x' (train.py:10), rank 1 in allreduce 'y' "
+      "(train.py:11). ";
+  CHECK(deadlocks.Find(kStart).at(0).text ==
+        places +
+            "Unless another thread of these ranks still calls what the others wait for, they wait for 2.5 s and then "
+            "fail: all ranks must call the same collectives.");
+  CHECK(deadlocks.Find(kStart + seconds(3)).at(0).text ==
+        places +
+            "They have waited for more than 2.5 s, and their other threads, which have never called Horovod, did not "
+            "help: rank 0: 'logger' (log.py:7). All ranks must call the same collectives.");
+}
+
 TEST_CASE("deadlocks: the texts") {
-  Deadlocks deadlocks{seconds(0)};
+  Deadlocks deadlocks{seconds(0), kPatience};
   Block same = Waits(2, "x", {1});
   same.what = "allreduce 'x' (train.py:10)";
   deadlocks.Hear(Waits(0, "x", {1}));
@@ -168,6 +254,8 @@ TEST_CASE("deadlocks: the texts") {
 TEST_CASE("deadlocks: what ranks send each other comes out as it went in") {
   Block block = Waits(3, "x", {1, 2});
   block.group = "g";
+  block.others_are_idle = true;
+  block.others = "'logger' (log.py:7)";
   std::string once, twice;
   Encode(block, &once);
   std::string_view in = once;
@@ -176,6 +264,7 @@ TEST_CASE("deadlocks: what ranks send each other comes out as it went in") {
   CHECK(in.empty());
   Encode(copy, &twice);
   CHECK(once == twice);
+  CHECK((copy.others_are_idle && copy.others == block.others && copy.what == block.what));
   Deadlock told{true, "text", {{1, {{0, 0, 3}, {2, 1, 4}}}, {2, {}}}};
   std::string whole;
   Encode(told, &whole);
@@ -204,6 +293,10 @@ TEST_CASE("spoken: operations as their callers know them") {
       {Grouped(Allreduce("grouped_allreduce.g_1of2"), "grouped_allreduce.g", 2), "grouped_allreduce 'g' of 2 tensors"},
       {Allreduce("DistributedOptimizer.layer.weight"),
        "backward() or step() of the optimizer whose first parameter is 'layer.weight'"},
+      {Allreduce("DistributedOptimizer.a (b).weight (4 parameters, 1a2b3c4d.0)"),
+       "backward() or step() of the optimizer whose first parameter is 'a (b).weight' (4 parameters, 1a2b3c4d.0)"},
+      {Allreduce("DistributedOptimizer.a (b)"),
+       "backward() or step() of the optimizer whose first parameter is 'a (b)'"},
       {Make(OpKind::kBarrier, "barrier.noname.1"), "hvd.barrier()"},
       {testing::Join(), "hvd.join()"},
       {testing::ProcessSet(OpKind::kAddProcessSet, "add", {4096, 0, 2}), "hvd.add_process_set([0, 2])"},

@@ -48,7 +48,8 @@ std::string Tell(Departures* departures, const std::string& event, WatchTime now
 
 const char* const kEnded = "abort 2: rank 2 is lost (on host 'b'): its process ended";
 const char* const kBroken = "abort 2: rank 2 is lost (on host 'b'): reset by peer";
-const char* const kDeserted = "abort 2: rank 2 is lost (on host 'b'): its process ended before it had connected";
+const char* const kDeserted =
+    "abort 2: rank 2 is lost (on host 'b'): its process ended before it had connected, says rank 0";
 
 TEST_CASE("departures: what is heard of a rank, and what follows from the last of it") {
   struct Row {
@@ -96,6 +97,16 @@ TEST_CASE("departures: what is heard of a rank, and what follows from the last o
   }
 }
 
+TEST_CASE("departures: a rank counts as leaving from its farewell on, and only among those it belongs to") {
+  for (const char* event : {"farewell", "bye"}) {
+    Departures departures = FourRanks();
+    CHECK_FALSE(departures.LeavingAmong({0, 1, 2, 3}));
+    Tell(&departures, event);
+    CHECK(departures.LeavingAmong({0, 2}));
+    CHECK_FALSE(departures.LeavingAmong({0, 1, 3}));
+  }
+}
+
 TEST_CASE("departures: the world ends once, for the first reason") {
   Departures departures = FourRanks();
   CHECK(departures.over().ok());
@@ -124,7 +135,7 @@ TEST_CASE("departures: a broken lane is judged when those who know more have had
   CHECK(departures.awaits_word());
   CHECK(Words(departures.OnNeeded(2, "reset", kStart + milliseconds(999))) == "");
   CHECK(Words(departures.OnNeeded(2, "reset", kStart + Departures::kGrace)) ==
-        "abort 2: rank 2 is lost (on host 'b'): the connection to it broke (reset)");
+        "abort 2: rank 2 is lost (on host 'b'): the connection to it broke (reset), says rank 0");
 }
 
 TEST_CASE("departures: a lane that is no longer needed takes its grace with it") {
@@ -147,6 +158,7 @@ TEST_CASE("departures: silence is a loss, but not of those who meant to go") {
   CHECK(verdict.what == Departures::Verdict::What::kAbort);
   CHECK(verdict.rank == 3);
   CHECK(verdict.text.find("no sign of life for 10 s") != std::string::npos);
+  CHECK(verdict.text.find(", says rank 0") != std::string::npos);
 }
 
 TEST_CASE("departures: whoever was away himself blames nobody else, whatever he finds") {

@@ -110,6 +110,20 @@ TEST_CASE("express: a record that ends a later round than ours is obeyed after o
   CHECK(express.Round(1) == 3);
 }
 
+TEST_CASE("express: a round is over when it has ended, or when a record has ended it or a later one") {
+  Express express(2);
+  CHECK(express.Add(6, 0, 0, 1, Carried("a")));
+  CHECK_FALSE(express.IsOver(6, 0));
+  express.End(6);
+  CHECK(express.Round(6) == 1);
+  CHECK(express.IsOver(6, 0));
+  CHECK_FALSE(express.IsOver(6, 1));
+  express.EndBy(6, 2);
+  CHECK(express.Round(6) == 1);
+  CHECK(express.IsOver(6, 2));
+  CHECK_FALSE(express.IsOver(6, 3));
+}
+
 TEST_CASE("express: what is heard of the next round waits for this one") {
   Express express(3);
   CHECK(express.Add(5, 0, 1, 1, Carried("b")));

@@ -18,6 +18,14 @@
 #include <string>
 #include <thread>
 
+#include "tests/repeats.h"
+
+#ifdef HVD_SANITIZED
+const bool hvd::kSanitized = true;
+#else
+const bool hvd::kSanitized = false;
+#endif
+
 namespace {
 
 constexpr std::chrono::seconds kLimit{150};  // sanitizers on two busy cores are slow

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 
+#include "collectives/push.h"
 #include "tests/whole_world.h"
 
 using hvd::Code;
@@ -103,6 +104,27 @@ TEST_CASE("push: into outputs in shared memory, ragged, with and without somethi
       CHECK(SingleCopies(self) == 10);
     });
   }
+}
+
+TEST_CASE("push: what is large is copied in several turns, so that other collectives get theirs") {
+  constexpr size_t kTurn = size_t{512} << 10;
+  hvd::LaneOptions options;
+  options.members = 1;
+  options.slot_bytes = 4096;
+  hvd::Lane lane(options, {nullptr}, {hvd::StreamKey()}, nullptr, [] {});
+  std::vector<uint8_t> input = Input(0, 2 * kTurn + 4096, 0), output(input.size());
+  hvd::Flat source, target;
+  source.Add(input.data(), input.size());
+  target.Add(output.data(), output.size());
+  hvd::Push push(&lane, {source}, {target});
+  for (size_t turn = 1; turn <= 2; ++turn) {
+    CHECK(push.Advance() == hvd::Machine::Step::kMoved);
+    CHECK(std::equal(input.begin(), input.begin() + static_cast<std::ptrdiff_t>(turn * kTurn), output.begin()));
+    CHECK(output[turn * kTurn + 1] == 0);
+  }
+  CHECK(push.Advance() == hvd::Machine::Step::kMoved);
+  CHECK(push.Advance() == hvd::Machine::Step::kDone);
+  CHECK(input == output);
 }
 
 TEST_CASE("push: one output elsewhere, one rank that does not want it, several hosts, no memory: all of it works") {

@@ -5,10 +5,8 @@
 
 namespace hvd {
 
-#ifdef HVD_SANITIZED
-constexpr unsigned Repeats(unsigned in_full) { return (in_full + 7) / 8; }
-#else
-constexpr unsigned Repeats(unsigned in_full) { return in_full; }
-#endif
+extern const bool kSanitized;  // main.cc: builds with and without a sanitizer may share the other objects
+
+inline unsigned Repeats(unsigned in_full) { return kSanitized ? (in_full + 7) / 8 : in_full; }
 
 }  // namespace hvd

@@ -64,6 +64,8 @@ class TcpConnector final : public Connector {
     Fd fd;
     std::optional<Handshake> handshake;
     Clock::time_point started, deadline, next_attempt;
+    milliseconds unanswered{0};
+    Clock::time_point answer_due = Clock::time_point::max();  // when the peer's host must hold a connection
     milliseconds backoff = kFirstBackoff;
     std::string problem;  // of the last attempt that ended
     Status failure;
@@ -78,6 +80,7 @@ class TcpConnector final : public Connector {
   Stream TakeDialed(const StreamKey& key, Status* status);
   Status Begin(const StreamKey& key, Dial* dial, Clock::time_point now);
   bool Advance(const StreamKey& key, Dial* dial, Clock::time_point now);
+  static bool IsAnswered(const Dial& dial);
   void Attempt(const StreamKey& key, Dial* dial, Clock::time_point now);
   void ShakeHands(const StreamKey& key, Dial* dial, Clock::time_point now, bool* moved);
   void Pause(Dial* dial, std::string problem, Clock::time_point now);
@@ -139,7 +142,7 @@ milliseconds TcpConnector::NextWakeup() const {
   for (const Incoming& incoming : incoming_) next = std::min(next, incoming.deadline);
   for (const auto& [key, dial] : dials_) {
     if (dial.state == DialState::kPausing) next = std::min(next, dial.next_attempt);
-    if (dial.state == DialState::kShakingHands) next = std::min(next, dial.deadline);
+    if (dial.state == DialState::kShakingHands) next = std::min({next, dial.deadline, dial.answer_due});
   }
   if (next == Clock::time_point::max()) return milliseconds::max();
   return std::max(milliseconds(0), std::chrono::ceil<milliseconds>(next - Clock::now()));
@@ -281,6 +284,8 @@ Status TcpConnector::Begin(const StreamKey& key, Dial* dial, Clock::time_point n
   }
   dial->started = dial->next_attempt = now;
   dial->deadline = now + limits.dial;
+  dial->unanswered = limits.unanswered;
+  if (dial->unanswered.count() > 0) dial->answer_due = now + dial->unanswered;
   return Status::Ok();
 }
 
@@ -293,11 +298,17 @@ bool TcpConnector::Advance(const StreamKey& key, Dial* dial, Clock::time_point n
   }
   if (dial->state == DialState::kShakingHands) ShakeHands(key, dial, now, &moved);
   const bool pending = dial->state == DialState::kPausing || dial->state == DialState::kShakingHands;
-  if (pending && now >= dial->deadline) {
+  if (pending && now >= dial->answer_due && IsAnswered(*dial)) dial->answer_due = now + dial->unanswered;
+  if (pending && (now >= dial->deadline || now >= dial->answer_due)) {
     Fail(key, dial, now);
     moved = true;
   }
   return moved;
+}
+
+// A peer whose driver is slow, or frozen, is not unreachable: its kernel accepts connections, and acknowledges data.
+bool TcpConnector::IsAnswered(const Dial& dial) {
+  return dial.fd && IsConnected(dial.fd.get()) && UnansweredFor(dial.fd.get()) < dial.unanswered;
 }
 
 void TcpConnector::Attempt(const StreamKey& key, Dial* dial, Clock::time_point now) {
@@ -312,7 +323,7 @@ void TcpConnector::Attempt(const StreamKey& key, Dial* dial, Clock::time_point n
   dial->state = DialState::kShakingHands;
 }
 
-// An attempt has no limit of its own: it may wait in a full backlog, and to begin again would lose its place there.
+// A single attempt has no limit: it may wait in a full backlog, and another attempt would lose its place there.
 void TcpConnector::ShakeHands(const StreamKey& key, Dial* dial, Clock::time_point now, bool* moved) {
   if (!dial->handshake->Step()) return;
   *moved = true;

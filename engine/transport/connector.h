@@ -46,6 +46,7 @@ struct Stream {
 // May be changed at any time; what has begun keeps the deadline it began with.
 struct ConnectorLimits {
   std::chrono::milliseconds dial{30000};      // from the first Take of a key until it fails
+  std::chrono::milliseconds unanswered{0};    // a dial fails earlier if the peer's host answers nothing (0: no limit)
   std::chrono::milliseconds handshake{5000};  // an accepted connection that is slower than this is dropped
   size_t handshakes = 256;                    // accepted connections not yet authenticated; others wait in the backlog
 };
@@ -69,6 +70,7 @@ class Connector {
   // The stream for `key` if it is established: ownership of the fd passes to the caller (still watched). Otherwise
   // fd == -1, and the first call for a key towards a lower rank starts to dial. A dial that was refused or timed out
   // is retried until `limits.dial` (from the first call), after which `status` says why, at every further call too.
+  // After `limits.unanswered` a dial goes on only while the peer's kernel holds the connection and acknowledges data.
   // A peer that proves that it knows the secret but belongs elsewhere (generation, version) is not asked twice.
   virtual Stream Take(const StreamKey& key, Status* status) = 0;
   // Streams that peers have opened towards us for a key that nobody asked for yet, e.g. to learn that a peer wants a

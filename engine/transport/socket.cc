@@ -69,6 +69,12 @@ int LocalPort(int fd) {
   return ntohs(reinterpret_cast<sockaddr_in*>(&local.storage)->sin_port);
 }
 
+bool IsConnected(int fd) {
+  SocketAddress there;
+  there.size = sizeof there.storage;
+  return getpeername(fd, reinterpret_cast<sockaddr*>(&there.storage), &there.size) == 0;
+}
+
 bool IsConnectedToItself(int fd) {
   SocketAddress here, there;
   here.size = there.size = sizeof here.storage;

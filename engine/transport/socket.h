@@ -48,6 +48,7 @@ std::string FormatAddress(const std::string& text, int port);  // "10.0.0.1:80",
 Fd NewTcpSocket(int family);
 void SetNoDelay(int fd);  // does nothing on a unix socket
 int LocalPort(int fd);
+bool IsConnected(int fd);  // False while the other end has not accepted.
 // A dial to a free port of this machine may meet itself (TCP simultaneous open): nobody is at the other end then.
 bool IsConnectedToItself(int fd);
 

@@ -31,6 +31,14 @@ enum Standing : uint8_t { kFrozen, kOpen, kOpenSparse, kDue, kDueSparse, kDone }
 
 using Numbers = std::vector<uint32_t>;
 
+std::string ReplacedText(const std::string& name) {
+  return "the gradient of '" + name +
+         "' was replaced (p.grad = ...) between backward() and step(), while it was being reduced: the new one is not "
+         "reduced, and ranks would diverge. Call optimizer.synchronize() before you change gradients, then step() "
+         "inside `with optimizer.skip_synchronize():`; or set HOROVOD_TORCH_WAIT_IN_BACKWARD=1, so that gradients are "
+         "complete when backward() returns";
+}
+
 struct Row {
   std::string name;  // of its allreduce
   nb::object parameter;
@@ -41,6 +49,7 @@ struct Row {
   int64_t elements;
   int passes_left;    // 0: its reduction has begun, and ended if it is not in flight
   bool in_flight;     // of a group also while it waits for the others
+  bool postponed;     // due, and its reduction begins in step(): a further pass comes too late
   bool by_hand;       // never a plain one: the caller knows what to do
   bool small;         // may be bundled
   bool bundled;       // in the bundle that is being made
@@ -136,6 +145,8 @@ class GradientTable {
     row.standing = kOpen;
     rows_.push_back(std::move(row));
   }
+  // Nothing of this number may be in flight.
+  void Rename(uint32_t number, std::string name) { rows_.at(number).name = std::move(name); }
   void SetPlace(uint32_t number, nb::object place) { rows_.at(number).place = std::move(place); }
   void LeaveToCaller(uint32_t number) { rows_.at(number).by_hand = true; }
   void SetSparse(uint32_t number, bool sparse) {
@@ -170,7 +181,7 @@ class GradientTable {
       Row& row = rows_.at(number);
       if (row.passes_left == 0) {
         // Allowed only if the reduced gradient was dropped since, say by a gradient scaler that skipped the step.
-        if (row.in_flight || IsReduced(row)) return {std::move(ready), number};
+        if (row.in_flight || row.postponed || IsReduced(row)) return {std::move(ready), number};
         Forget(row);
       }
       if (--row.passes_left > 0) continue;
@@ -242,41 +253,15 @@ class GradientTable {
 
   uint64_t bundles() const { return bundles_; }
 
+  void Postpone(const Numbers& numbers) {
+    for (const uint32_t number : numbers) rows_.at(number).postponed = true;
+  }
+
   // Those that may be bundled, and the others.
   std::pair<Numbers, Numbers> SplitSmall(const Numbers& numbers) const {
     std::pair<Numbers, Numbers> result;
     for (const uint32_t number : numbers) (rows_.at(number).small ? result.first : result.second).push_back(number);
     return result;
-  }
-
-  // The greatest of all ranks' bytes, each for itself.
-  static nb::bytes Exchange(const Member& member, const std::string& name, nb::bytes message) {
-    auto bytes =
-        std::make_unique<std::vector<uint8_t>>(reinterpret_cast<const uint8_t*>(message.c_str()),
-                                               reinterpret_cast<const uint8_t*>(message.c_str()) + message.size());
-    const auto count = static_cast<int64_t>(bytes->size());
-    hvd_op op{};
-    op.size = sizeof op;
-    op.kind = HVD_ALLREDUCE;
-    op.dtype = HVD_UINT8;
-    op.reduce_op = HVD_MAX;
-    op.root = op.device = -1;
-    op.prescale = op.postscale = 1;
-    op.name = name.c_str();
-    op.shape = &count;
-    op.ndim = 1;
-    op.input = op.output = bytes->data();
-    const int64_t handle = Submit(member, &op, 1, true);
-    hvd_status status;
-    int32_t code;
-    try {
-      code = FinishUnlocked(member.world, handle, false, &status);
-    } catch (nb::python_error&) {
-      bytes.release();  // the engine goes on, and still writes there
-      throw;
-    }
-    if (code != HVD_OK) Raise(status);
-    return nb::bytes(bytes->data(), bytes->size());
   }
 
   // Hands those over that are plain under one handle (0: there were none), each for itself but for those in the bundle,
@@ -292,6 +277,7 @@ class GradientTable {
       Row& row = rows_.at(number);
       row.passes_left = 0;
       row.in_flight = true;
+      row.postponed = false;
       if (row.standing == kOpen) row.standing = Due(row);
       if (row.bundled) continue;
       const nb::object grad = GradientOf(row);
@@ -324,10 +310,14 @@ class GradientTable {
 
   void Land(const nb::list& numbers, const nb::list& grads) {
     const Row* moved = nullptr;
+    const Row* replaced = nullptr;
     for (size_t i = 0; i < numbers.size(); ++i) {
       Row& row = rows_.at(nb::cast<uint32_t>(numbers[i]));
       row.in_flight = false;
-      if (row.held && !reader_->LiesAt(nb::object(grads[i]), row.data, row.elements)) moved = &row;
+      if (row.held) {  // else its thread has waited, and the program could do nothing
+        if (!reader_->LiesAt(nb::object(grads[i]), row.data, row.elements)) moved = &row;
+        if (IsReplaced(row, grads[i])) replaced = &row;
+      }
       row.held.reset();
       row.reduced = nb::steal(PyWeakref_NewRef(nb::object(grads[i]).ptr(), nullptr));
       if (!row.reduced) throw nb::python_error();
@@ -336,6 +326,7 @@ class GradientTable {
       PyObject_GC_UnTrack(row.reduced.ptr());
     }
     if (moved) throw nb::value_error(MovedText(moved->name).c_str());
+    if (replaced) throw nb::value_error(ReplacedText(replaced->name).c_str());
   }
 
   // A parameter may hold on to its optimizer.
@@ -379,6 +370,7 @@ class GradientTable {
   void Forget(Row& row) const {
     row.passes_left = passes_;
     row.in_flight = false;
+    row.postponed = false;
     row.standing = kOpen;
   }
 
@@ -388,6 +380,12 @@ class GradientTable {
     row->held = reader_->Hold(grad);
     row->data = plain.data;
     row->elements = ElementsOf(plain.ndim, plain.shape);
+  }
+
+  // True if the parameter has another gradient than the one that was reduced. A program that dropped it wants none.
+  bool IsReplaced(const Row& row, nb::handle reduced) const {
+    const nb::object grad = GradientOf(row);
+    return !grad.is_none() && !grad.is(reduced);
   }
 
   bool IsReduced(const Row& row) const {
@@ -431,10 +429,12 @@ PyType_Slot slots[] = {{Py_tp_traverse, reinterpret_cast<void*>(GradientTable::T
 }  // namespace
 
 void BindGradientTable(nb::module_& module) {
+  module.def("replaced_text", &ReplacedText, "name"_a);
   nb::class_<GradientTable>(module, "GradientTable", nb::type_slots(slots))
       .def(nb::init<nb::object, const std::vector<int>&, int, double, double, int>(), "reader"_a, "dtypes"_a, "op"_a,
            "prescale"_a, "postscale"_a, "wire"_a)
       .def("add", &GradientTable::Add, "name"_a, "parameter"_a, "small"_a)
+      .def("rename", &GradientTable::Rename, "number"_a, "name"_a)
       .def("set_place", &GradientTable::SetPlace, "number"_a, "place"_a)
       .def("leave_to_caller", &GradientTable::LeaveToCaller, "number"_a)
       .def("set_sparse", &GradientTable::SetSparse, "number"_a, "sparse"_a)
@@ -444,10 +444,10 @@ void BindGradientTable(nb::module_& module) {
       .def("standings", &GradientTable::Standings)
       .def("agree", &GradientTable::Agree, "wanted"_a)
       .def("in_flight", &GradientTable::InFlight, "numbers"_a)
-      .def_static("exchange", &GradientTable::Exchange, "member"_a, "name"_a, "message"_a)
       .def("make_bundle", &GradientTable::MakeBundle, "numbers"_a)
       .def("unpack", &GradientTable::Unpack)
       .def_prop_ro("bundles", &GradientTable::bundles)
+      .def("postpone", &GradientTable::Postpone, "numbers"_a)
       .def("split_small", &GradientTable::SplitSmall, "numbers"_a)
       .def("start", &GradientTable::Start, "numbers"_a, "member"_a, "will_wait"_a, "sent"_a, "grads"_a,
            "bundle"_a.none())

@@ -20,6 +20,7 @@
 #include "bindings/python/array_calls.h"
 #include "bindings/python/arrays.h"
 #include "bindings/python/arrivals.h"
+#include "bindings/python/exchange.h"
 #include "bindings/python/gradient_homes.h"
 #include "bindings/python/gradient_table.h"
 #include "bindings/python/members.h"
@@ -31,6 +32,7 @@
 #include "bindings/python/tensor_maker.h"
 #include "bindings/python/tensor_reader.h"
 #include "bindings/python/unlocked.h"
+#include "bindings/python/unwinding.h"
 #include "bindings/python/vocabulary.h"
 
 namespace nb = nanobind;
@@ -41,9 +43,9 @@ namespace {
 using hvd_python::Api;
 using hvd_python::Raise;
 
-// Calls a Python function for its text. No C++ object may live across PyGILState_Ensure: an interpreter that ends may
-// end this thread there.
-uint64_t CallTeller(void* function, const uint64_t* thread, char* text, uint64_t capacity) {
+// Call a Python function for its text, on a thread of the engine's that nothing waits for. An interpreter that is
+// ending may end the thread wherever it asks for the GIL; noexcept makes it stay here then (see personality.cc).
+uint64_t CallTeller(void* function, const uint64_t* thread, char* text, uint64_t capacity) noexcept {
   if (!Py_IsInitialized()) return 0;
   const PyGILState_STATE state = PyGILState_Ensure();
   uint64_t bytes = 0;
@@ -153,6 +155,11 @@ class World {
       Leave(0);
       throw interrupt;
     }
+  }
+
+  bool Fail(const std::string& why) {
+    hvd_python::Unlocked unlocked;
+    return Api()->fail(world_, why.c_str()) != 0;
   }
 
   int SharesGpus(int process_set) const { return Api()->shares_gpus(world_, process_set); }
@@ -434,7 +441,7 @@ class World {
 NB_MODULE(_engine, m) {
   nb::set_leak_warnings(false);  // whatever holds a context until the process ends does not concern users
   m.attr("ABI_VERSION") = HVD_ABI_VERSION;
-  hvd_python::WatchForEnd(m);
+  hvd_python::BindUnwinding(m);
   hvd_python::BindErrors(m);
   hvd_python::BindVocabulary(m);
   hvd_python::BindSettings(m);
@@ -452,6 +459,7 @@ NB_MODULE(_engine, m) {
       .def("tell_block", &World::TellBlock, "function"_a)
       .def("connect", &World::Connect, "peers"_a, "timeout_s"_a)
       .def("close", &World::Close, "at_once"_a = false)
+      .def("fail", &World::Fail, "why"_a)
       .def("shares_gpus", &World::SharesGpus, "process_set"_a)
       .def("submit", &World::Submit, "process_set"_a, "kind"_a, "name"_a, "dtype"_a, "shape"_a, "input"_a, "output"_a,
            "reduce_op"_a = 1, "prescale"_a = 1.0, "postscale"_a = 1.0, "root"_a = -1,
@@ -496,5 +504,6 @@ NB_MODULE(_engine, m) {
   hvd_python::BindTensorMaker(m);
   hvd_python::BindGradientHomes(m);
   hvd_python::BindPlainTensors(m);
+  hvd_python::BindExchange(m);
   hvd_python::BindGradientTable(m);
 }

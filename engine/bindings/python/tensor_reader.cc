@@ -26,6 +26,7 @@ bool IsContiguous(const dlpack::Tensor& tensor) {
 TensorReader::TensorReader(nb::handle tensor_type, const nb::dict& dtypes, nb::handle strided, nb::handle table)
     : tensor_type_(nb::borrow(tensor_type)),
       strided_(nb::borrow(strided)),
+      is_negated_(nb::borrow(tensor_type).attr("is_neg")),
       untyped_storage_(nb::steal(PyUnicode_InternFromString("untyped_storage"))) {
   for (auto [dtype, id] : dtypes) dtypes_.emplace_back(nb::borrow(dtype), nb::cast<int>(id));
   if (const dlpack::ExchangeTable* found = dlpack::TableIn(table)) describe_ = found->describe;
@@ -34,7 +35,9 @@ TensorReader::TensorReader(nb::handle tensor_type, const nb::dict& dtypes, nb::h
 bool TensorReader::Read(PyObject* tensor, PlainTensor* plain) const {
   // Subclasses may keep their elements anywhere.
   if (reinterpret_cast<PyObject*>(Py_TYPE(tensor)) != tensor_type_.ptr()) return false;
-  return describe_ ? ReadByTable(tensor, plain) : ReadByAttributes(tensor, plain);
+  if (!(describe_ ? ReadByTable(tensor, plain) : ReadByAttributes(tensor, plain))) return false;
+  // The memory of a tensor with the negative bit holds the opposite of its values, which DLPack does not say.
+  return !is_negated_(nb::handle(tensor)).is(nb::handle(Py_True));
 }
 
 bool TensorReader::ReadByTable(PyObject* tensor, PlainTensor* plain) const {

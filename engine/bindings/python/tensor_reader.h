@@ -21,7 +21,8 @@ class TensorReader {
   TensorReader(nanobind::handle tensor_type, const nanobind::dict& dtypes, nanobind::handle strided,
                nanobind::handle table);
 
-  // False for what needs a closer look: not a plain tensor, another memory or layout, an unknown dtype.
+  // False for what needs a closer look: not a plain tensor, another memory or layout, an unknown dtype, a tensor with
+  // the negative bit. Other threads may run meanwhile, because torch releases the GIL to look at that bit.
   bool Read(PyObject* tensor, PlainTensor* plain) const;
 
   // The tensor's storage: it keeps the memory when the tensor is given another one, though not when it is resized.
@@ -34,6 +35,7 @@ class TensorReader {
   bool ReadByAttributes(nanobind::handle tensor, PlainTensor* plain) const;
 
   const nanobind::object tensor_type_, strided_;
+  const nanobind::object is_negated_;       // a method of the type
   const nanobind::object untyped_storage_;  // the name
   std::vector<std::pair<nanobind::object, int>> dtypes_;
   int (*describe_)(void* tensor, void* description) = nullptr;  // fills a DLTensor

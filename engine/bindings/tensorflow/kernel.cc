@@ -62,6 +62,7 @@ Kernel::Kernel(hvd_kind kind, const char* type, bool grouped, TF_OpKernelConstru
   reduce_op = attributes.Integer("reduce_op");
   root = attributes.Integer("root_rank");
   context = attributes.Integer("context");
+  if (grouped) contents = attributes.Text("contents");
   prescale = attributes.Real("prescale_bits");
   postscale = attributes.Real("postscale_bits");
 }

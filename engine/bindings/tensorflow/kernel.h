@@ -27,6 +27,7 @@ struct Kernel {
   const char* const type;  // such as HorovodAllreduce
   const bool grouped;
   std::string name;
+  std::string contents;  // of a group: what every rank must have put into it, in words; empty if that is not compared
   int64_t reduce_op = 1, root = -1, context = 0;
   double prescale = 1.0, postscale = 1.0;
 

@@ -113,6 +113,7 @@ void RegisterCollective() {
   } else {
     for (const char* attribute : kReductionAttributes) Tf().TF_OpDefinitionBuilderAddAttr(definition, attribute);
     // Of any type: what the parser of these texts accepts does not include the 8-bit floats. Task looks at it.
+    if (grouped) Tf().TF_OpDefinitionBuilderAddAttr(definition, "contents: string = ''");
     Tf().TF_OpDefinitionBuilderAddAttr(definition, grouped ? "T: list(type) >= 1" : "T: type");
     Tf().TF_OpDefinitionBuilderAddInput(definition, grouped ? "tensors: T" : "tensor: T");
     Tf().TF_OpDefinitionBuilderAddOutput(definition, grouped ? "results: T" : "result: T");

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bindings/tensorflow/task.h"
 
+#include <algorithm>
 #include <cstring>
+#include <string_view>
 
 namespace hvd::tensorflow {
 namespace {
@@ -53,8 +55,11 @@ size_t Bytes(int32_t type, const int64_t* shape, int32_t ndim) {
   return bytes;
 }
 
+constexpr size_t kChecksumDigits = 8;  // at the end of a group's contents; see horovod/common/group_contents.py
+
+char nothing;  // the memory of an empty tensor: NULL would ask the engine for some
+
 void* DataOf(TF_Tensor* tensor) {
-  static char nothing;  // an empty tensor may have no memory, and NULL would ask the engine for some
   void* data = Tf().TF_TensorData(tensor);
   return data ? data : &nothing;
 }
@@ -98,7 +103,10 @@ bool Task::Describe(const bindings::Membership& member) {
   const size_t count = static_cast<size_t>(Tf().TF_NumInputs(context_)) - has_splits;
   const size_t ops = kernel_.kind == HVD_JOIN ? 1 : count;
   ops_.resize(ops);
-  names_.resize(ops);
+  names_.resize(ops + 1);  // the last one for the contents of a group
+  const std::string_view contents = kernel_.contents;
+  const std::string_view checksum = contents.substr(contents.size() - std::min(contents.size(), kChecksumDigits));
+  const std::string member_name = checksum.empty() ? name_ : name_ + "." + std::string(checksum);
   shapes_.resize(ops);
   places_.resize(ops);
   types_.resize(ops);
@@ -113,11 +121,31 @@ bool Task::Describe(const bindings::Membership& member) {
     op.device = kNone;
     op.prescale = kernel_.prescale;
     op.postscale = kernel_.postscale;
-    names_[i] = kernel_.grouped ? name_ + "_" + std::to_string(i + 1) + "of" + std::to_string(ops) : name_;
+    names_[i] = kernel_.grouped ? member_name + "_" + std::to_string(i + 1) + "of" + std::to_string(ops) : name_;
     op.name = names_[i].c_str();
     if (kernel_.kind != HVD_JOIN && !DescribeTensor(i, member)) return false;
   }
+  if (kernel_.grouped) DescribeContents();
   return !has_splits || DescribeSplits(member);
+}
+
+// Ranks that put different tensors into a group give these different names, and would wait for each other. An empty
+// tensor whose name does not depend on the contents lets the engine compare the names of the groups instead, which hold
+// the contents. It comes last: when the engine compares it, it knows all members of both groups, and fails them
+// together.
+void Task::DescribeContents() {
+  group_ = name_;
+  if (kernel_.contents.empty()) return;
+  static constexpr int64_t kNoElements = 0;
+  group_ += ": " + kernel_.contents;
+  names_.back() = name_;
+  hvd_op op = ops_.front();
+  op.name = names_.back().c_str();
+  op.shape = &kNoElements;
+  op.ndim = 1;
+  op.input = op.output = &nothing;
+  op.allocate = nullptr;
+  ops_.push_back(op);
 }
 
 bool Task::DescribeTensor(size_t i, const bindings::Membership& member) {
@@ -211,7 +239,7 @@ void Task::Submit(const bindings::Membership& member) {
   parties_.fetch_add(1);
   handle_ =
       Engine()->submit(world_, member.process_set, ops_.data(), static_cast<int32_t>(ops_.size()),
-                       kernel_.grouped ? name_.c_str() : nullptr, patience ? HVD_WILL_WAIT : 0, OnDone, this, &status);
+                       kernel_.grouped ? group_.c_str() : nullptr, patience ? HVD_WILL_WAIT : 0, OnDone, this, &status);
   if (!handle_) {
     under_way.fetch_sub(1);
     parties_.fetch_sub(1);

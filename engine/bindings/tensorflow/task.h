@@ -34,6 +34,7 @@ class Task {
   bool Describe(const bindings::Membership& member);
   bool DescribeTensor(size_t i, const bindings::Membership& member);
   bool DescribeSplits(const bindings::Membership& member);
+  void DescribeContents();
   bool CheckReduction(const hvd_op& op);
   bool MakeResult(size_t i, int type, const bindings::Membership& member);
   void Submit(const bindings::Membership& member);
@@ -51,6 +52,7 @@ class Task {
   TF_OpKernelContext* const context_;
   Done done_;
   const std::string name_;
+  std::string group_;
   hvd_world* world_ = nullptr;
   int64_t handle_ = 0;
   int32_t members_ = 0;

@@ -66,7 +66,7 @@ XLA_FFI_Error* Call::Describe(const Frame& frame, const bindings::Membership& me
 XLA_FFI_Error* Call::Submit(int32_t process_set, bool will_wait) {
   auto* callback = new std::shared_ptr<Call>(shared_from_this());
   const auto count = static_cast<int32_t>(operations.ops.size());
-  const char* group = count > 1 ? operations.name.c_str() : nullptr;
+  const char* group = operations.group.empty() ? nullptr : operations.group.c_str();
   hvd_status status{};
   handle_ = Engine()->submit(world_, process_set, operations.ops.data(), count, group, will_wait ? HVD_WILL_WAIT : 0,
                              OnDone, callback, &status);

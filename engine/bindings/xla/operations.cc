@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bindings/xla/operations.h"
 
+#include <algorithm>
+
 namespace hvd::xla {
 namespace {
 
 enum { kUnknownDType = -1 };
+
+constexpr size_t kChecksumDigits = 8;  // at the end of a group's contents; see horovod/common/group_contents.py
 
 // hvd_dtype
 int32_t DTypeOf(XLA_FFI_DataType dtype) {
@@ -92,12 +96,16 @@ std::string Operations::Describe(const Frame& frame, const bindings::Membership&
   const int64_t count = frame.args() - frame.Integer("token");
   name = std::string(frame.Text("name")) + (copy ? "#" + std::to_string(copy + 1) : "");
   if (frame.rets() != frame.args()) return "has " + std::to_string(frame.rets()) + " results";
-  names.resize(static_cast<size_t>(count));
+  const std::string_view contents = frame.Text("contents");
+  if (count > 1 || !contents.empty()) group = name;
+  names.resize(static_cast<size_t>(count) + 1);  // the last one for the contents of a group
+  const std::string_view checksum = contents.substr(contents.size() - std::min(contents.size(), kChecksumDigits));
+  const std::string member_name = checksum.empty() ? name : name + "." + std::string(checksum);
   shapes.resize(static_cast<size_t>(count));
   ops.resize(static_cast<size_t>(count));
   const bool only_root = frame.Integer("only_root") != 0;
   for (int64_t i = 0; i < count; ++i) {
-    names[i] = count == 1 ? name : name + "_" + std::to_string(i + 1) + "of" + std::to_string(count);
+    names[i] = group.empty() ? name : member_name + "_" + std::to_string(i + 1) + "of" + std::to_string(count);
     const XLA_FFI_Buffer& in = frame.arg(i);
     hvd_op& op = ops[i];
     op = {};
@@ -121,7 +129,23 @@ std::string Operations::Describe(const Frame& frame, const bindings::Membership&
     if (only_root && op.root != member.rank) zeros.emplace_back(op.output, Bytes(in));
     if (only_root) op.root = -1;
   }
+  if (!contents.empty()) DescribeContents(contents);
   return {};
+}
+
+// See Task::DescribeContents in bindings/tensorflow.
+void Operations::DescribeContents(std::string_view contents) {
+  static constexpr int64_t kNoElements = 0;
+  static char nothing;
+  group += ": ";
+  group += contents;
+  names.back() = name;
+  hvd_op op = ops.front();
+  op.name = names.back().c_str();
+  op.shape = &kNoElements;
+  op.ndim = 1;
+  op.input = op.output = &nothing;
+  ops.push_back(op);
 }
 
 }  // namespace hvd::xla

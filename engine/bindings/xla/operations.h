@@ -5,6 +5,7 @@
 #include <hvd/engine.h>
 
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -17,6 +18,7 @@ namespace hvd::xla {
 struct Operations {
   std::vector<hvd_op> ops;
   std::string name;
+  std::string group;  // empty: a tensor of its own
   std::vector<std::string> names;
   std::vector<std::vector<int64_t>> shapes;
   std::vector<int64_t> splits;
@@ -29,6 +31,7 @@ struct Operations {
   bool RowsMustAgree() const;
 
  private:
+  void DescribeContents(std::string_view contents);
   std::string Shape(const Frame& frame, int64_t i, const bindings::Membership& member);
 };
 

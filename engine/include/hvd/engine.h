@@ -255,8 +255,9 @@ typedef struct hvd_api {
   int32_t (*lend)(hvd_world*, void*);
   int32_t (*take_back)(void*);
   /* Before connect: `tell` writes about one thread of the program, by the number that `block` was given for it: first
-   * '1' if no other thread of the program could submit anything, else '0'; then where it is in the program, such as
-   * "train.py:12", if that is known. Called when the thread has waited for a while, as tell_stack's is. */
+   * '1' if no other thread of the program could submit anything, '2' if there are others of which the program does not
+   * know that they call, else '0'; then where it is in the program, such as "train.py:12", if that is known; for '2',
+   * then a line feed and the names of the others. Called when the thread has waited for a while, as tell_stack's is. */
   void (*tell_block)(hvd_world*, uint64_t (*tell)(void* context, uint64_t thread, char* text, uint64_t capacity),
                      void* context);
   /* From here to `unblock` this thread does nothing but wait for this handle, however long that takes. Ranks that wait
@@ -300,6 +301,10 @@ typedef struct hvd_api {
   int32_t (*leave)(hvd_world*, int32_t timeout_ms);
   /* Whether members of a process set share GPUs: 1 or 0; -1: they have had no tensors there so far, or are one. */
   int32_t (*shares_gpus)(hvd_world*, int32_t process_set);
+  /* Like leave(0), for a rank whose program has failed: every pending and later operation fails with this text, here
+   * and on all ranks, which learn that this rank is to blame. 1 if the world ends for this reason, 0 if it had ended
+   * before, or another thread is ending it. */
+  int32_t (*fail)(hvd_world*, const char* why);
 } hvd_api;
 
 /* NULL if this library does not speak `version`. */

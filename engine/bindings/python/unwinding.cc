@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// personality.cc keeps threads that Python ends inside this module. Frameworks have functions that nothing may leave by
+// unwinding, too, below and above ours, in libraries that share one C++ run time. Once the program has come to its end,
+// the handler of that run time's std::terminate keeps their threads as well.
+#include "bindings/python/unwinding.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <unistd.h>
+
+namespace {
+
+using Handler = void (*)();
+
+pthread_t ending;  // the thread that goes through the end of the program
+Handler handler_before = nullptr;
+
+// Python takes itself for uninitialised from when it begins to end other threads.
+void StayOrTerminate() {
+  while (!pthread_equal(ending, pthread_self()) && !Py_IsInitialized()) pause();
+  handler_before();
+}
+
+void KeepThreadsOfFrameworks() {
+  if (handler_before) return;
+  void* const library = dlopen("libstdc++.so.6", RTLD_LAZY | RTLD_NOLOAD);
+  if (!library) return;
+  const auto set_handler = reinterpret_cast<Handler (*)(Handler)>(dlsym(library, "_ZSt13set_terminatePFvvE"));
+  const auto handler = reinterpret_cast<Handler (*)()>(dlsym(library, "_ZSt13get_terminatev"));
+  if (!set_handler || !handler || !handler()) return;
+  ending = pthread_self();
+  handler_before = handler();
+  set_handler(StayOrTerminate);
+}
+
+}  // namespace
+
+namespace hvd_python {
+
+void BindUnwinding(nanobind::module_& module) { module.def("keep_threads_of_frameworks", &KeepThreadsOfFrameworks); }
+
+}  // namespace hvd_python
