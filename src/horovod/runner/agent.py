@@ -2,8 +2,8 @@
 """The launcher's hands on another host: `ssh host python -m horovod.runner.agent`.
 
 It starts workers, passes signals on, sends their output back and tells who ended. All it knows comes through standard
-input; it opens no port, except while hosts try who can reach whom, and how fast. When the input ends, or nothing was
-heard for ten seconds, it ends the workers: a host that nobody can reach frees itself.
+input; it opens no port, except while hosts try whether they reach each other, and how fast. When the input ends, or
+nothing was heard for ten seconds, it ends the workers: a host that nobody can reach frees itself.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from contextlib import suppress
 from typing import IO, Any
 
 from horovod.runner.guardian import ORPHANED_GRACE_S
-from horovod.runner.processes import Ended, Event, GuardianLostError, ProcessTree, Refused, Started
+from horovod.runner.processes import Ended, Event, GuardianLostError, LeftRunning, ProcessTree, Refused, Started
 from horovod.runner.remote import frames
 from horovod.runner.remote.frames import CHUNK, WINDOW, FrameReader, Outgoing, pack
+from horovod.runner.stop_signals import dropping
 
 
 class _Pipe:
@@ -52,6 +53,7 @@ class Agent:
         self._env: dict[str, str] = {}
         self._pipes: dict[tuple[int, int], _Pipe] = {}
         self._listener: Any = None
+        self._probed: Any = None  # the listener for a job that runs already
         self._found: deque[bytes] = deque()  # by threads that try addresses and the like
         self._bell, self._ringer = socket.socketpair()
         self._selector.register(self._bell, selectors.EVENT_READ, self._tell_found)
@@ -159,9 +161,9 @@ class Agent:
         if self._tree is not None:
             self._tree.signal(key, number)
 
-    def _on_end(self, grace_s: float) -> None:
+    def _on_end(self, grace_s: float, patience_s: float = 0.0) -> None:
         if self._tree is not None:
-            self._tree.end(grace_s)
+            self._tree.end(grace_s, patience_s)
         else:
             self._become_orphan()
 
@@ -192,6 +194,25 @@ class Agent:
         self._find(
             lambda: pack("reached", [[one.host, one.address, one.seconds, one.problem] for one in reach(wanted)])
         )
+
+    def _on_probe_listen(self, number: int) -> None:
+        """For hosts of a running job that may be cut off from this one, until the end of this round of probing."""
+        from horovod.runner.remote.probing import ProbeListener
+
+        self._on_probe_end()
+        self._probed = ProbeListener()
+        self._tell("probe_listening", number, self._probed.port, self._probed.token)
+
+    def _on_probe(self, number: int, targets: list[list[Any]], limit_s: float) -> None:
+        from horovod.runner.remote.probing import Target, reach
+
+        wanted = [Target(host, (address,), port, token) for host, address, port, token in targets]
+        self._find(lambda: pack("probed", number, [one.host for one in reach(wanted, limit_s) if not one.problem]))
+
+    def _on_probe_end(self) -> None:
+        if self._probed is not None:
+            self._probed.close()
+            self._probed = None
 
     def _on_measure(self, number: int, address: str, port: int, secret: bytes) -> None:
         from horovod.runner.remote.measuring import measure
@@ -253,6 +274,8 @@ class Agent:
                 self._tell("refused", key, number)
             case Ended(key, code):
                 self._tell("ended", key, code)
+            case LeftRunning(found):
+                self._tell("left_running", [list(row) for row in found])
 
     def _watch(self, pipe: _Pipe) -> None:
         self._pipes[pipe.key, pipe.which] = pipe
@@ -320,7 +343,8 @@ def main() -> int:
     os.dup2(quiet, 0)
     os.dup2(2, 1)
     os.close(quiet)
-    return Agent(incoming, outgoing).run()
+    with dropping():  # Slurm sends them to all processes of a step; those for the workers come as messages
+        return Agent(incoming, outgoing).run()
 
 
 if __name__ == "__main__":

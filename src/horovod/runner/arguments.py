@@ -90,6 +90,8 @@ class FlagParser:
         given = vars(self._parser.parse_args(argv[:end]))
         for dest, setting in _CHECKED.items():
             text = given.get(dest)
+            if text == []:
+                text = "--"  # argparse drops the value of --flag=-- before Python 3.13
             if isinstance(text, str) and (text or setting.type is not str):  # an empty text: unset
                 value = parse(setting.given_as(setting.flag or ""), text)
                 given[dest] = value.upper() if setting.choices and isinstance(value, str) else value

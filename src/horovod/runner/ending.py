@@ -6,12 +6,17 @@ from __future__ import annotations
 import selectors
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from horovod.runner.placement import Placer
+from horovod.runner.processes import LeftRunning
 from horovod.runner.stop_signals import StopSignals
 from horovod.runner.supervision import Supervision
 from horovod.runner.user_output import UserOutput
+
+# Trackers' services, pools of compilers and the like end by themselves in this time, once their rank has ended.
+PATIENCE_S = 2.0
+_COMMAND_CHARS = 100
 
 
 def suspend_if_asked(signals: StopSignals, placer: Placer) -> None:
@@ -44,9 +49,11 @@ class Ending:
         self._signals = signals
         self._output = output
 
-    def end_tree(self, grace_s: float) -> None:
-        self._placer.end(grace_s)
-        if not self.wait_until(lambda: self._placer.is_over, self._placer.end_limit_s(grace_s)):
+    def end_tree(self, grace_s: float, *, went_well: bool) -> None:
+        """End what the workers have left running; after a job that went well, wait first and say what that was."""
+        patience_s = PATIENCE_S if went_well else 0.0
+        self._placer.end(grace_s, patience_s)
+        if not self.wait_until(lambda: self._placer.is_over, patience_s + self._placer.end_limit_s(grace_s)):
             self._placer.kill_directly()
         if self._placer.left:
             self._output.say(f"cannot end these processes: {', '.join(map(str, self._placer.left))}")
@@ -62,5 +69,19 @@ class Ending:
             suspend_if_asked(self._signals, self._placer)
             if self._signals.take():
                 self._placer.end(0.0)
-            self._placer.events()
+            for event in self._placer.events():
+                if isinstance(event, LeftRunning):
+                    self._say_left_running(event.found)
         return True
+
+    def _say_left_running(self, found: Sequence[tuple[str, str]]) -> None:
+        """One line for each rank, which names the first of its processes."""
+        commands: dict[str, list[str]] = {}
+        for owner, command in found:
+            commands.setdefault(owner, []).append(command)
+        for owner, (first, *others) in commands.items():
+            more = f" (and {len(others)} more)" if others else ""
+            self._output.say(
+                f"{owner} has ended and left {first[:_COMMAND_CHARS]!r}{more} running, which is ended now: "
+                "let the rank wait for it"
+            )

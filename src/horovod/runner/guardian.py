@@ -10,6 +10,7 @@ start-up time of every job.
 from __future__ import annotations
 
 import marshal
+import math
 import os
 import select
 import signal
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 ORPHANED_GRACE_S = 2.0
 GIVE_UP_S = 5.0  # what SIGKILL does not end in this time sleeps in the kernel, or belongs to somebody else
 _RESCAN_S = 0.01
+_FOR_WORKERS_ALONE = (signal.SIGUSR1, signal.SIGUSR2)
 _NEW_IN_WORKERS = (signal.SIGPIPE, signal.SIGXFSZ)  # which Python ignores, and programs do not expect to be ignored
 
 
@@ -51,7 +53,7 @@ class Unpacker:
 
 
 class Guardian:
-    """Messages in: start, signal, end. Out: started, refused, ended, and over as the last one."""
+    """Messages in: start, signal, end. Out: started, refused, ended, left_running, and over as the last one."""
 
     def __init__(self, channel: socket.socket, launcher: int) -> None:
         self._channel = channel
@@ -59,6 +61,7 @@ class Guardian:
         self._descriptors: list[int] = []
         self._workers: dict[int, int] = {}  # by key; reaped by us alone, so that a number here is always its own
         self._childless = True
+        self._terminate_at: float | None = None  # when SIGTERM is due; None: not asked for, or sent
         self._kill_at: float | None = None
         self._poll = select.poll()
         self._poll.register(channel, select.POLLIN)
@@ -91,7 +94,8 @@ class Guardian:
     def _time_left_ms(self) -> float | None:
         if self._kill_at is None:
             return None
-        return 1000 * max(_RESCAN_S, self._kill_at - time.monotonic())
+        until = self._kill_at if self._terminate_at is None else min(self._terminate_at, self._kill_at)
+        return 1000 * max(_RESCAN_S, until - time.monotonic())
 
     def _hear(self) -> None:
         try:
@@ -139,17 +143,34 @@ class Guardian:
             os.close(stderr)
 
     def _signal(self, key: int, number: int) -> None:
-        """To the worker and its process group, as a terminal would do it."""
+        """Signal a worker and its process group, as a terminal does.
+
+        SIGUSR1 and SIGUSR2 go to the worker alone, because they end processes that have no handler for them.
+        """
         if key in self._workers:
             with suppress(OSError):
-                os.killpg(self._workers[key], number)
+                (os.kill if number in _FOR_WORKERS_ALONE else os.killpg)(self._workers[key], number)
 
-    def _end(self, grace_s: float) -> None:
-        """SIGTERM to the whole tree, SIGKILL when the grace is over. A later call can only shorten it."""
-        kill_at = time.monotonic() + grace_s
+    def _end(self, grace_s: float, patience_s: float = 0.0) -> None:
+        """End the tree: SIGTERM when the patience is over, SIGKILL a grace later. A later call can only shorten it.
+
+        Patience is for the end of a job that went well: processes that end by themselves are nobody's concern, and
+        those that do not are reported.
+        """
+        now = time.monotonic()
         if self._kill_at is None and grace_s > 0:
-            _signal_all(descendants(os.getpid()), signal.SIGTERM)
-        self._kill_at = kill_at if self._kill_at is None else min(self._kill_at, kill_at)
+            self._terminate_at = now + patience_s
+            if patience_s == 0:
+                self._terminate()
+        self._kill_at = min(now + patience_s + grace_s, math.inf if self._kill_at is None else self._kill_at)
+
+    def _terminate(self) -> None:
+        self._terminate_at = None
+        _signal_all(descendants(os.getpid()), signal.SIGTERM)
+
+    def _report_left_running(self) -> None:
+        found = (_owner_and_command(pid) for pid in sorted(descendants(os.getpid())))
+        self._tell("left_running", [row for row in found if row is not None])
 
     def _orphaned(self) -> None:
         self._end(ORPHANED_GRACE_S)
@@ -159,6 +180,9 @@ class Guardian:
         self._reap()
         if self._kill_at is None or self._childless:
             return self._kill_at is not None
+        if self._terminate_at is not None and time.monotonic() >= self._terminate_at:
+            self._report_left_running()
+            self._terminate()
         overdue = time.monotonic() - self._kill_at
         if overdue >= 0:
             _signal_all(descendants(os.getpid()), signal.SIGKILL)
@@ -208,6 +232,21 @@ def _parent_if_alive(pid: str) -> int | None:
     return None if state in (b"Z", b"X") else int(parent)
 
 
+def _owner_and_command(pid: int) -> tuple[str, str] | None:
+    """Return which worker has started a process ("rank 0"), and the process's command; None if it has ended."""
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            variables = dict(line.partition(b"=")[::2] for line in file.read().split(b"\0"))
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            command = file.read().replace(b"\0", b" ").decode(errors="replace").strip()
+    except OSError:
+        return None
+    for name, what in ((b"HOROVOD_BIRTH_ID", "worker"), (b"HOROVOD_RANK", "rank")):
+        if name in variables:
+            return f"{what} {variables[name].decode(errors='replace')}", command
+    return "a worker", command
+
+
 def _signal_all(pids: set[int], number: int) -> None:
     for pid in pids:
         with suppress(OSError):
@@ -218,7 +257,7 @@ def _wake_on_signals() -> int:
     """A descriptor that becomes readable when a child ends. What asks others to end does not end the guardian."""
     receiver, sender = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(sender, warn_on_full_buffer=False)
-    for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGTERM, signal.SIGHUP, *_FOR_WORKERS_ALONE):
         # Handlers, not SIG_IGN, which workers would inherit. What is ignored already (nohup) stays so for them too.
         if signal.getsignal(number) is not signal.SIG_IGN or number == signal.SIGCHLD:
             signal.signal(number, lambda *_: None)

@@ -19,12 +19,14 @@ from typing import TYPE_CHECKING
 
 from horovod.runner.ending import Ending, heed_signal, suspend_if_asked
 from horovod.runner.hosts import SlotInfo
+from horovod.runner.leave_reports import LeaveReport, LeaveReports
 from horovod.runner.output import OutputForwarder, OutputOptions
 from horovod.runner.placement import Placer
-from horovod.runner.post_mortem import exit_table
+from horovod.runner.post_mortem import exit_table, failure_text
 from horovod.runner.processes import Ended, Event, GuardianLostError, Refused, Started, describe_exit
 from horovod.runner.stop_signals import StopSignals
 from horovod.runner.supervision import GRACE_S, Exit, State, Supervision, blames_peer
+from horovod.runner.thread_failures import ThreadFailures
 from horovod.runner.user_output import UserOutput
 from horovod.runner.worker_environment import slot_environment, torchrun_environment
 
@@ -65,12 +67,17 @@ class JobResult:
 class Job:
     """One run. Use `run()` once."""
 
-    def __init__(self, spec: JobSpec, server: Server, tree: Placer, output: UserOutput) -> None:
+    def __init__(
+        self, spec: JobSpec, server: Server, tree: Placer, output: UserOutput, reports: LeaveReports | None = None
+    ) -> None:
         self._spec = spec
         self._server = server
         self._tree = tree
         self._output = output
         self._signals = StopSignals()
+        self._reports = reports if reports is not None else LeaveReports()
+        self._what: dict[int, str] = {}  # which exception a rank has reported
+        self._thread_failures = ThreadFailures(self._signals.ring)
         self._forwarder = OutputForwarder(spec.output, output, self._signals.ring)
         self._supervision = Supervision(grace_s=spec.grace_s)
         self._to_start: dict[str, deque[SlotInfo]] = {}
@@ -87,10 +94,11 @@ class Job:
         self._result = JobResult()
 
     def run(self) -> JobResult:
-        with self._signals:
+        with self._signals, self._thread_failures:
             self._selector.register(self._signals, selectors.EVENT_READ)
             self._selector.register(self._tree, selectors.EVENT_READ)
             self._forwarder.start()
+            self._reports.wake_by(self._signals.ring)
             try:
                 while self._is_under_way():
                     self._start_next()
@@ -131,9 +139,15 @@ class Job:
 
     def _step(self) -> None:
         self._selector.select(self._time_left())
+        self._thread_failures.check()
         suspend_if_asked(self._signals, self._tree)
         for number in self._signals.take():
             self._on_signal(number)
+        for number in self._signals.take_forwarded():
+            for rank in self._running:
+                self._tree.signal(rank, number)
+        for report in self._reports.take():
+            self._on_report(report)
         for event in self._tree.events():
             self._on_event(event)
         self._judge_exits()
@@ -183,10 +197,16 @@ class Job:
     def _has_several_hosts(self) -> bool:
         return len(self._to_start) > 1
 
+    def _on_report(self, report: LeaveReport) -> None:
+        """A rank ends because of an exception. Its process may take long for that, and others may end before it."""
+        expected = Exit(report.rank, report.code)
+        if report.rank in self._running and self._supervision.on_report(expected, time.monotonic()):
+            self._what[report.rank] = report.what
+
     def _on_exit(self, rank: int, code: int, how: str) -> None:
         self._running.discard(rank)
         self._server.lose(rank, f"rank {rank} on {self._host_of(rank)} has ended: {how}")
-        if code != 0:
+        if code != 0 or rank in self._what:
             self._how[rank] = how
             self._forwarder.read_out([rank])
             self._exits.append((rank, code, time.monotonic() + _READ_LIMIT_S))
@@ -202,26 +222,32 @@ class Job:
             blames = blames_peer(self._forwarder.last_error_lines(rank))
             self._act(self._supervision.on_exit(Exit(rank, code, blames), now))
 
-    def _report_failure(self) -> None:
-        """Once, as soon as it is known."""
+    def _note_failure(self) -> None:
+        """Keep what is known of the first failure, which is shown once all ranks have ended."""
         failure = self._supervision.failure
         if failure is None or self._result.failed_rank is not None:
             return
         host, pid = self._host_of(failure.rank), self._pids.get(failure.rank, "unknown")
-        what = f"rank {failure.rank} (host {host}, pid {pid}) failed first: {self._how[failure.rank]}"
-        lines = self._forwarder.last_error_lines(failure.rank)
-        text = what + ("\n  last lines of its stderr:" if lines else "; it wrote nothing to stderr")
+        how = self._how_it_failed(failure.rank)
+        what = f"rank {failure.rank} (host {host}, pid {pid}) failed first: {how}"
         self._result.failed_rank = failure.rank
-        self._result.why = f"rank {failure.rank} on {host}: {self._how[failure.rank]}"
-        self._result.text = "\n".join([text, *(f"    {line}" for line in lines)])
-        self._output.say(self._result.text)
+        self._result.why = f"rank {failure.rank} on {host}: {how}"
+        error, lines = self._forwarder.last_error(failure.rank), self._forwarder.last_error_lines(failure.rank)
+        self._result.text = failure_text(what, how, error, lines, self._what.get(failure.rank))
         if not self._spec.verbose:
             self._forwarder.show_errors_only_of(failure.rank)
+
+    def _how_it_failed(self, rank: int) -> str:
+        """How a rank ended; if it has not, or does not show that it failed, what it has reported."""
+        how, reported = self._how.get(rank), self._what.get(rank)
+        if how is None:
+            return f"it {reported}, and its process did not end"
+        return f"it {reported} ({how})" if reported is not None and how == describe_exit(0) else how
 
     def _act(self, action: int | None) -> None:
         if action is None:
             return
-        self._report_failure()
+        self._note_failure()
         self._sent = action
         self._forwarder.read_out(self._running)  # whoever is to end must not be held up by a slow reader
         for rank in self._running:
@@ -229,18 +255,22 @@ class Job:
 
     def _finish(self) -> None:
         """Leave nothing behind: what the workers started goes too, whether the job went well or not."""
-        self._report_failure()
+        self._note_failure()
         with suppress(GuardianLostError):  # if that is new, there is nothing left that it could have watched
-            self._ending.end_tree(0.0 if self._sent == signal.SIGKILL else self._spec.grace_s)
+            has_failed = self._supervision.failure is not None or self._supervision.stop_signal is not None
+            went_well = not self._running and not has_failed
+            grace_s = 0.0 if self._sent == signal.SIGKILL else self._spec.grace_s
+            self._ending.end_tree(grace_s, went_well=went_well)
         self._selector.unregister(self._tree)
         self._forwarder.read_out(self._pids)
         self._ending.wait_until(lambda: self._forwarder.has_read_all, _READ_LIMIT_S)
         self._forwarder.stop()
-        if self._result.failed_rank is not None and self._has_several_hosts():
-            self._output.say(exit_table(self._spec.slots, self._result.failed_rank, self._how))
         if muted := self._forwarder.muted_lines():
             self._output.say(
                 f"{muted} later lines of the other ranks' stderr are not shown (--verbose shows them, "
                 "--output-filename keeps them)"
             )
+        if self._result.failed_rank is not None:
+            table = exit_table(self._spec.slots, self._result.failed_rank, self._how)
+            self._output.say("\n".join([self._result.text, *([table] if len(self._spec.slots) > 1 else [])]))
         self._selector.close()

@@ -12,7 +12,8 @@ from typing import Any, NoReturn
 
 from horovod.runner.allocation import find_allocation
 from horovod.runner.hosts import HostInfo, get_host_assignments
-from horovod.runner.mpi_command import worker_environment
+from horovod.runner.mpi_command import flush_standard_streams, worker_environment
+from horovod.runner.worker_environment import names_devices
 
 
 def run_by_jsrun(options: Mapping[str, Any], command: Sequence[str]) -> NoReturn:
@@ -32,9 +33,10 @@ def run_by_jsrun(options: Mapping[str, Any], command: Sequence[str]) -> NoReturn
     words = jsrun_command(hosts, options, command)
     if options.get("verbose"):
         print(f"horovodrun: {shlex.join(words)}", file=sys.stderr)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os.execvpe(words[0], words, worker_environment(options))
+    flush_standard_streams()
+    environment = worker_environment(options)
+    # jsrun passes variables to all hosts, and chooses the GPUs of each itself.
+    os.execvpe(words[0], words, {name: value for name, value in environment.items() if not names_devices(name)})
 
 
 def jsrun_command(hosts: Sequence[HostInfo], options: Mapping[str, Any], command: Sequence[str]) -> list[str]:

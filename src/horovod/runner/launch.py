@@ -17,6 +17,7 @@ from horovod.runner.allocation import default_processes
 from horovod.runner.arguments import DEFAULTS, FlagParser
 from horovod.runner.hosts import named_slots
 from horovod.runner.kubernetes import default_hosts_option
+from horovod.runner.stop_signals import dropping
 
 if TYPE_CHECKING:
     from horovod.runner.processes import ProcessTree
@@ -76,7 +77,8 @@ def _main(argv: Sequence[str]) -> int:
         if args.check_build:
             check_build(args.verbose)
             return 0
-        return _run(args)
+        with dropping():
+            return _run(args)
     except (ValueError, NotImplementedError) as error:
         print(f"horovodrun: error: {error}", file=sys.stderr)
         return USAGE_ERROR
@@ -98,8 +100,9 @@ def _run(args: argparse.Namespace) -> int:
 
         run_by_jsrun(vars(args), args.command)
     from horovod.runner.processes import CannotRunError, ProcessTree
-    from horovod.runner.user_output import output_of_process
+    from horovod.runner.user_output import fill_closed_descriptors, output_of_process
 
+    fill_closed_descriptors()
     output = output_of_process()
     code = USAGE_ERROR
     try:
@@ -112,7 +115,7 @@ def _run(args: argparse.Namespace) -> int:
         code = JOB_ERROR
     finally:
         output.close(went_well=code == 0)
-    return code
+    return JOB_ERROR if code == 0 and output.is_incomplete else code
 
 
 def _run_in(tree: ProcessTree, args: argparse.Namespace, output: UserOutput) -> int:

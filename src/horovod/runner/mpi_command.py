@@ -16,9 +16,15 @@ from typing import Any, NoReturn
 
 from horovod.common.rendezvous.protocol import make_secret
 from horovod.common.topology import SECRET_VARIABLE
-from horovod.runner.hosts import HostInfo, get_host_assignments, plan_hosts
+from horovod.runner.hosts import HostInfo, get_host_assignments, is_local, plan_hosts
 from horovod.runner.mpi_run import installed_mpi
-from horovod.runner.worker_environment import base_environment, flag_environment
+from horovod.runner.worker_environment import (
+    base_environment,
+    flag_environment,
+    names_devices,
+    shared_gpus_notice,
+    shows_warnings,
+)
 
 # They belong to this process, or mpirun sets its own.
 _NOT_PASSED_ON = ("PWD", "SHLVL", "_", "HOME", "HOSTNAME", "TMPDIR", "XDG_RUNTIME_DIR")
@@ -27,11 +33,21 @@ _NOT_PASSED_ON = ("PWD", "SHLVL", "_", "HOME", "HOSTNAME", "TMPDIR", "XDG_RUNTIM
 def run_by_mpirun(options: Mapping[str, Any], command: Sequence[str]) -> NoReturn:
     """ValueError if there is no mpirun that we know."""
     words, environment = mpirun_words(options, command)
+    slots = get_host_assignments(plan_hosts(options), options["num_proc"])
+    notice = shared_gpus_notice(os.environ, max((it.local_size for it in slots if is_local(it.hostname)), default=0))
+    if notice is not None and shows_warnings(options):
+        print(f"horovodrun: {notice}", file=sys.stderr)
     if options.get("verbose"):
         print(f"horovodrun: {shlex.join(words)}", file=sys.stderr)
-    sys.stdout.flush()
-    sys.stderr.flush()
+    flush_standard_streams()
     os.execvpe(words[0], words, environment)
+
+
+def flush_standard_streams() -> None:
+    """Write what Python has buffered, before another program takes this process's place."""
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:  # as it is if the caller has closed the descriptor
+            stream.flush()
 
 
 def mpirun_words(
@@ -46,6 +62,9 @@ def mpirun_words(
     slots = get_host_assignments(plan_hosts(options), options["num_proc"])
     hosts = [HostInfo(slot.hostname, slot.local_size) for slot in slots if slot.local_rank == 0]
     environment = {**worker_environment(options), **(extra_env or {})}
+    if is_hydra(implementation) and not all(is_local(host.hostname) for host in hosts):
+        # It sends all of mpirun's variables to all hosts.
+        environment = {name: value for name, value in environment.items() if not names_devices(name)}
     if options.get("output_filename") is not None and is_hydra(implementation):
         for slot in slots:
             Path(options["output_filename"], f"rank.{slot.rank}").mkdir(parents=True, exist_ok=True)
@@ -108,7 +127,7 @@ def _for_open_mpi(count: str, hosts: str, options: Mapping[str, Any], environmen
         words += ["-mca", "btl_tcp_if_include", ",".join(options["nics"])]
     if options.get("output_filename") is not None:
         words += ["--output-filename", options["output_filename"]]
-    names = [name for name in sorted(environment) if name not in _NOT_PASSED_ON]
+    names = [name for name in sorted(environment) if name not in _NOT_PASSED_ON and not names_devices(name)]
     return [*words, *(word for name in names for word in ("-x", name))]
 
 

@@ -4,19 +4,20 @@
 from __future__ import annotations
 
 import os
-import select
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import IO, Any
 
 from horovod.common.joining.interfaces import LOOPBACK, interface_address, reachable_address
+from horovod.common.readiness import is_readable
 from horovod.common.rendezvous.protocol import make_secret
 from horovod.common.rendezvous.server import Server
 from horovod.runner.hosts import is_local, plan_hosts
 from horovod.runner.mpi_command import mpirun_words
 from horovod.runner.processes import Ended, ProcessTree, Refused
 from horovod.runner.run_task import error_key
+from horovod.runner.stop_signals import forwarding
 from horovod.runner.supervision import GRACE_S
 from horovod.runner.worker_environment import rendezvous_environment
 
@@ -58,19 +59,20 @@ def _run(tree: ProcessTree, words: Sequence[str], env: Mapping[str, str]) -> int
     for reader in readers:
         reader.start()
     try:
-        code = _await_end(tree, words[0])
+        with forwarding(lambda number: tree.signal(0, number)):
+            code = _await_end(tree, words[0])
         for reader in readers:
             reader.join(_READ_LIMIT_S)
         return code
     finally:  # also after Ctrl-C: nothing is left of it
         tree.end(GRACE_S)
-        while not tree.is_over and select.select([tree], [], [], tree.end_limit_s(GRACE_S))[0]:
+        while not tree.is_over and is_readable(tree, tree.end_limit_s(GRACE_S)):
             tree.events()
 
 
 def _await_end(tree: ProcessTree, program: str) -> int:
     while True:
-        select.select([tree], [], [])
+        is_readable(tree)
         for event in tree.events():
             match event:
                 case Ended(_, code):

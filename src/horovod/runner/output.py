@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import IO
 
+from horovod.runner.last_error import LastError
 from horovod.runner.notebooks import in_notebook
 from horovod.runner.tracebacks import ShownTracebacks, TracebackFolder
 from horovod.runner.user_output import UserOutput
@@ -107,6 +108,7 @@ class _Stream:
         self.pipe = pipe
         self.splitter = LineSplitter()
         self.tail: deque[bytes] = deque(maxlen=_TAIL_LINES)
+        self.last_error = LastError()
         self.muted = False
         self.muted_lines = 0
         self.beyond_bounds = 0  # bytes that may be read although a reader is behind
@@ -145,7 +147,10 @@ class _Stream:
         self._shown.show_bar((self.rank, self.name), self._prefix + bar if bar is not None else None)
 
     def _show(self, lines: list[bytes]) -> None:
-        self.tail.extend(line[:_TAIL_LINE_BYTES] for line in lines)
+        cut = [line[:_TAIL_LINE_BYTES] for line in lines]
+        self.tail.extend(cut)
+        if self.name == "stderr":
+            self.last_error.feed(cut)
         if self._folder is not None and not self.muted:
             lines = self._folder.feed(lines)
         self._write(lines)
@@ -217,6 +222,10 @@ class OutputForwarder:
     def last_error_lines(self, rank: int) -> list[str]:
         stream = self._streams.get((rank, "stderr"))
         return [line.decode(errors="replace") for line in list(stream.tail)] if stream is not None else []
+
+    def last_error(self, rank: int) -> LastError:
+        stream = self._streams.get((rank, "stderr"))
+        return stream.last_error if stream is not None else LastError()
 
     def show_errors_only_of(self, rank: int) -> None:
         """From now on the other ranks' stderr goes to the output files alone: one cause, not one traceback for each."""

@@ -27,7 +27,7 @@ class Placer(Protocol):
 
     def signal(self, key: int, number: int) -> None: ...
 
-    def end(self, grace_s: float) -> None: ...
+    def end(self, grace_s: float, patience_s: float = 0.0) -> None: ...
 
     def end_limit_s(self, grace_s: float) -> float: ...
 
@@ -72,9 +72,9 @@ class Placement:
     def signal(self, key: int, number: int) -> None:
         (self._remote if self._hosts[key] in self._remote.hosts else self._tree).signal(key, number)
 
-    def end(self, grace_s: float) -> None:
-        self._tree.end(grace_s)
-        self._remote.end(grace_s)
+    def end(self, grace_s: float, patience_s: float = 0.0) -> None:
+        self._tree.end(grace_s, patience_s)
+        self._remote.end(grace_s, patience_s)
 
     def end_limit_s(self, grace_s: float) -> float:
         return self._tree.end_limit_s(grace_s) + self._remote.end_limit_s()

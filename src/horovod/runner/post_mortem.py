@@ -6,8 +6,35 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from horovod.runner.hosts import SlotInfo
+from horovod.runner.last_error import LastError
+from horovod.runner.remedies import remedy_for
 
 _MOST_LINES = 32
+
+
+def failure_text(what: str, how: str, error: LastError, last_lines: Sequence[str], reported: str | None = None) -> str:
+    """Return what is known of the first failure: which rank, where in the user's program, and what to do.
+
+    Args:
+        what: The first line, which names the rank and how it ended.
+        how: How it ended.
+        error: The last tracebacks in its stderr.
+        last_lines: The last lines of its stderr, which stand for a traceback if there is none.
+        reported: What the rank itself has reported, for example "raised ValueError: no such file".
+    """
+    exception = (reported or "").removeprefix("raised ")
+    own = error.of(exception)
+    # A program that calls sys.exit may have caught the exception that is the reason, and printed it.
+    traceback = error.last() if reported is None or exception.startswith("SystemExit") else own
+    details = [f"it {reported}"] if reported is not None and not own.lines else []
+    details += traceback.summary()
+    if not traceback.lines and last_lines:
+        details += ["last lines of its stderr:", *(f"  {line}" for line in last_lines)]
+    if not details:
+        what += "; it wrote nothing to stderr"
+    known = "\n".join(filter(None, (exception, traceback.error)))
+    remedy = remedy_for(how, known or (last_lines[-1] if last_lines else ""))
+    return "\n".join([what, *(f"  {line}" for line in [*details, *([f"what to do: {remedy}"] if remedy else [])])])
 
 
 def exit_table(slots: Sequence[SlotInfo], cause: int, how: Mapping[int, str]) -> str:

@@ -48,7 +48,14 @@ class Ended:
     how: str = ""
 
 
-Event = Started | Refused | Ended
+@dataclass(frozen=True)
+class LeftRunning:
+    """Processes that ran on when the job was over, and got SIGTERM: what started each ("rank 0"), and its command."""
+
+    found: tuple[tuple[str, str], ...]
+
+
+Event = Started | Refused | Ended | LeftRunning
 
 
 class CannotRunError(RuntimeError):
@@ -109,12 +116,15 @@ class ProcessTree:
         return stdout, stderr
 
     def signal(self, key: int, number: int) -> None:
-        """To the worker and its process group; nothing happens if it has ended."""
+        """Signal a worker and its process group, with SIGUSR1 and SIGUSR2 the worker alone; no effect if it ended."""
         self._send("signal", key, int(number))
 
-    def end(self, grace_s: float) -> None:
-        """End the whole tree: SIGTERM now, SIGKILL after the grace. `is_over` tells when that is done."""
-        self._send("end", float(grace_s))
+    def end(self, grace_s: float, patience_s: float = 0.0) -> None:
+        """End the whole tree: SIGTERM after the patience, SIGKILL a grace later. `is_over` tells when that is done.
+
+        With patience, processes that run until SIGTERM are reported as LeftRunning.
+        """
+        self._send("end", float(grace_s), float(patience_s))
 
     @staticmethod
     def end_limit_s(grace_s: float) -> float:
@@ -170,6 +180,8 @@ class ProcessTree:
             case "ended", key, code:
                 del self._running[key]
                 return Ended(key, code)
+            case "left_running", found:
+                return LeftRunning(tuple((owner, command) for owner, command in found))
             case "over", left:
                 self.is_over = True
                 self.left = tuple(left)

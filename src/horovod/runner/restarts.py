@@ -6,12 +6,12 @@ Every run is a job for itself, with its own processes, rendezvous and secret.
 
 from __future__ import annotations
 
-import select
 import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from horovod.common.readiness import is_readable
 from horovod.runner.job import JobResult
 from horovod.runner.processes import ProcessTree
 from horovod.runner.stop_signals import StopSignals
@@ -92,4 +92,4 @@ def _say_and_pause(output: UserOutput, line: str, seconds: float) -> int | None:
                 return came[0]
             if (left := deadline - time.monotonic()) <= 0:
                 return None
-            select.select([signals], [], [], left)
+            is_readable(signals, left)

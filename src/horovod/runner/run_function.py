@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from horovod.common.exceptions import HorovodDeprecationWarning
 from horovod.runner import without_effect
+from horovod.runner.stop_signals import dropping
 
 if TYPE_CHECKING:
     from horovod.common.rendezvous.server import Server
@@ -109,7 +110,8 @@ def run(
         },
         options,
     )
-    return _run(options, func, args, kwargs or {}, executable or sys.executable)
+    with dropping():
+        return _run(options, func, args, kwargs or {}, executable or sys.executable)
 
 
 def _run(

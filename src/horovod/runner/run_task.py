@@ -7,7 +7,7 @@ import os
 import sys
 import traceback
 
-from horovod.common import serialization
+from horovod.common import leaving, serialization
 from horovod.common.joining.elastic_place import BIRTH_VARIABLE
 from horovod.common.rendezvous.client import Connection
 from horovod.common.topology import SECRET_VARIABLE, decode_secret, discover
@@ -49,6 +49,7 @@ def main() -> int:
         shown = own_frame.tb_next if own_frame is not None and own_frame.tb_next is not None else own_frame
         text = "".join(traceback.format_exception(type(error), error, shown))
         print(text, end="", file=sys.stderr, flush=True)
+        leaving.tell(error)
         value, code = text.encode(errors="replace"), 1
     worker = rank if rank is not None else int(os.environ[BIRTH_VARIABLE])
     if rank is None:  # hvd.init() has said which rank this worker has become

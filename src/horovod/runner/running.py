@@ -19,6 +19,7 @@ from horovod.common.torchrun_variables import free_port
 from horovod.runner.allocation import Allocation, find_allocation
 from horovod.runner.hosts import SIMULATE_VARIABLE, HostInfo, SlotInfo, get_host_assignments, is_local, plan_hosts
 from horovod.runner.job import Job, JobResult, JobSpec
+from horovod.runner.leave_reports import LeaveReports
 from horovod.runner.limits import check_local_processes, enough_descriptors
 from horovod.runner.output import OutputOptions, wants_colour, wants_tags
 from horovod.runner.processes import ProcessTree
@@ -31,8 +32,10 @@ from horovod.runner.worker_environment import (
     flag_environment,
     interface_environment,
     number_of,
-    own_devices,
+    overruled_settings,
     rendezvous_environment,
+    shared_gpus_notice,
+    shows_warnings,
 )
 
 if TYPE_CHECKING:
@@ -83,6 +86,9 @@ def run_job(
             after=lambda server, result: after(server, result) if after is not None and is_last(result) else None,
         )
 
+    if shows_warnings(options):
+        for line in overruled_settings(os.environ, options):
+            output.say(line)
     return run_with_restarts(int(number_of(options, "HOROVOD_MAX_RESTARTS")), once, tree, output)
 
 
@@ -109,12 +115,13 @@ def _run_once(
     slots = get_host_assignments(hosts, options["num_proc"])
     here = started_here(_used(slots), allocation)
     check_local_processes(sum(host.slots for host in here))
+    say_if_gpus_are_few(options, max((host.slots for host in here), default=0), output)
     base = base_environment(os.environ)
-    secret = make_secret()
+    secret, reports = make_secret(), LeaveReports()
     with (
         enough_descriptors(len(slots), files=options.get("output_filename") is not None),
         _site(slots, here, options, base, tree, output, allocation) as site,
-        Server(site.address, secret=secret, on_slow_meeting=output.say) as server,
+        Server(site.address, secret=secret, on_slow_meeting=output.say, on_report=reports.add) as server,
     ):
         if on_server is not None:
             on_server(server)
@@ -135,7 +142,7 @@ def _run_once(
             verbose=bool(options.get("verbose")),
         )
         with start_progress(server, len(slots), output):
-            result = Job(spec, server, site.placer, output).run()
+            result = Job(spec, server, site.placer, output, reports).run()
         after(server, result)
     return result
 
@@ -157,7 +164,7 @@ def _site(
     """This machine alone if all hosts are names of it."""
     elsewhere = [host.hostname for host in _used(slots) if host not in here]
     if not elsewhere:
-        common = interface_environment(options.get("nics") or [], base) | devices_here(allocation)
+        common = interface_environment(options.get("nics") or [], base)
         yield Site(tree, _LOOPBACK, (_LOOPBACK, free_port()), {host.hostname: common for host in here})
         return
     from horovod.runner.placement import Placement
@@ -174,8 +181,6 @@ def _site(
                 address = choice.address
                 output.say(f"host {name}: address {address.text} on {address.interface} ({choice.reason})")
         host_env = {name: address_environment(choice.address, base) for name, choice in chosen.items()}
-        for host in here:
-            host_env[host.hostname] |= devices_here(allocation)
         first = slots[0].hostname
         port = opened.remote.hosts[first].facts["port"] if first in elsewhere else free_port()
         main = chosen[first].address.text, int(port)
@@ -205,9 +210,11 @@ def started_here(used: Sequence[HostInfo], allocation: Allocation | None) -> lis
     return [host for host in local if host.hostname not in set_aside]
 
 
-def devices_here(allocation: Allocation | None) -> dict[str, str]:
-    """The GPUs of this host that a batch system has given the job: they are the workers' too."""
-    return own_devices(os.environ) if allocation is not None else {}
+def say_if_gpus_are_few(options: Mapping[str, Any], ranks: int, output: UserOutput) -> None:
+    """Print a line if this host has more ranks than the environment lists GPUs."""
+    notice = shared_gpus_notice(os.environ, ranks)
+    if notice is not None and shows_warnings(options):
+        output.say(notice)
 
 
 def allocation_of(options: Mapping[str, Any]) -> Allocation | None:
@@ -224,7 +231,7 @@ def agent_commands(
     from horovod.runner.remote.command import SSH_VARIABLE, Reaching, agent_command, blaunch_command, ssh_command
 
     if allocation is not None and allocation.source == "LSF":
-        return {host: blaunch_command(host, sys.executable) for host in hosts}
+        return {host: blaunch_command(host, sys.executable, environ) for host in hosts}
     if allocation is not None:
         from horovod.runner.remote.slurm import gpus_to_ask_for, srun_command
 

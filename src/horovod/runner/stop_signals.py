@@ -1,16 +1,52 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SIGINT, SIGTERM, SIGHUP and SIGTSTP as events: a handler notes them, and a descriptor becomes readable."""
+"""Signals to the launcher as events: a handler notes them, and a descriptor becomes readable.
+
+SIGINT, SIGTERM and SIGHUP end the job, SIGTSTP suspends the launcher, SIGUSR1 and SIGUSR2 are for the workers.
+"""
 
 from __future__ import annotations
 
 import signal
 import socket
 import threading
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from types import FrameType
 from typing import Any
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGTSTP)
+FORWARDED = (signal.SIGUSR1, signal.SIGUSR2)
+
+
+def dropping() -> AbstractContextManager[None]:
+    """Drop SIGUSR1 and SIGUSR2 for which this process has no handler: while no worker runs, they end nothing."""
+    return _handling(_drop)
+
+
+def forwarding(forward: Callable[[int], object]) -> AbstractContextManager[None]:
+    """Call `forward` with each SIGUSR1 and SIGUSR2 that this process has no handler for."""
+    return _handling(lambda number, _: forward(number))
+
+
+@contextmanager
+def _handling(handler: Callable[[int, FrameType | None], object]) -> Iterator[None]:
+    previous = {}
+    if threading.current_thread() is threading.main_thread():
+        previous = {number: signal.signal(number, handler) for number in FORWARDED if _is_free(number)}
+    try:
+        yield
+    finally:
+        for number, handler_before in previous.items():
+            signal.signal(number, handler_before)
+
+
+def _drop(_number: int, _frame: FrameType | None) -> None:
+    """Handle the signal in place of SIG_IGN, which the workers would inherit."""
+
+
+def _is_free(number: int) -> bool:
+    """Return True if the program has no handler of its own for this signal."""
+    return signal.getsignal(number) in (signal.SIG_DFL, _drop)
 
 
 class StopSignals:
@@ -18,6 +54,7 @@ class StopSignals:
 
     def __init__(self) -> None:
         self._came: list[int] = []
+        self._to_forward: list[int] = []
         self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> StopSignals:
@@ -27,6 +64,9 @@ class StopSignals:
         if threading.current_thread() is threading.main_thread():
             for number in _SIGNALS:
                 if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
+                    self._previous[number] = signal.signal(number, self._note)
+            for number in FORWARDED:
+                if _is_free(number):  # a program that calls horovod.run keeps its handler
                     self._previous[number] = signal.signal(number, self._note)
         return self
 
@@ -45,11 +85,16 @@ class StopSignals:
             self._sender.send(b"\0")
 
     def take(self) -> list[int]:
-        """The signals that came since the last call, but for that to suspend."""
+        """Return the signals to end the job that came since the last call."""
         with suppress(BlockingIOError):
             self._receiver.recv(4096)
         came, self._came = self._came, []
         return [number for number in came if number != signal.SIGTSTP]
+
+    def take_forwarded(self) -> list[int]:
+        """Return the signals for the workers that came since the last call."""
+        came, self._to_forward = self._to_forward, []
+        return came
 
     @property
     def is_to_suspend(self) -> bool:
@@ -64,5 +109,5 @@ class StopSignals:
         signal.signal(signal.SIGTSTP, handler)
 
     def _note(self, number: int, _frame: FrameType | None) -> None:
-        self._came.append(number)
+        (self._to_forward if number in FORWARDED else self._came).append(number)
         self.ring()

@@ -4,7 +4,8 @@
     running --failure--> ending --grace over--> killed
     running --signal---> ending --second signal or grace over--> killed --nobody dies of it--> given up
 
-A worker that fails only because it lost a peer is not the cause: the job waits a moment for the one that is.
+A worker that fails only because it lost a peer is not the cause: the job waits a moment for the one that is. A worker
+that has reported an exception of its own is the cause, however long it takes to end; it has the grace for that.
 """
 
 from __future__ import annotations
@@ -44,17 +45,30 @@ class Supervision:
     failure: Exit | None = None
     stop_signal: int | None = None
     deadline: float | None = None
+    reported: Exit | None = None  # of the first worker that has reported an exception
     _suspects: list[Exit] = field(default_factory=list)
 
+    def on_report(self, expected: Exit, now: float) -> bool:
+        """A worker reports that it is about to end in this way. Return whether it is the first failure."""
+        if self.reported is not None or self.state not in (State.RUNNING, State.WAITING_FOR_CAUSE):
+            return False
+        self.reported = expected
+        if self.state is State.WAITING_FOR_CAUSE:
+            self.deadline = now + self.grace_s
+        return True
+
     def on_exit(self, exit: Exit, now: float) -> int | None:
-        if exit.code == 0 or self.state not in (State.RUNNING, State.WAITING_FOR_CAUSE):
+        is_reported = self.reported is not None and exit.rank == self.reported.rank
+        if self.state not in (State.RUNNING, State.WAITING_FOR_CAUSE) or (exit.code == 0 and not is_reported):
             return None
+        if is_reported:
+            return self._end(exit if exit.code != 0 else self.reported or exit, now)
         self._suspects.append(exit)
-        if not exit.blames_peer:
+        if not exit.blames_peer and self.reported is None:
             return self._end(exit, now)
         if self.state is State.RUNNING:
             self.state = State.WAITING_FOR_CAUSE
-            self.deadline = now + CAUSE_WAIT_S
+            self.deadline = now + (CAUSE_WAIT_S if self.reported is None else self.grace_s)
         return None
 
     def on_signal(self, number: int, now: float) -> int | None:
@@ -70,7 +84,7 @@ class Supervision:
         if self.deadline is None or now < self.deadline:
             return None
         if self.state is State.WAITING_FOR_CAUSE:
-            return self._end(self._suspects[0], now)
+            return self._end(self.reported or self._suspects[0], now)
         if self.state is State.KILLED:
             self.state = State.GIVEN_UP
             self.deadline = None

@@ -42,8 +42,9 @@ class UserOutput:
         """`are_one`: both go to the same place, where they must appear in order. `terminals`: which of them are one."""
         out = Writer("stdout")
         err = out if are_one else Writer("stderr")
-        self.stdout: Sink = out.sink(stdout)
-        self.stderr: Sink = err.sink(stderr)
+        self.stdout: Sink = out.sink(stdout, self._on_stdout_error)
+        self.stderr: Sink = err.sink(stderr, self._on_stderr_error)
+        self.is_incomplete = False  # something could not be written, although a reader was there
         self.stdout.last_line = terminals[0]
         self.stderr.last_line = terminals[0] if are_one else terminals[1]
         self.writers = [out] if are_one else [out, err]
@@ -55,6 +56,16 @@ class UserOutput:
     def say(self, text: str) -> None:
         """A word of the launcher itself."""
         self.stderr.put(f"horovodrun: {text}\n".encode(errors="replace"))
+
+    def _on_stdout_error(self, error: Exception) -> None:
+        if _has_reader_left(error):
+            return
+        self.is_incomplete = True
+        reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
+        self.say(f"cannot write to stdout: {reason}; the workers' output is lost from here on")
+
+    def _on_stderr_error(self, error: Exception) -> None:
+        self.is_incomplete |= not _has_reader_left(error)
 
     def file(self, path: str) -> Sink:
         """A new file; a job that is restarted goes on writing where it has been.
@@ -93,6 +104,23 @@ class UserOutput:
         if stalled and self._err not in stalled:
             self.say(f"{dropped} bytes of output were lost: nobody has read any for {patience_s:g} s")
             self._err.drain(_LAST_WORD_S, time.monotonic())
+
+
+def _has_reader_left(error: Exception) -> bool:
+    """Return True for the normal end of a pipeline such as `horovodrun ... | head`."""
+    return isinstance(error, BrokenPipeError)
+
+
+def fill_closed_descriptors() -> None:
+    """Open what the caller has closed of stdin, stdout and stderr, so that no socket or file of ours takes its number.
+
+    Writing to it still fails with EBADF, because it is opened for reading only.
+    """
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDONLY)  # takes the lowest free number, which is this one
 
 
 def output_of_process() -> UserOutput:

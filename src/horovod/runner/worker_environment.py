@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import base64
+import itertools
 import os
 import sys
 from collections.abc import Mapping
@@ -20,25 +21,53 @@ if TYPE_CHECKING:
 
 _DEVICES = "CUDA_VISIBLE_DEVICES"
 _NOT_PASSED_ON = ("OLDPWD", SECRET_VARIABLE, SIMULATE_VARIABLE)
+# What starts the ranks and moves their tensors, in Horovod's words, unless mpirun or jsrun does.
+_BACK_ENDS = {"HOROVOD_CONTROLLER": "gloo", "HOROVOD_CPU_OPERATIONS": "gloo"}
 
 
 def is_exportable(name: str) -> bool:
-    return not (name in _NOT_PASSED_ON or name.startswith("BASH_FUNC_") or name.endswith(_DEVICES))
+    """Return True if a variable may go to another host."""
+    return _is_inherited(name) and not names_devices(name)
 
 
-def own_devices(environ: Mapping[str, str]) -> dict[str, str]:
-    """The GPUs that this process may use, which it does not pass on to workers unless a batch system chose them."""
-    return {name: value for name, value in environ.items() if name.endswith(_DEVICES)}
+def names_devices(name: str) -> bool:
+    """Return True for a variable that lists GPUs of one host, and means nothing on another."""
+    return name.endswith(_DEVICES)
+
+
+def _is_inherited(name: str) -> bool:
+    return not (name in _NOT_PASSED_ON or name.startswith("BASH_FUNC_"))
+
+
+def shared_gpus_notice(environ: Mapping[str, str], ranks: int) -> str | None:
+    """Return a line for the user if the environment lists GPUs, but fewer than this host has ranks.
+
+    A list without a GPU (empty, or -1) is the usual way to train on CPUs.
+    """
+    listed = environ.get(_DEVICES, "")
+    # CUDA ignores the first entry that is not a GPU and all that follow it.
+    gpus = len(list(itertools.takewhile(lambda entry: entry.strip() not in ("", "-1"), listed.split(","))))
+    if not 0 < gpus < ranks:
+        return None
+    return (
+        f"{_DEVICES}={listed} lists {gpus} GPU{'s' * (gpus > 1)} for {ranks} ranks of this host: ranks must share "
+        "GPUs, and a script that pins GPU hvd.local_rank() fails"
+    )
 
 
 def base_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """The driver's environment as workers see it. ValueError if a known setting in it has a bad value."""
+    """Return the launcher's environment as workers of this host see it.
+
+    Raises:
+        ValueError: a known setting in it has a bad value.
+    """
     for name, value in environ.items():
         if value and name in settings.BY_NAME:
             settings.parse(settings.BY_NAME[name], value)
     inherited = torchrun_variables.without_outer_place(environ)
-    passed = {name: value for name, value in inherited.items() if is_exportable(name)}
-    return {**passed, "PYTHONUNBUFFERED": "1"}
+    passed = {name: value for name, value in inherited.items() if _is_inherited(name)}
+    # With faulthandler, a crash of native code shows the Python stack.
+    return {"PYTHONFAULTHANDLER": "1", **passed, "PYTHONUNBUFFERED": "1"}
 
 
 def flag_environment(options: Mapping[str, Any]) -> dict[str, str]:
@@ -100,12 +129,21 @@ def torchrun_environment(slot: SlotInfo, address: str, port: int, environ: Mappi
     return torchrun_variables.settable(torchrun_variables.variables(place, address, port), environ)
 
 
+def overruled_settings(environ: Mapping[str, str], options: Mapping[str, Any]) -> list[str]:
+    """Return a line for each setting that asks for MPI, which the launcher's own values replace in the workers."""
+    asked = {**environ, **flag_environment(options)}
+    return [
+        f"{name}={asked[name]} has no effect: horovodrun uses gloo unless it is started with --mpi"
+        for name in _BACK_ENDS
+        if asked.get(name, "").lower() not in ("", "gloo")
+    ]
+
+
 def rendezvous_environment(address: str, port: int, secret: bytes) -> dict[str, str]:
     return {
         "HOROVOD_GLOO_RENDEZVOUS_ADDR": address,
         "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
-        "HOROVOD_CONTROLLER": "gloo",
-        "HOROVOD_CPU_OPERATIONS": "gloo",
+        **_BACK_ENDS,
         SECRET_VARIABLE: base64.b64encode(secret).decode("ascii"),
     }
 

@@ -177,6 +177,27 @@ def stacks(
     raise typer.Exit(int(failed))
 
 
+@app.command()
+def checkpoints(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The directory given to hvd.elastic.checkpoint().")],
+    json: Json = False,
+) -> None:
+    """List the checkpoints of elastic jobs in a directory: lineage, commits, time, and whether each is intact.
+
+    Exit code 1 if one is damaged, or if no job could go on from this directory.
+    """
+    from horovod.tools import checkpoints as listing
+
+    try:
+        found = listing.examine(folder)
+    except OSError as error:
+        typer.echo(f"hvd checkpoints: {error}", err=True)
+        raise typer.Exit(1) from None
+    _print(json, lambda: listing.as_json(found), lambda: listing.as_page(found))
+    if not found.is_intact:
+        raise typer.Exit(1)
+
+
 def _print(json: bool, document: Callable[[], object], page: Callable[[], list[RenderableType]]) -> None:
     if json:
         _print_json(document())
@@ -226,12 +247,13 @@ def _timeline() -> None:
 def merge_timelines(
     output: Annotated[Path, typer.Argument(metavar="OUT", help="Where to write the one timeline.")],
     files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="The timelines of the ranks.")],
+    force: Annotated[bool, typer.Option("--force", help="Replace OUT if it exists.")] = False,
 ) -> None:
     """Make one timeline of those of several ranks, on one clock."""
     from horovod.tools import timeline
 
     try:
-        count = timeline.merge(output, files)
+        count = timeline.merge(output, files, force=force)
     except (OSError, ValueError) as error:
         typer.echo(f"hvd timeline merge: {error}", err=True)
         raise typer.Exit(1) from None

@@ -26,8 +26,15 @@ class Timeline:
     rank: int | None
 
 
-def merge(output: Path, files: Sequence[Path]) -> int:
-    """Write the timelines in `files` as one to `output` and tell how many events that are. ValueError: no timeline."""
+def merge(output: Path, files: Sequence[Path], *, force: bool = False) -> int:
+    """Write the timelines in `files` as one to `output`, and return the number of events.
+
+    Raises:
+        ValueError: a file is no timeline, or `output` exists and `force` is false. The usual reason is that the name of
+            the output was forgotten, so that the first timeline stands in its place.
+    """
+    if output.exists() and not force:
+        raise ValueError(f"{output} exists: name a new file for the result first, or pass --force to replace this one")
     merged = combine([load(path) for path in files])
     _write(output, merged)
     return len(merged)

@@ -30,10 +30,13 @@ class Reaching:
 
 
 class RemoteAgents:
-    """`host_env` is filled in by host: what only its workers have. `choices`: the address of each host in use."""
+    """`host_env`: what only a host's workers have, of each host that ever had an agent for them.
+
+    `choices`: the address of each host in use.
+    """
 
     def __init__(self, remote: RemoteHosts, reaching: Reaching, *, has_local_ranks: bool) -> None:
-        self._remote = remote
+        self.remote = remote
         self._reaching = reaching
         self.has_local_ranks = has_local_ranks
         self.host_env: dict[str, dict[str, str]] = {}
@@ -49,12 +52,12 @@ class RemoteAgents:
 
     def reach(self, hosts: Sequence[str]) -> None:
         """Start agents there and find out who reaches whom; whoever cannot be used is in `problems`."""
-        problems = greet(self._remote, self._reaching.commands_for(hosts), self._reaching.limit_s)
+        problems = greet(self.remote, self._reaching.commands_for(hosts), self._reaching.limit_s)
         with self._probing:
             new = [host for host in hosts if host not in problems]
             if new:
                 added = choose_addresses(
-                    self._remote, new, self.choices, self._reaching.interfaces, has_local_ranks=self.has_local_ranks
+                    self.remote, new, self.choices, self._reaching.interfaces, has_local_ranks=self.has_local_ranks
                 )
                 problems |= added.problems
                 with self._table:
@@ -91,15 +94,15 @@ class RemoteAgents:
         self._forget(host)
 
     def lost(self) -> list[Lost]:
-        present = self._remote.hosts
+        present = self.remote.hosts
         gone = [host for host in list(self._open_hosts) if host in present and present[host].is_gone]
         return [Lost(host, present[host].problem or "its agent has ended") for host in gone]
 
     def stop(self) -> None:
         self._is_stopped = True
-        for name, host in self._remote.hosts.items():
+        for name, host in self.remote.hosts.items():
             if host.state is State.CONNECTING:
-                self._remote.let_go(name)
+                self.remote.let_go(name)
 
     # Below: threads that wait for hosts
 
@@ -136,16 +139,16 @@ class RemoteAgents:
         for host in hosts:
             own = address_environment(self.choices[host].address, self._env)
             self.host_env[host] = own | {"HOROVOD_GLOO_RENDEZVOUS_ADDR": self.choices[LAUNCHER].address.text}
-            self._remote.begin(host, that_travel({**self._env, **self.host_env[host]}), os.getcwd())
-        self._remote.wait(lambda host: host.name not in hosts or host.state is State.READY, _READY_LIMIT_S)
-        present = self._remote.hosts
+            self.remote.begin(host, that_travel({**self._env, **self.host_env[host]}), os.getcwd())
+        self.remote.wait(lambda host: host.name not in hosts or host.state is State.READY, _READY_LIMIT_S)
+        present = self.remote.hosts
         ready = [host for host in hosts if host in present and present[host].state is State.READY]
         return {host: self._why_not(host) for host in hosts if host not in ready}
 
     def _why_not(self, host: str) -> str:
-        return (self._remote.hosts[host].problem if host in self._remote.hosts else "") or "no answer"
+        return (self.remote.hosts[host].problem if host in self.remote.hosts else "") or "no answer"
 
     def _forget(self, host: str) -> None:
-        self._remote.let_go(host)
+        self.remote.let_go(host)
         with self._table:
             self.choices = {name: choice for name, choice in self.choices.items() if name != host}

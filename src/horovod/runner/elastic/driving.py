@@ -5,7 +5,8 @@ It knows no command line, signal or terminal: whoever holds it (the launcher's l
 rendezvous and a placer, and tells it what happens. `run` is the loop for a holder that has nothing else to do:
 
     mail: Mail[Event] = Mail()
-    with Server(address, secret=secret, on_ready=lambda *told: mail.put(Ready(*told))) as rendezvous:
+    ready, reported = (lambda *told: mail.put(Ready(*told))), (lambda *told: mail.put(reported_by(*told)))
+    with Server(address, secret=secret, on_ready=ready, on_report=reported) as rendezvous:
         driver = Driver(limits, rendezvous, placer, say)
         driver.tell(Discovered({"a": 2, "b": 2}))
         outcome = driver.run(mail)  # what happens to workers and hosts: mail.put(Ended(...)), mail.put(HostGone(...))
@@ -21,6 +22,7 @@ from typing import Any, Protocol
 
 from horovod.common import settings
 from horovod.runner.elastic import words
+from horovod.runner.elastic.cuts import Cuts
 from horovod.runner.elastic.mail import Mail
 from horovod.runner.elastic.membership import decide
 from horovod.runner.elastic.progress import Ask, Stuck, Watch, look
@@ -30,14 +32,18 @@ from horovod.runner.elastic.vocabulary import (
     Announce,
     Call,
     Close,
+    CutOff,
     Dismiss,
     Ended,
     Event,
     Excuse,
     GiveUp,
+    Healed,
     Limits,
     Notify,
     Phase,
+    Probe,
+    Probed,
     Signal,
     Slot,
     Start,
@@ -92,7 +98,11 @@ class Outcome:
 
 
 class Driver:
-    """`address_of`: the address at which the workers of a host are reached, if it is not the one they know already."""
+    """`address_of`: the address at which the workers of a host are reached, if it is not the one they know already.
+
+    `shows_end`: print why the job is ended as soon as that is decided. Without it, the holder has to print that.
+    `probe`: lets hosts try to reach each other, without waiting; `Probed` comes as an event. None: all of them do.
+    """
 
     def __init__(
         self,
@@ -102,15 +112,19 @@ class Driver:
         say: Callable[[str], None],
         *,
         verbose: bool = False,
+        shows_end: bool = True,
         address_of: Callable[[str], str | None] = lambda host: None,
+        probe: Callable[[Probe], None] | None = None,
     ) -> None:
-        self.state = State(limits)
+        self.state = State(limits, cuts=Cuts(limits.probe_every_s))
         self.slots: dict[int, Slot] = {}  # by birth id, of all workers that there ever were
         self._rendezvous = rendezvous
         self._placer = placer
         self._say = say
         self._verbose = verbose
+        self._shows_end = shows_end
         self._address_of = address_of
+        self._probe = probe
         self._outcome = Outcome()
         self._watch = Watch(limits.progress_timeout_s, limits.replace_stuck)
         self._killed: dict[int, str] = {}  # by birth id, why
@@ -118,6 +132,7 @@ class Driver:
 
     def run(self, mail: Mail[Event]) -> Outcome:
         """Until the job is over. Workers that still run then are the placer's to end."""
+        self.tell(Tick())  # the time limit also counts if nothing ever happens
         while not self.is_over:
             mail.wait(self.time_left())
             for event in mail.take():
@@ -137,7 +152,8 @@ class Driver:
     @property
     def outcome(self) -> Outcome:
         if self.state.finished and self.state.generation < 0 and self.state.first_failure is not None:
-            return Outcome(*self.state.first_failure)  # of programs that never met
+            code, why, worker = self.state.first_failure  # of programs that never met
+            return Outcome(code, f"the elastic job has failed: {why}", worker)
         return self._outcome
 
     def time_left(self) -> float | None:
@@ -155,6 +171,8 @@ class Driver:
         self._say_who_failed(before)
         for action in actions:
             self._act(action)
+        for probed in [Probed(one.number) for one in actions if isinstance(one, Probe) and self._probe is None]:
+            self.tell(probed)
         self._look(event if isinstance(event, Told) else None)
 
     def _say_who_failed(self, before: State) -> None:
@@ -186,9 +204,7 @@ class Driver:
             case Signal(birth, number):
                 self._placer.signal(birth, number)
             case Dismiss(birth, why):
-                self._rendezvous.dismiss(birth, why)
-                if birth not in self.state.workers:
-                    self._say(f"worker {birth} came too late, and was sent away: {why}")
+                self._dismiss(birth, why)
             case Excuse(birth, may_stay):
                 self._rendezvous.excuse(birth, may_stay)
             case Close(generation, why):
@@ -199,23 +215,42 @@ class Driver:
                     self._say(words.announcement(action, self.slots))
             case Notify(births) | Call(births):
                 self._rendezvous.notify(births, _message(action))
-            case Waiting():
-                self._say(words.waiting(action, self.state.limits.timeout_s))
+            case Probe():
+                self._begin_probe(action)
+            case Waiting() | CutOff() | Healed():
+                self._tell_user(action)
             case GiveUp():
                 self._give_up(action)
+
+    def _dismiss(self, birth: int, why: str) -> None:
+        self._rendezvous.dismiss(birth, why)
+        if birth not in self.state.workers:
+            self._say(f"worker {birth} came too late, and was sent away: {why}")
+
+    def _begin_probe(self, action: Probe) -> None:
+        if self._probe is not None:
+            self._probe(action)
+
+    def _tell_user(self, action: Waiting | CutOff | Healed) -> None:
+        if isinstance(action, Waiting):
+            self._say(words.waiting(action, self.state.limits.timeout_s))
+        elif isinstance(action, CutOff):
+            self._say(words.cut_off(action, self.slots))
+        else:
+            self._say(words.healed(action))
 
     def _give_up(self, action: GiveUp) -> None:
         self._rendezvous.excuse_nobody()
         self._outcome = Outcome(action.code, f"the elastic job is ended: {action.why}", action.worker)
-        self._say(self._outcome.text)
-        if action.failures:
-            self._say(words.failure_table(action.failures))
+        if self._shows_end:
+            self._say(words.end(self._outcome.text, action.failures))
 
     def _places(self, announced: Announce) -> dict[int, dict[str, Any]]:
         places: dict[int, dict[str, Any]] = {birth: asdict(place) for birth, place in announced.places.items()}
         for birth, place in places.items():
             if (address := self._address_of(self.slots[birth][0])) is not None:
                 place["address"] = address
+            place["seen"] = [one.packed() for one in self.state.seen.values()]
         return places
 
 

@@ -15,19 +15,22 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from horovod.runner.elastic.driving import Driver
+from horovod.runner.elastic import words
+from horovod.runner.elastic.driving import Driver, Outcome
 from horovod.runner.elastic.host_book import Found, HostEvent, Pass
 from horovod.runner.elastic.hosts import Agents, Hosts, NoAgents
 from horovod.runner.elastic.mail import Mail
-from horovod.runner.elastic.vocabulary import Ended, Event, Limits, Tick
+from horovod.runner.elastic.vocabulary import Ended, Event, Limits, Probe, Tick
 from horovod.runner.elastic.workers import Program, Workers
 from horovod.runner.ending import Ending, heed_signal, suspend_if_asked
 from horovod.runner.job import JobResult
 from horovod.runner.output import OutputForwarder, OutputOptions
 from horovod.runner.placement import Placer
+from horovod.runner.post_mortem import failure_text
 from horovod.runner.processes import GuardianLostError
 from horovod.runner.stop_signals import StopSignals
 from horovod.runner.supervision import GRACE_S, State, Supervision, blames_peer
+from horovod.runner.thread_failures import ThreadFailures
 from horovod.runner.user_output import UserOutput
 
 if TYPE_CHECKING:
@@ -40,7 +43,7 @@ _SIGNALS = 128  # exit codes above this are of workers that a signal has ended
 
 @dataclass(frozen=True)
 class ElasticSpec:
-    """What to run, where to begin, and how many there may be. `address_of`: see Driver."""
+    """What to run, where to begin, and how many there may be. `address_of`, `probe`: see Driver."""
 
     program: Program
     output: OutputOptions
@@ -48,6 +51,7 @@ class ElasticSpec:
     hosts: Found
     agents: Agents = field(default_factory=NoAgents)
     address_of: Callable[[str], str | None] = lambda host: None
+    probe: Callable[[Probe], None] | None = None
     verbose: bool = False
     grace_s: float = GRACE_S
 
@@ -72,34 +76,40 @@ class ElasticJob:
         self._output = output
         self._mail = mail
         self._signals = StopSignals()
+        self._thread_failures = ThreadFailures(self._signals.ring)
         self._forwarder = OutputForwarder(spec.output, output, self._signals.ring)
         self._supervision = Supervision(grace_s=spec.grace_s)
         self._workers = Workers(spec.program, placer, self._forwarder, host_of)
         self._driver = Driver(
-            spec.limits, server, self._workers, output.say, verbose=spec.verbose, address_of=spec.address_of
+            spec.limits,
+            server,
+            self._workers,
+            output.say,
+            verbose=spec.verbose,
+            shows_end=False,  # its workers have more to print
+            address_of=spec.address_of,
+            probe=spec.probe,
         )
         self._hosts = Hosts(self._driver, spec.agents, output.say, spec.limits.cooldown)
         self._selector = selectors.DefaultSelector()
         self._ending = Ending(placer, self._selector, self._signals, output)
         self._exits: deque[tuple[Ended, float]] = deque()  # and when to stop waiting for last words
         self._sent: int | None = None
+        self._result = JobResult()
 
     def run(self) -> JobResult:
-        with self._signals:
+        with self._signals, self._thread_failures:
             for source in (self._signals, self._placer, self._mail):
                 self._selector.register(source, selectors.EVENT_READ)
             self._forwarder.start()
             try:
                 self._hosts.tell(self._spec.hosts)
+                self._driver.tell(Tick())  # the time limit also counts if there is no host yet
                 while self._is_under_way():
                     self._step()
             finally:
                 self._finish()
-        stop_signal = self._supervision.stop_signal
-        if stop_signal is not None:
-            return JobResult(self._supervision.exit_code(), stop_signal=stop_signal)
-        outcome = self._driver.outcome
-        return JobResult(outcome.exit_code, failed_rank=outcome.worker, text=outcome.text)
+        return self._result
 
     def _is_under_way(self) -> bool:
         if self._supervision.stop_signal is not None:
@@ -108,10 +118,13 @@ class ElasticJob:
 
     def _step(self) -> None:
         self._selector.select(self._time_left())
+        self._thread_failures.check()
         suspend_if_asked(self._signals, self._placer)
         for number in self._signals.take():
             self._driver.stop()
             self._send(heed_signal(number, self._supervision, self._output))
+        for number in self._signals.take_forwarded():
+            self._workers.forward(number)
         events = self._placer.events()
         self._hosts.tell_lost()
         for event in events:
@@ -162,9 +175,32 @@ class ElasticJob:
     def _finish(self) -> None:
         self._hosts.stop()
         with suppress(GuardianLostError):
-            self._ending.end_tree(0.0 if self._sent == signal.SIGKILL else self._spec.grace_s)
+            went_well = self._driver.is_over and self._driver.outcome.exit_code == 0 and self._sent is None
+            grace_s = 0.0 if self._sent == signal.SIGKILL else self._spec.grace_s
+            self._ending.end_tree(grace_s, went_well=went_well)
         self._selector.unregister(self._placer)
         self._forwarder.read_out(self._driver.slots)
         self._ending.wait_until(lambda: self._forwarder.has_read_all, _READ_LIMIT_S)
         self._forwarder.stop()
+        self._show_result()
         self._selector.close()
+
+    def _show_result(self) -> None:
+        """Print why the job has failed, as the last of its output, if no signal has ended it."""
+        stop_signal = self._supervision.stop_signal
+        if stop_signal is not None:
+            self._result = JobResult(self._supervision.exit_code(), stop_signal=stop_signal)
+        elif self._driver.is_over and (outcome := self._driver.outcome).exit_code != 0:
+            text = words.end(self._describe_failure(outcome), self._driver.state.history)
+            self._result = JobResult(outcome.exit_code, failed_rank=outcome.worker, text=text, why=outcome.text)
+            self._output.say(text)
+
+    def _describe_failure(self, outcome: Outcome) -> str:
+        """Return why the job has failed, with the error of the worker that failed first."""
+        first = outcome.worker
+        if first is None:
+            return outcome.text
+        failure = next((one for one in self._driver.state.history if one.birth == first), None)
+        how, reported = (failure.why, failure.reported) if failure is not None else ("", None)
+        error, last_lines = self._forwarder.last_error(first), self._forwarder.last_error_lines(first)
+        return failure_text(outcome.text, how, error, last_lines, reported)

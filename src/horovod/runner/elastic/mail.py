@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
-import select
 import socket
 from collections import deque
 from contextlib import suppress
 from typing import Generic, TypeVar
+
+from horovod.common.readiness import is_readable
 
 News = TypeVar("News")
 
@@ -32,7 +33,7 @@ class Mail(Generic[News]):
 
     def wait(self, limit_s: float | None) -> None:
         """Until there is some, or time is up."""
-        select.select([self._receiver], [], [], limit_s)
+        is_readable(self._receiver, limit_s)
 
     def take(self) -> list[News]:
         with suppress(BlockingIOError):

@@ -4,6 +4,7 @@
     starting --asks for a place--> ready --announced--> member --a peer was lost, or a commit--> ready --> member ...
     any of them --its slot was taken away, or it was preempted--> leaving --> ended
     member --a peer has lost it, and it does not ask for a place itself--> fenced (killed) --> ended
+    member --an exception ends it, but its process does not end in time--> fenced (killed) --> ended
 
 Workers are known by their birth ids, never by a rank: a rank is a place in one generation. A generation is announced
 once every living member of the last one waits for it, so there are never two groups that train. Spares are workers that
@@ -17,6 +18,9 @@ import signal
 from collections.abc import Iterable
 from dataclasses import replace
 
+from horovod.common.joining.loss import Loss
+from horovod.common.lineage import merged
+from horovod.runner.elastic import cut_rules
 from horovod.runner.elastic.constants import RESET_LIMIT_EXCEEDED_MESSAGE
 from horovod.runner.elastic.places import places_of, resettled
 from horovod.runner.elastic.state import PREEMPTED_WHY, REMINDER_S, SPARE_S, State, pending_update
@@ -30,15 +34,19 @@ from horovod.runner.elastic.vocabulary import (
     Ended,
     Event,
     Excuse,
+    Fails,
     Failure,
     GiveUp,
     HostGone,
+    Leaves,
     Left,
     Listens,
     Notify,
     Phase,
     Preempted,
+    Probed,
     Ready,
+    Saw,
     Signal,
     Start,
     Tick,
@@ -53,7 +61,10 @@ LEAVING_S = 10.0
 GOING_S = 60.0  # the slot of a worker that was preempted is not used for so long: what goes away is gone by then
 MOST_TOLD = 20  # failures in the table at the end
 FENCE_S = 1.0  # after a peer has lost it: time for its end to be heard of, or for it to ask for a place
+LINGER_S = 5.0  # time for the process of a worker to end after the worker has reported an exception
 FENCED_WHY = "the others heard nothing more of it (was it frozen, or cut off?), so it was killed"
+KILLED_BY_SIGNAL = 128  # exit codes from here on are of workers that a signal has ended
+CUT_OFF_WHY = "it does not reach all others, and waits until it does"
 UNKILLABLE_S = 3.0  # on a host that does not answer any more, or in the kernel: the others go on without its end
 
 
@@ -86,6 +97,10 @@ class _Turn:
     def _put(self, worker: Worker) -> None:
         self.state.workers[worker.birth] = worker
 
+    def _follow(self, decided: tuple[State, list[Action]]) -> None:
+        self.state, actions = decided
+        self.actions += actions
+
     # What happened
 
     def take(self, event: Event) -> None:
@@ -96,20 +111,36 @@ class _Turn:
                 for worker in [worker for worker in self.state.workers.values() if worker.slot[0] == host]:
                     self._lose(worker, 1, why, slot_is_to_blame=False)
                 self._set(hosts={name: slots for name, slots in self.state.hosts.items() if name != host})
-            case Ready(birth, lost, fresh):
+            case Ready(birth, lost, fresh, seen):
+                self._set(seen=merged(self.state.seen, seen))
                 self._welcome(birth, fresh)
                 if lost is not None and birth in self.state.members:
-                    self._suspect(lost)
+                    self._suspect(birth, lost)
             case Ended(birth, code, how, blames_peer):
                 if birth in self.state.workers:
                     self._lose(self.state.workers[birth], code, how, blames_peer=blames_peer)
             case Preempted(birth):
                 self._excuse(birth)
-            case Told(birth) | Listens(birth):
-                if (known := self.state.workers.get(birth)) is not None:
-                    self._put(replace(known, listens=True, unanswered=0))
+            case Probed():
+                self._follow(cut_rules.take_answer(self.state, event, self.now))
+            case Saw() | Fails() | Leaves() | Told() | Listens():
+                self._note(event)
             case Tick():
                 pass
+
+    def _note(self, event: Saw | Fails | Leaves | Told | Listens) -> None:
+        """Take down what a worker reports about itself while it goes on."""
+        if isinstance(event, Saw):
+            self._set(seen=merged(self.state.seen, event.seen))
+            return
+        known = self.state.workers.get(event.birth)
+        if known is not None and isinstance(event, Fails):
+            self._put(replace(known, fails=event.why))
+        elif known is not None and isinstance(event, Leaves):
+            if known.phase is Phase.MEMBER:  # the others wait for its end
+                self._put(replace(known, leaves=event, until=min(known.until, self.now + LINGER_S)))
+        elif known is not None:
+            self._put(replace(known, listens=True, unanswered=0))
 
     def _settle_on(self, hosts: dict[str, int], awaited: int) -> None:
         """The oldest hosts first: rank 0 stays where it is."""
@@ -128,13 +159,19 @@ class _Turn:
             self._set(has_trained=self.state.has_trained or not fresh)
         if known.phase is Phase.STARTING:
             self._set(slowest_start_s=max(self.state.slowest_start_s, self.now - known.started))
+        known = replace(known, fails="", leaves=None)
         self._put(replace(known, phase=Phase.READY, until=math.inf, fresh=fresh, ready_since=self.now))
 
-    def _suspect(self, rank: int) -> None:
-        """Somebody has lost a member. It may have ended, or be on its way to ask for a place, or be frozen."""
-        known = self.state.workers.get(self.state.members[rank]) if rank < len(self.state.members) else None
-        if known is not None and known.phase is Phase.MEMBER and known.until == math.inf:
-            self._put(replace(known, until=self.now + FENCE_S))
+    def _suspect(self, birth: int, lost: Loss) -> None:
+        """A worker has lost a member, which may have ended, ask for a place soon, be frozen, or be cut off."""
+        self._set(cuts=cut_rules.with_loss(self.state, birth, lost, self.now))
+        accused = cut_rules.member_of(self.state, lost.rank)
+        if accused is not None and accused.phase is Phase.MEMBER and accused.until == math.inf:
+            may_be_cut = cut_rules.concerns(self.state.cuts, accused)
+            self._put(cut_rules.doubted(self.state, accused, self.now) if may_be_cut else self._fenced_soon(accused))
+
+    def _fenced_soon(self, worker: Worker) -> Worker:
+        return replace(worker, until=self.now + FENCE_S)
 
     def _excuse(self, birth: int) -> None:
         known = self.state.workers.get(birth)
@@ -151,7 +188,11 @@ class _Turn:
         self, worker: Worker, code: int, why: str, *, slot_is_to_blame: bool = True, blames_peer: bool = False
     ) -> None:
         del self.state.workers[worker.birth]
-        if worker.phase is Phase.FENCED and slot_is_to_blame:
+        was_killed = worker.phase is Phase.FENCED and slot_is_to_blame
+        if worker.leaves is not None:
+            code, why = worker.leaves.end(code, why, was_killed=was_killed)
+            blames_peer = blames_peer or worker.leaves.blames_peer
+        elif was_killed:
             why = FENCED_WHY
         was_member = worker.birth in self.state.members
         why = worker.why or (f"{PREEMPTED_WHY}, then {why}" if worker.preempted else why)
@@ -165,8 +206,11 @@ class _Turn:
         if was_member:
             self._begin_change()
             self.actions.append(Close(self.state.generation, f"rank {worker.rank} has ended: {why}"))
-        self._record(Failure(worker.birth, worker.slot, why, self.state.generation, blames_peer), code or 1)
-        if slot_is_to_blame:
+        reported = worker.leaves.what if worker.leaves else None
+        self._record(Failure(worker.birth, worker.slot, why, self.state.generation, blames_peer, reported), code or 1)
+        if worker.fails and 0 < code < KILLED_BY_SIGNAL:
+            self._give_up(worker.fails, code, worker.birth)
+        elif slot_is_to_blame:
             self._punish(worker)
 
     def _record(self, failure: Failure, code: int) -> None:
@@ -200,12 +244,15 @@ class _Turn:
     # What follows
 
     def settle(self) -> None:
+        if self.state.over:
+            return
         self._kill_overdue()
         self._call_awaited_members()
         self._dismiss_newcomers_without_slot()
         if self._is_hopeless():
             return
         self._start_workers()
+        self._follow(cut_rules.look(self.state, self.now))
         self._form_generation()
         self._watch_time()
         self._remind_members()
@@ -274,7 +321,8 @@ class _Turn:
         if state.generation >= 0 and not state.survivors():
             if any(birth in state.workers for birth in state.members):
                 return True  # they are leaving: their last words come first
-            self._give_up(f"no worker is left that could hand its state to new ones{because}", code, worker)
+            old = state.who_waits_with_an_old_state()
+            self._give_up(f"no worker is left that could hand its state to new ones{old}{because}", code, worker)
             return True
         resting = {slot for slot, until in state.rests_until.items() if until < math.inf}
         taken = {worker.slot for worker in state.workers.values()}
@@ -311,7 +359,7 @@ class _Turn:
         is_last = state.finished and state.generation >= 0
         if is_last and not survivors:
             return
-        if any(worker.phase is not Phase.READY for worker in survivors):
+        if any(worker.phase is not Phase.READY for worker in survivors) or state.cuts.holds_back(self.now):
             return
         if state.has_trained and survivors and all(worker.fresh for worker in survivors):
             self._give_up("those who had the state have ended before they could hand it to new workers")
@@ -332,15 +380,18 @@ class _Turn:
         for worker in removed:
             self._dismiss(worker, state.must_leave(worker))
         staying = [worker for worker in survivors if worker not in removed]
-        chosen = [*staying, *ready][:room]
+        self._set(cuts=cut_rules.judged(self.state, self.now))
+        reachable = self.state.mutually_reachable([*staying, *ready])
+        chosen = reachable[:room]
         need = 1 if state.finished else state.limits.min_num_proc
         if not chosen or self._waits_for_spare(len(chosen) < room):
             return
         if len(chosen) < need:
-            if not state.said_waiting:
-                self.actions.append(Waiting(len(chosen), need, self._who_still_starts()))
-                self._set(said_waiting=True)
+            if not state.said_waiting or cut_rules.has_news(self.state):
+                self.actions.append(Waiting(len(chosen), need, self._who_still_starts(), self.state.cuts.bad))
+                self._set(said_waiting=True, cuts=cut_rules.as_said(self.state))
             return
+        self._follow(cut_rules.report(self.state, chosen, [one for one in (*staying, *ready) if one not in reachable]))
         self._announce(chosen, [worker for worker in chosen if worker not in staying])
 
     def _part_with_all(self, removed: list[Worker]) -> None:
@@ -367,7 +418,8 @@ class _Turn:
         if not first and state.limits.reset_limit is not None and state.generation >= state.limits.reset_limit:
             self._give_up(RESET_LIMIT_EXCEEDED_MESSAGE.format(state.generation + 1, state.limits.reset_limit))
             return
-        places = places_of([(one.birth, one.slot, None if one.fresh else one.rank) for one in chosen])
+        has_state = state.has_current_state
+        places = places_of([(one.birth, one.slot, one.rank if has_state(one) else None) for one in chosen])
         gone = self._removed_members({worker.birth for worker in chosen})
         others = state.newcomers() if state.limits.spares else []  # else they are on their way to become members
         self.actions.append(
@@ -395,6 +447,7 @@ class _Turn:
             called_at=-math.inf,
             awaits_spare=False,
             first_failure=None,
+            cuts=replace(self.state.cuts, announced_at=self.now),
         )
 
     def _removed_members(self, chosen: set[int]) -> list[Left]:
@@ -402,7 +455,11 @@ class _Turn:
         state = self.state
         found = [state.workers[birth] for birth in state.members if birth in state.workers]
         return [
-            Left(worker.rank if worker.rank is not None else -1, worker.birth, worker.why or state.must_leave(worker))
+            Left(
+                worker.rank if worker.rank is not None else -1,
+                worker.birth,
+                worker.why or state.must_leave(worker) or CUT_OFF_WHY,
+            )
             for worker in found
             if worker.birth not in chosen
         ]
@@ -423,6 +480,7 @@ class _Turn:
             self._give_up(
                 f"after {state.limits.timeout_s:g} s (--elastic-timeout) {ready} workers are ready, {need} are needed, "
                 f"and {sum(state.hosts.values())} slots are known{self._who_still_starts()}"
+                + (f"; {state.cuts.bad}" if state.cuts.bad else "")
             )
 
     def _who_still_starts(self) -> str:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import select
 import signal
 import subprocess
 import tempfile
@@ -14,6 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import IO
 
+from horovod.common.readiness import is_readable
 from horovod.common.settings_values import shown
 from horovod.runner.elastic.driver import DISCOVER_HOSTS_FREQUENCY_SECS
 from horovod.runner.hosts import HostInfo
@@ -80,7 +80,7 @@ class Script:
         assert process.stdout is not None
         deadline = time.monotonic() + self._limit_s
         text = b""
-        while not self._is_over and select.select([process.stdout], [], [], max(0.0, deadline - time.monotonic()))[0]:
+        while not self._is_over and is_readable(process.stdout, deadline - time.monotonic()):
             piece = os.read(process.stdout.fileno(), 1 << 16)
             text += piece
             if not piece:
@@ -113,9 +113,14 @@ class Polling:
     """Calls `found` with every new answer, from a thread of its own; says each new problem once."""
 
     def __init__(
-        self, find: Callable[[], dict[str, int]], found: Callable[[dict[str, int]], None], say: Callable[[str], None]
+        self,
+        find: Callable[[], dict[str, int]],
+        found: Callable[[dict[str, int]], None],
+        say: Callable[[str], None],
+        known: dict[str, int] | None = None,
     ) -> None:
-        self._find, self._found, self._say = find, found, say
+        """`known`: the answer that the job began with."""
+        self._find, self._found, self._say, self._known = find, found, say, known
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._poll, name="horovod-discovery", daemon=True)
 
@@ -129,7 +134,7 @@ class Polling:
             self._thread.join(DISCOVER_HOSTS_FREQUENCY_SECS)
 
     def _poll(self) -> None:
-        problem, last = "", None
+        problem, last = "", self._known
         while not self._over.wait(DISCOVER_HOSTS_FREQUENCY_SECS):
             try:
                 hosts = self._find()
@@ -138,7 +143,8 @@ class Polling:
             except DiscoveryError as error:
                 if str(error) != problem and not self._over.is_set():
                     problem = str(error)
-                    self._say(f"{problem}; the last good list of hosts is kept")
+                    remedy = "the last good list of hosts is kept" if last else "it is called again every second"
+                    self._say(f"{problem}; {remedy}")
                 continue
             problem = ""
             if hosts != last:

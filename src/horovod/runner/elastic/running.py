@@ -20,7 +20,7 @@ from horovod.runner.elastic.job import ElasticJob, ElasticSpec
 from horovod.runner.elastic.mail import Mail
 from horovod.runner.elastic.polling import Polling, Script
 from horovod.runner.elastic.progress import told_by
-from horovod.runner.elastic.vocabulary import Event, Limits, Listens, Preempted, Ready
+from horovod.runner.elastic.vocabulary import Event, Limits, Listens, Preempted, Probe, Ready, reported_by
 from horovod.runner.elastic.workers import Program
 from horovod.runner.hosts import HostInfo, plan_hosts
 from horovod.runner.job import JobResult
@@ -28,7 +28,7 @@ from horovod.runner.limits import check_local_processes, check_number, enough_de
 from horovod.runner.output import OutputOptions
 from horovod.runner.placement import Placer
 from horovod.runner.processes import ProcessTree
-from horovod.runner.running import devices_here, started_here
+from horovod.runner.running import say_if_gpus_are_few, started_here
 from horovod.runner.user_output import UserOutput
 from horovod.runner.worker_environment import (
     address_environment,
@@ -68,7 +68,8 @@ def run_elastic_job(
     found = _found(hosts, allocation)
     check_local_processes(min(limits.max_num_proc + limits.spares, sum(hosts[host] for host in found.here)))
     base = base_environment(os.environ)
-    here = _Here(options, base, devices_here(allocation), is_used=bool(found.here))
+    say_if_gpus_are_few(options, max((min(hosts[host], limits.max_num_proc) for host in found.here), default=0), output)
+    here = _Here(options, base, is_used=bool(found.here))
     secret = make_secret()
     with ExitStack() as stack:
         stack.enter_context(
@@ -90,6 +91,7 @@ def run_elastic_job(
                 on_preempted=lambda birth: mail.put(Preempted(birth)),
                 on_progress=lambda birth, message: mail.put(told_by(birth, message)),
                 on_listening=lambda birth: mail.put(Listens(birth)),
+                on_report=lambda birth, message: mail.put(reported_by(birth, message)),
                 on_slow_meeting=output.say,
             )
         )
@@ -110,10 +112,14 @@ def run_elastic_job(
             found,
             agents=here.others or NoAgents(),
             address_of=here.address_of,
+            probe=here.prober(mail.put),
             verbose=bool(options.get("verbose")),
         )
         if find is not None:
-            stack.enter_context(Polling(find, lambda hosts: mail.put(here.seen(_found(hosts, allocation))), output.say))
+            polling = Polling(
+                find, lambda hosts: mail.put(here.seen(_found(hosts, allocation))), output.say, known=hosts
+            )
+            stack.enter_context(polling)
             stack.callback(find.stop)
         result = ElasticJob(spec, server, placer, output, mail, host_of).run()
         if after is not None:
@@ -129,12 +135,9 @@ def _found(hosts: dict[str, int], allocation: Allocation | None) -> Found:
 class _Here:
     """This machine among the hosts of a job: who opens the others, and by which address they know it."""
 
-    def __init__(
-        self, options: Mapping[str, Any], base: Mapping[str, str], devices: Mapping[str, str], *, is_used: bool
-    ) -> None:
+    def __init__(self, options: Mapping[str, Any], base: Mapping[str, str], *, is_used: bool) -> None:
         self._options = options
         self._base = base
-        self._devices = devices
         self.others: RemoteAgents | None = None
         if is_used:
             self.env_of("localhost")  # ValueError for interfaces that are not there
@@ -186,13 +189,22 @@ class _Here:
         """As other hosts see it; None while there are none."""
         return self.others.launcher if self.others is not None else None
 
+    def prober(self, notify: Callable[[Event], None]) -> Callable[[Probe], None] | None:
+        """Return what lets hosts try to reach each other; None on this machine alone."""
+        if self.others is None:
+            return None
+        from horovod.runner.elastic.cut_prober import CutProber
+
+        others = self.others
+        return CutProber(others.remote, lambda: others.choices, others.host_env, notify).begin
+
     def env_of(self, host: str) -> Mapping[str, str]:
         if self.others is not None and host in self.others.host_env:
             return self.others.host_env[host]
         choice = self.others.launcher_choice if self.others is not None else None
         if choice is not None:
-            return {**address_environment(choice.address, self._base), **self._devices}
-        return {**interface_environment(self._options.get("nics") or [], self._base), **self._devices}
+            return address_environment(choice.address, self._base)
+        return interface_environment(self._options.get("nics") or [], self._base)
 
     def address_of(self, host: str) -> str | None:
         """Workers here may have been started before there were other hosts."""
@@ -224,6 +236,7 @@ def limits_of(options: Mapping[str, Any], hosts: Mapping[str, int]) -> Limits:
         progress_timeout_s=number_of(options, "HOROVOD_PROGRESS_TIMEOUT_SECONDS"),
         replace_stuck=bool(number_of(options, "HOROVOD_REPLACE_STUCK_WORKERS")),
         silence_s=silence_limit_s(os.environ),
+        probe_every_s=float(settings.value_of("HOROVOD_CUT_PROBE_SECONDS", os.environ) or 10),
     )
 
 

@@ -6,6 +6,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+from horovod.common.lineage import SeenFile
+from horovod.runner.elastic.choice import Candidate, choose
+from horovod.runner.elastic.cuts import Cuts
 from horovod.runner.elastic.vocabulary import ADDED, REMOVED, Failure, Left, Limits, Phase, Slot, Worker
 
 REMINDER_S = 1.0
@@ -13,6 +16,7 @@ SPARE_S = 1.0  # survivors wait so long for a spare that is still being started
 GATHER_S = 3.0  # a newcomer waits so long for others that are still being started: members stop once for them all
 LEAST_START_S = 60.0  # whatever others took, a newcomer has so much time to start
 SLOWER_START = 10  # times as long as the slowest one yet: it shares the cores with those who train
+LOSS_S = 3.0  # members notice in this time that one of them has ended
 PREEMPTED_WHY = "SIGTERM: preempted"
 
 
@@ -39,6 +43,8 @@ class State:
     first_failure: tuple[int, str, int | None] | None = None  # of this generation: exit code, words, and whose
     slowest_start_s: float = 0.0  # from the start of a worker until it has first asked for a place
     has_trained: bool = False  # some worker has had the state that others must not lose
+    seen: dict[int, SeenFile] = field(default_factory=dict)  # the newest checkpoints that any worker has seen, by call
+    cuts: Cuts = field(default_factory=Cuts)
     over: bool = False
 
     def is_offered(self, slot: Slot) -> bool:
@@ -52,10 +58,10 @@ class State:
     def by_seniority(self) -> list[tuple[int, Slot]]:
         """Birth ids and slots of all workers, first of those whom the job would miss most."""
 
-        def key(worker: Worker) -> tuple[bool, bool, bool, float, int]:
+        def key(worker: Worker) -> tuple[bool, bool, bool, bool, float, int]:
             goes = worker.preempted or worker.phase in (Phase.LEAVING, Phase.FENCED)
-            starts = worker.phase is Phase.STARTING
-            return goes, starts, worker.fresh, math.inf if worker.rank is None else worker.rank, worker.birth
+            starts, waits = worker.phase is Phase.STARTING, worker.birth not in self.members
+            return goes, starts, waits, worker.fresh, math.inf if worker.rank is None else worker.rank, worker.birth
 
         return [(worker.birth, worker.slot) for worker in sorted(self.workers.values(), key=key)]
 
@@ -87,6 +93,34 @@ class State:
             if worker.birth not in self.members and worker.phase is not Phase.LEAVING
         ]
 
+    def has_current_state(self, worker: Worker) -> bool:
+        """Return False for one that was left out of the last generation: its state is that of an earlier one."""
+        return worker.birth in self.members and not worker.fresh
+
+    def who_waits_with_an_old_state(self) -> str:
+        """Name the workers that were left out of the last generation; empty if there are none."""
+        waiting = [one for one in self.newcomers() if one.rank is not None and not one.fresh]
+        names = ", ".join(f"worker {one.birth} on {one.slot[0]}" for one in waiting)
+        return f"; {names} did not reach all others, waited, and lacks what was trained since" if waiting else ""
+
+    def mutually_reachable(self, workers: list[Worker]) -> list[Worker]:
+        """Return those of the workers that go on together, all of them while there is no cut."""
+        bad = self.cuts.bad
+        if not bad:
+            return workers
+        candidates = [Candidate(one.birth, one.slot[0], self.has_current_state(one)) for one in workers]
+        chosen = choose(candidates, bad)
+        return [one for one in workers if one.birth in chosen]
+
+    def joiners(self) -> list[Worker]:
+        """Return the newcomers that are ready to join the members, and whom they reach."""
+        ready = [one for one in self.newcomers() if one.phase is Phase.READY]
+        if not ready or not self.cuts.bad:
+            return ready
+        members = [one for one in self.survivors() if not self.must_leave(one)]
+        chosen = self.mutually_reachable([*members, *ready])
+        return [one for one in ready if one in chosen] if len(chosen) > len(members) else []
+
     def start_deadline(self, worker: Worker) -> float:
         """When one that has not asked for a place yet is given up. Never as long as nobody has: there are programs
         that do without."""
@@ -111,16 +145,28 @@ class State:
         """When to ask them. Most are there within a moment: nobody is disturbed for that."""
         return max(self.called_at, math.inf if self.waiting_since is None else self.waiting_since) + REMINDER_S
 
+    def has_unnoticed_loss(self) -> bool:
+        """Return True if the driver has lost a member, and another member has not asked for a new place since.
+
+        Usually the loss breaks the members' world, so that all of them ask. A host whose agent is frozen is lost to the
+        driver alone: its workers live, and the other members go on training with them.
+        """
+        members = self.survivors()
+        return len(members) < len(self.members) and any(worker.phase is Phase.MEMBER for worker in members)
+
+    def loss_is_overdue_at(self) -> float:
+        return math.inf if self.changing_since is None else self.changing_since + LOSS_S
+
     def gathers_until(self) -> float:
         """How long newcomers that are ready wait for others, for whom there is room too."""
-        waiting = [one.ready_since for one in self.newcomers() if one.phase is Phase.READY]
+        waiting = [one.ready_since for one in self.joiners()]
         others_come = any(one.phase is Phase.STARTING for one in self.newcomers())
         free = self.room() - sum(not self.must_leave(worker) for worker in self.survivors())
         return min(waiting) + GATHER_S if others_come and 0 < len(waiting) < free else -math.inf
 
     def next_time(self) -> float | None:
         """When to call again if nothing happens before."""
-        times = [worker.until for worker in self.workers.values()]
+        times = [self.cuts.next_time(), *(worker.until for worker in self.workers.values())]
         times += [self.start_deadline(one) for one in self.workers.values() if one.phase is Phase.STARTING]
         if self.waiting_since is not None:
             times.append(self.waiting_since + self.limits.timeout_s)
@@ -131,6 +177,8 @@ class State:
             times.append(max(begin, self.notified_at + REMINDER_S))
         if self.awaited_members():
             times.append(self.next_call())
+        if self.has_unnoticed_loss():
+            times.append(max(self.loss_is_overdue_at(), self.notified_at + REMINDER_S))
         taken = {worker.slot for worker in self.workers.values()}
         times += [until for slot, until in self.rests_until.items() if slot not in taken and self.is_offered(slot)]
         finite = [moment for moment in times if moment < math.inf]
@@ -140,11 +188,12 @@ class State:
 def pending_update(state: State, now: float) -> int:
     """What members do not know yet; 0 while they come together anyway."""
     members = state.survivors()
-    if not members or state.finished or any(worker.phase is not Phase.MEMBER for worker in members):
+    if not members or state.finished:
         return 0
-    if len(members) < len(state.members):
-        return 0  # the loss itself brings them together
+    if state.has_unnoticed_loss() and now >= state.loss_is_overdue_at():
+        return REMOVED
+    if len(members) < len(state.members) or any(worker.phase is not Phase.MEMBER for worker in members):
+        return 0
     removed = [worker for worker in members if state.must_leave(worker)]
     has_room = len(members) - len(removed) < state.room() and now >= state.gathers_until()
-    ready = has_room and any(worker.phase is Phase.READY for worker in state.newcomers())
-    return (ADDED if ready else 0) | (REMOVED if removed else 0)
+    return (ADDED if has_room and state.joiners() else 0) | (REMOVED if removed else 0)

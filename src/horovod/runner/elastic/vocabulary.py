@@ -4,10 +4,15 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any
 
+from horovod.common.joining.loss import Loss
+from horovod.common.lineage import SeenFile
+from horovod.runner.elastic.choice import BadPairs, HostPair
 from horovod.runner.elastic.places import Place
+from horovod.runner.leave_reports import leave_in
 
 REMOVED, ADDED = 1, 2  # as horovod.common.notifications.HostUpdateResult has them
 
@@ -41,6 +46,7 @@ class Limits:
     progress_timeout_s: float = 0.0
     replace_stuck: bool = False
     silence_s: float = 0.0
+    probe_every_s: float = 10.0  # hosts that do not reach each other try again after this time, and later less often
 
 
 @dataclass(frozen=True)
@@ -64,6 +70,8 @@ class Worker:
     listens: bool = False  # it has a thread that answers
     unanswered: int = 0  # how often it was asked since it has last answered
     why: str = ""  # it is leaving
+    fails: str = ""  # the error with which it is about to end, and with which any other in its place would end
+    leaves: Leaves | None = None  # the exception with which it is about to end
 
 
 # Events
@@ -90,14 +98,53 @@ class HostGone:
 
 @dataclass(frozen=True)
 class Ready:
-    """A worker asks for its place in the next generation. `lost`: the rank whose loss has ended its last one.
+    """A worker asks for its place in the next generation. `lost`: the loss of a rank that has ended its last one.
 
-    `fresh`: it was never handed the state of the training, even if it was a member already.
+    `fresh`: it was never handed the state of the training, even if it was a member already. `seen`: the newest
+    checkpoints that it knows of.
     """
 
     birth: int
-    lost: int | None = None
+    lost: Loss | None = None
     fresh: bool = False
+    seen: tuple[SeenFile, ...] = ()
+
+
+@dataclass(frozen=True)
+class Saw:
+    """A worker sees checkpoints in its folder: without them no worker may begin the training from nothing."""
+
+    birth: int
+    seen: tuple[SeenFile, ...]
+
+
+@dataclass(frozen=True)
+class Fails:
+    """A worker is about to end with an error that all workers raise, and that a replacement would raise too."""
+
+    birth: int
+    why: str
+
+
+@dataclass(frozen=True)
+class Leaves:
+    """A worker is about to end because of an exception. Its process may take long for that.
+
+    `what`: for example "raised ValueError: no such file". `code`: the exit code to expect. `blames_peer`: the exception
+    followed from the loss of another rank.
+    """
+
+    birth: int
+    what: str
+    code: int = 1
+    blames_peer: bool = False
+
+    def end(self, code: int, how: str, *, was_killed: bool) -> tuple[int, str]:
+        """Return exit code and reason for a process that ended like this, or that was killed because it did not end."""
+        if was_killed:
+            return self.code, f"it {self.what}, and its process did not end"
+        says_nothing_new = self.blames_peer or self.what.removeprefix("raised ") in how
+        return code or self.code, how if says_nothing_new else f"it {self.what} ({how})"
 
 
 @dataclass(frozen=True)
@@ -135,11 +182,30 @@ class Listens:
 
 
 @dataclass(frozen=True)
+class Probed:
+    """The answer to `Probe`: the pairs of which one host does not reach the other, in either direction."""
+
+    number: int
+    cut: frozenset[HostPair] = frozenset()
+
+
+@dataclass(frozen=True)
 class Tick:
     """Time has passed."""
 
 
-Event = Discovered | HostGone | Ready | Ended | Preempted | Told | Listens | Tick
+Event = Discovered | HostGone | Ready | Saw | Fails | Leaves | Ended | Preempted | Told | Listens | Probed | Tick
+
+_MAX_WHY = 4000  # characters
+
+
+def reported_by(birth: int, message: dict[str, Any]) -> Saw | Fails | Leaves:
+    """Return the event that a worker's report is. KeyError or TypeError if it is none."""
+    if "seen" in message:
+        return Saw(birth, tuple(SeenFile.unpacked(one) for one in message["seen"]))
+    if "leaves" in message:
+        return Leaves(birth, *leave_in(message), blames_peer=message.get("blames_peer") is True)
+    return Fails(birth, str(message["fails"])[:_MAX_WHY])
 
 
 # Actions
@@ -218,22 +284,54 @@ class Call:
 
 @dataclass(frozen=True)
 class Waiting:
-    """There are too few workers to go on. `coming`: words about those that are being started, if there are any."""
+    """There are too few workers to go on. `coming`: words about those that are being started, if there are any.
+
+    `bad`: hosts and workers that do not reach each other, because of which there are too few.
+    """
 
     have: int
     need: int
     coming: str = ""
+    bad: BadPairs = field(default_factory=BadPairs)
+
+
+@dataclass(frozen=True)
+class Probe:
+    """Let the two hosts of each pair try to reach each other. The answer is `Probed`."""
+
+    number: int
+    pairs: tuple[HostPair, ...]
+
+
+@dataclass(frozen=True)
+class CutOff:
+    """Workers do not reach each other: some of them go on, and others wait until they do. Birth ids."""
+
+    bad: BadPairs
+    going_on: tuple[int, ...]
+    waiting: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Healed:
+    """Hosts reach each other again; workers that did not, although their hosts do, are to try again."""
+
+    pairs: BadPairs
 
 
 @dataclass(frozen=True)
 class Failure:
-    """`blames_peer`: it followed from the loss of another member of this generation."""
+    """`blames_peer`: it followed from the loss of another member of this generation.
+
+    `reported`: what the worker reported before it ended, for example "raised ValueError: no such file".
+    """
 
     birth: int
     slot: Slot
     why: str
     generation: int = -1
     blames_peer: bool = False
+    reported: str | None = None
 
 
 @dataclass(frozen=True)
@@ -246,4 +344,6 @@ class GiveUp:
     failures: tuple[Failure, ...] = ()
 
 
-Action = Start | Signal | Dismiss | Excuse | Close | Announce | Notify | Call | Waiting | GiveUp
+Action = (
+    Start | Signal | Dismiss | Excuse | Close | Announce | Notify | Call | Waiting | Probe | CutOff | Healed | GiveUp
+)

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from horovod.runner.elastic.progress import Stuck
-from horovod.runner.elastic.vocabulary import Announce, Failure, Slot, Waiting, Worker
+from horovod.runner.elastic.vocabulary import Announce, CutOff, Failure, Healed, Slot, Waiting, Worker
 
 _CONSEQUENCE = ", after it had lost another rank"
 
@@ -49,6 +49,11 @@ def failed(failure: Failure, rests_until: float | None, now: float) -> str:
     return f"worker {failure.birth} on {failure.slot[0]} failed before it joined: {failure.why}; {then}"
 
 
+def end(why: str, failures: Sequence[Failure]) -> str:
+    """Return why the job has failed, with the table of failures if there are any."""
+    return "\n".join([why, *([failure_table(failures)] if failures else [])])
+
+
 def failure_table(failures: Sequence[Failure]) -> str:
     """Who failed, where and why: each cause before what followed from it."""
     rows = [("worker", "host", "slot", "why")]
@@ -65,4 +70,25 @@ def failure_table(failures: Sequence[Failure]) -> str:
 
 def waiting(few: Waiting, timeout_s: float) -> str:
     ready = f"{few.have} of at least {few.need} workers are ready"
-    return f"{ready}: waiting for more, at most {timeout_s:g} s{few.coming}"
+    ready += " and reach each other" if few.bad else ""
+    return f"{ready}: waiting for more, at most {timeout_s:g} s{few.coming}{f'; {few.bad}' if few.bad else ''}"
+
+
+def cut_off(cut: CutOff, slots: Mapping[int, Slot]) -> str:
+    """`slots`: where workers live, by birth id."""
+    going_on, waiting_ = (_on_hosts(births, slots) for births in (cut.going_on, cut.waiting))
+    wait = "waits" if len(cut.waiting) == 1 else "wait"
+    go = "goes" if len(cut.going_on) == 1 else "go"
+    return f"{cut.bad}: {going_on} {go} on, and {waiting_} {wait} until they do"
+
+
+def _on_hosts(births: Sequence[int], slots: Mapping[int, Slot]) -> str:
+    hosts = list(dict.fromkeys(slots[birth][0] for birth in births))
+    count = f"{len(births)} workers" if len(births) > 1 else f"worker {births[0]}"
+    return f"{count} on {', '.join(hosts)}"
+
+
+def healed(found: Healed) -> str:
+    lines = [f"hosts {one} and {other} reach each other again" for one, other in sorted(found.pairs.hosts)]
+    lines += [f"workers {one} and {other} try to reach each other again" for one, other in sorted(found.pairs.workers)]
+    return "; ".join(lines)

@@ -47,6 +47,11 @@ class Workers:
     def signal(self, birth: int, number: int) -> None:
         self._placer.signal(birth, number)
 
+    def forward(self, number: int) -> None:
+        """Pass a user's signal on to the workers that run now."""
+        for birth in self.running:
+            self._placer.signal(birth, number)
+
     def signal_all(self, number: int) -> None:
         """Those that are just being started too."""
         self._sent = number

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+
+from horovod.runner.worker_environment import names_devices
 
 AGENT = "horovod.runner.agent"
 SSH_VARIABLE = "HOROVOD_SSH_COMMAND"
@@ -44,9 +46,16 @@ def agent_command(python: str) -> list[str]:
     return [python, "-m", AGENT]
 
 
-def blaunch_command(host: str, python: str) -> list[str]:
+def blaunch_command(host: str, python: str, environ: Mapping[str, str]) -> list[str]:
     """Through LSF, which set the host aside, and then knows of the workers and bounds them."""
-    return ["blaunch", "-no-shell", host, *agent_command(python)]
+    command = ["blaunch", "-no-shell", host, *agent_command(python)]
+    return without_variables(filter(names_devices, environ), command)
+
+
+def without_variables(names: Iterable[str], command: Sequence[str]) -> list[str]:
+    """Return the command without these variables in its environment, which srun and blaunch pass on to the host."""
+    unset = [word for name in names for word in ("-u", name)]
+    return ["env", *unset, *command] if unset else list(command)
 
 
 def remote_line(python: str, environ: Mapping[str, str]) -> str:

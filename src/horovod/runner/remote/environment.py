@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from horovod.runner.worker_environment import names_devices
+
 # They say where something is on one host: there the host's own are right.
 _OF_ONE_HOST = frozenset(
     ("HOME", "HOSTNAME", "LOGNAME", "MAIL", "OLDPWD", "PWD", "SHELL", "SHLVL", "TERM", "TMPDIR", "USER", "_",
@@ -25,5 +27,5 @@ def that_travel(environ: Mapping[str, str]) -> dict[str, str]:
     return {
         name: value
         for name, value in environ.items()
-        if name not in of_one_host and not name.startswith(_OF_ONE_HOST_PREFIXES)
+        if name not in of_one_host and not name.startswith(_OF_ONE_HOST_PREFIXES) and not names_devices(name)
     }

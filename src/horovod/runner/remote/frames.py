@@ -2,8 +2,9 @@
 """What a launcher and its agent say to each other over standard input and output: length, then a msgpack array.
 
 The first element is the verb. To the agent: job, start, signal, end, taken, listen, reach, reached_all, alive; for
-`hvd doctor`: examine, clock, measure. To the launcher: hello, ready, failed, started, refused, ended, output, closed,
-listening, reached, over, alive; examined, clock, measured.
+`hvd doctor`: examine, clock, measure; in an elastic job whose hosts may be cut off from each other: probe_listen,
+probe, probe_end. To the launcher: hello, ready, failed, started, refused, ended, output, closed, listening, reached,
+over, alive; examined, clock, measured; probe_listening, probed.
 """
 
 from __future__ import annotations

@@ -7,7 +7,6 @@ All of it belongs to the thread in hosts.py.
 from __future__ import annotations
 
 import os
-import select
 import subprocess
 import time
 from collections import deque
@@ -16,7 +15,8 @@ from contextlib import suppress
 from enum import Enum
 from typing import IO, Any
 
-from horovod.runner.processes import Ended, Event, Refused, Started
+from horovod.common.readiness import is_writable
+from horovod.runner.processes import Ended, Event, LeftRunning, Refused, Started
 from horovod.runner.remote import frames
 from horovod.runner.remote.frames import FrameError, FrameReader, Outgoing, pack
 
@@ -131,7 +131,7 @@ class Host:
         """Write whatever is to be said, if there is room for it soon; False if something is left."""
         deadline = time.monotonic() + _LAST_WORDS_S
         while self.outgoing and (left := deadline - time.monotonic()) > 0:
-            select.select([], [self.outgoing.descriptor], [], left)
+            is_writable(self.outgoing.descriptor, left)
             self.write()
         return not self.outgoing
 
@@ -221,6 +221,8 @@ class Host:
             case ["ended", key, code]:
                 self.running.pop(key, None)
                 self._on_event(Ended(key, code))
+            case ["left_running", list(found)]:
+                self._on_event(LeftRunning(tuple((str(owner), str(command)) for owner, command in found)))
             case ["output", key, which, bytes(data)]:
                 if (key, which) in self.pipes:
                     self.pipes[key, which].outgoing.put(data)

@@ -118,9 +118,9 @@ class RemoteHosts:
     def signal(self, key: int, number: int) -> None:
         self._post(partial(self._host_of[key].tell, "signal", key, int(number)))
 
-    def end(self, grace_s: float) -> None:
+    def end(self, grace_s: float, patience_s: float = 0.0) -> None:
         for name in self.hosts:
-            self.tell(name, "end", float(grace_s))
+            self.tell(name, "end", float(grace_s), float(patience_s))
 
     def events(self) -> list[Event]:
         with suppress(BlockingIOError):

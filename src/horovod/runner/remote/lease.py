@@ -17,7 +17,9 @@ from horovod.runner.remote import frames
 _PROGRAM = """
 import os, select, sys
 sign, every_s, places = bytes.fromhex(sys.argv[1]), float(sys.argv[2]), [int(word) for word in sys.argv[3:]]
-while not select.select([0], [], [], every_s)[0]:
+stdin = select.poll()
+stdin.register(0, select.POLLIN)
+while not stdin.poll(1000 * every_s):
     for place in list(places):
         try:
             os.write(place, sign)

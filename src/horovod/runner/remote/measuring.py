@@ -7,7 +7,6 @@ measurement takes a third of a second.
 
 from __future__ import annotations
 
-import select
 import socket
 import statistics
 import struct
@@ -16,6 +15,7 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 
+from horovod.common.readiness import readable_and_writable
 from horovod.common.rendezvous.protocol import (
     HELLO_BYTES,
     PROOF_BYTES,
@@ -127,7 +127,7 @@ def _flood(connection: socket.socket) -> tuple[int, float]:
     connection.setblocking(False)
     while len(answer) < _ANSWER.size:
         left = deadline - time.monotonic()
-        readable, writable, _ = select.select([connection], [connection], [], max(0.0, left))
+        readable, writable = readable_and_writable(connection, left)
         if readable:
             data = connection.recv(_ANSWER.size - len(answer))
             if not data:

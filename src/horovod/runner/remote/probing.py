@@ -7,18 +7,21 @@ only if the one who was meant answers.
 
 from __future__ import annotations
 
+import errno
+import os
 import secrets
+import selectors
 import socket
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 
 CONNECT_LIMIT_S = 2.0
 _TOKEN_BYTES = 16
-_MOST_THREADS = 64
+_MAX_AT_ONCE = 512  # connections: processes may have 1,024 descriptors
 
 
 @dataclass(frozen=True)
@@ -89,13 +92,84 @@ class ProbeListener(Listener):
             connection.sendall(self.token)
 
 
-def reach(targets: Sequence[Target]) -> list[Attempt]:
-    """Try all addresses of all targets at once."""
-    pairs = [(target, address) for target in targets for address in target.addresses]
-    if not pairs:
-        return []
-    with ThreadPoolExecutor(min(len(pairs), _MOST_THREADS)) as pool:
-        return list(pool.map(lambda pair: _try(*pair), pairs))
+def reach(targets: Sequence[Target], limit_s: float = CONNECT_LIMIT_S) -> list[Attempt]:
+    """Try all addresses of all targets at once, each for so long. Beyond _MAX_AT_ONCE, some wait for others to end."""
+    probes = [_Probe(target, address) for target in targets for address in target.addresses]
+    waiting, open_probes = deque(probes), set[_Probe]()
+    with selectors.DefaultSelector() as selector:
+        while waiting or open_probes:
+            while waiting and len(open_probes) < _MAX_AT_ONCE:
+                probe = waiting.popleft()
+                probe.begin(selector, limit_s)
+                open_probes.add(probe)
+            now = time.monotonic()
+            for probe in [probe for probe in open_probes if probe.attempt is None and probe.deadline <= now]:
+                probe.end("timed out")
+            open_probes = {probe for probe in open_probes if probe.attempt is None}
+            if open_probes:
+                first = min(probe.deadline for probe in open_probes)
+                for key, _ in selector.select(max(0.0, first - now)):
+                    key.data.advance()
+    return [probe.attempt for probe in probes if probe.attempt is not None]
+
+
+class _Probe:
+    """Connection to one address, which is reached if the listener there sends the target's token."""
+
+    def __init__(self, target: Target, address: str) -> None:
+        self._target = target
+        self._address = address
+        self._answer = b""
+        self._connected_after_s: float | None = None
+        self._socket: socket.socket | None = None
+        self.attempt: Attempt | None = None
+
+    def begin(self, selector: selectors.BaseSelector, limit_s: float) -> None:
+        self._selector = selector
+        self._began = time.monotonic()
+        self.deadline = self._began + limit_s
+        try:
+            family, kind, _, _, place = socket.getaddrinfo(self._address, self._target.port, type=socket.SOCK_STREAM)[0]
+            self._socket = socket.socket(family, kind)
+            self._socket.setblocking(False)
+            _check(self._socket.connect_ex(place))
+            selector.register(self._socket, selectors.EVENT_WRITE, self)
+        except OSError as error:
+            self.end(error.strerror or str(error))
+
+    def advance(self) -> None:
+        """Go on after the connection was made or refused, or after a part of the answer has come."""
+        assert self._socket is not None
+        try:
+            if self._connected_after_s is None:
+                _check(self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR))
+                self._connected_after_s = time.monotonic() - self._began
+                self._selector.modify(self._socket, selectors.EVENT_READ, self)
+                return
+            part = self._socket.recv(_TOKEN_BYTES - len(self._answer))
+        except OSError as error:
+            self.end(error.strerror or str(error))
+            return
+        self._answer += part
+        if self._answer == self._target.token:
+            self.end()
+        elif not part or len(self._answer) == _TOKEN_BYTES:
+            self.end("another machine answers there")
+
+    def end(self, problem: str = "") -> None:
+        elapsed_s = time.monotonic() - self._began
+        seconds = elapsed_s if problem or self._connected_after_s is None else self._connected_after_s
+        self.attempt = Attempt(self._target.host, self._address, seconds, problem)
+        if self._socket is not None:
+            with suppress(KeyError):  # it was refused before it could be registered
+                self._selector.unregister(self._socket)
+            self._socket.close()
+
+
+def _check(number: int) -> None:
+    """Raise OSError if this is an error of a connection that is being made."""
+    if number not in (0, errno.EINPROGRESS):
+        raise OSError(number, os.strerror(number))
 
 
 def own_addresses() -> list[Address]:
@@ -119,15 +193,3 @@ def _listen_everywhere() -> socket.socket:
         return socket.create_server(("::", 0), family=socket.AF_INET6, dualstack_ipv6=True, backlog=128)
     except (OSError, ValueError):  # no IPv6 here
         return socket.create_server(("", 0), backlog=128)
-
-
-def _try(target: Target, address: str) -> Attempt:
-    begin = time.monotonic()
-    try:
-        with socket.create_connection((address, target.port), CONNECT_LIMIT_S) as connection:
-            seconds = time.monotonic() - begin
-            said = connection.recv(_TOKEN_BYTES, socket.MSG_WAITALL)
-    except OSError as error:
-        return Attempt(target.host, address, time.monotonic() - begin, error.strerror or str(error))
-    problem = "" if said == target.token else "another machine answers there"
-    return Attempt(target.host, address, seconds, problem)

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from horovod.runner.allocation import expand_names
+from horovod.runner.remote.command import without_variables
+from horovod.runner.worker_environment import names_devices
 
 # What sbatch and salloc were told about the job's tasks, and srun would take to be meant for the one that is an agent.
 _OF_TASKS = (
@@ -26,12 +28,12 @@ _GPUS = re.compile(r"(?:^|,)gpu(?::[^:,()]+)*?:([0-9]+)(?=[(,]|$)")
 
 def srun_command(host: str, agent: list[str], environ: Mapping[str, str], gpus: Mapping[str, int]) -> list[str]:
     """`gpus`: on each node, as far as that must be said."""
-    unset = [name for name in (*_OF_TASKS, *_OF_WHOLE_JOB) if name in environ]
-    cleared = ["env", *(word for name in unset for word in ("-u", name))] if unset else []
+    # The launcher's GPUs are not this node's. A Slurm that manages GPUs names those of the node to the agent itself.
+    unset = [*(name for name in (*_OF_TASKS, *_OF_WHOLE_JOB) if name in environ), *filter(names_devices, environ)]
     # One task beside whatever else runs there; not bound to some of the job's cores, which the workers share.
     flags = ["--nodes=1", "--ntasks=1", "--overlap", "--cpu-bind=none", "--unbuffered", "--input=0"]
     asked = [f"--gpus-per-node={gpus[host]}"] if gpus.get(host) else []
-    return [*cleared, "srun", f"--nodelist={host}", *flags, *asked, *agent]
+    return without_variables(unset, ["srun", f"--nodelist={host}", *flags, *asked, *agent])
 
 
 def gpus_to_ask_for(environ: Mapping[str, str]) -> dict[str, int]:

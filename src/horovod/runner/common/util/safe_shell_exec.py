@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import re
-import select
 import signal
 import sys
 import threading
@@ -16,6 +15,7 @@ from typing import Any, TextIO
 
 import psutil
 
+from horovod.common.readiness import is_readable
 from horovod.runner.processes import Ended, ProcessTree, Refused
 from horovod.runner.util.threads import in_thread, on_event
 
@@ -104,7 +104,7 @@ def terminate_executor_shell_and_children(pid: int) -> None:
 
 def _wait(tree: ProcessTree, program: str) -> int:
     while True:
-        select.select([tree], [], [])
+        is_readable(tree)
         for event in tree.events():
             if isinstance(event, Refused):
                 raise OSError(event.number, os.strerror(event.number), program)
@@ -119,7 +119,7 @@ def _end(tree: ProcessTree) -> None:
     tree.end(GRACEFUL_TERMINATION_TIME_S)
     deadline = time.monotonic() + tree.end_limit_s(GRACEFUL_TERMINATION_TIME_S)
     while not tree.is_over and (left := deadline - time.monotonic()) > 0:
-        select.select([tree], [], [], left)
+        is_readable(tree, left)
         tree.events()
 
 
