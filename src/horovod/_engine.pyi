@@ -10,6 +10,8 @@ import numpy.typing as npt
 
 ABI_VERSION: int
 
+def keep_threads_of_frameworks() -> None: ...
+
 class OpKind(IntEnum):
     """What can be asked for (hvd_kind)."""
 
@@ -106,6 +108,12 @@ class World:
         """peers: (rank, host, address, port, local_socket) of the whole world, ordered by rank."""
     def close(self, at_once: bool = False) -> None:
         """End it, once GPUs are done with what was launched; `at_once`: what they have not done is given up."""
+
+    def fail(self, why: str) -> bool:
+        """End it at once because this rank's program has failed: all operations fail with this text, on all ranks.
+
+        False if it had ended before.
+        """
 
     def shares_gpus(self, process_set: int) -> int:
         """Whether members of the set share GPUs, 1 or 0; -1 before their first tensors there."""
@@ -381,6 +389,19 @@ class PlainTensors(PlainArrays):
 def moved_text(name: str) -> str:
     """What is said of a tensor whose memory was taken from an operation under way."""
 
+class Exchange:
+    """A small message that this rank has sent; the answer is the greatest of all ranks' bytes, each for itself."""
+
+    def __init__(self, member: Member, name: str, message: bytes) -> None: ...
+    def finish(self) -> bytes:
+        """Wait for the other ranks, and return the answer. Once only."""
+    @staticmethod
+    def wait_for_any(exchanges: Sequence[Exchange]) -> int:
+        """Wait until one of them is over, and return its place in the list; at once if there is only one."""
+
+def replaced_text(name: str) -> str:
+    """Return the error about a gradient that was replaced while it was being reduced."""
+
 class GradientTable:
     """The gradients of one optimizer by their numbers, from 0 on, and how far each is in its round of passes."""
 
@@ -390,6 +411,8 @@ class GradientTable:
         """`dtypes`: those that travel without a compressor's help; `wire`: what the engine carries float32 as."""
     def add(self, name: str, parameter: object, small: bool) -> None:
         """One more. `name` is that of its allreduce; `small`: it may be bundled with others."""
+    def rename(self, number: int, name: str) -> None:
+        """Give its allreduce another name. It must not be in flight."""
     def set_place(self, number: int, place: object) -> None:
         """The tensor that a gradient has to be; any other one is left to the caller."""
     def leave_to_caller(self, number: int) -> None:
@@ -408,9 +431,6 @@ class GradientTable:
         """All ranks reduce those that `wanted` has a byte other than 0 for. What of it has not begun here."""
     def in_flight(self, numbers: Sequence[int]) -> bool:
         """Whether all of them have begun and none has ended."""
-    @staticmethod
-    def exchange(member: Member, name: str, message: bytes) -> bytes:
-        """The greatest of all ranks' bytes, each for itself."""
     def make_bundle(self, numbers: Sequence[int]) -> int:
         """Bundle the small ones of those for start(). Its key, the same on ranks that bundle the same; 0: none."""
     def unpack(self) -> None:
@@ -418,6 +438,8 @@ class GradientTable:
     @property
     def bundles(self) -> int:
         """How many have been sent."""
+    def postpone(self, numbers: Sequence[int]) -> None:
+        """These are due, and begin later: a further pass is refused."""
     def split_small(self, numbers: Sequence[int]) -> tuple[list[int], list[int]]:
         """Those that may be bundled, and the others."""
     def start(

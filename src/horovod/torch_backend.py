@@ -11,6 +11,7 @@ from datetime import timedelta
 from typing import Any
 from urllib.parse import parse_qs, urlparse
 
+from horovod import accelerate_on_cpu, library_warnings
 from horovod.common import torchrun_variables
 
 NAME = "horovod"
@@ -23,13 +24,17 @@ GROUP_ALONE = (
 
 
 def register() -> None:
-    """Make the name known to torch. Harmless the second time, and where torch has no distributed package."""
+    """Make the name known to torch, and watch for libraries that would train each rank alone. Harmless the second time,
+    and where torch has no distributed package.
+    """
     import torch.distributed as dist
 
     if not dist.is_available() or NAME.upper() in dist.Backend._plugins:
         return
     dist.Backend.register_backend(NAME, _create, extended_api=True, devices=DEVICES)
     _offer_launcher()
+    accelerate_on_cpu.watch()
+    library_warnings.watch()
 
 
 def _create(options: Any, group_options: Any) -> Any:

@@ -9,47 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from horovod._keras.doors import door_of
-from horovod._keras.optimizer import is_built, state_of
+from horovod._keras.initial_broadcast import (
+    BroadcastGlobalVariablesCallbackImpl as BroadcastGlobalVariablesCallbackImpl,
+)
 from horovod._keras.undistributed import Checked
 from horovod.common.context import default_context
 from horovod.common.objects import allgather_object
-
-
-class BroadcastGlobalVariablesCallbackImpl(Checked):
-    """Gives all ranks the root's variables, once: before the first batch if all of them exist on all ranks by then,
-    else after it. Keras 2 makes those of the optimizer, and of models without an input shape, with the first batch."""
-
-    def __init__(self, backend: Any, root_rank: int, device: str = "", *args: Any) -> None:
-        super().__init__(*args)
-        self.keras = backend
-        self.root_rank = root_rank
-        self.broadcast_done = False
-        self._local: list[Any] = []
-
-    def register_local_var(self, var: Any) -> None:
-        """Leave a variable as each rank has it."""
-        self._local.append(var)
-
-    def on_train_begin(self, logs: Any = None) -> None:
-        super().on_train_begin(logs)
-        model = self.model
-        exist = bool(model.built) and is_built(model.optimizer)
-        if not self.broadcast_done and all(allgather_object(exist, "BroadcastGlobalVariables.exist")):
-            self._broadcast(model)
-
-    def on_batch_end(self, batch: int, logs: Any = None) -> None:
-        if not self.broadcast_done:
-            self._broadcast(self.model)
-
-    def _broadcast(self, model: Any) -> None:
-        local = {id(variable) for variable in self._local}
-        # Not `variables`: the states of random generators among them would make dropout the same on all ranks.
-        weights = [variable for variable in model.weights if id(variable) not in local]
-        door = door_of(self.keras)
-        door.broadcast_variables(weights, self.root_rank, "BroadcastGlobalVariables.model")
-        door.broadcast_variables(state_of(model.optimizer), self.root_rank, "BroadcastGlobalVariables.optimizer")
-        self.broadcast_done = True
 
 
 class MetricAverageCallbackImpl(Checked):

@@ -15,7 +15,10 @@ from typing import Any
 
 import tensorflow as tf
 
+from horovod._keras.copies import refuse_copy
+from horovod._keras.optimizer import is_legacy
 from horovod._keras.reduction import GradientReduction, acts_alone
+from horovod.tensorflow.accumulation import ops_of
 from horovod.tensorflow.gradient_aggregation_eager import LocalGradientAggregationHelperEager
 
 Pairs = list[tuple[Any, Any]]
@@ -26,6 +29,8 @@ class Keras2Optimizer:
 
     _horovod: GradientReduction
     _agg_helper: LocalGradientAggregationHelperEager | None = None  # sums of several backward passes, if there are some
+    _passes_done: Any = None  # set, while the counter holds the number of updates
+    _shown_iterations: Any = None  # what `iterations` returns in place of the counter
     _HAS_AGGREGATE_GRAD = True  # of legacy optimizers: apply_gradients takes experimental_aggregate_gradients
 
     def _reduce_by(self, reduction: GradientReduction) -> None:
@@ -41,6 +46,20 @@ class Keras2Optimizer:
                 reduction.process_set,
                 reduction.scale_local_gradients,
             )
+
+    @property
+    def iterations(self) -> Any:
+        return super().iterations if self._shown_iterations is None else self._shown_iterations  # type: ignore[misc]
+
+    @iterations.setter
+    def iterations(self, counter: Any) -> None:
+        super(Keras2Optimizer, type(self)).iterations.fset(self, counter)  # type: ignore[misc]
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        refuse_copy(self)
+
+    def __deepcopy__(self, memo: Any) -> Any:  # legacy optimizers have one of their own
+        refuse_copy(self)
 
     def register_local_var(self, var: Any) -> None:
         """Keep the gradient of a variable on its rank."""
@@ -66,7 +85,7 @@ class Keras2Optimizer:
         if self._agg_helper is None:
             return self._reduced_once(pairs)
         gradients, variables = _unzipped(pairs)
-        return list(zip(_spoiled_together(self._horovod, gradients), variables, strict=True))
+        return list(zip(_spoiled_together(self._horovod, gradients, variables), variables, strict=True))
 
     def apply_gradients(self, grads_and_vars: Iterable[tuple[Any, Any]], *args: Any, **kwargs: Any) -> Any:
         pairs = list(grads_and_vars)
@@ -86,14 +105,22 @@ class Keras2Optimizer:
             return pairs
         gradients, variables = _unzipped(pairs)
         reduce = reduction if self._agg_helper is None else self._agg_helper.compute_gradients
-        reduction.reduced.update(reduction.key(variable) for gradient, variable in pairs if gradient is not None)
-        return list(zip(reduce(gradients, variables), variables, strict=True))
+        reduced = list(zip(reduce(gradients, variables), variables, strict=True))
+        reduction.reduced.update(reduction.key(variable) for gradient, variable in reduced if gradient is not None)
+        return reduced
 
     def _reduced_once(self, pairs: Pairs) -> Pairs:
-        """The same for gradients about to be applied, of which compute_gradients may have reduced some."""
+        """Return gradients that are about to be applied as all ranks have them.
+
+        compute_gradients may have reduced some of them; what is None beside those has been reduced with them.
+        """
         reduction = self._horovod
         done = {reduction.key(variable) for _, variable in pairs} & reduction.reduced
-        fresh = [index for index, (_, variable) in enumerate(pairs) if reduction.key(variable) not in done]
+        fresh = [
+            index
+            for index, (gradient, variable) in enumerate(pairs)
+            if reduction.key(variable) not in done and not (done and gradient is None)
+        ]
         if fresh:
             for index, pair in zip(fresh, self._reduced([pairs[index] for index in fresh]), strict=True):
                 pairs[index] = pair
@@ -102,16 +129,38 @@ class Keras2Optimizer:
 
     def _add_pass(self, helper: LocalGradientAggregationHelperEager, pairs: Pairs) -> Any:
         """Add the gradients of a pass; the last pass of a step applies the sums."""
-        pairs = [pair for pair in pairs if pair[0] is not None]
         with tf.init_scope():
-            self._build_on([variable for _, variable in pairs])
-        pairs = self._reduced_once(pairs)
+            self._build_on([variable for gradient, variable in pairs if gradient is not None])
+        pairs = [pair for pair in self._reduced_once(pairs) if pair[0] is not None]
 
-        def step() -> Any:
+        def update() -> Any:
             return super(Keras2Optimizer, self).apply_gradients(pairs, **_aggregated(self, {}))  # type: ignore[misc]
 
-        helper.apply_gradients(step, self, pairs)
-        return self.iterations  # type: ignore[attr-defined]
+        helper.apply_gradients(lambda: self._counting_updates(update, helper.backward_passes_per_step), self, pairs)
+        return self.iterations
+
+    def _counting_updates(self, update: Callable[[], Any], passes_per_update: int) -> Any:
+        """Make an update whose rule finds the number of updates in the counter, then count the pass.
+
+        Keras 2 has one counter for bias correction, which counts updates, and for learning rate schedules, which count
+        passes. So the counter holds updates meanwhile, and schedules are asked with the number of passes.
+        """
+        counter = self.iterations
+        passes = tf.identity(counter)
+        with tf.control_dependencies(ops_of([passes])):
+            held = counter.assign(tf.maximum((passes + 1) // passes_per_update - 1, 0))
+        self._passes_done = passes
+        try:
+            with tf.control_dependencies(ops_of([held])):
+                done = update()
+        finally:
+            self._passes_done = None
+        with tf.control_dependencies(ops_of([done])):
+            return counter.assign(passes + 1)
+
+    def _compute_current_learning_rate(self) -> None:
+        with _schedule_counts_passes(self):
+            super()._compute_current_learning_rate()  # type: ignore[misc]
 
     def _build_on(self, variables: Sequence[Any]) -> None:
         create = getattr(self, "_create_all_weights", None) or self.build  # type: ignore[attr-defined]
@@ -128,6 +177,10 @@ class LegacyKeras2Optimizer(Keras2Optimizer):
         found = super(Keras2Optimizer, self)._compute_gradients(loss, var_list, grad_loss, tape)  # type: ignore[misc]
         return self._reduced(found)
 
+    def _decayed_lr(self, var_dtype: Any) -> Any:
+        with _schedule_counts_passes(self):
+            return super()._decayed_lr(var_dtype)  # type: ignore[misc]
+
     def get_gradients(self, loss: Any, params: Any) -> list[Any]:
         """The gradients alone, in a graph of version 1."""
         variables = tf.nest.flatten(params)
@@ -139,7 +192,7 @@ def base_for(original: Any, keras: Any) -> type:
     """The base for distributed optimizers of this class, which comes from this keras module."""
     for scaled in keras.mixed_precision.LossScaleOptimizer.__subclasses__():
         _reduce_below_the_scale(scaled)
-    return LegacyKeras2Optimizer if _is_legacy(original) else Keras2Optimizer
+    return LegacyKeras2Optimizer if is_legacy(original) else Keras2Optimizer
 
 
 def _reduce_below_the_scale(loss_scale_class: Any) -> None:
@@ -177,6 +230,16 @@ def _left_to_others(reduction: GradientReduction) -> Iterator[None]:
         reduction.left_to_others = False
 
 
+@contextlib.contextmanager
+def _schedule_counts_passes(optimizer: Keras2Optimizer) -> Iterator[None]:
+    """Let `iterations` be the number of backward passes while a learning rate schedule reads it."""
+    optimizer._shown_iterations = optimizer._passes_done
+    try:
+        yield
+    finally:
+        optimizer._shown_iterations = None
+
+
 def _reference(variable: Any) -> Any:
     return variable.ref()
 
@@ -185,28 +248,24 @@ def _unzipped(pairs: Pairs) -> tuple[list[Any], list[Any]]:
     return [gradient for gradient, _ in pairs], [variable for _, variable in pairs]
 
 
-def _is_legacy(optimizer: Any) -> bool:
-    return hasattr(optimizer, "_create_all_weights")
-
-
 def _wants_aggregation(kwargs: dict[str, Any]) -> bool:
     return bool(kwargs.get("experimental_aggregate_gradients", True)) and not kwargs.get("skip_gradients_aggregation")
 
 
 def _aggregated(optimizer: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
     """Arguments that say: this has been reduced."""
-    legacy = _is_legacy(optimizer)
+    legacy = is_legacy(optimizer)
     skip = {"experimental_aggregate_gradients": False} if legacy else {"skip_gradients_aggregation": True}
     dropped = ("experimental_aggregate_gradients", "skip_gradients_aggregation")
     return {name: value for name, value in kwargs.items() if name not in dropped} | skip
 
 
-def _spoiled_together(reduction: GradientReduction, gradients: Sequence[Any]) -> list[Any]:
+def _spoiled_together(reduction: GradientReduction, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
     """The gradients of this rank, not finite if those of any rank are not: then all ranks skip the pass."""
     if acts_alone(reduction.process_set):
         return list(gradients)
     tensors = [tf.convert_to_tensor(gradient) for gradient in gradients if gradient is not None]
     finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(one)) for one in tensors])
-    everywhere = reduction.all_finite(tf.cast(finite, tf.float32))
+    everywhere = reduction.all_finite(tf.cast(finite, tf.float32), variables)
     spoil = tf.where(everywhere > 0, 0.0, float("nan"))
     return [None if one is None else tf.convert_to_tensor(one) + tf.cast(spoil, one.dtype) for one in gradients]

@@ -6,11 +6,13 @@ Every way to apply gradients leads through `apply`; on JAX, Keras calls it insid
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import keras
 
+from horovod._keras.copies import plain_copy
 from horovod._keras.reduction import GradientReduction
 
 
@@ -19,6 +21,7 @@ class Keras3Optimizer:
 
     _horovod: GradientReduction
     _passes: Passes | None = None
+    _runs_update_rule = False
 
     def _reduce_by(self, reduction: GradientReduction) -> None:
         """Called once, when the optimizer is made."""
@@ -34,6 +37,18 @@ class Keras3Optimizer:
         if self._horovod.backward_passes_per_step > 1 and self._passes is None:
             # In an object of ours, where Keras does not look: sums of gradients do not belong into saved models.
             self._passes = Passes(variables)
+
+    @property
+    def iterations(self) -> Any:
+        """Return the number of backward passes; to the update rule, the number of updates that it has made.
+
+        Bias correction and moving averages count updates. Learning rate schedules read the stored counter of passes.
+        """
+        if not self._runs_update_rule:
+            return super().iterations  # type: ignore[misc]
+        # Keras' own accumulation works on top of ours: it makes an update in passes that are a multiple of both.
+        period = math.lcm(self._horovod.backward_passes_per_step, self.gradient_accumulation_steps or 1)  # type: ignore[attr-defined]
+        return keras.ops.maximum(keras.ops.floor_divide(self._iterations + 1, period) - 1, 0)  # type: ignore[attr-defined]
 
     @property
     def variables(self) -> list[Any]:
@@ -59,7 +74,18 @@ class Keras3Optimizer:
             self._passes.add(self, grads, variables)
 
     def _apply_reduced(self, grads: Sequence[Any], variables: Sequence[Any]) -> None:
-        super().apply(self._horovod(grads, variables), variables)  # type: ignore[misc]
+        reduced = self._horovod(grads, variables)
+        if self._passes is not None:  # which have left out what Keras would warn of
+            present = [index for index, gradient in enumerate(reduced) if gradient is not None]
+            reduced, variables = [reduced[index] for index in present], [variables[index] for index in present]
+        self._runs_update_rule = self._passes is not None
+        try:
+            super().apply(reduced, variables)  # type: ignore[misc]
+        finally:
+            self._runs_update_rule = False
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return plain_copy(self, super().__reduce_ex__(protocol))
 
     def save_own_variables(self, store: Any) -> None:
         with _hidden_passes(self):
@@ -75,7 +101,9 @@ class Passes:
 
     def __init__(self, variables: Sequence[Any]) -> None:
         self.count = keras.Variable(0, dtype="int32", trainable=False, name="passes")
+        self._variables = list(variables)
         self._sums = {id(variable): _zeros_like(variable) for variable in variables}
+        self._summed: set[int] = set()  # ids of the variables that have had a gradient in one of these passes
 
     @property
     def variables(self) -> list[Any]:
@@ -84,16 +112,13 @@ class Passes:
     def add(self, optimizer: Keras3Optimizer, grads: Sequence[Any], variables: Sequence[Any]) -> None:
         """Add the gradients of a pass; the last pass of a step applies the sums."""
         reduction = optimizer._horovod
-        pairs = self._pairs(reduction, grads, variables)
-        for total, gradient, _ in pairs:
+        for total, gradient in self._added(reduction, grads, variables):
             total.assign_add(keras.ops.cast(gradient, total.dtype))
 
         def step() -> None:
-            sums = [total.value / reduction.divisor for total, _, _ in pairs]
-            optimizer._apply_reduced(sums, [variable for _, _, variable in pairs])
-            self.count.assign(0)
-            for total, _, _ in pairs:
-                total.assign(keras.ops.zeros_like(total))
+            self._apply(optimizer, {key: total.value for key, total in self._sums.items() if key in self._summed})
+            if not reduction.door.is_tracing():
+                self._summed.clear()
 
         def wait() -> None:
             self.count.assign_add(1)
@@ -102,40 +127,48 @@ class Passes:
         keras.ops.cond(self.count + 1 >= reduction.backward_passes_per_step, step, wait)
 
     def add_stateless(self, optimizer: Keras3Optimizer, grads: Sequence[Any], variables: Sequence[Any]) -> None:
-        """The same for JAX, where both branches of a condition return all that they might change."""
+        """Add the gradients of a pass on JAX, where both branches of a condition return all that they might change."""
         reduction = optimizer._horovod
-        pairs = self._pairs(reduction, grads, variables)
-        state = [*variables, *optimizer.variables]
-        sums = [total.value + gradient for total, gradient, _ in pairs]
+        added = {id(total): gradient for total, gradient in self._added(reduction, grads, variables)}
+        state = [*self._variables, *optimizer.variables]
+        sums = {key: total.value + added.get(id(total), 0) for key, total in self._sums.items() if key in self._summed}
 
         def after(change: Any) -> list[Any]:
             with keras.StatelessScope(state_mapping=[(one, one.value) for one in state]) as scope:
                 change()
             return [scope.get_current_value(one) for one in state]
 
-        def step() -> None:
-            optimizer._apply_reduced([total / reduction.divisor for total in sums], [one for _, _, one in pairs])
-            self.count.assign(0)
-            for total, _, _ in pairs:
-                total.assign(keras.ops.zeros_like(total.value))
-
         def wait() -> None:
             self.count.assign(self.count.value + 1)
             optimizer._iterations.assign(optimizer._iterations.value + 1)  # type: ignore[attr-defined]
-            for (total, _, _), new in zip(pairs, sums, strict=True):
-                total.assign(new)
+            for key, total in sums.items():
+                self._sums[key].assign(total)
 
         is_last = self.count.value + 1 >= reduction.backward_passes_per_step
-        changed = keras.ops.cond(is_last, lambda: after(step), lambda: after(wait))
+        changed = keras.ops.cond(is_last, lambda: after(lambda: self._apply(optimizer, sums)), lambda: after(wait))
         for one, value in zip(state, changed, strict=True):
             one.assign(value)
 
-    def _pairs(self, reduction: GradientReduction, grads: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
-        return [
-            (self._sums[id(variable)], _summable(reduction, gradient), variable)
+    def _added(
+        self, reduction: GradientReduction, grads: Sequence[Any], variables: Sequence[Any]
+    ) -> list[tuple[Any, Any]]:
+        """Return (sum, gradient) of the gradients that a pass adds, and note the variables that they belong to."""
+        present = [
+            (id(variable), gradient)
             for gradient, variable in zip(grads, variables, strict=True)
             if gradient is not None
         ]
+        self._summed.update(key for key, _ in present)
+        return [(self._sums[key], _summable(reduction, gradient)) for key, gradient in present]
+
+    def _apply(self, optimizer: Keras3Optimizer, sums: dict[int, Any]) -> None:
+        """Apply sums, given by the ids of their variables, and begin anew."""
+        divisor = optimizer._horovod.divisor
+        gradients = [sums[id(one)] / divisor if id(one) in sums else None for one in self._variables]
+        optimizer._apply_reduced(gradients, self._variables)
+        self.count.assign(0)
+        for key in sums:
+            self._sums[key].assign(keras.ops.zeros_like(self._sums[key].value))
 
 
 def _summable(reduction: GradientReduction, gradient: Any) -> Any:
@@ -179,7 +212,8 @@ def agree_on_finite_gradients() -> None:
         reduction = getattr(self.inner_optimizer, "_horovod", None)
         if reduction is None:
             return finite
-        return keras.ops.cast(reduction.all_finite(keras.ops.cast(finite, "float32")), "bool")
+        variables = self.inner_optimizer._trainable_variables  # it is built by now
+        return keras.ops.cast(reduction.all_finite(keras.ops.cast(finite, "float32"), variables), "bool")
 
     agreed_check.agreed = True  # type: ignore[attr-defined]
     loss_scale_class.check_finite = agreed_check

@@ -17,7 +17,7 @@ def distribute(optimizer: Any, door: Any = None, name: str | None = None, **opti
     keras = keras_of(optimizer)
     if isinstance(getattr(optimizer, "_horovod", None), GradientReduction):
         raise ValueError(f"{type(optimizer).__name__} is already a DistributedOptimizer; wrap it only once")
-    inner = getattr(optimizer, "inner_optimizer", None)
+    inner = _inner(optimizer)
     if inner is not None:
         return _rescaled(optimizer, distribute(inner, door, name, **options))
     door = door or door_of(keras)
@@ -109,20 +109,46 @@ def copy_state(source: Any, target: Any, variables: Sequence[Any] | None = None)
 
 def build_on(optimizer: Any, variables: Sequence[Any]) -> None:
     """Make the optimizer's variables for those of a model, if it has not done so yet."""
-    if hasattr(optimizer, "_create_all_weights"):  # legacy optimizers of Keras 2
+    if is_legacy(optimizer):
         optimizer._create_all_weights(list(variables))
     elif not is_built(optimizer):
         optimizer.build(list(variables))
 
 
+def is_legacy(optimizer: Any) -> bool:
+    """Return whether the optimizer is one of tf.keras.optimizers.legacy, which make variables as they need them."""
+    return hasattr(optimizer, "_create_all_weights")
+
+
 def is_built(optimizer: Any) -> bool:
-    """Whether the optimizer has made its variables; legacy optimizers of Keras 2 do not tell."""
-    return bool(getattr(optimizer, "built", getattr(optimizer, "_built", False)))
+    """Return whether the optimizer has made its variables; legacy optimizers of Keras 2 do not tell."""
+    built, inner = getattr(optimizer, "built", getattr(optimizer, "_built", None)), _inner(optimizer)
+    return is_built(inner) if built is None and inner is not None else bool(built)
+
+
+def _inner(optimizer: Any) -> Any:
+    """Return the optimizer that a LossScaleOptimizer holds, None for any other."""
+    return getattr(optimizer, "inner_optimizer", None)
 
 
 def state_of(optimizer: Any) -> list[Any]:
     """The variables of an optimizer, but for the sums of gradients that a distributed one keeps for itself."""
     variables = optimizer.variables
-    passes = getattr(getattr(optimizer, "inner_optimizer", optimizer), "_passes", None)
+    passes = getattr(_inner(optimizer) or optimizer, "_passes", None)
     own = {id(variable) for variable in passes.variables} if passes else set()
     return [variable for variable in (variables() if callable(variables) else variables) if id(variable) not in own]
+
+
+def hyperparameters_of(optimizer: Any) -> list[Any]:
+    """Return the variables that hold hyperparameters, such as the learning rate, and that `state_of` leaves out.
+
+    Keras 3 counts the learning rate among an optimizer's variables, Keras 2 does not. A schedule is not a variable.
+    """
+    holder = _inner(optimizer) or optimizer
+    if is_legacy(holder):
+        holder._create_hypers()
+        values = [value for _, value in sorted(holder._hyper.items())]
+    else:
+        values = [getattr(holder, "_learning_rate", None)]
+    known = {id(variable) for variable in state_of(optimizer)}
+    return [value for value in values if hasattr(value, "assign") and id(value) not in known]

@@ -6,7 +6,9 @@ The same for every version and backend of Keras; a door knows how one group is r
 
 from __future__ import annotations
 
-import itertools
+import collections
+import hashlib
+import re
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -14,34 +16,55 @@ from typing import Any
 
 from horovod.common.context import default_context
 from horovod.common.exceptions import HorovodDeprecationWarning
+from horovod.common.group_contents import GradientOf, described, name_of_keras_variable
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.rules import OP_NAMES, Average, Min, Sum
 from horovod.common.util import split_list
 
+_REMEDY = "which 0 * keras.ops.sum(variable) in the loss turns into zeros"
 
-class _Numbers:
-    """Numbers of optimizers in the order in which they are made, which is the same on all ranks.
 
-    Reductions of several optimizers may be in flight together and must then have different names. The numbers begin
-    again with each world: in an elastic job, who stayed and who just came count alike.
+class _Identities:
+    """What tells the optimizers of a world apart, so that each is reduced with its like on the other ranks.
+
+    An optimizer is known by its variables: their own names and numbers of dimensions, in order. Names of layers do not
+    count, because Keras numbers them by what else the process has made. Sizes do not count either, so that ranks whose
+    sizes differ get an error about the mismatch. Optimizers alike in all this are numbered by their first use, in each
+    process set from 0 on, because a rank does not number those of sets that it is not in. So ranks may make optimizers
+    in different orders, and some that they never use.
     """
 
     def __init__(self) -> None:
-        self._next = itertools.count()
+        self.world = 0
+        self._used: collections.Counter[str] = collections.Counter()
         default_context.observe(self)
 
-    def next(self) -> int:
-        return next(self._next)
+    def new(self, name: str, variables: Sequence[Any], process_set: ProcessSet) -> str:
+        described = ",".join(f"{_own_name(variable)}:{len(variable.shape)}" for variable in variables)
+        stem = f"{name}.{hashlib.sha256(described.encode()).hexdigest()[:8]}"
+        if process_set is not global_process_set:  # a graph may hold operations of several sets: names must differ
+            stem += f".set{process_set.process_set_id}"
+        number = self._used[stem]
+        self._used[stem] += 1
+        return f"{stem}.{number}"
 
     def bound(self, process_set: ProcessSet) -> None:
+        """Begin again with each world: in an elastic job, a rank that stayed and one that has just come count alike."""
         if process_set is global_process_set:
-            self._next = itertools.count()
+            self.world += 1
+            self._used.clear()
 
     def unbound(self, process_set: ProcessSet) -> None:
         pass
 
 
-_numbers = _Numbers()
+def _own_name(variable: Any) -> str:
+    """Return the name of a variable in its layer: kernel for sequential_1/dense_2/kernel and dense_2/kernel:0."""
+    last = str(getattr(variable, "name", "")).rpartition("/")[2].partition(":")[0]
+    return re.sub(r"_\d+$", "", last)
+
+
+_identities = _Identities()
 
 
 @dataclass
@@ -65,6 +88,10 @@ class GradientReduction:
     left_to_others: bool = False  # while somebody else will see to it
     _local: set[Any] = field(default_factory=set)
     _first_seen: dict[Any, int] = field(default_factory=dict)
+    _world: int = -1  # for which the name was found
+    _wire_name: str = ""
+    _last_given: list[Any] = field(default_factory=list)  # for which the contents were described
+    _last_contents: str = ""
 
     def __post_init__(self) -> None:
         if self.op not in (Average, Sum):
@@ -74,7 +101,13 @@ class GradientReduction:
             raise ValueError("gradient_predivide_factor splits the averaging in two, so it works only with op=Average")
         if self.backward_passes_per_step < 1:
             raise ValueError(f"backward_passes_per_step must be at least 1, not {self.backward_passes_per_step}")
-        self.name = f"{self.name}.{_numbers.next()}"
+
+    def wire_name(self, variables: Sequence[Any]) -> str:
+        """Return what the operations of this optimizer are called in this world, from its first variables on."""
+        if self._world != _identities.world:
+            self._world = _identities.world
+            self._wire_name = _identities.new(self.name, variables, self.process_set)
+        return self._wire_name
 
     @property
     def divisor(self) -> int:
@@ -89,17 +122,36 @@ class GradientReduction:
         result = self.checked(gradients)
         if acts_alone(self.process_set):
             return result
-        local = self._local_keys()
-        present = [index for index, gradient in enumerate(result) if gradient is not None]
-        shared = [index for index in present if self.key(variables[index]) not in local]
+        name, local = self.wire_name(variables), self._local_keys()
+        shared = [index for index, variable in enumerate(variables) if self.key(variable) not in local]
         if self.scale_local_gradients:
-            for index in set(present).difference(shared):
-                result[index] = self.door.divided_by_size(result[index], self.process_set)
+            for index in set(range(len(result))).difference(shared):
+                if result[index] is not None:
+                    result[index] = self.door.divided_by_size(result[index], self.process_set)
+        contents = self._contents([result[index] for index in shared], [variables[index] for index in shared])
+        # Gradients that are None count here, so that ranks on which others are None have the same groups.
         for group in self._groups(shared, variables):
-            reduced = self._reduce([result[index] for index in group], self._group_name(variables[group[0]]))
-            for index, gradient in zip(group, reduced, strict=True):
+            present = [index for index in group if result[index] is not None]
+            group_name = f"{name}.{self._number(variables[group[0]])}"
+            reduced = self._reduce([result[index] for index in present], group_name, contents)
+            for index, gradient in zip(present, reduced, strict=True):
                 result[index] = gradient
         return result
+
+    def _contents(self, gradients: Sequence[Any], variables: Sequence[Any]) -> str:
+        """Return what all ranks must have given: the same variables, with gradients of the same kinds."""
+        kinds = [self._kind(gradient) for gradient in gradients]
+        given = list(zip(map(self.key, variables), kinds, strict=True))
+        if given != self._last_given:
+            sources = [
+                GradientOf(name_of_keras_variable(variable), str(variable.shape), kind)
+                for variable, kind in zip(variables, kinds, strict=True)
+            ]
+            self._last_given, self._last_contents = given, described(sources, _REMEDY)
+        return self._last_contents
+
+    def _kind(self, gradient: Any) -> str:
+        return "None" if gradient is None else "sparse" if self.door.is_sparse(gradient) else "dense"
 
     def checked(self, gradients: Sequence[Any]) -> list[Any]:
         """The gradients as they are reduced: dense, where that is asked for or cannot be helped."""
@@ -107,13 +159,13 @@ class GradientReduction:
             return list(gradients)
         return [None if gradient is None else self.door.dense(gradient) for gradient in gradients]
 
-    def all_finite(self, finite: Any) -> Any:
-        """Whether every rank found its gradients finite: a tensor of 0 or 1 from one of 0 or 1."""
+    def all_finite(self, finite: Any, variables: Sequence[Any]) -> Any:
+        """Return whether every rank found its gradients finite: a tensor of 0 or 1 from one of 0 or 1."""
         if acts_alone(self.process_set):
             return finite
         [least] = self.door.reduce_group(
             [finite],
-            f"{self.name}.finite",
+            f"{self.wire_name(variables)}.finite",
             op=Min,
             prescale=1.0,
             postscale=1.0,
@@ -122,7 +174,7 @@ class GradientReduction:
         )
         return least
 
-    def _reduce(self, gradients: list[Any], name: str) -> list[Any]:
+    def _reduce(self, gradients: list[Any], name: str, contents: str) -> list[Any]:
         factor = float(self.gradient_predivide_factor)
         sparse = [self.door.is_sparse(gradient) for gradient in gradients]
         if factor != 1.0 and any(sparse):  # slices are gathered, which knows no factors
@@ -135,6 +187,7 @@ class GradientReduction:
             postscale=factor,
             compression=self.compression,
             process_set=self.process_set,
+            contents=contents,
         )
         return reduced
 
@@ -154,10 +207,9 @@ class GradientReduction:
         named = [[place.pop(self.key(one)) for one in group if self.key(one) in place] for group in self.groups]
         return [group for group in named if group] + [[index] for index in place.values()]
 
-    def _group_name(self, variable: Any) -> str:
-        """A name for the group that begins with this variable; other calls of the same step begin with another."""
-        number = self._first_seen.setdefault(self.key(variable), len(self._first_seen))
-        return f"{self.name}.{number}"
+    def _number(self, variable: Any) -> int:
+        """Number the group that begins with this variable; other calls of the same step begin with another."""
+        return self._first_seen.setdefault(self.key(variable), len(self._first_seen))
 
 
 def checked_groups(groups: Any, num_groups: int = 0) -> Any:

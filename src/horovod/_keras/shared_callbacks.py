@@ -13,7 +13,7 @@ from horovod._keras import callbacks, elastic
 
 
 class BroadcastGlobalVariables(callbacks.BroadcastGlobalVariablesCallbackImpl):
-    """Gives all ranks the root's weights and optimizer state, before the first batch if they exist by then."""
+    """Give all ranks the root's weights and optimizer state before the first step."""
 
     keras: Any
 

@@ -32,7 +32,7 @@ class Checked:
             f"{default_context.topology.size} ranks trains a model of its own, and averaged metrics hide that they "
             "differ. Pass optimizer=hvd.DistributedOptimizer(optimizer) to model.compile",
             HorovodRuntimeWarning,
-            stacklevel=_frames_of_frameworks(),
+            stacklevel=frames_of_frameworks(),
         )
 
 
@@ -41,8 +41,12 @@ def _trains_alone(model: Any, keras: Any) -> bool:
         return False
     optimizer = getattr(model, "optimizer", None)
     # A train_step of the user's own may reduce gradients by itself, as with a DistributedGradientTape.
-    has_own_step = getattr(type(model), "train_step", None) is not getattr(keras.Model, "train_step", None)
-    return optimizer is not None and not has_own_step and not _is_distributed(optimizer)
+    return optimizer is not None and not has_own_train_step(model, keras) and not _is_distributed(optimizer)
+
+
+def has_own_train_step(model: Any, keras: Any) -> bool:
+    """Return whether the user has written the model's train_step."""
+    return getattr(type(model), "train_step", None) is not getattr(keras.Model, "train_step", None)
 
 
 def _is_distributed(optimizer: Any) -> bool:
@@ -53,8 +57,8 @@ def _is_distributed(optimizer: Any) -> bool:
     return reduces or type(optimizer).__module__.startswith("horovod.")
 
 
-def _frames_of_frameworks() -> int:
-    """The stacklevel, seen from the caller, at which the program called fit."""
+def frames_of_frameworks() -> int:
+    """Return the stacklevel, seen from the caller, at which the program called fit."""
     level, frame = 1, sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _FRAMEWORKS:
         level, frame = level + 1, frame.f_back

@@ -40,6 +40,7 @@ class Call:
     splits: Any = None  # the user's, for an alltoall; None: equal shares
     wire: int = AS_IT_IS  # the id of the half type that float32 travels as where that saves bytes
     only_root: bool = False  # in compiled programs: zeros on all ranks but `root`; the gradient of a broadcast
+    contents: str = ""  # of a group: what every rank must have put into it, in words; empty: not compared
 
     @property
     def operation(self) -> str:

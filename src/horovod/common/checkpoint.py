@@ -1,43 +1,61 @@
 # SPDX-License-Identifier: Apache-2.0
 """Commits on disk: rank 0 writes them off the training thread, and a job that has died as a whole goes on from them.
 
-What is in a file is checkpoint_file's; what of a state goes there is the state's (`pin_commit`, `load_commit`).
+What is in a file is checkpoint_file's; which files belong together is checkpoint_folder's; what of a state goes there
+is the state's (`pin_commit`, `load_commit`). All ranks decide at their first sync whether training may begin with what
+rank 0 has loaded (sync_decision). So nothing here raises because of a file.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
-import re
 import threading
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from horovod.common import checkpoint_file
+from horovod.common import checkpoint_file, checkpoint_folder
 from horovod.common.checkpoint_file import BadCheckpointError
+from horovod.common.checkpoint_folder import list_files as list_files
 from horovod.common.context import default_context
+from horovod.common.exceptions import HorovodCheckpointError
+from horovod.common.joining import elastic_place
+from horovod.common.lineage import CommitId, SeenFile, merged, start_lineage
 from horovod.common.log import logger
+from horovod.common.rendezvous.protocol import RendezvousError
+from horovod.common.sync_decision import LoadAttempt
 
 if TYPE_CHECKING:
     from horovod.common.elastic import State
 
-_NAME = re.compile(r"checkpoint-(\d+)\.hvd")
-_TEMPORARY = re.compile(r"\.checkpoint-\d+\.hvd\.(?P<host>.+)\.(?P<pid>\d+)\.tmp")
+_calls = itertools.count()
 
 
 class Checkpoint:
-    """Writes a state's commits to a folder. `resumed_from` is the file that training goes on from, None for none."""
+    """Writes a state's commits to a folder. `resumed_from` is the file that training goes on from, None for none.
 
-    def __init__(self, state: State, directory: str | os.PathLike[str], every: int, keep: int) -> None:
+    `call` tells the folders of one program apart: all workers call hvd.elastic.checkpoint() in the same order.
+    """
+
+    def __init__(
+        self, state: State, directory: str | os.PathLike[str], every: int, keep: int, overwrite: bool = False
+    ) -> None:
         if every < 1 or keep < 1:
             raise ValueError(f"every ({every}) and keep ({keep}) must be at least 1")
         self._state = state
         self._folder = Path(directory)
         self._every = every
         self._keep = keep
+        self._overwrite = overwrite
         self._commits = 0  # since the last one that was handed to a writer
         self._writer: threading.Thread | None = None
         self._has_failed = False
+        self._last_number: int | None = None  # of the newest file when this rank looked last
+        self._has_warned = False
+        self._attempt: LoadAttempt | None = None
+        self._attempted_in = -1  # generation
+        self.call = next(_calls)
         self.resumed_from: Path | None = None
 
     @property
@@ -45,34 +63,113 @@ class Checkpoint:
         """Rank 0 alone; after its loss that is another worker."""
         return default_context.topology.rank == 0
 
-    def resume(self) -> None:
-        """Load the newest good file, on rank 0: the others get the state from it when they synchronise."""
-        if not self._writes:
+    # Before training
+
+    def look(self) -> tuple[SeenFile | None, frozenset[str]]:
+        """Return the newest file in the folder and all lineages there; nothing if training is to ignore them."""
+        if self._overwrite:
+            return None, frozenset()
+        return checkpoint_folder.look_at(self._folder, self.call)
+
+    def report_newest(self) -> None:
+        """Tell the driver of an elastic job which file there is, before anything can happen to this worker.
+
+        A worker without this folder that becomes rank 0 then knows that it must not start from nothing.
+        """
+        newest, _ = self.look()
+        if newest is None:
             return
-        self._folder.mkdir(parents=True, exist_ok=True)
-        self._clean_up()
-        files = list_files(self._folder)
-        for path in files:
+        default_context.seen_files = merged(default_context.seen_files, [newest])
+        if elastic_place.is_elastic(os.environ):
+            with suppress(OSError, RendezvousError):  # without its driver the job ends anyway
+                elastic_place.report_seen(os.environ, [newest])
+
+    def load(self) -> LoadAttempt:
+        """Load the newest good file, on rank 0, and return what came of it. Once in each generation.
+
+        An earlier generation's attempt does not count: a sync that failed may have changed the state since, and another
+        worker may have written a file.
+        """
+        if self._attempt is None or self._attempted_in != default_context.generation:
+            self._attempted_in = default_context.generation
             try:
+                self._attempt = self._load_newest()
+            except Exception as error:  # whatever it is: all ranks have to learn of it, at their next sync
+                text = str(error) if isinstance(error, HorovodCheckpointError) else f"{type(error).__name__}: {error}"
+                folder = str(self._folder)
+                self._attempt = LoadAttempt(None, folder, error=text if folder in text else f"{folder}: {text}")
+        return self._attempt
+
+    def _load_newest(self) -> LoadAttempt:
+        folder = str(self._folder)
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError) as error:
+            raise HorovodCheckpointError(f"{error.filename or folder} is a file, and no directory") from None
+        checkpoint_folder.remove_abandoned(self._folder)
+        files = list_files(self._folder)
+        self._last_number = checkpoint_folder.number_of(files[0]) if files else 0
+        if self._overwrite or not files:
+            if files:
+                logger.warning(
+                    "Training starts from nothing, and the %d checkpoints in %s are not used (overwrite=True)",
+                    len(files),
+                    folder,
+                )
+            return LoadAttempt(start_lineage(), folder)
+        newest, _ = self.look()
+        problems = []
+        usable = checkpoint_folder.files_to_resume_from(files)
+        for path in usable:
+            try:
+                commit = checkpoint_file.describe(path).commit
                 content = checkpoint_file.read(path)
             except (BadCheckpointError, OSError) as error:
                 logger.warning("The checkpoint %s is not used: %s", path, error)
+                problems.append(f"{path.name}: {error}")
                 continue
+            self._take_over(path, content)
+            return LoadAttempt(commit, folder, str(path), newest)
+        raise HorovodCheckpointError(
+            f"None of the {len(usable)} checkpoints in {folder} is usable ({'; '.join(problems)}). To start from the "
+            "beginning, pass overwrite=True to hvd.elastic.checkpoint(), or name another directory"
+        )
+
+    def _take_over(self, path: Path, content: Any) -> None:
+        try:
             self._state.load_commit(content)
-            self.resumed_from = path
-            logger.info("Training goes on from the checkpoint %s", path)
-            return
-        if files:
-            raise ValueError(
-                f"None of the {len(files)} checkpoints in {self._folder} is usable. To start from the beginning, "
-                "remove them or name another directory"
-            )
+        except Exception as error:
+            raise HorovodCheckpointError(f"{path}: {error}") from error
+        self.resumed_from = path
+        logger.info("Training goes on from the checkpoint %s", path)
+
+    # During training
 
     def committed(self) -> None:
-        """After a commit. One that comes while the last is still being written is left out."""
+        """Note a commit, and write it if its turn has come. While one is being written, others are left out."""
+        if self._state._commit_id is None:
+            self._state._commit_id = self._first_commit()
         self._commits += 1
         if self._commits >= self._every and self._writes and not self._is_busy:
             self._write()
+
+    def _first_commit(self) -> CommitId:
+        """Return the id of the first commit of a state that is not hvd.elastic.run's: ranks have not agreed on any.
+
+        On a rank that became rank 0 later, such a state was never loaded: writing it would bury the progress on disk.
+        """
+        if self._attempt is not None and self._attempt.commit is not None:
+            return self._attempt.commit.following()
+        if self._writes:
+            error = self._attempt.error if self._attempt is not None else ""
+            newest, _ = self.look()
+            if error or newest is not None:
+                raise HorovodCheckpointError(
+                    error
+                    or f"rank 0 is about to write to {self._folder}, from which it has loaded nothing: give the state "
+                    "to a function that is decorated with hvd.elastic.run"
+                )
+        return start_lineage().following()
 
     def finish(self) -> None:
         """Write the last commit, if it is not on disk yet, and wait until it is."""
@@ -92,18 +189,22 @@ class Checkpoint:
 
     def _write(self) -> None:
         self._commits = 0
+        commit = self._state._commit_id
+        assert commit is not None
         content = self._state.pin_commit()
         # Not a daemon: the end of the program waits for it.
-        self._writer = threading.Thread(target=self._write_now, args=(content,), name="horovod-checkpoint")
+        self._writer = threading.Thread(target=self._write_now, args=(content, commit), name="horovod-checkpoint")
         self._writer.start()
 
-    def _write_now(self, content: Any) -> None:
+    def _write_now(self, content: Any, commit: CommitId) -> None:
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             files = list_files(self._folder)
-            number = _number_of(files[0]) + 1 if files else 1
-            checkpoint_file.write(self._folder / f"checkpoint-{number:08d}.hvd", content)
-            for old in files[self._keep - 1 :]:
+            number = checkpoint_folder.number_of(files[0]) + 1 if files else 1
+            self._warn_of_others(files, commit.lineage)
+            checkpoint_file.write(checkpoint_folder.path_of(self._folder, number, commit.lineage), content, commit)
+            self._last_number = number
+            for old in checkpoint_folder.of_lineage(files, commit.lineage)[self._keep - 1 :]:
                 old.unlink(missing_ok=True)
             if self._has_failed:
                 logger.warning("Checkpoints are written to %s again", self._folder)
@@ -120,44 +221,42 @@ class Checkpoint:
         finally:
             self._state.release_commit()
 
-    def _clean_up(self) -> None:
-        """Remove what processes of this machine that have died began to write."""
-        for path in self._folder.iterdir():
-            match = _TEMPORARY.fullmatch(path.name)
-            if match and match["host"] == os.uname().nodename and not _is_alive(int(match["pid"])):
-                path.unlink(missing_ok=True)
+    def _warn_of_others(self, files: list[Path], lineage: str) -> None:
+        """Report once that another training writes to this folder. Its files are not deleted."""
+        since = self._last_number
+        others = [
+            path
+            for path in files
+            if since is not None
+            and checkpoint_folder.number_of(path) > since
+            and checkpoint_folder.lineage_of(path) != lineage
+        ]
+        if others and not self._has_warned:
+            self._has_warned = True
+            logger.warning(
+                "Another training writes checkpoints to %s too: %s is not of lineage %s. Give each training, and each "
+                "state, a directory of its own: no job can go on from a directory with both",
+                self._folder,
+                others[0].name,
+                lineage,
+            )
 
 
-def checkpoint(state: State, directory: str | os.PathLike[str], every: int = 1, keep: int = 3) -> Checkpoint:
-    """Write commits of `state` to a directory, and go on from the newest one there. Call it after hvd.init(), before
-    training.
+def checkpoint(
+    state: State, directory: str | os.PathLike[str], every: int = 1, keep: int = 3, overwrite: bool = False
+) -> Checkpoint:
+    """Write commits of `state` to a directory, and go on from the newest one there. Call it after hvd.init() and before
+    training, on every rank.
 
-    Rank 0 writes every `every`-th commit, off the training thread, and keeps the `keep` newest. A file is there whole
-    or not at all; one that was damaged since is passed over for the next older.
+    Rank 0 writes every `every`-th commit, off the training thread, and keeps the `keep` newest of this training. A file
+    is there whole or not at all; one that was damaged since is passed over for the next older. If no file is usable,
+    training raises HorovodCheckpointError on every rank. `overwrite` starts from nothing even if there are checkpoints.
     """
     if not default_context.is_initialized:
         raise ValueError("hvd.elastic.checkpoint() is called after hvd.init(): only rank 0 reads and writes")
-    result = Checkpoint(state, directory, every, keep)
-    result.resume()
+    result = Checkpoint(state, directory, every, keep, overwrite)
+    result.report_newest()
+    if default_context.topology.rank == 0:
+        result.load()
     state.use_checkpoint(result)
     return result
-
-
-def list_files(folder: Path) -> list[Path]:
-    """The checkpoints in a folder, the newest first."""
-    return sorted((path for path in folder.iterdir() if _NAME.fullmatch(path.name)), key=_number_of, reverse=True)
-
-
-def _number_of(path: Path) -> int:
-    match = _NAME.fullmatch(path.name)
-    assert match is not None
-    return int(match[1])
-
-
-def _is_alive(pid: int) -> bool:
-    with suppress(PermissionError):
-        try:
-            os.kill(pid, 0)
-        except ProcessLookupError:
-            return False
-    return True

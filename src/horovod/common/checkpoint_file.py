@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """One checkpoint as a file: what a state holds as msgpack, then its arrays as they lie in memory, then a checksum.
 
+The header records which commit it is: the lineage of the training, the number of commits, and the time. Files in format
+1, which recorded none of these, can still be read.
+
 A file is written under another name, brought to the disk and renamed, so that it is there whole or not at all; whatever
 else happens to it, reading finds out before anything is loaded. Only values that are neither arrays nor plain
 containers, numbers and texts are pickled.
@@ -10,10 +13,13 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import struct
 import sys
+import time
 from collections import OrderedDict
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +27,13 @@ import msgpack  # type: ignore[import-untyped]
 import numpy as np
 
 from horovod.common import serialization
+from horovod.common.lineage import FIRST_FORMAT, LINEAGE_BYTES, CommitId
 
-VERSION = 1
+VERSION = 2
 _MAGIC = b"HVDSTATE"
-_HEADER = struct.Struct("<8sIIQQ")  # magic, version, zero, bytes of the structure, bytes of the arrays
+_COMMON = struct.Struct("<8sIIQQ")  # magic, version, zero, bytes of the structure, bytes of the arrays
+_COMMIT = struct.Struct(f"<{LINEAGE_BYTES}sQd")  # lineage, number of commits, seconds since the epoch
+_HEADER_BYTES = {1: _COMMON.size, 2: _COMMON.size + _COMMIT.size}
 _DIGEST_BYTES = 32
 _ALIGNMENT = 64
 _PIECE_BYTES = 4 << 20
@@ -35,13 +44,25 @@ class BadCheckpointError(Exception):
     """A file that is not a whole checkpoint of this version: cut off, changed, or something else."""
 
 
-def write(path: Path, content: Any) -> None:
+@dataclass(frozen=True)
+class Description:
+    """What a file records about itself. `time` is when it was written, in seconds since the epoch.
+
+    A file in format 1 counts as one commit for each file before it, and was written when it was last changed.
+    """
+
+    commit: CommitId
+    time: float
+    version: int
+
+
+def write(path: Path, content: Any, commit: CommitId) -> None:
     """Make `path` a checkpoint, at once and for good. OSError leaves what was there before."""
     folder = path.parent
     temporary = folder / temporary_name(path)
     try:
         with open(temporary, "wb", buffering=0) as file:
-            for piece in _pieces(content):
+            for piece in _pieces(content, commit):
                 _write_all(file.fileno(), piece)
             os.fsync(file.fileno())
         os.rename(temporary, path)
@@ -60,34 +81,93 @@ def temporary_name(path: Path) -> str:
 
 
 def read(path: Path) -> Any:
-    """What was written. BadCheckpointError, before anything of it is used, if it is not that any more."""
+    """Return what was written. BadCheckpointError, before anything of it is used, if it is not that any more."""
     data = bytearray(path.read_bytes())
-    if len(data) < _HEADER.size or data[: len(_MAGIC)] != _MAGIC:
-        raise BadCheckpointError("it is not a checkpoint" if data else "it is empty")
-    _, version, _, structure_bytes, array_bytes = _HEADER.unpack_from(data)
-    if version != VERSION:
-        raise BadCheckpointError(f"it has format {version}, and this version of Horovod reads format {VERSION}")
-    whole = _HEADER.size + structure_bytes + array_bytes + _DIGEST_BYTES
-    if len(data) != whole:
-        raise BadCheckpointError(f"it has {len(data)} bytes instead of {whole}: it was cut off")
+    header = _Header.parse(data)
+    header.check_size(len(data))
     body = memoryview(data)[:-_DIGEST_BYTES]
     if _checksum(body) != data[-_DIGEST_BYTES:]:
-        raise BadCheckpointError("its checksum is wrong: its contents were changed")
-    arrays_at = _HEADER.size + structure_bytes
-    return _Decoder(body[arrays_at:]).decode(body[_HEADER.size : arrays_at])
+        raise BadCheckpointError(_CHANGED)
+    arrays_at = header.size + header.structure_bytes
+    return _Decoder(body[arrays_at:]).decode(body[header.size : arrays_at])
+
+
+def describe(path: Path) -> Description:
+    """Return what a file's header records, without reading the rest. BadCheckpointError if it is not a checkpoint."""
+    with open(path, "rb") as file:
+        return _described(path, file.read(max(_HEADER_BYTES.values())))
+
+
+def check(path: Path) -> Description:
+    """Read a file as a whole without using its contents. BadCheckpointError if it is not as it was written."""
+    with open(path, "rb", buffering=0) as file:
+        head = file.read(max(_HEADER_BYTES.values()))
+        header = _Header.parse(head)
+        size = os.fstat(file.fileno()).st_size
+        header.check_size(size)
+        digest, left = hashlib.blake2b(digest_size=_DIGEST_BYTES), size - _DIGEST_BYTES
+        file.seek(0)
+        while left and (piece := file.read(min(left, _PIECE_BYTES))):
+            digest.update(piece)
+            left -= len(piece)
+        if digest.digest() != file.read():
+            raise BadCheckpointError(_CHANGED)
+    return _described(path, head)
+
+
+_CHANGED = "its checksum is wrong: its contents were changed"
+
+
+@dataclass(frozen=True)
+class _Header:
+    """`size` is its own, in bytes."""
+
+    version: int
+    size: int
+    structure_bytes: int
+    array_bytes: int
+
+    @classmethod
+    def parse(cls, data: bytes | bytearray) -> _Header:
+        if len(data) < _COMMON.size or data[: len(_MAGIC)] != _MAGIC:
+            raise BadCheckpointError("it is not a checkpoint" if data else "it is empty")
+        _, version, _, structure_bytes, array_bytes = _COMMON.unpack_from(data)
+        if version not in _HEADER_BYTES:
+            raise BadCheckpointError(
+                f"it has format {version}, and this version of Horovod reads formats 1 to {VERSION}"
+            )
+        return cls(version, _HEADER_BYTES[version], structure_bytes, array_bytes)
+
+    def check_size(self, found: int) -> None:
+        whole = self.size + self.structure_bytes + self.array_bytes + _DIGEST_BYTES
+        if found != whole:
+            raise BadCheckpointError(f"it has {found} bytes instead of {whole}: it was cut off")
+
+
+def _described(path: Path, data: bytes) -> Description:
+    header = _Header.parse(data)
+    if header.version == 1:
+        number = re.search(r"\d+", path.name)
+        return Description(CommitId(FIRST_FORMAT, int(number[0]) if number else 0), path.stat().st_mtime, 1)
+    if len(data) < header.size:
+        raise BadCheckpointError("it was cut off in its header")
+    lineage, commits, written = _COMMIT.unpack_from(data, _COMMON.size)
+    return Description(CommitId(lineage.hex(), commits), written, header.version)
 
 
 def _checksum(body: memoryview) -> bytes:
     return hashlib.blake2b(body, digest_size=_DIGEST_BYTES).digest()
 
 
-def _pieces(content: Any) -> Iterator[memoryview | bytes]:
+def _pieces(content: Any, commit: CommitId) -> Iterator[memoryview | bytes]:
     """The file from its beginning to its end, without a second copy of the arrays."""
     encoder = _Encoder()
     structure = encoder.encode(content)
     total = encoder.total
     digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
-    for piece in (_HEADER.pack(_MAGIC, VERSION, 0, len(structure), total), structure, *encoder.arrays()):
+    header = _COMMON.pack(_MAGIC, VERSION, 0, len(structure), total)
+    header += _COMMIT.pack(bytes.fromhex(commit.lineage), commit.commits, time.time())
+    for piece in (header, structure, *encoder.arrays()):
         digest.update(piece)
         yield piece
     yield digest.digest()

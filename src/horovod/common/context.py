@@ -17,13 +17,26 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from horovod._engine import EngineError, Member, World
-from horovod.common import log, mpi_library, settings, stacks, timeline, topology, torchrun_variables
+from horovod.common import (
+    leaving,
+    log,
+    mpi_library,
+    settings,
+    stacks,
+    threads_at_exit,
+    timeline,
+    topology,
+    torchrun_variables,
+    waits,
+)
 from horovod.common.calls import ADD_PROCESS_SET, REMOVE_PROCESS_SET
 from horovod.common.dtypes import UINT8
 from horovod.common.elastic_sets import Heritage, Word, agree
 from horovod.common.exceptions import HorovodInitializationError, HorovodInternalError, HorovodNotInitializedError
 from horovod.common.handles import HandleTable, Pending, translate
 from horovod.common.joining import bootstrap, communicators, elastic_place
+from horovod.common.joining.loss import Loss
+from horovod.common.lineage import SeenFile, merged
 from horovod.common.process_sets import EmptyMembership, Membership, ProcessSet, check_ranks, global_process_set
 from horovod.common.registered_sets import Observer, RegisteredSets
 from horovod.common.settings import Settings
@@ -56,13 +69,15 @@ class Context:
         self._homogeneous = True
         self._dynamic_sets = False
         self._generation = -1
-        self._lost_rank: int | None = None  # whose loss has ended the last world of an elastic job
+        self._loss: Loss | None = None  # that has ended the last world of an elastic job
         self.has_state = False  # of the training, in an elastic job: so this worker may hand it to others
+        self.seen_files: dict[int, SeenFile] = {}  # checkpoints that this or an earlier worker of the job has seen
         self._comm_generation = -1  # of worlds with some of the ranks, which others have not counted
         self._timeline_wish = timeline.Wish(None)
         self._heritage = Heritage()
         self._tuning: dict[str, int] | None = None  # what the autotuner has found, in an elastic job
         self.era = 0  # moves on when ranks meet in a new world or have all joined: what they did apart is over
+        self.joins = 0  # of all ranks, in hvd.join()
         self._inherited: World | None = None
         _contexts.add(self)
 
@@ -112,8 +127,10 @@ class Context:
         if comm is not None:
             raise ValueError("hvd.init(comm=...) is not possible in an elastic job: its driver decides who takes part")
         for attempt in range(_MOST_ATTEMPTS):
-            lost, self._lost_rank = self._lost_rank, None
-            place = elastic_place.take_place(self._settings, os.environ, lost, fresh=not self.has_state)
+            lost, self._loss = self._loss, None
+            fresh, seen = not self.has_state, tuple(self.seen_files.values())
+            place = elastic_place.take_place(self._settings, os.environ, lost, fresh=fresh, seen=seen)
+            self.seen_files = merged(self.seen_files, place.seen)
             os.environ.update(place.variables())
             self._settings = settings.load(os.environ)
             self._topology = place.topology
@@ -128,7 +145,7 @@ class Context:
 
     def note_loss(self, error: HorovodInternalError) -> None:
         """What has ended this world, for an elastic driver: it sees to a rank that others have lost."""
-        self._lost_rank = elastic_place.lost_rank_of(error)
+        self._loss = elastic_place.loss_of(error)
 
     def _join(self, generation: int, process_sets: Sequence[ProcessSet] | str | None, mpi: str | None) -> None:
         elastic = elastic_place.is_elastic(os.environ)
@@ -180,6 +197,9 @@ class Context:
 
         started = bootstrap.start(self._settings, self._topology, generation, wishes, os.environ, met)
         self._world, self._topology, self._homogeneous = started.world, started.topology, started.homogeneous
+        waits.note_initializer()
+        if self._topology.is_launched:
+            leaving.watch(self)
         if started.main is not None and started.topology.is_launched:
             os.environ.update(_torchrun_variables(started.topology, *started.main))
         if started.jobs:
@@ -240,6 +260,11 @@ class Context:
             if plane is not None:
                 plane.end()
             self.handles.clear()
+
+    def fail(self, what: str) -> bool | None:
+        """End the world at once because this rank `what`; see leaving.Member. shutdown() still tidies up after it."""
+        world = self._world  # without the lock, which a thread that waits in a collective may hold
+        return None if world is None else world.fail(f"rank {self._topology.rank} {what}")
 
     def _forget_sets(self) -> None:
         self.sets.drop_all()
@@ -458,6 +483,7 @@ default_context = Context(global_process_set)
 
 
 def _shutdown_all() -> None:
+    threads_at_exit.prepare_threads()
     for context in list(_contexts):
         context.shutdown()
 

@@ -11,10 +11,12 @@ import os
 import queue
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from horovod.common.context import default_context
 from horovod.common.exceptions import (
+    HorovodCheckpointError,
     HorovodInitializationError,
     HorovodInternalError,
     HorovodMismatchError,
@@ -23,13 +25,16 @@ from horovod.common.exceptions import (
     HostsUpdatedInterrupt,
 )
 from horovod.common.joining import elastic_place
+from horovod.common.lineage import NO_CALL, CommitId, start_lineage
 from horovod.common.log import logger
 from horovod.common.notifications import Handler, HostUpdateResult, WorkerNotificationManager
 from horovod.common.objects import allgather_object
 from horovod.common.preemption import leaves_at_commit
 from horovod.common.progress import Progress
+from horovod.common.rendezvous.protocol import RendezvousError
 from horovod.common.settings import load
 from horovod.common.slots import CopyLeaf, Slots
+from horovod.common.sync_decision import LoadAttempt, SyncDecision, SyncReport, decide_sync
 
 if TYPE_CHECKING:
     from horovod.common.checkpoint import Checkpoint
@@ -65,6 +70,9 @@ class State:
         self._reset_callbacks: list[Callable[[], object]] = []
         self._checkpoint: Checkpoint | None = None
 
+    # The last commit, once this worker has the state of the training. Attributes without _ are the user's values.
+    _commit_id: CommitId | None = None
+
     def register_reset_callbacks(self, callbacks: Iterable[Callable[[], object]]) -> None:
         """Functions to call after the set of workers has changed: to adapt a learning rate, say."""
         self._reset_callbacks.extend(callbacks)
@@ -84,6 +92,8 @@ class State:
         """Save the state, then let training be interrupted if hosts came or went."""
         began_ns = time.monotonic_ns()
         self.save()
+        if self._commit_id is not None:
+            self._commit_id = self._commit_id.following()
         if self._checkpoint is not None:
             self._checkpoint.committed()
         default_context.show("COMMIT", began_ns, time.monotonic_ns())
@@ -242,8 +252,10 @@ def run_fn(func: Callable[..., Any], reset: Callable[[], object]) -> Callable[..
                         reset()
                         state.on_reset()
                         needs_reset = False
-                    if _any_rank(needs_sync):
+                    decision = _agree(state, needs_sync)
+                    if decision.needs_sync:
                         state.sync()
+                    state._commit_id = decision.commit
                     default_context.has_state = True
                     result = func(state, *args, **kwargs)
                     finish_checkpoint(state)
@@ -280,6 +292,32 @@ def _leaving_at_commit(wrapper: Callable[..., Any]) -> Callable[..., Any]:
     return guarded
 
 
-def _any_rank(needs_sync: bool) -> bool:
-    """Whether to synchronise: all together or nobody. Who just started needs it even if the others could do without."""
-    return any(allgather_object(needs_sync, "elastic.sync")) if default_context.is_initialized else needs_sync
+def _agree(state: State, needs_sync: bool) -> SyncDecision:
+    """Decide with all ranks whether they synchronise, and with what. HorovodCheckpointError on all of them if rank 0
+    would hand out a state without the progress that this training has made.
+
+    A rank that just started needs a sync even if the others could do without.
+    """
+    report = _report(state, needs_sync)
+    reports = allgather_object(report, "elastic.sync") if default_context.is_initialized else [report]
+    decision = decide_sync(reports)
+    if decision.error:
+        if elastic_place.is_elastic(os.environ):
+            with suppress(OSError, RendezvousError):  # the driver has ended, and this worker ends too
+                elastic_place.report_failure(os.environ, decision.error)
+        raise HorovodCheckpointError(decision.error)
+    return decision
+
+
+def _report(state: State, needs_sync: bool) -> SyncReport:
+    """Return what this rank has, for the other ranks. Rank 0 loads a checkpoint first if it does not have the state."""
+    context, found = default_context, getattr(state, "_checkpoint", None)
+    # Without a checkpoint: files that other workers saw may be of an earlier training of this program.
+    call = found.call if found is not None else NO_CALL if context.has_state else 0
+    if (commit := getattr(state, "_commit_id", None)) is not None:
+        return SyncReport(needs_sync, call, commit)
+    attempt = None
+    if not context.is_initialized or context.topology.rank == 0:
+        attempt = found.load() if found is not None else LoadAttempt(start_lineage())
+    newest, lineages = found.look() if found is not None else (None, frozenset())
+    return SyncReport(needs_sync, call, None, attempt, newest, context.seen_files.get(call), lineages)

@@ -7,6 +7,7 @@ RuntimeError
 │   ├── HorovodNotInitializedError    (also a ValueError) used before hvd.init() or in a forked child
 │   └── HorovodInitializationError    (also a ValueError) hvd.init() could not bring the world to life
 │       └── HorovodRemovedError       the elastic driver has no place for this worker any more
+├── HorovodCheckpointError            (also a ValueError) elastic training cannot go on from its checkpoints
 └── HostsUpdatedInterrupt             the elastic driver changed the set of hosts; not a failure
 ImportError
 └── HorovodVersionMismatchError
@@ -45,6 +46,10 @@ class HorovodInitializationError(HorovodInternalError, ValueError):
 
 class HorovodRemovedError(HorovodInitializationError):
     """The host of a worker was taken away from an elastic job; hvd.elastic.run then ends the process with code 0."""
+
+
+class HorovodCheckpointError(RuntimeError, ValueError):
+    """All ranks raise it: every checkpoint is damaged, or the folder is not there on the host of the new rank 0."""
 
 
 class HostsUpdatedInterrupt(RuntimeError):  # noqa: N818 - the contract's name

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +31,7 @@ def translate(error: EngineError, operation: str | None = None) -> Exception:
 class Pending:
     """One submitted operation. Holds its inputs and outputs until the engine is done with their memory."""
 
-    __slots__ = ("collect", "handle", "keep", "lies_still", "name", "output", "world")
+    __slots__ = ("collect", "handle", "held", "keep", "lies_still", "name", "output", "world")
 
     def __init__(
         self,
@@ -48,6 +49,7 @@ class Pending:
         self.output = output
         self.collect = collect  # makes the result of an operation whose output the engine allocates
         self.lies_still: Callable[[], bool] | None = None  # whether the tensors are where they were; None: they must be
+        self.held: Any = None  # stops the inputs' owner from reusing their memory; released once the engine is done
 
     def wait(self) -> Any:
         """Block until done; the result, or the exception that the operation ended with. Once only."""
@@ -61,11 +63,20 @@ class Pending:
         except EngineError as error:
             self.world.release(self.handle)  # a second time does no harm
             self.handle = 0
+            self.held = None  # a program may keep the exception, and with it this object
             raise translate(error, self.name) from None
         self.handle = 0
+        self.held = None
         if self.lies_still is not None and not self.lies_still():
             raise ValueError(moved_text(self.name))
         return self.output
+
+    def is_complete(self) -> bool:
+        """Return True if the engine is done with the operation, so that it no longer uses the tensors' memory."""
+        try:
+            return self.world.poll(self.handle)
+        except ValueError:  # another thread has collected the result
+            return True
 
 
 class Batch:
@@ -98,11 +109,12 @@ class HandleTable:
         self.plain = PlainHandles()
         self._synchronize_plain = self.plain.synchronize
         self._pending: dict[int, Pending] = {}
+        self._holding: deque[int] = deque()  # keys of those in `_pending` that hold memory of another owner
         self._interrupted: list[Batch] = []
 
     def add(self, pending: Pending) -> int:
         handle = self.plain.next()
-        self._pending[handle] = pending
+        self._insert(handle, pending)
         return handle
 
     def poll(self, handle: int) -> bool:
@@ -113,7 +125,10 @@ class HandleTable:
         pending = self._pending.get(handle)
         if pending is None:
             raise ValueError(f"Handle {handle} was not created or has been cleared")
-        return pending.world.poll(pending.handle)
+        if not pending.world.poll(pending.handle):
+            return False
+        pending.held = None
+        return True
 
     def synchronize(self, handle: int) -> Any:
         """Wait for a handle and return its result; None for one that is unknown or was synchronised before."""
@@ -152,10 +167,35 @@ class HandleTable:
     def _keep_if_unfinished(self, key: int, pending: Pending) -> None:
         # A signal broke the wait (Ctrl-C): the engine goes on and still writes to buffers that must not go away.
         if pending.handle:
-            self._pending[key] = pending
+            self._insert(key, pending)
+
+    def _insert(self, key: int, pending: Pending) -> None:
+        self._pending[key] = pending
+        if pending.held is not None:
+            self.release_held()
+            self._holding.append(key)
+
+    def release_held(self) -> None:
+        """Release the memory of completed operations that no caller has waited for yet.
+
+        This looks at the oldest operation first and stops at one that is still in flight, so that its cost does not
+        grow with their number. Other threads may do the same meanwhile.
+        """
+        while self._holding:
+            try:
+                key = self._holding.popleft()
+            except IndexError:
+                return
+            pending = self._pending.get(key)
+            if pending is not None and not pending.is_complete():
+                self._holding.appendleft(key)
+                return
+            if pending is not None:
+                pending.held = None
 
     def clear(self) -> None:
         """Forget everything and number from 1 again. Only after the engine has stopped."""
         self.plain.clear()
         self._pending.clear()
+        self._holding.clear()
         self._interrupted.clear()

@@ -24,11 +24,12 @@ _FAILED = -1  # sent in place of a size by a rank that could not pickle its obje
 def broadcast_object(
     obj: Any, root_rank: int = 0, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Any:
-    """The root's object on every rank; on the root the object itself.
+    """Return the root's object on every rank; on the root the object itself. The other ranks may pass anything.
 
-    `name` defaults to the name of the object's type and must agree on all ranks: pass one if the types differ.
+    `name` must agree on all ranks and defaults to "broadcast_object". Threads that broadcast objects at the same time
+    in one process set need names of their own.
     """
-    name = name or type(obj).__name__
+    name = name or "broadcast_object"
     is_root = default_context.topology.rank == root_rank
     data, failure = _pickle(obj) if is_root else (_NO_BYTES, None)
     size = np.array([_FAILED if failure else data.size], np.int64)
@@ -45,8 +46,12 @@ def broadcast_object(
 
 
 def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> list[Any]:
-    """The objects of all ranks, in rank order; every element is a copy, the own one too."""
-    name = name or type(obj).__name__
+    """Return the objects of all ranks, in rank order; every element is a copy, the own one too.
+
+    `name` must agree on all ranks and defaults to "allgather_object". Threads that gather objects at the same time in
+    one process set need names of their own.
+    """
+    name = name or "allgather_object"
     data, failure = _pickle(obj)
     size = np.array([_FAILED if failure else data.size], np.int64)
     sizes = _finish(_start(Call(ALLGATHER, process_set, f"{name}.sz"), [size], will_wait=True))

@@ -27,6 +27,7 @@ from horovod.common.calls import (
     root_of,
 )
 from horovod.common.dtypes import ITEM_BYTES, UINT8
+from horovod.common.group_contents import CHECKSUM_DIGITS
 from horovod.common.handles import Batch, HandleTable, Pending, translate
 from horovod.common.rules import PLAIN_SUM
 
@@ -118,10 +119,17 @@ class Collectives(Generic[T]):
         if not described:
             raise ValueError(f"{name}: a group needs at least one tensor")
         addresses, shapes, dtypes = zip(*described, strict=True)
-        names = names_in_group(name, len(described))
+        names, group = names_in_group(name, len(described)), name
+        if call.contents:
+            # Ranks that put different tensors into a group give these different names, and would wait for each other.
+            # An empty tensor whose name does not depend on the contents lets the engine compare the groups' names.
+            names = names_in_group(f"{name}.{call.contents[-CHECKSUM_DIGITS:]}", len(described))
+            names, shapes, dtypes = [*names, name], (*shapes, (0,)), (*dtypes, dtypes[0])
+            addresses, targets = (*addresses, addresses[0]), [*targets, targets[0]]
+            group = f"{name}: {call.contents}"
         try:
             handle = world.submit_group(
-                member.id, call.kind, name, names, dtypes, shapes, addresses, targets, *reduction, root, will_wait,
+                member.id, call.kind, group, names, dtypes, shapes, addresses, targets, *reduction, root, will_wait,
                 call.wire,
             )  # fmt: skip
         except EngineError as error:
@@ -227,6 +235,7 @@ class Collectives(Generic[T]):
         last = int(self.handles.finish(pending))
         member.restart_numbers()
         self.context.era += 1
+        self.context.joins += 1
         return last
 
     def _meet(self, member: Membership, kind: int, name: str, device: int = -1) -> Pending:

@@ -9,7 +9,6 @@ ends at once, as any process does.
 from __future__ import annotations
 
 import os
-import select
 import signal
 import threading
 import time
@@ -19,6 +18,7 @@ from types import FrameType
 from typing import Any
 
 from horovod.common.log import logger
+from horovod.common.readiness import is_readable
 
 _STUCK_S = 1.0  # a main thread that is busy elsewhere does not get to its signals
 
@@ -71,12 +71,11 @@ class _Watch:
             logger.info("SIGTERM: %s", error)
         else:
             logger.warning("SIGTERM: this worker leaves at the next commit, within %g s", self._grace_s)
-            is_over, _, _ = select.select([self._receiver], [], [], max(0.0, deadline - time.monotonic()))
-            if is_over:
+            if is_readable(self._receiver, deadline - time.monotonic()):
                 return
             logger.warning("SIGTERM: there was no commit within %g s, so this worker ends", self._grace_s)
         os.kill(self._pid, signal.SIGTERM)  # the second one
-        if not select.select([self._receiver], [], [], _STUCK_S)[0]:
+        if not is_readable(self._receiver, _STUCK_S):
             os._exit(128 + signal.SIGTERM)
 
 

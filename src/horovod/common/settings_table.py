@@ -254,10 +254,12 @@ _JOB = (
     Setting("HOROVOD_GLOO_TIMEOUT_SECONDS", float, 30, "Limit for meeting and connecting to the other ranks.",
             unit="seconds", minimum=0, maximum=_LONG_S, flag="--gloo-timeout-seconds",
             yaml_key="library_options.gloo_timeout_seconds"),
-    Setting("HOROVOD_CONTROLLER", str, "gloo", "Who starts and coordinates the ranks.", choices=("gloo", "mpi"),
+    Setting("HOROVOD_CONTROLLER", str, "gloo", "Who starts and coordinates the ranks. horovodrun says so if it is "
+            "not gloo and --mpi is missing.", choices=("gloo", "mpi"),
             yaml_key="controller", kept=True),
     Setting("HOROVOD_CPU_OPERATIONS", str, "gloo", "Who moves tensors on the CPU: gloo (shared memory and TCP), or "
-            "mpi in jobs that mpirun started, wherever it can; set by horovodrun --mpi. ccl: as gloo.",
+            "mpi in jobs that mpirun started, wherever it can; set by horovodrun --mpi. ccl: as gloo. horovodrun "
+            "without --mpi replaces any value by gloo, and says so.",
             choices=("gloo", "mpi", "ccl")),
     Setting("HOROVOD_DYNAMIC_PROCESS_SETS", bool, False, "Allow add_process_set and remove_process_set."),
     Setting("HOROVOD_BIRTH_ID", int, None, "Set by the elastic driver, which knows a worker by this number for life.",
@@ -282,6 +284,9 @@ _SURVIVAL = (
     Setting("HOROVOD_PREEMPTION_GRACE_SECONDS", float, 30, "Elastic jobs: how long a worker that gets SIGTERM may take "
             "until its next commit, at which it leaves; then it ends at once. 0: it ends at once, as others do.",
             unit="seconds", minimum=0, maximum=_LONG_S),
+    Setting("HOROVOD_CUT_PROBE_SECONDS", float, 10, "Elastic jobs: how soon hosts that do not reach each other try "
+            "again; each time it takes twice as long, up to eight times this (elastic.md).", unit="seconds",
+            minimum=0.1, maximum=_LONG_S),
     Setting("HOROVOD_PROGRESS_TIMEOUT_SECONDS", float, 0, "Elastic jobs: a worker that commits nothing and completes "
             "no collective for so long is reported with its Python stack; 0: never.",
             unit="seconds", minimum=0, maximum=_LONG_S, flag="--progress-timeout-seconds",

@@ -52,6 +52,14 @@ class Slots:
         self.prepare(value)
         self.keep()
 
+    @property
+    def mark(self) -> int:
+        """What `go_back` takes to undo the next `keep`, as long as nothing else was prepared since."""
+        return self._current
+
+    def go_back(self, mark: int) -> None:
+        self._current, self._prepared = mark, -1
+
     def put(self, value: Any) -> None:
         """Keep this very value, which nobody else will change."""
         self._slots = [value]

@@ -57,6 +57,13 @@ def is_torchruns(environ: Mapping[str, str]) -> bool:
     return _BY_TORCHRUN in environ
 
 
+def job_size(environ: Mapping[str, str]) -> int:
+    """Return how many ranks the launcher started, or 1 if this process belongs to no launcher."""
+    by_world_size = is_torchruns(environ) or "WORLD_SIZE" in ours(environ)
+    size = environ.get("WORLD_SIZE" if by_world_size else "HOROVOD_SIZE", "1")
+    return int(size) if size.isdecimal() else 1
+
+
 def inside_our_job(environ: Mapping[str, str]) -> bool:
     """Whether that torchrun was itself started by horovodrun or by a process that had called hvd.init()."""
     return is_torchruns(environ) and bool(environ.get(MARK))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Warnings that point to the user's line, whatever of torch's and ours lies between it and what noticed something."""
+"""Warnings that point to the user's line, whatever lies between it and what noticed something."""
 
 from __future__ import annotations
 
@@ -8,7 +8,20 @@ import warnings
 
 from horovod.common.exceptions import HorovodWarning
 
-_NOT_THE_USERS = ("horovod", "torch", "contextlib")
+_NOT_THE_USERS = (
+    "horovod",
+    "torch",
+    "keras",
+    "contextlib",
+    "copy",
+    "functools",
+    "pickle",
+    "accelerate",
+    "transformers",
+    "lightning",
+    "pytorch_lightning",
+    "ignite",
+)
 _said: set[str] = set()
 
 

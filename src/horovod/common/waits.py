@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the engine asks about a thread that has waited in it for a while: where it is, and who else could call.
 
-Ranks that wait for each other fail only if nothing could release them. So whatever might call Horovod, now or later,
-has to be known: every Python thread might, but for a few that are known never to.
+Ranks that wait for each other fail at once only if nothing could release them. So whatever might call Horovod, now or
+later, has to be known: every Python thread might, but for a few that are known never to. Threads that have not called
+so far are named: the ranks fail after a while in spite of them.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import signal
 import sys
 import sysconfig
 import threading
+import weakref
+from collections.abc import Iterable
 from types import FrameType
 
 # Modules whose threads do only what they are there for: they call nothing that a user wrote.
@@ -29,7 +32,11 @@ _NEVER_CALL = frozenset(
 _OUR_FOLDER = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
 _LIBRARIES = tuple(os.path.join(sysconfig.get_path(name), "") for name in ("stdlib", "purelib", "platlib"))
 
+_MAX_NAMED = 5
+_MAX_NAME_CHARS = 60
+
 _frameworks_submit = False
+_initializer: weakref.ref[threading.Thread] | None = None
 
 
 def frameworks_submit() -> None:
@@ -38,15 +45,42 @@ def frameworks_submit() -> None:
     _frameworks_submit = True
 
 
+def note_initializer() -> None:
+    """Remember the thread that calls hvd.init(): it calls Horovod, even if it leaves the collectives to others."""
+    global _initializer
+    _initializer = weakref.ref(threading.current_thread())
+
+
 def told(thread: int) -> str:
-    """'1' if nothing else here could submit anything or end the wait, else '0'; then the line at which it waits."""
+    """Return what the engine's tell_block asks about a thread that waits.
+
+    First '1' if nothing else here could submit anything or end the wait; '2' if there are other threads of which only
+    the engine can know whether they have called; else '0'. Then the line at which it waits; with '2' also, after a line
+    feed, the names of the other threads.
+    """
     frames = sys._current_frames()
     own = frames.pop(thread, None)
     frames.pop(threading.get_ident(), None)
-    others = _frameworks_submit or not all(_never_calls(frame) for frame in frames.values())
+    others = {ident: frame for ident, frame in frames.items() if not _never_calls(frame)}
     gives_up = signal.getitimer(signal.ITIMER_REAL)[0] > 0  # signal.alarm(), whose handler raises TimeoutError
-    alone = own is not None and not others and not gives_up
-    return f"{int(alone)}{_line_of(own)}"
+    initializer = _initializer() if _initializer is not None else None
+    has_caller = initializer is not None and initializer.ident in others
+    if own is None or _frameworks_submit or gives_up or has_caller:
+        return f"0{line_of(own)}"
+    return f"2{line_of(own)}\n{_listed(others.items())}" if others else f"1{line_of(own)}"
+
+
+def _listed(threads: Iterable[tuple[int, FrameType]]) -> str:
+    """The names of threads and where they are, the first few of them."""
+    known = {thread.ident: thread.name for thread in threading.enumerate()}
+    texts = []
+    for ident, frame in threads:
+        name = known.get(ident, "a thread without a name")
+        name = name if len(name) <= _MAX_NAME_CHARS else name[:_MAX_NAME_CHARS] + "..."
+        line = line_of(frame)
+        texts.append(f"{name!r} ({line})" if line else repr(name))
+    more = [f"{len(texts) - _MAX_NAMED} more"] if len(texts) > _MAX_NAMED else []
+    return ", ".join([*sorted(texts)[:_MAX_NAMED], *more])
 
 
 def _never_calls(frame: FrameType) -> bool:
@@ -60,7 +94,7 @@ def _never_calls(frame: FrameType) -> bool:
     return begins in _NEVER_CALL
 
 
-def _line_of(frame: FrameType | None) -> str:
+def line_of(frame: FrameType | None) -> str:
     """The innermost line of the user's own program; of a library if there is none."""
     in_library = ""
     while frame is not None:

@@ -25,10 +25,9 @@ class JaxAdapter(NumpyAdapter):
 
     @staticmethod
     def source(array: Any) -> Description:
-        # A NumPy array is one that was converted for this call; see concrete().
+        """Describe an array of the CPU that is computed; see hold(). A NumPy array is a copy of one on a GPU."""
         if isinstance(array, np.ndarray):
             return NumpyAdapter.source(array)
-        array.block_until_ready()
         return array.unsafe_buffer_pointer(), array.shape, ID_BY_DTYPE[array.dtype]
 
     @staticmethod
@@ -56,10 +55,14 @@ def is_float32(leaf: Any) -> bool:
     return isinstance(leaf, (jax.Array, np.ndarray)) and leaf.dtype == np.float32
 
 
-def concrete(leaf: Any) -> JaxArray:
-    """A leaf of a tree as an array of one device; lists, scalars and NumPy arrays are converted."""
+def concrete(leaf: Any, copy: bool = False) -> JaxArray:
+    """Return a leaf of a tree as an array of one device; lists, scalars and NumPy arrays are converted.
+
+    Args:
+        copy: of a NumPy array, always. An old JAX shares its memory otherwise, which the program may change.
+    """
     if not isinstance(leaf, jax.Array):
-        return jax.numpy.asarray(leaf)
+        return jax.numpy.array(leaf) if copy else jax.numpy.asarray(leaf)
     devices = leaf.devices()
     if len(devices) != 1:
         raise ValueError(
@@ -72,9 +75,23 @@ def concrete(leaf: Any) -> JaxArray:
             f"horovod.jax works on arrays of the CPU and of NVIDIA's GPUs, but this one is on {device}: move it with "
             "jax.device_put(x, jax.devices('cpu')[0])"
         )
-    if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+    if not isinstance(leaf.dtype, np.dtype) and jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
         raise ValueError("A PRNG key array has no bytes to send; pass jax.random.key_data(key) and wrap the result")
     return leaf
+
+
+def hold(array: JaxArray) -> Any:
+    """Wait until an array is computed; return a reference that keeps its memory from being freed or reused.
+
+    While the reference exists, deleting the array frees nothing, and a program that the array is donated to works on a
+    copy. A memoryview takes about 0.3 µs longer than waiting alone, whatever the size of the array.
+    """
+    try:
+        # Python's buffers know the dtypes of NumPy itself, DLPack those of ml_dtypes as well.
+        return memoryview(array) if array.dtype.isbuiltin == 1 else array.__dlpack__()
+    except (BufferError, jax.errors.JaxRuntimeError):
+        # An old JAX has no float8 in DLPack. There it keeps this reference as long as the array.
+        return np.asarray(array)
 
 
 def as_jax(arrays: Sequence[Array], gpu: Any = None) -> list[JaxArray]:

@@ -14,30 +14,41 @@ from horovod.common.context import default_context
 from horovod.common.handles import Pending
 from horovod.common.ops import Collectives
 from horovod.jax import on_gpu
-from horovod.jax.adapter import JaxAdapter, JaxArray, as_jax, concrete
+from horovod.jax.adapter import JaxAdapter, JaxArray, as_jax, concrete, hold
 from horovod.jax.primitive import define_eager
 
 collectives: Collectives[Any] = Collectives(default_context, JaxAdapter())
 finish = default_context.handles.finish
 
 
-def submit(call: Call, arrays: Sequence[JaxArray], will_wait: bool) -> Pending:
-    """Start a collective on one array or a group; its result is the list of JAX arrays."""
-    leaves = [concrete(array) for array in arrays]
-    return _submit(call, leaves, on_gpu.gpu_of(leaves), will_wait)
+def submit(call: Call, arrays: Sequence[JaxArray]) -> Pending:
+    """Start a collective on one array or a group without waiting for it; its result is the list of JAX arrays."""
+    leaves = [concrete(array, copy=True) for array in arrays]
+    return _submit(call, leaves, on_gpu.gpu_of(leaves), will_wait=False)
 
 
 def _submit(call: Call, leaves: Sequence[Any], gpu: Any, will_wait: bool) -> Pending:
-    if gpu is not None:
-        leaves = jax.device_get(leaves)
     if call.kind == ALLTOALL:
         if len(leaves) != 1:
             raise ValueError(f"alltoall takes one array, not a tree of {len(leaves)}: call it for each of them")
-        return then(collectives.start(call, leaves, will_wait), lambda output: as_jax(output[:1], gpu))
+        return then(start(call, leaves, gpu, will_wait), lambda output: as_jax(output[:1], gpu))
     if len(leaves) != 1:
         call = replace(call, grouped=True)
-    pending = collectives.start(call, leaves, will_wait)
+    pending = start(call, leaves, gpu, will_wait)
     return then(pending, lambda output: as_jax(output if isinstance(output, tuple) else (output,), gpu))
+
+
+def start(call: Call, leaves: Sequence[Any], gpu: Any, will_wait: bool) -> Pending:
+    """Begin a collective on the arrays' own memory, and hold it until the engine is done; from a GPU, on a copy.
+
+    Callers that wait need this too: another thread may donate an array meanwhile, and Ctrl-C ends only the wait.
+    """
+    if gpu is not None:
+        return collectives.start(call, jax.device_get(leaves), will_wait)
+    held = [hold(leaf) for leaf in leaves]
+    pending = collectives.start(call, leaves, will_wait)
+    pending.held = held
+    return pending
 
 
 def run(call: Call, arrays: Sequence[JaxArray]) -> Sequence[JaxArray]:

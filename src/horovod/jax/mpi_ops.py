@@ -64,7 +64,8 @@ def synchronize(handle: int) -> Any:
     return default_context.handles.synchronize(handle)
 
 
-def _run(call: Call, tree: Tree, compression: type[Compressor] = Compression.none) -> Tree:
+def run_call(call: Call, tree: Tree, compression: type[Compressor] = Compression.none) -> Tree:
+    """Make a call on all leaves of a tree, eagerly or as a part of the program that is being traced."""
     leaves, structure = jax.tree_util.tree_flatten(tree)
     wire = wire_of(compression)
     if wire and call.kind == ALLREDUCE and not is_traced(leaves):
@@ -85,7 +86,7 @@ def _start(call: Call, tree: Tree) -> int:
             "Asynchronous operations need concrete arrays; inside jit call the function without _async: "
             "XLA runs it beside whatever does not depend on it"
         )
-    return _add(eager.then(eager.submit(call, leaves, will_wait=False), structure.unflatten))
+    return _add(eager.then(eager.submit(call, leaves), structure.unflatten))
 
 
 # Allreduce
@@ -103,7 +104,7 @@ def allreduce(
 ) -> Tree:
     """Reduce an array or a tree over all ranks of the set (op: Average by default)."""
     op = resolve_op(op, average)
-    return _run(Call(ALLREDUCE, process_set, name, op, prescale_factor, postscale_factor), tensor, compression)
+    return run_call(Call(ALLREDUCE, process_set, name, op, prescale_factor, postscale_factor), tensor, compression)
 
 
 def allreduce_async(
@@ -133,7 +134,7 @@ def grouped_allreduce(
     """Allreduce a list as one unit, as allreduce does with any tree."""
     op = resolve_op(op, average)
     call = Call(ALLREDUCE, process_set, name, op, prescale_factor, postscale_factor)
-    return list(_run(call, list(tensors), compression))
+    return list(run_call(call, list(tensors), compression))
 
 
 def grouped_allreduce_async(
@@ -155,7 +156,7 @@ def grouped_allreduce_async(
 
 def allgather(tensor: Tree, name: str | None = None, process_set: ProcessSet = global_process_set) -> Tree:
     """Arrays of all ranks, one after the other along the first dimension, in which they may differ outside jit."""
-    return _run(Call(ALLGATHER, process_set, name), tensor)
+    return run_call(Call(ALLGATHER, process_set, name), tensor)
 
 
 def allgather_async(tensor: Tree, name: str | None = None, process_set: ProcessSet = global_process_set) -> int:
@@ -167,7 +168,7 @@ def grouped_allgather(
     tensors: Sequence[Tree], name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> list[Tree]:
     """Allgather each array of a list, as one unit."""
-    return list(_run(Call(ALLGATHER, process_set, name), list(tensors)))
+    return list(run_call(Call(ALLGATHER, process_set, name), list(tensors)))
 
 
 def grouped_allgather_async(
@@ -184,7 +185,7 @@ def broadcast(
     tensor: Tree, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Tree:
     """The array or tree of the (global) rank `root_rank`."""
-    return _run(Call(BROADCAST, process_set, name, root=root_rank), tensor)
+    return run_call(Call(BROADCAST, process_set, name, root=root_rank), tensor)
 
 
 def broadcast_async(
@@ -202,7 +203,7 @@ def alltoall(
 ) -> Any:
     """Send rows to every rank: equal shares, or `splits[i]` rows to member i (outside jit); then (output, received)."""
     if splits is None:
-        return _run(Call(ALLTOALL, process_set, name), tensor)
+        return run_call(Call(ALLTOALL, process_set, name), tensor)
     return synchronize(alltoall_async(tensor, splits, name, process_set))
 
 
@@ -216,8 +217,10 @@ def alltoall_async(
             "other ranks' splits. Call it outside jit, or pad to equal shares and leave splits out"
         )
     call = Call(ALLTOALL, process_set, name, splits=splits)
-    pending = eager.collectives.start(call, [concrete(tensor)], will_wait=False)
-    return _add(eager.then(pending, lambda result: tuple(as_jax(result))))
+    leaves = [concrete(tensor, copy=True)]
+    gpu = on_gpu.gpu_of(leaves)
+    pending = eager.start(call, leaves, gpu, will_wait=False)
+    return _add(eager.then(pending, lambda result: tuple(as_jax(result, gpu))))
 
 
 # Reducescatter
@@ -233,7 +236,7 @@ def reducescatter(
     postscale_factor: float = 1.0,
 ) -> Tree:
     """Reduce over all ranks; each gets its share of the rows, the first ranks one more if uneven."""
-    return _run(Call(REDUCESCATTER, process_set, name, op, prescale_factor, postscale_factor), tensor, compression)
+    return run_call(Call(REDUCESCATTER, process_set, name, op, prescale_factor, postscale_factor), tensor, compression)
 
 
 def reducescatter_async(
@@ -259,7 +262,7 @@ def grouped_reducescatter(
 ) -> list[Tree]:
     """Reducescatter each array of a list, as one unit."""
     call = Call(REDUCESCATTER, process_set, name, op, prescale_factor, postscale_factor)
-    return list(_run(call, list(tensors), compression))
+    return list(run_call(call, list(tensors), compression))
 
 
 def grouped_reducescatter_async(

@@ -4,7 +4,10 @@
 from __future__ import annotations
 
 import functools
+import inspect
+import sys
 from collections.abc import Callable
+from types import CodeType
 from typing import Any, NamedTuple
 
 import jax
@@ -58,6 +61,7 @@ def DistributedOptimizer(  # noqa: N802 - the name in all doors
     )
 
     def update(updates: Tree, state: Tree, params: Tree = None, **extra: Any) -> tuple[Tree, Tree]:
+        _check_not_skipped_by(optax.apply_if_finite)
         changed: tuple[Tree, Tree] = inner.update(reduce(updates), state, params, **extra)
         return changed
 
@@ -66,6 +70,30 @@ def DistributedOptimizer(  # noqa: N802 - the name in all doors
     passes = backward_passes_per_step
     divisor = passes if average_aggregated_gradients else 1
     return _every(passes, divisor, optax.GradientTransformationExtraArgs(inner.init, update))
+
+
+def _check_not_skipped_by(wrapper: Callable[..., Any]) -> None:
+    """Raise if this is called by an optax wrapper that decides by the gradients of this rank whether to call it.
+
+    The wrapper passes on nothing by which it can be recognised, but the functions that it defines are on the stack.
+    """
+    codes = _codes_in(wrapper)
+    frame = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code in codes:
+            raise ValueError(
+                f"hvd.DistributedOptimizer is inside optax.{wrapper.__name__}: a rank whose own gradients are not "
+                "finite would leave the reduction out, and the other ranks would wait for it or reduce their gradients "
+                "with those of its next step. "
+                f"Wrap in the other order: hvd.DistributedOptimizer(optax.{wrapper.__name__}(optimizer, ...))"
+            )
+        frame = frame.f_back  # type: ignore[assignment]
+
+
+@functools.cache
+def _codes_in(function: Callable[..., Any]) -> frozenset[CodeType]:
+    """Return the code of all functions that a function defines."""
+    return frozenset(one for one in inspect.unwrap(function).__code__.co_consts if isinstance(one, CodeType))
 
 
 def _every(passes: int, divisor: int, step: Any) -> Any:

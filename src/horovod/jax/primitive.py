@@ -117,6 +117,16 @@ def _module_name(ctx: Any) -> str:
     return str(mlir.ir.StringAttr(ctx.module_context.module.operation.attributes["sym_name"]).value)
 
 
+def _stem(ctx: Any, call: Call) -> str:
+    """Return what the names of calls of one kind in this program begin with.
+
+    Each process set counts its own calls, because the program of a rank has none of sets that the rank is not in.
+    """
+    stem = f"{KIND_NAMES[call.kind]}.{_module_name(ctx)}"
+    set_id = membership(call.process_set).id
+    return f"{stem}.set{set_id}" if set_id else stem
+
+
 def _attributes(ctx: Any, call: Call) -> dict[str, Any]:
     program = _program_of(ctx)
     kind = KIND_NAMES[call.kind]
@@ -129,7 +139,7 @@ def _attributes(ctx: Any, call: Call) -> dict[str, Any]:
         "postscale": np.float64(call.postscale),
         "context": np.int64(number_of(call.process_set)),
         "program": np.int64(program.number),
-        "name": rules.check_name(f"{kind}.{call.name}") if call.name else program.name(f"{kind}.{_module_name(ctx)}"),
+        "name": rules.check_name(f"{kind}.{call.name}") if call.name else program.name(_stem(ctx, call)),
     }
 
 

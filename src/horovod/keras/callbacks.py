@@ -10,7 +10,7 @@ from horovod._keras.doors import is_keras3
 
 
 class BroadcastGlobalVariablesCallback(shared.BroadcastGlobalVariables, keras.callbacks.Callback):  # type: ignore[misc]
-    """Gives all ranks the root's weights and optimizer state, before the first batch if they exist by then."""
+    """Give all ranks the root's weights and optimizer state before the first step."""
 
     keras = keras
 

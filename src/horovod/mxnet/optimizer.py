@@ -31,6 +31,12 @@ class DistributedOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]  # MXN
             raise AttributeError(item)
         return getattr(self._optimizer, item)
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise TypeError(
+            "A hvd.DistributedOptimizer cannot be copied or pickled. Copy the optimizer before you wrap it, and wrap "
+            "the copy with hvd.DistributedOptimizer(copy)"
+        )
+
     def unwrap(self) -> Any:
         """The optimizer as it was before."""
         self._optimizer.rescale_grad /= self._reducer.scale

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import mxnet as mx
 from mxnet.base import _LIB, MXNetError, check_call
 
-from horovod.common import waits
+from horovod.common import threads_at_exit, waits
 from horovod.common.context import default_context
 from horovod.common.exceptions import HorovodInternalError, HorovodMismatchError, HorovodWarning
 
@@ -206,6 +206,7 @@ def settle() -> None:
 
 def leave() -> None:
     """Shut down. What this rank has queued still runs first, for the others count on it, unless it is failing."""
+    threads_at_exit.prepare_threads()
     if default_context.is_initialized and sys.exc_info()[0] is None and not hasattr(sys, "last_value"):
         settle()
     default_context.shutdown()

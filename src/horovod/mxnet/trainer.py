@@ -42,12 +42,10 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]  # MXNet has n
         self._scale *= self._reducer.scale
 
     def _allreduce_grads(self) -> None:
+        trained = [(index, one) for index, one in enumerate(self._params) if one.grad_req != "null"]
         self._reducer.reduce(
-            [
-                (f"{self._prefix}{index}", -index, _gradient(parameter))
-                for index, parameter in enumerate(self._params)
-                if parameter.grad_req != "null"
-            ]
+            [(f"{self._prefix}{index}", -index, _gradient(parameter)) for index, parameter in trained],
+            [parameter for _, parameter in trained],
         )
 
 

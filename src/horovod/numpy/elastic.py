@@ -32,7 +32,8 @@ class NumpyState(ObjectState):
         forms = {name: (value.shape, value.dtype) for name, value in saved.items() if _is_array(value)}
         others = {name: value for name, value in saved.items() if name not in forms}
         forms, others = self._bcast_object((forms, others))
-        arrays = {name: _like(saved[name], *form) for name, form in forms.items()}
+        # Into new memory: what was saved stays whole if the sync fails, and while a thread writes it to disk.
+        arrays = {name: saved[name] if self._rank() == 0 else np.empty(*form) for name, form in forms.items()}
         broadcast_parameters(arrays, 0)
         received = {**arrays, **others}
         self._values.put({name: received[name] for name in self._names})
@@ -41,12 +42,6 @@ class NumpyState(ObjectState):
 
 def _is_array(value: Any) -> bool:
     return type(value) is np.ndarray and value.dtype.isnative and value.dtype.name in ID_BY_NAME
-
-
-def _like(value: Any, shape: tuple[int, ...], dtype: Any) -> Any:
-    if _is_array(value) and value.shape == shape and value.dtype == dtype and value.flags.c_contiguous:
-        return value
-    return np.empty(shape, dtype)
 
 
 def run(func: Callable[..., Any]) -> Callable[..., Any]:

@@ -26,7 +26,8 @@ from horovod.runner.elastic.discovery import HostDiscovery
 from horovod.runner.elastic.driving import Driver, silence_limit_s
 from horovod.runner.elastic.mail import Mail
 from horovod.runner.elastic.progress import told_by
-from horovod.runner.elastic.vocabulary import Discovered, Event, Limits, Listens, Ready
+from horovod.runner.elastic.vocabulary import Discovered, Event, Limits, Listens, Ready, Tick, reported_by
+from horovod.runner.thread_failures import ThreadFailures
 from horovod.runner.worker_environment import rendezvous_environment
 
 _LOOK_S = 0.2
@@ -49,6 +50,7 @@ class ElasticCoordinator:
         self._limits = limits
         self._discovery = discovery
         self._problem = ""
+        self._has_found = False
 
     def __repr__(self) -> str:
         return "horovod coordinator"
@@ -67,6 +69,7 @@ class ElasticCoordinator:
                 on_ready=lambda birth, *lost: mail.put(Ready(birth, *lost)),
                 on_progress=lambda birth, message: mail.put(told_by(birth, message)),
                 on_listening=lambda birth: mail.put(Listens(birth)),
+                on_report=lambda birth, message: mail.put(reported_by(birth, message)),
                 on_slow_meeting=self._say,
             ) as server,
         ):
@@ -79,13 +82,21 @@ class ElasticCoordinator:
             limits = replace(self._limits, silence_s=silence_limit_s(os.environ))
             driver = Driver(limits, server, placer, self._say, verbose=True)
             watcher = threading.Thread(target=self._watch, args=(placer, mail, over), name="horovod-watch", daemon=True)
-            watcher.start()
+
+            def stop() -> None:
+                driver.stop()
+                mail.put(Tick())
+
             try:
-                outcome = driver.run(mail)
+                with ThreadFailures(stop, "coordinator") as thread_failures:
+                    watcher.start()
+                    outcome, problem = driver.run(mail), thread_failures.failure
             finally:
                 over.set()
                 watcher.join()
                 placer.end_all()
+        if problem is not None:
+            return ElasticResult([], problem)
         if outcome.exit_code != 0:
             trace = placer.failures.get(outcome.worker if outcome.worker is not None else -1)
             trace = trace or next(iter(placer.failures.values()), "")
@@ -111,9 +122,10 @@ class ElasticCoordinator:
         except Exception as error:  # a user's code, or Ray's head that is restarted: the next time may be better
             if str(error) != self._problem:
                 self._problem = str(error)
-                self._say(f"hosts could not be discovered, the last list is kept: {error}")
+                remedy = "the last list is kept" if self._has_found else "discovery is tried again every second"
+                self._say(f"hosts could not be discovered, {remedy}: {error}")
             return None
-        self._problem = ""
+        self._problem, self._has_found = "", True
         return found
 
     @staticmethod

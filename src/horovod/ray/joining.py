@@ -37,6 +37,14 @@ def leave_world() -> None:
         context.default_context.shutdown()
 
 
+def fail_world(error: BaseException) -> None:
+    """Leave the world, and let the other ranks know this error, if it is one of this rank."""
+    leaving = sys.modules.get("horovod.common.leaving")
+    if leaving is not None:
+        leaving.tell(error)
+    leave_world()
+
+
 def name_in_logs(variables: Mapping[str, str]) -> None:
     """Lines that this process prints begin with its rank (or the birth id of an elastic worker) and its host."""
     birth = variables.get(BIRTH_VARIABLE)

@@ -12,7 +12,7 @@ import ray
 
 from horovod.ray import metrics
 from horovod.ray import ray_logger as ray_logger
-from horovod.ray.joining import become_rank, leave_world
+from horovod.ray.joining import become_rank, fail_world, leave_world
 
 
 class BaseHorovodWorker:
@@ -72,12 +72,13 @@ class BaseHorovodWorker:
         try:
             return func(self.executable)
         except SystemExit as error:  # Ray would take it for the end of the actor
-            leave_world()
             if error.code in (None, 0):
+                leave_world()
                 return None
+            fail_world(error)
             raise RuntimeError(f"the function called sys.exit({error.code!r})") from error
-        except BaseException:
-            leave_world()
+        except BaseException as error:
+            fail_world(error)
             raise
 
     def set_queue(self, queue: Any) -> None:

@@ -40,6 +40,7 @@ class GradientAccumulation:
         self._local = LocalVariables(allreduce_func, process_set, scale_local_gradients)
         self._name = name or "aggregation"
         self._sums: dict[Any, Any] = {}  # by variable
+        self._summed: set[Any] = set()  # references of the variables that have had a gradient in one of these passes
         self.counter: Any = None  # how many passes the sums hold
         if backward_passes_per_step > 1:
             with tf.init_scope():
@@ -59,18 +60,20 @@ class GradientAccumulation:
         grads = [self._checked(gradient) for gradient in grads]
         if self.backward_passes_per_step == 1:
             return self._local.reduce(grads, vars)
-        present = [index for index, gradient in enumerate(grads) if gradient is not None]
-        sums = [self._sum_for(vars[index], grads[index]).assign_add(grads[index]) for index in present]
-        with tf.control_dependencies(_ops(sums)):
+        added = [index for index, gradient in enumerate(grads) if gradient is not None]
+        sums = [self._sum_for(vars[index], grads[index]).assign_add(grads[index]) for index in added]
+        self._summed.update(ref_of(vars[index]) for index in added)
+        present = [index for index, variable in enumerate(vars) if ref_of(variable) in self._summed]
+        with tf.control_dependencies(ops_of(sums)):
             passes = self.counter.assign_add(1, read_value=True)
 
         def reduce() -> list[Any]:
-            return self._reduced_sums([vars[index] for index in present])
+            return self._reduced_sums(present, vars)
 
         def keep() -> list[Any]:
-            return [tf.identity(grads[index]) for index in present]
+            return [_identity_or_zeros(grads[index], vars[index]) for index in present]
 
-        with tf.control_dependencies(_ops([passes])):
+        with tf.control_dependencies(ops_of([passes])):
             chosen = tf.cond(tf.equal(passes, self.backward_passes_per_step), reduce, keep)
         result: list[Any] = [None] * len(grads)
         for index, gradient in zip(present, tf.nest.flatten(chosen), strict=True):
@@ -86,27 +89,34 @@ class GradientAccumulation:
 
         def apply() -> Any:
             done = apply_grads_closure()
-            with tf.control_dependencies(_ops([done])):
+            with tf.control_dependencies(ops_of([done])):
                 return tf.no_op() if not tf.executing_eagerly() else tf.constant(True)
 
         def count() -> Any:
-            with tf.control_dependencies(_ops([self._count_step(optimizer, *args, **kwargs)])):
+            with tf.control_dependencies(ops_of([self._count_step(optimizer, *args, **kwargs)])):
                 return tf.no_op() if not tf.executing_eagerly() else tf.constant(True)
 
-        with tf.control_dependencies(_ops(gradients)):  # graphs of version 1 know no order but this
+        with tf.control_dependencies(ops_of(gradients)):  # graphs of version 1 know no order but this
             begins_anew = tf.equal(self.counter.read_value(), 0)
         return tf.cond(begins_anew, apply, count)
 
-    def _reduced_sums(self, variables: Sequence[Any]) -> list[Any]:
-        accumulators = [self._sums[ref_of(variable)] for variable in variables]
+    def _reduced_sums(self, present: Sequence[int], variables: Sequence[Any]) -> list[Any]:
+        """Return the reduced sums of the variables that have gradients; ranks compare which these are."""
+        accumulators = [self._sums[ref_of(variables[index])] for index in present]
         sums = [tf.identity(accumulator.read_value()) for accumulator in accumulators]
         if self.average_aggregated_gradients:
             sums = [total / tf.cast(self.backward_passes_per_step, total.dtype) for total in sums]
-        reduced = self._local.reduce(sums, variables)
-        with tf.control_dependencies(_ops(reduced)):
+        gradients: list[Any] = [None] * len(variables)
+        for index, total in zip(present, sums, strict=True):
+            gradients[index] = total
+        everything = self._local.reduce(gradients, variables)
+        reduced = [everything[index] for index in present]
+        with tf.control_dependencies(ops_of(reduced)):
             resets = [accumulator.assign(tf.zeros_like(accumulator)) for accumulator in accumulators]
             resets.append(self.counter.assign(0))
-        with tf.control_dependencies(_ops(resets)):
+        if tf.executing_eagerly():  # while a graph is made, this runs in passes that are not the last one, too
+            self._summed.clear()
+        with tf.control_dependencies(ops_of(resets)):
             return [tf.identity(gradient) for gradient in reduced]
 
     def _count_step(self, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
@@ -135,6 +145,10 @@ class GradientAccumulation:
         return tf.Variable(initial, trainable=False, name=f"{self._name}_{name}")
 
 
-def _ops(values: Sequence[Any]) -> list[Any]:
-    """What a graph can wait for; in eager mode everything has happened already."""
+def _identity_or_zeros(gradient: Any, variable: Any) -> Any:
+    return tf.zeros_like(variable) if gradient is None else tf.identity(gradient)
+
+
+def ops_of(values: Sequence[Any]) -> list[Any]:
+    """Return what a graph can wait for. In eager mode everything has happened already."""
     return [] if tf.executing_eagerly() else [value for value in values if value is not None]

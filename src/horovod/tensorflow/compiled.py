@@ -128,6 +128,7 @@ def _module(call: Call, tensors: Sequence[Tensor], shapes: Sequence[tuple[int, .
         "context": f"{number_of(call.process_set)} : i64",
         "program": f"{-next(_program)} : i64",  # negative: compiled again for other shapes
         "type": f'"{call.type_name}"',
+        "contents": f'"{call.contents}"',
         "name": f'"{last_component(name) if call.ignore_name_scope else name}"',
     }
     config = ", ".join(f"{key} = {value}" for key, value in attributes.items())

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from horovod._keras.optimizer import hyperparameters_of
 from horovod.common.checkpoint import checkpoint as checkpoint
 from horovod.common.elastic import ObjectState, run_fn
 from horovod.common.exceptions import HorovodInternalError
@@ -65,7 +66,19 @@ class _VariablesState(ObjectState):
         self._save_variables()
 
     def _variables(self) -> list[Any]:
+        """Return the variables that commits on disk hold."""
         raise NotImplementedError
+
+    def _hyperparameters(self) -> list[Any]:
+        """Return variables that are synced, saved and restored in memory, but that commits on disk do not hold."""
+        return []
+
+    def _all_variables(self) -> list[Any]:
+        return [*self._variables(), *self._hyperparameters()]
+
+    def _on_disk(self, values: list[Any]) -> list[Any]:
+        """Return the part of saved values that a commit on disk holds."""
+        return values[: len(values) - len(self._hyperparameters())]
 
     def _prepare(self) -> None:
         self._variable_slots.prepare(self._readable())
@@ -83,35 +96,35 @@ class _VariablesState(ObjectState):
         super().restore()
 
     def pin_commit(self) -> dict[str, Any]:
-        return {**super().pin_commit(), "variables": self._variable_slots.pin()}
+        return {**super().pin_commit(), "variables": self._on_disk(self._variable_slots.pin())}
 
     def release_commit(self) -> None:
         super().release_commit()
         self._variable_slots.release()
 
     def load_commit(self, content: dict[str, Any]) -> None:
-        check_arrays(content["variables"], self._variable_slots.current)
+        check_arrays(content["variables"], self._on_disk(self._variable_slots.current))
         super().load_commit(content)
-        self._write(content["variables"])
+        self._write([*content["variables"], *self._readable()[len(content["variables"]) :]])
         self._save_variables()
 
     def sync(self) -> None:
-        """Make rank 0's variables, and the values it saved last, those of all."""
+        """Make rank 0's variables, and the values it saved last, those of all. If that fails, what was saved stays."""
         with _lost_workers():
             if self._session is None:
-                broadcast_variables(self._variables(), root_rank=0)
+                broadcast_variables(self._all_variables(), root_rank=0)
             else:
                 self._session.run(self._broadcast_operation())
+            super().sync()
         self._save_variables()
-        super().sync()
 
     def _readable(self) -> list[Any]:
         """The variables, or in a session their values."""
-        variables = self._variables()
+        variables = self._all_variables()
         return variables if self._session is None else list(self._session.run(variables))
 
     def _write(self, values: list[Any]) -> None:
-        variables = self._variables()
+        variables = self._all_variables()
         if self._session is None:
             for variable, value in zip(variables, values, strict=True):
                 variable.assign(value)
@@ -131,7 +144,7 @@ class _VariablesState(ObjectState):
     def _broadcast_operation(self) -> Any:
         if self._broadcast is None:
             with self._session.graph.as_default():
-                self._broadcast = broadcast_variables(self._variables(), root_rank=0)
+                self._broadcast = broadcast_variables(self._all_variables(), root_rank=0)
         return self._broadcast
 
 
@@ -198,6 +211,9 @@ class TensorFlowKerasState(_VariablesState):
             slots = flattened(self.optimizer.variables)
             found += [variable for variable in slots if id(tf_variable(variable)) not in seen]
         return [tf_variable(variable) for variable in found]
+
+    def _hyperparameters(self) -> list[Any]:
+        return [] if self.optimizer is None else hyperparameters_of(self.optimizer)
 
 
 def _build_optimizer(optimizer: Any, variables: Any) -> None:

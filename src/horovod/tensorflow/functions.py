@@ -49,14 +49,21 @@ def broadcast_object(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """The root's object on every rank; `name` must agree on all ranks: pass one if the objects' types differ."""
+    """Return the root's object on every rank; the other ranks may pass anything.
+
+    `name` must agree on all ranks and defaults to "broadcast_object". Threads that broadcast objects at the same time
+    in one process set need names of their own.
+    """
     return objects.broadcast_object(obj, root_rank, name, process_set)
 
 
 def broadcast_object_fn(
     root_rank: int = 0, session: Any = None, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Callable[[Any], Any]:
-    """A function of one object that broadcasts it, again and again."""
+    """Return a function of one object that broadcasts it. The function may be called many times.
+
+    `name` is as in `broadcast_object`, and so is its default.
+    """
 
     def function(obj: Any) -> Any:
         return objects.broadcast_object(obj, root_rank, name, process_set)
@@ -67,5 +74,9 @@ def broadcast_object_fn(
 def allgather_object(
     obj: Any, session: Any = None, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> list[Any]:
-    """The objects of all ranks, in rank order."""
+    """Return the objects of all ranks, in rank order.
+
+    `name` must agree on all ranks and defaults to "allgather_object". Threads that gather objects at the same time in
+    one process set need names of their own.
+    """
     return objects.allgather_object(obj, name, process_set)

@@ -6,6 +6,7 @@ By default all gradients of a step travel as one group: one negotiation, one cal
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,12 +14,14 @@ from typing import Any
 import tensorflow as tf
 
 from horovod.common.context import default_context
+from horovod.common.group_contents import GradientOf, described, name_of_keras_variable
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.util import split_list
+from horovod.tensorflow.calls import normalize_name
 from horovod.tensorflow.compression import Compression, Compressor
 from horovod.tensorflow.mpi_ops import Average
-from horovod.tensorflow.reductions import divided_by_size, grouped_allreduce
-from horovod.tensorflow.util import ref_of, vars_to_refs
+from horovod.tensorflow.reductions import divided_by_size, grouped_allreduce, reduce_dense
+from horovod.tensorflow.util import on_device, ref_of, vars_to_refs
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,7 @@ class GradientReduction:
     groups: Any = None
     process_set: ProcessSet = global_process_set
     scope: str = "DistributedGradients"
+    remedy: str = ""  # how the user makes zeros of a gradient that is None
 
     def __post_init__(self) -> None:
         if self.gradient_predivide_factor != 1.0 and self.op != Average:
@@ -42,61 +46,147 @@ class GradientReduction:
     def __call__(
         self, gradients: Sequence[Any], variables: Sequence[Any] | None = None, name: str | None = None
     ) -> list[Any]:
-        """Reduced gradients in the same order; None stays None."""
+        """Return the reduced gradients in the same order; None stays None, if it is None on every rank."""
         result = [dense(gradient) if self.sparse_as_dense else gradient for gradient in gradients]
-        if acts_alone(self.process_set):
+        suffix = _suffix_of(self.process_set)  # ranks that are not in the set count it, too
+        if acts_alone(self.process_set) or not result:
             return result
-        present = [index for index, gradient in enumerate(result) if gradient is not None]
-        with tf.name_scope(self.scope):
-            for number, members in enumerate(self._partition(present, variables)):
-                stem = f"{name}.{number}" if name else None
-                for index, reduced in zip(members, self._reduce([result[i] for i in members], stem), strict=True):
-                    result[index] = reduced
-        return result
+        sources = [
+            _described(gradient, variable) for gradient, variable in zip(result, variables or result, strict=True)
+        ]
+        groups = self._partition(len(result), variables)
+        unread = []  # of groups without any gradient on this rank
+        with tf.name_scope(_without_number(self.scope)):
+            for number, members in enumerate(groups):
+                part = f"; group {number + 1} of {len(groups)}" if len(groups) > 1 else ""
+                group_name = f"{name}.{number}{suffix}" if name else _node_name(sources, members, suffix)
+                group = _Group(group_name, described(sources, self.remedy, part))
+                present = [index for index in members if result[index] is not None]
+                reduced, comparison = self._reduce([result[index] for index in present], group)
+                unread += [] if present else [comparison]
+                for index, gradient in zip(present, reduced, strict=True):
+                    result[index] = gradient
+        return _made_to_run(unread, result)
 
-    def _reduce(self, gradients: list[Any], name: str | None) -> list[Any]:
-        factor = self.gradient_predivide_factor
+    def _reduce(self, gradients: list[Any], group: _Group) -> tuple[list[Any], Any]:
+        """Reduce the dense gradients of a group, then gather its slices. Return them, and a result of the first.
+
+        Ranks compare the contents of the group with the dense gradients, so these come first, even if there are none.
+        """
+        factor = float(self.gradient_predivide_factor)
         sparse = [index for index, gradient in enumerate(gradients) if isinstance(gradient, tf.IndexedSlices)]
-        if factor == 1.0 or not sparse:
-            return self._reduce_all(gradients, name, factor)
-        # The factors cancel out: slices, which know none, can do without.
-        result = list(gradients)
         others = [index for index in range(len(gradients)) if index not in set(sparse)]
-        for part, its_factor in ((sparse, 1.0), (others, factor)):
-            reduced = self._reduce_all([gradients[index] for index in part], name, its_factor)
-            for index, gradient in zip(part, reduced, strict=True):
+        result = list(gradients)
+        with on_device(self.device_dense):
+            reduced = reduce_dense(
+                [gradients[index] for index in others] or [tf.zeros([0])],
+                self.compression if others else Compression.none,
+                name=group.name,
+                op=self.op,
+                prescale_factor=1.0 / factor,
+                postscale_factor=factor,
+                process_set=self.process_set,
+                contents=group.contents,
+            )
+        for index, gradient in zip(others, reduced, strict=False):
+            result[index] = gradient
+        if sparse:
+            with tf.control_dependencies([] if tf.executing_eagerly() else reduced[:1]):
+                gathered = self._gather([gradients[index] for index in sparse], group)
+            for index, gradient in zip(sparse, gathered, strict=True):
                 result[index] = gradient
-        return result
+        return result, reduced[0]
 
-    def _reduce_all(self, gradients: list[Any], name: str | None, factor: float) -> list[Any]:
+    def _gather(self, slices: list[Any], group: _Group) -> list[Any]:
+        """Gather slices. They know no factors, and those of gradient_predivide_factor cancel out."""
         return list(
             grouped_allreduce(
-                gradients,
-                device_dense=self.device_dense,
+                slices,
                 device_sparse=self.device_sparse,
                 compression=self.compression,
                 op=self.op,
-                prescale_factor=1.0 / factor,
-                postscale_factor=float(factor),
                 process_set=self.process_set,
-                name=name,
+                name=group.name,
             )
         )
 
-    def _partition(self, present: list[int], variables: Sequence[Any] | None) -> list[list[int]]:
+    def _partition(self, count: int, variables: Sequence[Any] | None) -> list[list[int]]:
         """Places of the gradients, one list for each group; what no group names makes up the last one."""
-        if not present:
-            return []
+        places = list(range(count))
         if self.groups is None:
-            return [present]
+            return [places]
         if isinstance(self.groups, int):
-            return [list(part) for part in split_list(present, min(self.groups, len(present)))]
+            return [list(part) for part in split_list(places, min(self.groups, count))]
         assert variables is not None, "groups of variables need the variables of the gradients"
-        place = {ref_of(variables[index]): index for index in present}
+        place = {ref_of(variable): index for index, variable in enumerate(variables)}
         named = [[place[ref] for ref in vars_to_refs(list(group)) if ref in place] for group in self.groups]
         grouped = {index for group in named for index in group}
-        rest = [index for index in present if index not in grouped]
+        rest = [index for index in places if index not in grouped]
         return [group for group in [*named, rest] if group]
+
+
+@dataclass(frozen=True)
+class _Group:
+    """The name of a group of gradients, None for that of its operation, and what ranks must have put into it."""
+
+    name: str | None
+    contents: str
+
+
+def _described(gradient: Any, variable: Any) -> GradientOf:
+    kind = "None" if gradient is None else "sparse" if isinstance(gradient, tf.IndexedSlices) else "dense"
+    if hasattr(variable, "path"):  # of Keras 3
+        return GradientOf(name_of_keras_variable(variable), str(variable.shape), kind)
+    if isinstance(variable, tf.Variable):
+        return GradientOf(str(variable.name), str(variable.shape), kind)
+    return GradientOf("a tensor", kind=kind)
+
+
+def _without_number(scope: str) -> str:
+    """Return the name scope as one that a graph does not number: ranks may reduce the gradients of two models in
+    different order, and the names of variables tell these apart.
+    """
+    if tf.executing_eagerly():
+        return scope
+    outer = tf.compat.v1.get_default_graph().get_name_scope()
+    return f"{outer}/{scope}/" if outer else f"{scope}/"
+
+
+def _made_to_run(unread: list[Any], gradients: list[Any]) -> list[Any]:
+    """Return the gradients such that a session that runs one of them also runs what is unread, as other ranks do."""
+    if not unread or tf.executing_eagerly():
+        return gradients
+    with tf.control_dependencies(unread):
+        return [
+            None if gradient is None else tf.nest.map_structure(tf.identity, gradient, expand_composites=True)
+            for gradient in gradients
+        ]
+
+
+_sets: weakref.WeakKeyDictionary[Any, list[ProcessSet]] = weakref.WeakKeyDictionary()  # by graph, as they were used
+
+
+def _suffix_of(process_set: ProcessSet) -> str:
+    """Return what the names of groups of this process set end with in a graph.
+
+    A graph numbers nodes of equal names, and a rank has no nodes for process sets that it is not in. So nodes of
+    different sets need different names. The suffix counts the sets of this graph: ranks that have traced it in
+    different worlds may know a set by different ids.
+    """
+    if tf.executing_eagerly() or process_set is global_process_set:
+        return ""
+    sets = _sets.setdefault(tf.compat.v1.get_default_graph(), [])
+    if process_set not in sets:
+        sets.append(process_set)
+    return f"_of_set_{sets.index(process_set) + 1}"
+
+
+def _node_name(sources: Sequence[GradientOf], members: Sequence[int], suffix: str) -> str | None:
+    """Return the name of a group in a graph: that of its variables, of which ranks may have different gradients."""
+    if tf.executing_eagerly():
+        return None
+    ends = [sources[members[0]].variable, sources[members[-1]].variable]
+    return "_".join(["HorovodGroupedAllreduce", *(normalize_name(end) for end in ends)]) + suffix
 
 
 def checked_groups(groups: Any, num_groups: int = 0) -> Any:

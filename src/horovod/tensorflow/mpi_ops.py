@@ -67,8 +67,12 @@ def _grouped_allreduce(
     postscale_factor: float = 1.0,
     ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
+    contents: str = "",
 ) -> Sequence[Tensor]:
-    """Reduce dense tensors as one unit: nothing starts before every one is ready on every rank."""
+    """Reduce dense tensors as one unit: nothing starts before every one is ready on every rank.
+
+    `contents` says what the tensors are; ranks on which it differs get an error.
+    """
     _check_adasum(op, process_set)
     call = Call(
         ALLREDUCE,
@@ -78,6 +82,7 @@ def _grouped_allreduce(
         prescale_factor,
         postscale_factor,
         grouped=True,
+        contents=contents,
         ignore_name_scope=ignore_name_scope,
     )
     return _group(call, tensors)

@@ -94,7 +94,7 @@ class _Observer:
 
 def run(module: Any, call: Call, tensors: Sequence[Tensor], splits: Tensor | None) -> list[Tensor]:
     """The results, in the order of the tensors; an alltoall's are its output and the received splits."""
-    attributes = {
+    attributes: dict[str, Any] = {
         "reduce_op": call.op,
         "root_rank": call.root,
         "context": number_of(call.process_set),
@@ -102,6 +102,8 @@ def run(module: Any, call: Call, tensors: Sequence[Tensor], splits: Tensor | Non
         "postscale_bits": _bits(call.postscale),
         "ignore_name_scope": call.ignore_name_scope,
     }
+    if call.contents:
+        attributes["contents"] = call.contents
     if call.kind == ALLTOALL:
         inputs = [tensors[0], tf.zeros([0], tf.int32) if splits is None else splits]
     else:

@@ -51,6 +51,7 @@ class _DistributedOptimizer(_LegacyOptimizer):  # type: ignore[misc, valid-type]
             groups=groups,
             process_set=process_set,
             scope=f"{name}_Allreduce",
+            remedy="which 0 * tf.reduce_sum(variable) in the loss turns into zeros",
         )
         self._local = LocalVariables(reduction, process_set, scale_local_gradients)
         self._agg_helper: LocalGradientAggregationHelper | None = None

@@ -90,9 +90,9 @@ def grouped_allreduce(
             results[index] = result
     if dense:
         with on_device(device_dense):
-            pairs = [compression.compress(tf.convert_to_tensor(tensors[index])) for index in dense]
-            reduced = _grouped_allreduce(
-                [sent for sent, _ in pairs],
+            reduced = reduce_dense(
+                [tensors[index] for index in dense],
+                compression,
                 name=name,
                 op=op,
                 prescale_factor=prescale_factor,
@@ -100,9 +100,16 @@ def grouped_allreduce(
                 ignore_name_scope=ignore_name_scope,
                 process_set=process_set,
             )
-            for index, result, (_, context) in zip(dense, reduced, pairs, strict=True):
-                results[index] = compression.decompress(result, context)
+        for index, result in zip(dense, reduced, strict=True):
+            results[index] = result
     return results
+
+
+def reduce_dense(tensors: Sequence[Any], compression: type[Compressor], **options: Any) -> list[Any]:
+    """Reduce dense tensors as one unit, compressed; `options` are those of _grouped_allreduce."""
+    pairs = [compression.compress(tf.convert_to_tensor(tensor)) for tensor in tensors]
+    reduced = _grouped_allreduce([sent for sent, _ in pairs], **options)
+    return [compression.decompress(result, context) for result, (_, context) in zip(reduced, pairs, strict=True)]
 
 
 def reducescatter(

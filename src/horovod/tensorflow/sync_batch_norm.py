@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batch normalization over the batches of all ranks, for Keras 2 and Keras 3: only what both make public is used."""
+"""Batch normalization over the batches of all ranks, for Keras 2 and Keras 3: only what both make public is used.
+
+Every value counts the same, on whichever rank it is: ranks send sums and the number of values, not means. Batches may
+differ in size and may be empty, and a rank that has joined adds nothing.
+"""
 
 from __future__ import annotations
 
@@ -7,22 +11,28 @@ from typing import Any
 
 import tensorflow as tf
 
-from horovod.common.process_sets import global_process_set
+from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.tensorflow.gradients import acts_alone
-from horovod.tensorflow.mpi_ops import Average
-from horovod.tensorflow.mpi_ops import Sum as Sum
+from horovod.tensorflow.mpi_ops import Average as Average
+from horovod.tensorflow.mpi_ops import Sum
 from horovod.tensorflow.mpi_ops import rank as rank
 from horovod.tensorflow.mpi_ops import size as size
 from horovod.tensorflow.reductions import allreduce
 
 
 class SyncBatchNormalization(tf.keras.layers.BatchNormalization):  # type: ignore[misc]
-    """tf.keras.layers.BatchNormalization whose statistics in training are those of all ranks, with equal weights."""
+    """Layer like tf.keras.layers.BatchNormalization, whose training statistics cover the batches of all ranks.
+
+    Args:
+        process_set: the ranks whose batches count. It is not part of the layer's config.
+    """
 
     def __init__(self, fused: bool | None = False, **kwargs: Any) -> None:
         if fused in (True, None):
             raise ValueError("SyncBatchNormalization has no fused implementation: pass fused=False, or leave it out")
+        process_set: ProcessSet = kwargs.pop("process_set", global_process_set)  # the signature is Horovod's
         super().__init__(**kwargs)
+        self._process_set = process_set
 
     def call(self, inputs: Any, training: Any = None, mask: Any = None) -> Any:
         training = False if training is None or not self.trainable else training
@@ -47,22 +57,44 @@ class SyncBatchNormalization(tf.keras.layers.BatchNormalization):  # type: ignor
         return tf.cast(result, inputs.dtype)
 
     def _train(self, inputs: Any, axis: int, mask: Any) -> tuple[Any, Any]:
-        """Statistics of this batch on all ranks; the moving ones follow them."""
-        others = [index for index in range(len(inputs.shape)) if index != axis]
-        if mask is None:
-            mean, square = tf.reduce_mean(inputs, others), tf.reduce_mean(tf.square(inputs), others)
-        else:
-            shape = tf.concat([tf.shape(mask), [1] * (len(inputs.shape) - len(mask.shape))], 0)
-            weights = tf.reshape(tf.cast(mask, inputs.dtype), shape)
-            total = tf.reduce_sum(weights * tf.ones_like(inputs), others)
-            mean = tf.math.divide_no_nan(tf.reduce_sum(weights * inputs, others), total)
-            square = tf.math.divide_no_nan(tf.reduce_sum(weights * tf.square(inputs), others), total)
-        if not acts_alone(global_process_set):
-            mean, square = tf.unstack(allreduce(tf.stack([mean, square]), op=Average))
-        variance = tf.maximum(square - tf.square(mean), 0)
+        """Return mean and variance of the batches of all ranks, and let the moving statistics follow them."""
+        sums = _local_sums(inputs, axis, mask)
+        if not acts_alone(self._process_set):
+            sums = allreduce(sums, op=Sum, process_set=self._process_set)
+        total, squares, count = tf.unstack(sums)
+        mean = tf.math.divide_no_nan(total, count)
+        variance = tf.maximum(tf.math.divide_no_nan(squares, count) - tf.square(mean), 0)
         for moving, new in ((self.moving_mean, mean), (self.moving_variance, variance)):
-            moving.assign(moving * self.momentum + tf.cast(new, moving.dtype) * (1 - self.momentum))
-        return mean, variance
+            old = tf.cast(moving, sums.dtype)
+            # Without a single value, on any rank, there is nothing to follow.
+            followed = tf.where(count > 0, old * self.momentum + new * (1 - self.momentum), old)
+            moving.assign(tf.cast(followed, moving.dtype))
+        return tf.cast(mean, inputs.dtype), tf.cast(variance, inputs.dtype)
 
     def _moving(self, dtype: Any) -> tuple[Any, Any]:
         return tf.cast(self.moving_mean, dtype), tf.cast(self.moving_variance, dtype)
+
+
+def _local_sums(inputs: Any, axis: int, mask: Any) -> Any:
+    """Return three rows in float64: for each channel the sum of values, the sum of squares, and how many there are.
+
+    The sums are made of mean and deviations, so that float32 need not hold squares of values far from zero.
+    """
+    others = [index for index in range(len(inputs.shape)) if index != axis]
+    weights = None
+    if mask is None:
+        number = tf.repeat(tf.reduce_prod(tf.gather(tf.shape(inputs, tf.int64), others)), inputs.shape[axis])
+    else:
+        shape = tf.concat([tf.shape(mask), [1] * (len(inputs.shape) - len(mask.shape))], 0)
+        weights = tf.reshape(tf.cast(mask, inputs.dtype), shape)
+        number = tf.reduce_sum(weights * tf.ones_like(inputs), others)
+
+    def total(values: Any) -> Any:
+        return tf.reduce_sum(values if weights is None else weights * values, others, keepdims=True)
+
+    sums = total(inputs)
+    mean = tf.math.divide_no_nan(sums, tf.reshape(tf.cast(number, inputs.dtype), tf.shape(sums)))
+    deviations = total(tf.square(inputs - mean))
+    mean, deviations = (tf.cast(tf.reshape(each, [-1]), tf.float64) for each in (mean, deviations))
+    number = tf.cast(number, tf.float64)
+    return tf.stack([mean * number, deviations + tf.square(mean) * number, number])

@@ -44,6 +44,7 @@ class _DistributedGradientTape(tf.GradientTape):  # type: ignore[misc]
             groups=groups,
             process_set=process_set,
             scope="DistributedGradientTape_Allreduce",
+            remedy="which unconnected_gradients=tf.UnconnectedGradients.ZERO turns into zeros",
         )
         self._local = LocalVariables(reduction, process_set, scale_local_gradients)
 

@@ -7,18 +7,21 @@ scaling) decides the direction, so that is what must be combined.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 
-from horovod.common import user_warnings
 from horovod.common.context import default_context
-from horovod.torch.gradients.parameter_check import ParameterCheck
-from horovod.torch.gradients.rounds import CHECKSUM_BYTES, is_same, with_complement
+from horovod.torch.gradients import conversations
+from horovod.torch.gradients.first_look import FirstLook
+from horovod.torch.gradients.known_optimizers import KnownOptimizer, describe
+from horovod.torch.gradients.round_messages import Pending
+from horovod.torch.gradients.rounds import LOOK_BYTES, Place, Seen
 from horovod.torch.layout import in_memory_order
-from horovod.torch.mpi_ops import Adasum, Max, allreduce, allreduce_async_, rank, synchronize
+from horovod.torch.mpi_ops import Adasum, allreduce_async_, synchronize
 from horovod.torch.parameter_names import Named
 from horovod.torch.wrapping import Options, WrappedOptimizer, wrap
 
@@ -27,7 +30,10 @@ class _DistributedAdasumOptimizer(WrappedOptimizer):
     """What is added to the user's optimizer class; instances come from DistributedOptimizer(op=hvd.Adasum)."""
 
     _named: Named
-    _checks_parameters: bool  # with the next step, and never again
+    _known: KnownOptimizer
+    _look: FirstLook
+    _flags: bytes  # for each parameter whether any rank trains it
+    _with_suffix: set[int]
     _starts: dict[torch.Tensor, torch.Tensor]
 
     def set_backward_passes_per_step(self, passes: int) -> None:
@@ -42,6 +48,7 @@ class _DistributedAdasumOptimizer(WrappedOptimizer):
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Make the local step, then replace it by the combination of all ranks' steps."""
+        self._count_step()
         trained = self._trained_anywhere()
         with torch.no_grad():
             for _, parameter in trained:
@@ -54,25 +61,34 @@ class _DistributedAdasumOptimizer(WrappedOptimizer):
     # See _DistributedOptimizer.step.
     step.hooked = True  # type: ignore[attr-defined]
 
-    def _trained_anywhere(self) -> Named:
-        """A parameter that one rank has frozen has a step of zeros there: the others wait for it."""
-        here = [(name, parameter if parameter.requires_grad else None) for name, parameter in self._named]
-        check = ParameterCheck(here) if self._checks_parameters else None
-        said = bytes(CHECKSUM_BYTES * 2) if check is None else with_complement(check.checksum())
-        heard = self._exchange(said + bytes(parameter is not None for _, parameter in here))
-        self._checks_parameters = False
-        checksum, flags = heard[: len(said)], heard[len(said) :]
-        if any(checksum) and not is_same(checksum):
-            check = check or ParameterCheck([(name, None) for name, _ in here])
-            ranks = self.process_set.ranks or ()
-            if text := check.find_difference(ranks, rank(), lambda it: self._exchange(it, "parameters.")):
-                user_warnings.warn(text)
-        return [it for it, flag in zip(self._named, flags, strict=True) if flag]
+    def _watch(self, name: str, parameter: torch.Tensor) -> None:
+        self._named = [*self._named, (name, parameter)]
 
-    def _exchange(self, message: bytes, topic: str = "") -> bytes:
-        sent = torch.frombuffer(bytearray(message), dtype=torch.uint8)
-        name = f"DistributedOptimizer.{topic}{self._named[0][0]}"
-        return allreduce(sent, name=name, op=Max, process_set=self.process_set).numpy().tobytes()
+    def _trained_anywhere(self) -> Named:
+        """Return what any rank trains, by the names that ranks have agreed on.
+
+        A parameter that one rank has frozen has a step of zeros there: the others wait for it.
+        """
+        if self._known.enter_era():
+            self._look.look_around()
+        conversations.hold_one(self._conversation())
+        self._look.warn()
+        return [
+            (name + (self._known.suffix if number in self._with_suffix else ""), parameter)
+            for number, ((name, parameter), flag) in enumerate(zip(self._named, self._flags, strict=True))
+            if flag
+        ]
+
+    def _conversation(self) -> conversations.Conversation:
+        here = [(name, parameter if parameter.requires_grad else None) for name, parameter in self._named]
+        message = self._look.said(lambda: here) + bytes(parameter is not None for _, parameter in here)
+        answer = yield Pending(message, Place.STEP, self._known)
+        seen, self._flags = Seen.of(answer[:LOOK_BYTES]), answer[LOOK_BYTES:]
+        if not self._known.has_agreed:
+            self._with_suffix = set(self._known.agree(seen.names))
+        if seen.parameters_differ:
+            yield from self._look.find_difference(seen, Place.STEP)
+        self._look.is_over()
 
     def _start_of(self, parameter: torch.Tensor) -> torch.Tensor:
         start = self._starts.get(parameter)
@@ -98,5 +114,10 @@ def make_adasum_optimizer(optimizer: torch.optim.Optimizer, named: Named, option
     wrapped = wrap(optimizer, _DistributedAdasumOptimizer, named, options)
     wrapped._named = named
     wrapped._starts = {}
-    wrapped._checks_parameters = default_context.settings.flag("HOROVOD_CHECK_PARAMETERS")
+    wrapped._flags, wrapped._with_suffix = b"", set()
+    wrapped._known = KnownOptimizer(options.process_set, describe(optimizer))
+    weakref.finalize(wrapped, wrapped._known.forget)
+    for name, parameter in named:
+        wrapped._known.add(name, parameter)
+    wrapped._look = FirstLook(wrapped._known, default_context.settings.flag("HOROVOD_CHECK_PARAMETERS"))
     return wrapped

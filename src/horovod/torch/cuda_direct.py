@@ -19,6 +19,7 @@ from horovod.common.handles import Batch, Pending, translate
 from horovod.common.ops import Collectives, Description
 from horovod.common.rules import Adasum
 from horovod.torch.adapter import ID_BY_DTYPE, Tensor, TorchAdapter, refuse
+from horovod.torch.lazy_bits import TensorCollectives
 from horovod.torch.nvtx_ranges import NvtxRange
 
 _used: set[int] = set()  # GPUs on which this process has had operations
@@ -134,14 +135,14 @@ class MessageWorld(DeviceWorld):
         self._range.end()
 
 
-class DeviceCollectives(Collectives[Tensor]):
+class DeviceCollectives(TensorCollectives):
     """The collectives on CUDA tensors; `staged` does those that cannot be done where the tensors lie."""
 
     def __init__(self, context: Context, staged: Collectives[Tensor]) -> None:
         super().__init__(context, CudaAdapter())
         self._staged = staged
 
-    def start(self, call: Call, tensors: Sequence[Tensor], will_wait: bool) -> Pending:
+    def start_on_memory(self, call: Call, tensors: Sequence[Tensor], will_wait: bool) -> Pending:
         refuse_capture()
         if call.op == Adasum or not tensors:
             return self._staged.start(call, tensors, will_wait)

@@ -16,11 +16,11 @@ from horovod._engine import ArrayCalls
 from horovod.common.calls import Call
 from horovod.common.context import default_context
 from horovod.common.handles import translate
-from horovod.common.ops import Collectives
 from horovod.torch.adapter import Tensor, TorchAdapter, plain_tensors, refuse
 from horovod.torch.in_flight import add as add
+from horovod.torch.lazy_bits import TensorCollectives
 
-host: Collectives[Tensor] = Collectives(default_context, TorchAdapter())
+host = TensorCollectives(default_context, TorchAdapter())
 native = ArrayCalls(plain_tensors(), default_context.handles.plain, translate)
 finish = default_context.handles.finish
 poll = default_context.handles.poll
@@ -29,7 +29,7 @@ finish_batch = default_context.handles.finish_batch
 
 
 @functools.cache
-def on_gpu() -> Collectives[Tensor]:
+def on_gpu() -> TensorCollectives:
     """Those on CUDA tensors."""
     from horovod.torch.cuda_direct import DeviceCollectives
     from horovod.torch.cuda_staging import StagedCollectives
@@ -45,7 +45,7 @@ def join(device: int) -> int:
     return host.join(torch.cuda.current_device() if device < 0 else device)
 
 
-def collectives_for(tensor: Tensor) -> Collectives[Tensor]:
+def collectives_for(tensor: Tensor) -> TensorCollectives:
     """The collectives for the memory that a tensor lies in."""
     try:
         if tensor.is_cpu:
@@ -55,7 +55,7 @@ def collectives_for(tensor: Tensor) -> Collectives[Tensor]:
     return on_gpu() if tensor.is_cuda else refuse(tensor)
 
 
-def collectives_for_group(tensors: Sequence[Tensor]) -> Collectives[Tensor]:
+def collectives_for_group(tensors: Sequence[Tensor]) -> TensorCollectives:
     """The same for tensors that must lie in one memory."""
     devices = {tensor.device if isinstance(tensor, Tensor) else refuse(tensor) for tensor in tensors}
     if len(devices) > 1:
@@ -66,7 +66,7 @@ def collectives_for_group(tensors: Sequence[Tensor]) -> Collectives[Tensor]:
     return collectives_for(tensors[0]) if tensors else host
 
 
-def _collectives_of(call: Call, tensors: Sequence[Tensor]) -> Collectives[Tensor]:
+def _collectives_of(call: Call, tensors: Sequence[Tensor]) -> TensorCollectives:
     return collectives_for_group(tensors) if call.grouped else collectives_for(tensors[0])
 
 

@@ -14,7 +14,8 @@ import torch
 from horovod.common.objects import allgather_object as allgather_object
 from horovod.common.objects import broadcast_object as broadcast_object
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.torch import fresh_state, optimizer_state
+from horovod.torch import optimizer_state
+from horovod.torch.lazy_bits import resolve
 from horovod.torch.mpi_ops import allgather as allgather
 from horovod.torch.mpi_ops import broadcast_ as broadcast_
 from horovod.torch.mpi_ops import broadcast_async_, rank, synchronize
@@ -50,22 +51,18 @@ def broadcast_optimizer_state(
 ) -> None:
     """Make an optimizer's state and options those of one rank. No parameter changes.
 
-    State that only the root has (it alone resumed from a checkpoint) is created here; state that the root does not
-    have is dropped. If the root's optimizer has not stepped yet, all of them get the state with which it would begin,
-    and zero gradients where there are none; `model` says which of those are sparse.
+    State that only the root has (it alone resumed from a checkpoint) is created here. State that the root does not
+    have is dropped: if the root's optimizer has not stepped yet, every rank begins without state. No optimizer makes a
+    step. `model` has no effect any more; Horovod's scripts pass it.
     """
     if isinstance(optimizer, torch.optim.LBFGS):
         raise ValueError("broadcast_optimizer_state does not support torch.optim.LBFGS")
     is_root = rank() == root_rank
-    made = is_root and fresh_state.is_fresh(optimizer) and fresh_state.make_state(optimizer, model)
-    told = (optimizer_state.describe(optimizer), made) if is_root else None
-    told = broadcast_object(told, root_rank, "broadcast_optimizer_state", process_set)
-    assert told is not None
-    layout, made = told
+    described = optimizer_state.describe(optimizer) if is_root else None
+    layout = broadcast_object(described, root_rank, "broadcast_optimizer_state", process_set)
+    assert layout is not None
     if not is_root:
         optimizer_state.adopt(optimizer, layout)
-    if made:
-        fresh_state.make_zero_gradients(optimizer, model)
     _broadcast_tensors(optimizer_state.tensors(optimizer, layout), root_rank, process_set)
 
 
@@ -89,13 +86,13 @@ def _pair(index: int, item: Any) -> tuple[str, Any]:
 
 
 def _broadcast_tensors(named: Named, root_rank: int, process_set: ProcessSet) -> None:
-    """Broadcast in place whatever the strides: a tensor that does not lie densely is staged in one that does."""
+    """Broadcast in place whatever the strides and lazy bits: what does not lie densely is staged in what does."""
     for name, tensor in named:
         if torch.nn.parameter.is_lazy(tensor):
             raise ValueError(f"{name!r} has no shape yet: run one batch through the lazy module before broadcasting")
     under_way = []
     for name, tensor in named:
-        dense = tensor.detach().contiguous()
+        dense = resolve(tensor.detach()).contiguous()
         bits = torch.view_as_real(dense) if dense.is_complex() else dense
         under_way.append((tensor.detach(), dense, broadcast_async_(bits, root_rank, name, process_set)))
     for tensor, dense, handle in under_way:

@@ -23,6 +23,7 @@ from horovod.torch.functions import broadcast_object
 from horovod.torch.gradients.buckets import GradientBuckets
 from horovod.torch.gradients.gradient import Reduction
 from horovod.torch.gradients.homes import gradient_homes
+from horovod.torch.gradients.known_optimizers import describe
 from horovod.torch.gradients.overlap import overlaps
 from horovod.torch.gradients.reducer import GradientReducer
 from horovod.torch.mpi_ops import Adasum, Average, Sum, size
@@ -31,7 +32,7 @@ from horovod.torch.mpi_ops import grouped_allreduce_async_ as grouped_allreduce_
 from horovod.torch.mpi_ops import rocm_built as rocm_built
 from horovod.torch.mpi_ops import sparse_allreduce_async as sparse_allreduce_async
 from horovod.torch.mpi_ops import synchronize as synchronize
-from horovod.torch.parameter_names import name_parameters, unnamed
+from horovod.torch.parameter_names import name_parameters
 from horovod.torch.wrapping import DistributedOptimizerProtocol, Options, WrappedOptimizer, wrap
 
 __all__ = [
@@ -80,6 +81,7 @@ class _DistributedOptimizer(WrappedOptimizer):
 
     def step(self, closure: Closure | None = None) -> Any:
         """Complete the gradients, then let the wrapped class make its step."""
+        self._count_step()
         if closure is not None:
             loss = super().step(self._completing(closure))
             self._has_stepped()
@@ -132,18 +134,18 @@ class _DistributedOptimizer(WrappedOptimizer):
         super().zero_grad(set_to_none)
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        """Load state and options, and forget gradients that are being reduced."""
+        self._forget_round()
+        super().load_state_dict(*args, **kwargs)
+
+    def _forget_round(self) -> None:
         if self._reducer is not None:
             self._reducer.restart()
         self._synchronized = False
-        super().load_state_dict(*args, **kwargs)
 
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        super().add_param_group(param_group)
-        number = len(self.param_groups) - 1
-        for index, parameter in enumerate(self.param_groups[-1]["params"]):
-            self._parameter_names[parameter] = unnamed(number, index)
-            if self._reducer is not None:
-                self._reducer.watch(unnamed(number, index), parameter)
+    def _watch(self, name: str, parameter: Tensor) -> None:
+        if self._reducer is not None:
+            self._reducer.watch(name, parameter)
 
     @staticmethod
     def find_duplicates(lst: Iterable[Any]) -> set[Any]:
@@ -204,6 +206,7 @@ def DistributedOptimizer(  # noqa: N802 - the contract's name
             buckets,
             homes,
             default_context.settings.flag("HOROVOD_CHECK_PARAMETERS"),
+            describe(optimizer),
         )
         weakref.finalize(wrapped, GradientReducer.unwatch, wrapped._reducer)
         if groups:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What torch.distributed does beside us that cannot be meant: DDP reducing the same gradients, a group of one process.
+"""What happens beside us that cannot be meant: DDP reducing the same gradients, a group of one process, Accelerate that
+trains each rank alone.
 
 Looked at once, in hvd.init() and at an optimizer's first reduction.
 """
@@ -15,6 +16,7 @@ import torch.distributed as dist
 from torch.nn.modules.module import register_module_module_registration_hook
 from torch.nn.parallel import DistributedDataParallel
 
+from horovod import accelerate_on_cpu
 from horovod.common import user_warnings
 from horovod.common.context import default_context
 from horovod.common.process_sets import ProcessSet
@@ -59,6 +61,7 @@ class _AtInit:
     def bound(self, process_set: ProcessSet, /) -> None:
         if process_set is default_context.global_set:
             _warn_if_group_is_alone()
+            accelerate_on_cpu.check_state()
 
     def unbound(self, process_set: ProcessSet, /) -> None:
         """Nothing to do."""

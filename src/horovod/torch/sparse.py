@@ -15,7 +15,7 @@ from horovod.torch.direct import begin, synchronize
 
 
 def sparse_allreduce(tensor: Tensor, name: str | None, op: int, process_set: ProcessSet) -> Callable[[], Tensor]:
-    """Start the two allgathers; what is returned waits for them and gives the sparse sum or average, uncoalesced."""
+    """Start the two allgathers; what is returned waits for them and gives the sparse sum or average."""
     if not isinstance(tensor, Tensor) or tensor.layout is not torch.sparse_coo:
         kind = tensor.layout if isinstance(tensor, Tensor) else type(tensor).__name__
         raise ValueError(f"sparse_allreduce_async needs a sparse tensor with torch.sparse_coo, not {kind}")
@@ -33,10 +33,18 @@ def sparse_allreduce(tensor: Tensor, name: str | None, op: int, process_set: Pro
 
     def finish() -> Tensor:
         every_index, every_value = (synchronize(handle) for handle in started)
-        if is_average:
-            size = process_set.size() or 1
-            rounding = None if every_value.is_floating_point() else "trunc"  # integers stay integers
-            every_value = torch.div(every_value, size, rounding_mode=rounding)
-        return torch.sparse_coo_tensor(every_index.t(), every_value, shape, check_invariants=False)
+        total = torch.sparse_coo_tensor(every_index.t(), every_value, shape, check_invariants=False)
+        return _divided(total, process_set.size() or 1) if is_average else total
 
     return finish
+
+
+def _divided(total: Tensor, size: int) -> Tensor:
+    """Return a sparse sum divided by the number of ranks. Integers stay integers: they were added before."""
+    dtype = total.dtype
+    if dtype.is_floating_point:
+        indices, values = total._indices(), total._values() / size
+    else:
+        whole = total.to(torch.int64).coalesce()
+        indices, values = whole.indices(), torch.div(whole.values(), size, rounding_mode="trunc").to(dtype)
+    return torch.sparse_coo_tensor(indices, values, total.shape, check_invariants=False)

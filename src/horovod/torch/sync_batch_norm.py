@@ -4,10 +4,15 @@
 Each rank tells the others how many values it has, their mean and their squared deviations; these are combined in
 float64, in rank order. Batches may differ in size and may be empty. `weight` and `bias` get the gradients of this
 rank's part of the batch: summed over the ranks, as an optimizer does, they are those of the whole.
+
+Ranks match layers by number, which follows the order of first use. So if a rank leaves out a layer later, the others
+wait for it and report it, and its numbers are not mixed with those of the next layer.
 """
 
 from __future__ import annotations
 
+import weakref
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -17,10 +22,36 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from horovod.common.context import default_context
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.torch.dynamo import outside_dynamo
 from horovod.torch.mpi_ops import Sum, allgather_async, allreduce_async, synchronize
 from horovod.torch.mpi_ops import size as size
+
+
+class _Numbers:
+    """Numbers of the layers of each process set, in the order of their first use since ranks last met or joined."""
+
+    def __init__(self) -> None:
+        self._era = -1
+        self._numbers: weakref.WeakKeyDictionary[torch.nn.Module, int] = weakref.WeakKeyDictionary()
+        self._used: Counter[int | None] = Counter()  # by process set
+
+    def of(self, layer: SyncBatchNorm) -> int:
+        """Return the layer's number, the same on all ranks that use layers in the same order."""
+        if self._era != default_context.era:
+            self._era = default_context.era
+            self._numbers.clear()
+            self._used.clear()
+        number = self._numbers.get(layer)
+        if number is None:
+            set_id = layer.process_set.process_set_id
+            number = self._numbers[layer] = self._used[set_id]
+            self._used[set_id] += 1
+        return number
+
+
+_numbers = _Numbers()
 
 
 class SyncBatchNorm(_BatchNorm):
@@ -71,7 +102,8 @@ class SyncBatchNorm(_BatchNorm):
     def _forward_on_all(self, input: Tensor) -> Tensor:
         self._check_input_dim(input)
         normalize: Callable[..., tuple[Tensor, ...]] = _SyncBatchNormFunction.apply
-        output, mean, variance, count = normalize(input, self.weight, self.bias, self.eps, self.process_set)
+        number = _numbers.of(self)
+        output, mean, variance, count = normalize(input, self.weight, self.bias, self.eps, self.process_set, number)
         self._track(mean, variance, int(count))
         return output
 
@@ -92,18 +124,27 @@ class SyncBatchNorm(_BatchNorm):
 
 
 class _SyncBatchNormFunction(torch.autograd.Function):
-    """(input, weight, bias, eps, process_set) -> (output, mean, biased variance, count of values per channel)."""
+    """Return output, mean, biased variance and the count of values per channel.
+
+    Arguments: input, weight, bias, eps, process set, number of the layer.
+    """
 
     @staticmethod
     def forward(
-        ctx: Any, input: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, process_set: ProcessSet
+        ctx: Any,
+        input: Tensor,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        eps: float,
+        process_set: ProcessSet,
+        number: int,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         wide = _widened(input)
-        mean, variance, count = _combined(_local_moments(wide), process_set)
+        mean, variance, count = _combined(_local_moments(wide), process_set, number)
         narrow = [_cast(tensor, wide.dtype) for tensor in (mean, variance, weight, bias)]
         output = F.batch_norm(wide, narrow[0], narrow[1], narrow[2], narrow[3], False, 0.0, eps)
         ctx.save_for_backward(input, weight, mean, torch.rsqrt(variance + eps), count)
-        ctx.process_set = process_set
+        ctx.process_set, ctx.number = process_set, number
         ctx.mark_non_differentiable(mean, variance, count)
         return output.to(input.dtype), mean, variance, count
 
@@ -117,7 +158,7 @@ class _SyncBatchNormFunction(torch.autograd.Function):
         sums = torch.stack([grad.sum(dims), (grad * deviation).sum(dims)]).double()
         grad_input = None
         if ctx.needs_input_grad[0]:
-            name = "sync_batch_norm.backward"
+            name = f"sync_batch_norm.backward.{ctx.number}"
             means = synchronize(allreduce_async(sums, name=name, op=Sum, process_set=ctx.process_set)) / count
             scale = invstd if weight is None else invstd * weight.double()
             grad = grad - _along_channels(means[0], grad)
@@ -125,7 +166,7 @@ class _SyncBatchNormFunction(torch.autograd.Function):
             grad_input = grad.sub_(deviation).mul_(_along_channels(scale, grad)).to(input.dtype)
         grad_weight = _cast(sums[1] * invstd, weight.dtype) if ctx.needs_input_grad[1] else None
         grad_bias = _cast(sums[0], weight.dtype) if ctx.needs_input_grad[2] else None
-        return grad_input, grad_weight, grad_bias, None, None
+        return grad_input, grad_weight, grad_bias, None, None, None
 
 
 def _local_moments(values: Tensor) -> Tensor:
@@ -142,9 +183,9 @@ def _local_moments(values: Tensor) -> Tensor:
     return row
 
 
-def _combined(row: Tensor, process_set: ProcessSet) -> tuple[Tensor, Tensor, Tensor]:
+def _combined(row: Tensor, process_set: ProcessSet, number: int) -> tuple[Tensor, Tensor, Tensor]:
     """Mean, biased variance and count over all ranks."""
-    rows = synchronize(allgather_async(row, name="sync_batch_norm.forward", process_set=process_set))
+    rows = synchronize(allgather_async(row, name=f"sync_batch_norm.forward.{number}", process_set=process_set))
     channels = row.shape[1] // 2
     means, deviations, counts = rows[:, :channels], rows[:, channels:-1], rows[:, -1:]
     count = counts.sum()

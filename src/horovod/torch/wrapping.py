@@ -3,21 +3,30 @@
 
 from __future__ import annotations
 
+import copy
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any, Protocol, TypeVar
 
 import torch
 
+from horovod.common import user_warnings
 from horovod.common.process_sets import ProcessSet
 from horovod.torch.compression import Compressor
 from horovod.torch.layout import in_memory_order
 from horovod.torch.mpi_ops import allreduce_async_, sparse_allreduce_async
-from horovod.torch.parameter_names import Named
+from horovod.torch.parameter_names import Named, unnamed
+from horovod.torch.sharing import NOT_SHARED, count_step, follow, share
 
 Mixin = TypeVar("Mixin", bound="WrappedOptimizer")
 # As in Horovod: libraries look for its name in the class, lest they wrap an optimizer twice.
 _MODULE = "horovod.torch.optimizer"
+_PLAIN_COPY = (
+    "A copy of a hvd.DistributedOptimizer, made by copy or by pickle, is a plain {name}: it does not reduce gradients. "
+    "Before you train with the copy, wrap it with hvd.DistributedOptimizer(copy, named_parameters=...). To keep and "
+    "restore the state alone, use state_dict() and load_state_dict()."
+)
 
 
 class DistributedOptimizerProtocol(Protocol):
@@ -57,6 +66,7 @@ class WrappedOptimizer(torch.optim.Optimizer):
     sparse_as_dense: bool
     process_set: ProcessSet
     _compression: type[Compressor]
+    _original: torch.optim.Optimizer  # which it shares its parameter groups and its state with
     _parameter_names: dict[torch.Tensor, str]
 
     def synchronize(self) -> None:
@@ -70,6 +80,68 @@ class WrappedOptimizer(torch.optim.Optimizer):
     def set_backward_passes_per_step(self, passes: int) -> None:
         """Accumulate gradients over this many backward passes before they are reduced."""
         raise NotImplementedError
+
+    # What this optimizer shares with the original
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._take_over(self, self._original)
+
+    def load_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        """Load state and options, which the original optimizer then has too."""
+        super().load_state_dict(*args, **kwargs)
+        self._take_over(self, self._original)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add parameters, which the original optimizer then has too."""
+        super().add_param_group(param_group)
+        self._watch_new_parameters()
+
+    def _follow_original(self) -> None:
+        """Go on from what was loaded into the original, or added to it."""
+        self._take_over(self._original, self)
+
+    def _take_over(self, changed: torch.optim.Optimizer, kept: torch.optim.Optimizer) -> None:
+        if share(changed, kept):
+            self._forget_round()
+        self._watch_new_parameters()
+
+    def _watch_new_parameters(self) -> None:
+        for number, group in enumerate(self.param_groups):
+            for index, parameter in enumerate(group["params"]):
+                if parameter not in self._parameter_names:
+                    name = self._parameter_names[parameter] = unnamed(number, index)
+                    self._watch(name, parameter)
+
+    def _watch(self, name: str, parameter: torch.Tensor) -> None:
+        """Combine this parameter with the other ranks' from now on."""
+        raise NotImplementedError
+
+    def _forget_round(self) -> None:
+        """Start anew after state was loaded."""
+
+    def _count_step(self) -> None:
+        count_step(self._original)
+
+    # Copies
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> torch.optim.Optimizer:
+        self._warn_of_copy()
+        return copy.deepcopy(self._original, memo)
+
+    def __copy__(self) -> torch.optim.Optimizer:
+        self._warn_of_copy()
+        return copy.copy(self._original)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Let pickle store the original, in a form that loads without this package."""
+        self._warn_of_copy()
+        return itemgetter(0), ((self._original,),)
+
+    def _warn_of_copy(self) -> None:
+        user_warnings.warn(_PLAIN_COPY.format(name=type(self._original).__name__))
+
+    # For libraries that reduce by themselves
 
     def _allreduce_grad_async(self, p: torch.Tensor) -> tuple[Any, Any]:
         """Begin to reduce one gradient in place, past hooks and rounds, for libraries that do that themselves.
@@ -100,8 +172,9 @@ def wrap(optimizer: torch.optim.Optimizer, mixin: type[Mixin], named: Named, opt
     cls = optimizer.__class__
     made: Any = type(cls.__name__, (mixin, cls), {"__module__": _MODULE, "__doc__": cls.__doc__})
     wrapped: Mixin = made.__new__(made)
-    # A scheduler made for the original has put its own step() there, which would lead past ours.
-    wrapped.__dict__.update({name: value for name, value in vars(optimizer).items() if name != "step"})
+    # What stays behind would lead past our methods.
+    wrapped.__dict__.update({name: value for name, value in vars(optimizer).items() if name not in NOT_SHARED})
+    wrapped._original = optimizer
     wrapped._parameter_names = {parameter: name for name, parameter in named}
     wrapped._compression = options.compression
     wrapped.backward_passes_per_step = options.backward_passes_per_step
@@ -109,4 +182,5 @@ def wrap(optimizer: torch.optim.Optimizer, mixin: type[Mixin], named: Named, opt
     wrapped.gradient_predivide_factor = options.gradient_predivide_factor
     wrapped.sparse_as_dense = options.sparse_as_dense
     wrapped.process_set = options.process_set
+    follow(optimizer, wrapped, WrappedOptimizer._follow_original)
     return wrapped

@@ -5,9 +5,11 @@ Compression, run                            as in that door
 State                                       the elastic state of a model and its optimizer
 tensor(value)                               any value as a tensor of the framework
 allreduce, allgather, broadcast, reducescatter      of one tensor
-reduce_group(tensors, name, ...)            gradients of a step, as one unit
+reduce_group(tensors, name, ..., contents)  gradients of a step, as one unit whose contents ranks compare, even if empty
 is_sparse, dense, divided_by_size           what differs about gradients
 broadcast_variables(variables, root_rank)   Keras variables, in place
+build_model(model, iterator)                on TensorFlow only: a model's variables, for the batches of an iterator
+is_tracing()                                whether a branch of a condition may be run that is not taken
 confirm(variables)                          raise if what a GPU made of them is of no account, as a rank was lost
 """
 

@@ -6,8 +6,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import jax.numpy as jnp
+
 import horovod.jax as hvd  # before Keras starts JAX's backend
 from horovod._keras.state import KerasModelState
+from horovod.common.calls import ALLREDUCE, Call
 from horovod.common.process_sets import ProcessSet
 from horovod.jax import Compression as Compression
 from horovod.jax import allgather as allgather
@@ -16,13 +19,12 @@ from horovod.jax import broadcast as broadcast
 from horovod.jax import on_gpu
 from horovod.jax import reducescatter as reducescatter
 from horovod.jax.elastic import run as run
+from horovod.jax.mpi_ops import run_call
 
 State = KerasModelState
 
 
 def tensor(value: Any) -> Any:
-    import jax.numpy as jnp
-
     return jnp.asarray(value)
 
 
@@ -38,6 +40,10 @@ def divided_by_size(gradient: Any, process_set: ProcessSet) -> Any:
     return gradient / (process_set.size() or 1)
 
 
+def is_tracing() -> bool:
+    return True  # also outside of jit both branches of a condition are
+
+
 def reduce_group(
     tensors: Sequence[Any],
     name: str,
@@ -47,16 +53,15 @@ def reduce_group(
     postscale: float,
     compression: Any,
     process_set: ProcessSet,
+    contents: str = "",
 ) -> list[Any]:
-    return hvd.grouped_allreduce(
-        [dense(gradient) for gradient in tensors],
-        name=name,
-        op=op,
-        prescale_factor=prescale,
-        postscale_factor=postscale,
-        compression=compression,
-        process_set=process_set,
-    )
+    """Reduce the gradients, with which ranks compare the contents of the group outside of compiled programs.
+
+    Inside them no gradient is None, because JAX makes zeros for what the loss does not depend on.
+    """
+    gradients = [dense(gradient) for gradient in tensors] or [jnp.zeros(0)]
+    call = Call(ALLREDUCE, process_set, name, op, prescale, postscale, grouped=True, contents=contents)
+    return list(run_call(call, gradients, compression))[: len(tensors)]
 
 
 def confirm(variables: Sequence[Any]) -> None:

@@ -11,15 +11,20 @@ import torch
 
 import horovod.torch as hvd
 from horovod._keras.state import KerasModelState
+from horovod.common.calls import ALLREDUCE, Call
 from horovod.common.context import default_context
+from horovod.common.dtypes import AS_IT_IS
 from horovod.common.process_sets import ProcessSet
+from horovod.common.wire import wire_of
 from horovod.torch import Compression as Compression
 from horovod.torch import allgather as allgather
 from horovod.torch import allreduce as allreduce
 from horovod.torch import broadcast as broadcast
-from horovod.torch import cuda_direct
+from horovod.torch import cuda_direct, direct
 from horovod.torch import reducescatter as reducescatter
+from horovod.torch.compression import is_convertible
 from horovod.torch.elastic import run as run
+from horovod.torch.graph import leaves_graph
 
 State = KerasModelState
 
@@ -42,6 +47,11 @@ def divided_by_size(gradient: Any, process_set: ProcessSet) -> Any:
     return gradient / (process_set.size() or 1)
 
 
+def is_tracing() -> bool:
+    return False  # torch.compile runs what it cannot hold in a graph
+
+
+@leaves_graph
 def reduce_group(
     tensors: Sequence[Any],
     name: str,
@@ -51,19 +61,25 @@ def reduce_group(
     postscale: float,
     compression: Any,
     process_set: ProcessSet,
+    contents: str = "",
 ) -> list[Any]:
-    """In place where nothing is compressed: the gradients of a step are not read again."""
+    """Reduce the gradients, with which ranks compare the contents of the group.
+
+    Without compression the results overwrite them: the gradients of a step are not read again.
+    """
     gradients = [dense(gradient).detach().contiguous() for gradient in tensors]
-    options: dict[str, Any] = {
-        "name": name,
-        "op": op,
-        "prescale_factor": prescale,
-        "postscale_factor": postscale,
-        "process_set": process_set,
-    }
-    if compression is Compression.none:
-        return hvd.grouped_allreduce_(gradients, **options)
-    return hvd.grouped_allreduce(gradients, compression=compression, **options)
+    gradients = gradients or [keras.ops.zeros(1)]  # not empty, because an empty CUDA tensor has no address
+    wire = wire_of(compression) if all(map(is_convertible, gradients)) else AS_IT_IS
+    compressor = Compression.none if wire else compression
+    pairs = [compressor.compress(gradient) for gradient in gradients]
+    in_place = compression is Compression.none
+    call = Call(
+        ALLREDUCE, process_set, name, op, prescale, postscale,
+        grouped=True, in_place=in_place, wire=wire, contents=contents,
+    )  # fmt: skip
+    reduced = direct.run(call, [sent for sent, _ in pairs])
+    results = [compressor.decompress(result, context) for result, (_, context) in zip(reduced, pairs, strict=True)]
+    return results[: len(tensors)]
 
 
 def confirm(variables: Sequence[Any]) -> None:

@@ -5,19 +5,22 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from horovod.common import topology as topology_module
 from horovod.common.exceptions import HorovodInitializationError, HorovodInternalError, HorovodRemovedError
+from horovod.common.joining.loss import Loss, loss_in
+from horovod.common.lineage import SeenFile
 from horovod.common.rendezvous.client import Connection, DismissedError, RendezvousError
 from horovod.common.settings import Settings, load
 from horovod.common.topology import Rendezvous, Topology, elastic_topology
 
 BIRTH_VARIABLE = "HOROVOD_BIRTH_ID"
 _LEFT = "Horovod has been shut down"
+_RAISED = re.compile(r"rank \d{1,9} raised ")
 _NAMED_LOSS = re.compile(r"rank (\d{1,9}) is lost")
 _PATIENCE_S = 864_000.0  # the driver has time limits of its own, and its end closes the connection
 
@@ -33,11 +36,15 @@ def birth_id(environ: Mapping[str, str]) -> int:
 
 @dataclass(frozen=True)
 class ElasticPlace:
-    """`address`: where other hosts reach this worker; None: it knows that already."""
+    """`address`: where other hosts reach this worker; None: it knows that already.
+
+    `seen`: the newest checkpoints that any worker of the job has seen.
+    """
 
     topology: Topology
     generation: int
     address: str | None = None
+    seen: tuple[SeenFile, ...] = ()
 
     def variables(self) -> dict[str, str]:
         """For scripts that read their place in the environment, as Horovod's workers may."""
@@ -46,22 +53,26 @@ class ElasticPlace:
         return found if self.address is None else found | {"HOROVOD_HOST_ADDRESS": self.address}
 
 
-def take_place(settings: Settings, environ: Mapping[str, str], lost: int | None, *, fresh: bool) -> ElasticPlace:
-    """Wait for the driver's word. `lost`: the rank whose loss has ended this worker's last world, if it was that.
+def take_place(
+    settings: Settings, environ: Mapping[str, str], lost: Loss | None, *, fresh: bool, seen: Sequence[SeenFile] = ()
+) -> ElasticPlace:
+    """Wait for the driver's word. `lost`: the loss that has ended this worker's last world, if it was that.
 
-    `fresh`: this worker was never handed the state of the training.
+    `fresh`: this worker was never handed the state of the training. `seen`: the newest checkpoints it knows of.
     """
     try:
         place = _meeting_place(settings, environ)
         timeout_s = settings.number("HOROVOD_GLOO_TIMEOUT_SECONDS")
         with Connection.open(place.address, place.port, place.secret, timeout_s) as connection:
-            generation, given = connection.ask_for_place(birth_id(environ), _PATIENCE_S, lost, fresh=fresh)
+            packed = [one.packed() for one in seen]
+            generation, given = connection.ask_for_place(birth_id(environ), _PATIENCE_S, lost, fresh=fresh, seen=packed)
     except DismissedError as error:
         raise HorovodRemovedError(f"this worker has left the job: {error}") from error
     except (OSError, RendezvousError) as error:
         raise HorovodInitializationError(f"hvd.init() failed: the elastic driver gave no place: {error}") from error
     address = given.pop("address", None)
-    return ElasticPlace(elastic_topology(environ, given), generation, address)
+    known = tuple(SeenFile.unpacked(one) for one in given.pop("seen", ()))
+    return ElasticPlace(elastic_topology(environ, given), generation, address, known)
 
 
 def meeting_limit_s(settings: Settings, environ: Mapping[str, str]) -> float:
@@ -75,9 +86,10 @@ def meeting_limit_s(settings: Settings, environ: Mapping[str, str]) -> float:
 def lost_rank_of(error: HorovodInternalError) -> int | None:
     """Who is to blame, also where a framework has passed on only the text.
 
-    Nobody if a rank has left of its own accord: it may have heard of a loss first, and be busy with going back.
+    Nobody if a rank has left of its own accord: it may have heard of a loss first, and be busy with going back. Nor if
+    it has raised: its process ends by itself, and the driver hears of that.
     """
-    if _LEFT in str(error):
+    if _LEFT in str(error) or _RAISED.search(str(error)):
         return None
     if error.lost_rank is not None:
         return error.lost_rank
@@ -85,20 +97,59 @@ def lost_rank_of(error: HorovodInternalError) -> int | None:
     return int(found[1]) if found else None
 
 
+def loss_of(error: HorovodInternalError) -> Loss | None:
+    """Return the rank to blame and how it was lost; None if no rank is."""
+    rank = lost_rank_of(error)
+    return None if rank is None else loss_in(str(error), rank)
+
+
 def _meeting_place(settings: Settings, environ: Mapping[str, str]) -> Rendezvous:
     return topology_module.rendezvous(elastic_topology(environ, {}), settings, environ)
 
 
-def _connected(environ: Mapping[str, str]) -> Connection:
+def _connected(environ: Mapping[str, str], limit_s: float | None = None) -> Connection:
     settings = load(environ)
     place = _meeting_place(settings, environ)
-    return Connection.open(place.address, place.port, place.secret, settings.number("HOROVOD_GLOO_TIMEOUT_SECONDS"))
+    timeout_s = limit_s if limit_s is not None else settings.number("HOROVOD_GLOO_TIMEOUT_SECONDS")
+    return Connection.open(place.address, place.port, place.secret, timeout_s)
 
 
 def ask_to_stay(environ: Mapping[str, str]) -> None:
     """After SIGTERM: returns if the driver lets this worker train until its next commit. RendezvousError if not."""
     with _connected(environ) as connection:
         connection.ask_to_stay(birth_id(environ), load(environ).number("HOROVOD_GLOO_TIMEOUT_SECONDS"))
+
+
+def report_seen(environ: Mapping[str, str], seen: Sequence[SeenFile]) -> None:
+    """Tell the driver which checkpoints this worker sees: it must know even if this worker is lost at once."""
+    with _connected(environ) as connection:
+        packed = [one.packed() for one in seen]
+        connection.report({"op": "report", "birth": birth_id(environ), "seen": packed}, _timeout_s(environ))
+
+
+def report_failure(environ: Mapping[str, str], why: str) -> None:
+    """Tell the driver that this worker is about to fail in a way in which its replacement would fail too."""
+    with _connected(environ) as connection:
+        connection.report({"op": "report", "birth": birth_id(environ), "fails": why}, _timeout_s(environ))
+
+
+def report_leave(environ: Mapping[str, str], what: str, code: int, limit_s: float, *, blames_peer: bool) -> None:
+    """Report to the driver that an exception ends this worker. Its process may take long to end.
+
+    Args:
+        environ: The environment of this process.
+        what: What this worker has done, for example "raised ValueError: no such file".
+        code: The exit code to expect.
+        limit_s: How long to wait for the driver.
+        blames_peer: Whether the exception followed from the loss of another rank.
+    """
+    message = {"op": "report", "birth": birth_id(environ), "leaves": what, "code": code, "blames_peer": blames_peer}
+    with _connected(environ, limit_s) as connection:
+        connection.report(message, limit_s)
+
+
+def _timeout_s(environ: Mapping[str, str]) -> float:
+    return load(environ).number("HOROVOD_GLOO_TIMEOUT_SECONDS")
 
 
 def listen(

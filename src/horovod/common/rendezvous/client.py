@@ -6,10 +6,11 @@ from __future__ import annotations
 import errno
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from horovod.common.joining.loss import Loss
 from horovod.common.rendezvous import protocol
 from horovod.common.rendezvous.protocol import CHUNK_BYTES, AuthenticationError, ProtocolError, RendezvousError
 
@@ -126,18 +127,31 @@ class Connection:
         return MeetResult(reply["world_id"], reply["infos"], self.local_address)
 
     def ask_for_place(
-        self, birth: int, timeout_s: float, lost: int | None = None, *, fresh: bool = False
+        self,
+        birth: int,
+        timeout_s: float,
+        lost: Loss | None = None,
+        *,
+        fresh: bool = False,
+        seen: Sequence[dict[str, Any]] = (),
     ) -> tuple[int, dict[str, Any]]:
         """Wait for the elastic driver's word: the generation, and this worker's place in it.
 
-        `lost`: the rank whose loss has ended this worker's last world. `fresh`: it was never handed the state.
+        `lost`: the loss that has ended this worker's last world. `fresh`: it was never handed the state.
+        `seen`: the newest checkpoints that it knows of.
         """
-        reply = self._request({"op": "place", "birth": birth, "lost": lost, "fresh": fresh}, timeout_s)
+        packed = lost.packed() if lost is not None else None
+        request = {"op": "place", "birth": birth, "lost": packed, "fresh": fresh, "seen": list(seen)}
+        reply = self._request(request, timeout_s)
         return int(reply["generation"]), reply["place"]
 
     def ask_to_stay(self, birth: int, timeout_s: float) -> None:
         """This worker got SIGTERM; returns if the elastic driver lets it train until its next commit."""
         self._request({"op": "preempted", "birth": birth}, timeout_s)
+
+    def report(self, message: dict[str, Any], timeout_s: float) -> None:
+        """Send a message about this worker to the elastic driver, and wait until the rendezvous has taken it."""
+        self._request(message, timeout_s)
 
     def tell(self, message: dict[str, Any]) -> None:
         """Say something to which there is no answer."""

@@ -22,6 +22,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from horovod.common.joining.loss import Loss
+from horovod.common.lineage import SeenFile
 from horovod.common.rendezvous import protocol
 from horovod.common.rendezvous.meeting import Answers, Arrival, MeetingBoard, Reply, refusal
 from horovod.common.rendezvous.waiting_list import WaitingList
@@ -73,16 +75,18 @@ class Server:
         max_unauthenticated: int = MAX_UNAUTHENTICATED,
         on_slow_meeting: Callable[[str], None] | None = None,
         slow_after_s: float = SLOW_AFTER_S,
-        on_ready: Callable[[int, int | None, bool], None] | None = None,
+        on_ready: Callable[[int, Loss | None, bool, tuple[SeenFile, ...]], None] | None = None,
         on_preempted: Callable[[int], None] | None = None,
         on_progress: Callable[[int, dict[str, Any]], None] | None = None,
         on_listening: Callable[[int], None] = lambda birth: None,
+        on_report: Callable[[int, dict[str, Any]], None] = lambda birth, message: None,
     ) -> None:
         """`on_ready` hears, on the server's thread, the birth ids of an elastic job's workers that want a place.
 
-        Beside them: the rank whose loss has ended the worker's last world, if one has; and whether the worker was
-        never handed the state of the training. `on_preempted` hears of those that got SIGTERM and wait for `excuse`,
-        `on_progress` what workers answer when they are asked for it, and `on_listening` who can be asked from now on.
+        Beside them: the loss of a rank that has ended the worker's last world, if one has; whether the worker was never
+        handed the state of the training; and the newest checkpoints that it knows of. `on_preempted` hears of those
+        that got SIGTERM and wait for `excuse`, `on_progress` what workers answer when they are asked for it,
+        `on_listening` who can be asked from now on, and `on_report` what workers report about themselves.
         """
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         listener = socket.create_server((host, port), family=family, backlog=1024)
@@ -102,6 +106,7 @@ class Server:
         self._on_preempted = on_preempted
         self._on_progress = on_progress
         self._on_listening = on_listening
+        self._on_report = on_report
         self._store: dict[str, bytes] = {}
         self._selector = selectors.DefaultSelector()
         self._wake_receiver, self._wake_sender = socket.socketpair()
@@ -350,6 +355,9 @@ class Server:
                 case "progress":
                     if self._on_progress is not None:  # an answer, which gets none
                         self._on_progress(_integer(message, "birth"), message)
+                case "report":
+                    self._on_report(_integer(message, "birth"), message)
+                    self._send(peer, {"ok": True})
                 case "put":
                     self._send(peer, self._put_chunk(peer, message))
                 case "get":
@@ -364,9 +372,10 @@ class Server:
         if self._on_ready is None:
             self._send(peer, refusal("this job is not elastic: its ranks have their places from the start"))
             return
-        lost = _integer(message, "lost") if message.get("lost") is not None else None
+        lost = Loss.unpacked(message["lost"]) if message.get("lost") is not None else None
+        seen = tuple(SeenFile.unpacked(one) for one in message.get("seen", ()))
         self._waiting_list.ask(birth, peer)
-        self._on_ready(birth, lost, bool(message.get("fresh")))
+        self._on_ready(birth, lost, bool(message.get("fresh")), seen)
 
     def _hear_preempted(self, peer: _Peer, birth: int) -> None:
         if self._on_preempted is None:

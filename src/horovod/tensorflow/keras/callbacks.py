@@ -11,7 +11,7 @@ from horovod.common.util import is_version_greater_equal_than as is_version_grea
 
 
 class BroadcastGlobalVariablesCallback(shared.BroadcastGlobalVariables, keras.callbacks.Callback):  # type: ignore[misc]
-    """Gives all ranks the root's weights and optimizer state, before the first batch if they exist by then."""
+    """Give all ranks the root's weights and optimizer state before the first step."""
 
     keras = keras
 

@@ -12,6 +12,7 @@ import torch
 from horovod.common.dtypes import ITEM_BYTES, UINT8
 from horovod.torch.adapter import ID_BY_DTYPE
 from horovod.torch.layout import is_dense
+from horovod.torch.lazy_bits import resolve
 
 Tensor = torch.Tensor
 
@@ -40,18 +41,12 @@ def movable(tensor: Tensor) -> Buffer:
 def in_order(tensor: Tensor) -> Tensor:
     """The tensor, or, if its memory has another order than its elements (channels_last), a copy that has the same.
 
-    Other ranks may have the same tensor in yet another order. Nothing is copied of what has to be refused.
+    Other ranks may have the same tensor in yet another order. Nothing is copied of what has to be refused. The copy
+    has no lazy bits either.
     """
     if tensor.layout != torch.strided or tensor.is_contiguous() or not is_dense(tensor):
-        return tensor
-    return tensor.detach().contiguous()
-
-
-def put_back(copies: Sequence[Tensor], tensors: Sequence[Tensor]) -> None:
-    """What came of tensors that were put in order."""
-    for copy, tensor in zip(copies, tensors, strict=True):
-        if copy is not tensor:
-            tensor.detach().copy_(copy)
+        return resolve(tensor)
+    return resolve(tensor.detach()).contiguous()
 
 
 def units_of(dtype: torch.dtype) -> int:

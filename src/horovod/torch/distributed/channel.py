@@ -21,7 +21,7 @@ from typing import Any, cast
 import torch.distributed as dist
 
 from horovod._engine import EngineError, World
-from horovod.common import log, stacks, timeline
+from horovod.common import leaving, log, stacks, threads_at_exit, timeline
 from horovod.common import settings as settings_module
 from horovod.common.calls import BARRIER, Call
 from horovod.common.context import default_context
@@ -60,6 +60,7 @@ class Channel:
     label: str
     global_ranks: Sequence[int] = ()
     failure: str | None = None
+    is_closed: bool = False  # in peace
     may_be_prompt: bool = False  # operations on GPUs need no agreement where NCCL serves them
     _first_on_gpu: int | None = None  # a handle, while it is not known whether it does
     _numbers: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
@@ -201,17 +202,34 @@ class Channel:
             self.failure = self.failure or why
         self.world.close(at_once=True)
 
+    def fail_as_rank(self, what: str) -> bool:
+        """End the world because this rank `what`; see leaving.Member."""
+        return self.world.fail(f"rank {self.rank} {what}")
+
     def close(self) -> None:
         """End it after what was launched on GPUs, to which other ranks may come late."""
         with self._closing:
             self.failure = self.failure or "the process group has been destroyed"
+            self.is_closed = True
         self.world.close()
 
     def __del__(self) -> None:
         self.world.close()
 
 
-_channels: weakref.WeakSet[Channel] = weakref.WeakSet()
+class _Channels:
+    """All channels of this process, which end together; see leaving.Member."""
+
+    def __init__(self) -> None:
+        self.all: weakref.WeakSet[Channel] = weakref.WeakSet()
+
+    def fail(self, what: str) -> bool | None:
+        answers = [channel.fail_as_rank(what) for channel in list(self.all) if not channel.is_closed]
+        # A group whose world had ended before tells that this rank is not the first to fail.
+        return all(answers) if answers else None
+
+
+_channels = _Channels()
 
 
 def open_channel(
@@ -235,7 +253,9 @@ def open_channel(
         timeline.begin(started.world, settings, rank, wish)  # one file, so the default group alone writes it
     channel = Channel(started.world, rank, size, label, tuple(global_ranks))
     channel.may_be_prompt = size > 1 and _skips_agreement(settings)
-    _channels.add(channel)
+    _channels.all.add(channel)
+    if size > 1:
+        leaving.watch(_channels)
     return channel
 
 
@@ -276,7 +296,8 @@ class _NoWorld:
 
 @atexit.register
 def _close_all() -> None:
-    for channel in list(_channels):
+    threads_at_exit.prepare_threads()
+    for channel in list(_channels.all):
         if getattr(sys, "last_value", None) is None:
             channel.close()
         else:  # nobody caught it: others must not wait for what this process has launched, nor it for them

@@ -20,7 +20,6 @@ from horovod.torch.distributed.buffers import (
     in_order,
     joined,
     movable,
-    put_back,
     reducible,
     same_size,
     spread,
@@ -32,6 +31,7 @@ from horovod.torch.distributed.errors import ProcessGroupMismatchError
 from horovod.torch.distributed.flight import Finish
 from horovod.torch.distributed.reductions import bitwise, engine_reduction
 from horovod.torch.distributed.work import Work
+from horovod.torch.lazy_bits import resolve, write_back
 
 Tensor = torch.Tensor
 
@@ -160,6 +160,7 @@ class Collectives:
         if self.channel.prompt_stream(request, _ALLGATHER):
             received = [output.numel() * units_of(given.dtype) for output in outputs]
             return self._into_flat(request, _ALLGATHER, given, outputs, received)
+        given = resolve(given)
         handle = self.channel.submit(request, _ALLGATHER, movable(given))
 
         def adopt(handles: Sequence[int]) -> None:
@@ -210,6 +211,7 @@ class Collectives:
             if sum(expected):
                 self._spread_received(request, handles[0], outputs)
 
+        given = resolve(given)
         handle = self.channel.submit(request, call, movable(given))
         return self._work(request, [handle], outputs, given, adopt)
 
@@ -237,9 +239,11 @@ class Collectives:
         return self._work(request, [self.channel.barrier(request)], [])
 
     def transfer(self, request: Request, tensor: Tensor, peer: int, tag: int, sends: bool) -> Work:
-        handle = self.channel.transfer(request, peer, tag, movable(tensor), sends)
+        given = resolve(tensor)
+        handle = self.channel.transfer(request, peer, tag, movable(given), sends)
         request = replace(request, place=request.place.when_done())
-        return self._work(request, [handle], [tensor], source=-1 if sends else peer)
+        work = self._work(request, [handle], [tensor], given, source=-1 if sends else peer)
+        return work if sends else self._put_back(work, [given], [tensor])
 
     # Common parts
 
@@ -247,7 +251,7 @@ class Collectives:
     def _put_back(work: Work, given: list[Tensor], tensors: list[Tensor]) -> Work:
         """One that works on tensors `in_order`, and changes those that they were made of."""
         same = all(copy is tensor for copy, tensor in zip(given, tensors, strict=True))
-        return work if same else work.then(lambda: put_back(given, tensors), tensors)
+        return work if same else work.then(lambda: write_back(given, tensors), tensors)
 
     def _start(
         self,
@@ -260,12 +264,16 @@ class Collectives:
         received: Sequence[int] = (),
     ) -> Work:
         """One collective of the engine, or a group of them, whose outputs are known."""
-        sources, targets = [movable(given) for given in inputs], [movable(output).address for output in outputs]
+        inputs, written = [resolve(given) for given in inputs], [resolve(output) for output in outputs]
+        sources, targets = [movable(given) for given in inputs], [movable(output).address for output in written]
         if len(sources) == 1:
             handle = self.channel.submit(request, call, sources[0], targets[0], shapes[0], received)
         else:
             handle = self.channel.submit_group(request, call, sources, targets, shapes)
-        return self._work(request, [handle], results, (inputs, outputs))
+        work = self._work(request, [handle], results, (inputs, written))
+        if any(copy is not output for copy, output in zip(written, outputs, strict=True)):
+            work.then(lambda: write_back(written, outputs), results)
+        return work
 
     def _into_flat(
         self, request: Request, call: Call, given: Tensor, outputs: list[Tensor], received: Sequence[int]

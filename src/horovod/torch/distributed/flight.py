@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from horovod._engine import EngineError
+from horovod._engine import EngineError, moved_text
 from horovod.torch.distributed.places import Place
+from horovod.torch.in_flight import watch
 
 if TYPE_CHECKING:
     from horovod.torch.distributed.channel import Channel
@@ -23,13 +24,20 @@ class Flight:
     """From its submission until its results lie where they belong. Used by one thread at a time."""
 
     def __init__(
-        self, channel: Channel, handles: Sequence[int], place: Place, keep: object, finish: Finish | None
+        self, channel: Channel, handles: Sequence[int], place: Place, keep: object, finish: Finish | None, watched: str
     ) -> None:
+        """Take over what the engine has begun.
+
+        Args:
+            watched: The operation's name if its caller goes on meanwhile and may resize its tensors, else "".
+        """
         self._channel = channel
         self._handles = handles
         self._place = place
         self._keep = keep  # the engine reads and writes this memory until the handles are done
         self._finish = finish
+        self._watched = watched
+        self._lies_still = watch(_tensors_in(keep)) if watched else _nothing_moves
         self.error: EngineError | None = None
 
     def then(self, finish: Callable[[], None], keep: object) -> None:
@@ -56,8 +64,10 @@ class Flight:
         return True
 
     def land(self) -> None:
-        """Do what is left once the engine is done."""
+        """Do what is left once the engine is done. Raise ValueError if a tensor has lost its memory meanwhile."""
         if self.error is None:
+            if not self._lies_still():
+                raise ValueError(moved_text(self._watched))
             self._place.order(self._channel.world)
             if self._finish is not None:
                 with torch.no_grad(), self._place.entered():
@@ -72,6 +82,7 @@ class Flight:
         for handle in handles:
             self._channel.world.release(handle)
         self._keep = self._finish = None
+        self._lies_still = _nothing_moves
 
     def land_alone(self) -> bool:
         """The same for one that its owner has forgotten; whether it is over."""
@@ -81,6 +92,10 @@ class Flight:
             self.land()
         self.release(followed=False)
         return True
+
+
+def _nothing_moves() -> bool:
+    return True
 
 
 def _tensors_in(kept: object) -> Iterator[torch.Tensor]:

@@ -55,7 +55,8 @@ class Work(_Work):  # type: ignore[misc]
         self._completion = completion
         self._request = request
         self._place = request.place
-        self._flight = Flight(channel, handles, request.place, keep, finish)
+        watched = "" if request.will_wait else request.operation
+        self._flight = Flight(channel, handles, request.place, keep, finish, watched)
         self._results = results
         self._source = source
         self._deadline = time.monotonic() + request.timeout_s + _VERDICT_SLACK_S

@@ -237,9 +237,16 @@ class TorchState(ObjectState):
         super().restore()
 
     def sync(self) -> None:
-        for handler in self._handlers.values():
-            handler.sync()
-        super().sync()
+        """Take over rank 0's state, all of it or nothing: a commit is never half of one and half of another."""
+        marks = {name: handler.slots.mark for name, handler in self._with_slots().items()}
+        try:
+            for handler in self._handlers.values():
+                handler.sync()
+            super().sync()
+        except BaseException:
+            for name, handler in self._with_slots().items():
+                handler.slots.go_back(marks[name])
+            raise
 
     def reset(self) -> None:
         for handler in self._handlers.values():

@@ -6,13 +6,14 @@ Dense gradients in host memory travel many to a call; those of groups, sparse on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 
-from horovod._engine import GradientHomes, moved_text
+from horovod._engine import GradientHomes, moved_text, replaced_text
 from horovod.common.context import default_context
 from horovod.common.dtypes import AS_IT_IS
 from horovod.common.rules import Adasum
@@ -20,10 +21,14 @@ from horovod.torch import direct
 from horovod.torch.adapter import ID_BY_DTYPE
 from horovod.torch.compression import NoneCompressor, is_convertible
 from horovod.torch.gradients.buckets import GradientBuckets
+from horovod.torch.gradients.conversations import in_spite_of_failures
 from horovod.torch.gradients.forms import put_in_form
 from horovod.torch.gradients.gradient import Gradient, Gradients, Group, Reduction
+from horovod.torch.gradients.known_optimizers import KnownOptimizer
+from horovod.torch.gradients.writes import Writes, refuse
 from horovod.torch.in_flight import watch
 from horovod.torch.layout import in_memory_order, is_dense
+from horovod.torch.lazy_bits import resolve
 from horovod.torch.sparse import sparse_allreduce
 
 Tensor = torch.Tensor
@@ -40,13 +45,17 @@ class Flights:
         gradients: Gradients,
         buckets: GradientBuckets | None,
         homes: GradientHomes | None,
+        optimizer: KnownOptimizer,
     ) -> None:
         self._reduction = reduction
+        self._optimizer = optimizer
         self._buckets = buckets
         self._homes = homes
         self._call = reduction.call
         self._gradients = gradients
         self._table = gradients.table
+        self._writes = Writes()
+        self._watches_writes = False
         self._finishers: list[Callable[[], None]] = []  # each waits for operations and puts their results in place
 
     def __bool__(self) -> bool:
@@ -54,6 +63,7 @@ class Flights:
 
     def clear(self) -> None:
         self._finishers.clear()
+        self._writes.clear()
         for group in self._gradients.groups:
             group.waiting.clear()
 
@@ -65,12 +75,15 @@ class Flights:
             self._buckets.put_places_into(self._table)
         return self._table.make_bundle(numbers)
 
-    def start(self, numbers: Sequence[int], will_wait: bool, are_last: bool, bundled: bool) -> None:
+    def start(
+        self, numbers: Sequence[int], will_wait: bool, are_last: bool, bundled: bool, watches_writes: bool = False
+    ) -> None:
         """Begin to reduce gradients that have arrived; one of a group waits for the others, unless these are the last.
 
         `will_wait`: the calling thread goes on to wait for them, so that nobody need be woken to drive them. `bundled`:
-        all ranks send the bundle that the table has made.
+        all ranks send the bundle that the table has made. `watches_writes`: the program runs on meanwhile.
         """
+        self._watches_writes = watches_writes
         if numbers:
             self._start(numbers, will_wait, bundled)
         for group in self._gradients.groups:
@@ -94,25 +107,18 @@ class Flights:
     def wait(self) -> None:
         """Wait for all of them, even if one fails. The first failure is raised."""
         finishers, self._finishers = self._finishers, []
-        failure: Exception | None = None
-        for finish in finishers:
-            try:
-                finish()
-            except Exception as error:
-                failure = failure or error
-        try:
-            if failure is not None:
-                raise failure
-        finally:
-            # Else this frame and the failure's traceback hold each other, and with them, until Python looks for cycles,
-            # all that its callers have: gradients in the memory of a world that is over, and what a user computed.
-            del failure
+        changed = self._writes.changed()  # before results are put in place
+        in_spite_of_failures([*finishers, partial(refuse, changed)])
+
+    def _watch(self, gradients: Iterable[Gradient], grads: Iterable[Any]) -> None:
+        if self._watches_writes:
+            self._writes.watch((it.full_name, grad) for it, grad in zip(gradients, grads, strict=True))
 
     # Ways to go
 
     def _start_plain(self, numbers: Sequence[int], will_wait: bool, bundled: bool) -> list[int]:
         """Those that are just memory, in one native call. The numbers of the others."""
-        bundle = f"DistributedOptimizer.bundle.{self._gradients[0].name}" if bundled else None
+        bundle = self._optimizer.bundle_name if bundled else None
         sent: list[int] = []
         grads: list[Tensor] = []
         batch, others = direct.host.start_batch(
@@ -122,6 +128,7 @@ class Flights:
         )
         if not sent:
             return others
+        self._watch(map(self._gradients.__getitem__, sent), grads)
 
         def finish() -> None:
             try:
@@ -158,10 +165,11 @@ class Flights:
             self._start_elsewhere(gradient, grad, sent, context)
 
     def _submit(self, cargo: list[Cargo], device: torch.device, will_wait: bool) -> None:
-        gradients, _, sents, _, shapes = zip(*cargo, strict=True)
+        gradients, grads, sents, _, shapes = zip(*cargo, strict=True)
         names = [gradient.full_name for gradient in gradients]
         described = [
-            (sent.data_ptr(), shape, ID_BY_DTYPE[sent.dtype]) for sent, shape in zip(sents, shapes, strict=True)
+            (sent.data_ptr(), shape, _dtype_id(gradient, sent))
+            for gradient, sent, shape in zip(gradients, sents, shapes, strict=True)
         ]
         if device.type == "cpu":
             batch = direct.host.start_allreduces(self._call, names, described, cargo, will_wait)
@@ -170,6 +178,7 @@ class Flights:
             with torch.cuda.device(device):
                 batch = direct.on_gpu().start_allreduces(call, names, described, cargo, will_wait)
         watched = {} if will_wait else {name: watch([sent]) for name, sent in zip(names, sents, strict=True)}
+        self._watch(gradients, grads)
 
         def finish() -> None:
             try:
@@ -184,7 +193,8 @@ class Flights:
         self._finishers.append(finish)
 
     def _start_elsewhere(self, gradient: Gradient, grad: Tensor, sent: Tensor, context: Any) -> None:
-        handle = direct.begin(replace(self._call, name=gradient.name, wire=AS_IT_IS), [in_memory_order(sent)])
+        handle = direct.begin(replace(self._call, name=gradient.wire_name, wire=AS_IT_IS), [in_memory_order(sent)])
+        self._watch([gradient], [grad])
 
         def finish() -> None:
             direct.synchronize(handle)
@@ -198,8 +208,9 @@ class Flights:
         group.waiting.clear()
         grads: list[Any] = [gradient.parameter.grad for gradient in gradients]
         compressed = [self._compress(grad) for grad in grads]
-        call = replace(self._call, name=group.name, grouped=True)
+        call = replace(self._call, name=group.wire_name, grouped=True)
         handle = direct.begin(call, [in_memory_order(sent) for sent, _ in compressed])
+        self._watch(gradients, grads)
 
         def finish() -> None:
             direct.synchronize(handle)
@@ -210,11 +221,14 @@ class Flights:
 
     def _start_sparse(self, gradient: Gradient) -> None:
         grad: Any = gradient.parameter.grad
-        finish_sparse = sparse_allreduce(grad, gradient.name, self._call.op, self._call.process_set)
+        finish_sparse = sparse_allreduce(grad, gradient.wire_name, self._call.op, self._call.process_set)
+        self._watch([gradient], [grad])
 
         def finish() -> None:
-            gradient.parameter.grad = finish_sparse()
-            self._table.land([gradient.number], [gradient.parameter.grad])
+            reduced = finish_sparse()
+            self._check_place(gradient, grad)
+            gradient.parameter.grad = reduced
+            self._table.land([gradient.number], [reduced])
 
         self._finishers.append(finish)
 
@@ -224,19 +238,39 @@ class Flights:
         compression = self._reduction.compression
         as_it_is = compression is NoneCompressor or (self._call.wire != AS_IT_IS and is_convertible(grad))
         sent, context = (grad, None) if as_it_is else compression.compress(grad)
+        sent = resolve(sent)
         return (sent, context) if is_dense(sent) else (sent.contiguous(), context)
 
     def _land(self, gradient: Gradient, grad: Tensor, sent: Tensor, context: Any) -> None:
         if sent is not grad:
             self._put_in_place(grad, sent, context)
+        self._check_place(gradient, grad)
         if gradient.sparse:  # it was made dense for its way only
             put_in_form(gradient.parameter, sparse=True)
         self._table.land([gradient.number], [gradient.parameter.grad if gradient.sparse else grad])
 
+    def _check_place(self, gradient: Gradient, reduced: Tensor) -> None:
+        """ValueError if the program has given the parameter another gradient while this one was reduced."""
+        grad = gradient.parameter.grad
+        if grad is not None and grad is not reduced:
+            self._table.land([gradient.number], [reduced])
+            raise ValueError(replaced_text(gradient.full_name))
+
     def _put_in_place(self, grad: Tensor, sent: Tensor, context: Any) -> None:
         received = self._reduction.compression.decompress(sent, context)
         with torch.no_grad():
-            if self._buckets is None and received.dtype == grad.dtype:
+            if self._buckets is None and received.dtype == grad.dtype and not grad.is_neg():
                 grad.set_(received)  # type: ignore[call-overload]
             else:
                 grad.copy_(received)
+
+
+def _dtype_id(gradient: Gradient, sent: Tensor) -> int:
+    """Return the engine's number of the type that is sent; the error for any other type names the parameter."""
+    try:
+        return ID_BY_DTYPE[sent.dtype]
+    except ValueError as error:
+        remedy = ""
+        if sent.is_complex():
+            remedy = ". Make the parameter real and use torch.view_as_complex(parameter) in forward()"
+        raise ValueError(f"The gradient of {gradient.name!r} cannot be reduced: {error}{remedy}") from None

@@ -7,8 +7,9 @@ open, so that a round in which nothing is new looks at none of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
 import torch
@@ -50,27 +51,46 @@ class Reduction:
 class Gradient:
     """One parameter's gradient."""
 
-    __slots__ = ("full_name", "group", "hook", "name", "number", "parameter", "sparse")
+    __slots__ = ("full_name", "group", "hook", "name", "number", "parameter", "sparse", "suffix", "wire_name")
 
     def __init__(self, name: str, number: int, parameter: Tensor) -> None:
         self.name = name
-        self.full_name = check_name(f"allreduce.{name}")
+        self.append("")
         self.number = number
         self.parameter = parameter
         self.sparse = False  # whether its rows are gathered, or it is made dense on its way; all ranks agree on that
         self.group: Group | None = None
         self.hook: Any = None  # None while the parameter needs no gradient
 
+    def append(self, suffix: str) -> None:
+        """Let ranks know it by its name and a suffix, where another optimizer has a parameter of the same name."""
+        self.suffix = suffix
+        self.wire_name = self.name + suffix
+        self.full_name = check_name(f"allreduce.{self.wire_name}")
+
 
 class Group:
     """Gradients that are reduced as one unit, once all of them are there or no more will come."""
 
-    __slots__ = ("gradients", "name", "waiting")
+    __slots__ = ("gradients", "waiting")
 
     def __init__(self, gradients: list[Gradient]) -> None:
-        self.name = ".".join((gradients[0].name, gradients[-1].name, str(len(gradients))))
         self.gradients = gradients
         self.waiting: set[Gradient] = set()
+
+    @property
+    def wire_name(self) -> str:
+        """The name by which ranks know it."""
+        first, last = self.gradients[0], self.gradients[-1]
+        return ".".join((first.name, last.name, str(len(self.gradients)))) + first.suffix
+
+
+class Leave(Enum):
+    """Which gradients that are due begin later."""
+
+    NONE = 0
+    SMALL = 1  # they wait to be bundled
+    ALL = 2  # ranks have not agreed on names, or the parameters are those of another optimizer, too
 
 
 class Gradients:
@@ -90,7 +110,8 @@ class Gradients:
         self._unseen: set[int] = set()  # have had no gradient yet, which would tell whether it is sparse
         self._sparse: set[int] = set()
         self._lent: set[int] = set()  # reduced in this round because of other ranks
-        self._small: list[int] = []  # due, and wait to be bundled
+        self._left: list[int] = []  # due, and to begin later
+        self._are_postponed = False  # those that were left: to step(), before which the program may drop them
 
     def __getitem__(self, number: int) -> Gradient:
         return self._all[number]
@@ -121,6 +142,18 @@ class Gradients:
         """The parameters by name; None for those that are frozen here."""
         return [(it.name, None if standings[it.number] == FROZEN else it.parameter) for it in self._all]
 
+    def rename(self, numbers: Iterable[int], suffix: str) -> None:
+        """Give gradients names that end with the suffix. None of them may be in flight."""
+        for number in numbers:
+            gradient = self._all[number]
+            if gradient.suffix != suffix:
+                gradient.append(suffix)
+                self.table.rename(number, gradient.full_name)
+
+    def rename_all(self, suffix: str) -> None:
+        """Give all gradients names that end with the suffix."""
+        self.rename(range(len(self._all)), suffix)
+
     def make_groups(self, groups: Sequence[Sequence[str]]) -> None:
         by_name = {gradient.name: gradient for gradient in self._all}
         for names in groups:
@@ -135,13 +168,15 @@ class Gradients:
     def restart(self, passes: int) -> None:
         """A new round, of so many passes, for all."""
         self._lent.clear()
-        self._small.clear()
+        self._left.clear()
+        self._are_postponed = False
         self.table.restart(passes)
 
     def forget_reduced(self) -> None:
         """A new round for those whose reduction has begun."""
         self._lent.clear()
-        self._small.clear()
+        self._left.clear()
+        self._are_postponed = False
         self.table.forget_reduced()
 
     def agree(self, agreed: Reduce) -> list[int]:
@@ -154,14 +189,28 @@ class Gradients:
         self._lent.update(missing)
         return missing
 
-    def with_small(self, due: list[int], leave_small: bool) -> list[int]:
-        """These and those that were left earlier; `leave_small`: leave what is small of them for later."""
-        if self._small:
-            due = list(dict.fromkeys(self._small + due))
-            self._small = []
-        if leave_small:
-            self._small, due = self.table.split_small(due)
+    def with_left(self, due: list[int], leave: Leave) -> list[int]:
+        """Return these and those that were left earlier, but for what is to be left for later now."""
+        if self._left:
+            due = list(dict.fromkeys(self._left + due))
+            self._left = []
+        if self._are_postponed:
+            self._are_postponed = False
+            for gradient in map(self._all.__getitem__, due):
+                make_gradient(gradient.parameter, gradient.sparse)
+        if leave is Leave.SMALL:
+            self._left, due = self.table.split_small(due)
+        elif leave is Leave.ALL:
+            self._left, due = due, []
+            self.table.postpone(self._left)
+            self._are_postponed = True
         return due
+
+    @property
+    def has_left(self) -> bool:
+        """Return True if gradients are due that would be under way if they could go early."""
+        left = {self._all[number] for number in self._left}
+        return any(it.group is None or left.issuperset(it.group.gradients) for it in left)
 
     def is_lent(self, number: int) -> bool:
         return number in self._lent

@@ -6,6 +6,8 @@ its passes; at zero its gradient is reduced, alone or with its group. Names, not
 
 Ranks whose graphs or passes differ would wait for each other for ever. So they first tell each other what is due: one
 small allreduce in step(), or at the end of backward() where that waits for gradients. `rounds` decides what follows.
+Several optimizers of one backward() do so at the same time. No gradient is sent before the first of these exchanges, in
+which ranks agree on names.
 """
 
 from __future__ import annotations
@@ -13,23 +15,26 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import torch
 
 from horovod._engine import Arrivals, GradientHomes
-from horovod.common import user_warnings
 from horovod.common.context import default_context
 from horovod.common.exceptions import HorovodMismatchError
 from horovod.torch import other_reductions
 from horovod.torch.cuda_direct import current_stream, follow_streams
 from horovod.torch.dynamo import outside_dynamo
-from horovod.torch.gradients import round_messages
 from horovod.torch.gradients.buckets import GradientBuckets
+from horovod.torch.gradients.conversations import Conversation, hold, hold_one, in_spite_of_failures
+from horovod.torch.gradients.first_look import FirstLook
 from horovod.torch.gradients.flights import Flights
-from horovod.torch.gradients.gradient import Gradient, Gradients, Reduction
+from horovod.torch.gradients.gradient import Gradient, Gradients, Leave, Reduction
+from horovod.torch.gradients.known_optimizers import KnownOptimizer
 from horovod.torch.gradients.overlap import Overlap, gpus_are_shared
-from horovod.torch.gradients.parameter_check import ParameterCheck
+from horovod.torch.gradients.round_messages import Pending
 from horovod.torch.gradients.rounds import Differ, Place, Reduce, Round, is_due
 
 Tensor = torch.Tensor
@@ -71,24 +76,25 @@ class GradientReducer:
         buckets: GradientBuckets | None,
         homes: GradientHomes | None,
         check_parameters: bool = False,
+        description: str = "an optimizer",
     ) -> None:
         self._reduction = reduction
         self._is_first = True
-        self._checks_parameters = check_parameters  # with the next message, and never again
+        self._known = KnownOptimizer(reduction.call.process_set, description)
+        self._look = FirstLook(self._known, check_parameters)
         self._passes = passes
         self._wait_in_backward = wait_in_backward
         self._homes = homes
         self._gradients = Gradients(reduction)
         self._gradients.restart(passes)
         self._table = self._gradients.table  # for each gradient how far it is in this round
-        self._flights = Flights(reduction, self._gradients, buckets, homes)
+        self._flights = Flights(reduction, self._gradients, buckets, homes, self._known)
         # Hooks of an optimizer that is gone must not reduce anything any more, nor keep it.
         self._overlap = overlap
         self._shares_gpus: bool | None = None  # None: no parameter is on one
         self._arrived = Arrivals(_CARGO_BYTES if overlap.of(named) else _NO_LIMIT, _notifier(weakref.ref(self)))
         self._callback_of: int | None = None  # the thread whose backward() will call us at its end
         self._round = Round()
-        self._era = default_context.era
         self._lock = threading.Lock()  # with several devices autograd calls hooks from several threads
         self._speaking = threading.RLock()  # of several threads in backward() one speaks at a time
         for name, parameter in named:
@@ -98,6 +104,7 @@ class GradientReducer:
 
     def watch(self, name: str, parameter: Tensor) -> None:
         """Reduce a parameter's gradients from now on; one that needs none yet is looked at again in each round."""
+        self._known.add(name, parameter)
         self._hook(self._gradients.add(name, parameter))
 
     def _hook(self, gradient: Gradient) -> None:
@@ -132,6 +139,7 @@ class GradientReducer:
 
     def unwatch(self) -> None:
         """Remove all hooks."""
+        self._known.forget()
         for gradient in self._gradients:
             if gradient.hook is not None:
                 gradient.hook.remove()
@@ -145,8 +153,8 @@ class GradientReducer:
 
     @property
     def busy(self) -> bool:
-        """Whether reductions are under way."""
-        return bool(self._flights)
+        """Return True if reductions are under way, or would be if ranks had agreed on names."""
+        return bool(self._flights) or (not self._wait_in_backward and self._gradients.has_left)
 
     def set_passes(self, passes: int) -> None:
         self._passes = passes
@@ -176,7 +184,7 @@ class GradientReducer:
     def stepped(self, ends_round: bool) -> None:
         """The optimizer has made its step. `ends_round`: nobody has done so, it took gradients as they were."""
         self._round = self._round.stepped()
-        if ends_round and not self._flights:
+        if ends_round and not self.busy:
             self.restart()
 
     @outside_dynamo
@@ -188,7 +196,7 @@ class GradientReducer:
         try:
             self._look_around()
             while self._arrived or not self._round.complete:
-                self._agree(Place.STEP)
+                agree([self], Place.STEP)
             self._flights.wait()
         finally:
             self.restart()
@@ -196,55 +204,53 @@ class GradientReducer:
 
     def _look_around(self) -> None:
         """Since all ranks joined, or met in another world, what each did before is of no account."""
-        if self._era != default_context.era:
-            self._era = default_context.era
+        if self._known.enter_era():
             self._round = Round()
             self._flights.clear()
+            self._gradients.rename_all("")
             self._gradients.restart(self._passes)
+            self._look.look_around()
 
-    def _agree(self, place: Place) -> None:
-        """Tell the others what is due here, join in what is due there, and wait for all of it."""
-        with self._speaking:
-            # Nothing begins before the others have come: what they were sent earlier would only wake a thread there
-            # that takes the processor from their backward().
-            due = self._due()
-            standings = self._table.standings()
-            if place is Place.BACKWARD and not is_due(standings):
-                return  # a pass of a window that is not full: others may be further, and will wait
-            for gradient in self._gradients.thawed(standings):
-                self._hook(gradient)
-            bundle = self._flights.make_bundle(due)
-            check = ParameterCheck(self._gradients.trained(standings)) if self._checks_parameters else None
-            checksum = check.checksum() if check is not None else None
-            message = self._round.message(default_context.topology.rank, place, standings, bundle, checksum)
-            warning = None
-            try:
-                answer = self._exchange(message, place)
-                self._round, decision = self._round.heard(answer)
-                if isinstance(decision, Differ):
-                    raise HorovodMismatchError(f"{decision.text} (This rank was {place.value}.)")
-                self._checks_parameters = False
-                if decision.parameters_differ:
-                    warning = self._find_difference(check, place)
-                self._begin(due, decision, will_wait=True)
-                self._flights.wait()
-            except Exception:
-                self.restart()
-                raise
-            if warning is not None:
-                user_warnings.warn(warning)
+    def _conversation(self, place: Place) -> Conversation:
+        """Tell the others what is due here, and begin what is due anywhere."""
+        # Nothing begins before the others have come: what they were sent earlier would only wake a thread there that
+        # takes the processor from their backward().
+        due = self._due()
+        standings = self._table.standings()
+        if place is Place.BACKWARD and not is_due(standings):
+            return  # a pass of a window that is not full: others may be further, and will wait
+        for gradient in self._gradients.thawed(standings):
+            self._hook(gradient)
+        bundle = self._flights.make_bundle(due)
+        look = self._look.said(partial(self._gradients.trained, standings))
+        message = self._round.message(default_context.topology.rank, place, standings, bundle, look)
+        try:
+            answer = yield Pending(message, place, self._known)
+            self._round, decision = self._round.heard(answer)
+            if isinstance(decision, Differ):
+                raise HorovodMismatchError(f"{decision.text} (This rank was {place.value}.)")
+            if not self._known.has_agreed:
+                self._gradients.rename(self._known.agree(decision.seen.names), self._known.suffix)
+            if decision.seen.parameters_differ:
+                yield from self._look.find_difference(decision.seen, place)
+            self._look.is_over()
+            self._begin(due, decision, will_wait=True)
+        except Exception:
+            self.restart()
+            raise
+
+    def _complete(self) -> None:
+        """Wait for what a conversation has begun, then warn of what it has found."""
+        try:
+            self._flights.wait()
+        except Exception:
+            self.restart()
+            raise
+        if self._known.has_agreed:
+            self._look.warn()
             if self._is_first:
                 self._is_first = False
                 other_reductions.look((it.name, it.parameter) for it in self._gradients)
-
-    def _exchange(self, message: bytes, place: Place, topic: str = "") -> bytes:
-        return round_messages.exchange(message, place, self._gradients[0].name, self._reduction.call.process_set, topic)
-
-    def _find_difference(self, check: ParameterCheck | None, place: Place) -> str | None:
-        """What this rank, if any, is to warn of: all ranks have heard that their parameters differ."""
-        check = check if check is not None else ParameterCheck([(it.name, None) for it in self._gradients])
-        ranks, rank = self._reduction.call.process_set.ranks, default_context.topology.rank
-        return check.find_difference(ranks or (), rank, lambda it: self._exchange(it, place, "parameters."))
 
     # Hooks
 
@@ -255,12 +261,18 @@ class GradientReducer:
             self._callback_of = threading.get_ident()
             _in_backward.add(self)
             torch.autograd.Variable._execution_engine.queue_callback(self._end_of_backward)
-        if self._arrived.full:
+        if self._arrived.full and self._sends_early:
             # Small ones wait for the end of backward(), where ranks agree to bundle them.
-            large = self._due(leave_small=self._wait_in_backward and self._gradients.bundles)
+            leaves_small = self._wait_in_backward and self._gradients.bundles
+            large = self._due(Leave.SMALL if leaves_small else Leave.NONE)
             self._begin(large, _NOTHING_ELSE, will_wait=False)
 
-    def _due(self, leave_small: bool = False) -> list[int]:
+    @property
+    def _sends_early(self) -> bool:
+        """Return True if gradients may be sent before ranks have told each other what is due."""
+        return self._known.has_agreed and not self._known.shares_parameters
+
+    def _due(self, leave: Leave = Leave.NONE) -> list[int]:
         """The numbers of gradients that have come to their last pass since this was called last."""
         with self._lock:
             due, refused = self._table.count_down(self._arrived.take())
@@ -271,29 +283,64 @@ class GradientReducer:
             if due and self._round.complete:
                 self._round = self._round.forgotten()  # its gradients were dropped, past the optimizer
             self._gradients.look_at(due)
-            return self._gradients.with_small(due, leave_small)
+            return self._gradients.with_left(due, leave)
 
     def _begin(self, due: list[int], agreed: Reduce, will_wait: bool) -> None:
         """Begin these reductions, and those that are not due here of gradients that all ranks reduce."""
         with self._lock:
             missing = self._gradients.agree(agreed)
             are_last = bool(agreed.wanted) and self._round.complete
-            self._flights.start(due + missing, will_wait, are_last, agreed.bundled)
+            self._flights.start(due + missing, will_wait, are_last, agreed.bundled, not self._wait_in_backward)
 
     @outside_dynamo
     def _end_of_backward(self) -> None:
-        """Of all optimizers that this pass had gradients for, in the same order on all ranks."""
+        """Let all optimizers that this pass had gradients for speak with the other ranks, at the same time."""
         ended = [it for it in _in_backward if it._callback_of is not None and it._callback_of == self._callback_of]
-        for reducer in sorted(ended, key=lambda it: it._gradients[0].name):
-            reducer._end_of_own_backward()
+        for reducer in ended:
+            reducer._callback_of = None
+            _in_backward.discard(reducer)
+        if len(ended) == 1 and self._wait_in_backward:  # nearly always
+            agree(ended, Place.BACKWARD)
+            return
+        ended.sort(key=lambda it: it._known.number)
+        waiting = [it for it in ended if it._wait_in_backward]
+        early = [it._begin_early for it in ended if not it._wait_in_backward]
+        in_spite_of_failures([*early, *(partial(agree, it, Place.BACKWARD) for it in _apart(waiting))])
 
-    def _end_of_own_backward(self) -> None:
-        self._callback_of = None
-        _in_backward.discard(self)
-        if self._wait_in_backward:
-            self._agree(Place.BACKWARD)
-        else:
+    def _begin_early(self) -> None:
+        if self._sends_early:
             self._begin(self._due(), _NOTHING_ELSE, will_wait=False)
+        else:
+            self._due(Leave.ALL)
+
+
+def agree(reducers: Sequence[GradientReducer], place: Place) -> None:
+    """Tell other ranks what is due here for each optimizer, join in what is due there, and wait for all of it."""
+    if len(reducers) == 1:
+        with reducers[0]._speaking:
+            hold_one(reducers[0]._conversation(place))
+            reducers[0]._complete()
+        return
+    with ExitStack() as stack:
+        for reducer in reducers:
+            stack.enter_context(reducer._speaking)
+        converse = partial(hold, [it._conversation(place) for it in reducers])
+        in_spite_of_failures([converse, *(it._complete for it in reducers)])
+
+
+def _apart(reducers: list[GradientReducer]) -> list[list[GradientReducer]]:
+    """Sort into lists, mostly one. Those that have parameters in common reduce them one after the other."""
+    if not any(it._known.shares_parameters for it in reducers):
+        return [reducers] if reducers else []
+    lists: list[list[GradientReducer]] = []
+    for reducer in reducers:
+        for together in lists:
+            if not any(reducer._known.shares_with(it._known) for it in together):
+                together.append(reducer)
+                break
+        else:
+            lists.append([reducer])
+    return lists
 
 
 _in_backward: weakref.WeakSet[GradientReducer] = weakref.WeakSet()  # whose callback is queued

@@ -9,6 +9,8 @@ messages are combined by Max, byte for byte, and all decide by the same answer, 
 * Small gradients that are due on all ranks, and are the same there, travel as one bundle; else each for itself, so that
   ranks whose gradients differ hear which one it is.
 * With its first message each rank sends a checksum of its parameters: they should be the same (`parameter_check`).
+* It also reports whether another optimizer of this rank has parameters of the same names: if so on any rank, all ranks
+  tell the two apart by longer names (`known_optimizers`).
 * A rank in step() speaks again until the round is complete; one in backward() returns and may bring more.
 * Ranks that have made different steps, or dropped different gradients, since they last spoke would mix up gradients of
   different steps from now on: all of them raise.
@@ -19,7 +21,7 @@ Zeros say nothing: a rank that has joined agrees with everybody.
 from __future__ import annotations
 
 import zlib
-from enum import Enum
+from enum import Enum, IntEnum
 from typing import NamedTuple
 
 # How far a gradient is, in the order in which one rank's word outweighs another's; the native gradient_table knows them
@@ -32,9 +34,11 @@ _IN_BACKWARD, _NO_STEP, _ONE_STEP, _MORE_STEPS, _KEPT, _DROPPED, _HELD = range(7
 _SUM_BYTES = 4  # of what is held; then its complement, so that Max shows the least and the greatest
 _BUNDLE = _HELD + 2 * _SUM_BYTES
 _KEY_BYTES = 8  # of the bundle; then its complement
-_PARAMETERS = _BUNDLE + 2 * _KEY_BYTES
-CHECKSUM_BYTES = 4  # of the parameters; then its complement. Zeros from a rank that has said so before
-HEAD_BYTES = _PARAMETERS + 2 * CHECKSUM_BYTES
+_LOOK = _BUNDLE + 2 * _KEY_BYTES  # a Look, in a rank's first message; zeros in later ones
+CHECKSUM_BYTES = 4  # of the parameters; then its complement
+_NAMES, _AFTER_JOIN = 2 * CHECKSUM_BYTES, 2 * CHECKSUM_BYTES + 1  # in a Look
+LOOK_BYTES = _AFTER_JOIN + 1
+HEAD_BYTES = _LOOK + LOOK_BYTES
 _MOST = 255
 _NOTHING_HELD = bytes(_SUM_BYTES) + bytes([_MOST] * _SUM_BYTES)
 
@@ -44,6 +48,57 @@ class Place(Enum):
 
     BACKWARD = "at the end of backward()"
     STEP = "in optimizer.step() or optimizer.synchronize()"
+
+
+class Names(IntEnum):
+    """How far the names of an optimizer's parameters tell it from this rank's others; the greatest of all ranks counts.
+
+    TWINS: another optimizer has parameters of the same names, shapes and types, so that ranks could confuse the two.
+    """
+
+    OWN = 0
+    SHARED = 1
+    TWINS = 2
+
+
+class Look(NamedTuple):
+    """What a rank says once about its optimizer.
+
+    `checksum`: of its parameters, if they are to be compared; `after_join`: because of hvd.join().
+    """
+
+    checksum: int | None = None
+    after_join: bool = False
+    names: Names = Names.OWN
+
+    def packed(self) -> bytes:
+        checksum = bytes(2 * CHECKSUM_BYTES) if self.checksum is None else with_complement(self.checksum)
+        return checksum + bytes([self.names, self.after_join])
+
+
+class Seen(NamedTuple):
+    """What follows from all ranks' looks.
+
+    `parameters_differ`: the ranks have begun with different ones, or train different ones; `after_join`: or have made
+    different steps until they joined. `names`: the optimizer's, on the rank where they tell least.
+    """
+
+    parameters_differ: bool = False
+    after_join: bool = False
+    names: Names = Names.OWN
+
+    @classmethod
+    def of(cls, looks: bytes) -> Seen:
+        """`looks`: those of all ranks, combined by Max."""
+        if looks == SAID_BEFORE:
+            return _NOTHING_SEEN
+        checksums = looks[:_NAMES]
+        differ = any(checksums) and not is_same(checksums)
+        return cls(differ, bool(looks[_AFTER_JOIN]), Names(looks[_NAMES]))
+
+
+SAID_BEFORE = bytes(LOOK_BYTES)
+_NOTHING_SEEN = Seen()
 
 
 def _table(*ones: int) -> bytes:
@@ -56,15 +111,12 @@ _IS_WANTED = _table(OPEN, OPEN_SPARSE, DUE, DUE_SPARSE)
 
 
 class Reduce(NamedTuple):
-    """Reduce those that `wanted` has a 1 for; as sparse ones those of `sparse`. `bundled`: as each has proposed.
-
-    `parameters_differ`: the ranks have begun with different ones, or train different ones.
-    """
+    """Reduce those that `wanted` has a 1 for; as sparse ones those of `sparse`. `bundled`: as each has proposed."""
 
     wanted: bytes
     sparse: tuple[int, ...]
     bundled: bool = False
-    parameters_differ: bool = False
+    seen: Seen = _NOTHING_SEEN
 
 
 class Differ(NamedTuple):
@@ -92,9 +144,9 @@ class Round(NamedTuple):
     # What ranks say and hear
 
     def message(
-        self, rank: int, place: Place, standings: Standings, bundle: int = 0, checksum: int | None = None
+        self, rank: int, place: Place, standings: Standings, bundle: int = 0, look: bytes = SAID_BEFORE
     ) -> bytes:
-        """What this rank has to say. `bundle`: the key of what it would bundle; `checksum`: of its parameters."""
+        """What this rank has to say. `bundle`: the key of what it would bundle; `look`: its Look, in its first one."""
         who = min(rank + 1, _MOST)
         head = bytearray(HEAD_BYTES)
         head[_IN_BACKWARD] = place is Place.BACKWARD
@@ -105,9 +157,8 @@ class Round(NamedTuple):
         elif kept:
             head[_KEPT] = who
         head[_HELD:_BUNDLE] = _sum_of(standings.translate(_IS_DONE)) if kept else _NOTHING_HELD
-        head[_BUNDLE:_PARAMETERS] = _with_complement(bundle, _KEY_BYTES)
-        if checksum is not None:
-            head[_PARAMETERS:] = with_complement(checksum)
+        head[_BUNDLE:_LOOK] = _with_complement(bundle, _KEY_BYTES)
+        head[_LOOK:] = look
         return bytes(head) + standings
 
     def heard(self, answer: bytes) -> tuple[Round, Reduce | Differ]:
@@ -120,9 +171,8 @@ class Round(NamedTuple):
         sparse = _numbers_of_sparse(standings, wanted)
         complete = not in_backward or not (OPEN in standings or OPEN_SPARSE in standings)
         done = len(wanted) - wanted.count(0) + standings.count(DONE)
-        return Round(done=done, complete=complete), Reduce(
-            wanted, sparse, _is_bundled(answer), _parameters_differ(answer)
-        )
+        seen = Seen.of(answer[_LOOK:HEAD_BYTES])
+        return Round(done=done, complete=complete), Reduce(wanted, sparse, _is_bundled(answer), seen)
 
 
 def is_due(standings: Standings) -> bool:
@@ -158,13 +208,8 @@ def is_same(said: bytes) -> bool:
 
 
 def _is_bundled(answer: bytes) -> bool:
-    said = answer[_BUNDLE:_PARAMETERS]
+    said = answer[_BUNDLE:_LOOK]
     return any(said[:_KEY_BYTES]) and is_same(said)
-
-
-def _parameters_differ(answer: bytes) -> bool:
-    said = answer[_PARAMETERS:HEAD_BYTES]
-    return any(said) and not is_same(said)
 
 
 def _rank(who: int) -> str:

@@ -23,6 +23,9 @@ def define(name: str, schema: str, run: Callable[..., Any], shapes: Callable[...
     torch.library.define(full_name, schema)
     # Not torch.library.custom_op, which costs three times as much in each call.
     torch.library.impl(full_name, "CompositeExplicitAutograd", run)
+    # The operators see to lazy bits themselves. torch would do so too, but fails where a result is written in place.
+    for bit in ("Negative", "Conjugate"):
+        torch.library.impl(full_name, bit, torch.library.fallthrough_kernel)
     torch.library.register_fake(full_name, shapes)
     return getattr(torch.ops.horovod, name).default
 

@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What tells the optimizers of a process apart, alike on all ranks: their parameters, and in which order they are used.
+
+Ranks match gradients by name. Two optimizers may have parameters of the same names (a generator and a discriminator).
+So each optimizer has an identity: its process set, a digest of its parameters' names, shapes and types, and an ordinal
+among optimizers of the same digest. Ordinals follow the order of first exchanges in this era. So an optimizer that one
+rank makes and never uses does not count, nor does one that was used before a new worker came. Optimizers that are first
+used by one backward() are counted in the order in which they were made.
+
+The first exchange of an optimizer has its identity in its name. In it ranks report whether the names of its parameters
+are those of another optimizer, too. If so on any rank, all ranks append the identity to its gradients' names.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import sys
+import threading
+import weakref
+from collections import Counter
+from typing import NamedTuple
+
+import torch
+
+from horovod.common import waits
+from horovod.common.context import default_context
+from horovod.common.process_sets import ProcessSet
+from horovod.torch.gradients.rounds import Names
+
+_DIGEST_BYTES = 4
+
+_lock = threading.Lock()
+_numbers = itertools.count()
+_living: weakref.WeakSet[KnownOptimizer] = weakref.WeakSet()
+_changes = 0  # of what lives, and of its parameters
+_used: Counter[tuple[int | None, str]] = Counter()  # optimizers of a process set and a digest in this era
+_era = -1
+
+
+class Identity(NamedTuple):
+    """What an optimizer is known by on all ranks of its process set."""
+
+    digest: str
+    ordinal: int
+
+    def __str__(self) -> str:
+        return f"{self.digest}.{self.ordinal}"
+
+
+def describe(optimizer: torch.optim.Optimizer) -> str:
+    """Return an optimizer's class and the user's line that is making it."""
+    return f"{type(optimizer).__name__} made at {waits.line_of(sys._getframe())}"
+
+
+class KnownOptimizer:
+    """One optimizer of this process: its identity, and the names that ranks have agreed on for its parameters."""
+
+    def __init__(self, process_set: ProcessSet, description: str) -> None:
+        """`description`: as users know the optimizer."""
+        self.number = next(_numbers)  # in the order of construction
+        self.description = description
+        self.process_set = process_set
+        self._named: list[tuple[str, torch.Tensor]] = []
+        self._era = default_context.era
+        self._identity: Identity | None = None
+        self._agreed = 0  # how many parameters, from the first on, have names that ranks have agreed on
+        self._has_long_names = False
+        self._sharing: tuple[int, bool] = (-1, False)  # as of which change, and the answer
+        with _lock:
+            _living.add(self)
+
+    def add(self, name: str, parameter: torch.Tensor) -> None:
+        """Note one more parameter. Ranks have to agree on its name."""
+        global _changes
+        with _lock:
+            self._named.append((name, parameter))
+            _changes += 1
+
+    def forget(self) -> None:
+        """Note that the optimizer is gone: it collides with no other one."""
+        global _changes
+        with _lock:
+            _living.discard(self)
+            _changes += 1
+
+    # Names
+
+    @property
+    def first(self) -> str:
+        """The name of the first parameter."""
+        return self._named[0][0]
+
+    @property
+    def parameter_names(self) -> list[str]:
+        return [name for name, _ in self._named]
+
+    @property
+    def suffix(self) -> str:
+        """What is appended to names that would be those of another optimizer, too."""
+        return f".{self._identity}"
+
+    @property
+    def has_agreed(self) -> bool:
+        """Return True if ranks have agreed on the names of all parameters in this era."""
+        return self._agreed == len(self._named)
+
+    @property
+    def bundle_name(self) -> str:
+        return f"DistributedOptimizer.bundle.{self.first}{self.suffix if self._has_long_names else ''}"
+
+    def exchange_name(self, topic: str = "") -> str:
+        """Return the name of this optimizer's exchange about a topic."""
+        identity = ""
+        if not self._agreed or self._has_long_names:
+            identity = f" ({len(self._named)} parameters, {self._identify()})"
+        return f"DistributedOptimizer.{topic}{self.first}{identity}"
+
+    def names(self) -> Names:
+        """Return what this rank has to report about the names."""
+        if self.has_agreed:
+            return Names.OWN
+        self._identify()
+        others = self.others_of_same_names()
+        if any(it._digest() == self._digest() for it in others):
+            return Names.TWINS
+        return Names.SHARED if others else Names.OWN
+
+    def agree(self, names: Names) -> list[int]:
+        """All ranks have heard this of the names. Return the numbers of parameters whose names take the suffix."""
+        new = range(self._agreed, len(self._named))
+        if not self._agreed:
+            self._has_long_names = names is not Names.OWN
+        self._agreed = len(self._named)
+        return [] if names is Names.OWN else list(new)
+
+    def disagree(self) -> None:
+        """Let the next exchange be a first one again."""
+        self._agreed = 0
+
+    def enter_era(self) -> bool:
+        """Forget what was agreed on if a new era has begun. Return True if one has."""
+        if self._era == default_context.era:
+            return False
+        self._era = default_context.era
+        self._identity = None
+        self._agreed = 0
+        self._has_long_names = False
+        return True
+
+    # Others
+
+    def others_of_same_names(self) -> list[KnownOptimizer]:
+        """Return this rank's other optimizers with a parameter of the same name in the same process set."""
+        mine = {name for name, _ in self._named}
+        same_set = self.process_set.process_set_id
+        return [
+            it
+            for it in self._others()
+            if it.process_set.process_set_id == same_set and not mine.isdisjoint(name for name, _ in it._named)
+        ]
+
+    @property
+    def shares_parameters(self) -> bool:
+        """Return True if another optimizer has a parameter of this one: they must not reduce it at the same time."""
+        if self._sharing[0] != _changes:
+            self._sharing = (_changes, any(self.shares_with(it) for it in self._others()))
+        return self._sharing[1]
+
+    def shares_with(self, other: KnownOptimizer) -> bool:
+        """Return True if both have a parameter in common."""
+        mine = {id(parameter) for _, parameter in self._named}
+        return not mine.isdisjoint(id(parameter) for _, parameter in other._named)
+
+    def _others(self) -> list[KnownOptimizer]:
+        with _lock:
+            return sorted((it for it in _living if it is not self), key=lambda it: it.number)
+
+    # Identity
+
+    def described(self) -> dict[str, str]:
+        """Return the types and shapes of the parameters by their names."""
+        return {name: f"{str(it.dtype).removeprefix('torch.')} of shape {tuple(it.shape)}" for name, it in self._named}
+
+    def _digest(self) -> str:
+        described = sorted(self.described().items())  # ranks may have listed the parameters in another order
+        return hashlib.blake2b(repr(described).encode(), digest_size=_DIGEST_BYTES).hexdigest()
+
+    def _identify(self) -> Identity:
+        if self._identity is None:
+            digest = self._digest()
+            with _lock:
+                _restart_if_new_era()
+                key = (self.process_set.process_set_id, digest)
+                self._identity = Identity(digest, _used[key])
+                _used[key] += 1
+        return self._identity
+
+
+def _restart_if_new_era() -> None:
+    global _era
+    if _era != default_context.era:
+        _era = default_context.era
+        _used.clear()
