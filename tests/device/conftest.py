@@ -1,24 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The stand-ins, compiled once for all tests."""
+"""The stand-ins, compiled once for all tests, and PyTorch, imported once for all ranks."""
+
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 from devicekit.standins import OWN_GPUS, compile_library, compile_standin
 from testkit.places import ROOT
+from testkit.preloaded import TORCH, Preloaded
+
+
+def preloading(env: dict[str, str], folder: Path) -> Iterator[dict[str, str]]:
+    """Yield the variables, and those by which programs are forked from a process that has imported PyTorch."""
+    modules = TORCH if find_spec("torch") else ("horovod.numpy",)
+    with Preloaded(str(folder / "preloaded"), modules, {**env, "OMP_NUM_THREADS": "1"}) as server:
+        yield {**env, **server.variables}
 
 
 @pytest.fixture(scope="session")
-def driver(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """Variables by which ranks find the stand-in for the CUDA driver, and no NCCL."""
-    return {
-        **compile_standin(tmp_path_factory.mktemp("driver"), "libcuda.so.1"),
-        "HOROVOD_NCCL_LIBRARY": "/nowhere/libnccl.so.2",
-    }
+    folder = tmp_path_factory.mktemp("driver")
+    no_nccl = {"HOROVOD_NCCL_LIBRARY": "/nowhere/libnccl.so.2"}
+    yield from preloading({**compile_standin(folder, "libcuda.so.1"), **no_nccl}, folder)
 
 
 @pytest.fixture(scope="session")
-def standins(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def standins(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """Variables by which ranks find the stand-ins for the driver and for NCCL."""
-    return compile_standin(tmp_path_factory.mktemp("standins"), "libcuda.so.1", "libnccl.so.2")
+    folder = tmp_path_factory.mktemp("standins")
+    yield from preloading(compile_standin(folder, "libcuda.so.1", "libnccl.so.2"), folder)
 
 
 @pytest.fixture(scope="session")

@@ -72,6 +72,52 @@ def check_dtypes() -> None:
         same(hvd.broadcast(tensor, 0).to(torch.float32), 1.0)
 
 
+def full_range(dtype: torch.dtype, rank: int, *shape: int) -> torch.Tensor:
+    limits, dice = torch.iinfo(dtype), torch.Generator().manual_seed(rank)
+    return torch.randint(limits.min, limits.max + 1, shape, generator=dice, dtype=torch.int64).to(dtype)
+
+
+def check_integer_averages() -> None:
+    """The exact quotient, truncated toward zero, though most sums overflow: through host memory, and the GPU's own."""
+    for dtype in (torch.uint8, torch.int8, torch.int16, torch.int32):
+        for rows in (1, 999, 300_001):
+            inputs = [full_range(dtype, rank, rows, 5) for rank in range(SIZE)]
+            total = torch.stack([it.to(torch.int64) for it in inputs]).sum(dim=0)
+            exact = torch.div(total, SIZE, rounding_mode="trunc").to(dtype)
+            own = inputs[RANK].to(DEVICE)
+            same(hvd.allreduce(own), exact)
+            for result in hvd.grouped_allreduce([own, own[:1].clone()]):
+                same(result, exact[: len(result)])
+            same(hvd.reducescatter(own), torch.tensor_split(exact, SIZE)[RANK])
+            same(own, inputs[RANK])  # the input is as it was
+            assert hvd.allreduce_(own) is own
+            same(own, exact)
+
+
+def negated(*shape: int) -> torch.Tensor:
+    """A tensor with the values of mine(), whose memory holds their opposites."""
+    tensor = torch._neg_view(-mine(*shape))
+    assert tensor.is_neg()
+    return tensor
+
+
+def check_negative_bits() -> None:
+    same(hvd.allreduce(negated(5), op=hvd.Sum), TOTAL)
+    same(hvd.broadcast(negated(3), SIZE - 1), SIZE)
+    same(hvd.allgather(negated(1)), torch.arange(1.0, SIZE + 1))
+    tensor = negated(3, 2)
+    assert hvd.allreduce_(tensor, op=hvd.Sum) is tensor
+    same(tensor, TOTAL)
+    same(hvd.broadcast_(negated(3), SIZE - 1), SIZE)
+    weight = torch.nn.Parameter(torch.zeros(50_000, device=DEVICE))
+    if RANK == 0:  # the other ranks' gradients have no such bit
+        weight.register_hook(lambda grad: torch._neg_view(grad.neg()))
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD([weight], lr=1.0), [("weight", weight)])
+    (weight * (RANK + 1.0)).sum().backward()
+    optimizer.step()
+    same(weight.detach(), -TOTAL / SIZE)
+
+
 def check_streams() -> None:
     """Inputs are taken as the current stream leaves them, and results are there for the current stream."""
     side = torch.cuda.Stream()
@@ -220,6 +266,8 @@ def measure() -> None:
 for check in (
     check_every_operation,
     check_dtypes,
+    check_integer_averages,
+    check_negative_bits,
     check_streams,
     check_asynchrony,
     check_autograd,

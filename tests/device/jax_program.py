@@ -119,6 +119,31 @@ def check_forms() -> None:
     same(hvd.allreduce(jnp.ones(3), name="different"), np.ones(3), "after a mismatch")
 
 
+def check_in_flight() -> None:
+    """Arrays that rank 0 donates or deletes while an operation on them is in flight, before the others take part."""
+    overwrite = jax.jit(lambda it: it * 0 - 1, donate_argnums=0)
+    count = 1 << 20
+    total = sum(np.arange(count) % 1000 + of_rank for of_rank in range(SIZE))
+    splits = [count // SIZE] * (SIZE - 1) + [count - count // SIZE * (SIZE - 1)]
+    part = slice(sum(splits[:RANK]), sum(splits[: RANK + 1]))
+    parts = np.concatenate([(np.arange(count) % 1000 + of_rank)[part] for of_rank in range(SIZE)])
+    starts: dict[str, tuple[Callable[[Any], int], Any]] = {
+        "allreduce": (lambda it: hvd.allreduce_async([it], op=hvd.Sum, name="in flight"), total),
+        "alltoall": (lambda it: hvd.alltoall_async(it, name="in flight", splits=splits), parts),
+    }
+    for lose in (overwrite, lambda it: it.delete()):
+        for name, (start, wanted) in starts.items():
+            mine = jnp.asarray((np.arange(count) % 1000 + RANK).astype(np.float32))
+            handle = 0
+            for turn in ("rank 0", "the others"):
+                if (RANK == 0) == (turn == "rank 0"):
+                    handle = start(mine)
+                    lose(mine)
+                    jax.block_until_ready([jnp.full(count, -1.0, jnp.float32) for _ in range(8)])
+                hvd.allreduce(jnp.zeros(1), name=turn)
+            same(hvd.synchronize(handle)[0], wanted, (name, "in flight"))
+
+
 def check_transformations() -> None:
     x = jnp.arange(4.0) + RANK
     total = sum(np.arange(4.0) + of_rank for of_rank in range(SIZE))
@@ -229,6 +254,7 @@ def check_state() -> None:
 CHECKS = {
     "operations": check_operations,
     "forms": check_forms,
+    "in_flight": check_in_flight,
     "transformations": check_transformations,
     "order": check_order,
     "sets": check_sets,

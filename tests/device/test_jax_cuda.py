@@ -26,7 +26,7 @@ pytestmark = [
 
 
 @pytest.mark.parametrize("transport", ["auto", "ipc", "staged", "nccl"])
-@pytest.mark.parametrize("checks", ["operations,forms", "transformations,order,sets,training,state"])
+@pytest.mark.parametrize("checks", ["operations,forms,in_flight", "transformations,order,sets,training,state"])
 def test_jax_on_a_gpu(checks: str, transport: str) -> None:
     env = {**SHARED, "HOROVOD_DYNAMIC_PROCESS_SETS": "1", "HOROVOD_GPU_TRANSPORT": transport}
     env |= {"HOROVOD_LOG_LEVEL": "info"}

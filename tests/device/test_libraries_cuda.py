@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from testkit.launcher import horovodrun
+from testkit.long import in_long
 
 HERE = Path(__file__).parent
 PROGRAM = str(HERE / "libraries_program.py")
@@ -18,7 +19,9 @@ ON_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no
 pytestmark = pytest.mark.timeout(110)
 
 
-@pytest.mark.parametrize("way", ["cpu", pytest.param("auto", marks=ON_GPU), pytest.param("nccl", marks=ON_GPU)])
+@pytest.mark.parametrize(
+    "way", [in_long("cpu"), pytest.param("auto", marks=ON_GPU), pytest.param("nccl", marks=ON_GPU)]
+)
 @pytest.mark.parametrize("library", ["lightning", "accelerate"])
 def test_two_ranks_train_as_one(library: str, way: str) -> None:
     if importlib.util.find_spec(library) is None:

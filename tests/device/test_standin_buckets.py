@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """DistributedOptimizer(gradient_as_bucket_view=True) where ranks share a GPU, on the stand-in for the driver."""
 
-import sys
-
 import pytest
 from devicekit.standins import STANDIN
 from testkit.launcher import horovodrun
+from testkit.long import in_long
+from testkit.preloaded import command
 
 pytestmark = pytest.mark.timeout(180)  # the first of them compiles the stand-in
 
-PROGRAM = [sys.executable, str(STANDIN / "buckets_program.py")]
+PROGRAM = command(str(STANDIN / "buckets_program.py"))
 QUIET = {"OMP_NUM_THREADS": "1", "HOROVOD_DISABLE_NVTX_RANGES": "1"}
 
 
@@ -19,7 +19,7 @@ def train(env: dict[str, str], ranks: int, shares: str) -> None:
     assert done.stdout.count("all checks passed") == ranks, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("ranks", [in_long(2), 4])
 def test_gradients_are_reduced_where_they_lie(driver, ranks):
     train(driver, ranks, "shared")
 

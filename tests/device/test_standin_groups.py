@@ -6,7 +6,6 @@ different orders wait for each other without end.
 """
 
 import re
-import sys
 from collections import Counter
 
 import pytest
@@ -14,32 +13,34 @@ from devicekit.standins import LATE, STANDIN
 from devicekit.timelines import on_gpus
 from faultkit.jobs import PlainJob
 from testkit.launcher import horovodrun
+from testkit.long import in_long
+from testkit.preloaded import ANEW, command
 from testkit.processes import wait_for_all
 
 pytestmark = pytest.mark.timeout(180)  # the first of them compiles the stand-ins
 pytest.importorskip("torch")
 
-GROUPS = [sys.executable, str(STANDIN / "groups_program.py")]
-CHECKS = [sys.executable, str(STANDIN / "torch_program.py"), "nccl"]
+GROUPS = command(str(STANDIN / "groups_program.py"))
+CHECKS = [*command(str(STANDIN / "torch_program.py")), "nccl"]
 # Launches of different worlds overtake each other where nobody sees to their order.
 SETTINGS = {**LATE, "STANDIN_NCCL_PAUSE_US": "2000", "OMP_NUM_THREADS": "1"}
 
 
-@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("ranks", [in_long(2), 4])
 def test_every_collective(nccl, ranks):
     done = horovodrun("-np", str(ranks), *CHECKS, env={**nccl, **SETTINGS}, limit_s=100)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("all checks passed") == ranks, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize(("ranks", "seed"), [(2, 0), (2, 1), (4, 2), (4, 3)])
+@pytest.mark.parametrize(("ranks", "seed"), [(2, 0), in_long(2, 1), (4, 2), in_long(4, 3)])
 def test_groups_that_overlap_launch_in_the_order_of_the_program(nccl, ranks, seed):
     done = horovodrun("-np", str(ranks), *GROUPS, "orders", str(seed), env={**nccl, **SETTINGS}, limit_s=100)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("all in order") == ranks, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("seed", [4, 5])
+@pytest.mark.parametrize("seed", [4, in_long(5)])
 def test_so_do_those_of_which_some_share_gpus(nccl, seed):
     """Operations of those are agreed on, those of groups whose ranks have GPUs of their own are not."""
     said = said_by(nccl, 4, "orders", str(seed), RANKS_PER_GPU="2")
@@ -52,7 +53,7 @@ def said_by(nccl: dict[str, str], ranks: int, *program: str, **more: str) -> str
     return done.stdout
 
 
-@pytest.mark.parametrize(("ranks", "transport"), [(2, "auto"), (4, "auto"), (2, "nccl")])
+@pytest.mark.parametrize(("ranks", "transport"), [in_long(2, "auto"), (4, "auto"), (2, "nccl")])
 def test_no_word_is_exchanged_for_an_operation(nccl, ranks, transport):
     said = said_by(nccl, ranks, "silence", "silent", HOROVOD_GPU_TRANSPORT=transport)
     assert said.count("counted") == ranks, said
@@ -66,9 +67,10 @@ def test_the_timeline_shows_what_the_gpu_did_without_agreement(nccl, tmp_path):
 
 
 def test_who_looks_for_mistakes_lets_ranks_agree(nccl):
-    said = said_by(nccl, 2, "silence", "agreed", TORCH_DISTRIBUTED_DEBUG="DETAIL")
+    env = {**ANEW, "TORCH_DISTRIBUTED_DEBUG": "DETAIL"}
+    said = said_by(nccl, 2, "silence", "agreed", **env)
     assert said.count("counted") == 2, said
-    said = said_by(nccl, 2, "mismatch", TORCH_DISTRIBUTED_DEBUG="DETAIL")
+    said = said_by(nccl, 2, "mismatch", **env)
     assert said.count("told") == 2, said
 
 
@@ -81,7 +83,7 @@ def times_heard(said: str) -> list[float]:
     return [float(found) for found in re.findall(r"heard in (.*?) s", said)]
 
 
-@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("ranks", [2, in_long(4)])
 def test_a_call_that_a_rank_leaves_out_ends_at_the_groups_time_limit(nccl, ranks):
     times = times_heard(said := said_by(nccl, ranks, "absence"))
     assert len(times) == ranks, said
@@ -89,7 +91,7 @@ def test_a_call_that_a_rank_leaves_out_ends_at_the_groups_time_limit(nccl, ranks
     assert said.count(": 0 left") == ranks - 1, said
 
 
-@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("ranks", [in_long(2), 4])
 def test_a_rank_that_leaves_too_soon_is_named(nccl, ranks):
     times = times_heard(said := said_by(nccl, ranks, "departure"))
     assert len(times) == ranks - 1, said
@@ -110,7 +112,7 @@ def test_who_leaves_waits_until_the_groups_time_limit_or_ctrl_c(nccl, program):
     assert said.count("heard") == 1, said
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("ranks", [in_long(2), 3])
 def test_who_aborts_waits_for_nobody(nccl, ranks):
     found = re.search(r"gave up in (.*) s: 0 left", said := said_by(nccl, ranks, "abort"))
     assert found, said

@@ -2,18 +2,19 @@
 """Point to point between GPUs, without one: through a GPU's memory, or the host's where that cannot be."""
 
 import re
-import sys
 
 import pytest
 from devicekit.standins import LATE, OWN_GPUS, STANDIN
 from faultkit.jobs import PlainJob
 from testkit.launcher import horovodrun
+from testkit.long import in_long
+from testkit.preloaded import command
 from testkit.processes import wait_for_all
 
 pytestmark = pytest.mark.timeout(180)  # the first of them compiles the stand-ins
 pytest.importorskip("torch")
 
-PROGRAM = [sys.executable, str(STANDIN / "messages_program.py")]
+PROGRAM = command(str(STANDIN / "messages_program.py"))
 SETTINGS = {"OMP_NUM_THREADS": "1", "HOROVOD_LOG_LEVEL": "info"}
 BY_GPU = "go through the GPU's memory"
 NO_COPIES = {"STANDIN_FAIL": "cuMemcpyDtoHAsync_v2=1"}
@@ -29,7 +30,7 @@ def said_by(env: dict[str, str], ranks: int, *program: str, **more: str) -> str:
     return done.stdout + done.stderr
 
 
-@pytest.mark.parametrize(("ranks", "seed"), [(2, 0), (2, 1), (3, 2), (4, 3)])
+@pytest.mark.parametrize(("ranks", "seed"), [(2, 0), in_long(2, 1), in_long(3, 2), (4, 3)])
 def test_messages_go_through_the_gpu_in_any_order(driver, ranks, seed):
     said = said_by({**driver, **LATE}, ranks, "ring", str(seed))
     assert said.count("all messages came") == ranks, said
@@ -66,7 +67,7 @@ def test_messages_and_collectives_never_wait_for_each_other(standins, own_gpus):
     assert said_by(env, 2, "circle").count("all messages came") == 2
 
 
-@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("ranks", [in_long(2), 4])
 def test_ends_that_send_first_meet(driver, ranks):
     assert said_by(driver, ranks, "both_first").count("all messages came") == ranks
 

@@ -6,7 +6,6 @@ where it is: see test_torch_nccl.py.
 """
 
 import re
-import sys
 from collections.abc import Mapping
 
 import pytest
@@ -14,12 +13,14 @@ from devicekit.standins import LATE, OWN_GPUS, STANDIN, compile_standin
 from devicekit.timelines import on_gpus
 from faultkit.jobs import PlainJob
 from testkit.launcher import horovodrun, lines_by_rank
+from testkit.places import python_path
+from testkit.preloaded import command
 from testkit.processes import wait_for_all
 
 pytestmark = pytest.mark.timeout(180)  # the first of them compiles the stand-ins
 
-PROGRAM = [sys.executable, str(STANDIN / "nccl_program.py")]
-EVERYTHING = "operations,groups,many,order,asynchrony,sets,exchanges,join"
+PROGRAM = command(str(STANDIN / "nccl_program.py"))
+EVERYTHING = "operations,groups,many,averages,order,asynchrony,sets,exchanges,join"
 
 
 @pytest.fixture(scope="session")
@@ -70,7 +71,8 @@ def test_the_file_of_a_wheel_is_taken_where_none_is_loaded(tmp_path_factory):
     wheels = site / "nvidia" / "nccl" / "lib"
     wheels.mkdir(parents=True)
     library = compile_standin(wheels, "libnccl.so.2")["STANDIN_NCCL"]
-    env = {**compile_standin(driver, "libcuda.so.1"), **OWN_GPUS, "HOROVOD_LOG_LEVEL": "info", "PYTHONPATH": str(site)}
+    env = {**compile_standin(driver, "libcuda.so.1"), **OWN_GPUS, "HOROVOD_LOG_LEVEL": "info"}
+    env["PYTHONPATH"] = python_path(site)  # before what this process was started with: that may hold Horovod itself
     env["STANDIN_NCCL"] = library
     said, _ = run(env, 2, "otherwise", "groups")
     assert said.count("CUDA tensors go through NCCL 2.28.9") == 2, said
@@ -167,7 +169,7 @@ def test_what_one_rank_asks_for_holds_for_all(nccl, what):
 
 
 def test_the_timeline_names_the_way_and_shows_when_the_gpu_did_its_work(nccl, tmp_path):
-    program = [sys.executable, str(STANDIN / "program.py"), "timeline", str(tmp_path)]
+    program = [*command(str(STANDIN / "program.py")), "timeline", str(tmp_path)]
     done = horovodrun("-np", "2", *program, env={**nccl, **LATE}, limit_s=60)
     assert done.returncode == 0, done.stdout + done.stderr
     for rank in range(2):
@@ -236,3 +238,13 @@ def test_an_error_of_nccls_ends_the_world(nccl):
         assert "NCCL reported an error there: unhandled system error" in lines[0], (rank, said)
         assert lines[-1] == "communicators left: 0", said
     assert "rank 1" in heard[0][0], said
+
+
+def test_an_error_of_nccls_is_not_blamed_on_a_rank_after_another_has_left(nccl):
+    said, _ = run({**nccl, "STANDIN_NCCL_ERROR_AT_RANK_1": "2@1"}, 3, "leaving")
+    heard = lines_by_rank(said)
+    assert heard[2] == ["left early"], said
+    for rank in (0, 1):
+        assert re.fullmatch(r"told: .*\brank 2\b.*", heard[rank][0]), said
+        assert "NCCL" not in heard[rank][0], said
+        assert heard[rank][-1] == "communicators left: 0", said

@@ -2,16 +2,16 @@
 """Tensors in memory of a device that all ranks map are reduced where they lie; on the stand-in for the driver."""
 
 import re
-import sys
 
 import pytest
 from devicekit.standins import LATE, STANDIN
 from faultkit.jobs import PlainJob
 from testkit.launcher import horovodrun
+from testkit.preloaded import command
 
 pytestmark = pytest.mark.timeout(180)  # the first of them compiles the stand-in
 
-PROGRAM = [sys.executable, str(STANDIN / "regions_program.py")]
+PROGRAM = command(str(STANDIN / "regions_program.py"))
 
 
 @pytest.mark.parametrize("ranks", [2, 4])

@@ -5,18 +5,18 @@ Which rank has which GPU is said by STANDIN_GPUS: in "0,0,1" ranks 0 and 1 share
 """
 
 import re
-import sys
 from collections.abc import Mapping
 
 import pytest
 from devicekit.standins import LATE, STANDIN
 from faultkit.jobs import PlainJob
 from testkit.launcher import horovodrun, lines_by_rank
+from testkit.preloaded import command
 from testkit.processes import wait_for_all
 
 pytestmark = pytest.mark.timeout(180)  # the first of them compiles the stand-ins
 
-PROGRAM = [sys.executable, str(STANDIN / "nccl_program.py")]
+PROGRAM = command(str(STANDIN / "nccl_program.py"))
 WAYS = "INFO: process set 0: CUDA tensors go through NCCL 2.28.9 between 2 GPUs, and through a GPU's own memory among"
 
 
@@ -29,7 +29,9 @@ def run(env: Mapping[str, str], gpus: str, *arguments: str) -> str:
 
 @pytest.mark.parametrize("gpus", ["0,0,1,1", "0,1,1,0", "0,0,1"])
 def test_every_operation_as_in_host_memory(standins, gpus):
-    said = run({**standins, **LATE}, gpus, "results", "operations,groups,many,order,asynchrony,sets,exchanges,join")
+    said = run(
+        {**standins, **LATE}, gpus, "results", "operations,groups,many,averages,order,asynchrony,sets,exchanges,join"
+    )
     assert said.count("all checks passed") == len(gpus.split(",")), said
 
 
@@ -56,7 +58,7 @@ def test_sets_that_overlap_launch_in_one_order(standins, gpus, seed):
 
 
 def test_the_log_and_the_timeline_name_the_way(standins, tmp_path):
-    program = [sys.executable, str(STANDIN / "program.py"), "timeline", str(tmp_path)]
+    program = [*command(str(STANDIN / "program.py")), "timeline", str(tmp_path)]
     env = {**standins, **LATE, "STANDIN_GPUS": "0,0,1", "HOROVOD_LOG_LEVEL": "info"}
     done = horovodrun("-np", "3", *program, env=env, limit_s=60)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -61,6 +61,23 @@ def check_type(dtype: torch.dtype, seed: int) -> None:
     compare(f"alltoall {dtype}", lambda it, n: hvd.alltoall(it, splits=splits, name=n)[0], rows)
 
 
+def check_integer_averages() -> None:
+    """The exact quotient, truncated toward zero, though most sums overflow."""
+    for dtype in (torch.uint8, torch.int8, torch.int16, torch.int32):
+        limits = torch.iinfo(dtype)
+        for rows in (1, 999, 300_001):
+            dice = torch.Generator().manual_seed(rows)
+            inputs = torch.randint(limits.min, limits.max + 1, (SIZE, rows, 5), generator=dice, dtype=torch.int64)
+            exact = torch.div(inputs.sum(dim=0), SIZE, rounding_mode="trunc").to(dtype)
+            own = inputs[RANK].to(dtype).to(DEVICE)
+            what = f"{dtype} {rows}"
+            (grouped,) = hvd.grouped_allreduce([own], name=f"group {what}")
+            for result in (hvd.allreduce(own, name=f"average {what}"), grouped):
+                assert torch.equal(result.cpu(), exact), what
+            share = hvd.reducescatter(own, name=f"share {what}").cpu()
+            assert torch.equal(share, torch.tensor_split(exact, SIZE)[RANK]), what
+
+
 def check_groups() -> None:
     for op in (hvd.Sum, hvd.Average, hvd.Max):
         tensors = [small((1 + 17 * (k % 9),), torch.float32, k) for k in range(200)]
@@ -73,6 +90,7 @@ def check_groups() -> None:
 def run_types() -> None:
     for seed, dtype in enumerate(DTYPES):
         check_type(dtype, seed)
+    check_integer_averages()
     check_groups()
     torch.cuda.synchronize()
     hvd.shutdown()

@@ -62,6 +62,36 @@ def check_training() -> None:
             torch.testing.assert_close(got.detach(), expected, rtol=tolerance, atol=tolerance)
 
 
+def two_models() -> list[torch.nn.Module]:
+    torch.manual_seed(5)
+    return [torch.nn.Linear(20, 3).to(DEVICE) for _ in range(2)]
+
+
+def loss_of_both(models: list[torch.nn.Module], step: int, ranks: list[int]) -> torch.Tensor:
+    inputs, targets = data(step, ranks)
+    losses = [torch.nn.functional.mse_loss(net(inputs), targets) for net in models]
+    return losses[0] + losses[1]
+
+
+def check_models_of_equal_names() -> None:
+    """Two models, and an optimizer for each, train with one backward() as in one process."""
+    models, alone = two_models(), two_models()
+    optimizers = [
+        hvd.DistributedOptimizer(torch.optim.SGD(net.parameters(), lr=0.05), net.named_parameters()) for net in models
+    ]
+    plain = torch.optim.SGD([it for net in alone for it in net.parameters()], lr=0.05)
+    for step in range(STEPS):
+        for optimizer in (*optimizers, plain):
+            optimizer.zero_grad()
+        loss_of_both(models, step, [RANK]).backward()
+        loss_of_both(alone, step, list(range(SIZE))).backward()
+        for optimizer in (*optimizers, plain):
+            optimizer.step()
+    for got, expected in zip(models, alone, strict=True):
+        for mine, wanted in zip(got.parameters(), expected.parameters(), strict=True):
+            torch.testing.assert_close(mine, wanted, rtol=2e-4, atol=2e-4)
+
+
 class LateGradient(torch.autograd.Function):
     """What it is given; whose gradient the GPU has long after its kernels were queued."""
 
@@ -143,6 +173,7 @@ def check_join() -> None:
 
 def run_checks() -> None:
     check_training()
+    check_models_of_equal_names()
     check_sparse()
     if SIZE > 2:
         check_sets()

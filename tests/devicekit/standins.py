@@ -2,6 +2,7 @@
 """The stand-ins for libraries that need a GPU, compiled where tests can find them."""
 
 import os
+import shutil
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,8 +16,15 @@ OWN_GPUS = {"STANDIN_UUID_BY_RANK": "1"}  # programs see to it
 _FLAGS = ["-std=c++17", "-O1", "-shared", "-fPIC", "-pthread", "-fwrapv", "-fno-strict-aliasing", "-ffp-contract=off"]
 
 
+_compiled: dict[tuple[str, ...], Path] = {}  # libraries, by their sources and options
+
+
 def compile_library(sources: str, library: Path, options: Sequence[str]) -> None:
-    """Of one file, or of all that match."""
+    """Make a library of one file, or of all that match; the second time, by a copy."""
+    made = _compiled.setdefault((sources, *options), library)
+    if made != library:
+        shutil.copyfile(made, library)
+        return
     files = sorted(str(it) for it in STANDIN.glob(sources))
     command = [os.environ.get("CXX", "g++"), *_FLAGS, *options, "-o", str(library), *files]
     subprocess.run(command, check=True, timeout=150)

@@ -31,6 +31,7 @@ class Chaos:
         self._dice = random.Random(seed)
         self._limit_s = limit_s
         self._frozen: dict[int, float] = {}  # when to thaw, by birth id
+        self._thawed: dict[int, int] = {}  # in which generation, by birth id
         self._killed: set[int] = set()  # birth ids: whoever has got SIGKILL may seem to live for another moment
         self.seed = seed
         self.count = 0
@@ -51,9 +52,14 @@ class Chaos:
         self._job.listen_until(time.monotonic() + self._dice.uniform(0, longest_s))
 
     def _victims(self, births: Sequence[int]) -> list[int]:
-        """Those of them after whose loss somebody would still have the state."""
+        """Those of them after whose loss somebody would still have the state.
+
+        A worker that does not reach the others waits with an old state, which it must not hand on. One that was frozen
+        may be about to wait so, until it trains in a newer generation.
+        """
         sure = [birth for birth in self._job.alive() if birth not in self._frozen and birth not in self._killed]
-        safe = {birth for birth in sure if self._job.has_state(birth)}
+        newest, number = self._job.newest(), self._job.generation
+        safe = {birth for birth in sure if birth in newest and self._thawed.get(birth, -1) < number}
         enough = len(safe) - self._leaving()
         return [birth for birth in births if enough > (birth in safe)]
 
@@ -64,7 +70,7 @@ class Chaos:
     def kill(self) -> bool:
         """SIGKILL to anybody: mostly a member, sometimes one that is only starting. Whether there was one to kill."""
         victims = self._victims(sorted(self._job.alive().keys() - self._killed))
-        newest = self._job.stepped.get(self._job.generation, {})
+        newest = self._job.newest()
         if self._dice.random() < _OF_MEMBERS:
             victims = [birth for birth in victims if birth in newest]
         if not victims:
@@ -133,7 +139,7 @@ class Soak(Chaos):
         ):
             return False
         birth = self._dice.choice(victims)
-        is_member = birth in self._job.stepped.get(self._job.generation, {})
+        is_member = birth in self._job.newest()
         for_s = math.inf if is_member and self._dice.random() < _FOR_GOOD else self._dice.uniform(0, 6)
         until = time.monotonic() + for_s
         self._note(f"freeze worker {birth} for {for_s:.1f} s")
@@ -145,6 +151,7 @@ class Soak(Chaos):
         for birth in [birth for birth, until in self._frozen.items() if until <= now]:
             self._signal(birth, signal.SIGCONT)
             del self._frozen[birth]
+            self._thawed[birth] = self._job.generation
 
     def slow(self) -> bool:
         """A worker that gets little of a processor for a while."""
@@ -160,7 +167,7 @@ class Soak(Chaos):
 
     def cut_off(self) -> bool:
         """A partition: a worker and its peers on other hosts hear nothing of each other any more."""
-        members = self._job.stepped.get(self._job.generation, {})
+        members = self._job.newest()
         victims = [birth for birth in self._victims(sorted(members)) if birth not in self._frozen]
         if not victims or not self._job.is_whole() or self._is_cut:
             return False

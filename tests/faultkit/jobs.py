@@ -12,6 +12,7 @@ from testkit.launcher import HOROVODRUN
 from testkit.meeting import Meeting
 from testkit.places import ROOT, TESTS, python_path
 from testkit.processes import Process, accounts, wait_for_all
+from testkit.started import count_ranks
 
 from faultkit.reports import VARIABLE, Report, Reports
 from horovod.runner.hosts import SlotInfo
@@ -89,6 +90,7 @@ class PlainJob(Job):
         self._meeting = Meeting(hosts)
         self.meeting_point = self._meeting.place
         super().__init__(len(self._meeting.slots))
+        count_ranks(self.size)
         for slot in self._meeting.slots:
             self.start([*wrap(slot), *command], self._meeting.environment(slot) | dict(env or {}))
 
@@ -109,4 +111,5 @@ class LaunchedJob(Job):
         prefix: Sequence[str] = (),
     ) -> None:
         super().__init__(size)
+        count_ranks(size)
         self.start([*prefix, *HOROVODRUN, "-np", str(size), *flags, *command], env or {})

@@ -17,6 +17,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
+from testkit.speed import patience
+
 VARIABLE = "HOROVOD_TEST_REPORTS"
 
 Report = dict[str, Any]
@@ -51,6 +53,7 @@ class Reports:
 
     def await_event(self, event: str, ranks: range | list[int], limit_s: float = 40) -> dict[int, Report]:
         """The first report of this event from each of the ranks; AssertionError if one does not come in time."""
+        limit_s = patience(limit_s)
         give_up = time.monotonic() + limit_s
         while True:
             found = self.of(event)
@@ -67,6 +70,7 @@ class Reports:
 
     def await_that(self, found: Callable[[list[Report]], Found | None], limit_s: float = 40) -> Found:
         """What `found` makes of all reports, once that is something; AssertionError if it takes too long."""
+        limit_s = patience(limit_s)
         give_up = time.monotonic() + limit_s
         while (result := found(self.all)) is None:
             left = give_up - time.monotonic()

@@ -138,12 +138,13 @@ class Training(LaunchedJob):
                     found[birth] = process
         return found
 
-    def has_state(self, birth: int) -> bool:
-        return any(birth in workers for workers in self.stepped.values())
+    def newest(self) -> dict[int, Report]:
+        """The workers of the present generation that have made a step."""
+        return self.stepped.get(self.generation, {})
 
     def is_whole(self) -> bool:
         """Whether every worker of the present generation has made a step."""
-        workers = self.stepped.get(self.generation, {})
+        workers = self.newest()
         return bool(workers) and len(workers) == next(iter(workers.values()))["size"]
 
     def state(self) -> str:

@@ -38,7 +38,8 @@ def test_fault_16_the_first_failure_of_an_elastic_job_is_not_that_of_a_worker_th
     with LaunchedJob(program("elastic_cause"), 2, ("--min-np", "2")) as job:
         assert job.wait(limit_s=60) == [1]
         shown = job.printed()
-    assert "(first failure: worker 1 on localhost: exit code 1)" in shown, shown
+    why = "it raised KeyError: 'a mistake of the user' (exit code 1)"
+    assert f"(first failure: worker 1 on localhost: {why})" in shown, shown
     table = shown[shown.index("who failed, and why:") :].splitlines()
     assert [line.split()[0] for line in table[1:4]] == ["worker", "1", "0"], shown
     assert table[3].endswith("exit code 1, after it had lost another rank")

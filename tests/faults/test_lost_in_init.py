@@ -56,6 +56,7 @@ def check_end(job: Job, victim: int, fault: str) -> None:
         assert f": rank {victim} is lost (on host" in shown, shown
 
 
+@pytest.mark.promise
 @pytest.mark.parametrize(
     ("start", "phase", "fault", "hosts", "victim", "env"),
     [

@@ -32,6 +32,7 @@ def check_failures(job: Job, survivors: list[int], victim: int, since: float, li
         assert failure["shutdown_took"] < 2, failure
 
 
+@pytest.mark.promise
 @pytest.mark.timeout(150)  # all ranks of one of the places import torch, and its compiler with the optimizer
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("victim", [0, 2])
@@ -51,6 +52,7 @@ def test_fault_1_and_5_a_killed_rank_is_named_to_all(place, victim):
     assert "killed by signal 9 (SIGKILL)" in report
 
 
+@pytest.mark.promise
 @pytest.mark.parametrize(
     ("hosts", "env", "victim"),
     [("a:3", {}, 1), ("a:3", TCP, 0), ("a:1,b:2", {}, 1)],

@@ -1,16 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Elastic jobs on several hosts, which come, go, and are lost with all that runs on them."""
+"""Elastic jobs on several hosts, which come, go, and are lost with all that runs on them.
 
+HOROVOD_TEST_FROZEN (3): in how many jobs an agent is frozen. HOROVOD_TEST_SEED: which one, and when.
+"""
+
+import os
+import random
+import re
 import sys
 import time
+from contextlib import ExitStack, suppress
 
 import psutil
 import pytest
 from faultkit.elastic import ElasticJob, of_rank
 from testkit.families import is_alive, living
 
+from horovod.runner.elastic.state import LOSS_S
+
 SILENCE_S = 10
 SLACK_S = 8  # of a busy machine
+FROZEN_AGENTS = int(os.environ.get("HOROVOD_TEST_FROZEN", "3"))
+JOBS_AT_ONCE = 3
+SEED = int(os.environ.get("HOROVOD_TEST_SEED", random.SystemRandom().randrange(1 << 32)))
 
 
 @pytest.fixture
@@ -119,6 +131,52 @@ def test_faults_3_and_14_a_worker_that_could_not_be_killed_leaves_when_it_thaws(
         shown = job.printed()
     assert "worker 1 came too late, and was sent away" in shown
     assert "Traceback" not in shown
+
+
+class FrozenAgent:
+    """A job of three workers on two hosts, and the agent of the host of a rank, which is frozen while they train."""
+
+    def __init__(self, stack, hosts, folder, chance, rank):
+        folder.mkdir()
+        place = {"prefix": hosts.inside("h1"), "env": {"HOROVOD_SSH_COMMAND": hosts.ssh}}
+        self.job = stack.enter_context(ElasticJob("numpy", folder, 3, "--min-np", "1", "-H", "h2:1,h3:2", **place))
+        self.first = self.job.stepped(0, 3)
+        self.agent = agent_of(of_rank(rank, self.first))
+        self.lost = {birth for birth, one in self.first.items() if agent_of(one) == self.agent}
+        self._workers = [psutil.Process(self.first[birth]["pid"]) for birth in self.lost]
+        time.sleep(chance.uniform(0, 0.5))
+        self.agent.suspend()
+        self.frozen = time.monotonic()
+        stack.callback(self.thaw)
+
+    def thaw(self):
+        with suppress(psutil.NoSuchProcess):
+            self.agent.resume()
+
+    def check(self):
+        staying = {birth: one for birth, one in self.first.items() if birth not in self.lost}
+        others = self.job.stepped_with(len(staying), self.first)
+        assert of_rank(0, others)["at"] - self.frozen < SILENCE_S + LOSS_S + SLACK_S
+        assert pids(others) == pids(staying)
+        assert not living(self._workers, limit_s=SLACK_S)
+        self.thaw()
+        self.job.finish(1)
+        shown = self.job.printed()
+        assert re.search("host h[23] is lost: nothing was heard of it", shown)
+        assert "Traceback" not in shown
+
+
+@pytest.mark.parametrize("batch", range(0, FROZEN_AGENTS, JOBS_AT_ONCE))
+def test_members_leave_a_host_of_which_only_the_agent_is_frozen(batch, hosts, tmp_path):
+    """The world of the members is whole: they would go on training with workers that the driver has lost."""
+    print(f"HOROVOD_TEST_SEED={SEED}")
+    chance = random.Random(f"{SEED} {batch}")
+    with ExitStack() as stack:
+        numbers = range(min(JOBS_AT_ONCE, FROZEN_AGENTS - batch))
+        ranks = [0, *(chance.randrange(3) for _ in numbers[1:])]  # rank 0's host in each batch
+        jobs = [FrozenAgent(stack, hosts, tmp_path / str(number), chance, ranks[number]) for number in numbers]
+        for job in jobs:
+            job.check()
 
 
 def test_too_few_hosts_that_answer_are_an_error_at_once(elastic):

@@ -92,7 +92,11 @@ def test_fault_6_a_killed_launcher_leaves_nothing_on_any_host(job):
     assert code == -signal.SIGKILL
 
 
-def test_ctrl_c_reaches_all_hosts(job):
+def test_signals_for_the_workers_and_ctrl_c_reach_all_hosts(job):
+    for number in (signal.SIGUSR1, signal.SIGUSR2):
+        job.launcher.send_signal(number)
+        shown = [job.process.stdout.readline() for _ in range(4)]
+        assert sorted(shown) == [f"[{rank}]<stdout>:got {number.name}\n" for rank in range(4)]
     job.launcher.send_signal(signal.SIGINT)
     code, said = job.end(20)
     assert code == 130

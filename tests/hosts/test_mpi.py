@@ -11,6 +11,7 @@ from testkit.launcher import HOROVODRUN
 from testkit.processes import run
 
 ALLREDUCE = [sys.executable, str(Path(__file__).with_name("programs") / "allreduce.py")]
+WITH_GPUS = ["sh", "-c", f'{" ".join(ALLREDUCE)} | sed "s/$/ ${{CUDA_VISIBLE_DEVICES-none}}/"']
 
 
 @pytest.mark.parametrize("name", ["openmpi", "mpich"])
@@ -19,36 +20,44 @@ def test_horovodrun_through_mpirun(name, hosts, horovodrun, tmp_path):
     env = library.environment() | {
         "PATH": f"{library.folder}/bin{os.pathsep}{os.environ['PATH']}",
         "HOROVOD_SHARED_DIR": str(tmp_path),
+        "CUDA_VISIBLE_DEVICES": "3",
     }
-    done = horovodrun("--mpi", "-np", "2", *ALLREDUCE, env=env)
-    assert (done.returncode, sorted(done.stdout.split("\n"))) == (0, ["", "h1 0/2 0/2 0/1 1", "h1 1/2 1/2 0/1 1"]), (
-        done.stderr
-    )
+    done = horovodrun("--mpi", "-np", "2", *WITH_GPUS, env=env)
+    shown = sorted(done.stdout.split("\n"))
+    assert (done.returncode, shown) == (0, ["", "h1 0/2 0/2 0/1 1 3", "h1 1/2 1/2 0/1 1 3"]), done.stderr
     ssh = tmp_path / "ssh"
     ssh.write_text(f'#!/bin/sh\nexec {hosts.ssh} "$@"\n')
     ssh.chmod(0o755)
     reached = {"openmpi": f"--prtemca plm_ssh_agent {ssh}", "mpich": f"-launcher-exec {ssh}"}[name]
-    done = horovodrun("--mpi", "-H", "h1:1,h2:2", "--mpi-args", reached, *ALLREDUCE, env=env)
+    done = horovodrun("--mpi", "-H", "h1:1,h2:2", "--mpi-args", reached, *WITH_GPUS, env=env)
     assert done.returncode == 0, done.stderr
-    assert sorted(done.stdout.split("\n")) == ["", "h1 0/3 0/1 0/2 3", "h2 1/3 0/2 1/2 3", "h2 2/3 1/2 0/1 3"]
+    own = {"openmpi": "3", "mpich": "none"}[name]  # mpirun of MPICH would send the launcher's list to all hosts
+    ranks = [f"h1 0/3 0/1 0/2 3 {own}", "h2 1/3 0/2 1/2 3 none", "h2 2/3 1/2 0/1 3 none"]
+    assert sorted(done.stdout.split("\n")) == ["", *ranks]
 
 
 FUNCTION = """
-import sys, horovod
+import os, sys, horovod
 
-def place(fails=False):
+def place(caller, fails=False):
+    import os, signal, threading
     import numpy as np
     import horovod.numpy as hvd
+    received = threading.Event()
+    signal.signal(signal.SIGUSR1, lambda *_: received.set())
     hvd.init()
     total = hvd.allreduce(np.ones(1), op=hvd.Sum).item()
     sys.stdout.write(f"here is {hvd.rank()}\\n")
     if fails and hvd.rank() == 1:
         raise KeyError("lost in rank 1")
-    return hvd.rank(), hvd.size(), total
+    if hvd.rank() == 0:
+        os.kill(caller, signal.SIGUSR1)
+    return hvd.rank(), hvd.size(), total, received.wait(20)
 
-assert horovod.run(place, num_proc=2, use_mpi=True) == [(0, 2, 2.0), (1, 2, 2.0)]
+caller = os.getpid()
+assert horovod.run(place, [caller], num_proc=2, use_mpi=True) == [(0, 2, 2.0, True), (1, 2, 2.0, True)]
 try:
-    horovod.run(place, [True], num_proc=2, use_mpi=True)
+    horovod.run(place, [caller, True], num_proc=2, use_mpi=True)
 except RuntimeError as error:
     assert str(error).startswith("mpirun failed with exit code "), error
     assert "lost in rank 1" in str(error), error

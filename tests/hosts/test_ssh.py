@@ -53,6 +53,14 @@ def test_what_travels_and_what_does_not(horovodrun, tmp_path):
     assert "launcher" not in text
 
 
+def test_only_ranks_of_the_launchers_host_have_its_gpus(horovodrun):
+    show = [sys.executable, "-c", "import os; print(os.environ.get('CUDA_VISIBLE_DEVICES'))"]
+    done = horovodrun("-H", "h1:2,h2:1", *show, env={"CUDA_VISIBLE_DEVICES": "5"})
+    assert done.returncode == 0, done.stderr
+    assert lines_by_rank(done.stdout) == {0: ["5"], 1: ["5"], 2: ["None"]}
+    assert "CUDA_VISIBLE_DEVICES=5 lists 1 GPU for 2 ranks of this host" in done.stderr
+
+
 def test_the_secret_is_on_no_command_line(horovodrun):
     program = """
 import contextlib, os, pathlib

@@ -9,6 +9,7 @@ from importlib.util import find_spec
 import pytest
 from testkit.launcher import HOROVODRUN
 from testkit.places import ROOT
+from testkit.preloaded import TORCH, Preloaded, command
 from testkit.processes import run
 
 
@@ -44,13 +45,28 @@ def test_examples_are_found():
     assert {"README.md", "numpy.md", "pytorch.md"} <= {block.id.partition(":")[0] for block in BLOCKS}
 
 
+@pytest.fixture(scope="module")
+def with_torch(tmp_path_factory):
+    """Variables by which ranks are forked from a process that has imported PyTorch."""
+    if not _is_installed("torch"):
+        yield {}
+        return
+    path = str(tmp_path_factory.mktemp("docs") / "preloaded")
+    with Preloaded(path, TORCH, {"OMP_NUM_THREADS": "1"}) as server:
+        yield server.variables
+
+
 @pytest.mark.parametrize("source", BLOCKS)
 @pytest.mark.timeout(120)
-def test_example(source, tmp_path):
+def test_example(source, tmp_path, request):
     given = "".join(text for start, text in GIVEN.items() if source.startswith(start))
     program = tmp_path / "example.py"
     program.write_text(given + source, encoding="utf-8")
-    launcher = [] if "horovod.run(" in source else [*HOROVODRUN, "-np", "2"]
     env = {"HOROVOD_DYNAMIC_PROCESS_SETS": "1"}
-    done = run([*launcher, sys.executable, str(program)], env, limit_s=110, cwd=tmp_path)
+    words = [sys.executable, str(program)]
+    if "import torch" in source and "README" not in request.node.name:
+        env |= request.getfixturevalue("with_torch")
+        words = command(str(program))
+    launcher = [] if "horovod.run(" in source else [*HOROVODRUN, "-np", "2"]
+    done = run([*launcher, *words], env, limit_s=110, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -162,7 +162,8 @@ def shares_of_ranks(cluster: Cluster, start: Callable[[Sequence[str]], Sequence[
     need([] if os.geteuid() == 0 else ["root"], "a host's name is changed")
     launcher = ["unshare", "--uts", "sh", "-c", 'hostname "$0" && exec "$@"', cluster.nodes[0], *HOROVODRUN, *flags]
     program = [sys.executable, "-c", SHARE, *map(str, cluster.gpus)]
-    done = run(start([*launcher, *program]), cluster.environment, limit_s=60)
+    elsewhere = {"CUDA_VISIBLE_DEVICES": "9"}  # of the machine where the job is asked for
+    done = run(start([*launcher, *program]), cluster.environment | elsewhere, limit_s=60)
     assert done.returncode == 0, done.stdout + done.stderr
     return [json.loads(line) for _, (line,) in sorted(lines_by_rank(done.stdout).items())]
 

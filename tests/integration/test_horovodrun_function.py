@@ -30,6 +30,39 @@ def test_results_come_in_rank_order():
     ]
 
 
+@pytest.mark.parametrize("elastic", [{}, {"min_num_proc": 1}])
+def test_workers_have_the_gpus_that_the_environment_lists_or_rules_out(monkeypatch, elastic):
+    chosen = {"CUDA_VISIBLE_DEVICES": "", "NVIDIA_CUDA_VISIBLE_DEVICES": "2,3"}
+    for name, value in chosen.items():
+        monkeypatch.setenv(name, value)
+
+    def devices(names):
+        import os
+
+        return {name: os.environ.get(name) for name in names}
+
+    assert horovod.run(devices, args=(list(chosen),), num_proc=1, **elastic) == [chosen]
+
+
+def test_users_signals_to_the_caller_reach_the_functions():
+    def receive(caller):
+        import os
+        import signal
+        import threading
+
+        import horovod.numpy as hvd
+
+        received = threading.Event()
+        signal.signal(signal.SIGUSR1, lambda *_: received.set())
+        hvd.init()
+        hvd.barrier()
+        if hvd.rank() == 0:
+            os.kill(caller, signal.SIGUSR1)
+        return received.wait(20)
+
+    assert horovod.run(receive, args=(os.getpid(),), num_proc=2) == [True, True]
+
+
 def test_closures_and_large_results_travel():
     factor = 3
     blob = b"x" * (20 << 20)

@@ -3,6 +3,7 @@
 
 import fcntl
 import os
+import shlex
 import signal
 import subprocess
 import termios
@@ -11,7 +12,7 @@ import time
 import psutil
 import pytest
 from testkit.families import living
-from testkit.launcher import horovodrun, python
+from testkit.launcher import HOROVODRUN, horovodrun, python
 from testkit.processes import run
 
 
@@ -120,6 +121,35 @@ def test_a_reader_who_comes_late_gets_everything(ready, launch):
         time.sleep(0.01)  # until nothing but the reader is left to wait for
     assert len(process.stdout.read()) == len("[0]<stdout>:\n") + 300_000
     assert process.wait(timeout=20) == 0
+
+
+LOST = "horovodrun: cannot write to stdout: {}; the workers' output is lost from here on\n"
+
+
+@pytest.mark.parametrize(
+    ("flags", "redirection", "reason"),
+    [
+        ([], ">/dev/full", "No space left on device"),
+        (["--min-np", "1"], ">&-", "Bad file descriptor"),
+        ([], ">/dev/full 2>&1", None),
+        ([], "| head -c 1 >/dev/null", ""),
+    ],
+)
+def test_lost_output_is_reported_once_and_costs_the_exit_code(flags, redirection, reason):
+    source = "for number in range(3000): print('x' * 99)"
+    command = shlex.join([*HOROVODRUN, "-np", "1", *flags, *python(source)])
+    done = run(["bash", "-c", f"set -o pipefail; {command} {redirection}"], limit_s=10)
+    is_pipe_to_head = reason == ""
+    assert done.returncode == (0 if is_pipe_to_head else 1)
+    assert done.stderr == (LOST.format(reason) if reason else "")
+
+
+def test_output_to_a_terminal_that_is_gone_is_reported():
+    ours, theirs = os.openpty()
+    os.close(ours)
+    with open(theirs, "wb") as gone:
+        done = run([*HOROVODRUN, "-np", "1", "echo", "hello"], limit_s=10, stdout=gone, stderr=subprocess.PIPE)
+    assert (done.returncode, done.stderr) == (1, LOST.format("Input/output error"))
 
 
 def test_a_named_pipe_without_a_reader_is_refused_as_output_file(tmp_path):

@@ -2,12 +2,14 @@
 """horovodrun under Ctrl-C, SIGTERM and kill -9: nothing is orphaned, nothing hangs, nobody drowns in tracebacks."""
 
 import contextlib
+import os
 import signal
 import subprocess
 import time
 
 import psutil
 import pytest
+from launcherkit import mpi
 from testkit.families import living
 from testkit.launcher import HOROVODRUN, horovodrun, python
 from testkit.places import python_path
@@ -92,6 +94,78 @@ signal.signal(signal.SIGALRM, lambda *_: os._exit(0))
     returncode, stderr, _ = job.wait()
     assert returncode == 130
     assert stderr.count("got it") == 2
+
+
+REPORT = """
+def report(number, _):
+    print("got", number, flush=True)
+    if number == signal.SIGUSR2:
+        child.terminate()
+        sys.exit(0 if child.wait() == -signal.SIGTERM else 3)
+signal.signal(signal.SIGUSR1, report)
+signal.signal(signal.SIGUSR2, report)
+"""
+
+
+@pytest.mark.parametrize("flags", [[], ["--min-np", "1"]])
+def test_users_signals_reach_the_workers_alone(waiting_job, flags):
+    job = waiting_job(2, setup=REPORT, flags=flags)
+    job.send(signal.SIGUSR1)
+    shown = {job.process.stdout.readline() for _ in range(2)}
+    assert shown == {f"[{rank}]<stdout>:got {signal.SIGUSR1.value}\n" for rank in range(2)}
+    job.send(signal.SIGUSR2)
+    returncode, stderr, _ = job.wait()
+    assert (returncode, stderr) == (0, "")
+    assert job.all_gone()
+
+
+@pytest.mark.parametrize(
+    ("name", "numbers"),
+    [("openmpi", [signal.SIGUSR1, signal.SIGUSR2]), ("mpich", [signal.SIGUSR1])],  # docs/hosts.md: MPICH passes on one
+)
+def test_users_signals_pass_through_mpirun(launch, name, numbers):
+    library = mpi.install(name)
+    env = {**os.environ, **library.environment(), "PATH": f"{library.folder}/bin{os.pathsep}{os.environ['PATH']}"}
+    source = f"""
+import os, signal
+def say(text): os.write(1, text.encode() + b"\\n")  # in one piece: mpirun mixes those of several ranks
+for number in {list(map(int, numbers))}:
+    signal.signal(number, lambda number, _: say(f"got {{number}}"))
+say("ready")
+while True: signal.pause()
+"""
+    job = launch("--mpi", "-np", "2", *python(source), env=env, stdout=subprocess.PIPE, text=True)
+    assert [job.stdout.readline() for _ in range(2)] == ["ready\n"] * 2
+    for number in numbers:
+        job.send_signal(number)
+        assert [job.stdout.readline() for _ in range(2)] == [f"got {number.value}\n"] * 2
+    job.terminate()
+    assert job.wait(20) != 0
+
+
+def test_a_users_signal_without_a_handler_ends_the_job_and_is_named(waiting_job):
+    job = waiting_job(1)
+    job.send(signal.SIGUSR1)
+    returncode, stderr, _ = job.wait()
+    assert returncode == 128 + signal.SIGUSR1
+    assert "failed first: killed by signal 10 (SIGUSR1)" in stderr
+    assert "what to do: install a handler for this signal in the script" in stderr
+
+
+@pytest.mark.parametrize("flags", [[], ["--min-np", "1"]])
+def test_users_signals_do_not_end_the_launcher_while_it_opens_hosts(launch, ready, gate, tmp_path, flags):
+    ssh = tmp_path / "ssh"
+    ssh.write_text(f"#!/bin/sh\necho > {ready.path}\nhead -c 1 < {gate.path} > /dev/null\necho no such host >&2\n")
+    ssh.chmod(0o755)
+    env = {**os.environ, "HOROVOD_SSH_COMMAND": str(ssh)}
+    job = launch("-np", "1", "-H", "far:1", *flags, "true", env=env, stderr=subprocess.PIPE, text=True)
+    ready.wait(1)
+    job.send_signal(signal.SIGUSR1)
+    job.send_signal(signal.SIGUSR2)
+    gate.open()
+    _, stderr = job.communicate(timeout=30)
+    assert job.returncode == 1, stderr
+    assert "no such host" in stderr
 
 
 IGNORE = "signal.signal(signal.SIGINT, signal.SIG_IGN); signal.signal(signal.SIGTERM, signal.SIG_IGN)"

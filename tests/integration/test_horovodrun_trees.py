@@ -9,7 +9,7 @@ import sys
 import psutil
 import pytest
 from testkit.families import living
-from testkit.launcher import HOROVODRUN, python
+from testkit.launcher import HOROVODRUN, horovodrun, python
 from testkit.processes import Process
 
 # Each worker starts what leaves its session and, the second, its parent too; it prints the process ids of all three.
@@ -53,6 +53,16 @@ def test_after_ctrl_c_and_a_second_signal():
 @pytest.mark.parametrize("code", [0, 3])
 def test_after_the_end_of_the_job(gate, code):
     assert end_of_job(f"{gate.pass_through}; sys.exit({code})", lambda _: gate.open(2)) == code
+
+
+@pytest.mark.parametrize(("flags", "owner"), [([], "rank 0"), (["--min-np", "1"], "worker 0")])
+def test_work_that_a_rank_left_running_is_named_once(flags, owner):
+    """A process that ends by itself right after its rank is not worth a line."""
+    done = horovodrun("-np", "1", *flags, "bash", "-c", "sleep 0.3 & sleep 1001 & sleep 1002 & echo started")
+    assert (done.returncode, done.stdout) == (0, "[0]<stdout>:started\n")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"horovodrun: {owner} has ended and left 'sleep 100")
+    assert " (and 1 more) running" in line
 
 
 def test_fault_6_after_the_launcher_was_killed():

@@ -4,6 +4,7 @@ Transformers, Ignite and WebDataset, and autoloaded.
 """
 
 import importlib.util
+import json
 import sys
 
 import pytest
@@ -94,6 +95,62 @@ dist.destroy_process_group()
 """
 
 
+# Every script below names neither horovod nor the CPU, as one that was written for GPUs. Each rank takes every other
+# batch, so a single process takes batches of twice the size.
+ACCELERATOR = """
+import faulthandler
+faulthandler.dump_traceback_later(120, exit=True)
+import torch, torch.distributed as dist
+from accelerate import Accelerator
+
+def train(size, prepare=lambda *objects: objects, backward=torch.Tensor.backward):
+    torch.manual_seed(1)
+    model, data = torch.nn.Linear(4, 1), torch.randn(24, 4)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+    wrapped, optimizer, loader = prepare(model, optimizer, torch.utils.data.DataLoader(data, batch_size=size))
+    for batch in loader:
+        optimizer.zero_grad()
+        backward(wrapped(batch).square().mean())
+        optimizer.step()
+    return model.weight
+
+accelerator = Accelerator()
+together = train(4, accelerator.prepare, accelerator.backward)
+print(f"{accelerator.num_processes} processes", flush=True)
+if accelerator.num_processes == 2:
+    torch.testing.assert_close(together, train(8))
+dist.destroy_process_group()
+"""
+
+TRAINER = """
+import faulthandler
+faulthandler.dump_traceback_later(120, exit=True)
+import sys, torch, torch.distributed as dist
+from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments
+
+class InOrder(Trainer):
+    def _get_train_sampler(self, *arguments):
+        return torch.utils.data.SequentialSampler(self.train_dataset)
+
+torch.manual_seed(0)
+sizes = dict(
+    vocab_size=20, hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8,
+    hidden_dropout_prob=0, attention_probs_dropout_prob=0,
+)
+model = BertForSequenceClassification(BertConfig(**sizes))
+data = [{"input_ids": torch.randint(0, 20, (6,)), "labels": number % 2} for number in range(32)]
+arguments = TrainingArguments(
+    output_dir="out", max_steps=3, per_device_train_batch_size=int(sys.argv[1]), learning_rate=0.5, optim="sgd",
+    lr_scheduler_type="constant", max_grad_norm=0, average_tokens_across_devices=False, report_to=[],
+    save_strategy="no", disable_tqdm=True,
+)
+InOrder(model=model, args=arguments, train_dataset=data).train()
+torch.save([parameter.detach() for parameter in model.parameters()], f"weights of {arguments.process_index}")
+print(f"{arguments.world_size} processes", flush=True)
+if dist.is_initialized():
+    dist.destroy_process_group()
+"""
+
 TRANSFORMERS = """
 import faulthandler
 faulthandler.dump_traceback_later(120, exit=True)
@@ -148,6 +205,50 @@ if sys.argv[1].endswith("-group"):
 else:
     with idist.Parallel(backend=sys.argv[1]) as parallel:
         parallel.run(train)
+"""
+
+# As scripts are written for one process, or as the warning says.
+PLAIN_LIGHTNING = """
+import faulthandler
+faulthandler.dump_traceback_later(120, exit=True)
+import json, sys, lightning, torch
+options = json.loads(sys.argv[1])
+if options.get("strategy") == "horovod":
+    import horovod.torch.distributed.lightning
+torch.set_num_threads(1)
+
+class Line(lightning.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.line = torch.nn.Linear(4, 1)
+    def training_step(self, batch, index):
+        return self.line(batch).square().mean()
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+trainer = lightning.Trainer(
+    accelerator="cpu", max_steps=1, logger=False, enable_checkpointing=False, enable_progress_bar=False,
+    enable_model_summary=False, **options,
+)
+trainer.fit(Line(), torch.utils.data.DataLoader(torch.randn(8, 4), batch_size=4))
+print(f"{trainer.world_size} processes", flush=True)
+"""
+
+PLAIN_IGNITE = """
+import faulthandler
+faulthandler.dump_traceback_later(120, exit=True)
+import json, sys
+import ignite.distributed as idist  # before torch, which begins our watch over imports
+import torch
+from ignite.engine import Engine
+
+def train(local_rank):
+    model = idist.auto_model(torch.nn.Linear(4, 1))
+    Engine(lambda engine, batch: model(batch).sum().backward()).run([torch.ones(4)])
+    print(f"{idist.get_world_size()} processes", flush=True)
+
+with idist.Parallel(**json.loads(sys.argv[1])) as parallel:
+    parallel.run(train)
 """
 
 
@@ -206,6 +307,29 @@ def test_accelerate(launcher, backend, tmp_path):
     check(run(launcher, ACCELERATE, tmp_path, backend), "weights agree")
 
 
+@pytest.mark.checked_numbers("weights that Accelerator() trains in a script for GPUs", against="a single process")
+def test_accelerator_without_arguments(tmp_path):
+    path = declare_entry_point(tmp_path / "site")
+    check(run(HOROVODRUN, ACCELERATOR, tmp_path, path=path), "2 processes")
+    alone = run(TORCHRUN, ACCELERATOR, tmp_path, path=path)
+    check(alone, "1 processes")
+    assert alone.stderr.count("Accelerate sees 1 process, but this job has 2 ranks") == 2, alone.stderr
+
+
+@pytest.mark.checked_numbers("weights of Transformers' Trainer in a script for GPUs", against="a single process")
+@pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="Transformers is not installed")
+def test_trainer_without_arguments(tmp_path):
+    import torch
+
+    path = declare_entry_point(tmp_path / "site")
+    check(run(HOROVODRUN, TRAINER, tmp_path, "4", path=path), "2 processes")
+    together = [torch.load(tmp_path / f"weights of {rank}") for rank in range(2)]
+    check(run([], TRAINER, tmp_path, "8", path=path), "1 processes", times=1)
+    alone = torch.load(tmp_path / "weights of 0")
+    for weights in together:
+        torch.testing.assert_close(weights, alone)
+
+
 @pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="Transformers is not installed")
 @pytest.mark.parametrize("backend", ["gloo", "horovod"])
 def test_transformers(backend, tmp_path):
@@ -215,4 +339,35 @@ def test_transformers(backend, tmp_path):
 @pytest.mark.skipif(importlib.util.find_spec("ignite") is None, reason="Ignite is not installed")
 @pytest.mark.parametrize("backend", ["gloo", "gloo-group", "horovod"])
 def test_ignite_and_webdataset(backend, tmp_path):
-    check(run(HOROVODRUN, IGNITE, tmp_path, backend), "weights agree")
+    done = run(HOROVODRUN, IGNITE, tmp_path, backend)
+    check(done, "weights agree")
+    assert "sees 1 process" not in done.stderr, done.stderr
+
+
+def check_warned(done, library, processes_seen):
+    """A library that sees one process of two warns on each rank, once; one that sees both says nothing."""
+    check(done, f"{processes_seen} processes")
+    warned = done.stderr.count(f"{library} sees 1 process, but this job has 2 ranks: it trains each rank alone.")
+    assert warned == (2 if processes_seen == 1 else 0), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("launcher", "options", "processes_seen"),
+    [
+        (HOROVODRUN, {}, 1),
+        (TORCHRUN, {}, 1),
+        (HOROVODRUN, {"strategy": "ddp", "devices": 2}, 2),
+        (HOROVODRUN, {"strategy": "horovod"}, 2),
+    ],
+    ids=["horovodrun", "torchrun", "ddp", "horovod"],
+)
+def test_lightning_without_a_strategy(launcher, options, processes_seen, tmp_path):
+    path = declare_entry_point(tmp_path / "site")
+    check_warned(run(launcher, PLAIN_LIGHTNING, tmp_path, json.dumps(options), path=path), "Lightning", processes_seen)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("ignite") is None, reason="Ignite is not installed")
+@pytest.mark.parametrize(("options", "processes_seen"), [({}, 1), ({"backend": "gloo"}, 2)], ids=["without", "gloo"])
+def test_ignite_without_a_backend(options, processes_seen, tmp_path):
+    path = declare_entry_point(tmp_path / "site")
+    check_warned(run(HOROVODRUN, PLAIN_IGNITE, tmp_path, json.dumps(options), path=path), "Ignite", processes_seen)

@@ -6,13 +6,20 @@ from pathlib import Path
 
 import pytest
 from harness.pool import Pool, Pools
+from testkit.preloaded import TORCH, Preloaded
 
 TEST_LIMIT_S = 240  # a world may have to start first, and import a framework; bodies have limits of their own
 
 
 @pytest.fixture(scope="session")
-def pools() -> Iterator[Pools]:
-    with Pools() as pools:
+def pools(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pools]:
+    """The worlds, whose ranks are forked from a process that has imported PyTorch if there are tests of it."""
+    if not any(item.path.parent.name in ("torch", "torch_dist") for item in request.session.items):
+        with Pools({}) as pools:
+            yield pools
+        return
+    path = str(tmp_path_factory.mktemp("worlds") / "preloaded")
+    with Preloaded(path, TORCH, {}) as server, Pools(server.variables) as pools:
         yield pools
 
 

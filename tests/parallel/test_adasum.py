@@ -33,6 +33,7 @@ def check_close(result, expected, dtype):
     return digest(result)
 
 
+@pytest.mark.checked_numbers("Adasum", against="NumPy")
 @pytest.mark.parametrize("shape", [(0,), (), (17,), (5, 3, 7), (1237,)])
 @pytest.mark.parametrize("dtype", EPSILON)
 @on_all_ranks()

@@ -21,6 +21,7 @@ from harness.worlds import ALL, SMALL_CHUNKS, TCP, World, on_all_ranks
 import horovod.numpy as hvd
 
 
+@pytest.mark.checked_numbers("allreduce of every operation and data type, in place and not", against="NumPy")
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("op", OPS)
 @on_all_ranks()
@@ -50,6 +51,7 @@ def check_both_ways(tensors, op, prescale=1.0, postscale=1.0):
     return digests
 
 
+@pytest.mark.checked_numbers("prescale and postscale factors on floating-point numbers", against="NumPy")
 @pytest.mark.parametrize("factors", [(1, 3), (-2.5, 0.125), (0.1, 0.7)])
 @pytest.mark.parametrize("dtype", FLOATS)
 @on_all_ranks("one", "tcp2", "shm4", "hosts4")
@@ -62,12 +64,13 @@ def test_factors_on_floats(dtype, factors):
     return digests
 
 
+@pytest.mark.checked_numbers("prescale and postscale factors on integers", against="NumPy")
 @pytest.mark.parametrize("factors", [(0.5, 1), (1, 0.3), (1.5, 0.25)])
 @pytest.mark.parametrize("dtype", INTEGERS)
 @on_all_ranks("one", "tcp2", "shm4", "hosts4")
 def test_factors_on_integers_go_through_double_and_truncate(dtype, factors):
     digests = []
-    for op in ("Sum", "Min", "Max"):
+    for op in ("Sum", "Average", "Min", "Max"):
         tensors = [inputs(shape, dtype, seed=f"{op} {factors}") for shape in ((17,), (611,))]
         offset = 14 if dtype in SIGNED else 0
         small = [[(array % 29 - offset).astype(dtype) for array in arrays] for arrays in tensors]
@@ -75,6 +78,7 @@ def test_factors_on_integers_go_through_double_and_truncate(dtype, factors):
     return digests
 
 
+@pytest.mark.checked_numbers("averages of negative and positive integers", against="the exact quotient")
 @pytest.mark.parametrize("dtype", SIGNED)
 @on_all_ranks()
 def test_integer_average_truncates_toward_zero(dtype):
@@ -85,6 +89,7 @@ def test_integer_average_truncates_toward_zero(dtype):
     return check_equal(result, np.array(expected, dtype))
 
 
+@pytest.mark.checked_numbers("sums of integers that are too large for their type", against="NumPy")
 @pytest.mark.parametrize("dtype", INTEGERS)
 @on_all_ranks("shm2", "tcp4", "hosts4")
 def test_integers_wrap(dtype):
@@ -94,6 +99,7 @@ def test_integers_wrap(dtype):
     return check_equal(hvd.allreduce(np.full(300, largest, dtype), op=hvd.Sum), expected)
 
 
+@pytest.mark.checked_numbers("reductions with a NaN on one rank", against="NumPy")
 @pytest.mark.parametrize("op", ["Min", "Max", "Sum", "Product"])
 @pytest.mark.parametrize("dtype", FLOATS)
 @on_all_ranks("shm2", "shm4", "hosts4")
@@ -189,6 +195,7 @@ def test_sizes_with_the_chunks_of_every_day(count):
     return digests
 
 
+@pytest.mark.checked_numbers("bits of sums with HOROVOD_DETERMINISTIC=1", against="the bits on another layout of hosts")
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @on_all_ranks(*DEFAULT_SIZES[3:])
 def test_layout_of_hosts_need_not_show_in_the_bits(dtype):
@@ -196,6 +203,7 @@ def test_layout_of_hosts_need_not_show_in_the_bits(dtype):
     return check_equal(hvd.allreduce(mine(arrays), op=hvd.Sum), reduced(arrays, "Sum"))
 
 
+@pytest.mark.checked_numbers("the bits of a tensor that is reduced alone", against="the same tensor in a fused batch")
 @on_all_ranks(*ALL)
 def test_same_bits_alone_and_fused():
     """What an allreduce gives does not depend on what was fused with it."""

@@ -61,6 +61,7 @@ def test_what_numpy_converts_is_rounded_anywhere():
         np.testing.assert_array_equal(wide, rounded)
 
 
+@pytest.mark.checked_numbers("compressed allreduce between hosts", against="NumPy")
 @pytest.mark.parametrize("way", WAYS)
 @on_rounding_ranks
 def test_every_op_and_size(way):

@@ -54,6 +54,12 @@ DIFFERENT = {
         "{others} in hvd.add_process_set([1])",
         "{last} in hvd.add_process_set([0])",
     ),
+    "objects": (
+        lambda: hvd.allgather_object(1),
+        lambda: hvd.broadcast_object(1, 0),
+        "{others} in broadcast 'broadcast_object.sz'",
+        "{last} in allgather 'allgather_object.sz'",
+    ),
     "a barrier": (hvd.barrier, lambda: reduce("x"), "{others} in allreduce 'x'", "{last} in hvd.barrier()"),
 }
 LINE = r" \((?:\S*/)?test_deadlocks\.py:\d+\)"

@@ -22,6 +22,7 @@ def express_runs():
     return told()["express_runs"]
 
 
+@pytest.mark.checked_numbers("small reductions of every data type", against="NumPy")
 @pytest.mark.parametrize("op", OPS)
 @on_all_ranks(*SEVERAL)
 def test_every_dtype(op):
@@ -97,6 +98,7 @@ def check_movements(step, rows, name):
     np.testing.assert_allclose(scattered, total)
 
 
+@pytest.mark.checked_numbers("small allgathers, broadcasts and alltoalls", against="NumPy")
 @pytest.mark.parametrize("rows", [2, 700, 4096])
 @on_all_ranks(*SEVERAL)
 def test_movements(rows):

@@ -18,6 +18,7 @@ def tensors(seed):
     return [inputs(shape, dtype, seed=f"{seed} {shape}") for shape, dtype in zip(SHAPES, MIXED, strict=True)]
 
 
+@pytest.mark.checked_numbers("grouped allreduce of mixed data types", against="NumPy")
 @pytest.mark.parametrize("in_place", [False, True])
 @pytest.mark.parametrize("op", OPS)
 @on_all_ranks()
@@ -35,6 +36,7 @@ def test_grouped_allreduce_of_mixed_dtypes(op, in_place):
     return [check_reduced(result, arrays, op) for result, arrays in zip(results, group, strict=True)]
 
 
+@pytest.mark.checked_numbers("grouped allgather of different numbers of rows", against="NumPy")
 @on_all_ranks()
 def test_grouped_allgather_ragged():
     rows = [(hvd.rank() + index) % 3 for index in range(4)]
@@ -45,6 +47,7 @@ def test_grouped_allgather_ragged():
         check_equal(result, np.concatenate(parts))
 
 
+@pytest.mark.checked_numbers("grouped reducescatter", against="NumPy")
 @on_all_ranks()
 def test_grouped_reducescatter():
     group = [inputs((rows, 3), dtype, seed=rows) for rows, dtype in ((7, "float32"), (2, "int64"), (130, "float32"))]

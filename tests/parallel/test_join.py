@@ -27,6 +27,7 @@ def batches_of(rank):
     return 1 + 2 * (hvd.size() - 1 - rank)
 
 
+@pytest.mark.checked_numbers("averages after some ranks joined", against="NumPy")
 @on_all_ranks()
 def test_uneven_numbers_of_batches():
     for _ in range(2):  # and once more: join can be used again
@@ -48,7 +49,8 @@ def test_unnamed_operations_agree_again_after_a_join():
     return check_equal(hvd.allreduce(np.full(5, hvd.rank()), op=hvd.Sum), np.full(5, sum(range(hvd.size()))))
 
 
-@pytest.mark.parametrize("dtype", ["float32", "int64", "float16"])
+@pytest.mark.checked_numbers("reductions with a joined rank", against="NumPy")
+@pytest.mark.parametrize("dtype", ["float32", "int64", "int8", "float16"])
 @pytest.mark.parametrize("op", OPS)
 @on_all_ranks(*SEVERAL)
 def test_a_joined_rank_gives_zeros_to_every_operation(op, dtype):

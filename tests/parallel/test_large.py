@@ -22,7 +22,6 @@ def enough_memory():
         pytest.skip(f"needs {NEEDED >> 20} MiB of memory, {available >> 20} are free")
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(240)
 @pytest.mark.usefixtures("enough_memory")
 @on_all_ranks(LARGE, limit_s=200)

@@ -16,6 +16,7 @@ def ragged(rows, trailing, dtype):
     return [inputs((count, *trailing), dtype, seed=trailing)[rank] for rank, count in enumerate(rows)]
 
 
+@pytest.mark.checked_numbers("allgather of every data type", against="NumPy")
 @pytest.mark.parametrize("dtype", DTYPES)
 @on_all_ranks()
 def test_allgather_of_every_dtype(dtype):
@@ -26,6 +27,7 @@ def test_allgather_of_every_dtype(dtype):
     return check_equal(result, np.concatenate(arrays))
 
 
+@pytest.mark.checked_numbers("allgather of different numbers of rows", against="NumPy")
 @on_all_ranks()
 def test_allgather_ragged():
     digests = []
@@ -55,6 +57,7 @@ def test_allgather_async_under_way_at_once():
         check_equal(hvd.synchronize(handle), np.concatenate(arrays))
 
 
+@pytest.mark.checked_numbers("broadcast of every data type", against="NumPy")
 @pytest.mark.parametrize("dtype", DTYPES)
 @on_all_ranks()
 def test_broadcast_of_every_dtype(dtype):
@@ -101,12 +104,14 @@ def sent(sender, receiver, rows, trailing, dtype):
     return inputs((rows, *trailing), dtype, seed=f"{sender} {receiver}", size=1)[0]
 
 
+@pytest.mark.checked_numbers("alltoall of every data type", against="NumPy")
 @pytest.mark.parametrize("dtype", DTYPES)
 @on_all_ranks()
 def test_alltoall_of_every_dtype(dtype):
     check_alltoall((4, 31), dtype, extra=2)
 
 
+@pytest.mark.checked_numbers("alltoall with splits", against="NumPy")
 @on_all_ranks()
 def test_alltoall_with_splits():
     for trailing in TRAILING:
@@ -169,6 +174,7 @@ def test_what_an_alltoall_was_given_may_be_overwritten_as_soon_as_it_returns():
         check_equal(result, np.repeat(expected, rows))
 
 
+@pytest.mark.checked_numbers("reducescatter of every data type, also with uneven rows", against="NumPy")
 @pytest.mark.parametrize("dtype", [*INTEGERS, *FLOATS])
 @on_all_ranks()
 def test_reducescatter_of_uneven_rows(dtype):
@@ -200,7 +206,9 @@ def test_objects():
         result = hvd.broadcast_object(own, root_rank=root, name=f"object{root}")
         assert result["from"] == root
         assert (result is own) == (hvd.rank() == root)
-    assert hvd.broadcast_object(None if hvd.rank() else [1], name="types differ") == [1]
+    assert hvd.broadcast_object({"rows": [1, 2]} if hvd.rank() == 0 else None, 0) == {"rows": [1, 2]}
+    kinds = [None, 1, "one", [1]]  # an object of another type on each rank, and no name
+    assert hvd.allgather_object(kinds[hvd.rank()]) == kinds[: hvd.size()]
 
 
 class Unpicklable:

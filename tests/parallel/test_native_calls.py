@@ -272,3 +272,40 @@ def test_an_array_under_way_cannot_be_resized():
         hvd.synchronize(handle)
         array.resize(4000, refcheck=False)
         assert array.shape == (4000,)
+
+
+@on_all_ranks("shm2")
+def test_the_owner_of_a_view_under_way_cannot_be_resized():
+    for view in (lambda array: array[10:], lambda array: read_only(array[10:])):  # natively, and through Python
+        array = np.ones(1000)
+        handle = hvd.allreduce_async(view(array), name="view", op=Sum)
+        with pytest.raises(ValueError, match="cannot resize"):
+            array.resize(4000)
+        check_equal(hvd.synchronize(handle), np.full(990, float(hvd.size())))
+        array.resize(4000)
+
+
+@pytest.mark.checked_numbers("NumPy arrays that the program drops while they are reduced", against="NumPy")
+@on_all_ranks("shm2")
+def test_an_array_may_be_dropped_meanwhile():
+    """Rank 1 takes part after rank 0 has dropped its array and used as much memory for others."""
+    count = 100_000
+    starts = [
+        lambda array: hvd.allreduce_async(array, name="dropped", op=Sum),
+        lambda array: hvd.allreduce_async(array, name="dropped", op=np.int64(Sum)),
+        lambda array: hvd.allreduce_async(array.tolist(), name="dropped", op=Sum),
+        lambda array: hvd.grouped_allreduce_async([array], name="dropped", op=Sum),
+    ]
+    for start in starts:
+        array = np.arange(float(count)) + hvd.rank()
+        if hvd.rank() == 0:
+            handle = start(array)
+            del array
+            others = [np.full(count, -1.0) for _ in range(20)]
+            hvd.allreduce(np.ones(1), name="rank 0 has dropped it")
+            assert all((other == -1.0).all() for other in others)
+        else:
+            hvd.allreduce(np.ones(1), name="rank 0 has dropped it")
+            handle = start(array)
+        result = hvd.synchronize(handle)
+        check_equal(result[0] if isinstance(result, tuple) else result, 2 * np.arange(float(count)) + 1)

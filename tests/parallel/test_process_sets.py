@@ -206,6 +206,27 @@ def test_objects_in_a_set():
 
 
 @on_all_ranks("hosts3", *FOURS)
+def test_objects_without_names_in_two_sets_at_once():
+    """The members of one set wait for one of their own, which first has to get through the other set."""
+    with process_sets([0, 1], [1, 2]) as (first, second):
+        me, found = hvd.rank(), {}
+
+        def broadcast(of_set, root):
+            found[of_set] = hvd.broadcast_object([root] if me == root else None, root, process_set=of_set)
+
+        if me == 0:
+            broadcast(first, 0)
+        elif me == 2:
+            broadcast(second, 2)
+        elif me == 1:
+            other = threading.Thread(target=broadcast, args=(second, 2))
+            other.start()
+            broadcast(first, 0)
+            other.join()
+        assert found == {it: [it.ranks[0] if it is first else 2] for it in (first, second) if it.included()}
+
+
+@on_all_ranks("hosts3", *FOURS)
 def test_an_error_in_a_set_is_the_set_s_own():
     with process_sets([0, 1]) as (pair,):
         if pair.included():

@@ -4,6 +4,7 @@
 import threading
 
 import numpy as np
+import pytest
 from harness.arrays import DTYPES, FLOATS, OPS, check_equal, check_reduced, inputs, mine, reduced_by_layout
 from harness.worlds import in_worlds
 from hypothesis import HealthCheck, Phase, given, settings
@@ -98,6 +99,7 @@ def follow(plan, seed):
         check(hvd.synchronize(handle))
 
 
+@pytest.mark.checked_numbers("random programs in which each rank calls in its own order", against="NumPy")
 @in_worlds(*WORLDS)
 @examples
 @given(plan=st.lists(steps, min_size=1, max_size=12), seed=seeds)
@@ -143,6 +145,7 @@ def reduce_once(shape, dtype, op, prescale, postscale):
     return check_reduced(result, arrays, op, prescale, postscale)
 
 
+@pytest.mark.checked_numbers("allreduce of random shapes, types and factors", against="NumPy")
 @in_worlds(*WORLDS)
 @examples
 @given(

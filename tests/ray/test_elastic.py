@@ -7,15 +7,21 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 import pytest
 import ray
 from testkit.ray_metrics import await_metrics
 
 import horovod.numpy as hvd
+from horovod.common import checkpoint_file
+from horovod.common.checkpoint_folder import list_files, path_of
+from horovod.common.lineage import CommitId
 from horovod.ray import ElasticRayExecutor, RayExecutor, ray_logger
 from horovod.ray.discovery import head_node
 from horovod.ray.elastic import RayHostDiscovery, TestDiscovery
+from horovod.ray.elastic_coordinator import ElasticCoordinator
+from horovod.runner.elastic.vocabulary import Limits
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -131,6 +137,57 @@ def test_a_frozen_worker_is_replaced(tmp_path: Path) -> None:
     assert psutil.wait_procs(frozen, timeout=30)[1] == []
 
 
+def resume(folder: str, dies_once: str) -> tuple[int, float]:
+    """Train three more steps. Rank 0 is killed between hvd.init() and the first sync, if the file is not there yet."""
+    import numpy as np
+
+    from horovod.common.checkpoint import checkpoint
+
+    hvd.init()
+    state = hvd.elastic.NumpyState(weights=np.zeros(2), step=0)
+    checkpoint(state, folder)
+    if hvd.rank() == 0 and not os.path.exists(dies_once):
+        Path(dies_once).touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def loop(state: Any) -> None:
+        while state.step < 8:
+            state.weights = state.weights + hvd.allreduce(np.ones(2), name="gradient")
+            state.step += 1
+            state.commit()
+
+    hvd.elastic.run(loop)(state)
+    return state.step, float(state.weights[0])
+
+
+def test_fault_36_rank_0_is_lost_before_the_first_sync_and_training_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoints"
+    folder.mkdir()
+    begun = CommitId("00112233445566aa", 5)
+    values = {"weights": np.full(2, 5.0), "step": 5}
+    checkpoint_file.write(path_of(folder, 1, begun.lineage), {"values": values}, begun)
+    executor = ElasticRayExecutor(ElasticRayExecutor.create_settings(min_num_proc=2, max_num_proc=2, timeout_s=60))
+    executor.start()
+    results = executor.run(lambda: resume(str(folder), str(tmp_path / "died")))
+    assert (tmp_path / "died").exists()
+    assert set(results) == {(8, 8.0)}
+    newest = list_files(folder)[0]
+    assert checkpoint_file.describe(newest).commit == CommitId(begun.lineage, 8)
+
+
+def test_a_broken_checkpoint_ends_the_job_and_is_named(tmp_path: Path) -> None:
+    broken = path_of(tmp_path, 1, "00112233445566aa")
+    broken.write_bytes(b"")
+    (tmp_path / "died").touch()
+    executor = ElasticRayExecutor(ElasticRayExecutor.create_settings(min_num_proc=2, max_num_proc=2, timeout_s=60))
+    executor.start()
+    with pytest.raises(
+        RuntimeError, match=rf"the elastic job is ended: rank 0 cannot load .*{broken.name}: it is empty"
+    ):
+        executor.run(lambda: resume(str(tmp_path), str(tmp_path / "died")))
+    assert list_files(tmp_path) == [broken]
+
+
 class OneSlot(RayHostDiscovery):
     """A user's own discovery, which is pickled with its class."""
 
@@ -147,6 +204,44 @@ def test_a_job_that_cannot_go_on_says_why() -> None:
     executor.start()
     with pytest.raises(RuntimeError, match="(?s)the elastic job is ended: .*ZeroDivisionError: in every worker"):
         executor.run(fail)
+
+
+class BrokenDiscovery(RayHostDiscovery):
+    """A user's own discovery, which has never found any host."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__()
+        self.error = error
+
+    def find_available_hosts_and_slots(self) -> dict[str, int]:
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (OSError("no list of hosts"), r"after 2 s \(--elastic-timeout\) 0 workers are ready, 1 are needed"),
+        (SystemExit("no more"), "the coordinator's thread horovod-watch failed with SystemExit: no more"),
+    ],
+)
+def test_a_job_whose_discovery_never_works_ends(error: BaseException, text: str) -> None:
+    settings = ElasticRayExecutor.create_settings(min_num_proc=1, timeout_s=60, discovery=BrokenDiscovery(error))
+    executor = RayExecutor(settings, min_workers=1, override_discovery=False, elastic_timeout=2)
+    executor.start()
+    with pytest.raises(RuntimeError, match=text):
+        executor.run(lambda: None)
+
+
+def test_what_is_said_of_a_discovery_that_fails(capsys: pytest.CaptureFixture[str]) -> None:
+    coordinator = ElasticCoordinator(None, Limits(1, 1, 1), OneSlot())
+    for text in ("no answer", "", "no answer", "no answer", "another error"):
+        coordinator._discovery = BrokenDiscovery(OSError(text)) if text else OneSlot()
+        coordinator._find_hosts()
+    assert capsys.readouterr().out.splitlines() == [
+        "hosts could not be discovered, discovery is tried again every second: no answer",
+        "hosts could not be discovered, the last list is kept: no answer",
+        "hosts could not be discovered, the last list is kept: another error",
+    ]
 
 
 def test_nodes_as_hosts() -> None:

@@ -5,8 +5,10 @@ import os
 import re
 import signal
 import time
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 import pytest
 import ray
@@ -57,6 +59,57 @@ def test_a_frozen_worker_is_named(pair: RayExecutor) -> None:
         pair.run(train)
     pair.shutdown()
     assert_gone(workers)
+
+
+def test_fault_39_other_ranks_learn_which_error_ended_one(pair: RayExecutor, tmp_path: Path) -> None:
+    def train(folder: Path) -> None:
+        hvd.init()
+        try:
+            hvd.barrier()
+            if hvd.rank() == 1:
+                raise ValueError("boom")
+            hvd.barrier()
+        except HorovodInternalError as error:
+            (folder / "told").write_text(str(error))
+            raise
+
+    with pytest.raises(ValueError, match="boom"):
+        pair.run(train, args=[tmp_path])
+    assert (tmp_path / "told").read_text() == "rank 1 raised ValueError: boom"
+
+
+def test_fault_39_workers_of_an_elastic_job_learn_which_error_ended_one(tmp_path: Path) -> None:
+    def train(folder: Path) -> int:
+        from horovod.common.elastic import ObjectState, run_fn
+        from horovod.common.objects import broadcast_object
+
+        def reset() -> None:
+            hvd.shutdown()
+            hvd.init()
+
+        def loop(state: Any) -> None:
+            try:
+                while state.step < 4:
+                    if state.step == 2 and hvd.rank() == 1 and not (folder / "raised").exists():
+                        (folder / "raised").touch()
+                        raise ValueError("boom")
+                    hvd.allreduce(np.ones(1), name="step")
+                    state.step += 1
+                    state.commit()
+            except HorovodInternalError as error:
+                (folder / "told").write_text(str(error))
+                raise
+
+        hvd.init()
+        state = ObjectState(broadcast_object, hvd.rank, step=0)
+        run_fn(loop, reset)(state)
+        return int(state.step)
+
+    settings = ElasticRayExecutor.create_settings(min_num_proc=2, max_num_proc=2, timeout_s=60)
+    executor = ElasticRayExecutor(settings)
+    executor.start()
+    assert executor.run(lambda: train(tmp_path)) == [4, 4]
+    assert (tmp_path / "told").read_text() == "rank 1 raised ValueError: boom"
 
 
 def test_ranks_that_wait_for_a_coordinator_that_is_killed(pair: RayExecutor) -> None:

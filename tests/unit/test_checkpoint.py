@@ -19,7 +19,9 @@ from horovod.common import checkpoint as checkpoint_module
 from horovod.common import checkpoint_file
 from horovod.common.checkpoint import Checkpoint, checkpoint, list_files
 from horovod.common.checkpoint_file import BadCheckpointError
+from horovod.common.checkpoint_folder import number_of
 from horovod.common.elastic import ObjectState
+from horovod.common.lineage import CommitId
 
 
 @pytest.fixture(autouse=True)
@@ -29,6 +31,10 @@ def rank_0(monkeypatch):
     class Context:
         is_initialized = True
         rank = 0
+        generation = 0
+
+        def __init__(self):
+            self.seen_files = {}
 
         @property
         def topology(self):
@@ -47,6 +53,9 @@ def said(caplog, monkeypatch):
     return caplog
 
 
+FIRST = CommitId("0123456789abcdef", 1)
+
+
 def make_state(**values):
     return ObjectState(lambda value: value, lambda: 0, **{"weights": np.zeros(4), "step": 0, **values})
 
@@ -55,10 +64,18 @@ def trained(state, steps):
     for _ in range(steps):
         state.weights = state.weights + 1
         state.step += 1
-        state.save()
-        state._checkpoint.committed()
+        state.commit()
         state._checkpoint.wait()
     return state
+
+
+def numbers(folder):
+    return [number_of(path) for path in list_files(folder)]
+
+
+def error_of(state, folder, **options):
+    """What keeps training from going on from a folder. It is raised when all ranks synchronise, not before."""
+    return checkpoint(state, folder, **options).load().error
 
 
 CONTENTS = [
@@ -91,7 +108,7 @@ def same(found, wanted):
 
 @pytest.mark.parametrize("content", CONTENTS, ids=range(len(CONTENTS)))
 def test_what_is_written_is_read(tmp_path, content):
-    checkpoint_file.write(tmp_path / "x", content)
+    checkpoint_file.write(tmp_path / "x", content, FIRST)
     same(checkpoint_file.read(tmp_path / "x"), content)
     assert [path.name for path in tmp_path.iterdir()] == ["x"]
 
@@ -103,7 +120,7 @@ def test_tensors_of_pytorch(tmp_path):
     model(torch.ones(4, 3, dtype=torch.bfloat16)).sum().backward()
     optimizer.step()
     content = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "empty": torch.zeros(0, 3)}
-    checkpoint_file.write(tmp_path / "x", content)
+    checkpoint_file.write(tmp_path / "x", content, FIRST)
     found = checkpoint_file.read(tmp_path / "x")
     assert type(found["model"]) is OrderedDict
     assert found["model"]._metadata == content["model"]._metadata
@@ -114,7 +131,7 @@ def test_tensors_of_pytorch(tmp_path):
 
 def test_every_damage_is_found(tmp_path):
     path = tmp_path / "x"
-    checkpoint_file.write(path, {"weights": np.arange(10.0), "step": 3})
+    checkpoint_file.write(path, {"weights": np.arange(10.0), "step": 3}, FIRST)
     good = path.read_bytes()
     for end in (0, 4, 20, len(good) // 2, len(good) - 1):
         path.write_bytes(good[:end])
@@ -127,8 +144,8 @@ def test_every_damage_is_found(tmp_path):
     path.write_bytes(good + b"x")
     with pytest.raises(BadCheckpointError):
         checkpoint_file.read(path)
-    path.write_bytes(good[:8] + struct.pack("<I", 2) + good[12:])
-    with pytest.raises(BadCheckpointError, match="it has format 2, and this version of Horovod reads format 1"):
+    path.write_bytes(good[:8] + struct.pack("<I", 3) + good[12:])
+    with pytest.raises(BadCheckpointError, match="it has format 3, and this version of Horovod reads formats 1 to 2"):
         checkpoint_file.read(path)
 
 
@@ -136,16 +153,15 @@ def test_a_new_job_goes_on_from_the_newest_and_only_some_are_kept(tmp_path, said
     state = make_state()
     assert checkpoint(state, tmp_path / "new" / "folder", keep=2).resumed_from is None
     trained(state, 5)
-    names = [path.name for path in list_files(tmp_path / "new" / "folder")]
-    assert names == ["checkpoint-00000005.hvd", "checkpoint-00000004.hvd"]
+    assert numbers(tmp_path / "new" / "folder") == [5, 4]
     later = make_state()
     resumed = checkpoint(later, tmp_path / "new" / "folder")
     assert later.step == 5
     assert (later.weights == 5).all()
-    assert resumed.resumed_from.name == "checkpoint-00000005.hvd"
+    assert number_of(resumed.resumed_from) == 5
     assert "goes on from the checkpoint" in said.text
     trained(later, 1)
-    assert list_files(tmp_path / "new" / "folder")[0].name == "checkpoint-00000006.hvd"
+    assert numbers(tmp_path / "new" / "folder") == [6, 5, 4]
     later.step = 77
     later.restore()
     assert later.step == 6
@@ -161,24 +177,27 @@ def test_fault_31_what_is_damaged_is_passed_over_by_name(tmp_path, said):
     data[60] ^= 0x40
     middle.write_bytes(data)
     later = make_state()
-    assert checkpoint(later, tmp_path).resumed_from.name == "checkpoint-00000001.hvd"
+    assert number_of(checkpoint(later, tmp_path).resumed_from) == 1
     assert later.step == 1
     assert f"The checkpoint {newest} is not used: it has" in said.text
     assert f"The checkpoint {middle} is not used: its checksum is wrong" in said.text
-    for path in list_files(tmp_path):
+    files = list_files(tmp_path)
+    for path in files:
         path.write_bytes(b"")
-    with pytest.raises(ValueError, match="None of the 3 checkpoints in .* is usable"):
-        checkpoint(make_state(), tmp_path)
+    error = error_of(make_state(), tmp_path)
+    assert f"None of the 3 checkpoints in {tmp_path} is usable" in error
+    assert all(f"{path.name}: it is empty" in error for path in files)
+    assert "pass overwrite=True" in error
+    assert list_files(tmp_path) == files
 
 
 def test_another_state_is_refused(tmp_path):
     state = make_state()
     checkpoint(state, tmp_path)
     trained(state, 1)
-    with pytest.raises(
-        ValueError, match=r"it has the values \['step', 'weights'\], and the state \['epoch', 'step', 'we"
-    ):
-        checkpoint(make_state(epoch=1), tmp_path)
+    error = error_of(make_state(epoch=1), tmp_path)
+    assert error.startswith(f"{list_files(tmp_path)[0]}: ")
+    assert "it has the values ['step', 'weights'], and the state ['epoch', 'step', 'weights']" in error
 
 
 def test_every_second_commit_and_the_last(tmp_path):
@@ -209,13 +228,12 @@ def test_only_rank_0_reads_and_writes(tmp_path, rank_0):
 
 def test_a_commit_that_comes_too_early_is_left_out_and_does_not_wait(tmp_path, monkeypatch):
     go_on, real = threading.Event(), checkpoint_file.write
-    monkeypatch.setattr(checkpoint_file, "write", lambda path, content: (go_on.wait(30), real(path, content)))
+    monkeypatch.setattr(checkpoint_file, "write", lambda *words: (go_on.wait(30), real(*words)))
     state = make_state()
     writer = checkpoint(state, tmp_path)
     for step in range(1, 6):  # while the first is still being written
         state.step, state.weights = step, np.full(4, float(step))
-        state.save()
-        writer.committed()
+        state.commit()
     go_on.set()
     writer.finish()
     files = list_files(tmp_path)
@@ -230,16 +248,19 @@ def test_fault_22_a_full_disk_is_one_warning(tmp_path, said, monkeypatch):
     real = os.write
 
     def full(descriptor, data):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        if os.fstat(descriptor).st_size:  # there was room for the header
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return real(descriptor, data)
 
     monkeypatch.setattr(checkpoint_file.os, "write", full)
     trained(state, 3)
     assert said.text.count("No space left on device") == 1
-    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-00000001.hvd"]
+    assert [number_of(path) for path in tmp_path.iterdir()] == [1]  # the last good file, and no half of another
     monkeypatch.setattr(checkpoint_file.os, "write", real)
     trained(state, 1)
     assert said.text.count("are written to") == 1
-    assert checkpoint_file.read(list_files(tmp_path)[0])["values"]["step"] == 5
+    newest = list_files(tmp_path)[0]
+    assert checkpoint_file.read(newest)["values"]["step"] == checkpoint_file.describe(newest).commit.commits == 5
 
 
 def test_what_cannot_be_written_is_a_warning_too(tmp_path, said):
@@ -256,13 +277,14 @@ import sys
 from pathlib import Path
 import numpy as np
 from horovod.common import checkpoint_file
+from horovod.common.lineage import CommitId
 path, real = Path(sys.argv[1]), checkpoint_file._write_all
 def slowly(descriptor, piece):
     real(descriptor, piece[: max(1, len(piece) // 2)])
     print("writing", flush=True)
     sys.stdin.read()
 checkpoint_file._write_all = slowly
-checkpoint_file.write(path, {"values": {"weights": np.ones(1000), "step": 99}})
+checkpoint_file.write(path, {"values": {"weights": np.ones(1000), "step": 99}}, CommitId("01" * 8, 2))
 """
 
 
@@ -278,9 +300,9 @@ def test_a_kill_in_the_middle_of_a_save_leaves_the_one_before(tmp_path):
     left = {path.name for path in tmp_path.iterdir()}
     assert len(left) == 2  # what was begun has another name
     later = make_state()
-    assert checkpoint(later, tmp_path).resumed_from.name == "checkpoint-00000001.hvd"
+    assert number_of(checkpoint(later, tmp_path).resumed_from) == 1
     assert later.step == 1
-    assert {path.name for path in tmp_path.iterdir()} == {"checkpoint-00000001.hvd"}
+    assert [number_of(path) for path in tmp_path.iterdir()] == [1]
 
 
 def test_arguments(tmp_path, rank_0):

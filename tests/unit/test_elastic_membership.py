@@ -3,14 +3,18 @@
 
 import signal
 
+import pytest
 from faultkit.membership import Driver, kinds
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from horovod.common.joining.loss import REFUSED, SILENT, Loss
+from horovod.common.lineage import SeenFile
 from horovod.runner.elastic import membership as m
 from horovod.runner.elastic import words
 from horovod.runner.elastic.places import places_of, resettled
-from horovod.runner.elastic.vocabulary import ADDED, REMOVED
+from horovod.runner.elastic.state import LOSS_S
+from horovod.runner.elastic.vocabulary import ADDED, REMOVED, reported_by
 
 
 def test_a_job_begins_with_as_many_as_asked_for_and_all_at_once():
@@ -217,6 +221,24 @@ def test_a_host_that_is_gone_takes_its_workers_along():
     assert set(driver.state.workers) == {0, 1}
 
 
+@pytest.mark.parametrize(("host", "lost"), [("b", [2]), ("a", [0])])
+def test_members_that_still_train_with_a_host_that_only_the_driver_lost_are_notified(host, lost):
+    """Also if rank 0, which hands out the state, is on that host."""
+    driver = Driver({"a": 1, "b": 2} if host == "a" else {"a": 2, "b": 1})
+    driver.begin()
+    driver.tell(m.HostGone(host, "its agent does not answer"))
+    first, last = (birth for birth in range(3) if birth not in lost)
+    assert driver.state.next_time() == LOSS_S
+    assert driver.tell(m.Tick(), later=LOSS_S / 2) == []
+    notice = m.Notify((0, 1, 2), 0, REMOVED)
+    assert driver.tell(m.Tick(), later=LOSS_S / 2) == [notice]
+    assert driver.tell(m.Ready(first)) == []
+    assert driver.tell(m.Tick(), later=1.0) == [notice], "the other one has not asked for a place yet"
+    assert driver.tell(m.Ready(*lost)) == [m.Dismiss(*lost, "this worker does not belong to the job any more")]
+    assert kinds(driver.tell(m.Ready(last))) == ["Announce"]
+    assert driver.ranks() == {first: 0, last: 1}
+
+
 def test_slots_of_a_host_that_is_gone_are_not_to_blame_and_awaited_ones_keep_hope():
     driver = Driver({"a": 2, "b": 1}, min_num_proc=3)
     driver.begin()
@@ -230,7 +252,7 @@ def test_slots_of_a_host_that_is_gone_are_not_to_blame_and_awaited_ones_keep_hop
 def test_fault_3_a_worker_that_others_have_lost_is_killed_before_they_go_on():
     driver = Driver({"a": 3})
     driver.begin()
-    assert driver.tell(m.Ready(0, lost=1)) == driver.tell(m.Ready(2, lost=1), later=0.1) == []
+    assert driver.tell(m.Ready(0, lost=Loss(1))) == driver.tell(m.Ready(2, lost=Loss(1)), later=0.1) == []
     assert driver.state.next_time() == m.FENCE_S
     assert driver.tell(m.Tick(), later=m.FENCE_S) == [m.Signal(1, signal.SIGKILL)]
     assert driver.tell(m.Ready(1)) == [m.Dismiss(1, "this worker does not belong to the job any more")]
@@ -242,7 +264,7 @@ def test_fault_3_a_worker_that_others_have_lost_is_killed_before_they_go_on():
 def test_a_worker_that_cannot_even_be_killed_is_not_waited_for_and_sent_away_when_it_comes():
     driver = Driver({"a": 3})
     driver.begin()
-    driver.tell(m.Ready(0, lost=1))
+    driver.tell(m.Ready(0, lost=Loss(1)))
     driver.tell(m.Ready(2))
     driver.tell(m.Tick(), later=m.FENCE_S)
     assert "Announce" in kinds(driver.tell(m.Tick(), later=m.UNKILLABLE_S))
@@ -252,8 +274,8 @@ def test_a_worker_that_cannot_even_be_killed_is_not_waited_for_and_sent_away_whe
 def test_whoever_asks_for_a_place_lives_whatever_others_say_of_it():
     driver = Driver({"a": 3})
     driver.begin()
-    driver.tell(m.Ready(0, lost=1))
-    driver.tell(m.Ready(1, lost=0), later=0.5)
+    driver.tell(m.Ready(0, lost=Loss(1)))
+    driver.tell(m.Ready(1, lost=Loss(0)), later=0.5)
     assert driver.tell(m.Tick(), later=5) == []
     assert kinds(driver.tell(m.Ready(2))) == ["Announce"]
 
@@ -294,12 +316,19 @@ def test_ranks_of_a_host_are_neighbours_and_rank_0_is_a_survivor():
 
 
 events = st.one_of(
-    st.builds(m.Ready, st.integers(0, 12), st.sampled_from([None, 0, 1, 5])),
+    st.builds(
+        m.Ready,
+        st.integers(0, 12),
+        st.sampled_from([None, Loss(0), Loss(1), Loss(5), Loss(1, SILENT), Loss(2, SILENT, 0), Loss(0, REFUSED, 3)]),
+    ),
+    st.builds(m.Probed, st.integers(0, 4), st.frozensets(st.sampled_from([("a", "b"), ("a", "c"), ("b", "c")]))),
     st.builds(m.Ended, st.integers(0, 12), st.sampled_from([0, 1, 137]), st.just("died"), st.booleans()),
     st.builds(m.Discovered, st.dictionaries(st.sampled_from("abc"), st.integers(1, 3), max_size=3), st.integers(0, 2)),
     st.builds(m.HostGone, st.sampled_from("abc"), st.just("gone")),
     st.builds(m.Preempted, st.integers(0, 12)),
     st.builds(m.Listens, st.integers(0, 12)),
+    st.builds(m.Fails, st.integers(0, 12), st.just("no checkpoint is usable")),
+    st.builds(m.Leaves, st.integers(0, 12), st.just("raised X"), st.integers(1, 255), st.booleans()),
     st.just(m.Tick()),
 )
 
@@ -354,3 +383,51 @@ def check_generation(announced, before, after, ready):
     assert not waits or size == after.room() or after.finished, "a spare waits although there is room for it"
     if before.members:
         assert after.members[0] in before.members, "rank 0 must have the state"
+
+
+def seen(number, call=0):
+    return SeenFile(call, number, "00" * 8, number, f"/checkpoints/{number}")
+
+
+def test_the_driver_remembers_the_newest_checkpoint_that_any_worker_has_seen():
+    driver = Driver({"a": 3})
+    driver.begin()
+    driver.tell(m.Saw(0, (seen(5),)))
+    driver.tell(m.Ended(0, 137, "killed"))
+    driver.tell(m.Ready(1, fresh=True, seen=(seen(4), seen(7, call=1))))
+    driver.tell(m.Ready(2, fresh=True))
+    assert driver.state.generation == 1
+    assert driver.state.seen == {0: seen(5), 1: seen(7, call=1)}
+
+
+def test_a_worker_whose_replacement_would_fail_too_ends_the_job():
+    driver = Driver({"a": 3})
+    driver.begin()
+    for birth in (0, 1, 2):
+        assert driver.tell(m.Fails(birth, "no checkpoint is usable")) == []
+    _, end = driver.tell(m.Ended(1, 3, "exit code 3"))
+    assert (end.why, end.code, end.worker) == ("no checkpoint is usable", 3, 1)
+    assert [one.birth for one in end.failures] == [1]
+    assert driver.tell(m.Ended(0, 1, "exit code 1")) == []
+
+
+def test_a_worker_that_is_killed_or_asks_for_a_place_has_not_failed():
+    driver = Driver({"a": 3})
+    driver.begin()
+    driver.tell(m.Fails(0, "no checkpoint is usable"))
+    driver.tell(m.Fails(1, "no checkpoint is usable"))
+    driver.tell(m.Ready(1))
+    assert "Start" in kinds(driver.tell(m.Ended(0, 137, "killed")))
+    assert "Start" in kinds(driver.tell(m.Ended(1, 1, "exit code 1")))
+    assert not driver.state.over
+
+
+def test_reports_of_workers():
+    assert reported_by(3, {"seen": [seen(5).packed()]}) == m.Saw(3, (seen(5),))
+    assert reported_by(3, {"fails": "why"}) == m.Fails(3, "why")
+    assert reported_by(3, {"leaves": "raised X", "code": 7}) == m.Leaves(3, "raised X", 7)
+    leaves = {"leaves": "raised \x1b", "code": 300, "blames_peer": True}
+    assert reported_by(3, leaves) == m.Leaves(3, r"raised \x1b", 1, blames_peer=True)
+    for message in ({}, {"seen": [{}]}, {"seen": 3}):
+        with pytest.raises((KeyError, TypeError)):
+            reported_by(3, message)

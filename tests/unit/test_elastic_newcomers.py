@@ -8,6 +8,7 @@ from faultkit.membership import Driver, kinds
 
 from horovod.common import settings
 from horovod.common.joining.elastic_place import meeting_limit_s
+from horovod.common.joining.loss import Loss
 from horovod.runner.elastic import membership as m
 from horovod.runner.elastic import words
 from horovod.runner.elastic.state import GATHER_S, LEAST_START_S, SLOWER_START
@@ -171,20 +172,21 @@ def test_a_member_that_does_not_answer_while_others_wait_for_it_is_fenced_and_on
     for birth in range(4):
         driver.tell(m.Listens(birth))
     driver.tell(m.Ended(1, 137, "killed"))
-    driver.tell(m.Ready(0, lost=1))  # 2 is busy, 3 is frozen: nobody has lost them
+    driver.tell(m.Ready(0, lost=Loss(1)))  # 2 is busy, 3 is frozen: nobody has lost them
     assert driver.tell(m.Tick(), later=0.9) == []
     assert driver.state.next_time() == 1.0
     calls = []
     for _ in range(3):
         calls += driver.tell(m.Tick(), later=1)
         driver.tell(m.Told(2, (0, 1, 1), waits=False))
-    assert calls == [m.Call((2, 3))] * 3
-    assert driver.tell(m.Tick(), later=1) == [m.Signal(3, signal.SIGKILL), m.Call((2, 3))]
+    reminder = m.Notify((0, 1, 2, 3), 0, REMOVED)  # for the one that is busy
+    assert calls == [*[m.Call((2, 3))] * 3, reminder]
+    assert driver.tell(m.Tick(), later=1) == [m.Signal(3, signal.SIGKILL), m.Call((2, 3)), reminder]
     for _ in range(60):
         driver.tell(m.Told(2, (0, 1, 1), waits=False))
         assert m.Call((2,)) in driver.tell(m.Tick(), later=1)
     driver.tell(m.Ended(3, 137, "killed"))
-    announced = driver.tell(m.Ready(2, lost=1))[-1]
+    announced = driver.tell(m.Ready(2, lost=Loss(1)))[-1]
     assert {left.birth: left.why for left in announced.left} == {1: "killed", 3: m.FENCED_WHY}
 
 
@@ -193,7 +195,7 @@ def test_a_launcher_that_was_suspended_asks_before_it_takes_silence_for_an_end()
     driver.begin()
     driver.tell(m.Listens(2))
     driver.tell(m.Ended(1, 137, "killed"))
-    driver.tell(m.Ready(0, lost=1))
+    driver.tell(m.Ready(0, lost=Loss(1)))
     for _ in range(3):
         assert m.Call((2,)) in driver.tell(m.Tick(), later=100)
         assert driver.state.workers[2].phase is m.Phase.MEMBER

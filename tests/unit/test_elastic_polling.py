@@ -6,6 +6,7 @@ import threading
 
 import psutil
 import pytest
+from testkit.launcher import horovodrun
 
 from horovod.runner.elastic.polling import DiscoveryError, Polling, Script, find_hosts, parse_hosts
 from horovod.runner.elastic.running import limits_of
@@ -74,6 +75,18 @@ def test_fault_10_each_new_problem_is_said_once_and_the_last_good_list_is_kept(m
         "exit code 3: no cluster; the last good list of hosts is kept",
         "--host-discovery-script printed no hosts; the last good list of hosts is kept",
     ]
+
+
+def test_an_empty_list_at_the_start_ends_by_the_time_limit(tmp_path):
+    script = tmp_path / "no-hosts"
+    script.write_text("#!/bin/sh\n")
+    script.chmod(0o755)
+    flags = ["-np", "1", "--min-np", "1", "--elastic-timeout", "2", "--host-discovery-script", str(script)]
+    done = horovodrun(*flags, "true", limit_s=20)
+    assert done.returncode == 1
+    assert "printed no hosts; it is called again every second" in done.stderr
+    assert "the last good list" not in done.stderr, "there was none"
+    assert "after 2 s (--elastic-timeout) 0 workers are ready, 1 are needed, and 0 slots are known" in done.stderr
 
 
 def test_limits():

@@ -3,6 +3,7 @@
 
 import threading
 
+import numpy as np
 import pytest
 
 from horovod.common import elastic
@@ -207,3 +208,33 @@ def test_public_import_paths():
 
     assert worker.HostUpdateResult is elastic.HostUpdateResult
     assert worker.WorkerNotificationManager is elastic.WorkerNotificationManager
+
+
+def test_a_sync_that_fails_halfway_leaves_what_was_saved(monkeypatch):
+    """Rank 0's commit may be another one: half of each would be a state that no rank has ever had."""
+    from horovod.numpy import elastic as numpy_elastic
+
+    def halfway(arrays, root):
+        arrays["first"][...] = 9
+        raise HorovodInternalError("rank 0 is lost")
+
+    state = numpy_elastic.NumpyState(first=np.ones(3), second=np.ones(3), step=1)
+    monkeypatch.setattr(state, "_bcast_object", lambda forms: (forms[0], {"step": 2}))
+    monkeypatch.setattr(state, "_rank", lambda: 1)
+    monkeypatch.setattr(numpy_elastic, "broadcast_parameters", halfway)
+    with pytest.raises(HorovodInternalError):
+        state.sync()
+    state.restore()
+    assert (state.first.tolist(), state.second.tolist(), state.step) == ([1.0] * 3, [1.0] * 3, 1)
+
+
+def test_a_state_has_a_commit_once_the_function_runs():
+    state = alone(epoch=0)
+    assert state._commit_id is None
+
+    def train(state):
+        state.commit()
+        state.commit()
+
+    run_fn(train, lambda: None)(state)
+    assert state._commit_id.commits == 2

@@ -7,7 +7,14 @@ import warnings
 import pytest
 
 from horovod.runner.launch import _main, parse_args, refuse_unavailable
-from horovod.runner.worker_environment import base_environment, flag_environment
+from horovod.runner.remote.environment import that_travel
+from horovod.runner.worker_environment import (
+    base_environment,
+    flag_environment,
+    is_exportable,
+    overruled_settings,
+    shared_gpus_notice,
+)
 
 COMMAND = ["python", "train.py"]
 
@@ -106,6 +113,7 @@ def test_a_command_is_required_for_running_alone(capsys):
         (["--fusion-threshold-mb", "-1"], "--fusion-threshold-mb='-1' .* from 0 to 1048576; the nearest is 0"),
         (["--fusion-threshold-mb", "9" * 30], "integer of MiB from 0 to 1048576; the nearest is 1048576"),
         (["--cycle-time-ms", "-0.5"], "--cycle-time-ms"),
+        (["--cycle-time-ms=--"], "--cycle-time-ms='--' is not valid: expected a number of milliseconds from 0"),
         (["--cycle-time-ms", "nan"], "--cycle-time-ms='nan' is not valid: expected a number of milliseconds from 0"),
         (["--cycle-time-ms", "fast"], "--cycle-time-ms='fast'"),
         (["--cycle-time-ms", ""], "--cycle-time-ms=''"),
@@ -300,15 +308,40 @@ def test_fault_30_a_bad_variable_is_refused_before_anything_starts(name, value):
         base_environment({name: value})
 
 
-def test_the_workers_environment_drops_what_does_not_belong_there():
-    inherited = {
-        "PATH": "/bin",
-        "BASH_FUNC_x%%": "() { :; }",
-        "OLDPWD": "/",
-        "CUDA_VISIBLE_DEVICES": "0",
-        "_HOROVOD_SECRET_KEY": "old",
-    }
-    assert base_environment(inherited) == {"PATH": "/bin", "PYTHONUNBUFFERED": "1"}
+def test_workers_of_this_host_inherit_the_environment_and_its_gpus():
+    dropped = {"BASH_FUNC_x%%": "() { :; }", "OLDPWD": "/", "_HOROVOD_SECRET_KEY": "old"}
+    kept = {"PATH": "/bin", "CUDA_VISIBLE_DEVICES": "", "NVIDIA_CUDA_VISIBLE_DEVICES": "2,3"}
+    added = {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
+    assert base_environment(kept | dropped) == kept | added
+    assert base_environment({"PYTHONFAULTHANDLER": ""})["PYTHONFAULTHANDLER"] == "", "the user's choice stands"
+
+
+@pytest.mark.parametrize(
+    ("name", "other"),
+    [("HOROVOD_CONTROLLER", "HOROVOD_CPU_OPERATIONS"), ("HOROVOD_CPU_OPERATIONS", "HOROVOD_CONTROLLER")],
+)
+@pytest.mark.parametrize("value", ["mpi", "MPI", "ccl"])
+def test_settings_that_ask_for_mpi_are_named(name, other, value):
+    lines = overruled_settings({name: value, other: "gloo"}, vars(parse("-np", "1")))
+    assert lines == [f"{name}={value} has no effect: horovodrun uses gloo unless it is started with --mpi"]
+
+
+def test_the_launchers_gpus_do_not_travel_to_other_hosts():
+    assert that_travel({"PATH": "/bin", "CUDA_VISIBLE_DEVICES": "2", "X_CUDA_VISIBLE_DEVICES": ""}) == {"PATH": "/bin"}
+    assert not is_exportable("CUDA_VISIBLE_DEVICES")
+
+
+@pytest.mark.parametrize(
+    ("listed", "ranks", "gpus"),
+    [("2,3", 4, "2 GPUs"), ("2", 2, "1 GPU "), ("0,-1,1", 2, "1 GPU "), ("GPU-a,GPU-b", 3, "2 GPUs")],
+)
+def test_a_list_with_fewer_gpus_than_ranks_gets_a_line(listed, ranks, gpus):
+    assert f"CUDA_VISIBLE_DEVICES={listed} lists {gpus}" in shared_gpus_notice({"CUDA_VISIBLE_DEVICES": listed}, ranks)
+
+
+@pytest.mark.parametrize("environ", [{}, *({"CUDA_VISIBLE_DEVICES": listed} for listed in ("", "-1", "2,3", "0,1,2"))])
+def test_enough_gpus_or_none_get_no_line(environ):
+    assert shared_gpus_notice(environ, 2) is None
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,14 @@
 """The launcher's loop against a placer that answers in an order of our choosing."""
 
 import os
+import signal
 from types import SimpleNamespace
 
 from horovod.runner.hosts import SlotInfo
 from horovod.runner.job import Job, JobSpec
 from horovod.runner.output import OutputOptions
 from horovod.runner.processes import Ended, Started
+from horovod.runner.stop_signals import StopSignals, dropping, forwarding
 from horovod.runner.user_output import UserOutput
 
 
@@ -35,7 +37,7 @@ class SlowPlacer:
     def events(self):
         return self._answers.pop(0) if self._answers else []
 
-    def end(self, grace_s):
+    def end(self, grace_s, patience_s=0.0):
         self.ended_before, self.is_over = list(self._answers), True
 
     def end_limit_s(self, grace_s):
@@ -44,6 +46,25 @@ class SlowPlacer:
     def close(self):
         os.close(self._always_readable)
         os.close(self._other_end)
+
+
+def test_users_signals_are_dropped_before_and_after_they_have_a_receiver():
+    numbers = (signal.SIGUSR1, signal.SIGUSR2)
+    defaults = [signal.getsignal(number) for number in numbers]
+    received = []
+    with dropping():
+        dropped = [signal.getsignal(number) for number in numbers]
+        assert not set(dropped) & {signal.SIG_DFL, signal.SIG_IGN}  # either would do to this process, or to children
+        for number in numbers:
+            signal.raise_signal(number)
+        with StopSignals() as signals:
+            signal.raise_signal(signal.SIGUSR1)
+            assert signals.take_forwarded() == [signal.SIGUSR1]
+        with forwarding(received.append):
+            signal.raise_signal(signal.SIGUSR2)
+        assert received == [signal.SIGUSR2]
+        assert [signal.getsignal(number) for number in numbers] == dropped
+    assert [signal.getsignal(number) for number in numbers] == defaults
 
 
 def test_the_end_of_one_worker_does_not_hide_that_another_is_being_started():

@@ -5,8 +5,10 @@ import os
 
 import pytest
 
+from horovod.runner import mpi_command as mpi_command_module
 from horovod.runner.hosts import HostInfo
-from horovod.runner.mpi_command import mpi_command
+from horovod.runner.launch import parse_args
+from horovod.runner.mpi_command import mpi_command, mpirun_words
 
 HOSTS = [HostInfo("a", 2), HostInfo("b", 1)]
 ROOT = ["--allow-run-as-root"] * (os.geteuid() == 0)
@@ -55,6 +57,25 @@ def test_hydra(implementation):
     ]
     assert words[14:] == ["-v", "python", "train.py"]
     assert extra == {"HYDRA_LAUNCHER_EXTRA_ARGS": "-p 2222"}
+
+
+@pytest.mark.parametrize("listed", ["2,3", ""])
+@pytest.mark.parametrize(
+    ("implementation", "hosts", "keeps"),
+    [
+        ("Open MPI", "localhost:2", True),
+        ("Open MPI", "localhost:1,far.invalid:1", True),  # it sends only variables that it is told to send
+        ("MPICH", "localhost:2", True),
+        ("MPICH", "localhost:1,far.invalid:1", False),
+    ],
+)
+def test_gpus_of_the_launcher_are_those_of_its_own_ranks(monkeypatch, implementation, hosts, keeps, listed):
+    monkeypatch.setattr(mpi_command_module, "installed_mpi", lambda environ: implementation)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", listed)
+    words, environment = mpirun_words(vars(parse_args(["--mpi", "-np", "2", "-H", hosts])), ["python", "train.py"])
+    assert environment.get("CUDA_VISIBLE_DEVICES") == (listed if keeps else None)
+    assert "CUDA_VISIBLE_DEVICES" not in words
+    assert ("-x" in words) == (implementation == "Open MPI")
 
 
 def test_spectrum_mpi_has_a_flag_for_tcp():

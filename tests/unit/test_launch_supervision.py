@@ -54,6 +54,43 @@ def test_if_all_lost_a_peer_the_first_counts():
     assert supervision.exit_code() == 4
 
 
+def test_fault_39_a_rank_that_has_reported_an_exception_is_the_cause_however_late_it_ends():
+    supervision = Supervision(grace_s=5)
+    assert supervision.on_report(Exit(1, 3), 10)
+    assert not supervision.on_report(Exit(2, 1), 10.1)
+    assert (supervision.deadline, supervision.state) == (None, State.RUNNING)  # it may take its time while others train
+    assert supervision.on_exit(Exit(0, 1, blames_peer=True), 11) is None
+    assert supervision.on_exit(Exit(2, 9), 12) is None  # an error that does not show that it only lost a peer
+    assert supervision.on_time(15.9) is None
+    assert supervision.on_time(16) == signal.SIGTERM
+    assert supervision.on_exit(Exit(1, 143), 16.1) is None
+    assert (supervision.failure, supervision.exit_code()) == (Exit(1, 3), 3)
+
+
+def test_a_report_gives_time_to_the_one_that_others_wait_for():
+    supervision = Supervision(grace_s=5)
+    supervision.on_exit(Exit(0, 1, blames_peer=True), 10)
+    assert supervision.on_report(Exit(1, 1), 10.5)
+    assert supervision.on_time(10 + CAUSE_WAIT_S) is None
+    assert supervision.on_exit(Exit(1, 7), 13) == signal.SIGTERM
+    assert supervision.exit_code() == 7
+
+
+def test_a_rank_that_has_reported_an_exception_has_failed_whatever_its_exit_code():
+    supervision = Supervision()
+    supervision.on_report(Exit(1, 1), 10)
+    assert supervision.on_exit(Exit(0, 0), 11) is None
+    assert supervision.on_exit(Exit(1, 0), 12) == signal.SIGTERM
+    assert supervision.exit_code() == 1
+
+
+def test_a_report_after_a_signal_is_not_a_failure():
+    supervision = Supervision()
+    supervision.on_signal(signal.SIGINT, 10)
+    assert not supervision.on_report(Exit(1, 1), 10.1)
+    assert supervision.exit_code() == 130
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_a_signal_is_forwarded_once_and_the_second_kills(number, code):
     supervision = Supervision()

@@ -37,7 +37,10 @@ def test_kubeflow_containers_without_sshd():
 
 
 def test_lsf():
-    assert blaunch_command("h", "/opt/python") == ["blaunch", "-no-shell", "h", *agent_command("/opt/python")]
+    command = ["blaunch", "-no-shell", "h", *agent_command("/opt/python")]
+    assert blaunch_command("h", "/opt/python", {"PATH": "/bin"}) == command
+    environ = {"CUDA_VISIBLE_DEVICES": "2,3", "PATH": "/bin"}
+    assert blaunch_command("h", "/opt/python", environ) == ["env", "-u", "CUDA_VISIBLE_DEVICES", *command]
 
 
 def test_a_step_of_slurm_has_all_that_the_job_has_on_its_node():
@@ -50,6 +53,13 @@ def test_a_step_of_slurm_has_all_that_the_job_has_on_its_node():
     command = srun_command("h", agent, of_tasks, {"h": 4, "g": 2})
     assert command[:6] == ["env", "-u", "SLURM_CPUS_PER_TASK", "-u", "SLURM_GPUS_PER_TASK", "srun"]
     assert "--gpus-per-node=4" in command
+
+
+def test_a_step_of_slurm_does_not_get_the_launchers_gpus():
+    launchers = {"SLURM_JOB_ID": "1", "CUDA_VISIBLE_DEVICES": "", "NVIDIA_CUDA_VISIBLE_DEVICES": "2,3", "PATH": "/bin"}
+    command = srun_command("h", agent_command("/opt/python"), launchers, {})
+    unset = ["-u", "CUDA_VISIBLE_DEVICES", "-u", "NVIDIA_CUDA_VISIBLE_DEVICES"]
+    assert command[:6] == ["env", *unset, "srun"]
 
 
 def test_which_node_has_how_many_gpus():

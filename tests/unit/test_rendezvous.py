@@ -218,7 +218,6 @@ def test_fault_24_a_crowd_of_strangers_keeps_no_worker_out():
         assert server.statistics.dropped >= 200 - 16 - 4
 
 
-@pytest.mark.slow
 def test_fault_24_ten_thousand_connections():
     with Server(ADDRESS, secret=SECRET) as server:
         for _ in range(10_000):

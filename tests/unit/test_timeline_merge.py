@@ -101,3 +101,27 @@ def test_the_command(tmp_path):
     assert result.exit_code == 0, result.output
     assert "12 events of 3 timelines" in result.output
     assert sorted(path.name for path in tmp_path.iterdir()) == ["0.json", "1.json", "2.json", "out.json"]
+
+
+@pytest.mark.parametrize("is_input", [True, False])
+def test_no_existing_file_is_replaced(tmp_path, is_input):
+    output = write(tmp_path / "out.json", timeline_of(0, 0, 1))
+    before = output.read_text()
+    other = str(write(tmp_path / "1.json", timeline_of(1, 1, 1)))
+    inputs = [other, str(output)] if is_input else [other]
+    refused = CliRunner().invoke(app, ["timeline", "merge", str(output), *inputs])
+    assert refused.exit_code == 1
+    assert "out.json exists" in refused.output
+    assert output.read_text() == before
+
+
+def test_a_forgotten_output_name_costs_no_timeline(tmp_path):
+    files = [str(write(tmp_path / f"{rank}.json", timeline_of(rank, rank, 1))) for rank in range(2)]
+    before = (tmp_path / "0.json").read_text()
+    refused = CliRunner().invoke(app, ["timeline", "merge", *files])
+    assert refused.exit_code == 1
+    assert "0.json exists" in refused.output
+    assert (tmp_path / "0.json").read_text() == before
+    forced = CliRunner().invoke(app, ["timeline", "merge", "--force", *files])
+    assert "4 events of 1 timelines" in forced.output
+    assert (tmp_path / "0.json").read_text() != before

@@ -67,7 +67,7 @@ def cuda(monkeypatch, log):
 
 
 def flight_of(log, place, keep=(), finish=None):
-    return Flight(SimpleNamespace(world=World(log)), [7], place, keep, finish)
+    return Flight(SimpleNamespace(world=World(log)), [7], place, keep, finish, "")
 
 
 def test_the_own_stream_comes_after_the_operation_and_so_does_who_waits(cuda, log):

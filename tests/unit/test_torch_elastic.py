@@ -17,6 +17,7 @@ from horovod.torch.elastic import state as state_module  # noqa: E402
 from horovod.torch.elastic.sampler import ElasticSampler  # noqa: E402
 from horovod.torch.elastic.state import TorchState  # noqa: E402
 from horovod.torch.gradients.flights import Flights  # noqa: E402
+from horovod.torch.gradients.writes import Writes  # noqa: E402
 
 
 @pytest.fixture
@@ -317,7 +318,7 @@ def test_a_lost_world_is_not_kept_by_the_traceback_of_its_loss():
         raise HorovodInternalError("rank 1 is lost")
 
     flights = Flights.__new__(Flights)
-    flights._finishers = [fail]
+    flights._finishers, flights._writes = [fail], Writes()
     del memory, fail
     gc.disable()
     try:
@@ -326,3 +327,28 @@ def test_a_lost_world_is_not_kept_by_the_traceback_of_its_loss():
         assert held() is None
     finally:
         gc.enable()
+
+
+def test_a_sync_that_fails_halfway_leaves_the_whole_commit(monkeypatch):
+    """The model of one commit beside the optimizer of another would be a state that no rank has ever had."""
+    model = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    state = TorchState(model, optimizer, step=1)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+
+    def of_rank_0(parameters, root_rank):
+        for value in parameters.values():
+            value.fill_(9.0)
+
+    def lost(*_):
+        raise HorovodInternalError("rank 0 is lost")
+
+    monkeypatch.setattr(state_module, "broadcast_parameters", of_rank_0)
+    for broken in ("broadcast_optimizer_state", "_bcast_object"):
+        with monkeypatch.context() as patch:
+            patch.setattr(state_module, "broadcast_optimizer_state", lambda *_, **__: None)
+            patch.setattr(state if broken == "_bcast_object" else state_module, broken, lambda *_, **__: lost())
+            with pytest.raises(HorovodInternalError):
+                state.sync()
+        state.restore()
+        torch.testing.assert_close(dict(model.state_dict()), before, rtol=0, atol=0)

@@ -46,6 +46,8 @@ def test_others_are_left_to_the_caller(reader: TensorReader) -> None:
         torch.zeros(2, 2).to_sparse(),
         torch.zeros(2, device="meta"),
         torch.nn.Parameter(torch.zeros(2)),
+        torch._neg_view(torch.zeros(2)),
+        torch.tensor([1j]).conj().imag,
         None,
         [1.0],
     ):

@@ -18,9 +18,12 @@ from horovod.torch.gradients.rounds import (
     OPEN,
     OPEN_SPARSE,
     Differ,
+    Look,
+    Names,
     Place,
     Reduce,
     Round,
+    Seen,
     is_due,
 )
 
@@ -61,11 +64,15 @@ def test_what_all_ranks_would_bundle_is_bundled() -> None:
     assert not is_bundled(0x0100, 0x0001)
 
 
-def parameters_differ(*checksums: int | None) -> bool:
-    messages = [Round().message(rank, BACKWARD, standings("DD"), 0, it) for rank, it in enumerate(checksums)]
+def seen(*looks: Look) -> Seen:
+    messages = [Round().message(rank, BACKWARD, standings("DD"), 0, it.packed()) for rank, it in enumerate(looks)]
     decision = Round().heard(combine(messages))[1]
     assert isinstance(decision, Reduce)
-    return decision.parameters_differ
+    return decision.seen
+
+
+def parameters_differ(*checksums: int | None) -> bool:
+    return seen(*(Look(it) for it in checksums)).parameters_differ
 
 
 def test_parameters_are_compared_among_those_who_have_looked() -> None:
@@ -76,6 +83,34 @@ def test_parameters_are_compared_among_those_who_have_looked() -> None:
     assert not parameters_differ(0, 0)
     assert not parameters_differ(None, None)
     assert not parameters_differ(5, None, 5)  # None: in a later round, or has joined
+
+
+LOOKS = {
+    "nothing to say": ([Look(), Look()], Seen()),
+    "what one rank says of names": ([Look(), Look(names=Names.SHARED)], Seen(names=Names.SHARED)),
+    "the most that a rank says of names": (
+        [Look(names=Names.SHARED), Look(names=Names.TWINS), Look()],
+        Seen(names=Names.TWINS),
+    ),
+    "the same, after a join": ([Look(5, True), Look(5, True)], Seen(after_join=True)),
+    "different, after a join that one rank does not know of": (
+        [Look(5, True), Look(6)],
+        Seen(parameters_differ=True, after_join=True),
+    ),
+    "different twins": (
+        [Look(5, names=Names.TWINS), Look(6)],
+        Seen(parameters_differ=True, names=Names.TWINS),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", LOOKS)
+def test_what_ranks_see_of_parameters_and_names(case: str) -> None:
+    looks, expected = LOOKS[case]
+    assert seen(*looks) == expected
+    assert seen(*reversed(looks)) == expected
+    joined = Round().message(0, BACKWARD, standings("DD"), 0, looks[0].packed())
+    assert Round().heard(combine([joined, bytes(len(joined))])) == Round().heard(joined)
 
 
 new = Round()

@@ -3,6 +3,7 @@
 
 import multiprocessing
 import queue
+import re
 import signal
 import sys
 import threading
@@ -44,6 +45,7 @@ def lines_of(ident):
 def alone(monkeypatch):
     """No door that another test loaded speaks for its framework here, and no timer runs."""
     monkeypatch.setattr(waits, "_frameworks_submit", False)
+    monkeypatch.setattr(waits, "_initializer", None)
     timer = signal.setitimer(signal.ITIMER_REAL, 0)
     yield
     signal.setitimer(signal.ITIMER_REAL, *timer)
@@ -57,17 +59,50 @@ def test_the_line_is_the_innermost_of_the_program_itself():
 
 def test_another_thread_could_call():
     leave = threading.Event()
-    other = threading.Thread(target=leave.wait)
+    other = threading.Thread(target=leave.wait, name="a\nlogger")
     other.start()
-    assert told_of_this_thread().startswith("0")
+    line, names = told_of_this_thread().split("\n")
+    assert line.startswith("2")
+    assert line.endswith(f"test_waits.py:{LINE}")
+    assert re.fullmatch(r"'a\\nlogger' \(threading\.py:\d+\)", names)
     leave.set()
     other.join()
     timer = threading.Timer(60, print)  # which is all of the standard library until it calls
     timer.start()
-    assert told_of_this_thread().startswith("0")
+    assert told_of_this_thread().startswith("2")
     timer.cancel()
     timer.join()
     assert told_of_this_thread().startswith("1")
+
+
+def test_the_thread_that_called_init_calls_horovod():
+    leave = threading.Event()
+
+    def initialize():
+        waits.note_initializer()
+        leave.wait()
+
+    other = threading.Thread(target=initialize)
+    other.start()
+    while waits._initializer is None:
+        time.sleep(0)
+    assert told_of_this_thread().startswith("0")
+    leave.set()
+    other.join()
+    assert told_of_this_thread().startswith("1")
+
+
+def test_many_threads_are_counted():
+    leave = threading.Event()
+    others = [threading.Thread(target=leave.wait, name=f"{number}" * 100) for number in range(8)]
+    for other in others:
+        other.start()
+    names = told_of_this_thread().partition("\n")[2]
+    leave.set()
+    for other in others:
+        other.join()
+    assert names.endswith(", 3 more")
+    assert names.count("...'") == 5
 
 
 def test_threads_that_only_move_data_do_not_count():

@@ -260,6 +260,37 @@ def run_trouble() -> None:
     print(f"communicators left: {counted('live')}", flush=True)
 
 
+def run_leaving() -> None:
+    """Rank 2 leaves, and NCCL reports an error of the communicator that it was in. The others go on without it."""
+    hvd.init()
+    others = hvd.add_process_set([0, 1])
+    tensor = Tensor(gpu, np.ones(50, np.float32))
+
+    def allreduce_of_all() -> None:
+        world().finish(start(Ask(ALLREDUCE), [(tensor.address, tensor.array)], [tensor.address], gpu))
+        world().let_wait(gpu.ordinal, 0)
+        gpu.synchronize()
+
+    allreduce_of_all()
+    hvd.barrier()
+    if rank() == 2:
+        hvd.shutdown()
+        print("left early", flush=True)
+        return
+    until = time.monotonic() + 3.5  # NCCL is blamed after two seconds
+    are_early = True  # both ranks decide with the same numbers: their clocks differ
+    while are_early:
+        left_s = hvd.allreduce(np.array([until - time.monotonic()]), name="on", op=hvd.Max, process_set=others)
+        are_early = left_s[0] > 0
+        time.sleep(0.01)
+    try:
+        allreduce_of_all()
+    except EngineError as error:
+        print("told:", error.args[1], flush=True)
+    hvd.shutdown()
+    print(f"communicators left: {counted('live')}", flush=True)
+
+
 def run_departure() -> None:
     """Rank 0, by whose word others take turns, leaves. A set without it cannot go on, and says why."""
     hvd.init()
@@ -312,6 +343,7 @@ if __name__ == "__main__":
         "orders": run_orders,
         "fault": run_fault,
         "trouble": run_trouble,
+        "leaving": run_leaving,
         "departure": run_departure,
         "going on": run_going_on,
     }

@@ -212,6 +212,39 @@ def check_many_tensors() -> None:
         run.check()
 
 
+def extreme(name: str, shape: tuple[int, ...], of_rank: int) -> NDArray[Any]:
+    """The largest, the smallest and random integers, of which nearly every sum overflows."""
+    limits, dice = np.iinfo(name), np.random.default_rng(of_rank)
+    values = dice.integers(limits.min, limits.max, shape, name, endpoint=True)
+    kinds = np.random.default_rng(5).integers(0, 3, shape)  # alike on all ranks
+    return np.where(kinds == 0, values, np.where(kinds == 1, np.array(limits.max, name), np.array(limits.min, name)))
+
+
+def exact_average(values: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    total = sum(one.astype(np.int64) for one in values)
+    return (np.sign(total) * (np.abs(total) // len(values))).astype(values[0].dtype)
+
+
+def check_averages() -> None:
+    """Averages of integers under 64 bits: exact, of several slots too, fused, on odd borders and with factors."""
+    for shift, name in enumerate(("uint8", "int8", "uint16", "int16", "uint32", "int32")):
+        runs = []
+        for ask in (Ask(ALLREDUCE, AVERAGE), Ask(REDUCESCATTER, AVERAGE)):
+            for shapes in ([(3,)], [(SLOT * 3 // 2 + 5,), (7, 3), (1000,)]):
+                values = [[extreme(name, shape, of_rank) for shape in shapes] for of_rank in range(size())]
+                wanted = []
+                for k in range(len(shapes)):
+                    exact = exact_average([values[of_rank][k] for of_rank in range(size())])
+                    if ask.kind == REDUCESCATTER:
+                        exact = np.array_split(exact, size())[rank()]
+                    wanted.append(exact)
+                runs.append(Run(ask, values[rank()], wanted, shift=shift % 3))
+                scaled = replace(ask, prescale=0.5, postscale=2.0)
+                runs.append(Run(scaled, values[rank()], None, in_place=ask.kind == ALLREDUCE))  # as on the host
+        for run in runs:
+            run.check()
+
+
 def check_order() -> None:
     """The input is as the caller's stream leaves it, and what the stream does next sees the result."""
     streams = [gpu.stream(), gpu.stream(), 0]
@@ -278,6 +311,13 @@ def check_join(of_rank: int = 0) -> None:
     if rank() != of_rank:
         runs = [Run(Ask(ALLREDUCE), [value[:count].copy()], [wanted[:count]]) for count in (len(value), 5)]
         runs.append(Run(Ask(ALLREDUCE), [value[:3].copy(), value[:900].copy()], [wanted[:3], wanted[:900]]))
+        for name in ("int8", "int32"):  # the zeros count in an average, too
+            values = [extreme(name, value.shape, other) * (other != of_rank) for other in range(size())]
+            exact = exact_average(values)
+            runs += [
+                Run(Ask(ALLREDUCE, AVERAGE), [values[rank()][:count].copy()], [exact[:count]])
+                for count in (len(value), 5)
+            ]
         for run in runs:
             run.check()
     numpy_ops._collectives.join(gpu.ordinal)  # as torch's does
@@ -288,6 +328,7 @@ CHECKS = {
     "operations": check_operations,
     "groups": check_groups,
     "many": check_many_tensors,
+    "averages": check_averages,
     "order": check_order,
     "asynchrony": check_asynchrony,
     "sets": check_sets,

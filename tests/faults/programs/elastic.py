@@ -2,7 +2,9 @@
 """Trains elastically until a file appears; reports the first step of each generation, and how it ended.
 
 Arguments: numpy or torch, the file, and maybe a birth id from which on workers fail at once. The worker whose birth id
-is in TEST_FREEZES stops before it has asked for a place, that in TEST_FREEZES_IN_INIT when it has got one.
+is in TEST_FREEZES stops before it has asked for a place, that in TEST_FREEZES_IN_INIT when it has got one. TEST_STEPS
+names a file to which every worker adds the time, the generation and the number of each step. TEST_PAUSE_AFTER_INIT is
+how many seconds a worker waits between hvd.init() and its first collective in each generation but the first.
 """
 
 import os
@@ -23,6 +25,7 @@ from horovod.common.rendezvous.client import Connection
 
 FRAMEWORK, STOP = sys.argv[1:3]
 BIRTH = int(os.environ["HOROVOD_BIRTH_ID"])
+LOG = os.environ.get("TEST_STEPS")
 if os.environ.get("TEST_FREEZES") == str(BIRTH):
     os.kill(os.getpid(), signal.SIGSTOP)
 
@@ -64,12 +67,19 @@ def train(state, step):
 
 def with_numpy():
     def step(state):
-        state.weights = state.weights + hvd.allreduce(np.full(8, 1.0 + hvd.rank()), name="gradient")
+        """Whatever the number of ranks, step n adds 7 * n + 3."""
+        mine = 7.0 * state.steps + 4.0 - hvd.size() if hvd.rank() == 0 else 1.0
+        state.weights = state.weights + hvd.allreduce(np.full(8, mine), op=hvd.Sum, name="gradient")
         state.half = state.steps + 1
+        if LOG:
+            with open(LOG, "a") as log:
+                log.write(f"{time.monotonic_ns()} {default_context.generation} {state.steps}\n")
+            time.sleep(0.005)
 
     def reset():
         hvd.shutdown()
         hvd.init()
+        time.sleep(float(os.environ.get("TEST_PAUSE_AFTER_INIT", "0")))
 
     state = InTwoParts(lambda value: broadcast_object(value, 0), hvd.rank, weights=np.zeros(8), steps=0, half=0)
     run_fn(train, reset)(state, step)

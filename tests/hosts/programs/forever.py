@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Says its process id once all ranks have met, then reduces until something happens."""
+"""Says its process id once all ranks have met, then reduces until something happens. Names SIGUSR1 and SIGUSR2."""
 
 import os
+import signal
 
 import numpy as np
 
 import horovod.numpy as hvd
 
+for number in (signal.SIGUSR1, signal.SIGUSR2):
+    signal.signal(number, lambda number, _: print("got", signal.Signals(number).name, flush=True))
 hvd.init()
 hvd.barrier()
 print("up", os.getpid(), flush=True)

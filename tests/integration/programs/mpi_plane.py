@@ -68,6 +68,14 @@ def check_factors() -> None:
     size = hvd.size()
     whole = np.full(5000, hvd.rank() + 1, "int32")
     np.testing.assert_array_equal(hvd.allreduce(whole, op=hvd.Average, name="whole"), np.full(5000, 10 // 4))
+    for dtype in ("uint8", "int8", "uint16", "int16", "uint32", "int32"):
+        limits = np.iinfo(dtype)
+        for value in (limits.max, limits.min):
+            own = np.full(5003, value - (hvd.rank() == 1) * np.sign(value), dtype)
+            exact = np.full(5003, int((4 * int(value) - np.sign(value)) / 4), dtype)
+            np.testing.assert_array_equal(hvd.allreduce(own, name=f"average {dtype} {value}"), exact)
+            share = hvd.reducescatter(own, name=f"share {dtype} {value}")
+            np.testing.assert_array_equal(share, np.array_split(exact, size)[hvd.rank()])
     scaled = hvd.allreduce(
         np.ones(5000, "float32"), op=hvd.Sum, name="scaled", prescale_factor=3.0, postscale_factor=0.5
     )

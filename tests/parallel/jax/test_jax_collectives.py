@@ -2,7 +2,7 @@
 """Every collective on every dtype against NumPy, eagerly and inside jit, where all of them are one program."""
 
 import pytest
-from harness.arrays import DTYPES, FLOATS, OPS, inputs, mine, reduced
+from harness.arrays import AVERAGES_OF_TWO, DTYPES, FLOATS, OPS, averages_of_two, inputs, mine, reduced
 from harness.worlds import ROUNDING, on_all_ranks
 
 SHAPES = ((), (0, 3), (7,), (5, 3))
@@ -10,6 +10,7 @@ WORLDS = ("shm2", "shm4")
 both_modes = pytest.mark.parametrize("mode", ["eager", "jit"])
 
 
+@pytest.mark.checked_numbers("allreduce, in jit and outside", against="NumPy")
 @both_modes
 @on_all_ranks(*WORLDS, limit_s=60)
 def test_allreduce(mode):
@@ -30,6 +31,29 @@ def test_allreduce(mode):
     return check_all(results, {case: reduced(values, op) for case, (op, values) in cases.items()})
 
 
+@pytest.mark.checked_numbers(
+    "averages of integer arrays under 64 bits whose sums overflow", against="the exact quotient"
+)
+@both_modes
+@on_all_ranks("shm2", limit_s=60)
+def test_the_average_of_integers_is_exact(mode):
+    from harness.jax_door import check_all, hvd, np, run
+
+    cases = {dtype: averages_of_two(dtype, hvd.rank()) for dtype in AVERAGES_OF_TWO}
+
+    def average_all(tree):
+        return {
+            "each": {dtype: hvd.allreduce(array) for dtype, array in tree.items()},
+            "group": hvd.allreduce(tree, name="averages"),
+            "share": {dtype: hvd.reducescatter(array) for dtype, array in tree.items()},
+        }
+
+    results = run(mode, average_all, {dtype: own for dtype, (own, _) in cases.items()})
+    expected = {dtype: average for dtype, (_, average) in cases.items()}
+    check_all(results["share"], {dtype: np.array_split(it, 2)[hvd.rank()] for dtype, it in expected.items()})
+    return check_all(results["each"], expected), check_all(results["group"], expected)
+
+
 @both_modes
 @on_all_ranks(*WORLDS)
 def test_a_tree_of_all_dtypes_is_one_group(mode):
@@ -45,6 +69,7 @@ def test_a_tree_of_all_dtypes_is_one_group(mode):
     return check_all(results, {dtype: reduced(values, "Sum", 0.5, 3.0) for dtype, values in arrays.items()})
 
 
+@pytest.mark.checked_numbers("allgather, broadcast and alltoall, in jit and outside", against="NumPy")
 @both_modes
 @on_all_ranks(*WORLDS, limit_s=60)
 def test_movements(mode):
@@ -71,6 +96,7 @@ def test_movements(mode):
     return gathered, sent
 
 
+@pytest.mark.checked_numbers("reducescatter, in jit and outside", against="NumPy")
 @both_modes
 @on_all_ranks(*WORLDS, limit_s=60)
 def test_reducescatter(mode):

@@ -4,6 +4,8 @@
 How the handler for GPUs behaves is in tests/device/test_xla_standin.py; on a GPU: tests/device/test_jax_cuda.py.
 """
 
+import contextlib
+
 import pytest
 from harness.worlds import on_all_ranks
 
@@ -25,14 +27,29 @@ def test_programs_for_a_gpu_call_the_same_handler_by_name():
         export.export(function, platforms=["rocm"], disabled_checks=known)(jnp.ones(3))
 
 
+@contextlib.contextmanager
+def the_cpu_taken_for_a_gpu():
+    from harness.jax_door import jax
+
+    from horovod.jax import on_gpu
+
+    (device,) = jax.devices()
+    with pytest.MonkeyPatch.context() as patch:  # undone in the ranks, which live on
+        patch.setattr(on_gpu, "gpu_of", lambda arrays: device)
+        yield device
+
+
 @on_all_ranks("shm2")
-def test_outside_jit_arrays_of_a_gpu_take_part(monkeypatch):
+def test_outside_jit_arrays_of_a_gpu_take_part():
+    with the_cpu_taken_for_a_gpu() as device:
+        _check_arrays_of(device)
+
+
+def _check_arrays_of(taken_for_gpu):
     from harness.jax_door import hvd, jax, jnp, np
 
     from horovod.jax import on_gpu
 
-    (taken_for_gpu,) = jax.devices()
-    monkeypatch.setattr(on_gpu, "gpu_of", lambda arrays: taken_for_gpu)
     me, programs = hvd.rank(), on_gpu.eager._cache_size()
     mine = jnp.full((2, 3), me + 1.0, jnp.float32)
 
@@ -66,12 +83,10 @@ def test_outside_jit_arrays_of_a_gpu_take_part(monkeypatch):
 
 
 @on_all_ranks("shm2")
-def test_outside_jit_errors_on_a_gpu_are_raised_by_the_call(monkeypatch):
-    from harness.jax_door import hvd, jax, jnp, np
+def test_outside_jit_errors_on_a_gpu_are_raised_by_the_call():
+    from harness.jax_door import hvd, jnp, np
 
-    from horovod.jax import on_gpu
-
-    monkeypatch.setattr(on_gpu, "gpu_of", lambda arrays: jax.devices()[0])
-    with pytest.raises(hvd.HorovodMismatchError, match="Mismatched ALLREDUCE tensor shapes"):
-        hvd.allreduce(jnp.ones(3 + hvd.rank()), name="different")
-    np.testing.assert_array_equal(hvd.allreduce(jnp.ones(3), name="different"), np.ones(3))
+    with the_cpu_taken_for_a_gpu():
+        with pytest.raises(hvd.HorovodMismatchError, match="Mismatched ALLREDUCE tensor shapes"):
+            hvd.allreduce(jnp.ones(3 + hvd.rank()), name="different")
+        np.testing.assert_array_equal(hvd.allreduce(jnp.ones(3), name="different"), np.ones(3))

@@ -48,6 +48,7 @@ def _check(params, expected):
         np.testing.assert_allclose(params[name], value, rtol=1e-9, err_msg=name)
 
 
+@pytest.mark.checked_numbers("training with DistributedOptimizer", against="a single process")
 @on_all_ranks(*WORLDS, limit_s=60)
 def test_k_workers_equal_one():
     import optax
@@ -85,6 +86,24 @@ def test_several_backward_passes_for_a_step():
         hvd.DistributedOptimizer(optax.sgd(0.1), op=hvd.Sum, gradient_predivide_factor=2.0)
 
 
+@pytest.mark.checked_numbers("Adam's first updates, each after 8 backward passes", against="the exact values")
+@on_all_ranks("shm2", limit_s=60)
+def test_bias_correction_counts_updates():
+    import optax
+    from harness.jax_door import hvd, jax, jnp
+
+    optimizer = hvd.DistributedOptimizer(optax.adam(0.01), backward_passes_per_step=8)
+    weight, update = jnp.zeros(()), jax.jit(optimizer.update)
+    state, places = optimizer.init(weight), []
+    for _ in range(3):
+        for _ in range(8):
+            change, state = update(-jnp.ones(()), state, weight)
+            weight += change
+        places.append(float(weight))
+    np.testing.assert_allclose(places, [0.01, 0.02, 0.03], rtol=1e-5)
+
+
+@pytest.mark.checked_numbers("value_and_grad", against="the exact values")
 @on_all_ranks("shm2")
 def test_value_and_grad():
     from harness.jax_door import hvd, jax, jnp
@@ -129,6 +148,8 @@ def test_parameters_keys_and_objects():
     own = hvd.allgather_object(jax.random.normal(hvd.fold_in_rank(sent["key"])).item())
     assert own[0] != own[1]
     assert hvd.broadcast_object({"epoch": me}, root_rank=1, name="epoch") == {"epoch": 1}
+    assert hvd.broadcast_object({"rate": 0.1} if me == 0 else None, 0) == {"rate": 0.1}
+    assert hvd.allgather_object(me or None) == [None, *range(1, hvd.size())]
     return own
 
 
@@ -185,6 +206,7 @@ def test_commits_are_kept_in_turns_and_outlive_the_job():
     from harness.jax_door import hvd, jax, jnp
 
     from horovod.common.checkpoint_file import read, write
+    from horovod.common.lineage import start_lineage
 
     def tree(value):
         return {"w": jnp.full((3, 2), value), "half": [jnp.full(4, value, jnp.bfloat16)], "fixed": None}
@@ -197,7 +219,7 @@ def test_commits_are_kept_in_turns_and_outlive_the_job():
         leaves = jax.tree_util.tree_leaves(state._saved["params"])
         assert all((leaf == step).all() for leaf in leaves)
     with tempfile.TemporaryDirectory() as folder:
-        write(Path(folder) / "x", state.pin_commit())
+        write(Path(folder) / "x", state.pin_commit(), start_lineage())
         state.release_commit()
         loaded = read(Path(folder) / "x")
     later = hvd.elastic.JaxState(params=tree(0.0), step=0, log=[])

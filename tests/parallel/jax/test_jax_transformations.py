@@ -8,6 +8,7 @@ WORLDS = ("shm2", "shm4")
 both_modes = pytest.mark.parametrize("mode", ["eager", "jit"])
 
 
+@pytest.mark.checked_numbers("gradients of collectives", against="the exact values")
 @both_modes
 @on_all_ranks(*WORLDS, limit_s=60)
 def test_gradients_are_those_of_the_other_doors(mode):

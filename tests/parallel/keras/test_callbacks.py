@@ -27,6 +27,8 @@ def test_collectives_on_values():
     np.testing.assert_allclose(
         np.asarray(hvd.reducescatter(np.arange(4, dtype="float32"), op=hvd.Sum)).sum(), [2, 10][me]
     )
+    assert hvd.broadcast_object({"rate": 0.1} if me == 0 else None, 0) == {"rate": 0.1}
+    assert hvd.allgather_object(None if me else "zero") == ["zero", None]
     with pytest.raises(RuntimeError, match="BroadcastGlobalVariablesCallback"):
         hvd.broadcast_global_variables(0)
 
@@ -194,3 +196,36 @@ def test_elastic_state_goes_on_from_the_last_commit():
     door.same_everywhere(starts[0][2])
     door.same_everywhere(starts[1][2])
     door.same_everywhere(door.weights(network))
+
+
+@on_all_ranks(*ALL, limit_s=START_S)
+@pytest.mark.timeout(START_S + 60)
+def test_elastic_state_holds_the_learning_rate():
+    """A new worker takes it from rank 0, and restore sets it back. Commits on disk hold the same variables as ever."""
+    from harness import keras_door as door
+
+    hvd, optimizers = door.hvd, door.keras.optimizers
+    kinds = [optimizers.SGD] if door.IS_KERAS3 else [optimizers.SGD, optimizers.legacy.SGD]
+    for kind in kinds:
+        network = door.model(seed=hvd.rank())
+        network.compile(loss="mse", optimizer=hvd.DistributedOptimizer(kind(0.5 / (hvd.rank() + 1))))
+        state = hvd.elastic.KerasState(network, epoch=0, batch=0)
+        state.sync()
+        assert float(network.optimizer.learning_rate) == 0.5
+        network.optimizer.learning_rate = 0.25
+        state.commit()
+        network.optimizer.learning_rate = 0.125
+        state.restore()
+        assert float(network.optimizer.learning_rate) == 0.25
+
+        own = network.optimizer.variables
+        content = state.pin_commit()
+        state.release_commit()
+        weights = network.variables if door.BACKEND == "tensorflow" else network.weights
+        assert len(content["variables"]) == len(weights) + len(own() if callable(own) else own)
+        before = door.weights(network)
+        network.set_weights([one + 1 for one in before])
+        state.load_commit(content)
+        door.check_same(door.weights(network), before)
+        state.restore()
+        assert float(network.optimizer.learning_rate) == 0.25

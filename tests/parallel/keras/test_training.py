@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Training through model.fit: K workers do what one does with all of the data, with every option of the optimizer."""
 
+import warnings
+
 import numpy as np
 import pytest
 from harness.keras_worlds import ALL, KERAS_2, ON_TENSORFLOW
@@ -9,6 +11,7 @@ from harness.worlds import on_all_ranks
 START_S = 200  # the first test of a world imports its frameworks, on all ranks at once
 
 
+@pytest.mark.checked_numbers("training with model.fit", against="a single process")
 @on_all_ranks(*ALL, limit_s=START_S)
 @pytest.mark.timeout(START_S + 60)
 def test_k_workers_equal_one():
@@ -25,6 +28,7 @@ def test_k_workers_equal_one():
         door.same_everywhere(together)
 
 
+@pytest.mark.checked_numbers("gradient accumulation", against="a single process")
 @on_all_ranks(*ALL, limit_s=START_S)
 @pytest.mark.timeout(START_S + 60)
 def test_several_backward_passes_for_a_step():
@@ -117,6 +121,69 @@ def test_groups_operations_and_factors():
     door.check_same(door.weights(network), alone)
 
 
+# What each rank leaves out of the gradients of two variables of one shape, and what the error says about it.
+MISSING = {
+    "one on one rank": (([], ["b"]), "None for b .number 2."),
+    "another on each rank": ((["a"], ["b"]), "None for a .number 1.*None for b .number 2."),
+    "all on one rank": (([], ["a", "b"]), "None for a .number 1., b .number 2."),
+}
+
+
+@on_all_ranks(*ALL, limit_s=START_S)
+@pytest.mark.timeout(START_S + 60)
+@pytest.mark.parametrize("case", MISSING)
+def test_gradients_that_are_none_on_one_rank_are_an_error_on_all(case):
+    """In the first step, and in one after steps in which all ranks had all gradients."""
+    from harness import keras_door as door
+
+    missing, message = MISSING[case]
+    variables = [door.variable(np.ones(2), name) for name in "ab"]
+    ones = {name: door.gradient(np.ones(2)) for name in "ab"}
+    for options in ({}, {"compression": door.hvd.Compression.fp16}):
+        optimizer = door.hvd.DistributedOptimizer(door.keras.optimizers.SGD(1.0), **options)
+        present = {name: one for name, one in ones.items() if name not in missing[door.hvd.rank()]}
+        for _ in range(2):
+            with pytest.raises(door.MISMATCH, match=message if not options else "Mismatched"):
+                optimizer.apply_gradients(list(zip(map(present.get, "ab"), variables, strict=True)))
+            optimizer.apply_gradients(list(zip(ones.values(), variables, strict=True)))
+    door.check_same([np.asarray(one) for one in variables], [np.full(2, -3.0)] * 2)
+
+
+@on_all_ranks(*ALL, limit_s=START_S)
+@pytest.mark.timeout(START_S + 60)
+def test_gradients_that_are_none_on_all_ranks_are_left_out():
+    from harness import keras_door as door
+
+    variables = [door.variable(np.zeros(2), name) for name in "ab"]
+    optimizer = door.hvd.DistributedOptimizer(door.keras.optimizers.SGD(1.0))
+    for _ in range(2):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Keras' own, which says that a gradient is missing
+            mine = door.gradient(np.full(2, 2.0 * door.hvd.rank()))
+            optimizer.apply_gradients(list(zip([None, mine], variables, strict=True)))
+    door.check_same([np.asarray(one) for one in variables], [np.zeros(2), np.full(2, -2.0)])
+
+
+@on_all_ranks(*ALL, limit_s=START_S)
+@pytest.mark.timeout(START_S + 60)
+def test_local_variables_may_differ_between_ranks():
+    """In shape, and in whether they have a gradient."""
+    from harness import keras_door as door
+
+    me = door.hvd.rank()
+    shared, own, unused = (door.variable(np.zeros(size), name) for name, size in (("a", 2), ("b", 2 + me), ("c", 2)))
+    optimizer = door.hvd.DistributedOptimizer(door.keras.optimizers.SGD(1.0), scale_local_gradients=False)
+    for variable in (own, unused):
+        optimizer.register_local_var(variable)
+    gradients = [door.gradient(np.full(size, me + 1.0)) for size in (2, 2 + me)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Keras' own, which says that a gradient is missing
+        gradients.append(None if me else door.gradient(np.ones(2)))
+        optimizer.apply_gradients(list(zip(gradients, (shared, own, unused), strict=True)))
+    found = [np.asarray(one) for one in (shared, own, unused)]
+    door.check_same(found, [np.full(2, -1.5), np.full(2 + me, -me - 1.0), np.full(2, me - 1.0)])
+
+
 @on_all_ranks(*ALL)
 def test_what_is_refused():
     from harness import keras_door as door
@@ -138,6 +205,7 @@ def test_what_is_refused():
         hvd.DistributedOptimizer(sgd(0.1), num_groups=1)
 
 
+@pytest.mark.checked_numbers("gradients of local variables, and of a process set", against="a single process")
 @on_all_ranks(*ALL, limit_s=START_S)
 @pytest.mark.timeout(START_S + 60)
 def test_local_variables_and_process_sets():
@@ -172,6 +240,7 @@ def test_local_variables_and_process_sets():
     assert hvd.remove_process_set(single)
 
 
+@pytest.mark.checked_numbers("training with sparse gradients", against="a single process")
 @on_all_ranks(*ON_TENSORFLOW, limit_s=START_S)
 @pytest.mark.timeout(START_S + 60)
 def test_sparse_gradients():

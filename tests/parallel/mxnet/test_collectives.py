@@ -19,6 +19,7 @@ def cases(*, floats_only=False):
                 yield arrays.inputs(shape, dtype, f"{dtype}{shape}")
 
 
+@pytest.mark.checked_numbers("allreduce", against="NumPy")
 @on_mxnet_ranks(*TWO_AND_FOUR)
 @pytest.mark.parametrize("op", list(arrays.OPS))
 def test_allreduce(op):
@@ -31,6 +32,23 @@ def test_allreduce(op):
         assert hvd.allreduce_(mine, op=arrays.OPS[op]) is mine
         arrays.check_reduced(mine.asnumpy(), given, op)
     return digests
+
+
+@pytest.mark.checked_numbers(
+    "averages of integer arrays under 64 bits whose sums overflow", against="the exact quotient"
+)
+@on_mxnet_ranks("shm2")
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "int32"])
+def test_the_average_of_integers_is_exact(dtype):
+    own, expected = arrays.averages_of_two(dtype, hvd.rank())
+    mine = array_of(own)
+    for result in (hvd.allreduce(mine), *hvd.grouped_allreduce([mine, mine])):
+        arrays.check_equal(result.asnumpy(), expected)
+    for result in (hvd.reducescatter(mine), *hvd.grouped_reducescatter([mine])):
+        arrays.check_equal(result.asnumpy(), share(expected))
+    arrays.check_equal(mine.asnumpy(), own)
+    hvd.allreduce_(mine)
+    arrays.check_equal(mine.asnumpy(), expected)
 
 
 @on_mxnet_ranks(*TWO_AND_FOUR)
@@ -66,6 +84,7 @@ def share(whole):
     return np.array_split(whole, hvd.size())[hvd.rank()]
 
 
+@pytest.mark.checked_numbers("reducescatter", against="NumPy")
 @on_mxnet_ranks(*TWO_AND_FOUR)
 def test_reducescatter():
     for given in cases(floats_only=True):
@@ -95,6 +114,7 @@ def test_allgather_of_different_numbers_of_rows():
         arrays.check_equal(result.asnumpy(), np.concatenate(given))
 
 
+@pytest.mark.checked_numbers("alltoall", against="NumPy")
 @on_mxnet_ranks(*TWO_AND_FOUR)
 def test_alltoall():
     me, size = hvd.rank(), hvd.size()
@@ -156,6 +176,8 @@ def test_process_sets():
 def test_objects():
     assert hvd.broadcast_object({"rank": hvd.rank()}, root_rank=1) == {"rank": 1}
     assert hvd.allgather_object(("rank", hvd.rank())) == [("rank", rank) for rank in range(hvd.size())]
+    assert hvd.broadcast_object({"rate": 0.1} if hvd.rank() == 0 else None, 0) == {"rate": 0.1}
+    assert hvd.allgather_object(hvd.rank() or None) == [None, *range(1, hvd.size())]
 
 
 @on_mxnet_ranks("shm2")

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Parameters reach all ranks, and K workers on K shards learn what one learns on the whole batch."""
 
+import copy
+import pickle
+
 import numpy as np
 import pytest
 from harness.mxnet_arrays import array_of, mx, on_mxnet_ranks
@@ -67,6 +70,7 @@ CASES = {
 }
 
 
+@pytest.mark.checked_numbers("training with DistributedTrainer", against="a single process")
 @on_mxnet_ranks(*TWO_AND_FOUR)
 @pytest.mark.parametrize("case", CASES)
 def test_trainer_equals_one_worker_on_the_whole_batch(case):
@@ -105,6 +109,7 @@ def test_gradients_can_be_looked_at_before_the_update():
     trainer.update(ROWS)
 
 
+@pytest.mark.checked_numbers("training with DistributedOptimizer", against="a single process")
 @on_mxnet_ranks(*TWO_AND_FOUR)
 @pytest.mark.parametrize("num_groups", [0, 1])
 def test_optimizer_equals_one_worker_on_the_whole_batch(num_groups):
@@ -199,3 +204,137 @@ def test_trainers_of_process_sets():
         expected = -1.5 if hvd.rank() < 2 else -(hvd.rank() + 1)
         assert weight.data().asnumpy().tolist() == [expected] * 2
         mx.nd.waitall()
+
+
+def _weights(value, count=3, name="w", shape=(4,), grad_req="write"):
+    parameters = [mx.gluon.Parameter(f"{name}{index}", grad_req, shape) for index in range(count)]
+    for parameter in parameters:
+        parameter.initialize(mx.init.Constant(value))
+    return parameters
+
+
+def _backward(parameters, factor):
+    with mx.autograd.record():
+        loss = mx.nd.add_n(*[(one.data() * (factor * (index + 1))).sum() for index, one in enumerate(parameters)])
+    loss.backward()
+
+
+@pytest.mark.checked_numbers("two trainers in one step, with equal names and shapes", against="the exact values")
+@on_mxnet_ranks("shm2")
+@pytest.mark.parametrize(("num_groups", "passes"), [(0, 1), (2, 1), (0, 2)])
+def test_two_trainers_at_once(num_groups, passes):
+    """Also with models of other shapes, and with gradients that add up over several backward passes."""
+    kind = {"grad_req": "write" if passes == 1 else "add"}
+    models = [
+        (_weights(1.0, **kind), 1.0, 1.0),
+        (_weights(2.0, **kind), 10.0, 2.0),
+        (_weights(3.0, count=2, **kind), 100.0, 3.0),
+        (_weights(4.0, shape=(2, 5), **kind), 1000.0, 4.0),
+    ]
+    order = models if hvd.rank() == 0 else models[::-1]  # in which trainers are made does not matter
+    trainers = {id(one): hvd.DistributedTrainer(one, "sgd", SGD_1, num_groups=num_groups) for one, _, _ in order}
+    steps = 10
+    for _ in range(steps):
+        for _ in range(passes):
+            for parameters, factor, _ in models:
+                _backward(parameters, factor * (hvd.rank() + 1))
+        for parameters, _, _ in models:
+            trainers[id(parameters)].step(1)
+            for parameter in parameters:
+                parameter.zero_grad()
+    for parameters, factor, begin in models:
+        for index, parameter in enumerate(parameters):
+            expected = begin - steps * passes * factor * (hvd.size() + 1) / 2 * (index + 1)
+            np.testing.assert_allclose(parameter.data().asnumpy(), np.full(parameter.shape, expected), rtol=1e-6)
+
+
+@pytest.mark.checked_numbers("two trainers of process sets, and in a new world", against="the exact values")
+@on_mxnet_ranks("shm4")
+def test_two_trainers_of_process_sets_and_in_a_new_world():
+    first, second = _weights(1.0), _weights(2.0)
+
+    def train(process_set, trainers=None):
+        trainers = trainers or [hvd.DistributedTrainer(one, "sgd", SGD_1, process_set=process_set) for one in models]
+        for parameters, factor in zip(models, factors, strict=True):
+            _backward(parameters, factor * (hvd.rank() + 1))
+        _step_all(trainers)
+        mx.nd.waitall()
+        return trainers
+
+    models, factors = (first, second), (1.0, 10.0)
+    with process_sets([0, 2], [1, 3]) as sets:
+        train(sets[hvd.rank() % 2])
+    trainers = train(hvd.global_process_set)
+    hvd.shutdown()
+    hvd.init()
+    train(hvd.global_process_set, trainers if hvd.rank() == 0 else None)  # new ones on rank 1
+    for parameters, factor, begin in zip(models, factors, (1.0, 2.0), strict=True):
+        for index, parameter in enumerate(parameters):
+            steps = 2 + hvd.rank() % 2 + 2 * 2.5  # the means of a process set, and twice of all ranks
+            np.testing.assert_allclose(parameter.data().asnumpy(), np.full(4, begin - steps * factor * (index + 1)))
+
+
+SGD_1 = {"learning_rate": 1.0}
+
+
+def _step_all(trainers):
+    for trainer in trainers:
+        trainer.step(1)
+
+
+@pytest.mark.checked_numbers("two optimizers in one step, with equal indices and shapes", against="the exact values")
+@on_mxnet_ranks("shm2")
+def test_two_optimizers_at_once():
+    updates = [
+        mx.optimizer.get_updater(hvd.DistributedOptimizer(mx.optimizer.SGD(learning_rate=1.0))) for _ in range(2)
+    ]
+    values = [[mx.nd.zeros(100) for _ in range(5)] for _ in updates]
+    for _ in range(3):
+        for index in range(5):
+            for factor, update, mine in zip((1.0, 10.0), updates, values, strict=True):
+                update(index, mx.nd.ones(100) * (factor * (hvd.rank() + 1)), mine[index])
+        mx.nd.waitall()
+    for factor, mine in zip((1.0, 10.0), values, strict=True):
+        for value in mine:
+            np.testing.assert_allclose(value.asnumpy(), np.full(100, -3 * factor * (hvd.size() + 1) / 2))
+
+
+@on_mxnet_ranks("shm2")
+def test_ranks_whose_trainers_differ():
+    parameters = _weights(1.0)
+    if hvd.rank() == 1:
+        parameters[1].grad_req = "null"
+    trainer = hvd.DistributedTrainer(parameters, "sgd", SGD_1)
+    _backward(parameters, 1.0)
+    with pytest.raises(hvd.HorovodMismatchError, match="gradients of [23] variables, w .number 0. to w .number 2."):
+        trainer.step(1)
+    parameters[1].grad_req = "write"
+    _backward(parameters, 1.0)
+    trainer.step(1)
+    np.testing.assert_allclose(parameters[1].data().asnumpy(), np.full(4, -1.0))
+    # Other networks, and equal ones whose values differ, in another order on one rank.
+    for models in ((_weights(1.0, name="x"), _weights(2.0, name="y")), (_weights(1.0), _weights(2.0))):
+        pair = [hvd.DistributedTrainer(one, "sgd", SGD_1) for one in models]
+        for one in models:
+            _backward(one, 1.0)
+        if hvd.rank() == 1:
+            pair.reverse()
+        with pytest.raises(hvd.HorovodMismatchError, match="in the same order"):
+            _step_all(pair)
+    mx.nd.waitall()
+
+
+@on_mxnet_ranks("shm2")
+def test_copies_of_a_trainer_reduce_and_those_of_an_optimizer_are_refused():
+    parameter = mx.gluon.Parameter("weight", shape=(2,), init="zeros")
+    parameter.initialize()
+    trainer = copy.copy(hvd.DistributedTrainer({"weight": parameter}, "sgd", {"learning_rate": 1.0}))
+    with mx.autograd.record():
+        loss = (parameter.data() * 2.0 * hvd.rank()).sum()
+    loss.backward()
+    trainer.step(1)
+    assert parameter.data().asnumpy().tolist() == [-1.0, -1.0]
+    optimizer = hvd.DistributedOptimizer(mx.optimizer.SGD(learning_rate=1.0))
+    for way in (copy.copy, copy.deepcopy, pickle.dumps):
+        with pytest.raises(TypeError, match=r"wrap the copy with hvd.DistributedOptimizer"):
+            way(optimizer)

@@ -6,6 +6,7 @@ import sys
 import pytest
 from harness.tensorflow_training import LIMIT
 from testkit.launcher import HOROVODRUN
+from testkit.long import in_long
 from testkit.processes import Process, run, wait_for_all
 
 pytestmark = pytest.mark.timeout(LIMIT)
@@ -36,7 +37,7 @@ def launched(ranks):
     return [*HOROVODRUN, "-np", str(ranks), sys.executable]
 
 
-@pytest.mark.parametrize(("side", "workers"), [("compute", 2), ("training", 1)])
+@pytest.mark.parametrize(("side", "workers"), [("compute", 2), in_long("training", 1)])
 def test_trainers_share_an_epoch(side, workers, tmp_path):
     config, program = tmp_path / "config.json", tmp_path / "trainer.py"
     program.write_text(TRAINER)

@@ -178,6 +178,7 @@ def test_commits_reuse_two_slots_and_outlive_the_job():
     from harness.tensorflow_training import door
 
     from horovod.common.checkpoint_file import read, write
+    from horovod.common.lineage import start_lineage
 
     tf, hvd = door()
     kinds = [tf.float32, tf.bfloat16, tf.int64, tf.bool]
@@ -196,7 +197,7 @@ def test_commits_reuse_two_slots_and_outlive_the_job():
     assert seen[0] == seen[2] == seen[4]
     assert seen[1] == seen[3]
     with tempfile.TemporaryDirectory() as folder:
-        write(Path(folder) / "x", state.pin_commit())
+        write(Path(folder) / "x", state.pin_commit(), start_lineage())
         state.release_commit()
         loaded = read(Path(folder) / "x")
     others = [tf.Variable(tf.zeros([3], kind)) for kind in kinds]

@@ -54,6 +54,10 @@ def test_variables_of_a_graph():
         assert values[1].tolist() == [1, 1]
         broadcast = hvd.broadcast_object_fn(root_rank=1, session=session, name="again")
         assert [broadcast(hvd.rank() * number) for number in (1, 2)] == [1, 2]
+        unnamed = hvd.broadcast_object_fn(root_rank=1, session=session)
+        assert [unnamed(number if hvd.rank() else None) for number in ("one", 2)] == ["one", 2]
+        assert hvd.broadcast_object((1, 2) if hvd.rank() == 0 else None, 0, session) == (1, 2)
+        assert hvd.allgather_object(None if hvd.rank() else "zero", session) == ["zero", None]
     with tf.Graph().as_default():
         variable = tf.Variable(float(hvd.rank()))
         hook = hvd.BroadcastGlobalVariablesHook(0)
@@ -69,3 +73,5 @@ def test_objects():
     me = hvd.rank()
     assert hvd.broadcast_object({"rank": me, "list": [1, 2]}, root_rank=1) == {"rank": 1, "list": [1, 2]}
     assert hvd.allgather_object((me, "x" * me)) == [(rank, "x" * rank) for rank in range(hvd.size())]
+    assert hvd.broadcast_object({"rate": 0.1} if me == 0 else None, 0) == {"rate": 0.1}
+    assert hvd.allgather_object(None if me else "zero") == ["zero", None]

@@ -24,6 +24,7 @@ def _train(tf, make_optimizer, batches, steps_per_batch=1, **session):
             return run.run([variables, step])
 
 
+@pytest.mark.checked_numbers("training in a session", against="a single process")
 @on_tensorflow_ranks("shm2")
 def test_k_workers_equal_one_in_a_session():
     from harness.tensorflow_training import check_close, data, door, share
@@ -40,6 +41,7 @@ def test_k_workers_equal_one_in_a_session():
             assert step == len(batches)
 
 
+@pytest.mark.checked_numbers("gradient accumulation", against="a single process")
 @on_tensorflow_ranks("shm2")
 def test_several_backward_passes_for_a_step():
     from harness.tensorflow_training import check_close, data, door, share
@@ -125,3 +127,25 @@ def test_keras_optimizers_keep_their_options():
     with pytest.raises(ValueError, match="neither"):
         hvd.DistributedOptimizer(object())
     assert hvd.callbacks.MetricAverageCallback is not None
+
+
+@pytest.mark.checked_numbers(
+    "Adam's first updates, each after 8 backward passes, in a session", against="the exact values"
+)
+@on_tensorflow_ranks("shm2")
+def test_bias_correction_counts_updates():
+    from harness.tensorflow_training import door
+
+    tf, hvd = door()
+    places = []
+    with tf.Graph().as_default():
+        weight = tf.Variable(0.0)
+        optimizer = hvd.DistributedOptimizer(tf.compat.v1.train.AdamOptimizer(0.01), backward_passes_per_step=8)
+        train = optimizer.minimize(-weight, var_list=[weight])
+        with tf.compat.v1.Session() as session:
+            session.run(tf.compat.v1.global_variables_initializer())
+            for _ in range(3):
+                for _ in range(8):
+                    session.run(train)
+                places.append(session.run(weight))
+    np.testing.assert_allclose(places, [0.01, 0.02, 0.03], rtol=1e-5)

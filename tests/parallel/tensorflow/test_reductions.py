@@ -3,6 +3,7 @@
 
 import numpy as np
 import pytest
+from harness.arrays import AVERAGES_OF_TWO, averages_of_two, check_equal
 from harness.tensorflow_training import LIMIT, on_tensorflow_ranks
 
 pytestmark = pytest.mark.timeout(LIMIT)
@@ -28,6 +29,33 @@ def test_operations_and_factors():
     # What becomes a tensor will do as well.
     np.testing.assert_allclose(hvd.allreduce(np.ones(2), op=hvd.Sum), [hvd.size()] * 2)
     np.testing.assert_allclose(hvd.allreduce(tf.Variable([2.0]), op=hvd.Sum), [2.0 * hvd.size()])
+
+
+@pytest.mark.checked_numbers(
+    "averages of integer tensors under 64 bits whose sums overflow", against="the exact quotient"
+)
+@on_tensorflow_ranks("shm2")
+def test_the_average_of_integers_is_exact():
+    """Eagerly, in a graph, and in a program of XLA."""
+    from harness.tensorflow_training import door, modes
+
+    tf, hvd = door()
+    cases = {dtype: averages_of_two(dtype, hvd.rank()) for dtype in AVERAGES_OF_TWO}
+    mine = {dtype: tf.constant(own) for dtype, (own, _) in cases.items()}
+
+    def average_all(tensors):
+        return {
+            dtype: (hvd.allreduce(one), *hvd.grouped_allreduce([one, one]), hvd.reducescatter(one))
+            for dtype, one in tensors.items()
+        }
+
+    for mode in modes():
+        run = average_all if mode == "eager" else tf.function(average_all, jit_compile=True if mode == "jit" else None)
+        for dtype, (*whole, share) in run(mine).items():
+            expected = cases[dtype][1]
+            for result in whole:
+                check_equal(np.asarray(result), expected)
+            check_equal(np.asarray(share), np.array_split(expected, 2)[hvd.rank()])
 
 
 @on_tensorflow_ranks("shm2")

@@ -8,6 +8,7 @@ from harness.tensorflow_training import LIMIT, on_tensorflow_ranks
 pytestmark = pytest.mark.timeout(LIMIT)
 
 
+@pytest.mark.checked_numbers("training with DistributedGradientTape", against="a single process")
 @on_tensorflow_ranks("shm2", "shm4")
 def test_k_workers_equal_one():
     from harness.tensorflow_training import check_close, data, door, modes, share, train
@@ -67,6 +68,7 @@ def test_structures_nothing_and_names():
         hvd.DistributedGradientTape(None)
 
 
+@pytest.mark.checked_numbers("sparse gradients", against="the exact values")
 @on_tensorflow_ranks("shm2")
 def test_sparse_gradients():
     from harness.tensorflow_training import door

@@ -10,6 +10,7 @@ SHAPES = ((), (0, 3), (7,), (5, 3))
 all_modes = pytest.mark.parametrize("mode", ["eager", "function", "graph"])
 
 
+@pytest.mark.checked_numbers("allreduce in eager mode and in graphs", against="NumPy")
 @in_all_modes(limit_s=120)
 def test_allreduce(mode):
     from harness.tensorflow_door import check_all, hvd, run, ways
@@ -46,6 +47,7 @@ def test_groups_of_all_dtypes_with_factors(mode):
     return check_all(results, {dtype: reduced(values, "Sum", 0.5, 1 / 3) for dtype, values in arrays.items()})
 
 
+@pytest.mark.checked_numbers("allgather, broadcast and alltoall in eager mode and in graphs", against="NumPy")
 @in_all_modes(limit_s=120)
 def test_movements(mode):
     from harness.tensorflow_door import check_all, hvd, np, run
@@ -95,6 +97,7 @@ def test_alltoall_with_splits(mode):
     assert received.dtype == np.int32
 
 
+@pytest.mark.checked_numbers("reducescatter in eager mode and in graphs", against="NumPy")
 @in_all_modes(limit_s=60)
 def test_reducescatter(mode):
     from harness.tensorflow_door import check_all, hvd, run

@@ -33,6 +33,7 @@ def weights(shape):
     return np.arange(np.prod(shape), dtype=np.float64).reshape(shape)
 
 
+@pytest.mark.checked_numbers("gradients of collectives", against="the exact values")
 @in_all_modes(limit_s=90)
 def test_gradients(mode):
     from harness.tensorflow_door import hvd, np

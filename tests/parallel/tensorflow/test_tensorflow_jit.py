@@ -49,6 +49,7 @@ def test_collectives():
     return digests
 
 
+@pytest.mark.checked_numbers("a training step with jit_compile", against="a single process")
 @on_all_ranks("shm2", limit_s=120)
 def test_training_step_is_that_of_one_process():
     from harness.tensorflow_door import compiled, hvd, np, tf

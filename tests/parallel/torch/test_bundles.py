@@ -4,6 +4,7 @@
 import pytest
 import torch
 from harness.torch_training import on_torch_ranks
+from harness.waiting import DEADLOCK2
 
 import horovod.torch as hvd
 
@@ -79,7 +80,7 @@ def test_graphs_that_differ_are_not_bundled_and_come_out_right():
     assert bundles(optimizer) == 1
 
 
-@on_torch_ranks("shm2")
+@on_torch_ranks(DEADLOCK2)
 def test_a_shape_that_differs_is_named():
     model = Weighted([(2,), (3 if hvd.rank() else 4,), (2,)])
     optimizer = wrapped(model)

@@ -8,6 +8,7 @@ from harness.torch_training import on_torch_ranks
 import horovod.torch as hvd
 from horovod.common import elastic as common_elastic
 from horovod.common.exceptions import HorovodInternalError, HorovodMismatchError
+from horovod.common.sync_decision import decide_sync
 from horovod.torch import elastic
 from horovod.torch.elastic import ElasticSampler, TorchState
 
@@ -73,6 +74,40 @@ def test_sync_makes_all_like_rank_0():
     return contents(state)
 
 
+@pytest.mark.checked_numbers("an elastic training that begins with a fresh optimizer", against="a single process")
+@on_torch_ranks("shm2")
+def test_sync_of_an_optimizer_that_has_not_stepped():
+    """No rank gets state. What a worker has left of a training that was never committed is dropped."""
+
+    def make(weight):
+        return torch.optim.SGD([weight], 1.0, momentum=0.9, dampening=0.9)
+
+    weight = torch.nn.Parameter(torch.zeros(()))
+    optimizer = hvd.DistributedOptimizer(make(weight), [("weight", weight)])
+    if hvd.rank() == 1:
+        optimizer.state[weight]["momentum_buffer"] = torch.tensor(5.0)
+    state = TorchState(None, optimizer)
+    state.sync()
+    assert not optimizer.state
+    for expected in (-1.0, -2.0):
+        weight.grad = None
+        weight.backward()
+        state.optimizer.step()
+        assert weight.item() == pytest.approx(expected)
+    state.restore()
+    assert not optimizer.state
+    # A replacement joins after steps were committed: it takes the state of rank 0, and makes no step.
+    weight.grad = None
+    weight.backward()
+    optimizer.step()
+    if hvd.rank() == 1:
+        optimizer.state.clear()
+    value = weight.item()
+    state.sync()
+    assert optimizer.state[weight]["momentum_buffer"].item() == pytest.approx(1.0)
+    assert weight.item() == value
+
+
 @on_torch_ranks(*TWO_AND_FOUR)
 def test_training_goes_on_from_the_last_commit():
     """With failures that hit all ranks at once, and real meetings of the ranks anew."""
@@ -121,19 +156,24 @@ def test_a_new_worker_is_synchronised_though_the_old_ones_could_do_without():
         return contents(state)
 
     if hvd.rank() == 0:  # had its turn in a world of which the others know nothing
-        common_elastic._any_rank, real = (lambda needs_sync: needs_sync), common_elastic._any_rank
+        common_elastic._agree, real = agree_alone, common_elastic._agree
         state.sync = lambda: None
     else:
-        real = common_elastic._any_rank
+        real = common_elastic._agree
 
     def reset():
-        common_elastic._any_rank = real
+        common_elastic._agree = real
         del state.sync
 
     try:
         return common_elastic.run_fn(train, reset)(state)
     finally:
-        common_elastic._any_rank = real
+        common_elastic._agree = real
+
+
+def agree_alone(state, needs_sync):
+    """Decide as a rank that is alone."""
+    return decide_sync([common_elastic._report(state, needs_sync)])
 
 
 @on_torch_ranks("shm2")

@@ -180,13 +180,14 @@ def test_state_that_the_root_does_not_have_is_dropped():
         optimizer.state["only here"] = 1
     functions.broadcast_optimizer_state(optimizer, root_rank=0)
     assert "only here" not in optimizer.state
-    assert not any(value.any() for state in optimizer.state.values() for value in state.values())
+    assert not any(optimizer.state.values())
 
 
+@pytest.mark.checked_numbers("training after the broadcast of a fresh optimizer", against="a single process")
 @on_torch_ranks("shm2")
 @pytest.mark.parametrize("distributed", [False, True])
 @pytest.mark.parametrize("name", AVAILABLE)
-def test_a_fresh_optimizer_gets_the_state_it_would_begin_with(name, distributed):
+def test_a_fresh_optimizer_stays_fresh(name, distributed):
     kind, options = OPTIMIZERS[name]
     torch.manual_seed(5)
     model = Net(kind == "Muon")
@@ -197,17 +198,91 @@ def test_a_fresh_optimizer_gets_the_state_it_would_begin_with(name, distributed)
     optimizer.register_step_post_hook(lambda *_: stepped.append(True))
     if distributed:
         optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
-    functions.broadcast_optimizer_state(optimizer, root_rank=1)
-    if name != "sgd":  # which needs none, though old versions of torch list it as nothing
-        assert all(optimizer.state[parameter] for parameter in model.parameters())
-    if kind != "Adagrad":  # which has its state from the start
-        assert all(not parameter.grad.any() for parameter in model.parameters())
+    functions.broadcast_optimizer_state(optimizer, root_rank=1, model=model)
+    assert flattened(optimizer) == flattened(alone)  # nothing but what Adagrad has from the start
+    assert all(parameter.grad is None for parameter in model.parameters())
     assert not stepped
     # Training goes as if nothing had happened.
     train(model, optimizer, steps=2, seed=3)
     train(twin, alone, steps=2, seed=3)
     for parameter, expected in zip(model.parameters(), twin.parameters(), strict=True):
         torch.testing.assert_close(parameter, expected, rtol=0, atol=0)
+
+
+class Counts(torch.optim.SGD):
+    """Counts its steps, under a name that no optimizer of torch uses, and divides by them."""
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                state = self.state[parameter]
+                state["t"] = state.get("t", 0) + 1
+                parameter -= group["lr"] * parameter.grad / state["t"]
+
+
+FRESH = {
+    "dampening": (lambda weights: torch.optim.SGD(weights, 1.0, momentum=0.9, dampening=0.9), [-1.0, -2.0, -3.0]),
+    "own counter": (lambda weights: Counts(weights, 1.0), [-1.0, -1.5, -1.5 - 1 / 3]),
+}
+
+
+@pytest.mark.checked_numbers("first steps of optimizers with dampening or a counter", against="a single process")
+@on_torch_ranks("shm2")
+@pytest.mark.parametrize("distributed", [False, True])
+@pytest.mark.parametrize("name", FRESH)
+def test_the_first_step_after_the_broadcast_is_the_first(name, distributed):
+    make_optimizer, expected = FRESH[name]
+    weight = torch.nn.Parameter(torch.zeros(()))
+    unused = torch.nn.Parameter(torch.ones(()))
+    optimizer = make_optimizer([weight])
+    optimizer.add_param_group({"params": [unused], "weight_decay": 0.5, "momentum": 0.0})
+    if distributed and name == "dampening":  # which gives unused parameters zeros, so that all ranks agree
+        optimizer.param_groups[1]["weight_decay"] = 0.0
+    if distributed:
+        optimizer = hvd.DistributedOptimizer(optimizer)
+    functions.broadcast_optimizer_state(optimizer, root_rank=0)
+    assert (weight.grad, unused.grad) == (None, None)
+    values = []
+    for _ in range(3):
+        weight.grad = None
+        weight.backward()
+        if name == "own counter" and not distributed:
+            unused.grad = torch.zeros(())
+        optimizer.step()
+        values.append(weight.item())
+    assert values == pytest.approx(expected)
+    assert unused.item() == 1.0  # no zeros were left, to which weight decay would be added
+
+
+@on_torch_ranks("shm2")
+def test_a_rank_that_has_state_where_the_root_has_none_is_emptied():
+    weight = torch.nn.Parameter(torch.zeros(2))
+    optimizer = torch.optim.SGD([weight], 0.1 * (1 + hvd.rank()), momentum=0.9)
+    if hvd.rank() == 1:
+        weight.sum().backward()
+        optimizer.step()
+        assert optimizer.state
+    functions.broadcast_optimizer_state(optimizer, root_rank=0)
+    assert not optimizer.state
+    assert optimizer.param_groups[0]["lr"] == 0.1
+    optimizer.state[weight]["here"] = 1  # it still is what torch makes, which has an entry for every parameter
+    optimizer.state.pop(weight)
+    assert optimizer.state[weight] == {}
+
+
+@on_torch_ranks("shm2")
+def test_tensor_options_of_a_fresh_optimizer_keep_their_identity():
+    weight = torch.nn.Parameter(torch.zeros(2))
+    rate = torch.tensor(0.1 * (1 + hvd.rank()))
+    optimizer = torch.optim.Adam([weight], rate, foreach=False)
+    optimizer.param_groups[0]["bounds"] = [torch.tensor(1.0 + hvd.rank()), None]
+    functions.broadcast_optimizer_state(optimizer, root_rank=1)
+    group = optimizer.param_groups[0]
+    assert group["lr"] is rate
+    assert rate.item() == pytest.approx(0.2)
+    assert group["bounds"][0].item() == 2.0
+    assert not optimizer.state
 
 
 class NeedsClosure(torch.optim.SGD):
@@ -346,6 +421,8 @@ def test_objects_with_tensors():
     root = functions.broadcast_object(mine, root_rank=1)
     assert root["tensor"].tolist() == [1, 2, 3]
     assert root["nested"][0].dtype == torch.bfloat16
+    assert functions.broadcast_object({"rate": 0.1} if hvd.rank() == 0 else None, 0) == {"rate": 0.1}
+    assert functions.allgather_object(hvd.rank() or None) == [None, *range(1, hvd.size())]
     return root["nested"][0].tolist()
 
 

@@ -162,6 +162,7 @@ def import_torch():
     return torch.__version__
 
 
+@pytest.mark.checked_numbers("random schedules of backward(), step() and zero_grad()", against="a model of the rules")
 @in_worlds("shm2", SHM3)
 def test_any_schedules_end_right_or_raise_by_name(world):
     world.run(import_torch, limit_s=IMPORT_LIMIT_S)

@@ -145,6 +145,7 @@ def test_a_batch_that_one_rank_leaves_out_pairs_up_with_the_next():
         optimizer.step()
     assert hvd.join() == 1
     assert values(parameters) == [1.0 - 2 * 3 - (1 if hvd.rank() == 1 else 0)] * 2
+    hvd.broadcast_parameters(parameters, root_rank=1)
     on_every_rank_alike(parameters, optimizer)
 
 
@@ -222,15 +223,18 @@ def test_a_rank_that_leaves_is_named_with_what_the_others_were_doing():
         hvd.init()
 
 
-@on_torch_ranks("shm2")
+@on_torch_ranks(DEADLOCK2)
 def test_other_parameters_on_another_rank():
-    parameters = weights(2 + hvd.rank())
-    optimizer = wrap(parameters)
-    with pytest.raises(
-        hvd.HorovodInternalError, match=r"Mismatched.* parameter is 'w0' .*must have the same parameters"
-    ):
-        backward(*parameters)
-    assert optimizer is not None
+    for place in ("backward", "step"):
+        parameters = weights(2 + hvd.rank())
+        optimizer = wrap(parameters)
+        text = (
+            r"rank 0 in .* first parameter is 'w0' \(2 parameters, \w{8}\.\d+\) .* 'w0' \(3 parameters, .*"
+            r"The optimizers of all ranks must have the same parameters: "
+            r"'w2' is missing on rank 0 and float32 of shape \(1,\) on rank 1\.$"
+        )
+        with pytest.raises(hvd.HorovodMismatchError, match=text):
+            backward(*parameters) if place == "backward" else optimizer.step()
 
 
 @on_torch_ranks(DEADLOCK2)
@@ -243,12 +247,14 @@ def test_another_first_parameter_on_another_rank():
             backward(*parameters) if place == "backward" else optimizer.step()
         line = r"\((?:\S*/)?test_rounds_that_differ\.py:\d+\)"
         of_both = [
-            rf"rank {rank} in backward\(\) or step\(\) of the optimizer whose first parameter is '{first}' {line}"
+            rf"rank {rank} in backward\(\) or step\(\) of the optimizer whose first parameter is '{first}' "
+            rf"\(2 parameters, \w{{8}}\.\d\) {line}"
             for rank, first in enumerate("ab")
         ]
         expected = rf"Ranks wait for different operations: {', '.join(of_both)}\. All ranks must call the same .*"
         assert re.fullmatch(expected, str(raised.value)), str(raised.value)
-        assert str(raised.value).endswith("The optimizers of all ranks must have the same parameters.")
+        difference = "'a' is float32 of shape (1,) on rank 0 and missing on rank 1."
+        assert str(raised.value).endswith(f"The optimizers of all ranks must have the same parameters: {difference}")
     with pytest.raises(hvd.HorovodMismatchError, match=r"rank 0 in allreduce 'x' .*rank 1 in backward\(\)") as raised:
         hvd.allreduce(torch.ones(1), name="x") if hvd.rank() == 0 else backward(*parameters)
     assert "same parameters" not in str(raised.value)

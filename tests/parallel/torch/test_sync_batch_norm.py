@@ -7,7 +7,10 @@ import warnings
 
 import pytest
 import torch
+from harness.sets import process_sets
 from harness.torch_training import on_torch_ranks
+from harness.waiting import DEADLOCK2
+from harness.worlds import SHM3
 
 import horovod.torch as hvd
 from horovod.torch.sync_batch_norm import SyncBatchNorm
@@ -70,6 +73,7 @@ def pair(dims, channels, **options):
     return layer, reference
 
 
+@pytest.mark.checked_numbers("SyncBatchNorm: outputs, gradients and statistics", against="a single process")
 @on_torch_ranks(*TWO_AND_FOUR)
 @pytest.mark.parametrize("dtype", list(TOLERANCE), ids=str)
 @pytest.mark.parametrize("shape", [(4, 3), (3, 4, 5), (2, 3, 4, 5), (2, 3, 2, 3, 2)], ids=len)
@@ -186,3 +190,63 @@ def test_under_compile():
     for expected, parameter in zip(eager.parameters(), model.parameters(), strict=True):
         torch.testing.assert_close(parameter.grad, expected.grad)
     torch.testing.assert_close(model.state_dict(), eager.state_dict())
+
+
+def make_models(count):
+    torch.manual_seed(9)
+    return [
+        torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4), torch.nn.Tanh(), torch.nn.Linear(4, 2))
+        for _ in range(count)
+    ]
+
+
+def check_models_in_one_backward(sets):
+    """Train one model in each of these process sets; each rank trains those of the sets that it is in."""
+    mine = [
+        (hvd.SyncBatchNorm.convert_sync_batchnorm(model, it).double(), reference.double(), it)
+        for model, reference, it in zip(make_models(len(sets)), make_models(len(sets)), sets, strict=True)
+        if it.included()
+    ]
+    optimizers = [
+        hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), 0.1), model.named_parameters(), process_set=it)
+        for model, _, it in mine
+    ]
+    plain = [torch.optim.SGD(reference.parameters(), 0.1) for _, reference, _ in mine]
+    for step in range(3):
+        generator = torch.Generator().manual_seed(step)
+        batches = torch.randn(4 * hvd.size(), 3, generator=generator, dtype=torch.float64).split(4)
+        for optimizer in (*optimizers, *plain):
+            optimizer.zero_grad()
+        sum(model(batches[hvd.rank()]).square().mean() for model, _, _ in mine).backward()
+        for _, reference, it in mine:
+            reference(torch.cat([batches[rank] for rank in it.ranks])).square().mean().backward()
+        for optimizer in (*optimizers, *plain):
+            optimizer.step()
+    for model, reference, _ in mine:
+        for name, value in reference.state_dict().items():
+            torch.testing.assert_close(model.state_dict()[name], value, rtol=0, atol=1e-12)
+
+
+@pytest.mark.checked_numbers("weights and statistics of two models with SyncBatchNorm", against="a single process")
+@on_torch_ranks("shm2")
+def test_two_models_in_one_backward_are_those_of_one_process():
+    check_models_in_one_backward([hvd.global_process_set] * 2)
+
+
+@pytest.mark.checked_numbers("three models with SyncBatchNorm in overlapping process sets", against="a single process")
+@on_torch_ranks(SHM3)
+def test_models_of_process_sets_that_overlap():
+    with process_sets([0, 1], [1, 2]) as (first, second):
+        check_models_in_one_backward([first, second, second])
+
+
+@on_torch_ranks(DEADLOCK2)
+def test_a_model_that_one_rank_leaves_out_is_not_mixed_with_the_next():
+    layers = [SyncBatchNorm(3) for _ in range(2)]
+    inputs = torch.randn(4, 3)
+    for layer in layers:
+        layer(inputs)
+    with pytest.raises(hvd.HorovodMismatchError, match=r"sync_batch_norm.forward.*sync_batch_norm.forward"):
+        layers[hvd.rank()](inputs)
+    for layer in layers:
+        layer(inputs)

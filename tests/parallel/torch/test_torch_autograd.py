@@ -34,6 +34,7 @@ def weights(rows):
     return torch.stack([weight(rank, rows) for rank in range(hvd.size())])
 
 
+@pytest.mark.checked_numbers("gradients of allreduce", against="the exact values")
 @pytest.mark.parametrize("name", [None, "named"])
 @on_all_ranks(*WORLDS)
 def test_allreduce(name):
@@ -80,6 +81,7 @@ def gathered_gradient(first_rows):
     return torch.split(average, first_rows)[hvd.rank()]
 
 
+@pytest.mark.checked_numbers("gradients of allgather", against="the exact values")
 @on_all_ranks(*WORLDS)
 def test_allgather():
     rows = [rank + 1 for rank in range(hvd.size())]
@@ -106,6 +108,7 @@ def test_broadcast():
     check_tensor(tensor.grad, weights(4).mean(0) if hvd.rank() == 1 else torch.zeros(4, dtype=torch.float64))
 
 
+@pytest.mark.checked_numbers("gradients of alltoall", against="the exact values")
 @on_all_ranks(*WORLDS)
 def test_alltoall():
     """Rows go back where they came from; one row is never sent and has no gradient."""
@@ -122,6 +125,7 @@ def test_alltoall():
     check_tensor(even.grad, torch.stack([weight(target, size)[rank] for target in range(size)]))
 
 
+@pytest.mark.checked_numbers("gradients of reducescatter", against="the exact values")
 @on_all_ranks(*WORLDS)
 def test_reducescatter():
     size = hvd.size()

@@ -148,3 +148,27 @@ def test_operators_are_what_they_say():
     torch.library.opcheck(ops.grouped_allgather, ([tensor()], [8], "check", 0))
     torch.library.opcheck(ops.alltoall, (tensor(), None, 4, "check", 0))
     torch.library.opcheck(ops.alltoall, (tensor(), torch.tensor([1, 2], dtype=torch.int32), None, "check", 0))
+
+
+def negated(values):
+    """A tensor of these values with the negative bit: its memory holds their opposites."""
+    return torch._neg_view(-torch.tensor(values))
+
+
+def as_operators(tensor, group):
+    return hvd.allreduce(tensor, op=hvd.Sum, name="one"), hvd.grouped_allreduce(group, op=hvd.Sum, name="group")
+
+
+@pytest.mark.checked_numbers("compiled operations on tensors with the negative bit", against="the exact values")
+@on_all_ranks("shm2", limit_s=120)
+def test_the_negative_bit():
+    r = hvd.rank()
+    one, group = torch.compile(as_operators, backend="eager")(
+        negated([1.0 + r, -3.0]), [negated([2.0]), torch.tensor([r + 0.5])]
+    )
+    assert one.tolist() == [3.0, -6.0]
+    assert [it.tolist() for it in group] == [[4.0], [2.0]]
+    in_place = torch.compile(lambda it: hvd.allreduce_(it, op=hvd.Sum, name="place"), backend="eager")
+    tensor = negated([1.0 + r, -3.0])
+    in_place(tensor)
+    assert tensor.tolist() == [3.0, -6.0]

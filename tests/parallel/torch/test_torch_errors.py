@@ -64,6 +64,17 @@ def test_mistakes_that_a_rank_sees_by_itself():
 
 
 @on_all_ranks(*WORLDS)
+def test_complex_parameter_is_named():
+    parameter = torch.nn.Parameter(torch.ones(3, dtype=torch.complex64))
+    optimizer = torch.optim.SGD([parameter], lr=0.1)
+    optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=[("mixer", parameter)])
+    with pytest.raises(ValueError, match="'mixer' cannot be reduced: torch.complex64 is not.*view_as_complex"):
+        parameter.abs().sum().backward()
+    del optimizer  # it had to live until here, because its hooks reduce
+    check_engine_works()
+
+
+@on_all_ranks(*WORLDS)
 def test_ranks_that_disagree():
     mistakes = [
         (

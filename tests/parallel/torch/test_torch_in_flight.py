@@ -3,6 +3,7 @@
 
 import contextlib
 
+import numpy as np
 import pytest
 import torch
 from harness.worlds import on_all_ranks
@@ -100,6 +101,35 @@ def test_memory_that_a_tensor_lost_is_there_for_the_engine(maker):
             assert (result == 6.0).all()
 
 
+DROPS = {
+    "allreduce": lambda tensor: hvd.allreduce_async(tensor, name="dropped", op=hvd.Sum),
+    "group": lambda tensor: hvd.grouped_allreduce_async([tensor], name="dropped", op=hvd.Sum),
+    "compressed": lambda tensor: hvd.allreduce_async(tensor.half().float(), name="dropped", op=hvd.Sum),
+    "view": lambda tensor: hvd.allreduce_async(tensor.view(10, -1), name="dropped", op=hvd.Sum),
+}
+
+
+@pytest.mark.checked_numbers("torch tensors that the program drops or replaces while they are reduced", against="NumPy")
+@pytest.mark.parametrize("maker", MAKERS)
+@on_all_ranks("shm2")
+def test_a_tensor_may_be_dropped_meanwhile(maker):
+    """Rank 1 takes part after rank 0 has dropped its tensor and used as much memory for others."""
+    count = 100 * COUNT
+    for start in DROPS.values():
+        tensor = MAKERS[maker](torch.full((count,), 3.0))
+        if hvd.rank() == 0:
+            handle = start(tensor)
+            del tensor
+            others = [torch.full((count,), -1.0) for _ in range(20)]
+        hvd.allreduce(torch.zeros(1), name="rank 0 has dropped it")
+        if hvd.rank() == 1:
+            handle = start(tensor)
+        result = hvd.synchronize(handle)
+        np.testing.assert_array_equal(np.ravel(result[0] if isinstance(result, list) else result), np.full(count, 6.0))
+        if hvd.rank() == 0:
+            assert all((other == -1.0).all() for other in others), "the engine wrote to somebody else's memory"
+
+
 @on_all_ranks("shm2")
 def test_what_moves_no_element_is_nobodys_business():
     for maker in MAKERS.values():
@@ -127,6 +157,11 @@ def test_the_same_with_an_older_torch():
         assert (hvd.synchronize(hvd.allreduce_async(torch.ones(3), name="older 2", op=hvd.Sum)) == hvd.size()).all()
 
 
+def backward_with(parameters, optimizer):
+    optimizer.zero_grad()
+    sum((parameter * (hvd.rank() + 1)).sum() for parameter in parameters).backward()
+
+
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
 @on_all_ranks("shm2")
 def test_a_gradient_that_lost_its_memory_between_backward_and_step_is_named(layout):
@@ -135,10 +170,113 @@ def test_a_gradient_that_lost_its_memory_between_backward_and_step_is_named(layo
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD([weight], 0.1), [("w", weight)])
     optimizer._reducer._wait_in_backward = False
     (weight * 2).sum().backward()
+    optimizer.step()  # in the first round nothing is under way before step()
+    optimizer.zero_grad()
+    (weight * 2).sum().backward()
     weight.grad.set_(torch.zeros(2, 3, 5, 5))
     with pytest.raises(ValueError, match=r"'allreduce.w' was resized or given other memory"):
         optimizer.step()
     optimizer.zero_grad()
     (weight * 2).sum().backward()
     optimizer.step()
-    assert torch.allclose(weight, torch.full((2, 3, 5, 5), 0.8))
+    assert torch.allclose(weight, torch.full((2, 3, 5, 5), 0.6))
+
+
+LAYOUTS = {
+    "in memory order": lambda: torch.zeros(2, 3, 4, 4),
+    "channels last": lambda: torch.zeros(2, 3, 4, 4).to(memory_format=torch.channels_last),
+}
+OPTIONS = {"each for itself": {}, "a group": {"groups": 1}, "fp16": {"compression": hvd.Compression.fp16}}
+
+
+@pytest.mark.checked_numbers("a gradient that was replaced before step()", against="the exact value, or an error")
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("layout", LAYOUTS)
+@on_all_ranks("shm2")
+def test_a_gradient_that_was_replaced_between_backward_and_step_is_named(layout, options):
+    """Never a step with the replaced gradient as it was on this rank: that would differ between ranks."""
+    weight = torch.nn.Parameter(LAYOUTS[layout]())
+    optimizer = torch.optim.SGD([weight], 1.0)
+    optimizer = hvd.DistributedOptimizer(optimizer, [("w", weight)], op=hvd.Sum, **OPTIONS[options])
+    optimizer._reducer._wait_in_backward = False
+    backward_with([weight], optimizer)
+    weight.grad = weight.grad * 2
+    optimizer.step()  # in the first round gradients are sent in step(): twice their sum
+    assert (weight == -6).all()
+    backward_with([weight], optimizer)
+    weight.grad = weight.grad * 2
+    with pytest.raises(ValueError, match=r"the gradient of 'allreduce\.w' was replaced .*synchronize\(\)"):
+        optimizer.step()
+    assert (weight == -6).all()
+    backward_with([weight], optimizer)
+    optimizer.synchronize()
+    weight.grad = weight.grad * 2  # the way that the error names
+    with optimizer.skip_synchronize():
+        optimizer.step()
+    assert (weight == -12).all()
+    backward_with([weight], optimizer)
+    weight.grad = None  # dropped by all: a step without it
+    optimizer.step()
+    return weight.tolist()
+
+
+@pytest.mark.checked_numbers(
+    "a gradient that was changed in place before step()", against="the exact value, or an error"
+)
+@pytest.mark.parametrize("options", OPTIONS)
+@on_all_ranks("shm2")
+def test_a_gradient_that_was_changed_in_place_between_backward_and_step_is_named(options):
+    weights = [torch.nn.Parameter(torch.zeros(count)) for count in (3, 50_000)]
+    optimizer = torch.optim.SGD(weights, 1.0)
+    named = [("small", weights[0]), ("large", weights[1])]
+    optimizer = hvd.DistributedOptimizer(optimizer, named, op=hvd.Sum, **OPTIONS[options])
+    optimizer._reducer._wait_in_backward = False
+    backward_with(weights, optimizer)
+    torch.nn.utils.clip_grad_value_(weights, 1.0)
+    optimizer.step()  # in the first round gradients are sent in step(), after what the program does to them
+    assert all((weight == -2).all() for weight in weights)
+    backward_with(weights, optimizer)
+    torch.nn.utils.clip_grad_value_(weights, 1.0)
+    with pytest.raises(ValueError, match=r"the gradient of 'allreduce\.\w+' was changed in place .*synchronize\(\)"):
+        optimizer.step()
+    assert all((weight == -2).all() for weight in weights)
+    backward_with(weights, optimizer)
+    optimizer.synchronize()
+    torch.nn.utils.clip_grad_value_(weights, 1.0)
+    with optimizer.skip_synchronize():
+        optimizer.step()
+    assert all((weight == -3).all() for weight in weights)
+    backward_with(weights, optimizer)
+    optimizer.step()
+    return [weight.tolist() for weight in weights]
+
+
+@on_all_ranks("shm2")
+def test_a_gradient_that_was_dropped_before_the_first_step_counts_as_zeros():
+    """In the first round gradients are sent in step(). The other ranks have one."""
+    weights = [torch.nn.Parameter(torch.zeros(2)) for _ in range(2)]
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(weights, 1.0), op=hvd.Sum)
+    optimizer._reducer._wait_in_backward = False
+    backward_with(weights, optimizer)
+    weights[1].grad = None
+    if hvd.rank():
+        weights[0].grad = None
+    optimizer.step()
+    assert (weights[0] == -1).all()
+    assert (weights[1] == 0).all()
+
+
+@on_all_ranks("shm2")
+def test_a_sparse_gradient_that_was_replaced_between_backward_and_step_is_named():
+    table = torch.nn.Embedding(4, 2, sparse=True)
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(table.parameters(), 1.0), [("rows", table.weight)])
+    optimizer._reducer._wait_in_backward = False
+    for step in range(2):
+        optimizer.zero_grad()
+        table(torch.tensor([hvd.rank()])).sum().backward()
+        if step:
+            table.weight.grad = table.weight.grad * 2
+            with pytest.raises(ValueError, match=r"the gradient of 'allreduce\.rows' was replaced"):
+                optimizer.step()
+        else:
+            optimizer.step()

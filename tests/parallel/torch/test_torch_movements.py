@@ -19,6 +19,7 @@ def ragged(dtype, width=3):
     return [array[:rank] for rank, array in enumerate(arrays)]
 
 
+@pytest.mark.checked_numbers("allgather of every data type", against="NumPy")
 @on_all_ranks(*WORLDS)
 def test_allgather_of_every_dtype():
     for dtype in TORCH_DTYPES:
@@ -33,6 +34,7 @@ def test_allgather_of_every_dtype():
     check_tensor(hvd.allgather(torch.empty(0, 4)), torch.empty(0, 4))
 
 
+@pytest.mark.checked_numbers("broadcast of every data type", against="NumPy")
 @on_all_ranks(*WORLDS)
 def test_broadcast_of_every_dtype():
     for dtype in TORCH_DTYPES:
@@ -48,6 +50,7 @@ def test_broadcast_of_every_dtype():
             check_tensor(tensor, arrays[root])
 
 
+@pytest.mark.checked_numbers("alltoall of every data type", against="NumPy")
 @on_all_ranks(*WORLDS)
 def test_alltoall_of_every_dtype():
     size, rank = hvd.size(), hvd.rank()

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reductions of torch tensors: every operation and dtype against NumPy, in every form that the door has."""
 
+import numpy as np
 import pytest
 import torch
-from harness.arrays import FLOATS, INTEGERS, OPS, check_reduced, inputs, reduced
-from harness.tensors import TORCH_DTYPES, check_tensor, my_tensor, to_numpy
+from harness.arrays import AVERAGES_OF_TWO, FLOATS, INTEGERS, OPS, averages_of_two, check_reduced, inputs, reduced
+from harness.tensors import TORCH_DTYPES, check_tensor, my_tensor, to_numpy, to_torch
 from harness.worlds import ROUNDING, on_all_ranks
 
 import horovod.torch as hvd
@@ -13,6 +14,7 @@ SHAPES = ((0,), (), (17,), (5, 3, 7), (611,))
 WORLDS = ("shm2", "shm4")
 
 
+@pytest.mark.checked_numbers("allreduce of every data type", against="NumPy")
 @pytest.mark.parametrize("op", OPS)
 @on_all_ranks(*WORLDS)
 def test_allreduce_of_every_dtype(op):
@@ -42,6 +44,26 @@ def test_allreduce_of_every_dtype(op):
     return digests
 
 
+@pytest.mark.checked_numbers(
+    "averages of integer tensors under 64 bits whose sums overflow", against="the exact quotient"
+)
+@on_all_ranks("shm2")
+def test_the_average_of_integers_is_exact():
+    for dtype in sorted(AVERAGES_OF_TWO.keys() & set(TORCH_DTYPES)):
+        for rows in (1, 2000):
+            mine, expected = averages_of_two(dtype, hvd.rank(), rows)
+            tensor = to_torch(mine)
+            results = [hvd.allreduce(tensor), hvd.synchronize(hvd.allreduce_async(tensor))]
+            results += hvd.grouped_allreduce([tensor, tensor])
+            results += [hvd.allreduce_(tensor.clone())]
+            for result in results:
+                check_tensor(result, expected)
+            share = np.array_split(expected, 2)[hvd.rank()]
+            for result in (hvd.reducescatter(tensor), *hvd.grouped_reducescatter([tensor])):
+                check_tensor(result, share)
+            check_tensor(tensor, mine)
+
+
 @on_all_ranks(*WORLDS)
 def test_in_place_forms_return_their_argument():
     tensors = [torch.ones(3), torch.ones(2, 2)]
@@ -58,6 +80,7 @@ def test_in_place_forms_return_their_argument():
     assert parameter.tolist() == [1.0, 1.0]
 
 
+@pytest.mark.checked_numbers("reducescatter of every data type", against="NumPy")
 @on_all_ranks(*WORLDS)
 def test_reducescatter_of_every_dtype():
     for dtype in (*INTEGERS, *FLOATS):

@@ -28,6 +28,7 @@ from testkit.variables import free_port
 import horovod.torch as hvd
 
 
+@pytest.mark.checked_numbers("weights after training", against="DistributedDataParallel over Gloo, bit for bit")
 @pytest.mark.parametrize("name", OPTIMIZERS)
 @on_torch_ranks("shm2")
 def test_two_ranks_equal_ddp_bit_for_bit(name):
@@ -55,6 +56,7 @@ def test_two_ranks_equal_ddp_bit_for_bit(name):
 OLD_COMPILER = not hasattr(torch.library, "register_autograd")
 
 
+@pytest.mark.checked_numbers("training with torch.compile", against="a single process")
 @pytest.mark.parametrize(
     "what",
     [
@@ -102,6 +104,14 @@ class Mark(torch.autograd.Function):
 OVERLAP = World("overlap2", "a:2", {"HOROVOD_TIMELINE": "DYNAMIC", "HOROVOD_TORCH_OVERLAP": "1"})
 
 
+def agree_on_names(first, last, optimizer):
+    """Before the first exchange of an optimizer no gradient is sent."""
+    last(first(torch.ones(1, 4))).sum().backward()
+    assert not optimizer._reducer._flights
+    optimizer.step()
+    optimizer.zero_grad()
+
+
 @on_torch_ranks(OVERLAP)
 def test_last_layers_are_reduced_before_backward_ends():
     # The first layer's backward cannot go on before the last layer's gradient is reduced: no overlap, no end.
@@ -109,6 +119,7 @@ def test_last_layers_are_reduced_before_backward_ends():
     model = torch.nn.ModuleList([first, last])
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), 0.1), model.named_parameters())
+    agree_on_names(first, last, optimizer)
     done = []
 
     def wait_for_last_layer():
@@ -129,6 +140,8 @@ def test_timeline_shows_the_overlap():
     model = torch.nn.ModuleList([first, last])
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), 0.1), model.named_parameters())
+
+    agree_on_names(first, last, optimizer)
 
     def barrier():
         optimizer._reducer._flights.wait()

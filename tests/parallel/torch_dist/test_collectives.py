@@ -29,6 +29,7 @@ def all_ranks(size, shape, dtype=torch.float32):
     return [rank_tensor(rank, shape, dtype) for rank in range(size)]
 
 
+@pytest.mark.checked_numbers("all_reduce of every data type", against="torch in one process")
 @on_torch_ranks(*WORLDS)
 def test_all_reduce_sums_every_dtype_and_shape():
     with process_group() as (rank, size):
@@ -124,6 +125,7 @@ def test_broadcast_of_every_dtype():
                 same(tensor, rank_tensor(root, (3, 70), dtype))
 
 
+@pytest.mark.checked_numbers("gather and all_gather", against="torch in one process")
 @on_torch_ranks(*WORLDS)
 def test_gathers():
     with process_group() as (rank, size):
@@ -152,6 +154,7 @@ def test_all_gather_of_different_sizes():
             same(actual, expected)
 
 
+@pytest.mark.checked_numbers("scatter and reduce_scatter", against="torch in one process")
 @on_torch_ranks(*WORLDS)
 def test_scatter_and_reduce_scatter():
     with process_group() as (rank, size):
@@ -175,6 +178,7 @@ def test_scatter_and_reduce_scatter():
         same(share, reduce(torch.add, [parts[rank] for parts in uneven]))
 
 
+@pytest.mark.checked_numbers("all_to_all", against="torch in one process")
 @on_torch_ranks(*WORLDS)
 def test_all_to_all():
     with process_group() as (rank, size):

@@ -63,6 +63,7 @@ def test_the_same_bits_as_over_gloo():
             assert not torch.equal(ours, train(network(), rank, optimizer)), "the gradients were not exchanged"
 
 
+@pytest.mark.checked_numbers("DistributedDataParallel in every mode", against="the same over Gloo, bit for bit")
 @on_torch_ranks("shm2")
 def test_every_mode_gives_the_same_bits_as_over_gloo():
     modes = [
@@ -79,6 +80,7 @@ def test_every_mode_gives_the_same_bits_as_over_gloo():
         assert torch.equal(train(over(None), rank, accumulate=True), train(over(gloo), rank, accumulate=True))
 
 
+@pytest.mark.checked_numbers("DistributedDataParallel at 4 ranks", against="a single process")
 @on_torch_ranks("hosts4")
 def test_four_ranks_agree_with_one_process():
     with process_group() as (rank, size):

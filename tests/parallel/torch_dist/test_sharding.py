@@ -44,6 +44,7 @@ def close(actual, expected):
         torch.testing.assert_close(actual[name], value, rtol=1e-4, atol=1e-5, msg=lambda text, name=name: name + text)
 
 
+@pytest.mark.checked_numbers("FSDP", against="a single process")
 @on_torch_ranks("shm2")
 def test_fsdp():
     with process_group() as (rank, size):

@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Elastic jobs of forked workers under a driver in the test's own process: many jobs in the time of one other.
+
+Driver, rendezvous and workers are the real ones; only the launcher's loop, which starts Python for each worker, is not
+there.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing, suppress
+from typing import Any
+
+from testkit.places import ROOT, TESTS, python_path
+from testkit.processes import Process
+
+from faultkit.reports import VARIABLE, Report, Reports
+from horovod.common.rendezvous.protocol import make_secret
+from horovod.common.rendezvous.server import Server
+from horovod.runner.elastic.driving import Driver, Outcome
+from horovod.runner.elastic.mail import Mail
+from horovod.runner.elastic.progress import told_by
+from horovod.runner.elastic.vocabulary import (
+    Discovered,
+    Ended,
+    Event,
+    Limits,
+    Listens,
+    Ready,
+    Slot,
+    Tick,
+    reported_by,
+)
+from horovod.runner.processes import describe_exit
+from horovod.runner.worker_environment import rendezvous_environment
+
+_ADDRESS = "127.0.0.1"
+_GRACE_S = 2.0
+
+
+class Zygote:
+    """The process from which workers of a program in tests/faults/programs are forked."""
+
+    def __init__(self, name: str) -> None:
+        program = str(TESTS / "faults" / "programs" / f"{name}.py")
+        command = [sys.executable, "-m", "faultkit.zygote", program]
+        env = {"PYTHONPATH": python_path(ROOT, TESTS), "OMP_NUM_THREADS": "1"}
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        self._process = Process(command, env, **pipes)
+        self._on_end: dict[str, Callable[[int], None]] = {}
+        self._thread = threading.Thread(target=self._read, name="zygote", daemon=True)
+        self._thread.start()
+
+    def start(
+        self, worker: str, arguments: Sequence[str], env: Mapping[str, str], on_end: Callable[[int], None]
+    ) -> None:
+        self._on_end[worker] = on_end
+        self._order({"worker": worker, "arguments": list(arguments), "env": dict(env)})
+
+    def signal(self, worker: str, number: int) -> None:
+        if worker in self._on_end:
+            self._order({"worker": worker, "signal": number})
+
+    def printed(self) -> str:
+        return self._process.printed()
+
+    def close(self) -> None:
+        self._process.end()
+        self._thread.join()
+
+    def _order(self, order: dict[str, Any]) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(order).encode() + b"\n")
+        self._process.stdin.flush()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            answer = json.loads(line)
+            self._on_end.pop(answer["worker"])(answer["code"])
+
+
+class ForkedJob:
+    """One elastic job on this machine. `said` is what the driver says; a WorkerPlacer over a zygote."""
+
+    _count = 0
+
+    def __init__(self, zygote: Zygote, arguments: Sequence[str], env: Mapping[str, str] | None = None) -> None:
+        ForkedJob._count += 1
+        self._name = str(ForkedJob._count)
+        self._zygote = zygote
+        self._arguments = list(arguments)
+        self._env = dict(env or {})
+        self._mail: Mail[Event] = Mail()
+        self._running: set[int] = set()
+        self.started = 0
+        self.said: list[str] = []
+        self.reports: list[Report] = []
+
+    def run(self, hosts: Mapping[str, int], limit_s: float = 60) -> Outcome:
+        """Run the job until all its workers have ended. AssertionError if that takes too long."""
+        size = sum(hosts.values())
+        limits = Limits(size, 1, size)
+        secret = make_secret()
+        with (
+            closing(self._mail),
+            closing(Reports()) as reports,
+            Server(
+                _ADDRESS,
+                secret=secret,
+                on_ready=lambda *told: self._mail.put(Ready(*told)),
+                on_progress=lambda birth, message: self._mail.put(told_by(birth, message)),
+                on_listening=lambda birth: self._mail.put(Listens(birth)),
+                on_report=lambda birth, message: self._mail.put(reported_by(birth, message)),
+            ) as server,
+        ):
+            self._env |= rendezvous_environment(_ADDRESS, server.port, secret) | {VARIABLE: reports.path}
+            driver = Driver(limits, server, self, self.said.append, verbose=True)
+            driver.tell(Discovered(dict(hosts)))
+            give_up = time.monotonic() + limit_s
+            try:
+                self._loop(driver, lambda: not driver.is_over, give_up)
+            finally:
+                driver.stop()
+                with suppress(AssertionError):  # those that train must be ended; those that end may say why
+                    self._loop(driver, lambda: bool(self._running), time.monotonic() + _GRACE_S)
+                for birth in list(self._running):
+                    self.signal(birth, 9)
+                self._loop(driver, lambda: bool(self._running), time.monotonic() + limit_s)
+            while reports.next(0) is not None:
+                pass
+            self.reports = reports.all
+            return driver.outcome
+
+    def _loop(self, driver: Driver, goes_on: Callable[[], bool], give_up: float) -> None:
+        while goes_on():
+            assert time.monotonic() < give_up, "\n".join(["the job does not end", *self.said, self._zygote.printed()])
+            self._mail.wait(min(1.0, left) if (left := driver.time_left()) is not None else 1.0)
+            for event in self._mail.take():
+                if isinstance(event, Ended):
+                    self._running.discard(event.birth)
+                driver.tell(event)
+            driver.tell(Tick())
+
+    # The placer
+
+    def start(self, birth: int, slot: Slot) -> None:
+        self._running.add(birth)
+        self.started += 1
+        env = {
+            **self._env,
+            "HOROVOD_HOSTNAME": slot[0],
+            "HOROVOD_ELASTIC": "1",
+            "HOROVOD_BIRTH_ID": str(birth),
+        }
+        ended: Callable[[int], None] = lambda code: self._mail.put(Ended(birth, code, describe_exit(code)))  # noqa: E731
+        self._zygote.start(f"{self._name}-{birth}", self._arguments, env, ended)
+
+    def signal(self, birth: int, number: int) -> None:
+        self._zygote.signal(f"{self._name}-{birth}", number)

@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ends while daemon threads are inside calls: `ending.py KINDS CODE SEED`; KINDS names what the threads call.
+
+Each thread calls one thing in a loop, together with the same thread of the other rank. The main thread ends the program
+after a number of rounds that the seed chooses: it returns, or calls sys.exit(CODE).
+"""
+
+import random
+import sys
+import threading
+from collections.abc import Callable
+
+from faultkit.ending_calls import KINDS, SET_UP
+
+import horovod.numpy as hvd
+
+kinds, code, seed = sys.argv[1].split(","), int(sys.argv[2]), int(sys.argv[3])
+for set_up in dict.fromkeys(SET_UP[kind.split(":")[0]] for kind in kinds):
+    set_up()
+other = 1 - hvd.rank()
+rounds = {kind: threading.Semaphore(0) for kind in kinds}
+began = threading.Semaphore(0)
+
+
+def loop(kind: str, call: Callable[[], object]) -> None:
+    began.release()
+    while True:
+        try:
+            call()
+        except Exception as error:
+            # The other rank may end first, and the error that names it is right. What this rank's own end does to its
+            # threads must not be seen.
+            if f"rank {other}" not in str(error):
+                raise
+            rounds[kind].release(3 * len(kinds))  # the main thread waits for no round that the other rank has left
+            threading.Event().wait()
+        rounds[kind].release()
+
+
+for kind in kinds:
+    threading.Thread(target=loop, args=(kind, KINDS[kind]), name=kind, daemon=True).start()
+    began.acquire()
+for kind in random.Random(seed).choices(kinds, k=3 * len(kinds)):
+    if not kind.endswith(":waits"):
+        rounds[kind].acquire()
+if code:
+    sys.exit(code)

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fault 42: a program ends while threads of it are inside calls of ours. Its exit code is its own; it is never aborted.
+
+HOROVOD_TEST_ENDS (3) is how often, HOROVOD_TEST_SEED makes another series of moments.
+"""
+
+import importlib.util
+import os
+import re
+import time
+from collections.abc import Mapping
+
+import pytest
+from faultkit.ending_calls import KINDS
+from faultkit.jobs import PlainJob, program
+
+ENDS = int(os.environ.get("HOROVOD_TEST_ENDS", "3"))
+SEED = int(os.environ.get("HOROVOD_TEST_SEED") or time.time_ns() % 1_000_000)
+UNWANTED = re.compile(
+    r"terminate called|Exception in thread|Exception ignored|Traceback|Fatal Python error|core dumped"
+)
+MODULES = {
+    "numpy": "numpy",
+    "torch": "torch",
+    "distributed": "torch",
+    "tensorflow": "tensorflow",
+    "jax": "jax",
+    "mxnet": "mxnet",
+}
+
+
+# A kind of a job of its own: a rank that has joined takes part in what the other rank calls.
+JOINS = {"numpy": "numpy.join:waits", "torch": "torch.join:waits"}
+# So soon that the engine asks Python about threads that wait (numpy.alone) while the program ends.
+ASKS_AT_ONCE = {"HOROVOD_DEADLOCK_CHECK_TIME_SECONDS": "0.02"}
+
+
+def kinds_of(framework: str) -> list[str]:
+    return [kind for kind in KINDS if kind.startswith(f"{framework}.") and kind not in JOINS.values()]
+
+
+def need(framework: str) -> None:
+    if importlib.util.find_spec(MODULES[framework]) is None:
+        pytest.skip(f"{framework} is not installed here")
+
+
+def check_end(kinds: list[str], code: int, seed: int, env: Mapping[str, str] | None = None) -> None:
+    with PlainJob(program("ending", ",".join(kinds), str(code), str(seed)), "a:2", env) as job:
+        codes = job.wait(limit_s=60)
+        printed = job.printed_by_all()
+    assert codes == [code, code], f"seed {seed}\n{printed}"
+    assert not UNWANTED.search(printed), f"seed {seed}\n{printed}"
+
+
+@pytest.mark.timeout(90 + 15 * ENDS)
+@pytest.mark.parametrize("framework", MODULES)
+def test_fault_42_the_exit_code_is_the_programs(framework):
+    need(framework)
+    print(f"HOROVOD_TEST_SEED={SEED}")
+    for index in range(ENDS):
+        asks = framework == "numpy" and index // 2 % 2 == 1
+        check_end(kinds_of(framework), (0, 3)[index % 2], SEED + index, ASKS_AT_ONCE if asks else {})
+
+
+@pytest.mark.parametrize("framework", JOINS)
+def test_fault_42_the_exit_code_is_the_programs_while_a_thread_has_joined(framework):
+    need(framework)
+    check_end([JOINS[framework]], 0, SEED)
