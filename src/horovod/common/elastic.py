@@ -302,6 +302,10 @@ def _agree(state: State, needs_sync: bool) -> SyncDecision:
     reports = allgather_object(report, "elastic.sync") if default_context.is_initialized else [report]
     decision = decide_sync(reports)
     if decision.error:
+        if default_context.is_initialized:
+            # The first rank that raises ends the world. By then every rank must have received the reports.
+            with suppress(HorovodInternalError):
+                allgather_object(None, "elastic.sync.error")
         if elastic_place.is_elastic(os.environ):
             with suppress(OSError, RendezvousError):  # the driver has ended, and this worker ends too
                 elastic_place.report_failure(os.environ, decision.error)

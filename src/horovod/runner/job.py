@@ -151,11 +151,12 @@ class Job:
         for event in self._tree.events():
             self._on_event(event)
         self._judge_exits()
-        self._act(self._supervision.on_time(time.monotonic()))
+        self._act(self._supervision.on_time(time.monotonic(), has_unread_exits=bool(self._exits)))
 
     def _time_left(self) -> float | None:
         limits = [limit for _, _, limit in list(self._exits)[:1]]
-        if self._supervision.deadline is not None:
+        waits_for_words = limits and self._supervision.state is State.WAITING_FOR_CAUSE
+        if self._supervision.deadline is not None and not waits_for_words:
             limits.append(self._supervision.deadline)
         return max(0.0, min(limits) - time.monotonic()) if limits else None
 
@@ -271,6 +272,7 @@ class Job:
                 "--output-filename keeps them)"
             )
         if self._result.failed_rank is not None:
-            table = exit_table(self._spec.slots, self._result.failed_rank, self._how)
+            not_started = {rank: "was not started" for rank in range(len(self._spec.slots)) if rank not in self._pids}
+            table = exit_table(self._spec.slots, self._result.failed_rank, {**not_started, **self._how})
             self._output.say("\n".join([self._result.text, *([table] if len(self._spec.slots) > 1 else [])]))
         self._selector.close()

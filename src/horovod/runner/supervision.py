@@ -80,10 +80,18 @@ class Supervision:
             return number
         return self._kill(now)
 
-    def on_time(self, now: float) -> int | None:
+    def on_time(self, now: float, has_unread_exits: bool = False) -> int | None:
+        """Act on a deadline that has passed.
+
+        Args:
+            has_unread_exits: Workers have ended whose last words are still being read. One of them may be the cause,
+                so none is blamed before, although the deadline has passed: the launcher itself may have been late.
+        """
         if self.deadline is None or now < self.deadline:
             return None
         if self.state is State.WAITING_FOR_CAUSE:
+            if has_unread_exits:
+                return None
             return self._end(self.reported or self._suspects[0], now)
         if self.state is State.KILLED:
             self.state = State.GIVEN_UP

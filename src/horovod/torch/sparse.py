@@ -14,8 +14,15 @@ from horovod.torch.adapter import Tensor
 from horovod.torch.direct import begin, synchronize
 
 
-def sparse_allreduce(tensor: Tensor, name: str | None, op: int, process_set: ProcessSet) -> Callable[[], Tensor]:
-    """Start the two allgathers; what is returned waits for them and gives the sparse sum or average."""
+def sparse_allreduce(
+    tensor: Tensor, name: str | None, op: int, process_set: ProcessSet, compares_shapes: bool = True
+) -> Callable[[], Tensor]:
+    """Start the allgathers of a sparse tensor; call what is returned to wait and get the sparse sum or average.
+
+    Args:
+        compares_shapes: Raise HorovodMismatchError on all ranks if the dense shapes differ. False for callers that
+            have compared them already.
+    """
     if not isinstance(tensor, Tensor) or tensor.layout is not torch.sparse_coo:
         kind = tensor.layout if isinstance(tensor, Tensor) else type(tensor).__name__
         raise ValueError(f"sparse_allreduce_async needs a sparse tensor with torch.sparse_coo, not {kind}")
@@ -24,15 +31,16 @@ def sparse_allreduce(tensor: Tensor, name: str | None, op: int, process_set: Pro
     shape, is_average = tensor.shape, op == Average
     # Along the first dimension, in which an allgather concatenates. The private accessors also take tensors that are
     # not coalesced, which gradients often are not.
-    indices = tensor._indices().t().contiguous()
-    values = tensor._values().detach().contiguous()
+    parts = {"indices": tensor._indices().t().contiguous(), "values": tensor._values().detach().contiguous()}
+    if compares_shapes:
+        # An allgather requires equal dimensions behind the first one. No data is sent.
+        parts["shape"] = torch.empty((0, *shape), dtype=torch.uint8)
     started = [
-        begin(Call(ALLGATHER, process_set, f"{name}.{what}" if name else None), [part])
-        for part, what in ((indices, "indices"), (values, "values"))
+        begin(Call(ALLGATHER, process_set, f"{name}.{what}" if name else None), [part]) for what, part in parts.items()
     ]
 
     def finish() -> Tensor:
-        every_index, every_value = (synchronize(handle) for handle in started)
+        every_index, every_value, *_ = [synchronize(handle) for handle in started]
         total = torch.sparse_coo_tensor(every_index.t(), every_value, shape, check_invariants=False)
         return _divided(total, process_set.size() or 1) if is_average else total
 

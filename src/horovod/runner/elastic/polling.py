@@ -128,8 +128,12 @@ class Polling:
         self._thread.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def report_no_more(self) -> None:
+        """Keep silent from now on. Call it before the script is killed, so that its end is not shown as a problem."""
         self._over.set()
+
+    def __exit__(self, *_: object) -> None:
+        self.report_no_more()
         with suppress(RuntimeError):
             self._thread.join(DISCOVER_HOSTS_FREQUENCY_SECS)
 

@@ -121,6 +121,7 @@ def run_elastic_job(
             )
             stack.enter_context(polling)
             stack.callback(find.stop)
+            stack.callback(polling.report_no_more)
         result = ElasticJob(spec, server, placer, output, mail, host_of).run()
         if after is not None:
             after(server, result)

@@ -221,7 +221,10 @@ class Flights:
 
     def _start_sparse(self, gradient: Gradient) -> None:
         grad: Any = gradient.parameter.grad
-        finish_sparse = sparse_allreduce(grad, gradient.wire_name, self._call.op, self._call.process_set)
+        # Ranks have compared the shapes of their parameters.
+        finish_sparse = sparse_allreduce(
+            grad, gradient.wire_name, self._call.op, self._call.process_set, compares_shapes=False
+        )
         self._watch([gradient], [grad])
 
         def finish() -> None:
