@@ -68,3 +68,13 @@ def test_gradient_of_a_sparse_embedding():
     expected[: hvd.size()] = 1
     expected[5] = hvd.size()
     check_tensor(result, expected)
+
+
+@on_all_ranks(*WORLDS)
+def test_different_dense_shapes_are_an_error_on_every_rank():
+    rows = 5 + (hvd.rank() == 1)
+    given = torch.sparse_coo_tensor([[rows - 1]], [1.0], (rows,), check_invariants=True)
+    for name in ("rows", None):
+        pending = hvd.sparse_allreduce_async(given, name, hvd.Sum)
+        with pytest.raises(hvd.HorovodMismatchError, match=r"shape.*\[0, 5\].*\[0, 6\]|shape.*\[0, 6\].*\[0, 5\]"):
+            pending()
