@@ -12,6 +12,8 @@ import time
 from pathlib import Path
 from typing import TypeVar
 
+from testkit.speed import patience
+
 _Pipe = TypeVar("_Pipe", bound="_NamedPipe")
 
 
@@ -39,11 +41,12 @@ class Ready(_NamedPipe):
 
     def wait(self, count: int, limit_s: float = 30) -> list[str]:
         """The words of so many lines, once they are there."""
+        limit_s = patience(limit_s)
         give_up = time.monotonic() + limit_s
         told = b""
         while (lines := told.count(b"\n")) < count:
             left = give_up - time.monotonic()
-            assert left > 0, f"only {lines} of {count} workers are ready after {limit_s} s"
+            assert left > 0, f"only {lines} of {count} workers are ready after {limit_s:g} s"
             if select.select([self._file], [], [], left)[0]:
                 told += self._file.read(4096)
         return told.decode().split()

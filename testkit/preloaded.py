@@ -80,10 +80,20 @@ def run_program(words: Sequence[str]) -> NoReturn:
     order = json.dumps({"words": [*words], "env": env, "folder": os.getcwd(), "descriptors": descriptors}).encode()
     with socket.socket(socket.AF_UNIX) as server:
         server.connect(path)
+
+        def pass_on(number: int, _: object) -> None:
+            try:
+                server.send(bytes([number]))
+            except OSError:
+                pass  # the program has ended
+
+        # A signal that comes meanwhile waits: its byte must not get in between those of the order.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON)
         for number in _PASSED_ON:
-            signal.signal(number, lambda number, _: server.send(bytes([number])))
+            signal.signal(number, pass_on)
         socket.send_fds(server, [_LENGTH.pack(len(order))], descriptors)
         server.sendall(order)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         answer = server.recv(_LENGTH.size, socket.MSG_WAITALL)
     if len(answer) < _LENGTH.size:
         sys.exit(f"the process that had imported the modules is gone: {path}")
@@ -163,6 +173,8 @@ class Server:
 
     def _signal(self, client: socket.socket) -> None:
         """Pass on signals; a client that is gone was killed, and so is its program."""
+        if client not in self._pids:  # its program has ended, which was noticed together with this
+            return
         numbers = client.recv(64)
         if not numbers:
             self._selector.unregister(client)

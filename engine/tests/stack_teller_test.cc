@@ -30,7 +30,7 @@ uint64_t TellWhenAllowed(void* context, char* text, uint64_t) {
 }
 
 std::string Await(StackTeller* teller, StackTeller::Clock::time_point now) {
-  for (int i = 0; i < 5000; ++i) {
+  for (int i = 0; i < 20000; ++i) {
     if (auto answer = teller->Answer(now)) return *answer;
     std::this_thread::sleep_for(milliseconds(1));
   }

@@ -22,8 +22,8 @@ uint64_t TellOfThread(void* context, uint64_t thread, char* text, uint64_t capac
 }
 
 Layout Watched(Layout layout, const char* answer) {
-  // Of more than two ranks, two may be found stuck before the others come: there is time enough for that.
-  layout.adjust = [ranks = layout.ranks](Settings* settings) { settings->deadlock_ms = ranks > 2 ? 1000 : 200; };
+  // Of more than two ranks, two are found stuck after three quarters of the limit. The others must have come by then.
+  layout.adjust = [ranks = layout.ranks](Settings* settings) { settings->deadlock_ms = ranks > 2 ? 4000 : 200; };
   layout.prepare = [answer](World* world) { world->UseBlockTeller({TellOfThread, const_cast<char*>(answer)}); };
   return layout;
 }

@@ -25,6 +25,7 @@ from distributed_checks import Checks, of_rank, same
 from overlapping_groups import overlapping, run_program
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.distributed_c10d import _get_default_store
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
@@ -271,8 +272,10 @@ def run_groups() -> None:
         torch.cuda._sleep(int(20e9))
     for work in [dist.all_reduce(tensor, group=it.group, async_op=True) for it, tensor in mine]:
         work.wait()  # launched, on the last rank behind what takes ten seconds
-    dist.all_reduce(torch.ones(1))  # in host memory: all have come so far
+    store = _get_default_store()  # a collective could end on the last rank first, and then fail on the others
+    store.set(f"launched {rank}", "")
     if rank == last:
+        store.wait([f"launched {other}" for other in range(last)])
         os.kill(os.getpid(), signal.SIGKILL)
     began = time.monotonic()
     for group, tensor in mine:
@@ -305,6 +308,7 @@ def run_messages() -> None:
 
     with torch.cuda.stream(torch.cuda.Stream()) if DEVICE.type == "cuda" else nullcontext():
         go_round(range(4))
+    dist.barrier()  # all ranks have received their messages
     if rank == last:
         begin(4)
         os.kill(os.getpid(), signal.SIGKILL)

@@ -276,6 +276,7 @@ def run_killed() -> None:
     """Rank 1 dies between two steps; the others are in a program, or come to one."""
     step = jax.jit(lambda it: hvd.allreduce(it, op=hvd.Average) + 1)
     x = jax.block_until_ready(step(jnp.zeros(1 << 20)))
+    hvd.barrier()  # rank 0 is done with the first step, too
     if RANK == 1:
         os.kill(os.getpid(), signal.SIGKILL)
 

@@ -20,6 +20,7 @@ from faultkit.jobs import PlainJob
 from testkit.launcher import horovodrun, lines_by_rank
 from testkit.places import ROOT
 from testkit.preloaded import command
+from testkit.speed import patience
 
 pytestmark = pytest.mark.timeout(180)  # the first of them compiles the stand-in
 
@@ -92,8 +93,8 @@ def test_the_timeline_shows_when_the_gpu_did_its_work_and_which_way_it_went(driv
     ways = {name: event["name"] for name, event in transfers.items()}
     assert ways == {"large": "CUDA_IPC_ALLREDUCE", "small": small}, ways
     assert on_gpu["ALLREDUCE large"]["ts"] > transfers["large"]["ts"] + 100_000, (on_gpu, transfers)
-    for event in on_gpu.values():
-        assert 0 < event["dur"] < 1_000_000, on_gpu
+    assert 0 < on_gpu["ALLREDUCE large"]["dur"] < 900_000, on_gpu  # not the second that it waited for
+    assert 0 < on_gpu["ALLREDUCE small"]["dur"] < 10_000_000, on_gpu  # the staged one waits for both seconds itself
 
 
 def faults(driver: Mapping[str, str], fault: str) -> dict[int, tuple[float, str, str]]:
@@ -146,8 +147,10 @@ def test_the_doctor_says_why_gpus_cannot_be_shared(driver):
 
 
 def doctor(driver: Mapping[str, str]) -> Any:
-    command = [sys.executable, "-c", "from horovod.tools.cli import main; main()", "doctor", "--json"]
-    done = subprocess.run(command, env=os.environ | dict(driver), capture_output=True, text=True, timeout=120)
+    # The doctor gives up each trial after 20 s. On a busy machine two ranks may take longer to start.
+    patient = f"from horovod.tools import doctor; doctor.examine.__defaults__ = ({patience(20)},)"
+    command = [sys.executable, "-c", f"{patient}\nfrom horovod.tools.cli import main; main()", "doctor", "--json"]
+    done = subprocess.run(command, env=os.environ | dict(driver), capture_output=True, text=True, timeout=patience(120))
     assert done.stdout.startswith("{"), done.stdout + done.stderr
     return json.loads(done.stdout)
 

@@ -87,15 +87,15 @@ def times_heard(said: str) -> list[float]:
 def test_a_call_that_a_rank_leaves_out_ends_at_the_groups_time_limit(nccl, ranks):
     times = times_heard(said := said_by(nccl, ranks, "absence"))
     assert len(times) == ranks, said
-    assert all(2.5 < it < 10 for it in times), said
+    assert all(5.5 < it < 20 for it in times), said  # at the latest after twice the limit
     assert said.count(": 0 left") == ranks - 1, said
 
 
 @pytest.mark.parametrize("ranks", [in_long(2), 4])
-def test_a_rank_that_leaves_too_soon_is_named(nccl, ranks):
-    times = times_heard(said := said_by(nccl, ranks, "departure"))
+def test_a_rank_that_leaves_too_soon_is_named(nccl, ranks, tmp_path):
+    times = times_heard(said := said_by(nccl, ranks, "departure", str(tmp_path)))
     assert len(times) == ranks - 1, said
-    assert all(it < 15 for it in times), said
+    assert all(it < 20 for it in times), said
     assert said.count("communicators left: 0") == ranks - 1, said
 
 
@@ -108,15 +108,15 @@ def test_who_leaves_waits_for_ranks_that_come_late_to_what_it_has_launched(nccl)
 def test_who_leaves_waits_until_the_groups_time_limit_or_ctrl_c(nccl, program):
     found = re.search(r"left in (.*) s: 0 left", said := said_by(nccl, 2, program))
     assert found, said
-    assert float(found[1]) < 6, said
+    assert float(found[1]) < 15, said
     assert said.count("heard") == 1, said
 
 
 @pytest.mark.parametrize("ranks", [in_long(2), 3])
-def test_who_aborts_waits_for_nobody(nccl, ranks):
-    found = re.search(r"gave up in (.*) s: 0 left", said := said_by(nccl, ranks, "abort"))
+def test_who_aborts_waits_for_nobody(nccl, ranks, tmp_path):
+    found = re.search(r"gave up in (.*) s: 0 left", said := said_by(nccl, ranks, "abort", str(tmp_path)))
     assert found, said
-    assert float(found[1]) < 2, said
+    assert float(found[1]) < 10, said  # the group's time limit is 100 s
     assert said.count("heard") == ranks - 1, said
 
 
@@ -125,18 +125,18 @@ def test_a_child_of_a_fork_leaves_the_parents_operations_alone(nccl):
 
 
 def test_a_frozen_rank_keeps_no_group_waiting(nccl):
-    env = {**nccl, **SETTINGS, "HOROVOD_PEER_TIMEOUT_SECONDS": "3"}
+    env = {**nccl, **SETTINGS, "HOROVOD_PEER_TIMEOUT_SECONDS": "6"}
     with PlainJob([*GROUPS, "frozen"], "a:3", env) as job:
         wait_for_all([job.processes[0], job.processes[2]], 60)
         printed = {rank: job.printed(rank) for rank in (0, 2)}
     for text in printed.values():
-        assert all(it < 12 for it in times_heard(text)), printed
+        assert all(it < 15 for it in times_heard(text)), printed
         assert len(times_heard(text)) == 1, printed
         assert "communicators left: 0" in text, printed
 
 
-def test_a_killed_rank_keeps_no_group_waiting(nccl):
-    with PlainJob([*GROUPS, "loss"], "a:3", {**nccl, **SETTINGS}) as job:
+def test_a_killed_rank_keeps_no_group_waiting(nccl, tmp_path):
+    with PlainJob([*GROUPS, "loss", str(tmp_path)], "a:3", {**nccl, **SETTINGS}) as job:
         survivors = [job.processes[0], job.processes[2]]
         wait_for_all(survivors, 60)
         printed = {rank: job.printed(rank) for rank in (0, 2)}

@@ -110,11 +110,11 @@ def test_a_gpu_that_comes_to_its_end_is_told_to_both_ends(driver, transport):
 
 @pytest.mark.parametrize("end", ["SIGKILL", "SIGSTOP"])
 def test_a_rank_that_is_no_more_keeps_nobody_waiting(driver, end):
-    env = {**driver, **SETTINGS, "HOROVOD_PEER_TIMEOUT_SECONDS": "3"}
+    env = {**driver, **SETTINGS, "HOROVOD_PEER_TIMEOUT_SECONDS": "6"}
     with PlainJob([*PROGRAM, "end", end], "a:3", env) as job:
         wait_for_all([job.processes[0], job.processes[2]], 60)
         printed = {rank: job.printed(rank) for rank in (0, 2)}
     for text in printed.values():
         found = re.search(r"heard in (.*) s; mapped: 0", text)
         assert found, printed
-        assert float(found[1]) < 10, printed
+        assert float(found[1]) < 15, printed

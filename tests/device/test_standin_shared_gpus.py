@@ -177,10 +177,10 @@ def test_several_sets_end_together(standins, gpus):
 
 @pytest.mark.parametrize("gpus", [LEADS, FOLLOWS])
 def test_the_others_hear_of_a_frozen_rank(standins, gpus):
-    told = faults({**standins, "HOROVOD_PEER_TIMEOUT_SECONDS": "3"}, gpus, "frozen")
+    told = faults({**standins, "HOROVOD_PEER_TIMEOUT_SECONDS": "6"}, gpus, "frozen")
     assert sorted(told) == [0, 2], told
     for text in told.values():
         found = re.search(r"raised after (.*) s: .*\brank 1\b", text)
         assert found, told
-        assert float(found[1]) < 10, told
+        assert float(found[1]) < 15, told
         assert "communicators left: 0" in text, told

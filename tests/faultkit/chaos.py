@@ -19,6 +19,8 @@ from faultkit.partition import can_cut, cut_links
 from faultkit.training import Training
 
 _OF_MEMBERS = 0.9  # of all kills: those of whom only a start is lost show less
+_SHORT_STOP_S = 1.0  # after a longer stop, which the machine's load may cause, the others may have given a worker up
+_OFFER_ACTS_S = 10.0  # after it was replaced: the launcher reads it once a second, and members leave at a commit
 _FOR_GOOD = 0.2  # of all members that are frozen: they do not thaw
 
 
@@ -114,6 +116,7 @@ class Soak(Chaos):
     def __init__(self, job: Training, seed: int, limit_s: float, slots: Path, most: Mapping[str, int]) -> None:
         super().__init__(job, seed, limit_s)
         self._slots, self._most, self._offered = slots, most, most
+        self._earlier: list[tuple[float, Mapping[str, int]]] = []  # offers, and until when they may have an effect
         self._cut_in = -1  # the generation in which a worker was last cut off
         self._kinds: list[Callable[[], bool]] = [self.kill, self.kill, self.freeze, self.slow, self.offer]
         if can_cut():
@@ -159,9 +162,12 @@ class Soak(Chaos):
         birth = self._dice.choice(sorted(victims))
         self._note(f"slow down worker {birth}")
         for _ in range(5):
+            stopped = time.monotonic()
             self._signal(birth, signal.SIGSTOP)
             self.between(0.2)
             self._signal(birth, signal.SIGCONT)
+            if time.monotonic() - stopped > _SHORT_STOP_S:
+                self._thawed[birth] = self._job.generation
             self.between(0.02)
         return True
 
@@ -172,7 +178,7 @@ class Soak(Chaos):
         if not victims or not self._job.is_whole() or self._is_cut:
             return False
         birth = self._dice.choice(victims)
-        with suppress(psutil.Error):
+        with suppress(psutil.Error, KeyError):
             environ = psutil.Process(self._job.pids[birth]).environ()
             count = cut_links(self._job.pids[birth], int(environ["HOROVOD_GLOO_RENDEZVOUS_PORT"]))
             if count > 0:
@@ -192,20 +198,26 @@ class Soak(Chaos):
         }
         offered = self._most if self._dice.random() < 0.5 or sum(few.values()) < 2 else few
         self._note(f"offer {offered}")
+        self._earlier.append((time.monotonic() + _OFFER_ACTS_S, self._offered))
         write_slots(self._slots, offered)
         self._offered = offered
         return True
 
     def _leaving(self) -> int:
-        """Without a slot; and those who are cut off blame one of the others, as these do, before they come together."""
+        """Without a slot, by this offer or by one that the launcher may still act on; and those who are cut off blame
+        one of the others, as these do, before they come together.
+        """
+        self._earlier = [(until, offered) for until, offered in self._earlier if until > time.monotonic()]
+        offers = [self._offered, *(offered for _, offered in self._earlier)]
         on = Counter(self._host_of(process) for process in self._job.alive().values())
-        return sum(max(0, count - self._offered.get(host, 0)) for host, count in on.items()) + 2 * self._is_cut
+        without = sum(max(0, count - min(one.get(host, 0) for one in offers)) for host, count in on.items())
+        return without + 2 * self._is_cut
 
     @staticmethod
     def _host_of(process: psutil.Process) -> str:
         try:
             return process.environ()["HOROVOD_HOSTNAME"]
-        except psutil.Error:  # it has just ended
+        except (psutil.Error, KeyError):  # it has just ended, or is about to end and has lost its memory already
             return ""
 
     def end(self) -> None:

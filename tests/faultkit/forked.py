@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from typing import Any
 
+from testkit.families import kill_family
 from testkit.places import ROOT, TESTS, python_path
 from testkit.processes import Process
 
@@ -40,7 +41,7 @@ from horovod.runner.processes import describe_exit
 from horovod.runner.worker_environment import rendezvous_environment
 
 _ADDRESS = "127.0.0.1"
-_GRACE_S = 2.0
+_GRACE_S = 10.0  # for members to report how the job has ended for them
 
 
 class Zygote:
@@ -70,8 +71,9 @@ class Zygote:
         return self._process.printed()
 
     def close(self) -> None:
+        kill_family(self._process.pid)
+        self._thread.join()  # it reads to the end of the pipe, which is closed only then
         self._process.end()
-        self._thread.join()
 
     def _order(self, order: dict[str, Any]) -> None:
         assert self._process.stdin is not None
@@ -86,7 +88,10 @@ class Zygote:
 
 
 class ForkedJob:
-    """One elastic job on this machine. `said` is what the driver says; a WorkerPlacer over a zygote."""
+    """One elastic job on this machine. `said` is what the driver says; a WorkerPlacer over a zygote.
+
+    `exit_codes` are those of the workers that have ended, by birth id; 128 + N if signal N has killed one.
+    """
 
     _count = 0
 
@@ -99,6 +104,7 @@ class ForkedJob:
         self._mail: Mail[Event] = Mail()
         self._running: set[int] = set()
         self.started = 0
+        self.exit_codes: dict[int, int] = {}
         self.said: list[str] = []
         self.reports: list[Report] = []
 
@@ -124,28 +130,30 @@ class ForkedJob:
             driver.tell(Discovered(dict(hosts)))
             give_up = time.monotonic() + limit_s
             try:
-                self._loop(driver, lambda: not driver.is_over, give_up)
+                self._loop(driver, reports, lambda: not driver.is_over, give_up)
             finally:
                 driver.stop()
+                members = set(driver.state.members)  # other workers would wait for a place without an end
                 with suppress(AssertionError):  # those that train must be ended; those that end may say why
-                    self._loop(driver, lambda: bool(self._running), time.monotonic() + _GRACE_S)
+                    self._loop(driver, reports, lambda: bool(self._running & members), time.monotonic() + _GRACE_S)
                 for birth in list(self._running):
                     self.signal(birth, 9)
-                self._loop(driver, lambda: bool(self._running), time.monotonic() + limit_s)
-            while reports.next(0) is not None:
-                pass
+                self._loop(driver, reports, lambda: bool(self._running), time.monotonic() + limit_s)
+            _read_all(reports)
             self.reports = reports.all
             return driver.outcome
 
-    def _loop(self, driver: Driver, goes_on: Callable[[], bool], give_up: float) -> None:
+    def _loop(self, driver: Driver, reports: Reports, goes_on: Callable[[], bool], give_up: float) -> None:
         while goes_on():
             assert time.monotonic() < give_up, "\n".join(["the job does not end", *self.said, self._zygote.printed()])
             self._mail.wait(min(1.0, left) if (left := driver.time_left()) is not None else 1.0)
             for event in self._mail.take():
                 if isinstance(event, Ended):
                     self._running.discard(event.birth)
+                    self.exit_codes[event.birth] = event.code
                 driver.tell(event)
             driver.tell(Tick())
+            _read_all(reports)  # a worker waits while the socket is full, and there is room for about ten reports
 
     # The placer
 
@@ -163,3 +171,8 @@ class ForkedJob:
 
     def signal(self, birth: int, number: int) -> None:
         self._zygote.signal(f"{self._name}-{birth}", number)
+
+
+def _read_all(reports: Reports) -> None:
+    while reports.next(0) is not None:
+        pass

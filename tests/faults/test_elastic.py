@@ -58,8 +58,11 @@ def test_workers_come_and_go_with_the_slots_that_a_script_finds(tmp_path):
 
 
 def test_faults_11_and_12_a_slot_whose_workers_always_fail_ends_the_job_below_the_minimum(tmp_path):
+    hold_back(tmp_path, 2)
     with ElasticJob("numpy", tmp_path, 2, "--min-np", "2", more=("2",)) as job:
         job.kill(of_rank(1, job.stepped(0, 2)))
+        job.await_printed("1 of at least 2 workers are ready: waiting for more")  # else the job may end before
+        let_come(tmp_path, 2)
         assert job.wait(limit_s=40) == [128 + signal.SIGKILL]
         shown = job.printed()
     assert "1 of at least 2 workers are ready: waiting for more" in shown

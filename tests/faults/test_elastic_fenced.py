@@ -26,6 +26,7 @@ def rendezvous_of(worker: psutil.Process) -> Connection:
 
 @pytest.mark.timeout(150)
 def test_faults_3_14_and_6_a_frozen_worker_a_late_one_and_a_killed_launcher(tmp_path):
+    hold_back(tmp_path, 3)
     with ElasticJob("numpy", tmp_path, 3, "--min-np", "2") as job:
         first = job.stepped(0, 3)
         frozen = psutil.Process(of_rank(1, first)["pid"])
@@ -34,6 +35,7 @@ def test_faults_3_14_and_6_a_frozen_worker_a_late_one_and_a_killed_launcher(tmp_
         assert max(one["at"] for one in second.values()) - stopped < SILENCE_S + FENCE_S + SLACK_S
         assert not is_alive(frozen), "a frozen worker shares memory with the others: it must not thaw"
         assert {one["pid"] for one in second.values()} == {first[0]["pid"], first[2]["pid"]}
+        let_come(tmp_path, 3)
         third = job.stepped(2, 3)
         assert set(third) == {0, 2, 3}
 
@@ -58,18 +60,20 @@ def test_faults_3_14_and_6_a_frozen_worker_a_late_one_and_a_killed_launcher(tmp_
 @pytest.mark.timeout(150)
 def test_nobody_waits_long_for_a_worker_that_freezes_in_init_or_while_the_others_have_lost_another(tmp_path):
     env = {"HOROVOD_PEER_TIMEOUT_SECONDS": str(SHORT_SILENCE_S), "TEST_FREEZES_IN_INIT": "3"}
-    hold_back(tmp_path, 5, 6)
+    hold_back(tmp_path, 3, 4, 5, 6)
     with ElasticJob("numpy", tmp_path, 3, "--min-np", "1", env=env) as job:
         first = job.stepped(0, 3)
         job.kill(first[2])
         second = job.stepped(1, 2)
         # Its replacement, worker 3, gets a place in generation 2, and freezes before it has met the others there.
+        let_come(tmp_path, 3)
         third = job.stepped(3, 2)
         assert set(third) == {0, 1}
         (frozen,) = [one for one in job.reports.all if one["event"] == "freezes"]
         assert max(one["at"] for one in third.values()) - frozen["at"] < SHORT_SILENCE_S + FENCE_S + SLACK_S
         job.await_printed("left: rank 2 (worker 3 on localhost): the others heard nothing more of it")
         assert third[0]["steps"] >= second[0]["steps"]
+        let_come(tmp_path, 4)
         fourth = job.stepped_with(3, third)  # with another replacement
         assert set(fourth) == {0, 1, 4}
 

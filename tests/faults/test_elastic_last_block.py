@@ -9,7 +9,7 @@ from testkit.launcher import horovodrun, python
 import horovod
 
 LOAD = """\
-import os, signal, sys
+import os, signal, sys, time
 import horovod.numpy as hvd
 FIRST = os.environ["HOROVOD_BIRTH_ID"] == "0"
 def load():
@@ -17,6 +17,14 @@ def load():
 def end(*_):
     print("later words", file=sys.stderr, flush=True)
     os._exit(1)
+"""
+# Nobody goes on before the first worker has its handler.
+LISTENS = """\
+signal.signal(signal.SIGTERM, end)
+if FIRST:
+    open("listens", "w").close()
+while not os.path.exists("listens"):
+    time.sleep(0.01)
 """
 RAISE_LINE = 1 + LOAD.splitlines().index('    raise FileNotFoundError("no data")')
 REMEDY = "  what to do: check that the path exists on the host of this rank"
@@ -43,13 +51,14 @@ def block_of(lines):
 
 
 def test_all_workers_raise_in_training(tmp_path):
-    block, rows = block_of(train(tmp_path, "hvd.init()\nload()\n"))
+    # The barrier: a worker whose hvd.init() fails because another one has raised asks for another place.
+    block, rows = block_of(train(tmp_path, "hvd.init()\nhvd.barrier()\nload()\n"))
     why = "it raised FileNotFoundError: no data (exit code 1)"
     first = re.fullmatch(rf"horovodrun: .*\(first failure: worker ([01]) on localhost: {re.escape(why)}\)", block[0])[1]
     assert rows[0] == f"{first}|localhost|{first}|{why}"
     assert len(rows) == 2
     assert block[1:] == [
-        f"  train.py:{len(LOAD.splitlines()) + 2}, in <module>",
+        f"  train.py:{len(LOAD.splitlines()) + 3}, in <module>",
         "    load()",
         f"  train.py:{RAISE_LINE}, in load",
         '    raise FileNotFoundError("no data")',
@@ -59,8 +68,7 @@ def test_all_workers_raise_in_training(tmp_path):
 
 
 def test_a_worker_that_is_ended_prints_before_the_block(tmp_path):
-    source = "signal.signal(signal.SIGTERM, end)\nif not FIRST:\n    load()\nhvd.init()\n"
-    lines = train(tmp_path, source)
+    lines = train(tmp_path, LISTENS + "if not FIRST:\n    load()\nhvd.init()\n")
     assert "[0]<stderr>:later words" in lines
     block, rows = block_of(lines)
     assert rows == [f"{worker}|localhost|1|exit code 1" for worker in (1, 2, 3)]

@@ -4,6 +4,7 @@
 import pytest
 from faultkit.elastic import ElasticJob, of_rank
 from faultkit.jobs import LaunchedJob, program
+from faultkit.newcomers import hold_back, let_come
 
 START_LIMIT_S = 10
 
@@ -23,10 +24,12 @@ def test_nobody_waits_for_a_worker_that_freezes_while_it_starts_and_it_is_given_
 
 
 def test_fault_31_a_peer_that_dies_while_it_hands_over_its_state_is_replaced_by_another_peer(tmp_path):
+    hold_back(tmp_path, 3, 4)
     with ElasticJob("numpy", tmp_path, 3, "--min-np", "2", env={"TEST_DIES_IN_SYNC": "0"}) as job:
         first = job.stepped(0, 3)
         job.kill(of_rank(2, first))
         second = job.stepped(1, 2)
+        let_come(tmp_path, 3)
         last = job.stepped_with(2, second)  # generation 2 has never made a step: worker 0 died while worker 3 joined
         assert {birth: one["rank"] for birth, one in last.items()} == {1: 0, 3: 1}
         assert {one["steps"] for one in last.values()} == {last[1]["steps"]}

@@ -19,12 +19,12 @@ def test_an_idle_engine(hosts, env):
         assert len(report["added"]) == 1, report["added"]
         assert all(cores == report["whole"] for cores in report["affinity"].values()), report
         assert report["left"] == 0
-        assert report["cpu"] < 0.02, report  # of two seconds: one percent
-        assert sum(report["woken"].values()) <= 40, report  # heartbeats, a few a second; no polling
+        assert report["cpu"] < 0.01 * report["idle_s"], report  # one percent
+        assert sum(report["woken"].values()) <= 20 * report["idle_s"], report  # heartbeats, a few a second; no polling
 
 
 def test_who_has_told_something_to_a_rank_that_had_nothing_to_tell_hears_that_it_is_alive():
-    with PlainJob(program("one_sided"), "a:2,b:2", {"HOROVOD_PEER_TIMEOUT_SECONDS": "2"}) as job:
+    with PlainJob(program("one_sided"), "a:2,b:2", {"HOROVOD_PEER_TIMEOUT_SECONDS": "4"}) as job:
         assert set(job.wait(limit_s=50)) == {0}, job.printed_by_all()
         reports = job.reports.await_event("done", range(job.size))
     assert {report["sum"] for report in reports.values()} == {4.0}

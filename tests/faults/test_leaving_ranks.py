@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 from testkit.launcher import horovodrun, lines_by_rank, python
+from testkit.speed import patience
 
 import horovod
 
 PROGRAMS = Path(__file__).parent / "programs"
 LINGER_S = 2.5  # longer than the launcher waits for a better cause than ranks that lost a peer
 GRACE_S = 5.0
-GOES_ON_S = 15.0  # an elastic job, with a replacement for the rank that raised
+GOES_ON_S = 15.0  # an elastic job, with a replacement for the rank that raised; far less than its process may take
 SOON_S = 2.0  # "at once" on a busy machine: without the reports it takes LINGER_S
 
 BOOM = "rank 1 raised ValueError: boom"
@@ -106,7 +107,7 @@ def test_an_elastic_job_goes_on_and_its_other_workers_know_the_error(linger_s):
     assert error["at"] - began < SOON_S
     ends = [one for one in reports if "done" in one]
     assert [one["done"] for one in ends] == [2, 2]
-    assert all(one["at"] - began < GOES_ON_S for one in ends), reports
+    assert all(one["at"] - began < patience(GOES_ON_S) for one in ends), reports
     how = "exit code 1" if linger_s < GRACE_S else "its process did not end"
     assert re.search(rf"left: rank 1 \(worker 1 on localhost\): it raised ValueError: boom.*{how}", done.stderr)
 

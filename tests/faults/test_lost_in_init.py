@@ -45,7 +45,8 @@ def check_end(job: Job, victim: int, fault: str) -> None:
     if fault == "stop":  # else horovodrun waits for it to obey
         for failure in job.reports.of("failed").values():
             await_end(failure["pid"])
-        os.kill(job.reports.of("reached")[victim]["pid"], signal.SIGKILL)
+        with suppress(ProcessLookupError):  # horovodrun has not waited any longer
+            os.kill(job.reports.of("reached")[victim]["pid"], signal.SIGKILL)
     assert job.wait(limit_s=20) == [128 + signal.SIGKILL if fault == "kill" else 1]
     shown = job.printed()
     report = shown[shown.index("horovodrun: rank") :].splitlines()[0]

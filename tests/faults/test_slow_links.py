@@ -10,6 +10,7 @@ from testkit.hosts import Network
 from testkit.slow_links import SlowLink
 
 STALL_S = 2.0
+IN_COLLECTIVES = 700  # frames of about 2200: attempts to reach a rank that starts late are a few hundred at most
 
 
 @pytest.fixture
@@ -20,7 +21,7 @@ def network() -> Iterator[Network]:
 
 
 def test_a_job_completes_over_a_slow_and_lossy_link_that_stalls(network: Network) -> None:
-    link = SlowLink(network, "a", "b", delay_s=0.02, loss=0.002, stalls=[(200, STALL_S)])
+    link = SlowLink(network, "a", "b", delay_s=0.02, loss=0.002, stalls=[(IN_COLLECTIVES, STALL_S)])
     try:
         place = variables.self_served(29500, network.addresses["a"])
         with PlainJob(program("slow"), "a:1,b:1", place, network.place) as job:

@@ -6,6 +6,7 @@ import signal
 
 import psutil
 import pytest
+from faultkit.holdings import open_files
 from faultkit.jobs import LaunchedJob, program
 from faultkit.strangers import Dripping, crowd, echo, garbage, rush, speak
 
@@ -62,7 +63,7 @@ def test_fault_24_bytes_that_drip_are_dropped_in_time():
 
 def local_listeners(pids: list[int]) -> list[str]:
     """The names of the unix sockets on which these processes listen."""
-    held = {os.readlink(f"/proc/{pid}/fd/{fd}") for pid in pids for fd in os.listdir(f"/proc/{pid}/fd")}
+    held = {file for pid in pids for file in open_files(pid)}
     with open("/proc/net/unix") as table:
         rows = [line.split() for line in table][1:]
     return [row[-1] for row in rows if int(row[3], 16) & 0x10000 and f"socket:[{row[6]}]" in held]

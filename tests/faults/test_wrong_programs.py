@@ -6,6 +6,7 @@ import signal
 import time
 
 from faultkit.jobs import Job, LaunchedJob, PlainJob, program
+from testkit.speed import patience
 
 WARNING = re.compile(
     r"WARNING: '\S*gradient' has waited (\d+) s: rank 1 of 3 has not submitted it \(last submitted: (.*?)\)"
@@ -84,11 +85,12 @@ def test_fault_18_a_rank_that_does_something_else_ends_the_job_if_asked():
     env = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "1", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "2"}
     env["HOROVOD_DEADLOCK_CHECK_TIME_SECONDS"] = "0"  # it would come first
     with PlainJob(program("stall", "different"), "a:3", env) as job:
-        ready = max(report["at"] for report in job.ready().values())
+        ready = [report["at"] for report in job.ready().values()]
         failures = job.failed([0, 1, 2], limit_s=20)
         assert job.wait(limit_s=20) == [1, 1, 1]
     for failure in failures.values():
-        assert 1.5 < failure["at"] - ready < 8, failure
+        assert failure["at"] - min(ready) > 1.5, failure  # a rank submits only after its own report
+        assert failure["at"] - max(ready) < 8, failure
         assert "not submitted it (last submitted: rank" in failure["text"], failure
         assert "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS" in failure["text"], failure
 
@@ -97,7 +99,7 @@ def test_fault_15_a_rank_that_ends_early_is_named_to_those_who_still_work():
     with LaunchedJob(program("early", "exit"), 3) as job:
         left = job.reports.await_event("leaving", [1])[1]["at"]
         assert job.wait(limit_s=20) == [1]
-        assert time.monotonic() - left < 10
+        assert time.monotonic() - left < patience(10)
         shown = job.printed()
     callers = r"(rank [02] still calls|ranks 0, 2 still call) 'allreduce\.step'"
     assert re.search(rf"HorovodInternalError: .*Rank 1 finished while {callers}\. Give all ranks equally", shown), shown
@@ -107,7 +109,7 @@ def test_fault_16_the_error_of_one_rank_is_shown_first_and_whole():
     with LaunchedJob(program("early", "raise"), 3) as job:
         left = job.reports.await_event("leaving", [1])[1]["at"]
         assert job.wait(limit_s=20) == [1]
-        assert time.monotonic() - left < 10
+        assert time.monotonic() - left < patience(10)
         shown = job.printed()
     report = shown[shown.index("horovodrun: rank") :]
     assert report.startswith("horovodrun: rank 1 "), shown

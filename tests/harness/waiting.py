@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import tempfile
@@ -15,13 +16,14 @@ import numpy as np
 
 import horovod.numpy as hvd
 from harness.worlds import DYNAMIC, SMALL_CHUNKS, World
+from horovod.common.context import default_context
 
 CHECK = "HOROVOD_DEADLOCK_CHECK_TIME_SECONDS"
 CHECK_S = 0.2
-# No other test leaves threads in these. Of four ranks, two may be found stuck before the others come to their calls:
-# there is time enough for that.
+# No other test leaves threads in these worlds. Of four ranks, two are found stuck after three quarters of the check
+# time. The other ranks must have called by then, also on a busy machine.
 DEADLOCK2 = World("deadlock2", "a:2", DYNAMIC | SMALL_CHUNKS | {CHECK: str(CHECK_S)})
-DEADLOCK4 = World("deadlock4", "a:2,b:2", DYNAMIC | SMALL_CHUNKS | {CHECK: "1"})
+DEADLOCK4 = World("deadlock4", "a:2,b:2", DYNAMIC | SMALL_CHUNKS | {CHECK: "4"})
 
 
 @contextlib.contextmanager
@@ -62,21 +64,29 @@ def stderr_kept() -> Iterator[Callable[[], str]]:
 def sigint_after_a_moment() -> Iterator[list[float]]:
     """To this process, which takes it for Ctrl-C; when it was sent is then in the list.
 
-    The moment begins inside of the block, and lasts longer than a busy machine needs to come to what is interrupted.
+    It is sent once an operation of this rank has been under way for a moment. A signal that came before the call would
+    keep this rank from starting the operation in which the other ranks take part.
     """
     sent: list[float] = []
+    is_over = threading.Event()
 
     def send() -> None:
+        while not json.loads(default_context.world.describe())["operations_under_way"]:
+            if is_over.wait(0.01):
+                return
+        if is_over.wait(0.5):
+            return
         sent.append(time.monotonic())
         os.kill(os.getpid(), signal.SIGINT)
 
     previous = signal.signal(signal.SIGINT, signal.default_int_handler)
-    timer = threading.Timer(0.5, send)
-    timer.start()
+    sender = threading.Thread(target=send)
     try:
+        sender.start()
         yield sent
     finally:
-        timer.join()
+        is_over.set()
+        sender.join()
         signal.signal(signal.SIGINT, previous)
 
 

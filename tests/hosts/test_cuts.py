@@ -17,7 +17,7 @@ from faultkit.elastic import ElasticJob
 CUTS = int(os.environ.get("HOROVOD_TEST_CUTS", "3"))
 SEED = int(os.environ.get("HOROVOD_TEST_SEED") or time.time_ns() % 1_000_000)
 LIMIT_S = 60
-PEER_TIMEOUT_S = 2
+PEER_TIMEOUT_S = 4  # a rank of a busy machine is not silent for so long
 QUICK = {"HOROVOD_PEER_TIMEOUT_SECONDS": str(PEER_TIMEOUT_S), "HOROVOD_CUT_PROBE_SECONDS": "1"}
 PAIR = ("h2", "h3")
 LISTENING, SSH_PORT = "0A", 22  # as /proc/net/tcp has them

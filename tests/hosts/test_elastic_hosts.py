@@ -139,7 +139,9 @@ class FrozenAgent:
     def __init__(self, stack, hosts, folder, chance, rank):
         folder.mkdir()
         place = {"prefix": hosts.inside("h1"), "env": {"HOROVOD_SSH_COMMAND": hosts.ssh}}
-        self.job = stack.enter_context(ElasticJob("numpy", folder, 3, "--min-np", "1", "-H", "h2:1,h3:2", **place))
+        # A host that was lost does not come back before the job ends, which waits for the checks of other jobs.
+        flags = ("--min-np", "1", "-H", "h2:1,h3:2", "--blacklist-cooldown-range", "200", "200")
+        self.job = stack.enter_context(ElasticJob("numpy", folder, 3, *flags, **place))
         self.first = self.job.stepped(0, 3)
         self.agent = agent_of(of_rank(rank, self.first))
         self.lost = {birth for birth, one in self.first.items() if agent_of(one) == self.agent}

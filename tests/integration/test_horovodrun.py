@@ -231,16 +231,20 @@ def test_the_first_failure_is_shown_and_ends_the_job(how, code, text, where):
 
 @pytest.mark.promise
 def test_fault_16_the_cause_comes_first_and_the_others_do_not_drown_it(tmp_path):
+    # Rank 1 dies last: the launcher has seen the exits of the others, which report the lost peer, before its own. They
+    # wait for each other before they end, because the launcher waits only one second for the cause.
     source = """
 import atexit, os, sys, time
-rank = os.environ["HOROVOD_RANK"]
+folder, rank = sys.argv[1], os.environ["HOROVOD_RANK"]
 class HorovodInternalError(RuntimeError): pass
-if rank == "1":
-    # Dies last: the others report the lost peer before its own exit is seen.
-    while len(os.listdir(sys.argv[1])) < 2: time.sleep(0.001)
-    raise KeyError("the real cause")
-def leave(): open(os.path.join(sys.argv[1], rank), "w").close()
+def leave():
+    open(os.path.join(folder, f"{rank}.{os.getpid()}"), "w").close()
+    while len(os.listdir(folder)) < 3: time.sleep(0.001)
+    others = [name.partition(".")[2] for name in os.listdir(folder) if not name.startswith("1.")]
+    while rank == "1" and any(os.path.exists(f"/proc/{pid}") for pid in others): time.sleep(0.001)
+    os._exit(1)
 atexit.register(leave)
+if rank == "1": raise KeyError("the real cause")
 raise HorovodInternalError("rank 1 was lost")
 """
     done = horovodrun("-np", "3", *python(source), str(tmp_path))
@@ -422,9 +426,9 @@ def test_a_line_tells_on_a_terminal_who_has_started_and_goes_away(launch, gate):
     while b"1 of 2 ranks have called hvd.init()" not in shown:
         shown += os.read(ours, 4096)
     gate.open()
+    with os.fdopen(ours, "rb", buffering=0) as screen:  # the line is redrawn until rank 1 has started
+        shown += b"".join(iter(lambda: _read_of(screen), b""))
     output, _ = process.communicate(timeout=30)
     assert process.returncode == 0, shown
     assert sorted(output.split()) == [b"[0]<stdout>:done", b"[1]<stdout>:done"]
-    while b"\x1b[?25h" not in shown:  # the cursor is back
-        shown += os.read(ours, 4096)
-    os.close(ours)
+    assert b"\x1b[?25h" in shown  # the cursor is back

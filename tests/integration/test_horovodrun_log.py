@@ -3,10 +3,10 @@
 
 import os
 import re
-import subprocess
 import sys
 
 import pytest
+from testkit.processes import run
 
 LAUNCHER = [sys.executable, "-m", "horovod.runner.launch"]
 TIME = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} "
@@ -22,7 +22,11 @@ CORES = """
 import os, pathlib, horovod.numpy as hvd
 hvd.init()
 for task in pathlib.Path("/proc/self/task").iterdir():
-    status = dict(line.split(":\\t", 1) for line in (task / "status").read_text().splitlines())
+    try:
+        lines = (task / "status").read_text().splitlines()
+    except (FileNotFoundError, ProcessLookupError):
+        continue  # a thread of the start that has just ended
+    status = dict(line.split(":\\t", 1) for line in lines)
     if status["Name"] == "hvd-engine" or int(task.name) == os.getpid():
         print(status["Name"], status["Cpus_allowed_list"])
 hvd.shutdown()
@@ -30,14 +34,7 @@ hvd.shutdown()
 
 
 def horovodrun(*words, env=None):
-    done = subprocess.run(
-        [*LAUNCHER, "-np", "2", *words],
-        env={**os.environ, **(env or {})},
-        capture_output=True,
-        text=True,
-        timeout=40,
-        check=False,
-    )
+    done = run([*LAUNCHER, "-np", "2", *words], env, limit_s=40)
     return done, [lines(done.stdout, "stdout", rank) for rank in range(2)]
 
 

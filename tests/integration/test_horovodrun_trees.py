@@ -58,7 +58,9 @@ def test_after_the_end_of_the_job(gate, code):
 @pytest.mark.parametrize(("flags", "owner"), [([], "rank 0"), (["--min-np", "1"], "worker 0")])
 def test_work_that_a_rank_left_running_is_named_once(flags, owner):
     """A process that ends by itself right after its rank is not worth a line."""
-    done = horovodrun("-np", "1", *flags, "bash", "-c", "sleep 0.3 & sleep 1001 & sleep 1002 & echo started")
+    # Those to be named run already when their rank ends: until then they would be processes of bash.
+    named = "for time in 1001 1002; do sleep $time & until grep -q sleep /proc/$!/comm; do :; done; done"
+    done = horovodrun("-np", "1", *flags, "bash", "-c", f"{named}; sleep 0.3 & echo started")
     assert (done.returncode, done.stdout) == (0, "[0]<stdout>:started\n")
     (line,) = done.stderr.splitlines()
     assert line.startswith(f"horovodrun: {owner} has ended and left 'sleep 100")

@@ -188,7 +188,8 @@ def test_a_rank_that_is_late_or_may_give_up_is_not_stuck():
 def test_with_another_thread_it_is_a_warning():
     """That thread then does what the other rank waits for, and all is well."""
     mine, other = ("x", "y") if hvd.rank() == 0 else ("y", "x")
-    with fresh_world(CHECK_S), stderr_kept() as written:
+    # Threads that have never called have ten check times to begin with it.
+    with fresh_world(0.5), stderr_kept() as written:
 
         def rescue():
             await_text(written, "Unless another thread")
@@ -199,19 +200,25 @@ def test_with_another_thread_it_is_a_warning():
         reduce(mine)
         thread.join()
         check_engine_works()
-        warning = re.findall(r"WARNING: (Ranks wait for different operations: .*)", written())
-        assert len(warning) == 1, written()
-        assert re.fullmatch(
-            rf".*: rank 0 in allreduce 'x'{LINE}, rank 1 in allreduce 'y'{LINE}\. Unless another thread.*", warning[0]
-        ), warning
+        warnings = re.findall(r"WARNING: (Ranks wait for different operations: .*)", written())
+        places = rf"rank 0 in allreduce 'x'{LINE}, rank 1 in allreduce 'y'{LINE}"
+        end = r"they wait for (5 s and then fail|ever): all ranks must call the same collectives\."
+        for warning in warnings:
+            assert re.fullmatch(rf".*: {places}\. Unless another thread.*, {end}", warning), warning
+        # Each text is written once. The second one comes if a helper has called and the other rank is slow to go on.
+        assert 1 <= len(warnings) == len(set(warnings)), written()
 
+
+# Ranks that only wait are found stuck after three quarters of the check time. A thread that has never called must begin
+# within ten check times, also on a busy machine.
+PROGRAM_CHECK_S, LONG_DELAY_S = 0.3, 0.4
 
 # Any program in which each thread takes its operations in the same order as all other threads comes to its end, whoever
 # does what on which rank.
 programs = st.integers(1, 3).flatmap(
     lambda threads: st.lists(  # for each operation: for each rank its thread and how long that waits before it
         st.lists(
-            st.tuples(st.integers(0, threads - 1), st.sampled_from([0.0, 0.0, 0.0, 0.08, 0.25])),
+            st.tuples(st.integers(0, threads - 1), st.sampled_from([0.0, 0.0, 0.0, 0.1, LONG_DELAY_S])),
             min_size=4,
             max_size=4,
         ),
@@ -243,7 +250,7 @@ def follow(program):
         except BaseException as error:
             troubles.append(error)
 
-    with fresh_world(0.04):
+    with fresh_world(PROGRAM_CHECK_S):
         threads = [threading.Thread(target=work, args=[thread]) for thread in (1, 2)]
         for thread in threads:
             thread.start()
@@ -257,6 +264,7 @@ def follow(program):
 @in_worlds(DEADLOCK2, DEADLOCK4)
 @examples
 @given(program=programs)
-@example(program=[[(1, 0.25), (0, 0.0), (0, 0.0), (0, 0.0)], [(0, 0.0)] * 4])  # by a thread that has not called before
+# A thread that has not called before releases the others.
+@example(program=[[(1, LONG_DELAY_S), (0, 0.0), (0, 0.0), (0, 0.0)], [(0, 0.0)] * 4])
 def test_never_a_false_error(world, program):
     world.run(follow, limit_s=40, program=program)

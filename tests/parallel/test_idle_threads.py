@@ -11,6 +11,7 @@ import random
 import re
 import threading
 import time
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from harness.waiting import DEADLOCK2, DEADLOCK4, fresh_world
 from harness.worlds import in_worlds, on_all_ranks
 
 import horovod.numpy as hvd
+from horovod.common import waits
 
 CHECK_S = 0.1
 PATIENCE_S = 10 * CHECK_S
@@ -35,11 +37,18 @@ def reduce(name):
 @contextlib.contextmanager
 def threads(*bodies):
     """Threads that run these functions, which get an event that tells when to end."""
-    ends = threading.Event()
-    started = [threading.Thread(target=body, args=[ends], name=body.__name__) for body in bodies]
+    ends, running = threading.Event(), threading.Semaphore(0)
+
+    def run(body):
+        running.release()
+        body(ends)
+
+    started = [threading.Thread(target=run, args=[body], name=body.__name__) for body in bodies]
     for thread in started:
         thread.start()
     try:
+        for _ in started:
+            running.acquire()  # the errors name lines of this file
         yield
     finally:
         ends.set()
@@ -107,7 +116,8 @@ def delayed(where):
 
 @on_all_ranks(DEADLOCK4, limit_s=60)
 def test_fault_41_on_four_ranks_of_two_hosts():
-    with fresh_world(CHECK_S), threads(*([monitor, tracker] if hvd.rank() in (0, 3) else [])):
+    # The last rank must have called before the idle threads of the others have had their time.
+    with fresh_world(4 * CHECK_S), threads(*([monitor, tracker] if hvd.rank() in (0, 3) else [])):
         text, _ = differ()
     assert re.search(r"rank 0: 'monitor' \(\S+\), 'tracker' \(\S+\); rank 3: 'monitor'", text), text
     assert "rank 2: " not in text
@@ -135,14 +145,32 @@ def rescued(calls):
         reduce("y" if hvd.rank() == 0 else "x")
 
     has_called = threading.Event()
-    with fresh_world(CHECK_S):
-        # Of an operation that takes a moment: what is done already is no wait.
-        handle = hvd.allreduce_async(np.ones(1 << 22), name="of both")
+    with helper_found_waiting() as helper_waits, fresh_world(CHECK_S):
+        handle = hvd.allreduce_async(np.ones(3), name=f"of rank {hvd.rank()}")
         with threads(helper, logger):
+            if calls == "synchronize":  # only a thread that has to wait counts as one that has called
+                helper_waits.wait()
+                reduce("both helpers wait")
+            other = hvd.allreduce_async(np.ones(3), name=f"of rank {1 - hvd.rank()}")
             has_called.wait()
             reduce("x" if hvd.rank() == 0 else "y")
         if calls != "synchronize":
             hvd.synchronize(handle)
+        hvd.synchronize(other)
+
+
+@contextlib.contextmanager
+def helper_found_waiting():
+    """An event that is set once the engine asks about a waiting thread other than the main thread."""
+    found, told = threading.Event(), waits.told
+
+    def note(thread):
+        if thread != threading.main_thread().ident:
+            found.set()
+        return told(thread)
+
+    with mock.patch.object(waits, "told", note):  # which hvd.init() passes to the engine
+        yield found
 
 
 @in_worlds(DEADLOCK2)

@@ -216,11 +216,11 @@ def test_errors_carry_the_operation():
 
 
 def interrupted(call):
-    """Runs a call that a SIGINT breaks after a moment."""
+    """Run a call that a SIGINT breaks after a moment. Nothing else would end it."""
     with pytest.raises(KeyboardInterrupt), sigint_after_a_moment() as sent:
         call()
     took = time.monotonic() - sent[0]
-    assert took < 2, f"{took} s"
+    assert took < 10, f"{took} s"
 
 
 @on_all_ranks("shm2", "tcp2")

@@ -218,15 +218,15 @@ class BrokenDiscovery(RayHostDiscovery):
 
 
 @pytest.mark.parametrize(
-    ("error", "text"),
+    ("error", "limit_s", "text"),
     [
-        (OSError("no list of hosts"), r"after 2 s \(--elastic-timeout\) 0 workers are ready, 1 are needed"),
-        (SystemExit("no more"), "the coordinator's thread horovod-watch failed with SystemExit: no more"),
+        (OSError("no list of hosts"), 2, r"after 2 s \(--elastic-timeout\) 0 workers are ready, 1 are needed"),
+        (SystemExit("no more"), 60, "the coordinator's thread horovod-watch failed with SystemExit: no more"),
     ],
 )
-def test_a_job_whose_discovery_never_works_ends(error: BaseException, text: str) -> None:
+def test_a_job_whose_discovery_never_works_ends(error: BaseException, limit_s: int, text: str) -> None:
     settings = ElasticRayExecutor.create_settings(min_num_proc=1, timeout_s=60, discovery=BrokenDiscovery(error))
-    executor = RayExecutor(settings, min_workers=1, override_discovery=False, elastic_timeout=2)
+    executor = RayExecutor(settings, min_workers=1, override_discovery=False, elastic_timeout=limit_s)
     executor.start()
     with pytest.raises(RuntimeError, match=text):
         executor.run(lambda: None)

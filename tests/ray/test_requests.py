@@ -56,6 +56,8 @@ def test_more_than_the_cluster_can_ever_give(arguments: dict[str, Any], text: st
 def test_what_others_hold_is_waited_for_and_then_named() -> None:
     others = ray.util.placement_group([{"CPU": 2}, {"CPU": 1}])
     assert others.wait(30)
+    while ray.available_resources().get("CPU") != 1:  # nodes tell Ray's head a moment later
+        time.sleep(0.05)
     try:
         executor = RayExecutor(RayExecutor.create_settings(placement_group_timeout_s=1), num_workers=2)
         with pytest.raises(TimeoutError, match="2 bundles with CPU 1 each .* within 1 s .*CPU 1 is free now"):

@@ -46,6 +46,15 @@ def test_without_a_better_cause_the_first_counts():
     assert supervision.failure == Exit(2, 1, blames_peer=True)
 
 
+def test_a_late_launcher_first_reads_the_last_words_of_all_that_have_ended():
+    supervision = Supervision()
+    supervision.on_exit(Exit(2, 1, blames_peer=True), 10)
+    assert supervision.on_time(12, has_unread_exits=True) is None
+    assert supervision.on_exit(Exit(1, 3), 12) == signal.SIGTERM
+    assert supervision.failure == Exit(1, 3)
+    assert supervision.on_time(18, has_unread_exits=True) == signal.SIGKILL
+
+
 def test_if_all_lost_a_peer_the_first_counts():
     supervision = Supervision()
     supervision.on_exit(Exit(1, 4, blames_peer=True), 10)

@@ -283,7 +283,7 @@ open({str(file)!r}, "w").write(str(child.pid))
 print("started", flush=True)
 time.sleep(100)
 """
-    done = run([sys.executable, "-c", parent], tmp_path, {}, 2)
+    done = run([sys.executable, "-c", parent], tmp_path, {}, 6)  # in which both must have started
     assert done.ended is Ended.HANGS
     assert done.printed == "started\n"
     stat = Path(f"/proc/{file.read_text()}/stat")

@@ -12,7 +12,7 @@ from horovod.runner.remote.addresses import Choice
 from horovod.runner.remote.opening import LAUNCHER
 from horovod.runner.remote.probing import Address, Listener, ProbeListener, Target, reach
 
-LIMIT_S = 1.0
+LIMIT_S = 4.0  # an answer may come late on a busy machine
 
 
 @pytest.fixture

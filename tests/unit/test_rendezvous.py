@@ -82,8 +82,9 @@ def test_mixed_versions_are_refused_on_every_rank(server):
 
 def test_the_time_limit_names_the_missing_rank(server):
     started = time.monotonic()
+    # The limit is also that of connecting: an error about that would not name the rank.
     with pytest.raises(RendezvousError, match=r"waited in vain for rank 1 of 2"):
-        meet(ADDRESS, server.port, SECRET, 0, 2, 0, {}, 0.2)
+        meet(ADDRESS, server.port, SECRET, 0, 2, 0, {}, 3)
     assert time.monotonic() - started < 10
 
 
@@ -123,10 +124,10 @@ def test_a_senseless_time_limit_is_refused(server, timeout_s):
 
 def test_a_slow_meeting_is_reported_once():
     notices = queue.Queue()
-    with Server(ADDRESS, secret=SECRET, on_slow_meeting=notices.put, slow_after_s=1.0) as server:
+    with Server(ADDRESS, secret=SECRET, on_slow_meeting=notices.put, slow_after_s=3.0) as server:
         with ThreadPoolExecutor(1) as pool:
             waiting = pool.submit(meet, ADDRESS, server.port, SECRET, 0, 2, 0, {}, 30)
-            assert notices.get(timeout=20) == "rank 0 of 2 waits in hvd.init() for rank 1 (1 s so far)"
+            assert notices.get(timeout=20) == "rank 0 of 2 waits in hvd.init() for rank 1 (3 s so far)"
             meet(ADDRESS, server.port, SECRET, 1, 2, 0, {}, 20)
             waiting.result(timeout=20)
         assert meet_all(server, 2, generation=1)[0].world_id
@@ -269,15 +270,16 @@ def test_half_a_frame_and_gone_leaves_nothing(server):
 
 
 def test_no_threads_or_descriptors_leak():
-    def count():
-        return threading.active_count(), len(os.listdir("/proc/self/fd"))
+    def descriptors():
+        return len(os.listdir("/proc/self/fd"))
 
     gc.collect()  # what earlier tests have left is not closed meanwhile
-    before = count()
+    threads, before = set(threading.enumerate()), descriptors()
     for _ in range(20):
         with Server(ADDRESS, secret=SECRET) as server:
             meet(ADDRESS, server.port, SECRET, 0, 1, 0, {}, 5)
-    assert count() == before
+    assert set(threading.enumerate()) <= threads  # a thread of an earlier test may end meanwhile
+    assert descriptors() <= before
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")

@@ -44,7 +44,8 @@ def worker(before="", source=WORKER):
 
 
 def hvd_stacks(*words):
-    return CliRunner().invoke(app, ["stacks", *map(str, words)])
+    """Run the command; a busy machine may take long to let the worker answer."""
+    return CliRunner().invoke(app, ["stacks", "--time-limit", "20", *map(str, words)])
 
 
 def test_a_worker_answers_each_time_and_goes_on():
@@ -105,7 +106,7 @@ def test_a_signal_that_the_application_uses_is_not_taken_from_it(taken):
     with worker(taken) as process:
         offer = stacks.find_offer(process.pid)
         assert offer.signal == signal.SIGRTMIN + 4
-        assert "in wait_for_the_end" in stacks.read_stacks(offer)
+        assert "in wait_for_the_end" in stacks.read_stacks(offer, 20)
     assert process.returncode == 0
 
 

@@ -43,10 +43,17 @@ def lines_of(ident):
 
 @pytest.fixture(autouse=True)
 def alone(monkeypatch):
-    """No door that another test loaded speaks for its framework here, and no timer runs."""
+    """No door that another test loaded speaks for its framework here, no timer runs, and no other thread.
+
+    Threads of earlier tests may still be ending.
+    """
     monkeypatch.setattr(waits, "_frameworks_submit", False)
     monkeypatch.setattr(waits, "_initializer", None)
     timer = signal.setitimer(signal.ITIMER_REAL, 0)
+    give_up = time.monotonic() + 20
+    while not told_of_this_thread().startswith("1"):
+        assert time.monotonic() < give_up, threading.enumerate()
+        time.sleep(0.01)
     yield
     signal.setitimer(signal.ITIMER_REAL, *timer)
 

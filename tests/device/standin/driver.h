@@ -105,15 +105,15 @@ inline bool IsAlive(const Event* event) {
 // Freeing memory waits for all that the process has put on streams, as the driver does.
 inline void WaitForAll() {
   Driver& driver = Driver::Get();
-  std::vector<const Stream*> all;
+  std::vector<std::shared_ptr<Stream::Queue>> all;  // another thread may destroy the streams meanwhile
   {
     std::lock_guard<std::mutex> lock(driver.mutex);
-    all.assign(driver.streams.begin(), driver.streams.end());
+    for (const Stream* stream : driver.streams) all.push_back(stream->queue());
     for (const Context& context : driver.contexts) {
-      if (context.null_stream) all.push_back(context.null_stream);
+      if (context.null_stream) all.push_back(context.null_stream->queue());
     }
   }
-  for (const Stream* stream : all) stream->Wait();
+  for (const auto& queue : all) queue->Wait();
 }
 
 }  // namespace standin

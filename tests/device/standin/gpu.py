@@ -6,6 +6,8 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import itertools
+import mmap
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,11 +23,38 @@ from horovod.common.process_sets import ProcessSet, global_process_set
 KINDS = ("memory", "mapped", "host", "events", "streams", "modules", "contexts")
 
 _numbers: dict[int, Iterator[int]] = {}  # by process set
+_words: list[ctypes.c_uint32] = []  # kept until the process ends: a stream may look at one a little longer
 
 
 def restart_numbers() -> None:
     """Ranks that join early have started fewer operations than others."""
     _numbers.clear()
+
+
+class GpuError(RuntimeError):
+    """Error code that the driver has returned to the test itself, not to the engine."""
+
+
+class Hold:
+    """Wait of a stream until `end` is called: nothing that is put on the stream later is done before.
+
+    With a path, a call of `end` on one rank ends the holds of all ranks that have named this file.
+    """
+
+    def __init__(self, gpu: Gpu, stream: int, path: str | None = None) -> None:
+        self._value = ctypes.c_uint32(0) if path is None else _word_in(path)
+        _words.append(self._value)
+        address = ctypes.c_uint64(ctypes.addressof(self._value))
+        gpu.call("cuStreamWaitValue32_v2", ctypes.c_void_p(stream), address, ctypes.c_uint32(1), 0)
+
+    def end(self) -> None:
+        self._value.value = 1
+
+
+def _word_in(path: str) -> ctypes.c_uint32:
+    with open(path, "a+b") as file:
+        file.truncate(mmap.PAGESIZE)
+        return ctypes.c_uint32.from_buffer(mmap.mmap(file.fileno(), mmap.PAGESIZE))
 
 
 class Gpu:
@@ -41,7 +70,7 @@ class Gpu:
 
     def _check(self, name: str, *arguments: Any) -> None:
         if result := getattr(self._library, name)(*arguments):
-            raise RuntimeError(f"{name}: {result}")
+            raise GpuError(f"{name}: {result}")
 
     @contextlib.contextmanager
     def current(self) -> Iterator[None]:
@@ -89,6 +118,13 @@ class Gpu:
 
     def live(self) -> dict[str, int]:
         return {kind: self._library.standin_live(kind.encode()) for kind in KINDS}
+
+    def wait_for(self, kind: str, count: int) -> None:
+        """Wait until so many are left: a thread of the engine frees what a removed process set had."""
+        until = time.monotonic() + 30
+        while self.live()[kind] != count and time.monotonic() < until:
+            time.sleep(0.001)
+        assert self.live()[kind] == count, (kind, count, self.live())
 
     def release(self) -> None:
         self._library.cuDevicePrimaryCtxRelease_v2(self.ordinal)

@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from signs import Signs
 from torch_places import begin, counted, current, gpu, sharing
 
 from horovod._engine import EngineError
@@ -117,28 +119,29 @@ def keep_reducing(tensor: torch.Tensor, group: Any = None) -> None:
 
 def run_absence() -> None:
     """The last rank does not call what all others have launched: their time limit ends the group."""
-    begin(timeout_s=3)
+    begin(timeout_s=6)  # until the barrier, ranks may be this far apart
     tensor = torch.ones(500)
     for _ in range(3):
         dist.all_reduce(tensor)
+    began = time.monotonic()  # before any rank launches the operation
     dist.barrier()
-    began = time.monotonic()
     if dist.get_rank() == dist.get_world_size() - 1:
         with pytest.raises(EngineError, match="the GPU is not done with it"):
             do_something_else(30)
         print(f"heard in {time.monotonic() - began:.1f} s", flush=True)
         return
-    with pytest.raises(ProcessGroupError, match="was launched 3 s ago, and the GPU is not done with it"):
+    with pytest.raises(ProcessGroupError, match="was launched 6 s ago, and the GPU is not done with it"):
         keep_reducing(tensor)
     heard_s = time.monotonic() - began
-    until = time.monotonic() + 5
+    until = time.monotonic() + 30
     while counted("live") and time.monotonic() < until:  # a thread for that ends them
         time.sleep(0.01)
     print(f"heard in {heard_s:.1f} s: {counted('live')} left", flush=True)
 
 
-def run_departure() -> None:
+def run_departure(folder: str) -> None:
     """The last rank leaves without a call that all others have launched. Its group's limit is far away."""
+    signs = Signs(folder)
     begin(timeout_s=100)
     tensor = torch.ones(500)
     dist.all_reduce(tensor)
@@ -151,6 +154,8 @@ def run_departure() -> None:
     with pytest.raises(ProcessGroupError, match=f"rank {last} "):
         keep_reducing(tensor)
     print(f"heard in {time.monotonic() - began:.1f} s", flush=True)
+    signs.show("heard")  # the error names the rank that left first, so none of these ranks may leave before the last
+    signs.wait_for("heard", range(last))
     with pytest.raises(ProcessGroupError):
         dist.all_reduce(tensor)
     dist.destroy_process_group()
@@ -194,7 +199,7 @@ def run_late(late_s: str) -> None:
 
 def run_nobody() -> None:
     """All but the last rank launch what it never calls, and leave: after the group's limit, and not much later."""
-    begin(timeout_s=2)
+    begin(timeout_s=6)  # until the barrier, ranks may be this far apart
     tensor = torch.ones(500)
     for _ in range(3):
         dist.all_reduce(tensor)
@@ -208,6 +213,13 @@ def run_nobody() -> None:
     began = time.monotonic()
     dist.destroy_process_group()
     print(f"left in {time.monotonic() - began:.1f} s: {counted('live')} left", flush=True)
+
+
+def interrupt_while_leaving(group: Any) -> None:
+    """Set an alarm once the group is being left: an earlier alarm would not interrupt that."""
+    while not group._channel.is_closed:
+        time.sleep(0.001)
+    signal.alarm(1)
 
 
 def run_interrupted() -> None:
@@ -224,28 +236,32 @@ def run_interrupted() -> None:
         return
     launch(tensor)
     signal.signal(signal.SIGALRM, signal.default_int_handler)
-    signal.alarm(1)
+    threading.Thread(target=interrupt_while_leaving, args=[dist.group.WORLD], daemon=True).start()
     began = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
         dist.destroy_process_group()
     print(f"left in {time.monotonic() - began:.1f} s: {counted('live')} left", flush=True)
 
 
-def run_abort() -> None:
+def run_abort(folder: str) -> None:
     """Rank 0 gives up what the last rank never calls: at once, since it knows that it hangs."""
+    signs = Signs(folder)
     begin(timeout_s=100)
     tensor = torch.ones(500)
     for _ in range(3):
         dist.all_reduce(tensor)
     dist.barrier()
     default: Any = dist.group.WORLD
-    if dist.get_rank() == dist.get_world_size() - 1:
+    last = dist.get_world_size() - 1
+    if dist.get_rank() == last:
         with pytest.raises(EngineError, match=r"rank 0 .*in the middle of a collective"):
             do_something_else(30)
         print("heard", flush=True)
         return
     launch(tensor)
+    signs.show("launched")
     if dist.get_rank() == 0:
+        signs.wait_for("launched", range(last))
         began = time.monotonic()
         default.abort()
         print(f"gave up in {time.monotonic() - began:.1f} s: {counted('live')} left", flush=True)
@@ -295,8 +311,9 @@ def run_fork() -> None:
     print("went on", flush=True)  # and ends without a word to anybody
 
 
-def run_loss() -> None:
+def run_loss(folder: str) -> None:
     """Rank 1 is killed while groups have operations under way. A group without it is used as before."""
+    signs = Signs(folder)
     begin()
     everybody, pairs = Group([0, 1, 2], None, CPU), [[0, 1], [1, 2], [0, 2]]
     made = [Group(it, dist.new_group(it), CPU) for it in pairs]
@@ -311,11 +328,13 @@ def run_loss() -> None:
         stuck, launches = torch.zeros(1), counted("launches")
         gpu.copy(stuck.data_ptr(), stuck.data_ptr(), 4, current.stream, delay_s=100)
         works = [group.all_reduce(9, 5000) for group in mine]
-        while counted("launches") == launches:  # then the others have launched too, or will
+        while counted("launches") == launches:
             time.sleep(0.001)
+        signs.wait_for("called", [0, 2])
         os.kill(os.getpid(), signal.SIGKILL)
     began = time.monotonic()
     works = [(group, group.all_reduce(9, 5000)) for group in mine for _ in range(3)]
+    signs.show("called")
     for group, (work, check) in works:
         if 1 in group.members:
             with pytest.raises(ProcessGroupError, match=f"rank {group.members.index(1)} "):

@@ -6,9 +6,11 @@ using namespace standin;
 
 namespace {
 
-int Keep(void** result, std::shared_ptr<Shared> memory) {
+enum : unsigned { kWithoutTimes = 2 };
+
+int Keep(void** result, unsigned flags, std::shared_ptr<Shared> memory) {
   if (!memory) return kOutOfMemory;
-  auto* const event = new Event(TheContext()->device, std::move(memory));
+  auto* const event = new Event(TheContext()->device, std::move(memory), !(flags & kWithoutTimes));
   std::lock_guard<std::mutex> lock(Driver::Get().mutex);
   Driver::Get().events.insert(event);
   *result = event;
@@ -29,9 +31,9 @@ extern "C" {
 
 // ---- events
 
-int cuEventCreate(void** event, unsigned) {
+int cuEventCreate(void** event, unsigned flags) {
   ENTER("cuEventCreate");
-  return Keep(event, Shared::Create(sizeof(uint64_t) * 3, UuidOf(TheContext()->device).bytes));
+  return Keep(event, flags, Shared::Create(sizeof(uint64_t) * 3, UuidOf(TheContext()->device).bytes));
 }
 
 int cuEventDestroy_v2(Event* event) {

@@ -67,7 +67,9 @@ struct Comm {
 
 struct Process {
   std::atomic<long> live{0}, launches{0}, factors{0};
+  std::mutex launching;                   // a launch's number, and its place on its stream
   std::atomic<uint64_t> put{0}, done{0};  // in the order of launches, of all communicators
+  std::atomic<int> error{kSuccess};       // that NCCL reports of all communicators
   int device_of_next = 0;
 
   static Process& Get() {
@@ -249,10 +251,16 @@ int LaunchGroup() {
     }
     grouped = std::move(others);
     if (const int error = Refused("STANDIN_NCCL_ERROR", process.launches + 1)) comm->state.store(error);
-    launch->number = process.put++;
-    ++comm->under_way;
     void* const stream = launch->calls[0].stream;
-    if (const int refused = put(stream, RunLaunch, launch.release())) return refused;
+    std::lock_guard<std::mutex> lock(process.launching);
+    launch->number = process.put.load();
+    ++comm->under_way;
+    if (const int refused = put(stream, RunLaunch, launch.get())) {
+      --comm->under_way;
+      return refused;
+    }
+    launch.release();
+    ++process.put;
     ++process.launches;  // only now: who waits for it takes it to be on the stream
   }
   return kSuccess;
@@ -353,7 +361,8 @@ int ncclCommDestroy(Comm* comm) {
 }
 
 int ncclCommGetAsyncError(Comm* comm, int* error) {
-  *error = comm->state.load();
+  const int state = comm->state.load(), reported = Process::Get().error.load();
+  *error = state == kSuccess ? reported : state;
   return kSuccess;
 }
 
@@ -415,5 +424,8 @@ int ncclRecv(uint8_t* to, size_t count, int type, int peer, Comm* comm, void* st
 long standin_nccl_live() { return Process::Get().live.load(); }      // communicators
 long standin_nccl_launches() { return Process::Get().launches.load(); }
 long standin_nccl_factors() { return Process::Get().factors.load(); }  // operations with a factor
+
+// From now on something is wrong, as with STANDIN_NCCL_ERROR.
+void standin_nccl_fail(int code) { Process::Get().error.store(code); }
 
 }  // extern "C"

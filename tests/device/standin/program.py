@@ -12,7 +12,7 @@ from typing import Any
 import ml_dtypes  # noqa: F401 - NumPy knows the small floats by it
 import numpy as np
 from exchanges import check_exchanges
-from gpu import Ask, Gpu, Tensor, restart_numbers, start, world
+from gpu import Ask, Gpu, Hold, Tensor, restart_numbers, start, world
 from numpy.typing import NDArray
 
 import horovod.numpy as hvd
@@ -276,9 +276,11 @@ def check_asynchrony() -> None:
     stream = gpu.stream()
     tensor = Tensor(gpu, np.zeros(10, np.float32))
     value = np.full(10, 1.0, np.float32)
+    hold = Hold(gpu, stream)
     gpu.copy(tensor.address, value.ctypes.data, value.nbytes, stream, delay_s=0.5)
     handle = start(Ask(ALLREDUCE), [(tensor.address, value)], [tensor.address], gpu, stream)
     assert not gpu.is_idle(stream)
+    hold.end()
     world().finish(handle)
     world().let_wait(gpu.ordinal, stream)
     gpu.synchronize(stream)
@@ -344,8 +346,7 @@ def all_checks(names: Sequence[str], transport: str) -> None:
     hvd.init()
     for name in names:
         CHECKS[name]()
-    mapped = gpu.live()["mapped"]
-    assert mapped == (size() - 1 if transport == "ipc" else 0), mapped
+    gpu.wait_for("mapped", size() - 1 if transport == "ipc" else 0)
     hvd.shutdown()
     assert gpu.live() == before, (gpu.live(), before)
 
@@ -369,20 +370,27 @@ def run_refused() -> None:
 
 
 def run_timeline(folder: str) -> None:
-    """The GPU does what it is told 400 ms later than the host says so: much longer than a busy host takes to say it."""
+    """The GPUs of all ranks begin a second after the host has launched the operation, all at the same time."""
     hvd.init()
     world().start_timeline(f"{folder}/{rank()}.json".encode())
     stream = gpu.stream()
     for name, count in (("large", SLOT), ("small", 8)):
         tensor = Tensor(gpu, np.zeros(count, np.float32))
         value = np.ones(count, np.float32)
-        gpu.copy(tensor.address, value.ctypes.data, value.nbytes, stream, delay_s=0.4)
+        hold = Hold(gpu, stream, f"{folder}/{name}")
+        gpu.copy(tensor.address, value.ctypes.data, value.nbytes, stream, delay_s=1.0)
         handle = world().submit(
             0, ALLREDUCE, name, ID_BY_NAME["float32"], (count,), tensor.address, tensor.address, device=gpu.ordinal,
             stream=stream,
         )  # fmt: skip
-        world().finish(handle)
+        if name == "large":  # finished when it is launched, while "small" may have to wait for the GPU
+            world().finish(handle)
+        hvd.barrier()
+        if rank() == 0:
+            hold.end()
         if name == "small":
+            world().finish(handle)
+            world().let_wait(gpu.ordinal, stream)
             gpu.synchronize(stream)
     world().stop_timeline()
     hvd.shutdown()
@@ -409,10 +417,10 @@ def run_fault(fault: str) -> None:
     def allreduce() -> None:
         world().finish(start(Ask(ALLREDUCE), [(tensor.address, tensor.array)], [tensor.address], gpu, stream))
 
-    for _ in range(3):
-        allreduce()
     text = ""
     try:
+        for _ in range(3):  # rank 1 may meet its end before the other ranks are done with these
+            allreduce()
         if rank() == 1:
             meet_end(fault, tensor, stream, allreduce)
         for _ in range(100):

@@ -71,24 +71,37 @@ class Stream {
     return queue_->done == queue_->put;
   }
 
-  // Until all that was put there before is done; for good once a kernel has gone wrong.
-  void Wait() const {
-    std::unique_lock<std::mutex> lock(queue_->mutex);
-    const uint64_t last = queue_->put;
-    while (queue_->done < last && !Faults::Get().broken()) {
-      queue_->changed.wait_for(lock, std::chrono::milliseconds(10));
-    }
+  // Does the task now if the stream is idle, as a device would, however busy the host is. False if it is not idle.
+  bool DoIfIdle(const std::function<void()>& task) {
+    std::lock_guard<std::mutex> lock(queue_->mutex);
+    if (queue_->done < queue_->put) return false;
+    Faults::Get().WhileWhole(task);
+    return true;
   }
 
- private:
-  struct Queue {
+  // Until all that was put there before is done; for good once a kernel has gone wrong.
+  void Wait() const { queue()->Wait(); }
+
+  // The tasks of a stream. A thread that waits for them may still do so when the stream is gone.
+  class Queue {
+   public:
+    void Wait() {
+      std::unique_lock<std::mutex> lock(mutex);
+      const uint64_t last = put;
+      while (done < last && !Faults::Get().broken()) changed.wait_for(lock, std::chrono::milliseconds(10));
+    }
+
+   private:
+    friend class Stream;
     std::mutex mutex;
     std::condition_variable changed;
     std::deque<std::function<void()>> tasks;
     uint64_t put = 0, done = 0;
     bool ended = false;
   };
+  std::shared_ptr<Queue> queue() const { return queue_; }
 
+ private:
   static void Run(std::shared_ptr<Queue> queue, uint64_t seed) {
     const long most_us = Variable("STANDIN_DELAY_US", 0);
     std::mt19937_64 random(seed);
@@ -118,19 +131,22 @@ class Stream {
 // How often an event was recorded, and up to which of these what came before is done; in memory that may be shared.
 class Event {
  public:
-  Event(int device, std::shared_ptr<Shared> memory) : device_(device), memory_(std::move(memory)) {}
+  Event(int device, std::shared_ptr<Shared> memory, bool timed)
+      : device_(device), timed_(timed), memory_(std::move(memory)) {}
 
   int device() const { return device_; }
   const std::shared_ptr<Shared>& memory() const { return memory_; }
 
   void Record(Stream* stream) const {
     const uint64_t number = counters().recorded.fetch_add(1) + 1;
-    stream->Put([memory = memory_, number] {
+    const auto task = [memory = memory_, number] {
       Of(*memory).at_ns.store(std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1));
       std::atomic<uint64_t>& done = Of(*memory).done;
       for (uint64_t before = done.load(); before < number && !done.compare_exchange_weak(before, number);) {
       }
-    });
+    };
+    // The timeline sets a device's clock by such an event, and gives up if that takes 20 ms.
+    if (!timed_ || !stream->DoIfIdle(task)) stream->Put(task);
   }
 
   // For what is recorded now, whatever comes later; nothing at all if nothing was.
@@ -154,6 +170,7 @@ class Event {
   Counters& counters() const { return Of(*memory_); }
 
   int device_;
+  bool timed_;
   std::shared_ptr<Shared> memory_;
 };
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What each rank of test_xla_standin.py runs: calls of the handler for GPUs. Every check raises when it fails."""
 
+import json
 import os
 import signal
 import sys
@@ -12,7 +13,7 @@ from typing import Any
 import ml_dtypes  # noqa: F401 - NumPy knows the small floats by it
 import numpy as np
 import xla
-from gpu import Ask, Tensor
+from gpu import Ask, Tensor, world
 from numpy.typing import NDArray
 from program import AVERAGE, MAX, SLOT, SUM, every_ask, expected, gpu, outcome, rank, same_bits, size, small
 from xla import XlaError
@@ -207,6 +208,8 @@ def run_shutdown() -> None:
     if rank() == 0:
         thread = threading.Thread(target=call)
         thread.start()
+        while json.loads(world().describe())["operations_under_way"] == 0 and thread.is_alive():
+            time.sleep(0.001)
         thread.join(0.2)
         assert thread.is_alive()  # rank 1 never calls
         hvd.shutdown()

@@ -37,6 +37,7 @@ def freeze(*_):
 
 if os.environ.get("TEST_FREEZES_IN_INIT") == str(BIRTH):
     Connection.meet = freeze
+wait_if_held_back(Path(STOP).parent)
 if len(sys.argv) > 3 and int(sys.argv[3]) <= BIRTH:
     sys.exit(7)
 
@@ -107,7 +108,6 @@ def with_torch():
     return state.steps, sum(parameter.sum().item() for parameter in model.parameters())
 
 
-wait_if_held_back(Path(STOP).parent)
 hvd.init()
 report("ready", birth=BIRTH)
 steps, weights = with_torch() if FRAMEWORK == "torch" else with_numpy()

@@ -30,7 +30,7 @@ AFTER_INIT = -2
 COUNTED = ("checkpoint", "checkpoint_file", "checkpoint_folder", "context", "elastic", "lineage", "sync_decision")
 FILES = {__file__, *(os.path.join(os.path.dirname(hvd.__file__), "..", "common", f"{name}.py") for name in COUNTED)}
 FILES = {os.path.realpath(name) for name in FILES}
-lines = 0
+lines = lines_before_sync = 0
 
 
 def trace(frame, event, _):
@@ -49,13 +49,22 @@ def count_lines():
 
     def commit(state, original=State.commit):
         sys.settrace(None)
-        report("committed", birth=BIRTH, lines=lines)
+        report("committed", birth=BIRTH, lines=lines, before_sync=lines_before_sync)
         State.commit = original
         state.commit()
 
     if BIRTH == 0 and KILLED_AT >= 0:
         State.commit = commit
         sys.settrace(trace)
+
+
+class Counting(hvd.elastic.NumpyState):
+    """A state that notes how many lines were counted before it was handed to the other workers."""
+
+    def sync(self):
+        global lines_before_sync
+        lines_before_sync = lines
+        super().sync()
 
 
 @hvd.elastic.run
@@ -70,7 +79,7 @@ def train(state):
 
 
 def train_in(folder):
-    state = hvd.elastic.NumpyState(weights=np.zeros(4), step=0)
+    state = Counting(weights=np.zeros(4), step=0)
     hvd.elastic.checkpoint(state, folder)
     try:
         train(state)

@@ -5,12 +5,16 @@ Each thread calls one thing in a loop, together with the same thread of the othe
 after a number of rounds that the seed chooses: it returns, or calls sys.exit(CODE).
 """
 
+import os
 import random
 import sys
 import threading
+import time
 from collections.abc import Callable
+from pathlib import Path
 
 from faultkit.ending_calls import KINDS, SET_UP
+from faultkit.reports import VARIABLE
 
 import horovod.numpy as hvd
 
@@ -18,6 +22,11 @@ kinds, code, seed = sys.argv[1].split(","), int(sys.argv[2]), int(sys.argv[3])
 for set_up in dict.fromkeys(SET_UP[kind.split(":")[0]] for kind in kinds):
     set_up()
 other = 1 - hvd.rank()
+# No rank ends while the other one is still being set up: hvd.init() of that rank would fail, as it should.
+folder = Path(os.environ[VARIABLE]).parent
+(folder / f"set-up-{hvd.rank()}").touch()
+while not (folder / f"set-up-{other}").exists():
+    time.sleep(0.001)
 rounds = {kind: threading.Semaphore(0) for kind in kinds}
 began = threading.Semaphore(0)
 

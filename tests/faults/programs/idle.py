@@ -28,8 +28,9 @@ def surroundings() -> dict[str, object]:
 
 
 def switches(thread: str) -> int:
+    """Return how often a thread has gone to sleep. How often others took its core from it says nothing about it."""
     with open(f"/proc/self/task/{thread}/status") as status:
-        return sum(int(line.split()[1]) for line in status if "ctxt_switches" in line)
+        return sum(int(line.split()[1]) for line in status if line.startswith("voluntary_ctxt_switches"))
 
 
 def cpu_ticks(thread: str) -> int:
@@ -47,15 +48,18 @@ added = {thread: name for thread, name in threads().items() if thread not in bef
 changed = {name: value for name, value in surroundings().items() if value != untouched[name]}
 affinity = {name: sorted(os.sched_getaffinity(int(thread))) for thread, name in added.items()}
 start = {thread: (cpu_ticks(thread), switches(thread)) for thread in added}
+began = time.monotonic()
 cpu = time.process_time()
 time.sleep(IDLE_S)
 cpu = time.process_time() - cpu
 spent = {name: cpu_ticks(thread) - start[thread][0] for thread, name in added.items()}
 woken = {name: switches(thread) - start[thread][1] for thread, name in added.items()}
+idle_s = time.monotonic() - began  # longer than IDLE_S if this process had to wait for a core
 hvd.barrier()
 hvd.shutdown()
 report(
     "done",
+    idle_s=idle_s,
     added=sorted(added.values()),
     changed=changed,
     affinity=affinity,

@@ -170,7 +170,7 @@ def test_join():
 
 
 @on_all_ranks(*WORLDS)
-def test_a_signal_breaks_synchronize_within_a_second():
+def test_a_signal_breaks_synchronize():
     """The last rank comes only when the others have been interrupted."""
     tensor = torch.ones(3)
     if odd_one_out():
@@ -182,7 +182,7 @@ def test_a_signal_breaks_synchronize_within_a_second():
             hvd.synchronize(handle)
         took = time.monotonic() - sent[0]
         hvd.barrier()
-        assert took < 2, f"{took} s"
+        assert took < 10, f"{took} s"
     assert hvd.synchronize(handle) is tensor  # the handle is as good as before
     check_tensor(tensor, torch.full((3,), float(hvd.size())))
 
