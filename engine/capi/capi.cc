@@ -175,6 +175,7 @@ int32_t Wait(hvd_world* world, int64_t id, int32_t timeout_ms, hvd_status* statu
 }
 
 int32_t Finish(hvd_world* world, int64_t id, int32_t timeout_ms, hvd_status* status) {
+  world->world->NoteQuestion();
   if (const auto handle = world->world->TakeDone(id)) {
     if (!handle->status.ok()) Fill(handle->status, status);
     return static_cast<int32_t>(handle->status.code);
