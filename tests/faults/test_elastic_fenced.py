@@ -24,6 +24,7 @@ def rendezvous_of(worker: psutil.Process) -> Connection:
     return Connection.open(env["HOROVOD_GLOO_RENDEZVOUS_ADDR"], port, decode_secret(env[SECRET_VARIABLE]), 10)
 
 
+@pytest.mark.promise
 @pytest.mark.timeout(150)
 def test_faults_3_14_and_6_a_frozen_worker_a_late_one_and_a_killed_launcher(tmp_path):
     hold_back(tmp_path, 3)

@@ -63,6 +63,7 @@ def test_fault_39_the_rank_that_raised_is_the_first_failure(way):
     assert [one["thread"] for one in reports if "thread" in one] == ([text] if "beside" in way else [])
 
 
+@pytest.mark.promise
 @pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed here")
 def test_fault_39_the_rank_that_raised_in_a_program_of_torch_distributed_alone():
     """A group that was destroyed before does not mean that this rank fails because of another."""
@@ -77,6 +78,7 @@ def test_fault_39_the_rank_that_raised_in_a_program_of_torch_distributed_alone()
     assert re.search(frame, block), block
 
 
+@pytest.mark.promise
 @pytest.mark.parametrize("way", ["an early handler of atexit", "in a process set"])
 def test_fault_39_one_of_four_that_does_not_end_in_the_grace(way):
     """Another rank ends with an error that does not show that it only lost a peer."""
@@ -94,6 +96,7 @@ def test_what_only_looks_like_the_end_of_a_rank_disturbs_nobody():
     assert "failed first" not in done.stderr
 
 
+@pytest.mark.promise
 @pytest.mark.parametrize("linger_s", [LINGER_S, 120])
 def test_an_elastic_job_goes_on_and_its_other_workers_know_the_error(linger_s):
     words = ["-np", "2", "--min-np", "2", "--max-np", "2", "--blacklist-cooldown-range", "1", "2"]
