@@ -105,6 +105,7 @@ class Context:
             else:  # every rank counts its initialisations alike
                 generation = max(self._settings.integer("HOROVOD_GENERATION"), self._generation + 1)
             self._join(generation, process_sets, mpi)
+            self.global_set.mpi_comm = communicators.passed_communicator(comm)
 
     @property
     def _timeout_s(self) -> float:
@@ -268,7 +269,7 @@ class Context:
 
     def _forget_sets(self) -> None:
         self.sets.drop_all()
-        self.global_set.process_set_id = 0
+        self.global_set.process_set_id, self.global_set.mpi_comm = 0, None
 
     def leave_to_parent(self) -> None:
         """In a forked child: the engine belongs to the parent, so refuse use and never run its destructor here."""
@@ -384,7 +385,7 @@ class Context:
         """Register a set on all ranks at once; every rank of the job must call this."""
         self._require_dynamic_sets()
         added = process_set if isinstance(process_set, ProcessSet) else ProcessSet(process_set)
-        if added.mpi_comm is not None:
+        if added.mpi_comm is not None and added is not self.global_set:
             return self._add_by_communicator(added)
         return self._add(added, check_ranks(added.ranks or [], self.topology.size))
 

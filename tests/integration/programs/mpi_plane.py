@@ -3,6 +3,7 @@
 
 import json
 import os
+import pickle
 import random
 import signal
 import sys
@@ -154,6 +155,19 @@ def lose_a_rank() -> str:
     raise AssertionError("nobody noticed")
 
 
+def check_the_communicator_of_the_world(halves: MPI.Comm) -> None:
+    """The global process set holds the communicator that was passed to hvd.init(), as long as this world lives."""
+    assert hvd.global_process_set.mpi_comm is None
+    hvd.init(comm=halves)
+    assert hvd.global_process_set.mpi_comm == halves != MPI.COMM_WORLD
+    assert (hvd.rank(), hvd.size()) == (halves.Get_rank(), 2)
+    with pytest.raises(ValueError, match="already exists"):
+        hvd.add_process_set(hvd.global_process_set)
+    assert pickle.loads(pickle.dumps(hvd.global_process_set)) is hvd.global_process_set
+    hvd.shutdown()
+    assert hvd.global_process_set.mpi_comm is None
+
+
 def main() -> None:
     overlapping = [hvd.ProcessSet(ranks) for ranks in ([0, 1], [1, 2], [0, 2], [1, 2, 3])]
     halves = MPI.COMM_WORLD.Split(MPI.COMM_WORLD.Get_rank() // 2)
@@ -161,11 +175,13 @@ def main() -> None:
     without_last = MPI.COMM_WORLD.Split(MPI.COMM_WORLD.Get_rank() == 3)
     outer = MPI.COMM_WORLD.Split(0 if MPI.COMM_WORLD.Get_rank() in (0, 3) else MPI.UNDEFINED)
     hvd.init(comm=MPI.COMM_WORLD)
+    assert hvd.global_process_set.mpi_comm == MPI.COMM_WORLD
     assert (hvd.mpi_enabled(), hvd.mpi_built(), hvd.gloo_enabled()) == (True, True, False)
     assert hvd.mpi_threads_supported() == (MPI.Query_thread() == MPI.THREAD_MULTIPLE)
     check_factors()
     hvd.shutdown()
     assert (hvd.mpi_enabled(), hvd.gloo_enabled()) == (False, True)
+    check_the_communicator_of_the_world(halves)
 
     if MPI.COMM_WORLD.Get_rank() in (1, 3):
         hvd.init(comm=[3, 1])

@@ -38,6 +38,11 @@ def communicator_of(comm: Any, topology: Topology, environ: Mapping[str, str], t
     return None if same else comm
 
 
+def passed_communicator(comm: Any) -> Any:
+    """Return the communicator that was passed to hvd.init(comm=...); None for a list of ranks or no argument."""
+    return comm if hasattr(comm, "Get_rank") else None
+
+
 def _of_ranks(mpi: Any, ranks: list[int], topology: Topology, timeout_s: float) -> Any:
     if topology.rank not in ranks:
         raise ValueError(
