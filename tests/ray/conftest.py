@@ -2,7 +2,8 @@
 """One cluster of simulated nodes for all tests: a head without CPUs, and two nodes with two CPUs and two GPUs each."""
 
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 import ray
 from ray.cluster_utils import Cluster
+from testkit.speed import patience
 
 from horovod.common.torchrun_variables import free_port
 
@@ -63,6 +65,25 @@ def cluster() -> Iterator[Cluster]:
         ray.shutdown()
         cluster.shutdown()
         psutil.wait_procs(started, timeout=30)  # those of Ray's dashboard end by themselves, when they notice
+
+
+@pytest.fixture
+def add_node(cluster: Cluster) -> Iterator[Callable[..., Any]]:
+    """Add a node that takes `options` of node_options; at the end of the test all added nodes are gone."""
+    added: list[Any] = []
+
+    def add(**options: Any) -> Any:
+        added.append(cluster.add_node(wait=False, **node_options(**options)))
+        return added[-1]
+
+    yield add
+    for node in added:
+        cluster.remove_node(node, allow_graceful=False)
+    gone = {node.node_id for node in added}
+    deadline = time.monotonic() + patience(60)
+    while gone & {node["NodeID"] for node in ray.nodes() if node["Alive"]}:
+        assert time.monotonic() < deadline, "Ray still shows nodes that were removed"
+        time.sleep(0.1)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -10,6 +10,7 @@ import pytest
 from contract import check, contract_of
 
 import horovod.ray
+import horovod.ray.runner
 
 CONTRACT = contract_of("ray")
 NAMES = [(module, name) for module, names in CONTRACT.items() for name in names]
@@ -23,3 +24,8 @@ def test_name(module: str, name: str) -> None:
 def test_all_names_are_exported() -> None:
     assert set(horovod.ray.__all__) >= set(CONTRACT["horovod.ray"])
     assert all(hasattr(horovod.ray, name) for name in horovod.ray.__all__)
+
+
+def test_another_name_of_the_executor() -> None:
+    assert horovod.ray.HorovodOnRayExecutor is horovod.ray.RayExecutor
+    assert horovod.ray.runner.HorovodOnRayExecutor is horovod.ray.RayExecutor

@@ -2,6 +2,7 @@
 """RayExecutor with workers that stay: three ranks on two nodes, used by one test after another."""
 
 import os
+import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -51,6 +52,13 @@ def test_ranks_are_grouped_by_node(executor: RayExecutor) -> None:
     nodes = [node for _, node, _ in found]
     assert nodes[0] == nodes[1] != nodes[2]
     assert [host for _, _, host in found] == nodes
+
+
+def test_workers_know_the_name_of_their_machine(executor: RayExecutor) -> None:
+    workers = executor.adapter.workers
+    assert ray.get([worker.hostname.remote() for worker in workers], timeout=60) == [socket.gethostname()] * 3
+    addresses = [address for _, address, _, _ in ray.get([one.describe.remote() for one in workers], timeout=60)]
+    assert addresses == [ray.util.get_node_ip_address()] * 3
 
 
 def test_ranks_of_a_node_share_memory(executor: RayExecutor) -> None:

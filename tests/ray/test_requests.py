@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests that cannot be met are refused at once, by name."""
+"""Requests that cannot be met are refused by name, and what ranks and nodes are told to be."""
 
 import time
 from typing import Any
@@ -8,11 +8,12 @@ import pytest
 import ray
 
 from horovod.ray import ElasticRayExecutor, RayExecutor
-from horovod.ray.capacity import fits, most_bundles
-from horovod.ray.coordinator import slots_of
+from horovod.ray.capacity import NotEnoughResourcesError, fits, most_bundles
+from horovod.ray.coordinator import Coordinator, slots_of
+from horovod.ray.elastic import RayHostDiscovery
 from horovod.ray.head import HeadNodeLostError, connect
 
-SETTINGS = RayExecutor.create_settings(placement_group_timeout_s=5)
+SETTINGS = RayExecutor.create_settings()
 
 
 @pytest.mark.parametrize(
@@ -43,12 +44,14 @@ def test_contradictions(arguments: dict[str, Any], text: str) -> None:
         ({"num_workers": 3, "use_gpu": True, "gpus_per_worker": 2}, "3 workers with CPU 1 and GPU 2 each .* at most 2"),
     ],
 )
-def test_more_than_the_cluster_can_ever_give(arguments: dict[str, Any], text: str) -> None:
-    executor = RayExecutor(SETTINGS, **arguments)
+def test_more_than_the_cluster_can_hold_is_an_error_after_the_time_limit(arguments: dict[str, Any], text: str) -> None:
+    executor = RayExecutor(RayExecutor.create_settings(placement_group_timeout_s=1), **arguments)
     begun = time.monotonic()
-    with pytest.raises(ValueError, match=text):
+    with pytest.raises(NotEnoughResourcesError, match=f"{text}.* Not enough nodes joined within 1 s") as caught:
         executor.start()
-    assert time.monotonic() - begun < 10
+    assert time.monotonic() - begun >= 1
+    assert isinstance(caught.value, ValueError)
+    assert isinstance(caught.value, TimeoutError)
     with pytest.raises(RuntimeError, match=r"call start\(\) first"):
         executor.run(print)
 
@@ -102,3 +105,24 @@ def test_places_of_ranks_that_are_not_grouped() -> None:
         ("b", 3, 1, 2),
     ]
     assert [(slot.cross_rank, slot.cross_size) for slot in slots] == [(0, 3), (1, 3), (2, 3), (0, 1)]
+
+
+def test_the_numbers_of_each_rank_are_integers() -> None:
+    coordinator = Coordinator(SETTINGS)
+    for rank, node in enumerate(["a", "a", "b"]):
+        coordinator.register(f"name of {node}", node, rank)
+    names = ["RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE"]
+    assert coordinator.finalize_registration() == {
+        rank: {f"HOROVOD_{name}": number for name, number in zip(names, numbers, strict=True)}
+        for rank, numbers in {0: (0, 3, 0, 2, 0, 2), 1: (1, 3, 1, 2, 0, 1), 2: (2, 3, 0, 1, 1, 2)}.items()
+    }
+
+
+def test_discovery_reads_both_spellings_of_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+    def node(name: str, **entry: Any) -> dict[str, Any]:
+        return {"NodeID": name, "Resources": {"CPU": 4.0}, **entry}
+
+    nameless = {"NodeManagerAddress": "10.0.0.1", "Resources": {"CPU": 2.0}, "alive": True}
+    nodes = [node("a", Alive=True), node("b", alive=True), node("c", Alive=False), node("d", alive=False), node("e")]
+    monkeypatch.setattr(ray, "nodes", lambda: [*nodes, nameless])
+    assert RayHostDiscovery(cpus_per_slot=2).find_available_hosts_and_slots() == {"a": 2, "b": 2, "10.0.0.1": 1}

@@ -23,6 +23,7 @@ from testkit.ray_metrics import await_metrics
 
 import horovod.torch as hvd
 from horovod.ray import HorovodConfig, HorovodTrainer
+from horovod.ray.capacity import NotEnoughResourcesError
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -67,6 +68,8 @@ def loop(config: dict[str, Any]) -> str:
             diary.write("error", rank=hvd.rank(), text=f"{type(error).__name__}: {error}")
             raise
         report(step + 1, seen)
+    if config["reports_without_checkpoint"]:
+        ray.train.report({"step": step + 1, "seen": seen, "rank": hvd.rank()})
     if config["scrapes"]:
         diary.write("metrics", rank=hvd.rank(), found=await_metrics("lost", [hvd.rank()], METRICS)[hvd.rank()])
     if config["fails"] and hvd.rank() == 1:
@@ -119,7 +122,14 @@ def lost(cluster: Any, storage: Path) -> tuple[ray.train.Result, Diary]:
     diary = Diary(storage / "lost.diary")
     trainer = HorovodTrainer(
         loop,
-        train_loop_config={"diary": str(diary.path), "until": STEPS, "reads": True, "scrapes": True, "fails": False},
+        train_loop_config={
+            "diary": str(diary.path),
+            "until": STEPS,
+            "reads": True,
+            "scrapes": True,
+            "fails": False,
+            "reports_without_checkpoint": True,
+        },
         scaling_config=ScalingConfig(num_workers=2, placement_strategy="STRICT_SPREAD"),
         run_config=RunConfig(name="lost", storage_path=str(storage), failure_config=FailureConfig(max_failures=1)),
         datasets={"train": ray.data.range(ROWS)},
@@ -139,6 +149,7 @@ def failed(lost: Any, storage: Path) -> tuple[Exception, Diary]:
             "reads": False,
             "scrapes": False,
             "fails": True,
+            "reports_without_checkpoint": False,
         },
         scaling_config=ScalingConfig(num_workers=(1, 2)),
         run_config=RunConfig(name="lost", storage_path=str(storage)),
@@ -171,6 +182,11 @@ def test_a_lost_worker_is_named_and_all_start_again_from_the_last_checkpoint(los
         assert Path(folder, "step").read_text() == str(STEPS)
 
 
+def test_metrics_are_rank_0s_last_report_also_one_after_the_last_checkpoint(lost: tuple[Any, Diary]) -> None:
+    assert lost[0].metrics == {"step": STEPS, "seen": sum(range(ROWS)), "rank": 0}
+    assert "rank" not in lost[0].metrics_dataframe  # which is Ray's: the metrics of checkpoints
+
+
 def test_each_row_of_the_dataset_goes_to_one_worker(lost: tuple[Any, Diary]) -> None:
     assert lost[0].metrics["seen"] == sum(range(ROWS))
 
@@ -191,8 +207,10 @@ def test_the_error_is_that_of_the_worker_that_raised(failed: tuple[Exception, Di
 
 @pytest.mark.parametrize("workers", [5, (5, 6)])
 def test_more_workers_than_the_cluster_can_hold(cluster: Any, workers: Any) -> None:
-    trainer = HorovodTrainer(lambda: None, scaling_config=ScalingConfig(num_workers=workers))
-    with pytest.raises(ValueError, match=r"5 workers with CPU 1 each .* at most 4"):
+    limit = HorovodConfig(placement_group_timeout_s=1)
+    scaling = ScalingConfig(num_workers=workers)
+    trainer = HorovodTrainer(lambda: None, horovod_config=limit, scaling_config=scaling)
+    with pytest.raises(NotEnoughResourcesError, match=r"5 workers with CPU 1 each .* at most 4.* within 1 s"):
         trainer.fit()
 
 

@@ -9,6 +9,7 @@ require(__name__)
 
 from horovod.common.lazily import lazily
 from horovod.ray.elastic import ElasticRayExecutor as ElasticRayExecutor
+from horovod.ray.runner import HorovodOnRayExecutor as HorovodOnRayExecutor
 from horovod.ray.runner import RayExecutor as RayExecutor
 from horovod.ray.worker import BaseHorovodWorker as BaseHorovodWorker
 
@@ -16,7 +17,14 @@ if TYPE_CHECKING:
     from horovod.ray.train_backend import HorovodConfig as HorovodConfig
     from horovod.ray.trainer import HorovodTrainer as HorovodTrainer
 
-__all__ = ["BaseHorovodWorker", "ElasticRayExecutor", "HorovodConfig", "HorovodTrainer", "RayExecutor"]
+__all__ = [
+    "BaseHorovodWorker",
+    "ElasticRayExecutor",
+    "HorovodConfig",
+    "HorovodOnRayExecutor",
+    "HorovodTrainer",
+    "RayExecutor",
+]
 
 # Ray Train takes seconds to import, and the executors do not need it.
 __getattr__ = lazily(

@@ -1,20 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a cluster can ever hold what is asked for: said by name at once, where Ray itself would wait without end."""
+"""Whether a cluster can hold what is asked for; waits a limited time for nodes that join, where Ray has no limit."""
 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import ray
+from ray.util.placement_group import placement_group, remove_placement_group
+
+from horovod.common.log import logger
 
 Resources = Mapping[str, float]
 _SHOWN = ("CPU", "GPU")
+_LOOK_S = 0.5
 
 
-class NotEnoughResourcesError(ValueError):
-    """More was asked for than the cluster can ever give."""
+class NotEnoughResourcesError(ValueError, TimeoutError):
+    """More was asked for than the cluster can hold, and not enough nodes joined within the time limit."""
 
 
 def fits(node: Resources, bundle: Resources) -> int:
@@ -28,21 +33,58 @@ def most_bundles(nodes: Sequence[Resources], bundle: Resources, one_for_each_nod
     return sum(min(count, 1) if one_for_each_node else count for count in held)
 
 
-def require_possible(bundle: Resources, wanted: int, one_for_each_node: bool = False) -> None:
-    """NotEnoughResourcesError (a ValueError) if the cluster can never hold so many of these bundles."""
+def shortage(bundle: Resources, wanted: int, one_for_each_node: bool = False) -> str:
+    """Return why the nodes that are alive cannot hold so many of these bundles; an empty string if they can.
+
+    An autoscaler that may add enough nodes counts as enough.
+    """
     nodes = [node["Resources"] for node in alive_nodes()]
     possible = most_bundles(nodes, bundle, one_for_each_node)
     if possible >= wanted or _can_grow(bundle, wanted):
-        return
+        return ""
     what = "hosts" if one_for_each_node else "workers"
-    raise NotEnoughResourcesError(
+    return (
         f"{wanted} {what} with {shown(bundle)} each were asked for, but this cluster can hold at most {possible}: "
-        f"{described(nodes)}. Ask for fewer, lower cpus_per_worker or gpus_per_worker, or add nodes."
+        f"{described(nodes)}"
     )
 
 
+def warn_of_wait(missing: str, limit_s: float) -> None:
+    """Log that the job waits for nodes, because of a shortage."""
+    logger.warning("%s. Waiting up to %g s for nodes to join (placement_group_timeout_s)", missing, limit_s)
+
+
+def too_late(missing: str, limit_s: float) -> NotEnoughResourcesError:
+    """Return the error for a shortage that lasted as long as the time limit."""
+    return NotEnoughResourcesError(
+        f"{missing}. Not enough nodes joined within {limit_s:g} s (placement_group_timeout_s). Ask for fewer, lower "
+        "cpus_per_worker or gpus_per_worker, or add nodes."
+    )
+
+
+def await_room(bundle: Resources, wanted: int, limit_s: float) -> None:
+    """Wait until the cluster can hold so many of these bundles, whether or not other jobs use it at present.
+
+    NotEnoughResourcesError if nodes that could hold them do not join within the time limit.
+    """
+    missing = shortage(bundle, wanted)
+    if not missing:
+        return
+    warn_of_wait(missing, limit_s)
+    deadline = time.monotonic() + limit_s
+    group = placement_group([dict(bundle) for _ in range(wanted)])  # shows autoscalers what is missing
+    try:
+        while missing and not group.wait(_LOOK_S):
+            missing = shortage(bundle, wanted)
+            if missing and time.monotonic() >= deadline:
+                raise too_late(missing, limit_s)
+    finally:
+        remove_placement_group(group)
+
+
 def alive_nodes() -> list[dict[str, Any]]:
-    return [node for node in ray.nodes() if node["Alive"]]
+    """Return the entries of ray.nodes() for living nodes. Ray has spelled the key "alive", too."""
+    return [node for node in ray.nodes() if node.get("Alive", node.get("alive", False))]
 
 
 def described(nodes: Sequence[Resources]) -> str:

@@ -59,9 +59,12 @@ class Coordinator:
         self._ranks_by_node.setdefault(node_id, []).append(world_rank)
         self._hostnames[node_id] = hostname
 
-    def finalize_registration(self) -> dict[int, dict[str, str]]:
-        """The variables that tell each rank its place."""
-        return {slot.rank: slot_environment(slot) for slot in slots_of(self._ranks_by_node)}
+    def finalize_registration(self) -> dict[int, dict[str, int]]:
+        """Return by rank the numbers that tell it its place, such as HOROVOD_LOCAL_RANK, as integers.
+
+        The host's name is not among them: a rank's HOROVOD_HOSTNAME is the node id with which it was registered.
+        """
+        return {slot.rank: _numbers(slot) for slot in slots_of(self._ranks_by_node)}
 
     def establish_rendezvous(self) -> dict[str, str]:
         """Serve the rendezvous on this node, and what every rank must know to come there."""
@@ -90,6 +93,10 @@ class Coordinator:
         if self.rendezvous is not None:
             self.rendezvous.stop()
             self.rendezvous = None
+
+
+def _numbers(slot: SlotInfo) -> dict[str, int]:
+    return {name: int(value) for name, value in slot_environment(slot).items() if name != "HOROVOD_HOSTNAME"}
 
 
 def slots_of(ranks_by_node: dict[str, list[int]]) -> list[SlotInfo]:

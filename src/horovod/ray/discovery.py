@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import ray
@@ -23,9 +24,9 @@ class NodeDiscovery(HostDiscovery):
     def find_available_hosts_and_slots(self) -> dict[str, int]:
         leaving = _draining_nodes()
         found = {
-            node["NodeID"]: fits(node["Resources"], self.slot)
+            name: fits(node["Resources"], self.slot)
             for node in alive_nodes()
-            if node["NodeID"] not in leaving
+            if (name := _host_name(node)) not in leaving
         }
         return {node: slots for node, slots in found.items() if slots > 0}
 
@@ -104,6 +105,11 @@ class ChangingDiscovery(NodeDiscovery):
     def _say(self, text: str) -> None:
         if self._verbose:
             logger.info("hosts of the discovery for tests: %s", text)
+
+
+def _host_name(node: Mapping[str, Any]) -> str:
+    """Return the node's id; its address for an entry without an id, such as those of simulated clusters."""
+    return str(node.get("NodeID") or node["NodeManagerAddress"])
 
 
 def node_called(name: str) -> dict[str, Any] | None:

@@ -85,7 +85,13 @@ class RayExecutor:
         placement_group_timeout_s: int = 100,
         nics: set[str] | None = None,
     ) -> MiniSettings:
-        """`timeout_s`: for ranks to meet. `nics`: the network interfaces to use. ssh is accepted and not used."""
+        """Return settings for RayExecutor. What ssh would need is accepted and not used.
+
+        Args:
+            timeout_s: how long ranks wait for each other in hvd.init().
+            placement_group_timeout_s: how long start() waits for resources, and for nodes that join the cluster.
+            nics: the network interfaces to use.
+        """
         if ssh_str and ssh_identity_file and not os.path.exists(ssh_identity_file):
             descriptor = os.open(ssh_identity_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             with open(descriptor, "w") as file:
@@ -168,3 +174,6 @@ class RayExecutor:
     def shutdown(self) -> None:
         """End the workers and give back what was set aside for them. Idempotent."""
         self.adapter.shutdown()
+
+
+HorovodOnRayExecutor = RayExecutor  # another name by which programs call it

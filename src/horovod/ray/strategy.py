@@ -11,7 +11,16 @@ from ray.util.placement_group import get_current_placement_group, placement_grou
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from horovod.common.log import logger as logger
-from horovod.ray.capacity import NotEnoughResourcesError, alive_nodes, described, fits, require_possible, shown
+from horovod.ray.capacity import (
+    NotEnoughResourcesError,
+    alive_nodes,
+    described,
+    fits,
+    shortage,
+    shown,
+    too_late,
+    warn_of_wait,
+)
 from horovod.ray.utils import map_blocking as map_blocking
 from horovod.ray.worker import BaseHorovodWorker as BaseHorovodWorker
 
@@ -21,13 +30,24 @@ _LEAST_CPU = 0.001  # Ray refuses bundles without anything in them
 def create_placement_group(
     resources_per_bundle: Mapping[str, float], num_bundles: int, pg_timeout: float, pg_strategy: str
 ) -> Any:
-    """A placement group that is ready; ValueError if it can never be, TimeoutError if it is not in time."""
+    """Return a placement group that is ready. Nodes that join within `pg_timeout` seconds are used.
+
+    After that TimeoutError if other jobs hold the resources, NotEnoughResourcesError (which is one, too) if the
+    cluster is too small.
+    """
     bundle = {name: amount for name, amount in resources_per_bundle.items() if amount} or {"CPU": _LEAST_CPU}
-    require_possible(bundle, num_bundles, one_for_each_node=pg_strategy == "STRICT_SPREAD")
+    spread = pg_strategy == "STRICT_SPREAD"
+    # First of all the group: an autoscaler adds nodes for one that is pending.
     group = placement_group([dict(bundle) for _ in range(num_bundles)], strategy=pg_strategy)
+    missing = shortage(bundle, num_bundles, spread)
+    if missing:
+        warn_of_wait(missing, pg_timeout)
     if group.wait(pg_timeout):
         return group
     remove_placement_group(group)
+    missing = shortage(bundle, num_bundles, spread)
+    if missing:
+        raise too_late(missing, pg_timeout)
     free = {name: amount for name, amount in ray.available_resources().items() if name in bundle}
     raise TimeoutError(
         f"{num_bundles} bundles with {shown(bundle)} each ({pg_strategy}) were not free within {pg_timeout:g} s "

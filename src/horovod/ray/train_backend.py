@@ -27,8 +27,8 @@ class HorovodConfig(BackendConfig):  # type: ignore[misc]  # Ray tells no types
 
     `nics`: network interfaces to use (default: the one through which a worker reaches rank 0's node).
     `timeout_s`: how long workers wait for each other in hvd.init(). `verbose`: from 2 on they log what they do.
-    `key`: the secret of the job (default: a new one for each group of workers). What ssh needed in Horovod has no
-    effect, and neither has `placement_group_timeout_s`: Ray places the workers.
+    `key`: the secret of the job (default: a new one for each group of workers). `placement_group_timeout_s`: how long
+    fit() waits for nodes to join a cluster that is too small for the workers. What ssh needed in Horovod has no effect.
     """
 
     nics: Collection[str] | None = None

@@ -3,13 +3,16 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import ray
+import ray.train
 from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
-from horovod.ray.capacity import require_possible
+from horovod.ray.capacity import await_room
+from horovod.ray.last_report import LastReport
 from horovod.ray.train_backend import HorovodConfig
 
 
@@ -18,8 +21,9 @@ class HorovodTrainer(DataParallelTrainer):  # type: ignore[misc]  # Ray tells no
 
     The loop, a function of no argument or of `train_loop_config`, begins with hvd.init(). In it everything works that
     works in other trainers of Ray: ray.train.report with metrics and checkpoints, ray.train.get_dataset_shard for the
-    `datasets`, ray.train.get_checkpoint after a failure. `fit()` runs it and returns Ray's Result; a worker that fails
-    or dies makes Ray start all of them again from the last checkpoint, `FailureConfig(max_failures=...)` times.
+    `datasets`, ray.train.get_checkpoint after a failure. `fit()` runs it and returns Ray's Result, whose `metrics`
+    are rank 0's last report, with or without a checkpoint. A worker that fails or dies makes Ray start all of them
+    again from the last checkpoint, `FailureConfig(max_failures=...)` times.
     With `ScalingConfig(num_workers=(least, most))` the new workers may be fewer, or more.
     """
 
@@ -36,24 +40,44 @@ class HorovodTrainer(DataParallelTrainer):  # type: ignore[misc]  # Ray tells no
         **options: Any,
     ) -> None:
         """`options`: what Ray's DataParallelTrainer takes beside these."""
+        self._last_report = LastReport()
         super().__init__(
             train_loop_per_worker=train_loop_per_worker,
             train_loop_config=train_loop_config,
             backend_config=horovod_config or HorovodConfig(),
             scaling_config=scaling_config,
-            run_config=run_config,
+            run_config=_with_callback(run_config or ray.train.RunConfig(), self._last_report),
             datasets=datasets,
             dataset_config=dataset_config,
             **options,
         )
 
     def fit(self) -> Any:
-        """Train. ValueError at once if the cluster can never hold the workers: Ray would wait for them without end."""
-        if not self.running_in_local_mode:
-            if not ray.is_initialized():
-                ray.init()
-            require_possible(_resources_of_a_worker(self.scaling_config), _fewest_workers(self.scaling_config))
-        return super().fit()
+        """Train, and return Ray's Result.
+
+        NotEnoughResourcesError if the cluster is too small for the workers, and nodes that could hold them do not join
+        within the `placement_group_timeout_s` of HorovodConfig: Ray itself would wait for them without a limit.
+        """
+        if self.running_in_local_mode:
+            return super().fit()
+        if not ray.is_initialized():
+            ray.init()
+        scaling = self.scaling_config
+        await_room(
+            _resources_of_a_worker(scaling), _fewest_workers(scaling), self.backend_config.placement_group_timeout_s
+        )
+        result = super().fit()
+        metrics = self._last_report.take()
+        if metrics is not None:
+            result.metrics = metrics
+        return result
+
+
+def _with_callback(config: Any, callback: Any) -> Any:
+    """Return a copy of a RunConfig that has one more callback."""
+    copied = copy.copy(config)
+    copied.callbacks = [*(config.callbacks or ()), callback]
+    return copied
 
 
 def _fewest_workers(scaling: Any) -> int:

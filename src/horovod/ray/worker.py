@@ -32,7 +32,8 @@ class BaseHorovodWorker:
         return str(ray.get_runtime_context().get_node_id())
 
     def hostname(self) -> str:
-        return str(ray.util.get_node_ip_address())
+        """Return the name of the machine that this worker runs on."""
+        return socket.gethostname()
 
     def get_gpu_ids(self) -> list[int]:
         """Of the GPUs that Ray has set aside for this worker."""
@@ -40,7 +41,7 @@ class BaseHorovodWorker:
 
     def describe(self) -> tuple[str, str, str, list[int]]:
         """Node id, address, name of the host, GPUs."""
-        return self.node_id(), self.hostname(), socket.gethostname(), self.get_gpu_ids()
+        return self.node_id(), str(ray.util.get_node_ip_address()), self.hostname(), self.get_gpu_ids()
 
     def become(self, variables: Mapping[str, str]) -> None:
         """Take a place in a world; hvd.init() then meets the other ranks. Metrics name the job's id as their run."""

@@ -70,7 +70,10 @@ class _WorldCoordinator(Coordinator):
             self.register(hostname, node, rank)
         places = self.finalize_registration()
         common = self.establish_rendezvous()
-        return [{**common, **places[rank]} for rank in range(len(nodes))]
+        return [
+            {**common, "HOROVOD_HOSTNAME": node, **{name: str(number) for name, number in places[rank].items()}}
+            for rank, node in enumerate(nodes)
+        ]
 
     def __repr__(self) -> str:
         return "horovod coordinator"
