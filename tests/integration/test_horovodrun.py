@@ -185,6 +185,19 @@ def test_a_python_file_is_not_a_command_and_what_was_meant_is_said(tmp_path, mod
     assert done.returncode == code
 
 
+@pytest.mark.parametrize("flags", [[], ["--min-np", "1"]])
+def test_a_script_whose_interpreter_is_missing_names_it(tmp_path, flags):
+    script = tmp_path / "train"
+    script.write_bytes(b"#!/bin/bash\r\ntrue\r\n")
+    script.chmod(0o755)
+    done = horovodrun("-np", "2", *flags, str(script))
+    reason = "its first line names the interpreter '/bin/bash\\r', which does not exist here"
+    assert done.stderr.startswith(
+        f"horovodrun: error: cannot run {str(script)!r}: {reason}; the file has the line ends"
+    )
+    assert (done.stderr.count("\n"), done.returncode) == (1, 127)
+
+
 def test_output_files_hold_the_bytes_as_written(tmp_path):
     source = r"""
 import os, sys

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from horovod.common.exceptions import HorovodRuntimeWarning
 from horovod.common.settings_table import BUILD_TIME_PREFIXES, TABLE, Setting, Value
 from horovod.common.settings_values import parse
+from horovod.common.suggestions import did_you_mean
 
 __all__ = ["BY_NAME", "Settings", "default_of", "load", "parse", "value_of"]
 
@@ -121,8 +122,5 @@ def default_of(name: str) -> Value | None:
 
 
 def _warn_unknown(name: str) -> None:
-    import difflib
-
-    near = difflib.get_close_matches(name, BY_NAME, n=1, cutoff=0.6)
-    hint = f"; did you mean {near[0]}?" if near else ""
+    hint = did_you_mean(name, BY_NAME)
     warnings.warn(f"Unknown setting {name[:100]} is ignored{hint}", HorovodRuntimeWarning, stacklevel=4)

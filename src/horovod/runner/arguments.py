@@ -12,6 +12,7 @@ from typing import Any
 
 from horovod.common.settings_table import TABLE, Setting
 from horovod.common.settings_values import is_integer, parse, shown
+from horovod.common.suggestions import did_you_mean
 from horovod.runner import without_effect
 from horovod.runner.actions import make_nic_action
 
@@ -40,6 +41,7 @@ _CHECKED: dict[str, Setting] = FLAG_SETTINGS | {
 _KEPT = [dest for dest, setting in _CHECKED.items() if setting.kept and dest not in FLAG_SETTINGS]
 _METAVARS = {int: "N", float: "X", str: "TEXT"}
 _MOST_DIGITS = 18
+_SHOWN = 100  # characters of a flag that does not exist
 TAGS = ("auto", "always", "never")
 SHOWN_NEGATIVES = ("--no-hierarchical-allreduce", "--no-hierarchical-allgather", "--no-torus-allreduce")
 
@@ -86,7 +88,10 @@ class FlagParser:
 
         Ends the process for --help and unknown flags, as argparse does.
         """
-        end = self._command_start(argv)
+        end, flags = self._split(argv)
+        for flag in flags:
+            if not self._is_known(flag):
+                self.error(f"unrecognized arguments: {flag[:_SHOWN]}{did_you_mean(flag, self._actions)}")
         given = vars(self._parser.parse_args(argv[:end]))
         for dest, setting in _CHECKED.items():
             text = given.get(dest)
@@ -107,20 +112,29 @@ class FlagParser:
             self._groups[title] = self._parser.add_argument_group(title)
         return self._groups[title]
 
-    def _command_start(self, argv: Sequence[str]) -> int:
-        """Index of the first word that is neither a flag nor a flag's value.
+    def _split(self, argv: Sequence[str]) -> tuple[int, list[str]]:
+        """Return the index of the first word that is neither a flag nor a flag's value, and the flags before it.
 
         Found before argparse looks, because argparse would judge the command's own flags by horovodrun's.
         """
         index = 0
+        flags = []
         while index < len(argv):
             word = argv[index]
             if word == "--" or not word.startswith("-") or word == "-":
-                return index
+                return index, flags
+            flags.append(word.partition("=")[0])
             index += 1
             if "=" not in word:
                 index += self._values_of(word)
-        return len(argv)
+        return len(argv), flags
+
+    def _is_known(self, flag: str) -> bool:
+        """Return True for a flag, an abbreviation of one or more, and a short flag with its value (-p22)."""
+        if any(known.startswith(flag) for known in self._actions):
+            return True
+        short = None if flag.startswith("--") else self._actions.get(flag[:2])
+        return short is not None and short.nargs != 0
 
     def _values_of(self, flag: str) -> int:
         action = self._actions.get(flag)

@@ -4,9 +4,7 @@
 from __future__ import annotations
 
 import argparse
-import errno
 import os
-import shlex
 import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -25,14 +23,6 @@ if TYPE_CHECKING:
 
 JOB_ERROR = 1
 USAGE_ERROR = 2
-COMMAND_NOT_EXECUTABLE = 126
-COMMAND_NOT_FOUND = 127
-_NOT_RUN = {
-    errno.ENOENT: ("command not found", COMMAND_NOT_FOUND),
-    errno.ENOTDIR: ("command not found", COMMAND_NOT_FOUND),
-    errno.EACCES: ("permission denied", COMMAND_NOT_EXECUTABLE),
-    errno.ENOEXEC: ("not a program", COMMAND_NOT_EXECUTABLE),
-}
 
 
 def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
@@ -132,19 +122,13 @@ def _run_in(tree: ProcessTree, args: argparse.Namespace, output: UserOutput) -> 
     try:
         return run_job(vars(args), command, tree, output).exit_code
     except OSError as error:
-        if error.filename != command[0] or error.errno not in _NOT_RUN:
+        from horovod.runner.not_run import explained
+
+        why = explained(error, command)
+        if why is None:
             raise
-        text, code = _NOT_RUN[error.errno]
-        output.say(f"error: {text}: {command[0][:200]!r}{_with_python(command)}")
-        return code
-
-
-def _with_python(command: Sequence[str]) -> str:
-    """What was probably meant by the name of a Python file."""
-    if not (command[0].endswith(".py") and os.path.isfile(command[0])):
-        return ""
-    meant = shlex.join(["python", *command])
-    return f"; did you mean this? horovodrun ... {meant[:200]}"
+        output.say(f"error: {why[0]}")
+        return why[1]
 
 
 def refuse_unavailable(options: dict[str, Any]) -> None:
