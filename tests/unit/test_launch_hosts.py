@@ -87,11 +87,16 @@ def test_no_job_has_so_many_processes(number):
 
 
 def test_no_more_processes_than_the_user_may_run(monkeypatch):
-    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    monkeypatch.setattr("os.getuid", lambda: 1000)
     monkeypatch.setattr("resource.getrlimit", lambda _: (50, 100))
-    check_local_processes(50)
+    monkeypatch.setattr("horovod.runner.limits.used_tasks", lambda enough: 3)
+    check_local_processes(45)
     with pytest.raises(ValueError, match=r"51 processes are too many .*this user may run 50 \(ulimit -u\)"):
         check_local_processes(51)
+    with pytest.raises(
+        ValueError, match=r"46 .* may run 50 processes and threads \(ulimit -u\), of which 3 run already"
+    ):
+        check_local_processes(46)
 
 
 def test_hostfile(tmp_path):

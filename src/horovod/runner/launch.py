@@ -75,6 +75,13 @@ def _main(argv: Sequence[str]) -> int:
     except OSError as error:
         print(f"horovodrun: error: {error}", file=sys.stderr)
         return USAGE_ERROR
+    except RuntimeError as error:
+        from horovod.runner.limits import explain_shortage, is_shortage
+
+        if not is_shortage(error):
+            raise
+        print(f"horovodrun: error: {explain_shortage(error)}", file=sys.stderr)  # no thread is left that could write
+        return USAGE_ERROR
 
 
 def _run(args: argparse.Namespace) -> int:
@@ -89,6 +96,7 @@ def _run(args: argparse.Namespace) -> int:
         from horovod.runner.jsrun_command import run_by_jsrun
 
         run_by_jsrun(vars(args), args.command)
+    from horovod.runner.limits import explain_shortage
     from horovod.runner.processes import CannotRunError, ProcessTree
     from horovod.runner.user_output import fill_closed_descriptors, output_of_process
 
@@ -99,7 +107,7 @@ def _run(args: argparse.Namespace) -> int:
         with ProcessTree() as tree:  # first: its process starts while the rest is imported
             code = _run_in(tree, args, output)
     except (ValueError, NotImplementedError, OSError) as error:
-        output.say(f"error: {error}")
+        output.say(f"error: {explain_shortage(error)}")
     except CannotRunError as error:
         output.say(f"error: {error}")
         code = JOB_ERROR

@@ -3,16 +3,18 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from horovod.common.settings_table import MOST_RANKS
 
 # The launcher's own files, and for each worker two pipes, a connection to the rendezvous, and maybe two files.
 _OWN_DESCRIPTORS = 64
 _DESCRIPTORS_EACH = 3
+_OWN_THREADS = 2  # at least: the rendezvous, and what reads the workers' output
 
 
 def check_number(number: int, what: str) -> None:
@@ -26,6 +28,78 @@ def check_local_processes(number: int) -> None:
     for bound, reason in _process_bounds():
         if number > bound:
             raise ValueError(f"{number} processes are too many for this machine: {reason}")
+    allowed = allowed_tasks()
+    if allowed is None:
+        return
+    used = used_tasks(enough=allowed - number - _OWN_THREADS)
+    if used + number + _OWN_THREADS > allowed:
+        raise ValueError(
+            f"{number} processes are too many for this machine: this user may run {allowed} processes and threads "
+            f"(ulimit -u), of which {used} run already, and the launcher starts {_OWN_THREADS} more: "
+            "raise the limit, or start fewer"
+        )
+
+
+def threads_notice(number: int, threads_each: int) -> str | None:
+    """Return a line for the user if this user may not run as many threads as Python workers usually start.
+
+    A warning and not an error, because nobody knows how many threads the workers' program starts.
+    """
+    allowed = allowed_tasks()
+    if allowed is None:
+        return None
+    wanted = number * threads_each + _OWN_THREADS
+    used = used_tasks(enough=allowed - wanted)
+    if used + wanted <= allowed:
+        return None
+    return (
+        f"warning: this user may run {allowed} processes and threads (ulimit -u), of which {used} run already, but "
+        f"{number} ranks with NumPy start about {number * threads_each}: if they fail, raise the limit, set "
+        "OMP_NUM_THREADS=1, or start fewer"
+    )
+
+
+def allowed_tasks() -> int | None:
+    """Return how many processes and threads this user may run; None if there is no limit."""
+    allowed, _ = resource.getrlimit(resource.RLIMIT_NPROC)
+    # The kernel asks nothing of root.
+    return None if allowed == resource.RLIM_INFINITY or os.getuid() == 0 else allowed
+
+
+def used_tasks(enough: int) -> int:
+    """Return how many processes and threads of this user run; all that run here if those are not more than `enough`.
+
+    Counting this user's alone takes milliseconds on a machine with thousands of processes.
+    """
+    with suppress(OSError, ValueError), open("/proc/loadavg", encoding="ascii") as file:
+        of_all_users = int(file.read().split()[3].partition("/")[2])
+        if of_all_users <= enough:
+            return of_all_users
+    return sum(_tasks_of(pid, os.getuid()) for pid in os.listdir("/proc") if pid.isdigit())
+
+
+def _tasks_of(pid: str, user: int) -> int:
+    """Return the number of a process's threads, or 0 if it belongs to another user or has ended."""
+    try:
+        return len(os.listdir(f"/proc/{pid}/task")) if os.stat(f"/proc/{pid}").st_uid == user else 0
+    except OSError:
+        return 0
+
+
+def explain_shortage(error: Exception) -> str:
+    """Return the text of an error; if it is about a process or a thread that the kernel refused, with the remedy."""
+    if not is_shortage(error):
+        return str(error)
+    allowed = allowed_tasks()
+    bound = f"this user may run {allowed} (ulimit -u)" if allowed is not None else "see pids.max of the container"
+    return f"no room for another process or thread: {bound}. Raise the limit, or end what else runs ({error})"
+
+
+def is_shortage(error: Exception) -> bool:
+    """Return True if the kernel refused this process another process or thread."""
+    if isinstance(error, OSError):
+        return error.errno == errno.EAGAIN
+    return isinstance(error, RuntimeError) and "can't start new thread" in str(error)
 
 
 @contextmanager
@@ -49,8 +123,8 @@ def enough_descriptors(workers: int, files: bool) -> Iterator[None]:
 
 
 def _process_bounds() -> Iterator[tuple[int, str]]:
-    allowed, _ = resource.getrlimit(resource.RLIMIT_NPROC)
-    if allowed != resource.RLIM_INFINITY and os.geteuid() != 0:  # the kernel asks nothing of root
+    allowed = allowed_tasks()
+    if allowed is not None:
         yield allowed, f"this user may run {allowed} (ulimit -u)"
     for name in ("pid_max", "threads-max"):
         try:

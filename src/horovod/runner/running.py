@@ -25,6 +25,7 @@ from horovod.runner.output import OutputOptions, wants_colour, wants_tags
 from horovod.runner.processes import ProcessTree
 from horovod.runner.progress import start_progress
 from horovod.runner.restarts import RESTART_COUNT_VARIABLE, run_with_restarts
+from horovod.runner.scarcity import say_if_cores_of_hosts_are_few, say_what_is_scarce
 from horovod.runner.user_output import UserOutput
 from horovod.runner.worker_environment import (
     address_environment,
@@ -34,7 +35,6 @@ from horovod.runner.worker_environment import (
     number_of,
     overruled_settings,
     rendezvous_environment,
-    shared_gpus_notice,
     shows_warnings,
 )
 
@@ -114,8 +114,9 @@ def _run_once(
     hosts = plan_hosts(options, allocation.hosts if allocation is not None else ())
     slots = get_host_assignments(hosts, options["num_proc"])
     here = started_here(_used(slots), allocation)
-    check_local_processes(sum(host.slots for host in here))
-    say_if_gpus_are_few(options, max((host.slots for host in here), default=0), output)
+    ranks_here = sum(host.slots for host in here)
+    check_local_processes(ranks_here)
+    say_what_is_scarce(options, ranks_here, max((host.slots for host in here), default=0), output)
     base = base_environment(os.environ)
     secret, reports = make_secret(), LeaveReports()
     with (
@@ -173,6 +174,8 @@ def _site(
     interfaces = options.get("nics") or interface_names(base.get("HOROVOD_GLOO_IFACE", ""))
     commands = agent_commands(elsewhere, options, base, allocation)
     opened = open_hosts(commands, interfaces, start_limit_s(options), has_local_ranks=bool(here))
+    ranks = {host.hostname: host.slots for host in _used(slots)}
+    say_if_cores_of_hosts_are_few(options, ranks, {h.name: h.facts for h in opened.remote.hosts.values()}, output)
     with closing(opened.remote), closing(Placement(tree, opened.remote, dict(enumerate(_names(slots))))) as placement:
         chosen = {host.hostname: opened.choices[LAUNCHER] for host in here}
         chosen |= {name: opened.choices[name] for name in elsewhere}
@@ -208,13 +211,6 @@ def started_here(used: Sequence[HostInfo], allocation: Allocation | None) -> lis
         return local
     set_aside = {host.hostname for host in allocation.hosts}
     return [host for host in local if host.hostname not in set_aside]
-
-
-def say_if_gpus_are_few(options: Mapping[str, Any], ranks: int, output: UserOutput) -> None:
-    """Print a line if this host has more ranks than the environment lists GPUs."""
-    notice = shared_gpus_notice(os.environ, ranks)
-    if notice is not None and shows_warnings(options):
-        output.say(notice)
 
 
 def allocation_of(options: Mapping[str, Any]) -> Allocation | None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from horovod.common.joining.interfaces import LOOPBACK, LoopbackError, check_loopback
 from horovod.tools import gpu_trial, gpus, machine, packages, speed, trial
 from horovod.tools.findings import Finding, Section
 
@@ -16,7 +17,7 @@ _TRANSPORTS = {"shm": "shared memory", "tcp": "TCP"}
 _LIMIT_S = 20.0
 _WHAT_TO_DO = {
     "shm": "see memfd_create and /dev/shm above; ranks of one host use TCP instead",
-    "tcp": "check that the loopback interface is up and no firewall filters it (HOROVOD_GLOO_IFACE names another)",
+    "tcp": "check that no firewall filters the loopback interface (HOROVOD_GLOO_IFACE names another)",
 }
 
 
@@ -46,7 +47,7 @@ class Examination:
 
 def examine(limit_s: float = _LIMIT_S) -> Examination:
     """Takes two or three seconds: two ranks are started over each transport."""
-    transports = [try_transport(kind, limit_s) for kind in _TRANSPORTS]
+    transports, in_short = _try_transports(limit_s)
     sections: list[Section] = [
         ("Versions", packages.versions()),
         ("Frameworks", packages.frameworks()),
@@ -55,11 +56,22 @@ def examine(limit_s: float = _LIMIT_S) -> Examination:
         ("Shared memory", machine.shared_memory()),
         ("Kernel", machine.kernel()),
         ("MPI", [packages.mpi()]),
-        ("Allreduce, 2 ranks", [*map(_transport_finding, _TRANSPORTS, transports), _kernels(transports)]),
+        ("Allreduce, 2 ranks", in_short),
     ]
     if on_gpus := gpu_trial.findings(limit_s):
         sections.append(("CUDA", on_gpus))
     return Examination(sections, transports)
+
+
+def _try_transports(limit_s: float) -> tuple[list[Transport], list[Finding]]:
+    """Try each transport, unless the ranks would not even find each other."""
+    try:
+        check_loopback()
+    except LoopbackError as error:
+        untried = [Transport(name, False, reason=str(error)) for name in _TRANSPORTS.values()]
+        return untried, [Finding(LOOPBACK, f"does not work: {error}", error.remedy)]
+    tried = [try_transport(kind, limit_s) for kind in _TRANSPORTS]
+    return tried, [*map(_transport_finding, _TRANSPORTS, tried), _kernels(tried)]
 
 
 def try_transport(kind: str, limit_s: float) -> Transport:

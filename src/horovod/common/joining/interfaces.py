@@ -14,7 +14,18 @@ from horovod.common.settings_values import shown
 
 LOOPBACK = "127.0.0.1"
 _GET_ADDRESS = 0x8915  # SIOCGIFADDR
+_GET_FLAGS = 0x8913  # SIOCGIFFLAGS
+_IS_UP = 0x1  # IFF_UP
+_CONNECT_LIMIT_S = 5.0  # only a firewall that drops packets makes a connection to oneself wait
 _LONGEST_NAME = 15  # IFNAMSIZ - 1
+
+
+class LoopbackError(OSError):
+    """This machine cannot connect to itself at 127.0.0.1; `remedy` is the part of the text that says what to do."""
+
+    def __init__(self, reason: str, cause: str, remedy: str) -> None:
+        super().__init__(f"this machine cannot connect to itself at {LOOPBACK} ({reason}): {cause}. {remedy}")
+        self.remedy = remedy
 
 
 def interface_address(interfaces: str) -> str:
@@ -56,6 +67,36 @@ def loopback_interface() -> str:
     return next((name for _, name in socket.if_nameindex() if _ipv4_address(name) == LOOPBACK), "lo")
 
 
+def check_loopback() -> None:
+    """Connect this machine to itself at 127.0.0.1.
+
+    Raises:
+        LoopbackError: that is impossible.
+    """
+    try:
+        with (
+            socket.create_server((LOOPBACK, 0)) as listener,
+            socket.create_connection(listener.getsockname(), timeout=_CONNECT_LIMIT_S),
+        ):
+            return
+    except OSError as error:
+        reason = os.strerror(error.errno) if error.errno else str(error)  # create_server adds to strerror
+    raise LoopbackError(reason, *_loopback_cause())
+
+
+def _loopback_cause() -> tuple[str, str]:
+    """Return why there is no way to 127.0.0.1, and what to do."""
+    name = "lo"
+    flags = _ask_interface(_GET_FLAGS, name)
+    if flags is None:
+        return "it has no loopback interface", f"Start this where there is an interface named {name}"
+    if not struct.unpack_from("h", flags, 16)[0] & _IS_UP:
+        return f"its loopback interface {name} is down", f"Bring it up: ip link set {name} up"
+    if LOOPBACK not in (_ipv4_address(one) for _, one in socket.if_nameindex()):
+        return "no interface has this address", f"Add it: ip address add {LOOPBACK}/8 dev {name}"
+    return "a firewall may forbid it", f"Let packets over {name} pass"
+
+
 def reachable_address() -> str:
     """An address at which other hosts may find this one: what its name stands for, else that of an interface."""
     try:
@@ -81,10 +122,15 @@ def address_towards(place: tuple[str, int]) -> str | None:
 
 
 def _ipv4_address(interface: str) -> str | None:
+    answer = _ask_interface(_GET_ADDRESS, interface)
+    return socket.inet_ntoa(answer[20:24]) if answer is not None else None
+
+
+def _ask_interface(question: int, interface: str) -> bytes | None:
+    """Return the kernel's answer about an interface, or None if it has none."""
     request = struct.pack("256s", os.fsencode(interface)[:_LONGEST_NAME])
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            answer = fcntl.ioctl(probe.fileno(), _GET_ADDRESS, request)
+            return fcntl.ioctl(probe.fileno(), question, request)
         except OSError:
             return None
-        return socket.inet_ntoa(answer[20:24])

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from horovod.common.joining.interfaces import LOOPBACK, check_loopback
 from horovod.common.joining.loss import Loss
 from horovod.common.lineage import SeenFile
 from horovod.common.rendezvous import protocol
@@ -88,6 +89,8 @@ class Server:
         that got SIGTERM and wait for `excuse`, `on_progress` what workers answer when they are asked for it,
         `on_listening` who can be asked from now on, and `on_report` what workers report about themselves.
         """
+        if host == LOOPBACK:
+            check_loopback()  # workers would try to connect until their time limit
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         listener = socket.create_server((host, port), family=family, backlog=1024)
         listener.setblocking(False)

@@ -28,7 +28,8 @@ from horovod.runner.limits import check_local_processes, check_number, enough_de
 from horovod.runner.output import OutputOptions
 from horovod.runner.placement import Placer
 from horovod.runner.processes import ProcessTree
-from horovod.runner.running import say_if_gpus_are_few, started_here
+from horovod.runner.running import started_here
+from horovod.runner.scarcity import say_what_is_scarce
 from horovod.runner.user_output import UserOutput
 from horovod.runner.worker_environment import (
     address_environment,
@@ -66,9 +67,11 @@ def run_elastic_job(
     hosts = find() if find is not None else {host.hostname: host.slots for host in plan_hosts(wanted, set_aside)}
     limits = limits_of(options, hosts)
     found = _found(hosts, allocation)
-    check_local_processes(min(limits.max_num_proc + limits.spares, sum(hosts[host] for host in found.here)))
+    ranks_here = min(limits.max_num_proc + limits.spares, sum(hosts[host] for host in found.here))
+    check_local_processes(ranks_here)
     base = base_environment(os.environ)
-    say_if_gpus_are_few(options, max((min(hosts[host], limits.max_num_proc) for host in found.here), default=0), output)
+    per_name = max((min(hosts[host], limits.max_num_proc) for host in found.here), default=0)
+    say_what_is_scarce(options, ranks_here, per_name, output)
     here = _Here(options, base, is_used=bool(found.here))
     secret = make_secret()
     with ExitStack() as stack:
