@@ -19,6 +19,7 @@ from types import FrameType, TracebackType
 from typing import Protocol
 
 from horovod.common import exit_code, settings, threads_at_exit, topology
+from horovod.common.escaping import escaped
 from horovod.common.exceptions import HorovodInternalError
 from horovod.common.joining.elastic_place import is_elastic, report_leave
 from horovod.common.rendezvous.client import Connection
@@ -134,9 +135,7 @@ def described(error: BaseException) -> str:
 
 def printable(text: str) -> str:
     """A text with control characters escaped, cut to MAX_CHARS."""
-    shown = "".join(
-        one if one.isprintable() else one.encode("unicode_escape").decode("ascii") for one in text[: MAX_CHARS + 1]
-    )
+    shown = escaped(text[: MAX_CHARS + 1], keep="")
     return shown if len(shown) <= MAX_CHARS else shown[: MAX_CHARS - len(CUT)] + CUT
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import IO
 
+from horovod.common.escaping import escaped
 from horovod.common.readiness import is_readable
 from horovod.common.settings_values import shown
 from horovod.runner.elastic.driver import DISCOVER_HOSTS_FREQUENCY_SECS
@@ -49,7 +50,7 @@ class Script:
                 raise self._error(f": {error}") from error
             if code != 0:
                 errors.seek(max(0, errors.tell() - _LAST_WORDS))
-                words = errors.read(_LAST_WORDS).decode(errors="replace").strip()
+                words = escaped(errors.read(_LAST_WORDS).decode(errors="replace").strip())
                 raise self._error(f" ended with exit code {code}: {words}")
         return parse_hosts(text, self._slots, self._script)
 

@@ -12,6 +12,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from horovod.common.escaping import escaped
 from horovod.runner.elastic.vocabulary import Told
 
 ASKS = 4  # times that workers are asked before the time is over
@@ -21,7 +22,7 @@ _LONGEST_STACK = 20_000  # characters
 def told_by(birth: int, message: dict[str, Any]) -> Told:
     """The answer of a worker, as it came."""
     numbers = tuple(int(message[name]) for name in ("generation", "finished", "commits"))
-    return Told(birth, numbers, bool(message["waits"]), str(message["stack"])[:_LONGEST_STACK])
+    return Told(birth, numbers, bool(message["waits"]), escaped(str(message["stack"])[:_LONGEST_STACK]))
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ AGENT = "horovod.runner.agent"
 SSH_VARIABLE = "HOROVOD_SSH_COMMAND"
 _CONNECT_LIMIT_S = 10
 # Set in the pods of Kubeflow's MPI Operator, whose containers run no sshd.
-_KUBEXEC_VARIABLE = "OMPI_MCA_plm_rsh_agent"
-_KUBEXEC_NAME = "kubexec.sh"
+KUBEXEC_VARIABLE = "OMPI_MCA_plm_rsh_agent"
+KUBEXEC_NAME = "kubexec.sh"
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,8 @@ class Reaching:
 
 
 def ssh_command(host: str, reaching: Reaching, python: str, environ: Mapping[str, str]) -> list[str]:
-    kubexec = environ.get(_KUBEXEC_VARIABLE, "")
-    if os.path.basename(kubexec) == _KUBEXEC_NAME:
+    kubexec = environ.get(KUBEXEC_VARIABLE, "")
+    if os.path.basename(kubexec) == KUBEXEC_NAME:
         return [kubexec, host, remote_line(python, environ)]
     command = [*shlex.split(reaching.ssh), "-T", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={_CONNECT_LIMIT_S}"]
     if reaching.port is not None:
@@ -64,6 +64,16 @@ def remote_line(python: str, environ: Mapping[str, str]) -> str:
     if environ.get("PYTHONPATH"):  # the agent itself may be found only by it
         words = ["env", f"PYTHONPATH={environ['PYTHONPATH']}", *words]
     return "exec " + shlex.join(words)
+
+
+def program_of(command: Sequence[str]) -> str:
+    """Return the program that a command starts on this machine, behind what changes its environment."""
+    words = list(command)
+    if words[0] == "env":
+        del words[0]
+        while words[0] == "-u":
+            del words[:2]
+    return words[0]
 
 
 def to_try(command: Sequence[str]) -> str:

@@ -15,6 +15,7 @@ from contextlib import suppress
 from enum import Enum
 from typing import IO, Any
 
+from horovod.common.escaping import escaped
 from horovod.common.readiness import is_writable
 from horovod.runner.processes import Ended, Event, LeftRunning, Refused, Started
 from horovod.runner.remote import frames
@@ -106,9 +107,9 @@ class Host:
         self.heard = time.monotonic()
         try:
             for message in self._reader.feed(data):
-                self._take(message)
+                self._take(_fit_to_show(message))
         except (FrameError, ValueError, TypeError) as error:
-            self.lose(f"what it says is not understood: {error}")
+            self.lose(escaped(f"what it says is not understood: {error}"))
 
     def hear_errors(self) -> bool:
         """Keep the last of what ssh and the agent complain about; False if there will be no more."""
@@ -168,9 +169,8 @@ class Host:
 
     def complaints(self) -> list[str]:
         noise = self._reader.noise.splitlines() if self.state is State.LOST else []
-        return [
-            line.decode(errors="replace").strip() for line in (*noise[-_LAST_LINES:], *self._errors) if line.strip()
-        ]
+        lines = [line.decode(errors="replace").strip() for line in (*noise[-_LAST_LINES:], *self._errors)]
+        return [escaped(line) for line in lines if line]
 
     def _why_it_ended(self) -> str:
         with suppress(subprocess.TimeoutExpired):  # it has closed its output, so it is about to end
@@ -232,6 +232,21 @@ class Host:
             case _:
                 return False
         return True
+
+
+def _fit_to_show(message: Any) -> Any:
+    """Return a message of an agent with the control characters of its texts escaped, for messages to the user.
+
+    What workers print comes as bytes, and is not changed.
+    """
+    match message:
+        case str():
+            return escaped(message)
+        case list():
+            return [_fit_to_show(one) for one in message]
+        case dict():
+            return {_fit_to_show(key): _fit_to_show(value) for key, value in message.items()}
+    return message
 
 
 def silence_ends(host: Host) -> float | None:

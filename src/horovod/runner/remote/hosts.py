@@ -19,6 +19,7 @@ from typing import IO, Any
 
 from horovod.runner.processes import Event
 from horovod.runner.remote import lease
+from horovod.runner.remote.advice import require_program
 from horovod.runner.remote.environment import that_travel
 from horovod.runner.remote.frames import ALIVE_EVERY_S
 from horovod.runner.remote.host import Host, State, WorkerPipe, silence_ends
@@ -60,7 +61,8 @@ class RemoteHosts:
     # Hosts that come and go. From any thread
 
     def open(self, name: str, command: Sequence[str]) -> None:
-        """Start an agent. OSError if there is no such command."""
+        """Start an agent. OSError if this machine lacks the program for that."""
+        require_program(command)
         with self._coming_and_going:
             if self._is_closed:
                 raise OSError("the job is over")

@@ -3,21 +3,21 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
 import horovod
 from horovod.runner.processes import CannotRunError
-from horovod.runner.remote import command as commands
 from horovod.runner.remote.addresses import Choice, allowed, choose
+from horovod.runner.remote.advice import advice_for
 from horovod.runner.remote.asking import ask_to_reach, candidates_of, listening, reached, target_of
 from horovod.runner.remote.host import Host, State
 from horovod.runner.remote.hosts import RemoteHosts
 from horovod.runner.remote.probing import Attempt, ProbeListener, own_addresses, reach
 
 LAUNCHER = "the launcher's machine"
-TO_SEE_IT = "to see it: "
 
 
 class HostsError(CannotRunError):
@@ -66,7 +66,8 @@ def silence_of(host: Host, limit_s: float) -> Silence | None:
         return None
     waited = f"no answer within {limit_s:g} s (--start-timeout)"
     reason = waited if host.state is State.CONNECTING else host.problem or "it ended at once"
-    return Silence(reason, host.complaints(), _advice(host))
+    complaints = host.complaints()
+    return Silence(reason, complaints, advice_for(complaints, host.command, sys.executable))
 
 
 def _require_answers(hosts: Sequence[Host], limit_s: float) -> None:
@@ -76,20 +77,6 @@ def _require_answers(hosts: Sequence[Host], limit_s: float) -> None:
     lines = [line for name, silence in silent.items() for line in silence.told(name)]
     count = f"{len(silent)} of {len(hosts)} hosts" if len(hosts) > 1 else "the host"
     raise HostsError(f"no agent could be started on {count}:\n" + "\n".join(lines))
-
-
-def _advice(host: Host) -> list[str]:
-    said = " ".join(host.complaints())
-    advice = []
-    if "No module named" in said:
-        advice.append("khorovod must be installed on every host, in the same place as here")
-    elif "not found" in said or "No such file" in said:
-        advice.append("the same Python must be on every host, in the same place as here")
-    elif "Host key verification failed" in said:
-        advice.append("connect once by hand and check the key, or add it to ~/.ssh/known_hosts")
-    elif "Permission denied" in said:
-        advice.append("ssh must log in without a password: ssh-copy-id, ssh-agent, or -i FILE")
-    return [*advice, f"{TO_SEE_IT}{commands.to_try(host.command)}"]
 
 
 def _require_same_version(hosts: Mapping[str, Host]) -> None:

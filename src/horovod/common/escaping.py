@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Text of other hosts and processes, made fit for a terminal, which control bytes could take over."""
+
+from __future__ import annotations
+
+import unicodedata
+
+_LINES = "\n\t"
+
+
+def escaped(text: str, keep: str = _LINES) -> str:
+    """Return the text with all characters escaped that a terminal would obey instead of showing them.
+
+    Args:
+        text: What another host or process has sent.
+        keep: Control characters that stay as they are.
+    """
+    if text.isprintable():  # the usual case
+        return text
+    return "".join(one if _is_shown(one) or one in keep else _as_escape(one) for one in text)
+
+
+def _is_shown(one: str) -> bool:
+    return one.isprintable() or unicodedata.category(one) == "Zs"  # a blank of another language
+
+
+def _as_escape(one: str) -> str:
+    return one.encode("unicode_escape").decode("ascii")
