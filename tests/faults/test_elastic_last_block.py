@@ -27,7 +27,10 @@ while not os.path.exists("listens"):
     time.sleep(0.01)
 """
 RAISE_LINE = 1 + LOAD.splitlines().index('    raise FileNotFoundError("no data")')
-REMEDY = "  what to do: check that the path exists on the host of this rank"
+REMEDY = (
+    "  what to do: check that the path exists on the host of this rank; if another rank makes it, wait for that "
+    "(hvd.barrier())"
+)
 
 
 def train(folder, source, min_np="2"):

@@ -131,10 +131,10 @@ def test_the_rank_that_torch_distributed_puts_before_each_line_is_left_out(tmp_p
 
 def test_a_reported_error_without_a_traceback_is_shown_with_the_last_lines(tmp_path):
     error = error_of(tmp_path, AT_EXIT.replace("{reason}", ""))
-    text = failure_text("rank 1", "exit code 1", error, ["one"], "raised ImportError: no module x")
+    text = failure_text("rank 1", "exit code 1", error, ["one"], "raised ModuleNotFoundError: no x")
     assert text.splitlines()[:4] == [
         "rank 1",
-        "  it raised ImportError: no module x",
+        "  it raised ModuleNotFoundError: no x",
         "  last lines of its stderr:",
         "    one",
     ]
@@ -157,21 +157,72 @@ def test_without_a_traceback_the_last_lines_stand_for_it():
     assert failure_text("rank 1", "exit code 3", LastError(), []) == "rank 1; it wrote nothing to stderr"
 
 
+FINISHED = (
+    "horovod.common.exceptions.HorovodInternalError: Horovod has been shut down. Rank 1 finished while rank 0 still "
+    "calls 'allreduce.x'. "
+)
+EXITED = "HorovodInternalError: Horovod has been shut down: rank 2 (on host 'a') called shutdown or exited, and this"
+LOST = "ProcessGroupError: allreduce.x: rank 3 is lost (on host 'a'): its process ended"
+
+
 @pytest.mark.parametrize(
     ("how", "error", "words"),
     [
         ("killed by signal 9 (SIGKILL), often out of memory", "", "dmesg"),
         ("killed by signal 10 (SIGUSR1)", "", "install a handler"),
+        ("killed by signal 24 (SIGXCPU)", "", "ulimit -t"),
+        ("killed by signal 25 (SIGXFSZ)", "", "ulimit -f"),
         ("killed by signal 11 (SIGSEGV)", "Fatal Python error: Segmentation fault", "native code crashed"),
-        ("exit code 1", "torch.OutOfMemoryError: CUDA out of memory. Tried", "smaller batch"),
+        ("killed by signal 4 (SIGILL)", "Fatal Python error: Illegal instruction", "another processor"),
+        ("killed by signal 7 (SIGBUS)", "Fatal Python error: Bus error", "a full /dev/shm"),
+        ("killed by signal 6 (SIGABRT)", "terminate called after throwing", "aborted itself"),
+        ("killed by signal 6 (SIGABRT)", "Fatal Python error: Aborted", "aborted itself"),
+        ("exit code 1", "Fatal Python error: init_fs_encoding: failed to get the Python codec", "PYTHONHOME"),
+        ("exit code 1", FINISHED, "outside of conditions such as `if hvd.rank() == 0`"),
+        ("exit code 1", EXITED, "after the same operations"),
+        ("exit code 1", LOST, "it was lost first"),
+        ("exit code 1", "AttributeError: module 'torch._C' has no attribute '_cuda_setDevice'", "built for CPUs alone"),
+        ("exit code 1", "AssertionError: Torch not compiled with CUDA enabled", "built for CPUs alone"),
+        ("exit code 1", "RuntimeError: No CUDA GPUs are available", "this rank sees no GPU"),
+        ("exit code 1", "RuntimeError: Found no NVIDIA driver on your system.", "NVIDIA's driver"),
+        (
+            "exit code 1",
+            "torch.OutOfMemoryError: CUDA out of memory. Tried",
+            "smaller batch; ranks that use the same GPU",
+        ),
+        ("exit code 1", "RuntimeError: CUDA error: out of memory", "ranks that use the same GPU"),
         ("exit code 1", "RuntimeError: CUDA error: invalid device ordinal", "device_count()"),
+        ("exit code 1", "MemoryError", "smaller batch, or fewer ranks"),
+        ("exit code 1", "RuntimeError: can't start new thread", "ulimit -u"),
         ("exit code 1", "ModuleNotFoundError: No module named 'x'", "every host"),
+        ("exit code 1", "ModuleNotFoundError: No module named 'mine'", "in PYTHONPATH"),
+        ("exit code 1", "ImportError: libx.so.1: cannot open shared object file: No such file", "LD_LIBRARY_PATH"),
+        ("exit code 1", "ImportError: cannot import name 'a' from 'b' (/b.py)", "has no such name"),
         ("exit code 1", "OSError: [Errno 28] No space left on device", "free space"),
+        ("exit code 1", "OSError: [Errno 24] Too many open files", "ulimit -n"),
+        ("exit code 1", "OSError: [Errno 23] Too many open files in system", "fs.file-max"),
+        ("exit code 1", "FileNotFoundError: [Errno 2] No such file or directory: 'x'", "hvd.barrier()"),
+        ("exit code 127", "/usr/bin/env: use -[v]S to pass options in shebang lines", "carriage return"),
     ],
 )
 def test_the_remedy_fits_the_cause(how, error, words):
     assert words in remedy_for(how, error)
 
 
-def test_there_is_no_remedy_for_a_bug_of_the_users_own():
-    assert remedy_for("exit code 1", "ValueError: my bug") is None
+@pytest.mark.parametrize(
+    "error",
+    [
+        "ValueError: my bug",
+        "ImportError: cannot import name 'a' from partially initialized module 'b' (most likely due to a circular...",
+        "ImportError: numpy.core.multiarray failed to import",
+        "HorovodMismatchError: allreduce 'x': rank 0 reduces float32, rank 1 float64",
+        "HorovodInternalError: broadcast_object 'x': rank 0 could not pickle its object",
+    ],
+)
+def test_there_is_no_remedy_where_none_is_known_to_fit(error):
+    assert remedy_for("exit code 1", error) is None
+
+
+def test_a_call_that_only_rank_0_makes_is_told_from_a_lost_rank():
+    assert "lost" not in remedy_for("exit code 1", FINISHED)
+    assert "batches" not in remedy_for("exit code 1", LOST)
