@@ -221,7 +221,14 @@ def _jax_has_cuda() -> bool:
 
 
 def _about() -> Row:
+    """Return what was measured with. Ends the program where no GPU can be used."""
     import torch
+
+    if not torch.cuda.is_available():
+        why = (
+            "no GPU and driver that work" if torch.backends.cuda.is_built() else "a PyTorch that is built without CUDA"
+        )
+        sys.exit(f"this machine has {why}: run this on one with an NVIDIA GPU and PyTorch for CUDA (see `hvd doctor`)")
 
     today = datetime.now(tz=timezone.utc).date().isoformat()
     return {"device": torch.cuda.get_device_name(0), "torch": torch.__version__, "date": today}

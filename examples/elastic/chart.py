@@ -20,7 +20,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-import psutil
+try:
+    import matplotlib as mpl
+    import psutil
+except ModuleNotFoundError as missing:
+    raise SystemExit(f"{missing}; this example needs: pip install khorovod matplotlib") from None
 
 
 def main() -> int:
@@ -64,8 +68,6 @@ def is_worker(process: psutil.Process) -> bool:
 
 
 def draw(steps: list[dict[str, Any]], kills: list[float], title: str, path: Path) -> None:
-    import matplotlib as mpl
-
     mpl.use("agg")
     from matplotlib import pyplot as plt
 

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from typing import Any
 
-import jax
-import jax.numpy as jnp
-import optax
-from elastic_digits import Digits, Progress, arguments
+try:
+    import jax
+    import jax.numpy as jnp
+    import optax
+    from elastic_digits import Digits, Progress, arguments
 
-import horovod.jax as hvd
+    import horovod.jax as hvd
+except ModuleNotFoundError as missing:
+    raise SystemExit(f"{missing}; this example needs: pip install 'khorovod[jax]'") from None
 
 
 def main() -> None:

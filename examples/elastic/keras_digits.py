@@ -11,11 +11,14 @@ from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
-import keras
-import numpy as np
-from elastic_digits import GLOBAL_BATCH, Digits, Progress, arguments
+try:
+    import keras
+    import numpy as np
+    from elastic_digits import GLOBAL_BATCH, Digits, Progress, arguments
 
-import horovod.keras as hvd
+    import horovod.keras as hvd
+except ModuleNotFoundError as missing:
+    raise SystemExit(f"{missing}; this example needs: pip install 'khorovod[keras]'") from None
 
 
 def main() -> None:

@@ -6,11 +6,14 @@ horovodrun -np 4 --min-np 2 python examples/elastic/pytorch_digits.py
 
 from __future__ import annotations
 
-import torch
-from elastic_digits import GLOBAL_BATCH, Digits, Progress, arguments
-from torch.utils.data import DataLoader, TensorDataset
+try:
+    import torch
+    from elastic_digits import GLOBAL_BATCH, Digits, Progress, arguments
+    from torch.utils.data import DataLoader, TensorDataset
 
-import horovod.torch as hvd
+    import horovod.torch as hvd
+except ModuleNotFoundError as missing:
+    raise SystemExit(f"{missing}; this example needs: pip install 'khorovod[torch]'") from None
 
 
 def main() -> None:

@@ -10,10 +10,13 @@ import os
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
-import tensorflow as tf
-from elastic_digits import Digits, Progress, arguments
+try:
+    import tensorflow as tf
+    from elastic_digits import Digits, Progress, arguments
 
-import horovod.tensorflow as hvd
+    import horovod.tensorflow as hvd
+except ModuleNotFoundError as missing:
+    raise SystemExit(f"{missing}; this example needs: pip install 'khorovod[tensorflow]'") from None
 
 
 def main() -> None:

@@ -9,13 +9,16 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import horovod.jax as hvd  # before the first JAX computation
+try:
+    import horovod.jax as hvd  # before the first JAX computation
 
-import equinox as eqx  # isort: skip
-import jax  # isort: skip
-import optax
-import orbax.checkpoint
-from digits_common import load, train
+    import equinox as eqx  # isort: skip
+    import jax  # isort: skip
+    import optax
+    import orbax.checkpoint
+    from digits_common import load, train
+except ModuleNotFoundError as missing:
+    raise SystemExit(f"{missing}; this example needs: pip install 'khorovod[jax]' equinox orbax-checkpoint") from None
 
 FOLDER = Path("example-output/jax-equinox").resolve()
 

@@ -9,13 +9,16 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import horovod.jax as hvd  # before the first JAX computation
+try:
+    import horovod.jax as hvd  # before the first JAX computation
 
-import jax  # isort: skip
-import optax
-import orbax.checkpoint
-from digits_common import load, train
-from flax import nnx
+    import jax  # isort: skip
+    import optax
+    import orbax.checkpoint
+    from digits_common import load, train
+    from flax import nnx
+except ModuleNotFoundError as missing:
+    raise SystemExit(f"{missing}; this example needs: pip install 'khorovod[jax]' flax orbax-checkpoint") from None
 
 
 class Network(nnx.Module):

@@ -12,15 +12,18 @@ import argparse
 import sys
 from pathlib import Path
 
-import horovod.jax as hvd  # before the first JAX computation
+try:
+    import horovod.jax as hvd  # before the first JAX computation
 
-import jax  # isort: skip
-import jax.numpy as jnp  # isort: skip
-import numpy as np
-import optax
-from rich.console import Console
-from rich.progress import track
-from transformer_model import Shape, initialise, logits, loss
+    import jax  # isort: skip
+    import jax.numpy as jnp  # isort: skip
+    import numpy as np
+    import optax
+    from rich.console import Console
+    from rich.progress import track
+    from transformer_model import Shape, initialise, logits, loss
+except ModuleNotFoundError as missing:
+    raise SystemExit(f"{missing}; this example needs: pip install 'khorovod[jax]'") from None
 
 
 def parse_arguments() -> argparse.Namespace:

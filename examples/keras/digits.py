@@ -9,10 +9,13 @@ from __future__ import annotations
 import argparse
 import os
 
-import digits_keras
-import keras
+try:
+    import digits_keras
+    import keras
 
-import horovod.keras as hvd
+    import horovod.keras as hvd
+except ModuleNotFoundError as missing:
+    raise SystemExit(f"{missing}; this example needs: pip install 'khorovod[keras]'") from None
 
 
 def main() -> None:

@@ -11,11 +11,14 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-import digits_keras
-import keras
-import numpy as np
+try:
+    import digits_keras
+    import keras
+    import numpy as np
 
-import horovod.keras as hvd
+    import horovod.keras as hvd
+except ModuleNotFoundError as missing:
+    raise SystemExit(f"{missing}; this example needs: pip install 'khorovod[keras]'") from None
 
 
 def main() -> None:

@@ -7,13 +7,15 @@ horovodrun -np 2 python examples/keras/tensorflow_tutorial.py
 import sys
 from pathlib import Path
 
-import tensorflow as tf
-
-import horovod.tensorflow.keras as hvd
-
 sys.path.append(str(Path(__file__).resolve().parents[1] / "numpy"))
 
-import digits_data
+try:
+    import digits_data
+    import tensorflow as tf
+
+    import horovod.tensorflow.keras as hvd
+except ModuleNotFoundError as missing:
+    raise SystemExit(f"{missing}; this example needs: pip install 'khorovod[tensorflow]'") from None
 
 OUTPUT = Path("example-output/keras-tutorial")
 

@@ -12,14 +12,16 @@ import argparse
 import sys
 from pathlib import Path
 
-import mxnet as mx
-import numpy as np
-from mxnet import autograd, gluon
-
-import horovod.mxnet as hvd
-
 sys.path.insert(0, str(Path(__file__).parents[1] / "numpy"))
-import digits_data
+try:
+    import digits_data
+    import mxnet as mx
+    import numpy as np
+    from mxnet import autograd, gluon
+
+    import horovod.mxnet as hvd
+except ModuleNotFoundError as missing:
+    raise SystemExit(f"{missing}; this example needs: pip install 'khorovod[mxnet]'") from None
 
 
 def parse_arguments() -> argparse.Namespace:

@@ -16,14 +16,17 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import digits_data
-import digits_page
-import numpy as np
-from digits_model import Network
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+try:
+    import digits_data
+    import digits_page
+    import numpy as np
+    from digits_model import Network
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-import horovod.numpy as hvd
+    import horovod.numpy as hvd
+except ModuleNotFoundError as missing:
+    raise SystemExit(f"{missing}; this example needs: pip install khorovod") from None
 
 
 @dataclass

@@ -10,10 +10,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-import numpy as np
-import numpy.typing as npt
+try:
+    import numpy as np
+    import numpy.typing as npt
 
-import horovod.numpy as hvd
+    import horovod.numpy as hvd
+except ModuleNotFoundError as missing:
+    raise SystemExit(f"{missing}; this example needs: pip install khorovod") from None
 
 Array = npt.NDArray[np.float32]
 FEATURES, ROWS, STEPS, LEARNING_RATE = 16, 128, 200, 0.02

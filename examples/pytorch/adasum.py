@@ -12,12 +12,15 @@ from __future__ import annotations
 import argparse
 import sys
 
-import torch
-from digits_dataset import DigitsNet, load, training_loader, validate
-from placement import pin
-from torch import nn
+try:
+    import torch
+    from digits_dataset import DigitsNet, load, training_loader, validate
+    from placement import pin
+    from torch import nn
 
-import horovod.torch as hvd
+    import horovod.torch as hvd
+except ModuleNotFoundError as missing:
+    raise SystemExit(f"{missing}; this example needs: pip install 'khorovod[examples]'") from None
 
 
 def parse_arguments() -> argparse.Namespace:

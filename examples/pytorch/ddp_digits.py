@@ -11,13 +11,16 @@ from __future__ import annotations
 
 import argparse
 
-import torch
-import torch.distributed as dist
-from sklearn.datasets import load_digits
-from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+try:
+    import torch
+    import torch.distributed as dist
+    from sklearn.datasets import load_digits
+    from torch.nn.parallel import DistributedDataParallel
+    from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
-import horovod.torch.distributed  # noqa: F401 - registers the backend; torch 2.5 and later find it by themselves
+    import horovod.torch.distributed  # noqa: F401 - registers the backend; torch 2.5 and later find it by themselves
+except ModuleNotFoundError as missing:
+    raise SystemExit(f"{missing}; this example needs: pip install 'khorovod[examples]'") from None
 
 
 def datasets() -> tuple[TensorDataset, TensorDataset]:

@@ -15,14 +15,17 @@ import sys
 import time
 from pathlib import Path
 
-import torch
-from digits_dataset import DigitsNet, load, training_loader, validate
-from digits_report import Run, compare, progress_line, save_page, save_plot
-from placement import pin
-from torch import nn
-from torch.utils.data import DataLoader
+try:
+    import torch
+    from digits_dataset import DigitsNet, load, training_loader, validate
+    from digits_report import Run, compare, progress_line, save_page, save_plot
+    from placement import pin
+    from torch import nn
+    from torch.utils.data import DataLoader
 
-import horovod.torch as hvd
+    import horovod.torch as hvd
+except ModuleNotFoundError as missing:
+    raise SystemExit(f"{missing}; this example needs: pip install 'khorovod[examples]'") from None
 
 OWN_CHECKPOINT = Path("digits.pt")  # in --output
 EPOCHS_APART = 3

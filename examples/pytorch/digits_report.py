@@ -88,9 +88,11 @@ def compare(run: Run, earlier: Run | None) -> str:
 
 
 def save_plot(path: Path, run: Run, earlier: Run | None) -> None:
-    # Slow to import, and only rank 0 draws.
-    import matplotlib as mpl
-
+    try:
+        import matplotlib as mpl  # slow to import, and only rank 0 draws
+    except ModuleNotFoundError:
+        print(f"no plot at {path}: pip install 'khorovod[examples]' for matplotlib")
+        return
     mpl.use("svg")
     from matplotlib import pyplot as plt
 

@@ -11,14 +11,17 @@ from __future__ import annotations
 
 import argparse
 
-import torch
-import torch.distributed as dist
-from ddp_digits import accuracy, datasets
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
-from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+try:
+    import torch
+    import torch.distributed as dist
+    from ddp_digits import accuracy, datasets
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
-import horovod.torch.distributed  # noqa: F401 - registers the backend
+    import horovod.torch.distributed  # noqa: F401 - registers the backend
+except ModuleNotFoundError as missing:
+    raise SystemExit(f"{missing}; this example needs: pip install 'khorovod[examples]'") from None
 
 
 def main() -> None:

@@ -15,12 +15,15 @@ import random
 import sys
 import time
 
-import torch
-from gpt_model import Gpt, Size, parameter_count
-from placement import pin
-from torch import nn
+try:
+    import torch
+    from gpt_model import Gpt, Size, parameter_count
+    from placement import pin
+    from torch import nn
 
-import horovod.torch as hvd
+    import horovod.torch as hvd
+except ModuleNotFoundError as missing:
+    raise SystemExit(f"{missing}; this example needs: pip install 'khorovod[examples]'") from None
 
 _GRAMMAR = {
     "sentence": ("{subject} {verb} {object}.", "{subject} {verb} {object}, and {subject} {verb} {object}."),

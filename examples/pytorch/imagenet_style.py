@@ -13,15 +13,18 @@ import argparse
 import sys
 from pathlib import Path
 
-import torch
-from placement import pin
-from resnet import resnet50, small_resnet
-from textures import CLASSES, Textures
-from torch import nn
-from torch.utils.data import DataLoader
-from torch.utils.data.distributed import DistributedSampler
+try:
+    import torch
+    from placement import pin
+    from resnet import resnet50, small_resnet
+    from textures import CLASSES, Textures
+    from torch import nn
+    from torch.utils.data import DataLoader
+    from torch.utils.data.distributed import DistributedSampler
 
-import horovod.torch as hvd
+    import horovod.torch as hvd
+except ModuleNotFoundError as missing:
+    raise SystemExit(f"{missing}; this example needs: pip install 'khorovod[examples]'") from None
 
 
 def parse_arguments() -> argparse.Namespace:

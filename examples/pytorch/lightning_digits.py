@@ -12,12 +12,15 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-import lightning
-import torch
-from ddp_digits import datasets
-from torch.utils.data import DataLoader
+try:
+    import lightning
+    import torch
+    from ddp_digits import datasets
+    from torch.utils.data import DataLoader
 
-import horovod.torch.distributed.lightning  # noqa: F401 - registers the strategy
+    import horovod.torch.distributed.lightning  # noqa: F401 - registers the strategy
+except ModuleNotFoundError as missing:
+    raise SystemExit(f"{missing}; this example needs: pip install 'khorovod[examples]' lightning") from None
 
 
 class Reader(lightning.LightningModule):

@@ -14,12 +14,15 @@ import argparse
 import sys
 import warnings
 
-import torch
-from digits_dataset import load, training_loader, validate
-from placement import pin
-from torch import nn
+try:
+    import torch
+    from digits_dataset import load, training_loader, validate
+    from placement import pin
+    from torch import nn
 
-import horovod.torch as hvd
+    import horovod.torch as hvd
+except ModuleNotFoundError as missing:
+    raise SystemExit(f"{missing}; this example needs: pip install 'khorovod[examples]'") from None
 
 
 def parse_arguments() -> argparse.Namespace:

@@ -16,12 +16,15 @@ import time
 from collections.abc import Callable
 from statistics import mean, stdev
 
-import torch
-from placement import pin
-from resnet import resnet50, small_resnet
-from torch import nn
+try:
+    import torch
+    from placement import pin
+    from resnet import resnet50, small_resnet
+    from torch import nn
 
-import horovod.torch as hvd
+    import horovod.torch as hvd
+except ModuleNotFoundError as missing:
+    raise SystemExit(f"{missing}; this example needs: pip install 'khorovod[examples]'") from None
 
 
 def parse_arguments() -> argparse.Namespace:

@@ -13,17 +13,20 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import ray
-import ray.data
-import ray.train
-import torch
-from ray.train import Checkpoint, FailureConfig, Result, RunConfig, ScalingConfig
-from sklearn.datasets import load_digits
-from torch import nn
+try:
+    import numpy as np
+    import ray
+    import ray.data
+    import ray.train
+    import torch
+    from ray.train import Checkpoint, FailureConfig, Result, RunConfig, ScalingConfig
+    from sklearn.datasets import load_digits
+    from torch import nn
 
-import horovod.torch as hvd
-from horovod.ray import HorovodTrainer
+    import horovod.torch as hvd
+    from horovod.ray import HorovodTrainer
+except ModuleNotFoundError as missing:
+    raise SystemExit(f"{missing}; this example needs: pip install 'khorovod[ray,examples]'") from None
 
 WEIGHTS = "digits.pt"  # in a checkpoint
 

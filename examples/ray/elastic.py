@@ -8,9 +8,12 @@ import argparse
 import os
 from typing import Any
 
-import ray
+try:
+    import ray
 
-from horovod.ray import ElasticRayExecutor, ray_logger
+    from horovod.ray import ElasticRayExecutor, ray_logger
+except ModuleNotFoundError as missing:
+    raise SystemExit(f"{missing}; this example needs: pip install 'khorovod[ray,torch]'") from None
 
 
 def train(epochs: int) -> float:

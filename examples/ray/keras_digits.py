@@ -13,14 +13,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import ray
-import ray.data
-import ray.train
-from ray.train import Checkpoint, RunConfig, ScalingConfig
-from sklearn.datasets import load_digits
+try:
+    import numpy as np
+    import ray
+    import ray.data
+    import ray.train
+    from ray.train import Checkpoint, RunConfig, ScalingConfig
+    from sklearn.datasets import load_digits
 
-from horovod.ray import HorovodTrainer
+    from horovod.ray import HorovodTrainer
+except ModuleNotFoundError as missing:
+    raise SystemExit(f"{missing}; this example needs: pip install 'khorovod[ray,keras]' scikit-learn") from None
 
 BATCH_SIZE = 32
 

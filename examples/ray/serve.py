@@ -15,13 +15,16 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-import digits
-import ray
-import torch
-from ray import serve
-from ray.train import Checkpoint
-from sklearn.datasets import load_digits
-from starlette.requests import Request
+try:
+    import digits
+    import ray
+    import torch
+    from ray import serve
+    from ray.train import Checkpoint
+    from sklearn.datasets import load_digits
+    from starlette.requests import Request
+except ModuleNotFoundError as missing:
+    raise SystemExit(f"{missing}; this example needs: pip install 'khorovod[ray,examples]'") from None
 
 
 @serve.deployment(ray_actor_options={"num_cpus": 0.5})  # type: ignore[misc]

@@ -11,14 +11,17 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-import ray
-from digits import digits, train
-from ray import tune
-from ray.train import RunConfig, ScalingConfig
-from ray.tune.integration.ray_train import TuneReportCallback
-from ray.tune.schedulers import ASHAScheduler
+try:
+    import ray
+    from digits import digits, train
+    from ray import tune
+    from ray.train import RunConfig, ScalingConfig
+    from ray.tune.integration.ray_train import TuneReportCallback
+    from ray.tune.schedulers import ASHAScheduler
 
-from horovod.ray import HorovodTrainer
+    from horovod.ray import HorovodTrainer
+except ModuleNotFoundError as missing:
+    raise SystemExit(f"{missing}; this example needs: pip install 'khorovod[ray,examples]'") from None
 
 
 def trial(config: dict[str, Any]) -> None:

@@ -9,10 +9,13 @@ from __future__ import annotations
 import argparse
 import time
 
-import tensorflow as tf
-from digits_data import batches, load, make_model, validate
+try:
+    import tensorflow as tf
+    from digits_data import batches, load, make_model, validate
 
-import horovod.tensorflow as hvd
+    import horovod.tensorflow as hvd
+except ModuleNotFoundError as missing:
+    raise SystemExit(f"{missing}; this example needs: pip install 'khorovod[tensorflow]' scikit-learn") from None
 
 
 def main() -> None:

@@ -10,10 +10,13 @@ import argparse
 import time
 from collections.abc import Callable
 
-import numpy as np
-import tensorflow as tf
+try:
+    import numpy as np
+    import tensorflow as tf
 
-import horovod.tensorflow as hvd
+    import horovod.tensorflow as hvd
+except ModuleNotFoundError as missing:
+    raise SystemExit(f"{missing}; this example needs: pip install 'khorovod[tensorflow]' scikit-learn") from None
 
 
 def main() -> None:
