@@ -118,7 +118,7 @@ class FlagParser:
         Found before argparse looks, because argparse would judge the command's own flags by horovodrun's.
         """
         index = 0
-        flags = []
+        flags: list[str] = []
         while index < len(argv):
             word = argv[index]
             if word == "--" or not word.startswith("-") or word == "-":

@@ -31,11 +31,15 @@ _ADVICE = (
         r"UNPROTECTED PRIVATE KEY FILE|Load key .*: bad permissions",
         "ssh takes no key that others may read: chmod 600 on the key file",
     ),
-    _Advice(r"Load key .*: (invalid format|error in libcrypto)", "the file given to -i must be the private key"),
+    _Advice(
+        r"Load key .*: (invalid format|error in libcrypto)",
+        "the file of -i holds no private key; ssh must log in without a password: ssh-copy-id, ssh-agent, or -i FILE",
+    ),
     _Advice(r"Bad owner or permissions on", "ssh takes no configuration that others may write: chmod 600 on that file"),
     _Advice(
-        r"REMOTE HOST IDENTIFICATION HAS CHANGED",
-        "the host has another key than before: if it was installed anew, remove the old one (ssh-keygen -R HOST)",
+        r"REMOTE HOST IDENTIFICATION HAS CHANGED|Host key for .* has changed",
+        "the host has another key than before: if it was installed anew, remove the old one (ssh-keygen -R HOST), then "
+        "connect once by hand and check the key",
     ),
     _Advice(r"Host key verification failed", "connect once by hand and check the key, or add it to ~/.ssh/known_hosts"),
     _Advice(r"Too many authentication failures", "ssh offers too many keys: name one with -i FILE"),
