@@ -8,6 +8,7 @@ from faultkit.elastic import ElasticJob, of_rank
 from faultkit.newcomers import hold_back, let_come
 
 import horovod
+from horovod.runner.elastic.constants import RESET_LIMIT_EXCEEDED_MESSAGE
 
 
 @pytest.mark.timeout(150)  # torch is imported by four processes, of which three start at once
@@ -82,7 +83,7 @@ def test_the_reset_limit_is_a_clear_end(tmp_path):
     with ElasticJob("numpy", tmp_path, 2, "--min-np", "1", "--reset-limit", "0") as job:
         job.kill(of_rank(0, job.stepped(0, 2)))
         assert job.wait(limit_s=40) == [1]
-        assert "Reset count 1 has exceeded reset limit 0: the job is ended." in job.printed()
+        assert RESET_LIMIT_EXCEEDED_MESSAGE.format(0) in job.printed()
 
 
 def test_ctrl_c_ends_an_elastic_job(tmp_path):

@@ -2,6 +2,7 @@
 """The elastic driver's decisions, by table and in random orders of events: no process, no socket, no clock."""
 
 import signal
+import string
 
 import pytest
 from faultkit.membership import Driver, kinds
@@ -12,6 +13,7 @@ from horovod.common.joining.loss import REFUSED, SILENT, Loss
 from horovod.common.lineage import SeenFile
 from horovod.runner.elastic import membership as m
 from horovod.runner.elastic import words
+from horovod.runner.elastic.constants import RESET_LIMIT_EXCEEDED_MESSAGE
 from horovod.runner.elastic.places import places_of, resettled
 from horovod.runner.elastic.state import LOSS_S
 from horovod.runner.elastic.vocabulary import ADDED, REMOVED, reported_by
@@ -203,7 +205,13 @@ def test_the_reset_limit_ends_the_job():
         for birth in driver.state.members:
             actions = driver.tell(m.Ready(birth)) if birth in driver.state.workers else []
             driver.tell(m.Ready(3)) if birth == 0 and victim == 1 else None
-    assert any(isinstance(action, m.GiveUp) and "reset limit 1" in action.why for action in [*actions, *driver.log])
+    told = RESET_LIMIT_EXCEEDED_MESSAGE.format(1)
+    assert any(isinstance(action, m.GiveUp) and action.why == told for action in [*actions, *driver.log])
+
+
+def test_the_text_about_the_reset_limit_has_one_field():
+    assert [name for _, name, _, _ in string.Formatter().parse(RESET_LIMIT_EXCEEDED_MESSAGE) if name is not None] == [""]
+    assert "limit of 7" in RESET_LIMIT_EXCEEDED_MESSAGE.format(7)
 
 
 def test_who_waits_too_long_gives_up():

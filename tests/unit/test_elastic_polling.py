@@ -2,11 +2,13 @@
 """What a discovery script may print, and how the limits of an elastic job are read."""
 
 import os
+import re
 import threading
 
 import psutil
 import pytest
 from testkit.launcher import horovodrun
+from testkit.speed import patience
 
 from horovod.runner.elastic.polling import DiscoveryError, Polling, Script, find_hosts, parse_hosts
 from horovod.runner.elastic.running import limits_of
@@ -45,6 +47,23 @@ def test_fault_10_a_slow_or_endless_script_is_ended_with_what_it_started(script,
     wanted = {"MARK_OF_THIS_TEST": str(os.getpid())}
     left = [one for one in psutil.process_iter() if wanted.items() <= environment_of(one).items()]
     assert psutil.wait_procs(left, timeout=10)[1] == []
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_a_script_that_has_ended_is_read_to_its_end_though_its_child_holds_stdout(code):
+    """The child ends by itself once nobody reads its input, which the script has from this test."""
+    held, release = os.pipe()
+    child = f"(read line < /proc/{os.getpid()}/fd/{held}) &"
+    script = Script(f"{child} echo a:2; printf b:1; echo no cluster >&2; exit {code}", None, limit_s=patience(60))
+    try:
+        if code == 0:
+            assert script() == {"a": 2, "b": 1}
+        else:
+            with pytest.raises(DiscoveryError, match="ended with exit code 3: no cluster"):
+                script()
+    finally:
+        os.close(release)
+        os.close(held)
 
 
 def environment_of(process):
@@ -97,3 +116,24 @@ def test_limits():
     assert limits_of({"num_proc": 2, "host_discovery_script": "x"}, {}).min_num_proc == 2
     with pytest.raises(ValueError, match="--min-np 5, -np 4 and --max-np 6 must be in ascending order"):
         limits_of({"num_proc": 4, "min_num_proc": 5}, {"localhost": 6})
+
+
+def test_a_negative_reset_limit_is_refused_by_name():
+    limits = limits_of({"num_proc": 1, "reset_limit": 0}, {"localhost": 1})
+    assert limits.reset_limit == 0
+    with pytest.raises(ValueError, match=r"--reset-limit \(reset_limit\) must be at least 0, not -1"):
+        limits_of({"num_proc": 1, "reset_limit": -1}, {"localhost": 1})
+
+
+def test_an_elastic_timeout_of_0_in_the_environment_is_refused_by_name(monkeypatch):
+    monkeypatch.setenv("HOROVOD_ELASTIC_TIMEOUT", "0")
+    with pytest.raises(ValueError, match="HOROVOD_ELASTIC_TIMEOUT='0' .* an integer of seconds from 1 to 2000000"):
+        limits_of({"num_proc": 1}, {"localhost": 1})
+
+
+@pytest.mark.parametrize("flag", ["--reset-limit=-1", "--elastic-timeout=0"])
+def test_horovodrun_refuses_such_limits_before_anything_starts(flag, tmp_path):
+    done = horovodrun("-np", "1", "--min-np", "1", flag, "touch", str(tmp_path / "started"), limit_s=20)
+    assert done.returncode == 2
+    assert re.search(r"horovodrun: error: --(reset-limit.* at least 0|elastic-timeout.* from 1 to 2000000)", done.stderr)
+    assert not (tmp_path / "started").exists()

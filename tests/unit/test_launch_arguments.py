@@ -127,6 +127,8 @@ def test_a_command_is_required_for_running_alone(capsys):
         (["-np", "0"], "-np must be at least 1"),
         (["--blacklist-cooldown-range", "10", "1"], "min <= max"),
         (["--blacklist-cooldown-range", "0", "1"], "min <= max"),
+        (["--reset-limit", "-1"], r"--reset-limit \(reset_limit\) must be at least 0, not -1"),
+        (["--elastic-timeout", "0"], "--elastic-timeout='0' .* an integer of seconds from 1 to 2000000"),
     ],
 )
 def test_values_out_of_range_are_value_errors(words, text):

@@ -268,7 +268,7 @@ _JOB = (
     Setting("HOROVOD_START_TIMEOUT", int, 30, "How long horovodrun waits for each host to answer.",
             unit="seconds", minimum=0, maximum=_LONG_S, flag="--start-timeout"),
     Setting("HOROVOD_ELASTIC_TIMEOUT", int, 600, "How long the elastic driver waits for enough slots.",
-            unit="seconds", minimum=0, maximum=_LONG_S, flag="--elastic-timeout"),
+            unit="seconds", minimum=1, maximum=_LONG_S, flag="--elastic-timeout"),
     Setting("HOROVOD_SIMULATE_HOSTS", bool, False, "horovodrun takes every host for this machine: for trying out."),
     Setting("HOROVOD_THREAD_AFFINITY", str, None, "The only core that the engine thread runs on: one number for all "
             "ranks, or one for each local rank. Threads of the program itself that wait for a result are not pinned.",

@@ -15,6 +15,7 @@ from horovod.runner.allocation import default_processes
 from horovod.runner.arguments import DEFAULTS, FlagParser
 from horovod.runner.hosts import named_slots
 from horovod.runner.kubernetes import default_hosts_option
+from horovod.runner.limits import check_reset_limit
 from horovod.runner.stop_signals import dropping
 
 if TYPE_CHECKING:
@@ -201,6 +202,7 @@ def _check_values(options: dict[str, Any]) -> None:
         if options[name] is not None and options[name] < 1:
             flag = "-np" if name == "num_proc" else "--" + name.replace("_", "-")
             raise ValueError(f"{flag} must be at least 1, not {options[name]}")
+    check_reset_limit(options["reset_limit"])
     _check_cooldown(options["cooldown_range"])
 
 

@@ -23,6 +23,14 @@ def check_number(number: int, what: str) -> None:
         raise ValueError(f"{what} must be between 1 and {MOST_RANKS}, not {number}")
 
 
+def check_reset_limit(number: int | None) -> None:
+    """ValueError for a number of resets that cannot be counted; None stands for no limit."""
+    if number is not None and number < 0:
+        raise ValueError(
+            f"--reset-limit (reset_limit) must be at least 0, not {number}: leave it out to allow any number of resets"
+        )
+
+
 def check_local_processes(number: int) -> None:
     """ValueError if this machine cannot run this many processes, or this user may not."""
     for bound, reason in _process_bounds():

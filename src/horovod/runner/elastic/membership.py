@@ -416,7 +416,7 @@ class _Turn:
     def _announce(self, chosen: list[Worker], new: Iterable[Worker]) -> None:
         state, first = self.state, self.state.generation < 0
         if not first and state.limits.reset_limit is not None and state.generation >= state.limits.reset_limit:
-            self._give_up(RESET_LIMIT_EXCEEDED_MESSAGE.format(state.generation + 1, state.limits.reset_limit))
+            self._give_up(RESET_LIMIT_EXCEEDED_MESSAGE.format(state.limits.reset_limit))
             return
         has_state = state.has_current_state
         places = places_of([(one.birth, one.slot, one.rank if has_state(one) else None) for one in chosen])

@@ -21,6 +21,7 @@ from horovod.runner.hosts import HostInfo
 
 SCRIPT_LIMIT_S = 60.0
 _END_S = 5.0  # for a script that has closed its output
+_LOOK_S = 0.05  # how soon the end of a script is noticed whose output another process holds open
 _MOST_OUTPUT = 1 << 20
 _LAST_WORDS = 500
 
@@ -35,7 +36,7 @@ def find_hosts(script: str, slots: int | None) -> dict[str, int]:
 
 
 class Script:
-    """Call it for the hosts that there are. It may be slow, fail, or print without an end."""
+    """Call it for the hosts that there are. It may be slow, fail, print without an end, or leave processes behind."""
 
     def __init__(self, script: str, slots: int | None, limit_s: float = SCRIPT_LIMIT_S) -> None:
         self._script, self._slots, self._limit_s = script, slots, limit_s
@@ -78,16 +79,23 @@ class Script:
                 self._running = None
 
     def _read(self, process: subprocess.Popen[bytes]) -> bytes:
+        """Return all that the script prints. Processes that it leaves behind may hold its output open."""
         assert process.stdout is not None
         deadline = time.monotonic() + self._limit_s
         text = b""
-        while not self._is_over and is_readable(process.stdout, deadline - time.monotonic()):
-            piece = os.read(process.stdout.fileno(), 1 << 16)
-            text += piece
-            if not piece:
+        while not self._is_over and time.monotonic() < deadline:
+            has_ended = process.poll() is not None  # before the output is looked at: an empty pipe stays empty then
+            wait_s = 0.0 if has_ended else min(_LOOK_S, deadline - time.monotonic())
+            if is_readable(process.stdout, wait_s):
+                piece = os.read(process.stdout.fileno(), 1 << 16)
+                text += piece
+                if len(text) > _MOST_OUTPUT:
+                    raise self._error(f" printed more than {_MOST_OUTPUT} bytes")
+                if piece:
+                    continue
                 return text
-            if len(text) > _MOST_OUTPUT:
-                raise self._error(f" printed more than {_MOST_OUTPUT} bytes")
+            if has_ended:
+                return text
         raise self._error(f" has not ended after {self._limit_s:g} s")
 
     def _error(self, what: str) -> DiscoveryError:

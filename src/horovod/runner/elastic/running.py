@@ -24,7 +24,7 @@ from horovod.runner.elastic.vocabulary import Event, Limits, Listens, Preempted,
 from horovod.runner.elastic.workers import Program
 from horovod.runner.hosts import HostInfo, plan_hosts
 from horovod.runner.job import JobResult
-from horovod.runner.limits import check_local_processes, check_number, enough_descriptors
+from horovod.runner.limits import check_local_processes, check_number, check_reset_limit, enough_descriptors
 from horovod.runner.output import OutputOptions
 from horovod.runner.placement import Placer
 from horovod.runner.processes import ProcessTree
@@ -224,6 +224,7 @@ def limits_of(options: Mapping[str, Any], hosts: Mapping[str, int]) -> Limits:
     if not low <= num_proc <= high:
         raise ValueError(f"--min-np {low}, -np {num_proc} and --max-np {high} must be in ascending order")
     check_number(high, "--max-np (max_num_proc)")
+    check_reset_limit(options.get("reset_limit"))
     timeout = options.get("elastic_timeout")
     if timeout is None:
         timeout = settings.value_of("HOROVOD_ELASTIC_TIMEOUT", os.environ)
