@@ -210,7 +210,8 @@ def test_the_reset_limit_ends_the_job():
 
 
 def test_the_text_about_the_reset_limit_has_one_field():
-    assert [name for _, name, _, _ in string.Formatter().parse(RESET_LIMIT_EXCEEDED_MESSAGE) if name is not None] == [""]
+    fields = [name for _, name, _, _ in string.Formatter().parse(RESET_LIMIT_EXCEEDED_MESSAGE) if name is not None]
+    assert fields == [""]
     assert "limit of 7" in RESET_LIMIT_EXCEEDED_MESSAGE.format(7)
 
 

@@ -135,5 +135,5 @@ def test_an_elastic_timeout_of_0_in_the_environment_is_refused_by_name(monkeypat
 def test_horovodrun_refuses_such_limits_before_anything_starts(flag, tmp_path):
     done = horovodrun("-np", "1", "--min-np", "1", flag, "touch", str(tmp_path / "started"), limit_s=20)
     assert done.returncode == 2
-    assert re.search(r"horovodrun: error: --(reset-limit.* at least 0|elastic-timeout.* from 1 to 2000000)", done.stderr)
+    assert re.search(r"horovodrun: error: --(reset-limit.* at least 0|elastic-timeout.* from 1 to)", done.stderr)
     assert not (tmp_path / "started").exists()
