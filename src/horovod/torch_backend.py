@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlparse
 
 from horovod import accelerate_on_cpu, library_warnings
-from horovod.common import torchrun_variables
+from horovod.common import place_variables, torchrun_variables
 
 NAME = "horovod"
 DEVICES = ["cpu", "cuda"]
@@ -67,7 +67,8 @@ def _is_launchers_world(url: str) -> bool:
     torchrun inside the job has said anything else.
     """
     asked = _asked(url)
-    place = {"rank": os.environ.get("HOROVOD_RANK"), "world_size": os.environ.get("HOROVOD_SIZE")}
+    environ = place_variables.known(os.environ)
+    place = {"rank": environ.get("HOROVOD_RANK"), "world_size": environ.get("HOROVOD_SIZE")}
     as_launched = all(asked.get(name, value) in (value, "-1") for name, value in place.items())
     return as_launched and ("MASTER_ADDR" not in os.environ or torchrun_variables.place_is_ours(os.environ))
 
@@ -78,7 +79,7 @@ def _asked(url: str) -> dict[str, str]:
 
 
 def _warn_of_group_alone(url: str) -> None:
-    size = os.environ.get("HOROVOD_SIZE", "1")
+    size = place_variables.known(os.environ).get("HOROVOD_SIZE", "1")
     asked = _asked(url).get("world_size", os.environ.get("WORLD_SIZE"))
     if asked == "1" and size.isdecimal() and int(size) > 1 and not torchrun_variables.is_torchruns(os.environ):
         from horovod.common import user_warnings

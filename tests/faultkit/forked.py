@@ -21,10 +21,12 @@ from testkit.places import ROOT, TESTS, python_path
 from testkit.processes import Process
 
 from faultkit.reports import VARIABLE, Report, Reports
+from horovod.common.joining.elastic_place import worker_variables
 from horovod.common.rendezvous.protocol import make_secret
 from horovod.common.rendezvous.server import Server
 from horovod.runner.elastic.driving import Driver, Outcome
 from horovod.runner.elastic.mail import Mail
+from horovod.runner.elastic.places import Place
 from horovod.runner.elastic.progress import told_by
 from horovod.runner.elastic.vocabulary import (
     Discovered,
@@ -157,15 +159,10 @@ class ForkedJob:
 
     # The placer
 
-    def start(self, birth: int, slot: Slot) -> None:
+    def start(self, birth: int, slot: Slot, planned: Place) -> None:
         self._running.add(birth)
         self.started += 1
-        env = {
-            **self._env,
-            "HOROVOD_HOSTNAME": slot[0],
-            "HOROVOD_ELASTIC": "1",
-            "HOROVOD_BIRTH_ID": str(birth),
-        }
+        env = {**self._env, **worker_variables(birth, slot[0], planned)}
         ended: Callable[[int], None] = lambda code: self._mail.put(Ended(birth, code, describe_exit(code)))  # noqa: E731
         self._zygote.start(f"{self._name}-{birth}", self._arguments, env, ended)
 

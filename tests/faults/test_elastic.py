@@ -79,6 +79,21 @@ def test_faults_11_and_12_a_slot_whose_workers_always_fail_ends_the_job_below_th
     ]
 
 
+def test_workers_have_a_planned_place_before_init_and_their_own_one_after_it_and_each_reset(tmp_path):
+    """The program compares its environment with its place in each generation."""
+    hold_back(tmp_path, 3)
+    with ElasticJob("numpy", tmp_path, 3, "--min-np", "2") as job:
+        first = job.stepped(0, 3)
+        job.kill(of_rank(0, first))
+        assert {one["birth"]: one["rank"] for one in job.stepped(1, 2).values()} == {1: 0, 2: 1}
+        let_come(tmp_path, 3)
+        assert job.stepped(2, 3)[3]["rank"] == 2
+        job.finish(3)
+        planned = {one["birth"]: one["planned"] for one in job.reports.all if one["event"] == "starts"}
+    assert [planned[birth] for birth in range(3)] == [[number, 3, number, 3, 0, 1] for number in range(3)]
+    assert planned[3] == [2, 3, 0, 3, 0, 1], "its slot has been that of worker 0"
+
+
 def test_the_reset_limit_is_a_clear_end(tmp_path):
     with ElasticJob("numpy", tmp_path, 2, "--min-np", "1", "--reset-limit", "0") as job:
         job.kill(of_rank(0, job.stepped(0, 2)))

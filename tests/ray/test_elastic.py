@@ -14,7 +14,7 @@ import ray
 from testkit.ray_metrics import await_metrics
 
 import horovod.numpy as hvd
-from horovod.common import checkpoint_file
+from horovod.common import checkpoint_file, place_variables
 from horovod.common.checkpoint_folder import list_files, path_of
 from horovod.common.lineage import CommitId
 from horovod.ray import ElasticRayExecutor, RayExecutor, ray_logger
@@ -109,6 +109,27 @@ def test_actors_and_nodes_come_and_go(cluster: Any, tmp_path: Path) -> None:
     # Rank 0 was there from the first world to the last, in one process.
     assert results[0][3][0] == 4
     assert 6 in results[0][3]
+
+
+def places_in_the_environment() -> tuple[list[int], list[int], list[int]]:
+    """Of this worker: before hvd.init(), after it, and the true one. The mark of a planned place counts as 1."""
+    names = (*place_variables.NAMES, place_variables.PLANNED)
+    before = [int(os.environ.get(name, "0")) for name in names]
+    hvd.init()
+    true = [hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size(), hvd.cross_rank(), hvd.cross_size(), 0]
+    return before, [int(os.environ.get(name, "0")) for name in names], true
+
+
+def test_workers_have_a_planned_place_before_init_and_their_own_one_after_it() -> None:
+    settings = ElasticRayExecutor.create_settings(min_num_proc=2, max_num_proc=2, timeout_s=60)
+    executor = ElasticRayExecutor(settings)
+    executor.start()
+    places = executor.run(places_in_the_environment)
+    assert len(places) == 2
+    for rank, (before, after, true) in enumerate(places):
+        assert after == true
+        assert before == [*true[:6], 1], "nothing has changed since the start"
+        assert before[:2] == [rank, 2]
 
 
 def test_a_frozen_worker_is_replaced(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from horovod.common import (
     leaving,
     log,
     mpi_library,
+    place_variables,
     settings,
     stacks,
     threads_at_exit,
@@ -133,6 +134,7 @@ class Context:
             place = elastic_place.take_place(self._settings, os.environ, lost, fresh=fresh, seen=seen)
             self.seen_files = merged(self.seen_files, place.seen)
             os.environ.update(place.variables())
+            os.environ.pop(place_variables.PLANNED, None)
             self._settings = settings.load(os.environ)
             self._topology = place.topology
             log.begin(self._settings, self._topology.rank)

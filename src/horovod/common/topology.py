@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from horovod.common import torchrun_variables
+from horovod.common import place_variables, torchrun_variables
 from horovod.common.settings import BY_NAME, Settings, parse
 from horovod.common.settings_table import MOST_RANKS, Setting
 from horovod.common.settings_values import shown
@@ -98,7 +98,11 @@ def rank_variable(source: str) -> str:
 
 
 def discover(environ: Mapping[str, str]) -> Topology:
-    """This process's place in the world. ValueError if the variables contradict each other."""
+    """This process's place in the world. ValueError if the variables contradict each other.
+
+    A place that an elastic driver has only planned is none.
+    """
+    environ = place_variables.known(environ)
     host = host_name(environ)
     for launcher in _LAUNCHERS:
         if environ.get(launcher.rank) and environ.get(launcher.size) and _speaks(launcher, environ):

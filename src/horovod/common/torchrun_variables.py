@@ -12,6 +12,8 @@ import socket
 from collections.abc import Mapping
 from errno import EADDRINUSE
 
+from horovod.common import place_variables
+
 NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 # By these processes meet. The others say which of its host's devices a process takes: users may know better.
 _MEETING = frozenset({"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"})
@@ -59,6 +61,7 @@ def is_torchruns(environ: Mapping[str, str]) -> bool:
 
 def job_size(environ: Mapping[str, str]) -> int:
     """Return how many ranks the launcher started, or 1 if this process belongs to no launcher."""
+    environ = place_variables.known(environ)
     by_world_size = is_torchruns(environ) or "WORLD_SIZE" in ours(environ)
     size = environ.get("WORLD_SIZE" if by_world_size else "HOROVOD_SIZE", "1")
     return int(size) if size.isdecimal() else 1

@@ -8,11 +8,14 @@ import socket
 import sys
 from collections.abc import Mapping
 
+from horovod.common import place_variables
 from horovod.common.joining.elastic_place import BIRTH_VARIABLE
 from horovod.common.torchrun_variables import without_outer_place
 
-_NUMBERS = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE", "HOST_ADDRESS", "ELASTIC")
-_PLACE = (*(f"HOROVOD_{name}" for name in _NUMBERS), BIRTH_VARIABLE)
+_PLACE = (
+    *place_variables.NAMES,
+    *("HOROVOD_HOST_ADDRESS", "HOROVOD_ELASTIC", BIRTH_VARIABLE, place_variables.PLANNED),
+)
 # Ray's log monitor shows what follows it in front of all further lines of this process.
 _NAME_FOR_LOGS = ":actor_name:"
 

@@ -15,10 +15,11 @@ import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from horovod.common.joining.elastic_place import BIRTH_VARIABLE
+from horovod.common.joining.elastic_place import worker_variables
 from horovod.ray.collecting import in_words
 from horovod.ray.discovery import node_called
 from horovod.ray.worker import BaseHorovodWorker
+from horovod.runner.elastic.places import Place
 from horovod.runner.elastic.vocabulary import Ended, Event, Slot
 
 _NOT_STARTED = 127
@@ -80,7 +81,7 @@ class RayPlacer:
         self.results: dict[int, Any] = {}  # by birth id
         self.failures: dict[int, str] = {}  # tracebacks, by birth id
 
-    def start(self, birth: int, slot: Slot) -> None:
+    def start(self, birth: int, slot: Slot, planned: Place) -> None:
         node = node_called(slot[0])
         if node is None:
             self._tell(Ended(birth, _NOT_STARTED, f"Ray has no living node {slot[0]}"))
@@ -100,9 +101,7 @@ class RayPlacer:
         variables = {
             **self._task.variables,
             **self._devices(node),
-            "HOROVOD_HOSTNAME": slot[0],
-            "HOROVOD_ELASTIC": "1",
-            BIRTH_VARIABLE: str(birth),
+            **worker_variables(birth, slot[0], planned),
         }
         alive, done = actor.process.remote(), actor.work.remote(variables, self._task)
         deadline = time.monotonic() + self._task.start_limit_s

@@ -7,7 +7,7 @@ import os
 import sys
 import traceback
 
-from horovod.common import leaving, serialization
+from horovod.common import leaving, place_variables, serialization
 from horovod.common.joining.elastic_place import BIRTH_VARIABLE
 from horovod.common.rendezvous.client import Connection
 from horovod.common.topology import SECRET_VARIABLE, decode_secret, discover
@@ -53,7 +53,7 @@ def main() -> int:
         value, code = text.encode(errors="replace"), 1
     worker = rank if rank is not None else int(os.environ[BIRTH_VARIABLE])
     if rank is None:  # hvd.init() has said which rank this worker has become
-        rank = int(os.environ.get("HOROVOD_RANK") or worker)
+        rank = int(place_variables.known(os.environ).get("HOROVOD_RANK") or worker)
     key = result_key(rank) if code == 0 else error_key(worker)
     # A new connection: the first one might have been idle for days and dropped on the way.
     with Connection.open(address, port, secret, _CONNECT_LIMIT_S) as connection:

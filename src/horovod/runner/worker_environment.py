@@ -10,7 +10,8 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from horovod.common import settings, torchrun_variables
+from horovod.common import place_variables, settings, torchrun_variables
+from horovod.common.joining.elastic_place import BIRTH_VARIABLE
 from horovod.common.joining.interfaces import check_interfaces, interface_names, loopback_interface
 from horovod.common.topology import SECRET_VARIABLE
 from horovod.runner.arguments import FLAG_SETTINGS
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
     from horovod.runner.remote.probing import Address
 
 _DEVICES = "CUDA_VISIBLE_DEVICES"
-_NOT_PASSED_ON = ("OLDPWD", SECRET_VARIABLE, SIMULATE_VARIABLE)
+# Of an elastic worker that starts a job itself, the last two: its number is not that of the new job's ranks.
+_NOT_PASSED_ON = ("OLDPWD", SECRET_VARIABLE, SIMULATE_VARIABLE, BIRTH_VARIABLE, place_variables.PLANNED)
 # What starts the ranks and moves their tensors, in Horovod's words, unless mpirun or jsrun does.
 _BACK_ENDS = {"HOROVOD_CONTROLLER": "gloo", "HOROVOD_CPU_OPERATIONS": "gloo"}
 
@@ -109,12 +111,7 @@ def shows_warnings(options: Mapping[str, Any]) -> bool:
 def slot_environment(slot: SlotInfo) -> dict[str, str]:
     return {
         "HOROVOD_HOSTNAME": slot.hostname,
-        "HOROVOD_RANK": str(slot.rank),
-        "HOROVOD_SIZE": str(slot.size),
-        "HOROVOD_LOCAL_RANK": str(slot.local_rank),
-        "HOROVOD_LOCAL_SIZE": str(slot.local_size),
-        "HOROVOD_CROSS_RANK": str(slot.cross_rank),
-        "HOROVOD_CROSS_SIZE": str(slot.cross_size),
+        **place_variables.variables(slot),
     }
 
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 import psutil
 
+from horovod.common.joining.elastic_place import BIRTH_VARIABLE
 from horovod.common.stacks import FILE_PREFIX
 
 _LINK = re.compile(rf".*[/:]{FILE_PREFIX}(\d+)-.* \(deleted\)")
@@ -76,11 +77,12 @@ def read_stacks(offer: Offer, limit_s: float = 2.0) -> str:
 
 
 def title(pid: int) -> str:
-    """Pid, rank and command of a worker, for people."""
+    """Pid, rank and command of a worker, for people. In an elastic job, where ranks change, the worker's number."""
     with suppress(psutil.Error):
         process = psutil.Process(pid)
-        rank = process.environ().get("HOROVOD_RANK")
-        place = f"rank {rank}, " if rank is not None else ""
+        variables = process.environ()  # as they were when the process began
+        names = {BIRTH_VARIABLE: "worker", "HOROVOD_RANK": "rank"}
+        place = next((f"{what} {variables[name]}, " for name, what in names.items() if name in variables), "")
         return f"{place}pid {pid}: {' '.join(process.cmdline())[:200]}"
     return f"pid {pid}"
 

@@ -18,6 +18,7 @@ from faultkit.newcomers import wait_if_held_back
 from faultkit.reports import report
 
 import horovod.numpy as hvd
+from horovod.common import place_variables
 from horovod.common.context import default_context
 from horovod.common.elastic import ObjectState, run_fn
 from horovod.common.objects import broadcast_object
@@ -26,6 +27,7 @@ from horovod.common.rendezvous.client import Connection
 FRAMEWORK, STOP = sys.argv[1:3]
 BIRTH = int(os.environ["HOROVOD_BIRTH_ID"])
 LOG = os.environ.get("TEST_STEPS")
+report("starts", birth=BIRTH, planned=[int(os.environ[name]) for name in place_variables.NAMES])
 if os.environ.get("TEST_FREEZES") == str(BIRTH):
     os.kill(os.getpid(), signal.SIGSTOP)
 
@@ -61,6 +63,9 @@ def train(state, step):
         state.steps += 1
         if is_new:
             generation = default_context.generation
+            place = hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size(), hvd.cross_rank(), hvd.cross_size()
+            assert place == tuple(int(os.environ[name]) for name in place_variables.NAMES), "hvd.init() sets them"
+            assert place_variables.PLANNED not in os.environ
             report("stepped", birth=BIRTH, size=hvd.size(), generation=generation, steps=state.steps)
             is_new = False
         state.commit()

@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from horovod.common import place_variables
 from horovod.common import topology as topology_module
 from horovod.common.exceptions import HorovodInitializationError, HorovodInternalError, HorovodRemovedError
 from horovod.common.joining.loss import Loss, loss_in
@@ -34,6 +35,22 @@ def birth_id(environ: Mapping[str, str]) -> int:
     return topology_module.integer_of(BIRTH_VARIABLE, environ)
 
 
+def worker_variables(birth: int, host: str, place: place_variables.HasPlace) -> dict[str, str]:
+    """Return what the environment of one worker holds beside that of all workers of the job.
+
+    Args:
+        birth: The worker's number.
+        host: The name of its host.
+        place: The place that the driver plans for it.
+    """
+    return {
+        **place_variables.planned(place),
+        "HOROVOD_HOSTNAME": host,
+        "HOROVOD_ELASTIC": "1",
+        BIRTH_VARIABLE: str(birth),
+    }
+
+
 @dataclass(frozen=True)
 class ElasticPlace:
     """`address`: where other hosts reach this worker; None: it knows that already.
@@ -48,8 +65,7 @@ class ElasticPlace:
 
     def variables(self) -> dict[str, str]:
         """For scripts that read their place in the environment, as Horovod's workers may."""
-        names = ("rank", "size", "local_rank", "local_size", "cross_rank", "cross_size")
-        found = {f"HOROVOD_{name.upper()}": str(getattr(self.topology, name)) for name in names}
+        found = place_variables.variables(self.topology)
         return found if self.address is None else found | {"HOROVOD_HOST_ADDRESS": self.address}
 
 

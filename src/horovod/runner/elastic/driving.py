@@ -25,8 +25,9 @@ from horovod.runner.elastic import words
 from horovod.runner.elastic.cuts import Cuts
 from horovod.runner.elastic.mail import Mail
 from horovod.runner.elastic.membership import decide
+from horovod.runner.elastic.places import Place
 from horovod.runner.elastic.progress import Ask, Stuck, Watch, look
-from horovod.runner.elastic.state import State
+from horovod.runner.elastic.state import State, planned_place
 from horovod.runner.elastic.vocabulary import (
     Action,
     Announce,
@@ -63,11 +64,11 @@ def silence_limit_s(environ: Mapping[str, str]) -> float:
 class WorkerPlacer(Protocol):
     """Starts workers in slots and signals them, without waiting. Whatever becomes of them is an event for the driver.
 
-    Environment of a worker: HOROVOD_BIRTH_ID, HOROVOD_HOSTNAME (the slot's), HOROVOD_ELASTIC=1 and the rendezvous, but
-    nothing of ranks.
+    Environment of a worker: the rendezvous, and horovod.common.joining.elastic_place.worker_variables.
     """
 
-    def start(self, birth: int, slot: Slot) -> None: ...
+    def start(self, birth: int, slot: Slot, planned: Place) -> None:
+        """Start a worker. `planned`: the place that it will probably have; the driver may give it another one."""
 
     def signal(self, birth: int, number: int) -> None: ...
 
@@ -200,7 +201,7 @@ class Driver:
         match action:
             case Start(birth, slot):
                 self.slots[birth] = slot
-                self._placer.start(birth, slot)
+                self._placer.start(birth, slot, planned_place(birth, self.state))
             case Signal(birth, number):
                 self._placer.signal(birth, number)
             case Dismiss(birth, why):

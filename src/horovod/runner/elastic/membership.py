@@ -22,7 +22,7 @@ from horovod.common.joining.loss import Loss
 from horovod.common.lineage import merged
 from horovod.runner.elastic import cut_rules
 from horovod.runner.elastic.constants import RESET_LIMIT_EXCEEDED_MESSAGE
-from horovod.runner.elastic.places import places_of, resettled
+from horovod.runner.elastic.places import resettled
 from horovod.runner.elastic.state import PREEMPTED_WHY, REMINDER_S, SPARE_S, State, pending_update
 from horovod.runner.elastic.vocabulary import (
     Action,
@@ -418,8 +418,7 @@ class _Turn:
         if not first and state.limits.reset_limit is not None and state.generation >= state.limits.reset_limit:
             self._give_up(RESET_LIMIT_EXCEEDED_MESSAGE.format(state.limits.reset_limit))
             return
-        has_state = state.has_current_state
-        places = places_of([(one.birth, one.slot, one.rank if has_state(one) else None) for one in chosen])
+        places = state.places(chosen)
         gone = self._removed_members({worker.birth for worker in chosen})
         others = state.newcomers() if state.limits.spares else []  # else they are on their way to become members
         self.actions.append(

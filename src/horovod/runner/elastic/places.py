@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,30 @@ def places_of(workers: Sequence[tuple[int, tuple[str, int], int | None]]) -> dic
                 cross_size=len(column),
             )
     return places
+
+
+def planned_in_slot(slot: tuple[str, int], place: Place, taken: Sequence[tuple[str, int]]) -> Place:
+    """Return the place that is planned for a worker when it is started.
+
+    Its local rank is the number of its slot, which no other process of its host has: scripts choose a GPU by it. The
+    workers that go on keep the GPU that they have chosen, although their local ranks change.
+
+    Args:
+        slot: Where the worker is started.
+        place: Its place if a generation were announced now.
+        taken: The slots of all workers, in the order of their ranks.
+    """
+    number = slot[1]
+    column = list(dict.fromkeys(host for host, other in taken if other == number))
+    local_size = max(place.local_size, number + 1)
+    return replace(
+        place,
+        size=max(place.size, local_size),
+        local_rank=number,
+        local_size=local_size,
+        cross_rank=column.index(slot[0]),
+        cross_size=len(column),
+    )
 
 
 def resettled(workers: Sequence[tuple[int, tuple[str, int]]], hosts: Mapping[str, int]) -> dict[int, tuple[str, int]]:

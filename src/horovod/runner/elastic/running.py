@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Any
 
-from horovod.common import settings
+from horovod.common import place_variables, settings
 from horovod.common.rendezvous.protocol import make_secret
 from horovod.common.rendezvous.server import Server
 from horovod.common.settings_table import MOST_RANKS
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from horovod.runner.elastic.agents import RemoteAgents
 
 _LOOPBACK = "127.0.0.1"
-_PLACE = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")
 
 
 def run_elastic_job(
@@ -101,7 +100,7 @@ def run_elastic_job(
         if on_server is not None:
             on_server(server)
         env = {
-            **{name: value for name, value in base.items() if name not in {f"HOROVOD_{word}" for word in _PLACE}},
+            **{name: value for name, value in base.items() if name not in place_variables.NAMES},
             **flag_environment(options),
             **rendezvous_environment(address, server.port, secret),
             **(extra_env or {}),

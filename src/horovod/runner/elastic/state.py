@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from horovod.common.lineage import SeenFile
 from horovod.runner.elastic.choice import Candidate, choose
 from horovod.runner.elastic.cuts import Cuts
+from horovod.runner.elastic.places import Place, places_of, planned_in_slot
 from horovod.runner.elastic.vocabulary import ADDED, REMOVED, Failure, Left, Limits, Phase, Slot, Worker
 
 REMINDER_S = 1.0
@@ -97,6 +99,10 @@ class State:
         """Return False for one that was left out of the last generation: its state is that of an earlier one."""
         return worker.birth in self.members and not worker.fresh
 
+    def places(self, workers: Iterable[Worker]) -> dict[int, Place]:
+        """Return the places of a generation of these workers, by birth id."""
+        return places_of([(one.birth, one.slot, one.rank if self.has_current_state(one) else None) for one in workers])
+
     def who_waits_with_an_old_state(self) -> str:
         """Name the workers that were left out of the last generation; empty if there are none."""
         waiting = [one for one in self.newcomers() if one.rank is not None and not one.fresh]
@@ -183,6 +189,14 @@ class State:
         times += [until for slot, until in self.rests_until.items() if slot not in taken and self.is_offered(slot)]
         finite = [moment for moment in times if moment < math.inf]
         return min(finite) if finite and not self.over else None
+
+
+def planned_place(birth: int, state: State) -> Place:
+    """Return the place that a worker which is started now will probably have; spares count as members."""
+    workers = {one.birth: one for one in state.staying()}
+    places = state.places(workers.values())
+    taken = [workers[other].slot for other in sorted(places, key=lambda other: places[other].rank)]
+    return planned_in_slot(workers[birth].slot, places[birth], taken)
 
 
 def pending_update(state: State, now: float) -> int:

@@ -7,8 +7,9 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from horovod.common.joining.elastic_place import BIRTH_VARIABLE
+from horovod.common.joining.elastic_place import worker_variables
 from horovod.runner import processes
+from horovod.runner.elastic.places import Place
 from horovod.runner.elastic.vocabulary import Ended, Slot
 from horovod.runner.output import OutputForwarder
 from horovod.runner.placement import Placer
@@ -38,9 +39,9 @@ class Workers:
         self._has_started = False
         self.running: set[int] = set()  # birth ids that were started and have not ended
 
-    def start(self, birth: int, slot: Slot) -> None:
+    def start(self, birth: int, slot: Slot, planned: Place) -> None:
         self._hosts[birth] = slot[0]
-        pipes = self._placer.start(birth, self._program.command, self._environment(birth, slot))
+        pipes = self._placer.start(birth, self._program.command, self._environment(birth, slot, planned))
         self._forwarder.add(birth, *pipes)
         self.running.add(birth)
 
@@ -81,12 +82,6 @@ class Workers:
                 return Ended(birth, code, how or describe_exit(code))
         return None
 
-    def _environment(self, birth: int, slot: Slot) -> dict[str, str]:
-        """Nothing of ranks, which are another in each generation."""
-        return {
-            **self._program.env,
-            **self._program.env_of_host(slot[0]),
-            "HOROVOD_HOSTNAME": slot[0],
-            "HOROVOD_ELASTIC": "1",
-            BIRTH_VARIABLE: str(birth),
-        }
+    def _environment(self, birth: int, slot: Slot, planned: Place) -> dict[str, str]:
+        own = worker_variables(birth, slot[0], planned)
+        return {**self._program.env, **self._program.env_of_host(slot[0]), **own}
