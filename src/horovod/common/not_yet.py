@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 # Why, by the beginning of the module's name; the first that fits.
 _REASONS = {
     "horovod.spark": "Spark is not supported yet",
-    "horovod.runner.elastic": "the elastic driver is a part of horovodrun and horovod.run(), not an interface",
+    "horovod.runner.elastic": "the elastic driver and its workers talk through the authenticated rendezvous",
     "horovod.runner.http": "ranks meet at an authenticated rendezvous, not at a key-value server over HTTP",
     "horovod.runner.mpi_run": "horovodrun --mpi starts jobs through mpirun",
     "horovod.runner.js_run": "horovodrun --jsrun starts jobs through jsrun",

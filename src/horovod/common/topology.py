@@ -280,6 +280,11 @@ def rendezvous(topology: Topology, settings: Settings, environ: Mapping[str, str
     return Rendezvous(address, port, decode_secret(text))
 
 
+def secret_variable(secret: bytes) -> dict[str, str]:
+    """Return the variable that holds the job's secret in the environment of a rank."""
+    return {SECRET_VARIABLE: base64.b64encode(secret).decode("ascii")}
+
+
 def decode_secret(text: str) -> bytes:
     try:
         secret = base64.b64decode(text, validate=True)

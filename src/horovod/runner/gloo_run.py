@@ -47,8 +47,8 @@ class MultiFile:
 
 
 def create_slot_env_vars(slot_info: SlotInfo) -> dict[str, str]:
-    """What tells a worker its place."""
-    return slot_environment(slot_info)
+    """What tells a worker its place. For a slot of ElasticDriver's also its number and the job's secret."""
+    return {**slot_environment(slot_info), **getattr(slot_info, "variables", {})}
 
 
 def create_run_env_vars(server_ip: str, nics: Iterable[str] | None, port: int, elastic: bool = False) -> dict[str, str]:

@@ -6,7 +6,6 @@ mpirun starts, signals and ends the ranks, and forwards their output, in its own
 
 from __future__ import annotations
 
-import base64
 import os
 import shlex
 import sys
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from horovod.common.rendezvous.protocol import make_secret
-from horovod.common.topology import SECRET_VARIABLE
+from horovod.common.topology import secret_variable
 from horovod.runner.hosts import HostInfo, get_host_assignments, is_local, plan_hosts
 from horovod.runner.mpi_run import installed_mpi
 from horovod.runner.worker_environment import (
@@ -133,7 +132,7 @@ def _for_open_mpi(count: str, hosts: str, options: Mapping[str, Any], environmen
 
 def _secret() -> dict[str, str]:
     """By which the ranks find each other where mpirun gives the job no name that all of them see."""
-    return {SECRET_VARIABLE: base64.b64encode(make_secret()).decode("ascii")}
+    return secret_variable(make_secret())
 
 
 def _binding(options: Mapping[str, Any], usual: list[str]) -> list[str]:

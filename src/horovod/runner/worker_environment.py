@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import base64
 import itertools
 import os
 import sys
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from horovod.common import place_variables, settings, torchrun_variables
 from horovod.common.joining.elastic_place import BIRTH_VARIABLE
 from horovod.common.joining.interfaces import check_interfaces, interface_names, loopback_interface
-from horovod.common.topology import SECRET_VARIABLE
+from horovod.common.topology import SECRET_VARIABLE, secret_variable
 from horovod.runner.arguments import FLAG_SETTINGS
 from horovod.runner.hosts import SIMULATE_VARIABLE, SlotInfo
 
@@ -141,7 +140,7 @@ def rendezvous_environment(address: str, port: int, secret: bytes) -> dict[str, 
         "HOROVOD_GLOO_RENDEZVOUS_ADDR": address,
         "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
         **_BACK_ENDS,
-        SECRET_VARIABLE: base64.b64encode(secret).decode("ascii"),
+        **secret_variable(secret),
     }
 
 

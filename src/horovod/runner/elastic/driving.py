@@ -61,6 +61,11 @@ def silence_limit_s(environ: Mapping[str, str]) -> float:
     return _PATIENCE * float(settings.value_of("HOROVOD_PEER_TIMEOUT_SECONDS", environ) or 0)
 
 
+def timeout_s(given: float | None, environ: Mapping[str, str]) -> float:
+    """For Limits.timeout_s: as given, else as in the environment."""
+    return float(given if given is not None else settings.value_of("HOROVOD_ELASTIC_TIMEOUT", environ) or 600)
+
+
 class WorkerPlacer(Protocol):
     """Starts workers in slots and signals them, without waiting. Whatever becomes of them is an event for the driver.
 

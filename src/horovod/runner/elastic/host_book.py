@@ -13,6 +13,8 @@ import math
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
+from horovod.runner.elastic.vocabulary import rest_after
+
 REST_S = (10.0, 300.0)  # without --blacklist-cooldown-range
 LASTING_S = 60.0  # a host that was open for so long begins with a short rest again
 
@@ -186,8 +188,7 @@ class _Turn:
         if host not in self.book.found:
             del self.book.entries[host]
             return
-        low, high = self.book.rest_s
-        rest = min(high, low * 2.0 ** min(entry.failures, 30))
+        rest = rest_after(entry.failures + 1, self.book.rest_s)
         self.book.entries[host] = replace(
             entry, standing=Standing.RESTING, failures=entry.failures + 1, until=self.now + rest
         )

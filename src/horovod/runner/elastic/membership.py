@@ -53,6 +53,7 @@ from horovod.runner.elastic.vocabulary import (
     Told,
     Waiting,
     Worker,
+    rest_after,
 )
 
 MOST_FAILURES = 3  # of workers in one slot, without a cooldown range: then it is not used any more
@@ -236,8 +237,7 @@ class _Turn:
         count = 1 if lasted else self.state.failures.get(worker.slot, 0) + 1
         self.state.failures[worker.slot] = count
         if self.state.limits.cooldown is not None:
-            low, high = self.state.limits.cooldown
-            self.state.rests_until[worker.slot] = self.now + min(high, low * 2.0 ** min(count - 1, 30))
+            self.state.rests_until[worker.slot] = self.now + rest_after(count, self.state.limits.cooldown)
         elif count >= MOST_FAILURES:
             self.state.rests_until[worker.slot] = math.inf
 

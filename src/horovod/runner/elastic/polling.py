@@ -16,9 +16,9 @@ from typing import IO
 from horovod.common.escaping import escaped
 from horovod.common.readiness import is_readable
 from horovod.common.settings_values import shown
-from horovod.runner.elastic.driver import DISCOVER_HOSTS_FREQUENCY_SECS
 from horovod.runner.hosts import HostInfo
 
+DISCOVER_HOSTS_FREQUENCY_SECS = 1.0
 SCRIPT_LIMIT_S = 60.0
 _END_S = 5.0  # for a script that has closed its output
 _LOOK_S = 0.05  # how soon the end of a script is noticed whose output another process holds open
@@ -131,11 +131,16 @@ class Polling:
         """`known`: the answer that the job began with."""
         self._find, self._found, self._say, self._known = find, found, say, known
         self._over = threading.Event()
+        self._reports_again = False
         self._thread = threading.Thread(target=self._poll, name="horovod-discovery", daemon=True)
 
     def __enter__(self) -> Polling:
         self._thread.start()
         return self
+
+    def report_again(self) -> None:
+        """Report the next answer even if it is the same as the last one."""
+        self._reports_again = True
 
     def report_no_more(self) -> None:
         """Keep silent from now on. Call it before the script is killed, so that its end is not shown as a problem."""
@@ -160,6 +165,7 @@ class Polling:
                     self._say(f"{problem}; {remedy}")
                 continue
             problem = ""
-            if hosts != last:
+            if hosts != last or self._reports_again:
+                self._reports_again = False
                 last = hosts
                 self._found(hosts)

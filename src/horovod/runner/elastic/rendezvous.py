@@ -1,10 +1,100 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An import path of Horovod's launcher: what is not available here raises on use."""
+"""The authenticated rendezvous for programs that start a job's workers themselves, under Horovod's names.
 
-from horovod.common.not_yet import function
+It speaks no HTTP, and has no key-value store that others could read. Each connection proves that it knows the secret,
+which workers get in their environment: see RendezvousServer.variables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from horovod.common.rendezvous.protocol import make_secret
+from horovod.common.rendezvous.server import Server
+from horovod.common.topology import secret_variable
+from horovod.runner.elastic.mail import Mail
+from horovod.runner.elastic.progress import told_by
+from horovod.runner.elastic.vocabulary import Event, Listens, Preempted, Ready, reported_by
+from horovod.runner.hosts import SlotInfo
+
+if TYPE_CHECKING:
+    from horovod.runner.elastic.driver import ElasticDriver
 
 GET_RANK_AND_SIZE = "rank_and_size"
 PUT_WORKER_ADDRESSES = "worker_addresses"
+_EVERY_ADDRESS = "0.0.0.0"  # workers use the one that the caller passes to create_run_env_vars
 
 
-create_rendezvous_handler = function(__name__, "create_rendezvous_handler")
+@dataclass(frozen=True)
+class RendezvousHandler:
+    """What RendezvousServer.start takes: the mail of the driver that decides about the places of workers."""
+
+    mail: Mail[Event]
+
+
+def create_rendezvous_handler(driver: ElasticDriver) -> RendezvousHandler:
+    """Return what `RendezvousServer.start` needs to serve this driver's workers."""
+    return driver.rendezvous_handler
+
+
+class RendezvousServer:
+    """The place where the ranks of one job meet: `start()` it, `init()` it with a plan, `stop()` it."""
+
+    def __init__(self, verbose: int = 0) -> None:
+        self.secret = make_secret()
+        self.plan: list[SlotInfo] = []
+        self.server: Server | None = None
+        self.handler: RendezvousHandler | None = None
+        self._verbose = verbose
+
+    def start(self, handler_cls: RendezvousHandler | None = None) -> int:
+        """Listen, and return the port.
+
+        Args:
+            handler_cls: For an elastic job what create_rendezvous_handler returns, otherwise nothing.
+        """
+        if self.server is not None:
+            raise RuntimeError(f"this RendezvousServer was started already, at port {self.server.port}")
+        if handler_cls is not None and not isinstance(handler_cls, RendezvousHandler):
+            raise TypeError(
+                f"RendezvousServer.start() takes what create_rendezvous_handler(driver) returns, not {handler_cls!r}: "
+                "ranks meet at an authenticated rendezvous, not over HTTP"
+            )
+        if handler_cls is None:
+            server = Server(_EVERY_ADDRESS, secret=self.secret)
+        else:
+            server = elastic_server(_EVERY_ADDRESS, self.secret, handler_cls.mail.put)
+        self.server, self.handler = server.start(), handler_cls
+        return server.port
+
+    def init(self, host_assignments: Sequence[SlotInfo]) -> None:
+        """Take the plan: the place of each worker. ElasticDriver calls this with the plan of each generation."""
+        self.plan = list(host_assignments)
+
+    def variables(self) -> dict[str, str]:
+        """Return what a worker's environment needs beside create_run_env_vars: the secret, which no log may show."""
+        return secret_variable(self.secret)
+
+    def stop(self) -> None:
+        """Close the port and all connections. Safe to call twice."""
+        server, self.server = self.server, None
+        if server is not None:
+            server.stop()
+
+
+def elastic_server(
+    address: str, secret: bytes, put: Callable[[Event], None], on_slow_meeting: Callable[[str], None] | None = None
+) -> Server:
+    """Return a server that is not started yet, and that passes on what workers say as events for the driver."""
+    return Server(
+        address,
+        secret=secret,
+        on_ready=lambda *told: put(Ready(*told)),
+        on_preempted=lambda birth: put(Preempted(birth)),
+        on_progress=lambda birth, message: put(told_by(birth, message)),
+        on_listening=lambda birth: put(Listens(birth)),
+        on_report=lambda birth, message: put(reported_by(birth, message)),
+        on_slow_meeting=on_slow_meeting,
+    )

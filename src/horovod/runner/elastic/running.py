@@ -13,14 +13,14 @@ from horovod.common.rendezvous.protocol import make_secret
 from horovod.common.rendezvous.server import Server
 from horovod.common.settings_table import MOST_RANKS
 from horovod.runner.allocation import Allocation
-from horovod.runner.elastic.driving import silence_limit_s
+from horovod.runner.elastic.driving import silence_limit_s, timeout_s
 from horovod.runner.elastic.host_book import Found, HostEvent
 from horovod.runner.elastic.hosts import NoAgents
 from horovod.runner.elastic.job import ElasticJob, ElasticSpec
 from horovod.runner.elastic.mail import Mail
 from horovod.runner.elastic.polling import Polling, Script
-from horovod.runner.elastic.progress import told_by
-from horovod.runner.elastic.vocabulary import Event, Limits, Listens, Preempted, Probe, Ready, reported_by
+from horovod.runner.elastic.rendezvous import elastic_server
+from horovod.runner.elastic.vocabulary import Event, Limits, Probe
 from horovod.runner.elastic.workers import Program
 from horovod.runner.hosts import HostInfo, plan_hosts
 from horovod.runner.job import JobResult
@@ -85,18 +85,7 @@ def run_elastic_job(
         if find is not None or len(found.here) < len(hosts):
             placer = here.reach_others(found, limits, allocation, tree, host_of, stack)
         address = here.address or _LOOPBACK
-        server = stack.enter_context(
-            Server(
-                address,
-                secret=secret,
-                on_ready=lambda *told: mail.put(Ready(*told)),
-                on_preempted=lambda birth: mail.put(Preempted(birth)),
-                on_progress=lambda birth, message: mail.put(told_by(birth, message)),
-                on_listening=lambda birth: mail.put(Listens(birth)),
-                on_report=lambda birth, message: mail.put(reported_by(birth, message)),
-                on_slow_meeting=output.say,
-            )
-        )
+        server = stack.enter_context(elastic_server(address, secret, mail.put, output.say))
         if on_server is not None:
             on_server(server)
         env = {
@@ -224,15 +213,12 @@ def limits_of(options: Mapping[str, Any], hosts: Mapping[str, int]) -> Limits:
         raise ValueError(f"--min-np {low}, -np {num_proc} and --max-np {high} must be in ascending order")
     check_number(high, "--max-np (max_num_proc)")
     check_reset_limit(options.get("reset_limit"))
-    timeout = options.get("elastic_timeout")
-    if timeout is None:
-        timeout = settings.value_of("HOROVOD_ELASTIC_TIMEOUT", os.environ)
     cooldown = options.get("cooldown_range")
     return Limits(
         num_proc=num_proc,
         min_num_proc=low,
         max_num_proc=high,
-        timeout_s=float(timeout if timeout is not None else 600),
+        timeout_s=timeout_s(options.get("elastic_timeout"), os.environ),
         reset_limit=options.get("reset_limit"),
         cooldown=(float(cooldown[0]), float(cooldown[1])) if cooldown is not None else None,
         fixed_hosts=fixed,

@@ -19,6 +19,12 @@ REMOVED, ADDED = 1, 2  # as horovod.common.notifications.HostUpdateResult has th
 Slot = tuple[str, int]  # host, number of the slot on it
 
 
+def rest_after(failures: int, bounds: tuple[float, float]) -> float:
+    """Return for how many seconds a slot or a host rests after so many failures: twice as long after each one."""
+    low, high = bounds
+    return min(high, low * 2.0 ** min(failures - 1, 30))
+
+
 class Phase(Enum):
     STARTING = "starting"
     READY = "ready"
