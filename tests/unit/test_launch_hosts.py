@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hosts, slots and the place of every rank."""
 
+import contextlib
+import os
 import socket
 
 import pytest
@@ -16,6 +18,8 @@ from horovod.runner.hosts import (
     plan_hosts,
 )
 from horovod.runner.limits import check_local_processes
+
+NOBODY = 65534
 
 
 def places(hosts, size):
@@ -128,6 +132,46 @@ def test_an_empty_hostfile_is_refused(tmp_path):
     (tmp_path / "hosts").write_text("# nothing\n")
     with pytest.raises(ValueError, match="names no host"):
         parse_host_file(str(tmp_path / "hosts"))
+
+
+@contextlib.contextmanager
+def as_user_without_rights():
+    """Drop root's right to read every file."""
+    uid = os.geteuid()
+    if uid == 0:
+        os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        if uid == 0:
+            os.seteuid(uid)
+
+
+@pytest.mark.parametrize(
+    ("kind", "error", "text"),
+    [
+        ("missing", FileNotFoundError, "No such file or directory; correct the path or write the file, one line 'host"),
+        ("directory", IsADirectoryError, "Is a directory; name a file of lines 'host slots=n'"),
+        ("unreadable", PermissionError, "Permission denied; make the file readable for this user"),
+        ("below a file", NotADirectoryError, "Not a directory; check the path"),
+    ],
+)
+@pytest.mark.parametrize("find", [plan_hosts, named_slots])
+def test_a_hostfile_that_cannot_be_read_is_named_with_its_flag_and_the_remedy(tmp_path, kind, error, text, find):
+    path = tmp_path / "hosts"
+    if kind == "directory":
+        path.mkdir()
+    elif kind != "missing":
+        path.write_text("a slots=1\n")
+        path.chmod(0)
+    path = path / "x" if kind == "below a file" else path
+    other = as_user_without_rights() if kind == "unreadable" else contextlib.nullcontext()
+    with other, pytest.raises(error) as caught:
+        find({"hostfile": str(path), "num_proc": 1})
+    shown = str(caught.value)
+    assert shown.startswith(f"cannot read the hostfile {str(path)!r} (--hostfile): {text}")
+    assert shown.endswith(", or name the hosts with -H host:slots,...")
+    assert "Errno" not in shown
 
 
 def test_what_counts_as_this_machine(monkeypatch):

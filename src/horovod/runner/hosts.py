@@ -21,6 +21,11 @@ _HOST = r"([\w.-]{1,253})"
 _HOST_AND_SLOTS = re.compile(_HOST + r":([0-9]{1,18})", re.ASCII)
 _HOSTFILE_LINE = re.compile(_HOST + r"(?:\s+slots\s*=\s*([0-9]{1,18}))?", re.ASCII)
 _LARGEST_FILE = 16 << 20  # bytes
+_REMEDIES: dict[type[OSError], str] = {
+    FileNotFoundError: "correct the path or write the file, one line 'host slots=n' for each host",
+    IsADirectoryError: "name a file of lines 'host slots=n'",
+    PermissionError: "make the file readable for this user",
+}
 
 
 @dataclass(frozen=True)
@@ -80,6 +85,18 @@ def parse_host_file(path: str) -> list[HostInfo]:
     return _merged(hosts)
 
 
+def _hosts_of_flag(path: str) -> list[HostInfo]:
+    """Return the hosts of the file that --hostfile names. OSError with the flag, the path and a remedy."""
+    try:
+        return parse_host_file(path)
+    except OSError as error:
+        remedy = next((text for kind, text in _REMEDIES.items() if isinstance(error, kind)), "check the path")
+        raise type(error)(
+            f"cannot read the hostfile {shown(path)} (--hostfile): {error.strerror or error}; {remedy}, or name the "
+            "hosts with -H host:slots,..."
+        ) from error
+
+
 def parse_host_files(filename: str) -> str:
     """The hosts of a hostfile in the notation of -H."""
     return ",".join(f"{host.hostname}:{host.slots}" for host in parse_host_file(filename))
@@ -129,7 +146,7 @@ def plan_hosts(options: Mapping[str, Any], set_aside: Sequence[HostInfo] = ()) -
     if options.get("hosts") is not None:
         hosts = parse_hosts(options["hosts"])
     elif options.get("hostfile") is not None:
-        hosts = parse_host_file(options["hostfile"])
+        hosts = _hosts_of_flag(options["hostfile"])
     elif len(set_aside) > 1 or (set_aside and set_aside[0].slots >= options["num_proc"]):
         hosts = list(set_aside)
     else:
@@ -144,7 +161,7 @@ def named_slots(options: Mapping[str, Any]) -> int | None:
     if options.get("hosts") is not None:
         return sum(host.slots for host in parse_hosts(options["hosts"]))
     if options.get("hostfile") is not None:
-        return sum(host.slots for host in parse_host_file(options["hostfile"]))
+        return sum(host.slots for host in _hosts_of_flag(options["hostfile"]))
     return None
 
 
