@@ -129,6 +129,8 @@ def test_a_command_is_required_for_running_alone(capsys):
         (["--blacklist-cooldown-range", "0", "1"], "min <= max"),
         (["--reset-limit", "-1"], r"--reset-limit \(reset_limit\) must be at least 0, not -1"),
         (["--elastic-timeout", "0"], "--elastic-timeout='0' .* an integer of seconds from 1 to 2000000"),
+        (["--output-filename", ""], "^--output-filename is empty: name a directory for the workers' output"),
+        (["--output-filename="], "^--output-filename is empty"),
     ],
 )
 def test_values_out_of_range_are_value_errors(words, text):
@@ -209,6 +211,15 @@ def test_the_config_file_gives_what_the_command_line_does_not(tmp_path):
         "HOROVOD_LOG_LEVEL": "info",
         "HOROVOD_LOG_HIDE_TIME": "1",
     }
+
+
+def test_a_thread_affinity_of_one_number_is_an_int(tmp_path):
+    for words in (["--thread-affinity", "3"], ["--config-file", config(tmp_path, FULL)]):
+        value = parse(*words).thread_affinity
+        assert (value, type(value)) == (3, int)
+        assert environment(*words)["HOROVOD_THREAD_AFFINITY"] == "3"
+    assert parse("--thread-affinity", "2,3").thread_affinity == "2,3"  # one for each local rank
+    assert parse().thread_affinity is None
 
 
 @pytest.mark.parametrize("before", [True, False])

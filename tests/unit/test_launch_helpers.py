@@ -14,6 +14,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 from testkit.families import living
+from testkit.speed import patience
 
 from horovod.common import basics, process_sets
 from horovod.common.util import _cache
@@ -127,6 +128,54 @@ def test_a_pipe_between_threads():
     assert pipe.read() is None
     with pytest.raises(OSError, match="closed"):
         pipe.write("g")
+
+
+def test_a_pipe_passes_bytes_and_text_between_one_writer_and_one_reader():
+    pipe = Pipe(length=1)
+    sent = [b"\0\xff", b"more", "text", "ü", b"", b"end"]
+    writer = in_thread(lambda: [pipe.write(part) for part in sent] and pipe.close())
+    received: list[str | bytes] = []
+    while (part := pipe.read(timeout=LIMIT_S)) is not None:
+        received.append(part)
+    writer.join(LIMIT_S)
+    assert b"".join(part for part in received if isinstance(part, bytes)) == b"\0\xffmoreend"
+    assert "".join(part for part in received if isinstance(part, str)) == "textü"
+    mixed = Pipe()
+    for part in (b"ab", bytearray(b"c"), "d", b"e"):
+        mixed.write(part)
+    assert [mixed.read(2), mixed.read(), mixed.read(0), mixed.read(), mixed.read()] == [b"ab", b"c", "", "d", b"e"]
+
+
+class Watched(threading.Condition):
+    """Notes that a thread waits: it holds the lock until it really does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.entered = threading.Event()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.entered.set()
+        return super().wait(timeout)
+
+
+def test_closing_a_pipe_wakes_the_reader_and_the_writer():
+    def write(pipe: Pipe) -> None:
+        with pytest.raises(OSError, match="the pipe is closed"):
+            pipe.write(b"y")
+
+    for use in (lambda pipe: pipe.read(), write):
+        pipe = Pipe(length=1)
+        pipe._changed = watched = Watched()
+        if use is write:
+            pipe.write(b"x")
+        returned: list[object] = []
+        thread = in_thread(lambda use=use, pipe=pipe, returned=returned: returned.append(use(pipe)))
+        assert watched.entered.wait(patience(LIMIT_S))
+        pipe.close()
+        thread.join(patience(LIMIT_S))
+        assert returned == [None]
+        assert pipe.read() == (b"x" if use is write else None)
+        assert pipe.read() is None
 
 
 def test_a_cache_outlives_its_object_but_not_its_age_and_parameters(tmp_path):

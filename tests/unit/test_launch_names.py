@@ -26,6 +26,53 @@ def test_names_that_programs_import_from_the_launcher_are_there():
     assert launch.secret is importlib.import_module("horovod.runner.common.util.secret")
 
 
+def chosen(monkeypatch, asked, gloo, mpi, lsf_job=False, jsrun=False):
+    monkeypatch.setattr(launch, "gloo_built", lambda verbose=False: gloo)
+    monkeypatch.setattr(launch, "mpi_built", lambda verbose=False: mpi)
+    monkeypatch.setattr(launch, "is_jsrun_installed", lambda: jsrun)
+    monkeypatch.setattr(launch.lsf.LSFUtils, "using_lsf", staticmethod(lambda: lsf_job))
+    use = {name: name == asked for name in ("gloo", "mpi", "jsrun")}
+    by_gloo = launch.is_gloo_used(use["gloo"], use["mpi"], use["jsrun"])
+    found = launch.run_controller(
+        *(use["gloo"], lambda: "gloo"), *(use["mpi"], lambda: "mpi"), *(use["jsrun"], lambda: "jsrun"), verbosity=2
+    )
+    assert by_gloo == (found == "gloo")
+    return found
+
+
+@pytest.mark.parametrize(
+    ("asked", "built", "expected"),
+    [
+        ("gloo", {"gloo": True, "mpi": True}, "gloo"),
+        ("mpi", {"gloo": True, "mpi": True}, "mpi"),
+        ("mpi", {"gloo": True, "mpi": True, "lsf_job": True, "jsrun": True}, "mpi"),
+        ("jsrun", {"gloo": True, "mpi": True, "lsf_job": True}, "jsrun"),
+        (None, {"gloo": True, "mpi": False}, "gloo"),
+        (None, {"gloo": True, "mpi": True}, "mpi"),
+        (None, {"gloo": False, "mpi": True}, "mpi"),
+        (None, {"gloo": False, "mpi": True, "lsf_job": True, "jsrun": True}, "jsrun"),
+        (None, {"gloo": False, "mpi": True, "lsf_job": True, "jsrun": False}, "mpi"),
+    ],
+)
+def test_run_controller_asks_what_is_built_when_it_is_called(monkeypatch, asked, built, expected):
+    assert chosen(monkeypatch, asked, **built) == expected
+
+
+@pytest.mark.parametrize(
+    ("asked", "built", "text"),
+    [
+        ("gloo", {"gloo": False, "mpi": True}, "^Gloo support has not been built"),
+        ("mpi", {"gloo": True, "mpi": False}, "^MPI support has not been built: mpi4py is not installed"),
+        ("jsrun", {"gloo": True, "mpi": False, "lsf_job": True}, "^MPI support has not been built"),
+        ("jsrun", {"gloo": True, "mpi": True}, "^jsrun works inside LSF jobs only"),
+        (None, {"gloo": False, "mpi": False}, "^Neither MPI nor Gloo support has been built"),
+    ],
+)
+def test_run_controller_refuses_what_is_not_built(monkeypatch, asked, built, text):
+    with pytest.raises(ValueError, match=text):
+        chosen(monkeypatch, asked, **built)
+
+
 def test_actions_note_what_was_given():
     given: set[str] = set()
     parser = argparse.ArgumentParser()

@@ -6,7 +6,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
+import threading
+from collections.abc import Iterator
 from typing import Any
+
+_SPAWNED_MAIN = "__mp_main__"  # what multiprocessing calls the main module in processes that it has spawned
+_registering = threading.Lock()
 
 
 def dumps(value: Any) -> bytes:
@@ -14,6 +21,29 @@ def dumps(value: Any) -> bytes:
 
     data: bytes = cloudpickle.dumps(value)
     return data
+
+
+def dumps_with_main(value: Any) -> bytes:
+    """Pickle for a process of another program: whatever comes from this program's main module travels by value."""
+    with _by_value(_SPAWNED_MAIN):
+        return dumps(value)
+
+
+@contextlib.contextmanager
+def _by_value(name: str) -> Iterator[None]:
+    """Pickle what belongs to a module by value, if there is such a module. cloudpickle itself does so for __main__."""
+    import cloudpickle
+
+    with _registering:
+        module = sys.modules.get(name)
+        if module is None or name in cloudpickle.list_registry_pickle_by_value():
+            yield
+            return
+        cloudpickle.register_pickle_by_value(module)
+        try:
+            yield
+        finally:
+            cloudpickle.unregister_pickle_by_value(module)
 
 
 def loads(data: bytes) -> Any:

@@ -10,7 +10,7 @@ import argparse
 from collections.abc import Sequence
 from typing import Any
 
-from horovod.common.settings_table import TABLE, Setting
+from horovod.common.settings_table import TABLE, Setting, Value
 from horovod.common.settings_values import is_integer, parse, shown
 from horovod.common.suggestions import did_you_mean
 from horovod.runner import without_effect
@@ -98,7 +98,7 @@ class FlagParser:
             if text == []:
                 text = "--"  # argparse drops the value of --flag=-- before Python 3.13
             if isinstance(text, str) and (text or setting.type is not str):  # an empty text: unset
-                value = parse(setting.given_as(setting.flag or ""), text)
+                value = parsed(setting.given_as(setting.flag or ""), text)
                 given[dest] = value.upper() if setting.choices and isinstance(value, str) else value
         command = list(argv[end:])
         given["command"] = command[1:] if command[:1] == ["--"] else command
@@ -181,6 +181,12 @@ class FlagParser:
             action="store_true",
             help="every line of the workers' output begins with the time",
         )
+
+
+def parsed(setting: Setting, text: str) -> Value:
+    """Return the value of a flag or of a config key. A list of numbers with one member is that number."""
+    value = parse(setting, text)
+    return int(value) if setting.numbers and "," not in str(value) else value
 
 
 def _whole(text: str) -> int:
@@ -279,6 +285,7 @@ _UNSET = (
     *("num_proc", "start_timeout", "nics", "output_filename", "tag", "config_file", "ssh_port", "ssh_identity_file"),
     *("min_num_proc", "max_num_proc", "slots", "elastic_timeout", "reset_limit", "cooldown_range"),
     *("hosts", "hostfile", "host_discovery_script", "mpi_args", "binding_args", "use_gloo", "use_mpi", "use_jsrun"),
+    *("command", "run_func", "executable"),  # what programs run that call horovod.runner.launch._run
 )
 _OFF = ("version", "check_build", "disable_cache", "verbose", "tcp", "prefix_output_with_timestamp")
 DEFAULTS: dict[str, Any] = {**dict.fromkeys(_UNSET), **dict.fromkeys(_OFF, False)}
@@ -288,5 +295,4 @@ class HorovodArgs(argparse.Namespace):
     """What parse_args() returns, with every default, for programs that fill it in themselves."""
 
     def __init__(self, **given: Any) -> None:
-        more = {"num_proc": 1, "command": None, "run_func": None, "executable": None}
-        super().__init__(**{**DEFAULTS, **more, **given})
+        super().__init__(**{**DEFAULTS, "num_proc": 1, **given})

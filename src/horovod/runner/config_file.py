@@ -14,8 +14,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from horovod.common.settings_table import Setting, Value
-from horovod.common.settings_values import parse, refusal, shown
-from horovod.runner.arguments import FLAG_SETTINGS, is_negative
+from horovod.common.settings_values import refusal, shown
+from horovod.runner.arguments import FLAG_SETTINGS, is_negative, parsed
 
 if TYPE_CHECKING:
     import yaml
@@ -145,7 +145,7 @@ def _value(setting: Setting, node: yaml.Node) -> Value:
         return given
     if not isinstance(node.value, str) or node.tag not in _TEXTS:
         raise refusal(setting, _text(node))
-    return parse(setting, node.value)
+    return parsed(setting, node.value)
 
 
 def _is_nothing(node: yaml.Node) -> bool:

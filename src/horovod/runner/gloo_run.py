@@ -8,18 +8,23 @@ from typing import TextIO
 
 from horovod.common.joining.interfaces import loopback_interface
 from horovod.common.not_yet import function
-from horovod.runner.hosts import SlotInfo
+from horovod.common.topology import secret_variable
+from horovod.runner.elastic.rendezvous import RendezvousServer, secret_at
+from horovod.runner.hosts import SlotInfo, get_host_assignments, parse_hosts
 from horovod.runner.worker_environment import slot_environment
 
 __all__ = [
     "MultiFile",
+    "RendezvousServer",
     "create_run_env_vars",
     "create_slot_env_vars",
+    "get_host_assignments",
     "get_run_command",
     "gloo_run",
     "gloo_run_elastic",
     "launch_gloo",
     "launch_gloo_elastic",
+    "parse_hosts",
     "register_shutdown_event",
 ]
 
@@ -52,7 +57,11 @@ def create_slot_env_vars(slot_info: SlotInfo) -> dict[str, str]:
 
 
 def create_run_env_vars(server_ip: str, nics: Iterable[str] | None, port: int, elastic: bool = False) -> dict[str, str]:
-    """What all workers need to find the rendezvous, but for its secret: whoever serves it passes that on."""
+    """Return what all workers need to find the rendezvous.
+
+    The secret of a RendezvousServer of this process at `port` is included: keep it off command lines. A program that
+    serves the rendezvous in another way passes the secret on itself.
+    """
     names = sorted(nics or []) or [loopback_interface()]
     variables = {
         "HOROVOD_GLOO_RENDEZVOUS_ADDR": server_ip,
@@ -62,4 +71,7 @@ def create_run_env_vars(server_ip: str, nics: Iterable[str] | None, port: int, e
         "HOROVOD_GLOO_IFACE": names[0],
         "NCCL_SOCKET_IFNAME": ",".join(names),
     }
+    secret = secret_at(port)
+    if secret is not None:
+        variables |= secret_variable(secret)
     return {**variables, "HOROVOD_ELASTIC": "1"} if elastic else variables

@@ -18,6 +18,13 @@ from horovod.runner.worker_environment import names_devices
 
 def run_by_jsrun(options: Mapping[str, Any], command: Sequence[str]) -> NoReturn:
     """ValueError if that is not possible here."""
+    words, environment = jsrun_words(options, command)
+    flush_standard_streams()
+    os.execvpe(words[0], words, environment)
+
+
+def jsrun_words(options: Mapping[str, Any], command: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """Return the command and its environment. ValueError if there is no jsrun, or no LSF job that suits it."""
     if shutil.which("jsrun") is None:
         raise ValueError("--jsrun needs LSF's jsrun on PATH; without --jsrun agents are started with blaunch")
     allocation = find_allocation(os.environ)
@@ -33,10 +40,9 @@ def run_by_jsrun(options: Mapping[str, Any], command: Sequence[str]) -> NoReturn
     words = jsrun_command(hosts, options, command)
     if options.get("verbose"):
         print(f"horovodrun: {shlex.join(words)}", file=sys.stderr)
-    flush_standard_streams()
     environment = worker_environment(options)
     # jsrun passes variables to all hosts, and chooses the GPUs of each itself.
-    os.execvpe(words[0], words, {name: value for name, value in environment.items() if not names_devices(name)})
+    return words, {name: value for name, value in environment.items() if not names_devices(name)}
 
 
 def jsrun_command(hosts: Sequence[HostInfo], options: Mapping[str, Any], command: Sequence[str]) -> list[str]:

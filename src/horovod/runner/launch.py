@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from horovod.common.lazily import lazily
@@ -38,7 +38,7 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
         return argparse.Namespace(**options)
     if given.get("config_file") is not None:
         options = {**DEFAULTS, **_read_config(given), **given}
-    _check_values(options)
+    check_values(options)
     if all(options[name] is None for name in ("hosts", "hostfile", "host_discovery_script")):
         options["hosts"] = default_hosts_option(os.environ)
     if options["num_proc"] is None:
@@ -69,7 +69,7 @@ def _main(argv: Sequence[str]) -> int:
             check_build(args.verbose)
             return 0
         with dropping():
-            return _run(args)
+            return _launch(args)
     except (ValueError, NotImplementedError) as error:
         print(f"horovodrun: error: {error}", file=sys.stderr)
         return USAGE_ERROR
@@ -85,10 +85,26 @@ def _main(argv: Sequence[str]) -> int:
         return USAGE_ERROR
 
 
-def _run(args: argparse.Namespace) -> int:
-    if not args.command:
-        raise ValueError("no command given: what should every rank run? For example: horovodrun -np 2 python train.py")
-    refuse_unavailable(vars(args))
+def _run(args: argparse.Namespace) -> list[Any] | None:
+    """Run the job that `args` describe, for programs that call this instead of `horovodrun` or `horovod.run`.
+
+    Args:
+        args: what parse_args() returned, or a `horovod.runner._HorovodArgs`.
+
+    Returns:
+        What `args.run_func` returned on each rank, by rank; None if `args.command` was run.
+
+    Raises:
+        RuntimeError: the job failed, or its command cannot be run.
+    """
+    from horovod.runner.run_arguments import run_arguments
+
+    return run_arguments({**DEFAULTS, **vars(args)})
+
+
+def _launch(args: argparse.Namespace) -> int:
+    """Run the job of a command line; return the exit code of horovodrun."""
+    check_runnable(vars(args))
     if args.use_mpi:
         from horovod.runner.mpi_command import run_by_mpirun
 
@@ -127,20 +143,26 @@ def _run_in(tree: ProcessTree, args: argparse.Namespace, output: UserOutput) -> 
         for name in without_effect.given_without_driver(vars(args)):
             flag = without_effect.ELASTIC_FLAGS[name]
             output.say(without_effect.needs_driver(flag, "--min-np", "--host-discovery-script"))
-    command = args.command
     try:
-        return run_job(vars(args), command, tree, output).exit_code
+        return run_job(vars(args), args.command, tree, output).exit_code
     except OSError as error:
         from horovod.runner.not_run import explained
 
-        why = explained(error, command)
+        why = explained(error, args.command)
         if why is None:
             raise
         output.say(f"error: {why[0]}")
         return why[1]
 
 
-def refuse_unavailable(options: dict[str, Any]) -> None:
+def check_runnable(options: Mapping[str, Any]) -> None:
+    """ValueError if there is no command, NotImplementedError for what this version cannot do yet."""
+    if not options["command"]:
+        raise ValueError("no command given: what should every rank run? For example: horovodrun -np 2 python train.py")
+    refuse_unavailable(options)
+
+
+def refuse_unavailable(options: Mapping[str, Any]) -> None:
     """NotImplementedError for what this version cannot do yet."""
     elastic = options.get("min_num_proc") is not None or options.get("host_discovery_script") is not None
     if elastic and (options.get("use_mpi") or options.get("use_jsrun")):
@@ -159,7 +181,8 @@ def check_build(verbose: bool) -> None:
 
 
 def is_gloo_used(use_gloo: bool | None = None, use_mpi: bool | None = None, use_jsrun: bool | None = None) -> bool:
-    return bool(use_gloo) or not (use_mpi or use_jsrun)
+    """Return True if run_controller() calls `gloo_run` for these choices."""
+    return bool(use_gloo) or not (use_mpi or use_jsrun or _named_here("mpi_built")())
 
 
 def run_controller(
@@ -171,10 +194,32 @@ def run_controller(
     js_run: Callable[[], Any],
     verbosity: int | None,
 ) -> Any:
-    """Call the runner of the chosen controller; the built-in one unless another is asked for."""
-    if use_mpi and not use_gloo:
-        return mpi_run()
-    return js_run() if use_jsrun and not use_gloo else gloo_run()
+    """Call the runner of the controller that is asked for; if none is, that of MPI where MPI is available, else Gloo's.
+
+    `gloo_built()`, `mpi_built()` and `is_jsrun_installed()` are those that this module has at the time of the call.
+
+    Raises:
+        ValueError: the controller is not available.
+    """
+    if is_gloo_used(use_gloo, use_mpi, use_jsrun):
+        if not _named_here("gloo_built")():
+            unbuilt = "Gloo support has not" if use_gloo else "Neither MPI nor Gloo support has"
+            raise ValueError(f"{unbuilt} been built; use another controller, or reinstall khorovod")
+        return gloo_run()
+    if not _named_here("mpi_built")():
+        raise ValueError(
+            "MPI support has not been built: mpi4py is not installed; pip install mpi4py, or use the controller gloo"
+        )
+    in_lsf = _named_here("lsf").LSFUtils.using_lsf()
+    if use_jsrun and not use_mpi and not in_lsf:
+        raise ValueError("jsrun works inside LSF jobs only, and this is none; use another controller")
+    by_jsrun = not use_mpi and (use_jsrun or (in_lsf and _named_here("is_jsrun_installed")()))
+    return js_run() if by_jsrun else mpi_run()
+
+
+def _named_here(name: str) -> Any:
+    """Return what this module has by this name now: callers may have replaced it."""
+    return getattr(sys.modules[__name__], name)
 
 
 def _read_config(given: dict[str, Any]) -> dict[str, Any]:
@@ -197,13 +242,23 @@ def _without_overruled_controller(from_file: dict[str, Any], given: dict[str, An
     return from_file
 
 
-def _check_values(options: dict[str, Any]) -> None:
+def check_values(options: Mapping[str, Any]) -> None:
+    """ValueError for a value that no job can have."""
     for name in ("num_proc", "min_num_proc", "max_num_proc", "slots", "start_timeout"):
         if options[name] is not None and options[name] < 1:
             flag = "-np" if name == "num_proc" else "--" + name.replace("_", "-")
             raise ValueError(f"{flag} must be at least 1, not {options[name]}")
     check_reset_limit(options["reset_limit"])
     _check_cooldown(options["cooldown_range"])
+    check_output_folder(options)
+
+
+def check_output_folder(options: Mapping[str, Any]) -> None:
+    """ValueError if --output-filename is empty: the files would go to the current directory."""
+    if options["output_filename"] == "":
+        raise ValueError(
+            "--output-filename is empty: name a directory for the workers' output, or leave output_filename out"
+        )
 
 
 def _check_cooldown(bounds: Sequence[int] | None) -> None:

@@ -31,6 +31,13 @@ _NOT_PASSED_ON = ("PWD", "SHLVL", "_", "HOME", "HOSTNAME", "TMPDIR", "XDG_RUNTIM
 
 def run_by_mpirun(options: Mapping[str, Any], command: Sequence[str]) -> NoReturn:
     """ValueError if there is no mpirun that we know."""
+    words, environment = announced_mpirun_words(options, command)
+    flush_standard_streams()
+    os.execvpe(words[0], words, environment)
+
+
+def announced_mpirun_words(options: Mapping[str, Any], command: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """Return mpirun_words(); print what the user should know about them."""
     words, environment = mpirun_words(options, command)
     slots = get_host_assignments(plan_hosts(options), options["num_proc"])
     notice = shared_gpus_notice(os.environ, max((it.local_size for it in slots if is_local(it.hostname)), default=0))
@@ -38,8 +45,7 @@ def run_by_mpirun(options: Mapping[str, Any], command: Sequence[str]) -> NoRetur
         print(f"horovodrun: {notice}", file=sys.stderr)
     if options.get("verbose"):
         print(f"horovodrun: {shlex.join(words)}", file=sys.stderr)
-    flush_standard_streams()
-    os.execvpe(words[0], words, environment)
+    return words, environment
 
 
 def flush_standard_streams() -> None:

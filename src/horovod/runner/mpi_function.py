@@ -44,6 +44,12 @@ def run_function(
         return collect(server)
 
 
+def run_to_its_end(words: Sequence[str], environment: Mapping[str, str]) -> int:
+    """Run mpirun or jsrun as a child whose output appears wherever Python prints; return its exit code."""
+    with ProcessTree() as tree:
+        return _run(tree, words, environment)
+
+
 def _own_address(options: Mapping[str, Any]) -> str:
     if options.get("nics"):
         return interface_address(",".join(options["nics"]))

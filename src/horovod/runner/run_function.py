@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from horovod.common.rendezvous.server import Server
     from horovod.runner.job import JobResult
 
-_FAILED = "Horovod detected that one or more processes exited with non-zero status, so the job was ended."
+FAILED = "Horovod detected that one or more processes exited with non-zero status, so the job was ended."
 
 
 def run(
@@ -101,34 +101,33 @@ def run(
         "replace_stuck_workers": replace_stuck_workers,
         "max_restarts": max_restarts,
     }
-    from horovod.runner.launch import refuse_unavailable
+    from horovod.runner.launch import check_output_folder, refuse_unavailable
 
+    check_output_folder(options)
     refuse_unavailable(options)
-    _warn_of_what_has_no_effect(
+    warn_of_what_has_no_effect(
         {
             "disable_cache": disable_cache,
         },
         options,
     )
     with dropping():
-        return _run(options, func, args, kwargs or {}, executable or sys.executable)
+        return results_of(options, func, args, kwargs or {}, executable or sys.executable)
 
 
-def _run(
+def results_of(
     options: dict[str, Any],
     func: Callable[..., Any],
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
     executable: str,
 ) -> list[Any]:
+    """Run a job whose ranks call a function; return what each returned, by rank. RuntimeError if the job fails."""
     from horovod.common import serialization
     from horovod.runner import run_task
     from horovod.runner.notebooks import cell_sources
-    from horovod.runner.processes import ProcessTree
-    from horovod.runner.running import run_job
-    from horovod.runner.user_output import output_of_python
 
-    shipped = serialization.dumps((func, tuple(args), dict(kwargs)))
+    shipped = serialization.dumps_with_main((func, tuple(args), dict(kwargs)))
     sources = serialization.dumps(cell_sources())
     results: list[Any] = []
 
@@ -152,11 +151,27 @@ def _run(
 
         ranks = options["num_proc"]
         return mpi_function.run_function(options, command, offer, lambda server: _results(server, ranks))
+    run_shown(options, command, on_server=offer, after=collect)
+    return results
+
+
+def run_shown(
+    options: dict[str, Any],
+    command: Sequence[str],
+    *,
+    on_server: Callable[[Server], None] | None = None,
+    after: Callable[[Server, JobResult], None] | None = None,
+) -> JobResult:
+    """Run a job and print its output wherever Python prints. A signal that ends the job goes on to this program."""
+    from horovod.runner.processes import ProcessTree
+    from horovod.runner.running import run_job
+    from horovod.runner.user_output import output_of_python
+
     output = output_of_python()
     went_well = False
     try:
         with ProcessTree() as tree:
-            result = run_job(options, command, tree, output, on_server=offer, after=collect)
+            result = run_job(options, command, tree, output, on_server=on_server, after=after)
         went_well = result.exit_code == 0
     finally:
         output.close(went_well)
@@ -165,7 +180,7 @@ def _run(
     if result.stop_signal is not None:
         signal.raise_signal(result.stop_signal)  # the caller's own handler is back in place
         raise RuntimeError(f"the job was ended by signal {result.stop_signal}")
-    return results
+    return result
 
 
 def _results(server: Server, ranks: int) -> list[Any]:
@@ -175,7 +190,7 @@ def _results(server: Server, ranks: int) -> list[Any]:
     values = [server.get(result_key(rank)) for rank in range(ranks)]
     for rank, value in enumerate(values):
         if value is None:
-            raise RuntimeError(f"{_FAILED}\nrank {rank} ended with exit code 0 before the function returned")
+            raise RuntimeError(f"{FAILED}\nrank {rank} ended with exit code 0 before the function returned")
     return [serialization.loads(value) for value in values if value is not None]
 
 
@@ -184,15 +199,16 @@ def _failure_text(server: Server, result: JobResult) -> str:
     from horovod.runner.run_task import error_key
 
     if result.failed_rank is None:  # an elastic job that no single worker has ended
-        return f"{_FAILED}\n{result.text}"
+        return f"{FAILED}\n{result.text}"
     trace = server.get(error_key(result.failed_rank))
     if trace is None:
-        return f"{_FAILED}\n{result.text}"
+        return f"{FAILED}\n{result.text}"
     first_line = result.text.partition("\n")[0].partition(";")[0]
-    return f"{_FAILED}\n{first_line}\n{with_cell_names(trace.decode(errors='replace'))}"
+    return f"{FAILED}\n{first_line}\n{with_cell_names(trace.decode(errors='replace'))}"
 
 
-def _warn_of_what_has_no_effect(arguments: Mapping[str, Any], options: Mapping[str, Any]) -> None:
+def warn_of_what_has_no_effect(arguments: Mapping[str, Any], options: Mapping[str, Any]) -> None:
+    """Log a warning for each argument that was given and changes nothing."""
     texts = [without_effect.sentence(name) for name in without_effect.given(arguments)]
     for name in without_effect.given_without_driver(options):
         texts.append(without_effect.needs_driver(name, "min_num_proc", "host_discovery_script"))

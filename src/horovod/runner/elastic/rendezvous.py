@@ -7,10 +7,12 @@ which workers get in their environment: see RendezvousServer.variables.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from horovod.common.log import logger
 from horovod.common.rendezvous.protocol import make_secret
 from horovod.common.rendezvous.server import Server
 from horovod.common.topology import secret_variable
@@ -40,9 +42,13 @@ def create_rendezvous_handler(driver: ElasticDriver) -> RendezvousHandler:
 
 
 class RendezvousServer:
-    """The place where the ranks of one job meet: `start()` it, `init()` it with a plan, `stop()` it."""
+    """The place where the ranks of one job meet: `start()` it, `init()` it with a plan, `stop()` it.
+
+    `gloo_run.create_run_env_vars` includes the secret of the server that runs in this process at the port it is given.
+    """
 
     def __init__(self, verbose: int = 0) -> None:
+        """`verbose`: if it is not 0, a meeting that takes long is logged with the ranks that are missing."""
         self.secret = make_secret()
         self.plan: list[SlotInfo] = []
         self.server: Server | None = None
@@ -62,15 +68,20 @@ class RendezvousServer:
                 f"RendezvousServer.start() takes what create_rendezvous_handler(driver) returns, not {handler_cls!r}: "
                 "ranks meet at an authenticated rendezvous, not over HTTP"
             )
+        report = logger.warning if self._verbose else None
         if handler_cls is None:
-            server = Server(_EVERY_ADDRESS, secret=self.secret)
+            server = Server(_EVERY_ADDRESS, secret=self.secret, on_slow_meeting=report)
         else:
-            server = elastic_server(_EVERY_ADDRESS, self.secret, handler_cls.mail.put)
+            server = elastic_server(_EVERY_ADDRESS, self.secret, handler_cls.mail.put, report)
         self.server, self.handler = server.start(), handler_cls
+        _running[server.port] = self
         return server.port
 
     def init(self, host_assignments: Sequence[SlotInfo]) -> None:
         """Take the plan: the place of each worker. ElasticDriver calls this with the plan of each generation."""
+        ranks = sorted(slot.rank for slot in host_assignments)
+        if ranks != list(range(len(ranks))) or any(slot.size != len(ranks) for slot in host_assignments):
+            raise ValueError(f"the slots must have the ranks 0 to size - 1, not {ranks[:20]}")
         self.plan = list(host_assignments)
 
     def variables(self) -> dict[str, str]:
@@ -81,7 +92,17 @@ class RendezvousServer:
         """Close the port and all connections. Safe to call twice."""
         server, self.server = self.server, None
         if server is not None:
+            _running.pop(server.port, None)
             server.stop()
+
+
+_running: weakref.WeakValueDictionary[int, RendezvousServer] = weakref.WeakValueDictionary()  # by port
+
+
+def secret_at(port: int) -> bytes | None:
+    """Return the secret of the RendezvousServer that this process runs at a port."""
+    server = _running.get(port)
+    return server.secret if server is not None else None
 
 
 def elastic_server(

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Jobs from Horovod's object of arguments, for programs that call `horovod.runner.launch._run` themselves."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from horovod.runner import launch
+from horovod.runner.allocation import default_processes
+from horovod.runner.hosts import named_slots
+from horovod.runner.not_run import explained
+from horovod.runner.run_function import FAILED, results_of, run_shown, warn_of_what_has_no_effect
+from horovod.runner.stop_signals import dropping
+
+
+def run_arguments(options: dict[str, Any]) -> list[Any] | None:
+    """Run the function or the command of `options`; return the function's results by rank, None for a command.
+
+    Raises:
+        RuntimeError: the job failed, or its command cannot be run.
+    """
+    launch.check_values(options)
+    if options["num_proc"] is None:
+        options = {**options, "num_proc": named_slots(options) or default_processes(os.environ)}
+    if options["num_proc"] is None:
+        raise ValueError("num_proc is None: set it to the number of processes")
+    warn_of_what_has_no_effect(options, options)
+    with dropping():
+        if options["run_func"] is None:
+            launch.check_runnable(options)
+            _run_command(options, options["command"])
+            return None
+        launch.refuse_unavailable(options)
+        if options["use_jsrun"]:
+            raise NotImplementedError("run_func through jsrun is not available: pass a command, or leave use_jsrun out")
+        return results_of(options, options["run_func"], (), {}, options["executable"] or sys.executable)
+
+
+def _run_command(options: dict[str, Any], command: Sequence[str]) -> None:
+    if options["use_mpi"] or options["use_jsrun"]:
+        _run_by_other_launcher(options, command)
+        return
+    try:
+        result = run_shown(options, command)
+    except OSError as error:
+        refused = explained(error, command)
+        if refused is None:
+            raise
+        raise RuntimeError(refused[0]) from error
+    if result.exit_code != 0:
+        raise RuntimeError(f"{FAILED}\n{result.text}")
+
+
+def _run_by_other_launcher(options: dict[str, Any], command: Sequence[str]) -> None:
+    from horovod.runner.jsrun_command import jsrun_words
+    from horovod.runner.mpi_command import announced_mpirun_words
+    from horovod.runner.mpi_function import run_to_its_end
+
+    words, environment = (announced_mpirun_words if options["use_mpi"] else jsrun_words)(options, command)
+    code = run_to_its_end(words, environment)
+    if code != 0:
+        raise RuntimeError(f"{words[0]} failed with exit code {code}")
