@@ -22,9 +22,23 @@ QUICK = settings(deadline=None, max_examples=100, suppress_health_check=[HealthC
 
 PLAIN = st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | st.text() | st.binary(max_size=50)
 VALUES = st.recursive(PLAIN, lambda more: st.lists(more, max_size=3), max_leaves=4)
-FIELDS = ("rank", "size", "generation", "version", "info", "timeout", "key", "total", "data", "offset")
+FIELDS = (
+    "rank",
+    "size",
+    "generation",
+    "version",
+    "info",
+    "timeout",
+    "key",
+    "total",
+    "data",
+    "offset",
+    "new",
+    "group",
+    "member",
+)
 REQUESTS = st.dictionaries(st.sampled_from(FIELDS), VALUES) | st.dictionaries(PLAIN.filter(lambda k: k == k), VALUES)
-OPERATIONS = st.sampled_from(["meet", "put", "get", "", "exec"]) | VALUES
+OPERATIONS = st.sampled_from(["meet", "put", "get", "add", "count", "", "exec"]) | VALUES
 
 
 @pytest.fixture(scope="module")

@@ -164,12 +164,26 @@ class Connection:
         while data := self._socket.recv(256 * 1024):
             yield from self._reader.feed(data)
 
-    def put(self, key: str, value: bytes) -> None:
-        """Store `value` (any size: it travels in pieces and becomes visible whole)."""
+    def put(self, key: str, value: bytes, *, only_if_new: bool = False) -> bool:
+        """Store `value` (any size: it travels in pieces and becomes visible whole); return True if it was stored.
+
+        It is not if another value has this key and `only_if_new` is set.
+        """
         view = memoryview(value)
+        reply: dict[str, Any] = {}
         for offset in range(0, max(1, len(value)), CHUNK_BYTES):
             piece = bytes(view[offset : offset + CHUNK_BYTES])
-            self._request({"op": "put", "key": key, "total": len(value), "data": piece}, _REQUEST_LIMIT_S)
+            request = {"op": "put", "key": key, "total": len(value), "data": piece, "new": only_if_new}
+            reply = self._request(request, _REQUEST_LIMIT_S)
+        return bool(reply.get("stored", True))
+
+    def add(self, group: str, member: str) -> None:
+        """Add a member to a group, which it may be in already."""
+        self._request({"op": "add", "group": group, "member": member}, _REQUEST_LIMIT_S)
+
+    def count(self, group: str) -> int:
+        """Return how many members a group has."""
+        return int(self._request({"op": "count", "group": group}, _REQUEST_LIMIT_S)["count"])
 
     def get(self, key: str) -> bytes | None:
         """The value of `key`, None if there is none."""

@@ -2,7 +2,8 @@
 """The rendezvous server: one thread, one selector, any number of connections.
 
 Run by the launcher, or by rank 0 of a job started without one. The rules of meeting are in meeting.py, the bytes in
-protocol.py; this file owns sockets, time limits and the small key-value store that ships functions and results.
+protocol.py, the small key-value store that ships functions and results in store.py; this file owns sockets and time
+limits.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from horovod.common.joining.loss import Loss
 from horovod.common.lineage import SeenFile
 from horovod.common.rendezvous import protocol
 from horovod.common.rendezvous.meeting import Answers, Arrival, MeetingBoard, Reply, refusal
+from horovod.common.rendezvous.store import Store
 from horovod.common.rendezvous.waiting_list import WaitingList
 from horovod.common.settings_table import MOST_RANKS
 
@@ -110,7 +112,7 @@ class Server:
         self._on_progress = on_progress
         self._on_listening = on_listening
         self._on_report = on_report
-        self._store: dict[str, bytes] = {}
+        self._store = Store()
         self._selector = selectors.DefaultSelector()
         self._wake_receiver, self._wake_sender = socket.socketpair()
         self._wake_receiver.setblocking(False)
@@ -196,7 +198,7 @@ class Server:
         return len(self._peers) - len(self._strangers)
 
     def put(self, key: str, value: bytes) -> None:
-        self._store[key] = value
+        self._store.put(key, value)
 
     def get(self, key: str) -> bytes | None:
         return self._store.get(key)
@@ -361,10 +363,8 @@ class Server:
                 case "report":
                     self._on_report(_integer(message, "birth"), message)
                     self._send(peer, {"ok": True})
-                case "put":
-                    self._send(peer, self._put_chunk(peer, message))
-                case "get":
-                    self._send(peer, self._get_chunk(message))
+                case "put" | "get" | "add" | "count":
+                    self._send(peer, self._store.answer(message, peer.uploads))
                 case other:
                     self._send(peer, refusal(f"unknown request {other!r:.60}"))
         except (KeyError, TypeError, ValueError) as error:
@@ -386,23 +386,6 @@ class Server:
             return
         self._deliver(self._waiting_list.preempted(birth, peer))
         self._on_preempted(birth)
-
-    def _put_chunk(self, peer: _Peer, message: dict[str, Any]) -> Reply:
-        key, total, data = message["key"], message["total"], message["data"]
-        if not isinstance(key, str) or not isinstance(data, bytes):
-            raise TypeError("put takes a text key and bytes")
-        upload = peer.uploads.setdefault(key, bytearray())
-        upload += data
-        if len(upload) >= total:
-            self._store[key] = bytes(peer.uploads.pop(key))
-        return {"ok": True}
-
-    def _get_chunk(self, message: dict[str, Any]) -> Reply:
-        key, offset = message["key"], message["offset"]
-        value = self._store.get(key)
-        if value is None:
-            return {"ok": True, "total": None, "data": b""}
-        return {"ok": True, "total": len(value), "data": value[offset : offset + protocol.CHUNK_BYTES]}
 
     def _deliver(self, answers: Answers) -> None:
         for peer, reply in answers:

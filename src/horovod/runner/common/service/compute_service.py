@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
 import psutil
 
 from horovod.common.not_yet import NotYet
 from horovod.common.rendezvous.client import Connection, RendezvousError
 from horovod.common.rendezvous.server import Server
+from horovod.runner.common.util.timeout import Timeout
 
+T = TypeVar("T")
 Addresses = Mapping[str, Sequence[tuple[str, int]]]
 
 _PAUSE_S = 0.05
@@ -62,73 +65,115 @@ class ComputeService:
 
 
 class ComputeClient:
-    """A connection to the board. Not for use by several threads at once."""
+    """A connection to the board. Several threads may use it at once."""
 
     def __init__(self, compute_addresses: Addresses, key: bytes, verbose: int = 1) -> None:
         self._connection = _connect(compute_addresses, key)
+        self._lock = threading.Lock()
+        self._is_closed = False
         self.local_address = self._connection.local_address
         self.dispatchers = int(self._connection.get("dispatchers") or 0)
         self.workers_per_dispatcher = int(self._connection.get("workers_per_dispatcher") or 0)
 
     def register_dispatcher(self, dispatcher_id: int, dispatcher_address: str) -> None:
-        if not 0 <= dispatcher_id < self.dispatchers:
-            raise ValueError(f"dispatcher {dispatcher_id} is not one of the {self.dispatchers} of this data service")
-        self._connection.put(f"dispatcher.{dispatcher_id}", dispatcher_address.encode())
+        """Publish a dispatcher's address. ValueError if a dispatcher has registered with this id already."""
+        key = self._dispatcher_key(dispatcher_id)
+        if not self._ask(lambda it: it.put(key, dispatcher_address.encode(), only_if_new=True)):
+            first = (self._ask(lambda it: it.get(key)) or b"").decode()
+            raise ValueError(
+                f"cannot register dispatcher {dispatcher_id} at {dispatcher_address}: a dispatcher with this id is "
+                f"registered at {first}; give each dispatcher an id of its own"
+            )
 
     def wait_for_dispatcher_registration(self, dispatcher_id: int, timeout: float) -> str:
-        """The dispatcher's address; TimeoutError if it does not come in time."""
-        return self._wait(f"dispatcher.{dispatcher_id}", timeout, f"dispatcher {dispatcher_id}").decode()
+        """Return the dispatcher's address. TimeoutException if it does not come in time."""
+        key = self._dispatcher_key(dispatcher_id)
+        return self._wait_for_value(key, _patience(timeout), f"dispatcher {dispatcher_id}").decode()
 
     def register_worker_for_dispatcher(self, dispatcher_id: int, worker_id: int) -> None:
-        self._connection.put(f"worker.{dispatcher_id}.{worker_id}", b"")
+        """Count a worker of a dispatcher, once. Its id only has to differ from those of the dispatcher's others."""
+        group = self._workers_of(dispatcher_id)
+        self._ask(lambda it: it.add(group, str(worker_id)))
 
     def wait_for_dispatcher_worker_registration(self, dispatcher_id: int, timeout: float) -> None:
-        """Return once all workers of a dispatcher are there; TimeoutError if one does not come in time."""
-        deadline = time.monotonic() + timeout
-        for worker in range(self.workers_per_dispatcher):
-            name = f"worker {worker} of dispatcher {dispatcher_id}"
-            self._wait(f"worker.{dispatcher_id}.{worker}", max(0.0, deadline - time.monotonic()), name, timeout)
+        """Return once all workers of a dispatcher are there. TimeoutException if one does not come in time."""
+        group, limit = self._workers_of(dispatcher_id), _patience(timeout)
+        wanted = self.workers_per_dispatcher
+        while (found := self._ask(lambda it: it.count(group))) < wanted:
+            limit.check_time_out_for(f"{wanted} workers of dispatcher {dispatcher_id}, of which {found} came")
+            time.sleep(_PAUSE_S)
 
     def leave(self, trainer: int) -> None:
         """Say that a trainer needs the service no more."""
-        self._connection.put(f"left.{trainer}", b"")
+        self._ask(lambda it: it.put(f"left.{trainer}", b""))
 
     def wait_for_leaving(self, trainers: int, timeout: float) -> None:
-        """Return once all trainers have left; TimeoutError if one stays longer."""
-        deadline = time.monotonic() + timeout
+        """Return once all trainers have left. TimeoutException if one stays longer."""
+        limit = _patience(timeout)
         for trainer in range(trainers):
-            left = max(0.0, deadline - time.monotonic())
-            self._wait(f"left.{trainer}", left, f"the end of trainer {trainer}", timeout)
+            self._wait_for_value(f"left.{trainer}", limit, f"the end of trainer {trainer}")
 
     def retire(self) -> None:
         """End the service once no trainer is connected any more."""
-        self._connection.put(_RETIRING, b"")
+        self._ask(lambda it: it.put(_RETIRING, b""))
 
     def shutdown(self) -> None:
         """End the service now, whoever still reads from it: its workers stop."""
-        self._connection.put(_ENDED, b"")
+        self._ask(lambda it: it.put(_ENDED, b""))
 
     def wait_for_shutdown(self) -> None:
         """Return when the service has ended, or the process that holds the board is gone."""
         try:
-            while self._connection.get(_ENDED) is None:
+            while self._ask(lambda it: it.get(_ENDED)) is None:
                 time.sleep(_PAUSE_S)
         except RendezvousError:
             return
 
     def close(self) -> None:
-        self._connection.close()
+        """Close the connection; calls of other threads that wait end with a RendezvousError."""
+        with self._lock:
+            self._is_closed = True
+            self._connection.close()
 
-    def _wait(self, key: str, seconds: float, what: str, limit: float | None = None) -> bytes:
-        deadline = time.monotonic() + seconds
-        while (value := self._connection.get(key)) is None:
-            if time.monotonic() >= deadline:
-                raise TimeoutError(
-                    f"the data service waited {limit or seconds:g} s for {what}: is the compute job running? "
-                    "Raise the timeout if it is only slow to start"
-                )
+    def _ask(self, request: Callable[[Connection], T]) -> T:
+        """Send a request and return its answer; requests of several threads take turns."""
+        with self._lock:
+            if self._is_closed:
+                raise RendezvousError("this client of the data service is closed: make another one")
+            try:
+                return request(self._connection)
+            except RendezvousError:
+                # An answer that comes too late must not be taken for that to the next request.
+                self._connection.close()
+                raise
+
+    def _wait_for_value(self, key: str, limit: Timeout, what: str) -> bytes:
+        while (value := self._ask(lambda it: it.get(key))) is None:
+            limit.check_time_out_for(what)
             time.sleep(_PAUSE_S)
         return value
+
+    def _dispatcher_key(self, dispatcher_id: int) -> str:
+        return f"dispatcher.{self._checked(dispatcher_id)}"
+
+    def _workers_of(self, dispatcher_id: int) -> str:
+        return f"workers.{self._checked(dispatcher_id)}"
+
+    def _checked(self, dispatcher_id: int) -> int:
+        if not 0 <= dispatcher_id < self.dispatchers:
+            raise IndexError(
+                f"dispatcher {dispatcher_id} is not one of this data service, whose {self.dispatchers} dispatchers "
+                f"have the ids 0 to {self.dispatchers - 1}"
+            )
+        return dispatcher_id
+
+
+def _patience(timeout: float) -> Timeout:
+    return Timeout(
+        timeout,
+        "the data service waited {timeout} s for {activity}: is the compute job running? Raise the timeout if it is "
+        "only slow to start",
+    )
 
 
 def _connect(compute_addresses: Addresses, key: bytes) -> Connection:

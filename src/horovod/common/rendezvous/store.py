@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the rendezvous server keeps for its clients: values by key, and groups of members that are counted.
+
+Pure bookkeeping, like meeting.py; the server carries the answers.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from horovod.common.rendezvous import protocol
+from horovod.common.rendezvous.meeting import Reply
+
+
+class Store:
+    """Values and groups. `put` and `get` may be called from any thread, everything else from the server's alone."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, bytes] = {}
+        self._groups: dict[str, set[str]] = {}
+
+    def put(self, key: str, value: bytes) -> None:
+        self._values[key] = value
+
+    def get(self, key: str) -> bytes | None:
+        return self._values.get(key)
+
+    def answer(self, message: dict[str, Any], uploads: dict[str, bytearray]) -> Reply:
+        """Do what a client asks for. `uploads`: the values of which this client has sent a part."""
+        match message["op"]:
+            case "put":
+                return self._put_piece(message, uploads)
+            case "get":
+                return self._get_piece(message)
+            case "add":
+                self._groups.setdefault(_text(message, "group"), set()).add(_text(message, "member"))
+                return {"ok": True}
+            case _:
+                return {"ok": True, "count": len(self._groups.get(_text(message, "group"), ()))}
+
+    def _put_piece(self, message: dict[str, Any], uploads: dict[str, bytearray]) -> Reply:
+        """Add a piece to one of the uploads; the last piece makes the value visible.
+
+        A value that must be new does not replace another one; the answer to the last piece says so.
+        """
+        key, total, data = _text(message, "key"), message["total"], message["data"]
+        if not isinstance(data, bytes):
+            raise TypeError("put takes bytes")
+        upload = uploads.setdefault(key, bytearray())
+        upload += data
+        if len(upload) < total:
+            return {"ok": True}
+        value = bytes(uploads.pop(key))
+        is_stored = not (message.get("new") and key in self._values)
+        if is_stored:
+            self._values[key] = value
+        return {"ok": True, "stored": is_stored}
+
+    def _get_piece(self, message: dict[str, Any]) -> Reply:
+        key, offset = message["key"], message["offset"]
+        value = self._values.get(key)
+        if value is None:
+            return {"ok": True, "total": None, "data": b""}
+        return {"ok": True, "total": len(value), "data": value[offset : offset + protocol.CHUNK_BYTES]}
+
+
+def _text(message: dict[str, Any], name: str) -> str:
+    value = message[name]
+    if not isinstance(value, str):
+        raise TypeError(f"{name} must be a text")
+    return value
