@@ -11,7 +11,7 @@ import threading
 from types import SimpleNamespace
 
 import pytest
-from testkit.processes import Process
+from testkit.processes import Process, run
 
 import horovod
 
@@ -143,6 +143,43 @@ def test_in_a_notebook_lines_have_no_tags_and_errors_show_the_line_of_the_cell(c
         horovod.run(rank, tag="some")
 
 
+SPAWNED = """
+import multiprocessing
+from dataclasses import dataclass
+import horovod
+
+FACTOR = 3
+
+@dataclass
+class Result:
+    rank: int
+
+def train():
+    import horovod.numpy as hvd
+    hvd.init()
+    return Result(FACTOR * hvd.rank())
+
+def launch(queue):
+    results = horovod.run(train, num_proc=2)
+    queue.put([(type(result) is Result, result.rank) for result in results])
+
+if __name__ == "__main__":
+    for kind, daemon in (("spawn", False), ("forkserver", True)):
+        context = multiprocessing.get_context(kind)
+        queue = context.Queue()
+        child = context.Process(target=launch, args=(queue,), daemon=daemon)
+        child.start()
+        child.join()
+        print(child.exitcode, queue.get())
+"""
+
+
+def test_it_runs_in_a_spawned_child_whose_functions_are_those_of_the_main_module(tmp_path):
+    (tmp_path / "program.py").write_text(SPAWNED)
+    done = run([sys.executable, str(tmp_path / "program.py")], limit_s=50)
+    assert done.stdout.splitlines() == ["0 [(True, 0), (True, 3)]"] * 2, done.stderr
+
+
 def test_it_runs_in_a_thread_too():
     results = []
     thread = threading.Thread(target=lambda: results.append(horovod.run(rank, num_proc=2)))
@@ -160,6 +197,8 @@ def test_old_names_are_deprecated_and_work():
     ("options", "error", "text"),
     [
         ({"hosts": "localhost:1", "hostfile": "f"}, ValueError, "hosts and hostfile"),
+        ({"hostfile": "/no/such/file"}, FileNotFoundError, "hostfile '/no/such/file' .--hostfile.: No such file"),
+        ({"output_filename": ""}, ValueError, "--output-filename is empty: name a directory .* leave output_filename"),
         ({"use_gloo": True, "use_mpi": True}, ValueError, "use_gloo and use_mpi"),
         ({"num_proc": 0}, ValueError, "at least 1"),
         ({"hosts": "localhost:1", "num_proc": 2}, ValueError, "Requested more processes"),

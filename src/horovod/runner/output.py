@@ -30,7 +30,8 @@ from horovod.runner.user_output import UserOutput
 from horovod.runner.writers import Sink
 
 _ENDS = re.compile(rb"\n|\r")
-_LONGEST_LINE = 1 << 20
+LONGEST_LINE = 32 << 20
+_LONGEST_BAR = 1 << 14
 _TAIL_LINES = 20
 _TAIL_LINE_BYTES = 2000
 _LAST_BYTES = 1 << 18  # what is read of a worker that ends, whether our reader follows or not
@@ -39,45 +40,54 @@ _COLOURS = (36, 33, 32, 35, 34, 31)
 
 
 class LineSplitter:
-    """Chunks of bytes to lines without their ends. A carriage return ends none: the next text overwrites that one."""
+    """Chunks of bytes to lines without their ends. A carriage return ends none: the next text overwrites that one.
+
+    A line of more than LONGEST_LINE bytes becomes several lines, for a program may print bytes without any end.
+    """
 
     def __init__(self) -> None:
-        self._rest = b""
+        self._rest = bytearray()  # has no end of a line: each byte is searched once
         self._state = b""  # what the last carriage return stands behind
         self._rewrites = False  # whether the line has a carriage return
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        data = self._rest + chunk
         lines = []
         start = 0
-        for end in _ENDS.finditer(data):
-            text = data[start : end.start()]
+        for end in _ENDS.finditer(chunk):
+            self._rest += chunk[start : end.start()]
             start = end.end()
+            text = self._take_rest()
             self._rewrites = end.group() == b"\r"
             if not self._rewrites:
                 lines.append(text or self._state)
                 self._state = b""
             elif text:  # a bar writes "\r" before its text or behind it, and blanks in order to vanish
                 self._state = text if text.strip() else b""
-        self._rest = data[start:]
-        if len(self._rest) > _LONGEST_LINE:
-            lines.append(self._rest)
-            self._rest = self._state = b""
+        self._rest += chunk[start:]
+        if len(self._rest) > LONGEST_LINE:
+            lines.append(self._take_rest())
+            self._state = b""
         return lines
 
     @property
     def bar(self) -> bytes | None:
-        """What a line that is being rewritten shows now."""
+        """What a line that is being rewritten shows now, as far as a terminal may have room for it."""
         if not self._rewrites:
             return None
-        return (self._rest if self._rest.strip() else self._state) or None
+        begin = bytes(self._rest[:_LONGEST_BAR])
+        return (begin if begin.strip() else self._state[:_LONGEST_BAR]) or None
 
     def flush(self) -> list[bytes]:
         """The last line, if it had no end."""
-        rest = self._rest or self._state
-        self._rest = self._state = b""
+        rest = self._take_rest() or self._state
+        self._state = b""
         self._rewrites = False
         return [rest] if rest else []
+
+    def _take_rest(self) -> bytes:
+        rest = bytes(self._rest)
+        self._rest.clear()
+        return rest
 
 
 @dataclass
