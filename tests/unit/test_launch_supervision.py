@@ -244,10 +244,3 @@ def test_a_traceback_that_another_rank_had_too_is_folded():
     assert ranks[0].feed(own) == [b"ValueError: y (the same traceback as of rank 1, folded; --verbose shows it)"]
     assert ranks[2].feed(other) == other
     assert ranks[1].feed(own) == own
-
-
-def test_an_endless_line_does_not_fill_the_memory():
-    splitter = LineSplitter()
-    lines = [line for _ in range(40) for line in splitter.feed(b"x" * (1 << 16))]
-    assert sum(map(len, lines + splitter.flush())) == 40 << 16
-    assert len(lines) >= 2

@@ -23,7 +23,7 @@ DEFAULT_ANYWAY = {"use_gloo"}
 
 def reads_in(tree: ast.AST) -> Iterator[str]:
     """Names in `options["name"]`, `options.get("name")` and `options.name`, but for those that are only checked."""
-    if isinstance(tree, ast.FunctionDef) and tree.name.startswith("_check"):
+    if isinstance(tree, ast.FunctionDef) and tree.name.startswith(("_check", "check_")):
         return
     for node in ast.iter_child_nodes(tree):
         yield from reads_in(node)
@@ -101,7 +101,7 @@ def test_values_that_are_given_are_found() -> None:
 
 
 def test_horovod_run_says_so(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr("horovod.runner.run_function._run", lambda *_: [])
+    monkeypatch.setattr("horovod.runner.run_function.results_of", lambda *_: [])
     horovod.run(print, ssh_port=22, slots=2, disable_cache=False)
     assert caplog.messages == [
         "horovod.run: slots has no effect without min_num_proc or host_discovery_script: the job is not elastic"

@@ -12,7 +12,7 @@ from horovod.runner import launch
 from horovod.runner.allocation import default_processes
 from horovod.runner.hosts import named_slots
 from horovod.runner.not_run import explained
-from horovod.runner.run_function import FAILED, results_of, run_shown, warn_of_what_has_no_effect
+from horovod.runner.run_function import FAILED, listed_interfaces, results_of, run_shown, warn_of_what_has_no_effect
 from horovod.runner.stop_signals import dropping
 
 
@@ -23,8 +23,9 @@ def run_arguments(options: dict[str, Any]) -> list[Any] | None:
         RuntimeError: the job failed, or its command cannot be run.
     """
     launch.check_values(options)
+    options = {**options, "nics": listed_interfaces(options["nics"])}
     if options["num_proc"] is None:
-        options = {**options, "num_proc": named_slots(options) or default_processes(os.environ)}
+        options["num_proc"] = named_slots(options) or default_processes(os.environ)
     if options["num_proc"] is None:
         raise ValueError("num_proc is None: set it to the number of processes")
     warn_of_what_has_no_effect(options, options)

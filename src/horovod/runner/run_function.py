@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from horovod.common.exceptions import HorovodDeprecationWarning
@@ -95,7 +95,7 @@ def run(
         "mpi_args": mpi_args,
         "ssh_port": ssh_port,
         "ssh_identity_file": ssh_identity_file,
-        "nics": _names(network_interfaces),
+        "nics": listed_interfaces(network_interfaces),
         "spares": spares,
         "progress_timeout_seconds": progress_timeout_seconds,
         "replace_stuck_workers": replace_stuck_workers,
@@ -226,7 +226,8 @@ def _renamed(old_name: str, old: Any, new_name: str, new: Any) -> Any:
     return old
 
 
-def _names(interfaces: str | Sequence[str] | None) -> list[str]:
+def listed_interfaces(interfaces: str | Iterable[str] | None) -> list[str]:
+    """Return the names of network interfaces that come as a list, or as text with commas."""
     if interfaces is None:
         return []
     listed = interfaces.split(",") if isinstance(interfaces, str) else list(interfaces)
