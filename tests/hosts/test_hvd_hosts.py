@@ -81,7 +81,7 @@ def test_hosts_that_cannot_be_used_do_not_hide_the_others(hosts, on_h1, old_h2):
         done = on_h1(*HVD, "doctor", "-H", "h2:1,h3:1,nosuch:1", env=old_h2)
     finally:
         hosts.restore_key("h3")
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 1, done.stderr
     rows = {line.split()[0]: line for line in reversed(done.stdout.splitlines()) if line.strip()}
     assert f"{hosts.network.addresses['h1']} (eth0)" in rows["the"]
     assert OTHER_VERSION in rows["h2"]

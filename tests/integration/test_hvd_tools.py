@@ -24,6 +24,26 @@ def hvd(*words, env=None):
     return run([*HVD, *words], env, limit_s=100)
 
 
+@pytest.fixture
+def hvd_among_shadows(tmp_path):
+    """Run `hvd` in a folder whose files must not be taken for modules by any process of ours."""
+    script = tmp_path / "bin" / "hvd"  # python -m would look in the current folder itself
+    script.parent.mkdir()
+    script.write_text("from horovod.tools.cli import main\nmain()\n")
+    folder = tmp_path / "work"
+    (folder / "horovod").mkdir(parents=True)
+    shadows = [folder / f"{name}.py" for name in ("random", "socket", "select", "json", "msgpack", "mpi4py", "numpy")]
+    for file in [*shadows, folder / "horovod" / "__init__.py"]:
+        file.write_text(f"raise SystemExit('the current folder is on sys.path: {file}')\n")
+
+    def start(*words, env=None):
+        done = run([sys.executable, str(script), *words], env, limit_s=100, cwd=folder)
+        assert "the current folder is" not in done.stdout + done.stderr
+        return done
+
+    return start
+
+
 @pytest.mark.parametrize(("transport", "used"), [("shm", "shared memory"), ("tcp", "TCP")])
 def test_all_collectives_pass_over_each_transport(transport, used):
     done = hvd("test", "--transport", transport, "--json")
@@ -35,8 +55,8 @@ def test_all_collectives_pass_over_each_transport(transport, used):
     assert all(line["bytes_per_second"] > 0 for line in document["allreduce"])
 
 
-def test_the_page_of_a_test_fits_any_terminal():
-    done = hvd("test", "-np", "3", env={"PYTHONIOENCODING": "ascii"})
+def test_the_page_of_a_test_fits_any_terminal(hvd_among_shadows):
+    done = hvd_among_shadows("test", "-np", "3", env={"PYTHONIOENCODING": "ascii"})
     assert done.returncode == 0, done.stdout + done.stderr
     assert "3 ranks over" in done.stdout
     assert "passed: " in done.stdout
@@ -75,8 +95,8 @@ def test_a_trial_leaves_the_environment_as_it_was(monkeypatch, tmp_path):
     assert not (tmp_path / "mine.json").exists()
 
 
-def test_doctor_measures_both_transports():
-    done = hvd("doctor", "--json")
+def test_doctor_measures_both_transports(hvd_among_shadows):
+    done = hvd_among_shadows("doctor", "--json")
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
     found = {transport["name"]: transport for transport in document["transports"]}
@@ -90,13 +110,22 @@ def test_doctor_measures_both_transports():
     assert max(map(len, page.splitlines())) <= 100
 
 
-def test_doctor_of_hosts_that_are_all_this_machine():
-    done = hvd("doctor", "-H", "localhost:2", "--json")
+def test_doctor_of_hosts_that_are_all_this_machine(hvd_among_shadows):
+    done = hvd_among_shadows("doctor", "-H", "localhost:2", "--json")
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
     [host] = document["hosts"]
     assert (host["slots"], host["hostname"], host["address"]) == (2, socket.gethostname(), "127.0.0.1")
     assert document["ways"] == []
+
+
+def test_a_limit_of_open_files_that_is_too_low_is_the_advice():
+    done = run(["sh", "-c", 'ulimit -n 64 && exec "$@"', "sh", *HVD, "doctor", "--json"], limit_s=100)
+    assert done.returncode == 1, done.stdout + done.stderr
+    advice = json.loads(done.stdout)["advice"]
+    assert any(line.startswith("open files: ") for line in advice)
+    for transport in ("shared memory", "TCP"):
+        assert f"{transport}: two ranks need more open files than allowed: see open files above" in advice
 
 
 # Rank 1 comes only when the test says so; until then rank 0 waits inside the engine.

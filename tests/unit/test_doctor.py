@@ -133,6 +133,50 @@ def test_what_does_not_work_is_said_with_advice():
     assert "/dev/shm" in line
 
 
+def fail_with(monkeypatch, error):
+    def run(*_, **__):
+        raise error
+
+    monkeypatch.setattr(trial, "run", run)
+
+
+@pytest.mark.parametrize(
+    ("reason", "advice"),
+    [
+        ("2 workers need 77 open files, and this user may have 64", "see open files above"),
+        ("OSError: [Errno 24] Too many open files", "see open files above"),
+        ("2 processes are too many for this machine: this user may run 1 (ulimit -u)", "see processes above"),
+        ("RuntimeError: can't start new thread", "see processes above"),
+        ("rank 1 failed first: killed by signal 9 (SIGKILL)", "see memory above"),
+        ("ModuleNotFoundError: No module named 'numpy'", "install what is missing"),
+        ("HOROVOD_CYCLE_TIME='abc' is not valid: expected milliseconds", "correct or unset HOROVOD_CYCLE_TIME"),
+        ("something else", "hvd test shows the whole error"),
+    ],
+)
+def test_advice_fits_a_cause_that_is_not_the_transports(monkeypatch, reason, advice):
+    fail_with(monkeypatch, trial.TrialFailed(f"Horovod detected a failure\n  {reason}"))
+    found = doctor.examine()
+    lines = [line for line in found.advice if line.startswith(("shared memory", "TCP"))]
+    assert len(lines) == 2
+    assert all(advice in line for line in lines), lines
+    assert not any(word in line for word in ("memfd", "firewall") for line in lines)
+
+
+def test_doctor_fails_if_its_ranks_fail(monkeypatch):
+    fail_with(monkeypatch, ValueError("no such job"))
+    result = CliRunner().invoke(app, ["doctor", "--json"])
+    assert result.exit_code == 1
+    assert not any(transport["works"] for transport in json.loads(result.output)["transports"])
+
+
+def test_a_low_limit_of_open_files_gets_advice_that_this_user_can_follow():
+    assert machine.open_files(4096, 4096).advice == machine.open_files(-1, -1).advice == ""
+    assert machine.open_files(64, 4096).advice == machine.open_files(64, -1).advice == "ulimit -n 4096"
+    few = machine.open_files(64, 100)
+    assert few.value == "64, at most 100 (ulimit -Hn)"
+    assert "limits.conf" in few.advice
+
+
 @pytest.mark.usefixtures("broken_transport")
 def test_a_fall_back_is_not_called_shared_memory(monkeypatch):
     engine = {"peers_by_shared_memory": 0, "peers_by_socket": 1, "kernels": "portable"}

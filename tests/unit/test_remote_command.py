@@ -13,7 +13,7 @@ from horovod.runner.remote.environment import that_travel
 from horovod.runner.remote.frames import GREETING, FrameError, FrameReader, pack
 from horovod.runner.remote.slurm import gpus_by_node, srun_command
 
-AGENT = "exec /opt/python -m horovod.runner.agent"
+AGENT = f"exec {shlex.join(agent_command('/opt/python'))}"
 
 
 def test_ssh():
@@ -22,13 +22,13 @@ def test_ssh():
     given = Reaching("ssh -F 'a b'", 2222, "key")
     expected = ["ssh", "-F", "a b", *usual, "-p", "2222", "-i", "key", "h", AGENT]
     assert ssh_command("h", given, "/opt/python", {}) == expected
-    assert to_try(expected) == f"ssh -F 'a b' -T -p 2222 -i key h {shlex.quote(AGENT + ' --check')}"
+    assert to_try(expected) == "ssh -F 'a b' -T -p 2222 -i key h 'exec /opt/python -m horovod.runner.agent --check'"
 
 
 def test_words_survive_the_shell_over_there():
     line = ssh_command("h", Reaching(), "/my env/python", {"PYTHONPATH": "/a b:/c'd"})[-1]
     words = shlex.split(line)
-    assert words == ["exec", "env", "PYTHONPATH=/a b:/c'd", "/my env/python", "-m", "horovod.runner.agent"]
+    assert words == ["exec", "env", "PYTHONPATH=/a b:/c'd", *agent_command("/my env/python")]
 
 
 def test_kubeflow_containers_without_sshd():
@@ -48,7 +48,7 @@ def test_a_step_of_slurm_has_all_that_the_job_has_on_its_node():
     command = srun_command("h", agent, {"SLURM_JOB_ID": "1"}, {})
     assert command[:2] == ["srun", "--nodelist=h"]
     assert command[-3:] == agent
-    assert to_try(command).endswith("horovod.runner.agent --check")
+    assert to_try(command).endswith(" /opt/python -m horovod.runner.agent --check")
     of_tasks = {"SLURM_GPUS_PER_TASK": "1", "SLURM_CPUS_PER_TASK": "4", "SLURM_JOB_ID": "1"}
     command = srun_command("h", agent, of_tasks, {"h": 4, "g": 2})
     assert command[:6] == ["env", "-u", "SLURM_CPUS_PER_TASK", "-u", "SLURM_GPUS_PER_TASK", "srun"]

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+from horovod.common.own_programs import program_arguments
 from horovod.common.topology import Topology
 
 _loaded_in: int | None = None  # the process that loaded MPI through us
@@ -38,7 +39,7 @@ def look() -> tuple[str, str]:
     if not is_installed():
         return "", "mpi4py is not installed"
     try:
-        done = subprocess.run([sys.executable, "-c", _LOOK], capture_output=True, text=True, timeout=60)
+        done = subprocess.run([sys.executable, *program_arguments(_LOOK)], capture_output=True, text=True, timeout=60)
     except subprocess.TimeoutExpired:
         return "", "mpi4py does not come back from opening MPI"
     if done.returncode == 0:

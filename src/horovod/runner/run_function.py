@@ -115,15 +115,33 @@ def run(
         return results_of(options, func, args, kwargs or {}, executable or sys.executable)
 
 
+def run_own(func: Callable[..., Any], args: Sequence[Any], options: Mapping[str, Any]) -> list[Any]:
+    """Call a function of this package as `run` does, on processes that find no modules in the current folder.
+
+    `options` have the names of the parsed flags of horovodrun.
+    """
+    from horovod.runner.arguments import DEFAULTS
+
+    with dropping():
+        return results_of({**DEFAULTS, **options}, func, args, {}, sys.executable, in_folder=False)
+
+
 def results_of(
     options: dict[str, Any],
     func: Callable[..., Any],
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
     executable: str,
+    *,
+    in_folder: bool = True,
 ) -> list[Any]:
-    """Run a job whose ranks call a function; return what each returned, by rank. RuntimeError if the job fails."""
+    """Run a job whose ranks call a function; return what each returned, by rank. RuntimeError if the job fails.
+
+    Args:
+        in_folder: Let the workers look for modules in the current folder too, as `python -m` does.
+    """
     from horovod.common import serialization
+    from horovod.common.own_programs import module_arguments
     from horovod.runner import run_task
     from horovod.runner.notebooks import cell_sources
 
@@ -145,7 +163,8 @@ def results_of(
         # An elastic job ends with as many workers as it then has: these many there are at least.
         results.extend(_results(server, options["min_num_proc"] or options["num_proc"]))
 
-    command = [executable, "-m", run_task.__name__]
+    name = run_task.__name__
+    command = [executable, *(["-m", name] if in_folder else module_arguments(name))]
     if options["use_mpi"]:
         from horovod.runner import mpi_function
 

@@ -73,9 +73,10 @@ def doctor(
     start_timeout: StartLimit = None,
     json: Json = False,
 ) -> None:
-    """What this machine, or the hosts of a job, offer to it, and what to change about them.
+    """Check this machine, or a job's hosts, and suggest fixes.
 
-    Inside an allocation of Slurm or LSF its hosts need not be named.
+    Inside an allocation of Slurm or LSF its hosts need not be named. Exit code 1 if two ranks cannot use a transport of
+    this machine, or if a host cannot be used.
     """
     from horovod.tools import hosts_page, several_hosts
 
@@ -87,13 +88,14 @@ def doctor(
 
             found = examination.examine()
             _print(json, lambda: examination.as_json(found), lambda: examination.as_page(found))
-            return
+            raise typer.Exit(int(not found.works))
         with _progress() as say:
             seen = several_hosts.examine(options, say)
     except (ValueError, OSError) as error:
         typer.echo(f"hvd doctor: {error}", err=True)
         raise typer.Exit(1) from None
     _print(json, lambda: hosts_page.as_json(seen), lambda: hosts_page.as_page(seen))
+    raise typer.Exit(int(not seen.works))
 
 
 @app.command("test")

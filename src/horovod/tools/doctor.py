@@ -15,10 +15,12 @@ if TYPE_CHECKING:
 
 _TRANSPORTS = {"shm": "shared memory", "tcp": "TCP"}
 _LIMIT_S = 20.0
-_WHAT_TO_DO = {
+_OF_TRANSPORT = {
     "shm": "see memfd_create and /dev/shm above; ranks of one host use TCP instead",
     "tcp": "check that no firewall filters the loopback interface (HOROVOD_GLOO_IFACE names another)",
 }
+
+_SEE_ALL = "two ranks cannot run here at all: hvd test shows the whole error"
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,11 @@ class Examination:
 
     sections: list[Section]
     transports: list[Transport]
+
+    @property
+    def works(self) -> bool:
+        """Whether two ranks could use every transport."""
+        return all(transport.works for transport in self.transports)
 
     @property
     def advice(self) -> list[str]:
@@ -71,7 +78,7 @@ def _try_transports(limit_s: float) -> tuple[list[Transport], list[Finding]]:
         untried = [Transport(name, False, reason=str(error)) for name in _TRANSPORTS.values()]
         return untried, [Finding(LOOPBACK, f"does not work: {error}", error.remedy)]
     tried = [try_transport(kind, limit_s) for kind in _TRANSPORTS]
-    return tried, [*map(_transport_finding, _TRANSPORTS, tried), _kernels(tried)]
+    return tried, [*_transport_findings(tried), _kernels(tried)]
 
 
 def try_transport(kind: str, limit_s: float) -> Transport:
@@ -93,9 +100,16 @@ def _measure() -> list[float]:
     return speed.measure(speed.SHORT)
 
 
-def _transport_finding(kind: str, found: Transport) -> Finding:
+def _transport_findings(transports: list[Transport]) -> list[Finding]:
+    another_works = any(transport.works for transport in transports)
+    return [_transport_finding(kind, one, another_works) for kind, one in zip(_TRANSPORTS, transports, strict=True)]
+
+
+def _transport_finding(kind: str, found: Transport, another_works: bool) -> Finding:
     if found.latency_s is None or found.bandwidth is None:
-        return Finding(found.name, "does not work: " + _last_line(found.reason), _WHAT_TO_DO[kind])
+        # What stops ranks on every transport is no matter of this one.
+        advice = trial.advice_on(found.reason) or (_OF_TRANSPORT[kind] if another_works else _SEE_ALL)
+        return Finding(found.name, "does not work: " + _last_line(found.reason), advice)
     size = speed.size_text(speed.SHORT[-1][0])
     latency, bandwidth = speed.time_text(found.latency_s), speed.bandwidth_text(found.bandwidth)
     return Finding(found.name, f"works: {latency} for 8 B, {bandwidth} for {size}")

@@ -126,7 +126,8 @@ def _way(name: str, transport: str, limit_s: float) -> Finding:
             done = trial.run(measure, ranks=2, transport="shm", limit_s=limit_s, where={"hosts": "localhost:2"})
     except (trial.TrialFailed, ValueError, OSError) as error:
         lines = str(error).strip().splitlines() or [""]
-        return Finding(name, "does not work: " + lines[-1].strip()[:300], _NO_IPC if transport == "ipc" else "")
+        advice = trial.advice_on(str(error)) or (_NO_IPC if transport == "ipc" else "")
+        return Finding(name, "does not work: " + lines[-1].strip()[:300], advice)
     small, large = (max(times) for times in zip(*done.results, strict=True))
     text = f"works: {speed.time_text(small)} for {speed.size_text(SMALL)}, {speed.time_text(large)}"
     return Finding(name, f"{text} for {speed.size_text(LARGE)}, two ranks on one GPU")

@@ -47,13 +47,25 @@ def _quota(usable: int) -> Finding:
 
 
 def limits() -> list[Finding]:
-    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    few = 0 <= files < _ENOUGH_FILES
     return [
-        Finding("open files", _limit(files), f"ulimit -n {_ENOUGH_FILES}" if few else ""),
+        open_files(*resource.getrlimit(resource.RLIMIT_NOFILE)),
         Finding("locked memory", _limit(resource.getrlimit(resource.RLIMIT_MEMLOCK)[0], MIB, " MiB")),
         Finding("processes", _limit(resource.getrlimit(resource.RLIMIT_NPROC)[0])),
     ]
+
+
+def open_files(soft: int, hard: int) -> Finding:
+    """Both limits; -1: none. A user may raise the soft one up to the hard one."""
+    if not 0 <= soft < _ENOUGH_FILES:
+        return Finding("open files", _limit(soft))
+    if not 0 <= hard < _ENOUGH_FILES:
+        return Finding("open files", _limit(soft), f"ulimit -n {_ENOUGH_FILES}")
+    return Finding(
+        "open files",
+        f"{_limit(soft)}, at most {_limit(hard)} (ulimit -Hn)",
+        f"allow {_ENOUGH_FILES}: nofile in /etc/security/limits.conf, LimitNOFILE= of a systemd unit, or "
+        f"docker run --ulimit nofile={_ENOUGH_FILES}",
+    )
 
 
 def shared_memory() -> list[Finding]:

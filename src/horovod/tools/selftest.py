@@ -37,7 +37,8 @@ def run(ranks: int | None, transport: str, limit_s: float, options: Mapping[str,
     start = time.monotonic()
     options = options or {}
     count = ranks or named_slots(options) or _RANKS
-    done = trial.run(_on_every_rank, count, transport, limit_s, _where(options))
+    where = {name: value for name, value in options.items() if value}
+    done = trial.run(_on_every_rank, count, transport, limit_s, where)
     answers: list[_Answer] = done.results
     checks = results.merge([answer.checks for answer in answers])
     if transport == "shm" and done.engine["peers_by_shared_memory"] != answers[0].neighbours:
@@ -52,12 +53,6 @@ def run(ranks: int | None, transport: str, limit_s: float, options: Mapping[str,
         speeds=speed.slowest([answer.times for answer in answers], speed.ALL_SIZES),
         hosts=dict(Counter(answer.host for answer in answers)),
     )
-
-
-def _where(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of horovod.run() for them."""
-    names = {"nics": "network_interfaces"}
-    return {names.get(name, name): value for name, value in options.items() if value}
 
 
 def _on_every_rank() -> _Answer:

@@ -39,6 +39,12 @@ class HostsExamination:
     survey: Survey
 
     @property
+    def works(self) -> bool:
+        """Whether every host answers, with the same version, and all of them reach each other."""
+        able = all(host.silence is None and is_same_version(host.facts) for host in self.survey.hosts.values())
+        return able and not self.survey.problems and not any(way.problem for way in self.survey.ways.values())
+
+    @property
     def advice(self) -> list[str]:
         silent = {name for name, host in self.survey.hosts.items() if host.silence is not None}
         ways = {pair: way for pair, way in self.survey.ways.items() if not silent.intersection(pair)}
@@ -65,7 +71,7 @@ def examine(options: Mapping[str, Any], say: Callable[[str], None] = lambda _: N
 
     Without hosts it is about those that a batch system has set aside. ValueError or OSError if they cannot be used.
     """
-    from horovod.runner.remote.command import AGENT
+    from horovod.runner.remote.command import agent_command
     from horovod.runner.running import agent_commands, allocation_of, start_limit_s, started_here
     from horovod.runner.worker_environment import base_environment
 
@@ -78,7 +84,7 @@ def examine(options: Mapping[str, Any], say: Callable[[str], None] = lambda _: N
     elsewhere = [host.hostname for host in hosts if host not in here]
     hosts_and_launcher = _with_launcher(hosts, elsewhere)
     # This machine has an agent too, so that everything is asked in one way.
-    commands = {host.hostname: [sys.executable, "-m", AGENT] for host in hosts_and_launcher}
+    commands = {host.hostname: agent_command(sys.executable) for host in hosts_and_launcher}
     commands |= agent_commands(elsewhere, options, environ, allocation)
     found = survey(
         commands,

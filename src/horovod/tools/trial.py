@@ -8,6 +8,7 @@ import faulthandler
 import io
 import json
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -18,6 +19,22 @@ T = TypeVar("T")
 
 # What a user may ask for, and the value of HOROVOD_SHARED_MEMORY that gives it (None: as the environment says).
 TRANSPORTS: dict[str, str | None] = {"auto": None, "shm": "1", "tcp": "0"}
+
+
+_BAD_SETTING = re.compile(r"\b(HOROVOD_\w+)=.* is not valid")
+# Causes that have nothing to do with a transport, and the lines of `hvd doctor` that show more about them.
+_CAUSES = (
+    (r"[Oo]pen files", "two ranks need more open files than allowed: see open files above"),
+    (
+        r"ulimit -u|too many for this machine|can't start new thread|Resource temporarily unavailable",
+        "this user or this machine may run more processes: see processes above, and the limits of the container",
+    ),
+    (
+        r"MemoryError|Cannot allocate memory|killed by signal 9\b",
+        "two ranks need more memory than there is: see memory above",
+    ),
+    (r"ModuleNotFoundError|ImportError", "install what is missing for the Python that runs this command"),
+)
 
 
 class TrialFailed(Exception):  # noqa: N818 - says what happened
@@ -44,11 +61,15 @@ class Trial:
 def run(
     work: Callable[[], T], ranks: int, transport: str, limit_s: float, where: Mapping[str, Any] | None = None
 ) -> Trial:
-    """Call `work` on every rank after hvd.init(); `where`: arguments of horovod.run() that name hosts.
+    """Call `work` on every rank after hvd.init().
 
-    TrialFailed if a host does not answer, a rank fails or the limit passes.
+    TrialFailed if a host does not answer, a rank fails or the limit passes. ValueError or OSError if the launcher
+    cannot start such a job.
+
+    Args:
+        where: Options of horovodrun that name hosts, under the names of its parsed flags.
     """
-    import horovod
+    from horovod.runner.run_function import run_own
 
     stdout, stderr = io.StringIO(), io.StringIO()
     shared_memory = TRANSPORTS[transport]
@@ -61,10 +82,17 @@ def run(
             contextlib.redirect_stdout(stdout),
             contextlib.redirect_stderr(stderr),
         ):
-            answers = horovod.run(_worker, args=(work, limit_s), num_proc=ranks, **(where or {}))
+            answers = run_own(_worker, (work, limit_s), {"num_proc": ranks, **(where or {})})
     except RuntimeError as error:
         raise TrialFailed(str(error)) from None
     return Trial([result for result, _ in answers], answers[0][1])
+
+
+def advice_on(reason: str) -> str:
+    """Return what to do about a trial that failed for this reason; an empty text if it names no usual cause."""
+    if found := _BAD_SETTING.search(reason):
+        return f"correct or unset {found[1]}"
+    return next((advice for pattern, advice in _CAUSES if re.search(pattern, reason)), "")
 
 
 def _worker(work: Callable[[], T], limit_s: float) -> tuple[T, dict[str, Any]]:

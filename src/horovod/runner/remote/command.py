@@ -11,6 +11,7 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from horovod.common.own_programs import module_arguments
 from horovod.runner.worker_environment import names_devices
 
 AGENT = "horovod.runner.agent"
@@ -43,7 +44,7 @@ def ssh_command(host: str, reaching: Reaching, python: str, environ: Mapping[str
 
 
 def agent_command(python: str) -> list[str]:
-    return [python, "-m", AGENT]
+    return [python, *module_arguments(AGENT)]
 
 
 def blaunch_command(host: str, python: str, environ: Mapping[str, str]) -> list[str]:
@@ -60,7 +61,7 @@ def without_variables(names: Iterable[str], command: Sequence[str]) -> list[str]
 
 def remote_line(python: str, environ: Mapping[str, str]) -> str:
     """For the login shell there, whichever it is."""
-    words = [python, "-m", AGENT]
+    words = agent_command(python)
     if environ.get("PYTHONPATH"):  # the agent itself may be found only by it
         words = ["env", f"PYTHONPATH={environ['PYTHONPATH']}", *words]
     return "exec " + shlex.join(words)
@@ -77,11 +78,12 @@ def program_of(command: Sequence[str]) -> str:
 
 
 def to_try(command: Sequence[str]) -> str:
-    """What a person types to see the problem: without BatchMode, so that ssh may ask."""
+    """Return what a person types to see the problem: without BatchMode, so that ssh may ask, and with a short -m."""
     words = list(command)
     while "-o" in words:
         at = words.index("-o")
         del words[at : at + 2]
-    if words[-1] == AGENT:
-        return shlex.join([*words, "--check"])
-    return shlex.join([*words[:-1], f"{words[-1]} --check"])
+    arguments, short = module_arguments(AGENT), ["-m", AGENT, "--check"]
+    if words[-2:] == arguments:
+        return shlex.join([*words[:-2], *short])
+    return shlex.join([*words[:-1], words[-1].replace(shlex.join(arguments), shlex.join(short))])
