@@ -206,14 +206,13 @@ class Guardian:
             self._channel.sendall(pack(*message))
 
 
-def descendants(ancestor: int) -> set[int]:
-    """The living processes below a process, as far as /proc can tell at this moment."""
+def descendants(*ancestors: int) -> set[int]:
+    """Return the living processes below these processes, as far as /proc can tell at this moment."""
     children: dict[int, list[int]] = {}
-    for name in os.listdir("/proc"):
-        if name.isdigit() and (parent := _parent_if_alive(name)) is not None:
-            children.setdefault(parent, []).append(int(name))
+    for pid, parent, _ in relations() if ancestors else ():
+        children.setdefault(parent, []).append(pid)
     found: set[int] = set()
-    frontier = [ancestor]
+    frontier = list(ancestors)
     while frontier:
         for child in children.get(frontier.pop(), []):
             if child not in found:
@@ -222,14 +221,15 @@ def descendants(ancestor: int) -> set[int]:
     return found
 
 
-def _parent_if_alive(pid: str) -> int | None:
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as stat:
-            # The command name, in parentheses, may hold anything: the fields begin after the last one.
-            state, parent = stat.read().rpartition(b")")[2].split()[:2]
-    except (OSError, ValueError):
-        return None
-    return None if state in (b"Z", b"X") else int(parent)
+def relations() -> Iterator[tuple[int, int, int]]:
+    """Yield number, parent and session of every living process."""
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            with suppress(OSError, ValueError), open(f"/proc/{name}/stat", "rb") as stat:
+                # The command name, in parentheses, may hold anything: the fields begin after the last one.
+                state, parent, _, session = stat.read().rpartition(b")")[2].split()[:4]
+                if state not in (b"Z", b"X"):
+                    yield int(name), int(parent), int(session)
 
 
 def _owner_and_command(pid: int) -> tuple[str, str] | None:

@@ -20,6 +20,7 @@ from horovod.common.readiness import is_writable
 from horovod.runner.processes import Ended, Event, LeftRunning, Refused, Started
 from horovod.runner.remote import frames
 from horovod.runner.remote.frames import FrameError, FrameReader, Outgoing, pack
+from horovod.runner.remote.sessions import exit_code_of, kill_group, kill_sessions
 
 LOST_EXIT_CODE = 255  # as ssh reports it
 _LAST_LINES = 8
@@ -142,8 +143,8 @@ class Host:
             return
         self.problem = problem
         self.state = State.LOST
-        with suppress(OSError):
-            self.process.kill()
+        if self.facts:  # otherwise end_processes needs it alive, to find its descendants
+            kill_group(self.process.pid)
         for key in [*self.running, *self.starting]:
             self._on_event(Ended(key, LOST_EXIT_CODE, f"its host was lost: {problem}"))
         self.running.clear()
@@ -157,10 +158,12 @@ class Host:
             with suppress(OSError):
                 file.close()
 
-    def finish(self, limit_s: float) -> None:
-        """Wait for the process of a host that was closed, and end it if that takes too long."""
-        with suppress(subprocess.TimeoutExpired):
-            self.process.wait(limit_s)
+    def has_ended(self, limit_s: float) -> bool:
+        """Wait until the process of a host that was closed has ended, at most so long."""
+        return exit_code_of(self.process.pid, limit_s) is not None
+
+    def reap(self) -> None:
+        """End the process if it still runs, wait for it, and close the workers' pipes."""
         self.process.kill()
         self.process.wait()
         for pipe in self.pipes.values():
@@ -173,10 +176,8 @@ class Host:
         return [escaped(line) for line in lines if line]
 
     def _why_it_ended(self) -> str:
-        with suppress(subprocess.TimeoutExpired):  # it has closed its output, so it is about to end
-            self.process.wait(_LAST_WORDS_S)
+        code = exit_code_of(self.process.pid, _LAST_WORDS_S)  # it has closed its output, so it is about to end
         self.hear_errors()
-        code = self.process.poll()
         if self.state is State.CONNECTING:
             return "" if code is None else f"exit code {code}"
         return "the connection to its agent was closed"
@@ -247,6 +248,20 @@ def _fit_to_show(message: Any) -> Any:
         case dict():
             return {_fit_to_show(key): _fit_to_show(value) for key, value in message.items()}
     return message
+
+
+def end_processes(hosts: Sequence[Host], limit_s: float) -> None:
+    """End the processes of hosts that were closed, with what they have started, once they had this time to end.
+
+    A host that has never answered loses every descendant of its process. Where an agent has answered, descendants in
+    sessions of their own may be a guardian and its workers, which it ends by itself.
+    """
+    deadline = time.monotonic() + limit_s
+    late = [host for host in hosts if not host.has_ended(max(0.0, deadline - time.monotonic())) or not host.facts]
+    unanswered = [host.process.pid for host in late if not host.facts]
+    kill_sessions({host.process.pid for host in late}, unanswered)
+    for host in hosts:
+        host.reap()
 
 
 def silence_ends(host: Host) -> float | None:

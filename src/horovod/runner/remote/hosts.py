@@ -22,7 +22,7 @@ from horovod.runner.remote import lease
 from horovod.runner.remote.advice import require_program
 from horovod.runner.remote.environment import that_travel
 from horovod.runner.remote.frames import ALIVE_EVERY_S
-from horovod.runner.remote.host import Host, State, WorkerPipe, silence_ends
+from horovod.runner.remote.host import Host, State, WorkerPipe, end_processes, silence_ends
 
 _ROUND_TRIP_S = 2.0
 _CLOSE_LIMIT_S = 2.0
@@ -54,6 +54,7 @@ class RemoteHosts:
         except BaseException:
             for host in self.hosts.values():
                 host.close()
+            end_processes(list(self.hosts.values()), 0.0)
             raise
         self._thread = threading.Thread(target=self._serve, name="horovod-agents", daemon=True)
         self._thread.start()
@@ -170,11 +171,10 @@ class RemoteHosts:
             self._is_closed = True
         self._post(self._mark_stopping)
         self._thread.join(_CLOSE_LIMIT_S)
-        deadline = time.monotonic() + _CLOSE_LIMIT_S
-        for host in self._every_host():
+        hosts = self._every_host()
+        for host in hosts:
             host.close()
-        for host in self._every_host():
-            host.finish(max(0.0, deadline - time.monotonic()))
+        end_processes(hosts, _CLOSE_LIMIT_S)
         for end in (self._wake_receiver, self._wake_sender, self._bell_receiver, self._bell_sender):
             end.close()
         self._selector.close()
@@ -284,7 +284,7 @@ class RemoteHosts:
             self._ignore(host.errors)
             self._watch_room(host.outgoing.descriptor, False)
             host.close()
-            host.finish(0.0)
+            end_processes([host], 0.0)
             with self._coming_and_going:
                 self._former = [other for other in self._former if other is not host]
 
