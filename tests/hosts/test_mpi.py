@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """horovodrun --mpi: real mpirun of Open MPI and MPICH, on this host and over ssh on others."""
 
-import os
 import sys
 from pathlib import Path
 
@@ -16,9 +15,7 @@ WITH_GPUS = ["sh", "-c", f'{" ".join(ALLREDUCE)} | sed "s/$/ ${{CUDA_VISIBLE_DEV
 
 @pytest.mark.parametrize("name", ["openmpi", "mpich"])
 def test_horovodrun_through_mpirun(name, hosts, horovodrun, tmp_path):
-    library = mpi.install(name)
-    env = library.environment() | {
-        "PATH": f"{library.folder}/bin{os.pathsep}{os.environ['PATH']}",
+    env = mpi.install(name).on_path() | {
         "HOROVOD_SHARED_DIR": str(tmp_path),
         "CUDA_VISIBLE_DEVICES": "3",
     }
@@ -67,9 +64,7 @@ else:
 
 
 def test_a_function_through_mpirun():
-    library = mpi.install("openmpi")
-    env = library.environment() | {"PATH": f"{library.folder}/bin{os.pathsep}{os.environ['PATH']}"}
-    done = run([sys.executable, "-c", FUNCTION], env, limit_s=60)
+    done = run([sys.executable, "-c", FUNCTION], mpi.install("openmpi").on_path(), limit_s=60)
     assert done.returncode == 0, done.stdout + done.stderr
     assert {"here is 0", "here is 1"} <= set(done.stdout.splitlines())
 

@@ -14,6 +14,7 @@ from testkit.families import living
 from testkit.launcher import HOROVODRUN, horovodrun, python
 from testkit.places import python_path
 from testkit.processes import Process
+from testkit.speed import patience
 
 # Each worker has a child of its own, prints both process ids, and waits. {setup} may install handlers. It does not wait
 # in signal.pause(): Python would call the handler of a signal that comes just before it only after the next signal.
@@ -125,8 +126,6 @@ def test_users_signals_reach_the_workers_alone(waiting_job, flags):
     [("openmpi", [signal.SIGUSR1, signal.SIGUSR2]), ("mpich", [signal.SIGUSR1])],  # docs/hosts.md: MPICH passes on one
 )
 def test_users_signals_pass_through_mpirun(launch, name, numbers):
-    library = mpi.install(name)
-    env = {**os.environ, **library.environment(), "PATH": f"{library.folder}/bin{os.pathsep}{os.environ['PATH']}"}
     source = f"""
 import os, signal, time
 def say(text): os.write(1, text.encode() + b"\\n")  # in one piece: mpirun mixes those of several ranks
@@ -135,13 +134,39 @@ for number in {list(map(int, numbers))}:
 say("ready")
 while True: time.sleep(0.1)  # see WORKER
 """
-    job = launch("--mpi", "-np", "2", *python(source), env=env, stdout=subprocess.PIPE, text=True)
+    job = launch(
+        "--mpi", "-np", "2", *python(source), env=mpi.install(name).on_path(), stdout=subprocess.PIPE, text=True
+    )
     assert [job.stdout.readline() for _ in range(2)] == ["ready\n"] * 2
     for number in numbers:
         job.send_signal(number)
         assert [job.stdout.readline() for _ in range(2)] == [f"got {number.value}\n"] * 2
     job.terminate()
-    assert job.wait(20) != 0
+    assert job.wait(20) == 128 + signal.SIGTERM
+
+
+# Each rank writes its process id in one piece: mpirun mixes those of several ranks.
+MPI_RANK = "import os, time; os.write(1, b'%d\\n' % os.getpid())\nwhile True: time.sleep(0.1)"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+@pytest.mark.parametrize("name", ["openmpi", "mpich"])
+def test_a_signal_ends_a_job_of_mpirun(launch, name, number):
+    ignored = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # as in waiting_job
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    try:
+        job = launch("--mpi", "-np", "2", *python(MPI_RANK), env=mpi.install(name).on_path(), **pipes)
+    finally:
+        signal.signal(signal.SIGHUP, ignored)
+    ranks = [psutil.Process(int(job.stdout.readline())) for _ in range(2)]
+    job.send_signal(number)
+    _, stderr = job.communicate(timeout=patience(30))
+    assert not living(ranks, limit_s=5)
+    if number == signal.SIGKILL:
+        return
+    assert job.returncode == 128 + number, stderr
+    (line,) = [line for line in stderr.splitlines() if line.startswith("horovodrun: ")]
+    assert line.startswith(f"horovodrun: {number.name}: mpirun and the ranks have 5 s to end")
 
 
 def test_a_users_signal_without_a_handler_ends_the_job_and_is_named(waiting_job):

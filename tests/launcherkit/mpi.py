@@ -32,6 +32,10 @@ class Mpi:
         root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
         return {**root, "PYTHONPATH": path, "LD_LIBRARY_PATH": str(self.folder / "lib")}
 
+    def on_path(self) -> dict[str, str]:
+        """What horovodrun --mpi needs: the same, and this mpirun before others."""
+        return {**self.environment(), "PATH": f"{self.folder}/bin{os.pathsep}{os.environ['PATH']}"}
+
 
 def install(name: str) -> Mpi:
     mpi = Mpi(name, _FOLDER / name)

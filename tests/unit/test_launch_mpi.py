@@ -2,9 +2,11 @@
 """The mpirun command of horovodrun --mpi."""
 
 import os
+import sys
 
 import pytest
 
+from horovod.common.own_programs import module_arguments
 from horovod.runner import mpi_command as mpi_command_module
 from horovod.runner.hosts import HostInfo
 from horovod.runner.launch import parse_args
@@ -33,30 +35,31 @@ def test_flags_become_those_of_open_mpi():
         ssh_port=2222,
         ssh_identity_file="my key",
         nics=["eth0", "ib0"],
-        output_filename="out",
         binding_args="--bind-to core",
         mpi_args="-mca pml 'ob1'",
     )
     text = " ".join(words)
     assert "--bind-to core -mca plm_rsh_args -p 2222 -i 'my key' -mca btl_tcp_if_include eth0,ib0" in text
-    assert "--output-filename out" in text
     assert words[-5:] == ["-mca", "pml", "ob1", "python", "train.py"]
 
 
 @pytest.mark.parametrize("implementation", ["MPICH", "Intel MPI"])
 def test_hydra(implementation):
-    words, extra = made(implementation, ssh_port=2222, nics=["eth0"], output_filename="out", mpi_args="-v")
+    words, extra = made(implementation, ssh_port=2222, nics=["eth0"], mpi_args="-v")
     assert words[:8] == ["mpirun", "-np", "3", "-hosts", "a:2,b:1", "-bind-to", "none", "-genvall"]
-    assert words[8:14] == [
-        "-iface",
-        "eth0",
-        "-outfile-pattern",
-        "out/rank.%r/stdout",
-        "-errfile-pattern",
-        "out/rank.%r/stderr",
-    ]
-    assert words[14:] == ["-v", "python", "train.py"]
+    assert words[8:] == ["-iface", "eth0", "-v", "python", "train.py"]
     assert extra == {"HYDRA_LAUNCHER_EXTRA_ARGS": "-p 2222"}
+
+
+@pytest.mark.parametrize("implementation", ["Open MPI", "MPICH"])
+def test_flags_about_output_are_for_a_program_that_becomes_the_rank(implementation):
+    plain, _ = made(implementation)
+    assert made(implementation, tag="auto")[0] == made(implementation, tag="never")[0] == plain
+    flags = {"tag": "always", "prefix_output_with_timestamp": True, "output_filename": "out"}
+    words, _ = made(implementation, **flags)
+    assert words[: len(plain) - 2] == plain[:-2]
+    given = ["--tags", "--timestamps", "--directory", os.path.abspath("out"), "--", "python", "train.py"]
+    assert words[len(plain) - 2 :] == [sys.executable, *module_arguments("horovod.runner.mpi_rank"), *given]
 
 
 @pytest.mark.parametrize("listed", ["2,3", ""])

@@ -233,7 +233,8 @@ def _add_general(flags: FlagParser) -> None:
     add(
         "--tag",
         choices=TAGS,
-        help="whether lines of the output begin with [rank]<stdout>: (auto: yes, but not of horovod.run in a notebook)",
+        help="whether lines of the output begin with [rank]<stdout>: (auto: yes, but not with --mpi, nor of "
+        "horovod.run in a notebook)",
     )
     add("--verbose", action="store_true", help="say more about the launch, keep all output after a failure")
     add("--config-file", metavar="YAML", help="flags from a file; those on the command line win")

@@ -26,15 +26,15 @@ def suspend_if_asked(signals: StopSignals, placer: Placer) -> None:
             signals.suspend()
 
 
-def heed_signal(number: int, supervision: Supervision, output: UserOutput) -> int | None:
-    """What a signal to the launcher means for its workers, said to the user: the signal that all must get, or None."""
+def heed_signal(number: int, supervision: Supervision, output: UserOutput, *, whom: str = "the workers") -> int | None:
+    """Print what a signal to the launcher means for `whom`; return the signal that all of them must get, or None."""
     action = supervision.on_signal(number, time.monotonic())
     name = signal.Signals(number).name
     if action == signal.SIGKILL:
-        output.say(f"{name} again: killing the workers")
+        output.say(f"{name} again: killing {whom}")
     elif action is not None:
         again = "; Ctrl-C again kills them" if number == signal.SIGINT else ""
-        output.say(f"{name}: the workers have {supervision.grace_s:g} s to end{again}")
+        output.say(f"{name}: {whom} have {supervision.grace_s:g} s to end{again}")
     return action
 
 

@@ -33,7 +33,7 @@ from horovod.runner.worker_environment import slot_environment, torchrun_environ
 if TYPE_CHECKING:
     from horovod.common.rendezvous.server import Server
 
-_READ_LIMIT_S = 1.0
+READ_LIMIT_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -210,7 +210,7 @@ class Job:
         if code != 0 or rank in self._what:
             self._how[rank] = how
             self._forwarder.read_out([rank])
-            self._exits.append((rank, code, time.monotonic() + _READ_LIMIT_S))
+            self._exits.append((rank, code, time.monotonic() + READ_LIMIT_S))
 
     def _judge_exits(self) -> None:
         """In the order in which they came; each once its last words were read, which tell whether it is the cause."""
@@ -264,7 +264,7 @@ class Job:
             self._ending.end_tree(grace_s, went_well=went_well)
         self._selector.unregister(self._tree)
         self._forwarder.read_out(self._pids)
-        self._ending.wait_until(lambda: self._forwarder.has_read_all, _READ_LIMIT_S)
+        self._ending.wait_until(lambda: self._forwarder.has_read_all, READ_LIMIT_S)
         self._forwarder.stop()
         if muted := self._forwarder.muted_lines():
             self._output.say(

@@ -12,14 +12,14 @@ from typing import Any, NoReturn
 
 from horovod.runner.allocation import find_allocation
 from horovod.runner.hosts import HostInfo, get_host_assignments
-from horovod.runner.mpi_command import flush_standard_streams, worker_environment
+from horovod.runner.mpi_command import worker_environment
 from horovod.runner.worker_environment import names_devices
 
 
 def run_by_jsrun(options: Mapping[str, Any], command: Sequence[str]) -> NoReturn:
     """ValueError if that is not possible here."""
     words, environment = jsrun_words(options, command)
-    flush_standard_streams()
+    _flush_standard_streams()
     os.execvpe(words[0], words, environment)
 
 
@@ -43,6 +43,13 @@ def jsrun_words(options: Mapping[str, Any], command: Sequence[str]) -> tuple[lis
     environment = worker_environment(options)
     # jsrun passes variables to all hosts, and chooses the GPUs of each itself.
     return words, {name: value for name, value in environment.items() if not names_devices(name)}
+
+
+def _flush_standard_streams() -> None:
+    """Write what Python has buffered, before another program takes this process's place."""
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:  # as it is if the caller has closed the descriptor
+            stream.flush()
 
 
 def jsrun_command(hosts: Sequence[HostInfo], options: Mapping[str, Any], command: Sequence[str]) -> list[str]:

@@ -105,10 +105,6 @@ def _run(args: argparse.Namespace) -> list[Any] | None:
 def _launch(args: argparse.Namespace) -> int:
     """Run the job of a command line; return the exit code of horovodrun."""
     check_runnable(vars(args))
-    if args.use_mpi:
-        from horovod.runner.mpi_command import run_by_mpirun
-
-        run_by_mpirun(vars(args), args.command)
     if args.use_jsrun:
         from horovod.runner.jsrun_command import run_by_jsrun
 
@@ -134,7 +130,6 @@ def _launch(args: argparse.Namespace) -> int:
 
 
 def _run_in(tree: ProcessTree, args: argparse.Namespace, output: UserOutput) -> int:
-    from horovod.runner.running import run_job
     from horovod.runner.worker_environment import shows_warnings
 
     if shows_warnings(vars(args)):
@@ -143,6 +138,12 @@ def _run_in(tree: ProcessTree, args: argparse.Namespace, output: UserOutput) -> 
         for name in without_effect.given_without_driver(vars(args)):
             flag = without_effect.ELASTIC_FLAGS[name]
             output.say(without_effect.needs_driver(flag, "--min-np", "--host-discovery-script"))
+    if args.use_mpi:
+        from horovod.runner.mpi_command import run_by_mpirun
+
+        return run_by_mpirun(vars(args), args.command, tree, output).exit_code
+    from horovod.runner.running import run_job
+
     try:
         return run_job(vars(args), args.command, tree, output).exit_code
     except OSError as error:

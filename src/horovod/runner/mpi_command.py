@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""horovodrun --mpi: the mpirun command that starts a job, which then takes this process's place.
+"""horovodrun --mpi: the mpirun command that starts a job, and its environment.
 
 mpirun starts, signals and ends the ranks, and forwards their output, in its own way.
 """
@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import os
 import shlex
-import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from horovod.common.rendezvous.protocol import make_secret
 from horovod.common.topology import secret_variable
 from horovod.runner.hosts import HostInfo, get_host_assignments, is_local, plan_hosts
+from horovod.runner.mpi_rank import wrapped
 from horovod.runner.mpi_run import installed_mpi
 from horovod.runner.worker_environment import (
     base_environment,
@@ -25,34 +24,29 @@ from horovod.runner.worker_environment import (
     shows_warnings,
 )
 
+if TYPE_CHECKING:
+    from horovod.runner.job import JobResult
+    from horovod.runner.processes import ProcessTree
+    from horovod.runner.user_output import UserOutput
+
 # They belong to this process, or mpirun sets its own.
 _NOT_PASSED_ON = ("PWD", "SHLVL", "_", "HOME", "HOSTNAME", "TMPDIR", "XDG_RUNTIME_DIR")
 
 
-def run_by_mpirun(options: Mapping[str, Any], command: Sequence[str]) -> NoReturn:
-    """ValueError if there is no mpirun that we know."""
-    words, environment = announced_mpirun_words(options, command)
-    flush_standard_streams()
-    os.execvpe(words[0], words, environment)
+def run_by_mpirun(
+    options: Mapping[str, Any], command: Sequence[str], tree: ProcessTree, output: UserOutput
+) -> JobResult:
+    """Run the command on all ranks. ValueError if there is no mpirun that we know."""
+    from horovod.runner.mpi_job import MpirunJob
 
-
-def announced_mpirun_words(options: Mapping[str, Any], command: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """Return mpirun_words(); print what the user should know about them."""
     words, environment = mpirun_words(options, command)
     slots = get_host_assignments(plan_hosts(options), options["num_proc"])
     notice = shared_gpus_notice(os.environ, max((it.local_size for it in slots if is_local(it.hostname)), default=0))
     if notice is not None and shows_warnings(options):
-        print(f"horovodrun: {notice}", file=sys.stderr)
+        output.say(notice)
     if options.get("verbose"):
-        print(f"horovodrun: {shlex.join(words)}", file=sys.stderr)
-    return words, environment
-
-
-def flush_standard_streams() -> None:
-    """Write what Python has buffered, before another program takes this process's place."""
-    for stream in (sys.stdout, sys.stderr):
-        if stream is not None:  # as it is if the caller has closed the descriptor
-            stream.flush()
+        output.say(shlex.join(words))
+    return MpirunJob(tree, output).run(words, environment)
 
 
 def mpirun_words(
@@ -70,9 +64,6 @@ def mpirun_words(
     if is_hydra(implementation) and not all(is_local(host.hostname) for host in hosts):
         # It sends all of mpirun's variables to all hosts.
         environment = {name: value for name, value in environment.items() if not names_devices(name)}
-    if options.get("output_filename") is not None and is_hydra(implementation):
-        for slot in slots:
-            Path(options["output_filename"], f"rank.{slot.rank}").mkdir(parents=True, exist_ok=True)
     words, extra = mpi_command(implementation, hosts, options, command, environment)
     return words, {**environment, **extra}
 
@@ -104,7 +95,7 @@ def mpi_command(
     else:
         words, extra = _for_open_mpi(count, listed, options, environment), {}
         words += ["-tcp"] * bool(options.get("tcp") and implementation == "Spectrum MPI")
-    return ["mpirun", *words, *shlex.split(options.get("mpi_args") or ""), *command], extra
+    return ["mpirun", *words, *shlex.split(options.get("mpi_args") or ""), *wrapped(command, options)], extra
 
 
 def is_hydra(implementation: str) -> bool:
@@ -116,9 +107,6 @@ def _for_hydra(count: str, hosts: str, options: Mapping[str, Any]) -> tuple[list
     words = ["-np", count, "-hosts", hosts, *_binding(options, ["-bind-to", "none"]), "-genvall"]
     if options.get("nics"):
         words += ["-iface", options["nics"][0]]
-    if options.get("output_filename") is not None:
-        for flag, stream in (("-outfile-pattern", "stdout"), ("-errfile-pattern", "stderr")):
-            words += [flag, os.path.join(options["output_filename"], "rank.%r", stream)]
     ssh_words = _ssh_words(options)
     return words, {"HYDRA_LAUNCHER_EXTRA_ARGS": shlex.join(ssh_words)} if ssh_words else {}
 
@@ -130,8 +118,6 @@ def _for_open_mpi(count: str, hosts: str, options: Mapping[str, Any], environmen
         words += ["-mca", "plm_rsh_args", shlex.join(ssh_words)]
     if options.get("nics"):
         words += ["-mca", "btl_tcp_if_include", ",".join(options["nics"])]
-    if options.get("output_filename") is not None:
-        words += ["--output-filename", options["output_filename"]]
     names = [name for name in sorted(environment) if name not in _NOT_PASSED_ON and not names_devices(name)]
     return [*words, *(word for name in names for word in ("-x", name))]
 

@@ -98,6 +98,7 @@ class OutputOptions:
     colour: bool = False
     tags: bool = True  # each line begins with its rank and stream
     fold_tracebacks: bool = True
+    own_rank: int | None = None  # the only rank whose output is forwarded here; None: all
 
 
 class _Stream:
@@ -331,7 +332,7 @@ def _open_files(options: OutputOptions, output: UserOutput) -> dict[tuple[int, s
         return {}
     return {
         (rank, name): output.file(_path(options, rank, name))
-        for rank in range(options.size)
+        for rank in (range(options.size) if options.own_rank is None else [options.own_rank])
         for name in ("stdout", "stderr")
     }
 

@@ -6,13 +6,19 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from horovod.runner import launch
 from horovod.runner.allocation import default_processes
 from horovod.runner.hosts import named_slots
+from horovod.runner.job import JobResult
+from horovod.runner.jsrun_command import jsrun_words
+from horovod.runner.mpi_command import run_by_mpirun
+from horovod.runner.mpi_job import MpirunJob
 from horovod.runner.not_run import explained
 from horovod.runner.run_function import FAILED, listed_interfaces, results_of, run_shown, warn_of_what_has_no_effect
+from horovod.runner.running import run_job
 from horovod.runner.stop_signals import dropping
 
 
@@ -41,11 +47,15 @@ def run_arguments(options: dict[str, Any]) -> list[Any] | None:
 
 
 def _run_command(options: dict[str, Any], command: Sequence[str]) -> None:
-    if options["use_mpi"] or options["use_jsrun"]:
-        _run_by_other_launcher(options, command)
+    if options["use_mpi"]:
+        _check_ended("mpirun", run_shown(partial(run_by_mpirun, options, command)))
+        return
+    if options["use_jsrun"]:
+        words, environment = jsrun_words(options, command)
+        _check_ended("jsrun", run_shown(lambda tree, output: MpirunJob(tree, output).run(words, environment)))
         return
     try:
-        result = run_shown(options, command)
+        result = run_shown(partial(run_job, options, command))
     except OSError as error:
         refused = explained(error, command)
         if refused is None:
@@ -55,12 +65,6 @@ def _run_command(options: dict[str, Any], command: Sequence[str]) -> None:
         raise RuntimeError(f"{FAILED}\n{result.text}")
 
 
-def _run_by_other_launcher(options: dict[str, Any], command: Sequence[str]) -> None:
-    from horovod.runner.jsrun_command import jsrun_words
-    from horovod.runner.mpi_command import announced_mpirun_words
-    from horovod.runner.mpi_function import run_to_its_end
-
-    words, environment = (announced_mpirun_words if options["use_mpi"] else jsrun_words)(options, command)
-    code = run_to_its_end(words, environment)
-    if code != 0:
-        raise RuntimeError(f"{words[0]} failed with exit code {code}")
+def _check_ended(launcher: str, result: JobResult) -> None:
+    if result.exit_code != 0:
+        raise RuntimeError(f"{launcher} failed with exit code {result.exit_code}")

@@ -17,6 +17,8 @@ from horovod.runner.stop_signals import dropping
 if TYPE_CHECKING:
     from horovod.common.rendezvous.server import Server
     from horovod.runner.job import JobResult
+    from horovod.runner.processes import ProcessTree
+    from horovod.runner.user_output import UserOutput
 
 FAILED = "Horovod detected that one or more processes exited with non-zero status, so the job was ended."
 
@@ -165,32 +167,30 @@ def results_of(
 
     name = run_task.__name__
     command = [executable, *(["-m", name] if in_folder else module_arguments(name))]
-    if options["use_mpi"]:
-        from horovod.runner import mpi_function
 
-        ranks = options["num_proc"]
-        return mpi_function.run_function(options, command, offer, lambda server: _results(server, ranks))
-    run_shown(options, command, on_server=offer, after=collect)
+    def start(tree: ProcessTree, output: UserOutput) -> JobResult:
+        if options["use_mpi"]:
+            from horovod.runner import mpi_function
+
+            return mpi_function.run_function(options, command, tree, output, offer, collect)
+        from horovod.runner.running import run_job
+
+        return run_job(options, command, tree, output, on_server=offer, after=collect)
+
+    run_shown(start)
     return results
 
 
-def run_shown(
-    options: dict[str, Any],
-    command: Sequence[str],
-    *,
-    on_server: Callable[[Server], None] | None = None,
-    after: Callable[[Server, JobResult], None] | None = None,
-) -> JobResult:
+def run_shown(start: Callable[[ProcessTree, UserOutput], JobResult]) -> JobResult:
     """Run a job and print its output wherever Python prints. A signal that ends the job goes on to this program."""
     from horovod.runner.processes import ProcessTree
-    from horovod.runner.running import run_job
     from horovod.runner.user_output import output_of_python
 
     output = output_of_python()
     went_well = False
     try:
         with ProcessTree() as tree:
-            result = run_job(options, command, tree, output, on_server=on_server, after=after)
+            result = start(tree, output)
         went_well = result.exit_code == 0
     finally:
         output.close(went_well)
