@@ -91,7 +91,8 @@ std::string SpokenName(std::string_view name) {
 std::string FinishedEarly(int finished, const std::vector<int>& callers, const std::string& call) {
   return "Horovod has been shut down. Rank " + std::to_string(finished) + " finished while " + NameRanks(callers) +
          " still call" + (callers.size() > 1 ? " " : "s ") + call +
-         ". Give all ranks equally many batches (drop_last=True) or call hvd.join(). If rank " +
+         ". Let all ranks make this call, outside of conditions such as `if hvd.rank() == 0`; if ranks only have "
+         "different numbers of batches, use drop_last=True or hvd.join(). If rank " +
          std::to_string(finished) + " failed instead, its own error says why.";
 }
 

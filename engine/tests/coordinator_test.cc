@@ -283,8 +283,9 @@ TEST_CASE("a departure fails what waits and what comes later, by name") {
   CHECK(Summary(records) == "E:grad.0 | E:cached | E:undecided | E:g1 E:g2");
   CHECK(records[0].error.code == Code::kFailed);
   CHECK(records[0].error.text ==
-        "Horovod has been shut down. Rank 3 finished while rank 0 still calls 'grad.0'. Give all ranks equally many "
-        "batches (drop_last=True) or call hvd.join(). If rank 3 failed instead, its own error says why.");
+        "Horovod has been shut down. Rank 3 finished while rank 0 still calls 'grad.0'. Let all ranks make this call, "
+        "outside of conditions such as `if hvd.rank() == 0`; if ranks only have different numbers of batches, use "
+        "drop_last=True or hvd.join(). If rank 3 failed instead, its own error says why.");
   CHECK(coordinator.Pending().empty());
   CHECK(coordinator.Decide().empty());
   coordinator.OnRequest(0, Allreduce("later"));
