@@ -216,10 +216,11 @@ TEST_CASE("departures: who still wanted something of a rank that has left is tol
   const Status status = FourRanks().ShutDown(2, "'allreduce.loss'");
   CHECK(status.code == Code::kFailed);
   CHECK(status.lost_rank == 2);
-  CHECK(status.text ==
-        "Horovod has been shut down. Rank 2 finished while rank 0 still calls 'allreduce.loss'. Let all ranks make "
-        "this call, outside of conditions such as `if hvd.rank() == 0`; if ranks only have different numbers of batches, "
-        "use drop_last=True or hvd.join(). If rank 2 failed instead, its own error says why.");
+  CHECK(
+      status.text ==
+      "Horovod has been shut down. Rank 2 finished while rank 0 still calls 'allreduce.loss'. Let all ranks make "
+      "this call, outside of conditions such as `if hvd.rank() == 0`; if ranks only have different numbers of batches, "
+      "use drop_last=True or hvd.join(). If rank 2 failed instead, its own error says why.");
 }
 
 TEST_CASE("departures: who hears of it in a set follows the tree") {

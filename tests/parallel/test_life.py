@@ -109,8 +109,8 @@ def test_work_that_waits_for_a_rank_that_left_fails():
         if "finished" in str(raised.value):
             assert re.search(
                 r"^Horovod has been shut down\. Rank \d finished while rank.* still calls? 'allreduce\.nobody comes'\. "
-                r"Let all ranks make this call, outside of conditions such as `if hvd\.rank\(\) == 0`; if ranks only have "
-                r"different numbers of batches, use drop_last=True or hvd\.join\(\)\.",
+                r"Let all ranks make this call, outside of conditions such as `if hvd\.rank\(\) == 0`; "
+                r"if ranks only have different numbers of batches, use drop_last=True or hvd\.join\(\)\.",
                 str(raised.value),
             )
         hvd.shutdown()
