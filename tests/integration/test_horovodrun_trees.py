@@ -47,7 +47,8 @@ def test_after_ctrl_c_and_a_second_signal():
         process.send_signal(signal.SIGINT)
         process.send_signal(signal.SIGTERM)
 
-    assert end_of_job(WAIT, interrupt, DEAF) == 130
+    # A launcher that got no core for a moment receives both at once, in any order.
+    assert end_of_job(WAIT, interrupt, DEAF) in (128 + signal.SIGINT, 128 + signal.SIGTERM)
 
 
 @pytest.mark.parametrize("code", [0, 3])
