@@ -29,6 +29,7 @@ COMMANDS = {
     "static": [*HOROVODRUN, "-H", "far:1,left:1", "true"],
     "elastic": [*HOROVODRUN, "-H", "far:1,left:1", "-np", "2", "--min-np", "2", "--elastic-timeout", "3", "true"],
     "doctor": [*HVD, "doctor", "-H", "far:1,left:1"],
+    "test": [*HVD, "test", "-H", "far:1,left:1"],
 }
 
 
