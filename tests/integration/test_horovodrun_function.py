@@ -48,17 +48,20 @@ def test_users_signals_to_the_caller_reach_the_functions():
     def receive(caller):
         import os
         import signal
-        import threading
+        import time
 
         import horovod.numpy as hvd
 
-        received = threading.Event()
-        signal.signal(signal.SIGUSR1, lambda *_: received.set())
+        received = []  # a handler that set an Event could wait for a lock that its own thread holds
+        signal.signal(signal.SIGUSR1, lambda number, _: received.append(number))
         hvd.init()
         hvd.barrier()
         if hvd.rank() == 0:
             os.kill(caller, signal.SIGUSR1)
-        return received.wait(20)
+        until = time.monotonic() + 20
+        while not received and time.monotonic() < until:
+            time.sleep(0.01)
+        return bool(received)
 
     assert horovod.run(receive, args=(os.getpid(),), num_proc=2) == [True, True]
 
