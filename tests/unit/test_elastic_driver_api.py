@@ -19,6 +19,8 @@ from horovod.runner.common.util.timeout import TimeoutException
 from horovod.runner.elastic.constants import RESET_LIMIT_EXCEEDED_MESSAGE
 from horovod.runner.elastic.discovery import FixedHosts
 from horovod.runner.elastic.driver import ElasticDriver
+from horovod.runner.elastic.places import Place
+from horovod.runner.elastic.planning import Plan
 from horovod.runner.elastic.rendezvous import create_rendezvous_handler
 from horovod.runner.gloo_run import create_slot_env_vars
 from horovod.runner.hosts import SlotInfo, get_host_assignments, parse_hosts
@@ -210,6 +212,75 @@ def test_a_driver_that_never_starts_can_be_stopped(driven):
     assert driver.get_results().worker_results == {}
 
 
+def test_a_start_after_stop_leaves_nothing_behind():
+    rendezvous = RendezvousServer()
+    before = set(threading.enumerate())
+    driver = ElasticDriver(rendezvous, FixedHosts({"a": 2}), 1, 2)
+    driver.stop()
+    driver.start(1, lambda slot, events: (0, 0.0))
+    assert rendezvous.server is None
+    assert set(threading.enumerate()) <= before
+
+
+def test_stop_during_the_first_discovery_ends_the_discovery():
+    asked, go_on = threading.Event(), threading.Event()
+
+    class Slow(FixedHosts):
+        def find_available_hosts_and_slots(self):
+            asked.set()
+            assert go_on.wait(patience(30))
+            return super().find_available_hosts_and_slots()
+
+        def stop(self):
+            go_on.set()
+
+    before = set(threading.enumerate())
+    driver = ElasticDriver(Mock(spec=["init"]), Slow({"a": 2}), 1, 2)
+    starting = threading.Thread(target=driver.start, args=(1, lambda slot, events: (0, 0.0)))
+    starting.start()
+    assert asked.wait(patience(30))
+    driver.stop()
+    starting.join(patience(30))
+    assert set(threading.enumerate()) <= before
+
+
+def test_hosts_that_are_back_after_an_empty_answer_are_noticed(driven):
+    class Gone(FixedHosts):
+        answers = iter([{"a": 2}, {}])
+
+        def find_available_hosts_and_slots(self):
+            return next(self.answers, {"a": 2})
+
+    driver = driven(Gone({}), 1, 2, timeout=patience(60))
+    driver.wait_for_available_slots(2)
+    await_that(lambda: not driver._host_manager.current_hosts.available_hosts)
+    began = time.monotonic()
+    assert driver.wait_for_available_slots(2).host_slots == {"a": 2}
+    assert time.monotonic() - began < patience(30)
+
+
+def test_a_function_that_exits_is_a_worker_that_fails(driven):
+    driver = driven({"a": 1}, 1, 1, reset_limit=0)
+
+    def leave(slot, events):
+        raise SystemExit(3)
+
+    driver.start(1, leave)
+    assert driver.get_results().worker_results["a[0]"][0] != 0
+
+
+def test_a_worker_that_ends_unnoticed_keeps_its_place_in_the_plan():
+    announced = []
+    plan = Plan(lambda slots: announced.append([(slot.hostname, slot.rank) for slot in slots]))
+    numbers = {"local_rank": 0, "local_size": 1, "size": 2, "cross_size": 2}
+    places = {birth: {**numbers, "rank": birth, "cross_rank": birth} for birth in (0, 1)}
+    for birth, host in enumerate("ab"):
+        plan.begin(birth, (host, 0), Place(**places[birth]), {})
+    plan.end(1)
+    plan.announce(places, 0)
+    assert announced == [[("a", 0), ("b", 1)]]
+
+
 def test_too_few_slots_are_waited_for_no_longer_than_the_timeout(driven):
     driver = driven({"a": 1, "b": 1}, 1, 4, timeout=0.1)
     assert driver.wait_for_available_slots(2, min_hosts=2).count_available_slots() == 2
@@ -238,6 +309,8 @@ def test_a_discovery_that_fails_at_first_is_asked_again(driven):
         ((0, 2), {}, "min_num_proc must be between 1 and"),
         ((1, 2), {"timeout": 0}, "timeout must be a positive number of seconds, not 0"),
         ((1, 2), {"reset_limit": -1}, "must be at least 0, not -1"),
+        ((1, 2), {"cooldown_range": (100, 10)}, "1 <= min <= max <= 3600, not 100 10"),
+        ((1, 2), {"cooldown_range": (10,)}, "takes two numbers of seconds, .* not 10"),
     ],
 )
 def test_limits_that_no_job_has_are_refused(driven, limits, options, text):

@@ -15,7 +15,7 @@ from horovod.common import place_variables, topology, torchrun_variables
 from horovod.common.joining.elastic_place import worker_variables
 from horovod.runner.elastic import membership as m
 from horovod.runner.elastic.places import Place
-from horovod.runner.elastic.state import planned_place
+from horovod.runner.elastic.state import planned_places
 from horovod.runner.remote.environment import that_travel
 from horovod.runner.worker_environment import base_environment
 from horovod.tools import stacks
@@ -24,14 +24,14 @@ PLANNED = worker_variables(3, "a", Place(2, 4, 1, 3, 0, 1))
 
 
 def planned(driver, birth):
-    place = planned_place(birth, driver.state)
+    place = planned_places([birth], driver.state)[birth]
     return place.rank, place.size, place.local_rank, place.local_size, place.cross_rank, place.cross_size
 
 
 def test_the_first_workers_get_the_places_that_were_planned():
     driver = Driver({"a": 2})
     driver.tell(m.Discovered({"a": 2, "b": 1}))
-    places = {birth: planned_place(birth, driver.state) for birth in driver.state.workers}
+    places = planned_places(driver.state.workers, driver.state)
     (announced,) = driver.begin()
     assert places == announced.places
     assert [place.local_rank for place in places.values()] == [0, 1, 0], "the numbers of the slots"

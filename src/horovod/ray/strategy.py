@@ -32,12 +32,12 @@ def create_placement_group(
 ) -> Any:
     """Return a placement group that is ready. Nodes that join within `pg_timeout` seconds are used.
 
-    After that TimeoutError if other jobs hold the resources, NotEnoughResourcesError (which is one, too) if the
-    cluster is too small.
+    After that TimeoutError if other jobs hold the resources, or its subclass NotEnoughResourcesError if the cluster is
+    too small.
     """
     bundle = {name: amount for name, amount in resources_per_bundle.items() if amount} or {"CPU": _LEAST_CPU}
     spread = pg_strategy == "STRICT_SPREAD"
-    # First of all the group: an autoscaler adds nodes for one that is pending.
+    # Create the group before looking for a shortage: an autoscaler adds nodes only for a pending group.
     group = placement_group([dict(bundle) for _ in range(num_bundles)], strategy=pg_strategy)
     missing = shortage(bundle, num_bundles, spread)
     if missing:

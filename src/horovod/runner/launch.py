@@ -15,7 +15,7 @@ from horovod.runner.allocation import default_processes
 from horovod.runner.arguments import DEFAULTS, FlagParser
 from horovod.runner.hosts import named_slots
 from horovod.runner.kubernetes import default_hosts_option
-from horovod.runner.limits import check_reset_limit
+from horovod.runner.limits import check_cooldown, check_reset_limit
 from horovod.runner.stop_signals import dropping
 
 if TYPE_CHECKING:
@@ -250,7 +250,7 @@ def check_values(options: Mapping[str, Any]) -> None:
             flag = "-np" if name == "num_proc" else "--" + name.replace("_", "-")
             raise ValueError(f"{flag} must be at least 1, not {options[name]}")
     check_reset_limit(options["reset_limit"])
-    _check_cooldown(options["cooldown_range"])
+    check_cooldown(options["cooldown_range"])
     check_output_folder(options)
 
 
@@ -259,14 +259,6 @@ def check_output_folder(options: Mapping[str, Any]) -> None:
     if options["output_filename"] == "":
         raise ValueError(
             "--output-filename is empty: name a directory for the workers' output, or leave output_filename out"
-        )
-
-
-def _check_cooldown(bounds: Sequence[int] | None) -> None:
-    if bounds is not None and not 1 <= bounds[0] <= bounds[1] <= 3600:
-        raise ValueError(
-            "--blacklist-cooldown-range takes two numbers of seconds, 1 <= min <= max <= 3600, "
-            f"not {bounds[0]} {bounds[1]}"
         )
 
 

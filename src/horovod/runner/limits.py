@@ -6,7 +6,7 @@ from __future__ import annotations
 import errno
 import os
 import resource
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from horovod.common.settings_table import MOST_RANKS
@@ -14,6 +14,7 @@ from horovod.common.settings_table import MOST_RANKS
 # The launcher's own files, and for each worker two pipes, a connection to the rendezvous, and maybe two files.
 _OWN_DESCRIPTORS = 64
 _DESCRIPTORS_EACH = 3
+_LONGEST_COOLDOWN_S = 3600
 _OWN_THREADS = 2  # at least: the rendezvous, and what reads the workers' output
 
 
@@ -28,6 +29,15 @@ def check_reset_limit(number: int | None) -> None:
     if number is not None and number < 0:
         raise ValueError(
             f"--reset-limit (reset_limit) must be at least 0, not {number}: leave it out to allow any number of resets"
+        )
+
+
+def check_cooldown(bounds: Sequence[float] | None) -> None:
+    """ValueError for a range that is not two numbers of seconds in ascending order; None stands for no cooldown."""
+    if bounds is not None and not (len(bounds) == 2 and 1 <= bounds[0] <= bounds[1] <= _LONGEST_COOLDOWN_S):
+        raise ValueError(
+            "--blacklist-cooldown-range (cooldown_range) takes two numbers of seconds, "
+            f"1 <= min <= max <= {_LONGEST_COOLDOWN_S}, not {' '.join(map(str, bounds))}"
         )
 
 

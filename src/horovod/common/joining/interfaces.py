@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import socket
@@ -15,6 +16,7 @@ from horovod.common.settings_values import shown
 LOOPBACK = "127.0.0.1"
 _GET_ADDRESS = 0x8915  # SIOCGIFADDR
 _GET_FLAGS = 0x8913  # SIOCGIFFLAGS
+_SCARCITY = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)  # errors that say nothing about loopback
 _IS_UP = 0x1  # IFF_UP
 _CONNECT_LIMIT_S = 5.0  # only a firewall that drops packets makes a connection to oneself wait
 _LONGEST_NAME = 15  # IFNAMSIZ - 1
@@ -72,6 +74,7 @@ def check_loopback() -> None:
 
     Raises:
         LoopbackError: that is impossible.
+        OSError: this process or machine has no memory or file descriptor left for it.
     """
     try:
         with (
@@ -80,6 +83,8 @@ def check_loopback() -> None:
         ):
             return
     except OSError as error:
+        if error.errno in _SCARCITY:
+            raise
         reason = os.strerror(error.errno) if error.errno else str(error)  # create_server adds to strerror
     raise LoopbackError(reason, *_loopback_cause())
 

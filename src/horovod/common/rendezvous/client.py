@@ -167,7 +167,7 @@ class Connection:
     def put(self, key: str, value: bytes, *, only_if_new: bool = False) -> bool:
         """Store `value` (any size: it travels in pieces and becomes visible whole); return True if it was stored.
 
-        It is not if another value has this key and `only_if_new` is set.
+        With `only_if_new`, keep a value that the key already has, and return False.
         """
         view = memoryview(value)
         reply: dict[str, Any] = {}

@@ -103,10 +103,14 @@ class HostState:
 
     def blacklist(self) -> None:
         """Use the host no more, or not before its cooldown is over, which is twice as long each time."""
+        self.rest()
+        self._event.set()
+
+    def rest(self) -> None:
+        """Blacklist the host without setting its event."""
         self._count += 1
         rest_s = rest_after(self._count, self._cooldown) if self._cooldown is not None else math.inf
         self._rests_until = time.monotonic() + rest_s
-        self._event.set()
 
     def whitelist(self) -> None:
         """Use the host again."""
@@ -122,7 +126,7 @@ class HostState:
 
 
 class HostManager:
-    """The hosts of one elastic job, of which `discovery` may have others each time. Any thread may call it."""
+    """Hosts of one elastic job. Each call of `discovery` may return other hosts. Safe to call from any thread."""
 
     def __init__(self, discovery: HostDiscovery, cooldown_range: Sequence[float] | None = None) -> None:
         self._discovery = discovery
@@ -142,7 +146,9 @@ class HostManager:
     @property
     def current_hosts(self) -> DiscoveredHosts:
         """The hosts of the last update, without those that were blacklisted since."""
-        return self._without("")
+        with self._lock:
+            usable = [host for host in self._current.host_assignment_order if not self.is_blacklisted(host)]
+            return DiscoveredHosts({host: self._current.get_slots(host) for host in usable}, usable)
 
     def update_available_hosts(self) -> int:
         """Ask the discovery, and return what has changed as a value of HostUpdateResult."""
@@ -161,9 +167,11 @@ class HostManager:
 
     def blacklist(self, host: str) -> None:
         """Use a host no more, or not before its cooldown is over; its workers are asked to end."""
-        self._report(self._without(host))
         with self._lock:
-            self._state(host).blacklist()
+            self._state(host).rest()
+        self._report(self.current_hosts)
+        with self._lock:
+            self._state(host).set_event()
 
     def is_blacklisted(self, host: str) -> bool:
         with self._lock:
@@ -180,12 +188,6 @@ class HostManager:
         hosts = list(available_hosts)
         known = [host for host in prev_host_order if host in hosts]
         return known + [host for host in hosts if host not in known]
-
-    def _without(self, excluded: str) -> DiscoveredHosts:
-        with self._lock:
-            order = self._current.host_assignment_order
-            usable = [host for host in order if host != excluded and not self.is_blacklisted(host)]
-            return DiscoveredHosts({host: self._current.get_slots(host) for host in usable}, usable)
 
     def _state(self, host: str) -> HostState:
         return self._states.setdefault(host, HostState(self._cooldown_range))

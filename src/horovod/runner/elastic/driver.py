@@ -34,7 +34,7 @@ from horovod.runner.elastic.rendezvous import RendezvousHandler, RendezvousServe
 from horovod.runner.elastic.vocabulary import Discovered, Event, Limits, Ready, Tick
 from horovod.runner.elastic.watching import HostWatch
 from horovod.runner.hosts import SlotInfo
-from horovod.runner.limits import check_number, check_reset_limit
+from horovod.runner.limits import check_cooldown, check_number, check_reset_limit
 
 ELASTIC_TIMEOUT_SECS = 600
 _END_S = 10.0  # for the caller's function to end its workers once the job is over
@@ -44,7 +44,7 @@ _END_S = 10.0  # for the caller's function to end its workers once the job is ov
 class Results:
     """How a job went. `worker_results`: exit code and time by "host[slot]"; `error_message`: None if it went well.
 
-    A worker that was lost and made up for is not among them, unless the job failed.
+    `worker_results` has no entry for a worker that was lost and replaced, unless the job failed.
     """
 
     error_message: str | None = None
@@ -118,7 +118,7 @@ class ElasticDriver:
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
         self._starts_rendezvous = False
-        self._is_stopped = False
+        self._stopped = threading.Event()
 
     # The life of a job
 
@@ -146,18 +146,24 @@ class ElasticDriver:
         if self._thread is not None:
             raise RuntimeError("ElasticDriver.start() was called already: make a new driver for another job")
         limits = _limits_for(num_proc, self._limits)
+        if self._stopped.is_set():
+            return
         variables = self._open_rendezvous()
         self.wait_for_available_slots(num_proc)
-        if self._is_stopped:
-            return
         self._placer = CallingPlacer(
             create_worker_fn, self._plan, variables, self._host_manager.get_host_event, self._mail.put
         )
         server = getattr(self._rendezvous, "server", None) if self._is_ours else None
         rendezvous = PlannedRendezvous(self._plan, server)
-        self._driver = Driver(limits, rendezvous, self._placer, logger.info, verbose=self._verbose, shows_end=False)
-        self._thread = threading.Thread(target=self._run, args=(self._driver,), name="horovod-elastic", daemon=True)
-        self._thread.start()
+        driver = Driver(limits, rendezvous, self._placer, logger.info, verbose=self._verbose, shows_end=False)
+        with self._lock:
+            if not self._stopped.is_set():
+                self._driver = driver
+                self._thread = threading.Thread(target=self._run, args=(driver,), name="horovod-elastic", daemon=True)
+                self._thread.start()
+        if self._thread is None:  # stop() was called meanwhile, perhaps before there was a rendezvous to close
+            self._close_rendezvous()
+            return
         self._plan.await_starts(num_proc)
 
     def resume(self) -> None:
@@ -167,7 +173,7 @@ class ElasticDriver:
     def stop(self, error_message: str | None = None) -> None:
         """End the job and its workers, and what was begun for it. Safe to call twice."""
         with self._lock:
-            self._is_stopped = True
+            self._stopped.set()
             if not self._results.is_complete and error_message is not None:
                 self._results.set_error_message(error_message)
         if self._driver is not None:
@@ -179,12 +185,15 @@ class ElasticDriver:
             self._mail.close()
         elif self._thread is not threading.current_thread():
             self._thread.join(2 * _END_S)
+        self._close_rendezvous()
+
+    def _close_rendezvous(self) -> None:
         if self._starts_rendezvous:
             self._rendezvous.stop()
 
     def finished(self) -> bool:
         """Return True once the job is over."""
-        return self._results.is_complete or self._is_stopped
+        return self._results.is_complete or self._stopped.is_set()
 
     def get_results(self) -> Results:
         """Wait for the end of the job, and return how it went."""
@@ -239,12 +248,12 @@ class ElasticDriver:
 
     def _record(self, driver: Driver, outcome: Outcome) -> None:
         assert self._placer is not None
-        is_good = outcome.exit_code == 0 and not self._is_stopped
+        is_good = outcome.exit_code == 0 and not self._stopped.is_set()
         with self._lock:
             for _, end in sorted(self._placer.results.items()):
                 if end.code == 0 or not is_good:
                     self._results.add_result(end.name, (end.code, end.at))
-            if outcome.text and not self._is_stopped:
+            if outcome.text and not self._stopped.is_set():
                 self._results.set_error_message(outcome.text)
             self._results.complete()
 
@@ -281,6 +290,7 @@ def _limits(
     most = MOST_RANKS if high is None else high
     check_number(most, "max_num_proc")
     check_reset_limit(reset_limit)
+    check_cooldown(cooldown)
     if low > most:
         raise ValueError(f"min_num_proc {low} is larger than max_num_proc {most}")
     if timeout is not None and not timeout > 0:

@@ -27,7 +27,7 @@ from horovod.runner.elastic.mail import Mail
 from horovod.runner.elastic.membership import decide
 from horovod.runner.elastic.places import Place
 from horovod.runner.elastic.progress import Ask, Stuck, Watch, look
-from horovod.runner.elastic.state import State, planned_place
+from horovod.runner.elastic.state import State, planned_places
 from horovod.runner.elastic.vocabulary import (
     Action,
     Announce,
@@ -175,8 +175,10 @@ class Driver:
         before = self.state
         self.state, actions = decide(before, event, time.monotonic())
         self._say_who_failed(before)
+        starts = [one.birth for one in actions if isinstance(one, Start)]
+        planned = planned_places(starts, self.state) if starts else {}
         for action in actions:
-            self._act(action)
+            self._act(action, planned)
         for probed in [Probed(one.number) for one in actions if isinstance(one, Probe) and self._probe is None]:
             self.tell(probed)
         self._look(event if isinstance(event, Told) else None)
@@ -202,11 +204,11 @@ class Driver:
                         self._killed[birth] = f"it made no progress for {idle_s:.0f} s, so it was killed"
                         self._placer.signal(birth, signal.SIGKILL)
 
-    def _act(self, action: Action) -> None:
+    def _act(self, action: Action, planned: Mapping[int, Place]) -> None:
         match action:
             case Start(birth, slot):
                 self.slots[birth] = slot
-                self._placer.start(birth, slot, planned_place(birth, self.state))
+                self._placer.start(birth, slot, planned[birth])
             case Signal(birth, number):
                 self._placer.signal(birth, number)
             case Dismiss(birth, why):

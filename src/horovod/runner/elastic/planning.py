@@ -26,7 +26,7 @@ class ElasticSlot(SlotInfo):
 
 
 class Plan:
-    """Who has which place. Before the first generation the planned places are in force.
+    """Places of all workers, by birth id. Until the first generation is announced, these are the planned places.
 
     `init`: takes each plan, as the caller's RendezvousServer does.
     """
@@ -34,7 +34,8 @@ class Plan:
     def __init__(self, init: Callable[[list[SlotInfo]], object] = lambda plan: None) -> None:
         self._init = init
         self._changed = threading.Condition()
-        self._slots: dict[int, Slot] = {}  # by birth id, of all workers; as when they were started
+        self._slots: dict[int, Slot] = {}  # by birth id, of workers that have not ended; as when they were started
+        self._hosts: dict[int, str] = {}  # by birth id, of all workers that were ever started
         self._places: dict[int, ElasticSlot] = {}  # in force
         self._rounds: dict[int, int] = {}  # by birth id, how many places a worker got, or how often it was refused
         self._started = 0
@@ -47,6 +48,7 @@ class Plan:
         found = ElasticSlot(hostname=slot[0], **vars(place), birth=birth, variables=own)
         with self._changed:
             self._slots[birth] = slot
+            self._hosts[birth] = slot[0]
             self._started += 1
             if self._generation < 0:
                 self._places[birth] = found
@@ -62,13 +64,11 @@ class Plan:
             self._answer([birth])
 
     def announce(self, places: Mapping[int, Mapping[str, Any]], generation: int) -> None:
-        """Put the places of a new generation in force."""
+        """Put the places of a new generation in force. A worker in it may have ended without the driver's knowledge."""
         with self._changed:
             numbers = {birth: {name: place[name] for name in _NONE} for birth, place in places.items()}
             self._places = {
-                birth: ElasticSlot(hostname=self._slots[birth][0], **own, birth=birth)
-                for birth, own in numbers.items()
-                if birth in self._slots
+                birth: ElasticSlot(hostname=self._hosts[birth], **own, birth=birth) for birth, own in numbers.items()
             }
             self._generation = generation
             self._answer(places)
@@ -81,7 +81,7 @@ class Plan:
             self._answer([birth])
 
     def close(self) -> None:
-        """Let nobody wait any more."""
+        """Wake all threads that wait, because the job is over."""
         with self._changed:
             self._is_over = True
             self._changed.notify_all()

@@ -191,12 +191,12 @@ class State:
         return min(finite) if finite and not self.over else None
 
 
-def planned_place(birth: int, state: State) -> Place:
-    """Return the place that a worker which is started now will probably have; spares count as members."""
+def planned_places(births: Iterable[int], state: State) -> dict[int, Place]:
+    """Return the places that workers which are started now will probably have; spares count as members."""
     workers = {one.birth: one for one in state.staying()}
     places = state.places(workers.values())
     taken = [workers[other].slot for other in sorted(places, key=lambda other: places[other].rank)]
-    return planned_in_slot(workers[birth].slot, places[birth], taken)
+    return {birth: planned_in_slot(workers[birth].slot, places[birth], taken) for birth in births}
 
 
 def pending_update(state: State, now: float) -> int:

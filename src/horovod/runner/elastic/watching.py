@@ -22,21 +22,25 @@ class HostWatch:
         self._report = report
         self._changed = threading.Condition()
         self._polling: Polling | None = None
-        self._is_over = False
+        self._over = threading.Event()
         manager.report_to(self._note_blacklisting)
 
     def begin(self) -> None:
         """Ask for the first time, then from a thread. A second call does nothing."""
-        if self._polling is not None or self._is_over:
+        if self._polling is not None or self._over.is_set():
             return
         known: dict[str, int] | None = None
         try:
             known = self._find()
             self._note(known)
         except DiscoveryError as error:
-            logger.warning("%s; it is called again every second", error)
-        self._polling = Polling(self._find, self._note, logger.warning, known)
-        self._polling.__enter__()
+            if not self._over.is_set():  # else `end` has stopped the discovery
+                logger.warning("%s; it is called again every second", error)
+        with self._changed:
+            if self._over.is_set():
+                return
+            self._polling = Polling(self._find, self._note, logger.warning, known)
+            self._polling.__enter__()
 
     def wait_for(self, slots: int, hosts: int, limit_s: float) -> bool:
         """Wait for enough slots on enough hosts. Return False if the time is over; True also after `end`."""
@@ -46,19 +50,20 @@ class HostWatch:
             return found.count_available_slots() >= slots and len(found.available_hosts) >= hosts
 
         with self._changed:
-            return self._changed.wait_for(lambda: self._is_over or are_enough(), limit_s)
+            return self._changed.wait_for(lambda: self._over.is_set() or are_enough(), limit_s)
 
     def end(self) -> None:
-        """Ask no more, and let nobody wait. Safe to call twice."""
+        """Stop asking the discovery, and wake all threads that wait. Safe to call twice."""
         with self._changed:
-            self._is_over = True
+            self._over.set()
             self._changed.notify_all()
-        polling, self._polling = self._polling, None
+            polling, self._polling = self._polling, None
         if polling is not None:
             polling.report_no_more()
-            stop: Callable[[], None] | None = getattr(self._discovery, "stop", None)
-            if stop is not None:  # a script that runs would be waited for
-                stop()
+        stop: Callable[[], None] | None = getattr(self._discovery, "stop", None)
+        if stop is not None:  # a script that runs would be waited for, by `begin` in another thread too
+            stop()
+        if polling is not None:
             polling.__exit__()
 
     def _find(self) -> dict[str, int]:
@@ -68,6 +73,8 @@ class HostWatch:
             raise
         except Exception as error:  # a user's code: the next time may be better
             raise DiscoveryError(f"the host discovery failed: {type(error).__name__}: {error}") from error
+        with self._changed:  # Polling reports no change if the hosts are those from before an empty answer
+            self._changed.notify_all()
         hosts = self._manager.current_hosts
         if not hosts.available_hosts:
             raise DiscoveryError("the host discovery found no hosts that can be used")
@@ -79,6 +86,7 @@ class HostWatch:
         self._report(left)
 
     def _note(self, hosts: dict[str, int]) -> None:
-        self._report(DiscoveredHosts(hosts, list(hosts)))
+        """Report what is left of the hosts: one may have been blacklisted since they were found."""
+        self._report(self._manager.current_hosts)
         with self._changed:
             self._changed.notify_all()
