@@ -10,7 +10,7 @@ from horovod.common.own_programs import module_arguments
 from horovod.runner import mpi_command as mpi_command_module
 from horovod.runner.hosts import HostInfo
 from horovod.runner.launch import parse_args
-from horovod.runner.mpi_command import mpi_command, mpirun_words
+from horovod.runner.mpi_command import mpi_command, mpirun_words, worker_environment
 
 HOSTS = [HostInfo("a", 2), HostInfo("b", 1)]
 ROOT = ["--allow-run-as-root"] * (os.geteuid() == 0)
@@ -84,3 +84,10 @@ def test_gpus_of_the_launcher_are_those_of_its_own_ranks(monkeypatch, implementa
 def test_spectrum_mpi_has_a_flag_for_tcp():
     assert "-tcp" in made("Spectrum MPI", tcp=True)[0]
     assert "-tcp" not in made("Open MPI", tcp=True)[0]
+
+
+def test_a_rank_that_starts_a_job_keeps_its_own_place_and_rendezvous(monkeypatch):
+    for name in ("HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT"):
+        monkeypatch.setenv(name, "3")
+    assert not [name for name in worker_environment({}) if name.startswith(("HOROVOD_RANK", "HOROVOD_SIZE"))]
+    assert "HOROVOD_GLOO_RENDEZVOUS_ADDR" not in worker_environment({})

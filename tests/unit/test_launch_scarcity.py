@@ -38,8 +38,8 @@ def test_a_few_ranks_for_each_core_and_unknown_cores_are_no_reason_to_warn(ranks
 
 def test_far_more_ranks_than_cores_are_one_line():
     assert cores_notice(80, 8, "host a") == (
-        "warning: host a has 8 cores for 80 ranks, which wait for each other to get one: start one rank for each core "
-        "at most (8 here; -np, or the slots of the host)"
+        "warning: host a has 8 cores for 80 ranks, so ranks wait for a core: start at most one rank for each core "
+        "(8 here; -np, or the slots of the host)"
     )
     assert "has 1 core for 5 ranks" in cores_notice(5, 1, "this machine")
 
@@ -51,7 +51,7 @@ def test_the_ranks_of_this_machine_are_compared_with_the_cores_that_it_may_use(m
     say_what_is_scarce({"log_level": "error"}, 9, 9, said)
     assert said.lines == []
     say_what_is_scarce({}, 9, 9, said)
-    assert [line[:48] for line in said.lines] == ["warning: this machine has 2 cores for 9 ranks, w"]
+    assert [line[:48] for line in said.lines] == ["warning: this machine has 2 cores for 9 ranks, s"]
 
 
 def test_of_other_hosts_the_first_that_has_too_few_cores_is_named(said):
@@ -75,6 +75,12 @@ def test_threads_that_have_no_room_are_named_before_the_start(bounded, monkeypat
     monkeypatch.setattr("os.environ", {})
     say_what_is_scarce({}, 2, 2, said)
     assert said.lines == [limits.threads_notice(2, 30)]
+
+
+def test_a_machine_without_ranks_has_enough_of_everything(bounded, monkeypatch):
+    monkeypatch.setattr(limits, "used_tasks", lambda enough: 100)
+    limits.check_local_processes(0)
+    assert limits.threads_notice(0, 8) is None
 
 
 def test_a_pool_of_threads_counts_as_the_user_has_set_it():

@@ -2,15 +2,25 @@
 """The command lines that start agents, and what of the environment goes with them."""
 
 import shlex
+import subprocess
 
 import pytest
+from testkit.speed import patience
 
 from horovod.runner.allocation import expand_names, find_allocation
 from horovod.runner.hosts import HostInfo, SlotInfo
 from horovod.runner.post_mortem import exit_table
-from horovod.runner.remote.command import Reaching, agent_command, blaunch_command, ssh_command, to_try
+from horovod.runner.remote.command import (
+    Reaching,
+    agent_command,
+    blaunch_command,
+    program_of,
+    ssh_command,
+    to_try,
+)
 from horovod.runner.remote.environment import that_travel
 from horovod.runner.remote.frames import GREETING, FrameError, FrameReader, pack
+from horovod.runner.remote.sessions import exit_code_of
 from horovod.runner.remote.slurm import gpus_by_node, srun_command
 
 AGENT = f"exec {shlex.join(agent_command('/opt/python'))}"
@@ -29,6 +39,27 @@ def test_words_survive_the_shell_over_there():
     line = ssh_command("h", Reaching(), "/my env/python", {"PYTHONPATH": "/a b:/c'd"})[-1]
     words = shlex.split(line)
     assert words == ["exec", "env", "PYTHONPATH=/a b:/c'd", *agent_command("/my env/python")]
+
+
+@pytest.mark.parametrize(
+    ("command", "program"),
+    [
+        ("ssh -F x", "ssh"),
+        ("env -u A -u B blaunch h", "blaunch"),
+        ("env SSH_AUTH_SOCK=/tmp/x ssh", "env"),
+        ("env -i ssh", "env"),
+        ("env", "env"),
+    ],
+)
+def test_the_program_of_a_command_that_changes_the_environment(command, program):
+    assert program_of(command.split()) == program
+
+
+def test_the_end_of_a_child_that_is_gone_already_is_no_error():
+    child = subprocess.Popen(["sh", "-c", "exit 3"])
+    assert exit_code_of(child.pid, patience(30)) == 3
+    child.wait()
+    assert exit_code_of(child.pid, patience(30)) == 0
 
 
 def test_kubeflow_containers_without_sshd():

@@ -9,7 +9,8 @@ from typer.testing import CliRunner
 
 from horovod.common.suggestions import did_you_mean
 from horovod.runner.launch import parse_args
-from horovod.runner.not_run import explained, interpreter_in
+from horovod.runner.limits import explain_shortage
+from horovod.runner.not_run import StartError, explained, interpreter_in
 from horovod.tools.cli import app
 
 
@@ -123,6 +124,29 @@ def test_an_interpreter_that_is_no_program_is_named(program):
 def test_a_program_of_another_system_is_called_that(program):
     text, _ = not_run(errno.ENOENT, program(b"\x7fELF\x02\x01"))
     assert text.endswith("the file is there, but it is made for another system: its loader is missing here")
+
+
+def test_a_program_for_another_processor_is_called_that(program):
+    text, code = not_run(errno.ENOEXEC, program(b"\x7fELF\x02\x01"))
+    assert text.endswith("the file is there, but it is built for another processor")
+    assert code == 126
+
+
+def test_a_file_that_may_not_be_run_is_not_called_misspelt(tmp_path, monkeypatch):
+    (tmp_path / "tool").write_text("#!/bin/sh\n")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert not_run(errno.EACCES, "tool") == ("permission denied: 'tool'", 126)
+    path = str(tmp_path / "tool")
+    assert not_run(errno.EACCES, path) == (f"permission denied: {path!r}; make it executable: chmod +x", 126)
+
+
+def test_files_of_this_machine_explain_nothing_about_another_host(program):
+    script = program(b"#! /no/such/python\n")
+    error = StartError(errno.ENOENT, "rank 1 could not be started on far", script, "far")
+    assert explained(error, [script]) == (f"command not found on host far: {script!r}", 127)
+    assert explain_shortage(StartError(errno.EAGAIN, "no room on far", "true", "far")).endswith(
+        "no room on far: 'true'"
+    )
 
 
 def test_a_script_whose_interpreter_is_there_is_blamed_for_nothing(program):

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from horovod.runner.ending import Ending, heed_signal, suspend_if_asked
 from horovod.runner.hosts import SlotInfo
 from horovod.runner.leave_reports import LeaveReport, LeaveReports
+from horovod.runner.not_run import StartError, host_elsewhere
 from horovod.runner.output import OutputForwarder, OutputOptions
 from horovod.runner.placement import Placer
 from horovod.runner.post_mortem import exit_table, failure_text
@@ -190,7 +191,7 @@ class Job:
     def _start_error(self, rank: int, number: int) -> OSError:
         where = f" on {self._host_of(rank)}" if self._has_several_hosts() else ""
         text = f"rank {rank} of {len(self._spec.slots)} could not be started{where}: {os.strerror(number)}"
-        return OSError(number, text, self._spec.command[0])
+        return StartError(number, text, self._spec.command[0], host_elsewhere(self._host_of(rank)))
 
     def _host_of(self, rank: int) -> str:
         return self._spec.slots[rank].hostname

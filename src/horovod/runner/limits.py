@@ -43,6 +43,8 @@ def check_cooldown(bounds: Sequence[float] | None) -> None:
 
 def check_local_processes(number: int) -> None:
     """ValueError if this machine cannot run this many processes, or this user may not."""
+    if number == 0:  # all ranks are on other hosts
+        return
     for bound, reason in _process_bounds():
         if number > bound:
             raise ValueError(f"{number} processes are too many for this machine: {reason}")
@@ -64,7 +66,7 @@ def threads_notice(number: int, threads_each: int) -> str | None:
     A warning and not an error, because nobody knows how many threads the workers' program starts.
     """
     allowed = allowed_tasks()
-    if allowed is None:
+    if allowed is None or number == 0:
         return None
     wanted = number * threads_each + _OWN_THREADS
     used = used_tasks(enough=allowed - wanted)
@@ -106,7 +108,7 @@ def _tasks_of(pid: str, user: int) -> int:
 
 def explain_shortage(error: Exception) -> str:
     """Return the text of an error; if it is about a process or a thread that the kernel refused, with the remedy."""
-    if not is_shortage(error):
+    if not is_shortage(error) or getattr(error, "host", None) is not None:  # of another host only the text is known
         return str(error)
     allowed = allowed_tasks()
     bound = f"this user may run {allowed} (ulimit -u)" if allowed is not None else "see pids.max of the container"

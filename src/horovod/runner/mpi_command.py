@@ -11,6 +11,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from horovod.common import place_variables
 from horovod.common.rendezvous.protocol import make_secret
 from horovod.common.topology import secret_variable
 from horovod.runner.hosts import HostInfo, get_host_assignments, is_local, plan_hosts
@@ -69,8 +70,15 @@ def mpirun_words(
 
 
 def worker_environment(options: Mapping[str, Any]) -> dict[str, str]:
-    """Of ranks that another launcher starts for us, and of that launcher."""
-    environment = {**base_environment(os.environ), **flag_environment(options), **_secret()}
+    """Return the environment of ranks that another launcher starts for us, and of that launcher.
+
+    A rank of a job may start a job itself. Its own place and rendezvous are not those of the new ranks.
+    """
+    inherited = base_environment(os.environ)
+    if not inherited.keys().isdisjoint(place_variables.NAMES):
+        outer = {*place_variables.NAMES, "HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT"}
+        inherited = {name: value for name, value in inherited.items() if name not in outer}
+    environment = {**inherited, **flag_environment(options), **_secret()}
     # Explicitly asked for: MPI moves tensors too, unless the user has said otherwise.
     if environment.get("HOROVOD_CPU_OPERATIONS", "").lower() != "gloo":
         environment["HOROVOD_CPU_OPERATIONS"] = "mpi"

@@ -8,11 +8,12 @@ import selectors
 import signal
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 from horovod.runner.ending import Ending, heed_signal, suspend_if_asked
 from horovod.runner.job import READ_LIMIT_S, JobResult
 from horovod.runner.output import OutputForwarder, OutputOptions
-from horovod.runner.processes import Ended, ProcessTree, Refused
+from horovod.runner.processes import Ended, GuardianLostError, ProcessTree, Refused
 from horovod.runner.stop_signals import StopSignals
 from horovod.runner.supervision import Exit, State, Supervision
 from horovod.runner.user_output import UserOutput
@@ -34,6 +35,7 @@ class MpirunJob:
         self._ending = Ending(tree, self._selector, self._signals, output)
         self._sent: int | None = None
         self._code: int | None = None
+        self._is_forwarding = False  # mpirun was started, and its output is read
 
     def run(self, words: Sequence[str], env: Mapping[str, str]) -> JobResult:
         """Start mpirun and wait for its end. OSError if it cannot be started."""
@@ -43,6 +45,7 @@ class MpirunJob:
             self._forwarder.start()
             try:
                 self._forwarder.add(_MPIRUN, *self._tree.start(_MPIRUN, words, env))
+                self._is_forwarding = True
                 while self._code is None and self._supervision.state is not State.GIVEN_UP:
                     self._step(words[0])
             finally:
@@ -75,9 +78,11 @@ class MpirunJob:
     def _finish(self) -> None:
         """End what is left, and read what it has printed."""
         grace_s = 0.0 if self._sent == signal.SIGKILL else self._supervision.grace_s
-        self._ending.end_tree(grace_s, went_well=self._code == 0 and self._sent is None)
+        with suppress(GuardianLostError):
+            self._ending.end_tree(grace_s, went_well=self._code == 0 and self._sent is None)
         self._selector.unregister(self._tree)
-        self._forwarder.read_out([_MPIRUN])
+        if self._is_forwarding:
+            self._forwarder.read_out([_MPIRUN])
         self._ending.wait_until(lambda: self._forwarder.has_read_all, READ_LIMIT_S)
         self._forwarder.stop()
         self._selector.close()

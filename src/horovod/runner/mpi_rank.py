@@ -76,20 +76,27 @@ def main() -> int:
 def _redirect(shown: OutputOptions, rank: int) -> str:
     """Let a forwarder take what this process prints from now on; return why that is not possible, or an empty text."""
     pipes, report = [os.pipe(), os.pipe()], os.pipe()
-    child = os.fork()
+    try:
+        child = os.fork()
+    except OSError as error:
+        return str(error)
     if child == 0:
-        os.setsid()
-        if os.fork() == 0:  # its parent ends: no program waits for a child that it has not started
-            _forward(shown, rank, [read for read, _ in pipes], report[1])
+        try:
+            os.setsid()
+            if os.fork() == 0:  # its parent ends: no program waits for a child that it has not started
+                _forward(shown, rank, [read for read, _ in pipes], report[1])
+        except BaseException as error:  # of any kind: this process must not go on as a second rank
+            with suppress(OSError):  # once the forwarder runs, no process reads the report
+                os.write(report[1], (str(error) or repr(error)).encode(errors="replace"))
         os._exit(0)
     os.waitpid(child, 0)
     os.close(report[1])
     with open(report[0], "rb") as answer:
-        error = answer.read().decode(errors="replace")
+        problem = answer.read().decode(errors="replace")
     for (_, write), descriptor in zip(pipes, (1, 2), strict=True):
-        if not error:
+        if not problem:
             os.dup2(write, descriptor)
-    return error
+    return problem
 
 
 def _forward(shown: OutputOptions, rank: int, pipes: Sequence[int], report: int) -> None:
@@ -99,11 +106,7 @@ def _forward(shown: OutputOptions, rank: int, pipes: Sequence[int], report: int)
     _close_all_but({0, 1, 2, report, *pipes})
     over = threading.Event()
     output = UserOutput(to_descriptor(1), to_descriptor(2), are_one=is_same_file(1, 2))
-    try:
-        forwarder = OutputForwarder(shown, output, over.set)
-    except OSError as error:
-        os.write(report, str(error).encode())
-        os._exit(USAGE_ERROR)
+    forwarder = OutputForwarder(shown, output, over.set)
     forwarder.add(rank, *(os.fdopen(pipe, "rb", buffering=0) for pipe in pipes))
     forwarder.start()
     os.close(report)

@@ -46,7 +46,10 @@ _OF_HOROVOD = (
         r"rank \d+ \(on host .*\) called shutdown or exited",
         "let all ranks reach hvd.shutdown(), or the end of the script, after the same operations",
     ),
-    (r"rank \d+ is lost", "look for the rank that this error names: it was lost first, and this rank only noticed"),
+    (
+        r"rank \d+ (is lost|raised )",
+        "look for the rank that this error names: it failed first, and this rank only noticed",
+    ),
 )
 
 _OF_GPUS = (
@@ -83,7 +86,7 @@ _OF_MEMORY_AND_LIMITS = (
     (r"Too many open files in system", "raise the limit of open files of the whole system (sysctl fs.file-max)"),
     (r"Too many open files", "raise the limit of open files (ulimit -n)"),
     (
-        r"can't start new thread|pthread_create failed|Resource temporarily unavailable",
+        r"can't start new thread|pthread_create failed|([Ff]ork|[Tt]hread).*Resource temporarily unavailable",
         "the limit of processes and threads is reached: raise it (ulimit -u; containers: --pids-limit), set "
         "OMP_NUM_THREADS=1, or start fewer ranks",
     ),
@@ -107,6 +110,10 @@ _OF_FILES_AND_MODULES = (
         r"ImportError: cannot import name (?!.*partially initialized module)",
         "the installed version has no such name, or a file of yours has the name of the module: the error says which "
         "file was read",
+    ),
+    (
+        r"[Uu]nable to lock file",
+        "another process has this file open: open it only for reading, or give each rank a file of its own",
     ),
     (
         r"FileNotFoundError",

@@ -34,7 +34,7 @@ def run_arguments(options: dict[str, Any]) -> list[Any] | None:
         options["num_proc"] = named_slots(options) or default_processes(os.environ)
     if options["num_proc"] is None:
         raise ValueError("num_proc is None: set it to the number of processes")
-    warn_of_what_has_no_effect(options, options)
+    warn_of_what_has_no_effect(options, options, "horovod.runner.launch._run")
     with dropping():
         if options["run_func"] is None:
             launch.check_runnable(options)

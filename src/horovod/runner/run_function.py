@@ -62,10 +62,10 @@ def run(
 
     The function travels by value, so lambdas and functions of a notebook work. RuntimeError if a worker fails; its text
     holds the traceback of the one that failed first. `tag`: whether lines that workers print begin with their rank,
-    "always", "never", or "auto": not in a notebook. With `min_num_proc` or `host_discovery_script` the job is elastic,
-    and the results are those of the first `min_num_proc` ranks; `spares` are workers that wait for another's place, and
-    a worker without progress for `progress_timeout_seconds` is reported or replaced. With `max_restarts` all workers
-    are started anew, at most so many times, after one has failed.
+    "always", "never", or "auto": neither in a notebook nor with `use_mpi`. With `min_num_proc` or
+    `host_discovery_script` the job is elastic, and the results are those of the first `min_num_proc` ranks; `spares`
+    are workers that wait for another's place, and a worker without progress for `progress_timeout_seconds` is reported
+    or replaced. With `max_restarts` all workers are started anew, at most so many times, after one has failed.
     """
     num_proc = _renamed("np", np, "num_proc", num_proc)
     min_num_proc = _renamed("min_np", min_np, "min_num_proc", min_num_proc)
@@ -226,8 +226,10 @@ def _failure_text(server: Server, result: JobResult) -> str:
     return f"{FAILED}\n{first_line}\n{with_cell_names(trace.decode(errors='replace'))}"
 
 
-def warn_of_what_has_no_effect(arguments: Mapping[str, Any], options: Mapping[str, Any]) -> None:
-    """Log a warning for each argument that was given and changes nothing."""
+def warn_of_what_has_no_effect(
+    arguments: Mapping[str, Any], options: Mapping[str, Any], caller: str = "horovod.run"
+) -> None:
+    """Log a warning for each argument that was given and changes nothing. `caller`: the function that was called."""
     texts = [without_effect.sentence(name) for name in without_effect.given(arguments)]
     for name in without_effect.given_without_driver(options):
         texts.append(without_effect.needs_driver(name, "min_num_proc", "host_discovery_script"))
@@ -235,7 +237,7 @@ def warn_of_what_has_no_effect(arguments: Mapping[str, Any], options: Mapping[st
         import logging
 
         for text in texts:
-            logging.getLogger("horovod").warning("horovod.run: %s", text)
+            logging.getLogger("horovod").warning("%s: %s", caller, text)
 
 
 def _renamed(old_name: str, old: Any, new_name: str, new: Any) -> Any:

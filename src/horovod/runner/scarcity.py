@@ -61,8 +61,8 @@ def cores_notice(ranks: int, cores: object, where: str) -> str | None:
         return None
     counted = f"{cores} core{'s' * (cores > 1)}"
     return (
-        f"warning: {where} has {counted} for {ranks} ranks, which wait for each other to get one: start one rank for "
-        f"each core at most ({cores} here; -np, or the slots of the host)"
+        f"warning: {where} has {counted} for {ranks} ranks, so ranks wait for a core: start at most one rank for each "
+        f"core ({cores} here; -np, or the slots of the host)"
     )
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from horovod.runner.remote.probing import Address
 
 _DEVICES = "CUDA_VISIBLE_DEVICES"
-# Of an elastic worker that starts a job itself, the last two: its number is not that of the new job's ranks.
+# The last two are set in elastic workers. A worker may start a job itself, whose ranks must not take its id or place.
 _NOT_PASSED_ON = ("OLDPWD", SECRET_VARIABLE, SIMULATE_VARIABLE, BIRTH_VARIABLE, place_variables.PLANNED)
 # What starts the ranks and moves their tensors, in Horovod's words, unless mpirun or jsrun does.
 _BACK_ENDS = {"HOROVOD_CONTROLLER": "gloo", "HOROVOD_CPU_OPERATIONS": "gloo"}

@@ -11,6 +11,7 @@ from horovod.common.joining.elastic_place import worker_variables
 from horovod.runner import processes
 from horovod.runner.elastic.places import Place
 from horovod.runner.elastic.vocabulary import Ended, Slot
+from horovod.runner.not_run import StartError, host_elsewhere
 from horovod.runner.output import OutputForwarder
 from horovod.runner.placement import Placer
 from horovod.runner.processes import describe_exit
@@ -74,7 +75,8 @@ class Workers:
                 self.running.discard(birth)
                 text = f"worker {birth} could not be started: {os.strerror(number)}"
                 if not self._has_started:
-                    raise OSError(number, text, self._program.command[0])
+                    host = host_elsewhere(self._hosts[birth])
+                    raise StartError(number, text, self._program.command[0], host)
                 return Ended(birth, _NOT_STARTED, text)
             case processes.Ended(birth, code, how):
                 self.running.discard(birth)

@@ -69,12 +69,13 @@ def remote_line(python: str, environ: Mapping[str, str]) -> str:
 
 def program_of(command: Sequence[str]) -> str:
     """Return the program that a command starts on this machine, behind what changes its environment."""
-    words = list(command)
-    if words[0] == "env":
-        del words[0]
-        while words[0] == "-u":
-            del words[:2]
-    return words[0]
+    if command[0] != "env":
+        return command[0]
+    words = list(command[1:])
+    while words[:1] == ["-u"]:
+        del words[:2]
+    is_program = bool(words) and not words[0].startswith("-") and "=" not in words[0]
+    return words[0] if is_program else "env"
 
 
 def to_try(command: Sequence[str]) -> str:

@@ -143,7 +143,9 @@ class Host:
             return
         self.problem = problem
         self.state = State.LOST
-        if self.facts:  # otherwise end_processes needs it alive, to find its descendants
+        if (
+            self.facts and self.process.returncode is None
+        ):  # without facts, end_processes needs it alive, to find its descendants
             kill_group(self.process.pid)
         for key in [*self.running, *self.starting]:
             self._on_event(Ended(key, LOST_EXIT_CODE, f"its host was lost: {problem}"))

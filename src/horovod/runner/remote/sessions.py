@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes that start agents: each leads a session, of which nothing is left once it is ended.
+"""Processes that start agents. Each leads a session. Ending it ends every process of that session.
 
 Such a process may be a script around ssh, and then ssh is its child. The number of a leader stands for its session only
 until the leader is waited for, so nothing here waits for one.
@@ -43,12 +43,19 @@ def kill_sessions(leaders: Collection[int], with_descendants: Collection[int] = 
 
 
 def exit_code_of(leader: int, limit_s: float = 0.0) -> int | None:
-    """Return the exit code of a child, or minus the signal that killed it; None if it runs on for this long."""
+    """Return the exit code of a child, or minus the signal that killed it; None if it runs on for this long.
+
+    The code of a child that is gone already is unknown, and taken for 0, as subprocess does: the kernel keeps no code
+    if SIGCHLD is ignored, and a program may wait for all its children.
+    """
     deadline, pause_s = time.monotonic() + limit_s, _MIN_PAUSE_S
-    while (ended := os.waitid(os.P_PID, leader, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is None:
-        left = deadline - time.monotonic()
-        if left <= 0:
-            return None
-        time.sleep(min(pause_s, left))
-        pause_s = min(2 * pause_s, _MAX_PAUSE_S)
+    try:
+        while (ended := os.waitid(os.P_PID, leader, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is None:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return None
+            time.sleep(min(pause_s, left))
+            pause_s = min(2 * pause_s, _MAX_PAUSE_S)
+    except ChildProcessError:
+        return 0
     return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status

@@ -139,11 +139,14 @@ class ComputeClient:
         """Send a request and return its answer; requests of several threads take turns."""
         with self._lock:
             if self._is_closed:
-                raise RendezvousError("this client of the data service is closed: make another one")
+                raise RendezvousError(
+                    "this client of the data service is closed (by close() or a failed request): make another one"
+                )
             try:
                 return request(self._connection)
             except RendezvousError:
                 # An answer that comes too late must not be taken for that to the next request.
+                self._is_closed = True
                 self._connection.close()
                 raise
 
