@@ -87,5 +87,5 @@ def test_hosts_that_cannot_be_used_do_not_hide_the_others(hosts, on_h1, old_h2):
     assert OTHER_VERSION in rows["h2"]
     words = " ".join(done.stdout.split())
     assert f"h2: install khorovod {horovod.__version__} there, or {OTHER_VERSION} here" in words
-    assert "h3: Host key verification failed.; connect once by hand and check the key" in words
+    assert "h3: Host key verification failed.; the host has another key than before" in words
     assert "nosuch: ssh: Could not resolve hostname nosuch" in words

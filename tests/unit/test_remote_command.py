@@ -68,7 +68,7 @@ def test_kubeflow_containers_without_sshd():
 
 
 def test_lsf():
-    command = ["blaunch", "-no-shell", "h", *agent_command("/opt/python")]
+    command = ["blaunch", "-no-shell", "h", "/opt/python", "-m", "horovod.runner.agent"]
     assert blaunch_command("h", "/opt/python", {"PATH": "/bin"}) == command
     environ = {"CUDA_VISIBLE_DEVICES": "2,3", "PATH": "/bin"}
     assert blaunch_command("h", "/opt/python", environ) == ["env", "-u", "CUDA_VISIBLE_DEVICES", *command]

@@ -48,8 +48,11 @@ def agent_command(python: str) -> list[str]:
 
 
 def blaunch_command(host: str, python: str, environ: Mapping[str, str]) -> list[str]:
-    """Through LSF, which set the host aside, and then knows of the workers and bounds them."""
-    command = ["blaunch", "-no-shell", host, *agent_command(python)]
+    """Return the command that starts an agent through LSF, which set the host aside and bounds the workers there.
+
+    No word has a blank or a quote, because a blaunch may put the words together to a line for a shell.
+    """
+    command = ["blaunch", "-no-shell", host, python, "-m", AGENT]
     return without_variables(filter(names_devices, environ), command)
 
 
