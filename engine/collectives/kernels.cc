@@ -9,6 +9,7 @@
 #include <limits>
 #include <vector>
 
+#include "base/instruction_sets.h"
 #include "collectives/kernels_table.h"
 
 #if defined(__aarch64__) && defined(__linux__)
@@ -36,12 +37,8 @@ std::vector<const Kernels*> UsableKernels() {
   if (HasHalfArithmetic()) usable.push_back(&NeonFp16Kernels());
   usable.push_back(&NeonKernels());
 #elif defined(__x86_64__)
-  // These ask the operating system too: wide registers are of use only if it saves them.
-  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c");
-  const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                      __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
-  if (avx2 && avx512) usable.push_back(&Avx512Kernels());
-  if (avx2) usable.push_back(&Avx2Kernels());
+  if (HasAvx512()) usable.push_back(&Avx512Kernels());
+  if (HasAvx2()) usable.push_back(&Avx2Kernels());
 #endif
   usable.push_back(&PortableKernels());
   return usable;

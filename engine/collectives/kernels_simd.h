@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Vectors as the compiler knows them, and how the elements of each dtype become lanes of such vectors and elements
-// again. Templates take an Isa, a type local to one file, so that no code is shared between instruction sets.
+// How the elements of each dtype become lanes of vectors and elements again. Templates take an Isa, a type local to one
+// file, so that no code is shared between instruction sets.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +9,7 @@
 
 #include "base/half.h"
 #include "base/types.h"
+#include "base/vectors.h"
 
 namespace hvd {
 
@@ -16,19 +17,6 @@ namespace hvd {
 // from memory (Load{Float16,BFloat16}) or as the halves that it made of two of float before (Narrow..., Widen...; what
 // type those have is its own affair, and Write takes them to memory), and one of float to two of double (Widen). All in
 // the order of memory.
-template <class Lane, int kBytes>
-struct VecOf {
-  typedef Lane type __attribute__((vector_size(kBytes)));
-};
-template <class Lane, int kBytes>
-using Vec = typename VecOf<Lane, kBytes>::type;
-
-template <class Lane, int kBytes>
-HVD_INLINE Vec<Lane, kBytes> LoadVec(const void* from) {
-  Vec<Lane, kBytes> v;
-  std::memcpy(&v, from, sizeof v);
-  return v;
-}
 
 // An element type whose values are computed with as they are stored.
 template <class Isa, class T>
