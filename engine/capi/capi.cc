@@ -4,9 +4,9 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <cstring>
-#include <exception>
 
+#include "capi/codecs.h"
+#include "capi/guard.h"
 #include "capi/operations.h"
 #include "core/world.h"
 #include "memory/output_pool.h"
@@ -19,27 +19,8 @@ struct hvd_world {
 namespace {
 
 using hvd::Code;
+using hvd::Guard;
 using hvd::Status;
-
-void Fill(const Status& status, hvd_status* out) {
-  if (!out) return;
-  out->code = static_cast<int32_t>(status.code);
-  out->lost_rank = status.lost_rank;
-  const size_t length = std::min(status.text.size(), sizeof out->text - 1);
-  std::memcpy(out->text, status.text.data(), length);
-  out->text[length] = 0;
-}
-
-// An engine error must never take the process down.
-template <typename Result, typename Body>
-Result Guard(hvd_status* status, Result otherwise, Body body) {
-  try {
-    return body();
-  } catch (const std::exception& error) {
-    Fill(Status::Failed(std::string("the engine failed: ") + error.what()), status);
-    return otherwise;
-  }
-}
 
 void Keep(const char* text, std::string* kept) { *kept = text ? text : ""; }
 template <typename Number>
@@ -482,7 +463,8 @@ const hvd_api kApi = {HVD_ABI_VERSION,
                       FreeRegion,
                       Leave,
                       SharesGpus,
-                      Fail};
+                      Fail,
+                      &hvd::kCodecsApi};
 
 }  // namespace
 

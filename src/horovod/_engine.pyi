@@ -457,3 +457,41 @@ class GradientTable:
         """
     def land(self, numbers: list[int], grads: list[Any]) -> None:
         """These were reduced; a further pass is refused while their parameters have the same gradients."""
+
+# The codecs: functions on addresses (0: none) and counts, without the GIL. horovod.common.codecs checks arguments.
+
+def codec_flavour() -> str:
+    """Return the instruction set that the codecs use, such as "avx2"; results are the same with all of them."""
+
+def codec_is_finite(values: int, count: int) -> bool: ...
+def codec_int8_bytes(count: int, block: int) -> int: ...
+def codec_int8_encode(values: int, residual: int, left: int, count: int, block: int, wire: int) -> None:
+    """Encode values + residual; write what is lost by that to `left`, which may be one of the two."""
+
+def codec_int8_decode(wire: int, count: int, block: int, factor: float, out: int, accumulate: bool) -> None:
+    """Write factor * value to `out`, or add it."""
+
+def codec_int8_decode_sum(wires: Sequence[int], count: int, block: int, factor: float, out: int) -> None:
+    """Write factor * (first + second + ...) to `out`."""
+
+def codec_onebit_bytes(count: int) -> int: ...
+def codec_onebit_encode(values: int, residual: int, left: int, count: int, wire: int) -> None:
+    """Encode values + residual; write what is lost by that to `left`, which may be one of the two."""
+
+def codec_onebit_decode(wire: int, count: int, factor: float, out: int, accumulate: bool) -> None:
+    """Write factor * value to `out`, or add it."""
+
+def codec_onebit_decode_sum(wires: Sequence[int], count: int, factor: float, out: int) -> None:
+    """Write factor * (first + second + ...) to `out`."""
+
+def codec_topk_pairs(k: int) -> int:
+    """Return the most pairs that a message has when k are wanted."""
+
+def codec_topk_encode(values: int, residual: int, left: int, count: int, k: int, capacity: int, wire: int) -> int:
+    """Encode about k values of values + residual as at most `capacity` pairs. Return the number of pairs.
+
+    `left`, which may be one of the two, receives values + residual with zeros for what is sent.
+    """
+
+def codec_topk_decode(wire: int, bytes: int, count: int, factor: float, out: int, accumulate: bool) -> None:
+    """Add factor * value at each index, to zeros unless `accumulate`; ValueError for a message that is not valid."""

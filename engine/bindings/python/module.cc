@@ -20,6 +20,7 @@
 #include "bindings/python/array_calls.h"
 #include "bindings/python/arrays.h"
 #include "bindings/python/arrivals.h"
+#include "bindings/python/codecs.h"
 #include "bindings/python/exchange.h"
 #include "bindings/python/gradient_homes.h"
 #include "bindings/python/gradient_table.h"
@@ -506,4 +507,5 @@ NB_MODULE(_engine, m) {
   hvd_python::BindPlainTensors(m);
   hvd_python::BindExchange(m);
   hvd_python::BindGradientTable(m);
+  hvd_python::BindCodecs(m);
 }

@@ -5,6 +5,7 @@
 #ifndef HVD_ENGINE_H_
 #define HVD_ENGINE_H_
 
+#include <hvd/codecs.h>
 #include <hvd/settings.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -305,6 +306,8 @@ typedef struct hvd_api {
    * and on all ranks, which learn that this rank is to blame. 1 if the world ends for this reason, 0 if it had ended
    * before, or another thread is ending it. */
   int32_t (*fail)(hvd_world*, const char* why);
+  /* Functions that need no world. */
+  const hvd_codecs* codecs;
 } hvd_api;
 
 /* NULL if this library does not speak `version`. */
