@@ -37,6 +37,8 @@ Machine::Step DirectAllreduce::Advance() {
     case Stage::kReducing: {
       const size_t length = std::min(kBlock, share_.length);
       ReduceBlock(share_.begin, length);
+      const uint64_t by_others = length * (views_.size() - 1);
+      lane_->CountMemory(by_others, by_others);
       share_ = {share_.begin + length, share_.length - length};
       if (share_.length > 0) return Step::kMoved;
       lane_->PostNothing(1);

@@ -81,6 +81,9 @@ Machine::Step Push::Advance() {
     }
   }
   if (done_ >= longest_) {
+    uint64_t written = 0;
+    for (const Flat& source : sources_) written += source.size();
+    lane_->CountMemory(0, written - sources_[static_cast<size_t>(lane_->me())].size());
     lane_->PostNothing(1);
     posted_ = true;
   }

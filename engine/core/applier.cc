@@ -198,6 +198,7 @@ bool Applier::Step(Status* status) {
     services_.counters->single_copy_batches += !batch.over && batch.machine->single_copy();
     batch.over = true;
     if (batch.on_device) TellOfDevice(batch);
+    if (batch.on_device && WentByNccl(batch)) services_.traffic->data_is_known = false;
     if (Timeline* shown = services_.timeline->if_on(); shown && batch.on_device) {
       ShowTransfers(shown, set_, &batch);
       ShowDeviceTimes(shown, set_.devices());

@@ -22,8 +22,8 @@ Engine::Engine(const Parts& parts)
                parts.neighbours, parts.connector),
       departures_(parts.identity.rank, parts.host_names, std::chrono::milliseconds(parts.settings.peer_timeout_ms)),
       completions_(parts.submissions, parts.timeline),
-      services_{&parts_.settings, parts.neighbours, &mailbox_,  &departures_,
-                &completions_,    parts.timeline,   &counters_, parts.log},
+      services_{&parts_.settings, parts.neighbours,          &mailbox_, &departures_, &completions_, parts.timeline,
+                &counters_,       &parts.connector->traffic, parts.log},
       stack_teller_(parts.stack_teller),
       block_teller_(parts.block_teller),
       deadlocks_(std::chrono::milliseconds(parts.settings.deadlock_ms / 4),
@@ -39,6 +39,7 @@ Engine::Engine(const Parts& parts)
              parts_.devices,
              &launches_};
   messages_ = std::make_unique<PointToPoint>(around_, &mailbox_, &completions_, parts_.log);
+  if (parts_.foreign) parts_.connector->traffic.data_is_known = false;
   std::vector<int> everybody(parts_.identity.size);
   std::vector<int64_t> regions(parts_.identity.size, -1);
   for (int rank = 0; rank < parts_.identity.size; ++rank) everybody[rank] = rank;

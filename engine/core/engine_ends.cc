@@ -425,6 +425,7 @@ std::string Engine::Describe() const {
          ", \"prompt_batches\": " + std::to_string(counters_.prompt_batches.load()) +
          ", \"control_messages\": " + std::to_string(mailbox_.sent() - counters_.pings.load()) +
          ", \"streams\": " + std::to_string(parts_.connector->taken()) +
+         ", \"counters\": " + ToJson(parts_.connector->traffic.Load()) +
          ", \"process_sets\": " + std::to_string(sets_.size() + foreign_.size()) +
          ", \"refused_connections\": " + std::to_string(parts_.connector->refused()) + "}";
 }

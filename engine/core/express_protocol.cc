@@ -105,10 +105,10 @@ void ExpressProtocol::CarryPart(const ExpressRun& run, std::unique_ptr<Operation
     if (!IsToldByUs(run, j)) continue;
     const ExpressRun::Share share = run.CarriedTo(me, j);
     if (share.bytes == bytes) {
-      services_.mailbox->Send(set_.ranks()[j], whole);
+      services_.mailbox->Send(set_.ranks()[j], whole, {}, bytes);
     } else {
-      services_.mailbox->Send(set_.ranks()[j],
-                              whole.substr(0, header) + whole.substr(header + share.begin, share.bytes));
+      const std::string ours = whole.substr(0, header) + whole.substr(header + share.begin, share.bytes);
+      services_.mailbox->Send(set_.ranks()[j], ours, {}, share.bytes);
     }
   }
   AwaitParts(std::move(operation), part, {data, bytes, 0});
@@ -231,6 +231,8 @@ Status ExpressProtocol::OnPart(int from, std::string_view body, bool in_place) {
     memory_->Acknowledged(static_cast<size_t>(member), place.gone_up_to);
     memory_->Came(static_cast<size_t>(member), place.number);
     piece = {set_.arena_of(member) + place.unit * control::Place::kUnit, Express::kInPlace, place.number};
+  } else {
+    services_.mailbox->CountAsData(piece.size);
   }
   if (IsKnownOrToCome(part)) {
     const Status status = AddPart(member, part, piece) ? Finish(part.slot) : Status::Ok();
@@ -253,13 +255,18 @@ Status ExpressProtocol::OnOthers(int from, std::string_view whole, std::string_v
   const int teller = set_.IndexOf(from);
   bool clear = teller >= 0 && ledger_ && control::DecodeExpressOthers(&body, &passed);
   std::vector<std::pair<control::Other, std::string_view>> others;
+  size_t data = 0;
   while (clear && !body.empty()) {
     auto& [other, bytes] = others.emplace_back();
     clear =
         control::DecodeOther(&body, &other, &bytes) && set_.relays().MayTell(teller, static_cast<int>(other.member));
+    data += bytes.size();
   }
   if (!clear) return Status::Failed("it passed on malformed parts of a collective", from);
-  for (int mate : set_.relays().Mates()) services_.mailbox->Send(set_.ranks()[static_cast<size_t>(mate)], whole);
+  services_.mailbox->CountAsData(data);
+  for (int mate : set_.relays().Mates()) {
+    services_.mailbox->Send(set_.ranks()[static_cast<size_t>(mate)], whole, {}, data);
+  }
   bool current = false;
   for (const auto& [other, bytes] : others) {
     const control::Part part{passed.slot, passed.round, other.seen};
@@ -281,12 +288,16 @@ void ExpressProtocol::PassOn(int member, const control::Part& part) {
   const ExpressRun run = RunOf(*known);
   if (!run.relayed()) return;
   std::string message = control::EncodeExpressOthers(set_.tag(), {part.slot, part.round});
+  size_t data = 0;
   for (const Express::Told& told : parts_of_host_) {
     if (!MakesSense(run, told.member, told.piece)) return;  // as it will turn out when all parts are here
     const auto bytes = static_cast<uint32_t>(run.BytesFrom(told.member));
     control::AddOther(&message, {static_cast<uint32_t>(told.member), bytes, told.seen}, told.piece.data);
+    data += bytes;
   }
-  for (int to : relays.AudienceFor(member)) services_.mailbox->Send(set_.ranks()[static_cast<size_t>(to)], message);
+  for (int to : relays.AudienceFor(member)) {
+    services_.mailbox->Send(set_.ranks()[static_cast<size_t>(to)], message, {}, data);
+  }
 }
 
 bool ExpressProtocol::AddPart(int member, const control::Part& part, const Express::Piece& piece) {
@@ -332,6 +343,7 @@ Status ExpressProtocol::Finish(uint32_t slot) {
     return Status::Failed("a part of '" + name + "' is malformed");
   }
   ++services_.counters->express_runs;
+  CountMemory(run);
   if (IsPushed(run)) {
     StartDelivery(run, std::move(operation), slot);
   } else {
@@ -345,6 +357,19 @@ Status ExpressProtocol::Finish(uint32_t slot) {
   retired_.erase(retired);
   Forget(slot);
   return Status::Ok();
+}
+
+// Counts the bytes that this rank reads from peers' buffers or writes into their outputs. The mailbox counts those that
+// arrive in messages.
+void ExpressProtocol::CountMemory(const ExpressRun& run) {
+  const auto me = static_cast<size_t>(set_.me());
+  uint64_t read = 0, written = 0;
+  for (size_t j = 0; j < parts_of_all_.size(); ++j) {
+    if (j == me || parts_of_all_[j].size != Express::kInPlace) continue;
+    IsPushed(run) ? written += run.ShareOf(me, j).bytes : read += run.ShareOf(j, me).bytes;
+  }
+  if (read) services_.traffic->memory_read.Add(read);
+  if (written) services_.traffic->memory_written.Add(written);
 }
 
 // Another call may have the name by now: then ours has failed, and nobody waits for what is left of its parts.

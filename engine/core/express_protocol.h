@@ -110,6 +110,7 @@ class ExpressProtocol {
   void AfterRound(uint32_t slot);
   void Forget(uint32_t slot);
   // What waits for others' parts of the current round; null if there is nothing.
+  void CountMemory(const ExpressRun& run);
   std::unique_ptr<Operation> TakeWaiting(const Entry& known);
 
   const ProcessSet& set_;

@@ -80,6 +80,7 @@ void PromptRuns::Launch(Run* run) const {
   }
   ++services_.counters->device_batches;
   ++services_.counters->prompt_batches;
+  services_.traffic->data_is_known = false;  // NCCL moves them
   Devices* const devices = set_.devices();
   Device* const device = devices->prompt_device();
   // Given up as soon as they are launched, for others to follow, or with the launch itself if it never happens.

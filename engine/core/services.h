@@ -34,6 +34,7 @@ struct Services {
   Completions* completions;
   Timeline* timeline;
   Counters* counters;
+  Traffic* traffic;
   Log log;
 };
 

@@ -80,6 +80,7 @@ std::unique_ptr<World> World::Open(const Identity& identity, const Settings& set
                              [poller = &world->poller_](int fd) { poller->Remove(fd); }};
   world->connector_ = Connector::Listen(world->credentials_, identity.listen_address, watcher, status);
   if (!world->connector_) return nullptr;
+  world->timeline_->CountBytesOf(&world->connector_->traffic);
   world->connector_->limits.unanswered = std::chrono::milliseconds(settings.peer_timeout_ms);
   world->neighbours_ = std::make_unique<Neighbours>(world->credentials_, identity.host);
   return world;

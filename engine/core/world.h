@@ -33,8 +33,8 @@ class World {
   // that saves nothing.
   bool compresses() const { return !one_host_ || settings_.deterministic; }
   int tcp_port() const { return connector_->port(); }
-  // Bytes of collectives that this rank has sent to ranks that it shares no memory with.
-  uint64_t bytes_sent() const { return connector_->lane_bytes.load(std::memory_order_relaxed); }
+  // Returns the bytes that this rank has moved so far. Any thread may call it.
+  TrafficSums traffic() const { return connector_->traffic.Load(); }
   const std::string& local_socket() const { return neighbours_->name(); }
   // Who tells what the program is doing when other ranks ask; before Connect.
   void UseStackTeller(const StackTeller& teller) { stack_teller_ = teller; }

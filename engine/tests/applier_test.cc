@@ -82,7 +82,9 @@ class OneRank {
   Departures departures_{0, {"here"}, {}};
   Completions completions_{&submissions_, &timeline_};
   Counters counters_;
-  Services services_{&settings_, nullptr, nullptr, &departures_, &completions_, &timeline_, &counters_, Log()};
+  Traffic traffic_;
+  Services services_{&settings_, nullptr,    nullptr,   &departures_, &completions_,
+                     &timeline_, &counters_, &traffic_, Log()};
   Surroundings around_{&settings_, 0, &host_of_rank_, nullptr, nullptr, nullptr, [] {}};
   Membership membership_;
   uint64_t sequence_ = 0;

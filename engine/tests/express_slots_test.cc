@@ -104,7 +104,9 @@ class OneOfThree {
   Departures departures_{rank_, {"a", "b", "c"}, {}};
   Completions completions_{&submissions_, &timeline_};
   Counters counters_;
-  Services services_{&settings_, &nobody_, &mailbox_, &departures_, &completions_, &timeline_, &counters_, Log()};
+  Traffic traffic_;
+  Services services_{&settings_, &nobody_,   &mailbox_, &departures_, &completions_,
+                     &timeline_, &counters_, &traffic_, Log()};
   Surroundings around_{&settings_, rank_, &host_of_rank_, nullptr, &nobody_, connectors_[rank_], [] {}};
   Membership membership_{3, 0, {0, 1, 2}, {-1, -1, -1}, around_, &services_};
 };

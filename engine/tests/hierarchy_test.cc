@@ -258,7 +258,7 @@ uint64_t BytesAcross(const Layout& layout, OpKind kind, int64_t bytes) {
     operation->request.root = self.size() - 1;
     const hvd::Status status = self.Run(std::move(operation));
     CHECK_MESSAGE(status.ok(), status.text);
-    all += self.world().bytes_sent();
+    all += self.world().traffic().data_sent;
   });
   return all;
 }

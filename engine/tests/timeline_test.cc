@@ -394,6 +394,53 @@ TEST_CASE("timeline: what the program did itself is one complete event, from any
   CHECK(text.find("before the file") == std::string::npos);
 }
 
+TEST_CASE("timeline: byte counters have an event when they have changed, and none without a meaning") {
+  TemporaryFile temporary;
+  TraceFile file;
+  REQUIRE(file.Open(temporary.path).ok());
+  Trace trace(&file, 0, 1000, 0);
+  hvd::TrafficSums sums;
+  trace.Add(sums, 2000);
+  sums.data_sent = 5;
+  sums.control_received = 7;
+  trace.Add(sums, 3000);
+  trace.Add(sums, 4000);
+  sums.data_received = 6;
+  sums.memory_read = 8;
+  trace.Add(sums, 5000);
+  sums.data_is_known = false;
+  sums.data_sent = 9;
+  trace.Add(sums, 6000);
+  REQUIRE(file.Flush().ok());
+  std::vector<std::string> counters;
+  for (const std::string& line : Lines(temporary.Read())) {
+    const size_t at = line.find("\"ts\"");
+    if (at != std::string::npos) counters.push_back(line.substr(at, line.rfind('}') + 1 - at));
+  }
+  CHECK(counters == std::vector<std::string>{
+                        R"("ts":2.000,"name":"data bytes","args":{"sent":5,"received":0}})",
+                        R"("ts":2.000,"name":"control bytes","args":{"sent":0,"received":7}})",
+                        R"("ts":4.000,"name":"data bytes","args":{"sent":5,"received":6}})",
+                        R"("ts":4.000,"name":"shared memory bytes","args":{"read":8,"written":0}})",
+                    });
+}
+
+TEST_CASE("timeline: counters that grow are read while they do, and once more at the end") {
+  TemporaryFile temporary;
+  hvd::Traffic traffic;
+  hvd::Timeline timeline(0);
+  timeline.CountBytesOf(&traffic);
+  REQUIRE(timeline.Start(temporary.path, false).ok());
+  traffic.memory_written.Add(41);
+  traffic.memory_written.Add(1);
+  timeline.Stop();
+  const std::string text = temporary.Read();
+  CHECK(Json::Valid(text));
+  CHECK(text.find("\"args\":{\"name\":\"(bytes)\"}}") != std::string::npos);
+  CHECK(text.find(R"("name":"shared memory bytes","args":{"read":0,"written":42}})") != std::string::npos);
+  CHECK(text.find("data bytes") == std::string::npos);
+}
+
 TEST_CASE("timeline: spans that nobody has written yet are bounded, and those beyond are counted") {
   TemporaryFile temporary;
   hvd::Timeline timeline(0, 64);

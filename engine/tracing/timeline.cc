@@ -9,6 +9,7 @@ namespace hvd {
 namespace {
 
 constexpr auto kFlushPeriod = std::chrono::milliseconds(50);
+constexpr auto kTrafficPeriod = std::chrono::milliseconds(200);
 constexpr size_t kFlushBytes = size_t{64} << 10;
 
 int64_t Now() {
@@ -145,6 +146,7 @@ void Timeline::Run() {
   Trace trace(&file_, rank_, start_ns_, start_since_epoch_us_);
   uint64_t told = 0;
   std::vector<Span> spans;
+  auto next_traffic = std::chrono::steady_clock::now();
   if (Status status = file_.Flush(); !status.ok()) return GiveUp(status);
   for (bool last = false; !last;) {
     {
@@ -160,6 +162,10 @@ void Timeline::Run() {
     const uint64_t lost = dropped();
     if (lost != told) trace.AddDropped(lost);
     told = lost;
+    if (traffic_ && (last || std::chrono::steady_clock::now() >= next_traffic)) {
+      trace.Add(traffic_->Load(), Now());
+      next_traffic = std::chrono::steady_clock::now() + kTrafficPeriod;
+    }
     if (last) trace.Finish(Now());
     if (Status status = file_.Flush(); !status.ok()) return GiveUp(status);
   }

@@ -15,6 +15,7 @@
 #include "base/joining_thread.h"
 #include "base/log.h"
 #include "tracing/trace.h"
+#include "transport/traffic.h"
 
 namespace hvd {
 
@@ -26,6 +27,10 @@ class Timeline {
   ~Timeline();
   Timeline(const Timeline&) = delete;
   Timeline& operator=(const Timeline&) = delete;
+
+  // Sets the byte counters to show; call it before the first Start. The writer's thread reads them several times a
+  // second, so the driver does no work for them. The counters must outlive the timeline.
+  void CountBytesOf(const Traffic* traffic) { traffic_ = traffic; }
 
   // Any thread. Start ends what was being written before; kFailed if the file cannot be written.
   Status Start(const std::string& path, bool mark_cycles);
@@ -62,6 +67,7 @@ class Timeline {
 
   const int rank_;
   const Log log_;
+  const Traffic* traffic_ = nullptr;
   const size_t capacity_;
   std::unique_ptr<Moment[]> ring_;  // kept from the first start on: a driver that saw on() may still write into it
   alignas(64) std::atomic<uint64_t> taken_{0};

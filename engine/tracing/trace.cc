@@ -29,6 +29,19 @@ std::string Arguments(const Moment& moment) {
   return text + "]\"}";
 }
 
+// Two byte counters that share a track.
+struct CounterTrack {
+  const char *name, *first_name, *second_name;
+  uint64_t TrafficSums::* first;
+  uint64_t TrafficSums::* second;
+  bool is_data;
+};
+constexpr CounterTrack kCounterTracks[] = {
+    {"data bytes", "sent", "received", &TrafficSums::data_sent, &TrafficSums::data_received, true},
+    {"control bytes", "sent", "received", &TrafficSums::control_sent, &TrafficSums::control_received, false},
+    {"shared memory bytes", "read", "written", &TrafficSums::memory_read, &TrafficSums::memory_written, false},
+};
+
 // Such a tensor never comes again under its name.
 bool IsNumbered(std::string_view name) { return name.find(".noname.") != std::string_view::npos; }
 
@@ -86,6 +99,20 @@ void Trace::Add(const Span& span) {
   AppendJsonString(span.name, &quoted);
   const std::string_view name = std::string_view(quoted).substr(1, quoted.size() - 2);  // Emit has the quotes
   Emit('X', TensorNamed(span.row).pid, span.began_ns, name, more);
+}
+
+// Counters have a process of their own, because the times of one process's events have to ascend and moments from before
+// `time_ns` may still be in the queue.
+void Trace::Add(const TrafficSums& traffic, int64_t time_ns) {
+  for (const CounterTrack& track : kCounterTracks) {
+    const uint64_t first = traffic.*track.first, second = traffic.*track.second;
+    if (first == traffic_.*track.first && second == traffic_.*track.second) continue;
+    if (track.is_data && !traffic.data_is_known) continue;
+    const std::string values = std::string(",\"args\":{\"") + track.first_name + "\":" + std::to_string(first) + ",\"" +
+                               track.second_name + "\":" + std::to_string(second) + "}";
+    Emit('C', TensorNamed("(bytes)").pid, time_ns, track.name, values);
+  }
+  traffic_ = traffic;
 }
 
 void Trace::AddTo(Tensor* tensor, const Moment& moment) {

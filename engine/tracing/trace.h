@@ -12,6 +12,7 @@
 
 #include "base/types.h"
 #include "tracing/trace_file.h"
+#include "transport/traffic.h"
 
 namespace hvd {
 
@@ -61,6 +62,8 @@ class Trace {
 
   void Add(const Moment& moment);
   void Add(const Span& span);
+  // Adds an event to the track of each pair of byte counters that has changed since the last call.
+  void Add(const TrafficSums& traffic, int64_t time_ns);
   // As of the last moment that was added: later ones may be waiting already.
   void AddDropped(uint64_t count);
   // Ends every open slice.
@@ -93,6 +96,7 @@ class Trace {
   TraceFile* file_;
   int64_t start_ns_, last_ns_;
   int last_pid_ = 0;
+  TrafficSums traffic_;  // as of the latest events
   std::unordered_map<std::string, Tensor> tensors_;
   std::string event_;
 };

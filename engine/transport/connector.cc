@@ -215,6 +215,8 @@ void TcpConnector::Offer(Incoming* incoming) {
   Fd older(place.fd);
   Drop(&older);
   place = incoming->handshake.stream();
+  traffic.control_sent.Add(Handshake::kAcceptorBytes);
+  traffic.control_received.Add(Handshake::kDialerBytes);
   incoming->fd.Release();
 }
 
@@ -334,6 +336,8 @@ void TcpConnector::ShakeHands(const StreamKey& key, Dial* dial, Clock::time_poin
     case Handshake::Outcome::kReady:
       dial->stream = dial->handshake->stream();
       dial->state = DialState::kReady;
+      traffic.control_sent.Add(Handshake::kDialerBytes);
+      traffic.control_received.Add(Handshake::kAcceptorBytes);
       return;
     case Handshake::Outcome::kRefused:
       dial->problem = dial->handshake->problem();

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/types.h"
+#include "transport/traffic.h"
 
 namespace hvd {
 
@@ -88,8 +89,9 @@ class Connector {
   virtual bool Deserted(int rank) = 0;
   virtual uint64_t refused() const = 0;  // connections that failed authentication or spoke garbage
 
-  // Bytes of collectives that left by streams; lanes count them.
-  std::atomic<uint64_t> lane_bytes{0};
+  // Byte counters of this rank. Lanes, mailbox and handshakes count here and not in objects of their own, so the bytes of
+  // a closed stream stay in the sums.
+  Traffic traffic;
   // Streams that were taken so far; from any thread.
   uint64_t taken() const { return taken_.load(std::memory_order_relaxed); }
 

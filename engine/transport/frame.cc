@@ -27,16 +27,27 @@ uint64_t Tag(const uint64_t key[2], const FrameHeader& header, std::string_view 
 
 }  // namespace
 
-FrameHeader FrameWriter::NextHeader(std::string_view covered, std::string_view open) {
+FrameHeader FrameWriter::NextHeader(std::string_view covered, std::string_view open, size_t data) {
   const size_t length = covered.size() + open.size();
   FrameHeader header = {static_cast<uint32_t>(length), static_cast<uint32_t>(open.size()), sequence_++, 0};
   header.tag = Tag(key_, header, covered);
+  unsent_control_ += sizeof header + covered.size() - data;
   return header;
 }
 
-bool FrameWriter::Append(std::string_view covered, std::string_view open) {
+// While the socket has taken only a part of the queue, that part counts as control first. Both sums are exact again when
+// it has taken everything.
+void FrameWriter::CountSent(size_t bytes) {
+  const size_t control = std::min(bytes, unsent_control_);
+  unsent_control_ -= control;
+  if (!traffic_) return;
+  traffic_->control_sent.Add(control);
+  if (bytes > control) traffic_->data_sent.Add(bytes - control);
+}
+
+bool FrameWriter::Append(std::string_view covered, std::string_view open, size_t data) {
   if (covered.size() + open.size() > kMaxFramePayload) return false;
-  const FrameHeader header = NextHeader(covered, open);
+  const FrameHeader header = NextHeader(covered, open, data);
   if (sent_ > out_.size() / 2) {
     out_.erase(0, sent_);
     sent_ = 0;
@@ -48,10 +59,11 @@ bool FrameWriter::Append(std::string_view covered, std::string_view open) {
 bool FrameWriter::Send(int fd, std::string_view covered, std::string_view open) {
   if (pending() > 0) return Append(covered, open);
   if (covered.size() + open.size() > kMaxFramePayload) return false;
-  const FrameHeader header = NextHeader(covered, open);
+  const FrameHeader header = NextHeader(covered, open, 0);
   std::string_view parts[] = {{reinterpret_cast<const char*>(&header), sizeof header}, covered, open};
   const ssize_t n = SendParts(fd, parts, std::size(parts));
   size_t sent = n > 0 ? static_cast<size_t>(n) : 0;  // whatever is wrong, Flush meets it again
+  CountSent(sent);
   for (std::string_view& part : parts) {
     const size_t gone = std::min(sent, part.size());
     out_.append(part.substr(gone));
@@ -69,6 +81,7 @@ FrameIo FrameWriter::Flush(int fd) {
       return FrameIo::kFailed;
     }
     sent_ += static_cast<size_t>(n);
+    CountSent(static_cast<size_t>(n));
   }
   sent_ = 0;
   out_.clear();

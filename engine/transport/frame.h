@@ -11,6 +11,8 @@
 #include <string_view>
 #include <vector>
 
+#include "transport/traffic.h"
+
 namespace hvd {
 
 constexpr size_t kMaxFramePayload = 16u << 20;
@@ -33,11 +35,12 @@ enum class FrameIo {
 
 class FrameWriter {
  public:
-  explicit FrameWriter(const uint64_t key[2]) : key_{key[0], key[1]} {}
+  // `traffic` counts what goes into the socket.
+  explicit FrameWriter(const uint64_t key[2], Traffic* traffic = nullptr) : key_{key[0], key[1]}, traffic_(traffic) {}
 
   // Queues one message, which ends with `open`, tensor data; false (and nothing queued) if both are larger than
-  // kMaxFramePayload.
-  bool Append(std::string_view covered, std::string_view open = {});
+  // kMaxFramePayload. `data`: how many bytes of `covered` are tensor data too.
+  bool Append(std::string_view covered, std::string_view open = {}, size_t data = 0);
   // The same, but what the socket takes at once is sent from where it lies, and only the rest is queued.
   bool Send(int fd, std::string_view covered, std::string_view open);
   // Sends everything queued with as few calls as the socket allows.
@@ -46,12 +49,15 @@ class FrameWriter {
   int error() const { return error_; }
 
  private:
-  FrameHeader NextHeader(std::string_view covered, std::string_view open);
+  FrameHeader NextHeader(std::string_view covered, std::string_view open, size_t data);
+  void CountSent(size_t bytes);
 
   uint64_t key_[2];
+  Traffic* traffic_;
   uint64_t sequence_ = 0;
   std::string out_;
   size_t sent_ = 0;
+  size_t unsent_control_ = 0;  // bytes that are no tensor data, of all that the socket has not taken
   int error_ = 0;
 };
 

@@ -31,6 +31,14 @@ class Handshake {
     kBroken,    // the connection was closed or failed
   };
   static constexpr uint8_t kProtocolVersion = 1;
+  static constexpr size_t kMagicSize = 8, kNonceSize = 32, kMacSize = 32, kHelloSize = 56;
+  static constexpr size_t kGreetingSize = kMagicSize + kNonceSize;
+  static constexpr size_t kChallengeSize = kNonceSize + kMacSize;
+  static constexpr size_t kProofSize = kHelloSize + kMacSize;
+  static constexpr size_t kVerdictSize = 1 + kMacSize;
+  // What each end has sent when both are kReady.
+  static constexpr size_t kDialerBytes = kGreetingSize + kProofSize;
+  static constexpr size_t kAcceptorBytes = kChallengeSize + kVerdictSize;
 
   // `fd` is non-blocking and stays the caller's; `me` must outlive the handshake. A TCP `fd` may still be connecting.
   // `version` is a parameter so that tests can play an older or newer peer.
@@ -50,11 +58,6 @@ class Handshake {
   const std::string& problem() const { return problem_; }  // why not kReady, as the end of a sentence
 
  private:
-  static constexpr size_t kMagicSize = 8, kNonceSize = 32, kMacSize = 32, kHelloSize = 56;
-  static constexpr size_t kGreetingSize = kMagicSize + kNonceSize;
-  static constexpr size_t kChallengeSize = kNonceSize + kMacSize;
-  static constexpr size_t kProofSize = kHelloSize + kMacSize;
-  static constexpr size_t kVerdictSize = 1 + kMacSize;
   enum class Stage { kAwaitGreeting, kAwaitChallenge, kAwaitProof, kAwaitVerdict, kLastWords, kDrain };
   enum Verdict : char { kWelcome = 0, kOtherVersion = 1, kOtherWorld = 2, kOtherGeneration = 3, kOtherRank = 4 };
 

@@ -25,7 +25,9 @@ Lane::Lane(const LaneOptions& options, std::vector<LaneHead*> heads, std::vector
       slots_count_(static_cast<size_t>(options.slots)),
       heads_(std::move(heads)),
       wires_(static_cast<size_t>(options.members)),
+      counted_(static_cast<size_t>(options.members), 0),
       connector_(connector),
+      traffic_(connector ? &connector->traffic : nullptr),
       changed_(std::move(changed)) {
   set_chunk_bytes(options.slot_bytes);
   for (int j = 0; j < options_.members; ++j) {
@@ -164,7 +166,7 @@ bool Lane::Send(int member, size_t stream) {
       break;
     }
     moved = true;
-    connector_->lane_bytes.fetch_add(static_cast<uint64_t>(sent), std::memory_order_relaxed);
+    traffic_->data_sent.Add(static_cast<uint64_t>(sent));
     item.data += sent;
     item.left -= static_cast<size_t>(sent);
     if (item.left) continue;
@@ -205,6 +207,7 @@ const std::byte* Lane::Fetch(int member, Layout layout, size_t length, std::byte
   if (length == 0) return &kEmpty;
   if (LaneHead* head = heads_[member]) {
     if (head->posted.load(std::memory_order_acquire) <= released_) return nullptr;
+    CountFetched(member, length);
     const std::byte* slot = head->slots + (released_ % slots_count_) * slot_bytes_;
     return layout == Layout::kScatter ? slot + static_cast<size_t>(options_.me) * piece_bytes_ : slot;
   }
@@ -230,11 +233,26 @@ const std::byte* Lane::Fetch(int member, Layout layout, size_t length, std::byte
       if (errno != EAGAIN && errno != EWOULDBLOCK) Break(member, std::strerror(errno));
       return nullptr;
     }
+    traffic_->data_received.Add(static_cast<uint64_t>(got));
     wire.got += static_cast<size_t>(got);
   }
   wire.got = 0;
   wire.complete = released_ + 1;
   return wire.target;
+}
+
+// Counts a piece at the first call for it: a state machine that waits for several members fetches each piece repeatedly.
+void Lane::CountFetched(int member, size_t length) {
+  uint64_t& counted = counted_[static_cast<size_t>(member)];
+  if (counted > released_) return;
+  counted = released_ + 1;
+  CountMemory(length, 0);
+}
+
+void Lane::CountMemory(uint64_t read, uint64_t written) {
+  if (!traffic_) return;
+  traffic_->memory_read.Add(read);
+  if (written) traffic_->memory_written.Add(written);
 }
 
 bool Lane::AllPosted() const {

@@ -53,7 +53,8 @@ class Lane {
 
   // heads[j]: member j's head if it is reached by shared memory, else nullptr. heads[me]: own head, or nullptr when
   // no member needs it (the slots are then private). keys[j]: the stream to member j where heads[j] is null.
-  // `changed` is called after every post and release, to wake local peers.
+  // `changed` is called after every post and release, to wake local peers. `connector` may be null where all members
+  // are reached by shared memory.
   Lane(const LaneOptions& options, std::vector<LaneHead*> heads, std::vector<StreamKey> keys, Connector* connector,
        std::function<void()> changed);
   ~Lane();
@@ -100,6 +101,8 @@ class Lane {
   bool HasReleased(int member) const {
     return heads_[static_cast<size_t>(member)]->released.load(std::memory_order_acquire) > released_;
   }
+  // Adds bytes to the byte counters that a state machine read from, or wrote into, tensors of other members directly.
+  void CountMemory(uint64_t read, uint64_t written);
   // How many indices another has posted, which is reached by memory, and how many it has done reading.
   uint64_t PostedBy(int member) const {
     return heads_[static_cast<size_t>(member)]->posted.load(std::memory_order_acquire);
@@ -151,6 +154,7 @@ class Lane {
   int StreamFd(int member, size_t stream);
   bool Send(int member, size_t stream);
   void Break(int member, const std::string& why);
+  void CountFetched(int member, size_t length);
 
   LaneOptions options_;
   size_t chunk_bytes_ = 0;                   // as it was set
@@ -162,10 +166,12 @@ class Lane {
   std::unique_ptr<std::byte[]> private_slots_;
   std::byte* slots_;
   uint64_t posted_ = 0, released_ = 0;
-  uint64_t moved_at_ = 0;        // chunks posted before the slots were moved: they must be released before the next
-  uint64_t local_released_ = 0;  // a lower bound on what all local peers have released
-  size_t outstanding_ = 0;       // items not yet handed to the kernel
+  uint64_t moved_at_ = 0;          // chunks posted before the slots were moved: they must be released before the next
+  uint64_t local_released_ = 0;    // a lower bound on what all local peers have released
+  size_t outstanding_ = 0;         // items not yet handed to the kernel
+  std::vector<uint64_t> counted_;  // by member in memory: its pieces before this index are in the byte counters
   Connector* connector_;
+  Traffic* traffic_;  // null without a connector, as in tests
   std::function<void()> changed_;
   Status status_;
   int lost_member_ = -1;

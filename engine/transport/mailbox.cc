@@ -59,7 +59,7 @@ std::vector<Mailbox::Sign> Mailbox::SignsOfLife() const {
   return signs;
 }
 
-void Mailbox::Send(int rank, std::string_view message, std::string_view open) {
+void Mailbox::Send(int rank, std::string_view message, std::string_view open, size_t data) {
   sent_.store(sent() + 1, std::memory_order_relaxed);  // there is one writer
   auto outbox = outboxes_.find(rank);
   if (outbox != outboxes_.end()) {
@@ -69,10 +69,10 @@ void Mailbox::Send(int rank, std::string_view message, std::string_view open) {
   Link& link = LinkTo(rank);
   if (link.broken || !link.refused.empty()) return;
   if (!Establish(rank, link)) {
-    link.waiting.emplace_back(message, open);
+    link.waiting.push_back({std::string(message), std::string(open), data});
     return;
   }
-  open.size() < kWorthNoCopy ? link.writer->Append(message, open) : link.writer->Send(link.fd, message, open);
+  open.size() < kWorthNoCopy ? link.writer->Append(message, open, data) : link.writer->Send(link.fd, message, open);
   Write(link);
 }
 
@@ -135,9 +135,9 @@ bool Mailbox::Establish(int rank, Link& link) {
   if (stream.fd < 0) return false;
   link.fd = stream.fd;
   link.heard = std::chrono::steady_clock::now();
-  link.writer = std::make_unique<FrameWriter>(stream.send_key);
+  link.writer = std::make_unique<FrameWriter>(stream.send_key, &connector_->traffic);
   link.reader = std::make_unique<FrameReader>(stream.recv_key);
-  for (const auto& [message, open] : link.waiting) link.writer->Append(message, open);
+  for (const Unsent& unsent : link.waiting) link.writer->Append(unsent.message, unsent.open, unsent.data);
   link.waiting.clear();
   return true;
 }
@@ -196,6 +196,13 @@ bool Mailbox::Receive(const Handler& handler, bool eager) {
   return any;
 }
 
+// Passes the message to the handler and returns how many of its bytes are tensor data.
+size_t Mailbox::Handle(const Handler& handler, int from, std::string_view message) {
+  data_at_hand_ = 0;
+  handler(from, message);
+  return std::min(data_at_hand_, message.size());
+}
+
 bool Mailbox::ReceiveByInbox(const Handler& handler) {
   bool any = false;
   while (InboxCell* cell = own_->Peek()) {
@@ -208,7 +215,7 @@ bool Mailbox::ReceiveByInbox(const Handler& handler) {
     own_->Advance();  // before the handler, which may make the writer send more
     auto begun = partial_.find(writer);
     if (!more && begun == partial_.end()) {
-      handler(static_cast<int>(writer), std::string_view(bytes, length));
+      CountFromMemory(Handle(handler, static_cast<int>(writer), std::string_view(bytes, length)));
       continue;
     }
     std::string& whole = begun == partial_.end() ? partial_[writer] : begun->second;
@@ -216,7 +223,7 @@ bool Mailbox::ReceiveByInbox(const Handler& handler) {
     if (more) continue;
     const std::string message = std::move(whole);
     partial_.erase(writer);
-    handler(static_cast<int>(writer), message);
+    CountFromMemory(Handle(handler, static_cast<int>(writer), message));
   }
   return any;
 }
@@ -230,7 +237,9 @@ bool Mailbox::ReceiveByLink(int rank, Link& link, const Handler& handler) {
     FrameReader::Result result;
     while ((result = link.reader->Next(&message)) == FrameReader::Result::kMessage) {
       any = true;
-      handler(rank, message);
+      const size_t whole = kFrameHeaderSize + message.size(), data = Handle(handler, rank, message);
+      connector_->traffic.control_received.Add(whole - data);
+      if (data) connector_->traffic.data_received.Add(data);
     }
     if (any) link.heard = std::chrono::steady_clock::now();
     if (result == FrameReader::Result::kCorrupt) {

@@ -32,11 +32,14 @@ class Mailbox {
   // Tells that control messages with `rank` will be exchanged, so that a TCP link is made where one is needed. `vital`:
   // the other end expects it too, so that not even coming into being is a sign that it is lost.
   void Expect(int rank, bool vital);
-  // `open`: tensor data at its end, which is not authenticated (see frame.h).
-  void Send(int rank, std::string_view message, std::string_view open = {});
+  // `open`: tensor data at its end, which is not authenticated (see frame.h). `data`: how many bytes of `message` are
+  // tensor data too, for the byte counters.
+  void Send(int rank, std::string_view message, std::string_view open = {}, size_t data = 0);
   // Delivers what has arrived; true if anything came. `eager`: somebody waits for it; where links are few, they are
   // looked at before the poller speaks of them.
   bool Receive(const Handler& handler, bool eager);
+  // For the handler: counts `bytes` of the message that it is handling as tensor data.
+  void CountAsData(size_t bytes) { data_at_hand_ += bytes; }
   // Pushes what could not be sent at once; true if anything moved.
   bool Flush();
   // Wakes neighbours who sleep on messages of ours. Sending alone does not: two ranks in step find their messages by
@@ -77,16 +80,24 @@ class Mailbox {
     uint64_t last_cell = 0;  // where our latest went
     bool unrung = false;
   };
+  struct Unsent {
+    std::string message, open;
+    size_t data;
+  };
   struct Link {
     int fd = -1;
     bool broken = false, readable = true, vital = false;
     std::string refused;  // why nothing can be sent any more: what the other end said before that is read to its end
     std::chrono::steady_clock::time_point heard;
-    std::deque<std::pair<std::string, std::string>> waiting;  // and what is open of them, until the stream is there
+    std::deque<Unsent> waiting;  // until the stream is there
     std::unique_ptr<FrameWriter> writer;
     std::unique_ptr<FrameReader> reader;
   };
 
+  size_t Handle(const Handler& handler, int from, std::string_view message);
+  void CountFromMemory(size_t data) {
+    if (data) connector_->traffic.memory_read.Add(data);
+  }
   void SendByInbox(Outbox& outbox, std::string_view message);
   bool FlushOutbox(Outbox& outbox);
   Link& LinkTo(int rank);
@@ -106,8 +117,9 @@ class Mailbox {
   std::map<uint32_t, std::string> partial_;  // messages of which more cells will come, by writer
   std::vector<std::pair<int, std::string>> broken_;
   size_t waiting_cells_ = 0;
-  bool unrung_ = false;  // any outbox
-  bool unread_ = false;  // any link
+  size_t data_at_hand_ = 0;  // of the message that the handler looks at
+  bool unrung_ = false;      // any outbox
+  bool unread_ = false;      // any link
 };
 
 }  // namespace hvd

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// Byte counters of one world as one rank sees it: what went through its sockets, and what its collective state machines
+// moved through memory that the ranks of a host share. Each counter only grows.
+//
+// Data are bytes of tensors, and what state machines write beside them on lanes (sizes and offsets, a few bytes for
+// each collective). Control is everything else on TCP sockets: control messages, the headers of all frames, and
+// completed handshakes. TCP and IP headers are not counted, nor are unix sockets and sockets that only show that a rank
+// lives.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+
+namespace hvd {
+
+// A sum that one thread at a time adds to and any thread may read. Adding is a load, an addition and a store: the
+// driver's token orders the writers, so no instruction has to lock the cache line.
+class Tally {
+ public:
+  void Add(uint64_t bytes) { sum_.store(sum() + bytes, std::memory_order_relaxed); }
+  uint64_t sum() const { return sum_.load(std::memory_order_relaxed); }
+
+ private:
+  std::atomic<uint64_t> sum_{0};
+};
+
+struct TrafficSums {
+  uint64_t data_sent = 0, data_received = 0;
+  uint64_t control_sent = 0, control_received = 0;
+  uint64_t memory_read = 0, memory_written = 0;
+  bool data_is_known = true;  // False if MPI or NCCL moved tensors too: the engine does not see how many bytes
+};
+
+// The counters that the driver writes, on a cache line of their own.
+struct alignas(64) Traffic {
+  Tally data_sent, data_received;
+  Tally control_sent, control_received;
+  Tally memory_read;     // by this rank, from memory of other ranks
+  Tally memory_written;  // by this rank, straight into tensors of other ranks
+  std::atomic<bool> data_is_known{true};
+
+  TrafficSums Load() const {
+    return {data_sent.sum(),
+            data_received.sum(),
+            control_sent.sum(),
+            control_received.sum(),
+            memory_read.sum(),
+            memory_written.sum(),
+            data_is_known.load(std::memory_order_relaxed)};
+  }
+};
+
+// A JSON object with the names that hvd.counters() has. Data are null if they are not known.
+inline std::string ToJson(const TrafficSums& sums) {
+  const auto data = [&](uint64_t bytes) { return sums.data_is_known ? std::to_string(bytes) : std::string("null"); };
+  return "{\"data_bytes_sent\": " + data(sums.data_sent) + ", \"data_bytes_received\": " + data(sums.data_received) +
+         ", \"control_bytes_sent\": " + std::to_string(sums.control_sent) +
+         ", \"control_bytes_received\": " + std::to_string(sums.control_received) +
+         ", \"shared_memory_bytes_read\": " + std::to_string(sums.memory_read) +
+         ", \"shared_memory_bytes_written\": " + std::to_string(sums.memory_written) + "}";
+}
+
+}  // namespace hvd
