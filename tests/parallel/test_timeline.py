@@ -93,6 +93,25 @@ def test_every_rank_reports_once_and_the_end_describes_the_tensor(world, tmp_pat
     assert trace.of("allreduce.wrong")[-1]["args"] == {"failed": True}
 
 
+def moved_bytes(path):
+    start(path)
+    hvd.allreduce(np.ones(1 << 18, np.float32), name="moved")
+    hvd.stop_timeline()
+    return hvd.counters()
+
+
+@in_worlds(SHM, BY_TCP, MIXED)
+def test_byte_counters_are_tracks(world, tmp_path):
+    counters = world.run(moved_bytes, path=str(tmp_path / "t.json"))[0]
+    last = {event["name"]: event["args"] for event in Trace(tmp_path / "t.json").of("(bytes)")}
+    data = {"sent": counters["data_bytes_sent"], "received": counters["data_bytes_received"]}
+    memory = {"read": counters["shared_memory_bytes_read"], "written": counters["shared_memory_bytes_written"]}
+    assert last.get("data bytes", {"sent": 0, "received": 0}) == data
+    assert last.get("shared memory bytes", {"read": 0, "written": 0}) == memory
+    assert ("data bytes" in last, "control bytes" in last) == (world.world is not SHM,) * 2
+    assert ("shared memory bytes" in last) == (world.world is not BY_TCP)
+
+
 @in_worlds(EACH_RANK)
 def test_a_file_for_each_rank_and_their_merger(world, tmp_path):
     world.run(everything, path=str(tmp_path / "t.json"), mark_cycles=True)
@@ -175,7 +194,7 @@ def odd_names(path):
 def test_odd_names(world, tmp_path):
     world.run(odd_names, path=str(tmp_path / "t.json"))
     trace = Trace(tmp_path / "t.json")
-    names = list(trace.names.values())
+    names = [name for name in trace.names.values() if name != "(bytes)"]
     assert names[1:6] == [f"allreduce.{name}" for name in NAMES[:5]]
     assert len(set(names)) == 1 + len(NAMES)
     assert all(len(name) < 200 for name in names)

@@ -38,6 +38,19 @@ class HorovodBasics:
         """Finish the file that start_timeline, or hvd.init(), began."""
         self._context.stop_timeline()
 
+    def counters(self) -> dict[str, int | None]:
+        """Return how many bytes this process has sent, received and moved through shared memory since it started.
+
+        The counters go on when hvd.init() is called again, also by elastic training, and never decrease:
+
+        - `data_bytes_sent`, `data_bytes_received`: bytes of tensors on TCP connections between ranks. None once MPI or
+          NCCL has moved tensors, because nobody tells how many bytes that took.
+        - `control_bytes_sent`, `control_bytes_received`: all other bytes on these connections, without TCP's headers.
+        - `shared_memory_bytes_read`, `shared_memory_bytes_written`: bytes that this rank read from memory of other
+          ranks on its host, and wrote straight into their tensors.
+        """
+        return self._context.moved_bytes()
+
     def size(self) -> int:
         return self._context.topology.size
 

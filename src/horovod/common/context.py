@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from horovod._engine import EngineError, Member, World
 from horovod.common import (
+    byte_counters,
     leaving,
     log,
     mpi_library,
@@ -80,6 +81,7 @@ class Context:
         self.era = 0  # moves on when ranks meet in a new world or have all joined: what they did apart is over
         self.joins = 0  # of all ranks, in hvd.join()
         self._inherited: World | None = None
+        self._ended_worlds: byte_counters.Counters = {}  # the bytes that they moved; replaced, never changed
         _contexts.add(self)
 
     # Life
@@ -260,6 +262,7 @@ class Context:
             if plane is not None:
                 plane.leave()
             world.close()
+            self._ended_worlds = byte_counters.total(self._ended_worlds, byte_counters.counted_by(world.describe()))
             if plane is not None:
                 plane.end()
             self.handles.clear()
@@ -302,6 +305,14 @@ class Context:
         finally:
             self._lock.release()
         return counted
+
+    def moved_bytes(self) -> byte_counters.Counters:
+        """Return the bytes that this process has moved in this world and all earlier ones. From any thread."""
+        while True:  # without the lock, which a thread that opens or closes a world holds for long
+            ended = self._ended_worlds
+            counted = byte_counters.counted_by(self.world.describe())
+            if self._ended_worlds is ended:
+                return byte_counters.total(ended, counted)
 
     @property
     def topology(self) -> Topology:

@@ -18,6 +18,7 @@ shutdown = _basics.shutdown
 is_initialized = _basics.is_initialized
 start_timeline = _basics.start_timeline
 stop_timeline = _basics.stop_timeline
+counters = _basics.counters
 size = _basics.size
 local_size = _basics.local_size
 cross_size = _basics.cross_size
@@ -48,6 +49,7 @@ __all__ = [
     "Sum",
     "add_process_set",
     "ccl_built",
+    "counters",
     "cross_rank",
     "cross_size",
     "cuda_built",

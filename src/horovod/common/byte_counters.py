@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Byte counters of a process: the sums over all worlds that it was in, of which the engine counts each one."""
+
+from __future__ import annotations
+
+import json
+
+# None: MPI or NCCL moved tensors, and the engine cannot know how many bytes that took.
+Counters = dict[str, int | None]
+
+
+def counted_by(description: str) -> Counters:
+    """Return the byte counters of one world, out of World.describe()."""
+    counters: Counters = json.loads(description)["counters"]
+    return counters
+
+
+def total(earlier: Counters, latest: Counters) -> Counters:
+    """Return the sums of two worlds' counters. A sum is None if one of its parts is."""
+    return {name: _sum(earlier.get(name, 0), latest[name]) for name in latest}
+
+
+def _sum(first: int | None, second: int | None) -> int | None:
+    return None if first is None or second is None else first + second
