@@ -203,6 +203,9 @@ def main() -> None:
     found = engine()
     assert found["data_plane"] == "mpi"
     assert found["mpi_batches"] > 200, found
+    counters = hvd.counters()
+    assert counters["data_bytes_sent"] is counters["data_bytes_received"] is None, counters  # MPI does not tell
+    assert type(counters["control_bytes_sent"]) is int, counters
     Path(sys.argv[1], f"pid.{hvd.rank()}").write_text(str(os.getpid()))
     hvd.barrier()
     told = lose_a_rank()
