@@ -101,8 +101,8 @@ void Trace::Add(const Span& span) {
   Emit('X', TensorNamed(span.row).pid, span.began_ns, name, more);
 }
 
-// Counters have a process of their own, because the times of one process's events have to ascend and moments from before
-// `time_ns` may still be in the queue.
+// Counters have a process of their own, because the times of one process's events have to ascend and moments from
+// before `time_ns` may still be in the queue.
 void Trace::Add(const TrafficSums& traffic, int64_t time_ns) {
   for (const CounterTrack& track : kCounterTracks) {
     const uint64_t first = traffic.*track.first, second = traffic.*track.second;
