@@ -89,8 +89,8 @@ class Connector {
   virtual bool Deserted(int rank) = 0;
   virtual uint64_t refused() const = 0;  // connections that failed authentication or spoke garbage
 
-  // Byte counters of this rank. Lanes, mailbox and handshakes count here and not in objects of their own, so the bytes of
-  // a closed stream stay in the sums.
+  // Byte counters of this rank. Lanes, mailbox and handshakes count here and not in objects of their own, so the bytes
+  // of a closed stream stay in the sums.
   Traffic traffic;
   // Streams that were taken so far; from any thread.
   uint64_t taken() const { return taken_.load(std::memory_order_relaxed); }

@@ -35,8 +35,8 @@ FrameHeader FrameWriter::NextHeader(std::string_view covered, std::string_view o
   return header;
 }
 
-// While the socket has taken only a part of the queue, that part counts as control first. Both sums are exact again when
-// it has taken everything.
+// While the socket has taken only a part of the queue, that part counts as control first. Both sums are exact again
+// when it has taken everything.
 void FrameWriter::CountSent(size_t bytes) {
   const size_t control = std::min(bytes, unsent_control_);
   unsent_control_ -= control;

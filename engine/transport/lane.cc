@@ -241,7 +241,8 @@ const std::byte* Lane::Fetch(int member, Layout layout, size_t length, std::byte
   return wire.target;
 }
 
-// Counts a piece at the first call for it: a state machine that waits for several members fetches each piece repeatedly.
+// Counts a piece at the first call for it: a state machine that waits for several members fetches each piece
+// repeatedly.
 void Lane::CountFetched(int member, size_t length) {
   uint64_t& counted = counted_[static_cast<size_t>(member)];
   if (counted > released_) return;
