@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Algebra of PowerSGD: which tensors of a bucket are matrices worth factoring, and where their factors lie.
+
+The factors of all matrices of a bucket lie in one flat tensor each, so that one collective exchanges all of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+import torch
+
+from horovod.common.compression_methods import PowerSGD
+
+_SMALLEST = 1e-30  # a column whose values are all smaller counts as zero
+_EPSILON = 1e-12  # norm of a column, scaled to values up to 1, below which nothing of it is left
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """A tensor of a bucket, folded to `rows` x `columns`, and the rank of its factors."""
+
+    offset: int  # in the bucket, in values
+    rows: int
+    columns: int
+    rank: int
+
+    def of(self, flat: torch.Tensor) -> torch.Tensor:
+        """Return the matrix as a view of the bucket's flat tensor."""
+        return flat[self.offset : self.offset + self.rows * self.columns].view(self.rows, self.columns)
+
+
+class Factors:
+    """Division of a bucket into matrices, which have factors P and Q, and the dense rest."""
+
+    def __init__(self, shapes: Sequence[Sequence[int]], method: PowerSGD) -> None:
+        matrices: list[Matrix] = []
+        self.dense: list[tuple[int, int]] = []  # offset and length
+        offset = 0
+        for shape in shapes:
+            count = math.prod(shape)
+            folded = fold(shape)
+            if folded is not None and is_worth_factoring(*folded, method):
+                matrices.append(Matrix(offset, *folded, rank=min(method.rank, *folded)))
+            elif count:
+                self.dense.append((offset, count))
+            offset += count
+        # Matrices with P of one shape are neighbours, so that they are orthonormalised together.
+        self.matrices = sorted(matrices, key=lambda it: (it.rows, it.rank, it.offset))
+        self.count = offset
+        self.dense_count = sum(length for _, length in self.dense)
+        self.p_count = sum(it.rows * it.rank for it in self.matrices)
+        self.q_count = sum(it.columns * it.rank for it in self.matrices)
+
+    def first_q(self, seed: int, device: torch.device) -> torch.Tensor:
+        """Return the first Q of all matrices, equal on all ranks.
+
+        Values are uniform because these are exact on every processor; normal ones depend on its instruction set.
+        """
+        generator = torch.Generator().manual_seed(seed)
+        return torch.rand(self.q_count, generator=generator).mul_(2).sub_(1).to(device)
+
+    def multiply(self, flat: torch.Tensor, q: torch.Tensor, p: torch.Tensor) -> None:
+        """Write P = M Q of all matrices M in the bucket's flat tensor to `p`."""
+        for matrix, left, right in self._factors(p, q):
+            torch.mm(matrix.of(flat), right, out=left)
+
+    def multiply_transposed(self, flat: torch.Tensor, p: torch.Tensor, q: torch.Tensor) -> None:
+        """Write Q = M^T P of all matrices M in the bucket's flat tensor to `q`."""
+        for matrix, left, right in self._factors(p, q):
+            torch.mm(matrix.of(flat).t(), left, out=right)
+
+    def restore(self, p: torch.Tensor, q: torch.Tensor, flat: torch.Tensor) -> None:
+        """Write M' = P Q^T of all matrices to their places in the bucket's flat tensor."""
+        for matrix, left, right in self._factors(p, q):
+            torch.mm(left, right.t(), out=matrix.of(flat))
+
+    def orthonormalise(self, p: torch.Tensor) -> None:
+        """Replace each P by an orthonormal basis of its columns."""
+        offset = 0
+        for (rows, rank), group in groupby(self.matrices, key=lambda it: (it.rows, it.rank)):
+            length = len(list(group)) * rows * rank
+            orthonormalise(p[offset : offset + length].view(-1, rows, rank))
+            offset += length
+
+    def _factors(self, p: torch.Tensor, q: torch.Tensor) -> Iterator[tuple[Matrix, torch.Tensor, torch.Tensor]]:
+        at_p = at_q = 0
+        for it in self.matrices:
+            p_end, q_end = at_p + it.rows * it.rank, at_q + it.columns * it.rank
+            yield it, p[at_p:p_end].view(it.rows, it.rank), q[at_q:q_end].view(it.columns, it.rank)
+            at_p, at_q = p_end, q_end
+
+
+def fold(shape: Sequence[int]) -> tuple[int, int] | None:
+    """Return rows and columns of a tensor as a matrix, or None if it has fewer than two dimensions or no values."""
+    if len(shape) < 2 or not math.prod(shape):
+        return None
+    return shape[0], math.prod(shape[1:])
+
+
+def is_worth_factoring(rows: int, columns: int, method: PowerSGD) -> bool:
+    """Return True if the factors are smaller than the matrix by the method's minimum rate."""
+    return rows * columns >= method.min_rate * method.rank * (rows + columns)
+
+
+def orthonormalise(matrices: torch.Tensor) -> None:
+    """Make the columns of each matrix in a float32 tensor [matrices, rows, rank] orthonormal, in place.
+
+    Gram-Schmidt in an order that does not depend on the values, so ranks with equal input get equal bits. Each column
+    is projected twice, because what rounding leaves of a dependent column is orthogonal only after the second time.
+    """
+    matrices /= matrices.abs().amax(1, keepdim=True).clamp_(min=_SMALLEST)
+    for number in range(matrices.shape[2]):
+        before, column = matrices[:, :, :number], matrices[:, :, number : number + 1]
+        for _ in range(2):
+            if number:
+                column -= before @ (before.transpose(1, 2) @ column)
+            column /= torch.linalg.vector_norm(column, dim=1, keepdim=True).clamp_(min=_EPSILON)
