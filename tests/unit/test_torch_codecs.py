@@ -179,18 +179,15 @@ def test_which_tensors_are_matrices() -> None:
 def test_bases_are_orthonormal_also_of_dependent_and_empty_columns() -> None:
     generator = torch.Generator().manual_seed(1)
     matrices = torch.randn(4, 300, 4, generator=generator)
-    matrices[1] = matrices[1, :, :1] * torch.tensor([1.0, 1e-3, -5.0, 1e20])  # of rank 1
+    matrices[1] = matrices[1, :, :1] * torch.tensor([1.0, 1e-3, -5.0, 100.0])  # of rank 1
     matrices[2] *= 1e-30  # squares underflow
     matrices[3] = 0
     given = matrices.clone()
     orthonormalise(matrices)
-    for number in (0, 2):
+    for number in range(4):
         torch.testing.assert_close(matrices[number].T @ matrices[number], torch.eye(4), rtol=0, atol=1e-5)
-        scaled = given[number] / given[number].abs().max()
+        scaled = given[number] / given[number].abs().max().clamp(min=1e-35)
         torch.testing.assert_close(matrices[number] @ (matrices[number].T @ scaled), scaled, rtol=0, atol=1e-5)
-    gram = matrices[1].T @ matrices[1]
-    torch.testing.assert_close(gram - torch.diag(gram.diagonal()), torch.zeros(4, 4), rtol=0, atol=1e-5)
-    assert not matrices[3].any()
     orthonormalise(again := given.clone())
     assert torch.equal(again, matrices)
 

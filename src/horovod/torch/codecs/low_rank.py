@@ -15,8 +15,7 @@ import torch
 
 from horovod.common.compression_methods import PowerSGD
 
-_SMALLEST = 1e-30  # a column whose values are all smaller counts as zero
-_EPSILON = 1e-12  # norm of a column, scaled to values up to 1, below which nothing of it is left
+_SMALLEST = 1e-30  # values of matrices are scaled to 1 because squares of small ones underflow; not below this
 
 
 @dataclass(frozen=True)
@@ -107,15 +106,10 @@ def is_worth_factoring(rows: int, columns: int, method: PowerSGD) -> bool:
 
 
 def orthonormalise(matrices: torch.Tensor) -> None:
-    """Make the columns of each matrix in a float32 tensor [matrices, rows, rank] orthonormal, in place.
+    """Replace each matrix in a float32 tensor [matrices, rows, rank] by an orthonormal basis that spans its columns.
 
-    Gram-Schmidt in an order that does not depend on the values, so ranks with equal input get equal bits. Each column
-    is projected twice, because what rounding leaves of a dependent column is orthogonal only after the second time.
+    QR by reflections, which completes the basis if columns depend on each other or are zero. Gram-Schmidt would amplify
+    what rounding leaves of them, or leave zeros, from which the next step could not recover.
     """
-    matrices /= matrices.abs().amax(1, keepdim=True).clamp_(min=_SMALLEST)
-    for number in range(matrices.shape[2]):
-        before, column = matrices[:, :, :number], matrices[:, :, number : number + 1]
-        for _ in range(2):
-            if number:
-                column -= before @ (before.transpose(1, 2) @ column)
-            column /= torch.linalg.vector_norm(column, dim=1, keepdim=True).clamp_(min=_EPSILON)
+    largest = matrices.abs().amax((1, 2), keepdim=True).clamp_(min=_SMALLEST)
+    matrices.copy_(torch.linalg.qr(matrices / largest).Q)
