@@ -15,6 +15,7 @@ from horovod.torch.functions import (
     broadcast_optimizer_state,
     broadcast_parameters,
 )
+from horovod.torch.hooks.registration import register_comm_hook
 from horovod.torch.mpi_ops import *  # noqa: F403 - what it names in __all__
 from horovod.torch.optimizer import DistributedOptimizer
 from horovod.torch.sync_batch_norm import SyncBatchNorm
@@ -34,5 +35,6 @@ __all__ = [
     "broadcast_parameters",
     "check_extension",
     "elastic",
+    "register_comm_hook",
 ]
 __all__ += mpi_ops.__all__

@@ -54,6 +54,7 @@ class _DistributedOptimizer(WrappedOptimizer):
     """What is added to the user's optimizer class; instances come from DistributedOptimizer()."""
 
     _reducer: GradientReducer | None  # None: this rank has nobody to reduce with
+    _comm_hook: Any = None  # what hvd.register_comm_hook() was given
     _should_synchronize: bool
     _synchronized: bool
 

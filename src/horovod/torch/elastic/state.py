@@ -21,6 +21,7 @@ from horovod.torch.functions import broadcast_object, broadcast_optimizer_state,
 from horovod.torch.mpi_ops import rank
 
 _WORTH_MOVING_BYTES = 4096
+_HOOK = "comm_hook"
 
 
 def _copy_tensor(old: Any, value: Any) -> Any:
@@ -119,18 +120,24 @@ class StateDictHandler(StateHandler):
     def prepare(self) -> None:
         """Copy what is to be saved; `slots.keep` then does."""
         with torch.no_grad():
-            self.slots.prepare(self.value.state_dict())
+            self.slots.prepare(self._state())
         if self._copy_leaf is _copy_to_host:
             _await_copies()
 
+    def _state(self) -> Any:
+        return self.value.state_dict()
+
+    def _load_state(self, state: Any) -> None:
+        self.value.load_state_dict(state)
+
     def load(self, saved: Any) -> None:
         """Take over what an earlier job saved."""
-        self.value.load_state_dict(saved)
+        self._load_state(saved)
         self.save()
 
     def restore(self) -> None:
         # A copy: objects keep what they load, and change it in place afterwards.
-        self.value.load_state_dict(copy.deepcopy(self._saved_state))
+        self._load_state(copy.deepcopy(self._saved_state))
 
     def sync(self) -> None:
         self.value.load_state_dict(broadcast_object(self.value.state_dict(), 0, f"{type(self).__name__}.sync"))
@@ -156,6 +163,20 @@ class OptimizerStateHandler(StateDictHandler):
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         super().__init__(optimizer)
+
+    def _state(self) -> Any:
+        """Return the optimizer's state, with that of its communication hook, which each rank keeps for itself."""
+        state, hook = self.value.state_dict(), self._hook()
+        return {**state, _HOOK: hook.state_dict()} if hasattr(hook, "state_dict") else state
+
+    def _load_state(self, state: Any) -> None:
+        of_hook, hook = state.get(_HOOK), self._hook()
+        self.value.load_state_dict({key: value for key, value in state.items() if key != _HOOK})
+        if of_hook is not None and hasattr(hook, "load_state_dict"):
+            hook.load_state_dict(of_hook)
+
+    def _hook(self) -> Any:
+        return getattr(self.value, "_comm_hook", None)
 
     def sync(self) -> None:
         broadcast_optimizer_state(self.value, root_rank=0)

@@ -9,25 +9,55 @@ the answer.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Sequence
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from horovod._engine import Exchange
+from horovod.torch.gradients.known_optimizers import KnownOptimizer
 from horovod.torch.gradients.round_messages import Pending
+from horovod.torch.gradients.rounds import Place
 
 T = TypeVar("T")
-Conversation = Generator[Pending, bytes, None]
+_SLICE_S = 0.001
+
+
+class Awaited(Protocol):
+    """What a conversation yields: an exchange, or collectives of communication hooks."""
+
+    def is_complete(self) -> bool:
+        """Return True if `answer` would not block."""
+
+    def wait(self, limit_s: float) -> bool:
+        """Wait for at most this long. Return True if `answer` would not block."""
+
+    def answer(self) -> bytes:
+        """Wait and return the answer, all ranks' messages combined. Once only."""
+
+
+Asking = Generator[Awaited, bytes, T]  # a part of a conversation with a result
+Conversation = Generator[Awaited, bytes, None]
 Questions = Generator[bytes, bytes, T]  # yields messages, is sent all ranks' messages combined
+
+
+def ask(questions: Questions[T], place: Place, optimizer: KnownOptimizer, topic: str) -> Asking[T]:
+    """Exchange what the questions yield, and return their result."""
+    try:
+        message = next(questions)
+        while True:
+            message = questions.send((yield Pending(message, place, optimizer, topic)))
+    except StopIteration as end:
+        result: T = end.value
+        return result
 
 
 def hold(conversations: Sequence[Conversation]) -> None:
     """Begin all of them, then carry each on as other ranks answer. The first failure is raised when all have ended."""
     failure: Exception | None = None
-    waiting: list[tuple[Conversation, Pending]] = []
-    steps: list[tuple[Conversation, Pending | None]] = [(conversation, None) for conversation in conversations]
+    waiting: list[tuple[Conversation, Awaited]] = []
+    steps: list[tuple[Conversation, Awaited | None]] = [(conversation, None) for conversation in conversations]
     try:
         while steps or waiting:
             if not steps:
-                steps.append(waiting.pop(Exchange.wait_for_any([pending.exchange for _, pending in waiting])))
+                steps.append(waiting.pop(_wait_for_any([awaited for _, awaited in waiting])))
             conversation, answered_one = steps.pop(0)
             try:
                 pending = _go_on(conversation, answered_one)
@@ -49,7 +79,19 @@ def hold_one(conversation: Conversation) -> None:
         pending = _go_on(conversation, pending)
 
 
-def _go_on(conversation: Conversation, pending: Pending | None) -> Pending | None:
+def _wait_for_any(awaited: Sequence[Awaited]) -> int:
+    """Wait until any of them is complete, and return its place in the list."""
+    exchanges = [it.exchange for it in awaited if isinstance(it, Pending) and isinstance(it.exchange, Exchange)]
+    if len(exchanges) == len(awaited):
+        return Exchange.wait_for_any(exchanges)
+    while True:
+        for place, one in enumerate(awaited):
+            if one.is_complete():
+                return place
+        awaited[0].wait(_SLICE_S)
+
+
+def _go_on(conversation: Conversation, pending: Awaited | None) -> Awaited | None:
     """Begin a conversation, or give it its answer. Return what it waits for next; None: it has ended."""
     try:
         if pending is None:

@@ -6,19 +6,19 @@ Do they have the same parameters, and do names tell the optimizer from others?
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
 from horovod.common import user_warnings
 from horovod.common.context import default_context
 from horovod.common.exceptions import HorovodMismatchError
-from horovod.torch.gradients.conversations import Conversation, Questions
+from horovod.torch.gradients.conversations import Conversation, ask
 from horovod.torch.gradients.known_optimizers import KnownOptimizer
-from horovod.torch.gradients.parameter_check import AFTER_JOIN, AT_FIRST, OF_TWINS, Difference, ParameterCheck
-from horovod.torch.gradients.round_messages import Pending
+from horovod.torch.gradients.parameter_check import AFTER_JOIN, AT_FIRST, OF_TWINS, ParameterCheck
 from horovod.torch.gradients.rounds import SAID_BEFORE, Look, Names, Place, Seen
 
+_TOPIC = "parameters."
 Named = Sequence[tuple[str, torch.Tensor | None]]
 
 
@@ -68,13 +68,15 @@ class FirstLook:
         """
         check = self._check or ParameterCheck([(name, None) for name in self._optimizer.parameter_names])
         if seen.names is Names.TWINS and not seen.after_join:
-            difference = yield from self._ask(check.find(), place)
+            difference = yield from ask(check.find(), place, self._optimizer, _TOPIC)
             if difference is not None:
                 self._optimizer.disagree()  # so that it is an error again, should the program go on
                 raise HorovodMismatchError(difference.described(OF_TWINS, self._both()))
             return
         ranks = self._optimizer.process_set.ranks or ()
-        difference = yield from self._ask(check.find_with_ranks(ranks, default_context.topology.rank), place)
+        difference = yield from ask(
+            check.find_with_ranks(ranks, default_context.topology.rank), place, self._optimizer, _TOPIC
+        )
         if difference is not None:
             self._warning = difference.described(AFTER_JOIN if seen.after_join else AT_FIRST)
             if seen.names is not Names.OWN:
@@ -85,17 +87,6 @@ class FirstLook:
         warning, self._warning = self._warning, None
         if warning is not None:
             user_warnings.warn(warning)
-
-    def _ask(
-        self, questions: Questions[Difference | None], place: Place
-    ) -> Generator[Pending, bytes, Difference | None]:
-        try:
-            message = next(questions)
-            while True:
-                message = questions.send((yield Pending(message, place, self._optimizer, "parameters.")))
-        except StopIteration as end:
-            found: Difference | None = end.value
-            return found
 
     def _both(self) -> str:
         others = self._optimizer.others_of_same_names()

@@ -21,11 +21,17 @@ from horovod.torch import direct
 from horovod.torch.adapter import ID_BY_DTYPE
 from horovod.torch.compression import NoneCompressor, is_convertible
 from horovod.torch.gradients.buckets import GradientBuckets
-from horovod.torch.gradients.conversations import in_spite_of_failures
+from horovod.torch.gradients.conversations import Conversation, in_spite_of_failures
 from horovod.torch.gradients.forms import put_in_form
 from horovod.torch.gradients.gradient import Gradient, Gradients, Group, Reduction
 from horovod.torch.gradients.known_optimizers import KnownOptimizer
+from horovod.torch.gradients.rounds import Place, Reduce
 from horovod.torch.gradients.writes import Writes, refuse
+from horovod.torch.hooks.attached import AttachedHook
+from horovod.torch.hooks.bucket import Bucket, CommHook
+from horovod.torch.hooks.flat import FlatBucket
+from horovod.torch.hooks.running import BucketRuns
+from horovod.torch.hooks.runs import HookRun
 from horovod.torch.in_flight import watch
 from horovod.torch.layout import in_memory_order, is_dense
 from horovod.torch.lazy_bits import resolve
@@ -57,12 +63,25 @@ class Flights:
         self._writes = Writes()
         self._watches_writes = False
         self._finishers: list[Callable[[], None]] = []  # each waits for operations and puts their results in place
+        self.comm_hook = AttachedHook(optimizer, gradients, reduction.sparse_as_dense)
+        self._runs = BucketRuns(optimizer, reduction.call)  # of the hook
 
     def __bool__(self) -> bool:
         return bool(self._finishers)
 
+    def attach(self, hook: CommHook, limit_bytes: int) -> None:
+        """Reduce gradients by a communication hook from now on, each in the memory that autograd gives it."""
+        self.comm_hook.attach(hook, limit_bytes)
+        self._homes = None
+
+    def complete_runs(self, agreed: Reduce, place: Place) -> Conversation:
+        """Go on with the hook until the buckets of what all ranks have agreed on are reduced."""
+        if self.comm_hook.hook is not None and any(agreed.wanted) and self._call.process_set.size() != 1:
+            yield from self._runs.complete(place, self.comm_hook.description)
+
     def clear(self) -> None:
         self._finishers.clear()
+        self._runs.clear()
         self._writes.clear()
         for group in self._gradients.groups:
             group.waiting.clear()
@@ -88,7 +107,7 @@ class Flights:
             self._start(numbers, will_wait, bundled)
         for group in self._gradients.groups:
             if group.waiting and (are_last or len(group.waiting) == len(group.gradients)):
-                self._start_group(group)
+                self._start_bucket(group, group.bucket) if group.bucket else self._start_group(group)
 
     def _start(self, numbers: Sequence[int], will_wait: bool, bundled: bool) -> None:
         if self._buckets is not None:
@@ -147,6 +166,8 @@ class Flights:
 
     def _start_unusual(self, gradient: Gradient, cargoes: dict[torch.device, list[Cargo]]) -> None:
         gathers_rows = gradient.sparse and not self._reduction.sparse_as_dense
+        if gathers_rows and self.comm_hook.hook is not None:
+            return  # all ranks refuse it in their next exchange
         converted = put_in_form(gradient.parameter, gathers_rows)
         if gathers_rows:
             self._start_sparse(gradient)
@@ -218,6 +239,33 @@ class Flights:
                 self._land(gradient, grad, sent, context)
 
         self._finishers.append(finish)
+
+    def _start_bucket(self, group: Group, flat: FlatBucket) -> None:
+        gradients = [gradient for gradient in group.gradients if gradient in group.waiting]
+        group.waiting.clear()
+        grads: list[Any] = [gradient.parameter.grad for gradient in gradients]
+        self._watch(gradients, grads)
+        run = self._run_of(flat, gradients)
+
+        def finish() -> None:
+            if run is not None and run.result is not None:
+                flat.scatter(run.result, gradients, grads)
+                self._runs.landed(flat.index)
+            for gradient, grad in zip(gradients, grads, strict=True):
+                self._land(gradient, grad, grad, None)
+
+        self._finishers.append(finish)
+
+    def _run_of(self, flat: FlatBucket, gradients: Sequence[Gradient]) -> HookRun | None:
+        """Begin a run of the hook on these gradients of a bucket; None where there is no other rank."""
+        hook = self.comm_hook.hook
+        if hook is None or self._call.process_set.size() == 1:
+            return None
+        tensor = flat.fill(gradients)
+        is_last = flat.index == len(self._gradients.groups) - 1
+        return self._runs.start(
+            hook, flat, lambda names: Bucket(flat.index, is_last, tensor, flat.views(), self._call, names)
+        )
 
     def _start_sparse(self, gradient: Gradient) -> None:
         grad: Any = gradient.parameter.grad

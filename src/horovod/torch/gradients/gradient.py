@@ -24,6 +24,8 @@ from horovod.torch.adapter import ID_BY_DTYPE, tensor_reader
 from horovod.torch.compression import Compressor, NoneCompressor
 from horovod.torch.gradients.forms import make_gradient
 from horovod.torch.gradients.rounds import FROZEN, Reduce
+from horovod.torch.hooks.flat import FlatBucket
+from horovod.torch.hooks.layout import Layout
 
 Tensor = torch.Tensor
 _BUNDLED_BYTES = 4096  # copying larger ones takes as long as what is saved
@@ -72,10 +74,12 @@ class Gradient:
 class Group:
     """Gradients that are reduced as one unit, once all of them are there or no more will come."""
 
-    __slots__ = ("gradients", "waiting")
+    __slots__ = ("bucket", "gradients", "waiting")
 
-    def __init__(self, gradients: list[Gradient]) -> None:
+    def __init__(self, gradients: list[Gradient], bucket: FlatBucket | None = None) -> None:
+        """`bucket`: what a communication hook is given of them."""
         self.gradients = gradients
+        self.bucket = bucket
         self.waiting: set[Gradient] = set()
 
     @property
@@ -112,6 +116,7 @@ class Gradients:
         self._lent: set[int] = set()  # reduced in this round because of other ranks
         self._left: list[int] = []  # due, and to begin later
         self._are_postponed = False  # those that were left: to step(), before which the program may drop them
+        self._in_buckets = False  # of a communication hook
 
     def __getitem__(self, number: int) -> Gradient:
         return self._all[number]
@@ -126,6 +131,8 @@ class Gradients:
         self._all.append(gradient)
         small = self.bundles and parameter.is_cpu and parameter.nbytes <= _BUNDLED_BYTES
         self.table.add(gradient.full_name, parameter, small)
+        if self._in_buckets:  # it has a place as soon as ranks have agreed on one
+            self.table.leave_to_caller(gradient.number)
         self._unseen.add(gradient.number)
         self._unhooked.add(gradient)
         return gradient
@@ -162,6 +169,21 @@ class Gradients:
             for gradient in group.gradients:
                 gradient.group = group
                 self.table.leave_to_caller(gradient.number)
+
+    def make_buckets(self, layout: Layout) -> None:
+        """Reduce all gradients in these buckets, by a communication hook. Buckets that are there already remain."""
+        kept = [group for group in self.groups if group.bucket is not None]
+        self.groups = [group for group, plan in zip(kept, layout, strict=False) if group.bucket.plan == plan]  # type: ignore[union-attr]
+        by_name = {gradient.name: gradient for gradient in self._all}
+        for index in range(len(self.groups), len(layout)):
+            members = [by_name[name] for name in layout[index].names]
+            self.groups.append(Group(members, FlatBucket(index, layout[index], members)))
+        group_of = {gradient: group for group in self.groups for gradient in group.gradients}
+        for gradient in self._all:
+            gradient.group = group_of.get(gradient)
+            self.table.leave_to_caller(gradient.number)
+        self.bundles = False
+        self._in_buckets = True
 
     # Rounds
 
@@ -225,7 +247,7 @@ class Gradients:
         self._unseen -= numbers
         for gradient in map(self._all.__getitem__, numbers):
             grad = gradient.parameter.grad
-            if grad is not None and grad.is_sparse and gradient.group is None:
+            if grad is not None and grad.is_sparse and (gradient.group is None or self._in_buckets):
                 self._set_sparse(gradient, True)
 
     def _take_form(self, agreed: Reduce) -> None:

@@ -33,6 +33,7 @@ _DIGEST_BYTES = 4
 _lock = threading.Lock()
 _numbers = itertools.count()
 _living: weakref.WeakSet[KnownOptimizer] = weakref.WeakSet()
+_hooked: weakref.WeakSet[KnownOptimizer] = weakref.WeakSet()  # with a communication hook
 _changes = 0  # of what lives, and of its parameters
 _used: Counter[tuple[int | None, str]] = Counter()  # optimizers of a process set and a digest in this era
 _era = -1
@@ -82,7 +83,13 @@ class KnownOptimizer:
         global _changes
         with _lock:
             _living.discard(self)
+            _hooked.discard(self)
             _changes += 1
+
+    def use_hook(self) -> None:
+        """Note that the optimizer has a communication hook."""
+        with _lock:
+            _hooked.add(self)
 
     # Names
 
@@ -108,6 +115,15 @@ class KnownOptimizer:
     @property
     def bundle_name(self) -> str:
         return f"DistributedOptimizer.bundle.{self.first}{self.suffix if self._has_long_names else ''}"
+
+    @property
+    def described_as(self) -> str:
+        """What error messages call the optimizer."""
+        return f"the optimizer whose first parameter is {self.first!r}"
+
+    def hook_name(self, stage: str) -> str:
+        """Return the name of a collective of this optimizer's communication hook."""
+        return f"hook.{self.first}.{self._identify()}.{stage}"
 
     def exchange_name(self, topic: str = "") -> str:
         """Return the name of this optimizer's exchange about a topic."""
@@ -195,6 +211,11 @@ class KnownOptimizer:
                 self._identity = Identity(digest, _used[key])
                 _used[key] += 1
         return self._identity
+
+
+def hooks_in_use() -> bool:
+    """Return True if an optimizer of this process has a communication hook."""
+    return bool(_hooked)
 
 
 def _restart_if_new_era() -> None:

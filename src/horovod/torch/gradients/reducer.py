@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from typing import Any
@@ -36,6 +36,7 @@ from horovod.torch.gradients.known_optimizers import KnownOptimizer
 from horovod.torch.gradients.overlap import Overlap, gpus_are_shared
 from horovod.torch.gradients.round_messages import Pending
 from horovod.torch.gradients.rounds import Differ, Place, Reduce, Round, is_due
+from horovod.torch.hooks.bucket import CommHook
 
 Tensor = torch.Tensor
 
@@ -55,6 +56,10 @@ _TOO_MANY_PASSES = (
     "The gradient of {name} was computed again before optimizer.step(): more than backward_passes_per_step={passes} "
     "backward passes. Raise backward_passes_per_step to accumulate gradients over several passes, or call "
     "optimizer.step() or optimizer.zero_grad() between them."
+)
+_HOOK_TOO_LATE = (
+    "hvd.register_comm_hook() comes too late: this optimizer has exchanged gradients with other ranks. Register the "
+    "hook before the first backward pass."
 )
 _TOO_LATE = (
     "The gradient of {name} was computed by a later backward pass than on other ranks: they reduced it, with zeros for "
@@ -131,8 +136,11 @@ class GradientReducer:
         if self._shares_gpus is None or self._shares_gpus == gpus_are_shared(self._reduction.call.process_set):
             return
         self._shares_gpus = not self._shares_gpus
-        for gradient in self._gradients:
-            if gradient.hook is not None and gradient.parameter.is_cuda:
+        self._hook_again([it for it in self._gradients if it.parameter.is_cuda])
+
+    def _hook_again(self, gradients: Iterable[Gradient]) -> None:
+        for gradient in gradients:
+            if gradient.hook is not None:
                 gradient.hook.remove()
                 gradient.hook = None
                 self._hook(gradient)
@@ -148,6 +156,16 @@ class GradientReducer:
     def make_groups(self, groups: Sequence[Sequence[str]]) -> None:
         """Reduce the named parameters of each list as one unit."""
         self._gradients.make_groups(groups)
+
+    def attach(self, hook: CommHook, bucket_bytes: int) -> None:
+        """Reduce gradients in buckets by a communication hook."""
+        if self._flights.comm_hook.hook == hook:
+            return  # also in an elastic job, whose function begins again after a reset
+        if self._flights.comm_hook.has_exchanged:
+            raise RuntimeError(_HOOK_TOO_LATE)
+        self._flights.attach(hook, bucket_bytes)
+        self._homes = None
+        self._hook_again(self._gradients)
 
     # Rounds
 
@@ -207,6 +225,7 @@ class GradientReducer:
         if self._known.enter_era():
             self._round = Round()
             self._flights.clear()
+            self._flights.comm_hook.enter_era()
             self._gradients.rename_all("")
             self._gradients.restart(self._passes)
             self._look.look_around()
@@ -223,18 +242,23 @@ class GradientReducer:
             self._hook(gradient)
         bundle = self._flights.make_bundle(due)
         look = self._look.said(partial(self._gradients.trained, standings))
-        message = self._round.message(default_context.topology.rank, place, standings, bundle, look)
+        comm_hook = self._flights.comm_hook
+        rank = default_context.topology.rank
+        message = self._round.message(rank, place, standings, bundle, look, comm_hook.checksum)
+        comm_hook.has_exchanged = True
         try:
             answer = yield Pending(message, place, self._known)
             self._round, decision = self._round.heard(answer)
             if isinstance(decision, Differ):
                 raise HorovodMismatchError(f"{decision.text} (This rank was {place.value}.)")
+            yield from comm_hook.settle(decision, place)
             if not self._known.has_agreed:
                 self._gradients.rename(self._known.agree(decision.seen.names), self._known.suffix)
             if decision.seen.parameters_differ:
                 yield from self._look.find_difference(decision.seen, place)
             self._look.is_over()
             self._begin(due, decision, will_wait=True)
+            yield from self._flights.complete_runs(decision, place)
         except Exception:
             self.restart()
             raise
@@ -270,7 +294,7 @@ class GradientReducer:
     @property
     def _sends_early(self) -> bool:
         """Return True if gradients may be sent before ranks have told each other what is due."""
-        return self._known.has_agreed and not self._known.shares_parameters
+        return self._known.has_agreed and not (self._known.shares_parameters or self._flights.comm_hook.lacks_places)
 
     def _due(self, leave: Leave = Leave.NONE) -> list[int]:
         """The numbers of gradients that have come to their last pass since this was called last."""

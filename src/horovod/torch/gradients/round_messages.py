@@ -3,12 +3,16 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from horovod._engine import EngineError, Exchange
+from horovod.common.context import default_context
 from horovod.common.exceptions import HorovodInternalError, HorovodMismatchError
 from horovod.common.handles import translate
 from horovod.torch import direct
 from horovod.torch.gradients import differing_parameters
-from horovod.torch.gradients.known_optimizers import KnownOptimizer
+from horovod.torch.gradients.known_optimizers import KnownOptimizer, hooks_in_use
+from horovod.torch.gradients.polled_exchange import PolledExchange
 from horovod.torch.gradients.rounds import Place
 
 _LEFT = "This rank was {place} and waited for the others to come to theirs."
@@ -28,9 +32,26 @@ class Pending:
         self._is_first = not optimizer.has_agreed
         self._name = optimizer.exchange_name(topic)
         try:
-            self.exchange = Exchange(direct.host.native_member(optimizer.process_set), self._name, message)
+            self.exchange = self._begin(message)
         except EngineError as error:
             raise self._explained(translate(error, self._name)) from None
+
+    def _begin(self, message: bytes) -> Exchange | PolledExchange:
+        process_set = self._optimizer.process_set
+        if hooks_in_use():
+            return PolledExchange(default_context.membership_of(process_set), self._name, message)
+        return Exchange(direct.host.native_member(process_set), self._name, message)
+
+    def is_complete(self) -> bool:
+        """Return True if `answer` would not block. Only while communication hooks are in use."""
+        return isinstance(self.exchange, PolledExchange) and self.exchange.is_complete()
+
+    def wait(self, limit_s: float) -> bool:
+        """Wait for at most this long. Return True if the answer is there. Only while hooks are in use."""
+        if isinstance(self.exchange, PolledExchange):
+            with suppress(EngineError):  # `answer` raises it
+                self.exchange.wait(limit_s)
+        return self.is_complete()
 
     def answer(self) -> bytes:
         """Wait for the other ranks' messages. Once only."""

@@ -11,6 +11,7 @@ messages are combined by Max, byte for byte, and all decide by the same answer, 
 * With its first message each rank sends a checksum of its parameters: they should be the same (`parameter_check`).
 * It also reports whether another optimizer of this rank has parameters of the same names: if so on any rank, all ranks
   tell the two apart by longer names (`known_optimizers`).
+* Each message carries a checksum of the rank's communication hook and buckets: they must be the same (`hooks`).
 * A rank in step() speaks again until the round is complete; one in backward() returns and may bring more.
 * Ranks that have made different steps, or dropped different gradients, since they last spoke would mix up gradients of
   different steps from now on: all of them raise.
@@ -34,13 +35,14 @@ _IN_BACKWARD, _NO_STEP, _ONE_STEP, _MORE_STEPS, _KEPT, _DROPPED, _HELD = range(7
 _SUM_BYTES = 4  # of what is held; then its complement, so that Max shows the least and the greatest
 _BUNDLE = _HELD + 2 * _SUM_BYTES
 _KEY_BYTES = 8  # of the bundle; then its complement
-_LOOK = _BUNDLE + 2 * _KEY_BYTES  # a Look, in a rank's first message; zeros in later ones
+_HOOKS = _BUNDLE + 2 * _KEY_BYTES  # a checksum of the hook, 0 without one; then its complement
+_LOOK = _HOOKS + 2 * _SUM_BYTES  # a Look, in a rank's first message; zeros in later ones
 CHECKSUM_BYTES = 4  # of the parameters; then its complement
 _NAMES, _AFTER_JOIN = 2 * CHECKSUM_BYTES, 2 * CHECKSUM_BYTES + 1  # in a Look
 LOOK_BYTES = _AFTER_JOIN + 1
 HEAD_BYTES = _LOOK + LOOK_BYTES
 _MOST = 255
-_NOTHING_HELD = bytes(_SUM_BYTES) + bytes([_MOST] * _SUM_BYTES)
+_NOTHING_HELD = _NO_HOOK = bytes(_SUM_BYTES) + bytes([_MOST] * _SUM_BYTES)
 
 
 class Place(Enum):
@@ -108,15 +110,22 @@ def _table(*ones: int) -> bytes:
 _IS_DONE = _table(DONE)
 _IS_DUE = _table(DUE, DUE_SPARSE)
 _IS_WANTED = _table(OPEN, OPEN_SPARSE, DUE, DUE_SPARSE)
+_IS_TRAINED = _table(OPEN, OPEN_SPARSE, DUE, DUE_SPARSE, DONE)
 
 
 class Reduce(NamedTuple):
-    """Reduce those that `wanted` has a 1 for; as sparse ones those of `sparse`. `bundled`: as each has proposed."""
+    """Reduce those that `wanted` has a 1 for; as sparse ones those of `sparse`. `bundled`: as each has proposed.
+
+    `hooks_differ`: the ranks have different communication hooks or buckets. `trained`: has a 1 for each gradient that
+    some rank trains.
+    """
 
     wanted: bytes
     sparse: tuple[int, ...]
     bundled: bool = False
     seen: Seen = _NOTHING_SEEN
+    hooks_differ: bool = False
+    trained: bytes = b""
 
 
 class Differ(NamedTuple):
@@ -144,9 +153,13 @@ class Round(NamedTuple):
     # What ranks say and hear
 
     def message(
-        self, rank: int, place: Place, standings: Standings, bundle: int = 0, look: bytes = SAID_BEFORE
+        self, rank: int, place: Place, standings: Standings, bundle: int = 0, look: bytes = SAID_BEFORE, hooks: int = 0
     ) -> bytes:
-        """What this rank has to say. `bundle`: the key of what it would bundle; `look`: its Look, in its first one."""
+        """What this rank has to say.
+
+        `bundle`: the key of what it would bundle; `look`: its Look, in its first one; `hooks`: the checksum of its
+        communication hook and buckets.
+        """
         who = min(rank + 1, _MOST)
         head = bytearray(HEAD_BYTES)
         head[_IN_BACKWARD] = place is Place.BACKWARD
@@ -157,7 +170,8 @@ class Round(NamedTuple):
         elif kept:
             head[_KEPT] = who
         head[_HELD:_BUNDLE] = _sum_of(standings.translate(_IS_DONE)) if kept else _NOTHING_HELD
-        head[_BUNDLE:_LOOK] = _with_complement(bundle, _KEY_BYTES)
+        head[_BUNDLE:_HOOKS] = _with_complement(bundle, _KEY_BYTES)
+        head[_HOOKS:_LOOK] = _with_complement(hooks, _SUM_BYTES)
         head[_LOOK:] = look
         return bytes(head) + standings
 
@@ -172,7 +186,10 @@ class Round(NamedTuple):
         complete = not in_backward or not (OPEN in standings or OPEN_SPARSE in standings)
         done = len(wanted) - wanted.count(0) + standings.count(DONE)
         seen = Seen.of(answer[_LOOK:HEAD_BYTES])
-        return Round(done=done, complete=complete), Reduce(wanted, sparse, _is_bundled(answer), seen)
+        hooks = answer[_HOOKS:_LOOK]
+        hooks_differ = hooks != _NO_HOOK and any(hooks) and not is_same(hooks)
+        reduce = Reduce(wanted, sparse, _is_bundled(answer), seen, hooks_differ, standings.translate(_IS_TRAINED))
+        return Round(done=done, complete=complete), reduce
 
 
 def is_due(standings: Standings) -> bool:
@@ -208,7 +225,7 @@ def is_same(said: bytes) -> bool:
 
 
 def _is_bundled(answer: bytes) -> bool:
-    said = answer[_BUNDLE:_LOOK]
+    said = answer[_BUNDLE:_HOOKS]
     return any(said[:_KEY_BYTES]) and is_same(said)
 
 

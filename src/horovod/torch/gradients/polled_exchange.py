@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The native Exchange in a form that can be asked whether it is complete.
+
+A rank that waits for several optimizers must meanwhile go on with communication hooks, whose collectives the native
+Exchange cannot wait for. On the wire both are the same operation.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from horovod.common.calls import ALLREDUCE
+from horovod.common.dtypes import AS_IT_IS, UINT8
+from horovod.common.process_sets import Membership
+from horovod.common.rules import Max
+
+_abandoned: list[torch.Tensor] = []  # the engine may still write to these
+
+
+class PolledExchange:
+    """One exchange, from its beginning on."""
+
+    def __init__(self, member: Membership, name: str, message: bytes) -> None:
+        self._world = member.world
+        self._tensor = torch.frombuffer(bytearray(message), dtype=torch.uint8)
+        address = self._tensor.data_ptr()
+        self._handle = self._world.submit(
+            member.id, ALLREDUCE, name, UINT8, (len(message),), address, address, Max, 1.0, 1.0, -1, (), True, AS_IT_IS
+        )  # fmt: skip
+
+    def __del__(self) -> None:
+        if getattr(self, "_handle", 0):
+            _abandoned.append(self._tensor)
+
+    def is_complete(self) -> bool:
+        """Return True if `finish` would not block."""
+        return self._world.poll(self._handle)
+
+    def wait(self, limit_s: float) -> None:
+        """Wait for at most this long; EngineError if the exchange has failed."""
+        self._world.wait(self._handle, limit_s)
+
+    def finish(self) -> bytes:
+        """Wait for the other ranks and return all messages combined. Once only."""
+        self._world.finish(self._handle)  # released also if it fails
+        self._handle = 0
+        return self._tensor.numpy().tobytes()

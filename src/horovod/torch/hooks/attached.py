@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The communication hook of one optimizer: the hook, its buckets, and whether ranks have agreed on both."""
+
+from __future__ import annotations
+
+import functools
+import re
+from typing import Any
+
+import torch
+
+from horovod.common.context import default_context
+from horovod.common.exceptions import HorovodMismatchError
+from horovod.torch.gradients.conversations import Conversation, ask
+from horovod.torch.gradients.gradient import Gradient, Gradients
+from horovod.torch.gradients.known_optimizers import KnownOptimizer
+from horovod.torch.gradients.rounds import Place, Reduce
+from horovod.torch.hooks.bucket import CommHook
+from horovod.torch.hooks.comparison import Side, difference, layout_to_take_over, share
+from horovod.torch.hooks.layout import DEFAULT_BYTES, Described, Layout, append_buckets, make_layout
+
+_TOPIC = "hooks."
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+_SPARSE = (
+    "The gradient of {name!r} is sparse. A communication hook reduces dense gradients only: use "
+    "hvd.DistributedOptimizer(sparse_as_dense=True), or leave out sparse=True where the module is made."
+)
+
+
+class AttachedHook:
+    """Nothing until a hook is registered; then all that the optimizer's rounds need to know of it."""
+
+    def __init__(self, optimizer: KnownOptimizer, gradients: Gradients, travels_dense: bool) -> None:
+        self.hook: CommHook | None = None
+        self.checksum = 0  # of hook and layout; 0: there is no hook
+        self.has_exchanged = False  # this optimizer has told other ranks which hook it has
+        self._optimizer = optimizer
+        self._gradients = gradients
+        self._travels_dense = travels_dense  # sparse gradients do
+        self._side = Side(None)
+        self._limit_bytes = DEFAULT_BYTES
+
+    @property
+    def description(self) -> str:
+        return repr(self._side.hook)
+
+    def attach(self, hook: CommHook, limit_bytes: int) -> None:
+        """Take over a hook. Fill buckets with what is trained, the user's groups first."""
+        groups = [[it.name for it in group.gradients] for group in self._gradients.groups if group.bucket is None]
+        trained = [it for it in self._gradients if it.parameter.requires_grad]
+        self._limit_bytes = limit_bytes
+        if self.hook is None:
+            self._take(describe(hook), make_layout(_described(trained), groups, limit_bytes))
+        else:  # the user's groups are buckets by now
+            self._take(describe(hook), self._side.layout)
+        self.hook = hook
+        self._optimizer.use_hook()
+
+    def enter_era(self) -> None:
+        """Let ranks agree anew: some may be new, with a layout of their own."""
+        self._side = self._side._replace(is_settled=False)
+
+    @property
+    def lacks_places(self) -> bool:
+        """Return True if gradients may come that no bucket has a place for; ranks have to append buckets first."""
+        return self.hook is not None and any(it.hook is not None and it.group is None for it in self._gradients)
+
+    def settle(self, decision: Reduce, place: Place) -> Conversation:
+        """Find out what differs if ranks have different hooks or layouts. Then append buckets for what is new."""
+        if decision.hooks_differ:
+            yield from self._compare(place)
+        if self.hook is None:
+            return
+        if decision.sparse and not self._travels_dense:
+            raise ValueError(_SPARSE.format(name=self._gradients[decision.sparse[0]].name))
+        new = [it for it in self._gradients if it.group is None and decision.trained[it.number]]
+        if new:
+            layout = append_buckets(self._side.layout, _described(new), self._limit_bytes)
+            self._take(self._side.hook, layout, is_settled=True)
+        self._side = self._side._replace(is_settled=True)
+
+    def _compare(self, place: Place) -> Conversation:
+        ranks = self._optimizer.process_set.ranks or [0]
+        index = ranks.index(default_context.topology.rank)
+        texts = yield from ask(share(self._side.packed(), index, len(ranks)), place, self._optimizer, _TOPIC)
+        sides = [Side.unpacked(text) if text else None for text in texts]
+        layout = layout_to_take_over(sides)
+        if layout is None:
+            raise HorovodMismatchError(difference(ranks, sides))
+        self._take(self._side.hook, layout)
+
+    def _take(self, text: str | None, layout: Layout, is_settled: bool = False) -> None:
+        self._side = Side(text, layout, is_settled)
+        self.checksum = self._side.checksum()
+        self._gradients.make_buckets(layout)
+
+
+def describe(hook: Any) -> str:
+    """Return a hook's name and arguments as a text, which ranks compare.
+
+    That is what its describe() returns, if it has one. A partial function has its arguments in the text, and so has an
+    object whose repr() shows them, such as a dataclass.
+    """
+    own = getattr(hook, "describe", None)
+    if callable(own):
+        return str(own())
+    if isinstance(hook, functools.partial):
+        given = [*map(repr, hook.args), *(f"{name}={value!r}" for name, value in sorted(hook.keywords.items()))]
+        return _ADDRESS.sub("", f"{describe(hook.func)}({', '.join(given)})")
+    name = getattr(hook, "__qualname__", None)
+    if name is not None:
+        owner = getattr(hook, "__self__", None)
+        return str(name) if owner is None else f"{describe(owner)}.{hook.__name__}"
+    kind: Any = type(hook)
+    if kind.__repr__ is object.__repr__:
+        return str(kind.__qualname__)
+    return _ADDRESS.sub("", repr(hook))
+
+
+def check_dtype(name: str, parameter: torch.Tensor) -> None:
+    """Raise ValueError if a bucket cannot hold the parameter's gradient."""
+    if not parameter.dtype.is_floating_point:
+        raise ValueError(f"register_comm_hook supports floating-point parameters; {name!r} is {parameter.dtype}")
+
+
+def _described(gradients: list[Gradient]) -> list[Described]:
+    for it in gradients:
+        check_dtype(it.name, it.parameter)
+    return [
+        Described(
+            it.name,
+            it.parameter.numel(),
+            it.parameter.element_size(),
+            str(it.parameter.dtype).removeprefix("torch."),
+            it.parameter.device.type,
+            str(it.parameter.device),
+        )
+        for it in gradients
+    ]

@@ -1,0 +1,14 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The simplest communication hook: one allreduce for each bucket, as without a hook."""
+
+from __future__ import annotations
+
+import torch
+
+from horovod.torch.hooks.bucket import Bucket, Running
+
+
+def allreduce_hook(bucket: Bucket) -> Running:
+    """Reduce the bucket as the optimizer would."""
+    reduced: torch.Tensor = yield bucket.allreduce_async(bucket.tensor)
+    return reduced

@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The runs of an optimizer's communication hook in one round: advanced as collectives complete, ended on all ranks.
+
+At the end of a round's exchange all ranks have begun the same buckets. They then tell each other, in one small message,
+how far they are: a rank whose hook has failed would otherwise leave the others waiting for its collectives.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from horovod.common.calls import Call
+from horovod.common.context import default_context
+from horovod.common.exceptions import HorovodInternalError, HorovodMismatchError
+from horovod.torch.gradients.conversations import Asking, Conversation, ask
+from horovod.torch.gradients.known_optimizers import KnownOptimizer
+from horovod.torch.gradients.round_messages import Pending
+from horovod.torch.gradients.rounds import Place
+from horovod.torch.hooks.bucket import Bucket, CommHook
+from horovod.torch.hooks.comparison import share
+from horovod.torch.hooks.flat import FlatBucket
+from horovod.torch.hooks.runs import HookRun
+
+_TOPIC = "hook."
+# How long a rank waits for the others' collectives before it asks whether a hook has failed.
+_PATIENCE_S = 1.0
+_SLICE_S = 0.005  # while it waits for the answer and for collectives
+_FAILED = (
+    "The communication hook {hook} failed on rank {rank} in {text}. Gradients were left as they were before the "
+    "exchange."
+)
+
+
+class BucketRuns:
+    """All runs that have begun and whose results have not been put in place."""
+
+    def __init__(self, optimizer: KnownOptimizer, reduction: Call) -> None:
+        self._optimizer = optimizer
+        self._reduction = reduction
+        self._begun: dict[int, tuple[HookRun, FlatBucket]] = {}  # by the bucket's index
+        self._lock = threading.RLock()  # with several devices autograd fills buckets from several threads
+        self._failures = 0  # on any rank in this world: what they have left under way has the earlier names
+        self._world: object = None
+
+    def __bool__(self) -> bool:
+        return bool(self._begun)
+
+    def start(self, hook: CommHook, flat: FlatBucket, bucket_of: Callable[[Callable[[str], str]], Bucket]) -> HookRun:
+        """Begin a run. `bucket_of`: makes the bucket, given what makes the names of its stages."""
+        with self._lock:
+            self.advance()
+            run = HookRun(hook, bucket_of(lambda stage: self._wire_name(flat.index, stage)))
+            self._begun[flat.index] = run, flat
+            return run
+
+    def advance(self) -> None:
+        """Let all runs go on whose collectives have completed."""
+        with self._lock:
+            for run, _ in list(self._begun.values()):
+                run.advance()
+
+    def landed(self, index: int) -> None:
+        """Forget a run whose result is in place."""
+        with self._lock:
+            self._begun.pop(index, None)
+
+    def clear(self) -> None:
+        """End all runs."""
+        with self._lock:
+            begun, self._begun = self._begun, {}
+            for run, flat in begun.values():
+                if run.result is None:
+                    flat.drop()
+                run.abandon()
+
+    def complete(self, place: Place, description: str) -> Conversation:
+        """Go on with all runs until they have ended on all ranks. All ranks raise if a hook has failed on any."""
+        while True:
+            waits = yield from self._go_on()
+            failed = self._failed_run() is not None
+            report = Pending(bytes([waits, failed]), place, self._optimizer, _TOPIC)
+            while waits and not report.is_complete():
+                self.advance()
+                yield _Waits(self._first_unfinished(), report, _PATIENCE_S)
+            answer = yield report
+            if answer[1]:
+                yield from self._raise_failure(place, description)
+            if not answer[0]:
+                return
+
+    def _go_on(self) -> Asking[bool]:
+        """Advance the runs until all have ended or one has failed. Return True if collectives take too long."""
+        give_up = time.monotonic() + _PATIENCE_S
+        while True:
+            self.advance()
+            waiting = self._first_unfinished()
+            if waiting is None or self._failed_run() is not None:
+                return False
+            left_s = give_up - time.monotonic()
+            if left_s <= 0:
+                return True
+            yield _Waits(waiting, None, left_s)
+
+    def _first_unfinished(self) -> HookRun | None:
+        # All ranks wait for the run of the lowest index first, so that none waits for a run that another rank is not
+        # going on with.
+        unfinished = [index for index, (run, _) in self._begun.items() if not run.is_over]
+        return self._begun[min(unfinished)][0] if unfinished else None
+
+    def _failed_run(self) -> HookRun | None:
+        failed = [index for index, (run, _) in self._begun.items() if run.error is not None]
+        return self._begun[min(failed)][0] if failed else None
+
+    def _raise_failure(self, place: Place, description: str) -> Conversation:
+        run = self._failed_run()
+        error, text = None, ""
+        if run is not None:
+            error = run.error
+            if isinstance(error, HorovodInternalError) and not isinstance(error, HorovodMismatchError):
+                raise error  # the world is over
+            text = f"bucket {run.bucket.index} of {self._optimizer.described_as}: {type(error).__name__}: {error}"
+        ranks = self._optimizer.process_set.ranks or [0]
+        index = ranks.index(default_context.topology.rank)
+        texts = yield from ask(share(text.encode(), index, len(ranks)), place, self._optimizer, _TOPIC)
+        rank, said = next((rank, said) for rank, said in zip(ranks, texts, strict=True) if said)
+        self._count_failure()
+        raise RuntimeError(_FAILED.format(hook=description, rank=rank, text=said.decode())) from error
+
+    def _count_failure(self) -> None:
+        if self._world is not default_context.world:
+            self._world, self._failures = default_context.world, 0
+        self._failures += 1
+
+    def _wire_name(self, index: int, stage: str) -> str:
+        again = self._failures if self._world is default_context.world else 0
+        return self._optimizer.hook_name(f"{index}.{stage}" + (f".after{again}" if again else ""))
+
+
+class _Waits:
+    """What a conversation yields until a run can go on, or a report has its answer."""
+
+    def __init__(self, run: HookRun | None, report: Pending | None, limit_s: float) -> None:
+        self._run = run
+        self._report = report
+        self._give_up = time.monotonic() + limit_s
+
+    def is_complete(self) -> bool:
+        if time.monotonic() >= self._give_up:
+            return True
+        return (self._run is not None and self._run.can_advance()) or (
+            self._report is not None and self._report.is_complete()
+        )
+
+    def wait(self, limit_s: float) -> bool:
+        """Wait for at most this long. Return True if the conversation can go on."""
+        if self._run is not None and self._report is None:
+            return self._run.wait(limit_s)
+        give_up = time.monotonic() + limit_s
+        while not self.is_complete() and time.monotonic() < give_up:
+            if self._report is not None:
+                self._report.wait(min(_SLICE_S, limit_s))
+        return self.is_complete()
+
+    def answer(self) -> bytes:
+        """Wait until the conversation can go on."""
+        self.wait(max(0.0, self._give_up - time.monotonic()))
+        return b""
