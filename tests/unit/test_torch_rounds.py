@@ -227,3 +227,28 @@ def test_ranks_decide_alike_and_leave_nothing_undone(said: list[tuple[Round, Pla
             assert wanted or not nobody_computes or column == {"."}
             assert after.complete or not nobody_computes
         assert len(decision.wanted) + HEAD_BYTES == len(said[0][0].message(0, STEP, standings(said[0][2])))
+
+
+def hooks_differ(*checksums: int) -> bool:
+    messages = [Round().message(rank, BACKWARD, standings("DD"), hooks=it) for rank, it in enumerate(checksums)]
+    decision = Round().heard(combine(messages))[1]
+    assert isinstance(decision, Reduce)
+    joined = Round().heard(combine([*messages, bytes(len(messages[0]))]))[1]
+    assert joined == decision  # zeros of a rank that has joined agree with every hook
+    return decision.hooks_differ
+
+
+def test_communication_hooks_are_compared_in_every_message() -> None:
+    assert not hooks_differ(0, 0)
+    assert not hooks_differ(5, 5, 5)
+    assert not hooks_differ(2**32 - 1, 2**32 - 1)
+    assert hooks_differ(0, 5)
+    assert hooks_differ(5, 6)
+    assert hooks_differ(0x0100, 0x0001)
+    assert hooks_differ(0, 2**32 - 1)
+
+
+def test_all_ranks_hear_what_any_of_them_trains() -> None:
+    _, decision = meet((new, BACKWARD, "D.o.x"), (new, STEP, "o.sox"))
+    assert isinstance(decision, Reduce)
+    assert list(decision.trained) == [1, 0, 1, 1, 1]

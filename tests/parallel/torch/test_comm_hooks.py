@@ -1,0 +1,586 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Communication hooks: training with one equals training without, and whatever ranks do otherwise is named."""
+
+import functools
+
+import pytest
+import torch
+from harness.sets import process_sets
+from harness.torch_training import (
+    OPTIMIZERS,
+    batches,
+    check_same_weights,
+    loss_of,
+    make_model,
+    shard,
+    train_alone,
+    weights,
+)
+from harness.torch_training import on_torch_ranks as on_ranks
+
+import horovod.torch as hvd
+from horovod.torch.elastic import TorchState
+from horovod.torch.hooks import running
+from horovod.torch.hooks.dense import allreduce_hook
+
+SMALL = 600  # bytes: several buckets for the small models of these tests
+STEPS = 3
+
+
+def fp16_hook(bucket):
+    half = yield bucket.allreduce_async(bucket.tensor.half(), stage="half")
+    return half.float()
+
+
+def two_stage_hook(bucket):
+    """Each rank averages its chunk: the pattern of methods that compress twice."""
+    chunks = bucket.tensor.tensor_split(bucket.size)
+    received, _ = yield bucket.alltoall_async(bucket.tensor, [it.numel() for it in chunks], stage="chunks")
+    mine = bucket.average(received.view(bucket.size, -1).sum(0))
+    gathered = yield bucket.allgather_async(mine, stage="averages")
+    return torch.cat(gathered)
+
+
+def several_at_once_hook(bucket):
+    """Yield two handles together, one of them of the API's own function."""
+    name = f"own.{bucket.index}"
+    half, rest = bucket.tensor.tensor_split(2)
+    first, second = yield [bucket.allreduce_async(half), hvd.allreduce_async(rest, name=name, op=bucket.op)]
+    return torch.cat([first, second])
+
+
+def wrap(model, hook=allreduce_hook, make=OPTIMIZERS["sgd"], wait=True, bucket_bytes=SMALL, **options):
+    optimizer = hvd.DistributedOptimizer(make(model.parameters()), model.named_parameters(), **options)
+    if getattr(optimizer, "_reducer", None) is not None:
+        optimizer._reducer._wait_in_backward = wait
+    if hook is not None:
+        hvd.register_comm_hook(optimizer, hook, bucket_bytes=bucket_bytes)
+    return optimizer
+
+
+def buckets_of(optimizer):
+    return [[it.name for it in group.gradients] for group in optimizer._reducer._gradients.groups]
+
+
+def train(model, optimizer, steps=STEPS, passes=1):
+    for images, labels in batches(steps):
+        optimizer.zero_grad()
+        for part in range(passes):
+            rows = slice(part, None, passes)
+            (loss_of(model, shard(images)[rows], shard(labels)[rows]) / passes).backward()
+        optimizer.step()
+    return model
+
+
+WAYS = {
+    "as it is": {},
+    "waiting in step()": {"wait": False},
+    "groups": {"groups": 2},
+    "shared memory": {"gradient_as_bucket_view": True},
+    "shared memory, waiting in step()": {"gradient_as_bucket_view": True, "wait": False},
+    "predivided": {"gradient_predivide_factor": 2.0},
+    "two passes": {"backward_passes_per_step": 2},
+    "one bucket": {"bucket_bytes": 1 << 20},
+}
+
+
+@pytest.mark.checked_numbers("weights after training with a communication hook", against="a single process")
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("hook", [allreduce_hook, two_stage_hook])
+@on_ranks("shm2", "shm4")
+def test_training_equals_one_process_and_training_without_a_hook(hook, way):
+    options, passes = WAYS[way], WAYS[way].get("backward_passes_per_step", 1)
+    trained = wrap(make_model(), hook, **options)
+    assert len(buckets_of(trained)) == (1 if way == "one bucket" else 2 if "groups" in options else 3)
+    with_hook = train(model := make_model(), wrap(model, hook, **options), passes=passes)
+    if hook is allreduce_hook:
+        native = {name: value for name, value in options.items() if name != "bucket_bytes"}
+        without = train(model := make_model(), wrap(model, None, **native), passes=passes)
+        assert torch.equal(weights(with_hook), weights(without))
+    return check_same_weights(with_hook, train_alone(OPTIMIZERS["sgd"], STEPS))
+
+
+@pytest.mark.checked_numbers("weights after training with a communication hook", against="a single process")
+@pytest.mark.parametrize("hook", [allreduce_hook, two_stage_hook, several_at_once_hook])
+@on_ranks("tcp2", "hosts4")
+def test_other_routes_and_a_rank_that_asks_for_failures_all_the_time(hook):
+    with_hook = train(model := make_model(), wrap(model, hook))
+    expected = train_alone(OPTIMIZERS["sgd"], STEPS)
+    check_same_weights(with_hook, expected)
+    before, running._PATIENCE_S = running._PATIENCE_S, 0.0
+    try:
+        return check_same_weights(train(model := make_model(), wrap(model, hook)), expected)
+    finally:
+        running._PATIENCE_S = before
+
+
+@on_ranks("shm2", "shm4")
+def test_a_hook_of_the_user_that_sends_halves():
+    with_hook = train(model := make_model(), wrap(model, fp16_hook))
+    expected = train_alone(OPTIMIZERS["sgd"], STEPS)
+    assert not torch.equal(weights(with_hook), expected)
+    return check_same_weights(with_hook, expected, tolerance=2e-3)
+
+
+def parameters_of(*sizes, dtype=torch.float32):
+    return [torch.nn.Parameter(torch.ones(size, dtype=dtype)) for size in sizes]
+
+
+def simple(parameters, hook=allreduce_hook, wait=True, bucket_bytes=1, **options):
+    """An optimizer with a learning rate of 1 that sums gradients, a bucket for each parameter."""
+    named = [(f"w{number}", parameter) for number, parameter in enumerate(parameters)]
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(parameters, 1.0), named, op=hvd.Sum, **options)
+    if optimizer._reducer is not None:
+        optimizer._reducer._wait_in_backward = wait
+    if hook is not None:
+        hvd.register_comm_hook(optimizer, hook, bucket_bytes=bucket_bytes)
+    return optimizer
+
+
+def backward(*parameters, factor=1.0):
+    sum(factor * parameter.sum() for parameter in parameters).backward()
+
+
+def values(parameters):
+    return [parameter.flatten()[0].item() for parameter in parameters]
+
+
+def step(optimizer, *parameters):
+    optimizer.zero_grad()
+    if parameters:
+        backward(*parameters)
+    optimizer.step()
+
+
+@on_ranks("shm2", "shm4")
+def test_what_a_hook_is_given():
+    seen = []
+
+    def looking_hook(bucket):
+        shapes = {name: tuple(view.shape) for name, view in bucket.gradients.items()}
+        seen.append((bucket.index, bucket.is_last, shapes, bucket.tensor.tolist(), bucket.tensor.dtype))
+        assert (bucket.size, bucket.rank, bucket.op) == (hvd.size(), hvd.rank(), hvd.Sum)
+        assert bucket.is_finite(bucket.tensor)
+        assert not bucket.is_finite(torch.tensor([1.0, torch.nan]))
+        assert not bucket.is_finite(torch.tensor([torch.inf, -torch.inf]))
+        assert bucket.is_finite(torch.tensor([3e38, 3e38]))
+        next(iter(bucket.gradients.values())).mul_(2.0)
+        reduced = yield bucket.allreduce_async(bucket.tensor)
+        return bucket.average(reduced)
+
+    wide = torch.nn.Parameter(torch.ones(2, 2, dtype=torch.float64))
+    half = torch.nn.Parameter(torch.ones(3, dtype=torch.bfloat16))
+    last = torch.nn.Parameter(torch.ones(1, dtype=torch.float64))
+    optimizer = simple([wide, half, last], looking_hook, bucket_bytes=1000)
+    backward(wide, half, last)
+    assert sorted(seen) == [
+        (0, False, {"w2": (1,), "w0": (2, 2)}, [1.0] * 5, torch.float64),
+        (1, True, {"w1": (3,)}, [1.0] * 3, torch.float32),
+    ]
+    optimizer.step()
+    assert half.grad.dtype == torch.bfloat16
+    size = hvd.size()
+    assert (half.grad.tolist(), wide.grad[0, 0].item(), last.grad.item()) == ([2.0 * size] * 3, size, 2.0 * size)
+
+
+@pytest.mark.parametrize("wait", [True, False])
+@on_ranks("shm2", "shm4")
+def test_graphs_that_differ(wait):
+    """Unused on one rank, on all, and gradients that come in another order."""
+    parameters = parameters_of(3, 2, 4)
+    optimizer = simple(parameters, two_stage_hook, wait, bucket_bytes=24)
+    assert buckets_of(optimizer) == [["w2", "w1"], ["w0"]]
+    step(optimizer, *(parameters if hvd.rank() else parameters[::-1]))
+    step(optimizer, parameters[hvd.rank() % 3])
+    step(optimizer, parameters[0])
+    step(optimizer)
+    size = hvd.size()
+    used = [sum(1 for rank in range(size) if rank % 3 == number) for number in range(3)]
+    assert values(parameters) == [1.0 - 2 * size - used[0], 1.0 - size - used[1], 1.0 - size - used[2]]
+    return values(parameters)
+
+
+@pytest.mark.parametrize("wait", [True, False])
+@on_ranks("shm2", "shm4")
+def test_frozen_and_unfrozen_parameters(wait):
+    parameters = parameters_of(3, 2, 1)
+    parameters[0].requires_grad_(False)
+    optimizer = simple(parameters, two_stage_hook, wait, bucket_bytes=100)
+    assert buckets_of(optimizer) == [["w2", "w1"]]
+    step(optimizer, *parameters[1:])
+    parameters[1].requires_grad_(False)  # keeps its place
+    parameters[1].grad = None
+    step(optimizer, parameters[2])
+    assert parameters[1].grad is None
+    parameters[0].requires_grad_(hvd.rank() == 0)  # one rank alone trains it: all append a bucket
+    for _ in range(3):
+        step(optimizer, *(it for it in parameters if it.requires_grad))
+    assert buckets_of(optimizer) == [["w2", "w1"], ["w0"]]
+    parameters[1].requires_grad_(True)
+    step(optimizer, *parameters[1:])
+    size = hvd.size()
+    assert values(parameters) == [1.0 - 3, 1.0 - 2 * size, 1.0 - 6 * size]
+    return optimizer._reducer._flights.comm_hook.checksum
+
+
+@pytest.mark.parametrize("wait", [True, False])
+@on_ranks("shm2", "shm4")
+def test_parameters_that_are_added(wait):
+    parameters, added = parameters_of(3, 2), parameters_of(2, 5)
+    optimizer = simple(parameters, two_stage_hook, wait, bucket_bytes=24)
+    step(optimizer, *parameters)
+    optimizer.add_param_group({"params": added})
+    step(optimizer, *parameters, added[1])
+    step(optimizer, *parameters, *added)
+    assert buckets_of(optimizer) == [
+        ["w1", "w0"],
+        ["allreduce.noname.1.1"],
+        ["allreduce.noname.1.0"],
+    ]
+    size = hvd.size()
+    assert values(parameters + added) == [1.0 - 3 * size] * 2 + [1.0 - size, 1.0 - 2 * size]
+
+
+@on_ranks("shm2", "shm4")
+def test_the_first_rank_decides_on_the_buckets():
+    parameters = parameters_of(3, 2, 1)
+    optimizer = simple(parameters, two_stage_hook, bucket_bytes=24 if hvd.rank() == 0 else 1)
+    step(optimizer, *parameters)
+    assert values(parameters) == [1.0 - hvd.size()] * 3
+    assert buckets_of(optimizer) == [["w2", "w1", "w0"]]
+
+
+@on_ranks("shm2", "shm4")
+def test_idioms_of_training_loops():
+    parameters = parameters_of(3, 2)
+    optimizer = simple(parameters, two_stage_hook)
+
+    def closure():
+        optimizer.zero_grad()
+        backward(*parameters)
+        return 1.0
+
+    step(optimizer, *parameters)
+    assert optimizer.step(closure) == 1.0
+    optimizer.zero_grad()
+    backward(*parameters)
+    optimizer.synchronize()
+    for parameter in parameters:
+        parameter.grad.mul_(2.0)
+    with optimizer.skip_synchronize():
+        optimizer.step()
+    backward(*parameters)
+    optimizer.zero_grad()
+    optimizer.step()
+    for _ in range(2):
+        backward(*parameters)
+        for parameter in parameters:
+            parameter.grad = None  # model.zero_grad()
+    step(optimizer, *parameters)
+    assert values(parameters) == [1.0 - 5 * hvd.size()] * 2
+
+
+@pytest.mark.parametrize("first_hook", [two_stage_hook, None])
+@on_ranks("shm2", "shm4")
+def test_two_optimizers_of_one_backward_pass(first_hook):
+    """With equal names, made in another order on each rank, one of them left out by a rank."""
+    odd = hvd.rank() % 2
+    one, other = parameters_of(3, 2), parameters_of(3, 2, 1)
+    made = [simple(*it) for it in ([(one, first_hook), (other, two_stage_hook)][:: -1 if odd else 1])]
+    optimizers = made[:: -1 if odd else 1]
+    for number in range(4):
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        left_out = number == 2 and odd
+        backward(*one, *(() if left_out else other))
+        for optimizer in optimizers:
+            optimizer.step()
+    size = hvd.size()
+    assert values(one + other) == [1.0 - 4 * size] * 2 + [1.0 - 4 * size + size // 2] * 3
+
+
+@on_ranks("shm2", "shm4")
+def test_twins_with_hooks():
+    models = [make_model() for _ in range(2)]
+    optimizers = [wrap(model, two_stage_hook) for model in models]
+    for images, labels in batches(STEPS):
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        sum(loss_of(model, shard(images), shard(labels)) for model in models).backward()
+        for optimizer in optimizers:
+            optimizer.step()
+    expected = train_alone(OPTIMIZERS["sgd"], STEPS)
+    return [check_same_weights(model, expected) for model in models]
+
+
+@on_ranks("shm4")
+def test_a_process_set():
+    with process_sets([0, 2], [1]) as (pair, single):
+        parameters, alone = parameters_of(3, 2), parameters_of(1)
+        calls = []
+
+        def counting_hook(bucket):
+            calls.append(bucket.index)
+            assert (bucket.size, bucket.rank) == (2, hvd.rank() // 2)
+            return (yield from two_stage_hook(bucket))
+
+        optimizer = simple(parameters, counting_hook, process_set=pair)
+        of_one = simple(alone, counting_hook, process_set=single)
+        for _ in range(2):
+            step(optimizer, *parameters)
+            step(of_one, *alone)
+        is_member = hvd.rank() in (0, 2)
+        assert values(parameters) == [1.0 - 2 * (2 if is_member else 1)] * 2
+        assert values(alone) == [-1.0]
+        assert len(calls) == (4 if is_member else 0)
+
+
+@on_ranks("one")
+def test_a_rank_alone_does_not_call_its_hook():
+    parameters = parameters_of(2)
+
+    def failing_hook(bucket):
+        raise AssertionError
+
+    step(simple(parameters, failing_hook), *parameters)
+    assert values(parameters) == [0.0]
+
+
+@on_ranks("shm2", "shm4")
+def test_ranks_that_have_joined_take_part_with_zeros():
+    parameters = parameters_of(3, 2)
+    optimizer = simple(parameters)
+    for _ in range(1 + hvd.rank()):
+        step(optimizer, *parameters)
+    assert hvd.join() == hvd.size() - 1
+    hvd.broadcast_parameters(parameters, root_rank=hvd.size() - 1)
+    step(optimizer, *parameters)
+    size = hvd.size()
+    assert values(parameters) == [1.0 - sum(range(1, size + 1)) - size] * 2
+
+
+# What goes wrong
+
+
+def with_argument(bucket, factor):
+    reduced = yield bucket.allreduce_async(bucket.tensor)
+    return reduced * factor
+
+
+DIFFERENT = {
+    "another hook": (two_stage_hook, "'allreduce_hook' on rank 0, 'two_stage_hook' on rank 1"),
+    "no hook": (None, "'allreduce_hook' on rank 0, none on rank 1"),
+    "arguments": (
+        functools.partial(with_argument, factor=3),
+        r"'with_argument\(factor=2\)' on rank 0, 'with_argument\(factor=3\)' on rank 1",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", DIFFERENT)
+@on_ranks("shm2", "shm4")
+def test_ranks_with_different_hooks(case):
+    theirs, text = DIFFERENT[case]
+    mine = functools.partial(with_argument, factor=2) if case == "arguments" else allreduce_hook
+    for place in ("backward", "step"):
+        parameters = parameters_of(2)
+        optimizer = simple(parameters, theirs if hvd.rank() == 1 else mine)
+        for _ in range(2):  # it is an error again, should the program go on
+            with pytest.raises(hvd.HorovodMismatchError, match=f"different communication hooks: {text}. Call hvd"):
+                backward(*parameters) if place == "backward" else optimizer.step()
+            optimizer.zero_grad()
+
+
+@on_ranks("shm2", "shm4")
+def test_buckets_that_become_different():
+    parameters = parameters_of(3, 2)
+    optimizer = simple(parameters)
+    step(optimizer, *parameters)
+    if hvd.rank() == 1:
+        optimizer._reducer._flights.comm_hook._take("allreduce_hook", ())
+    with pytest.raises(
+        hvd.HorovodMismatchError, match="bucket 0 holds 2 elements of float32 on cpu, of 'w1' on rank 0"
+    ):
+        step(optimizer, *parameters)
+
+
+class Failing:
+    """A hook that fails on one rank, in one bucket, at one stage, as long as it is told to."""
+
+    def __init__(self, rank, index, stage):
+        self.where = (rank, index)
+        self.stage = stage
+        self.fails = True
+
+    def describe(self):
+        return "failing"
+
+    def __call__(self, bucket):
+        fails = self.fails and self.where == (hvd.rank(), bucket.index)
+        if fails and self.stage == 0:
+            raise ValueError("not at all")
+        gathered = yield bucket.allgather_async(bucket.tensor)
+        if fails and self.stage == 1:
+            raise ValueError("not at all")
+        reduced = yield bucket.allreduce_async(torch.stack(gathered).sum(0) / bucket.size)
+        if fails and self.stage == 2:
+            return reduced[1:]
+        return reduced
+
+
+@pytest.mark.parametrize("wait", [True, False])
+@pytest.mark.parametrize(("index", "stage"), [(0, 0), (1, 1), (2, 2)])
+@on_ranks("shm2", "shm4")
+def test_a_hook_that_fails_on_one_rank(index, stage, wait):
+    parameters = parameters_of(3, 2, 4)
+    hook = Failing(hvd.size() - 1, index, stage)
+    optimizer = simple(parameters, hook, wait)
+    rank, why = hvd.size() - 1, "ValueError: not at all" if stage < 2 else r"ValueError: it returned .* shape \(2,\)"
+    text = f"hook 'failing' failed on rank {rank} in bucket {index} of the optimizer .* 'w0': {why}"
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match=text) as raised:
+            step(optimizer, *parameters)
+        assert (raised.value.__cause__ is not None) == (hvd.rank() == rank)
+        assert all(it.grad.flatten()[0].item() == 1.0 for it in parameters)
+    hook.fails = False
+    optimizer.zero_grad()
+    hvd.barrier()
+    step(optimizer, *parameters)
+    assert values(parameters) == [1.0 - hvd.size()] * 3
+
+
+BROKEN = {
+    "no generator": (lambda bucket: bucket.tensor, "TypeError: it returned Tensor; write a generator function"),
+    "no handle": (None, "TypeError: it yielded str; yield what bucket.allreduce_async"),
+}
+
+
+def yields_a_text(bucket):
+    yield "text"
+
+
+@pytest.mark.parametrize("case", BROKEN)
+@on_ranks("shm2")
+def test_hooks_that_are_none(case):
+    hook, text = BROKEN[case]
+    parameters = parameters_of(3)
+    optimizer = simple(parameters, hook or yields_a_text)
+    with pytest.raises(RuntimeError, match=f"failed on rank 0 in bucket 0 .*{text}"):
+        step(optimizer, *parameters)
+
+
+@on_ranks("shm2")
+def test_ranks_whose_collectives_differ():
+    def unequal(bucket):
+        reduced = yield bucket.allreduce_async(bucket.tensor[hvd.rank() :].clone())
+        return reduced
+
+    parameters = parameters_of(3)
+    optimizer = simple(parameters, unequal)
+    with pytest.raises(RuntimeError, match="failed on rank 0 in bucket 0 .*HorovodMismatchError.*hook.w0"):
+        step(optimizer, *parameters)
+
+
+@pytest.mark.parametrize("wait", [True, False])
+@on_ranks("shm2", "shm4")
+def test_sparse_gradients_are_refused_by_name_or_made_dense(wait):
+    table = torch.nn.Embedding(4, 3, sparse=True)
+    other = parameters_of(2)[0]
+    optimizer = simple([other, table.weight], wait=wait)
+
+    def train():
+        for _ in range(2):
+            optimizer.zero_grad()
+            loss = other.sum() + (table(torch.tensor([1, 3])).sum() if hvd.rank() == 1 else 0.0)
+            loss.backward()
+            optimizer.step()
+
+    with pytest.raises(ValueError, match="The gradient of 'w1' is sparse.*sparse_as_dense=True"):
+        train()
+    other_table = torch.nn.Embedding(4, 3, sparse=True)
+    with torch.no_grad():
+        other_table.weight.zero_()
+    dense = simple([other_table.weight], wait=wait, sparse_as_dense=True)
+    for _ in range(2):
+        dense.zero_grad()
+        other_table(torch.tensor([1, 3])).sum().backward()
+        dense.step()
+        assert other_table.weight.grad.is_sparse
+    assert other_table.weight[:, 0].tolist() == [0.0, -2.0 * hvd.size(), 0.0, -2.0 * hvd.size()]
+
+
+@on_ranks("shm2")
+def test_what_is_refused_when_a_hook_is_registered():
+    plain = torch.optim.SGD(parameters_of(2), 1.0)
+    with pytest.raises(TypeError, match=r"needs what hvd.DistributedOptimizer\(\) returns, not SGD"):
+        hvd.register_comm_hook(plain, allreduce_hook)
+    with pytest.raises(TypeError, match="needs a generator function, not int"):
+        simple(parameters_of(2), 3)
+    with pytest.raises(ValueError, match="bucket_bytes must be at least 1, not 0"):
+        simple(parameters_of(2), bucket_bytes=0)
+    with pytest.raises(ValueError, match=r"does not support op=hvd\.Adasum"):
+        wrap(torch.nn.Linear(2, 1), op=hvd.Adasum)
+    with pytest.raises(ValueError, match=r"op=hvd\.Average and op=hvd\.Sum only"):
+        wrap(torch.nn.Linear(2, 1), op=hvd.Max)
+    with pytest.raises(ValueError, match=r"needs compression=hvd\.Compression\.none"):
+        simple(parameters_of(2), compression=hvd.Compression.fp16)
+    with pytest.raises(ValueError, match="'w0' is torch.complex64"):
+        simple(parameters_of(2, dtype=torch.complex64))
+
+
+@on_ranks("shm2")
+def test_another_hook_may_come_until_the_first_exchange():
+    parameters = parameters_of(3, 2)
+    optimizer = simple(parameters, two_stage_hook)
+    calls = []
+
+    def counting_hook(bucket):
+        calls.append(bucket.index)
+        return (yield from allreduce_hook(bucket))
+
+    hvd.register_comm_hook(optimizer, counting_hook)
+    step(optimizer, *parameters)
+    assert sorted(calls) == [0, 1]
+    with pytest.raises(RuntimeError, match="comes too late"):
+        hvd.register_comm_hook(optimizer, allreduce_hook)
+
+
+class Counting:
+    """A hook with a state that differs between ranks."""
+
+    def __init__(self):
+        self.sums = torch.zeros(2)
+
+    def __call__(self, bucket):
+        self.sums += bucket.tensor
+        return (yield from allreduce_hook(bucket))
+
+    def state_dict(self):
+        return {"sums": self.sums}
+
+    def load_state_dict(self, state):
+        self.sums = state["sums"]
+
+
+@on_ranks("shm2")
+def test_the_state_of_a_hook_is_in_elastic_commits():
+    parameters = parameters_of(2)
+    hook = Counting()
+    optimizer = simple(parameters, hook)
+    state = TorchState(optimizer=optimizer)
+
+    def train_once():
+        optimizer.zero_grad()
+        backward(*parameters, factor=1.0 + hvd.rank())
+        optimizer.step()
+
+    train_once()
+    state.sync()
+    state.commit()
+    train_once()
+    assert hook.sums.tolist() == [2.0 + 2 * hvd.rank()] * 2
+    state.restore()
+    assert hook.sums.tolist() == [1.0 + hvd.rank()] * 2  # each rank's own
+    train_once()
+    state.restore()
+    assert hook.sums.tolist() == [1.0 + hvd.rank()] * 2
