@@ -3,9 +3,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from typing import Any
+
 import torch
 
 import horovod.torch as hvd
+from horovod.torch.hooks import Bucket, allreduce_hook
 from horovod.torch.optimizer import DistributedOptimizerProtocol
 
 
@@ -28,3 +32,18 @@ def train(model: torch.nn.Module) -> None:
     clip_and_step(plain)  # type: ignore[arg-type]
     plain.synchronize()  # type: ignore[attr-defined]
     optimizer.synchronise()  # type: ignore[attr-defined]
+
+
+def half_hook(bucket: Bucket) -> Generator[Any, Any, torch.Tensor]:
+    half: torch.Tensor = yield bucket.allreduce_async(bucket.tensor.half())
+    return half.float()
+
+
+def no_hook(bucket: Bucket) -> torch.Tensor:
+    return bucket.average(bucket.tensor)
+
+
+def hooks(optimizer: torch.optim.Optimizer) -> None:
+    hvd.register_comm_hook(optimizer, half_hook)
+    hvd.register_comm_hook(optimizer, allreduce_hook, bucket_bytes=1 << 20)
+    hvd.register_comm_hook(optimizer, no_hook)  # type: ignore[arg-type]

@@ -20,8 +20,7 @@ from harness.torch_training import on_torch_ranks as on_ranks
 
 import horovod.torch as hvd
 from horovod.torch.elastic import TorchState
-from horovod.torch.hooks import running
-from horovod.torch.hooks.dense import allreduce_hook
+from horovod.torch.hooks import allreduce_hook, running
 
 SMALL = 600  # bytes: several buckets for the small models of these tests
 STEPS = 3

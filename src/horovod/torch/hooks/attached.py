@@ -75,6 +75,7 @@ class AttachedHook:
             raise ValueError(_SPARSE.format(name=self._gradients[decision.sparse[0]].name))
         new = [it for it in self._gradients if it.group is None and decision.trained[it.number]]
         if new:
+            new.sort(key=lambda it: it.name)  # ranks may have listed the parameters in different orders
             layout = append_buckets(self._side.layout, _described(new), self._limit_bytes)
             self._take(self._side.hook, layout, is_settled=True)
         self._side = self._side._replace(is_settled=True)
