@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Communication hooks: training with one equals training without, and whatever ranks do otherwise is named."""
-
-import functools
+"""Training with communication hooks equals training without, whatever ranks leave out, freeze or add."""
 
 import pytest
 import torch
+from harness.comm_hooks import backward, buckets_of, parameters_of, simple, step, two_stage_hook, values
 from harness.sets import process_sets
 from harness.torch_training import (
     OPTIMIZERS,
@@ -12,11 +11,11 @@ from harness.torch_training import (
     check_same_weights,
     loss_of,
     make_model,
+    on_torch_ranks,
     shard,
     train_alone,
     weights,
 )
-from harness.torch_training import on_torch_ranks as on_ranks
 
 import horovod.torch as hvd
 from horovod.torch.elastic import TorchState
@@ -29,15 +28,6 @@ STEPS = 3
 def fp16_hook(bucket):
     half = yield bucket.allreduce_async(bucket.tensor.half(), stage="half")
     return half.float()
-
-
-def two_stage_hook(bucket):
-    """Each rank averages its chunk: the pattern of methods that compress twice."""
-    chunks = bucket.tensor.tensor_split(bucket.size)
-    received, _ = yield bucket.alltoall_async(bucket.tensor, [it.numel() for it in chunks], stage="chunks")
-    mine = bucket.average(received.view(bucket.size, -1).sum(0))
-    gathered = yield bucket.allgather_async(mine, stage="averages")
-    return torch.cat(gathered)
 
 
 def several_at_once_hook(bucket):
@@ -55,10 +45,6 @@ def wrap(model, hook=allreduce_hook, make=OPTIMIZERS["sgd"], wait=True, bucket_b
     if hook is not None:
         hvd.register_comm_hook(optimizer, hook, bucket_bytes=bucket_bytes)
     return optimizer
-
-
-def buckets_of(optimizer):
-    return [[it.name for it in group.gradients] for group in optimizer._reducer._gradients.groups]
 
 
 def train(model, optimizer, steps=STEPS, passes=1):
@@ -86,7 +72,7 @@ WAYS = {
 @pytest.mark.checked_numbers("weights after training with a communication hook", against="a single process")
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("hook", [allreduce_hook, two_stage_hook])
-@on_ranks("shm2", "shm4")
+@on_torch_ranks("shm2", "shm4")
 def test_training_equals_one_process_and_training_without_a_hook(hook, way):
     options, passes = WAYS[way], WAYS[way].get("backward_passes_per_step", 1)
     trained = wrap(make_model(), hook, **options)
@@ -101,7 +87,7 @@ def test_training_equals_one_process_and_training_without_a_hook(hook, way):
 
 @pytest.mark.checked_numbers("weights after training with a communication hook", against="a single process")
 @pytest.mark.parametrize("hook", [allreduce_hook, two_stage_hook, several_at_once_hook])
-@on_ranks("tcp2", "hosts4")
+@on_torch_ranks("tcp2", "hosts4")
 def test_other_routes_and_a_rank_that_asks_for_failures_all_the_time(hook):
     with_hook = train(model := make_model(), wrap(model, hook))
     expected = train_alone(OPTIMIZERS["sgd"], STEPS)
@@ -113,7 +99,7 @@ def test_other_routes_and_a_rank_that_asks_for_failures_all_the_time(hook):
         running._PATIENCE_S = before
 
 
-@on_ranks("shm2", "shm4")
+@on_torch_ranks("shm2", "shm4")
 def test_a_hook_of_the_user_that_sends_halves():
     with_hook = train(model := make_model(), wrap(model, fp16_hook))
     expected = train_alone(OPTIMIZERS["sgd"], STEPS)
@@ -121,37 +107,7 @@ def test_a_hook_of_the_user_that_sends_halves():
     return check_same_weights(with_hook, expected, tolerance=2e-3)
 
 
-def parameters_of(*sizes, dtype=torch.float32):
-    return [torch.nn.Parameter(torch.ones(size, dtype=dtype)) for size in sizes]
-
-
-def simple(parameters, hook=allreduce_hook, wait=True, bucket_bytes=1, **options):
-    """An optimizer with a learning rate of 1 that sums gradients, a bucket for each parameter."""
-    named = [(f"w{number}", parameter) for number, parameter in enumerate(parameters)]
-    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(parameters, 1.0), named, op=hvd.Sum, **options)
-    if optimizer._reducer is not None:
-        optimizer._reducer._wait_in_backward = wait
-    if hook is not None:
-        hvd.register_comm_hook(optimizer, hook, bucket_bytes=bucket_bytes)
-    return optimizer
-
-
-def backward(*parameters, factor=1.0):
-    sum(factor * parameter.sum() for parameter in parameters).backward()
-
-
-def values(parameters):
-    return [parameter.flatten()[0].item() for parameter in parameters]
-
-
-def step(optimizer, *parameters):
-    optimizer.zero_grad()
-    if parameters:
-        backward(*parameters)
-    optimizer.step()
-
-
-@on_ranks("shm2", "shm4")
+@on_torch_ranks("shm2", "shm4")
 def test_what_a_hook_is_given():
     seen = []
 
@@ -183,7 +139,7 @@ def test_what_a_hook_is_given():
 
 
 @pytest.mark.parametrize("wait", [True, False])
-@on_ranks("shm2", "shm4")
+@on_torch_ranks("shm2", "shm4")
 def test_graphs_that_differ(wait):
     """Unused on one rank, on all, and gradients that come in another order."""
     parameters = parameters_of(3, 2, 4)
@@ -200,7 +156,7 @@ def test_graphs_that_differ(wait):
 
 
 @pytest.mark.parametrize("wait", [True, False])
-@on_ranks("shm2", "shm4")
+@on_torch_ranks("shm2", "shm4")
 def test_frozen_and_unfrozen_parameters(wait):
     parameters = parameters_of(3, 2, 1)
     parameters[0].requires_grad_(False)
@@ -223,7 +179,7 @@ def test_frozen_and_unfrozen_parameters(wait):
 
 
 @pytest.mark.parametrize("wait", [True, False])
-@on_ranks("shm2", "shm4")
+@on_torch_ranks("shm2", "shm4")
 def test_parameters_that_are_added(wait):
     parameters, added = parameters_of(3, 2), parameters_of(2, 5)
     optimizer = simple(parameters, two_stage_hook, wait, bucket_bytes=24)
@@ -240,7 +196,7 @@ def test_parameters_that_are_added(wait):
     assert values(parameters + added) == [1.0 - 3 * size] * 2 + [1.0 - size, 1.0 - 2 * size]
 
 
-@on_ranks("shm2", "shm4")
+@on_torch_ranks("shm2", "shm4")
 def test_the_first_rank_decides_on_the_buckets():
     parameters = parameters_of(3, 2, 1)
     optimizer = simple(parameters, two_stage_hook, bucket_bytes=24 if hvd.rank() == 0 else 1)
@@ -249,7 +205,7 @@ def test_the_first_rank_decides_on_the_buckets():
     assert buckets_of(optimizer) == [["w2", "w1", "w0"]]
 
 
-@on_ranks("shm2", "shm4")
+@on_torch_ranks("shm2", "shm4")
 def test_idioms_of_training_loops():
     parameters = parameters_of(3, 2)
     optimizer = simple(parameters, two_stage_hook)
@@ -280,7 +236,7 @@ def test_idioms_of_training_loops():
 
 
 @pytest.mark.parametrize("first_hook", [two_stage_hook, None])
-@on_ranks("shm2", "shm4")
+@on_torch_ranks("shm2", "shm4")
 def test_two_optimizers_of_one_backward_pass(first_hook):
     """With equal names, made in another order on each rank, one of them left out by a rank."""
     odd = hvd.rank() % 2
@@ -298,7 +254,7 @@ def test_two_optimizers_of_one_backward_pass(first_hook):
     assert values(one + other) == [1.0 - 4 * size] * 2 + [1.0 - 4 * size + size // 2] * 3
 
 
-@on_ranks("shm2", "shm4")
+@on_torch_ranks("shm2", "shm4")
 def test_twins_with_hooks():
     models = [make_model() for _ in range(2)]
     optimizers = [wrap(model, two_stage_hook) for model in models]
@@ -312,7 +268,7 @@ def test_twins_with_hooks():
     return [check_same_weights(model, expected) for model in models]
 
 
-@on_ranks("shm4")
+@on_torch_ranks("shm4")
 def test_a_process_set():
     with process_sets([0, 2], [1]) as (pair, single):
         parameters, alone = parameters_of(3, 2), parameters_of(1)
@@ -334,7 +290,7 @@ def test_a_process_set():
         assert len(calls) == (4 if is_member else 0)
 
 
-@on_ranks("one")
+@on_torch_ranks("one")
 def test_a_rank_alone_does_not_call_its_hook():
     parameters = parameters_of(2)
 
@@ -345,7 +301,7 @@ def test_a_rank_alone_does_not_call_its_hook():
     assert values(parameters) == [0.0]
 
 
-@on_ranks("shm2", "shm4")
+@on_torch_ranks("shm2", "shm4")
 def test_ranks_that_have_joined_take_part_with_zeros():
     parameters = parameters_of(3, 2)
     optimizer = simple(parameters)
@@ -356,192 +312,6 @@ def test_ranks_that_have_joined_take_part_with_zeros():
     step(optimizer, *parameters)
     size = hvd.size()
     assert values(parameters) == [1.0 - sum(range(1, size + 1)) - size] * 2
-
-
-# What goes wrong
-
-
-def with_argument(bucket, factor):
-    reduced = yield bucket.allreduce_async(bucket.tensor)
-    return reduced * factor
-
-
-DIFFERENT = {
-    "another hook": (two_stage_hook, "'allreduce_hook' on rank 0, 'two_stage_hook' on rank 1"),
-    "no hook": (None, "'allreduce_hook' on rank 0, none on rank 1"),
-    "arguments": (
-        functools.partial(with_argument, factor=3),
-        r"'with_argument\(factor=2\)' on rank 0, 'with_argument\(factor=3\)' on rank 1",
-    ),
-}
-
-
-@pytest.mark.parametrize("case", DIFFERENT)
-@on_ranks("shm2", "shm4")
-def test_ranks_with_different_hooks(case):
-    theirs, text = DIFFERENT[case]
-    mine = functools.partial(with_argument, factor=2) if case == "arguments" else allreduce_hook
-    for place in ("backward", "step"):
-        parameters = parameters_of(2)
-        optimizer = simple(parameters, theirs if hvd.rank() == 1 else mine)
-        for _ in range(2):  # it is an error again, should the program go on
-            with pytest.raises(hvd.HorovodMismatchError, match=f"different communication hooks: {text}. Call hvd"):
-                backward(*parameters) if place == "backward" else optimizer.step()
-            optimizer.zero_grad()
-
-
-@on_ranks("shm2", "shm4")
-def test_buckets_that_become_different():
-    parameters = parameters_of(3, 2)
-    optimizer = simple(parameters)
-    step(optimizer, *parameters)
-    if hvd.rank() == 1:
-        optimizer._reducer._flights.comm_hook._take("allreduce_hook", ())
-    with pytest.raises(
-        hvd.HorovodMismatchError, match="bucket 0 holds 2 elements of float32 on cpu, of 'w1' on rank 0"
-    ):
-        step(optimizer, *parameters)
-
-
-class Failing:
-    """A hook that fails on one rank, in one bucket, at one stage, as long as it is told to."""
-
-    def __init__(self, rank, index, stage):
-        self.where = (rank, index)
-        self.stage = stage
-        self.fails = True
-
-    def describe(self):
-        return "failing"
-
-    def __call__(self, bucket):
-        fails = self.fails and self.where == (hvd.rank(), bucket.index)
-        if fails and self.stage == 0:
-            raise ValueError("not at all")
-        gathered = yield bucket.allgather_async(bucket.tensor)
-        if fails and self.stage == 1:
-            raise ValueError("not at all")
-        reduced = yield bucket.allreduce_async(torch.stack(gathered).sum(0) / bucket.size)
-        if fails and self.stage == 2:
-            return reduced[1:]
-        return reduced
-
-
-@pytest.mark.parametrize("wait", [True, False])
-@pytest.mark.parametrize(("index", "stage"), [(0, 0), (1, 1), (2, 2)])
-@on_ranks("shm2", "shm4")
-def test_a_hook_that_fails_on_one_rank(index, stage, wait):
-    parameters = parameters_of(3, 2, 4)
-    hook = Failing(hvd.size() - 1, index, stage)
-    optimizer = simple(parameters, hook, wait)
-    rank, why = hvd.size() - 1, "ValueError: not at all" if stage < 2 else r"ValueError: it returned .* shape \(2,\)"
-    text = f"hook 'failing' failed on rank {rank} in bucket {index} of the optimizer .* 'w0': {why}"
-    for _ in range(2):
-        with pytest.raises(RuntimeError, match=text) as raised:
-            step(optimizer, *parameters)
-        assert (raised.value.__cause__ is not None) == (hvd.rank() == rank)
-        assert all(it.grad.flatten()[0].item() == 1.0 for it in parameters)
-    hook.fails = False
-    optimizer.zero_grad()
-    hvd.barrier()
-    step(optimizer, *parameters)
-    assert values(parameters) == [1.0 - hvd.size()] * 3
-
-
-BROKEN = {
-    "no generator": (lambda bucket: bucket.tensor, "TypeError: it returned Tensor; write a generator function"),
-    "no handle": (None, "TypeError: it yielded str; yield what bucket.allreduce_async"),
-}
-
-
-def yields_a_text(bucket):
-    yield "text"
-
-
-@pytest.mark.parametrize("case", BROKEN)
-@on_ranks("shm2")
-def test_hooks_that_are_none(case):
-    hook, text = BROKEN[case]
-    parameters = parameters_of(3)
-    optimizer = simple(parameters, hook or yields_a_text)
-    with pytest.raises(RuntimeError, match=f"failed on rank 0 in bucket 0 .*{text}"):
-        step(optimizer, *parameters)
-
-
-@on_ranks("shm2")
-def test_ranks_whose_collectives_differ():
-    def unequal(bucket):
-        reduced = yield bucket.allreduce_async(bucket.tensor[hvd.rank() :].clone())
-        return reduced
-
-    parameters = parameters_of(3)
-    optimizer = simple(parameters, unequal)
-    with pytest.raises(RuntimeError, match="failed on rank 0 in bucket 0 .*HorovodMismatchError.*hook.w0"):
-        step(optimizer, *parameters)
-
-
-@pytest.mark.parametrize("wait", [True, False])
-@on_ranks("shm2", "shm4")
-def test_sparse_gradients_are_refused_by_name_or_made_dense(wait):
-    table = torch.nn.Embedding(4, 3, sparse=True)
-    other = parameters_of(2)[0]
-    optimizer = simple([other, table.weight], wait=wait)
-
-    def train():
-        for _ in range(2):
-            optimizer.zero_grad()
-            loss = other.sum() + (table(torch.tensor([1, 3])).sum() if hvd.rank() == 1 else 0.0)
-            loss.backward()
-            optimizer.step()
-
-    with pytest.raises(ValueError, match="The gradient of 'w1' is sparse.*sparse_as_dense=True"):
-        train()
-    other_table = torch.nn.Embedding(4, 3, sparse=True)
-    with torch.no_grad():
-        other_table.weight.zero_()
-    dense = simple([other_table.weight], wait=wait, sparse_as_dense=True)
-    for _ in range(2):
-        dense.zero_grad()
-        other_table(torch.tensor([1, 3])).sum().backward()
-        dense.step()
-        assert other_table.weight.grad.is_sparse
-    assert other_table.weight[:, 0].tolist() == [0.0, -2.0 * hvd.size(), 0.0, -2.0 * hvd.size()]
-
-
-@on_ranks("shm2")
-def test_what_is_refused_when_a_hook_is_registered():
-    plain = torch.optim.SGD(parameters_of(2), 1.0)
-    with pytest.raises(TypeError, match=r"needs what hvd.DistributedOptimizer\(\) returns, not SGD"):
-        hvd.register_comm_hook(plain, allreduce_hook)
-    with pytest.raises(TypeError, match="needs a generator function, not int"):
-        simple(parameters_of(2), 3)
-    with pytest.raises(ValueError, match="bucket_bytes must be at least 1, not 0"):
-        simple(parameters_of(2), bucket_bytes=0)
-    with pytest.raises(ValueError, match=r"does not support op=hvd\.Adasum"):
-        wrap(torch.nn.Linear(2, 1), op=hvd.Adasum)
-    with pytest.raises(ValueError, match=r"op=hvd\.Average and op=hvd\.Sum only"):
-        wrap(torch.nn.Linear(2, 1), op=hvd.Max)
-    with pytest.raises(ValueError, match=r"needs compression=hvd\.Compression\.none"):
-        simple(parameters_of(2), compression=hvd.Compression.fp16)
-    with pytest.raises(ValueError, match="'w0' is torch.complex64"):
-        simple(parameters_of(2, dtype=torch.complex64))
-
-
-@on_ranks("shm2")
-def test_another_hook_may_come_until_the_first_exchange():
-    parameters = parameters_of(3, 2)
-    optimizer = simple(parameters, two_stage_hook)
-    calls = []
-
-    def counting_hook(bucket):
-        calls.append(bucket.index)
-        return (yield from allreduce_hook(bucket))
-
-    hvd.register_comm_hook(optimizer, counting_hook)
-    step(optimizer, *parameters)
-    assert sorted(calls) == [0, 1]
-    with pytest.raises(RuntimeError, match="comes too late"):
-        hvd.register_comm_hook(optimizer, allreduce_hook)
 
 
 class Counting:
@@ -561,7 +331,7 @@ class Counting:
         self.sums = state["sums"]
 
 
-@on_ranks("shm2")
+@on_torch_ranks("shm2")
 def test_the_state_of_a_hook_is_in_elastic_commits():
     parameters = parameters_of(2)
     hook = Counting()

@@ -21,17 +21,14 @@ from horovod.torch import direct
 from horovod.torch.adapter import ID_BY_DTYPE
 from horovod.torch.compression import NoneCompressor, is_convertible
 from horovod.torch.gradients.buckets import GradientBuckets
-from horovod.torch.gradients.conversations import Conversation, in_spite_of_failures
+from horovod.torch.gradients.conversations import in_spite_of_failures
 from horovod.torch.gradients.forms import put_in_form
 from horovod.torch.gradients.gradient import Gradient, Gradients, Group, Reduction
 from horovod.torch.gradients.known_optimizers import KnownOptimizer
-from horovod.torch.gradients.rounds import Place, Reduce
 from horovod.torch.gradients.writes import Writes, refuse
 from horovod.torch.hooks.attached import AttachedHook
-from horovod.torch.hooks.bucket import Bucket, CommHook
+from horovod.torch.hooks.bucket import CommHook
 from horovod.torch.hooks.flat import FlatBucket
-from horovod.torch.hooks.running import BucketRuns
-from horovod.torch.hooks.runs import HookRun
 from horovod.torch.in_flight import watch
 from horovod.torch.layout import in_memory_order, is_dense
 from horovod.torch.lazy_bits import resolve
@@ -63,8 +60,7 @@ class Flights:
         self._writes = Writes()
         self._watches_writes = False
         self._finishers: list[Callable[[], None]] = []  # each waits for operations and puts their results in place
-        self.comm_hook = AttachedHook(optimizer, gradients, reduction.sparse_as_dense)
-        self._runs = BucketRuns(optimizer, reduction.call)  # of the hook
+        self.comm_hook = AttachedHook(optimizer, gradients, reduction)
 
     def __bool__(self) -> bool:
         return bool(self._finishers)
@@ -74,14 +70,9 @@ class Flights:
         self.comm_hook.attach(hook, limit_bytes)
         self._homes = None
 
-    def complete_runs(self, agreed: Reduce, place: Place) -> Conversation:
-        """Go on with the hook until the buckets of what all ranks have agreed on are reduced."""
-        if self.comm_hook.hook is not None and any(agreed.wanted) and self._call.process_set.size() != 1:
-            yield from self._runs.complete(place, self.comm_hook.description)
-
     def clear(self) -> None:
         self._finishers.clear()
-        self._runs.clear()
+        self.comm_hook.clear()
         self._writes.clear()
         for group in self._gradients.groups:
             group.waiting.clear()
@@ -245,27 +236,14 @@ class Flights:
         group.waiting.clear()
         grads: list[Any] = [gradient.parameter.grad for gradient in gradients]
         self._watch(gradients, grads)
-        run = self._run_of(flat, gradients)
+        put_in_place = self.comm_hook.start(flat, gradients)
 
         def finish() -> None:
-            if run is not None and run.result is not None:
-                flat.scatter(run.result, gradients, grads)
-                self._runs.landed(flat.index)
+            put_in_place(grads)
             for gradient, grad in zip(gradients, grads, strict=True):
                 self._land(gradient, grad, grad, None)
 
         self._finishers.append(finish)
-
-    def _run_of(self, flat: FlatBucket, gradients: Sequence[Gradient]) -> HookRun | None:
-        """Begin a run of the hook on these gradients of a bucket; None where there is no other rank."""
-        hook = self.comm_hook.hook
-        if hook is None or self._call.process_set.size() == 1:
-            return None
-        tensor = flat.fill(gradients)
-        is_last = flat.index == len(self._gradients.groups) - 1
-        return self._runs.start(
-            hook, flat, lambda names: Bucket(flat.index, is_last, tensor, flat.views(), self._call, names)
-        )
 
     def _start_sparse(self, gradient: Gradient) -> None:
         grad: Any = gradient.parameter.grad

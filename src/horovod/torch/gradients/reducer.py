@@ -258,7 +258,7 @@ class GradientReducer:
                 yield from self._look.find_difference(decision.seen, place)
             self._look.is_over()
             self._begin(due, decision, will_wait=True)
-            yield from self._flights.complete_runs(decision, place)
+            yield from comm_hook.complete(decision, place)
         except Exception:
             self.restart()
             raise

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,12 +13,14 @@ import torch
 from horovod.common.context import default_context
 from horovod.common.exceptions import HorovodMismatchError
 from horovod.torch.gradients.conversations import Conversation, ask
-from horovod.torch.gradients.gradient import Gradient, Gradients
+from horovod.torch.gradients.gradient import Gradient, Gradients, Reduction
 from horovod.torch.gradients.known_optimizers import KnownOptimizer
 from horovod.torch.gradients.rounds import Place, Reduce
-from horovod.torch.hooks.bucket import CommHook
+from horovod.torch.hooks.bucket import Bucket, CommHook
 from horovod.torch.hooks.comparison import Side, difference, layout_to_take_over, share
+from horovod.torch.hooks.flat import FlatBucket
 from horovod.torch.hooks.layout import DEFAULT_BYTES, Described, Layout, append_buckets, make_layout
+from horovod.torch.hooks.running import BucketRuns
 
 _TOPIC = "hooks."
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
@@ -30,19 +33,17 @@ _SPARSE = (
 class AttachedHook:
     """Nothing until a hook is registered; then all that the optimizer's rounds need to know of it."""
 
-    def __init__(self, optimizer: KnownOptimizer, gradients: Gradients, travels_dense: bool) -> None:
+    def __init__(self, optimizer: KnownOptimizer, gradients: Gradients, reduction: Reduction) -> None:
         self.hook: CommHook | None = None
         self.checksum = 0  # of hook and layout; 0: there is no hook
         self.has_exchanged = False  # this optimizer has told other ranks which hook it has
         self._optimizer = optimizer
         self._gradients = gradients
-        self._travels_dense = travels_dense  # sparse gradients do
+        self._call = reduction.call
+        self._travels_dense = reduction.sparse_as_dense  # sparse gradients do
+        self._runs = BucketRuns(optimizer, reduction.call)
         self._side = Side(None)
         self._limit_bytes = DEFAULT_BYTES
-
-    @property
-    def description(self) -> str:
-        return repr(self._side.hook)
 
     def attach(self, hook: CommHook, limit_bytes: int) -> None:
         """Take over a hook. Fill buckets with what is trained, the user's groups first."""
@@ -79,6 +80,32 @@ class AttachedHook:
             layout = append_buckets(self._side.layout, _described(new), self._limit_bytes)
             self._take(self._side.hook, layout, is_settled=True)
         self._side = self._side._replace(is_settled=True)
+
+    def start(self, flat: FlatBucket, gradients: list[Gradient]) -> Callable[[list[torch.Tensor]], None]:
+        """Begin to reduce a bucket of these gradients. Call what is returned to put the result into their tensors."""
+        if self.hook is None or self._call.process_set.size() == 1:
+            return lambda grads: None
+        tensor = flat.fill(gradients)
+        is_last = flat.index == len(self._side.layout) - 1
+        run = self._runs.start(
+            self.hook, flat, lambda name_of: Bucket(flat.index, is_last, tensor, flat.views(), self._call, name_of)
+        )
+
+        def put_in_place(grads: list[torch.Tensor]) -> None:
+            if run.result is not None:
+                flat.scatter(run.result, gradients, grads)
+                self._runs.landed(flat.index)
+
+        return put_in_place
+
+    def complete(self, agreed: Reduce, place: Place) -> Conversation:
+        """Go on with the hook until the buckets of what all ranks have agreed on are reduced."""
+        if self.hook is not None and any(agreed.wanted) and self._call.process_set.size() != 1:
+            yield from self._runs.complete(place, repr(self._side.hook))
+
+    def clear(self) -> None:
+        """End what is under way."""
+        self._runs.clear()
 
     def _compare(self, place: Place) -> Conversation:
         ranks = self._optimizer.process_set.ranks or [0]

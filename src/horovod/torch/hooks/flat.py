@@ -65,5 +65,5 @@ class FlatBucket:
         self._views = []
 
     def _views_of(self, tensor: Tensor) -> list[Tensor]:
-        parts = torch.split(tensor, self.plan.sizes)
+        parts = torch.split(tensor, list(self.plan.sizes))
         return [part.view(it.parameter.shape) for part, it in zip(parts, self._members, strict=True)]
