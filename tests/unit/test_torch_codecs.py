@@ -14,10 +14,24 @@ torch = pytest.importorskip("torch")
 from harness import compression_reference as reference  # noqa: E402
 
 from horovod.common.compression_methods import Int8, OneBit, PowerSGD, TopK  # noqa: E402
-from horovod.torch.codecs import codec_for  # noqa: E402
+from horovod.torch.codecs import Int8Codec, OneBitCodec, TopKCodec, codec_for  # noqa: E402
 from horovod.torch.codecs.low_rank import Factors, fold, is_worth_factoring, orthonormalise  # noqa: E402
 
 CPU = torch.device("cpu")
+
+
+def by_operations(method: Any) -> Any:
+    """Return the codec that GPUs use."""
+    if isinstance(method, Int8):
+        return Int8Codec(method.block)
+    return TopKCodec(method.ratio) if isinstance(method, TopK) else OneBitCodec()
+
+
+def by_engine(method: Any) -> Any:
+    return codec_for(method, CPU)
+
+
+by_both = pytest.mark.parametrize("codec_of", [by_operations, by_engine])
 COUNTS = (1, 8, 257, 4097, 150_001)
 
 
@@ -60,8 +74,9 @@ def decoded(codec: Any, wire: bytes, count: int, factor: float = 1.0) -> Any:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("block", [16, 256])
-def test_int8_is_bit_equal_with_numpy(kind: str, block: int) -> None:
-    codec = codec_for(Int8(block), CPU)
+@by_both
+def test_int8_is_bit_equal_with_numpy(codec_of: Any, kind: str, block: int) -> None:
+    codec = codec_of(Int8(block=block))
     for count in COUNTS:
         p = values(kind, count)
         wire, left = encoded(codec, p)
@@ -74,8 +89,9 @@ def test_int8_is_bit_equal_with_numpy(kind: str, block: int) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("ratio", [0.001, 0.01, 0.3, 1.0])
-def test_topk_is_bit_equal_with_numpy(kind: str, ratio: float) -> None:
-    codec = codec_for(TopK(ratio), CPU)
+@by_both
+def test_topk_is_bit_equal_with_numpy(codec_of: Any, kind: str, ratio: float) -> None:
+    codec = codec_of(TopK(ratio))
     for count in COUNTS:
         p = values(kind, count)
         wire, left = encoded(codec, p)
@@ -84,14 +100,15 @@ def test_topk_is_bit_equal_with_numpy(kind: str, ratio: float) -> None:
         expected = reference.topk_decode(wire, count)
         np.testing.assert_array_equal(decoded(codec, wire, count), expected)
         np.testing.assert_array_equal(left + expected, p)
-        padded = codec.encode_padded(torch.from_numpy(p), None)  # type: ignore[attr-defined]
-        assert padded.numel() == codec.wire_bytes(count)  # type: ignore[attr-defined]
+        padded = codec.encode_padded(torch.from_numpy(p), None)
+        assert padded.numel() == codec.wire_bytes(count)
         np.testing.assert_array_equal(decoded(codec, padded.numpy().tobytes(), count), expected)
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "largest"])
-def test_onebit_equals_numpy_up_to_the_rounding_of_means(kind: str) -> None:
-    codec = codec_for(OneBit(), CPU)
+@by_both
+def test_onebit_equals_numpy_up_to_the_rounding_of_means(codec_of: Any, kind: str) -> None:
+    codec = codec_of(OneBit())
     for count in COUNTS:
         p = values(kind, count)
         wire, left = encoded(codec, p)
@@ -106,34 +123,36 @@ def test_onebit_equals_numpy_up_to_the_rounding_of_means(kind: str) -> None:
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("count", [5, 4096, 9000])
-def test_bad_values_are_marked(bad: float, count: int) -> None:
+@by_both
+def test_bad_values_are_marked(codec_of: Any, bad: float, count: int) -> None:
     p = values("normal", count)
     p[count // 2] = bad
-    int8, _ = encoded(codec_for(Int8(), CPU), p)
+    int8, _ = encoded(codec_of(Int8()), p)
     assert int8 == reference.int8_encode(p, 256)
     block = count // 2 // 256 * 256
-    assert np.isnan(decoded(codec_for(Int8(), CPU), int8, count)[block : block + 256]).all()
-    onebit, _ = encoded(codec_for(OneBit(), CPU), p)
+    assert np.isnan(decoded(codec_of(Int8()), int8, count)[block : block + 256]).all()
+    onebit, _ = encoded(codec_of(OneBit()), p)
     block = count // 2 // 4096 * 4096
-    assert np.isnan(decoded(codec_for(OneBit(), CPU), onebit, count)[block : block + 4096]).all()
-    topk, left = encoded(codec_for(TopK(0.1), CPU), p)
+    assert np.isnan(decoded(codec_of(OneBit()), onebit, count)[block : block + 4096]).all()
+    topk, left = encoded(codec_of(TopK(0.1)), p)
     assert topk == np.int32(0).tobytes() + np.float32(np.nan).tobytes()
-    assert np.isnan(decoded(codec_for(TopK(0.1), CPU), topk, count)[0])
+    assert np.isnan(decoded(codec_of(TopK(0.1)), topk, count)[0])
     assert np.isnan(left).all()
 
 
 @pytest.mark.parametrize(
     ("method", "decode"),
     [
-        (Int8(16), lambda wire, count: reference.int8_decode(wire, count, 16)),
+        (Int8(block=16), lambda wire, count: reference.int8_decode(wire, count, 16)),
         (OneBit(), reference.onebit_decode),
         (TopK(0.1), reference.topk_decode),
     ],
     ids=["int8", "onebit", "topk"],
 )
 @pytest.mark.parametrize("count", [1, 333, 5000])
-def test_sums_of_messages(method: Any, decode: Callable[[bytes, int], Any], count: int) -> None:
-    codec: Any = codec_for(method, CPU)
+@by_both
+def test_sums_of_messages(codec_of: Any, method: Any, decode: Callable[[bytes, int], Any], count: int) -> None:
+    codec = codec_of(method)
     encode = codec.encode_padded if isinstance(method, TopK) else codec.encode
     wires = torch.stack([encode(torch.from_numpy(values("normal", count, seed)), None) for seed in range(3)])
     first, second, third = (decode(wire.numpy().tobytes(), count) for wire in wires)
@@ -146,7 +165,7 @@ def test_sums_of_messages(method: Any, decode: Callable[[bytes, int], Any], coun
 
 
 def test_rows_of_int8_are_messages() -> None:
-    codec: Any = codec_for(Int8(16), CPU)
+    codec: Any = Int8Codec(16)
     rows = torch.from_numpy(values("normal", 3 * 48)).view(3, 48)
     wires = codec.encode_rows(rows, left := torch.empty(3, 48))
     for row, wire, rest in zip(rows, wires, left, strict=True):
@@ -157,13 +176,13 @@ def test_rows_of_int8_are_messages() -> None:
 
 
 def test_topk_sends_about_as_many_values_as_wanted() -> None:
-    codec = codec_for(TopK(0.01), CPU)
+    codec = TopKCodec(0.01)
     sent = [codec.encode(torch.from_numpy(values("normal", 200_000, seed)), None).numel() // 8 for seed in range(5)]
     assert all(1000 <= number <= 2500 for number in sent)
 
 
 def test_methods_without_a_codec_are_refused() -> None:
-    with pytest.raises(ValueError, match="no codec for tensors on cpu for the method powersgd"):
+    with pytest.raises(ValueError, match="no codec for the method powersgd"):
         codec_for(PowerSGD(), CPU)
 
 

@@ -11,7 +11,7 @@ import math
 import operator
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 ONE_BIT_BLOCK = 4096  # values that share a scale in the one-bit format
 SCOPES = ("host", "all")
@@ -50,6 +50,12 @@ class CompressionMethod:
     def compresses(self, name: str, nbytes: int) -> bool:
         """Return True if the gradient of this name and size is compressed rather than sent dense."""
         return nbytes >= self.min_bytes and not any(fnmatch.fnmatchcase(name, pattern) for pattern in self.exclude)
+
+    def compress(self, tensor: object) -> NoReturn:
+        """Refuse to take the place of a Compressor, which has no state."""
+        raise ValueError(
+            f"compression={self.describe()} keeps a state for each gradient: pass it to hvd.DistributedOptimizer()"
+        )
 
     def _store(self, argument: str, value: Any) -> None:
         object.__setattr__(self, argument, value)  # the class is frozen for its users

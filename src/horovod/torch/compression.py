@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from horovod.common.compression_methods import Int8, OneBit, TopK
 from horovod.common.wire import travels_as
 
 
@@ -67,8 +68,11 @@ def is_convertible(tensor: torch.Tensor) -> bool:
 
 
 class Compression:
-    """The compressors that come with Horovod, and bf16."""
+    """The compressors that come with Horovod, and bf16; and methods with arguments, for optimizers."""
 
     none = NoneCompressor
     fp16 = FP16Compressor
     bf16 = BF16Compressor
+    int8 = Int8
+    onebit = OneBit
+    topk = TopK

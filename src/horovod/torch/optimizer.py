@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from horovod.common.calls import ALLREDUCE, Call
+from horovod.common.compression_methods import CompressionMethod
 from horovod.common.context import default_context
 from horovod.common.exceptions import HorovodDeprecationWarning, HorovodWarning
 from horovod.common.process_sets import ProcessSet, global_process_set
@@ -158,7 +159,7 @@ class _DistributedOptimizer(WrappedOptimizer):
 def DistributedOptimizer(  # noqa: N802 - the contract's name
     optimizer: torch.optim.Optimizer,
     named_parameters: Iterable[tuple[str, Tensor]] | None = None,
-    compression: type[Compressor] = Compression.none,
+    compression: type[Compressor] | CompressionMethod = Compression.none,
     backward_passes_per_step: int = 1,
     op: int = Average,
     gradient_predivide_factor: float = 1.0,
@@ -172,8 +173,15 @@ def DistributedOptimizer(  # noqa: N802 - the contract's name
 
     Reductions start while backward() is still running and are complete when it returns; with
     HOROVOD_TORCH_WAIT_IN_BACKWARD=0 they may go on until step(). `gradient_as_bucket_view` keeps gradients in memory
-    that the ranks of a host, or of a GPU, share.
+    that the ranks of a host, or of a GPU, share. A `compression` with arguments, such as hvd.Compression.int8(),
+    reduces gradients in buckets by a communication hook.
     """
+    if isinstance(compression, CompressionMethod):
+        method, compression = compression, Compression.none
+        if op == Adasum:
+            raise ValueError(f"compression={method.describe()} does not support op=hvd.Adasum")
+    else:
+        method = None
     if gradient_predivide_factor != 1.0 and op != Average:
         raise ValueError("gradient_predivide_factor needs op=hvd.Average")
     _check_passes(backward_passes_per_step)
@@ -212,7 +220,17 @@ def DistributedOptimizer(  # noqa: N802 - the contract's name
         weakref.finalize(wrapped, GradientReducer.unwatch, wrapped._reducer)
         if groups:
             wrapped._reducer.make_groups(_agree_on_groups(groups, named, process_set))
+    if method is not None:
+        _compress(wrapped, method)
     return wrapped
+
+
+def _compress(optimizer: WrappedOptimizer, method: CompressionMethod) -> None:
+    # Late: both import this file.
+    from horovod.torch.compressing.hook import CompressionHook
+    from horovod.torch.hooks.registration import register_comm_hook
+
+    register_comm_hook(optimizer, CompressionHook(method))
 
 
 def _check_passes(passes: int) -> None:

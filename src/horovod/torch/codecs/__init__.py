@@ -7,8 +7,10 @@ from typing import Protocol
 
 import torch
 
+from horovod.common import codecs
 from horovod.common.compression_methods import CompressionMethod, Int8, OneBit, TopK
 from horovod.torch.codecs.int8 import Int8Codec
+from horovod.torch.codecs.on_host import HostCodec
 from horovod.torch.codecs.onebit import OneBitCodec
 from horovod.torch.codecs.topk import TopKCodec
 
@@ -27,19 +29,39 @@ class Codec(Protocol):
     def decode_sum(self, wires: torch.Tensor, count: int, factor: float, out: torch.Tensor) -> None: ...
 
 
-def codec_for(method: CompressionMethod, device: torch.device) -> Codec:
-    """Return the codec of a method for tensors on a device.
+class PairCodec(Codec, Protocol):
+    """Codec whose messages are pairs of index and value, as many as the values ask for."""
 
-    This is the one place that chooses by device: a native codec for tensors in host memory belongs here. All codecs
-    below consist of torch operations, which run on every device.
-    """
+    def encode_padded(self, p: torch.Tensor, left: torch.Tensor | None) -> torch.Tensor:
+        """Return the message for `p`, padded to the largest length of any message by pairs that change no sum."""
+
+
+def codec_for(method: CompressionMethod, device: torch.device) -> Codec:
+    """Return the codec of a method for tensors on a device: in host memory the engine's, else torch operations."""
+    if device.type == "cpu":
+        return HostCodec(_on_host(method))
     if isinstance(method, Int8):
         return Int8Codec(method.block)
     if isinstance(method, OneBit):
         return OneBitCodec()
     if isinstance(method, TopK):
-        return TopKCodec(method.ratio)
+        return pair_codec_for(method, device)
     raise ValueError(f"There is no codec for tensors on {device.type} for the method {method.describe()}")
 
 
-__all__ = ["Codec", "Int8Codec", "OneBitCodec", "TopKCodec", "codec_for"]
+def pair_codec_for(method: TopK, device: torch.device) -> PairCodec:
+    """Return the codec of top-k for tensors on a device."""
+    return HostCodec(_on_host(method)) if device.type == "cpu" else TopKCodec(method.ratio)
+
+
+def _on_host(method: CompressionMethod) -> codecs.Codec:
+    if isinstance(method, Int8):
+        return codecs.Int8Codec(method.block)
+    if isinstance(method, OneBit):
+        return codecs.OneBitCodec()
+    if isinstance(method, TopK):
+        return codecs.TopKCodec(method.ratio)
+    raise ValueError(f"There is no codec for the method {method.describe()}")
+
+
+__all__ = ["Codec", "Int8Codec", "OneBitCodec", "PairCodec", "TopKCodec", "codec_for", "pair_codec_for"]

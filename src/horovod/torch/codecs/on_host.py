@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The engine's codecs for tensors in host memory, which they read and write where they lie."""
+
+from __future__ import annotations
+
+import torch
+
+from horovod.common import codecs
+
+_PAIR = 8  # bytes of an index and a value
+
+
+class HostCodec:
+    """A Codec that passes tensors to one of the engine's codecs as NumPy arrays, without a copy."""
+
+    def __init__(self, codec: codecs.Codec) -> None:
+        self._codec = codec
+
+    def wire_bytes(self, count: int) -> int:
+        """Return the length of a message; for top-k, the largest length of any message."""
+        return self._codec.wire_bytes(count)
+
+    def encode(self, p: torch.Tensor, left: torch.Tensor | None) -> torch.Tensor:
+        """Return the message for `p`."""
+        return torch.from_numpy(self._codec.encode(p.numpy(), left=None if left is None else left.numpy()))
+
+    def encode_padded(self, p: torch.Tensor, left: torch.Tensor | None) -> torch.Tensor:
+        """Return a top-k message, padded to the largest length by pairs (0, 0.0), which change no sum."""
+        wire = self.encode(p, left)
+        size, pairs = self.wire_bytes(p.numel()), wire.numel() // _PAIR
+        padded = torch.zeros(size, dtype=torch.uint8)
+        padded[: 4 * pairs] = wire[: 4 * pairs]
+        padded[size // 2 : size // 2 + 4 * pairs] = wire[4 * pairs :]
+        return padded
+
+    def decode(self, wire: torch.Tensor, count: int, factor: float, out: torch.Tensor) -> None:
+        """Write factor * the values of a message to `out`."""
+        self._codec.decode(wire.numpy(), count, factor, out.numpy())
+
+    def decode_sum(self, wires: torch.Tensor, count: int, factor: float, out: torch.Tensor) -> None:
+        """Write factor * the sum of the messages in the rows of `wires` to `out`."""
+        self._codec.decode_sum([wire.numpy() for wire in wires], count, factor, out.numpy())

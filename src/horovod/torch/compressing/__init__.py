@@ -1,0 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gradient compression as communication hooks: error feedback, and exchanges that compress what leaves a host."""
+
+from horovod.torch.compressing.hook import CompressionHook as CompressionHook

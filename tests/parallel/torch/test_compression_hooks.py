@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compressed gradients: values of an exchange computed by one process, residuals, NaN, saved states, refusals."""
+
+import numpy as np
+import pytest
+import torch
+from harness.compressed_exchange import Simulation, int8, onebit, topk
+from harness.torch_training import on_torch_ranks as on_ranks
+
+import horovod.torch as hvd
+from horovod.common.compression_methods import Int8, OneBit, PowerSGD, TopK
+from horovod.common.context import default_context
+from horovod.torch.compressing import CompressionHook
+
+COUNT = 5 * 4096 + 300
+STEPS = 4
+METHODS = {
+    "int8": (Int8, {"block": 256}, int8(256), True),
+    "onebit": (OneBit, {}, onebit(), True),
+    "topk": (TopK, {"ratio": 0.05}, topk(0.05), False),
+}
+
+
+def hosts_of_ranks():
+    return hvd.allgather_object(default_context.topology.host)
+
+
+def gradient(rank, step, count=COUNT):
+    return np.random.default_rng(100 * step + rank).standard_normal(count).astype(np.float32) * (1 + step)
+
+
+def train(method, gradients, state=None, parameters=None):
+    """Make one step for each gradient; return the reduced gradients and the hook."""
+    parameter = torch.nn.Parameter(torch.zeros(len(gradients[0])))
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD([parameter], lr=1.0), [("p", parameter)])
+    hook = CompressionHook(method)
+    if state is not None:
+        hook.load_state_dict(state)
+    hvd.register_comm_hook(optimizer, hook)
+    reduced = []
+    for it in gradients:
+        optimizer.zero_grad()
+        (parameter * torch.from_numpy(it)).sum().backward()
+        optimizer.step()
+        reduced.append(parameter.grad.clone())
+    return reduced, hook
+
+
+@on_ranks("shm2", "hosts3", "hosts4")
+@pytest.mark.parametrize(("scope", "feedback"), [("host", True), ("all", True), ("host", False)])
+@pytest.mark.parametrize("kind", METHODS)
+def test_values_are_those_of_one_process(kind, scope, feedback):
+    make, arguments, codec, two_stages = METHODS[kind]
+    method = make(**arguments, scope=scope, error_feedback=feedback)
+    reduced, _ = train(method, [gradient(hvd.rank(), step) for step in range(STEPS)])
+    hosts = hosts_of_ranks() if scope == "host" else list(range(hvd.size()))
+    simulated = Simulation(hosts, codec, two_stages, feedback)
+    for step, found in enumerate(reduced):
+        gradients = [gradient(rank, step) for rank in range(hvd.size())]
+        expected = np.mean(gradients, 0) if len(set(hosts)) == 1 else simulated.step(gradients)
+        np.testing.assert_allclose(found.numpy(), expected, rtol=1e-4, atol=1e-5)
+    return reduced[-1].numpy().tobytes().hex()[:4000]  # the same bits on all ranks
+
+
+@on_ranks("hosts4")
+@pytest.mark.parametrize("kind", METHODS)
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_bad_value_on_one_rank_spoils_the_step_everywhere_and_no_residual(kind, bad):
+    make, arguments, _, _ = METHODS[kind]
+    good = [gradient(hvd.rank(), step) for step in range(3)]
+    spoilt = gradient(hvd.rank(), 7)
+    if hvd.rank() == 1:
+        spoilt[4096 * 4 + 3] = bad
+    with_bad, hook = train(make(**arguments), [*good[:2], spoilt, good[2]])
+    without, other = train(make(**arguments), good)
+    assert not torch.isfinite(with_bad[2]).all()
+    assert torch.equal(with_bad[3], without[2])
+    assert str(hook.state_dict()) == str(other.state_dict())
+
+
+@on_ranks("hosts3")
+@pytest.mark.parametrize("kind", METHODS)
+def test_a_saved_state_goes_on_bit_by_bit(kind):
+    make, arguments, _, _ = METHODS[kind]
+    gradients = [gradient(hvd.rank(), step) for step in range(STEPS)]
+    whole, _ = train(make(**arguments), gradients)
+    _, hook = train(make(**arguments), gradients[:2])
+    rest, _ = train(make(**arguments), gradients[2:], hook.state_dict())
+    for found, expected in zip(rest, whole[2:], strict=True):
+        assert torch.equal(found, expected)
+
+
+@on_ranks("hosts3")
+def test_small_and_excluded_gradients_travel_dense():
+    model = torch.nn.ModuleDict({"big": torch.nn.Linear(200, 200), "left": torch.nn.Linear(200, 200)})
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=1.0), model.named_parameters())
+    hvd.register_comm_hook(optimizer, CompressionHook(OneBit(exclude=["left.*"])))
+    gradients = {
+        name: [np.random.default_rng(rank).standard_normal(it.shape).astype(np.float32) for rank in range(hvd.size())]
+        for name, it in model.named_parameters()
+    }
+    loss = sum((it * torch.from_numpy(gradients[name][hvd.rank()])).sum() for name, it in model.named_parameters())
+    loss.backward()
+    optimizer.step()
+    for name, parameter in model.named_parameters():
+        is_dense = np.allclose(parameter.grad.numpy(), np.mean(gradients[name], 0), atol=1e-6)
+        assert is_dense == (name != "big.weight"), name
+
+
+@on_ranks("shm2")
+def test_a_state_of_other_arguments_is_refused():
+    _, hook = train(Int8(scope="all"), [gradient(hvd.rank(), 0)])
+    with pytest.raises(ValueError, match=r"saved with int8\(block=256, .*but this hook is int8\(block=512"):
+        CompressionHook(Int8(block=512, scope="all")).load_state_dict(hook.state_dict())
+    with pytest.raises(ValueError, match="DistributedOptimizer does not support the compression powersgd"):
+        CompressionHook(PowerSGD())
