@@ -115,7 +115,7 @@ def compare_with_reference(method, rank, size, steps, *, feedback=True, **option
         if method == "powersgd":
             torch.testing.assert_close(ours, expected, rtol=1e-3, atol=1e-5)
         else:
-            torch.testing.assert_close(ours, expected, rtol=0, atol=0 if step < 2 else 1e-6)
+            torch.testing.assert_close(ours, expected, rtol=0, atol=0)
     assert len(watched.buckets) >= 4
     assert watched.state.step == steps
     return layouts, watched
