@@ -249,6 +249,8 @@ def test_communication_hooks_are_compared_in_every_message() -> None:
 
 
 def test_all_ranks_hear_what_any_of_them_trains() -> None:
-    _, decision = meet((new, BACKWARD, "D.o.x"), (new, STEP, "o.sox"))
+    words = ((BACKWARD, "D.o.x"), (STEP, "o.sox"))
+    messages = [Round().message(rank, place, standings(it), hooks=5) for rank, (place, it) in enumerate(words)]
+    _, decision = Round().heard(combine(messages))
     assert isinstance(decision, Reduce)
     assert list(decision.trained) == [1, 0, 1, 1, 1]

@@ -116,8 +116,8 @@ _IS_TRAINED = _table(OPEN, OPEN_SPARSE, DUE, DUE_SPARSE, DONE)
 class Reduce(NamedTuple):
     """Reduce those that `wanted` has a 1 for; as sparse ones those of `sparse`. `bundled`: as each has proposed.
 
-    `hooks_differ`: the ranks have different communication hooks or buckets. `trained`: has a 1 for each gradient that
-    some rank trains.
+    `hooks_differ`: the ranks have different communication hooks or buckets. `trained`: where there are hooks, has a 1
+    for each gradient that some rank trains.
     """
 
     wanted: bytes
@@ -171,7 +171,7 @@ class Round(NamedTuple):
             head[_KEPT] = who
         head[_HELD:_BUNDLE] = _sum_of(standings.translate(_IS_DONE)) if kept else _NOTHING_HELD
         head[_BUNDLE:_HOOKS] = _with_complement(bundle, _KEY_BYTES)
-        head[_HOOKS:_LOOK] = _with_complement(hooks, _SUM_BYTES)
+        head[_HOOKS:_LOOK] = _with_complement(hooks, _SUM_BYTES) if hooks else _NO_HOOK
         head[_LOOK:] = look
         return bytes(head) + standings
 
@@ -186,9 +186,11 @@ class Round(NamedTuple):
         complete = not in_backward or not (OPEN in standings or OPEN_SPARSE in standings)
         done = len(wanted) - wanted.count(0) + standings.count(DONE)
         seen = Seen.of(answer[_LOOK:HEAD_BYTES])
+        reduce = Reduce(wanted, sparse, _is_bundled(answer), seen)
         hooks = answer[_HOOKS:_LOOK]
-        hooks_differ = hooks != _NO_HOOK and any(hooks) and not is_same(hooks)
-        reduce = Reduce(wanted, sparse, _is_bundled(answer), seen, hooks_differ, standings.translate(_IS_TRAINED))
+        if hooks != _NO_HOOK:
+            differ = any(hooks) and not is_same(hooks)
+            reduce = reduce._replace(hooks_differ=differ, trained=standings.translate(_IS_TRAINED))
         return Round(done=done, complete=complete), reduce
 
 
