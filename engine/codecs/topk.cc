@@ -24,20 +24,16 @@ uint32_t KthLargest(std::vector<uint32_t>* numbers, size_t k) {
   return *place;
 }
 
-// Values at places that differ in their distance, one in each of `size` parts of equal length: a fixed distance might
-// always meet the same column of a matrix. The same for the same count.
+// One value in each of `size` parts of equal length, at a place that a fixed hash gives: a fixed distance might always
+// meet the same column of a matrix. Codecs for GPUs (horovod.torch.codecs) take the same places.
 std::vector<uint32_t> SampleMagnitudes(const CodecInput& input, size_t size) {
+  constexpr uint32_t kMultiplier = 2654435761;
   std::vector<uint32_t> sample(size);
-  const size_t length = input.count / size, longer = input.count % size;
-  size_t begin = 0, error = 0;
+  const uint64_t length = input.count / size;
   for (size_t i = 0; i < size; i++) {
-    error += longer;
-    const size_t here = length + (error >= size);
-    if (error >= size) error -= size;
-    const uint64_t random = (i * 0x9E3779B97F4A7C15u) >> 32;
-    const size_t at = begin + static_cast<size_t>((random * here) >> 32);
+    const uint64_t hashed = static_cast<uint32_t>(i) * kMultiplier;
+    const size_t at = i * length + static_cast<size_t>((hashed * length) >> 32);
     sample[i] = AbsBits(input.residual ? input.values[at] + input.residual[at] : input.values[at]);
-    begin += here;
   }
   return sample;
 }
@@ -45,7 +41,7 @@ std::vector<uint32_t> SampleMagnitudes(const CodecInput& input, size_t size) {
 // Bits of an estimate of the k-th largest |p|, between those of the smallest positive number and those of infinity.
 uint32_t EstimateThreshold(const CodecInput& input, size_t k) {
   constexpr size_t kMinSample = 1024, kSampleShare = 100;
-  const size_t size = std::min(std::max(kMinSample, (input.count + kSampleShare - 1) / kSampleShare), input.count);
+  const size_t size = std::min(std::max(kMinSample, input.count / kSampleShare), input.count);
   std::vector<uint32_t> sample = SampleMagnitudes(input, size);
   const size_t rank = (std::min(k, input.count) * size + input.count / 2) / input.count;
   const uint32_t threshold = KthLargest(&sample, std::max<size_t>(rank, 1));

@@ -64,7 +64,9 @@ def topk_encode(p: Array, ratio: float) -> bytes:
     magnitudes = np.abs(p)
     sample = np.sort(magnitudes[topk_sample(count)])[::-1]
     threshold = sample[min(len(sample), max(1, math.floor(wanted * len(sample) / count + 0.5))) - 1]
-    chosen = np.flatnonzero(magnitudes >= threshold)
+    chosen = np.flatnonzero((magnitudes >= threshold) & (magnitudes > 0))
+    if not len(chosen):
+        return np.int32(0).tobytes() + p[:1].tobytes()
     if len(chosen) > most:
         chosen = np.sort(np.argsort(-magnitudes, kind="stable")[:most])
     return chosen.astype(np.int32).tobytes() + p[chosen].tobytes()

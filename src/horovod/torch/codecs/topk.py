@@ -64,15 +64,16 @@ class TopKCodec:
         magnitudes = p.abs()
         lowest, highest = torch.aminmax(p)
         is_finite = torch.isfinite(lowest) & torch.isfinite(highest)
-        reaches = (magnitudes >= self._threshold(magnitudes)) & is_finite
+        # A zero is never worth sending.
+        reaches = (magnitudes >= self._threshold(magnitudes)) & (magnitudes > 0) & is_finite
         # The length of the message depends on the values, so the host waits for a GPU here, and only here unless too
         # many values reach the threshold.
         indices = reaches.nonzero().view(-1)
-        if not indices.numel():  # the sample has at least one value that reaches its own threshold
-            if left is not None:
-                left.fill_(math.nan)
-            nan = torch.full((1,), math.nan, dtype=torch.float32, device=p.device)
-            return torch.zeros(1, dtype=torch.int32, device=p.device), nan
+        if not indices.numel():  # no value is finite and above zero
+            only = p[:1].clone().masked_fill_(~is_finite, math.nan)
+            if left is not None and left is not p:
+                left.copy_(p)
+            return torch.zeros(1, dtype=torch.int32, device=p.device), only
         if indices.numel() > self.most(p.numel()):
             indices = indices[_largest(magnitudes[indices], self.most(p.numel()))]
         values = p[indices]
