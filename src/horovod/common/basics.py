@@ -41,10 +41,10 @@ class HorovodBasics:
     def counters(self) -> dict[str, int | None]:
         """Return how many bytes this process has sent, received and moved through shared memory since it started.
 
-        The counters go on when hvd.init() is called again, also by elastic training, and never decrease:
+        The counters go on when hvd.init() is called again, also by elastic training. A number never decreases:
 
-        - `data_bytes_sent`, `data_bytes_received`: bytes of tensors on TCP connections between ranks. None once MPI or
-          NCCL has moved tensors, because nobody tells how many bytes that took.
+        - `data_bytes_sent`, `data_bytes_received`: bytes of tensors on TCP connections between ranks. None after MPI
+          was chosen or NCCL has moved tensors, because these libraries do not report bytes.
         - `control_bytes_sent`, `control_bytes_received`: all other bytes on these connections, without TCP's headers.
         - `shared_memory_bytes_read`, `shared_memory_bytes_written`: bytes that this rank read from memory of other
           ranks on its host, and wrote straight into their tensors.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Byte counters of a process: the sums over all worlds that it was in, of which the engine counts each one."""
+"""Byte counters of a process: each world counts its own bytes, and this module adds up all worlds of the process."""
 
 from __future__ import annotations
 

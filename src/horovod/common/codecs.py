@@ -41,7 +41,8 @@ class Codec(ABC):
 
         Args:
             residual: what earlier calls have left; None stands for zeros.
-            left: receives p minus what the wire decodes to. It may be the array `values` or `residual`.
+            left: receives p minus what the wire decodes to. It may be the array `values` or `residual`. Where p is not
+                finite, int8 and one bit fill that block of it with NaN, and top-k leaves p as it is.
             wire: memory to write to, of wire_bytes(values.size) bytes or more, instead of a new array.
         """
         addresses = _floats("values", values), _same_size("residual", residual, values), _target(left, values, residual)
@@ -65,7 +66,10 @@ class Codec(ABC):
         return out
 
     def decode_sum(self, wires: Sequence[Wire], count: int, factor: float = 1.0, out: Floats | None = None) -> Floats:
-        """Return factor * the sum of several wires' values, which are added in the order of the wires."""
+        """Return factor * the sum of several wires' values, which are added in the order of the wires.
+
+        Top-k multiplies each wire by the factor before it adds. If it refuses a wire, `out` is undefined.
+        """
         if len(wires) == 0:
             raise ValueError("wires is empty: there is nothing to sum")
         out = _result(out, count)

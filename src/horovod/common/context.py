@@ -280,6 +280,7 @@ class Context:
         """In a forked child: the engine belongs to the parent, so refuse use and never run its destructor here."""
         self._lock = threading.RLock()
         self.mpi_plane = None
+        self._ended_worlds = {}
         if self._world is not None:
             self._inherited, self._world = self._world, None
             self._forget_sets()

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-UNIT = 4096  # values; a multiple of every codec's block, so that no block lies in two shares
+UNIT = 4096  # values; a block of int8 that does not divide it ends early where a share or a chunk ends
 
 
 class HostShares:

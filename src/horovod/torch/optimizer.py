@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -176,12 +177,9 @@ def DistributedOptimizer(  # noqa: N802 - the contract's name
     that the ranks of a host, or of a GPU, share. A `compression` with arguments, such as hvd.Compression.int8(),
     reduces gradients in buckets by a communication hook.
     """
+    method = _method_in(compression, op)
     if isinstance(compression, CompressionMethod):
-        method, compression = compression, Compression.none
-        if op == Adasum:
-            raise ValueError(f"compression={method.describe()} does not support op=hvd.Adasum")
-    else:
-        method = None
+        compression = Compression.none
     if gradient_predivide_factor != 1.0 and op != Average:
         raise ValueError("gradient_predivide_factor needs op=hvd.Average")
     _check_passes(backward_passes_per_step)
@@ -225,7 +223,21 @@ def DistributedOptimizer(  # noqa: N802 - the contract's name
     return wrapped
 
 
+def _method_in(compression: Any, op: int) -> CompressionMethod | None:
+    """Return a compression that a communication hook applies; None for a Compressor."""
+    if isinstance(compression, type) and issubclass(compression, CompressionMethod):
+        raise TypeError(f"compression={compression.__name__} is a class: pass an instance, with parentheses behind it")
+    if not isinstance(compression, CompressionMethod):
+        return None
+    if op not in (Average, Sum):
+        raise ValueError(f"compression={compression.describe()} supports op=hvd.Average and op=hvd.Sum only")
+    return compression
+
+
 def _compress(optimizer: WrappedOptimizer, method: CompressionMethod) -> None:
+    for pattern in method.exclude:
+        if not any(fnmatch.fnmatchcase(name, pattern) for name in optimizer._parameter_names.values()):
+            raise ValueError(f"compression={method.describe()}: exclude={pattern!r} matches no name of a parameter")
     # Late: both import this file.
     from horovod.torch.compressing.hook import CompressionHook
     from horovod.torch.hooks.registration import register_comm_hook

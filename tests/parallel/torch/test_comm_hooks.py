@@ -205,6 +205,17 @@ def test_the_first_rank_decides_on_the_buckets():
     assert buckets_of(optimizer) == [["w2", "w1", "w0"]]
 
 
+@on_torch_ranks("shm2")
+def test_buckets_behind_one_that_differs_are_taken_over_too():
+    """One rank has frozen a parameter of the first bucket; all other buckets are the same on all ranks."""
+    parameters = parameters_of(3, 2, 3)
+    parameters[2].requires_grad_(hvd.rank() == 0)
+    optimizer = simple(parameters, two_stage_hook, groups=[[parameters[2], parameters[1]], [parameters[0]]])
+    step(optimizer, *(it for it in parameters if it.requires_grad))
+    assert values(parameters) == [-1.0, -1.0, 0.0 if hvd.rank() == 0 else 1.0]
+    assert buckets_of(optimizer) == [["w2", "w1"], ["w0"]]
+
+
 @on_torch_ranks("shm2", "shm4")
 def test_idioms_of_training_loops():
     parameters = parameters_of(3, 2)

@@ -64,6 +64,33 @@ def test_values_are_those_of_one_process(kind, scope, feedback):
 
 @on_ranks("hosts4")
 @pytest.mark.parametrize("kind", METHODS)
+@pytest.mark.parametrize("count", [1, 4096, 4097])
+def test_fewer_values_than_shares_have_room_for(kind, count):
+    make, arguments, codec, two_stages = METHODS[kind]
+    reduced, _ = train(make(**arguments, min_bytes=0), [gradient(hvd.rank(), step, count) for step in range(2)])
+    simulated = Simulation(hosts_of_ranks(), codec, two_stages)
+    for step, found in enumerate(reduced):
+        expected = simulated.step([gradient(rank, step, count) for rank in range(hvd.size())])
+        np.testing.assert_allclose(found.numpy(), expected, rtol=1e-4, atol=1e-5)
+
+
+@on_ranks("hosts3")
+def test_float64_that_stays_dense_keeps_its_digits():
+    """One bit is visible in the compressed gradient, and nothing is lost of the other."""
+    big, small = torch.nn.Parameter(torch.zeros(20_000).double()), torch.nn.Parameter(torch.zeros(3).double())
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SGD([big, small], lr=1.0), [("big", big), ("small", small)], compression=hvd.Compression.onebit()
+    )
+    value = 1.0 + 1e-12 * hvd.rank()
+    (big.sum() * value + small.sum() * value).backward()
+    optimizer.step()
+    assert small.grad.dtype is big.grad.dtype is torch.float64
+    np.testing.assert_allclose(small.grad.numpy(), 1.0 + 1e-12, rtol=0, atol=1e-15)
+    np.testing.assert_allclose(big.grad.numpy(), 1.0, rtol=1e-6)
+
+
+@on_ranks("hosts4")
+@pytest.mark.parametrize("kind", METHODS)
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_a_bad_value_on_one_rank_spoils_the_step_everywhere_and_no_residual(kind, bad):
     make, arguments, _, _ = METHODS[kind]
@@ -114,3 +141,23 @@ def test_a_state_of_other_arguments_is_refused():
         CompressionHook(Int8(block=512, scope="all")).load_state_dict(hook.state_dict())
     with pytest.raises(ValueError, match="DistributedOptimizer does not support the compression powersgd"):
         CompressionHook(PowerSGD())
+
+
+@on_ranks("shm2")
+def test_what_an_optimizer_does_not_take_as_compression():
+    def wrap(compression, **options):
+        parameter = torch.nn.Parameter(torch.zeros(8))
+        sgd = torch.optim.SGD([parameter], lr=1.0)
+        return hvd.DistributedOptimizer(sgd, [("p", parameter)], compression=compression, **options)
+
+    with pytest.raises(TypeError, match="compression=Int8 is a class: pass an instance"):
+        wrap(hvd.Compression.int8)
+    with pytest.raises(ValueError, match=r"exclude='bias' matches no name of a parameter"):
+        wrap(hvd.Compression.int8(exclude=["bias"]))
+    for op in (hvd.Adasum, hvd.Max):
+        with pytest.raises(ValueError, match=r"compression=topk\(.* supports op=hvd.Average and op=hvd.Sum only"):
+            wrap(hvd.Compression.topk(0.1), op=op)
+    with pytest.raises(ValueError, match="needs compression=hvd.Compression.none"):
+        hvd.register_comm_hook(wrap(hvd.Compression.onebit()), CompressionHook(OneBit()))
+    with pytest.raises(ValueError, match=r"compression=int8\(.* keeps a state for each gradient"):
+        hvd.allreduce(torch.zeros(3), compression=hvd.Compression.int8())

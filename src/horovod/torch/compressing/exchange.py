@@ -31,7 +31,7 @@ def in_two_stages(bucket: Bucket, share: Tensor, shares: HostShares, codec: Code
     """Exchange a share that each host's owner has summed, in messages of codecs whose sums need a codec again.
 
     The owners of a share divide it into chunks. Each adds up one chunk of all hosts and sends the sum to the others.
-    A message loses something in both stages, so there are two residuals. The values of `share` are overwritten.
+    A message loses something in both stages, so there are two residuals.
     """
     hosts = len(shares.peers)  # 0 on a rank without a share, which takes part without values
     cuts = even_bounds(share.numel(), hosts) if hosts else [0]
@@ -73,7 +73,7 @@ def of_largest(bucket: Bucket, share: Tensor, shares: HostShares, codec: PairCod
 
 def _corrected(values: Tensor, residual: Tensor | None) -> Tensor:
     """Return values and residual added, in memory of its own."""
-    return values.clone() if residual is None else values + residual
+    return values.clone() if residual is None else values + residual.to(values.device)  # restored ones are on the host
 
 
 def _encoded(codec: Codec, values: Tensor) -> Tensor:

@@ -59,9 +59,9 @@ class BucketPart:
     def __init__(self, method: CompressionMethod) -> None:
         self._method = method
         self._memory: Memory = {}
-        self._range: tuple[int, int, int] | None = None  # of the values that the residuals belong to, and of how many
+        self._range: tuple[int, ...] | None = None  # of what the residuals belong to: values, hosts, this host's number
         self._shares: HostShares | None = None
-        self._world: object = None
+        self._meeting: object = None  # for which the shares hold
 
     def state(self) -> dict[str, Any]:
         """Return copies of what this rank keeps."""
@@ -84,7 +84,7 @@ class BucketPart:
         values = [bucket.gradients[name] for name in chosen]
         total, memory = torch.empty(0), dict[str, Tensor]()
         if values:
-            total, memory = yield from self._compressed(bucket, _joined(values), shares)
+            total, memory = yield from self._compressed(bucket, _joined(values).float(), shares)
         if under_way is not None:
             rest = yield under_way
             _divide(rest, dense)
@@ -99,12 +99,13 @@ class BucketPart:
 
     def _divided(self, bucket: Bucket) -> Generator[Any, Any, HostShares]:
         """Return the shares of this world's hosts."""
-        world = default_context.world
-        if self._shares is None or self._world is not world:
+        # The name counts failures of hooks, after which some ranks may know the shares and others may not.
+        meeting = default_context.world, bucket.wire_name("hosts")
+        if self._shares is None or self._meeting != meeting:
             name = default_context.topology.host.encode()
             named = yield bucket.allgather_async(torch.tensor(list(name), dtype=torch.uint8), stage="hosts")
             hosts = [str(rank) if self._method.scope == "all" else repr(it.tolist()) for rank, it in enumerate(named)]
-            self._shares, self._world = HostShares(hosts, bucket.rank), world
+            self._shares, self._meeting = HostShares(hosts, bucket.rank), meeting
         return self._shares
 
     def _compressed(self, bucket: Bucket, values: Tensor, shares: HostShares) -> Generator[Any, Any, tuple[Any, Any]]:
@@ -112,7 +113,7 @@ class BucketPart:
         bounds = shares.bounds(values.numel())
         share = yield from _summed_here(bucket, values, shares, bounds)
         first = 0 if shares.mine is None else bounds[shares.mine]
-        self._keep_memory_of((first, first + share.numel(), shares.hosts))
+        self._keep_memory_of((first, first + share.numel(), shares.hosts, shares.peer_index))
         memory = self._memory if self._method.error_feedback else {}
         if isinstance(self._method, TopK):
             exchange = of_largest(bucket, share, shares, pair_codec_for(self._method, values.device), memory)
@@ -125,7 +126,7 @@ class BucketPart:
         whole, _ = yield bucket.alltoall_async(sent, shares.splits_to_host(total.numel()), stage="gather")
         return whole, kept
 
-    def _keep_memory_of(self, wanted: tuple[int, int, int]) -> None:
+    def _keep_memory_of(self, wanted: tuple[int, ...]) -> None:
         """Drop residuals that belong to other values than this rank's share."""
         if self._range != wanted and self._memory:
             norm = float(sum(float(it.double().square().sum()) for it in self._memory.values()) ** 0.5)
@@ -143,7 +144,7 @@ def _summed_here(bucket: Bucket, values: Tensor, shares: HostShares, bounds: lis
     got, _ = yield bucket.alltoall_async(values, shares.splits_to_owners(bounds), stage="reduce")
     if shares.mine is None:
         return values[:0]
-    parts = got.view(len(shares.here), -1)
+    parts = got.view(len(shares.here), bounds[shares.mine + 1] - bounds[shares.mine])
     total: Tensor = parts[0].clone()
     for part in parts[1:]:
         total.add_(part)
@@ -151,10 +152,8 @@ def _summed_here(bucket: Bucket, values: Tensor, shares: HostShares, bounds: lis
 
 
 def _joined(tensors: list[Tensor]) -> Tensor:
-    """Return the values of tensors as one flat float32 tensor."""
-    if not tensors:
-        return torch.empty(0)
-    return torch.cat([it.reshape(-1) for it in tensors]).float()
+    """Return the values of tensors as one flat tensor."""
+    return torch.cat([it.reshape(-1) for it in tensors])
 
 
 def _divide(flat: Tensor, targets: list[Tensor]) -> None:

@@ -100,12 +100,12 @@ class HookState:
     def _compare_ranks(self) -> None:
         """Raise ValueError on all ranks if they have hooks with different arguments. The first exchange begins so."""
         described: list[str] = [""] * dist.get_world_size(self.process_group)
-        dist.all_gather_object(described, self.describe(), group=self.process_group)
+        dist.all_gather_object(described, f"{self.describe()}, step {self.step}", group=self.process_group)
         other = next((rank for rank, text in enumerate(described) if text != described[0]), None)
         if other is not None:
             raise ValueError(
-                f"Ranks have different communication hooks: rank 0 has {described[0]}, rank {other} has "
-                f"{described[other]}. Pass the same arguments on all ranks"
+                f"Ranks of the group have different communication hooks: rank 0 has {described[0]}, rank {other} has "
+                f"{described[other]}. Pass the same arguments on all ranks, and load a saved state on all or on none"
             )
         self._is_compared = True
 

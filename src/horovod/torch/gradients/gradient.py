@@ -25,7 +25,7 @@ from horovod.torch.compression import Compressor, NoneCompressor
 from horovod.torch.gradients.forms import make_gradient
 from horovod.torch.gradients.rounds import FROZEN, Reduce
 from horovod.torch.hooks.flat import FlatBucket
-from horovod.torch.hooks.layout import Layout
+from horovod.torch.hooks.layout import BucketPlan, Layout
 
 Tensor = torch.Tensor
 _BUNDLED_BYTES = 4096  # copying larger ones takes as long as what is saved
@@ -87,6 +87,10 @@ class Group:
         """The name by which ranks know it."""
         first, last = self.gradients[0], self.gradients[-1]
         return ".".join((first.name, last.name, str(len(self.gradients)))) + first.suffix
+
+
+def _plan_of(group: Group) -> BucketPlan | None:
+    return None if group.bucket is None else group.bucket.plan
 
 
 class Leave(Enum):
@@ -173,7 +177,10 @@ class Gradients:
     def make_buckets(self, layout: Layout) -> None:
         """Reduce all gradients in these buckets, by a communication hook. Buckets that are there already remain."""
         kept = [group for group in self.groups if group.bucket is not None]
-        self.groups = [group for group, plan in zip(kept, layout, strict=False) if group.bucket.plan == plan]  # type: ignore[union-attr]
+        same = 0  # buckets from the first one on: a bucket behind another one that differs gets another index
+        while same < min(len(kept), len(layout)) and _plan_of(kept[same]) == layout[same]:
+            same += 1
+        self.groups = kept[:same]
         by_name = {gradient.name: gradient for gradient in self._all}
         for index in range(len(self.groups), len(layout)):
             members = [by_name[name] for name in layout[index].names]

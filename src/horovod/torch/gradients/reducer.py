@@ -157,15 +157,17 @@ class GradientReducer:
         """Reduce the named parameters of each list as one unit."""
         self._gradients.make_groups(groups)
 
-    def attach(self, hook: CommHook, bucket_bytes: int) -> None:
-        """Reduce gradients in buckets by a communication hook."""
-        if self._flights.comm_hook.hook == hook:
-            return  # also in an elastic job, whose function begins again after a reset
+    def attach(self, hook: CommHook, bucket_bytes: int) -> CommHook:
+        """Reduce gradients in buckets by a communication hook. Return it, or the equal one that is attached already."""
+        attached = self._flights.comm_hook.hook
+        if attached is not None and attached == hook and self._flights.comm_hook.has_exchanged:
+            return attached  # in an elastic job, whose function begins again after a reset
         if self._flights.comm_hook.has_exchanged:
             raise RuntimeError(_HOOK_TOO_LATE)
         self._flights.attach(hook, bucket_bytes)
         self._homes = None
         self._hook_again(self._gradients)
+        return hook
 
     # Rounds
 

@@ -44,16 +44,15 @@ class AttachedHook:
         self._runs = BucketRuns(optimizer, reduction.call)
         self._side = Side(None)
         self._limit_bytes = DEFAULT_BYTES
+        self._groups: list[list[str]] = []  # the user's
 
     def attach(self, hook: CommHook, limit_bytes: int) -> None:
         """Take over a hook. Fill buckets with what is trained, the user's groups first."""
-        groups = [[it.name for it in group.gradients] for group in self._gradients.groups if group.bucket is None]
+        if self.hook is None:
+            self._groups = [[it.name for it in group.gradients] for group in self._gradients.groups]
         trained = [it for it in self._gradients if it.parameter.requires_grad]
         self._limit_bytes = limit_bytes
-        if self.hook is None:
-            self._take(describe(hook), make_layout(_described(trained), groups, limit_bytes))
-        else:  # the user's groups are buckets by now
-            self._take(describe(hook), self._side.layout)
+        self._take(describe(hook), make_layout(_described(trained), self._groups, limit_bytes))
         self.hook = hook
         self._optimizer.use_hook()
 
@@ -148,7 +147,9 @@ def describe(hook: Any) -> str:
 def check_dtype(name: str, parameter: torch.Tensor) -> None:
     """Raise ValueError if a bucket cannot hold the parameter's gradient."""
     if not parameter.dtype.is_floating_point:
-        raise ValueError(f"register_comm_hook supports floating-point parameters; {name!r} is {parameter.dtype}")
+        raise ValueError(
+            f"Communication hooks and compression= support floating-point parameters; {name!r} is {parameter.dtype}"
+        )
 
 
 def _described(gradients: list[Gradient]) -> list[Described]:

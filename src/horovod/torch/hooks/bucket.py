@@ -77,6 +77,10 @@ class Bucket:
         """
         return self._begin(Call(ALLTOALL, self.process_set, self._name_of(stage), splits=splits), tensor)
 
+    def wire_name(self, stage: str) -> str:
+        """Return the name of a stage's collective on the wire. It changes if a hook has failed on any rank."""
+        return self._name_of(stage)
+
     def average(self, total: Tensor) -> Tensor:
         """Turn a sum over all ranks, in place, into what the optimizer asked for: the mean, or the sum for op=Sum.
 

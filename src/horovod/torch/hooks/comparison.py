@@ -16,7 +16,9 @@ from horovod.torch.hooks.layout import BucketPlan, Layout, packed, unpacked
 
 _LENGTH_BYTES = 4
 _SHOWN_NAMES = 3
-_SAME_EVERYWHERE = "Call hvd.register_comm_hook(optimizer, hook) with the same hook and arguments on every rank."
+_SAME_EVERYWHERE = (
+    "On every rank, use the same hook, or the same compression= of hvd.DistributedOptimizer(), with the same arguments."
+)
 
 
 class Side(NamedTuple):

@@ -6,6 +6,7 @@ from __future__ import annotations
 import torch
 
 from horovod.common.rules import Adasum, Average, Sum
+from horovod.torch.compressing.hook import CompressionHook
 from horovod.torch.compression import NoneCompressor
 from horovod.torch.hooks.attached import check_dtype
 from horovod.torch.hooks.bucket import CommHook
@@ -40,10 +41,10 @@ def register_comm_hook(optimizer: torch.optim.Optimizer, hook: CommHook, bucket_
         raise ValueError("register_comm_hook does not support op=hvd.Adasum; use op=hvd.Average or op=hvd.Sum")
     if optimizer.op not in (Average, Sum) or not isinstance(optimizer, _DistributedOptimizer):
         raise ValueError("register_comm_hook supports op=hvd.Average and op=hvd.Sum only")
-    if optimizer._compression is not NoneCompressor:
+    compresses = isinstance(optimizer._comm_hook, CompressionHook) and hook is not optimizer._comm_hook
+    if optimizer._compression is not NoneCompressor or compresses:
         raise ValueError("register_comm_hook needs compression=hvd.Compression.none: the hook decides what is sent")
     for parameter, name in optimizer._parameter_names.items():
-        check_dtype(name, parameter)
-    if optimizer._reducer is not None:
-        optimizer._reducer.attach(hook, bucket_bytes)
-    optimizer._comm_hook = hook
+        if parameter.requires_grad:
+            check_dtype(name, parameter)
+    optimizer._comm_hook = hook if optimizer._reducer is None else optimizer._reducer.attach(hook, bucket_bytes)

@@ -30,12 +30,17 @@ class HookRun:
         return self.result is not None or self.error is not None
 
     def can_advance(self) -> bool:
-        """Return True if the collective that the hook waits for has completed."""
-        return self._handle is not None and self._handle.is_complete()
+        """Return True if the collective that the hook waits for has completed, or cannot be asked."""
+        if self._handle is None:
+            return False
+        try:
+            return self._handle.is_complete()
+        except Exception:
+            return True  # the hook gets the error when it asks for the result
 
     def advance(self) -> None:
         """Give the hook the results of completed collectives, until it waits for one that has not completed."""
-        while self._handle is not None and self._generator is not None and self._handle.is_complete():
+        while self._handle is not None and self._generator is not None and self.can_advance():
             handle, self._handle = self._handle, None
             try:
                 step: Callable[[], Any] = partial(self._generator.send, handle.result())
