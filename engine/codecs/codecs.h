@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Codecs that make gradients smaller on the wire: pure functions over float32 in memory of the caller, without state.
-// Every instruction set gives the same bits. The formats are little-endian:
+// Every instruction set gives the same bits, except for which NaN a decoder writes. The formats are little-endian:
 // - int8: a float32 scale for each block, then one int8 for each value, which stands for int8 * scale. scale is
 //   max|p| / 127. It is 0 where 127 / max|p| overflows.
 // - onebit: float32 mean of |p| for each block of 4,096 values, then one bit for each value: 1 is -mean, 0 is +mean.
@@ -19,7 +19,8 @@ namespace hvd {
 constexpr size_t kOneBitBlock = 4096;
 
 // What an encoder encodes: p = values + residual, or values alone where residual is null. `left` receives p minus what
-// the wire decodes to, unless it is null. It may be the same memory as values or residual.
+// the wire decodes to, unless it is null. It may be the same memory as values or residual. Where p is not finite, int8
+// and onebit fill that block of `left` with NaN, and topk leaves p as it is.
 struct CodecInput {
   const float* values;
   const float* residual;

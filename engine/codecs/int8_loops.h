@@ -60,7 +60,7 @@ HVD_INLINE void EncodeInt8Block(const CodecInput& block, uint8_t* scale_to, uint
 
 template <class Isa>
 void EncodeInt8For(const CodecInput& input, size_t block, uint8_t* wire) {
-  const size_t blocks = (input.count + block - 1) / block;
+  const size_t blocks = input.count / block + (input.count % block != 0);
   uint8_t* const bytes = wire + blocks * sizeof(float);
   WithKnown(input.residual, input.left, [=](auto residual, auto left) __attribute__((always_inline)) {
     for (size_t b = 0; b < blocks; b++) {
@@ -115,7 +115,7 @@ HVD_INLINE void DecodeInt8Block(const void* const* wires, size_t wire_count, siz
 
 template <class Isa, size_t kWires, bool kAccumulates>
 void DecodeInt8Loop(const void* const* wires, size_t wire_count, size_t block, const CodecOutput& output) {
-  const size_t blocks = (output.count + block - 1) / block;
+  const size_t blocks = output.count / block + (output.count % block != 0);
   for (size_t b = 0; b < blocks; b++) {
     const size_t begin = b * block, rest = output.count - begin;
     const CodecOutput part = {output.out + begin, rest < block ? rest : block, output.factor, output.accumulates};

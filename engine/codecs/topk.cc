@@ -32,7 +32,7 @@ std::vector<uint32_t> SampleMagnitudes(const CodecInput& input, size_t size) {
   const uint64_t length = input.count / size;
   for (size_t i = 0; i < size; i++) {
     const uint64_t hashed = static_cast<uint32_t>(i) * kMultiplier;
-    const size_t at = i * length + static_cast<size_t>((hashed * length) >> 32);
+    const size_t at = i * input.count / size + static_cast<size_t>((hashed * length) >> 32);
     sample[i] = AbsBits(input.residual ? input.values[at] + input.residual[at] : input.values[at]);
   }
   return sample;
@@ -194,7 +194,7 @@ Status DecodeTopK(const void* wire, size_t bytes, const CodecOutput& output) {
                              ", but there are " + std::to_string(output.count) + " values");
     }
   }
-  if (!output.accumulates) std::memset(output.out, 0, output.count * sizeof(float));
+  if (!output.accumulates && output.count > 0) std::memset(output.out, 0, output.count * sizeof(float));
   for (size_t i = 0; i < pairs; i++) {
     int32_t index;
     float value;

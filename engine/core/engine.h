@@ -191,6 +191,7 @@ class Engine {
   std::map<int, std::unique_ptr<Membership>> sets_;  // those that this rank belongs to
   Tuned tuned_;
   std::map<int, std::vector<int>> foreign_;        // ranks of the others
+  std::atomic<size_t> set_count_{1};               // of sets_ and foreign_, for Describe
   std::deque<std::pair<int, std::string>> early_;  // messages for a set that is not here yet, with their senders
   uint32_t newest_epoch_ = 0;
   Submissions::Batch drained_;

@@ -426,7 +426,7 @@ std::string Engine::Describe() const {
          ", \"control_messages\": " + std::to_string(mailbox_.sent() - counters_.pings.load()) +
          ", \"streams\": " + std::to_string(parts_.connector->taken()) +
          ", \"counters\": " + ToJson(parts_.connector->traffic.Load()) +
-         ", \"process_sets\": " + std::to_string(sets_.size() + foreign_.size()) +
+         ", \"process_sets\": " + std::to_string(set_count_.load(std::memory_order_relaxed)) +
          ", \"refused_connections\": " + std::to_string(parts_.connector->refused()) + "}";
 }
 

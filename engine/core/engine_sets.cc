@@ -107,6 +107,7 @@ void Engine::AddSet(MemberState& global, const Entry& entry) {
   } else {
     foreign_[id] = ranks;
   }
+  set_count_.store(sets_.size() + foreign_.size(), kRelaxed);
   if (operation) {
     operation->handle->value = id;
     Finish(std::move(operation), Status::Ok());
@@ -134,6 +135,7 @@ void Engine::RemoveSet(MemberState& global, const Entry& entry) {
     sets_.erase(set);
   }
   foreign_.erase(id);
+  set_count_.store(sets_.size() + foreign_.size(), kRelaxed);
   parts_.submissions->Unregister(id);
   parts_.log.Info([&] { return "process set " + std::to_string(id) + " is removed"; });
   if (operation) Finish(std::move(operation), Status::Ok());

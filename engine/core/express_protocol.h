@@ -109,8 +109,8 @@ class ExpressProtocol {
   void EndDelivery(const Status& status);
   void AfterRound(uint32_t slot);
   void Forget(uint32_t slot);
-  // What waits for others' parts of the current round; null if there is nothing.
   void CountMemory(const ExpressRun& run);
+  // What waits for others' parts of the current round; null if there is nothing.
   std::unique_ptr<Operation> TakeWaiting(const Entry& known);
 
   const ProcessSet& set_;

@@ -197,9 +197,11 @@ bool Mailbox::Receive(const Handler& handler, bool eager) {
 }
 
 // Passes the message to the handler and returns how many of its bytes are tensor data.
-size_t Mailbox::Handle(const Handler& handler, int from, std::string_view message) {
+size_t Mailbox::Handle(const Handler& handler, Tally* data_counter, int from, std::string_view message) {
   data_at_hand_ = 0;
+  data_counter_ = data_counter;
   handler(from, message);
+  data_counter_ = nullptr;
   return std::min(data_at_hand_, message.size());
 }
 
@@ -215,7 +217,7 @@ bool Mailbox::ReceiveByInbox(const Handler& handler) {
     own_->Advance();  // before the handler, which may make the writer send more
     auto begun = partial_.find(writer);
     if (!more && begun == partial_.end()) {
-      CountFromMemory(Handle(handler, static_cast<int>(writer), std::string_view(bytes, length)));
+      Handle(handler, memory_counter(), static_cast<int>(writer), std::string_view(bytes, length));
       continue;
     }
     std::string& whole = begun == partial_.end() ? partial_[writer] : begun->second;
@@ -223,7 +225,7 @@ bool Mailbox::ReceiveByInbox(const Handler& handler) {
     if (more) continue;
     const std::string message = std::move(whole);
     partial_.erase(writer);
-    CountFromMemory(Handle(handler, static_cast<int>(writer), message));
+    Handle(handler, memory_counter(), static_cast<int>(writer), message);
   }
   return any;
 }
@@ -237,9 +239,9 @@ bool Mailbox::ReceiveByLink(int rank, Link& link, const Handler& handler) {
     FrameReader::Result result;
     while ((result = link.reader->Next(&message)) == FrameReader::Result::kMessage) {
       any = true;
-      const size_t whole = kFrameHeaderSize + message.size(), data = Handle(handler, rank, message);
+      const size_t whole = kFrameHeaderSize + message.size();
+      const size_t data = Handle(handler, &connector_->traffic.data_received, rank, message);
       connector_->traffic.control_received.Add(whole - data);
-      if (data) connector_->traffic.data_received.Add(data);
     }
     if (any) link.heard = std::chrono::steady_clock::now();
     if (result == FrameReader::Result::kCorrupt) {

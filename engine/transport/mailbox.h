@@ -38,8 +38,12 @@ class Mailbox {
   // Delivers what has arrived; true if anything came. `eager`: somebody waits for it; where links are few, they are
   // looked at before the poller speaks of them.
   bool Receive(const Handler& handler, bool eager);
-  // For the handler: counts `bytes` of the message that it is handling as tensor data.
-  void CountAsData(size_t bytes) { data_at_hand_ += bytes; }
+  // For the handler: counts `bytes` of the message that it is handling as tensor data. Call it before an operation
+  // finishes, because the caller of that operation may read the counters at once.
+  void CountAsData(size_t bytes) {
+    data_at_hand_ += bytes;
+    if (data_counter_) data_counter_->Add(bytes);
+  }
   // Pushes what could not be sent at once; true if anything moved.
   bool Flush();
   // Wakes neighbours who sleep on messages of ours. Sending alone does not: two ranks in step find their messages by
@@ -94,10 +98,8 @@ class Mailbox {
     std::unique_ptr<FrameReader> reader;
   };
 
-  size_t Handle(const Handler& handler, int from, std::string_view message);
-  void CountFromMemory(size_t data) {
-    if (data) connector_->traffic.memory_read.Add(data);
-  }
+  size_t Handle(const Handler& handler, Tally* data_counter, int from, std::string_view message);
+  Tally* memory_counter() { return connector_ ? &connector_->traffic.memory_read : nullptr; }
   void SendByInbox(Outbox& outbox, std::string_view message);
   bool FlushOutbox(Outbox& outbox);
   Link& LinkTo(int rank);
@@ -117,9 +119,10 @@ class Mailbox {
   std::map<uint32_t, std::string> partial_;  // messages of which more cells will come, by writer
   std::vector<std::pair<int, std::string>> broken_;
   size_t waiting_cells_ = 0;
-  size_t data_at_hand_ = 0;  // of the message that the handler looks at
-  bool unrung_ = false;      // any outbox
-  bool unread_ = false;      // any link
+  size_t data_at_hand_ = 0;        // of the message that the handler looks at
+  Tally* data_counter_ = nullptr;  // what its tensor data count as; null outside a handler
+  bool unrung_ = false;            // any outbox
+  bool unread_ = false;            // any link
 };
 
 }  // namespace hvd

@@ -77,7 +77,7 @@ def topk_sample(count: int) -> list[int]:
         return list(range(count))
     size = max(1024, count // 100)
     width = count // size
-    return [number * width + (((number * 2654435761 % 2**32) * width) >> 32) for number in range(size)]
+    return [number * count // size + (((number * 2654435761 % 2**32) * width) >> 32) for number in range(size)]
 
 
 def topk_decode(wire: bytes, count: int) -> Array:

@@ -10,8 +10,10 @@
 struct hvd_status;
 
 /* Encoders encode p = values + residual, or values alone where residual is NULL. `left` receives p minus what the wire
- * decodes to, unless it is NULL; it may be the memory of values or of residual. Decoders write factor * value to
- * `out`, or add it where accumulate is not 0. decode_sum writes factor * (first + second + ...), at least one wire. */
+ * decodes to, unless it is NULL; it may be the memory of values or of residual. Where p is not
+ * finite, int8 and onebit fill that block of `left` with NaN, and topk leaves p as it is. Decoders write factor * value
+ * to `out`, or add it where accumulate is not 0. decode_sum writes factor * (first + second + ...), at least one wire.
+ */
 typedef struct hvd_codecs {
   uint32_t size;
   const char* (*flavour)(void); /* the instruction set in use, such as "avx2"; the bits are the same for all */
@@ -30,6 +32,7 @@ typedef struct hvd_codecs {
   void (*onebit_decode_sum)(const void* const* wires, uint64_t wire_count, uint64_t count, float factor, float* out);
   /* Pairs of an int32 index and a float32 value, 8 bytes for each. topk_pairs: the most that a message has when k are
    * wanted. topk_encode returns the number of pairs, at most topk_pairs(k) and at most `capacity`; or -1 and a status.
+   * count is below 2^31, k and capacity are at least 1, and `wire` has room for `capacity` pairs.
    * topk_decode refuses a message with an index that is out of range, or of a wrong length, and then writes nothing. */
   uint64_t (*topk_pairs)(uint64_t k);
   int64_t (*topk_encode)(const float* values, const float* residual, float* left, uint64_t count, uint64_t k,

@@ -101,7 +101,7 @@ def _positions(count: int, device: torch.device) -> torch.Tensor:
     width = count // size
     numbers = torch.arange(size, device=device)
     hashed = (numbers * 2654435761) & 0xFFFFFFFF
-    return numbers * width + ((hashed * width) >> 32)
+    return numbers * count // size + ((hashed * width) >> 32)
 
 
 def _largest(magnitudes: torch.Tensor, number: int) -> torch.Tensor:
