@@ -160,6 +160,16 @@ def test_a_named_pipe_without_a_reader_is_refused_as_output_file(tmp_path):
     assert f"cannot write {tmp_path}/rank.0/stdout: nobody is reading this named pipe" in done.stderr
 
 
+def test_fault_40_an_output_file_on_a_full_disk_is_reported_once_and_costs_the_exit_code(tmp_path):
+    (tmp_path / "rank.0").mkdir()
+    (tmp_path / "rank.0" / "stdout").symlink_to("/dev/full")
+    source = "for number in range(3000): print('x' * 99)"
+    done = horovodrun("-np", "1", "--output-filename", str(tmp_path), *python(source))
+    assert (done.returncode, done.stdout.count("\n")) == (1, 3000)
+    error = f"horovodrun: cannot write {tmp_path}/rank.0/stdout any more: [Errno 28] No space left on device\n"
+    assert done.stderr == error
+
+
 def test_a_full_disk_and_a_stalled_pipe_as_output_files_do_not_hold_the_job(tmp_path, ready, launch):
     files = tmp_path / "out" / "rank.0"
     files.mkdir(parents=True)

@@ -70,7 +70,7 @@ class UserOutput:
     def file(self, path: str) -> Sink:
         """A new file; a job that is restarted goes on writing where it has been.
 
-        OSError if it cannot be written; if that turns out later it is said, and the job goes on.
+        OSError if it cannot be written. If that turns out later, it is reported, and the job goes on.
         """
         if path in self._by_path:
             return self._by_path[path]
@@ -80,9 +80,13 @@ class UserOutput:
             self._files = Writer("files")
             self.writers.insert(0, self._files)  # the first to be drained: its last word goes to stderr
         self._by_path[path] = self._files.sink(
-            to_descriptor(descriptor), lambda error: self.say(f"cannot write {path} any more: {error}")
+            to_descriptor(descriptor), lambda error: self._on_file_error(path, error)
         )
         return self._by_path[path]
+
+    def _on_file_error(self, path: str, error: Exception) -> None:
+        self.is_incomplete |= not _has_reader_left(error)
+        self.say(f"cannot write {path} any more: {error}")
 
     def close(self, went_well: bool) -> None:
         """Give every reader the time it needs while it reads at all; say what was dropped to who still listens."""
