@@ -30,7 +30,8 @@ DOCS := tests/integration/test_docs.py
 SOAK := tests/faults/test_soak.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all setup-build setup-download setup-package setup-tests setup-tools setup-newest test-unit test-jobs test-ranks test-hosts test-soak test-engine test-numpy test-torch test-launcher test-faults test-jax
+.PHONY: help demo test test-all setup-build setup-download setup-package setup-tests setup-tools setup-newest test-unit test-jobs
+.PHONY: test-ranks test-promises test-docs test-hosts test-soak test-engine test-numpy test-torch test-launcher test-faults test-jax
 .PHONY: test-gpu test-tensorflow test-mxnet test-ray test-old test-old-torch test-old-jax test-old-tensorflow test-long lint format
 .PHONY: sanitize sanitize-address sanitize-thread wheel bench clean
 
