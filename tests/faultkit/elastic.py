@@ -9,6 +9,8 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from testkit.awaiting import await_that
+
 from faultkit.jobs import LaunchedJob, program
 from faultkit.reports import Report
 
@@ -67,10 +69,7 @@ class ElasticJob(LaunchedJob):
 
     def await_printed(self, text: str, limit_s: float = 60) -> None:
         """Until the launcher or a worker has said so."""
-        give_up = time.monotonic() + limit_s
-        while text not in self.printed():
-            assert time.monotonic() < give_up, f"{text!r} was not printed within {limit_s} s\n{self.printed_by_all()}"
-            time.sleep(0.02)
+        await_that(lambda: text in self.printed(), limit_s, lambda: f"printed: {text!r}\n{self.printed_by_all()}")
 
     def finish(self, size: int) -> list[Report]:
         """Let them all end well; what they report."""

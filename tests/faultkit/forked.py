@@ -19,6 +19,7 @@ from typing import Any
 from testkit.families import kill_family
 from testkit.places import ROOT, TESTS, python_path
 from testkit.processes import Process
+from testkit.speed import patience
 
 from faultkit.reports import VARIABLE, Report, Reports
 from horovod.common.joining.elastic_place import worker_variables
@@ -130,6 +131,7 @@ class ForkedJob:
             self._env |= rendezvous_environment(_ADDRESS, server.port, secret) | {VARIABLE: reports.path}
             driver = Driver(limits, server, self, self.said.append, verbose=True)
             driver.tell(Discovered(dict(hosts)))
+            limit_s = patience(limit_s)
             give_up = time.monotonic() + limit_s
             try:
                 self._loop(driver, reports, lambda: not driver.is_over, give_up)

@@ -2,12 +2,12 @@
 """Elastic jobs with spares, workers that are preempted, stuck, lost together, or lost below the minimum."""
 
 import signal
-import time
 from contextlib import suppress
 
 import psutil
 from faultkit.elastic import ElasticJob, of_rank
 from faultkit.jobs import LaunchedJob, program
+from testkit.awaiting import await_that
 
 
 def family(job):
@@ -25,14 +25,15 @@ def family(job):
 
 def waiting_spare(job, members):
     """Once a worker beyond the members waits for the driver: it has a connection, and sleeps."""
-    give_up = time.monotonic() + 60
-    while time.monotonic() < give_up:
+
+    def find():
         for birth, process in family(job).items():
             with suppress(psutil.Error):
                 if birth not in members and process.net_connections() and process.status() == psutil.STATUS_SLEEPING:
                     return birth, process
-        time.sleep(0.05)
-    raise AssertionError(f"no spare waits\n{job.printed_by_all()}")
+        return None
+
+    return await_that(find, 60, lambda: f"no spare waits\n{job.printed_by_all()}")
 
 
 def test_a_spare_takes_a_lost_place_and_then_that_of_a_worker_that_is_preempted(tmp_path):

@@ -14,6 +14,7 @@ from contextlib import ExitStack, suppress
 import psutil
 import pytest
 from faultkit.elastic import ElasticJob, of_rank
+from testkit.awaiting import await_that
 from testkit.families import is_alive, living
 
 from horovod.runner.elastic.state import LOSS_S
@@ -120,10 +121,7 @@ def test_faults_3_and_14_a_worker_that_could_not_be_killed_leaves_when_it_thaws(
             alone = job.stepped_with(1, first)
             assert alone[0]["at"] - frozen < SILENCE_S + SLACK_S
             worker.resume()
-            give_up = time.monotonic() + 20
-            while is_alive(worker):  # then a zombie, until its parent thaws
-                assert time.monotonic() < give_up
-                time.sleep(0.02)
+            await_that(lambda: not is_alive(worker), 20)  # then a zombie, until its parent thaws
         finally:
             for process in (guardian, agent):
                 process.resume()

@@ -11,6 +11,7 @@ from contextlib import suppress
 
 import psutil
 import pytest
+from testkit.awaiting import await_that
 from testkit.families import Mark, living
 from testkit.launcher import HOROVODRUN, lines_by_rank, python
 from testkit.modules import load
@@ -47,10 +48,7 @@ hvd.init()
 wait_for_nothing()
 """
     with Process([*HOROVODRUN, "-np", "2", *python(source.format(path="/dev/stderr"))]) as job:
-        give_up = time.monotonic() + 30
-        while job.printed().count("<stderr>:x") < 2:
-            assert time.monotonic() < give_up, job.printed()
-            time.sleep(0.02)
+        await_that(lambda: job.printed().count("<stderr>:x") == 2, 30, job.printed)
         with pytest.raises(AssertionError) as caught:
             wait_for_all([job], limit_s=0.1)
     assert str(caught.value).count("in wait_for_nothing") == 2
