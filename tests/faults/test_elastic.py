@@ -11,6 +11,7 @@ import horovod
 from horovod.runner.elastic.constants import RESET_LIMIT_EXCEEDED_MESSAGE
 
 
+@pytest.mark.promise
 @pytest.mark.timeout(150)  # torch is imported by four processes, of which three start at once
 def test_fault_2_and_5_torch_survives_the_loss_of_rank_1_and_then_of_rank_0(tmp_path):
     hold_back(tmp_path, 3, 4)

@@ -60,6 +60,7 @@ def test_fault_4_a_host_that_vanishes_is_noticed_by_its_silence(network):
         assert codes == [1, 1, 1, 1], job.printed_by_all()
 
 
+@pytest.mark.promise
 def test_links_of_one_rank_that_are_dead_while_all_ranks_are_well():
     """They carry data alone, and by other links everybody gives signs of life.
 

@@ -14,6 +14,7 @@ import pytest
 from testkit.families import living
 from testkit.launcher import HOROVODRUN, horovodrun, python
 from testkit.processes import run
+from testkit.speed import patience
 
 
 @pytest.fixture
@@ -183,7 +184,7 @@ def test_a_full_disk_and_a_stalled_pipe_as_output_files_do_not_hold_the_job(tmp_
         process.send_signal(signal.SIGINT)
         stderr = process.stderr.read()
         returncode, seconds = code_and_seconds(process)
-    assert (returncode, seconds < 10) == (130, True)
+    assert (returncode, seconds < patience(10)) == (130, True)
     assert f"cannot write {files}/stdout any more: [Errno 28]" in stderr
     assert "bytes of output were lost" in stderr
 

@@ -18,6 +18,7 @@ from testkit.modules import load
 from testkit.pipes import Gate, Ready
 from testkit.places import python_path
 from testkit.processes import Group, Process, run, wait_for_all
+from testkit.speed import patience
 from testkit.variables import free_ports, of_ranks, size_of
 
 FAMILY = ["sh", "-c", "sleep 1000 & echo $!; wait"]
@@ -33,9 +34,9 @@ def test_a_command_that_does_not_end_is_shown_with_its_output_and_killed_with_it
     with pytest.raises(AssertionError) as caught:
         run(FAMILY, limit_s=3)
     child = int(re.search(r"still runs after [\d.]+ s\n(\d+)\n", str(caught.value))[1])
-    assert time.monotonic() - started < 20
+    assert time.monotonic() - started < patience(20)
     with suppress(psutil.NoSuchProcess):
-        assert not living([psutil.Process(child)], limit_s=5)
+        assert not living([psutil.Process(child)], patience(5))
 
 
 def test_a_deadline_shows_the_stacks_of_all_ranks():
@@ -70,7 +71,7 @@ sys.stdin.read()
             assert {process.pid for process in mark.processes()} == {starter.pid, *pids}
             [leader] = [process for process in map(psutil.Process, pids) if process.ppid() == starter.pid]
             os.kill(starter.pid, signal.SIGKILL)
-            assert not living([leader], limit_s=5)
+            assert not living([leader], patience(5))
     finally:
         for left in mark.processes():  # of a killed starter's group, the kernel ends the leader alone
             left.kill()
