@@ -37,8 +37,8 @@ def transcripts(max_bytes: int) -> str:
 class Process(subprocess.Popen[Any]):
     """A process that writes to a log of its own, so that it waits for no reader; the end of a `with` block kills it.
 
-    `env` is added to the environment of this process. `options` are those of subprocess.Popen, such as pipes. The limits
-    of `wait` and `communicate` are scaled for this machine.
+    `env` is added to the environment of this process. `options` are those of subprocess.Popen, such as pipes. Limits of
+    `wait` and `communicate` are scaled for this machine.
     """
 
     def __init__(self, command: Sequence[str], env: Mapping[str, str] | None = None, **options: Any) -> None:

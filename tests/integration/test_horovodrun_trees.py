@@ -2,6 +2,7 @@
 """Everything that workers start ends with the job: sessions of their own and double forks are no way out."""
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -61,12 +62,19 @@ def test_after_the_end_of_the_job(gate, code):
     assert end_of_job(f"{gate.pass_through}; sys.exit({code})", lambda _: gate.open(2)) == code
 
 
-@pytest.mark.parametrize(("flags", "owner"), [([], "rank 0"), (["--min-np", "1"], "worker 0")])
+# In the place of ssh: the host is this machine.
+AGENT = "import sys; sys.argv[1:] = []; from horovod.runner import agent; sys.exit(agent.main())"
+
+
+@pytest.mark.parametrize(
+    ("flags", "owner"), [([], "rank 0"), (["--min-np", "1"], "worker 0"), (["-H", "elsewhere:1"], "rank 0")]
+)
 def test_work_that_a_rank_left_running_is_named_once(flags, owner):
-    """A process that ends by itself right after its rank is not worth a line."""
+    """A process that ends by itself right after its rank is not worth a line. On other hosts, agents find it."""
     # Those to be named run already when their rank ends: until then they would be processes of bash.
     named = "for time in 1001 1002; do sleep $time & until grep -q sleep /proc/$!/comm; do :; done; done"
-    done = horovodrun("-np", "1", *flags, "bash", "-c", f"{named}; sleep 0.3 & echo started")
+    env = {"HOROVOD_SSH_COMMAND": shlex.join(python(AGENT))}
+    done = horovodrun("-np", "1", *flags, "bash", "-c", f"{named}; sleep 0.3 & echo started", env=env)
     assert (done.returncode, done.stdout) == (0, "[0]<stdout>:started\n")
     (line,) = done.stderr.splitlines()
     assert line.startswith(f"horovodrun: {owner} has ended and left 'sleep 100")
