@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 from testkit.families import Mark, described
+from testkit.hosts import Network
 from testkit.speed import patience
 
 _LIMIT_S = 10.0  # for what was killed to end on a busy machine; what must end by itself is waited for by each test
@@ -23,6 +24,14 @@ def nothing_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     while left := [*map(described, mark.processes()), *sorted(_named_memory() - memory_before)]:
         assert time.monotonic() < give_up, f"left behind: {left}"
         time.sleep(0.05)
+
+
+@pytest.fixture
+def network() -> Iterator[Network]:
+    """Hosts a and b, as network namespaces."""
+    network = Network(["a", "b"])
+    yield network
+    network.close()
 
 
 def _named_memory() -> set[str]:

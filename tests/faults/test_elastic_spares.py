@@ -5,7 +5,7 @@ import signal
 from contextlib import suppress
 
 import psutil
-from faultkit.elastic import ElasticJob, of_rank
+from faultkit.elastic import ElasticJob, OfferedHosts, of_rank
 from faultkit.jobs import LaunchedJob, program
 from testkit.awaiting import await_that
 
@@ -112,20 +112,14 @@ def test_fault_8_two_are_lost_at_once_and_one_more_while_the_rest_meets(tmp_path
 
 
 def test_faults_9_and_10_below_the_minimum_by_a_graceful_leave_with_a_script_that_talks_nonsense_and_back(tmp_path):
-    slots = tmp_path / "slots"
-
-    def offer(text):
-        (tmp_path / "new").write_text(text)
-        (tmp_path / "new").rename(slots)
-
-    offer("localhost:2")
-    with ElasticJob("numpy", tmp_path, 2, "--min-np", "2", "--host-discovery-script", f"cat {slots}") as job:
+    offer = OfferedHosts(tmp_path, "localhost:2")
+    with ElasticJob("numpy", tmp_path, 2, "--min-np", "2", *offer.flags) as job:
         first = job.stepped(0, 2)
         offer("localhost:1")
         job.await_printed("1 of at least 2 workers are ready: waiting for more")
         offer("$(reboot); nonsense")
         job.await_printed("the last good list of hosts is kept")
-        offer("")
+        offer()
         job.await_printed("printed no hosts; the last good list of hosts is kept")
         offer("localhost:2")
         second = job.stepped(1, 2)

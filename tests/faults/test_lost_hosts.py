@@ -3,20 +3,12 @@
 
 import signal
 import time
-from collections.abc import Iterator
 
 import pytest
 from faultkit.jobs import PlainJob, program
 from faultkit.partition import cut_links
 from testkit import variables
 from testkit.hosts import Network
-
-
-@pytest.fixture
-def network() -> Iterator[Network]:
-    network = Network(["a", "b"])
-    yield network
-    network.close()
 
 
 def served_by_rank_0(network: Network, **more: str) -> dict[str, str]:

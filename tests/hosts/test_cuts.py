@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from faultkit.elastic import ElasticJob
+from faultkit.elastic import ElasticJob, pids
 from testkit.speed import patience
 
 CUTS = int(os.environ.get("HOROVOD_TEST_CUTS", "3"))
@@ -115,10 +115,6 @@ def filtered_ports(network, pid):
         thread.join()
         for port in closed:
             network.mend_way("h3", "h2", port)
-
-
-def pids(reports):
-    return {birth: one["pid"] for birth, one in reports.items()}
 
 
 def test_fault_37_two_of_three_hosts_do_not_reach_each_other(hosts, start):

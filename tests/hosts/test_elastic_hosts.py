@@ -13,7 +13,7 @@ from contextlib import ExitStack, suppress
 
 import psutil
 import pytest
-from faultkit.elastic import ElasticJob, of_rank
+from faultkit.elastic import ElasticJob, OfferedHosts, of_rank, pids
 from testkit.awaiting import await_that
 from testkit.families import is_alive, living
 from testkit.speed import patience
@@ -38,10 +38,6 @@ def elastic(hosts, tmp_path):
     return start
 
 
-def pids(reports):
-    return {birth: one["pid"] for birth, one in reports.items()}
-
-
 def on_host(name, reports):
     return [one for one in reports.values() if psutil.Process(one["pid"]).environ()["HOROVOD_HOSTNAME"] == name]
 
@@ -52,13 +48,8 @@ def agent_of(worker):
 
 
 def test_fault_4_hosts_come_go_and_are_cut_off(hosts, elastic, tmp_path):
-    def offer(*names):
-        (tmp_path / "new").write_text("\n".join(names))
-        (tmp_path / "new").rename(tmp_path / "hosts")
-
-    offer("h1:1")
-    script = f"cat {tmp_path}/hosts"
-    flags = ("--min-np", "1", "--max-np", "4", "--start-timeout", "60", "--host-discovery-script", script)
+    offer = OfferedHosts(tmp_path, "h1:1")
+    flags = ("--min-np", "1", "--max-np", "4", "--start-timeout", "60", *offer.flags)
     with elastic(1, *flags) as job:
         first = job.stepped(0, 1)
         offer("h1:1", "h2:2", "h3:1", "nosuch:1")

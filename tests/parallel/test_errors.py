@@ -3,7 +3,7 @@
 
 import numpy as np
 import pytest
-from harness.arrays import check_equal
+from harness.arrays import check_equal, odd_one_out
 from harness.worlds import SEVERAL, on_all_ranks
 
 import horovod.numpy as hvd
@@ -13,11 +13,6 @@ from horovod.common.context import default_context
 def check_engine_works():
     check_equal(hvd.allreduce(np.ones(400), op=hvd.Sum, name="after"), np.full(400, float(hvd.size())))
     check_equal(hvd.allgather(np.array([hvd.rank()])), np.arange(hvd.size()))
-
-
-def odd_one_out():
-    """Whether this is the rank that does something else than the others."""
-    return hvd.rank() == hvd.size() - 1
 
 
 MISMATCHES = {

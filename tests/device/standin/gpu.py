@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import itertools
+import math
 import mmap
 import time
 from collections.abc import Iterator, Sequence
@@ -130,6 +131,12 @@ class Gpu:
         self._library.cuDevicePrimaryCtxRelease_v2(self.ordinal)
 
 
+def array_at(address: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Return an array over memory that something else owns."""
+    raw = (ctypes.c_uint8 * (math.prod(shape) * dtype.itemsize)).from_address(address)
+    return np.frombuffer(raw, dtype=dtype).reshape(shape)
+
+
 class Tensor:
     """An array in memory of the device; its bytes begin `shift` elements behind a border of the allocation."""
 
@@ -142,8 +149,7 @@ class Tensor:
 
     @property
     def array(self) -> NDArray[Any]:
-        raw = (ctypes.c_uint8 * self.nbytes).from_address(self.address)
-        return np.frombuffer(raw, dtype=self.dtype).reshape(self.shape)
+        return array_at(self.address, self.shape, self.dtype)
 
     def free(self) -> None:
         self._gpu.free(self._memory)

@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from nccl_counts import counted
 from signs import Signs
-from torch_places import begin, counted, current, gpu, sharing
+from torch_places import begin, current, gpu, sharing
 
 from horovod._engine import EngineError
 from horovod.torch.distributed.errors import ProcessGroupError

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import program
 from gpu import Ask, Tensor, start, world
+from nccl_counts import counted
 from program import CHECKS, GPUS, gpu, rank, size
 from signs import Signs
 
@@ -29,13 +30,6 @@ _ALONE = ("STANDIN_NCCL_ERROR", "STANDIN_NCCL_REFUSE", "HOROVOD_DETERMINISTIC", 
 for name in _ALONE:
     if (value := os.environ.get(f"{name}_AT_RANK_1")) and os.environ["HOROVOD_RANK"] == "1":
         os.environ[name] = value
-
-
-def counted(what: str) -> int:
-    """Communicators that are `live`, `launches` so far, or operations of NCCL's with `factors`."""
-    count = getattr(ctypes.CDLL(os.environ["STANDIN_NCCL"]), f"standin_nccl_{what}")
-    count.restype = ctypes.c_long
-    return int(count())
 
 
 def wait_for_communicators(count: int) -> None:

@@ -6,6 +6,7 @@ import time
 
 import pytest
 import torch
+from harness.arrays import odd_one_out
 from harness.sets import process_sets
 from harness.tensors import check_tensor
 from harness.waiting import sigint_after_a_moment
@@ -19,10 +20,6 @@ WORLDS = ("shm2", "shm4")
 
 def check_engine_works():
     check_tensor(hvd.allreduce(torch.ones(400), op=hvd.Sum, name="after"), torch.full((400,), float(hvd.size())))
-
-
-def odd_one_out():
-    return hvd.rank() == hvd.size() - 1
 
 
 @on_all_ranks("one", *WORLDS)
