@@ -56,7 +56,9 @@ PYTHON_PARTS = (
     PythonPart("common/topology.py", used_by_ranks=True),
     PythonPart("common/rendezvous/meeting.py", used_by_ranks=True),
     PythonPart("common/rendezvous/protocol.py", used_by_ranks=True),
+    PythonPart("common/rendezvous/store.py", used_by_ranks=True),
     PythonPart("common/rendezvous/waiting_list.py"),
+    PythonPart("common/host_shares.py"),
     PythonPart("common/joining/loss.py"),
     PythonPart("common/lineage.py"),
     PythonPart("common/slots.py"),
@@ -73,6 +75,8 @@ PYTHON_PARTS = (
     PythonPart("runner/elastic/progress.py"),
     PythonPart("runner/remote/addresses.py"),
     PythonPart("torch/gradients/rounds.py"),
+    PythonPart("torch/hooks/comparison.py"),
+    PythonPart("torch/hooks/layout.py"),
 )
 PACKAGE = "src/horovod"
 
