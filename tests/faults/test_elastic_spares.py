@@ -60,8 +60,8 @@ def test_a_spare_takes_a_lost_place_and_then_that_of_a_worker_that_is_preempted(
 
 class StuckJob(ElasticJob):
     def __init__(self, folder, size, *flags):
-        self._stop, self._hang = folder / "stop", folder / "hang"
-        command = program("elastic_stuck", str(self._hang), str(self._stop))
+        self.stop, self._hang = folder / "stop", folder / "hang"
+        command = program("elastic_stuck", str(self._hang), str(self.stop))
         LaunchedJob.__init__(self, command, size, flags, {"OMP_NUM_THREADS": "1"})
 
     def hang(self):
