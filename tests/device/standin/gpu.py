@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from horovod._engine import World
+from horovod._engine import EngineCall, TensorLocation, World
 from horovod.common.context import default_context
 from horovod.common.dtypes import ID_BY_NAME
 from horovod.common.process_sets import ProcessSet, global_process_set
@@ -179,17 +179,12 @@ def start(
     member = default_context.membership_of(ask.set)
     number = next(_numbers.setdefault(member.id, itertools.count()))
     names = [f"t{number}.{index}" for index in range(len(inputs))]
-    dtypes = [ID_BY_NAME[like.dtype.name] for _, like in inputs]
-    shapes = [like.shape for _, like in inputs]
-    addresses = [address for address, _ in inputs]
     device = -1 if gpu is None else gpu.ordinal
-    factors = (ask.op, ask.prescale, ask.postscale)
+    call = EngineCall(ask.kind, ask.op, ask.prescale, ask.postscale, root=ask.root)
+    tensors = [
+        TensorLocation(ID_BY_NAME[like.dtype.name], like.shape, address, output, device=device, stream=stream)
+        for (address, like), output in zip(inputs, outputs, strict=True)
+    ]
     if len(inputs) > 1:
-        return member.world.submit_group(
-            member.id, ask.kind, f"g{number}", names, dtypes, shapes, addresses, outputs, *factors, ask.root,
-            device=device, stream=stream,
-        )  # fmt: skip
-    return member.world.submit(
-        member.id, ask.kind, names[0], dtypes[0], shapes[0], addresses[0], outputs[0], *factors, ask.root,
-        device=device, stream=stream,
-    )  # fmt: skip
+        return member.world.submit_group(member.id, f"g{number}", names, call, tensors)
+    return member.world.submit(member.id, names[0], call, tensors[0])

@@ -18,7 +18,7 @@ from program import CHECKS, GPUS, gpu, rank, size
 from signs import Signs
 
 import horovod.numpy as hvd
-from horovod._engine import EngineError
+from horovod._engine import EngineCall, EngineError, TensorLocation
 from horovod.common.calls import ALLREDUCE
 from horovod.common.dtypes import ID_BY_NAME
 from horovod.common.process_sets import ProcessSet, global_process_set
@@ -132,10 +132,11 @@ class Order:
         for index, members, chosen, k in asked:
             tensor = Tensor(gpu, np.full(1 + 700 * k, rank() + 1, np.int32))
             identity = 0 if chosen is global_process_set else chosen.process_set_id
-            handle = world().submit(
-                identity, ALLREDUCE, f"order.{index}.{turn}.{k}", ID_BY_NAME["int32"], tensor.shape, tensor.address,
-                tensor.address, device=gpu.ordinal, stream=self._dice.choice(self._streams),
+            location = TensorLocation(
+                ID_BY_NAME["int32"], tensor.shape, tensor.address, tensor.address, device=gpu.ordinal,
+                stream=self._dice.choice(self._streams),
             )  # fmt: skip
+            handle = world().submit(identity, f"order.{index}.{turn}.{k}", EngineCall(ALLREDUCE), location)
             self._held.append((handle, tensor, sum(member + 1 for member in members)))
             if self._dice.random() < 0.2:
                 time.sleep(self._dice.random() / 1000)
