@@ -450,8 +450,6 @@ class GradientTable:
         """What the gradients of this number are."""
     def restart(self, passes: int) -> None:
         """A new round, of this many passes, for all."""
-    def forget_reduced(self) -> None:
-        """A new round for those whose reduction has begun."""
     def count_down(self, numbers: Sequence[int]) -> tuple[list[int], int | None]:
         """One pass less for each. Those with none left; and the first that had none before, where this ends."""
     def standings(self) -> bytes:

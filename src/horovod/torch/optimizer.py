@@ -132,7 +132,7 @@ class _DistributedOptimizer(WrappedOptimizer):
                     "optimizer.zero_grad() was called after loss.backward() but before optimizer.step() or "
                     "optimizer.synchronize(): the gradients are being reduced at this moment."
                 )
-            self._reducer.forget_reduced()
+            self._reducer.begin_anew()
         self._synchronized = False  # what was reduced is gone
         super().zero_grad(set_to_none)
 
