@@ -253,10 +253,15 @@ def _method_in(compression: Any, op: int) -> CompressionMethod | None:
     return compression
 
 
-def _compress(optimizer: WrappedOptimizer, method: CompressionMethod) -> None:
+def check_exclude(optimizer: WrappedOptimizer, method: CompressionMethod) -> None:
+    """Raise ValueError if a pattern of `exclude` matches no parameter of the optimizer."""
     for pattern in method.exclude:
         if not any(fnmatch.fnmatchcase(name, pattern) for name in optimizer._parameter_names.values()):
             raise ValueError(f"compression={method.describe()}: exclude={pattern!r} matches no name of a parameter")
+
+
+def _compress(optimizer: WrappedOptimizer, method: CompressionMethod) -> None:
+    check_exclude(optimizer, method)
     if isinstance(method, Dgc) and any(group.get("momentum") for group in optimizer.param_groups):
         raise ValueError(
             f"compression={method.describe()} accumulates the momentum itself: give the optimizer momentum=0, and its "
