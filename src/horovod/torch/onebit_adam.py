@@ -15,6 +15,9 @@ from horovod.torch.wrapping import WrappedOptimizer
 Tensor = torch.Tensor
 _SETTLED = 0.96  # the variance's norm over that of 1 / (1 - beta2) steps ago at which the warm-up ends
 _POINTS = 10  # at which the norm is taken in that time
+# Frozen variances are at least this share of their tensor's mean. Values that had no gradients in the warm-up would
+# otherwise make enormous steps as soon as they get some.
+_LEAST_SHARE = 1e-4
 
 
 class _OneBitAdam(torch.optim.Optimizer):
@@ -90,9 +93,15 @@ class _OneBitAdam(torch.optim.Optimizer):
         mean.lerp_(gradient, 1 - first)
         if not frozen_at:
             variance.mul_(second).addcmul_(gradient, gradient, value=1 - second)
-        corrected = 1 - second ** (frozen_at or step)
-        denominator = (variance.sqrt() / math.sqrt(corrected)).add_(group["eps"])
+        denominator = self.denominator(parameter, group)
         parameter.addcdiv_(mean, denominator, value=-group["lr"] / (1 - first**step))
+
+    def denominator(self, parameter: Tensor, group: dict[str, Any]) -> Tensor:
+        """Return what the momentum is divided by."""
+        state = self.state[parameter]
+        step = int(state["frozen_at"]) or int(state["step"])
+        corrected: float = 1 - group["betas"][1] ** step
+        return (state["exp_avg_sq"].sqrt() / math.sqrt(corrected)).add_(group["eps"])
 
     # The end of the warm-up
 
@@ -125,6 +134,8 @@ class _OneBitAdam(torch.optim.Optimizer):
             state = self.state.get(it)
             if state:
                 state["frozen_at"].copy_(state["step"])
+                variance = state["exp_avg_sq"]
+                variance.clamp_(min=float(variance.double().mean()) * _LEAST_SHARE)
 
     def _spacing(self) -> int:
         second: float = self.param_groups[0]["betas"][1]

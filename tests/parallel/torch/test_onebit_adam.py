@@ -76,11 +76,14 @@ class Reference:
             self.m = first * self.m + (1 - first) * mean
             self.v = second * self.v + (1 - second) * mean.astype(np.float64) ** 2
         else:
-            own = [(first * self.m + (1 - first) * it).astype(np.float32) for it in gradients]
-            self.m = self.simulation.step(own).astype(np.float64)
-        self.w *= 1 - 1e-2 * 0.1
+            divisor = np.sqrt(self.v / (1 - second ** (self.freeze_after + 1))) + 1e-8
+            own = [((first * self.m + (1 - first) * it) / divisor).astype(np.float32) for it in gradients]
+            self.m = self.simulation.step(own).astype(np.float64) * divisor
         corrected = 1 - second ** min(self.step_number, self.freeze_after + 1)
+        self.w *= 1 - 1e-2 * 0.1
         self.w -= 1e-2 / (1 - first**self.step_number) * self.m / (np.sqrt(self.v / corrected) + 1e-8)
+        if self.step_number == self.freeze_after + 1:
+            self.v = np.maximum(self.v, 1e-4 * self.v.mean())
 
 
 @on_ranks("hosts3", "hosts4")
@@ -160,6 +163,16 @@ def test_the_variance_decides_when_the_warm_up_ends_and_sets_go_their_own_ways()
         assert 10 <= frozen[1] < 30
     hvd.remove_process_set(pair)
     return training.weights()[:500].tolist()
+
+
+@on_ranks("hosts3")
+def test_values_without_gradients_in_the_warm_up_make_no_enormous_steps():
+    training = Training(freeze_after=2)
+    for step in range(12):
+        array = gradient(hvd.rank(), step)
+        array[:6000] = 0.0 if step < 8 else 1.0
+        training.step(array)
+    assert training.weights().abs().max() < 12 * 1e-2 * 110
 
 
 @on_ranks("shm2")

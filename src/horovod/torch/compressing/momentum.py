@@ -17,7 +17,7 @@ from horovod.common.rules import Sum
 from horovod.torch.compressing.coded import CodedPart
 from horovod.torch.compressing.hook import CompressionHook
 from horovod.torch.compressing.loss_scale import LossScale
-from horovod.torch.compressing.parts import BucketPart, Reduced, joined
+from horovod.torch.compressing.parts import BucketPart, Reduced
 from horovod.torch.hooks.bucket import Bucket, Running
 from horovod.torch.hooks.registration import register_comm_hook
 from horovod.torch.optimizer import DistributedOptimizer, check_exclude
@@ -92,21 +92,25 @@ class _MomentumPart(CodedPart):
         return (yield from super().exchange(bucket))
 
     def reduce(self, bucket: Bucket, chosen: list[str], shares: HostShares) -> Reduced:
-        """Return the sum of the gradients that make of the old momentum the mean of all ranks' new ones."""
-        parameters, adam = self._hook.by_name(), self._hook.optimizer
+        """Return the sum of the gradients that make of the old momentum the mean of all ranks' new ones.
+
+        The momentum travels in units of the step that it makes, divided by the root of the variance. A value of a block
+        gets the block's mean, which would make an enormous step where the variance is small.
+        """
+        adam, parameters = self._hook.optimizer, self._hook.by_name()
+        groups = {it: group for group in adam.param_groups for it in group["params"]}
         scale = self._loss_scale.current() or 1.0
-        betas = {it: float(group["betas"][0]) for group in adam.param_groups for it in group["params"]}
-        before, rates = [], []
+        undo: list[tuple[Tensor, Tensor, float]] = []  # the old momentum's part, the divisor, the gradient's share
         for name in chosen:
-            beta = betas[parameters[name]]
-            old = adam.state[parameters[name]]["exp_avg"].to(bucket.tensor.dtype) * (beta * scale)
-            bucket.gradients[name].mul_(1 - beta).add_(old)
-            before.append(old)
-            rates.append(1 - beta)
+            parameter = parameters[name]
+            beta = float(groups[parameter]["betas"][0])
+            old = adam.state[parameter]["exp_avg"].to(bucket.tensor.dtype) * (beta * scale)
+            divisor = adam.denominator(parameter, groups[parameter]).to(bucket.tensor.dtype)
+            bucket.gradients[name].mul_(1 - beta).add_(old).div_(divisor)
+            undo.append((old.reshape(-1), divisor.reshape(-1), 1 - beta))
         total, kept = yield from super().reduce(bucket, chosen, shares)
-        total.sub_(joined(before), alpha=bucket.size)
-        for part, rate in zip(torch.split(total, [it.numel() for it in before]), rates, strict=True):
-            part.div_(rate)
+        for part, (old, divisor, rate) in zip(torch.split(total, [len(it[0]) for it in undo]), undo, strict=True):
+            part.mul_(divisor).sub_(old, alpha=bucket.size).div_(rate)
         return total, kept
 
     def _vote(self, bucket: Bucket, adam: Any) -> Generator[Any, Any, None]:
