@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from horovod.common.compression_methods import CompressionMethod, Dgc, Int8, OneBit, PowerSGD, TopK
+from horovod.common.compression_methods import CompressionMethod, Dgc, Int8, OneBit, PowerSGD, TopK, refuse_method
 
 
 def test_defaults() -> None:
@@ -116,3 +116,12 @@ def test_which_gradients_are_compressed() -> None:
 def test_descriptions_cannot_be_changed() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         Int8().block = 512  # type: ignore[misc]
+
+
+def test_an_api_without_the_methods_refuses_them_by_name() -> None:
+    refuse_method(None, "horovod.mxnet")
+    refuse_method(int, "horovod.mxnet")
+    with pytest.raises(ValueError, match=r"^horovod.mxnet does not support compression=topk\(.*ratio=0.1"):
+        refuse_method(TopK(0.1), "horovod.mxnet")
+    with pytest.raises(ValueError, match="^horovod.mxnet does not support compression=Int8; "):
+        refuse_method(Int8, "horovod.mxnet")

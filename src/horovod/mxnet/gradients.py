@@ -8,6 +8,7 @@ import zlib
 from collections.abc import Sequence
 from typing import Any
 
+from horovod.common.compression_methods import refuse_method
 from horovod.common.context import default_context
 from horovod.common.exceptions import HorovodMismatchError
 from horovod.common.group_contents import CHECKSUM_DIGITS, GradientOf, described
@@ -92,6 +93,7 @@ class Reducer:
     def __init__(
         self, predivide: float, num_groups: int, process_set: ProcessSet, compression: Any = Compression.none
     ) -> None:
+        refuse_method(compression, "horovod.mxnet")
         if predivide <= 0:
             raise ValueError(f"gradient_predivide_factor must be a positive number, not {predivide}")
         self._prescale = 1.0 / predivide

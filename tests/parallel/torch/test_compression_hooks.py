@@ -8,7 +8,7 @@ from harness.compressed_exchange import Simulation, int8, onebit, topk
 from harness.torch_training import on_torch_ranks as on_ranks
 
 import horovod.torch as hvd
-from horovod.common.compression_methods import Int8, OneBit, PowerSGD, TopK
+from horovod.common.compression_methods import Int8, OneBit, TopK
 from horovod.common.context import default_context
 from horovod.torch.compressing import CompressionHook
 
@@ -139,8 +139,6 @@ def test_a_state_of_other_arguments_is_refused():
     _, hook = train(Int8(scope="all"), [gradient(hvd.rank(), 0)])
     with pytest.raises(ValueError, match=r"saved with int8\(block=256, .*but this hook is int8\(block=512"):
         CompressionHook(Int8(block=512, scope="all")).load_state_dict(hook.state_dict())
-    with pytest.raises(ValueError, match="DistributedOptimizer does not support the compression powersgd"):
-        CompressionHook(PowerSGD())
 
 
 @on_ranks("shm2")
@@ -159,5 +157,3 @@ def test_what_an_optimizer_does_not_take_as_compression():
             wrap(hvd.Compression.topk(0.1), op=op)
     with pytest.raises(ValueError, match="needs compression=hvd.Compression.none"):
         hvd.register_comm_hook(wrap(hvd.Compression.onebit()), CompressionHook(OneBit()))
-    with pytest.raises(ValueError, match=r"compression=int8\(.* keeps a state for each gradient"):
-        hvd.allreduce(torch.zeros(3), compression=hvd.Compression.int8())

@@ -25,7 +25,7 @@ from horovod.torch.hooks.running import BucketRuns
 _TOPIC = "hooks."
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 _SPARSE = (
-    "The gradient of {name!r} is sparse. A communication hook reduces dense gradients only: use "
+    "The gradient of {name!r} is sparse. The communication hook {hook!r} reduces dense gradients only: use "
     "hvd.DistributedOptimizer(sparse_as_dense=True), or leave out sparse=True where the module is made."
 )
 
@@ -72,7 +72,7 @@ class AttachedHook:
         if self.hook is None:
             return
         if decision.sparse and not self._travels_dense:
-            raise ValueError(_SPARSE.format(name=self._gradients[decision.sparse[0]].name))
+            raise ValueError(_SPARSE.format(name=self._gradients[decision.sparse[0]].name, hook=self._side.hook))
         new = [it for it in self._gradients if it.group is None and decision.trained[it.number]]
         if new:
             new.sort(key=lambda it: it.name)  # ranks may have listed the parameters in different orders
