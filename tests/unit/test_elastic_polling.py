@@ -13,6 +13,7 @@ from testkit.speed import patience
 
 from horovod.runner.elastic.polling import DiscoveryError, Polling, Script, find_hosts, parse_hosts
 from horovod.runner.elastic.running import limits_of
+from horovod.runner.options import JobOptions
 
 
 def test_hosts_with_and_without_slots():
@@ -114,25 +115,25 @@ def test_an_empty_list_at_the_start_ends_by_the_time_limit(tmp_path):
 
 def test_limits():
     given = {"num_proc": 4, "min_num_proc": 2, "reset_limit": 3, "cooldown_range": [1, 9], "elastic_timeout": 7}
-    limits = limits_of(given, {"localhost": 6})
+    limits = limits_of(JobOptions.of(given), {"localhost": 6})
     assert (limits.min_num_proc, limits.max_num_proc, limits.fixed_hosts) == (2, 6, True)
     assert (limits.reset_limit, limits.cooldown, limits.timeout_s) == (3, (1.0, 9.0), 7.0)
-    assert limits_of({"num_proc": 2, "host_discovery_script": "x"}, {}).min_num_proc == 2
+    assert limits_of(JobOptions.of({"num_proc": 2, "host_discovery_script": "x"}), {}).min_num_proc == 2
     with pytest.raises(ValueError, match="--min-np 5, -np 4 and --max-np 6 must be in ascending order"):
-        limits_of({"num_proc": 4, "min_num_proc": 5}, {"localhost": 6})
+        limits_of(JobOptions.of({"num_proc": 4, "min_num_proc": 5}), {"localhost": 6})
 
 
 def test_a_negative_reset_limit_is_refused_by_name():
-    limits = limits_of({"num_proc": 1, "reset_limit": 0}, {"localhost": 1})
+    limits = limits_of(JobOptions.of({"num_proc": 1, "reset_limit": 0}), {"localhost": 1})
     assert limits.reset_limit == 0
     with pytest.raises(ValueError, match=r"--reset-limit \(reset_limit\) must be at least 0, not -1"):
-        limits_of({"num_proc": 1, "reset_limit": -1}, {"localhost": 1})
+        limits_of(JobOptions.of({"num_proc": 1, "reset_limit": -1}), {"localhost": 1})
 
 
 def test_an_elastic_timeout_of_0_in_the_environment_is_refused_by_name(monkeypatch):
     monkeypatch.setenv("HOROVOD_ELASTIC_TIMEOUT", "0")
     with pytest.raises(ValueError, match="HOROVOD_ELASTIC_TIMEOUT='0' .* an integer of seconds from 1 to 2000000"):
-        limits_of({"num_proc": 1}, {"localhost": 1})
+        limits_of(JobOptions.of({"num_proc": 1}), {"localhost": 1})
 
 
 @pytest.mark.parametrize("flag", ["--reset-limit=-1", "--elastic-timeout=0"])

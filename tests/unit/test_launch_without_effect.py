@@ -5,14 +5,16 @@ import ast
 import inspect
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import horovod
 from horovod.runner import without_effect
-from horovod.runner.arguments import DEFAULTS, FLAG_SETTINGS
+from horovod.runner.arguments import DEFAULTS
 from horovod.runner.launch import parse_args
+from horovod.runner.options import FLAG_SETTINGS, JobOptions
 from horovod.runner.worker_environment import flag_environment
 
 ROOT = Path(__file__).parents[2]
@@ -54,7 +56,7 @@ def test_every_flag_of_a_setting_becomes_its_variable() -> None:
     values = {bool: True, int: 1, float: 0.5, str: "1"}
     given = {dest: values[setting.type] for dest, setting in FLAG_SETTINGS.items()}
     expected = {setting.name for setting in FLAG_SETTINGS.values()}
-    assert flag_environment(given).keys() == expected
+    assert flag_environment(JobOptions.of(given)).keys() == expected
 
 
 def test_every_argument_of_run_is_read_or_listed() -> None:
@@ -93,11 +95,11 @@ def test_check_build_tells_the_truth_about_mpi(monkeypatch: pytest.MonkeyPatch, 
 
 
 def test_values_that_are_given_are_found() -> None:
-    options = vars(parse_args(["-np", "1", "--slots-per-host", "2", "--disable-cache", "true"]))
+    options = JobOptions.of(vars(parse_args(["-np", "1", "--slots-per-host", "2", "--disable-cache", "true"])))
     assert without_effect.given(options) == ["disable_cache"]
     assert without_effect.given_without_driver(options) == ["slots"]
-    assert without_effect.given_without_driver(options | {"min_num_proc": 1}) == []
-    assert without_effect.given(DEFAULTS) == []
+    assert without_effect.given_without_driver(replace(options, min_num_proc=1)) == []
+    assert without_effect.given(JobOptions.of(DEFAULTS)) == []
 
 
 def test_horovod_run_says_so(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:

@@ -15,22 +15,8 @@ from horovod.common.settings_values import is_integer, parse, shown
 from horovod.common.suggestions import did_you_mean
 from horovod.runner import without_effect
 from horovod.runner.actions import make_nic_action
+from horovod.runner.options import FLAG_SETTINGS, SECTIONS
 
-# Flags made from the table, by the section of their YAML key.
-SECTIONS = {
-    "params": "tuneable parameter arguments",
-    "autotune": "autotune arguments",
-    "timeline": "timeline arguments",
-    "stall_check": "stall check arguments",
-    "library_options": "library arguments",
-    "logging": "logging arguments",
-    "elastic": "elastic arguments",
-}
-FLAG_SETTINGS: dict[str, Setting] = {
-    setting.flag.lstrip("-").replace("-", "_"): setting
-    for setting in TABLE
-    if setting.flag is not None and (setting.yaml_key or "").partition(".")[0] in SECTIONS
-}
 # Flags whose values the table checks: these, and two that have no place in the config file.
 _CHECKED: dict[str, Setting] = FLAG_SETTINGS | {
     setting.flag.lstrip("-").replace("-", "_"): setting

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from horovod.common.settings_table import Setting, Value
 from horovod.common.settings_values import refusal, shown
-from horovod.runner.arguments import FLAG_SETTINGS, is_negative, parsed
+from horovod.runner.arguments import is_negative, parsed
+from horovod.runner.options import FLAG_SETTINGS
 
 if TYPE_CHECKING:
     import yaml

@@ -6,14 +6,14 @@ from __future__ import annotations
 import os
 import re
 import socket
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from horovod.common.settings import value_of
 from horovod.common.settings_table import MOST_RANKS
 from horovod.common.settings_values import shown
 from horovod.runner.limits import check_number
+from horovod.runner.options import JobOptions
 
 SIMULATE_VARIABLE = "HOROVOD_SIMULATE_HOSTS"
 
@@ -136,32 +136,32 @@ def get_host_assignments(hosts: list[HostInfo], min_num_proc: int, max_num_proc:
     return slots
 
 
-def plan_hosts(options: Mapping[str, Any], set_aside: Sequence[HostInfo] = ()) -> list[HostInfo]:
-    """The hosts that flags name, else those that a batch system has set aside for this job.
+def plan_hosts(options: JobOptions, set_aside: Sequence[HostInfo] = ()) -> list[HostInfo]:
+    """Return the hosts that flags name, else those that a batch system has set aside for this job.
 
     Without either, and where one host alone is set aside, it is this machine with as many slots as processes.
     """
-    if options.get("hosts") is not None and options.get("hostfile") is not None:
+    if options.hosts is not None and options.hostfile is not None:
         raise ValueError("Argument hosts and hostfile only allow one provided.")
-    if options.get("hosts") is not None:
-        hosts = parse_hosts(options["hosts"])
-    elif options.get("hostfile") is not None:
-        hosts = _hosts_of_flag(options["hostfile"])
-    elif len(set_aside) > 1 or (set_aside and set_aside[0].slots >= options["num_proc"]):
+    if options.hosts is not None:
+        hosts = parse_hosts(options.hosts)
+    elif options.hostfile is not None:
+        hosts = _hosts_of_flag(options.hostfile)
+    elif len(set_aside) > 1 or (set_aside and set_aside[0].slots >= options.num_proc):
         hosts = list(set_aside)
     else:
-        hosts = [HostInfo("localhost", options["num_proc"])]
-    check_number(options["num_proc"], "-np (num_proc)")
-    _require_slots(hosts, options["num_proc"])
+        hosts = [HostInfo("localhost", options.num_proc)]
+    check_number(options.num_proc, "-np (num_proc)")
+    _require_slots(hosts, options.num_proc)
     return hosts
 
 
-def named_slots(options: Mapping[str, Any]) -> int | None:
-    """How many workers the named hosts have room for: what -np means when it is left out."""
-    if options.get("hosts") is not None:
-        return sum(host.slots for host in parse_hosts(options["hosts"]))
-    if options.get("hostfile") is not None:
-        return sum(host.slots for host in _hosts_of_flag(options["hostfile"]))
+def named_slots(hosts: str | None, hostfile: str | None) -> int | None:
+    """Return how many workers the named hosts have room for: what -np means when it is left out."""
+    if hosts is not None:
+        return sum(host.slots for host in parse_hosts(hosts))
+    if hostfile is not None:
+        return sum(host.slots for host in _hosts_of_flag(hostfile))
     return None
 
 

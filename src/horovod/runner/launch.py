@@ -16,6 +16,7 @@ from horovod.runner.arguments import DEFAULTS, FlagParser
 from horovod.runner.hosts import named_slots
 from horovod.runner.kubernetes import default_hosts_option
 from horovod.runner.limits import check_cooldown, check_reset_limit
+from horovod.runner.options import JobOptions
 from horovod.runner.stop_signals import dropping
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     if all(options[name] is None for name in ("hosts", "hostfile", "host_discovery_script")):
         options["hosts"] = default_hosts_option(os.environ)
     if options["num_proc"] is None:
-        options["num_proc"] = named_slots(options) or default_processes(os.environ)
+        options["num_proc"] = named_slots(options["hosts"], options["hostfile"]) or default_processes(os.environ)
     if options["num_proc"] is None:
         flags.error("-np (--num-proc) is required outside LSF and Slurm: how many processes?")
     return argparse.Namespace(**options)
@@ -99,16 +100,17 @@ def _run(args: argparse.Namespace) -> list[Any] | None:
     """
     from horovod.runner.run_arguments import run_arguments
 
-    return run_arguments({**DEFAULTS, **vars(args)})
+    return run_arguments(argparse.Namespace(**{**DEFAULTS, **vars(args)}))
 
 
 def _launch(args: argparse.Namespace) -> int:
     """Run the job of a command line; return the exit code of horovodrun."""
-    check_runnable(vars(args))
-    if args.use_jsrun:
+    options = JobOptions.of(vars(args))
+    check_runnable(options, args.command)
+    if options.use_jsrun:
         from horovod.runner.jsrun_command import run_by_jsrun
 
-        run_by_jsrun(vars(args), args.command)
+        run_by_jsrun(options, args.command)
     from horovod.runner.limits import explain_shortage
     from horovod.runner.processes import CannotRunError, ProcessTree
     from horovod.runner.user_output import fill_closed_descriptors, output_of_process
@@ -118,7 +120,7 @@ def _launch(args: argparse.Namespace) -> int:
     code = USAGE_ERROR
     try:
         with ProcessTree() as tree:  # first: its process starts while the rest is imported
-            code = _run_in(tree, args, output)
+            code = _run_in(tree, options, args.command, output)
     except (ValueError, NotImplementedError, OSError) as error:
         output.say(f"error: {explain_shortage(error)}")
     except CannotRunError as error:
@@ -129,48 +131,48 @@ def _launch(args: argparse.Namespace) -> int:
     return JOB_ERROR if code == 0 and output.is_incomplete else code
 
 
-def _run_in(tree: ProcessTree, args: argparse.Namespace, output: UserOutput) -> int:
+def _run_in(tree: ProcessTree, options: JobOptions, command: Sequence[str], output: UserOutput) -> int:
     from horovod.runner.worker_environment import shows_warnings
 
-    if shows_warnings(vars(args)):
-        for name in without_effect.given(vars(args)):
+    if shows_warnings(options):
+        for name in without_effect.given(options):
             output.say(without_effect.sentence(without_effect.FLAGS[name]))
-        for name in without_effect.given_without_driver(vars(args)):
+        for name in without_effect.given_without_driver(options):
             flag = without_effect.ELASTIC_FLAGS[name]
             output.say(without_effect.needs_driver(flag, "--min-np", "--host-discovery-script"))
-    if args.use_mpi:
+    if options.use_mpi:
         from horovod.runner.mpi_command import run_by_mpirun
 
-        return run_by_mpirun(vars(args), args.command, tree, output).exit_code
+        return run_by_mpirun(options, command, tree, output).exit_code
+    from horovod.runner.assembly import JobRequest
     from horovod.runner.running import run_job
 
     try:
-        return run_job(vars(args), args.command, tree, output).exit_code
+        return run_job(JobRequest(options, command), tree, output).exit_code
     except OSError as error:
         from horovod.runner.not_run import explained
 
-        why = explained(error, args.command)
+        why = explained(error, command)
         if why is None:
             raise
         output.say(f"error: {why[0]}")
         return why[1]
 
 
-def check_runnable(options: Mapping[str, Any]) -> None:
-    """ValueError if there is no command, NotImplementedError for what this version cannot do yet."""
-    if not options["command"]:
+def check_runnable(options: JobOptions, command: Sequence[str] | None) -> None:
+    """Raise ValueError if there is no command, NotImplementedError for what this version cannot do yet."""
+    if not command:
         raise ValueError("no command given: what should every rank run? For example: horovodrun -np 2 python train.py")
     refuse_unavailable(options)
 
 
-def refuse_unavailable(options: Mapping[str, Any]) -> None:
-    """NotImplementedError for what this version cannot do yet."""
-    elastic = options.get("min_num_proc") is not None or options.get("host_discovery_script") is not None
-    if elastic and (options.get("use_mpi") or options.get("use_jsrun")):
+def refuse_unavailable(options: JobOptions) -> None:
+    """Raise NotImplementedError for what this version cannot do yet."""
+    if options.is_elastic and (options.use_mpi or options.use_jsrun):
         raise NotImplementedError(
             "elastic training (--min-np, --host-discovery-script) through mpirun or jsrun is not available"
         )
-    if options.get("max_restarts") and (options.get("use_mpi") or options.get("use_jsrun")):
+    if options.settings.get("HOROVOD_MAX_RESTARTS") and (options.use_mpi or options.use_jsrun):
         raise NotImplementedError("--max-restarts through mpirun or jsrun is not available")
 
 
@@ -230,7 +232,7 @@ def _read_config(given: dict[str, Any]) -> dict[str, Any]:
 
     unknown: list[str] = []
     values = read_config_file(given["config_file"], unknown.append)
-    if shows_warnings({**values, **given}):
+    if shows_warnings(JobOptions.of({**values, **given})):
         for text in unknown:
             print(f"horovodrun: warning: {text}", file=sys.stderr)
     return _without_overruled_controller(values, given)
@@ -251,12 +253,12 @@ def check_values(options: Mapping[str, Any]) -> None:
             raise ValueError(f"{flag} must be at least 1, not {options[name]}")
     check_reset_limit(options["reset_limit"])
     check_cooldown(options["cooldown_range"])
-    check_output_folder(options)
+    check_output_folder(options["output_filename"])
 
 
-def check_output_folder(options: Mapping[str, Any]) -> None:
-    """ValueError if --output-filename is empty: the files would go to the current directory."""
-    if options["output_filename"] == "":
+def check_output_folder(folder: str | None) -> None:
+    """Raise ValueError if --output-filename is empty: the files would go to the current directory."""
+    if folder == "":
         raise ValueError(
             "--output-filename is empty: name a directory for the workers' output, or leave output_filename out"
         )

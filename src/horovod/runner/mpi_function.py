@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from horovod.common.joining.interfaces import LOOPBACK, interface_address, reachable_address
 from horovod.common.rendezvous.protocol import make_secret
@@ -13,6 +12,7 @@ from horovod.runner.hosts import is_local, plan_hosts
 from horovod.runner.job import JobResult
 from horovod.runner.mpi_command import mpirun_words
 from horovod.runner.mpi_job import MpirunJob
+from horovod.runner.options import JobOptions
 from horovod.runner.processes import ProcessTree
 from horovod.runner.run_task import error_key
 from horovod.runner.user_output import UserOutput
@@ -20,7 +20,7 @@ from horovod.runner.worker_environment import rendezvous_environment
 
 
 def run_function(
-    options: Mapping[str, Any],
+    options: JobOptions,
     command: Sequence[str],
     tree: ProcessTree,
     output: UserOutput,
@@ -35,14 +35,14 @@ def run_function(
         words, env = mpirun_words(options, command, rendezvous_environment(address, server.port, secret))
         result = MpirunJob(tree, output).run(words, env)
         if result.exit_code != 0 and result.stop_signal is None:
-            traces = (server.get(error_key(rank)) for rank in range(options["num_proc"]))
+            traces = (server.get(error_key(rank)) for rank in range(options.num_proc))
             trace = next((text.decode(errors="replace") for text in traces if text is not None), "")
             raise RuntimeError(f"mpirun failed with exit code {result.exit_code}\n{trace}".rstrip())
         collect(server, result)
     return result
 
 
-def _own_address(options: Mapping[str, Any]) -> str:
-    if options.get("nics"):
-        return interface_address(",".join(options["nics"]))
+def _own_address(options: JobOptions) -> str:
+    if options.nics:
+        return interface_address(",".join(options.nics))
     return LOOPBACK if all(is_local(host.hostname) for host in plan_hosts(options)) else reachable_address()

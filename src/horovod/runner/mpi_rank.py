@@ -13,14 +13,14 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
 
 from horovod.common.own_programs import module_arguments
 from horovod.common.topology import discover
 from horovod.runner.launch import USAGE_ERROR
 from horovod.runner.not_run import explained
+from horovod.runner.options import JobOptions
 from horovod.runner.output import OutputForwarder, OutputOptions, wants_colour
 from horovod.runner.user_output import UserOutput
 from horovod.runner.writers import is_same_file, to_descriptor
@@ -29,12 +29,12 @@ _DEFAULT_IN_PROGRAMS = (signal.SIGPIPE, signal.SIGXFSZ)  # which Python ignores,
 _NOT_FOR_FORWARDER = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-def wrapped(command: Sequence[str], options: Mapping[str, Any]) -> list[str]:
+def wrapped(command: Sequence[str], options: JobOptions) -> list[str]:
     """Return the command that mpirun is to start for each rank: without any flag about output, the command itself."""
-    words = ["--tags"] * (options.get("tag") == "always")
-    words += ["--timestamps"] * bool(options.get("prefix_output_with_timestamp"))
-    if options.get("output_filename") is not None:
-        words += ["--directory", os.path.abspath(options["output_filename"])]
+    words = ["--tags"] * (options.tag == "always")
+    words += ["--timestamps"] * bool(options.prefix_output_with_timestamp)
+    if options.output_filename is not None:
+        words += ["--directory", os.path.abspath(options.output_filename)]
     if not words:
         return list(command)
     words += ["--colour"] * wants_colour()

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 from collections.abc import Sequence
@@ -11,51 +12,55 @@ from typing import Any
 
 from horovod.runner import launch
 from horovod.runner.allocation import default_processes
+from horovod.runner.assembly import JobRequest
 from horovod.runner.hosts import named_slots
 from horovod.runner.job import JobResult
 from horovod.runner.jsrun_command import jsrun_words
 from horovod.runner.mpi_command import run_by_mpirun
 from horovod.runner.mpi_job import MpirunJob
 from horovod.runner.not_run import explained
+from horovod.runner.options import JobOptions
 from horovod.runner.run_function import FAILED, listed_interfaces, results_of, run_shown, warn_of_what_has_no_effect
 from horovod.runner.running import run_job
 from horovod.runner.stop_signals import dropping
 
 
-def run_arguments(options: dict[str, Any]) -> list[Any] | None:
-    """Run the function or the command of `options`; return the function's results by rank, None for a command.
+def run_arguments(args: argparse.Namespace) -> list[Any] | None:
+    """Run the function or the command of `args`; return the function's results by rank, None for a command.
+
+    Args:
+        args: Parsed flags, with all names of `arguments.DEFAULTS`.
 
     Raises:
         RuntimeError: the job failed, or its command cannot be run.
     """
-    launch.check_values(options)
-    options = {**options, "nics": listed_interfaces(options["nics"])}
-    if options["num_proc"] is None:
-        options["num_proc"] = named_slots(options) or default_processes(os.environ)
-    if options["num_proc"] is None:
+    launch.check_values(vars(args))
+    num_proc = args.num_proc or named_slots(args.hosts, args.hostfile) or default_processes(os.environ)
+    if num_proc is None:
         raise ValueError("num_proc is None: set it to the number of processes")
-    warn_of_what_has_no_effect(options, options, "horovod.runner.launch._run")
+    options = JobOptions.of({**vars(args), "num_proc": num_proc, "nics": listed_interfaces(args.nics)})
+    warn_of_what_has_no_effect(options, "horovod.runner.launch._run")
     with dropping():
-        if options["run_func"] is None:
-            launch.check_runnable(options)
-            _run_command(options, options["command"])
+        if args.run_func is None:
+            launch.check_runnable(options, args.command)
+            _run_command(options, args.command)
             return None
         launch.refuse_unavailable(options)
-        if options["use_jsrun"]:
+        if options.use_jsrun:
             raise NotImplementedError("run_func through jsrun is not available: pass a command, or leave use_jsrun out")
-        return results_of(options, options["run_func"], (), {}, options["executable"] or sys.executable)
+        return results_of(options, args.run_func, (), {}, args.executable or sys.executable)
 
 
-def _run_command(options: dict[str, Any], command: Sequence[str]) -> None:
-    if options["use_mpi"]:
+def _run_command(options: JobOptions, command: Sequence[str]) -> None:
+    if options.use_mpi:
         _check_ended("mpirun", run_shown(partial(run_by_mpirun, options, command)))
         return
-    if options["use_jsrun"]:
+    if options.use_jsrun:
         words, environment = jsrun_words(options, command)
         _check_ended("jsrun", run_shown(lambda tree, output: MpirunJob(tree, output).run(words, environment)))
         return
     try:
-        result = run_shown(partial(run_job, options, command))
+        result = run_shown(partial(run_job, JobRequest(options, command)))
     except OSError as error:
         refused = explained(error, command)
         if refused is None:

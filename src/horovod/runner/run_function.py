@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from horovod.common.exceptions import HorovodDeprecationWarning
-from horovod.runner import without_effect
 from horovod.runner.stop_signals import dropping
 
 if TYPE_CHECKING:
     from horovod.common.rendezvous.server import Server
     from horovod.runner.job import JobResult
+    from horovod.runner.options import JobOptions
     from horovod.runner.processes import ProcessTree
     from horovod.runner.user_output import UserOutput
 
@@ -79,57 +79,51 @@ def run(
         raise ValueError(f"tag must be auto, always or never, not {tag!r}")
     if num_proc < 1:
         raise ValueError(f"num_proc must be at least 1, not {num_proc}")
-    options = {
-        "num_proc": num_proc,
-        "min_num_proc": min_num_proc,
-        "max_num_proc": max_num_proc,
-        "slots": slots,
-        "reset_limit": reset_limit,
-        "cooldown_range": cooldown_range,
-        "host_discovery_script": host_discovery_script,
-        "hosts": hosts,
-        "hostfile": hostfile,
-        "start_timeout": start_timeout,
-        "output_filename": output_filename,
-        "tag": tag,
-        "verbose": verbose,
-        "use_mpi": use_mpi,
-        "mpi_args": mpi_args,
-        "ssh_port": ssh_port,
-        "ssh_identity_file": ssh_identity_file,
-        "nics": listed_interfaces(network_interfaces),
-        "spares": spares,
-        "progress_timeout_seconds": progress_timeout_seconds,
-        "replace_stuck_workers": replace_stuck_workers,
-        "max_restarts": max_restarts,
-    }
     from horovod.runner.launch import check_output_folder, refuse_unavailable
+    from horovod.runner.options import JobOptions
 
-    check_output_folder(options)
-    refuse_unavailable(options)
-    warn_of_what_has_no_effect(
+    check_output_folder(output_filename)
+    options = JobOptions.of(
         {
+            "num_proc": num_proc,
+            "min_num_proc": min_num_proc,
+            "max_num_proc": max_num_proc,
+            "slots": slots,
+            "reset_limit": reset_limit,
+            "cooldown_range": cooldown_range,
+            "host_discovery_script": host_discovery_script,
+            "hosts": hosts,
+            "hostfile": hostfile,
+            "start_timeout": start_timeout,
             "disable_cache": disable_cache,
-        },
-        options,
+            "output_filename": output_filename,
+            "tag": tag,
+            "verbose": verbose,
+            "use_mpi": use_mpi,
+            "mpi_args": mpi_args,
+            "ssh_port": ssh_port,
+            "ssh_identity_file": ssh_identity_file,
+            "nics": listed_interfaces(network_interfaces),
+            "spares": spares,
+            "progress_timeout_seconds": progress_timeout_seconds,
+            "replace_stuck_workers": replace_stuck_workers,
+            "max_restarts": max_restarts,
+        }
     )
+    refuse_unavailable(options)
+    warn_of_what_has_no_effect(options)
     with dropping():
         return results_of(options, func, args, kwargs or {}, executable or sys.executable)
 
 
-def run_own(func: Callable[..., Any], args: Sequence[Any], options: Mapping[str, Any]) -> list[Any]:
-    """Call a function of this package as `run` does, on processes that find no modules in the current folder.
-
-    `options` have the names of the parsed flags of horovodrun.
-    """
-    from horovod.runner.arguments import DEFAULTS
-
+def run_own(func: Callable[..., Any], args: Sequence[Any], options: JobOptions) -> list[Any]:
+    """Call a function of this package as `run` does, on processes that find no modules in the current folder."""
     with dropping():
-        return results_of({**DEFAULTS, **options}, func, args, {}, sys.executable, in_folder=False)
+        return results_of(options, func, args, {}, sys.executable, in_folder=False)
 
 
 def results_of(
-    options: dict[str, Any],
+    options: JobOptions,
     func: Callable[..., Any],
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
@@ -163,19 +157,20 @@ def results_of(
         if result.exit_code != 0:
             raise RuntimeError(_failure_text(server, result))
         # An elastic job ends with as many workers as it then has: these many there are at least.
-        results.extend(_results(server, options["min_num_proc"] or options["num_proc"]))
+        results.extend(_results(server, options.min_num_proc or options.num_proc))
 
     name = run_task.__name__
     command = [executable, *(["-m", name] if in_folder else module_arguments(name))]
 
     def start(tree: ProcessTree, output: UserOutput) -> JobResult:
-        if options["use_mpi"]:
+        if options.use_mpi:
             from horovod.runner import mpi_function
 
             return mpi_function.run_function(options, command, tree, output, offer, collect)
+        from horovod.runner.assembly import JobRequest
         from horovod.runner.running import run_job
 
-        return run_job(options, command, tree, output, on_server=offer, after=collect)
+        return run_job(JobRequest(options, command, on_server=offer, after=collect), tree, output)
 
     run_shown(start)
     return results
@@ -226,11 +221,11 @@ def _failure_text(server: Server, result: JobResult) -> str:
     return f"{FAILED}\n{first_line}\n{with_cell_names(trace.decode(errors='replace'))}"
 
 
-def warn_of_what_has_no_effect(
-    arguments: Mapping[str, Any], options: Mapping[str, Any], caller: str = "horovod.run"
-) -> None:
+def warn_of_what_has_no_effect(options: JobOptions, caller: str = "horovod.run") -> None:
     """Log a warning for each argument that was given and changes nothing. `caller`: the function that was called."""
-    texts = [without_effect.sentence(name) for name in without_effect.given(arguments)]
+    from horovod.runner import without_effect
+
+    texts = [without_effect.sentence(name) for name in without_effect.given(options)]
     for name in without_effect.given_without_driver(options):
         texts.append(without_effect.needs_driver(name, "min_num_proc", "host_discovery_script"))
     if texts:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from horovod.runner.limits import threads_notice
+from horovod.runner.options import JobOptions
 from horovod.runner.user_output import UserOutput
 from horovod.runner.worker_environment import shared_gpus_notice, shows_warnings
 
@@ -17,7 +18,7 @@ RANKS_PER_CORE = 4
 _THREAD_SETTINGS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS")
 
 
-def say_what_is_scarce(options: Mapping[str, Any], ranks: int, ranks_per_name: int, output: UserOutput) -> None:
+def say_what_is_scarce(options: JobOptions, ranks: int, ranks_per_name: int, output: UserOutput) -> None:
     """Print a line for each thing that this machine has too little of.
 
     Args:
@@ -39,7 +40,7 @@ def say_what_is_scarce(options: Mapping[str, Any], ranks: int, ranks_per_name: i
 
 
 def say_if_cores_of_hosts_are_few(
-    options: Mapping[str, Any], ranks: Mapping[str, int], facts: Mapping[str, Mapping[str, Any]], output: UserOutput
+    options: JobOptions, ranks: Mapping[str, int], facts: Mapping[str, Mapping[str, Any]], output: UserOutput
 ) -> None:
     """Print one line about the first host that has far more ranks than cores.
 

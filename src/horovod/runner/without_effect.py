@@ -6,8 +6,7 @@ Those that stand for a setting are not here: the table of settings knows them, a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from horovod.runner.options import JobOptions
 
 # By the names of horovod.run, or of the parsed flags.
 FLAGS = {
@@ -27,16 +26,16 @@ ELASTIC_FLAGS = {
 NOTE = "accepted, no effect in this version"
 
 
-def given(options: Mapping[str, Any]) -> list[str]:
-    """The names of those that have a value."""
-    return [name for name in FLAGS if options.get(name)]
+def given(options: JobOptions) -> list[str]:
+    """Return the names of FLAGS that have a value."""
+    names = options.given_names()
+    return [name for name in FLAGS if name in names]
 
 
-def given_without_driver(options: Mapping[str, Any]) -> list[str]:
-    """The names of those that have a value although the job is not elastic."""
-    if options.get("min_num_proc") is not None or options.get("host_discovery_script") is not None:
-        return []
-    return [name for name in ELASTIC_FLAGS if options.get(name) is not None]
+def given_without_driver(options: JobOptions) -> list[str]:
+    """Return the names of ELASTIC_FLAGS that have a value although the job is not elastic."""
+    names = options.given_names()
+    return [] if options.is_elastic else [name for name in ELASTIC_FLAGS if name in names]
 
 
 def needs_driver(spelled: str, min_np: str, script: str) -> str:

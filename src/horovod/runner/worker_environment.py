@@ -6,15 +6,16 @@ from __future__ import annotations
 import itertools
 import os
 import sys
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from horovod.common import place_variables, settings, torchrun_variables
 from horovod.common.joining.elastic_place import BIRTH_VARIABLE
 from horovod.common.joining.interfaces import check_interfaces, interface_names, loopback_interface
+from horovod.common.settings_table import Value
 from horovod.common.topology import SECRET_VARIABLE, secret_variable
-from horovod.runner.arguments import FLAG_SETTINGS
 from horovod.runner.hosts import SIMULATE_VARIABLE, SlotInfo
+from horovod.runner.options import FLAG_SETTINGS, JobOptions
 
 if TYPE_CHECKING:
     from horovod.runner.remote.probing import Address
@@ -71,40 +72,40 @@ def base_environment(environ: Mapping[str, str]) -> dict[str, str]:
     return {"PYTHONFAULTHANDLER": "1", **passed, "PYTHONUNBUFFERED": "1"}
 
 
-def flag_environment(options: Mapping[str, Any]) -> dict[str, str]:
-    """The variables that stand for the flags and config values given."""
+def flag_environment(options: JobOptions) -> dict[str, str]:
+    """Return the variables that stand for the flags and config values given."""
     skipped = set()
-    if not options.get("autotune"):
-        skipped |= {name for name in FLAG_SETTINGS if name.startswith("autotune_")}
-    if options.get("timeline_filename") is None:
-        skipped.add("timeline_mark_cycles")
+    if not options.settings.get("HOROVOD_AUTOTUNE"):
+        skipped |= {setting.name for name, setting in FLAG_SETTINGS.items() if name.startswith("autotune_")}
+    if "HOROVOD_TIMELINE" not in options.settings:
+        skipped.add("HOROVOD_TIMELINE_MARK_CYCLES")
     if _shutdown_before_warning(options):
-        skipped.add("stall_check_shutdown_time_seconds")
+        skipped.add("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS")
     variables = {
-        setting.name: _text(_in_unit_of(setting.flag_factor, options[dest]))
-        for dest, setting in FLAG_SETTINGS.items()
-        if options.get(dest) is not None and dest not in skipped
+        setting.name: _text(_in_unit_of(setting.flag_factor, options.settings[setting.name]))
+        for setting in FLAG_SETTINGS.values()
+        if setting.name in options.settings and setting.name not in skipped
     }
-    if options.get("tcp"):
+    if options.tcp:
         variables["NCCL_IB_DISABLE"] = "1"
-    if options.get("start_timeout") is not None:
-        variables["HOROVOD_START_TIMEOUT"] = str(options["start_timeout"])
+    if options.start_timeout is not None:
+        variables["HOROVOD_START_TIMEOUT"] = str(options.start_timeout)
     return variables
 
 
-def number_of(options: Mapping[str, Any], variable: str) -> float:
-    """A setting as it was given to the launcher, else of the environment. ValueError if it is out of range."""
+def number_of(options: JobOptions, variable: str) -> float:
+    """Return a setting as it was given to the launcher, else of the environment. ValueError if it is out of range."""
     name, setting = next((name, one) for name, one in FLAG_SETTINGS.items() if one.name == variable)
-    given = options.get(name)
+    given = options.settings.get(variable)
     if given is None:
         return float(settings.value_of(variable, os.environ) or 0)
     return float(settings.parse(setting.given_as(name), str(int(given) if setting.type is bool else given)))
 
 
-def shows_warnings(options: Mapping[str, Any]) -> bool:
-    """Whether the launcher itself does: its level is that of the workers' log."""
-    level = options.get("log_level") or os.environ.get("HOROVOD_LOG_LEVEL", "")
-    return level.lower() not in ("error", "fatal")
+def shows_warnings(options: JobOptions) -> bool:
+    """Return True if the launcher shows warnings: its level is that of the workers' log."""
+    level = options.settings.get("HOROVOD_LOG_LEVEL") or os.environ.get("HOROVOD_LOG_LEVEL", "")
+    return str(level).lower() not in ("error", "fatal")
 
 
 def slot_environment(slot: SlotInfo) -> dict[str, str]:
@@ -125,7 +126,7 @@ def torchrun_environment(slot: SlotInfo, address: str, port: int, environ: Mappi
     return torchrun_variables.settable(torchrun_variables.variables(place, address, port), environ)
 
 
-def overruled_settings(environ: Mapping[str, str], options: Mapping[str, Any]) -> list[str]:
+def overruled_settings(environ: Mapping[str, str], options: JobOptions) -> list[str]:
     """Return a line for each setting that asks for MPI, which the launcher's own values replace in the workers."""
     asked = {**environ, **flag_environment(options)}
     return [
@@ -144,13 +145,13 @@ def rendezvous_environment(address: str, port: int, secret: bytes) -> dict[str, 
     }
 
 
-def interface_environment(nics: list[str], environ: Mapping[str, str]) -> dict[str, str]:
+def interface_environment(nics: Sequence[str], environ: Mapping[str, str]) -> dict[str, str]:
     """The interfaces to use: of the flag, else of the environment. ValueError if one of them is not there.
 
     A choice that the user made for NCCL alone stands unless a flag overrules it.
     """
     text = environ.get("HOROVOD_GLOO_IFACE", "")
-    asked = nics or interface_names(text)
+    asked = list(nics) or interface_names(text)
     if asked or text:
         check_interfaces(asked)
     chosen = asked or [loopback_interface()]
@@ -168,13 +169,13 @@ def address_environment(address: Address, environ: Mapping[str, str]) -> dict[st
     return variables
 
 
-def _shutdown_before_warning(options: Mapping[str, Any]) -> bool:
-    shutdown = options.get("stall_check_shutdown_time_seconds")
+def _shutdown_before_warning(options: JobOptions) -> bool:
+    shutdown = options.settings.get("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS")
     if not shutdown:
         return False
-    warning = options.get("stall_check_warning_time_seconds")
+    warning = options.settings.get("HOROVOD_STALL_CHECK_TIME_SECONDS")
     warning = warning if warning is not None else settings.default_of("HOROVOD_STALL_CHECK_TIME_SECONDS")
-    if shutdown >= warning:
+    if float(shutdown) >= float(warning or 0):
         return False
     if shows_warnings(options):
         print(
@@ -185,8 +186,8 @@ def _shutdown_before_warning(options: Mapping[str, Any]) -> bool:
     return True
 
 
-def _in_unit_of(factor: float, value: Any) -> Any:
-    return value if factor == 1 else value * factor
+def _in_unit_of(factor: float, value: Value) -> Value:
+    return value if factor == 1 or isinstance(value, str) else value * factor
 
 
 def _text(value: bool | int | float | str) -> str:

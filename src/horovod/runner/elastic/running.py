@@ -4,15 +4,25 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from horovod.common import place_variables, settings
 from horovod.common.rendezvous.protocol import make_secret
-from horovod.common.rendezvous.server import Server
 from horovod.common.settings_table import MOST_RANKS
 from horovod.runner.allocation import Allocation
+from horovod.runner.assembly import (
+    LOOPBACK,
+    JobRequest,
+    agent_commands,
+    check_this_machine,
+    interfaces_of,
+    output_options,
+    start_limit_s,
+    started_here,
+)
 from horovod.runner.elastic.driving import silence_limit_s, timeout_s
 from horovod.runner.elastic.host_book import Found, HostEvent
 from horovod.runner.elastic.hosts import NoAgents
@@ -24,87 +34,63 @@ from horovod.runner.elastic.vocabulary import Event, Limits, Probe
 from horovod.runner.elastic.workers import Program
 from horovod.runner.hosts import HostInfo, plan_hosts
 from horovod.runner.job import JobResult
-from horovod.runner.limits import check_local_processes, check_number, check_reset_limit, enough_descriptors
-from horovod.runner.output import OutputOptions
+from horovod.runner.limits import check_number, check_reset_limit, enough_descriptors
+from horovod.runner.options import JobOptions
 from horovod.runner.placement import Placer
 from horovod.runner.processes import ProcessTree
-from horovod.runner.running import started_here
-from horovod.runner.scarcity import say_what_is_scarce
 from horovod.runner.user_output import UserOutput
 from horovod.runner.worker_environment import (
     address_environment,
     base_environment,
-    flag_environment,
     interface_environment,
     number_of,
-    rendezvous_environment,
 )
 
 if TYPE_CHECKING:
     from horovod.runner.elastic.agents import RemoteAgents
 
-_LOOPBACK = "127.0.0.1"
-
 
 def run_elastic_job(
-    options: dict[str, Any],
-    command: Sequence[str],
-    tree: ProcessTree,
-    output: UserOutput,
-    output_options: OutputOptions,
-    allocation: Allocation | None,
-    *,
-    extra_env: Mapping[str, str] | None = None,
-    on_server: Callable[[Server], None] | None = None,
-    after: Callable[[Server, JobResult], None] | None = None,
+    request: JobRequest, tree: ProcessTree, output: UserOutput, allocation: Allocation | None
 ) -> JobResult:
-    """Run `command` in as many workers as there may be; the same as run_job does for a fixed number."""
-    script = options.get("host_discovery_script")
-    find = Script(script, options.get("slots")) if script is not None else None
+    """Run the command in as many workers as there may be."""
+    options, script = request.options, request.options.host_discovery_script
+    find = Script(script, options.slots) if script is not None else None
     set_aside = allocation.hosts if allocation is not None else ()
-    wanted = {**options, "num_proc": options["num_proc"] + spares_of(options)}
+    wanted = replace(options, num_proc=options.num_proc + spares_of(options))
     hosts = find() if find is not None else {host.hostname: host.slots for host in plan_hosts(wanted, set_aside)}
     limits = limits_of(options, hosts)
     found = _found(hosts, allocation)
     ranks_here = min(limits.max_num_proc + limits.spares, sum(hosts[host] for host in found.here))
-    check_local_processes(ranks_here)
-    base = base_environment(os.environ)
     per_name = max((min(hosts[host], limits.max_num_proc) for host in found.here), default=0)
-    say_what_is_scarce(options, ranks_here, per_name, output)
+    check_this_machine(options, ranks_here, per_name, output)
+    base = base_environment(os.environ)
     here = _Here(options, base, is_used=bool(found.here))
     secret = make_secret()
     with ExitStack() as stack:
-        stack.enter_context(
-            enough_descriptors(
-                limits.max_num_proc + limits.spares if find is None else 64, files=output_options.directory is not None
-            )
-        )
+        most = limits.max_num_proc + limits.spares if find is None else 64
+        stack.enter_context(enough_descriptors(most, files=options.output_filename is not None))
         mail: Mail[Event | HostEvent] = stack.enter_context(closing(Mail()))
         host_of: dict[int, str] = {}
         placer: Placer = tree
         if find is not None or len(found.here) < len(hosts):
             placer = here.reach_others(found, limits, allocation, tree, host_of, stack)
-        address = here.address or _LOOPBACK
+        address = here.address or LOOPBACK
         server = stack.enter_context(elastic_server(address, secret, mail.put, output.say))
-        if on_server is not None:
-            on_server(server)
-        env = {
-            **{name: value for name, value in base.items() if name not in place_variables.NAMES},
-            **flag_environment(options),
-            **rendezvous_environment(address, server.port, secret),
-            **(extra_env or {}),
-        }
+        request.offer(server)
+        inherited = {name: value for name, value in base.items() if name not in place_variables.NAMES}
+        env = request.environment(inherited, address, server.port, secret)
         if here.others is not None:
             here.others.begin(env, server.listen_too, mail.put)
         spec = ElasticSpec(
-            Program(command, env, here.env_of),
-            output_options,
+            Program(request.command, env, here.env_of),
+            output_options(options, options.num_proc),
             limits,
             found,
             agents=here.others or NoAgents(),
             address_of=here.address_of,
             probe=here.prober(mail.put),
-            verbose=bool(options.get("verbose")),
+            verbose=options.verbose,
         )
         if find is not None:
             polling = Polling(
@@ -114,8 +100,7 @@ def run_elastic_job(
             stack.callback(find.stop)
             stack.callback(polling.report_no_more)
         result = ElasticJob(spec, server, placer, output, mail, host_of).run()
-        if after is not None:
-            after(server, result)
+        request.collect(server, result)
     return result
 
 
@@ -127,7 +112,7 @@ def _found(hosts: dict[str, int], allocation: Allocation | None) -> Found:
 class _Here:
     """This machine among the hosts of a job: who opens the others, and by which address they know it."""
 
-    def __init__(self, options: Mapping[str, Any], base: Mapping[str, str], *, is_used: bool) -> None:
+    def __init__(self, options: JobOptions, base: Mapping[str, str], *, is_used: bool) -> None:
         self._options = options
         self._base = base
         self.others: RemoteAgents | None = None
@@ -144,17 +129,15 @@ class _Here:
         stack: ExitStack,
     ) -> Placer:
         """HostsError if too few of the hosts can be used, and no others will come."""
-        from horovod.common.joining.interfaces import interface_names
         from horovod.runner.elastic.agents import Reaching, RemoteAgents
         from horovod.runner.placement import Placement
         from horovod.runner.remote.hosts import RemoteHosts
         from horovod.runner.remote.opening import HostsError
-        from horovod.runner.running import agent_commands, start_limit_s
 
         options, base = self._options, self._base
         reaching = Reaching(
             lambda names: agent_commands(names, options, base, allocation),
-            options.get("nics") or interface_names(base.get("HOROVOD_GLOO_IFACE", "")),
+            interfaces_of(options, base),
             start_limit_s(options),
         )
         remote = stack.enter_context(closing(RemoteHosts({})))
@@ -196,31 +179,30 @@ class _Here:
         choice = self.others.launcher_choice if self.others is not None else None
         if choice is not None:
             return address_environment(choice.address, self._base)
-        return interface_environment(self._options.get("nics") or [], self._base)
+        return interface_environment(self._options.nics, self._base)
 
     def address_of(self, host: str) -> str | None:
         """Workers here may have been started before there were other hosts."""
         return None if self.others is not None and host in self.others.host_env else self.address
 
 
-def limits_of(options: Mapping[str, Any], hosts: Mapping[str, int]) -> Limits:
-    """ValueError if they contradict each other."""
-    fixed = options.get("host_discovery_script") is None
-    num_proc, spares = options["num_proc"], spares_of(options)
-    low = options.get("min_num_proc") or num_proc
-    high = options.get("max_num_proc") or (max(num_proc, sum(hosts.values()) - spares) if fixed else MOST_RANKS)
+def limits_of(options: JobOptions, hosts: Mapping[str, int]) -> Limits:
+    """Return the limits of an elastic job that begins on `hosts`. ValueError if they contradict each other."""
+    fixed = options.host_discovery_script is None
+    num_proc, spares = options.num_proc, spares_of(options)
+    low = options.min_num_proc or num_proc
+    high = options.max_num_proc or (max(num_proc, sum(hosts.values()) - spares) if fixed else MOST_RANKS)
     if not low <= num_proc <= high:
         raise ValueError(f"--min-np {low}, -np {num_proc} and --max-np {high} must be in ascending order")
     check_number(high, "--max-np (max_num_proc)")
-    check_reset_limit(options.get("reset_limit"))
-    cooldown = options.get("cooldown_range")
+    check_reset_limit(options.reset_limit)
     return Limits(
         num_proc=num_proc,
         min_num_proc=low,
         max_num_proc=high,
-        timeout_s=timeout_s(options.get("elastic_timeout"), os.environ),
-        reset_limit=options.get("reset_limit"),
-        cooldown=(float(cooldown[0]), float(cooldown[1])) if cooldown is not None else None,
+        timeout_s=timeout_s(options.elastic_timeout, os.environ),
+        reset_limit=options.reset_limit,
+        cooldown=options.cooldown_range,
         fixed_hosts=fixed,
         spares=spares,
         progress_timeout_s=number_of(options, "HOROVOD_PROGRESS_TIMEOUT_SECONDS"),
@@ -230,5 +212,5 @@ def limits_of(options: Mapping[str, Any], hosts: Mapping[str, int]) -> Limits:
     )
 
 
-def spares_of(options: Mapping[str, Any]) -> int:
+def spares_of(options: JobOptions) -> int:
     return int(number_of(options, "HOROVOD_SPARES"))

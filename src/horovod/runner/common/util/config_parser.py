@@ -8,7 +8,8 @@ from typing import Any
 
 from horovod.common.settings_table import TABLE
 from horovod.common.settings_values import parse
-from horovod.runner.arguments import FLAG_SETTINGS, is_negative
+from horovod.runner.arguments import is_negative
+from horovod.runner.options import FLAG_SETTINGS, JobOptions
 from horovod.runner.worker_environment import flag_environment
 
 HOROVOD_FUSION_THRESHOLD = "HOROVOD_FUSION_THRESHOLD"
@@ -62,5 +63,5 @@ def validate_config_args(args: Any) -> None:
 
 def set_env_from_args(env: MutableMapping[str, str], args: Any) -> MutableMapping[str, str]:
     """Add the variables that stand for the flags of `args`."""
-    env.update(flag_environment(vars(args)))
+    env.update(flag_environment(JobOptions.of(vars(args))))
     return env
