@@ -22,7 +22,7 @@ os.execv(sys.argv[1], sys.argv[1:])
 BROKEN = """
 import threading
 from horovod.runner import launch
-from horovod.runner.elastic import polling
+from horovod.launcher.elastic import polling
 
 find = polling.Script.__call__
 

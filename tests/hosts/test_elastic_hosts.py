@@ -16,7 +16,7 @@ import pytest
 from faultkit.elastic import ElasticJob, of_rank
 from testkit.families import is_alive, living
 
-from horovod.runner.elastic.state import LOSS_S
+from horovod.launcher.elastic.state import LOSS_S
 
 SILENCE_S = 10
 SLACK_S = 8  # of a busy machine

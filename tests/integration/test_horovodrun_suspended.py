@@ -22,7 +22,7 @@ SILENCE_LIMIT_S = 5.0  # instead of ten seconds; a busy machine is not silent fo
 
 HURRY = f"""
 import sys
-from horovod.runner.remote import frames
+from horovod.launcher.remote import frames
 frames.SILENCE_LIMIT_S, frames.ALIVE_EVERY_S = {SILENCE_LIMIT_S}, 0.1
 """
 LAUNCHER = HURRY + "from horovod.runner.launch import run_commandline; run_commandline()"

@@ -11,9 +11,9 @@ from testkit.awaiting import await_that
 from testkit.launcher import horovodrun
 from testkit.speed import patience
 
-from horovod.runner.elastic.polling import DiscoveryError, Polling, Script, find_hosts, parse_hosts
-from horovod.runner.elastic.running import limits_of
-from horovod.runner.options import JobOptions
+from horovod.launcher.elastic.polling import DiscoveryError, Polling, Script, find_hosts, parse_hosts
+from horovod.launcher.elastic.running import limits_of
+from horovod.launcher.options import JobOptions
 
 
 def test_hosts_with_and_without_slots():
@@ -42,7 +42,7 @@ def test_a_script_that_fails_is_quoted():
     ],
 )
 def test_fault_10_a_slow_or_endless_script_is_ended_with_what_it_started(script, limit_s, words, monkeypatch):
-    monkeypatch.setattr("horovod.runner.elastic.polling._END_S", 0.2)
+    monkeypatch.setattr("horovod.launcher.elastic.polling._END_S", 0.2)
     marked = f"export MARK_OF_THIS_TEST={os.getpid()}; {script}"
     with pytest.raises(DiscoveryError, match=words):
         Script(marked, None, limit_s)()
@@ -76,7 +76,7 @@ def environment_of(process):
 
 
 def test_fault_10_each_new_problem_is_said_once_and_the_last_good_list_is_kept(monkeypatch):
-    monkeypatch.setattr("horovod.runner.elastic.polling.DISCOVER_HOSTS_FREQUENCY_SECS", 0.001)
+    monkeypatch.setattr("horovod.launcher.elastic.polling.DISCOVER_HOSTS_FREQUENCY_SECS", 0.001)
     answers = iter([{"a": 1}, *[DiscoveryError("exit code 3: no cluster")] * 5, *[{}] * 3, {"a": 1}, {"a": 2}])
     found, said, is_over = [], [], threading.Event()
 

@@ -6,16 +6,16 @@ import warnings
 
 import pytest
 
-from horovod.runner.launch import _main, parse_args, refuse_unavailable
-from horovod.runner.options import JobOptions
-from horovod.runner.remote.environment import that_travel
-from horovod.runner.worker_environment import (
+from horovod.launcher.options import JobOptions
+from horovod.launcher.remote.environment import that_travel
+from horovod.launcher.start.worker_environment import (
     base_environment,
     flag_environment,
     is_exportable,
     overruled_settings,
     shared_gpus_notice,
 )
+from horovod.runner.launch import _main, parse_args, refuse_unavailable
 
 COMMAND = ["python", "train.py"]
 

@@ -7,7 +7,8 @@ import socket
 
 import pytest
 
-from horovod.runner.hosts import (
+from horovod.launcher.options import JobOptions
+from horovod.launcher.start.hosts import (
     HostInfo,
     get_host_assignments,
     is_local,
@@ -17,8 +18,7 @@ from horovod.runner.hosts import (
     parse_hosts,
     plan_hosts,
 )
-from horovod.runner.limits import check_local_processes
-from horovod.runner.options import JobOptions
+from horovod.launcher.start.limits import check_local_processes
 
 NOBODY = 65534
 
@@ -94,7 +94,7 @@ def test_no_job_has_so_many_processes(number):
 def test_no_more_processes_than_the_user_may_run(monkeypatch):
     monkeypatch.setattr("os.getuid", lambda: 1000)
     monkeypatch.setattr("resource.getrlimit", lambda _: (50, 100))
-    monkeypatch.setattr("horovod.runner.limits.used_tasks", lambda enough: 3)
+    monkeypatch.setattr("horovod.launcher.start.limits.used_tasks", lambda enough: 3)
     check_local_processes(45)
     with pytest.raises(ValueError, match=r"51 processes are too many .*this user may run 50 \(ulimit -u\)"):
         check_local_processes(51)

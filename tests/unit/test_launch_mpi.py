@@ -7,11 +7,11 @@ import sys
 import pytest
 
 from horovod.common.own_programs import module_arguments
-from horovod.runner import mpi_command as mpi_command_module
-from horovod.runner.hosts import HostInfo
+from horovod.launcher.options import JobOptions
+from horovod.launcher.start import mpi_command as mpi_command_module
+from horovod.launcher.start.hosts import HostInfo
+from horovod.launcher.start.mpi_command import mpi_command, mpirun_words, worker_environment
 from horovod.runner.launch import parse_args
-from horovod.runner.mpi_command import mpi_command, mpirun_words, worker_environment
-from horovod.runner.options import JobOptions
 
 HOSTS = [HostInfo("a", 2), HostInfo("b", 1)]
 ROOT = ["--allow-run-as-root"] * (os.geteuid() == 0)
@@ -60,7 +60,7 @@ def test_flags_about_output_are_for_a_program_that_becomes_the_rank(implementati
     words, _ = made(implementation, **flags)
     assert words[: len(plain) - 2] == plain[:-2]
     given = ["--tags", "--timestamps", "--directory", os.path.abspath("out"), "--", "python", "train.py"]
-    assert words[len(plain) - 2 :] == [sys.executable, *module_arguments("horovod.runner.mpi_rank"), *given]
+    assert words[len(plain) - 2 :] == [sys.executable, *module_arguments("horovod.launcher.start.mpi_rank"), *given]
 
 
 @pytest.mark.parametrize("listed", ["2,3", ""])

@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from horovod.runner.job import JobResult
-from horovod.runner.options import JobOptions
-from horovod.runner.restarts import LONGEST_PAUSE_S, QUICK_S, Budget, restart_line
-from horovod.runner.worker_environment import number_of
+from horovod.launcher.options import JobOptions
+from horovod.launcher.start.job import JobResult
+from horovod.launcher.start.restarts import LONGEST_PAUSE_S, QUICK_S, Budget, restart_line
+from horovod.launcher.start.worker_environment import number_of
 
 FAILED = JobResult(
     exit_code=137, failed_rank=2, text="rank 2 (host b, pid 7) ...\n  last lines", why="rank 2 on b: killed"

@@ -7,9 +7,14 @@ import threading
 
 import pytest
 
-from horovod.runner import limits, scarcity
-from horovod.runner.options import JobOptions
-from horovod.runner.scarcity import cores_notice, say_if_cores_of_hosts_are_few, say_what_is_scarce, threads_each
+from horovod.launcher.options import JobOptions
+from horovod.launcher.start import limits, scarcity
+from horovod.launcher.start.scarcity import (
+    cores_notice,
+    say_if_cores_of_hosts_are_few,
+    say_what_is_scarce,
+    threads_each,
+)
 
 
 class Said:

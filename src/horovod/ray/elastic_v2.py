@@ -15,6 +15,7 @@ from ray.exceptions import RayActorError, RayError
 from horovod.common.exceptions import HorovodInternalError
 from horovod.common.log import logger as logger
 from horovod.common.settings_table import MOST_RANKS
+from horovod.launcher.elastic.vocabulary import Limits
 from horovod.ray.adapter import Adapter as Adapter
 from horovod.ray.adapter import BaseParams as BaseParams
 from horovod.ray.callbacks import Callbacks
@@ -29,7 +30,6 @@ from horovod.ray.world import coordinator_on
 from horovod.runner.elastic.discovery import HostDiscovery as HostDiscovery
 from horovod.runner.elastic.driver import ElasticDriver as ElasticDriver
 from horovod.runner.elastic.rendezvous import create_rendezvous_handler as create_rendezvous_handler
-from horovod.runner.elastic.vocabulary import Limits
 from horovod.runner.gloo_run import create_run_env_vars as create_run_env_vars
 from horovod.runner.gloo_run import create_slot_env_vars as create_slot_env_vars
 from horovod.runner.http.http_server import RendezvousServer as RendezvousServer

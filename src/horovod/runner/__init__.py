@@ -2,8 +2,8 @@
 """Starting jobs: `horovodrun` (horovod.runner.launch) and, from Python, `horovod.run`."""
 
 from horovod.common.lazily import lazily
-from horovod.runner.run_function import run
+from horovod.launcher.run_function import run
 
 __all__ = ["run"]
 
-__getattr__ = lazily(__name__, {"_HorovodArgs": "horovod.runner.arguments:HorovodArgs"})
+__getattr__ = lazily(__name__, {"_HorovodArgs": "horovod.launcher.arguments:HorovodArgs"})

@@ -19,11 +19,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import IO, Any
 
-from horovod.runner.guardian import ORPHANED_GRACE_S
-from horovod.runner.processes import Ended, Event, GuardianLostError, LeftRunning, ProcessTree, Refused, Started
-from horovod.runner.remote import frames
-from horovod.runner.remote.frames import CHUNK, WINDOW, FrameReader, Outgoing, pack
-from horovod.runner.stop_signals import dropping
+from horovod.launcher.remote import frames
+from horovod.launcher.remote.frames import CHUNK, WINDOW, FrameReader, Outgoing, pack
+from horovod.launcher.start.guardian import ORPHANED_GRACE_S
+from horovod.launcher.start.processes import Ended, Event, GuardianLostError, LeftRunning, ProcessTree, Refused, Started
+from horovod.launcher.start.stop_signals import dropping
 
 
 class _Pipe:
@@ -177,18 +177,18 @@ class Agent:
         """For others to try our addresses; with a secret, for those who hold it to measure the way here."""
         self._on_reached_all()
         if secret is None:
-            from horovod.runner.remote.probing import ProbeListener
+            from horovod.launcher.remote.probing import ProbeListener
 
             self._listener = ProbeListener()
             self._tell("listening", self._listener.port, self._listener.token)
         else:
-            from horovod.runner.remote.measuring import MeasuringListener
+            from horovod.launcher.remote.measuring import MeasuringListener
 
             self._listener = MeasuringListener(secret)
             self._tell("listening", self._listener.port, b"")
 
     def _on_reach(self, targets: list[list[Any]]) -> None:
-        from horovod.runner.remote.probing import Target, reach
+        from horovod.launcher.remote.probing import Target, reach
 
         wanted = [Target(host, tuple(addresses), port, token) for host, addresses, port, token in targets]
         self._find(
@@ -197,14 +197,14 @@ class Agent:
 
     def _on_probe_listen(self, number: int) -> None:
         """For hosts of a running job that may be cut off from this one, until the end of this round of probing."""
-        from horovod.runner.remote.probing import ProbeListener
+        from horovod.launcher.remote.probing import ProbeListener
 
         self._on_probe_end()
         self._probed = ProbeListener()
         self._tell("probe_listening", number, self._probed.port, self._probed.token)
 
     def _on_probe(self, number: int, targets: list[list[Any]], limit_s: float) -> None:
-        from horovod.runner.remote.probing import Target, reach
+        from horovod.launcher.remote.probing import Target, reach
 
         wanted = [Target(host, (address,), port, token) for host, address, port, token in targets]
         self._find(lambda: pack("probed", number, [one.host for one in reach(wanted, limit_s) if not one.problem]))
@@ -215,7 +215,7 @@ class Agent:
             self._probed = None
 
     def _on_measure(self, number: int, address: str, port: int, secret: bytes) -> None:
-        from horovod.runner.remote.measuring import measure
+        from horovod.launcher.remote.measuring import measure
 
         def find() -> bytes:
             way = measure(address, port, secret)
@@ -308,7 +308,7 @@ class Agent:
 def about_this_host() -> dict[str, Any]:
     import horovod
     from horovod.common.torchrun_variables import free_port
-    from horovod.runner.remote.probing import own_addresses
+    from horovod.launcher.remote.probing import own_addresses
 
     return {
         "version": horovod.__version__,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Horovod's built-in launcher under its old import path; ours is horovod.runner.job. What is not here raises on use."""
+"""Horovod's built-in launcher under its old import path. What is not here raises on use."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import TextIO
 from horovod.common.joining.interfaces import loopback_interface
 from horovod.common.not_yet import function
 from horovod.common.topology import secret_variable
+from horovod.launcher.start.hosts import SlotInfo, get_host_assignments, parse_hosts
+from horovod.launcher.start.worker_environment import slot_environment
 from horovod.runner.elastic.rendezvous import RendezvousServer, secret_at
-from horovod.runner.hosts import SlotInfo, get_host_assignments, parse_hosts
-from horovod.runner.worker_environment import slot_environment
 
 __all__ = [
     "MultiFile",

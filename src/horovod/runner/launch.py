@@ -10,18 +10,18 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from horovod.common.lazily import lazily
-from horovod.runner import without_effect
-from horovod.runner.allocation import default_processes
-from horovod.runner.arguments import DEFAULTS, FlagParser
-from horovod.runner.hosts import named_slots
-from horovod.runner.kubernetes import default_hosts_option
-from horovod.runner.limits import check_cooldown, check_reset_limit
-from horovod.runner.options import JobOptions
-from horovod.runner.stop_signals import dropping
+from horovod.launcher import without_effect
+from horovod.launcher.arguments import DEFAULTS, FlagParser
+from horovod.launcher.options import JobOptions
+from horovod.launcher.start.allocation import default_processes
+from horovod.launcher.start.hosts import named_slots
+from horovod.launcher.start.kubernetes import default_hosts_option
+from horovod.launcher.start.limits import check_cooldown, check_reset_limit
+from horovod.launcher.start.stop_signals import dropping
 
 if TYPE_CHECKING:
-    from horovod.runner.processes import ProcessTree
-    from horovod.runner.user_output import UserOutput
+    from horovod.launcher.output.user_output import UserOutput
+    from horovod.launcher.start.processes import ProcessTree
 
 JOB_ERROR = 1
 USAGE_ERROR = 2
@@ -78,7 +78,7 @@ def _main(argv: Sequence[str]) -> int:
         print(f"horovodrun: error: {error}", file=sys.stderr)
         return USAGE_ERROR
     except RuntimeError as error:
-        from horovod.runner.limits import explain_shortage, is_shortage
+        from horovod.launcher.start.limits import explain_shortage, is_shortage
 
         if not is_shortage(error):
             raise
@@ -98,7 +98,7 @@ def _run(args: argparse.Namespace) -> list[Any] | None:
     Raises:
         RuntimeError: the job failed, or its command cannot be run.
     """
-    from horovod.runner.run_arguments import run_arguments
+    from horovod.launcher.run_arguments import run_arguments
 
     return run_arguments(argparse.Namespace(**{**DEFAULTS, **vars(args)}))
 
@@ -108,12 +108,12 @@ def _launch(args: argparse.Namespace) -> int:
     options = JobOptions.of(vars(args))
     check_runnable(options, args.command)
     if options.use_jsrun:
-        from horovod.runner.jsrun_command import run_by_jsrun
+        from horovod.launcher.start.jsrun_command import run_by_jsrun
 
         run_by_jsrun(options, args.command)
-    from horovod.runner.limits import explain_shortage
-    from horovod.runner.processes import CannotRunError, ProcessTree
-    from horovod.runner.user_output import fill_closed_descriptors, output_of_process
+    from horovod.launcher.output.user_output import fill_closed_descriptors, output_of_process
+    from horovod.launcher.start.limits import explain_shortage
+    from horovod.launcher.start.processes import CannotRunError, ProcessTree
 
     fill_closed_descriptors()
     output = output_of_process()
@@ -132,7 +132,7 @@ def _launch(args: argparse.Namespace) -> int:
 
 
 def _run_in(tree: ProcessTree, options: JobOptions, command: Sequence[str], output: UserOutput) -> int:
-    from horovod.runner.worker_environment import shows_warnings
+    from horovod.launcher.start.worker_environment import shows_warnings
 
     if shows_warnings(options):
         for name in without_effect.given(options):
@@ -141,16 +141,16 @@ def _run_in(tree: ProcessTree, options: JobOptions, command: Sequence[str], outp
             flag = without_effect.ELASTIC_FLAGS[name]
             output.say(without_effect.needs_driver(flag, "--min-np", "--host-discovery-script"))
     if options.use_mpi:
-        from horovod.runner.mpi_command import run_by_mpirun
+        from horovod.launcher.start.mpi_command import run_by_mpirun
 
         return run_by_mpirun(options, command, tree, output).exit_code
-    from horovod.runner.assembly import JobRequest
-    from horovod.runner.running import run_job
+    from horovod.launcher.start.assembly import JobRequest
+    from horovod.launcher.start.running import run_job
 
     try:
         return run_job(JobRequest(options, command), tree, output).exit_code
     except OSError as error:
-        from horovod.runner.not_run import explained
+        from horovod.launcher.start.not_run import explained
 
         why = explained(error, command)
         if why is None:
@@ -178,7 +178,7 @@ def refuse_unavailable(options: JobOptions) -> None:
 
 def check_build(verbose: bool) -> None:
     """Print which frameworks, controllers and tensor operations work here."""
-    from horovod.runner.check_build import report
+    from horovod.launcher.check_build import report
 
     print(report(verbose))
 
@@ -227,8 +227,8 @@ def _named_here(name: str) -> Any:
 
 def _read_config(given: dict[str, Any]) -> dict[str, Any]:
     """The config file's values; what it holds that nobody knows is said."""
-    from horovod.runner.config_file import read_config_file
-    from horovod.runner.worker_environment import shows_warnings
+    from horovod.launcher.config_file import read_config_file
+    from horovod.launcher.start.worker_environment import shows_warnings
 
     unknown: list[str] = []
     values = read_config_file(given["config_file"], unknown.append)
@@ -267,7 +267,7 @@ def check_output_folder(folder: str | None) -> None:
 # Names that other programs import from here. They come when asked for, so that a launch does not wait for them.
 _SOURCES = {
     "horovod.common.util": "ccl_built ddl_built extension_available gloo_built mpi_built nccl_built",
-    "horovod.runner.actions": "make_check_build_action make_deprecated_bool_action make_nic_action "
+    "horovod.launcher.actions": "make_check_build_action make_deprecated_bool_action make_nic_action "
     "make_override_action make_override_bool_action make_override_false_action make_override_true_action",
     "horovod.runner.gloo_run": "gloo_run gloo_run_elastic",
     "horovod.runner.js_run": "is_jsrun_installed js_run",

@@ -11,7 +11,7 @@ from horovod.common import leaving, place_variables, serialization
 from horovod.common.joining.elastic_place import BIRTH_VARIABLE
 from horovod.common.rendezvous.client import Connection
 from horovod.common.topology import SECRET_VARIABLE, decode_secret, discover
-from horovod.runner.notebooks import learn_sources
+from horovod.launcher.output.notebooks import learn_sources
 
 PATH_KEY = "run/path"
 FUNCTION_KEY = "run/function"

@@ -16,7 +16,7 @@ import typer
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from horovod.runner.options import JobOptions
+    from horovod.launcher.options import JobOptions
 
 PAGE_WIDTH = 100
 
@@ -142,7 +142,7 @@ def _host_options(
     start_timeout: int | None,
 ) -> JobOptions:
     """Return the options that name hosts and say how to reach them."""
-    from horovod.runner.options import JobOptions
+    from horovod.launcher.options import JobOptions
 
     return JobOptions(
         hosts=hosts,

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from horovod.common.joining.interfaces import LOOPBACK, LoopbackError, check_loopback
-from horovod.runner.options import JobOptions
+from horovod.launcher.options import JobOptions
 from horovod.tools import gpu_trial, gpus, machine, packages, speed, trial
 from horovod.tools.findings import Finding, Section
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from horovod.common import nccl_library
 from horovod.common.util import env
-from horovod.runner.options import JobOptions
+from horovod.launcher.options import JobOptions
 from horovod.tools import speed, trial
 from horovod.tools.findings import Finding
 

@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from dataclasses import dataclass
 
-from horovod.runner.options import JobOptions
+from horovod.launcher.options import JobOptions
 from horovod.tools import results, speed, trial
 from horovod.tools.results import Check, Report
 
@@ -31,7 +31,7 @@ def run(ranks: int | None, transport: str, limit_s: float, options: JobOptions |
     TrialFailed if the ranks could not even run; else a report, which may hold failures.
     """
     import horovod
-    from horovod.runner.hosts import named_slots
+    from horovod.launcher.start.hosts import named_slots
 
     start = time.monotonic()
     options = options or JobOptions()

@@ -14,13 +14,13 @@ from dataclasses import dataclass, replace
 
 import horovod
 from horovod.common.joining.interfaces import LOOPBACK, loopback_interface
-from horovod.runner.hosts import HostInfo, is_local, named_slots, plan_hosts
-from horovod.runner.options import JobOptions
-from horovod.runner.remote.addresses import Choice
-from horovod.runner.remote.measuring import Way
-from horovod.runner.remote.opening import LAUNCHER
-from horovod.runner.remote.probing import Address
-from horovod.runner.remote.surveying import Survey, Surveyed, is_same_version, survey
+from horovod.launcher.options import JobOptions
+from horovod.launcher.remote.addresses import Choice
+from horovod.launcher.remote.measuring import Way
+from horovod.launcher.remote.opening import LAUNCHER
+from horovod.launcher.remote.probing import Address
+from horovod.launcher.remote.surveying import Survey, Surveyed, is_same_version, survey
+from horovod.launcher.start.hosts import HostInfo, is_local, named_slots, plan_hosts
 from horovod.tools import speed
 
 # Timelines of several hosts are merged by their clocks, and people compare the times of logs.
@@ -53,8 +53,8 @@ class HostsExamination:
 
 def options_of_job(options: JobOptions) -> JobOptions | None:
     """Return the options as horovodrun understands them; None if no host is named and the job stays on this machine."""
-    from horovod.runner.assembly import allocation_of
-    from horovod.runner.kubernetes import default_hosts_option
+    from horovod.launcher.start.assembly import allocation_of
+    from horovod.launcher.start.kubernetes import default_hosts_option
 
     if options.names_hosts:
         return options
@@ -71,9 +71,15 @@ def examine(options: JobOptions, say: Callable[[str], None] = lambda _: None) ->
 
     Without hosts it is about those that a batch system has set aside. ValueError or OSError if they cannot be used.
     """
-    from horovod.runner.assembly import agent_commands, allocation_of, interfaces_of, start_limit_s, started_here
-    from horovod.runner.remote.command import agent_command
-    from horovod.runner.worker_environment import base_environment
+    from horovod.launcher.remote.command import agent_command
+    from horovod.launcher.start.assembly import (
+        agent_commands,
+        allocation_of,
+        interfaces_of,
+        start_limit_s,
+        started_here,
+    )
+    from horovod.launcher.start.worker_environment import base_environment
 
     allocation = allocation_of(options)
     set_aside = allocation.hosts if allocation is not None else ()

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from horovod.common.util import env
-from horovod.runner.options import JobOptions
+from horovod.launcher.options import JobOptions
 
 T = TypeVar("T")
 
@@ -68,7 +68,7 @@ def run(work: Callable[[], T], ranks: int, transport: str, limit_s: float, where
     Args:
         where: Options that name hosts; their number of ranks is not used.
     """
-    from horovod.runner.run_function import run_own
+    from horovod.launcher.run_function import run_own
 
     stdout, stderr = io.StringIO(), io.StringIO()
     shared_memory = TRANSPORTS[transport]

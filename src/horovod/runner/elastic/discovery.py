@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from horovod.common.notifications import HostUpdateResult
-from horovod.runner.elastic.polling import Script
-from horovod.runner.elastic.vocabulary import rest_after
+from horovod.launcher.elastic.polling import Script
+from horovod.launcher.elastic.vocabulary import rest_after
 
 __all__ = [
     "DEFAULT_COOLDOWN_LOWER_LIMIT_SECONDS",

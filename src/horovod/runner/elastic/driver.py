@@ -23,18 +23,18 @@ from typing import Any
 from horovod.common import settings
 from horovod.common.log import logger
 from horovod.common.settings_table import MOST_RANKS
+from horovod.launcher.elastic.calling import CallingPlacer, CreateWorker
+from horovod.launcher.elastic.driving import Driver, Outcome, silence_limit_s, timeout_s
+from horovod.launcher.elastic.mail import Mail
+from horovod.launcher.elastic.planning import Plan, PlannedRendezvous
+from horovod.launcher.elastic.polling import DISCOVER_HOSTS_FREQUENCY_SECS as DISCOVER_HOSTS_FREQUENCY_SECS
+from horovod.launcher.elastic.vocabulary import Discovered, Event, Limits, Ready, Tick
+from horovod.launcher.elastic.watching import HostWatch
+from horovod.launcher.start.hosts import SlotInfo
+from horovod.launcher.start.limits import check_cooldown, check_number, check_reset_limit
 from horovod.runner.common.util.timeout import TimeoutException
-from horovod.runner.elastic.calling import CallingPlacer, CreateWorker
 from horovod.runner.elastic.discovery import DiscoveredHosts, HostDiscovery, HostManager
-from horovod.runner.elastic.driving import Driver, Outcome, silence_limit_s, timeout_s
-from horovod.runner.elastic.mail import Mail
-from horovod.runner.elastic.planning import Plan, PlannedRendezvous
-from horovod.runner.elastic.polling import DISCOVER_HOSTS_FREQUENCY_SECS as DISCOVER_HOSTS_FREQUENCY_SECS
 from horovod.runner.elastic.rendezvous import RendezvousHandler, RendezvousServer
-from horovod.runner.elastic.vocabulary import Discovered, Event, Limits, Ready, Tick
-from horovod.runner.elastic.watching import HostWatch
-from horovod.runner.hosts import SlotInfo
-from horovod.runner.limits import check_cooldown, check_number, check_reset_limit
 
 ELASTIC_TIMEOUT_SECS = 600
 _END_S = 10.0  # for the caller's function to end its workers once the job is over

@@ -16,10 +16,10 @@ from horovod.common.log import logger
 from horovod.common.rendezvous.protocol import make_secret
 from horovod.common.rendezvous.server import Server
 from horovod.common.topology import secret_variable
-from horovod.runner.elastic.mail import Mail
-from horovod.runner.elastic.progress import told_by
-from horovod.runner.elastic.vocabulary import Event, Listens, Preempted, Ready, reported_by
-from horovod.runner.hosts import SlotInfo
+from horovod.launcher.elastic.mail import Mail
+from horovod.launcher.elastic.progress import told_by
+from horovod.launcher.elastic.vocabulary import Event, Listens, Preempted, Ready, reported_by
+from horovod.launcher.start.hosts import SlotInfo
 
 if TYPE_CHECKING:
     from horovod.runner.elastic.driver import ElasticDriver

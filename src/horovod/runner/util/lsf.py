@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""LSF, under its old import path; see horovod.runner.allocation."""
+"""LSF, under its old import path; see horovod.launcher.start.allocation."""
 
 from __future__ import annotations
 
 import os
 
-from horovod.runner.allocation import find_allocation, inside_lsf
+from horovod.launcher.start.allocation import find_allocation, inside_lsf
 
 
 class LSFUtils:

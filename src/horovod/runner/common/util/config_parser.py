@@ -8,9 +8,9 @@ from typing import Any
 
 from horovod.common.settings_table import TABLE
 from horovod.common.settings_values import parse
-from horovod.runner.arguments import is_negative
-from horovod.runner.options import FLAG_SETTINGS, JobOptions
-from horovod.runner.worker_environment import flag_environment
+from horovod.launcher.arguments import is_negative
+from horovod.launcher.options import FLAG_SETTINGS, JobOptions
+from horovod.launcher.start.worker_environment import flag_environment
 
 HOROVOD_FUSION_THRESHOLD = "HOROVOD_FUSION_THRESHOLD"
 HOROVOD_CYCLE_TIME = "HOROVOD_CYCLE_TIME"

@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping
 
 from horovod.common.topology import integer_of
-from horovod.runner.worker_environment import is_exportable
+from horovod.launcher.start.worker_environment import is_exportable
 
 __all__ = ["KUBEFLOW_MPI_EXEC", "LOG_LEVEL_STR", "get_env_rank_and_size", "is_exportable", "is_kubeflow_mpi"]
 

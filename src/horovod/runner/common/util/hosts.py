@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Old import path of horovod.runner.hosts."""
+"""Old import path of horovod.launcher.start.hosts."""
 
-from horovod.runner.hosts import (
+from horovod.launcher.start.hosts import (
     HostInfo,
     SlotInfo,
     get_host_assignments,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands that leave nothing behind, under their old import path: see horovod.runner.processes."""
+"""Commands that leave nothing behind, under their old import path: see horovod.launcher.start.processes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any, TextIO
 import psutil
 
 from horovod.common.readiness import is_readable
-from horovod.runner.processes import Ended, ProcessTree, Refused
+from horovod.launcher.start.processes import Ended, ProcessTree, Refused
 from horovod.runner.util.threads import in_thread, on_event
 
 GRACEFUL_TERMINATION_TIME_S = 5
