@@ -8,7 +8,7 @@ from faultkit.elastic import ElasticJob, of_rank
 from faultkit.newcomers import hold_back, let_come
 
 import horovod
-from horovod.runner.elastic.constants import RESET_LIMIT_EXCEEDED_MESSAGE
+from horovod.launcher.elastic.constants import RESET_LIMIT_EXCEEDED_MESSAGE
 
 
 @pytest.mark.timeout(150)  # torch is imported by four processes, of which three start at once

@@ -25,9 +25,9 @@ import sys
 from horovod.launcher.remote import frames
 frames.SILENCE_LIMIT_S, frames.ALIVE_EVERY_S = {SILENCE_LIMIT_S}, 0.1
 """
-LAUNCHER = HURRY + "from horovod.runner.launch import run_commandline; run_commandline()"
+LAUNCHER = HURRY + "from horovod.launcher.launch import run_commandline; run_commandline()"
 # In the place of ssh: the host is this machine, and its agent does not wait ten seconds either.
-AGENT = HURRY + "from horovod.runner import agent; sys.argv[1:] = []; sys.exit(agent.main())"
+AGENT = HURRY + "from horovod.launcher.remote import agent; sys.argv[1:] = []; sys.exit(agent.main())"
 
 
 def await_that(is_so: Callable[[], bool], job: Process) -> None:

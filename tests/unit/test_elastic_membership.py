@@ -13,10 +13,10 @@ from horovod.common.joining.loss import REFUSED, SILENT, Loss
 from horovod.common.lineage import SeenFile
 from horovod.launcher.elastic import membership as m
 from horovod.launcher.elastic import words
+from horovod.launcher.elastic.constants import RESET_LIMIT_EXCEEDED_MESSAGE
 from horovod.launcher.elastic.places import places_of, resettled
 from horovod.launcher.elastic.state import LOSS_S
 from horovod.launcher.elastic.vocabulary import ADDED, REMOVED, reported_by
-from horovod.runner.elastic.constants import RESET_LIMIT_EXCEEDED_MESSAGE
 
 
 def test_a_job_begins_with_as_many_as_asked_for_and_all_at_once():

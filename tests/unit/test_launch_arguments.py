@@ -6,6 +6,7 @@ import warnings
 
 import pytest
 
+from horovod.launcher.launch import _main, parse_args, refuse_unavailable
 from horovod.launcher.options import JobOptions
 from horovod.launcher.remote.environment import that_travel
 from horovod.launcher.start.worker_environment import (
@@ -15,7 +16,6 @@ from horovod.launcher.start.worker_environment import (
     overruled_settings,
     shared_gpus_notice,
 )
-from horovod.runner.launch import _main, parse_args, refuse_unavailable
 
 COMMAND = ["python", "train.py"]
 

@@ -7,11 +7,11 @@ import sys
 import pytest
 
 from horovod.common.own_programs import module_arguments
+from horovod.launcher.launch import parse_args
 from horovod.launcher.options import JobOptions
 from horovod.launcher.start import mpi_command as mpi_command_module
 from horovod.launcher.start.hosts import HostInfo
 from horovod.launcher.start.mpi_command import mpi_command, mpirun_words, worker_environment
-from horovod.runner.launch import parse_args
 
 HOSTS = [HostInfo("a", 2), HostInfo("b", 1)]
 ROOT = ["--allow-run-as-root"] * (os.geteuid() == 0)

@@ -13,13 +13,12 @@ import pytest
 import horovod
 from horovod.launcher import without_effect
 from horovod.launcher.arguments import DEFAULTS
+from horovod.launcher.launch import parse_args
 from horovod.launcher.options import FLAG_SETTINGS, JobOptions
 from horovod.launcher.start.worker_environment import flag_environment
-from horovod.runner.launch import parse_args
 
 ROOT = Path(__file__).parents[2]
 LAUNCHER = ROOT / "src" / "horovod" / "launcher"
-RUNNER = ROOT / "src" / "horovod" / "runner"
 HOLDERS = ("args", "given", "options")  # what parsed flags are called
 DEFAULT_ANYWAY = {"use_gloo"}
 
@@ -46,7 +45,7 @@ def reads_in(tree: ast.AST) -> Iterator[str]:
 
 
 def test_every_flag_is_read_or_listed_as_without_effect() -> None:
-    files = [file for folder in (LAUNCHER, RUNNER) for file in folder.rglob("*.py") if file.name != "arguments.py"]
+    files = [file for file in LAUNCHER.rglob("*.py") if file.name != "arguments.py"]
     read = {name for file in files for name in reads_in(ast.parse(file.read_text()))}
     own = DEFAULTS.keys() - FLAG_SETTINGS.keys()  # the others become variables, all alike: the next test
     assert own - read - DEFAULT_ANYWAY == without_effect.FLAGS.keys()

@@ -18,10 +18,10 @@ from horovod.common import settings
 from horovod.common.settings_table import MOST_CORES, TABLE, Setting
 from horovod.common.topology import discover
 from horovod.launcher.config_file import read_config_file
+from horovod.launcher.launch import parse_args
 from horovod.launcher.options import FLAG_SETTINGS, JobOptions
 from horovod.launcher.start.hosts import parse_hosts
 from horovod.launcher.start.worker_environment import flag_environment
-from horovod.runner.launch import parse_args
 
 USUAL = 400
 EXAMPLES = int(os.environ.get("HVD_SETTINGS_EXAMPLES", USUAL))

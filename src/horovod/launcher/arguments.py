@@ -272,7 +272,7 @@ _UNSET = (
     *("num_proc", "start_timeout", "nics", "output_filename", "tag", "config_file", "ssh_port", "ssh_identity_file"),
     *("min_num_proc", "max_num_proc", "slots", "elastic_timeout", "reset_limit", "cooldown_range"),
     *("hosts", "hostfile", "host_discovery_script", "mpi_args", "binding_args", "use_gloo", "use_mpi", "use_jsrun"),
-    *("command", "run_func", "executable"),  # what programs run that call horovod.runner.launch._run
+    *("command", "run_func", "executable"),  # what programs run that call horovod.launcher.launch._run
 )
 _OFF = ("version", "check_build", "disable_cache", "verbose", "tcp", "prefix_output_with_timestamp")
 DEFAULTS: dict[str, Any] = {**dict.fromkeys(_UNSET), **dict.fromkeys(_OFF, False)}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs from Horovod's object of arguments, for programs that call `horovod.runner.launch._run` themselves."""
+"""Jobs from Horovod's object of arguments, for programs that call `horovod.launcher.launch._run` themselves."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+from horovod.launcher import launch
 from horovod.launcher.options import JobOptions
 from horovod.launcher.run_function import FAILED, listed_interfaces, results_of, run_shown, warn_of_what_has_no_effect
 from horovod.launcher.start.allocation import default_processes
@@ -22,7 +23,6 @@ from horovod.launcher.start.mpi_job import MpirunJob
 from horovod.launcher.start.not_run import explained
 from horovod.launcher.start.running import run_job
 from horovod.launcher.start.stop_signals import dropping
-from horovod.runner import launch
 
 
 def run_arguments(args: argparse.Namespace) -> list[Any] | None:
@@ -39,7 +39,7 @@ def run_arguments(args: argparse.Namespace) -> list[Any] | None:
     if num_proc is None:
         raise ValueError("num_proc is None: set it to the number of processes")
     options = JobOptions.of({**vars(args), "num_proc": num_proc, "nics": listed_interfaces(args.nics)})
-    warn_of_what_has_no_effect(options, "horovod.runner.launch._run")
+    warn_of_what_has_no_effect(options, "horovod.launcher.launch._run")
     with dropping():
         if args.run_func is None:
             launch.check_runnable(options, args.command)

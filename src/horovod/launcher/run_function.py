@@ -79,8 +79,8 @@ def run(
         raise ValueError(f"tag must be auto, always or never, not {tag!r}")
     if num_proc < 1:
         raise ValueError(f"num_proc must be at least 1, not {num_proc}")
+    from horovod.launcher.launch import check_output_folder, refuse_unavailable
     from horovod.launcher.options import JobOptions
-    from horovod.runner.launch import check_output_folder, refuse_unavailable
 
     check_output_folder(output_filename)
     options = JobOptions.of(
@@ -138,8 +138,8 @@ def results_of(
     """
     from horovod.common import serialization
     from horovod.common.own_programs import module_arguments
+    from horovod.launcher import run_task
     from horovod.launcher.output.notebooks import cell_sources
-    from horovod.runner import run_task
 
     shipped = serialization.dumps_with_main((func, tuple(args), dict(kwargs)))
     sources = serialization.dumps(cell_sources())
@@ -199,7 +199,7 @@ def run_shown(start: Callable[[ProcessTree, UserOutput], JobResult]) -> JobResul
 
 def _results(server: Server, ranks: int) -> list[Any]:
     from horovod.common import serialization
-    from horovod.runner.run_task import result_key
+    from horovod.launcher.run_task import result_key
 
     values = [server.get(result_key(rank)) for rank in range(ranks)]
     for rank, value in enumerate(values):
@@ -210,7 +210,7 @@ def _results(server: Server, ranks: int) -> list[Any]:
 
 def _failure_text(server: Server, result: JobResult) -> str:
     from horovod.launcher.output.notebooks import with_cell_names
-    from horovod.runner.run_task import error_key
+    from horovod.launcher.run_task import error_key
 
     if result.failed_rank is None:  # an elastic job that no single worker has ended
         return f"{FAILED}\n{result.text}"

@@ -19,6 +19,7 @@ import ray
 
 from horovod.common.joining.interfaces import interface_address
 from horovod.common.rendezvous.server import Server
+from horovod.launcher.elastic.discovery import HostDiscovery
 from horovod.launcher.elastic.driving import Driver, silence_limit_s
 from horovod.launcher.elastic.mail import Mail
 from horovod.launcher.elastic.progress import told_by
@@ -28,7 +29,6 @@ from horovod.launcher.start.worker_environment import rendezvous_environment
 from horovod.ray.coordinator import meeting_limit, usable_secret
 from horovod.ray.placing import RayPlacer, Task
 from horovod.ray.utils import nics_to_env_var
-from horovod.runner.elastic.discovery import HostDiscovery
 
 _LOOK_S = 0.2
 _DISCOVER_EVERY_S = 1.0

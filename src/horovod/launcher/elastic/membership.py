@@ -21,6 +21,7 @@ from dataclasses import replace
 from horovod.common.joining.loss import Loss
 from horovod.common.lineage import merged
 from horovod.launcher.elastic import cut_rules
+from horovod.launcher.elastic.constants import RESET_LIMIT_EXCEEDED_MESSAGE
 from horovod.launcher.elastic.places import resettled
 from horovod.launcher.elastic.state import PREEMPTED_WHY, REMINDER_S, SPARE_S, State, pending_update
 from horovod.launcher.elastic.vocabulary import (
@@ -54,7 +55,6 @@ from horovod.launcher.elastic.vocabulary import (
     Worker,
     rest_after,
 )
-from horovod.runner.elastic.constants import RESET_LIMIT_EXCEEDED_MESSAGE
 
 MOST_FAILURES = 3  # of workers in one slot, without a cooldown range: then it is not used any more
 LASTING_S = 2.0  # a worker that was a member for so long has shown that its slot is good

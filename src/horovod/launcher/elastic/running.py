@@ -18,6 +18,7 @@ from horovod.launcher.elastic.hosts import NoAgents
 from horovod.launcher.elastic.job import ElasticJob, ElasticSpec
 from horovod.launcher.elastic.mail import Mail
 from horovod.launcher.elastic.polling import Polling, Script
+from horovod.launcher.elastic.rendezvous import elastic_server
 from horovod.launcher.elastic.vocabulary import Event, Limits, Probe
 from horovod.launcher.elastic.workers import Program
 from horovod.launcher.options import JobOptions
@@ -44,7 +45,6 @@ from horovod.launcher.start.worker_environment import (
     interface_environment,
     number_of,
 )
-from horovod.runner.elastic.rendezvous import elastic_server
 
 if TYPE_CHECKING:
     from horovod.launcher.elastic.agents import RemoteAgents

@@ -7,8 +7,8 @@ import threading
 from collections.abc import Callable
 
 from horovod.common.log import logger
+from horovod.launcher.elastic.discovery import DiscoveredHosts, HostDiscovery, HostManager
 from horovod.launcher.elastic.polling import DiscoveryError, Polling
-from horovod.runner.elastic.discovery import DiscoveredHosts, HostDiscovery, HostManager
 
 
 class HostWatch:

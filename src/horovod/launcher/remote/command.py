@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from horovod.common.own_programs import module_arguments
 from horovod.launcher.start.worker_environment import names_devices
 
+# Other hosts may have another version of khorovod, which has this path too: the launcher can then name both versions.
 AGENT = "horovod.runner.agent"
 SSH_VARIABLE = "HOROVOD_SSH_COMMAND"
 _CONNECT_LIMIT_S = 10

@@ -17,6 +17,7 @@ from horovod.common.topology import secret_variable
 from horovod.launcher.options import JobOptions
 from horovod.launcher.start.hosts import HostInfo, get_host_assignments, is_local, plan_hosts
 from horovod.launcher.start.mpi_rank import wrapped
+from horovod.launcher.start.mpi_run import installed_mpi
 from horovod.launcher.start.worker_environment import (
     base_environment,
     flag_environment,
@@ -24,7 +25,6 @@ from horovod.launcher.start.worker_environment import (
     shared_gpus_notice,
     shows_warnings,
 )
-from horovod.runner.mpi_run import installed_mpi
 
 if TYPE_CHECKING:
     from horovod.launcher.output.user_output import UserOutput

@@ -10,13 +10,13 @@ from horovod.common.rendezvous.protocol import make_secret
 from horovod.common.rendezvous.server import Server
 from horovod.launcher.options import JobOptions
 from horovod.launcher.output.user_output import UserOutput
+from horovod.launcher.run_task import error_key
 from horovod.launcher.start.hosts import is_local, plan_hosts
 from horovod.launcher.start.job import JobResult
 from horovod.launcher.start.mpi_command import mpirun_words
 from horovod.launcher.start.mpi_job import MpirunJob
 from horovod.launcher.start.processes import ProcessTree
 from horovod.launcher.start.worker_environment import rendezvous_environment
-from horovod.runner.run_task import error_key
 
 
 def run_function(
