@@ -10,17 +10,15 @@ from __future__ import annotations
 
 import os
 import selectors
-import socket
 import sys
-import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from typing import IO, Any
 
 from horovod.launcher.remote import frames
 from horovod.launcher.remote.frames import CHUNK, WINDOW, FrameReader, Outgoing, pack
+from horovod.launcher.remote.inquiries import Inquiries, about_this_host
 from horovod.launcher.start.guardian import ORPHANED_GRACE_S
 from horovod.launcher.start.processes import Ended, Event, GuardianLostError, LeftRunning, ProcessTree, Refused, Started
 from horovod.launcher.start.stop_signals import dropping
@@ -52,11 +50,17 @@ class Agent:
         self._tree: ProcessTree | None = None
         self._env: dict[str, str] = {}
         self._pipes: dict[tuple[int, int], _Pipe] = {}
-        self._listener: Any = None
-        self._probed: Any = None  # the listener for a job that runs already
-        self._found: deque[bytes] = deque()  # by threads that try addresses and the like
-        self._bell, self._ringer = socket.socketpair()
-        self._selector.register(self._bell, selectors.EVENT_READ, self._tell_found)
+        self._inquiries = Inquiries(self._tell)
+        self._selector.register(self._inquiries.bell, selectors.EVENT_READ, self._send_answers)
+        self._verbs: dict[str, Callable[..., None]] = {
+            "alive": lambda: None,
+            "job": self._on_job,
+            "start": self._on_start,
+            "signal": self._on_signal,
+            "end": self._on_end,
+            "taken": self._on_taken,
+            **self._inquiries.verbs(),
+        }
         self._heard = self._told = time.monotonic()
         self._orphaned = False
 
@@ -111,7 +115,10 @@ class Agent:
         self._heard = time.monotonic()
         try:
             for verb, *rest in self._reader.feed(data):
-                getattr(self, f"_on_{verb}")(*rest)
+                serve = self._verbs.get(verb)
+                if serve is None:
+                    raise ValueError(f"{verb!r} is no verb that this version knows")
+                serve(*rest)
         except (ValueError, TypeError, AttributeError) as error:
             print(f"horovod agent: malformed message: {error}", file=sys.stderr)
             self._become_orphan()
@@ -119,6 +126,10 @@ class Agent:
     def _tell(self, *message: Any) -> None:
         self._told = time.monotonic()
         self._outgoing.put(pack(*message))
+
+    def _send_answers(self) -> None:
+        for message in self._inquiries.take():
+            self._outgoing.put(message)
 
     def _flush(self) -> None:
         try:
@@ -135,9 +146,6 @@ class Agent:
                 self._selector.unregister(self._outgoing.descriptor)
 
     # What the launcher asks for
-
-    def _on_alive(self) -> None:
-        pass
 
     def _on_job(self, env: dict[str, str], folder: str) -> None:
         self._env = {**{name: value for name, value in os.environ.items() if name not in env}, **env}
@@ -172,82 +180,6 @@ class Agent:
         if pipe is not None:
             pipe.room += count
             self._watch(pipe)
-
-    def _on_listen(self, secret: bytes | None = None) -> None:
-        """For others to try our addresses; with a secret, for those who hold it to measure the way here."""
-        self._on_reached_all()
-        if secret is None:
-            from horovod.launcher.remote.probing import ProbeListener
-
-            self._listener = ProbeListener()
-            self._tell("listening", self._listener.port, self._listener.token)
-        else:
-            from horovod.launcher.remote.measuring import MeasuringListener
-
-            self._listener = MeasuringListener(secret)
-            self._tell("listening", self._listener.port, b"")
-
-    def _on_reach(self, targets: list[list[Any]]) -> None:
-        from horovod.launcher.remote.probing import Target, reach
-
-        wanted = [Target(host, tuple(addresses), port, token) for host, addresses, port, token in targets]
-        self._find(
-            lambda: pack("reached", [[one.host, one.address, one.seconds, one.problem] for one in reach(wanted)])
-        )
-
-    def _on_probe_listen(self, number: int) -> None:
-        """For hosts of a running job that may be cut off from this one, until the end of this round of probing."""
-        from horovod.launcher.remote.probing import ProbeListener
-
-        self._on_probe_end()
-        self._probed = ProbeListener()
-        self._tell("probe_listening", number, self._probed.port, self._probed.token)
-
-    def _on_probe(self, number: int, targets: list[list[Any]], limit_s: float) -> None:
-        from horovod.launcher.remote.probing import Target, reach
-
-        wanted = [Target(host, (address,), port, token) for host, address, port, token in targets]
-        self._find(lambda: pack("probed", number, [one.host for one in reach(wanted, limit_s) if not one.problem]))
-
-    def _on_probe_end(self) -> None:
-        if self._probed is not None:
-            self._probed.close()
-            self._probed = None
-
-    def _on_measure(self, number: int, address: str, port: int, secret: bytes) -> None:
-        from horovod.launcher.remote.measuring import measure
-
-        def find() -> bytes:
-            way = measure(address, port, secret)
-            return pack("measured", number, way.round_trip_s, way.bandwidth, way.problem)
-
-        self._find(find)
-
-    def _on_clock(self, number: int) -> None:
-        self._tell("clock", number, time.time())
-
-    def _on_examine(self) -> None:
-        self._find(lambda: pack("examined", examination_of_this_host()))
-
-    def _find(self, work: Callable[[], bytes]) -> None:
-        """Beside everything else; the message is sent when it is there."""
-
-        def find() -> None:
-            self._found.append(work())
-            self._ringer.send(b"\0")
-
-        threading.Thread(target=find, name="horovod-find", daemon=True).start()
-
-    def _tell_found(self) -> None:
-        self._bell.recv(64)
-        while self._found:
-            self._outgoing.put(self._found.popleft())
-
-    def _on_reached_all(self) -> None:
-        """Everybody has tried what there was to try, or measured what there was to measure."""
-        if self._listener is not None:
-            self._listener.close()
-            self._listener = None
 
     # What the workers do
 
@@ -303,33 +235,6 @@ class Agent:
             pipe.pipe.close()
             del self._pipes[pipe.key, pipe.which]
             self._tell("closed", pipe.key, pipe.which)
-
-
-def about_this_host() -> dict[str, Any]:
-    import horovod
-    from horovod.common.torchrun_variables import free_port
-    from horovod.launcher.remote.probing import own_addresses
-
-    return {
-        "version": horovod.__version__,
-        "python": ".".join(map(str, sys.version_info[:3])),
-        "hostname": socket.gethostname(),
-        "cores": len(os.sched_getaffinity(0)),
-        "port": free_port(),
-        "time": time.time(),
-        "addresses": [[address.interface, address.text] for address in own_addresses()],
-    }
-
-
-def examination_of_this_host() -> dict[str, Any]:
-    """For `hvd doctor`."""
-    from horovod.tools import gpus, machine
-
-    sections = (machine.processor(), machine.limits(), machine.shared_memory(), machine.kernel())
-    return {
-        "gpus": gpus.found(),
-        "findings": [[one.name, one.value, one.advice] for findings in sections for one in findings],
-    }
 
 
 def main() -> int:
