@@ -6,7 +6,8 @@ import warnings
 
 import pytest
 
-from horovod.launcher.launch import _main, parse_args, refuse_unavailable
+from horovod.launcher.checks import refuse_unavailable
+from horovod.launcher.launch import _main, parse_args
 from horovod.launcher.options import JobOptions
 from horovod.launcher.remote.environment import that_travel
 from horovod.launcher.start.worker_environment import (

@@ -6,24 +6,22 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from horovod.launcher import without_effect
 from horovod.launcher.arguments import DEFAULTS, FlagParser
+from horovod.launcher.checks import check_runnable, check_values
 from horovod.launcher.options import JobOptions
 from horovod.launcher.start.allocation import default_processes
 from horovod.launcher.start.hosts import named_slots
 from horovod.launcher.start.kubernetes import default_hosts_option
-from horovod.launcher.start.limits import check_cooldown, check_reset_limit
+from horovod.launcher.start.not_run import JOB_ERROR, USAGE_ERROR
 from horovod.launcher.start.stop_signals import dropping
 
 if TYPE_CHECKING:
     from horovod.launcher.output.user_output import UserOutput
     from horovod.launcher.start.processes import ProcessTree
-
-JOB_ERROR = 1
-USAGE_ERROR = 2
 
 
 def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
@@ -158,23 +156,6 @@ def _run_in(tree: ProcessTree, options: JobOptions, command: Sequence[str], outp
         return why[1]
 
 
-def check_runnable(options: JobOptions, command: Sequence[str] | None) -> None:
-    """Raise ValueError if there is no command, NotImplementedError for what this version cannot do yet."""
-    if not command:
-        raise ValueError("no command given: what should every rank run? For example: horovodrun -np 2 python train.py")
-    refuse_unavailable(options)
-
-
-def refuse_unavailable(options: JobOptions) -> None:
-    """Raise NotImplementedError for what this version cannot do yet."""
-    if options.is_elastic and (options.use_mpi or options.use_jsrun):
-        raise NotImplementedError(
-            "elastic training (--min-np, --host-discovery-script) through mpirun or jsrun is not available"
-        )
-    if options.settings.get("HOROVOD_MAX_RESTARTS") and (options.use_mpi or options.use_jsrun):
-        raise NotImplementedError("--max-restarts through mpirun or jsrun is not available")
-
-
 def check_build(verbose: bool) -> None:
     """Print which frameworks, controllers and tensor operations work here."""
     from horovod.launcher.check_build import report
@@ -200,25 +181,6 @@ def _without_overruled_controller(from_file: dict[str, Any], given: dict[str, An
     if any(given.get(name) for name in controllers):
         return {name: value for name, value in from_file.items() if name not in controllers}
     return from_file
-
-
-def check_values(options: Mapping[str, Any]) -> None:
-    """ValueError for a value that no job can have."""
-    for name in ("num_proc", "min_num_proc", "max_num_proc", "slots", "start_timeout"):
-        if options[name] is not None and options[name] < 1:
-            flag = "-np" if name == "num_proc" else "--" + name.replace("_", "-")
-            raise ValueError(f"{flag} must be at least 1, not {options[name]}")
-    check_reset_limit(options["reset_limit"])
-    check_cooldown(options["cooldown_range"])
-    check_output_folder(options["output_filename"])
-
-
-def check_output_folder(folder: str | None) -> None:
-    """Raise ValueError if --output-filename is empty: the files would go to the current directory."""
-    if folder == "":
-        raise ValueError(
-            "--output-filename is empty: name a directory for the workers' output, or leave output_filename out"
-        )
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from horovod.launcher import launch
+from horovod.launcher.checks import check_runnable, check_values, refuse_unavailable
 from horovod.launcher.options import JobOptions
 from horovod.launcher.run_function import FAILED, listed_interfaces, results_of, run_shown, warn_of_what_has_no_effect
 from horovod.launcher.start.allocation import default_processes
@@ -34,7 +34,7 @@ def run_arguments(args: argparse.Namespace) -> list[Any] | None:
     Raises:
         RuntimeError: the job failed, or its command cannot be run.
     """
-    launch.check_values(vars(args))
+    check_values(vars(args))
     num_proc = args.num_proc or named_slots(args.hosts, args.hostfile) or default_processes(os.environ)
     if num_proc is None:
         raise ValueError("num_proc is None: set it to the number of processes")
@@ -42,10 +42,10 @@ def run_arguments(args: argparse.Namespace) -> list[Any] | None:
     warn_of_what_has_no_effect(options, "horovod.launcher.launch._run")
     with dropping():
         if args.run_func is None:
-            launch.check_runnable(options, args.command)
+            check_runnable(options, args.command)
             _run_command(options, args.command)
             return None
-        launch.refuse_unavailable(options)
+        refuse_unavailable(options)
         if options.use_jsrun:
             raise NotImplementedError("run_func through jsrun is not available: pass a command, or leave use_jsrun out")
         return results_of(options, args.run_func, (), {}, args.executable or sys.executable)

@@ -79,7 +79,7 @@ def run(
         raise ValueError(f"tag must be auto, always or never, not {tag!r}")
     if num_proc < 1:
         raise ValueError(f"num_proc must be at least 1, not {num_proc}")
-    from horovod.launcher.launch import check_output_folder, refuse_unavailable
+    from horovod.launcher.checks import check_output_folder, refuse_unavailable
     from horovod.launcher.options import JobOptions
 
     check_output_folder(output_filename)

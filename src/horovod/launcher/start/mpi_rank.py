@@ -18,12 +18,11 @@ from contextlib import suppress
 
 from horovod.common.own_programs import module_arguments
 from horovod.common.topology import discover
-from horovod.launcher.launch import USAGE_ERROR
 from horovod.launcher.options import JobOptions
 from horovod.launcher.output.forwarding import OutputForwarder, OutputOptions, wants_colour
 from horovod.launcher.output.user_output import UserOutput
 from horovod.launcher.output.writers import is_same_file, to_descriptor
-from horovod.launcher.start.not_run import explained
+from horovod.launcher.start.not_run import USAGE_ERROR, explained
 
 _DEFAULT_IN_PROGRAMS = (signal.SIGPIPE, signal.SIGXFSZ)  # which Python ignores, and the command would inherit that
 _NOT_FOR_FORWARDER = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

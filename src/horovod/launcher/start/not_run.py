@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Why a worker's command cannot be run, in words, and the exit code that a shell would give."""
+"""Why a worker's command cannot be run, in words, and the exit codes of horovodrun, which are those of a shell."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from horovod.common.settings_values import shown
 from horovod.common.suggestions import did_you_mean
 
+JOB_ERROR = 1
+USAGE_ERROR = 2
 COMMAND_NOT_EXECUTABLE = 126
 COMMAND_NOT_FOUND = 127
 _NOT_RUN = {
