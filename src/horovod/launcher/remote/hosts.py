@@ -7,7 +7,6 @@ Nobody here waits for a host: what is asked for is written when there is room, a
 from __future__ import annotations
 
 import os
-import selectors
 import socket
 import threading
 import time
@@ -17,11 +16,10 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import IO, Any
 
-from horovod.launcher.remote import lease
 from horovod.launcher.remote.advice import require_program
 from horovod.launcher.remote.environment import that_travel
-from horovod.launcher.remote.frames import ALIVE_EVERY_S
-from horovod.launcher.remote.host import Host, State, WorkerPipe, end_processes, silence_ends
+from horovod.launcher.remote.host import Host, State, WorkerPipe, end_processes
+from horovod.launcher.remote.serving import HostsThread
 from horovod.launcher.start.processes import Event
 
 _ROUND_TRIP_S = 2.0
@@ -32,11 +30,7 @@ class RemoteHosts:
     """`commands`: by host, what starts its agent. Answers are waited for with `wait`."""
 
     def __init__(self, commands: Mapping[str, Sequence[str]]) -> None:
-        self._selector = selectors.DefaultSelector()
-        self._posted: deque[Callable[[], object]] = deque()
-        self._wake_receiver, self._wake_sender = socket.socketpair()
-        self._wake_receiver.setblocking(False)
-        self._selector.register(self._wake_receiver, selectors.EVENT_READ, self._run_posted)
+        self._thread = HostsThread(self)
         self._events: deque[Event] = deque()
         self._bell_receiver, self._bell_sender = socket.socketpair()
         self._bell_receiver.setblocking(False)
@@ -44,7 +38,7 @@ class RemoteHosts:
         self.answers: dict[tuple[str, str], list[Any]] = {}  # by host and verb, the last one
         self._base_env: dict[str, dict[str, str]] = {}
         self._host_of: dict[int, Host] = {}
-        self._is_stopping = self._is_closed = False
+        self._is_closed = False
         self.hosts: dict[str, Host] = {}  # replaced when hosts come or go, never changed: several threads read it
         self._former: list[Host] = []  # that were let go and are not closed yet
         self._coming_and_going = threading.Lock()
@@ -56,7 +50,6 @@ class RemoteHosts:
                 host.close()
             end_processes(list(self.hosts.values()), 0.0)
             raise
-        self._thread = threading.Thread(target=self._serve, name="horovod-agents", daemon=True)
         self._thread.start()
 
     # Hosts that come and go. From any thread
@@ -69,7 +62,7 @@ class RemoteHosts:
                 raise OSError("the job is over")
             host = Host(name, command, self._report, self._note_answer)
             self.hosts = {**self.hosts, name: host}
-        self._post(partial(self._listen_to, host))
+        self._thread.post(partial(self._thread.listen_to, host))
 
     def let_go(self, name: str) -> None:
         """End the agent, if it still answers, and forget the host: another agent may be started there."""
@@ -79,8 +72,8 @@ class RemoteHosts:
                 return
             self._former = [*self._former, host]
             self.hosts = {other: one for other, one in self.hosts.items() if one is not host}
-        self._post(partial(self._let_go, host))
-        self._note_change()
+        self._thread.post(partial(self._thread.let_go, host))
+        self.note_change()
 
     # Before the job
 
@@ -97,7 +90,7 @@ class RemoteHosts:
     def tell(self, name: str, *message: Any) -> None:
         """Nothing happens if the host was let go."""
         if (host := self.hosts.get(name)) is not None:
-            self._post(partial(host.tell, *message))
+            self._thread.post(partial(host.tell, *message))
 
     def begin(self, name: str, env: Mapping[str, str], folder: str) -> None:
         """The environment that all workers of that host have, and where they work."""
@@ -114,12 +107,12 @@ class RemoteHosts:
         own = {variable: value for variable, value in that_travel(env).items() if base.get(variable) != value}
         pipes = [os.pipe() for _ in range(2)]
         self._host_of[key] = host
-        self._post(partial(self._start, host, key, list(command), own, [write for _, write in pipes]))
+        self._thread.post(partial(self._start, host, key, list(command), own, [write for _, write in pipes]))
         stdout, stderr = (os.fdopen(read, "rb", buffering=0) for read, _ in pipes)
         return stdout, stderr
 
     def signal(self, key: int, number: int) -> None:
-        self._post(partial(self._host_of[key].tell, "signal", key, int(number)))
+        self._thread.post(partial(self._host_of[key].tell, "signal", key, int(number)))
 
     def end(self, grace_s: float, patience_s: float = 0.0) -> None:
         for name in self.hosts:
@@ -135,14 +128,21 @@ class RemoteHosts:
 
     @property
     def is_over(self) -> bool:
-        return all(host.is_gone for host in self._every_host())
+        return all(host.is_gone for host in self.every_host())
 
     @property
     def left(self) -> list[str]:
-        return [f"{pid} on {host.name}" for host in self._every_host() for pid in host.left]
+        return [f"{pid} on {host.name}" for host in self.every_host() for pid in host.left]
 
-    def _every_host(self) -> list[Host]:
+    def every_host(self) -> list[Host]:
         return [*self._former, *self.hosts.values()]
+
+    def former_hosts(self) -> list[Host]:
+        return self._former
+
+    def forget(self, host: Host) -> None:
+        with self._coming_and_going:
+            self._former = [other for other in self._former if other is not host]
 
     @staticmethod
     def end_limit_s() -> float:
@@ -151,14 +151,14 @@ class RemoteHosts:
 
     def give_up(self) -> None:
         """Do not wait for who does not answer: its agent ends by itself when it hears nothing more."""
-        for host in self._every_host():
-            self._post(partial(host.lose, "it does not answer"))
+        for host in self.every_host():
+            self._thread.post(partial(host.lose, "it does not answer"))
 
     @contextmanager
     def suspended(self) -> Iterator[None]:
         """While this process is about to be stopped, or is: it says nothing then, but the job is wanted."""
         resting, go_on = threading.Event(), threading.Event()
-        self._post(partial(self._rest, resting, go_on))
+        self._thread.post(partial(self._thread.rest, resting, go_on))
         resting.wait(_ROUND_TRIP_S)
         try:
             yield
@@ -169,124 +169,16 @@ class RemoteHosts:
         """Agents that still run end their workers, and then themselves."""
         with self._coming_and_going:
             self._is_closed = True
-        self._post(self._mark_stopping)
-        self._thread.join(_CLOSE_LIMIT_S)
-        hosts = self._every_host()
+        self._thread.stop(_CLOSE_LIMIT_S)
+        hosts = self.every_host()
         for host in hosts:
             host.close()
         end_processes(hosts, _CLOSE_LIMIT_S)
-        for end in (self._wake_receiver, self._wake_sender, self._bell_receiver, self._bell_sender):
-            end.close()
-        self._selector.close()
+        self._bell_receiver.close()
+        self._bell_sender.close()
+        self._thread.close()
 
-    # Below: the thread.
-
-    def _post(self, command: Callable[[], object]) -> None:
-        self._posted.append(command)
-        with suppress(OSError):
-            self._wake_sender.send(b"\0", socket.MSG_DONTWAIT)
-
-    def _run_posted(self) -> None:
-        with suppress(BlockingIOError):
-            self._wake_receiver.recv(4096)
-        while self._posted:
-            self._posted.popleft()()
-
-    def _rest(self, resting: threading.Event, go_on: threading.Event) -> None:
-        places = [host.outgoing.descriptor for host in self._every_host() if not host.is_gone and host.says_it_all()]
-        with lease.kept(places):
-            resting.set()
-            go_on.wait()
-        for host in self._every_host():
-            host.heard = time.monotonic()  # nobody has listened
-
-    def _mark_stopping(self) -> None:
-        self._is_stopping = True
-
-    def _serve(self) -> None:
-        said = time.monotonic()
-        while not self._is_stopping:
-            for key, _ in self._selector.select(self._time_left(said)):
-                key.data()
-            now = time.monotonic()
-            if now >= said + ALIVE_EVERY_S:
-                said = now
-                for host in self._every_host():
-                    host.tell("alive")
-            for host in self._every_host():
-                deadline = silence_ends(host)
-                if deadline is not None and now >= deadline:
-                    host.lose(f"nothing was heard of it for {now - host.heard:.0f} s")
-                    self._ignore(host.output)
-                    self._ignore(host.errors)
-                    self._note_change()
-                self._look_after(host)
-            self._forget_former()
-
-    def _time_left(self, said: float) -> float:
-        """Until something must be said, or a host has been silent for too long."""
-        limits = [deadline for host in self._every_host() if (deadline := silence_ends(host)) is not None]
-        return max(0.0, min([said + ALIVE_EVERY_S, *limits]) - time.monotonic())
-
-    def _look_after(self, host: Host) -> None:
-        """Write what can be written, and watch for room where there was none."""
-        host.write()
-        self._watch_room(host.outgoing.descriptor, bool(host.outgoing) and not host.is_gone)
-        for place, pipe in list(host.pipes.items()):
-            taken, broken = 0, False
-            try:
-                taken = pipe.outgoing.write()
-            except OSError:
-                broken = True  # the launcher reads it no more
-            if taken:
-                host.tell("taken", *place, taken)
-                host.write()
-            self._watch_room(pipe.outgoing.descriptor, bool(pipe.outgoing) and not broken)
-            if broken or (pipe.closed_there and not pipe.outgoing):
-                del host.pipes[place]
-                pipe.close()
-
-    def _watch_room(self, descriptor: int, wanted: bool) -> None:
-        watched = descriptor in self._selector.get_map()
-        if wanted and not watched:
-            self._selector.register(descriptor, selectors.EVENT_WRITE, lambda: None)
-        elif watched and not wanted:
-            self._selector.unregister(descriptor)
-
-    def _hear(self, host: Host) -> None:
-        host.hear()
-        if host.is_gone:
-            self._ignore(host.output)
-            self._ignore(host.errors)
-            self._note_change()
-
-    def _hear_errors(self, host: Host) -> None:
-        if not host.hear_errors():
-            self._ignore(host.errors)
-
-    def _ignore(self, descriptor: int) -> None:
-        with suppress(KeyError):  # it is ignored already
-            self._selector.unregister(descriptor)
-
-    def _listen_to(self, host: Host) -> None:
-        self._selector.register(host.output, selectors.EVENT_READ, partial(self._hear, host))
-        self._selector.register(host.errors, selectors.EVENT_READ, partial(self._hear_errors, host))
-
-    def _let_go(self, host: Host) -> None:
-        if host.state is State.CONNECTING:
-            host.lose("it was let go")
-        host.tell("end", 0.0)
-
-    def _forget_former(self) -> None:
-        """Once they have ended, and all that their workers printed was read."""
-        for host in [host for host in self._former if host.is_gone and not host.pipes]:
-            self._ignore(host.output)
-            self._ignore(host.errors)
-            self._watch_room(host.outgoing.descriptor, False)
-            host.close()
-            end_processes([host], 0.0)
-            with self._coming_and_going:
-                self._former = [other for other in self._former if other is not host]
+    # On the thread that serves the hosts
 
     def _start(self, host: Host, key: int, command: list[str], env: dict[str, str], pipes: Iterable[int]) -> None:
         for which, descriptor in enumerate(pipes):
@@ -304,9 +196,9 @@ class RemoteHosts:
 
     def _note_answer(self, host: Host, message: list[Any]) -> None:
         self.answers[host.name, message[0]] = message[1:]
-        self._note_change()
+        self.note_change()
 
-    def _note_change(self) -> None:
+    def note_change(self) -> None:
         with self._changed:
             self._changed.notify_all()
         with suppress(OSError):  # whoever waits for the end of all hosts
