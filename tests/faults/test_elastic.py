@@ -8,7 +8,7 @@ from faultkit.elastic import ElasticJob, OfferedHosts, of_rank
 from faultkit.newcomers import hold_back, let_come
 
 import horovod
-from horovod.runner.elastic.constants import RESET_LIMIT_EXCEEDED_MESSAGE
+from horovod.launcher.elastic.constants import RESET_LIMIT_EXCEEDED_MESSAGE
 
 
 @pytest.mark.promise

@@ -21,8 +21,8 @@ os.execv(sys.argv[1], sys.argv[1:])
 # horovodrun, whose discovery fails in the thread that calls it again and again, but not before the job.
 BROKEN = """
 import threading
-from horovod.runner import launch
-from horovod.runner.elastic import polling
+from horovod.launcher import launch
+from horovod.launcher.elastic import polling
 
 find = polling.Script.__call__
 

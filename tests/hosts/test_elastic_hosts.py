@@ -18,7 +18,7 @@ from testkit.awaiting import await_that
 from testkit.families import is_alive, living
 from testkit.speed import patience
 
-from horovod.runner.elastic.state import LOSS_S
+from horovod.launcher.elastic.state import LOSS_S
 
 SILENCE_S = 10
 SLACK_S = 8  # of a busy machine

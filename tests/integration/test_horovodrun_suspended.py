@@ -22,12 +22,12 @@ SILENCE_LIMIT_S = 5.0  # instead of ten seconds; a busy machine is not silent fo
 
 HURRY = f"""
 import sys
-from horovod.runner.remote import frames
+from horovod.launcher.remote import frames
 frames.SILENCE_LIMIT_S, frames.ALIVE_EVERY_S = {SILENCE_LIMIT_S}, 0.1
 """
-LAUNCHER = HURRY + "from horovod.runner.launch import run_commandline; run_commandline()"
+LAUNCHER = HURRY + "from horovod.launcher.launch import run_commandline; run_commandline()"
 # In the place of ssh: the host is this machine, and its agent does not wait ten seconds either.
-AGENT = HURRY + "from horovod.runner import agent; sys.argv[1:] = []; sys.exit(agent.main())"
+AGENT = HURRY + "from horovod.launcher.remote import agent; sys.argv[1:] = []; sys.exit(agent.main())"
 
 
 def test_a_suspended_launcher_keeps_its_job(tmp_path: Path):

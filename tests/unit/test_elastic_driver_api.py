@@ -15,15 +15,15 @@ from testkit.speed import patience
 
 from horovod.common.rendezvous.client import AuthenticationError, Connection
 from horovod.common.topology import SECRET_VARIABLE
+from horovod.launcher.elastic.places import Place
+from horovod.launcher.elastic.planning import Plan
+from horovod.launcher.start.hosts import SlotInfo, get_host_assignments, parse_hosts
 from horovod.runner.common.util.timeout import TimeoutException
 from horovod.runner.elastic.constants import RESET_LIMIT_EXCEEDED_MESSAGE
 from horovod.runner.elastic.discovery import FixedHosts
 from horovod.runner.elastic.driver import ElasticDriver
-from horovod.runner.elastic.places import Place
-from horovod.runner.elastic.planning import Plan
 from horovod.runner.elastic.rendezvous import create_rendezvous_handler
 from horovod.runner.gloo_run import create_slot_env_vars
-from horovod.runner.hosts import SlotInfo, get_host_assignments, parse_hosts
 from horovod.runner.http.http_server import RendezvousServer
 
 pytestmark = pytest.mark.timeout(60)

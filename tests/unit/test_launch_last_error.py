@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
-from horovod.runner.last_error import LastError
-from horovod.runner.post_mortem import failure_text
-from horovod.runner.remedies import remedy_for
+from horovod.launcher.output.last_error import LastError
+from horovod.launcher.start.post_mortem import failure_text
+from horovod.launcher.start.remedies import remedy_for
 
 CHAINED = """
 import json

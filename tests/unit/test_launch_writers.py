@@ -8,10 +8,10 @@ import time
 import pytest
 from testkit.awaiting import await_that
 
-from horovod.runner import user_output
-from horovod.runner.in_place import InPlace, fit
-from horovod.runner.user_output import UserOutput
-from horovod.runner.writers import Writer, to_descriptor
+from horovod.launcher.output import user_output
+from horovod.launcher.output.in_place import InPlace, fit
+from horovod.launcher.output.user_output import UserOutput
+from horovod.launcher.output.writers import Writer, to_descriptor
 
 
 @pytest.fixture(autouse=True)

@@ -15,7 +15,7 @@ from horovod.common.joining import bootstrap
 from horovod.common.settings import Settings
 from horovod.common.topology import Topology
 from horovod.common.util import nccl_built
-from horovod.runner import check_build
+from horovod.launcher import check_build
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ import pytest
 import yaml
 from testkit.places import ROOT
 
-from horovod.runner.arguments import FlagParser
-from horovod.runner.kubernetes import default_hosts
+from horovod.launcher.arguments import FlagParser
+from horovod.launcher.start.kubernetes import default_hosts
 
 DOCKER = ROOT / "packaging" / "docker"
 MANIFESTS = sorted((ROOT / "packaging" / "kubernetes").glob("*.yaml"))

@@ -15,6 +15,7 @@ from typing import Any
 
 from horovod.common import nccl_library
 from horovod.common.util import env
+from horovod.launcher.options import JobOptions
 from horovod.tools import speed, trial
 from horovod.tools.findings import Finding
 
@@ -123,7 +124,7 @@ def _peers(driver: Driver, devices: int) -> Finding:
 def _way(name: str, transport: str, limit_s: float) -> Finding:
     try:
         with env(HOROVOD_GPU_TRANSPORT=transport):
-            done = trial.run(measure, ranks=2, transport="shm", limit_s=limit_s, where={"hosts": "localhost:2"})
+            done = trial.run(measure, ranks=2, transport="shm", limit_s=limit_s, where=JobOptions(hosts="localhost:2"))
     except (trial.TrialFailed, ValueError, OSError) as error:
         lines = str(error).strip().splitlines() or [""]
         advice = trial.advice_on(str(error)) or (_NO_IPC if transport == "ipc" else "")
