@@ -57,7 +57,8 @@ class Runner:
         slowest = [max(together) for together in zip(*(answer["seconds"] for answer in answers), strict=True)]
         on_first_host = answers[: self.world.hosts.neighbours if self.world.hosts else len(answers)]
         counted = sum(answer["rank_bytes"] for answer in on_first_host)
-        return {"seconds": median(slowest), "host_bytes": answers[0]["host_bytes"], "counted_bytes": counted}
+        found = {"host_bytes": answers[0]["host_bytes"], "counted_bytes": counted}
+        return found | {"seconds": median(slowest), "cpu_s": max(answer["cpu_s"] for answer in answers)}
 
 
 def main() -> int:
@@ -162,7 +163,7 @@ def take_turns(runners: list[Runner], part: Record, options: argparse.Namespace,
 def record_of(name: str, turns: list[Record], bound: list[float]) -> Record:
     """Return the medians of a way, and what its step takes above that without exchange, pair by pair."""
     found: Record = {"way": name, "step_s": median(turn["seconds"] for turn in turns)}
-    for key in ("host_bytes", "counted_bytes"):
+    for key in ("host_bytes", "counted_bytes", "cpu_s"):
         found[key] = median(turn[key] for turn in turns)
     if name != BOUND.name:
         cost = cost_of([turn["seconds"] - other for turn, other in zip(turns, bound, strict=True)])

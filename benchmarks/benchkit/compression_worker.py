@@ -58,22 +58,23 @@ class CompressionWorker(Obedient):
         return {}
 
     def do_steps(self, way: str, count: int, untimed: int, interface: str) -> dict[str, Any]:
-        """Return seconds of each step, and bytes that this rank, and the interface of its host, sent in a step."""
+        """Return seconds of each step; per step the bytes of this rank and of its host, and processor time."""
         step = self._steps[way]
         self._gate.meet()
         for _ in range(untimed):
             step()
         self._gate.meet()
-        before = _sent(way), _interface_sent(interface)
+        before = _sent(way), _interface_sent(interface), time.process_time()
         times = [time.perf_counter()]
         for _ in range(count):
             step()
             times.append(time.perf_counter())
+        cpu_s = time.process_time()
         self._gate.meet()
-        after = _sent(way), _interface_sent(interface)
-        rank, host = ((now - then) / count for now, then in zip(after, before, strict=True))
+        after = _sent(way), _interface_sent(interface), cpu_s
+        rank, host, cpu = ((now - then) / count for now, then in zip(after, before, strict=True))
         seconds = [end - begin for begin, end in itertools.pairwise(times)]
-        return {"seconds": seconds, "rank_bytes": rank, "host_bytes": host}
+        return {"seconds": seconds, "rank_bytes": rank, "host_bytes": host, "cpu_s": cpu}
 
     def do_weights(self) -> dict[str, Any]:
         """Return a digest of the weights that all exchanging ways share."""
