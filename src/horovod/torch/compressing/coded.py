@@ -7,7 +7,7 @@ from horovod.common.compression_methods import TopK
 from horovod.common.host_shares import HostShares
 from horovod.torch.codecs import codec_for, pair_codec_for
 from horovod.torch.compressing.exchange import in_two_stages, of_largest
-from horovod.torch.compressing.parts import BucketPart, Kept, Reduced, gathered_here, joined, summed_here
+from horovod.torch.compressing.parts import BucketPart, Kept, Reduced, flat_values, gather_here, summed_here
 from horovod.torch.hooks.bucket import Bucket
 
 
@@ -16,15 +16,16 @@ class CodedPart(BucketPart):
 
     def reduce(self, bucket: Bucket, chosen: list[str], shares: HostShares) -> Reduced:
         """Return the sum of the chosen gradients over all ranks, and the residuals."""
-        values = joined([bucket.gradients[name] for name in chosen]).float()
+        # The share, its sum over the hosts and the result are all made where the gradients are.
+        values = flat_values(bucket, chosen)
         bounds = shares.bounds(values.numel())
         share = yield from summed_here(bucket, values, shares, bounds)
         first = 0 if shares.mine is None else bounds[shares.mine]
         memory = self.memory_of((first, first + share.numel(), shares.hosts, shares.peer_index))
         if isinstance(self.method, TopK):
-            exchange = of_largest(bucket, share, shares, pair_codec_for(self.method, values.device), memory)
+            exchange = of_largest(bucket, share, shares, pair_codec_for(self.method, values.device), memory, share)
         else:
-            exchange = in_two_stages(bucket, share, shares, codec_for(self.method, values.device), memory)
-        total, kept = yield from exchange
-        whole = yield from gathered_here(bucket, total, shares)
-        return whole, Kept(kept if self.method.error_feedback else {})
+            exchange = in_two_stages(bucket, share, shares, codec_for(self.method, values.device), memory, share)
+        _, kept = yield from exchange
+        yield from gather_here(bucket, values, shares, bounds)
+        return values, Kept(kept if self.method.error_feedback else {})

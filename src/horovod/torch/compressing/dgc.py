@@ -15,8 +15,8 @@ from horovod.torch.compressing.parts import (
     Kept,
     Reduced,
     Tensors,
-    gathered_here,
-    joined,
+    flat_values,
+    gather_here,
     summed_here,
 )
 from horovod.torch.hooks.bucket import Bucket
@@ -56,7 +56,7 @@ class DgcPart(BucketPart):
 
     def reduce(self, bucket: Bucket, chosen: list[str], shares: HostShares) -> Reduced:
         """Return the sum of the largest accumulated velocities, and keep the others."""
-        values = joined([bucket.gradients[name] for name in chosen]).float()
+        values = flat_values(bucket, chosen)
         bounds = shares.bounds(values.numel())
         share = yield from summed_here(bucket, values, shares, bounds)
         first = 0 if shares.mine is None else bounds[shares.mine]
@@ -65,11 +65,11 @@ class DgcPart(BucketPart):
         if "velocity" in memory:
             velocity.add_(memory["velocity"].to(share.device), alpha=self._dgc.momentum)
         codec = pair_codec_for(TopK(self._dgc.ratio_at(self.steps)), share.device)
-        total, kept = yield from of_largest(bucket, velocity, shares, codec, memory)
+        _, kept = yield from of_largest(bucket, velocity, shares, codec, memory, share)
         velocity.masked_fill_(kept["residual"] == 0, 0.0)  # what was sent has arrived with all of its velocity
-        whole = yield from gathered_here(bucket, total, shares)
+        yield from gather_here(bucket, values, shares, bounds)
         left = {"residual": kept["residual"]} if self.method.error_feedback else {}
-        return whole, Kept({"velocity": velocity, **left})
+        return values, Kept({"velocity": velocity, **left})
 
     def _accelerated(self, gradients: Tensor) -> Tensor:
         old = self.kept.shared.get("velocity")

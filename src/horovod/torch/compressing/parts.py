@@ -100,7 +100,8 @@ class BucketPart:
             rest = yield under_way
             kept.shared = {**kept.shared, **self.add_dense(bucket, rest, chosen)}
             divide(rest, dense)
-            divide(bucket.average(total), [bucket.gradients[name] for name in chosen])
+            if not _is_in_place(bucket.average(total), bucket):
+                divide(total, [bucket.gradients[name] for name in chosen])
             total = bucket.tensor
         else:
             total = bucket.average(total).to(bucket.tensor.dtype)
@@ -215,28 +216,60 @@ class BucketPart:
         self._unit = state.get("unit")
 
 
+def flat_values(bucket: Bucket, names: list[str]) -> Tensor:
+    """Return gradients as one flat float32 tensor, which may be changed; without a copy if they are neighbours."""
+    views = [bucket.gradients[name] for name in names]
+    begin = at = views[0].storage_offset()
+    for view in views:
+        if view.storage_offset() != at or not _is_in_place(view, bucket):
+            return joined(views).float()
+        at += view.numel()
+    first = begin - bucket.tensor.storage_offset()
+    return bucket.tensor[first : first + at - begin].float()
+
+
+def _is_in_place(tensor: Tensor, bucket: Bucket) -> bool:
+    """Return True if a tensor lies in the memory of the bucket."""
+    return tensor.untyped_storage().data_ptr() == bucket.tensor.untyped_storage().data_ptr()
+
+
 def summed_here(bucket: Bucket, values: Tensor, shares: HostShares, bounds: list[int]) -> Generator[Any, Any, Tensor]:
-    """Return the sum of this rank's share over the ranks of its host."""
+    """Return the sum of this rank's share over the ranks of its host, in the place of the share in `values`."""
     if shares.largest == 1:
         return values
-    got, _ = yield bucket.alltoall_async(values, shares.splits_to_owners(bounds), stage="reduce")
+    splits = shares.splits_to_owners(bounds)
     if shares.mine is None:
+        yield bucket.alltoall_async(values, splits, stage="reduce")
         return values[:0]
-    parts = got.view(len(shares.here), bounds[shares.mine + 1] - bounds[shares.mine])
-    total: Tensor = parts[0].clone()
-    for part in parts[1:]:
-        total.add_(part)
-    return total
+    first, end = bounds[shares.mine], bounds[shares.mine + 1]
+    splits[bucket.rank] = 0  # its own part stays where it is
+    parts = [part for part in (values[:first], values[end:]) if part.numel()]
+    sent = parts[0] if len(parts) == 1 else torch.cat([values[:0], *parts])
+    got, _ = yield bucket.alltoall_async(sent, splits, stage="reduce")
+    mine = values[first:end]
+    others = list(got.view(len(shares.here) - 1, end - first))
+    total = mine if shares.mine == 0 else others[0]
+    # In the order of the ranks, which decides how the sum is rounded.
+    for part in [*others[: shares.mine], mine, *others[shares.mine :]][1:]:
+        total = mine.add_(total) if part is mine else total.add_(part)
+    return mine
 
 
-def gathered_here(bucket: Bucket, total: Tensor, shares: HostShares) -> Generator[Any, Any, Tensor]:
-    """Return the shares of all owners on this rank's host, one after the other."""
+def gather_here(bucket: Bucket, values: Tensor, shares: HostShares, bounds: list[int]) -> Generator[Any, Any, None]:
+    """Fill `values` with the shares of all owners on this rank's host. The rank's own share is there already."""
     if shares.largest == 1:
-        return total
-    sent = total.repeat(len(shares.here))
-    whole: Tensor
-    whole, _ = yield bucket.alltoall_async(sent, shares.splits_to_host(total.numel()), stage="gather")
-    return whole
+        return
+    mine = values[:0] if shares.mine is None else values[bounds[shares.mine] : bounds[shares.mine + 1]]
+    splits = shares.splits_to_host(mine.numel())
+    splits[bucket.rank] = 0
+    others = len(shares.here) - 1
+    got, _ = yield bucket.alltoall_async(mine if others == 1 else mine.repeat(others), splits, stage="gather")
+    at = 0
+    for share in range(shares.count):
+        if share != shares.mine:
+            length = bounds[share + 1] - bounds[share]
+            values[bounds[share] : bounds[share + 1]].copy_(got[at : at + length])
+            at += length
 
 
 def joined(tensors: list[Tensor]) -> Tensor:

@@ -10,7 +10,7 @@ import torch
 from horovod.common.compression_methods import PowerSGD
 from horovod.common.host_shares import HostShares
 from horovod.common.rules import Sum
-from horovod.torch.codecs.low_rank import Factors, Matrix, fold, is_worth_factoring
+from horovod.torch.codecs.low_rank import Factors, Matrix, fold, is_worth_factoring, multiply_transposed
 from horovod.torch.compressing.loss_scale import LossScale
 from horovod.torch.compressing.parts import BucketPart, Kept, Reduced, summed_here
 from horovod.torch.hooks.bucket import Bucket
@@ -66,7 +66,7 @@ class PowerPart(BucketPart):
         q = torch.zeros_like(q)
         for (_, first, end, left, right), block in zip(rows.of_mine(p, q), rows.blocks(m), strict=True):
             if end > first:
-                torch.mm(block.t(), left[first:end], out=right)
+                multiply_transposed(block, left[first:end], right)
         q = yield bucket.allreduce_async(q, Sum, stage="q")
         total = m.new_empty(factors.count)
         factors.restore(p, q, total)
