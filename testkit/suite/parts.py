@@ -191,6 +191,7 @@ REST = (
     Part("tools", "linters, Lightning and Accelerate", ("make", "setup-tools"), is_setup=True),
     Part("newest", "TensorFlow, Keras and JAX", ("make", "setup-newest"), cores=0, after=("tools",), is_setup=True),
     Part("lint", "ruff, mypy, clang-format and our own rules", ("make", "lint"), after=("tools",)),
+    Part("site", "the documentation's site", ("make", "docs"), after=("tools",)),
     Part("soak", "an elastic job under random faults", ("make", "test-soak"), cores=0, after=("tools",)),
     Part(
         "asan-build",
