@@ -56,8 +56,8 @@ def test_digits_trains_saves_and_resumes(tmp_path):
     assert two["losses"][:2] == one["losses"]
     assert set(torch.load(again / "digits.pt", weights_only=True)) == {"model", "optimizer", "curves"}
     plot = (again / "digits.svg").read_text()
-    assert "training, 2 rank(s)" in plot
-    assert plot.count("validation, 2 rank(s)") >= 2
+    assert "training, 2 ranks" in plot
+    assert plot.count("validation, 2 ranks") >= 2
     assert f"{two['accuracies'][-1]:.1%}" in (again / "digits.html").read_text()
     third = run(EXAMPLES / "digits.py", "--epochs", 4, "--steps", 2, "--output", again, "--resume")
     assert [epoch[0] for epoch in figures(r"epoch +N/4 .*?loss N", third[0])] == [4]
