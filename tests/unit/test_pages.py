@@ -33,8 +33,9 @@ def test_every_decision_is_in_their_list():
     assert [name for name in sorted(decisions) if f"]({name})" not in index] == []
 
 
-# Tables to look things up in. The pages of three frameworks have a table of every operation.
-REFERENCES = {"settings.md", "compatibility.md", "checked-numbers.md", "tensorflow.md", "keras.md", "jax.md"}
+# Tables to look things up in: of settings, differences and results; of every operation or method.
+REFERENCES = {"settings.md", "compatibility.md", "checked-numbers.md"}
+REFERENCES |= {"compression.md", "tensorflow.md", "keras.md", "jax.md"}
 MAX_WORDS = 1500
 
 
