@@ -101,7 +101,8 @@ class _OneBitAdam(torch.optim.Optimizer):
         state = self.state[parameter]
         step = int(state["frozen_at"]) or int(state["step"])
         corrected: float = 1 - group["betas"][1] ** step
-        return (state["exp_avg_sq"].sqrt() / math.sqrt(corrected)).add_(group["eps"])
+        root: Tensor = state["exp_avg_sq"].sqrt()
+        return root.div_(math.sqrt(corrected)).add_(group["eps"])
 
     # The end of the warm-up
 
