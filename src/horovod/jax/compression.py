@@ -7,7 +7,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from horovod.common.compression_methods import Int8, OneBit, TopK
+from horovod.common.compression_methods import Dgc, Int8, OneBit, PowerSGD, TopK
 from horovod.common.wire import travels_as
 from horovod.jax.adapter import JaxArray
 
@@ -75,3 +75,5 @@ class Compression:
     int8 = Int8
     onebit = OneBit
     topk = TopK
+    dgc = Dgc
+    powersgd = PowerSGD

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import fnmatch
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -29,14 +29,19 @@ class Division:
         dense: Numbers of the others. Integers and complex numbers are always dense.
     """
 
-    def __init__(self, tree: Tree, method: CompressionMethod) -> None:
+    def __init__(
+        self, tree: Tree, method: CompressionMethod, fits: Callable[[JaxArray], bool] = lambda _: True
+    ) -> None:
+        """`fits`: whether the method can compress a leaf of this shape."""
         found, self._structure = jax.tree_util.tree_flatten_with_path(tree)
         self.names = [".".join(map(_word, path)) for path, _ in found]
         self.leaves: list[JaxArray] = [leaf if hasattr(leaf, "dtype") else jnp.asarray(leaf) for _, leaf in found]
         self.chosen = [
             number
             for number, (name, leaf) in enumerate(zip(self.names, self.leaves, strict=True))
-            if str(leaf.dtype) in _COMPRESSED_DTYPES and method.compresses(name, leaf.size * leaf.dtype.itemsize)
+            if str(leaf.dtype) in _COMPRESSED_DTYPES
+            and method.compresses(name, leaf.size * leaf.dtype.itemsize)
+            and fits(leaf)
         ]
         self.dense = [number for number in range(len(self.leaves)) if number not in set(self.chosen)]
         self.count = sum(self.leaves[number].size for number in self.chosen)

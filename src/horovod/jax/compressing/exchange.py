@@ -16,12 +16,13 @@ import jax
 import jax.numpy as jnp
 
 from horovod.common.calls import ALLREDUCE, ALLTOALL, Call
-from horovod.common.host_shares import HostShares, even_bounds
+from horovod.common.host_shares import even_bounds
 from horovod.common.process_sets import ProcessSet
 from horovod.common.rules import Sum
 from horovod.jax.adapter import JaxArray
 from horovod.jax.codecs import Codec, decode, decode_sum, encode
 from horovod.jax.primitive import bind
+from horovod.jax.rank_state import Layout
 
 _serials = itertools.count(1)
 Memory: TypeAlias = dict[str, JaxArray]  # what one rank keeps from step to step, by name
@@ -34,11 +35,17 @@ class Exchange:
     those of which this rank needs no result, while other ranks wait for them.
     """
 
-    def __init__(self, process_set: ProcessSet, name: str | None, shares: HostShares) -> None:
-        self.shares = shares
+    def __init__(self, process_set: ProcessSet, name: str | None, layout: Layout) -> None:
+        self.shares = layout.shares
+        self.size = len(layout.hosts)  # the number of ranks
+        self._layout = layout
         self._set = process_set
         self._name = name
         self._last: JaxArray | None = None
+
+    def for_branch(self) -> Exchange:
+        """Return the exchange for a branch of a program whose operands wait for all collectives so far."""
+        return Exchange(self._set, self._name, self._layout)
 
     def after(self, values: JaxArray) -> JaxArray:
         """Return flat values that are there only when all collectives so far are done."""

@@ -29,6 +29,10 @@ class Way:
     def __init__(self, method: CompressionMethod) -> None:
         self.method = method
 
+    def chooses(self, leaf: JaxArray) -> bool:
+        """Return True if the method can compress a gradient of this shape."""
+        return True
+
     def kinds(self) -> dict[str, str]:
         """Return the names of arrays that one rank keeps, and what their lengths are those of; see RankState."""
         return {}

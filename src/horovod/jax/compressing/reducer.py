@@ -11,13 +11,15 @@ import jax
 import jax.numpy as jnp
 
 from horovod.common.calls import ALLREDUCE, Call
-from horovod.common.compression_methods import CompressionMethod, Int8, OneBit, TopK
+from horovod.common.compression_methods import CompressionMethod, Dgc, Int8, OneBit, PowerSGD, TopK
 from horovod.common.process_sets import ProcessSet
 from horovod.common.rules import Average, Max, Sum
 from horovod.jax.adapter import JaxArray, Tree
+from horovod.jax.compressing.dgc import DgcWay
 from horovod.jax.compressing.division import Division, are_finite, divided, joined
 from horovod.jax.compressing.exchange import Exchange, Memory
 from horovod.jax.compressing.methods import CodedWay, Kept, Way
+from horovod.jax.compressing.power import PowerWay
 from horovod.jax.primitive import bind
 from horovod.jax.rank_state import Layout, RankState
 
@@ -40,6 +42,10 @@ def way_of(method: CompressionMethod) -> Way:
     """Return what a method does."""
     if isinstance(method, Int8 | OneBit | TopK):
         return CodedWay(method)
+    if isinstance(method, PowerSGD):
+        return PowerWay(method)
+    if isinstance(method, Dgc):
+        return DgcWay(method)
     raise ValueError(f"horovod.jax does not support compression={method.describe()}")
 
 
@@ -75,13 +81,16 @@ class Reducer:
     name: str | None
     process_set: ProcessSet
 
+    def _division(self, tree: Tree) -> Division:
+        return Division(tree, self.method, self.way.chooses)
+
     @property
     def method(self) -> CompressionMethod:
         return self.way.method
 
     def first_state(self, params: Tree) -> CompressionState:
         """Return the state before the first step, for parameters of these shapes."""
-        division = Division(params, self.method)
+        division = self._division(params)
         division.check_exclude(self.method)
         kept = RankState.zeros(division.count, self.method.scope, self.process_set, self.way.kinds())
         shared = self.way.first_shared(division, _is_dense(kept.layout, division))
@@ -89,7 +98,7 @@ class Reducer:
 
     def in_present_world(self, tree: Tree, state: CompressionState) -> CompressionState:
         """Return a state whose arrays fit the ranks that there are now; the first ones for what does not."""
-        division = Division(tree, self.method)
+        division = self._division(tree)
         kept = state.kept.in_present_world()
         if kept.values != division.count:
             raise ValueError(
@@ -104,11 +113,11 @@ class Reducer:
 
     def reduce(self, tree: Tree, state: CompressionState) -> tuple[Tree, CompressionState]:
         """Return the reduced tree and the next state."""
-        division = Division(tree, self.method)
+        division = self._division(tree)
         if not division.leaves:
             return tree, state
         layout = state.kept.layout
-        exchange = Exchange(self.process_set, self.name, layout.shares)
+        exchange = Exchange(self.process_set, self.name, layout)
         steps = state.steps
         if self.way.counts_steps:
             # Ranks that have loaded different states would send messages of different lengths.
