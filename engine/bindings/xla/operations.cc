@@ -2,6 +2,7 @@
 #include "bindings/xla/operations.h"
 
 #include <algorithm>
+#include <charconv>
 
 namespace hvd::xla {
 namespace {
@@ -61,6 +62,12 @@ std::string OtherSize(int32_t size) {
          " that there are now, so its result has the wrong shape: trace the function again (JAX: jax.clear_caches())";
 }
 
+// Null, which fails the alltoall, if the other ranks send another number of rows than the program was compiled for.
+void* ReceivedRows(void* context, const int64_t* shape, int32_t) {
+  const auto* received = static_cast<const std::pair<void*, int64_t>*>(context);
+  return shape[0] == received->second ? received->first : nullptr;
+}
+
 }  // namespace
 
 // The agreement allows allgather and alltoall to differ in the first dimension. Shapes in a compiled program are fixed,
@@ -77,6 +84,7 @@ std::string Operations::Shape(const Frame& frame, int64_t i, const bindings::Mem
       shape.insert(shape.begin(), 1);
       return {};
     case HVD_ALLTOALL:
+      if (!frame.Text("splits").empty()) return ReadSplits(frame, member);
       if (rows % size) return OtherSize(member.size);
       shape[0] = rows / size;
       shape.insert(shape.begin(), size);
@@ -89,7 +97,24 @@ std::string Operations::Shape(const Frame& frame, int64_t i, const bindings::Mem
   }
 }
 
-bool Operations::RowsMustAgree() const { return ops[0].kind == HVD_ALLGATHER || ops[0].kind == HVD_ALLTOALL; }
+// The program holds the splits as numbers with a space after each.
+std::string Operations::ReadSplits(const Frame& frame, const bindings::Membership& member) {
+  const std::string_view text = frame.Text("splits");
+  splits.clear();
+  for (const char *at = text.data(), *end = at + text.size(); at < end; ++at) {
+    int64_t rows = 0;
+    at = std::from_chars(at, end, rows).ptr;
+    splits.push_back(rows);
+  }
+  if (static_cast<int32_t>(splits.size()) != member.size) return OtherSize(member.size);
+  received = {frame.ret(0).data, Rows(frame.ret(0))};
+  return {};
+}
+
+bool Operations::RowsMustAgree() const {
+  const bool has_equal_shares = ops[0].kind == HVD_ALLTOALL && !ops[0].allocate;
+  return ops[0].kind == HVD_ALLGATHER || has_equal_shares;
+}
 
 std::string Operations::Describe(const Frame& frame, const bindings::Membership& member, int copy) {
   // TensorFlow's calls carry a token at the end, which only orders them.
@@ -124,6 +149,11 @@ std::string Operations::Describe(const Frame& frame, const bindings::Membership&
     op.nsplits = static_cast<int32_t>(splits.size());
     op.input = in.data;
     op.output = frame.ret(i).data;
+    if (received.first) {
+      op.output = nullptr;
+      op.allocate = ReceivedRows;
+      op.allocate_context = &received;
+    }
     op.prescale = frame.Real("prescale");
     op.postscale = frame.Real("postscale");
     if (only_root && op.root != member.rank) zeros.emplace_back(op.output, Bytes(in));

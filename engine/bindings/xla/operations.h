@@ -22,6 +22,7 @@ struct Operations {
   std::vector<std::string> names;
   std::vector<std::vector<int64_t>> shapes;
   std::vector<int64_t> splits;
+  std::pair<void*, int64_t> received;  // of an alltoall with splits: the result and its rows
   // Results that only the root keeps (the gradient of a broadcast); elsewhere they become zeros once they are there.
   std::vector<std::pair<void*, size_t>> zeros;
 
@@ -33,6 +34,7 @@ struct Operations {
  private:
   void DescribeContents(std::string_view contents);
   std::string Shape(const Frame& frame, int64_t i, const bindings::Membership& member);
+  std::string ReadSplits(const Frame& frame, const bindings::Membership& member);
 };
 
 }  // namespace hvd::xla

@@ -38,6 +38,8 @@ class Call:
     in_place: bool = False  # allreduce and broadcast: the result overwrites the tensor
     root: int = -1
     splits: Any = None  # the user's, for an alltoall; None: equal shares
+    received: int = -1  # in compiled programs: the rows that an alltoall with splits gives
+    serial: int = 0  # in compiled programs: tells calls apart that are equal on this rank and may not be on others
     wire: int = AS_IT_IS  # the id of the half type that float32 travels as where that saves bytes
     only_root: bool = False  # in compiled programs: zeros on all ranks but `root`; the gradient of a broadcast
     contents: str = ""  # of a group: what every rank must have put into it, in words; empty: not compared
@@ -100,5 +102,6 @@ def result_shape(call: Call, shape: tuple[int, ...], member: Membership) -> tupl
     if call.kind == REDUCESCATTER:
         return rules.scattered_shape(shape, member.index, member.size)
     if call.kind == ALLTOALL:
-        rules.alltoall_splits(shape, None, member.size)
+        rules.alltoall_splits(shape, call.splits, member.size)
+        return shape if call.splits is None else (call.received, *shape[1:])
     return shape

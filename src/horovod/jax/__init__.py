@@ -17,12 +17,14 @@ from horovod.jax.functions import (
     fold_in_rank,
 )
 from horovod.jax.mpi_ops import *  # noqa: F403 - what it names in __all__
+from horovod.jax.onebit_adam import OneBitAdam
 from horovod.jax.optimizer import DistributedOptimizer, grad, value_and_grad
 
 __all__ = [
     "Compression",
     "Compressor",
     "DistributedOptimizer",
+    "OneBitAdam",
     "allgather_object",
     "broadcast_object",
     "broadcast_optimizer_state",

@@ -7,6 +7,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from horovod.common.compression_methods import Dgc, Int8, OneBit, PowerSGD, TopK
 from horovod.common.wire import travels_as
 from horovod.jax.adapter import JaxArray
 
@@ -66,8 +67,13 @@ class BF16Compressor(_Cast):
 
 
 class Compression:
-    """The compressors that come with Horovod."""
+    """The compressors that come with Horovod; and methods with arguments, for optimizers."""
 
     none = NoneCompressor
     fp16 = FP16Compressor
     bf16 = BF16Compressor
+    int8 = Int8
+    onebit = OneBit
+    topk = TopK
+    dgc = Dgc
+    powersgd = PowerSGD

@@ -18,6 +18,7 @@ from horovod.jax.adapter import Tree
 from horovod.jax.errors import translated_errors
 from horovod.jax.functions import broadcast_object, broadcast_parameters
 from horovod.jax.mpi_ops import init, rank, shutdown
+from horovod.jax.rank_state import in_present_world, shared_leaves, with_shared_leaves
 
 __all__ = ["JaxState", "run"]
 
@@ -51,6 +52,13 @@ class JaxState(State):
         for name, value in self._saved.items():
             setattr(self, name, _copy(value))
 
+    def reset(self) -> None:
+        """Let what belongs to this rank fit the new ranks, which may not be followed by sync()."""
+        for name in self._names:
+            value = getattr(self, name)
+            if _holds_arrays(value):
+                setattr(self, name, in_present_world(value))
+
     def sync(self) -> None:
         """Make what rank 0 saved last the state of all: arrays as they are, everything else as objects."""
         saved = self._saved
@@ -65,7 +73,7 @@ class JaxState(State):
         self._slots.pin()
         saved = self._saved
         plain = {name: value for name, value in saved.items() if not _holds_arrays(value)}
-        leaves = {name: jax.tree_util.tree_leaves(value) for name, value in saved.items() if name not in plain}
+        leaves = {name: shared_leaves(value) for name, value in saved.items() if name not in plain}
         return {"values": plain, "trees": leaves}
 
     def release_commit(self) -> None:
@@ -75,9 +83,9 @@ class JaxState(State):
         check_names("values", [*content["values"], *content["trees"]], self._names)
         loaded = dict(content["values"])
         for name, leaves in content["trees"].items():
-            present, treedef = jax.tree_util.tree_flatten(getattr(self, name))
-            check_arrays(leaves, present)
-            loaded[name] = jax.tree_util.tree_unflatten(treedef, leaves)
+            present = getattr(self, name)
+            check_arrays(leaves, shared_leaves(present))
+            loaded[name] = with_shared_leaves(present, leaves)
         self._slots.put(_taken_apart({name: loaded[name] for name in self._names}))
         self.restore()
 

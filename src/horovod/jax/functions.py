@@ -15,6 +15,7 @@ from horovod.common.objects import broadcast_object as broadcast_object
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.jax.adapter import JaxArray, Tree
 from horovod.jax.mpi_ops import broadcast
+from horovod.jax.rank_state import in_present_world, is_rank_state
 
 
 def broadcast_parameters(
@@ -22,9 +23,10 @@ def broadcast_parameters(
 ) -> Tree:
     """The tree as the root has it: arrays, PRNG keys and Python numbers. JAX arrays are immutable: use what it returns.
 
-    Other leaves, such as the functions in an Equinox module, are left as they are.
+    Other leaves, such as the functions in an Equinox module, are left as they are. So are residuals of compression,
+    which belong to one rank.
     """
-    leaves, structure = jax.tree_util.tree_flatten(params)
+    leaves, structure = jax.tree_util.tree_flatten(in_present_world(params), is_leaf=is_rank_state)
     keys = [_is_key(leaf) for leaf in leaves]
     plain = [jax.random.key_data(leaf) if key else leaf for leaf, key in zip(leaves, keys, strict=True)]
     arrays = [index for index, leaf in enumerate(plain) if isinstance(leaf, (jax.Array, np.ndarray, np.generic))]

@@ -16,6 +16,7 @@ import jax
 
 from horovod.common import door
 from horovod.common.calls import ALLGATHER, ALLREDUCE, ALLTOALL, BROADCAST, REDUCESCATTER, Call
+from horovod.common.compression_methods import CompressionMethod
 from horovod.common.context import default_context
 from horovod.common.door import *  # noqa: F403 - they are the door's own names too
 from horovod.common.door import _basics as _basics
@@ -24,6 +25,8 @@ from horovod.common.rules import Average, resolve_op
 from horovod.common.wire import wire_of
 from horovod.jax import eager, on_gpu
 from horovod.jax.adapter import JaxArray, Tree, as_jax, concrete, is_float32, is_traced
+from horovod.jax.compressing.bare import compressed_allreduce
+from horovod.jax.compressing.reducer import is_method
 from horovod.jax.compression import Compression, Compressor
 from horovod.jax.gradients import collective
 
@@ -64,18 +67,22 @@ def synchronize(handle: int) -> Any:
     return default_context.handles.synchronize(handle)
 
 
-def run_call(call: Call, tree: Tree, compression: type[Compressor] = Compression.none) -> Tree:
+def run_call(call: Call, tree: Tree, compression: type[Compressor] | CompressionMethod = Compression.none) -> Tree:
     """Make a call on all leaves of a tree, eagerly or as a part of the program that is being traced."""
     leaves, structure = jax.tree_util.tree_flatten(tree)
-    wire = wire_of(compression)
+    if is_method(compression):
+        arrays = [leaf if is_traced([leaf]) else concrete(leaf) for leaf in leaves]
+        return structure.unflatten(compressed_allreduce(call, arrays, compression))
+    compressor: Any = compression
+    wire = wire_of(compressor)
     if wire and call.kind == ALLREDUCE and not is_traced(leaves):
         leaves = [concrete(leaf) for leaf in leaves]
         if on_gpu.gpu_of(leaves) is None:  # the engine converts on its way what is there; a GPU does that itself
             call = replace(call, wire=wire)
-    pairs = [(leaf, None) if call.wire and is_float32(leaf) else compression.compress(leaf) for leaf in leaves]
+    pairs = [(leaf, None) if call.wire and is_float32(leaf) else compressor.compress(leaf) for leaf in leaves]
     arrays = [array for array, _ in pairs]
     results = collective(call, tuple(arrays)) if is_traced(arrays) else eager.run(call, arrays)
-    restored = [compression.decompress(result, ctx) for result, (_, ctx) in zip(results, pairs, strict=True)]
+    restored = [compressor.decompress(result, ctx) for result, (_, ctx) in zip(results, pairs, strict=True)]
     return structure.unflatten(restored)
 
 
@@ -96,7 +103,7 @@ def allreduce(
     tensor: Tree,
     average: bool | None = None,
     name: str | None = None,
-    compression: type[Compressor] = Compression.none,
+    compression: type[Compressor] | CompressionMethod = Compression.none,
     op: int | None = None,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
@@ -125,7 +132,7 @@ def grouped_allreduce(
     tensors: Sequence[Tree],
     average: bool | None = None,
     name: str | None = None,
-    compression: type[Compressor] = Compression.none,
+    compression: type[Compressor] | CompressionMethod = Compression.none,
     op: int | None = None,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
@@ -229,7 +236,7 @@ def alltoall_async(
 def reducescatter(
     tensor: Tree,
     name: str | None = None,
-    compression: type[Compressor] = Compression.none,
+    compression: type[Compressor] | CompressionMethod = Compression.none,
     op: int = Average,
     process_set: ProcessSet = global_process_set,
     prescale_factor: float = 1.0,
@@ -254,7 +261,7 @@ def reducescatter_async(
 def grouped_reducescatter(
     tensors: Sequence[Tree],
     name: str | None = None,
-    compression: type[Compressor] = Compression.none,
+    compression: type[Compressor] | CompressionMethod = Compression.none,
     op: int = Average,
     process_set: ProcessSet = global_process_set,
     prescale_factor: float = 1.0,

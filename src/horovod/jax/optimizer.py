@@ -13,11 +13,14 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from horovod.common.compression_methods import CompressionMethod
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.rules import Average
 from horovod.jax.adapter import JaxArray, Tree
+from horovod.jax.compressing.reducer import CompressionState, Reducer, is_method, reducer_of
 from horovod.jax.compression import Compression, Compressor
 from horovod.jax.mpi_ops import allreduce
+from horovod.jax.rank_state import in_present_world
 
 
 class DistributedState(NamedTuple):
@@ -30,7 +33,7 @@ class DistributedState(NamedTuple):
 
 def DistributedOptimizer(  # noqa: N802 - the name in all doors
     optimizer: Any,
-    compression: type[Compressor] = Compression.none,
+    compression: type[Compressor] | CompressionMethod = Compression.none,
     backward_passes_per_step: int = 1,
     op: int = Average,
     gradient_predivide_factor: float = 1.0,
@@ -40,6 +43,7 @@ def DistributedOptimizer(  # noqa: N802 - the name in all doors
 ) -> Any:
     """An optax GradientTransformation that reduces gradients over all ranks, then updates as `optimizer` does.
 
+    A compression with arguments, such as hvd.Compression.int8(), keeps in the optimizer's state what it loses.
     With backward_passes_per_step=k, gradients of k calls are summed (or averaged) locally; only every k-th call
     communicates and changes parameters, the others return zero updates.
     """
@@ -50,6 +54,11 @@ def DistributedOptimizer(  # noqa: N802 - the name in all doors
     if backward_passes_per_step < 1:
         raise ValueError(f"backward_passes_per_step must be at least 1, not {backward_passes_per_step}")
     inner = optax.with_extra_args_support(optimizer)
+    passes, divisor = backward_passes_per_step, backward_passes_per_step if average_aggregated_gradients else 1
+    if is_method(compression):
+        reducer = reducer_of(compression, op, gradient_predivide_factor, name, process_set)
+        compressed = _compressed(reducer, inner)
+        return compressed if passes == 1 else _every(passes, divisor, compressed)
     reduce = functools.partial(
         allreduce,
         op=op,
@@ -65,11 +74,31 @@ def DistributedOptimizer(  # noqa: N802 - the name in all doors
         changed: tuple[Tree, Tree] = inner.update(reduce(updates), state, params, **extra)
         return changed
 
-    if backward_passes_per_step == 1:
-        return optax.GradientTransformationExtraArgs(inner.init, update)
-    passes = backward_passes_per_step
-    divisor = passes if average_aggregated_gradients else 1
-    return _every(passes, divisor, optax.GradientTransformationExtraArgs(inner.init, update))
+    step = optax.GradientTransformationExtraArgs(inner.init, update)
+    return step if passes == 1 else _every(passes, divisor, step)
+
+
+class CompressedState(NamedTuple):
+    """State of a DistributedOptimizer with a compression that has arguments."""
+
+    inner: Tree
+    compression: CompressionState
+
+
+def _compressed(reducer: Reducer, inner: Any) -> Any:
+    """Return the transformation that reduces compressed gradients, then updates as `inner` does."""
+    import optax
+
+    def init(params: Tree) -> CompressedState:
+        return CompressedState(inner.init(params), reducer.first_state(params))
+
+    def update(updates: Tree, state: CompressedState, params: Tree = None, **extra: Any) -> tuple[Tree, Tree]:
+        _check_not_skipped_by(optax.apply_if_finite)
+        reduced, kept = reducer.reduce(updates, reducer.in_present_world(updates, state.compression))
+        changes, changed = inner.update(reduced, state.inner, params, **extra)
+        return changes, CompressedState(changed, kept)
+
+    return optax.GradientTransformationExtraArgs(init, update)
 
 
 def _check_not_skipped_by(wrapper: Callable[..., Any]) -> None:
@@ -105,6 +134,7 @@ def _every(passes: int, divisor: int, step: Any) -> Any:
         return DistributedState(step.init(params), jnp.zeros((), jnp.int32), zeros)
 
     def update(updates: Tree, state: DistributedState, params: Tree = None, **extra: Any) -> tuple[Tree, Tree]:
+        state = state._replace(inner=in_present_world(state.inner))  # both branches must return arrays of one shape
         sums = jax.tree_util.tree_map(jnp.add, state.sums, updates)
         zeros = jax.tree_util.tree_map(jnp.zeros_like, sums)
 
@@ -126,7 +156,7 @@ def value_and_grad(
     fun: Callable[..., Any],
     argnums: int | tuple[int, ...] = 0,
     has_aux: bool = False,
-    compression: type[Compressor] = Compression.none,
+    compression: type[Compressor] | CompressionMethod = Compression.none,
     op: int = Average,
     name: str | None = None,
     prescale_factor: float = 1.0,

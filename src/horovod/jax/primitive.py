@@ -130,7 +130,10 @@ def _stem(ctx: Any, call: Call) -> str:
 def _attributes(ctx: Any, call: Call) -> dict[str, Any]:
     program = _program_of(ctx)
     kind = KIND_NAMES[call.kind]
-    return {
+    more: dict[str, Any] = {"contents": call.contents} if call.contents else {}
+    if call.splits is not None:
+        more["splits"] = "".join(f"{rows} " for rows in call.splits)
+    return more | {
         "kind": np.int64(call.kind),
         "op": np.int64(call.op),
         "root": np.int64(call.root),

@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reduces trees of gradients by one method. All ranks get equal results, and all keep their residuals or none does."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeGuard
+
+import jax
+import jax.numpy as jnp
+
+from horovod.common.calls import ALLREDUCE, Call
+from horovod.common.compression_methods import CompressionMethod, Dgc, Int8, OneBit, PowerSGD, TopK
+from horovod.common.process_sets import ProcessSet
+from horovod.common.rules import Average, Max, Sum
+from horovod.jax.adapter import JaxArray, Tree
+from horovod.jax.compressing.dgc import DgcWay
+from horovod.jax.compressing.division import Division, are_finite, divided, joined
+from horovod.jax.compressing.exchange import Exchange, Memory
+from horovod.jax.compressing.methods import CodedWay, Kept, Way
+from horovod.jax.compressing.power import PowerWay
+from horovod.jax.primitive import bind
+from horovod.jax.rank_state import Layout, RankState
+
+
+class CompressionState(NamedTuple):
+    """What compression keeps from step to step.
+
+    Attributes:
+        steps: Steps so far whose gradients were finite on all ranks.
+        shared: What is equal on all ranks, by name.
+        kept: What belongs to this rank. It differs between ranks: save it on every rank.
+    """
+
+    steps: JaxArray
+    shared: Memory
+    kept: RankState
+
+
+def way_of(method: CompressionMethod) -> Way:
+    """Return what a method does."""
+    if isinstance(method, Int8 | OneBit | TopK):
+        return CodedWay(method)
+    if isinstance(method, PowerSGD):
+        return PowerWay(method)
+    if isinstance(method, Dgc):
+        return DgcWay(method)
+    raise ValueError(f"horovod.jax does not support compression={method.describe()}")
+
+
+def is_method(compression: Any) -> TypeGuard[CompressionMethod]:
+    """Return True if a compression is a method with arguments; TypeError if it is the class of one."""
+    if isinstance(compression, type) and issubclass(compression, CompressionMethod):
+        raise TypeError(
+            f"compression={compression.__name__} is a class: pass an instance, such as "
+            f"hvd.Compression.{compression.name}()"
+        )
+    return isinstance(compression, CompressionMethod)
+
+
+def reducer_of(
+    method: CompressionMethod, op: int, predivide: float, name: str | None, process_set: ProcessSet
+) -> Reducer:
+    """Return the reducer of an optimizer; ValueError if the method cannot do what is asked for."""
+    if op not in (Average, Sum):
+        raise ValueError(
+            f"hvd.DistributedOptimizer with compression={method.describe()} supports op=hvd.Average and op=hvd.Sum only"
+        )
+    return Reducer(way_of(method), op, 1.0 / predivide, predivide, name, process_set)
+
+
+@dataclass(frozen=True)
+class Reducer:
+    """One optimizer's reductions. `prescale` and `postscale` are for what stays dense."""
+
+    way: Way
+    op: int
+    prescale: float
+    postscale: float
+    name: str | None
+    process_set: ProcessSet
+
+    def _division(self, tree: Tree) -> Division:
+        return Division(tree, self.method, self.way.chooses)
+
+    @property
+    def method(self) -> CompressionMethod:
+        return self.way.method
+
+    def first_state(self, params: Tree) -> CompressionState:
+        """Return the state before the first step, for parameters of these shapes."""
+        division = self._division(params)
+        division.check_exclude(self.method)
+        kept = RankState.zeros(division.count, self.method.scope, self.process_set, self.way.kinds())
+        shared = self.way.first_shared(division, _is_dense(kept.layout, division))
+        return CompressionState(jnp.zeros((), jnp.int32), shared, kept)
+
+    def in_present_world(self, tree: Tree, state: CompressionState) -> CompressionState:
+        """Return a state whose arrays fit the ranks that there are now; the first ones for what does not."""
+        division = self._division(tree)
+        kept = state.kept.in_present_world()
+        if kept.values != division.count:
+            raise ValueError(
+                f"compression={self.method.describe()} has a state for {kept.values} values, but the gradients that it "
+                f"compresses have {division.count}: make the state with optimizer.init(params) for these parameters"
+            )
+        is_dense = _is_dense(kept.layout, division)
+        shared = state.shared
+        if {name: it.size for name, it in shared.items()} != self.way.shared_lengths(division, is_dense):
+            shared = self.way.first_shared(division, is_dense)
+        return CompressionState(state.steps, shared, kept)
+
+    def reduce(self, tree: Tree, state: CompressionState) -> tuple[Tree, CompressionState]:
+        """Return the reduced tree and the next state."""
+        division = self._division(tree)
+        if not division.leaves:
+            return tree, state
+        layout = state.kept.layout
+        exchange = Exchange(self.process_set, self.name, layout)
+        steps = state.steps
+        if self.way.counts_steps:
+            # Ranks that have loaded different states would send messages of different lengths.
+            steps = exchange.allreduce(steps, "step", Max)
+        leaves = self.way.prepared(division, len(layout.hosts))
+        kept = Kept(state.kept.arrays, state.shared)
+        if _is_dense(layout, division):
+            _, reduced = self._agreed(division, leaves, layout, exchange)
+            reduced, shared = self.way.after_dense(reduced, kept.shared)
+            result, left = division.whole(reduced), Kept(kept.mine, shared)
+        else:
+            (chosen, dense), left = self._compressed(exchange, division, leaves, kept, steps, layout)
+            result, reduced = division.restored(chosen, dense), [*chosen, *dense]
+        old = CompressionState(steps, state.shared, state.kept)
+        new = CompressionState(steps + 1, left.shared, state.kept.replaced(left.mine))
+        is_finite = are_finite(reduced)  # all ranks have all of it by now, so all of them decide alike
+        return result, jax.tree_util.tree_map(lambda one, other: jnp.where(is_finite, one, other), new, old)
+
+    def _compressed(
+        self,
+        exchange: Exchange,
+        division: Division,
+        leaves: list[JaxArray],
+        kept: Kept,
+        steps: JaxArray,
+        layout: Layout,
+    ) -> tuple[tuple[list[JaxArray], list[JaxArray]], Kept]:
+        """Return the reduced leaves, compressed ones first, and what to keep."""
+        flag, dense = self._agreed(division, [leaves[number] for number in division.dense], layout, exchange)
+        dense, shared = self.way.after_dense(dense, kept.shared)
+        chosen = [leaves[number] for number in division.chosen]
+        # Ranks that disagree get an error from _agreed. They must not have begun the exchange by then.
+        exchange.wait_for(flag)
+        total, left = self.way.sum(exchange, exchange.after(joined(chosen)), division, kept, steps)
+        total = exchange.after(total)
+        if self.op == Average:
+            total = total / len(layout.hosts)
+        return (divided(total, chosen), dense), Kept(left.mine, {**shared, **left.shared})
+
+    def _agreed(
+        self, division: Division, sent: list[JaxArray], layout: Layout, exchange: Exchange
+    ) -> tuple[JaxArray, list[JaxArray]]:
+        """Reduce what stays dense, and let the ranks compare what they compress, how, and for which hosts."""
+        hosts = zlib.crc32(repr(layout.hosts).encode())
+        how = (
+            f", with compression {self.method.describe()}, {'sum' if self.op == Sum else 'average'}, hosts {hosts:08x}"
+        )
+        name = f"{self.name}.dense" if self.name else None
+        factors = (self.prescale, self.postscale)
+        call = Call(ALLREDUCE, self.process_set, name, self.op, *factors, grouped=True, contents=division.contents(how))
+        if sent:
+            results = bind(call, sent)
+            return results[0], list(results)
+        return bind(call, (jnp.zeros(1, jnp.float32),))[0], []
+
+
+def _is_dense(layout: Layout, division: Division) -> bool:
+    """Return True if nothing is compressed: no byte leaves a host, or all leaves stay dense."""
+    return not division.chosen or layout.is_dense
