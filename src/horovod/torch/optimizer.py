@@ -302,7 +302,7 @@ def _agree_on_groups(groups: Groups, named: list[tuple[str, Tensor]], process_se
         parts = [[names[parameter] for parameter in group if parameter in names] for group in groups]
     root = process_set.ranks[0] if process_set.ranks else 0
     agreed = broadcast_object([list(part) for part in parts if part], root, "optimizer.groups", process_set)
-    unknown = {name for part in agreed for name in part} - {name for name, _ in mine}
+    unknown = {name for part in agreed for name in part} - {name for name, _ in named}
     if unknown:
         raise ValueError(f"Rank {root} groups parameters that this rank does not have: {', '.join(sorted(unknown))}")
     return [list(part) for part in agreed]
