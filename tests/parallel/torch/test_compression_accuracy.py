@@ -23,7 +23,7 @@ METHODS = {
     "onebit": lambda **more: hvd.Compression.onebit(**SMALL, **more),
     "topk": lambda **more: hvd.Compression.topk(0.02, **SMALL, **more),
     "powersgd": lambda **more: hvd.Compression.powersgd(2, 20, **SMALL, **more),
-    "dgc": lambda **more: hvd.Compression.dgc(0.05, 0.9, ramp_steps=10, **SMALL, **more),
+    "dgc": lambda **more: hvd.Compression.dgc(0.01, 0.9, ramp=(), **SMALL, **more),
 }
 
 
