@@ -69,6 +69,7 @@ class Context:
         self._topology = Topology()
         self._settings = Settings()
         self._homogeneous = True
+        self._hosts: Sequence[str] = ()
         self._dynamic_sets = False
         self._generation = -1
         self._loss: Loss | None = None  # that has ended the last world of an elastic job
@@ -202,6 +203,7 @@ class Context:
 
         started = bootstrap.start(self._settings, self._topology, generation, wishes, os.environ, met)
         self._world, self._topology, self._homogeneous = started.world, started.topology, started.homogeneous
+        self._hosts = started.hosts
         waits.note_initializer()
         if self._topology.is_launched:
             leaving.watch(self)
@@ -320,6 +322,13 @@ class Context:
         if self._world is None:
             self._refuse()
         return self._topology
+
+    @property
+    def hosts(self) -> Sequence[str]:
+        """The host of each rank of this world."""
+        if self._world is None:
+            self._refuse()
+        return self._hosts
 
     @property
     def settings(self) -> Settings:

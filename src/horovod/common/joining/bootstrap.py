@@ -56,6 +56,7 @@ class Started:
     main: tuple[str, int] | None = None  # rank 0's address, and a port that is free there; None: nobody asked
     heritages: Sequence[Mapping[str, Any]] = ()  # in an elastic job: what every rank has from earlier generations
     tuning: Mapping[str, int] | None = None  # ... and what the autotuner found there
+    hosts: Sequence[str] = ()  # of all ranks
 
 
 def start(
@@ -101,7 +102,8 @@ def _start_alone(
         log.say_without_mpi(wishes.mpi)
     main = LOOPBACK, main_port(environ)
     heritages = () if wishes.heritage is None else (wishes.heritage,)
-    return Started(world, topology, True, wishes.process_sets, False, main, heritages, wishes.tuning)
+    hosts = [topology.host]
+    return Started(world, topology, True, wishes.process_sets, False, main, heritages, wishes.tuning, hosts)
 
 
 @contextmanager
@@ -172,7 +174,8 @@ def _start_together(
     placed = topology_module.after_meeting(topology, hosts, [int(info["local_rank"]) for info in infos])
     main = str(infos[0]["address"]), int(infos[0].get("main_port") or 0)
     heritages = [info["heritage"] for info in infos] if wishes.heritage is not None else []
-    return Started(world, placed, topology_module.is_homogeneous(hosts), process_sets, jobs, main, heritages, tuning)
+    is_homogeneous = topology_module.is_homogeneous(hosts)
+    return Started(world, placed, is_homogeneous, process_sets, jobs, main, heritages, tuning, hosts)
 
 
 def open_world(
