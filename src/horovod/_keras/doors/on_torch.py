@@ -15,6 +15,7 @@ from horovod.common.calls import ALLREDUCE, Call
 from horovod.common.context import default_context
 from horovod.common.dtypes import AS_IT_IS
 from horovod.common.process_sets import ProcessSet
+from horovod.common.supported_methods import method_in
 from horovod.common.wire import wire_of
 from horovod.torch import Compression as Compression
 from horovod.torch import allgather as allgather
@@ -80,6 +81,11 @@ def reduce_group(
     reduced = direct.run(call, [sent for sent, _ in pairs])
     results = [compressor.decompress(result, context) for result, (_, context) in zip(reduced, pairs, strict=True)]
     return results[: len(tensors)]
+
+
+def compressed_by(compression: Any, op: int) -> None:
+    """Refuse methods, which a communication hook of a torch optimizer applies."""
+    method_in(compression, (), "hvd.DistributedOptimizer of Keras on PyTorch", op)
 
 
 def confirm(variables: Sequence[Any]) -> None:
