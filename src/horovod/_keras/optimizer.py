@@ -146,6 +146,12 @@ def memories_of_optimizer(optimizer: Any) -> list[Any]:
     return [] if compressed is None else list(compressed.memories.all.values())
 
 
+def hook_of_optimizer(optimizer: Any) -> Any:
+    """Return the hook with which a distributed optimizer on PyTorch compresses gradients, or None."""
+    reduction = getattr(_inner(optimizer) or optimizer, "_horovod", None)
+    return getattr(getattr(reduction, "compressed", None), "hook", None)
+
+
 def hyperparameters_of(optimizer: Any) -> list[Any]:
     """Return the variables that hold hyperparameters, such as the learning rate, and that `state_of` leaves out.
 

@@ -10,6 +10,7 @@ import keras
 import torch
 
 import horovod.torch as hvd
+from horovod._keras.compressed_on_torch import METHODS, CompressedOnTorch
 from horovod._keras.state import KerasModelState
 from horovod.common.calls import ALLREDUCE, Call
 from horovod.common.context import default_context
@@ -83,9 +84,24 @@ def reduce_group(
     return results[: len(tensors)]
 
 
-def compressed_by(compression: Any, op: int) -> None:
-    """Refuse methods, which a communication hook of a torch optimizer applies."""
-    method_in(compression, (), "hvd.DistributedOptimizer of Keras on PyTorch", op)
+def compressed_by(compression: Any, op: int) -> CompressedOnTorch | None:
+    """Return what applies a compression method and has its state; None for a Compressor."""
+    method = method_in(compression, METHODS, "hvd.DistributedOptimizer of Keras on PyTorch", op)
+    return None if method is None else CompressedOnTorch(method, op)
+
+
+@leaves_graph
+def reduce_compressed(
+    compressed: CompressedOnTorch,
+    tensors: Sequence[Any],
+    variables: Sequence[Any],
+    name: str,
+    *,
+    process_set: ProcessSet,
+    contents: str = "",
+) -> list[Any]:
+    """Reduce the gradients by a compression method."""
+    return compressed([dense(gradient) for gradient in tensors], variables, name, process_set, contents)
 
 
 def confirm(variables: Sequence[Any]) -> None:
