@@ -119,6 +119,32 @@ def _check_host_scope(tf, hvd, kind, hosts):
         hvd.remove_process_set(one)
 
 
+@pytest.mark.parametrize("kind", METHODS)
+@on_tensorflow_ranks("shm2")
+def test_what_elastic_jobs_trace_serves_other_hosts(kind):
+    """One traced function works for ranks on one host, whose exchange is dense, and for ranks on two."""
+    from unittest import mock
+
+    from harness.tensorflow_training import door
+
+    from horovod.common.context import default_context
+    from horovod.tensorflow.compressing import plans, reduction
+
+    tf, hvd = door()
+    taped = Taped(tf, hvd, method_of(hvd, kind, scope="host"), "function")
+
+    def traced():
+        return not tf.executing_eagerly()
+
+    with mock.patch.object(plans, "may_change", traced), mock.patch.object(reduction, "may_change", traced):
+        dense = np.mean([gradient(rank, 9) for rank in range(2)], 0)
+        np.testing.assert_allclose(taped.step(gradient(hvd.rank(), 9))[0], dense, rtol=1e-5, atol=1e-5)
+        with mock.patch.object(default_context, "_hosts", ["a", "b"]):
+            for step, value in enumerate(expected(hvd, kind, range(2))):
+                np.testing.assert_allclose(taped.step(gradient(hvd.rank(), step))[0], value, rtol=1e-3, atol=1e-4)
+        np.testing.assert_allclose(taped.step(gradient(hvd.rank(), 9))[0], dense, rtol=1e-5, atol=1e-5)
+
+
 @on_tensorflow_ranks("shm2")
 def test_sums_dense_steps_and_what_stays_dense():
     from harness.tensorflow_training import door
