@@ -231,11 +231,3 @@ class Dgc(CompressionMethod):
         if list(ramp) != sorted(ramp) or not all(0 <= share < 1 for share in ramp):
             raise self._wrong("ramp", "ascending numbers, each at least 0 and below 1")
         return ramp
-
-
-def refuse_method(compression: Any, api: str) -> None:
-    """Raise ValueError if `compression` is a method that an API, named by its module, does not support."""
-    is_class = isinstance(compression, type) and issubclass(compression, CompressionMethod)
-    if is_class or isinstance(compression, CompressionMethod):
-        described = compression.__name__ if is_class else compression.describe()
-        raise ValueError(f"{api} does not support compression={described}; use hvd.Compression.fp16")
