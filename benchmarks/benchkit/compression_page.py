@@ -13,6 +13,7 @@ from benchkit.compression_results import FOLDER, Record, about, links, of_part, 
 from benchkit.compression_ways import BOUND, BY_NAME, DENSE, ONE_HOST_LIMIT, OURS, TARGETS
 from benchkit.crossover import Exchange, bandwidth_text, fastest, pays_below
 from benchkit.marked import replaced
+from benchkit.pairs import LEAST_PAIRS
 from benchkit.report import NO_PICTURE
 from benchkit.tables import markdown
 from benchkit.units import time_text
@@ -27,8 +28,11 @@ _LAYOUT = """\
 {hosts} hosts with {ranks} ranks each behind links of {links}, made of network namespaces and token buckets. A plain TCP
 stream gets {tcp} Mbit/s there. The model has {layers} layers of {width:,} x {width:,}: {gradients:.0f} MB of gradients.
 A step without exchange takes {alone}. `above` is what a step takes beyond that: the median of {rounds} rounds in which
-all ways took turns, with its 95 % interval. The last column is measured at the network interface of a host, with all
-headers. {machine}."""
+all ways took turns, with {interval}. Processor time is that of the rank that needs most of it. The last column is
+measured at the network interface of a host, with all headers. {machine}."""
+_BUSY = """\
+Other programs kept the processors busy meanwhile, so that whatever needs a processor took several times as long as on a
+machine of its own. What the wire takes, bytes and processor time are right."""
 _ONE_HOST = """\
 On one host, where ours send nothing over a network, {ranks} ranks with a core each:"""
 _CROSSOVER = """\
@@ -101,6 +105,7 @@ def _layout(facts: Record, records: Sequence[Record], found: dict[str, Record]) 
         gradients=4e-6 * facts["layers"] * facts["width"] * (facts["width"] + 1),
         alone=" and ".join(time_text(1e6 * seconds) for seconds in sorted(alone)),
         rounds=facts["rounds"],
+        interval="its 95 % interval" if facts["rounds"] >= LEAST_PAIRS else "the least and the most of any round",
         machine=machine_text(facts),
     )
 
@@ -118,12 +123,13 @@ def link_table(records: Sequence[Record], link: str) -> list[str]:
     dense = above(found, DENSE.name)
     for record in found:
         megabytes = f"{record['host_bytes'] / 1e6:.2f}"
-        cells = [record["way"], time_text(1e6 * record["step_s"]), "", "", "0"]
+        cells = [record["way"], time_text(1e6 * record["step_s"]), "", "", time_text(1e6 * record["cpu_s"]), "0"]
         if "above_s" in record:
             cost = {name: time_text(1e6 * max(0.0, it)) for name, it in record["above_s"].items()}
-            cells[2:] = [f"{cost['value']} ({cost['low']} to {cost['high']})", times(dense, record), megabytes]
+            cells[2:4] = [f"{cost['value']} ({cost['low']} to {cost['high']})", times(dense, record)]
+            cells[5] = megabytes
         rows.append(cells)
-    return markdown(["way", "step", "above", "dense takes x longer", "MB that a host sends"], rows)
+    return markdown(["way", "step", "above", "dense takes x longer", "processor time", "MB that a host sends"], rows)
 
 
 def one_host_table(records: Sequence[Record]) -> list[str]:
@@ -133,8 +139,8 @@ def one_host_table(records: Sequence[Record]) -> list[str]:
     rows = []
     for record in found:
         more = f"{100 * (record['step_s'] / dense - 1):+.1f} %" if dense and record["way"] != BOUND.name else ""
-        rows.append([record["way"], time_text(1e6 * record["step_s"]), more])
-    return markdown(["way", "step", "beside dense"], rows)
+        rows.append([record["way"], time_text(1e6 * record["step_s"]), more, time_text(1e6 * record["cpu_s"])])
+    return markdown(["way", "step", "beside dense", "processor time"], rows)
 
 
 def above(found: Sequence[Record], way: str) -> float | None:
