@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from textwrap import fill
 
 from testkit.places import ROOT
 
@@ -21,6 +22,7 @@ from benchkit.units import time_text
 PAGE = ROOT / "docs" / "compression.md"
 SLOW_LINKS = "slow links", "benchmarks/compression.py"  # names of marks, and the scripts that measure what is in them
 CODECS = "codecs", "benchmarks/codecs.py"
+_WIDTH = 120  # of lines of text
 _MODEL_LINK = "1 Gbit/s"  # what it takes there beyond the time of its bytes is fixed
 _COMPARED = (1e7, 1e8, 1e9, 2.5e9, 1e10, 2.5e10)  # bits per second
 
@@ -32,7 +34,8 @@ all ways took turns, with {interval}. Processor time is that of the rank that ne
 measured at the network interface of a host, with all headers. {machine}."""
 _BUSY = """\
 Other programs kept the processors busy meanwhile, so that whatever needs a processor took several times as long as on a
-machine of its own. What the wire takes, bytes and processor time are right."""
+machine of its own. Methods that send little look worse than they are, and so do the bandwidths below which they pay.
+Bytes, processor time, and what the wire takes do not depend on that."""
 _ONE_HOST = """\
 On one host, where ours send nothing over a network, {ranks} ranks with a core each:"""
 _CROSSOVER = """\
@@ -74,9 +77,11 @@ def slow_links(kind: str, records: Sequence[Record]) -> list[str]:
     facts, found = about(records, "slow links"), links(records)
     if facts is None:
         return []
+    busy = ["", _wrapped(_BUSY)] if facts["machine"]["load_before"] > facts["machine"]["cores"] else []
     lines = [
         "",
-        _layout(facts, records, found),
+        _wrapped(_layout(facts, records, found)),
+        *busy,
         "",
         f"![what the exchange adds to a step, by way]({plot_name(kind, 0)})",
     ]
@@ -84,11 +89,11 @@ def slow_links(kind: str, records: Sequence[Record]) -> list[str]:
         lines += ["", f"At {name}:", "", *link_table(records, name)]
     if about(records, "one host") is not None:
         ranks = of_part(records, "one host")[0]["ranks"]
-        lines += ["", _ONE_HOST.format(ranks=ranks), "", *one_host_table(records)]
+        lines += ["", _wrapped(_ONE_HOST.format(ranks=ranks)), "", *one_host_table(records)]
     if _MODEL_LINK in found:
         cores = facts["machine"]["cores"]
-        lines += ["", _CROSSOVER.format(link=_MODEL_LINK, cores=cores, ranks=facts["ranks"]), ""]
-        lines += [*crossover_table(records), "", best_at(exchanges(records)), ""]
+        lines += ["", _wrapped(_CROSSOVER.format(link=_MODEL_LINK, cores=cores, ranks=facts["ranks"])), ""]
+        lines += [*crossover_table(records), "", _wrapped(best_at(exchanges(records))), ""]
         lines += [f"![what the exchange takes by bandwidth]({plot_name(kind, 1)})"]
     return lines
 
@@ -108,6 +113,10 @@ def _layout(facts: Record, records: Sequence[Record], found: dict[str, Record]) 
         interval="its 95 % interval" if facts["rounds"] >= LEAST_PAIRS else "the least and the most of any round",
         machine=machine_text(facts),
     )
+
+
+def _wrapped(text: str) -> str:
+    return fill(" ".join(text.split()), _WIDTH, break_long_words=False, break_on_hyphens=False)
 
 
 def machine_text(facts: Record) -> str:
@@ -201,7 +210,7 @@ def codecs(records: Sequence[Record]) -> list[str]:
     ]
     values = facts["values"]
     text = _CODECS.format(megabytes=values * 4e-6, values=values, machine=machine_text(facts))
-    return ["", text, "", *markdown(["", "time", "of a copy", "quartiles"], rows)]
+    return ["", _wrapped(text), "", *markdown(["", "time", "of a copy", "quartiles"], rows)]
 
 
 def verdicts(records: Sequence[Record]) -> Iterator[str]:
