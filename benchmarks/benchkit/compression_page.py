@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from textwrap import fill
 
 from testkit.places import ROOT
 
@@ -13,6 +14,7 @@ from benchkit.compression_results import FOLDER, Record, about, links, of_part, 
 from benchkit.compression_ways import BOUND, BY_NAME, DENSE, ONE_HOST_LIMIT, OURS, TARGETS
 from benchkit.crossover import Exchange, bandwidth_text, fastest, pays_below
 from benchkit.marked import replaced
+from benchkit.pairs import LEAST_PAIRS
 from benchkit.report import NO_PICTURE
 from benchkit.tables import markdown
 from benchkit.units import time_text
@@ -20,6 +22,7 @@ from benchkit.units import time_text
 PAGE = ROOT / "docs" / "compression.md"
 SLOW_LINKS = "slow links", "benchmarks/compression.py"  # names of marks, and the scripts that measure what is in them
 CODECS = "codecs", "benchmarks/codecs.py"
+_WIDTH = 120  # of lines of text
 _MODEL_LINK = "1 Gbit/s"  # what it takes there beyond the time of its bytes is fixed
 _COMPARED = (1e7, 1e8, 1e9, 2.5e9, 1e10, 2.5e10)  # bits per second
 
@@ -27,8 +30,12 @@ _LAYOUT = """\
 {hosts} hosts with {ranks} ranks each behind links of {links}, made of network namespaces and token buckets. A plain TCP
 stream gets {tcp} Mbit/s there. The model has {layers} layers of {width:,} x {width:,}: {gradients:.0f} MB of gradients.
 A step without exchange takes {alone}. `above` is what a step takes beyond that: the median of {rounds} rounds in which
-all ways took turns, with its 95 % interval. The last column is measured at the network interface of a host, with all
-headers. {machine}."""
+all ways took turns, with {interval}. Processor time is that of the rank that needs most of it. The last column is
+measured at the network interface of a host, with all headers. {machine}."""
+_BUSY = """\
+Other programs kept the processors busy meanwhile, so that whatever needs a processor took several times as long as on a
+machine of its own. Methods that send little look worse than they are, and so do the bandwidths below which they pay.
+Bytes, processor time, and what the wire takes do not depend on that."""
 _ONE_HOST = """\
 On one host, where ours send nothing over a network, {ranks} ranks with a core each:"""
 _CROSSOVER = """\
@@ -70,9 +77,11 @@ def slow_links(kind: str, records: Sequence[Record]) -> list[str]:
     facts, found = about(records, "slow links"), links(records)
     if facts is None:
         return []
+    busy = ["", _wrapped(_BUSY)] if facts["machine"]["load_before"] > facts["machine"]["cores"] else []
     lines = [
         "",
-        _layout(facts, records, found),
+        _wrapped(_layout(facts, records, found)),
+        *busy,
         "",
         f"![what the exchange adds to a step, by way]({plot_name(kind, 0)})",
     ]
@@ -80,11 +89,11 @@ def slow_links(kind: str, records: Sequence[Record]) -> list[str]:
         lines += ["", f"At {name}:", "", *link_table(records, name)]
     if about(records, "one host") is not None:
         ranks = of_part(records, "one host")[0]["ranks"]
-        lines += ["", _ONE_HOST.format(ranks=ranks), "", *one_host_table(records)]
+        lines += ["", _wrapped(_ONE_HOST.format(ranks=ranks)), "", *one_host_table(records)]
     if _MODEL_LINK in found:
         cores = facts["machine"]["cores"]
-        lines += ["", _CROSSOVER.format(link=_MODEL_LINK, cores=cores, ranks=facts["ranks"]), ""]
-        lines += [*crossover_table(records), "", best_at(exchanges(records)), ""]
+        lines += ["", _wrapped(_CROSSOVER.format(link=_MODEL_LINK, cores=cores, ranks=facts["ranks"])), ""]
+        lines += [*crossover_table(records), "", _wrapped(best_at(exchanges(records))), ""]
         lines += [f"![what the exchange takes by bandwidth]({plot_name(kind, 1)})"]
     return lines
 
@@ -101,8 +110,13 @@ def _layout(facts: Record, records: Sequence[Record], found: dict[str, Record]) 
         gradients=4e-6 * facts["layers"] * facts["width"] * (facts["width"] + 1),
         alone=" and ".join(time_text(1e6 * seconds) for seconds in sorted(alone)),
         rounds=facts["rounds"],
+        interval="its 95 % interval" if facts["rounds"] >= LEAST_PAIRS else "the least and the most of any round",
         machine=machine_text(facts),
     )
+
+
+def _wrapped(text: str) -> str:
+    return fill(" ".join(text.split()), _WIDTH, break_long_words=False, break_on_hyphens=False)
 
 
 def machine_text(facts: Record) -> str:
@@ -118,12 +132,13 @@ def link_table(records: Sequence[Record], link: str) -> list[str]:
     dense = above(found, DENSE.name)
     for record in found:
         megabytes = f"{record['host_bytes'] / 1e6:.2f}"
-        cells = [record["way"], time_text(1e6 * record["step_s"]), "", "", "0"]
+        cells = [record["way"], time_text(1e6 * record["step_s"]), "", "", time_text(1e6 * record["cpu_s"]), "0"]
         if "above_s" in record:
             cost = {name: time_text(1e6 * max(0.0, it)) for name, it in record["above_s"].items()}
-            cells[2:] = [f"{cost['value']} ({cost['low']} to {cost['high']})", times(dense, record), megabytes]
+            cells[2:4] = [f"{cost['value']} ({cost['low']} to {cost['high']})", times(dense, record)]
+            cells[5] = megabytes
         rows.append(cells)
-    return markdown(["way", "step", "above", "dense takes x longer", "MB that a host sends"], rows)
+    return markdown(["way", "step", "above", "dense takes x longer", "processor time", "MB that a host sends"], rows)
 
 
 def one_host_table(records: Sequence[Record]) -> list[str]:
@@ -133,8 +148,8 @@ def one_host_table(records: Sequence[Record]) -> list[str]:
     rows = []
     for record in found:
         more = f"{100 * (record['step_s'] / dense - 1):+.1f} %" if dense and record["way"] != BOUND.name else ""
-        rows.append([record["way"], time_text(1e6 * record["step_s"]), more])
-    return markdown(["way", "step", "beside dense"], rows)
+        rows.append([record["way"], time_text(1e6 * record["step_s"]), more, time_text(1e6 * record["cpu_s"])])
+    return markdown(["way", "step", "beside dense", "processor time"], rows)
 
 
 def above(found: Sequence[Record], way: str) -> float | None:
@@ -195,7 +210,7 @@ def codecs(records: Sequence[Record]) -> list[str]:
     ]
     values = facts["values"]
     text = _CODECS.format(megabytes=values * 4e-6, values=values, machine=machine_text(facts))
-    return ["", text, "", *markdown(["", "time", "of a copy", "quartiles"], rows)]
+    return ["", _wrapped(text), "", *markdown(["", "time", "of a copy", "quartiles"], rows)]
 
 
 def verdicts(records: Sequence[Record]) -> Iterator[str]:

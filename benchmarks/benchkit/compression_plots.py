@@ -43,7 +43,7 @@ def added(records: Sequence[Record], footer: str) -> str:
             for record in of_part(records, "slow links", link=link)
             if "above_s" in record
         ]
-    subtitle = "95 % intervals; MB that a host sends in a step in brackets; shorter is better"
+    subtitle = "intervals as in the tables; MB that a host sends in a step in brackets; shorter is better"
     return bars.draw("What the exchange adds to a training step", subtitle, footer, groups)
 
 

@@ -13,6 +13,7 @@ from benchkit import compression_page, compression_results
 from benchkit.compression_ways import BOUND, DENSE, FP16, INT8, WAYS
 from benchkit.crossover import Exchange, bandwidth_text, fastest, pays_below
 from benchkit.marked import replaced
+from testkit.places import ROOT
 
 DENSE_MODEL = Exchange("dense", 80e6, 0.1)
 MACHINE = {"processor": "Test-CPU", "cores": 2, "load_before": 0.5, "time": "2030-01-01T00:00:00Z"}
@@ -77,17 +78,17 @@ def records() -> list[dict[str, Any]]:
     for link, bits, seconds in (("100 Mbit/s", 1e8, (6.6, 3.3, 1.9)), ("1 Gbit/s", 1e9, (0.74, 0.37, 0.26))):
         part = {"part": "slow links", "link": link}
         made.append(part | {"tcp_bits_per_s": [0.95 * bits, 0.94 * bits], "bits_per_s": bits, "burst": "64kb"})
-        made.append(part | {"way": BOUND.name, "step_s": 0.1, "host_bytes": 0, "counted_bytes": 0})
+        made.append(part | {"way": BOUND.name, "step_s": 0.1, "cpu_s": 0.05, "host_bytes": 0})
         sent = (80e6, 40e6, 20e6)
         for way, found, count in zip((DENSE, FP16, INT8), seconds, sent, strict=True):
             above = {"value": found, "low": 0.9 * found, "high": 1.1 * found}
-            numbers = {"step_s": 0.1 + found, "above_s": above, "host_bytes": count, "counted_bytes": count}
+            numbers = {"step_s": 0.1 + found, "cpu_s": 0.2, "above_s": above, "host_bytes": count}
             made.append(part | {"way": way.name} | numbers)
         above = {"value": 10.0, "low": 9.0, "high": 11.0}
-        made.append(part | {"way": "DDP, dense", "step_s": 10.1, "above_s": above, "host_bytes": 120e6})
+        made.append(part | {"way": "DDP, dense", "step_s": 10.1, "cpu_s": 0.2, "above_s": above, "host_bytes": 120e6})
     made.append({"part": "one host", "about": ABOUT})
     for way, step in ((BOUND, 0.1), (DENSE, 0.2), (FP16, 0.203), (INT8, 0.25)):
-        made.append({"part": "one host", "ranks": 2, "way": way.name, "step_s": step})
+        made.append({"part": "one host", "ranks": 2, "way": way.name, "step_s": step, "cpu_s": 0.15})
     made.append({"part": "codecs", "about": {"machine": MACHINE, "values": 10_000_000}})
     return [*made, {"part": "codecs", "way": "int8 decode", "ms": 12.34, "ratio": 1.5, "low": 1.4, "high": 1.6}]
 
@@ -105,12 +106,12 @@ def rows_after(page: str, text: str) -> list[list[str]]:
 def test_tables_have_the_part_above_a_step_without_exchange_and_its_ratio_to_dense() -> None:
     page = "\n".join(compression_page.slow_links("kind", records()))
     rows = {row[0]: row[1:] for row in rows_after(page, "At 100 Mbit/s:")[2:]}
-    assert rows[INT8.name] == ["2 s", "1.9 s (1.71 s to 2.09 s)", "3.47", "20.00"]
+    assert rows[INT8.name] == ["2 s", "1.9 s (1.71 s to 2.09 s)", "3.47", "200 ms", "20.00"]
     assert rows[DENSE.name][2] == "1.00"
-    assert rows[BOUND.name] == ["100 ms", "", "", "0"]
-    assert "A plain TCP\nstream gets 94 and 940 Mbit/s there" in page
+    assert rows[BOUND.name] == ["100 ms", "", "", "50 ms", "0"]
+    assert "A plain TCP stream gets 94 and 940 Mbit/s there" in " ".join(page.split())
     one_host = {row[0]: row[1:] for row in rows_after(page, "On one host")[2:]}
-    assert one_host[INT8.name] == ["250 ms", "+25.0 %"]
+    assert one_host[INT8.name] == ["250 ms", "+25.0 %", "150 ms"]
 
 
 def test_the_page_tells_below_which_bandwidth_each_of_our_methods_pays() -> None:
@@ -158,3 +159,24 @@ def test_ways_that_have_to_be_ahead_of_a_peer_exist() -> None:
     names = {way.name for way in WAYS}
     assert {way.of_us for way in WAYS if way.of_us} <= names
     assert {way for targets in compression_page.TARGETS.values() for way in targets} <= names
+
+
+def test_the_stored_page_is_the_one_that_the_stored_lines_make() -> None:
+    files = [(path.stem, compression_results.read(path)) for path in sorted(compression_results.FOLDER.glob("*.jsonl"))]
+    assert files
+    page = text = (ROOT / "docs" / "compression.md").read_text(encoding="utf-8")
+    for (name, script), part in compression_page.sections(files).items():
+        assert part
+        text = replaced(text, name, script, part)
+    assert text == page, "run: python benchmarks/compression.py --page"
+
+
+def test_the_page_tells_when_the_processors_were_busy_and_when_there_were_few_rounds() -> None:
+    page = "\n".join(compression_page.slow_links("kind", records()))
+    assert "its 95 % interval" in " ".join(page.split())
+    assert "processors busy" not in " ".join(page.split())
+    busy = records()
+    busy[0] = busy[0] | {"about": ABOUT | {"machine": MACHINE | {"load_before": 15.0}, "rounds": 4}}
+    page = " ".join("\n".join(compression_page.slow_links("kind", busy)).split())
+    assert "the least and the most of any round" in page
+    assert "processors busy" in page

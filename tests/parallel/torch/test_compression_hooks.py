@@ -62,6 +62,33 @@ def test_values_are_those_of_one_process(kind, scope, feedback):
     return reduced[-1].numpy().tobytes().hex()[:4000]  # the same bits on all ranks
 
 
+@on_ranks("shm2", "shm4")
+@pytest.mark.parametrize("kind", METHODS)
+def test_on_one_host_gradients_are_reduced_where_they_are(kind):
+    """One parameter is frozen on all ranks but one, and another one is used by one rank only."""
+    make, arguments, *_ = METHODS[kind]
+
+    def trained(compression):
+        parameters = [torch.nn.Parameter(torch.ones(COUNT)) for _ in range(4)]
+        parameters[1].requires_grad_(hvd.rank() == 0)
+        named = [(f"p{number}", it) for number, it in enumerate(parameters)]
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD(parameters, lr=1.0), named, compression=compression)
+        for step in range(3):
+            optimizer.zero_grad()
+            used = parameters[:2] if hvd.rank() else parameters[:3]
+            values = torch.from_numpy(gradient(hvd.rank(), step))
+            sum((it * values).sum() for it in used).backward()
+            optimizer.step()
+        buckets = [group.bucket for group in optimizer._reducer._gradients.groups]
+        return [it.detach().numpy().tobytes() for it in parameters], buckets
+
+    expected, _ = trained(hvd.Compression.none)
+    found, buckets = trained(make(**arguments))
+    assert found == expected
+    assert buckets
+    assert all(bucket._tensor is None for bucket in buckets)  # no flat copy of the gradients
+
+
 @on_ranks("hosts4")
 @pytest.mark.parametrize("kind", METHODS)
 @pytest.mark.parametrize("count", [1, 4096, 4097])

@@ -6,6 +6,8 @@ from __future__ import annotations
 from typing import Any
 
 from horovod.common.compression_methods import CompressionMethod, Dgc, Int8, OneBit, PowerSGD, TopK
+from horovod.common.context import default_context
+from horovod.common.log import logger
 from horovod.torch.compressing.coded import CodedPart
 from horovod.torch.compressing.dgc import DgcPart
 from horovod.torch.compressing.loss_scale import LossScale
@@ -23,6 +25,7 @@ class CompressionHook:
         self.method = method
         self.loss_scale = LossScale()
         self._parts: dict[int, BucketPart] = {}
+        self._told: object = None  # the world in which the log says that nothing is compressed
 
     def describe(self) -> str:
         """Return the text of the method and its arguments, which ranks compare."""
@@ -31,6 +34,19 @@ class CompressionHook:
     def __call__(self, bucket: Bucket) -> Running:
         """Return the generator of a bucket's exchange."""
         return self._part(bucket.index).exchange(bucket)
+
+    def leaves_gradients(self) -> bool:
+        """Return True if the engine reduces the gradients themselves, as without a hook, because no byte leaves a host.
+
+        All ranks answer alike. DGC has its own momentum, which it applies on one host too.
+        """
+        topology = default_context.topology
+        leaves = self.method.scope == "host" and topology.on_one_host and not isinstance(self.method, Dgc)
+        if leaves and self._told is not default_context.world:
+            self._told = default_context.world
+            if topology.rank == 0:
+                logger.info("%s, scope='host': compresses nothing, because all ranks are on one host", self.method.name)
+        return leaves
 
     def state_dict(self) -> dict[str, Any]:
         """Return copies of what this rank keeps. Residuals differ between ranks: save them on every rank."""

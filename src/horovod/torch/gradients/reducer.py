@@ -165,7 +165,8 @@ class GradientReducer:
         if self._flights.comm_hook.has_exchanged:
             raise RuntimeError(_HOOK_TOO_LATE)
         self._flights.attach(hook, bucket_bytes)
-        self._homes = None
+        if not self._flights.comm_hook.leaves_gradients:
+            self._homes = None
         self._hook_again(self._gradients)
         return hook
 

@@ -56,6 +56,12 @@ class AttachedHook:
         self.hook = hook
         self._optimizer.use_hook()
 
+    @property
+    def leaves_gradients(self) -> bool:
+        """Return True if the hook leaves the gradients to the engine, as compression does on one host."""
+        leaves: Callable[[], bool] | None = getattr(self.hook, "leaves_gradients", None)
+        return leaves is not None and leaves()
+
     def enter_era(self) -> None:
         """Let ranks agree anew: some may be new, with a layout of their own."""
         self._side = self._side._replace(is_settled=False)
@@ -99,7 +105,8 @@ class AttachedHook:
 
     def complete(self, agreed: Reduce, place: Place) -> Conversation:
         """Go on with the hook until the buckets of what all ranks have agreed on are reduced."""
-        if self.hook is not None and any(agreed.wanted) and self._call.process_set.size() != 1:
+        alone = self._call.process_set.size() == 1
+        if self.hook is not None and any(agreed.wanted) and not (alone or self.leaves_gradients):
             yield from self._runs.complete(place, repr(self._side.hook))
 
     def clear(self) -> None:
