@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from horovod.common.compression_methods import CompressionMethod, Dgc, Int8, OneBit, PowerSGD, TopK, refuse_method
+from horovod.common.compression_methods import CompressionMethod, Dgc, Int8, OneBit, PowerSGD, TopK
+from horovod.common.supported_methods import method_in
 
 
 def test_defaults() -> None:
@@ -119,9 +120,9 @@ def test_descriptions_cannot_be_changed() -> None:
 
 
 def test_an_api_without_the_methods_refuses_them_by_name() -> None:
-    refuse_method(None, "horovod.mxnet")
-    refuse_method(int, "horovod.mxnet")
-    with pytest.raises(ValueError, match=r"^horovod.mxnet does not support compression=topk\(.*ratio=0.1"):
-        refuse_method(TopK(0.1), "horovod.mxnet")
-    with pytest.raises(ValueError, match="^horovod.mxnet does not support compression=Int8; "):
-        refuse_method(Int8, "horovod.mxnet")
+    assert method_in(None, (), "the trainer") is None
+    assert method_in(int, (), "the trainer") is None
+    with pytest.raises(ValueError, match=r"^the trainer does not support compression=topk\(.*ratio=0.1"):
+        method_in(TopK(0.1), (), "the trainer")
+    with pytest.raises(TypeError, match="^compression=Int8 is a class: pass an instance"):
+        method_in(Int8, (), "the trainer")

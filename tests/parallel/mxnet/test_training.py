@@ -183,7 +183,7 @@ def test_what_cannot_be_broadcast_is_refused():
         hvd.broadcast_parameters(mx.gluon.nn.Dense(2, in_units=2).collect_params())
     with pytest.raises(ValueError, match="positive"):
         hvd.DistributedTrainer(make_net(1).collect_params(), "sgd", gradient_predivide_factor=0)
-    with pytest.raises(ValueError, match=r"horovod.mxnet does not support compression=int8\("):
+    with pytest.raises(ValueError, match=r"DistributedTrainer of MXNet does not support compression=int8\("):
         hvd.DistributedTrainer(make_net(1).collect_params(), "sgd", compression=Int8())
     net = make_net(1)
     optimizer = mx.optimizer.SGD(learning_rate=1, rescale_grad=0.5)
