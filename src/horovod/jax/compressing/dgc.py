@@ -61,20 +61,21 @@ class DgcWay(Way):
         memory = {name: it for name, it in kept.mine.items() if name == "residual"}
         levels = sorted({self._dgc.ratio_at(self._dgc.ramp_steps * n) for n in range(len(self._dgc.ramp) + 1)})[::-1]
 
-        def at(ratio: float) -> Callable[[Any], tuple[JaxArray, JaxArray]]:
-            def run(operands: Any) -> tuple[JaxArray, JaxArray]:
-                total, left = exchange.for_branch().of_largest(operands[0], TopKCodec(ratio), operands[1])
-                return total, left["residual"]
+        def at(ratio: float) -> Callable[[Any], tuple[JaxArray, JaxArray, JaxArray]]:
+            def run(operands: Any) -> tuple[JaxArray, JaxArray, JaxArray]:
+                branch = exchange.for_branch(operands[2])
+                total, left = branch.of_largest(operands[0], TopKCodec(ratio), operands[1])
+                return total, left["residual"], branch.token()
 
             return run
 
-        operands = exchange.after(velocity), memory
+        operands = velocity, memory, exchange.token()
         number = self._level(step, levels)
         if is_traced([step, velocity]):
-            total, left = jax.lax.switch(number, [at(ratio) for ratio in levels], operands)
+            total, left, token = jax.lax.switch(number, [at(ratio) for ratio in levels], operands)
         else:
-            total, left = at(levels[int(number)])(operands)
-        exchange.wait_for(total)
+            total, left, token = at(levels[int(number)])(operands)
+        exchange.wait_for(token)
         velocity = jnp.where(left == 0, 0.0, velocity)  # what was sent has arrived with all of its velocity
         mine = {"velocity": velocity} | ({"residual": left} if self.method.error_feedback else {})
         return exchange.gathered_here(total, values.size), Kept(mine, {})

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
-import jax
 import jax.numpy as jnp
 
 from horovod.common.calls import ALLREDUCE, ALLTOALL, Call
@@ -31,8 +30,9 @@ Memory: TypeAlias = dict[str, JaxArray]  # what one rank keeps from step to step
 class Exchange:
     """The collectives of one reduction. Without a name they match by their order, as all unnamed ones do.
 
-    Each of them depends on the one before, and the result on the last one. JAX would otherwise leave out of a program
-    those of which this rank needs no result, while other ranks wait for them.
+    Each of them depends on values of the one before, and the result on the last one. JAX would otherwise leave out of a
+    program those of which this rank needs no result, and XLA would run the others in an order of its own, while other
+    ranks wait for the first one.
     """
 
     def __init__(self, process_set: ProcessSet, name: str | None, layout: Layout) -> None:
@@ -43,26 +43,42 @@ class Exchange:
         self._name = name
         self._last: JaxArray | None = None
 
-    def for_branch(self) -> Exchange:
-        """Return the exchange for a branch of a program whose operands wait for all collectives so far."""
-        return Exchange(self._set, self._name, self._layout)
+    def for_branch(self, token: JaxArray) -> Exchange:
+        """Return the exchange for a branch of a program. `token` is one of its operands, as `token` returned it."""
+        branch = Exchange(self._set, self._name, self._layout)
+        branch.wait_for(token)
+        return branch
+
+    def token(self) -> JaxArray:
+        """Return one value that is there when all collectives so far are done."""
+        return jnp.zeros(1, jnp.float32) if self._last is None else self._last.astype(jnp.float32)
 
     def after(self, values: JaxArray) -> JaxArray:
         """Return flat values that are there only when all collectives so far are done."""
         if self._last is None:
             return values
-        values, last = jax.lax.optimization_barrier((values, self._last))  # for XLA
-        return jnp.concatenate([values, last[:0].astype(values.dtype)])  # for JAX
+        return values + _zero(self._last).astype(values.dtype)
 
     def wait_for(self, result: JaxArray) -> None:
         """Let what follows wait for the result of a collective."""
         self._last = result.reshape(-1)[:1]
 
-    def alltoall(self, rows: JaxArray, splits: Sequence[int], received: int, stage: str) -> JaxArray:
-        """Send each member its rows; `received` is the number of rows that this rank gets."""
-        call = Call(ALLTOALL, self._set, self._named(stage), splits=tuple(splits), received=received)
+    def alltoall(self, rows: JaxArray, splits: Sequence[int], received: Sequence[int], stage: str) -> JaxArray:
+        """Send each member its rows; `received` is the number of rows that this rank gets from each."""
+        splits, received = list(splits), list(received)
+        me, is_empty = self._layout.me, not sum(splits) or not sum(received)
+        if is_empty:  # nothing could depend on it, or it on nothing: this rank sends itself a row
+            start = sum(splits[:me])
+            rows = jnp.concatenate([rows[:start], jnp.zeros(1, rows.dtype), rows[start:]])
+            splits[me], received[me] = splits[me] + 1, received[me] + 1
+        call = Call(ALLTOALL, self._set, self._named(stage), splits=tuple(splits), received=sum(received))
         # JAX lowers equal calls once, and the name of each would then depend on what this rank sends.
-        return self._run(replace(call, serial=next(_serials)), rows)
+        result = self._run(replace(call, serial=next(_serials)), rows)
+        if not is_empty:
+            return result
+        at = sum(received[:me])
+        self.wait_for(result[at : at + 1])
+        return jnp.concatenate([result[:at], result[at + 1 :]])
 
     def allreduce(self, values: JaxArray, stage: str, op: int = Sum) -> JaxArray:
         """Reduce one array over all members."""
@@ -87,7 +103,8 @@ class Exchange:
         bounds = shares.bounds(values.size)
         length = 0 if shares.mine is None else bounds[shares.mine + 1] - bounds[shares.mine]
         here = len(shares.here)
-        got = self.alltoall(values, shares.splits_to_owners(bounds), here * length, "reduce").reshape(here, length)
+        got = self.alltoall(values, shares.splits_to_owners(bounds), shares.splits_to_host(length), "reduce")
+        got = got.reshape(here, length)
         total = got[0]
         for row in range(1, here):
             total = total + got[row]
@@ -99,7 +116,8 @@ class Exchange:
         if shares.largest == 1:
             return total
         sent = jnp.tile(total, len(shares.here))
-        return self.alltoall(sent, shares.splits_to_host(total.size), values, "gather")
+        received = shares.splits_to_owners(shares.bounds(values))
+        return self.alltoall(sent, shares.splits_to_host(total.size), received, "gather")
 
     # The stages between hosts
 
@@ -119,12 +137,13 @@ class Exchange:
         sent = _joined([wire for wire, _ in messages], jnp.uint8)
         mine = lengths[shares.peer_index] if hosts else 0
         own = _wire_bytes(codec, mine)
-        got = self.alltoall(sent, shares.splits_to_peers(sizes), hosts * own, "chunks")
+        to_owner, from_owner = shares.splits_to_peers(sizes), shares.splits_to_peers([own] * hosts)
+        got = self.alltoall(sent, to_owner, from_owner, "chunks")
         chunk = decode_sum(codec, got.reshape(hosts, own), mine) if mine else jnp.zeros(0, jnp.float32)
         if "server" in memory:
             chunk = chunk + memory["server"]
         wire, server = _encoded(codec, chunk)
-        replies = self.alltoall(jnp.tile(wire, hosts), shares.splits_to_peers([own] * hosts), sum(sizes), "sums")
+        replies = self.alltoall(jnp.tile(wire, hosts), from_owner, to_owner, "sums")
         totals, at = [], 0
         for length, size in zip(lengths, sizes, strict=True):
             if length:
@@ -139,9 +158,15 @@ class Exchange:
         hosts = len(shares.peers)
         wire, left = _encoded(codec, share + memory["residual"] if "residual" in memory else share)
         splits = shares.splits_to_peers([wire.size] * hosts)
-        got = self.alltoall(jnp.tile(wire, hosts), splits, hosts * wire.size, "largest")
+        got = self.alltoall(jnp.tile(wire, hosts), splits, splits, "largest")
         total = decode_sum(codec, got.reshape(hosts, wire.size), share.size) if share.size else share
         return total, {"residual": left}
+
+
+def _zero(array: JaxArray) -> JaxArray:
+    """Return a zero that depends on an array of one value, which XLA cannot know to be zero."""
+    value = array.reshape(-1)[0].astype(jnp.float32)
+    return ((value != value) & (value == value)).astype(jnp.uint8)
 
 
 def _wire_bytes(codec: Codec, length: int) -> int:

@@ -53,12 +53,12 @@ class PowerWay(Way):
         size = exchange.size
 
         def dense(operands: Any) -> tuple[JaxArray, Memory, JaxArray]:
-            flat, mine, q = operands
-            return exchange.for_branch().allreduce(flat, "values"), mine, q
+            flat, mine, q, token = operands
+            return exchange.for_branch(token).allreduce(flat, "values"), mine, q
 
         def compressed(operands: Any) -> tuple[JaxArray, Memory, JaxArray]:
-            flat, mine, q = operands
-            run = exchange.for_branch()
+            flat, mine, q, token = operands
+            run = exchange.for_branch(token)
             m = flat + mine["residual"] if "residual" in mine else flat
             p = orthonormalised(factors, run.allreduce(multiplied(factors, m, q), "p"))
             q = run.allreduce(multiplied_transposed(factors, m, p), "q")
@@ -66,7 +66,7 @@ class PowerWay(Way):
             left = {"residual": m - total / size} if "residual" in mine else {}
             return total, left, q / size
 
-        operands = values, kept.mine, kept.shared["q"]
+        operands = values, kept.mine, kept.shared["q"], exchange.token()
         starts = step < self._power.start_after
         if not self._power.start_after:
             total, mine, q = compressed(operands)

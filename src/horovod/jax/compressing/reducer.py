@@ -125,7 +125,7 @@ class Reducer:
         leaves = self.way.prepared(division, len(layout.hosts))
         kept = Kept(state.kept.arrays, state.shared)
         if _is_dense(layout, division):
-            _, reduced = self._agreed(division, leaves, layout, exchange)
+            reduced = self._agreed(division, leaves, layout, exchange)
             reduced, shared = self.way.after_dense(reduced, kept.shared)
             result, left = division.whole(reduced), Kept(kept.mine, shared)
         else:
@@ -146,20 +146,17 @@ class Reducer:
         layout: Layout,
     ) -> tuple[tuple[list[JaxArray], list[JaxArray]], Kept]:
         """Return the reduced leaves, compressed ones first, and what to keep."""
-        flag, dense = self._agreed(division, [leaves[number] for number in division.dense], layout, exchange)
+        dense = self._agreed(division, [leaves[number] for number in division.dense], layout, exchange)
         dense, shared = self.way.after_dense(dense, kept.shared)
         chosen = [leaves[number] for number in division.chosen]
         # Ranks that disagree get an error from _agreed. They must not have begun the exchange by then.
-        exchange.wait_for(flag)
         total, left = self.way.sum(exchange, exchange.after(joined(chosen)), division, kept, steps)
         total = exchange.after(total)
         if self.op == Average:
             total = total / len(layout.hosts)
         return (divided(total, chosen), dense), Kept(left.mine, {**shared, **left.shared})
 
-    def _agreed(
-        self, division: Division, sent: list[JaxArray], layout: Layout, exchange: Exchange
-    ) -> tuple[JaxArray, list[JaxArray]]:
+    def _agreed(self, division: Division, sent: list[JaxArray], layout: Layout, exchange: Exchange) -> list[JaxArray]:
         """Reduce what stays dense, and let the ranks compare what they compress, how, and for which hosts."""
         hosts = zlib.crc32(repr(layout.hosts).encode())
         how = (
@@ -168,10 +165,9 @@ class Reducer:
         name = f"{self.name}.dense" if self.name else None
         factors = (self.prescale, self.postscale)
         call = Call(ALLREDUCE, self.process_set, name, self.op, *factors, grouped=True, contents=division.contents(how))
-        if sent:
-            results = bind(call, sent)
-            return results[0], list(results)
-        return bind(call, (jnp.zeros(1, jnp.float32),))[0], []
+        flag, *results = bind(call, (exchange.after(jnp.zeros(1, jnp.float32)), *sent))
+        exchange.wait_for(flag)
+        return results
 
 
 def _is_dense(layout: Layout, division: Division) -> bool:
