@@ -156,10 +156,13 @@ class BucketPart:
         """Take over the first rank's steps and shared tensors: some ranks are new, or have loaded another state."""
         device = bucket.tensor.device
         mine = [it.to(device).reshape(-1) for _, it in sorted(self.kept.shared.items())] if bucket.rank == 0 else []
-        sent = torch.cat(mine) if mine else torch.empty(0, device=device)
+        # float64 holds what is float32 as well as what is float64, and ranks without any know neither.
+        sent = torch.cat(mine).double() if mine else torch.empty(0, dtype=torch.float64, device=device)
         gathered = yield bucket.allgather_async(sent, stage="shared")
-        sizes = [count for count, _ in facts["shared"].values()]
-        self.kept.shared = dict(zip(facts["shared"], map(torch.clone, gathered[0].split(sizes)), strict=True))
+        parts = gathered[0].split([count for count, _ in facts["shared"].values()])
+        self.kept.shared = {
+            name: part.to(bucket.tensor.dtype, copy=True) for name, part in zip(facts["shared"], parts, strict=True)
+        }
         self.steps = facts["steps"]
         if not self.kept.memory:
             self._unit = facts["unit"]

@@ -56,7 +56,7 @@ class PowerPart(BucketPart):
         if q is None or q.numel() != factors.q_count:
             q = factors.first_q(self._power.seed + bucket.index, m.device)
         p = m.new_zeros(factors.p_count)
-        q = q.to(m.device)
+        q = q.to(m)
         for (_, first, end, left, right), block in zip(rows.of_mine(p, q), rows.blocks(m), strict=True):
             if end > first:
                 torch.mm(block, right, out=left[first:end])
