@@ -23,6 +23,7 @@ EXAMPLES := $(VENV)/.examples-installed
 TESTS := $(VENV)/.tests-installed
 TOOLS := $(VENV)/.tools-installed
 LIBRARIES := $(VENV)/.libraries-installed
+DOCS_TOOLS := $(VENV)/.docs-installed
 
 # Whole programs that take minutes to show what the other tests show in pieces: not part of `make test`.
 PROGRAMS := tests/integration/test_torch_examples.py tests/integration/test_torch_frameworks.py
@@ -30,8 +31,9 @@ DOCS := tests/integration/test_docs.py
 SOAK := tests/faults/test_soak.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all setup-build setup-download setup-package setup-tests setup-tools setup-newest test-unit test-jobs test-ranks test-hosts test-soak test-engine test-numpy test-torch test-launcher test-faults test-jax
-.PHONY: test-gpu test-tensorflow test-mxnet test-ray test-old test-old-torch test-old-jax test-old-tensorflow test-long lint format
+.PHONY: help demo test test-all setup-build setup-download setup-package setup-tests setup-tools setup-newest test-unit test-jobs
+.PHONY: test-ranks test-promises test-docs test-hosts test-soak test-engine test-numpy test-torch test-launcher test-faults test-jax
+.PHONY: test-gpu test-tensorflow test-mxnet test-ray test-old test-old-torch test-old-jax test-old-tensorflow test-long docs lint format
 .PHONY: sanitize sanitize-address sanitize-thread wheel bench clean
 
 help: ## list the targets
@@ -135,6 +137,9 @@ test-long: $(LIBRARIES) $(VENV)-newest/.installed $(VENV)-ray/.installed ## what
 	scripts/test-tensorflow programs
 	$(VENV)-ray/bin/python -m pytest $(PYTEST_ARGS) -m slow tests/ray
 
+docs: $(DOCS_TOOLS) ## the documentation as a site in build/site, without the network
+	scripts/docs
+
 lint: $(TOOLS) ## ruff, mypy, clang-format, line counts
 	scripts/lint
 
@@ -187,6 +192,10 @@ setup-tools: $(TOOLS)
 setup-download: $(BUILD_TOOLS)
 	@[ -e $(TESTS) ] || scripts/setup download
 setup-newest: $(VENV)-newest/.installed
+
+$(DOCS_TOOLS): $(BUILD_TOOLS)
+	scripts/setup docs
+	@touch $@
 
 $(LIBRARIES): $(TOOLS)
 	scripts/setup libraries

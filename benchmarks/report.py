@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The performance report: measures everything in turn with its peers, then makes docs/performance.md and what it shows.
+"""The performance report: measures everything in turn with its peers, then makes the pages docs/performance*.md.
 
     python benchmarks/report.py                   # all parts, about 40 minutes
     python benchmarks/report.py --quick           # all parts, 6 to 8 minutes, wide intervals
@@ -31,7 +31,7 @@ def main() -> int:
     interrupt_on_sigterm()
     status = 0 if options.page else run(options)
     results = [read(path) for path in sorted(options.results.glob("*.jsonl"))]
-    for path in write_page(options.docs, results):
+    for path in write_page(options.docs, results, options.tables):
         print(path)
     return status
 
@@ -82,6 +82,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     add("--mpich-python", default=sys.executable, help="interpreter that has mpi4py with MPICH")
     add("--results", type=Path, default=_HERE / "results", metavar="DIR")
     add("--docs", type=Path, default=_HERE.parent / "docs", metavar="DIR")
+    add("--tables", type=Path, default=_HERE.parent / "bench-output", metavar="DIR", help="where the full tables go")
     return parser.parse_args(arguments)
 
 

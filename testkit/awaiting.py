@@ -5,15 +5,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import TypeVar
 
 from testkit.speed import patience
 
 _LOOK_S = 0.01
 
+Found = TypeVar("Found")
 
-def await_that(is_so: Callable[[], object], limit_s: float = 30) -> None:
-    """Wait until the condition holds. AssertionError if that takes longer than the limit, scaled for this machine."""
-    give_up = time.monotonic() + patience(limit_s)
-    while not is_so():
-        assert time.monotonic() < give_up, f"it did not happen within {patience(limit_s):g} s"
+
+def await_that(is_so: Callable[[], Found], limit_s: float = 30, account: Callable[[], object] = str) -> Found:
+    """Wait until the condition holds, and return what it returned.
+
+    AssertionError, with what `account` returns, if that takes longer than the limit, scaled for this machine.
+    """
+    limit_s = patience(limit_s)
+    give_up = time.monotonic() + limit_s
+    while not (found := is_so()):
+        assert time.monotonic() < give_up, f"it did not happen within {limit_s:g} s\n{account()}"
         time.sleep(_LOOK_S)
+    return found

@@ -8,7 +8,7 @@ import uuid
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from horovod.runner.hosts import SlotInfo
+    from horovod.launcher.start.hosts import SlotInfo
 
 SWITCH = "switch"
 

@@ -14,7 +14,7 @@ from testkit.started import count_ranks
 
 _MAX_RANKS = 100  # larger jobs of tests are refused
 
-HOROVODRUN = [sys.executable, "-m", "horovod.runner.launch"]
+HOROVODRUN = [sys.executable, "-m", "horovod.launcher.launch"]
 
 
 def python(source: str) -> list[str]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from horovod.common.rendezvous.protocol import make_secret
 from horovod.common.rendezvous.server import Server
-from horovod.runner.hosts import SlotInfo, get_host_assignments, parse_hosts
-from horovod.runner.worker_environment import rendezvous_environment, slot_environment
+from horovod.launcher.start.hosts import SlotInfo, get_host_assignments, parse_hosts
+from horovod.launcher.start.worker_environment import rendezvous_environment, slot_environment
 from testkit.variables import LOCALHOST, size_of
 
 

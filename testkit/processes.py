@@ -37,7 +37,8 @@ def transcripts(max_bytes: int) -> str:
 class Process(subprocess.Popen[Any]):
     """A process that writes to a log of its own, so that it waits for no reader; the end of a `with` block kills it.
 
-    `env` is added to the environment of this process. `options` are those of subprocess.Popen, such as pipes.
+    `env` is added to the environment of this process. `options` are those of subprocess.Popen, such as pipes. Limits of
+    `wait` and `communicate` are scaled for this machine.
     """
 
     def __init__(self, command: Sequence[str], env: Mapping[str, str] | None = None, **options: Any) -> None:
@@ -49,6 +50,16 @@ class Process(subprocess.Popen[Any]):
             self._log.close()
             raise
         _alive.add(self)
+
+    def wait(self, timeout: float | None = None) -> int:
+        return super().wait(None if timeout is None else patience(timeout))
+
+    def wait_until(self, moment: float) -> int:
+        """Wait until a moment of the monotonic clock, which is not scaled."""
+        return super().wait(max(0.0, moment - time.monotonic()))
+
+    def communicate(self, input: Any = None, timeout: float | None = None) -> tuple[Any, Any]:
+        return super().communicate(input, None if timeout is None else patience(timeout))
 
     def printed(self, most: int | None = None) -> str:
         """What is in the log so far; with `most`, only that many bytes at its end."""
@@ -106,7 +117,7 @@ def wait_for_all(processes: Sequence[Process], limit_s: float) -> list[int]:
     give_up = time.monotonic() + limit_s
     for index, process in enumerate(processes):
         try:
-            process.wait(max(0.0, give_up - time.monotonic()))
+            process.wait_until(give_up)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"process {index} still runs after {limit_s:g} s\n{accounts(processes)}") from None
     return [process.returncode for process in processes]
@@ -120,7 +131,6 @@ def run(
     command: Sequence[str], env: Mapping[str, str] | None = None, limit_s: float = 30, **options: Any
 ) -> subprocess.CompletedProcess[str]:
     """Run a command to its end: exit code, and its output as text. AssertionError if that takes too long."""
-    limit_s = patience(limit_s)
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "errors": "replace"}
     with Process(command, env, **(pipes | options)) as process:
         try:
@@ -128,6 +138,6 @@ def run(
         except subprocess.TimeoutExpired as late:
             shown = [part.decode(errors="replace") for part in (late.stdout, late.stderr) if part]
             raise AssertionError(
-                "\n".join([f"{' '.join(command)[:500]} still runs after {limit_s:g} s", *shown, process.account()])
+                "\n".join([f"{' '.join(command)[:500]} still runs after {late.timeout:g} s", *shown, process.account()])
             ) from None
         return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The section of docs/performance.md about ranks that share a GPU, from what benchmarks/gpu.py has stored."""
+"""The tables of docs/performance-gpus.md, from what benchmarks/gpu.py has stored."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ slowest rank, from the call until the GPU is done; the column of a peer says how
 row`: for each of 20 calls, without waiting for the GPU in between. NCCL refuses to share a GPU; here a different
 `NCCL_HOSTID` makes it take the other ranks for other hosts."""
 _MPS = """\
-NVIDIA's MPS lets the work of several processes run side by side on a GPU, so that nobody takes turns ([how to start
-it](gpu.md#ranks-that-share-a-gpu)). All of the same run, on the same GPU. The 4 KB, and with four ranks the 1 MB, went
-through host memory here, since no larger tensor had come before."""
+NVIDIA's MPS lets the work of several processes run side by side on a GPU, so that they need not take turns ([how to
+start it](gpu-shared.md#ranks-that-share-a-gpu)). All of the same run, on the same GPU. The 4 KB, and with four ranks
+the 1 MB, went through host memory here, since no larger tensor had come before."""
 _NCCL = """\
 Where each rank has a GPU of its own, NCCL moves the bytes. Here two ranks on one GPU stand for that, with NCCL over
 sockets between them, so that these figures compare programs and not networks: the same step with

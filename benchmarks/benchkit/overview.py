@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/performance.md, the page that people read: a verdict, two plots and some short tables out of stored results."""
+"""docs/performance.md, the page that people read: a verdict, plots and six short tables out of stored results."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ import re
 import textwrap
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from benchkit import gpu_page, tables
+from benchkit import tables
 from benchkit.ledger import Record, Results
 from benchkit.tables import Case
 from benchkit.training import WORKLOADS
@@ -17,31 +16,28 @@ from benchkit.units import size_text, time_text
 
 _NAMES = {"gloo": "Gloo", "openmpi": "Open MPI", "mpich": "MPICH", "ddp": "DDP"}
 _NAMES |= {f"ddp, {variant}": f"DDP, {variant}" for variant in ("bucket view", "static graph")}
-_ON_GPUS = Path(__file__).resolve().parents[1] / "results" / "gpu"
 _KB, _MB = 2**10, 2**20
 _TYPICAL_SIZES = (_KB, _MB, 100 * _MB)  # of the five collectives, of those that were measured
 _SCALING_SIZES = (4, 25 * _MB)
-_BETWEEN_SIZES = (4, _MB, 25 * _MB)
-_MANY_HOSTS = {
-    "start_s": "seconds to `init()`",
-    "first_s": "seconds to the first result",
-    "pss_mb": "MB of memory",
-    "streams_after_allreduce": "connections after allreduces",
-    "streams": "connections after all collectives",
-}
 
 _BEGINNING = """\
 # Performance
 
-Made by `python benchmarks/report.py` from stored results; do not edit. This page has the outcome. Every size, data
-type and machine, with confidence intervals, is in [the full tables](performance-tables.md); what was tried along the
-way is in the [notes](performance-notes.md); [benchmarks](../benchmarks/README.md) says how to measure on your machine.
+Made by `python benchmarks/report.py --page` from stored results; do not edit. All times here were measured by
+
+```console needs=network
+$ python benchmarks/report.py
+```
+
+which also writes every size, type and machine, with confidence intervals, to `bench-output/performance-tables.md`.
+[Benchmarks](../benchmarks/README.md) says how to get the peers and measure on your machine. Pages of their own:
+[between hosts](performance-hosts.md), [on GPUs](performance-gpus.md).
 
 ## Verdict
 """
-_READING = """\
+READING = """\
 
-In all tables below, `ours` is the median time of our ordinary API on ordinary memory. The column of a peer says **how
+In all tables, `ours` is the median time of our ordinary API on ordinary memory. The column of a peer says **how
 many times as long the peer takes**, measured in the same run on the same cores, in turn. Bold means that the peer is
 faster, beyond chance (95 % confidence).
 """
@@ -57,34 +53,34 @@ class _Count:
 
 
 def overview(machines: Sequence[Results], pictures: Collection[str]) -> str:
-    """The whole page. `pictures`: the files that the full tables show; two of them are shown here too."""
+    """Return the page. `pictures`: the files that the full tables show; some of them are shown here too."""
     if not any(machine.cases for machine in machines):
         return _BEGINNING + "\nNo results are stored yet.\n"
-    lines = [_BEGINNING, *map(_wrapped, _verdict(machines)), _READING]
+    lines = [_BEGINNING, *map(_wrapped, _verdict(machines)), READING]
     for machine, name, text in (
         (_largest(machines, "collectives"), "collectives-2", "time of the collectives by size on 2 ranks"),
+        (_largest(machines, "scaling"), "scaling", "time of an allreduce by ranks"),
         (_largest(machines, "training"), "training", "cost of a training step above independent processes"),
     ):
         if machine is not None and (file := f"performance-{machine.kind}-{name}.svg") in pictures:
             lines += [f"![{text}]({file})", ""]
-    for section in (_counts_section, _allreduce, _five, _scaling, _between_hosts, _many_hosts, _training, _small):
-        lines += section(machines)
-    lines += gpu_page.section(_ON_GPUS)
+    for part in (_counts_section, _allreduce, _five, _scaling, _training, _small):
+        lines += part(machines)
     return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).rstrip() + "\n"
 
 
 def _verdict(machines: Sequence[Results]) -> Iterator[str]:
     for machine in machines:
-        contests = list(_contests([case for case in machine.cases if case[0]["part"] == "collectives"]))
+        contests = list(contests_of([case for case in machine.cases if case[0]["part"] == "collectives"]))
         if contests:
             met = [_sentence(peer, count) for peer, count in _counts(contests).items()]
             lost = [record["case"]["bytes"] for record, found in contests if found["high"] < 1]
             where = f" Every loss is at messages of {size_text(max(lost))} or less." if lost else ""
-            yield f"- **Collectives, {_name(machine)}:** {'; '.join(met)}.{where}"
-        between = list(_contests(machine.of("network")))
+            yield f"- **Collectives, {name_of(machine)}:** {'; '.join(met)}.{where}"
+        between = list(contests_of(machine.of("network")))
         if between:
             met = [_sentence(peer, count) for peer, count in _counts(between).items()]
-            yield f"- **Between hosts, {_name(machine)}:** {'; '.join(met)}."
+            yield f"- **Between hosts, {name_of(machine)}:** {'; '.join(met)}."
         for case in machine.of("training")[:1]:
             costs = {record["way"]: _percent(case, record) for record in case if "cost" in record}
             shown = [
@@ -92,7 +88,7 @@ def _verdict(machines: Sequence[Results]) -> Iterator[str]:
             ]
             workload = WORKLOADS[case[0]["case"]["workload"]]
             longer = f"communication makes a step longer by {' and '.join(shown)} ({workload})."
-            yield f"- **Training, {_name(machine)}:** {longer}"
+            yield f"- **Training, {name_of(machine)}:** {longer}"
 
 
 def _wrapped(item: str) -> str:
@@ -110,36 +106,36 @@ def _sentence(peer: str, count: _Count) -> str:
 def _counts_section(machines: Sequence[Results]) -> list[str]:
     rows = []
     for machine in machines:
-        for peer, count in _counts(_contests(machine.cases)).items():
+        for peer, count in _counts(contests_of(machine.cases)).items():
             cells = [count.points, count.faster, count.slower]
-            rows.append([_name(machine), _NAMES.get(peer, peer), *map(str, cells)])
+            rows.append([name_of(machine), _NAMES.get(peer, peer), *map(str, cells)])
     text = "All parts of the benchmark together: collectives, data types, TCP, launching, training."
     headings = ["machine", "against", "comparisons", "we are faster", "we are slower"]
-    return _section("Who is faster", text, headings, rows)
+    return section("Who is faster", text, headings, rows)
 
 
 def _allreduce(machines: Sequence[Results]) -> list[str]:
     machine = _largest(machines, "collectives")
     cases = machine.of("collectives", ranks=2, op="allreduce") if machine is not None else []
-    peers, rows = _peers(cases), []
+    peers, rows = peers_of(cases), []
     for case in cases:
         shared = next((record for record in case if record["way"] == "khorovod, shared"), None)
         in_shared = time_text(shared["median"]) if shared is not None else ""
-        rows.append([size_text(case[0]["case"]["bytes"]), *_row(case, peers), in_shared])
-    headings = ["size", *_headings(peers), "ours, in shared memory"]
-    return _section("Allreduce by size", f"Two ranks, {_name(machine)}.", headings, rows)
+        rows.append([size_text(case[0]["case"]["bytes"]), *row_of(case, peers), in_shared])
+    headings = ["size", *headings_of(peers), "ours, in shared memory"]
+    return section("Allreduce by size", f"Two ranks, {name_of(machine)}.", headings, rows)
 
 
 def _five(machines: Sequence[Results]) -> list[str]:
     machine = _largest(machines, "collectives")
     cases = machine.of("collectives", ranks=2) if machine is not None else []
     cases = [case for case in cases if case[0]["case"]["bytes"] in _TYPICAL_SIZES]
-    peers = _peers(cases)
-    rows = [[_what(case), *_row(case, peers)] for case in cases]
-    return _section("The five collectives", f"Two ranks, {_name(machine)}.", ["", *_headings(peers)], rows)
+    peers = peers_of(cases)
+    rows = [[what_of(case), *row_of(case, peers)] for case in cases]
+    return section("The five collectives", f"Two ranks, {name_of(machine)}.", ["", *headings_of(peers)], rows)
 
 
-def _what(case: Case) -> str:
+def what_of(case: Case) -> str:
     return f"{case[0]['case']['op']}, {size_text(case[0]['case']['bytes'])}"
 
 
@@ -148,62 +144,11 @@ def _scaling(machines: Sequence[Results]) -> list[str]:
     cases = machine.of("scaling") if machine is not None else []
     cases = [case for case in cases if case[0]["case"]["bytes"] in _SCALING_SIZES]
     cases.sort(key=lambda case: (case[0]["case"]["bytes"], case[0]["case"]["ranks"]))
-    peers = _peers(cases)
-    rows = [[size_text(case[0]["case"]["bytes"]), str(case[0]["case"]["ranks"]), *_row(case, peers)] for case in cases]
-    return _section("More ranks", f"Allreduce, {_name(machine)}.", ["size", "ranks", *_headings(peers)], rows)
-
-
-def _between_hosts(machines: Sequence[Results]) -> list[str]:
-    """Of each machine: not all of them have the same peers."""
-    lines: list[str] = []
-    for machine in [one for one in machines if list(_contests(one.of("network")))]:
-        cases = [case for case in machine.of("network") if "op" in case[0]["case"]]
-        cases = [case for case in cases if case[0]["case"]["bytes"] in _BETWEEN_SIZES]
-        peers, rows = _peers(cases), []
-        for case in cases:
-            hosts, ranks = case[0]["case"]["hosts"], case[0]["case"]["ranks"]
-            rows.append([f"{hosts} x {ranks // hosts}", _what(case), *_row(case, peers)])
-        text = f"Hosts x ranks on each; network namespaces, {_name(machine)}."
-        headings = ["", "", *_headings(peers)]
-        if lines:
-            lines += ["", text, "", *tables.markdown(headings, rows)]
-        else:
-            lines = _section("Between hosts", text, headings, rows)
-    return lines
-
-
-def _many_hosts(machines: Sequence[Results]) -> list[str]:
-    lines: list[str] = []
-    for machine in machines:
-        for check in [record for record in machine.many_hosts if record.get("part") == "check"]:
-            rows = [
-                [name, *(f"{check[key][one]:.3g}" for one in ("least", "median", "most", "rank 0"))]
-                for key, name in _MANY_HOSTS.items()
-            ]
-            ranks = check["hosts"] * check["ranks"]
-            text = f"{ranks} ranks as {check['hosts']} simulated hosts of {check['ranks']}, {_name(machine)}: what each"
-            text += " rank costs."
-            lines += _section("Many hosts", text, ["of a rank", "least", "median", "most", "rank 0"], rows)
-        compared = [record for record in machine.many_hosts if record.get("part") == "compare"]
-        if compared:
-            text = "Allreduce by each algorithm, one rank on each simulated host, with no network in between. Here"
-            text += "\nbold is what our own choice takes."
-            headings = ["hosts", "size", *compared[0]["us"]]
-            lines += ["", text, "", *tables.markdown(headings, [_algorithms(record) for record in compared])]
-    return lines
-
-
-def _algorithms(record: Record) -> list[str]:
-    chosen = _chosen(record["hosts"], record["bytes"])
-    cells = [f"**{time_text(us)}**" if name == chosen else time_text(us) for name, us in record["us"].items()]
-    return [str(record["hosts"]), size_text(record["bytes"]), *cells]
-
-
-def _chosen(hosts: int, size: int) -> str:
-    """As engine/agreement/algorithms.cc chooses."""
-    if hosts <= 8 or (hosts <= 16 and 256 * _KB < size <= 4 * _MB):
-        return "direct"
-    return "doubling" if size <= 256 * _KB else "ring"
+    peers = peers_of(cases)
+    rows = [
+        [size_text(case[0]["case"]["bytes"]), str(case[0]["case"]["ranks"]), *row_of(case, peers)] for case in cases
+    ]
+    return section("More ranks", f"Allreduce, {name_of(machine)}.", ["size", "ranks", *headings_of(peers)], rows)
 
 
 def _training(machines: Sequence[Results]) -> list[str]:
@@ -214,11 +159,9 @@ def _training(machines: Sequence[Results]) -> list[str]:
         bound = next((record for record in case if tables.is_floor(record)), None)
         cells = [WORKLOADS[case[0]["case"]["workload"]], time_text(bound["median"]) if bound is not None else ""]
         rows.append([*cells, *(_percent(case, by_way.get(way)) for way in ("khorovod", "ddp"))])
-    text = (
-        f"Two ranks with one thread each, {_name(machine)}: what communication adds to a step of processes that do not"
-    )
-    text += "\ncommunicate."
-    return _section("Training step", text, ["model", "step without communication", "ours adds", "DDP adds"], rows)
+    text = f"Two ranks with one thread each, {name_of(machine)}: what communication adds to a step of processes that"
+    text += "\ndo not communicate."
+    return section("Training step", text, ["model", "step without communication", "ours adds", "DDP adds"], rows)
 
 
 def _percent(case: Case, record: Record | None) -> str:
@@ -238,32 +181,32 @@ def _small(machines: Sequence[Results]) -> list[str]:
         many = f"{case[0]['case']['tensors']} at once of " if case[0]["case"]["tensors"] > 1 else ""
         rows.append([many + size_text(case[0]["case"]["bytes"]), *(found.get(way, "") for way in ways)])
     text = (
-        f"Allreduce, two ranks, {_name(machine)}: median and 99th percentile. The floor is a bare C program that only"
+        f"Allreduce, two ranks, {name_of(machine)}: median and 99th percentile. The floor is a bare C program that only"
     )
     text += "\nmoves the bytes."
     names = {"khorovod": "ours", "floor": "floor"} | _NAMES
-    return _section("Small messages", text, ["", *(names.get(way, way) for way in ways)], rows)
+    return section("Small messages", text, ["", *(names.get(way, way) for way in ways)], rows)
 
 
-def _section(title: str, text: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+def section(title: str, text: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     return ["", f"## {title}", "", text, "", *tables.markdown(headings, rows)] if rows else []
 
 
-def _headings(peers: Sequence[str]) -> list[str]:
+def headings_of(peers: Sequence[str]) -> list[str]:
     return ["ours", *(_NAMES.get(peer, peer) for peer in peers)]
 
 
-def _row(case: Case, peers: Sequence[str]) -> list[str]:
+def row_of(case: Case, peers: Sequence[str]) -> list[str]:
     own = next(record for record in case if record["way"] == tables.OURS)
     return [time_text(own["median"]), *(tables.ratio(case, peer, own, interval=False) for peer in peers)]
 
 
-def _peers(cases: Sequence[Case]) -> list[str]:
+def peers_of(cases: Sequence[Case]) -> list[str]:
     found = dict.fromkeys(record["way"] for case in cases for record in case)
     return [way for way in found if not way.startswith((tables.OURS, *tables.FLOORS))]
 
 
-def _contests(cases: Sequence[Case]) -> Iterator[tuple[Record, Record]]:
+def contests_of(cases: Sequence[Case]) -> Iterator[tuple[Record, Record]]:
     """Each peer's record with its ratio to our default way; our own float32 is no contest."""
     for case in cases:
         for record in case:
@@ -293,7 +236,7 @@ def _cores(machine: Results) -> int:
     return max(run["machine"]["cores"] for run in machine.runs.values())
 
 
-def _name(machine: Results | None) -> str:
+def name_of(machine: Results | None) -> str:
     if machine is None:
         return ""
     facts = next(iter(machine.runs.values()))["machine"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/performance-tables.md and the pictures, from stored results alone: nothing here measures anything."""
+"""The full tables, the pages and their pictures, from stored results alone: nothing here measures anything."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchkit import plots, tables
+from benchkit.hosts_page import gpus_page, hosts_page
 from benchkit.ledger import Record, Results
 from benchkit.overview import overview
 from benchkit.training import WORKLOADS
@@ -16,17 +17,17 @@ from benchkit.units import size_text
 _INTRODUCTION = """\
 # Performance: the full tables
 
-Made by `python benchmarks/report.py`; do not edit. [Performance](performance.md) has the outcome on one page.
+Made by `python benchmarks/report.py`. docs/performance.md has the outcome on one page.
 
 How to read it: everything in a row was measured in the same run on the same cores, in turn, round after round. `time`
 is the median of our own times with its 95 % confidence interval. A column with the name of a peer says **how many
 times as long the peer takes**, with its 95 % interval; where the peer is faster beyond chance, it is bold.
 "Above the floor" is how many times as long we take as a bare C program that moves the same bytes and does nothing else
-([benchmarks/floor](../benchmarks/floor)): no names, no agreement between the ranks, no Python. `default` works on
+(benchmarks/floor): no names, no agreement between the ranks, no Python. `default` works on
 ordinary memory, `shared` on tensors in memory that the engine owns; `address` is the engine alone, called with raw
 addresses and so without most of the Python API.
 
-To reproduce it ([benchmarks](../benchmarks/README.md) says how to get the peers; missing ones are left out):
+To reproduce it (benchmarks/README.md says how to get the peers; missing ones are left out):
 
 ```
 python benchmarks/report.py            # about 40 minutes on a machine that does nothing else
@@ -53,9 +54,12 @@ class Writer:
             self.lines += ["", f"![{alternative}]({file})", ""]
 
 
-def write_page(docs: Path, results: Sequence[Results]) -> list[Path]:
-    """The files that were written: the page to read, the full tables, and the pictures of both."""
-    docs.mkdir(parents=True, exist_ok=True)
+def write_page(docs: Path, results: Sequence[Results], folder: Path) -> list[Path]:
+    """Write the pages with their pictures into `docs`, the full tables with theirs into another folder.
+
+    Returns:
+        the files: the overview, the full tables, between hosts, on GPUs, then the pictures of the full tables.
+    """
     full = _INTRODUCTION if results else _INTRODUCTION + "\nNo results are stored yet.\n"
     pictures: dict[str, str] = {}
     for machine in results:
@@ -65,10 +69,15 @@ def write_page(docs: Path, results: Sequence[Results]) -> list[Path]:
         text = re.sub(r"\n{3,}", "\n\n", "\n".join(writer.lines)).rstrip()
         full += text + "\n"
         pictures |= writer.pictures
-    files = {"performance.md": overview(results, pictures), "performance-tables.md": full} | pictures
-    for name, text in files.items():
-        (docs / name).write_text(text, encoding="utf-8")
-    return [docs / name for name in files]
+    page = overview(results, pictures)
+    files = {docs / "performance.md": page, folder / "performance-tables.md": full}
+    files |= {docs / "performance-hosts.md": hosts_page(results), docs / "performance-gpus.md": gpus_page()}
+    files |= {folder / name: text for name, text in pictures.items()}
+    files |= {docs / name: text for name, text in pictures.items() if f"]({name})" in page}
+    for path, text in files.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return list(files)
 
 
 def _about(writer: Writer, results: Results) -> None:

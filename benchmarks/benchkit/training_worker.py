@@ -83,7 +83,7 @@ def _step(way: Way, model: nn.Module, inputs: tuple[torch.Tensor, ...]) -> Calla
     return step
 
 
-def _join(library: str, rank: int, ranks: int) -> str:
+def join(library: str, rank: int, ranks: int) -> str:
     """Meet the other ranks; the library's name and version."""
     if library == "gloo":
         store = f"file://{os.environ['BENCH_STORE']}"
@@ -104,7 +104,7 @@ def main() -> None:
     torch.set_num_threads(1)
     control = socket.socket(socket.AF_UNIX)
     control.connect(options.socket)
-    hello = {"rank": rank, "pid": os.getpid(), "library": _join(options.backend, rank, options.ranks)}
+    hello = {"rank": rank, "pid": os.getpid(), "library": join(options.backend, rank, options.ranks)}
     gate = Gate(options.gate, rank, options.ranks, crowded=not options.cores)
     serve(control, hello, TrainingWorker(gate, rank))
     # Nothing to save: leave without running destructors of reducers whose peers may be gone already.

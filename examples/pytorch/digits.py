@@ -18,7 +18,8 @@ from pathlib import Path
 try:
     import torch
     from digits_dataset import DigitsNet, load, training_loader, validate
-    from digits_report import Run, compare, progress_line, save_page, save_plot
+    from digits_page import save_page
+    from digits_report import Run, compare, counted, progress_line, save_plot
     from placement import pin
     from torch import nn
     from torch.utils.data import DataLoader
@@ -142,7 +143,7 @@ def main() -> int:
     hvd.init()
     device = pin()
     if hvd.rank() == 0:
-        print(f"digits on {hvd.size()} rank(s), {torch.get_num_threads()} thread(s) each, {device}")
+        print(f"digits on {counted(hvd.size())}, {torch.get_num_threads()} thread(s) each, {device}")
     run = train(options, device)
     if options.compare_with:
         run.seconds_apart = seconds_apart(options, device)

@@ -1,25 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run of the digits example leaves behind: its figures, a line for each epoch, a plot and a page."""
+"""What a run of the digits example leaves behind: its figures, a line for each epoch, and a plot."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, field
-from html import escape
 from pathlib import Path
 from statistics import median
 
 _BAR = 24
-
-_PAGE = """<!doctype html>
-<html lang="en"><meta charset="utf-8"><title>Digits on {ranks} ranks</title>
-<style>body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 52rem; margin: 2rem auto; padding: 0 1rem }}
-b {{ font-size: 2.4rem }} img {{ width: 100% }} pre {{ background: #8882; padding: 1rem; overflow-x: auto }}</style>
-<h1>Reading digits on {ranks} rank(s)</h1>
-<p><b>{accuracy:.1%}</b> of the validation digits are read correctly after {epochs} epochs.</p>
-<img src="digits.svg" alt="training and validation loss over epochs">
-<pre>{table}</pre></html>
-"""
 
 
 @dataclass
@@ -54,6 +43,11 @@ class Run:
     @staticmethod
     def read(path: Path) -> Run:
         return Run(**json.loads(path.read_text()))
+
+
+def counted(ranks: int) -> str:
+    """Return "1 rank" or "2 ranks"."""
+    return f"{ranks} rank{'s' * (ranks != 1)}"
 
 
 def progress_line(run: Run, epochs: int) -> str:
@@ -99,22 +93,15 @@ def save_plot(path: Path, run: Run, earlier: Run | None) -> None:
     plt.rcParams["svg.fonttype"] = "none"
     figure, axes = plt.subplots(figsize=(7, 4))
     epochs = range(1, len(run.losses) + 1)
-    axes.plot(epochs, run.train_losses, label=f"training, {run.ranks} rank(s)", color="#0072b2")
-    axes.plot(epochs, run.losses, label=f"validation, {run.ranks} rank(s)", color="#d55e00")
+    axes.plot(epochs, run.train_losses, label=f"training, {counted(run.ranks)}", color="#0072b2")
+    axes.plot(epochs, run.losses, label=f"validation, {counted(run.ranks)}", color="#d55e00")
     if earlier is not None:
         before = range(1, len(earlier.losses) + 1)
-        axes.plot(before, earlier.losses, "--", label=f"validation, {earlier.ranks} rank(s)", color="#e69f00")
+        axes.plot(before, earlier.train_losses, "--", label=f"training, {counted(earlier.ranks)}", color="#56b4e9")
+        axes.plot(before, earlier.losses, "--", label=f"validation, {counted(earlier.ranks)}", color="#e69f00")
     axes.set(xlabel="epoch", ylabel="cross-entropy", yscale="log", title="Loss on handwritten digits")
     axes.grid(alpha=0.3)
     axes.legend()
     figure.tight_layout()
     figure.savefig(path)
     plt.close(figure)
-
-
-def save_page(path: Path, run: Run, earlier: Run | None) -> None:
-    table = escape(compare(run, earlier))
-    path.write_text(
-        _PAGE.format(ranks=run.ranks, accuracy=run.accuracies[-1], epochs=len(run.losses), table=table),
-        encoding="utf-8",
-    )

@@ -7,7 +7,7 @@ This module stays light: it imports no framework, no NumPy and no engine.
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from horovod.runner import run as run
+    from horovod.launcher.run_function import run as run
 
 __version__ = "1.0.0.dev0"
 __all__ = ["__version__", "run"]
@@ -15,7 +15,7 @@ __all__ = ["__version__", "run"]
 
 def __getattr__(name: str) -> Any:
     if name == "run":
-        from horovod.runner import run
+        from horovod.launcher.run_function import run
 
         return run
     raise AttributeError(f"module 'horovod' has no attribute {name!r}")

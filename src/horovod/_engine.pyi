@@ -81,6 +81,77 @@ class Region:
     @property
     def nbytes(self) -> int: ...
 
+class EngineCall:
+    """The operation to perform, without its tensors.
+
+    Args:
+        kind: A value of OpKind.
+        reduce_op: A value of ReduceOp.
+        root: Rank whose tensor is broadcast.
+        wire_dtype: DType (float16 or bfloat16) to which an allreduce of float32 is rounded while it travels. On one
+            host it stays float32, unless the world is deterministic.
+        will_wait: The calling thread waits next, so the engine wakes no other thread to drive the work.
+        prompt: Launch without negotiation on the stream that `World.prompt_stream` reports. All ranks must make the
+            same calls in the same order, and every tensor needs an output.
+    """
+
+    def __init__(
+        self,
+        kind: int,
+        reduce_op: int = 1,
+        prescale: float = 1.0,
+        postscale: float = 1.0,
+        *,
+        root: int = -1,
+        wire_dtype: int = 0,
+        will_wait: bool = False,
+        prompt: bool = False,
+    ) -> None: ...
+    @property
+    def kind(self) -> int: ...
+    @property
+    def reduce_op(self) -> int: ...
+    @property
+    def prescale(self) -> float: ...
+    @property
+    def postscale(self) -> float: ...
+    @property
+    def root(self) -> int: ...
+    @property
+    def wire_dtype(self) -> int: ...
+
+class TensorLocation:
+    """Where a tensor lies, and what its elements are.
+
+    Args:
+        input: Address to read from.
+        output: Address to write to; 0 if the engine allocates the result.
+        device: GPU of the addresses; -1 for host memory.
+        stream: Address of the CUDA stream after which the engine orders its work.
+    """
+
+    device: int
+    stream: int
+
+    def __init__(
+        self,
+        dtype: int,
+        shape: Sequence[int],
+        input: int = 0,
+        output: int = 0,
+        *,
+        device: int = -1,
+        stream: int = 0,
+    ) -> None: ...
+    @property
+    def dtype(self) -> int: ...
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def input(self) -> int: ...
+    @property
+    def output(self) -> int: ...
+
 class World:
     """One world: this process as one rank among `size`. Opens its listeners at once; `connect` starts the engine."""
 
@@ -124,73 +195,31 @@ class World:
     def finish_job(self, id: int, error: str = "") -> None:
         """A job is done: its result goes to the callers. With an error the world ends."""
     def submit(
-        self,
-        process_set: int,
-        kind: int,
-        name: str,
-        dtype: int,
-        shape: tuple[int, ...],
-        input: int,
-        output: int,
-        reduce_op: int = 1,
-        prescale: float = 1.0,
-        postscale: float = 1.0,
-        root: int = -1,
-        splits: Sequence[int] = (),
-        will_wait: bool = False,
-        wire_dtype: int = 0,
-        device: int = -1,
-        stream: int = 0,
-        prompt: bool = False,
+        self, process_set: int, name: str, call: EngineCall, tensor: TensorLocation, splits: Sequence[int] = ()
     ) -> int:
-        """Start one operation on raw addresses (output 0: the engine allocates). Returns a handle > 0.
+        """Start one operation and return its handle, which is above 0.
 
-        `will_wait` promises that this thread calls wait next: no other thread is woken to drive the work.
-        `wire_dtype` (6 float16, 10 bfloat16): an allreduce of float32 is rounded to it, reduced and moved so; on
-        one host it stays as it is, unless the world is deterministic.
-        `prompt`, where prompt_stream names one: launched there without agreement; all ranks must call the same in the
-        same order. There must be an output, an alltoall's splits are followed by the rows that come from each rank, and
-        an allgather's may be the rows of all.
+        Args:
+            splits: Rows for each member, for an alltoall. With `call.prompt`, the rows from each member follow.
         """
     def submit_group(
         self,
         process_set: int,
-        kind: int,
         group: str,
         names: Sequence[str],
-        dtypes: Sequence[int],
-        shapes: Sequence[tuple[int, ...]],
-        inputs: Sequence[int],
-        outputs: Sequence[int],
-        reduce_op: int = 1,
-        prescale: float = 1.0,
-        postscale: float = 1.0,
-        root: int = -1,
-        will_wait: bool = False,
-        wire_dtype: int = 0,
-        device: int = -1,
-        stream: int = 0,
-        prompt: bool = False,
-    ) -> int: ...
+        call: EngineCall,
+        tensors: Sequence[TensorLocation],
+    ) -> int:
+        """Start one operation on several tensors as one unit and return its handle."""
     def submit_many(
         self,
         process_set: int,
-        kind: int,
         names: Sequence[str],
-        dtypes: Sequence[int],
-        shapes: Sequence[tuple[int, ...]],
-        inputs: Sequence[int],
-        outputs: Sequence[int],
-        reduce_op: int,
-        prescale: float,
-        postscale: float,
+        call: EngineCall,
+        tensors: Sequence[TensorLocation],
         started: list[int],
-        will_wait: bool,
-        wire_dtype: int = 0,
-        device: int = -1,
-        stream: int = 0,
     ) -> None:
-        """Start operations, each for itself; adds their handles to `started` also if a later one is refused."""
+        """Start one operation for each tensor and add the handles to `started`, also if a later one is refused."""
     def let_wait(self, device: int, stream: int) -> None:
         """Make a stream of the device wait for all operations on it that are done, which is when they are launched.
 
@@ -421,8 +450,6 @@ class GradientTable:
         """What the gradients of this number are."""
     def restart(self, passes: int) -> None:
         """A new round, of this many passes, for all."""
-    def forget_reduced(self) -> None:
-        """A new round for those whose reduction has begun."""
     def count_down(self, numbers: Sequence[int]) -> tuple[list[int], int | None]:
         """One pass less for each. Those with none left; and the first that had none before, where this ends."""
     def standings(self) -> bytes:

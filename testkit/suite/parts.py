@@ -153,7 +153,7 @@ _FAULTS = (
 
 FAULTS = Part(
     "faults",
-    "one test for each class of faults; an elastic job that loses a worker",
+    "one test for each class of faults",
     picks=tuple(Pick(f"tests/faults/test_{name}.py", first_only=True) for name in _FAULTS),
     after=("install",),
     env=TORCH,
@@ -161,11 +161,12 @@ FAULTS = Part(
 
 PROMISES = Part(
     "promises",
-    "times that the product promises: a killed and a frozen rank, a rank that raises",
+    "times that the product promises: ranks that are killed, frozen or raise; an elastic job that loses a worker",
     picks=(
         Pick(
             "tests/faults/test_lost_ranks.py", names=("test_fault_1*shared memory*", "test_fault_3*tcp*"), promises=True
         ),
+        Pick("tests/faults/test_elastic.py", promises=True, first_only=True),
         Pick("tests/faults/test_leaving_ranks.py", promises=True, first_only=True),
         Pick("tests/integration/test_horovodrun.py", promises=True),
     ),
@@ -190,6 +191,7 @@ REST = (
     Part("tools", "linters, Lightning and Accelerate", ("make", "setup-tools"), is_setup=True),
     Part("newest", "TensorFlow, Keras and JAX", ("make", "setup-newest"), cores=0, after=("tools",), is_setup=True),
     Part("lint", "ruff, mypy, clang-format and our own rules", ("make", "lint"), after=("tools",)),
+    Part("site", "the documentation's site", ("make", "docs"), after=("tools",)),
     Part("soak", "an elastic job under random faults", ("make", "test-soak"), cores=0, after=("tools",)),
     Part(
         "asan-build",

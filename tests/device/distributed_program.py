@@ -4,7 +4,6 @@
 The first argument says what; with `cpu` as the second, the parts that need no GPU run on the CPU.
 """
 
-import json
 import os
 import signal
 import sys
@@ -22,6 +21,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as checkpoint
 from distributed_checks import Checks, of_rank, same
+from group_counters import told_by
 from overlapping_groups import overlapping, run_program
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.distributed.device_mesh import init_device_mesh
@@ -318,12 +318,6 @@ def run_messages() -> None:
     await_device()
     assert float((torch.ones(1 << 20, device=DEVICE) + 1).sum()) == 2 << 20
     print(f"lost in {time.monotonic() - began:.2f} s", flush=True)
-
-
-def told_by(group: Any = None) -> dict[str, Any]:
-    """What the engine counts for a group."""
-    found: Any = group or dist.group.WORLD
-    return dict(json.loads(found._channel.world.describe()))
 
 
 def run_prompt() -> None:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from testkit.places import ROOT
+from testkit.speed import patience
 
 STANDIN = ROOT / "tests" / "device" / "standin"
 LATE = {"STANDIN_DELAY_US": "200"}
@@ -27,7 +28,7 @@ def compile_library(sources: str, library: Path, options: Sequence[str]) -> None
         return
     files = sorted(str(it) for it in STANDIN.glob(sources))
     command = [os.environ.get("CXX", "g++"), *_FLAGS, *options, "-o", str(library), *files]
-    subprocess.run(command, check=True, timeout=150)
+    subprocess.run(command, check=True, timeout=patience(150))
 
 
 def compile_standin(folder: Path, *libraries: str) -> dict[str, str]:

@@ -19,16 +19,17 @@ from typing import Any
 from testkit.families import kill_family
 from testkit.places import ROOT, TESTS, python_path
 from testkit.processes import Process
+from testkit.speed import patience
 
 from faultkit.reports import VARIABLE, Report, Reports
 from horovod.common.joining.elastic_place import worker_variables
 from horovod.common.rendezvous.protocol import make_secret
 from horovod.common.rendezvous.server import Server
-from horovod.runner.elastic.driving import Driver, Outcome
-from horovod.runner.elastic.mail import Mail
-from horovod.runner.elastic.places import Place
-from horovod.runner.elastic.progress import told_by
-from horovod.runner.elastic.vocabulary import (
+from horovod.launcher.elastic.driving import Driver, Outcome
+from horovod.launcher.elastic.mail import Mail
+from horovod.launcher.elastic.places import Place
+from horovod.launcher.elastic.progress import told_by
+from horovod.launcher.elastic.vocabulary import (
     Discovered,
     Ended,
     Event,
@@ -39,8 +40,8 @@ from horovod.runner.elastic.vocabulary import (
     Tick,
     reported_by,
 )
-from horovod.runner.processes import describe_exit
-from horovod.runner.worker_environment import rendezvous_environment
+from horovod.launcher.start.processes import describe_exit
+from horovod.launcher.start.worker_environment import rendezvous_environment
 
 _ADDRESS = "127.0.0.1"
 _GRACE_S = 10.0  # for members to report how the job has ended for them
@@ -130,6 +131,7 @@ class ForkedJob:
             self._env |= rendezvous_environment(_ADDRESS, server.port, secret) | {VARIABLE: reports.path}
             driver = Driver(limits, server, self, self.said.append, verbose=True)
             driver.tell(Discovered(dict(hosts)))
+            limit_s = patience(limit_s)
             give_up = time.monotonic() + limit_s
             try:
                 self._loop(driver, reports, lambda: not driver.is_over, give_up)

@@ -15,7 +15,7 @@ from testkit.processes import Process, accounts, wait_for_all
 from testkit.started import count_ranks
 
 from faultkit.reports import VARIABLE, Report, Reports
-from horovod.runner.hosts import SlotInfo
+from horovod.launcher.start.hosts import SlotInfo
 
 
 def program(name: str, *arguments: str) -> list[str]:

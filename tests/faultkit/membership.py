@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from horovod.runner.elastic import membership as m
-from horovod.runner.elastic.vocabulary import Limits
+from horovod.launcher.elastic import membership as m
+from horovod.launcher.elastic.vocabulary import Limits
 
 
 class Driver:

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 from testkit.families import Mark, described
+from testkit.hosts import Network
+from testkit.speed import patience
 
 _LIMIT_S = 10.0  # for what was killed to end on a busy machine; what must end by itself is waited for by each test
 
@@ -18,10 +20,18 @@ def nothing_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv(mark.name, mark.value)
     memory_before = _named_memory()
     yield
-    give_up = time.monotonic() + _LIMIT_S
+    give_up = time.monotonic() + patience(_LIMIT_S)
     while left := [*map(described, mark.processes()), *sorted(_named_memory() - memory_before)]:
         assert time.monotonic() < give_up, f"left behind: {left}"
         time.sleep(0.05)
+
+
+@pytest.fixture
+def network() -> Iterator[Network]:
+    """Hosts a and b, as network namespaces."""
+    network = Network(["a", "b"])
+    yield network
+    network.close()
 
 
 def _named_memory() -> set[str]:

@@ -4,13 +4,14 @@
 import signal
 
 import pytest
-from faultkit.elastic import ElasticJob, of_rank
+from faultkit.elastic import ElasticJob, OfferedHosts, of_rank
 from faultkit.newcomers import hold_back, let_come
 
 import horovod
-from horovod.runner.elastic.constants import RESET_LIMIT_EXCEEDED_MESSAGE
+from horovod.launcher.elastic.constants import RESET_LIMIT_EXCEEDED_MESSAGE
 
 
+@pytest.mark.promise
 @pytest.mark.timeout(150)  # torch is imported by four processes, of which three start at once
 def test_fault_2_and_5_torch_survives_the_loss_of_rank_1_and_then_of_rank_0(tmp_path):
     hold_back(tmp_path, 3, 4)
@@ -35,20 +36,13 @@ def test_fault_2_and_5_torch_survives_the_loss_of_rank_1_and_then_of_rank_0(tmp_
 
 
 def test_workers_come_and_go_with_the_slots_that_a_script_finds(tmp_path):
-    slots = tmp_path / "slots"
-
-    def offer(text):
-        (tmp_path / "new").write_text(text)
-        (tmp_path / "new").rename(slots)
-
-    offer("localhost:2")
-    script = f"cat {slots}"
-    with ElasticJob("numpy", tmp_path, 2, "--min-np", "1", "--max-np", "3", "--host-discovery-script", script) as job:
+    offer = OfferedHosts(tmp_path, "localhost:2")
+    with ElasticJob("numpy", tmp_path, 2, "--min-np", "1", "--max-np", "3", *offer.flags) as job:
         first = job.stepped(0, 2)
         offer("localhost:9")
         second = job.stepped(1, 3)
         assert {birth: second[birth]["pid"] for birth in first} == {birth: one["pid"] for birth, one in first.items()}
-        slots.unlink()  # the script fails: the last good list is kept
+        offer.file.unlink()  # the script fails: the last good list is kept
         offer("localhost:1")
         assert set(job.stepped(2, 1)) == {0}
         job.finish(1)

@@ -4,7 +4,7 @@
 import os
 import sys
 
-from faultkit.elastic import ElasticJob
+from faultkit.elastic import ElasticJob, OfferedHosts
 from testkit.launcher import python
 from testkit.processes import run
 
@@ -21,8 +21,8 @@ os.execv(sys.argv[1], sys.argv[1:])
 # horovodrun, whose discovery fails in the thread that calls it again and again, but not before the job.
 BROKEN = """
 import threading
-from horovod.runner import launch
-from horovod.runner.elastic import polling
+from horovod.launcher import launch
+from horovod.launcher.elastic import polling
 
 find = polling.Script.__call__
 
@@ -37,12 +37,8 @@ launch.run_commandline()
 
 
 def test_fault_40_hosts_are_discovered_with_more_descriptors_than_select_takes(tmp_path):
-    def offer(text):
-        (tmp_path / "new").write_text(text)
-        (tmp_path / "new").rename(tmp_path / "slots")
-
-    offer("localhost:2")
-    flags = ("--min-np", "1", "--max-np", "3", "--host-discovery-script", f"cat {tmp_path}/slots")
+    offer = OfferedHosts(tmp_path, "localhost:2")
+    flags = ("--min-np", "1", "--max-np", "3", *offer.flags)
     with ElasticJob("numpy", tmp_path, 2, *flags, prefix=python(CROWDED)) as job:
         job.stepped(0, 2)
         assert max(int(number) for number in os.listdir(f"/proc/{job.processes[0].pid}/fd")) > 1100

@@ -2,12 +2,12 @@
 """Workers of elastic jobs that are not simply dead: frozen, late, or left alone by their launcher."""
 
 import signal
-import time
 
 import psutil
 import pytest
 from faultkit.elastic import ElasticJob, of_rank
 from faultkit.newcomers import hold_back, let_come
+from testkit.awaiting import await_that
 from testkit.families import is_alive, living
 
 from horovod.common.rendezvous.client import Connection, DismissedError, MeetAgainError
@@ -49,7 +49,7 @@ def test_faults_3_14_and_6_a_frozen_worker_a_late_one_and_a_killed_launcher(tmp_
             late.ask_for_place(1, 10)
         with rendezvous_of(survivor) as late, pytest.raises(MeetAgainError, match="rank 1 has ended"):
             late.meet(1, 3, 0, {"host": "localhost"}, 10)
-        wait_until(lambda: "worker 1 came too late, and was sent away" in job.printed())
+        await_that(lambda: "worker 1 came too late, and was sent away" in job.printed())
 
         family = psutil.Process(job.processes[0].pid).children(recursive=True)
         job.processes[0].kill()
@@ -89,10 +89,3 @@ def test_nobody_waits_long_for_a_worker_that_freezes_in_init_or_while_the_others
             let_come(tmp_path, birth)
         assert set(job.stepped_with(3, fifth)) == {0, 5, 6}
         job.finish(3)
-
-
-def wait_until(is_so, limit_s=10):
-    give_up = time.monotonic() + limit_s
-    while not is_so():
-        assert time.monotonic() < give_up
-        time.sleep(0.02)

@@ -2,12 +2,12 @@
 """Elastic jobs with spares, workers that are preempted, stuck, lost together, or lost below the minimum."""
 
 import signal
-import time
 from contextlib import suppress
 
 import psutil
-from faultkit.elastic import ElasticJob, of_rank
+from faultkit.elastic import ElasticJob, OfferedHosts, of_rank
 from faultkit.jobs import LaunchedJob, program
+from testkit.awaiting import await_that
 
 
 def family(job):
@@ -25,14 +25,15 @@ def family(job):
 
 def waiting_spare(job, members):
     """Once a worker beyond the members waits for the driver: it has a connection, and sleeps."""
-    give_up = time.monotonic() + 60
-    while time.monotonic() < give_up:
+
+    def find():
         for birth, process in family(job).items():
             with suppress(psutil.Error):
                 if birth not in members and process.net_connections() and process.status() == psutil.STATUS_SLEEPING:
                     return birth, process
-        time.sleep(0.05)
-    raise AssertionError(f"no spare waits\n{job.printed_by_all()}")
+        return None
+
+    return await_that(find, 60, lambda: f"no spare waits\n{job.printed_by_all()}")
 
 
 def test_a_spare_takes_a_lost_place_and_then_that_of_a_worker_that_is_preempted(tmp_path):
@@ -59,8 +60,8 @@ def test_a_spare_takes_a_lost_place_and_then_that_of_a_worker_that_is_preempted(
 
 class StuckJob(ElasticJob):
     def __init__(self, folder, size, *flags):
-        self._stop, self._hang = folder / "stop", folder / "hang"
-        command = program("elastic_stuck", str(self._hang), str(self._stop))
+        self.stop, self._hang = folder / "stop", folder / "hang"
+        command = program("elastic_stuck", str(self._hang), str(self.stop))
         LaunchedJob.__init__(self, command, size, flags, {"OMP_NUM_THREADS": "1"})
 
     def hang(self):
@@ -111,20 +112,14 @@ def test_fault_8_two_are_lost_at_once_and_one_more_while_the_rest_meets(tmp_path
 
 
 def test_faults_9_and_10_below_the_minimum_by_a_graceful_leave_with_a_script_that_talks_nonsense_and_back(tmp_path):
-    slots = tmp_path / "slots"
-
-    def offer(text):
-        (tmp_path / "new").write_text(text)
-        (tmp_path / "new").rename(slots)
-
-    offer("localhost:2")
-    with ElasticJob("numpy", tmp_path, 2, "--min-np", "2", "--host-discovery-script", f"cat {slots}") as job:
+    offer = OfferedHosts(tmp_path, "localhost:2")
+    with ElasticJob("numpy", tmp_path, 2, "--min-np", "2", *offer.flags) as job:
         first = job.stepped(0, 2)
         offer("localhost:1")
         job.await_printed("1 of at least 2 workers are ready: waiting for more")
         offer("$(reboot); nonsense")
         job.await_printed("the last good list of hosts is kept")
-        offer("")
+        offer()
         job.await_printed("printed no hosts; the last good list of hosts is kept")
         offer("localhost:2")
         second = job.stepped(1, 2)

@@ -2,11 +2,11 @@
 """What outlives workers of an elastic job: process sets, timeline, tuning; what outlives them all: checkpoints."""
 
 import json
-import time
 
 import pytest
 from faultkit.newcomers import hold_back, let_come
 from faultkit.stateful import StatefulJob
+from testkit.awaiting import await_that
 
 from horovod.common import checkpoint_file
 from horovod.common.checkpoint import list_files
@@ -37,10 +37,9 @@ def commits(path):
 
 def await_on_disk(folder, steps, limit_s=30):
     """Until a checkpoint holds so many: commits that come while one is written are left out."""
-    give_up = time.monotonic() + limit_s
-    while not any(read_steps(path) >= steps for path in list_files(folder)):
-        assert time.monotonic() < give_up, f"nothing with {steps} steps in {list_files(folder)}"
-        time.sleep(0.02)
+    await_that(
+        lambda: any(read_steps(path) >= steps for path in list_files(folder)), limit_s, lambda: list_files(folder)
+    )
 
 
 def read_steps(path):

@@ -3,20 +3,12 @@
 
 import signal
 import time
-from collections.abc import Iterator
 
 import pytest
 from faultkit.jobs import PlainJob, program
 from faultkit.partition import cut_links
 from testkit import variables
 from testkit.hosts import Network
-
-
-@pytest.fixture
-def network() -> Iterator[Network]:
-    network = Network(["a", "b"])
-    yield network
-    network.close()
 
 
 def served_by_rank_0(network: Network, **more: str) -> dict[str, str]:
@@ -60,6 +52,7 @@ def test_fault_4_a_host_that_vanishes_is_noticed_by_its_silence(network):
         assert codes == [1, 1, 1, 1], job.printed_by_all()
 
 
+@pytest.mark.promise
 def test_links_of_one_rank_that_are_dead_while_all_ranks_are_well():
     """They carry data alone, and by other links everybody gives signs of life.
 

@@ -3,13 +3,13 @@
 
 import os
 import signal
-import time
 from contextlib import suppress
 
 import psutil
 import pytest
 from faultkit.jobs import Job, LaunchedJob, PlainJob, program
 from testkit import variables
+from testkit.awaiting import await_that
 from testkit.families import is_alive
 
 TCP = {"HOROVOD_SHARED_MEMORY": "0"}
@@ -27,11 +27,9 @@ def by_horovodrun(command: list[str], hosts: str, env: dict[str, str]) -> Job:
 
 
 def await_end(pid: int) -> None:
-    give_up = time.monotonic() + 20
     with suppress(psutil.NoSuchProcess):
-        while is_alive(psutil.Process(pid)):
-            assert time.monotonic() < give_up, f"process {pid} still runs"
-            time.sleep(0.02)
+        process = psutil.Process(pid)
+        await_that(lambda: not is_alive(process), 20, lambda: f"process {pid} still runs")
 
 
 def check_end(job: Job, victim: int, fault: str) -> None:

@@ -72,6 +72,7 @@ def test_fault_3_a_frozen_rank_is_declared_dead_and_finds_out_when_it_thaws(host
         assert job.wait(limit_s=20) == [1, 1, 1]
 
 
+@pytest.mark.promise
 def test_a_frozen_rank_whose_letter_box_is_full_finds_out_when_it_thaws():
     # Rank 1 needs a part of this time for its requests: after it, they fail.
     with PlainJob(program("flood"), "a:2", {"HOROVOD_PEER_TIMEOUT_SECONDS": "5"}) as job:

@@ -1,9 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A link that takes 20 ms each way, loses packets and stands still for seconds: the job only takes longer."""
 
-from collections.abc import Iterator
-
-import pytest
 from faultkit.jobs import PlainJob, program
 from testkit import variables
 from testkit.hosts import Network
@@ -11,13 +8,6 @@ from testkit.slow_links import SlowLink
 
 STALL_S = 2.0
 IN_COLLECTIVES = 700  # frames of about 2200: attempts to reach a rank that starts late are a few hundred at most
-
-
-@pytest.fixture
-def network() -> Iterator[Network]:
-    network = Network(["a", "b"])
-    yield network
-    network.close()
 
 
 def test_a_job_completes_over_a_slow_and_lossy_link_that_stalls(network: Network) -> None:

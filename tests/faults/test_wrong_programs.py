@@ -6,6 +6,7 @@ import signal
 import time
 
 from faultkit.jobs import Job, LaunchedJob, PlainJob, program
+from testkit.awaiting import await_that
 from testkit.speed import patience
 
 WARNING = re.compile(
@@ -14,10 +15,8 @@ WARNING = re.compile(
 
 
 def await_text(job: Job, index: int, pattern: re.Pattern[str], limit_s: float) -> re.Match[str]:
-    give_up = time.monotonic() + limit_s
-    while (found := pattern.search(job.printed(index))) is None:
-        assert time.monotonic() < give_up, f"not printed within {limit_s} s:\n{job.printed_by_all()}"
-        time.sleep(0.05)
+    found = await_that(lambda: pattern.search(job.printed(index)), limit_s, job.printed_by_all)
+    assert found
     return found
 
 

@@ -27,6 +27,11 @@ OPS = {"Average": hvd.Average, "Sum": hvd.Sum, "Min": hvd.Min, "Max": hvd.Max, "
 SHAPES: tuple[tuple[int, ...], ...] = ((0,), (), (17,), (3, 0, 2), (5, 3, 7), (1237,))
 
 
+def odd_one_out() -> bool:
+    """Return True on the rank that does something else than the others: the last one."""
+    return hvd.rank() == hvd.size() - 1
+
+
 def dtype_of(name: str) -> np.dtype[Any]:
     return np.dtype(getattr(ml_dtypes, name)) if hasattr(ml_dtypes, name) else np.dtype(name)
 

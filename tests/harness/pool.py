@@ -115,7 +115,7 @@ class Pool:
 
     def _exit(self, rank: Rank, give_up: float) -> str | None:
         try:
-            code = rank.process.wait(max(0.1, give_up - time.monotonic()))
+            code = rank.process.wait_until(give_up)
         except subprocess.TimeoutExpired:
             rank.ask_for_stacks()
             return f"rank {rank.rank} did not exit within {EXIT_LIMIT_S} s{rank.printed()}"

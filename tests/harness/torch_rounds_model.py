@@ -78,8 +78,7 @@ class Rank:
         group = set(self.plan.group)
         if self.due - group or (group and group <= self.due):
             raise Raised("under way")
-        for number in self.done | self.due:
-            self.passes[number] = 0
+        self.passes = [0] * COUNT
         self.done.clear()
         self.due.clear()
         self.complete = False

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 
 import numpy as np
+from testkit.awaiting import await_that
 
 import horovod.numpy as hvd
 from harness.worlds import DYNAMIC, SMALL_CHUNKS, World
@@ -91,7 +92,4 @@ def sigint_after_a_moment() -> Iterator[list[float]]:
 
 
 def await_text(text: Callable[[], str], words: str, limit_s: float = 10) -> None:
-    give_up = time.monotonic() + limit_s
-    while words not in text():
-        assert time.monotonic() < give_up, f"{words!r} was not written within {limit_s} s:\n{text()}"
-        time.sleep(0.01)
+    await_that(lambda: words in text(), limit_s, lambda: f"written: {words!r}\n{text()}")

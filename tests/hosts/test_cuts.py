@@ -12,7 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from faultkit.elastic import ElasticJob
+from faultkit.elastic import ElasticJob, pids
+from testkit.speed import patience
 
 CUTS = int(os.environ.get("HOROVOD_TEST_CUTS", "3"))
 SEED = int(os.environ.get("HOROVOD_TEST_SEED") or time.time_ns() % 1_000_000)
@@ -40,7 +41,7 @@ class CutJob(ElasticJob):
 
     def settled_with(self, size):
         """Wait until a generation of this size has trained for longer than a cut stays unnoticed."""
-        give_up = time.monotonic() + LIMIT_S
+        give_up = time.monotonic() + patience(LIMIT_S)
         newest, since = (-1, 0), time.monotonic()
         while newest[1] != size or time.monotonic() < since + PEER_TIMEOUT_S + 1:
             assert time.monotonic() < give_up, f"not {size} workers\n{self.printed_by_all()}"
@@ -114,10 +115,6 @@ def filtered_ports(network, pid):
         thread.join()
         for port in closed:
             network.mend_way("h3", "h2", port)
-
-
-def pids(reports):
-    return {birth: one["pid"] for birth, one in reports.items()}
 
 
 def test_fault_37_two_of_three_hosts_do_not_reach_each_other(hosts, start):

@@ -16,7 +16,7 @@ PROGRAM = "import socket, horovod.numpy as hvd\nhvd.init()\nprint(socket.gethost
 def commands():
     """What is typed in the section on ssh; its hosts are called h1 and h2 here."""
     page = (ROOT / "docs" / "hosts.md").read_text(encoding="utf-8")
-    section = page[page.index("\n## ssh\n") : page.index("\n## Slurm\n")]
+    section = page[page.index("\n## ssh\n") : page.index("\n## More pages\n")]
     blocks = re.findall(r"^```(\w*)\n(.*?)^```$", section, re.DOTALL | re.MULTILINE)
     typed = [line for language, block in blocks if not language for line in block.splitlines()]
     return [re.sub(r"\bhost(\d)\b", r"h\1", line) for line in typed]

@@ -10,6 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 from testkit.families import living
+from testkit.speed import patience
 
 FOREVER = [sys.executable, str(Path(__file__).with_name("programs") / "forever.py")]
 
@@ -37,13 +38,13 @@ class Job:
         self.family = family | {worker.parent() for worker in self.workers.values()}
         self.launcher = self.workers[0].parent().parent()
 
-    def end(self, limit_s):
-        """Exit code and all that was said until then; nothing of the job is alive."""
+    def end(self, limit_s, promise_s=None):
+        """Exit code and all that was said until then; nothing of the job is alive, at once or after a promised time."""
         begin = time.monotonic()
         self.said += self.process.stdout.readlines()
         code = self.process.wait(timeout=limit_s)
-        assert time.monotonic() - begin < limit_s, "".join(self.said)
-        left = living(list(self.family), limit_s=5)
+        assert time.monotonic() - begin < patience(limit_s), "".join(self.said)
+        left = living(list(self.family), patience(5) if promise_s is None else promise_s)
         for one in left:
             one.kill()
         assert not left
@@ -56,7 +57,7 @@ def test_a_job_on_several_hosts_is_restarted_once_as_allowed(launch):
     job.workers[2].kill()
     job.find_workers()
     assert "restart 1 of 1: rank 2 on h2: killed by signal 9" in "".join(job.said)
-    assert not living([one for one in before if one != job.launcher], limit_s=5)
+    assert not living([one for one in before if one != job.launcher], patience(5))
     job.workers[3].kill()
     code, said = job.end(20)
     assert code == 137
@@ -86,9 +87,10 @@ def test_a_killed_agent_takes_its_workers_along_and_is_named(job):
     assert re.search(r"rank 3 \(host h3, pid \d+\) failed first: its host was lost: the connection to its agent", said)
 
 
+@pytest.mark.promise
 def test_fault_6_a_killed_launcher_leaves_nothing_on_any_host(job):
     job.launcher.kill()
-    code, _ = job.end(20)
+    code, _ = job.end(20, promise_s=5)
     assert code == -signal.SIGKILL
 
 

@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every Python example of the README and the docs runs, on two ranks unless it starts its own."""
+"""Every Python example of the README and the docs runs, on two ranks unless it starts its own; so do its commands.
+
+A fence that says why not, as in "```console needs=slurm", is left out; test_what_does_not_run prints the list.
+"""
 
 import os
 import re
 import sys
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 from testkit.launcher import HOROVODRUN
@@ -21,10 +25,11 @@ def _is_installed(framework: str) -> bool:
 # Pages of doors whose framework is not installed here: `make test-jax` and `make test-mxnet` run theirs.
 ELSEWHERE = {ROOT / "docs" / f"{name}.md" for name in ("jax", "mxnet") if not _is_installed(name)}
 # tests/parallel runs these, in ranks that have imported their frameworks, and tests/ray those of its page.
-ELSEWHERE |= {ROOT / "docs" / f"{name}.md" for name in ("keras", "ray", "tensorflow")}
-PAGES = [ROOT / "README.md", *sorted({*(ROOT / "docs").glob("*.md")} - ELSEWHERE)]
+ELSEWHERE |= {ROOT / "docs" / f"{name}.md" for name in ("keras", "ray", "ray-executors", "tensorflow")}
+PAGES = [ROOT / "README.md", *sorted({*(ROOT / "docs").rglob("*.md")} - ELSEWHERE)]
+NEEDS = {"slurm", "gpu", "kubernetes", "network"}
 # What the text around an example takes for granted, by the example's first line.
-GIVEN = {"import horovod.torch as hvd  # likewise": "import torch\nmodel = torch.nn.Linear(2, 1)\n"}
+GIVEN = {"import horovod.torch as hvd  # or .tensorflow": "import torch\nmodel = torch.nn.Linear(2, 1)\n"}
 
 
 def blocks():
@@ -35,7 +40,24 @@ def blocks():
             optional = "torch" not in os.environ.get("HOROVOD_TEST_DOORS", "")
             missing = optional and "torch" in match[1] and find_spec("torch") is None
             marks = [pytest.mark.skip(reason="torch is not installed")] if missing else []
-            yield pytest.param(match[1], id=f"{page.name}:{line}", marks=marks)
+            yield pytest.param(match[1], id=f"{_name(page)}:{line}", marks=marks)
+
+
+def _name(page):
+    return str(page.relative_to(ROOT / "docs")) if ROOT / "docs" in page.parents else page.name
+
+
+def commands():
+    """Yield the commands of console blocks, each once, under the page that has it first."""
+    seen = set()
+    for page in PAGES:
+        for text in re.findall(r"^```console\n(.*?)^```$", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE):
+            for typed in re.findall(r"^\$ (.*)$", text, re.MULTILINE):
+                if typed not in seen:
+                    # test_hvd_tools runs these two for each change.
+                    marks = [pytest.mark.slow] if typed.startswith(("hvd doctor", "hvd test")) else []
+                    yield pytest.param(typed, id=f"{_name(page)}: {typed}", marks=marks)
+                seen.add(typed)
 
 
 BLOCKS = list(blocks())
@@ -43,6 +65,16 @@ BLOCKS = list(blocks())
 
 def test_examples_are_found():
     assert {"README.md", "numpy.md", "pytorch.md"} <= {block.id.partition(":")[0] for block in BLOCKS}
+
+
+def test_what_does_not_run():
+    left = []
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        for match in re.finditer(r"^```(?:python|console) (.*)$", text, re.MULTILINE):
+            left.append((f"{_name(page)}:{text[: match.start()].count(chr(10)) + 1}", match[1]))
+    print("\n".join(f"{where} {reason}" for where, reason in left))
+    assert {reason for _, reason in left} <= {f"needs={need}" for need in NEEDS}
 
 
 @pytest.fixture(scope="module")
@@ -69,4 +101,14 @@ def test_example(source, tmp_path, request):
         words = command(str(program))
     launcher = [] if "horovod.run(" in source else [*HOROVODRUN, "-np", "2"]
     done = run([*launcher, *words], env, limit_s=110, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("typed", list(commands()))
+@pytest.mark.timeout(120)
+def test_command(typed, tmp_path):
+    page = (ROOT / "docs" / "start" / "five-lines.md").read_text(encoding="utf-8")
+    (tmp_path / "train.py").write_text(re.findall(r"^```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)[0])
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    done = run(["bash", "-c", typed], {"PATH": path, "OMP_NUM_THREADS": "1"}, limit_s=110, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -97,6 +97,14 @@ def test_the_launcher_says_which_flags_have_no_effect():
     assert done.stderr == ""
 
 
+@pytest.mark.parametrize("flags", [[], ["--min-np", "2"]])
+def test_the_launcher_names_settings_that_it_replaces(flags):
+    done, _ = horovodrun(*flags, "true", env={"HOROVOD_CONTROLLER": "mpi", "HOROVOD_CPU_OPERATIONS": "mpi"})
+    text = "horovodrun: {}=mpi has no effect: horovodrun uses gloo unless it is started with --mpi"
+    said = [line for line in done.stderr.splitlines() if "has no effect" in line]
+    assert (done.returncode, said) == (0, [text.format("HOROVOD_CONTROLLER"), text.format("HOROVOD_CPU_OPERATIONS")])
+
+
 def test_the_engine_thread_is_pinned_and_the_program_is_not():
     mine = sorted(os.sched_getaffinity(0))
     chosen = [mine[-1], mine[0]]

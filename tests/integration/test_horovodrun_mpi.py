@@ -57,7 +57,7 @@ def test_files_alone_leave_console_and_exit_code_as_they_are(name: str, tmp_path
 
 
 def as_rank(*words: str) -> list[str]:
-    return [sys.executable, *module_arguments("horovod.runner.mpi_rank"), *words]
+    return [sys.executable, *module_arguments("horovod.launcher.start.mpi_rank"), *words]
 
 
 PLACE = {"PMI_RANK": "1", "PMI_SIZE": "2"}

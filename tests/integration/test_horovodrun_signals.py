@@ -48,8 +48,8 @@ class Launched:
         _, stderr = self.process.communicate(timeout=limit_s)
         return self.process.returncode, stderr, time.monotonic() - started
 
-    def all_gone(self, limit_s=5):
-        return not living(self.everyone, limit_s)
+    def all_gone(self, limit_s=None):
+        return not living(self.everyone, patience(5) if limit_s is None else limit_s)
 
 
 @pytest.fixture
@@ -72,6 +72,7 @@ def waiting_job():
     signal.signal(signal.SIGHUP, ignored)
 
 
+@pytest.mark.promise
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_fault_7_a_signal_is_forwarded_and_ends_the_job(waiting_job, number, code):
     job = waiting_job(3)
@@ -161,7 +162,7 @@ def test_a_signal_ends_a_job_of_mpirun(launch, name, number):
     ranks = [psutil.Process(int(job.stdout.readline())) for _ in range(2)]
     job.send_signal(number)
     _, stderr = job.communicate(timeout=patience(30))
-    assert not living(ranks, limit_s=5)
+    assert not living(ranks, patience(5))
     if number == signal.SIGKILL:
         return
     assert job.returncode == 128 + number, stderr
@@ -197,6 +198,7 @@ def test_users_signals_do_not_end_the_launcher_while_it_opens_hosts(launch, read
 IGNORE = "signal.signal(signal.SIGINT, signal.SIG_IGN); signal.signal(signal.SIGTERM, signal.SIG_IGN)"
 
 
+@pytest.mark.promise
 def test_fault_7_the_second_ctrl_c_kills(waiting_job):
     job = waiting_job(2, setup=IGNORE)
     job.send(signal.SIGINT)
@@ -209,6 +211,7 @@ def test_fault_7_the_second_ctrl_c_kills(waiting_job):
     assert job.all_gone()
 
 
+@pytest.mark.promise
 def test_fault_7_the_grace_is_five_seconds(waiting_job):
     job = waiting_job(1, setup=IGNORE)
     job.send(signal.SIGTERM)
@@ -218,6 +221,7 @@ def test_fault_7_the_grace_is_five_seconds(waiting_job):
     assert job.all_gone()
 
 
+@pytest.mark.promise
 @pytest.mark.parametrize("setup", ["", IGNORE])
 def test_fault_6_killing_the_launcher_leaves_nothing(waiting_job, setup):
     job = waiting_job(2, setup=setup)
@@ -227,6 +231,7 @@ def test_fault_6_killing_the_launcher_leaves_nothing(waiting_job, setup):
     assert time.monotonic() - started < 5
 
 
+@pytest.mark.promise
 def test_fault_6_workers_in_a_shell_script_end_too(launch):
     process = launch("-np", "1", "sh", "-c", "sleep 1000 & echo $!; wait", stdout=subprocess.PIPE, text=True)
     grandchild = psutil.Process(int(process.stdout.readline().partition(":")[2]))

@@ -7,14 +7,14 @@ import os
 import shlex
 import signal
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
+from testkit.awaiting import await_that
 from testkit.families import living
 from testkit.processes import Process
+from testkit.speed import patience
 
 pytestmark = pytest.mark.timeout(60)
 LIMIT_S = 20.0
@@ -22,19 +22,12 @@ SILENCE_LIMIT_S = 5.0  # instead of ten seconds; a busy machine is not silent fo
 
 HURRY = f"""
 import sys
-from horovod.runner.remote import frames
+from horovod.launcher.remote import frames
 frames.SILENCE_LIMIT_S, frames.ALIVE_EVERY_S = {SILENCE_LIMIT_S}, 0.1
 """
-LAUNCHER = HURRY + "from horovod.runner.launch import run_commandline; run_commandline()"
+LAUNCHER = HURRY + "from horovod.launcher.launch import run_commandline; run_commandline()"
 # In the place of ssh: the host is this machine, and its agent does not wait ten seconds either.
-AGENT = HURRY + "from horovod.runner import agent; sys.argv[1:] = []; sys.exit(agent.main())"
-
-
-def await_that(is_so: Callable[[], bool], job: Process) -> None:
-    give_up = time.monotonic() + LIMIT_S
-    while not is_so():
-        assert time.monotonic() < give_up, job.account()
-        time.sleep(0.01)
+AGENT = HURRY + "from horovod.launcher.remote import agent; sys.argv[1:] = []; sys.exit(agent.main())"
 
 
 def test_a_suspended_launcher_keeps_its_job(tmp_path: Path):
@@ -46,15 +39,15 @@ def test_a_suspended_launcher_keeps_its_job(tmp_path: Path):
     env = {"HOROVOD_SSH_COMMAND": shlex.join([sys.executable, "-c", AGENT])}
     # In a group of its own, as a shell with job control would start it.
     with Process(command, env, preexec_fn=os.setpgrp) as job:
-        await_that(worker.exists, job)
+        await_that(worker.exists, LIMIT_S, job.account)
         job.send_signal(signal.SIGTSTP)
-        await_that(lambda: psutil.Process(job.pid).status() == psutil.STATUS_STOPPED, job)
+        await_that(lambda: psutil.Process(job.pid).status() == psutil.STATUS_STOPPED, LIMIT_S, job.account)
         lost = psutil.Process(int(worker.read_text()))
         with pytest.raises(psutil.TimeoutExpired):  # longer than an agent goes on without a sign of life
             lost.wait(SILENCE_LIMIT_S + 1)
         job.send_signal(signal.SIGCONT)
         go_on.touch()
-        assert job.wait(LIMIT_S) == 0, job.printed()
+        assert job.wait(patience(LIMIT_S)) == 0, job.printed()
 
 
 def test_agents_of_a_launcher_that_is_killed_while_it_is_suspended_end_the_job(tmp_path: Path):
@@ -63,9 +56,9 @@ def test_agents_of_a_launcher_that_is_killed_while_it_is_suspended_end_the_job(t
     command = [sys.executable, "-c", LAUNCHER, "-H", "elsewhere:1", "sh", "-c", script]
     env = {"HOROVOD_SSH_COMMAND": shlex.join([sys.executable, "-c", AGENT])}
     with Process(command, env, preexec_fn=os.setpgrp) as job:
-        await_that(worker.exists, job)
+        await_that(worker.exists, LIMIT_S, job.account)
         left = psutil.Process(int(worker.read_text()))
         job.send_signal(signal.SIGTSTP)
-        await_that(lambda: psutil.Process(job.pid).status() == psutil.STATUS_STOPPED, job)
+        await_that(lambda: psutil.Process(job.pid).status() == psutil.STATUS_STOPPED, LIMIT_S, job.account)
         job.kill()
-        assert not living([left], LIMIT_S)
+        assert not living([left], patience(LIMIT_S))

@@ -2,6 +2,7 @@
 """Everything that workers start ends with the job: sessions of their own and double forks are no way out."""
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import pytest
 from testkit.families import living
 from testkit.launcher import HOROVODRUN, horovodrun, python
 from testkit.processes import Process
+from testkit.speed import patience
 
 # Each worker starts what leaves its session and, the second, its parent too; it prints the process ids of all three.
 WORKER = """
@@ -26,8 +28,12 @@ WAIT = "while True: signal.pause()"
 DEAF = "trap : TERM INT HUP"
 
 
-def end_of_job(then, act, trap=":"):
-    """Exit code of a job after `act(its process)`; nothing that its workers started is alive then."""
+def end_of_job(then, act, trap=":", limit_s=None):
+    """Exit code of a job after `act(its process)`; nothing that its workers started is alive then.
+
+    Args:
+        limit_s: Time that the product promises. None: the time is not tested.
+    """
     command = [*HOROVODRUN, "-np", "2", *python(WORKER.format(then=then, trap=trap))]
     with Process(command, stdout=subprocess.PIPE, text=True) as process:
         lines = [process.stdout.readline() for _ in range(2)]
@@ -35,7 +41,7 @@ def end_of_job(then, act, trap=":"):
         assert len(everyone) == 6
         act(process)
         code = process.wait(timeout=30)
-        left = living(everyone, limit_s=5)
+        left = living(everyone, patience(5) if limit_s is None else limit_s)
         for one in left:
             one.kill()
         assert not left
@@ -56,20 +62,28 @@ def test_after_the_end_of_the_job(gate, code):
     assert end_of_job(f"{gate.pass_through}; sys.exit({code})", lambda _: gate.open(2)) == code
 
 
-@pytest.mark.parametrize(("flags", "owner"), [([], "rank 0"), (["--min-np", "1"], "worker 0")])
+# In the place of ssh: the host is this machine.
+AGENT = "import sys; sys.argv[1:] = []; from horovod.runner import agent; sys.exit(agent.main())"
+
+
+@pytest.mark.parametrize(
+    ("flags", "owner"), [([], "rank 0"), (["--min-np", "1"], "worker 0"), (["-H", "elsewhere:1"], "rank 0")]
+)
 def test_work_that_a_rank_left_running_is_named_once(flags, owner):
-    """A process that ends by itself right after its rank is not worth a line."""
+    """A process that ends by itself right after its rank is not worth a line. On other hosts, agents find it."""
     # Those to be named run already when their rank ends: until then they would be processes of bash.
     named = "for time in 1001 1002; do sleep $time & until grep -q sleep /proc/$!/comm; do :; done; done"
-    done = horovodrun("-np", "1", *flags, "bash", "-c", f"{named}; sleep 0.3 & echo started")
+    env = {"HOROVOD_SSH_COMMAND": shlex.join(python(AGENT))}
+    done = horovodrun("-np", "1", *flags, "bash", "-c", f"{named}; sleep 0.3 & echo started", env=env)
     assert (done.returncode, done.stdout) == (0, "[0]<stdout>:started\n")
     (line,) = done.stderr.splitlines()
     assert line.startswith(f"horovodrun: {owner} has ended and left 'sleep 100")
     assert " (and 1 more) running" in line
 
 
+@pytest.mark.promise
 def test_fault_6_after_the_launcher_was_killed():
-    assert end_of_job(WAIT, lambda process: process.kill(), DEAF) == -signal.SIGKILL
+    assert end_of_job(WAIT, lambda process: process.kill(), DEAF, limit_s=5) == -signal.SIGKILL
 
 
 def test_the_workers_end_when_their_guardian_is_killed(launch):
@@ -83,7 +97,7 @@ def test_the_workers_end_when_their_guardian_is_killed(launch):
     assert process.returncode == 1
     assert "the process that starts and watches the workers has ended" in stderr
     assert len(everyone) == 4
-    assert not living(everyone, limit_s=5)
+    assert not living(everyone, patience(5))
 
 
 def test_a_frozen_guardian_is_thawed_when_it_is_needed():
@@ -119,5 +133,5 @@ def test_a_forked_child_that_outlives_the_launcher_does_not_keep_the_job_alive(t
     with Process(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         worker = psutil.Process(int(process.stdout.readline()))
         process.kill()
-        assert not living([worker], limit_s=5)
+        assert not living([worker], patience(5))
         process.stdin.close()

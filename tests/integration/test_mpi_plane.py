@@ -10,6 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 from launcherkit import mpi
+from testkit.awaiting import await_that
 from testkit.processes import run
 
 pytestmark = pytest.mark.timeout(150)
@@ -29,10 +30,7 @@ def told_by_survivors(folder: Path, shown: str) -> dict[str, str]:
     """What each was told, by file, once all processes have ended."""
     pids = [int(file.read_text()) for file in folder.glob("pid.*")]
     assert len(pids) == RANKS, shown
-    deadline = time.monotonic() + 15
-    while any(psutil.pid_exists(pid) for pid in pids):
-        assert time.monotonic() < deadline, shown
-        time.sleep(0.05)
+    await_that(lambda: not any(psutil.pid_exists(pid) for pid in pids), 15, lambda: shown)
     return {file.name: file.read_text() for file in folder.glob("told.*")}
 
 

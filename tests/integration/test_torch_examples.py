@@ -56,8 +56,8 @@ def test_digits_trains_saves_and_resumes(tmp_path):
     assert two["losses"][:2] == one["losses"]
     assert set(torch.load(again / "digits.pt", weights_only=True)) == {"model", "optimizer", "curves"}
     plot = (again / "digits.svg").read_text()
-    assert "training, 2 rank(s)" in plot
-    assert plot.count("validation, 2 rank(s)") >= 2
+    assert "training, 2 ranks" in plot
+    assert plot.count("validation, 2 ranks") >= 2
     assert f"{two['accuracies'][-1]:.1%}" in (again / "digits.html").read_text()
     third = run(EXAMPLES / "digits.py", "--epochs", 4, "--steps", 2, "--output", again, "--resume")
     assert [epoch[0] for epoch in figures(r"epoch +N/4 .*?loss N", third[0])] == [4]
@@ -119,6 +119,20 @@ def test_adasum_and_average_differ():
     ((_, adasum, _, average, _),) = figures(shape, said)
     assert adasum != average
     assert max(adasum, average) < 2.35
+
+
+def test_compression_sends_less_and_learns(tmp_path):
+    words = ("--epochs", 2, "--methods", "dense", "int8", "onebit", "--output", tmp_path)
+    said = run(EXAMPLES / "compression.py", *words)[0]
+    assert len(figures(r"epoch +N/2  validation N, +N%", said)) == 6
+    fewer = {name: line for line in said for name in ("dense", "int8", "onebit") if line.split()[:1] == [name]}
+    assert {name: float(line.split()[5].rstrip("x")) for name, line in fewer.items()} == {
+        "dense": 1.0, "int8": pytest.approx(3.9, abs=0.1), "onebit": pytest.approx(28.6, abs=1)
+    }  # fmt: skip
+    runs = {one["method"]: one for one in json.loads((tmp_path / "compression.json").read_text())}
+    assert runs["int8"]["losses"] == pytest.approx(runs["dense"]["losses"], rel=0.1)
+    assert runs["onebit"]["losses"][1] < runs["onebit"]["losses"][0]
+    assert "onebit" in (tmp_path / "compression.svg").read_text()
 
 
 def test_mixed_precision_learns_with_scaled_losses():

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from testkit.processes import Process, run
+from testkit.speed import patience
 from testkit.variables import free_ports
 
 _PATH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"])
@@ -159,7 +160,7 @@ def _daemon(command: list[str], environment: dict[str, str]) -> Iterator[Process
 
 
 def _await_idle_nodes(environment: dict[str, str], daemons: list[Process]) -> None:
-    give_up = time.monotonic() + _LIMIT_S
+    give_up = time.monotonic() + patience(_LIMIT_S)
     while (shown := run(["sinfo", "--noheader", "--Node", "--format=%t"], environment)).stdout.split() != _BOTH_IDLE:
         if time.monotonic() > give_up:
             logs = "\n".join(f"--- {' '.join(daemon.args)}\n{daemon.printed(2000)}" for daemon in daemons)

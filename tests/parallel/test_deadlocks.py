@@ -14,7 +14,10 @@ from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
 import horovod.numpy as hvd
+from horovod._engine import EngineCall, TensorLocation
+from horovod.common.calls import ALLREDUCE
 from horovod.common.context import default_context
+from horovod.common.dtypes import ID_BY_NAME
 
 LIMIT_S = 20.0
 LATE_S = 3 * CHECK_S
@@ -173,7 +176,8 @@ def test_a_rank_that_is_late_or_may_give_up_is_not_stuck():
 
     def start(owner):
         address = arrays[owner].ctypes.data
-        return world.submit(0, 0, f"of rank {owner}", 8, (3,), address, address)
+        tensor = TensorLocation(ID_BY_NAME["float64"], (3,), address, address)
+        return world.submit(0, f"of rank {owner}", EngineCall(ALLREDUCE), tensor)
 
     handles = [start(hvd.rank())]
     world.wait(handles[0], LATE_S)  # with a limit: until then both ranks only wait for each other

@@ -3,21 +3,18 @@
 
 import numpy as np
 import pytest
-from harness.arrays import check_equal
+from harness.arrays import check_equal, odd_one_out
 from harness.worlds import SEVERAL, on_all_ranks
 
 import horovod.numpy as hvd
+from horovod.common.calls import ALLREDUCE, BROADCAST
 from horovod.common.context import default_context
+from horovod.common.dtypes import ID_BY_NAME
 
 
 def check_engine_works():
     check_equal(hvd.allreduce(np.ones(400), op=hvd.Sum, name="after"), np.full(400, float(hvd.size())))
     check_equal(hvd.allgather(np.array([hvd.rank()])), np.arange(hvd.size()))
-
-
-def odd_one_out():
-    """Whether this is the rank that does something else than the others."""
-    return hvd.rank() == hvd.size() - 1
 
 
 MISMATCHES = {
@@ -165,11 +162,12 @@ def test_a_mismatch_after_many_agreements():
 @on_all_ranks(*SEVERAL)
 def test_operations_of_different_kinds_under_one_name():
     """The doors put the kind into the name, so only the engine's own interface gets this far."""
-    from horovod._engine import EngineError
+    from horovod._engine import EngineCall, EngineError, TensorLocation
 
     array, world = np.ones(4), default_context.world
-    kind = 2 if odd_one_out() else 0
-    handle = world.submit(0, kind, "same", 8, array.shape, array.ctypes.data, array.ctypes.data, root=0)
+    kind = BROADCAST if odd_one_out() else ALLREDUCE
+    tensor = TensorLocation(ID_BY_NAME["float64"], array.shape, array.ctypes.data, array.ctypes.data)
+    handle = world.submit(0, "same", EngineCall(kind, root=0), tensor)
     with pytest.raises(EngineError, match="Mismatched operations: tensor 'same' is submitted to ALLREDUCE on rank 0"):
         world.wait(handle)
     world.release(handle)

@@ -13,6 +13,7 @@ import pytest
 from harness.arrays import check_equal
 from harness.traces import Trace
 from harness.worlds import DYNAMIC, SMALL_CHUNKS, TCP, World, in_worlds, on_all_ranks
+from testkit.awaiting import await_that
 from testkit.launcher import python
 from testkit.processes import Process
 
@@ -284,10 +285,7 @@ def alone(program, path, **more):
 
 
 def wait_for_size(path, size, limit_s=40):
-    give_up = time.monotonic() + limit_s
-    while not (path.exists() and path.stat().st_size >= size):
-        assert time.monotonic() < give_up, f"{path} did not grow to {size} bytes"
-        time.sleep(0.005)
+    await_that(lambda: path.exists() and path.stat().st_size >= size, limit_s, lambda: f"{path}: {size} bytes")
 
 
 # Fifty lives for the price of one start: a child begins its own world, as a timeline that somebody will cut off.

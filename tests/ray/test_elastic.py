@@ -17,11 +17,11 @@ import horovod.numpy as hvd
 from horovod.common import checkpoint_file, place_variables
 from horovod.common.checkpoint_folder import list_files, path_of
 from horovod.common.lineage import CommitId
+from horovod.launcher.elastic.vocabulary import Limits
 from horovod.ray import ElasticRayExecutor, RayExecutor, ray_logger
 from horovod.ray.discovery import head_node
 from horovod.ray.elastic import RayHostDiscovery, TestDiscovery
 from horovod.ray.elastic_coordinator import ElasticCoordinator
-from horovod.runner.elastic.vocabulary import Limits
 
 pytestmark = pytest.mark.timeout(240)
 

@@ -34,12 +34,14 @@ def test_the_older_trainer_of_ray(cluster: Any, tmp_path: Path) -> None:
 
 
 def snippets() -> list[Any]:
-    """Of docs/ray.md. One job of Ray Train has to do for each change: Tune's has two, and TensorFlow's takes long."""
-    text = (ROOT / "docs" / "ray.md").read_text(encoding="utf-8")
+    """Of docs/ray*.md. One job of Ray Train has to do for each change: Tune's has two, and TensorFlow's takes long."""
     found = []
-    for match in re.finditer(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE):
-        marks = [pytest.mark.slow] if "tune" in match[1] or "tensorflow" in match[1] else []
-        found.append(pytest.param(match[1], id=f"line {text[: match.start()].count(chr(10)) + 1}", marks=marks))
+    for page in sorted((ROOT / "docs").glob("ray*.md")):
+        text = page.read_text(encoding="utf-8")
+        for match in re.finditer(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE):
+            marks = [pytest.mark.slow] if "tune" in match[1] or "tensorflow" in match[1] else []
+            line = text[: match.start()].count("\n") + 1
+            found.append(pytest.param(match[1], id=f"{page.name} line {line}", marks=marks))
     return found
 
 

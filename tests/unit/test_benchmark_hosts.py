@@ -37,8 +37,10 @@ def pages(ledger: Ledger, folder: Path) -> tuple[str, str]:
     pytest.importorskip("matplotlib")
     from benchkit.page import write_page
 
-    overview, full, *_ = write_page(folder, [read(ledger.path)])
-    return overview.read_text(encoding="utf-8"), full.read_text(encoding="utf-8")
+    overview, full, hosts, *_ = write_page(folder, [read(ledger.path)], folder)
+    return f"{overview.read_text(encoding='utf-8')}\n{hosts.read_text(encoding='utf-8')}", full.read_text(
+        encoding="utf-8"
+    )
 
 
 def rows_after(page: str, heading: str) -> list[list[str]]:

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from harness.checkpoints import make_state, numbers
 
 from horovod.common import checkpoint as checkpoint_module
 from horovod.common import checkpoint_file
 from horovod.common.checkpoint import Checkpoint, checkpoint, list_files
 from horovod.common.checkpoint_file import BadCheckpointError
 from horovod.common.checkpoint_folder import number_of
-from horovod.common.elastic import ObjectState
 from horovod.common.lineage import CommitId
 
 
@@ -56,10 +56,6 @@ def said(caplog, monkeypatch):
 FIRST = CommitId("0123456789abcdef", 1)
 
 
-def make_state(**values):
-    return ObjectState(lambda value: value, lambda: 0, **{"weights": np.zeros(4), "step": 0, **values})
-
-
 def trained(state, steps):
     for _ in range(steps):
         state.weights = state.weights + 1
@@ -67,10 +63,6 @@ def trained(state, steps):
         state.commit()
         state._checkpoint.wait()
     return state
-
-
-def numbers(folder):
-    return [number_of(path) for path in list_files(folder)]
 
 
 def error_of(state, folder, **options):

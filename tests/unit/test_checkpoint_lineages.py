@@ -6,15 +6,15 @@ import json
 import logging
 import shutil
 
-import numpy as np
 import pytest
+from harness.checkpoints import make_state, numbers
 from typer.testing import CliRunner
 
 from horovod.common import checkpoint as checkpoint_module
 from horovod.common import checkpoint_file, elastic
 from horovod.common.checkpoint import checkpoint
 from horovod.common.checkpoint_folder import lineage_of, list_files, look_at, number_of, path_of
-from horovod.common.elastic import ObjectState, run_fn
+from horovod.common.elastic import run_fn
 from horovod.common.exceptions import HorovodCheckpointError
 from horovod.common.lineage import FIRST_FORMAT, CommitId, SeenFile
 from horovod.tools.cli import app
@@ -60,10 +60,6 @@ def said(caplog, monkeypatch):
     return caplog
 
 
-def make_state(**values):
-    return ObjectState(lambda value: value, lambda: 0, **{"weights": np.zeros(4), "step": 0, **values})
-
-
 def train(state, steps):
     """As a program does: the decorated function commits after each step."""
 
@@ -90,10 +86,6 @@ def committed(state, steps):
         state.step += 1
         state.commit()
         state._checkpoint.wait()
-
-
-def numbers(folder):
-    return [number_of(path) for path in list_files(folder)]
 
 
 def test_a_training_keeps_its_lineage_and_counts_its_commits_from_job_to_job(tmp_path):

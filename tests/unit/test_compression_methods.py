@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from horovod.common.compression_methods import CompressionMethod, Dgc, Int8, OneBit, PowerSGD, TopK
+from horovod.common.supported_methods import method_in
 
 
 def test_defaults() -> None:
@@ -116,3 +117,12 @@ def test_which_gradients_are_compressed() -> None:
 def test_descriptions_cannot_be_changed() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         Int8().block = 512  # type: ignore[misc]
+
+
+def test_an_api_without_the_methods_refuses_them_by_name() -> None:
+    assert method_in(None, (), "the trainer") is None
+    assert method_in(int, (), "the trainer") is None
+    with pytest.raises(ValueError, match=r"^the trainer does not support compression=topk\(.*ratio=0.1"):
+        method_in(TopK(0.1), (), "the trainer")
+    with pytest.raises(TypeError, match="^compression=Int8 is a class: pass an instance"):
+        method_in(Int8, (), "the trainer")

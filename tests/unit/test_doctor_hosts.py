@@ -23,12 +23,12 @@ from horovod.common.rendezvous.protocol import (
     ClientHandshake,
     make_secret,
 )
-from horovod.runner.remote import measuring
-from horovod.runner.remote.addresses import Choice
-from horovod.runner.remote.measuring import MeasuringListener, Way, measure
-from horovod.runner.remote.opening import Silence
-from horovod.runner.remote.probing import Address
-from horovod.runner.remote.surveying import Offset, Survey, Surveyed, offset_between, rounds
+from horovod.launcher.remote import measuring
+from horovod.launcher.remote.addresses import Choice
+from horovod.launcher.remote.measuring import MeasuringListener, Way, measure
+from horovod.launcher.remote.opening import Silence
+from horovod.launcher.remote.probing import Address
+from horovod.launcher.remote.surveying import Offset, Survey, Surveyed, offset_between, rounds
 from horovod.tools import gpus, hosts_page
 from horovod.tools.cli import app
 from horovod.tools.several_hosts import HostsExamination

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from horovod.runner.elastic.choice import MAX_EXACT, BadPairs, Candidate, choose
+from horovod.launcher.elastic.choice import MAX_EXACT, BadPairs, Candidate, choose
 
 
 def workers(text):

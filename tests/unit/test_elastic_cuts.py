@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from horovod.common.joining.loss import ENDED, REFUSED, SILENT, Loss, loss_in
-from horovod.runner.elastic import cut_rules, cuts, words
-from horovod.runner.elastic import membership as m
-from horovod.runner.elastic.choice import BadPairs
-from horovod.runner.elastic.state import LOSS_S
-from horovod.runner.elastic.vocabulary import ADDED, CutOff, Healed, Probe, Probed
+from horovod.launcher.elastic import cut_rules, cuts, words
+from horovod.launcher.elastic import membership as m
+from horovod.launcher.elastic.choice import BadPairs
+from horovod.launcher.elastic.state import LOSS_S
+from horovod.launcher.elastic.vocabulary import ADDED, CutOff, Healed, Probe, Probed
 
 SLOTS = {0: ("a", 0), 1: ("b", 0), 2: ("c", 0)}
 

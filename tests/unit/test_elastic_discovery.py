@@ -4,9 +4,9 @@
 import pytest
 
 from horovod.common.notifications import HostUpdateResult
-from horovod.runner.elastic import discovery
-from horovod.runner.elastic.discovery import FixedHosts, HostDiscovery, HostDiscoveryScript, HostManager, HostState
-from horovod.runner.elastic.polling import DiscoveryError
+from horovod.launcher.elastic import discovery
+from horovod.launcher.elastic.discovery import FixedHosts, HostDiscovery, HostDiscoveryScript, HostManager, HostState
+from horovod.launcher.elastic.polling import DiscoveryError
 
 
 def test_a_script_says_which_hosts_there_are():

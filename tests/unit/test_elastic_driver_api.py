@@ -15,15 +15,15 @@ from testkit.speed import patience
 
 from horovod.common.rendezvous.client import AuthenticationError, Connection
 from horovod.common.topology import SECRET_VARIABLE
+from horovod.launcher.elastic.places import Place
+from horovod.launcher.elastic.planning import Plan
+from horovod.launcher.start.hosts import SlotInfo, get_host_assignments, parse_hosts
 from horovod.runner.common.util.timeout import TimeoutException
 from horovod.runner.elastic.constants import RESET_LIMIT_EXCEEDED_MESSAGE
 from horovod.runner.elastic.discovery import FixedHosts
 from horovod.runner.elastic.driver import ElasticDriver
-from horovod.runner.elastic.places import Place
-from horovod.runner.elastic.planning import Plan
 from horovod.runner.elastic.rendezvous import create_rendezvous_handler
 from horovod.runner.gloo_run import create_slot_env_vars
-from horovod.runner.hosts import SlotInfo, get_host_assignments, parse_hosts
 from horovod.runner.http.http_server import RendezvousServer
 
 pytestmark = pytest.mark.timeout(60)
@@ -83,10 +83,13 @@ class Ways:
         self.driver = driver
         self.changed = threading.Condition()
         self.ends, self.again, self.started = {}, {}, []
+        self.held = set()  # workers that are started here do not ask for a place yet
 
     def work(self, slot, events):
         with self.changed:
             self.started.append((slot.hostname, slot.local_rank))
+            while (slot.hostname, slot.local_rank) in self.held and not any(event.is_set() for event in events):
+                self.changed.wait(0.02)
         rounds = 0
         while True:
             self.driver.record_ready(slot.hostname, slot.local_rank)
@@ -115,6 +118,7 @@ def test_a_lost_worker_leads_to_a_new_plan_and_is_made_up_for(driven):
     driver.start(3, ways.work)
     await_that(lambda: driver._rendezvous.init.call_count == 1)
     assert (driver.world_size(), driver.local_size("a")) == (3, 3)
+    ways.held.add(("a", 1))  # a replacement that asks early would be in the second plan
     ways.end(-9, ("a", 1))
     ways.meet_again(2, ("a", 0), ("a", 2))
     await_that(lambda: ways.started.count(("a", 1)) == 2)
@@ -123,6 +127,7 @@ def test_a_lost_worker_leads_to_a_new_plan_and_is_made_up_for(driven):
     assert driver.get_slot_info("a", 2).rank == 1
     assert not driver.has_rank_assignment("a", 1), "the replacement waits for the next plan"
     assert driver.get_slot_info("a", 1) == SlotInfo("a", -1, -1, -1, -1, -1, -1)
+    ways.held.clear()
     ways.meet_again(3, ("a", 0), ("a", 2))
     await_that(lambda: driver.world_size() == 3)
     assert driver.get_slot_info("a", 1).rank == 2

@@ -6,9 +6,9 @@ from unittest.mock import Mock
 
 import pytest
 
-from horovod.runner.elastic.driving import Driver
-from horovod.runner.elastic.mail import Mail
-from horovod.runner.elastic.vocabulary import Limits
+from horovod.launcher.elastic.driving import Driver
+from horovod.launcher.elastic.mail import Mail
+from horovod.launcher.elastic.vocabulary import Limits
 
 
 @pytest.mark.timeout(20)

@@ -4,7 +4,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from horovod.runner.elastic import host_book as b
+from horovod.launcher.elastic import host_book as b
 
 
 class Keeper:

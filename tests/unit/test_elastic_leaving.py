@@ -7,7 +7,7 @@ import pytest
 from faultkit.membership import Driver, kinds
 
 from horovod.common.joining.loss import SILENT, Loss
-from horovod.runner.elastic import membership as m
+from horovod.launcher.elastic import membership as m
 
 
 def raise_in(driver, birth, **more):

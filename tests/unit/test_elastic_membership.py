@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from horovod.common.joining.loss import REFUSED, SILENT, Loss
 from horovod.common.lineage import SeenFile
-from horovod.runner.elastic import membership as m
-from horovod.runner.elastic import words
-from horovod.runner.elastic.constants import RESET_LIMIT_EXCEEDED_MESSAGE
-from horovod.runner.elastic.places import places_of, resettled
-from horovod.runner.elastic.state import LOSS_S
-from horovod.runner.elastic.vocabulary import ADDED, REMOVED, reported_by
+from horovod.launcher.elastic import membership as m
+from horovod.launcher.elastic import words
+from horovod.launcher.elastic.constants import RESET_LIMIT_EXCEEDED_MESSAGE
+from horovod.launcher.elastic.places import places_of, resettled
+from horovod.launcher.elastic.state import LOSS_S
+from horovod.launcher.elastic.vocabulary import ADDED, REMOVED, reported_by
 
 
 def test_a_job_begins_with_as_many_as_asked_for_and_all_at_once():

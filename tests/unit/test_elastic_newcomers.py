@@ -9,10 +9,10 @@ from faultkit.membership import Driver, kinds
 from horovod.common import settings
 from horovod.common.joining.elastic_place import meeting_limit_s
 from horovod.common.joining.loss import Loss
-from horovod.runner.elastic import membership as m
-from horovod.runner.elastic import words
-from horovod.runner.elastic.state import GATHER_S, LEAST_START_S, SLOWER_START
-from horovod.runner.elastic.vocabulary import ADDED, REMOVED
+from horovod.launcher.elastic import membership as m
+from horovod.launcher.elastic import words
+from horovod.launcher.elastic.state import GATHER_S, LEAST_START_S, SLOWER_START
+from horovod.launcher.elastic.vocabulary import ADDED, REMOVED
 
 
 def two_are_added(start_s=1.0):

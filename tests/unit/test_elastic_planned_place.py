@@ -13,11 +13,11 @@ from testkit.launcher import horovodrun, lines_by_rank
 from horovod import torch_backend
 from horovod.common import place_variables, topology, torchrun_variables
 from horovod.common.joining.elastic_place import worker_variables
-from horovod.runner.elastic import membership as m
-from horovod.runner.elastic.places import Place
-from horovod.runner.elastic.state import planned_places
-from horovod.runner.remote.environment import that_travel
-from horovod.runner.worker_environment import base_environment
+from horovod.launcher.elastic import membership as m
+from horovod.launcher.elastic.places import Place
+from horovod.launcher.elastic.state import planned_places
+from horovod.launcher.remote.environment import that_travel
+from horovod.launcher.start.worker_environment import base_environment
 from horovod.tools import stacks
 
 PLANNED = worker_variables(3, "a", Place(2, 4, 1, 3, 0, 1))

@@ -11,8 +11,9 @@ from testkit.awaiting import await_that
 from testkit.launcher import horovodrun
 from testkit.speed import patience
 
-from horovod.runner.elastic.polling import DiscoveryError, Polling, Script, find_hosts, parse_hosts
-from horovod.runner.elastic.running import limits_of
+from horovod.launcher.elastic.polling import DiscoveryError, Polling, Script, find_hosts, parse_hosts
+from horovod.launcher.elastic.running import limits_of
+from horovod.launcher.options import JobOptions
 
 
 def test_hosts_with_and_without_slots():
@@ -41,7 +42,7 @@ def test_a_script_that_fails_is_quoted():
     ],
 )
 def test_fault_10_a_slow_or_endless_script_is_ended_with_what_it_started(script, limit_s, words, monkeypatch):
-    monkeypatch.setattr("horovod.runner.elastic.polling._END_S", 0.2)
+    monkeypatch.setattr("horovod.launcher.elastic.polling._END_S", 0.2)
     marked = f"export MARK_OF_THIS_TEST={os.getpid()}; {script}"
     with pytest.raises(DiscoveryError, match=words):
         Script(marked, None, limit_s)()
@@ -75,7 +76,7 @@ def environment_of(process):
 
 
 def test_fault_10_each_new_problem_is_said_once_and_the_last_good_list_is_kept(monkeypatch):
-    monkeypatch.setattr("horovod.runner.elastic.polling.DISCOVER_HOSTS_FREQUENCY_SECS", 0.001)
+    monkeypatch.setattr("horovod.launcher.elastic.polling.DISCOVER_HOSTS_FREQUENCY_SECS", 0.001)
     answers = iter([{"a": 1}, *[DiscoveryError("exit code 3: no cluster")] * 5, *[{}] * 3, {"a": 1}, {"a": 2}])
     found, said, is_over = [], [], threading.Event()
 
@@ -114,25 +115,25 @@ def test_an_empty_list_at_the_start_ends_by_the_time_limit(tmp_path):
 
 def test_limits():
     given = {"num_proc": 4, "min_num_proc": 2, "reset_limit": 3, "cooldown_range": [1, 9], "elastic_timeout": 7}
-    limits = limits_of(given, {"localhost": 6})
+    limits = limits_of(JobOptions.of(given), {"localhost": 6})
     assert (limits.min_num_proc, limits.max_num_proc, limits.fixed_hosts) == (2, 6, True)
     assert (limits.reset_limit, limits.cooldown, limits.timeout_s) == (3, (1.0, 9.0), 7.0)
-    assert limits_of({"num_proc": 2, "host_discovery_script": "x"}, {}).min_num_proc == 2
+    assert limits_of(JobOptions.of({"num_proc": 2, "host_discovery_script": "x"}), {}).min_num_proc == 2
     with pytest.raises(ValueError, match="--min-np 5, -np 4 and --max-np 6 must be in ascending order"):
-        limits_of({"num_proc": 4, "min_num_proc": 5}, {"localhost": 6})
+        limits_of(JobOptions.of({"num_proc": 4, "min_num_proc": 5}), {"localhost": 6})
 
 
 def test_a_negative_reset_limit_is_refused_by_name():
-    limits = limits_of({"num_proc": 1, "reset_limit": 0}, {"localhost": 1})
+    limits = limits_of(JobOptions.of({"num_proc": 1, "reset_limit": 0}), {"localhost": 1})
     assert limits.reset_limit == 0
     with pytest.raises(ValueError, match=r"--reset-limit \(reset_limit\) must be at least 0, not -1"):
-        limits_of({"num_proc": 1, "reset_limit": -1}, {"localhost": 1})
+        limits_of(JobOptions.of({"num_proc": 1, "reset_limit": -1}), {"localhost": 1})
 
 
 def test_an_elastic_timeout_of_0_in_the_environment_is_refused_by_name(monkeypatch):
     monkeypatch.setenv("HOROVOD_ELASTIC_TIMEOUT", "0")
     with pytest.raises(ValueError, match="HOROVOD_ELASTIC_TIMEOUT='0' .* an integer of seconds from 1 to 2000000"):
-        limits_of({"num_proc": 1}, {"localhost": 1})
+        limits_of(JobOptions.of({"num_proc": 1}), {"localhost": 1})
 
 
 @pytest.mark.parametrize("flag", ["--reset-limit=-1", "--elastic-timeout=0"])

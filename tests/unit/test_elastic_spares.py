@@ -6,11 +6,12 @@ from faultkit.membership import Driver, kinds
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from horovod.runner.elastic import membership as m
-from horovod.runner.elastic import words
-from horovod.runner.elastic.progress import Ask, Stuck, Watch, look, told_by
-from horovod.runner.elastic.running import limits_of
-from horovod.runner.elastic.vocabulary import ADDED, REMOVED, Told
+from horovod.launcher.elastic import membership as m
+from horovod.launcher.elastic import words
+from horovod.launcher.elastic.progress import Ask, Stuck, Watch, look, told_by
+from horovod.launcher.elastic.running import limits_of
+from horovod.launcher.elastic.vocabulary import ADDED, REMOVED, Told
+from horovod.launcher.options import JobOptions
 
 
 def with_spares(hosts, spares=1, **limits):
@@ -318,5 +319,5 @@ def test_limits_with_spares():
         "progress_timeout_seconds": 9,
         "replace_stuck_workers": True,
     }
-    limits = limits_of(given_, {"localhost": 8})
+    limits = limits_of(JobOptions.of(given_), {"localhost": 8})
     assert (limits.max_num_proc, limits.spares, limits.progress_timeout_s, limits.replace_stuck) == (6, 2, 9.0, True)

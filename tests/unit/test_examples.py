@@ -75,3 +75,19 @@ def test_without_matplotlib_the_run_is_not_lost(missing, capsys, tmp_path):
     report["save_plot"](tmp_path / "digits.svg", None, None)
     assert "pip install 'khorovod[examples]' for matplotlib" in capsys.readouterr().out
     assert not (tmp_path / "digits.svg").exists()
+
+
+def test_the_page_of_the_demo_shows_both_runs_in_both_themes(monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(str(EXAMPLES / "pytorch"))
+    page = runpy.run_path(str(EXAMPLES / "pytorch" / "digits_page.py"))
+    measured = {"train_losses": [2.0, 0.5], "losses": [1.0, 0.3], "accuracies": [0.5, 0.9], "epoch_seconds": [1.0, 1.0]}
+    two, one = (page["Run"](ranks=ranks, seed=1, samples_per_epoch=8, **measured) for ranks in (2, 1))
+    page["save_page"](tmp_path / "digits.html", two, one)
+    text = (tmp_path / "digits.html").read_text(encoding="utf-8")
+    assert "<h1>Reading digits on 2 ranks</h1>" in text
+    assert "1 rank<" in text
+    loss, accuracy = re.findall(r"<figure>.*?</figure>", text)
+    assert (loss.count("<polyline"), accuracy.count("<polyline")) == (4, 2)
+    assert {"prefers-color-scheme: dark", "width=device-width"} <= set(re.findall(r"[\w-]+: dark|width=[\w-]+", text))
+    page["save_page"](tmp_path / "digits.html", one, None)
+    assert "on 1 rank<" in (tmp_path / "digits.html").read_text(encoding="utf-8")

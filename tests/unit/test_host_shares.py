@@ -11,6 +11,7 @@ HOSTS = {
     "two by two": ["a", "a", "b", "b"],
     "unequal": ["a", "a", "b", "b", "b"],
     "interleaved": ["a", "b", "a", "b"],
+    "crossed": ["a", "b", "b", "a"],
     "one each": ["a", "b", "c"],
     "one host": ["a", "a"],
 }
@@ -36,6 +37,7 @@ def test_the_owners_of_a_share_are_one_rank_of_each_host(hosts):
     owners = [one for one in ranks if one.mine is not None]
     assert len(owners) == ranks[0].count * ranks[0].hosts
     for one in owners:
+        assert one.peers == sorted(one.peers)  # an alltoall sends to ranks in their order
         assert {hosts[peer] for peer in one.peers} == set(hosts)
         assert all(ranks[peer].mine == one.mine and ranks[peer].peers == one.peers for peer in one.peers)
         assert ranks[one.peers[one.peer_index]] is one

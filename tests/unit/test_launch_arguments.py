@@ -6,9 +6,11 @@ import warnings
 
 import pytest
 
-from horovod.runner.launch import _main, parse_args, refuse_unavailable
-from horovod.runner.remote.environment import that_travel
-from horovod.runner.worker_environment import (
+from horovod.launcher.checks import refuse_unavailable
+from horovod.launcher.launch import _main, parse_args
+from horovod.launcher.options import JobOptions
+from horovod.launcher.remote.environment import that_travel
+from horovod.launcher.start.worker_environment import (
     base_environment,
     flag_environment,
     is_exportable,
@@ -24,7 +26,7 @@ def parse(*words):
 
 
 def environment(*words):
-    return flag_environment(vars(parse(*words)))
+    return flag_environment(JobOptions.of(vars(parse(*words))))
 
 
 def config(tmp_path, text):
@@ -335,7 +337,7 @@ def test_workers_of_this_host_inherit_the_environment_and_its_gpus():
 )
 @pytest.mark.parametrize("value", ["mpi", "MPI", "ccl"])
 def test_settings_that_ask_for_mpi_are_named(name, other, value):
-    lines = overruled_settings({name: value, other: "gloo"}, vars(parse("-np", "1")))
+    lines = overruled_settings({name: value, other: "gloo"}, JobOptions.of(vars(parse("-np", "1"))))
     assert lines == [f"{name}={value} has no effect: horovodrun uses gloo unless it is started with --mpi"]
 
 
@@ -362,7 +364,7 @@ def test_enough_gpus_or_none_get_no_line(environ):
 )
 def test_what_is_not_there_yet_says_so(words):
     with pytest.raises(NotImplementedError, match="not available"):
-        refuse_unavailable(vars(parse(*words)))
+        refuse_unavailable(JobOptions.of(vars(parse(*words))))
 
 
 def test_version_and_check_build_need_no_number():

@@ -18,10 +18,10 @@ from testkit.speed import patience
 
 from horovod.common import basics, process_sets
 from horovod.common.util import _cache
+from horovod.launcher.start.hosts import SlotInfo
 from horovod.runner import _HorovodArgs, gloo_run, js_run, mpi_run
 from horovod.runner.common.util import codec, config_parser, host_hash, safe_shell_exec, settings, tiny_shell_exec
 from horovod.runner.elastic.settings import ElasticSettings
-from horovod.runner.hosts import SlotInfo
 from horovod.runner.util import network, remote
 from horovod.runner.util.cache import Cache, use_cache
 from horovod.runner.util.streams import Pipe

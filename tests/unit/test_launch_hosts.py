@@ -7,7 +7,8 @@ import socket
 
 import pytest
 
-from horovod.runner.hosts import (
+from horovod.launcher.options import JobOptions
+from horovod.launcher.start.hosts import (
     HostInfo,
     get_host_assignments,
     is_local,
@@ -17,7 +18,7 @@ from horovod.runner.hosts import (
     parse_hosts,
     plan_hosts,
 )
-from horovod.runner.limits import check_local_processes
+from horovod.launcher.start.limits import check_local_processes
 
 NOBODY = 65534
 
@@ -87,13 +88,13 @@ def test_no_host_in_a_file_has_so_many_slots(tmp_path, count):
 @pytest.mark.parametrize("number", [0, -1, 100_000_000, 10**30])
 def test_no_job_has_so_many_processes(number):
     with pytest.raises(ValueError, match=rf"num_proc\) must be between 1 and 1048576, not {number}"):
-        plan_hosts({"num_proc": number})
+        plan_hosts(JobOptions(num_proc=number))
 
 
 def test_no_more_processes_than_the_user_may_run(monkeypatch):
     monkeypatch.setattr("os.getuid", lambda: 1000)
     monkeypatch.setattr("resource.getrlimit", lambda _: (50, 100))
-    monkeypatch.setattr("horovod.runner.limits.used_tasks", lambda enough: 3)
+    monkeypatch.setattr("horovod.launcher.start.limits.used_tasks", lambda enough: 3)
     check_local_processes(45)
     with pytest.raises(ValueError, match=r"51 processes are too many .*this user may run 50 \(ulimit -u\)"):
         check_local_processes(51)
@@ -156,7 +157,9 @@ def as_user_without_rights():
         ("below a file", NotADirectoryError, "Not a directory; check the path"),
     ],
 )
-@pytest.mark.parametrize("find", [plan_hosts, named_slots])
+@pytest.mark.parametrize(
+    "find", [lambda path: plan_hosts(JobOptions(hostfile=path)), lambda path: named_slots(None, path)]
+)
 def test_a_hostfile_that_cannot_be_read_is_named_with_its_flag_and_the_remedy(tmp_path, kind, error, text, find):
     path = tmp_path / "hosts"
     if kind == "directory":
@@ -167,7 +170,7 @@ def test_a_hostfile_that_cannot_be_read_is_named_with_its_flag_and_the_remedy(tm
     path = path / "x" if kind == "below a file" else path
     other = as_user_without_rights() if kind == "unreadable" else contextlib.nullcontext()
     with other, pytest.raises(error) as caught:
-        find({"hostfile": str(path), "num_proc": 1})
+        find(str(path))
     shown = str(caught.value)
     assert shown.startswith(f"cannot read the hostfile {str(path)!r} (--hostfile): {text}")
     assert shown.endswith(", or name the hosts with -H host:slots,...")
@@ -183,22 +186,22 @@ def test_what_counts_as_this_machine(monkeypatch):
 
 
 def test_without_hosts_it_is_this_machine():
-    assert plan_hosts({"num_proc": 3}) == [HostInfo("localhost", 3)]
+    assert plan_hosts(JobOptions(num_proc=3)) == [HostInfo("localhost", 3)]
 
 
 def test_a_batch_system_s_hosts_are_used_unless_others_are_named():
     two = [HostInfo("a", 2), HostInfo("b", 2)]
-    assert plan_hosts({"num_proc": 3}, two) == two
-    assert plan_hosts({"num_proc": 1, "hosts": "c:1"}, two) == [HostInfo("c", 1)]
+    assert plan_hosts(JobOptions(num_proc=3), two) == two
+    assert plan_hosts(JobOptions(num_proc=1, hosts="c:1"), two) == [HostInfo("c", 1)]
     with pytest.raises(ValueError, match="Requested more processes"):
-        plan_hosts({"num_proc": 5}, two)
+        plan_hosts(JobOptions(num_proc=5), two)
     # An allocation of one host says which, but not how many processes a user may try there.
-    assert plan_hosts({"num_proc": 2}, two[:1]) == two[:1]
-    assert plan_hosts({"num_proc": 4}, two[:1]) == [HostInfo("localhost", 4)]
+    assert plan_hosts(JobOptions(num_proc=2), two[:1]) == two[:1]
+    assert plan_hosts(JobOptions(num_proc=4), two[:1]) == [HostInfo("localhost", 4)]
 
 
 def test_np_may_be_left_out_where_hosts_say_their_slots(tmp_path):
     (tmp_path / "hosts").write_text("a slots=2\nb\n")
-    assert named_slots({"hosts": "a:2,b:3"}) == 5
-    assert named_slots({"hostfile": str(tmp_path / "hosts")}) == 3
-    assert named_slots({}) is None
+    assert named_slots("a:2,b:3", None) == 5
+    assert named_slots(None, str(tmp_path / "hosts")) == 3
+    assert named_slots(None, None) is None

@@ -5,12 +5,12 @@ import os
 import signal
 from types import SimpleNamespace
 
-from horovod.runner.hosts import SlotInfo
-from horovod.runner.job import Job, JobSpec
-from horovod.runner.output import OutputOptions
-from horovod.runner.processes import Ended, Started
-from horovod.runner.stop_signals import StopSignals, dropping, forwarding
-from horovod.runner.user_output import UserOutput
+from horovod.launcher.output.forwarding import OutputOptions
+from horovod.launcher.output.user_output import UserOutput
+from horovod.launcher.start.hosts import SlotInfo
+from horovod.launcher.start.job import Job, JobSpec
+from horovod.launcher.start.processes import Ended, Started
+from horovod.launcher.start.stop_signals import StopSignals, dropping, forwarding
 
 
 class SlowPlacer:

@@ -3,8 +3,8 @@
 
 import pytest
 
-from horovod.runner.hosts import HostInfo
-from horovod.runner.kubernetes import default_hosts, default_hosts_option, discovered
+from horovod.launcher.start.hosts import HostInfo
+from horovod.launcher.start.kubernetes import default_hosts, default_hosts_option, discovered
 
 LAUNCHER = {"K_MPI_JOB_ROLE": "launcher"}
 HOSTS = [HostInfo("pi-worker-0.pi-worker.ml.svc", 4), HostInfo("pi-worker-1.pi-worker.ml.svc", 4)]

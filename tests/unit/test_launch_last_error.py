@@ -6,10 +6,11 @@ import subprocess
 import sys
 
 import pytest
+from testkit.speed import patience
 
-from horovod.runner.last_error import LastError
-from horovod.runner.post_mortem import failure_text
-from horovod.runner.remedies import remedy_for
+from horovod.launcher.output.last_error import LastError
+from horovod.launcher.start.post_mortem import failure_text
+from horovod.launcher.start.remedies import remedy_for
 
 CHAINED = """
 import json
@@ -32,7 +33,7 @@ def error_of(tmp_path, source, *flags):
     """What a program prints to stderr, between other lines."""
     path = tmp_path / "train.py"
     path.write_text(source)
-    done = subprocess.run([sys.executable, *flags, str(path)], capture_output=True, timeout=30, check=False)
+    done = subprocess.run([sys.executable, *flags, str(path)], capture_output=True, timeout=patience(30), check=False)
     error = LastError()
     error.feed([b"a warning", b"  indented", *done.stderr.splitlines(), b"another line"])
     return error

@@ -7,10 +7,11 @@ import sys
 import pytest
 
 from horovod.common.own_programs import module_arguments
-from horovod.runner import mpi_command as mpi_command_module
-from horovod.runner.hosts import HostInfo
-from horovod.runner.launch import parse_args
-from horovod.runner.mpi_command import mpi_command, mpirun_words, worker_environment
+from horovod.launcher.launch import parse_args
+from horovod.launcher.options import JobOptions
+from horovod.launcher.start import mpi_command as mpi_command_module
+from horovod.launcher.start.hosts import HostInfo
+from horovod.launcher.start.mpi_command import mpi_command, mpirun_words, worker_environment
 
 HOSTS = [HostInfo("a", 2), HostInfo("b", 1)]
 ROOT = ["--allow-run-as-root"] * (os.geteuid() == 0)
@@ -18,7 +19,7 @@ ENVIRONMENT = {"MODEL": "big", "PATH": "/bin", "_HOROVOD_SECRET_KEY": "abc", "HO
 
 
 def made(implementation, **options):
-    return mpi_command(implementation, HOSTS, options, ["python", "train.py"], ENVIRONMENT)
+    return mpi_command(implementation, HOSTS, JobOptions.of(options), ["python", "train.py"], ENVIRONMENT)
 
 
 def test_open_mpi_gets_names_of_variables_and_no_values():
@@ -59,7 +60,7 @@ def test_flags_about_output_are_for_a_program_that_becomes_the_rank(implementati
     words, _ = made(implementation, **flags)
     assert words[: len(plain) - 2] == plain[:-2]
     given = ["--tags", "--timestamps", "--directory", os.path.abspath("out"), "--", "python", "train.py"]
-    assert words[len(plain) - 2 :] == [sys.executable, *module_arguments("horovod.runner.mpi_rank"), *given]
+    assert words[len(plain) - 2 :] == [sys.executable, *module_arguments("horovod.launcher.start.mpi_rank"), *given]
 
 
 @pytest.mark.parametrize("listed", ["2,3", ""])
@@ -75,7 +76,9 @@ def test_flags_about_output_are_for_a_program_that_becomes_the_rank(implementati
 def test_gpus_of_the_launcher_are_those_of_its_own_ranks(monkeypatch, implementation, hosts, keeps, listed):
     monkeypatch.setattr(mpi_command_module, "installed_mpi", lambda environ: implementation)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", listed)
-    words, environment = mpirun_words(vars(parse_args(["--mpi", "-np", "2", "-H", hosts])), ["python", "train.py"])
+    words, environment = mpirun_words(
+        JobOptions.of(vars(parse_args(["--mpi", "-np", "2", "-H", hosts]))), ["python", "train.py"]
+    )
     assert environment.get("CUDA_VISIBLE_DEVICES") == (listed if keeps else None)
     assert "CUDA_VISIBLE_DEVICES" not in words
     assert ("-x" in words) == (implementation == "Open MPI")
@@ -89,5 +92,5 @@ def test_spectrum_mpi_has_a_flag_for_tcp():
 def test_a_rank_that_starts_a_job_keeps_its_own_place_and_rendezvous(monkeypatch):
     for name in ("HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT"):
         monkeypatch.setenv(name, "3")
-    assert not [name for name in worker_environment({}) if name.startswith(("HOROVOD_RANK", "HOROVOD_SIZE"))]
-    assert "HOROVOD_GLOO_RENDEZVOUS_ADDR" not in worker_environment({})
+    assert not [name for name in worker_environment(JobOptions()) if name.startswith(("HOROVOD_RANK", "HOROVOD_SIZE"))]
+    assert "HOROVOD_GLOO_RENDEZVOUS_ADDR" not in worker_environment(JobOptions())

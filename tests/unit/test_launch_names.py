@@ -6,8 +6,8 @@ import importlib
 
 import pytest
 
+from horovod.launcher.start.allocation import default_processes
 from horovod.runner import launch
-from horovod.runner.allocation import default_processes
 from horovod.runner.common.util import env, timeout
 from horovod.runner.util.lsf import LSFUtils
 from horovod.runner.util.threads import in_thread

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Long lines of a worker's output; test_launch_supervision.py has the others."""
 
-from horovod.runner import output
-from horovod.runner.output import LineSplitter
+from horovod.launcher.output import forwarding as output
+from horovod.launcher.output.forwarding import LineSplitter
 
 
 def fed(data, chunk_bytes):

@@ -5,9 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from horovod.runner.job import JobResult
-from horovod.runner.restarts import LONGEST_PAUSE_S, QUICK_S, Budget, restart_line
-from horovod.runner.worker_environment import number_of
+from horovod.launcher.options import JobOptions
+from horovod.launcher.start.job import JobResult
+from horovod.launcher.start.restarts import LONGEST_PAUSE_S, QUICK_S, Budget, restart_line
+from horovod.launcher.start.worker_environment import number_of
 
 FAILED = JobResult(
     exit_code=137, failed_rank=2, text="rank 2 (host b, pid 7) ...\n  last lines", why="rank 2 on b: killed"
@@ -60,9 +61,9 @@ def test_the_reason_is_said_in_one_line():
 
 
 def test_the_number_is_given_or_of_the_environment(monkeypatch):
-    assert number_of({}, "HOROVOD_MAX_RESTARTS") == 0
+    assert number_of(JobOptions.of({}), "HOROVOD_MAX_RESTARTS") == 0
     monkeypatch.setenv("HOROVOD_MAX_RESTARTS", "4")
-    assert number_of({"max_restarts": None}, "HOROVOD_MAX_RESTARTS") == 4
-    assert number_of({"max_restarts": 0}, "HOROVOD_MAX_RESTARTS") == 0
+    assert number_of(JobOptions.of({"max_restarts": None}), "HOROVOD_MAX_RESTARTS") == 4
+    assert number_of(JobOptions.of({"max_restarts": 0}), "HOROVOD_MAX_RESTARTS") == 0
     with pytest.raises(ValueError, match="max_restarts='-1' is not valid"):
-        number_of({"max_restarts": -1}, "HOROVOD_MAX_RESTARTS")
+        number_of(JobOptions.of({"max_restarts": -1}), "HOROVOD_MAX_RESTARTS")

@@ -7,8 +7,14 @@ import threading
 
 import pytest
 
-from horovod.runner import limits, scarcity
-from horovod.runner.scarcity import cores_notice, say_if_cores_of_hosts_are_few, say_what_is_scarce, threads_each
+from horovod.launcher.options import JobOptions
+from horovod.launcher.start import limits, scarcity
+from horovod.launcher.start.scarcity import (
+    cores_notice,
+    say_if_cores_of_hosts_are_few,
+    say_what_is_scarce,
+    threads_each,
+)
 
 
 class Said:
@@ -46,20 +52,20 @@ def test_far_more_ranks_than_cores_are_one_line():
 
 def test_the_ranks_of_this_machine_are_compared_with_the_cores_that_it_may_use(monkeypatch, said):
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {4, 5})
-    say_what_is_scarce({}, 8, 8, said)
+    say_what_is_scarce(JobOptions(), 8, 8, said)
     assert said.lines == []
-    say_what_is_scarce({"log_level": "error"}, 9, 9, said)
+    say_what_is_scarce(JobOptions.of({"log_level": "error"}), 9, 9, said)
     assert said.lines == []
-    say_what_is_scarce({}, 9, 9, said)
+    say_what_is_scarce(JobOptions(), 9, 9, said)
     assert [line[:48] for line in said.lines] == ["warning: this machine has 2 cores for 9 ranks, s"]
 
 
 def test_of_other_hosts_the_first_that_has_too_few_cores_is_named(said):
     facts = {"a": {"cores": 64}, "b": {}, "c": {"cores": 2}, "d": {"cores": 1}}
     ranks = dict.fromkeys(facts, 64)
-    say_if_cores_of_hosts_are_few({"log_level": "fatal"}, ranks, facts, said)
+    say_if_cores_of_hosts_are_few(JobOptions.of({"log_level": "fatal"}), ranks, facts, said)
     assert said.lines == []
-    say_if_cores_of_hosts_are_few({}, ranks, facts, said)
+    say_if_cores_of_hosts_are_few(JobOptions(), ranks, facts, said)
     assert len(said.lines) == 1
     assert said.lines[0].startswith("warning: host c has 2 cores for 64 ranks")
 
@@ -73,7 +79,7 @@ def test_threads_that_have_no_room_are_named_before_the_start(bounded, monkeypat
     assert "10 ranks with NumPy start about 60" in notice
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(29)))
     monkeypatch.setattr("os.environ", {})
-    say_what_is_scarce({}, 2, 2, said)
+    say_what_is_scarce(JobOptions(), 2, 2, said)
     assert said.lines == [limits.threads_notice(2, 30)]
 
 

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from horovod.runner.output import LineSplitter
-from horovod.runner.processes import describe_exit
-from horovod.runner.supervision import CAUSE_WAIT_S, KILL_LIMIT_S, Exit, State, Supervision, blames_peer
-from horovod.runner.tracebacks import ShownTracebacks, TracebackFolder
+from horovod.launcher.output.forwarding import LineSplitter
+from horovod.launcher.output.tracebacks import ShownTracebacks, TracebackFolder
+from horovod.launcher.start.processes import describe_exit
+from horovod.launcher.start.supervision import CAUSE_WAIT_S, KILL_LIMIT_S, Exit, State, Supervision, blames_peer
 
 
 def test_good_exits_lead_to_zero():

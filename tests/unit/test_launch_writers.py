@@ -6,11 +6,12 @@ import threading
 import time
 
 import pytest
+from testkit.awaiting import await_that
 
-from horovod.runner import user_output
-from horovod.runner.in_place import InPlace, fit
-from horovod.runner.user_output import UserOutput
-from horovod.runner.writers import Writer, to_descriptor
+from horovod.launcher.output import user_output
+from horovod.launcher.output.in_place import InPlace, fit
+from horovod.launcher.output.user_output import UserOutput
+from horovod.launcher.output.writers import Writer, to_descriptor
 
 
 @pytest.fixture(autouse=True)
@@ -26,13 +27,6 @@ def little_patience(monkeypatch):
 def much_patience(monkeypatch, little_patience):
     """Where a reader takes everything, a busy machine is no reason to drop it."""
     monkeypatch.setattr(user_output, "PATIENCE_AFTER_SUCCESS_S", 20.0)
-
-
-def await_that(is_so):
-    give_up = time.monotonic() + 20
-    while not is_so():
-        assert time.monotonic() < give_up
-        time.sleep(0.01)
 
 
 class Reader:

@@ -9,7 +9,7 @@ import pytest
 from horovod.common import leaving
 from horovod.common.exceptions import HorovodInternalError
 from horovod.common.joining.elastic_place import lost_rank_of
-from horovod.runner.leave_reports import LeaveReport, LeaveReports
+from horovod.launcher.start.leave_reports import LeaveReport, LeaveReports
 
 
 class UnspeakableError(Exception):

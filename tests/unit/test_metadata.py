@@ -15,7 +15,7 @@ def test_every_framework_has_an_extra_and_every_extra_has_code():
     extras = set(PROJECT["optional-dependencies"])
     frameworks = {"torch", "tensorflow", "keras", "jax", "mxnet"}
     assert frameworks <= extras
-    ours = {"examples", "test", "test-torch", "dev", "mpi", "ray"}
+    ours = {"examples", "test", "test-torch", "dev", "docs", "mpi", "ray"}
     assert extras - frameworks - ours == {"pytorch", "all-frameworks"}  # names that Horovod's users type
 
 

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from testkit.speed import patience
 
 from horovod.common import nccl_library
 from horovod.common.joining import bootstrap
 from horovod.common.settings import Settings
 from horovod.common.topology import Topology
 from horovod.common.util import nccl_built
-from horovod.runner import check_build
+from horovod.launcher import check_build
 
 
 @pytest.fixture
@@ -35,7 +36,7 @@ def nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
 def library(tmp_path: Path) -> Path:
     source, file = tmp_path / "nccl.c", tmp_path / "libnccl.so.2"
     source.write_text("int ncclGetVersion(int* version) { *version = 21805; return 0; }")
-    subprocess.run(["gcc", "-shared", "-fPIC", "-o", str(file), str(source)], check=True, timeout=60)
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", str(file), str(source)], check=True, timeout=patience(60))
     return file
 
 

@@ -8,9 +8,10 @@ import subprocess
 import pytest
 import yaml
 from testkit.places import ROOT
+from testkit.speed import patience
 
-from horovod.runner.arguments import FlagParser
-from horovod.runner.kubernetes import default_hosts
+from horovod.launcher.arguments import FlagParser
+from horovod.launcher.start.kubernetes import default_hosts
 
 DOCKER = ROOT / "packaging" / "docker"
 MANIFESTS = sorted((ROOT / "packaging" / "kubernetes").glob("*.yaml"))
@@ -201,7 +202,9 @@ def test_everything_that_the_dockerfile_copies_is_there():
 
 def test_entry_point(tmp_path):
     entry = [str(DOCKER / "khorovod-entrypoint")]
-    done = subprocess.run([*entry, "echo", "a b", "c"], capture_output=True, text=True, timeout=10, check=False)
+    done = subprocess.run(
+        [*entry, "echo", "a b", "c"], capture_output=True, text=True, timeout=patience(10), check=False
+    )
     assert (done.returncode, done.stdout) == (0, "a b c\n")
     done = subprocess.run(
         [*entry, "sshd"], env={"HOME": str(tmp_path)}, capture_output=True, text=True, timeout=10, check=False

@@ -17,14 +17,38 @@ def test_every_folder_of_examples_has_a_readme_that_names_its_programs():
         assert [path.name for path in folder.glob("*.py") if f"`{path.name}`" not in text] == []
 
 
-def test_the_front_page_links_every_page():
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    pages = sorted(path.name for path in (ROOT / "docs").glob("*.md"))
-    assert [page for page in pages if f"](docs/{page})" not in text] == []
-    assert "](docs/decisions/README.md)" in text
+def test_every_page_can_be_reached_from_the_front_page():
+    reached, waiting = set(), [ROOT / "README.md"]
+    while waiting:
+        page = waiting.pop()
+        reached.add(page)
+        links = re.findall(r"\]\(([^)\s#:]+\.md)", page.read_text(encoding="utf-8"))
+        waiting += {(page.parent / link).resolve() for link in links} - reached
+    assert sorted({*(ROOT / "docs").rglob("*.md")} - reached) == []
+
+
+def test_every_decision_is_in_their_list():
     index = (ROOT / "docs" / "decisions" / "README.md").read_text(encoding="utf-8")
     decisions = {path.name for path in (ROOT / "docs" / "decisions").glob("*.md")} - {"README.md"}
     assert [name for name in sorted(decisions) if f"]({name})" not in index] == []
+
+
+# Tables to look things up in: of settings, differences and results; of every operation or method.
+REFERENCES = {"settings.md", "compatibility.md", "checked-numbers.md"}
+REFERENCES |= {"compression.md", "tensorflow.md", "keras.md", "jax.md"}
+MAX_WORDS = 1500
+
+
+def test_no_page_is_long():
+    lengths = {str(path.relative_to(ROOT)): _words(path) for path in (ROOT / "docs").rglob("*.md")}
+    references = {f"docs/{name}" for name in REFERENCES}
+    assert {name: count for name, count in lengths.items() if count > MAX_WORDS and name not in references} == {}
+
+
+def _words(page):
+    """Return how many words a page has, its programs and the lines of its tables excepted."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    return sum(any(character.isalnum() for character in word) for word in text.split())
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

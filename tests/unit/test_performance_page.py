@@ -17,7 +17,7 @@ def page(tmp_path):
     pytest.importorskip("matplotlib")
     from benchkit.page import write_page
 
-    _, full, *pictures = write_page(tmp_path, [read(STORED)])
+    _, full, _, _, *pictures = write_page(tmp_path / "docs", [read(STORED)], tmp_path)
     return full.read_text(encoding="utf-8"), pictures
 
 
@@ -26,7 +26,7 @@ def overview(tmp_path):
     pytest.importorskip("matplotlib")
     from benchkit.page import write_page
 
-    return write_page(tmp_path, [read(STORED)])[0].read_text(encoding="utf-8")
+    return write_page(tmp_path, [read(STORED)], tmp_path)[0].read_text(encoding="utf-8")
 
 
 def cells_after(page, heading):
@@ -62,6 +62,7 @@ def test_costs_of_training_are_above_the_bound_and_for_each_tensor(page):
 
 def test_pictures_are_named_in_the_page_and_hold_every_way(page):
     text, pictures = page
+    pictures = [path for path in pictures if path.parent.name != "docs"]
     assert {path.name for path in pictures} == {
         "performance-performance-collectives-2.svg",
         "performance-performance-training.svg",
@@ -74,7 +75,7 @@ def test_pictures_are_named_in_the_page_and_hold_every_way(page):
 def test_pictures_are_the_same_each_time(page, tmp_path):
     from benchkit.page import write_page
 
-    again = write_page(tmp_path / "again", [read(STORED)])[2:]
+    again = write_page(tmp_path / "again" / "docs", [read(STORED)], tmp_path / "again")[4:]
     assert [path.read_bytes() for path in again] == [path.read_bytes() for path in page[1]]
 
 
@@ -94,25 +95,27 @@ def test_the_overview_has_ratios_without_intervals_and_what_training_costs(overv
     assert cells_after(overview, "Training step")[2] == ["200 parameters of 4 B", "1 ms", "100.0%", ""]
 
 
-def test_the_overview_shows_two_pictures_and_links_the_full_tables(overview):
+def test_the_overview_shows_two_pictures_and_names_the_full_tables(overview):
     assert overview.count("![") == 2
-    assert "](performance-tables.md)" in overview
+    assert "bench-output/performance-tables.md" in overview
 
 
-def test_both_pages_exist_before_anything_was_measured(tmp_path):
+def test_the_pages_exist_before_anything_was_measured(tmp_path):
     pytest.importorskip("matplotlib")
     from benchkit.page import write_page
 
-    texts = [path.read_text(encoding="utf-8") for path in write_page(tmp_path, [])]
-    assert [("No results are stored yet." in text) for text in texts] == [True, True]
+    texts = [path.read_text(encoding="utf-8") for path in write_page(tmp_path, [], tmp_path)]
+    assert [("No results are stored yet." in text) for text in texts] == [True, True, True, False]
 
 
-def test_the_stored_overview_is_the_one_that_the_stored_lines_make():
+def test_the_stored_pages_are_those_that_the_stored_lines_make():
+    from benchkit.hosts_page import gpus_page, hosts_page
     from benchkit.overview import overview
 
     results = [read(path) for path in sorted((ROOT / "benchmarks" / "results").glob("*.jsonl"))]
     page = overview(results, {path.name for path in (ROOT / "docs").glob("performance-*.svg")})
-    assert page == (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
+    made = {"performance.md": page, "performance-hosts.md": hosts_page(results), "performance-gpus.md": gpus_page()}
+    assert made == {name: (ROOT / "docs" / name).read_text(encoding="utf-8") for name in made}
 
 
 def test_what_is_written_reads_back_with_right_ratios(tmp_path):
@@ -164,7 +167,7 @@ def test_many_hosts_are_shown_where_they_were_measured_and_our_choice_is_bold(tm
     beside = tmp_path / "many_hosts" / STORED.name
     beside.parent.mkdir()
     beside.write_text("".join(json.dumps(record) + "\n" for record in [{"machine": {}}, check, *compared]))
-    page = write_page(tmp_path / "docs", [read(stored)])[0].read_text(encoding="utf-8")
+    page = write_page(tmp_path / "docs", [read(stored)], tmp_path)[2].read_text(encoding="utf-8")
     rows = cells_after(page, "Many hosts")
     assert ["MB of memory", "1", "2.5", "4", "3"] in rows
     bold = [[cell.startswith("**") for cell in row[2:]].index(True) for row in rows[-len(cases) :]]

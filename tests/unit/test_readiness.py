@@ -9,8 +9,8 @@ import threading
 import pytest
 
 from horovod.common.readiness import is_readable, is_writable, readable_and_writable
-from horovod.runner.processes import CannotRunError
-from horovod.runner.thread_failures import ThreadFailures
+from horovod.launcher.start.processes import CannotRunError
+from horovod.launcher.start.thread_failures import ThreadFailures
 
 ABOVE_SELECTS_LIMIT = 1500
 

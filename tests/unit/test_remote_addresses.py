@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which address a host is known by, from what was tried."""
 
-from horovod.runner.remote.addresses import allowed, choose
-from horovod.runner.remote.probing import Address, Attempt
+from horovod.launcher.remote.addresses import allowed, choose
+from horovod.launcher.remote.probing import Address, Attempt
 
 ETH = Address("eth0", "10.0.0.2")
 IB = Address("ib0", "192.168.0.2")

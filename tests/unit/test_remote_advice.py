@@ -14,12 +14,12 @@ from testkit.speed import patience
 
 from horovod.common.escaping import escaped
 from horovod.common.leaving import printable
-from horovod.runner.elastic.polling import DiscoveryError, find_hosts
-from horovod.runner.elastic.progress import told_by
-from horovod.runner.remote.advice import advice_for, require_program
-from horovod.runner.remote.command import Reaching, blaunch_command, program_of, ssh_command
-from horovod.runner.remote.hosts import RemoteHosts
-from horovod.runner.remote.slurm import srun_command
+from horovod.launcher.elastic.polling import DiscoveryError, find_hosts
+from horovod.launcher.elastic.progress import told_by
+from horovod.launcher.remote.advice import advice_for, require_program
+from horovod.launcher.remote.command import Reaching, blaunch_command, program_of, ssh_command
+from horovod.launcher.remote.hosts import RemoteHosts
+from horovod.launcher.remote.slurm import srun_command
 
 PYTHON = "/opt/env/bin/python"
 COMMAND = ssh_command("h", Reaching(), PYTHON, {})
@@ -134,7 +134,7 @@ def test_the_stack_that_a_stuck_worker_sends_is_escaped():
 
 GREETING = r"""
 import sys, time
-from horovod.runner.remote import frames
+from horovod.launcher.remote import frames
 def send(*message):
     sys.stdout.buffer.write(frames.pack(*message))
     sys.stdout.buffer.flush()

@@ -7,10 +7,7 @@ import subprocess
 import pytest
 from testkit.speed import patience
 
-from horovod.runner.allocation import expand_names, find_allocation
-from horovod.runner.hosts import HostInfo, SlotInfo
-from horovod.runner.post_mortem import exit_table
-from horovod.runner.remote.command import (
+from horovod.launcher.remote.command import (
     Reaching,
     agent_command,
     blaunch_command,
@@ -18,10 +15,13 @@ from horovod.runner.remote.command import (
     ssh_command,
     to_try,
 )
-from horovod.runner.remote.environment import that_travel
-from horovod.runner.remote.frames import GREETING, FrameError, FrameReader, pack
-from horovod.runner.remote.sessions import exit_code_of
-from horovod.runner.remote.slurm import gpus_by_node, srun_command
+from horovod.launcher.remote.environment import that_travel
+from horovod.launcher.remote.frames import GREETING, FrameError, FrameReader, pack
+from horovod.launcher.remote.sessions import exit_code_of
+from horovod.launcher.remote.slurm import gpus_by_node, srun_command
+from horovod.launcher.start.allocation import expand_names, find_allocation
+from horovod.launcher.start.hosts import HostInfo, SlotInfo
+from horovod.launcher.start.post_mortem import exit_table
 
 AGENT = f"exec {shlex.join(agent_command('/opt/python'))}"
 

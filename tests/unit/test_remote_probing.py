@@ -7,10 +7,10 @@ from contextlib import ExitStack, closing
 
 import pytest
 
-from horovod.runner.remote import probing, reachability
-from horovod.runner.remote.addresses import Choice
-from horovod.runner.remote.opening import LAUNCHER
-from horovod.runner.remote.probing import Address, Listener, ProbeListener, Target, reach
+from horovod.launcher.remote import probing, reachability
+from horovod.launcher.remote.addresses import Choice
+from horovod.launcher.remote.opening import LAUNCHER
+from horovod.launcher.remote.probing import Address, Listener, ProbeListener, Target, reach
 
 LIMIT_S = 4.0  # an answer may come late on a busy machine
 

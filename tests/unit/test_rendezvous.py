@@ -10,6 +10,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from testkit.speed import patience
 from testkit.variables import free_port
 
 from horovod.common.rendezvous import protocol
@@ -85,7 +86,7 @@ def test_the_time_limit_names_the_missing_rank(server):
     # The limit is also that of connecting: an error about that would not name the rank.
     with pytest.raises(RendezvousError, match=r"waited in vain for rank 1 of 2"):
         meet(ADDRESS, server.port, SECRET, 0, 2, 0, {}, 3)
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < patience(10)
 
 
 def test_a_loss_known_to_the_launcher_ends_the_waiting(server):
@@ -172,7 +173,7 @@ def test_no_server_at_all_is_an_error_in_time():
     started = time.monotonic()
     with pytest.raises(RendezvousError, match=f"could not reach the rendezvous at {ADDRESS}:{port} within 0.3 s"):
         Connection.open(ADDRESS, port, SECRET, 0.3)
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < patience(10)
 
 
 def test_a_stopped_server_frees_its_port_and_wakes_its_clients():
@@ -206,7 +207,7 @@ def test_fault_24_silent_and_slow_strangers_are_dropped():
             started = time.monotonic()
             assert is_closed_by_server(silent)
             assert is_closed_by_server(slow)
-            assert time.monotonic() - started < 10
+            assert time.monotonic() - started < patience(10)
         assert server.statistics.dropped == 2
 
 

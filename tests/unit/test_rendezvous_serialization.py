@@ -19,7 +19,7 @@ def test_only_the_audited_file_imports_a_pickler():
 
 
 def test_marshal_is_only_for_a_process_of_ours_over_a_socket_that_nobody_else_has():
-    assert importers_of("marshal") == ["runner/guardian.py"]
+    assert importers_of("marshal") == ["launcher/start/guardian.py"]
 
 
 def test_lambdas_survive_the_journey():

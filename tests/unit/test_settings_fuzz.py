@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from horovod.common import settings
 from horovod.common.settings_table import MOST_CORES, TABLE, Setting
 from horovod.common.topology import discover
-from horovod.runner.arguments import FLAG_SETTINGS
-from horovod.runner.config_file import read_config_file
-from horovod.runner.hosts import parse_hosts
-from horovod.runner.launch import parse_args
-from horovod.runner.worker_environment import flag_environment
+from horovod.launcher.config_file import read_config_file
+from horovod.launcher.launch import parse_args
+from horovod.launcher.options import FLAG_SETTINGS, JobOptions
+from horovod.launcher.start.hosts import parse_hosts
+from horovod.launcher.start.worker_environment import flag_environment
 
 USUAL = 400
 EXAMPLES = int(os.environ.get("HVD_SETTINGS_EXAMPLES", USUAL))
@@ -132,7 +132,9 @@ def test_fault_30_flags(case: tuple[tuple[str, Setting], str]) -> None:
         check_refusal(error, setting.given_as(setting.flag))
         return
     given_with = {"autotune": True, "timeline_filename": "t", dest: options[dest]}
-    variables = {name: value for name, value in flag_environment(given_with).items() if name == setting.name}
+    variables = {
+        name: value for name, value in flag_environment(JobOptions.of(given_with)).items() if name == setting.name
+    }
     for value in settings.load(variables).explicit.values():
         check_value(setting, value)
 

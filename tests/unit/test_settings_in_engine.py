@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from horovod._engine import World
+from horovod._engine import EngineCall, TensorLocation, World
 from horovod.common import settings
 from horovod.common.joining import bootstrap
 from horovod.common.settings_table import TABLE, Setting
@@ -79,7 +79,8 @@ def check_sum(worlds: Sequence[World], count: int) -> None:
     def add(world: World) -> None:
         numbers = np.ones(count, dtype=np.float32)
         place = numbers.ctypes.data
-        handle = world.submit(0, ALLREDUCE, f"x{count}", FLOAT32, (count,), place, place, SUM, will_wait=True)
+        call, tensor = EngineCall(ALLREDUCE, SUM, will_wait=True), TensorLocation(FLOAT32, (count,), place, place)
+        handle = world.submit(0, f"x{count}", call, tensor)
         assert world.wait(handle, LIMIT_S)
         world.release(handle)
         assert (numbers == len(worlds)).all()

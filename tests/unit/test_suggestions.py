@@ -8,9 +8,9 @@ import pytest
 from typer.testing import CliRunner
 
 from horovod.common.suggestions import did_you_mean
-from horovod.runner.launch import parse_args
-from horovod.runner.limits import explain_shortage
-from horovod.runner.not_run import StartError, explained, interpreter_in
+from horovod.launcher.launch import parse_args
+from horovod.launcher.start.limits import explain_shortage
+from horovod.launcher.start.not_run import StartError, explained, interpreter_in
 from horovod.tools.cli import app
 
 

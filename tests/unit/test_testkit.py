@@ -11,12 +11,14 @@ from contextlib import suppress
 
 import psutil
 import pytest
+from testkit.awaiting import await_that
 from testkit.families import Mark, living
 from testkit.launcher import HOROVODRUN, lines_by_rank, python
 from testkit.modules import load
 from testkit.pipes import Gate, Ready
 from testkit.places import python_path
 from testkit.processes import Group, Process, run, wait_for_all
+from testkit.speed import patience
 from testkit.variables import free_ports, of_ranks, size_of
 
 FAMILY = ["sh", "-c", "sleep 1000 & echo $!; wait"]
@@ -32,9 +34,9 @@ def test_a_command_that_does_not_end_is_shown_with_its_output_and_killed_with_it
     with pytest.raises(AssertionError) as caught:
         run(FAMILY, limit_s=3)
     child = int(re.search(r"still runs after [\d.]+ s\n(\d+)\n", str(caught.value))[1])
-    assert time.monotonic() - started < 20
+    assert time.monotonic() - started < patience(20)
     with suppress(psutil.NoSuchProcess):
-        assert not living([psutil.Process(child)], limit_s=5)
+        assert not living([psutil.Process(child)], patience(5))
 
 
 def test_a_deadline_shows_the_stacks_of_all_ranks():
@@ -47,10 +49,7 @@ hvd.init()
 wait_for_nothing()
 """
     with Process([*HOROVODRUN, "-np", "2", *python(source.format(path="/dev/stderr"))]) as job:
-        give_up = time.monotonic() + 30
-        while job.printed().count("<stderr>:x") < 2:
-            assert time.monotonic() < give_up, job.printed()
-            time.sleep(0.02)
+        await_that(lambda: job.printed().count("<stderr>:x") == 2, 30, job.printed)
         with pytest.raises(AssertionError) as caught:
             wait_for_all([job], limit_s=0.1)
     assert str(caught.value).count("in wait_for_nothing") == 2
@@ -72,7 +71,7 @@ sys.stdin.read()
             assert {process.pid for process in mark.processes()} == {starter.pid, *pids}
             [leader] = [process for process in map(psutil.Process, pids) if process.ppid() == starter.pid]
             os.kill(starter.pid, signal.SIGKILL)
-            assert not living([leader], limit_s=5)
+            assert not living([leader], patience(5))
     finally:
         for left in mark.processes():  # of a killed starter's group, the kernel ends the leader alone
             left.kill()

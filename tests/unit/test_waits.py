@@ -10,6 +10,7 @@ import threading
 import time
 
 import pytest
+from testkit.awaiting import await_that
 
 from horovod.common import waits
 
@@ -50,10 +51,7 @@ def alone(monkeypatch):
     monkeypatch.setattr(waits, "_frameworks_submit", False)
     monkeypatch.setattr(waits, "_initializer", None)
     timer = signal.setitimer(signal.ITIMER_REAL, 0)
-    give_up = time.monotonic() + 20
-    while not told_of_this_thread().startswith("1"):
-        assert time.monotonic() < give_up, threading.enumerate()
-        time.sleep(0.01)
+    await_that(lambda: told_of_this_thread().startswith("1"), 20, threading.enumerate)
     yield
     signal.setitimer(signal.ITIMER_REAL, *timer)
 

@@ -47,7 +47,8 @@ ArrayReader::ArrayReader(nb::handle array_type, const nb::dict& dtypes, nb::hand
 }
 
 bool ArrayReader::Read(PyObject* array, PlainArray* plain) const {
-  if (!PyObject_TypeCheck(array, reinterpret_cast<PyTypeObject*>(array_type_.ptr()))) return false;
+  // Subclasses may give the memory another meaning: a masked array does.
+  if (Py_TYPE(array) != reinterpret_cast<PyTypeObject*>(array_type_.ptr())) return false;
   const auto* fields = reinterpret_cast<const ArrayFields*>(array);
   if ((fields->flags & kUsable) != kUsable) return false;
   const int id = IdOf(fields->dtype);

@@ -18,8 +18,8 @@ class ArrayReader : public PlainArrays {
   // `table`: NumPy's _ARRAY_API.
   ArrayReader(nanobind::handle array_type, const nanobind::dict& dtypes, nanobind::handle table);
 
-  // False for what needs a closer look: no array, other strides, read-only, a dtype that is unknown or not the common
-  // object for it.
+  // False for what needs a closer look: no array, a subclass, other strides, read-only, a dtype that is unknown or not
+  // the common object for it.
   bool Read(PyObject* array, PlainArray* plain) const override;
 
   // The same for Python: (address, shape, dtype id) or None.

@@ -167,12 +167,6 @@ class GradientTable {
     }
   }
 
-  void ForgetReduced() {
-    for (Row& row : rows_) {
-      if (row.passes_left == 0) Forget(row);
-    }
-  }
-
   // One pass less for each; those that have none left, and the first that had none before.
   std::pair<Numbers, std::optional<uint32_t>> CountDown(const Numbers& numbers) {
     Numbers ready;
@@ -439,7 +433,6 @@ void BindGradientTable(nb::module_& module) {
       .def("leave_to_caller", &GradientTable::LeaveToCaller, "number"_a)
       .def("set_sparse", &GradientTable::SetSparse, "number"_a, "sparse"_a)
       .def("restart", &GradientTable::Restart, "passes"_a)
-      .def("forget_reduced", &GradientTable::ForgetReduced)
       .def("count_down", &GradientTable::CountDown, "numbers"_a)
       .def("standings", &GradientTable::Standings)
       .def("agree", &GradientTable::Agree, "wanted"_a)

@@ -29,6 +29,7 @@
 #include "bindings/python/plain_tensors.h"
 #include "bindings/python/region.h"
 #include "bindings/python/settings.h"
+#include "bindings/python/submission.h"
 #include "bindings/python/table.h"
 #include "bindings/python/tensor_maker.h"
 #include "bindings/python/tensor_reader.h"
@@ -42,7 +43,10 @@ using namespace nb::literals;
 namespace {
 
 using hvd_python::Api;
+using hvd_python::Describe;
+using hvd_python::EngineCall;
 using hvd_python::Raise;
+using hvd_python::TensorLocation;
 
 // Call a Python function for its text, on a thread of the engine's that nothing waits for. An interpreter that is
 // ending may end the thread wherever it asks for the GIL; noexcept makes it stay here then (see personality.cc).
@@ -165,50 +169,26 @@ class World {
 
   int SharesGpus(int process_set) const { return Api()->shares_gpus(world_, process_set); }
 
-  int64_t Submit(int process_set, int kind, const char* name, int dtype, const Shape& shape, uintptr_t input,
-                 uintptr_t output, int reduce_op, double prescale, double postscale, int root,
-                 const std::vector<int64_t>& splits, bool will_wait, int wire_dtype, int device, uint64_t stream,
-                 bool prompt) {
-    hvd_op op =
-        Describe(kind, name, dtype, shape, input, output, reduce_op, prescale, postscale, wire_dtype, device, stream);
-    op.root = root;
+  int64_t Submit(int process_set, const char* name, const EngineCall& call, const TensorLocation& tensor,
+                 const std::vector<int64_t>& splits) {
+    hvd_op op = Describe(call, tensor, name);
     op.splits = splits.data();
     op.nsplits = static_cast<int32_t>(splits.size());
-    return Start(process_set, &op, 1, nullptr, will_wait, prompt);
+    return Start(process_set, &op, 1, nullptr, call.flags());
   }
 
-  int64_t SubmitGroup(int process_set, int kind, const char* group, const std::vector<std::string>& names,
-                      const std::vector<int>& dtypes, const std::vector<Shape>& shapes,
-                      const std::vector<uintptr_t>& inputs, const std::vector<uintptr_t>& outputs, int reduce_op,
-                      double prescale, double postscale, int root, bool will_wait, int wire_dtype, int device,
-                      uint64_t stream, bool prompt) {
-    const size_t count = names.size();
-    if (dtypes.size() != count || shapes.size() != count || inputs.size() != count || outputs.size() != count) {
-      throw nb::value_error("the lists of a group differ in length");
-    }
-    std::vector<hvd_op> ops;
-    for (size_t i = 0; i < count; ++i) {
-      ops.push_back(Describe(kind, names[i].c_str(), dtypes[i], shapes[i], inputs[i], outputs[i], reduce_op, prescale,
-                             postscale, wire_dtype, device, stream));
-      ops.back().root = root;
-    }
-    return Start(process_set, ops.data(), static_cast<int32_t>(count), group, will_wait, prompt);
+  int64_t SubmitGroup(int process_set, const char* group, const std::vector<const char*>& names, const EngineCall& call,
+                      const std::vector<const TensorLocation*>& tensors) {
+    const std::vector<hvd_op> ops = DescribeAll(names, call, tensors);
+    return Start(process_set, ops.data(), static_cast<int32_t>(ops.size()), group, call.flags());
   }
 
-  // Each operation for itself, in one call. Handles are added to `started` one by one, so that none is lost if a later
-  // operation is refused.
-  void SubmitMany(int process_set, int kind, const std::vector<const char*>& names, const std::vector<int>& dtypes,
-                  const std::vector<Shape>& shapes, const std::vector<uintptr_t>& inputs,
-                  const std::vector<uintptr_t>& outputs, int reduce_op, double prescale, double postscale,
-                  nb::list started, bool will_wait, int wire_dtype, int device, uint64_t stream) {
-    const size_t count = names.size();
-    if (dtypes.size() != count || shapes.size() != count || inputs.size() != count || outputs.size() != count) {
-      throw nb::value_error("the operations' descriptions have different lengths");
-    }
-    for (size_t i = 0; i < count; ++i) {
-      const hvd_op op = Describe(kind, names[i], dtypes[i], shapes[i], inputs[i], outputs[i], reduce_op, prescale,
-                                 postscale, wire_dtype, device, stream);
-      started.append(Start(process_set, &op, 1, nullptr, will_wait));
+  // Submit each operation by itself. Handles are added to `started` one by one, so that the caller can release the
+  // operations that have started if a later one is refused.
+  void SubmitMany(int process_set, const std::vector<const char*>& names, const EngineCall& call,
+                  const std::vector<const TensorLocation*>& tensors, nb::list started) {
+    for (const hvd_op& op : DescribeAll(names, call, tensors)) {
+      started.append(Start(process_set, &op, 1, nullptr, call.flags()));
     }
   }
 
@@ -402,32 +382,19 @@ class World {
     return Api()->leave(world_, timeout_ms) != HVD_IN_PROGRESS;
   }
 
-  static hvd_op Describe(int kind, const char* name, int dtype, const Shape& shape, uintptr_t input, uintptr_t output,
-                         int reduce_op, double prescale, double postscale, int wire_dtype, int device,
-                         uint64_t stream) {
-    hvd_op op{};
-    op.size = sizeof op;
-    op.kind = kind;
-    op.dtype = dtype;
-    op.reduce_op = reduce_op;
-    op.root = -1;
-    op.device = device;
-    op.stream = stream;
-    op.name = name;
-    op.shape = shape.data();
-    op.ndim = static_cast<int32_t>(shape.size());
-    op.input = reinterpret_cast<const void*>(input);
-    op.output = reinterpret_cast<void*>(output);
-    op.prescale = prescale;
-    op.postscale = postscale;
-    op.wire_dtype = wire_dtype;
-    return op;
+  static std::vector<hvd_op> DescribeAll(const std::vector<const char*>& names, const EngineCall& call,
+                                         const std::vector<const TensorLocation*>& tensors) {
+    if (names.size() != tensors.size()) throw nb::value_error("there must be as many names as tensors");
+    std::vector<hvd_op> ops;
+    ops.reserve(names.size());
+    for (size_t i = 0; i < names.size(); ++i) {
+      if (!tensors[i]) throw nb::value_error("a tensor's location is None");
+      ops.push_back(Describe(call, *tensors[i], names[i]));
+    }
+    return ops;
   }
 
-  int64_t Start(int process_set, const hvd_op* ops, int32_t count, const char* group, bool will_wait,
-                bool prompt = false) {
-    uint32_t flags = will_wait ? HVD_WILL_WAIT : 0;
-    if (prompt) flags |= HVD_PROMPT;
+  int64_t Start(int process_set, const hvd_op* ops, int32_t count, const char* group, uint32_t flags) {
     hvd_status status;
     const int64_t handle = Api()->submit(world_, process_set, ops, count, group, flags, nullptr, nullptr, &status);
     if (!handle) Raise(status);
@@ -448,6 +415,7 @@ NB_MODULE(_engine, m) {
   hvd_python::BindSettings(m);
   nb::class_<Output>(m, "Output", nb::type_slots(output_slots)).def_prop_ro("nbytes", &Output::bytes);
   hvd_python::BindRegion(m);
+  hvd_python::BindSubmission(m);
   nb::class_<World>(m, "World")
       .def(nb::init<int, int, const std::string&, const std::string&, const std::string&, uint32_t, nb::bytes,
                     const nb::dict&>(),
@@ -462,16 +430,10 @@ NB_MODULE(_engine, m) {
       .def("close", &World::Close, "at_once"_a = false)
       .def("fail", &World::Fail, "why"_a)
       .def("shares_gpus", &World::SharesGpus, "process_set"_a)
-      .def("submit", &World::Submit, "process_set"_a, "kind"_a, "name"_a, "dtype"_a, "shape"_a, "input"_a, "output"_a,
-           "reduce_op"_a = 1, "prescale"_a = 1.0, "postscale"_a = 1.0, "root"_a = -1,
-           "splits"_a = std::vector<int64_t>(), "will_wait"_a = false, "wire_dtype"_a = 0, "device"_a = -1,
-           "stream"_a = 0, "prompt"_a = false)
-      .def("submit_group", &World::SubmitGroup, "process_set"_a, "kind"_a, "group"_a, "names"_a, "dtypes"_a, "shapes"_a,
-           "inputs"_a, "outputs"_a, "reduce_op"_a = 1, "prescale"_a = 1.0, "postscale"_a = 1.0, "root"_a = -1,
-           "will_wait"_a = false, "wire_dtype"_a = 0, "device"_a = -1, "stream"_a = 0, "prompt"_a = false)
-      .def("submit_many", &World::SubmitMany, "process_set"_a, "kind"_a, "names"_a, "dtypes"_a, "shapes"_a, "inputs"_a,
-           "outputs"_a, "reduce_op"_a, "prescale"_a, "postscale"_a, "started"_a, "will_wait"_a, "wire_dtype"_a = 0,
-           "device"_a = -1, "stream"_a = 0)
+      .def("submit", &World::Submit, "process_set"_a, "name"_a, "call"_a, "tensor"_a,
+           "splits"_a = std::vector<int64_t>())
+      .def("submit_group", &World::SubmitGroup, "process_set"_a, "group"_a, "names"_a, "call"_a, "tensors"_a)
+      .def("submit_many", &World::SubmitMany, "process_set"_a, "names"_a, "call"_a, "tensors"_a, "started"_a)
       .def("let_wait", &World::LetWait, "device"_a, "stream"_a)
       .def("prompt_stream", &World::PromptStream, "device"_a, "kind"_a, "reduce_op"_a, "dtype"_a)
       .def("output_rows", &World::OutputRows, "handle"_a, "index"_a)

@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from horovod._keras.copies import refuse_copy
 from horovod._keras.optimizer import is_legacy
-from horovod._keras.reduction import GradientReduction, acts_alone
+from horovod._keras.reduction import MEMORIES, GradientReduction, acts_alone, follow_memories
 from horovod.tensorflow.accumulation import ops_of
 from horovod.tensorflow.gradient_aggregation_eager import LocalGradientAggregationHelperEager
 
@@ -37,6 +37,7 @@ class Keras2Optimizer:
         """Called once, when the optimizer is made."""
         self._horovod = reduction
         reduction.key = _reference
+        follow_memories(self, reduction)
         if reduction.backward_passes_per_step > 1:
             self._agg_helper = LocalGradientAggregationHelperEager(
                 reduction.backward_passes_per_step,
@@ -64,6 +65,11 @@ class Keras2Optimizer:
     def register_local_var(self, var: Any) -> None:
         """Keep the gradient of a variable on its rank."""
         self._horovod.register_local_var(var)
+
+    def _trackable_children(self, save_type: str = "checkpoint", **kwargs: Any) -> dict[str, Any]:
+        """Leave what compression keeps out of saved models, which hold no trace of Horovod. Checkpoints have it."""
+        children: dict[str, Any] = super()._trackable_children(save_type, **kwargs)  # type: ignore[misc]
+        return {name: one for name, one in children.items() if save_type == "checkpoint" or name != MEMORIES}
 
     def compute_gradients(self, loss: Any, var_list: Any, tape: Any = None) -> Pairs:
         """Keras's (gradient, variable) pairs, reduced over all ranks. `apply_gradients` will not reduce them again.

@@ -13,7 +13,7 @@ from typing import Any
 import keras
 
 from horovod._keras.copies import plain_copy
-from horovod._keras.reduction import GradientReduction
+from horovod._keras.reduction import GradientReduction, follow_memories
 
 
 class Keras3Optimizer:
@@ -27,6 +27,7 @@ class Keras3Optimizer:
         """Called once, when the optimizer is made."""
         self._horovod = reduction
         reduction.key = self._var_key  # type: ignore[attr-defined]
+        follow_memories(self, reduction)
 
     def register_local_var(self, var: Any) -> None:
         """Keep the gradient of a variable on its rank."""

@@ -139,6 +139,19 @@ def state_of(optimizer: Any) -> list[Any]:
     return [variable for variable in (variables() if callable(variables) else variables) if id(variable) not in own]
 
 
+def memories_of_optimizer(optimizer: Any) -> list[Any]:
+    """Return what the compression of a distributed optimizer keeps for this rank; nothing for any other optimizer."""
+    reduction = getattr(_inner(optimizer) or optimizer, "_horovod", None)
+    compressed = getattr(reduction, "compressed", None)
+    return [] if compressed is None else list(compressed.memories.all.values())
+
+
+def hook_of_optimizer(optimizer: Any) -> Any:
+    """Return the hook with which a distributed optimizer on PyTorch compresses gradients, or None."""
+    reduction = getattr(_inner(optimizer) or optimizer, "_horovod", None)
+    return getattr(getattr(reduction, "compressed", None), "hook", None)
+
+
 def hyperparameters_of(optimizer: Any) -> list[Any]:
     """Return the variables that hold hyperparameters, such as the learning rate, and that `state_of` leaves out.
 

@@ -21,6 +21,7 @@ from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.rules import OP_NAMES, Average, Min, Sum
 from horovod.common.util import split_list
 
+MEMORIES = "horovod_compression"  # the name of what compression keeps in a tf.train.Checkpoint
 _REMEDY = "which 0 * keras.ops.sum(variable) in the loss turns into zeros"
 
 
@@ -86,6 +87,7 @@ class GradientReduction:
     key: Callable[[Any], Any] = id  # what tells one variable from another
     reduced: set[Any] = field(default_factory=set)  # by key, variables whose gradients wait to be applied as they are
     left_to_others: bool = False  # while somebody else will see to it
+    compressed: Any = None  # what a door makes of a compression that is a method
     _local: set[Any] = field(default_factory=set)
     _first_seen: dict[Any, int] = field(default_factory=dict)
     _world: int = -1  # for which the name was found
@@ -101,6 +103,7 @@ class GradientReduction:
             raise ValueError("gradient_predivide_factor splits the averaging in two, so it works only with op=Average")
         if self.backward_passes_per_step < 1:
             raise ValueError(f"backward_passes_per_step must be at least 1, not {self.backward_passes_per_step}")
+        self.compressed = self.door.compressed_by(self.compression, self.op)
 
     def wire_name(self, variables: Sequence[Any]) -> str:
         """Return what the operations of this optimizer are called in this world, from its first variables on."""
@@ -128,12 +131,16 @@ class GradientReduction:
             for index in set(range(len(result))).difference(shared):
                 if result[index] is not None:
                     result[index] = self.door.divided_by_size(result[index], self.process_set)
+        if self.compressed is not None:
+            self.compressed.check([variables[index] for index in shared], [result[index] for index in shared])
         contents = self._contents([result[index] for index in shared], [variables[index] for index in shared])
         # Gradients that are None count here, so that ranks on which others are None have the same groups.
         for group in self._groups(shared, variables):
             present = [index for index in group if result[index] is not None]
             group_name = f"{name}.{self._number(variables[group[0]])}"
-            reduced = self._reduce([result[index] for index in present], group_name, contents)
+            reduced = self._reduce(
+                [result[index] for index in present], [variables[index] for index in present], group_name, contents
+            )
             for index, gradient in zip(present, reduced, strict=True):
                 result[index] = gradient
         return result
@@ -174,7 +181,11 @@ class GradientReduction:
         )
         return least
 
-    def _reduce(self, gradients: list[Any], name: str, contents: str) -> list[Any]:
+    def _reduce(self, gradients: list[Any], variables: list[Any], name: str, contents: str) -> list[Any]:
+        if self.compressed is not None:  # which divides after the sum, so that factors cancel out
+            group = {"process_set": self.process_set, "contents": contents}
+            found: list[Any] = self.door.reduce_compressed(self.compressed, gradients, variables, name, **group)
+            return found
         factor = float(self.gradient_predivide_factor)
         sparse = [self.door.is_sparse(gradient) for gradient in gradients]
         if factor != 1.0 and any(sparse):  # slices are gathered, which knows no factors
@@ -210,6 +221,12 @@ class GradientReduction:
     def _number(self, variable: Any) -> int:
         """Number the group that begins with this variable; other calls of the same step begin with another."""
         return self._first_seen.setdefault(self.key(variable), len(self._first_seen))
+
+
+def follow_memories(optimizer: Any, reduction: GradientReduction) -> None:
+    """Let a tf.train.Checkpoint of an optimizer save what its compression keeps, if TensorFlow is below it."""
+    if reduction.compressed is not None and hasattr(optimizer, "_track_trackable"):
+        optimizer._track_trackable(reduction.compressed.memories, MEMORIES)
 
 
 def checked_groups(groups: Any, num_groups: int = 0) -> Any:

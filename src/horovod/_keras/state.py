@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 from horovod._keras.doors import door_of
-from horovod._keras.optimizer import build_on, keras_of, state_of
+from horovod._keras.optimizer import build_on, hook_of_optimizer, keras_of, state_of
 from horovod.common.context import default_context
 from horovod.common.elastic import ObjectState
 from horovod.common.objects import broadcast_object
@@ -29,19 +29,28 @@ class KerasModelState(ObjectState):
             build_on(self.optimizer, model.trainable_variables)  # so that there is a state to go back to
         self._weights = Slots(_copy)
         self._weights.save(self._current_variables())
+        hook = hook_of_optimizer(self.optimizer)
+        self._memory: Any = None if hook is None else hook.state_dict()  # of this rank alone
+        self._prepared_memory: Any = self._memory
         super().__init__(lambda value: broadcast_object(value, 0, "KerasState"), _rank, **kwargs)
 
     def _prepare(self) -> None:
         self._weights.prepare(self._current_variables())
+        hook = hook_of_optimizer(self.optimizer)
+        self._prepared_memory = None if hook is None else hook.state_dict()
         super()._prepare()
 
     def _keep(self) -> None:
         door_of(self._keras()).confirm(self._variables())
         self._weights.keep()
+        self._memory = self._prepared_memory
         super()._keep()
 
     def restore(self) -> None:
         self._assign(self._weights.current)
+        hook = hook_of_optimizer(self.optimizer)
+        if hook is not None and self._memory is not None:
+            hook.load_state_dict(self._memory)
         super().restore()
 
     def sync(self) -> None:

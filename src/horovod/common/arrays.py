@@ -93,6 +93,8 @@ class NumpyAdapter:
 def _check_layout(array: Array) -> None:
     if not isinstance(array, np.ndarray):
         raise ValueError(f"Expected a numpy.ndarray, not {type(array).__name__}")
+    if isinstance(array, np.ma.MaskedArray):
+        raise ValueError("The array is masked, and collectives ignore the mask; pass array.filled(0), for example")
     if not array.flags.c_contiguous:
         raise ValueError("The array is not C-contiguous; pass np.ascontiguousarray(array)")
     if not array.flags.aligned:

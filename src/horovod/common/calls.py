@@ -14,7 +14,7 @@ from horovod.common.process_sets import Membership, ProcessSet, global_process_s
 from horovod.common.rules import PLAIN_SUM, Reduction
 
 if TYPE_CHECKING:
-    from horovod._engine import Output
+    from horovod._engine import EngineCall, Output, TensorLocation
 
 # As plain numbers, which native calls read fastest.
 ALLREDUCE, ALLGATHER, BROADCAST, ALLTOALL, REDUCESCATTER, BARRIER, JOIN, ADD_PROCESS_SET, REMOVE_PROCESS_SET = map(
@@ -57,40 +57,16 @@ class TakesCalls(Protocol):
     """
 
     def submit(
-        self,
-        process_set: int,
-        kind: int,
-        name: str,
-        dtype: int,
-        shape: tuple[int, ...],
-        input: int,
-        output: int,
-        reduce_op: int,
-        prescale: float,
-        postscale: float,
-        root: int,
-        splits: Sequence[int],
-        will_wait: bool,
-        wire_dtype: int,
-        /,
+        self, process_set: int, name: str, call: EngineCall, tensor: TensorLocation, splits: Sequence[int] = (), /
     ) -> int: ...
 
     def submit_group(
         self,
         process_set: int,
-        kind: int,
         group: str,
         names: Sequence[str],
-        dtypes: Sequence[int],
-        shapes: Sequence[tuple[int, ...]],
-        inputs: Sequence[int],
-        outputs: Sequence[int],
-        reduce_op: int,
-        prescale: float,
-        postscale: float,
-        root: int,
-        will_wait: bool,
-        wire_dtype: int,
+        call: EngineCall,
+        tensors: Sequence[TensorLocation],
         /,
     ) -> int: ...
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from horovod.common.arrays import Array
+from horovod.common.compression_methods import Dgc, Int8, OneBit, PowerSGD, TopK
 from horovod.common.wire import travels_as
 
 
@@ -68,8 +69,13 @@ class BF16Compressor(Compressor):
 
 
 class Compression:
-    """The compressors that come with Horovod."""
+    """The compressors that come with Horovod; and methods with arguments, of which allreduce of arrays takes int8."""
 
     none = NoneCompressor
     fp16 = FP16Compressor
     bf16 = BF16Compressor
+    int8 = Int8
+    onebit = OneBit
+    topk = TopK
+    powersgd = PowerSGD
+    dgc = Dgc

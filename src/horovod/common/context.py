@@ -16,7 +16,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from horovod._engine import EngineError, Member, World
+from horovod._engine import EngineCall, EngineError, Member, TensorLocation, World
 from horovod.common import (
     byte_counters,
     leaving,
@@ -475,7 +475,7 @@ class Context:
     def _run_on_all(self, kind: int, name: str, numbers: tuple[int, ...]) -> int:
         world = self.world
         try:
-            handle = world.submit(0, kind, name, UINT8, (), 0, 0, splits=numbers, will_wait=True)
+            handle = world.submit(0, name, EngineCall(kind, will_wait=True), TensorLocation(UINT8, ()), numbers)
         except EngineError as error:
             raise translate(error, name) from None
         value = self.handles.finish(Pending(world, handle, name, None, None, lambda it: world.value(it.handle)))

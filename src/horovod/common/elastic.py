@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Elastic training: a state that can be saved, restored and handed to new workers, and the loop around the user's
-training function. Doors add states that know their models; the driver of an elastic job is in horovod.runner.elastic.
+training function. Doors add states that know their models; the driver of an elastic job is in horovod.launcher.elastic.
 """
 
 from __future__ import annotations

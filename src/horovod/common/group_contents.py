@@ -61,3 +61,17 @@ def described(gradients: Sequence[GradientOf], remedy: str = "", part: str = "")
             text += f"; {kind} for {shown}{more}"
             text += f", {remedy}" if kind == "None" and remedy else ""
     return _UNSAFE.sub("_", f"{text}{part}; checksum {zlib.crc32((everything + part).encode()):0{CHECKSUM_DIGITS}x}")
+
+
+def with_compression(contents: str, method: str, compressed: Sequence[int]) -> str:
+    """Return a description that also holds how gradients are compressed; its checksum covers which ones are.
+
+    Args:
+        contents: What `described` has returned, or empty.
+        method: The text of the method, as `CompressionMethod.describe` returns it.
+        compressed: The places of the gradients that are compressed.
+    """
+    begin = contents.rpartition("; checksum ")[0]
+    checksum = zlib.crc32(f"{contents}\n{method}\n{list(compressed)}".encode())
+    text = f"{begin + '; ' if begin else ''}compression={method}; checksum {checksum:0{CHECKSUM_DIGITS}x}"
+    return _UNSAFE.sub("_", text)

@@ -38,7 +38,8 @@ class HostShares:
         self.here = members[hosts[me]]
         position = self.here.index(me)
         self.mine = position if position < self.count else None
-        self.peers = [] if self.mine is None else [ranks[self.mine] for ranks in members.values()]
+        # In the order of ranks, in which an alltoall expects what is sent to them.
+        self.peers = [] if self.mine is None else sorted(ranks[self.mine] for ranks in members.values())
         self.peer_index = self.peers.index(me) if self.peers else -1
 
     def bounds(self, values: int) -> list[int]:

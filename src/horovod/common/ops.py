@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar
 
-from horovod._engine import EngineError
+from horovod._engine import EngineCall, EngineError, TensorLocation
 from horovod.common import rules
 from horovod.common.calls import (
     ALLGATHER,
@@ -29,7 +29,7 @@ from horovod.common.calls import (
 from horovod.common.dtypes import ITEM_BYTES, UINT8
 from horovod.common.group_contents import CHECKSUM_DIGITS
 from horovod.common.handles import Batch, HandleTable, Pending, translate
-from horovod.common.rules import PLAIN_SUM
+from horovod.common.rules import PLAIN_SUM, Reduction
 
 if TYPE_CHECKING:
     from horovod._engine import Member, Output, World
@@ -90,15 +90,11 @@ class Collectives(Generic[T]):
             return self._start_group(world, member, call, tensors, will_wait)
         (tensor,) = tensors
         output, (address, shape, dtype), target = self._prepare(call, member, tensor)
-        op, prescale, postscale = reduction_of(call, dtype, member)
-        root = root_of(call, member)
+        asked = _engine_call(call, reduction_of(call, dtype, member), root_of(call, member), will_wait)
         splits = self._split_sizes(call, shape, member) if call.kind == ALLTOALL else ()
         name = member.full_name(call.operation, call.name)
         try:
-            handle = world.submit(
-                member.id, call.kind, name, dtype, shape, address, target, op, prescale, postscale, root, splits,
-                will_wait, call.wire,
-            )  # fmt: skip
+            handle = world.submit(member.id, name, asked, TensorLocation(dtype, shape, address, target), splits)
         except EngineError as error:
             raise translate(error, name) from None
         return Pending(world, handle, name, tensor, output, self._collector(call, member))
@@ -108,30 +104,26 @@ class Collectives(Generic[T]):
     ) -> Pending:
         root = root_of(call, member)
         reduction = PLAIN_SUM
-        outputs, described, targets = [], [], []
+        outputs, locations = [], []
         for tensor in tensors:
-            output, description, target = self._prepare(call, member, tensor)
-            reduction = reduction_of(call, description[2], member)
+            output, (address, shape, dtype), target = self._prepare(call, member, tensor)
+            reduction = reduction_of(call, dtype, member)
             outputs.append(output)
-            described.append(description)
-            targets.append(target)
+            locations.append(TensorLocation(dtype, shape, address, target))
         name = member.full_name(call.operation, call.name)
-        if not described:
+        if not locations:
             raise ValueError(f"{name}: a group needs at least one tensor")
-        addresses, shapes, dtypes = zip(*described, strict=True)
-        names, group = names_in_group(name, len(described)), name
+        names, group = names_in_group(name, len(locations)), name
         if call.contents:
             # Ranks that put different tensors into a group give these different names, and would wait for each other.
             # An empty tensor whose name does not depend on the contents lets the engine compare the groups' names.
-            names = names_in_group(f"{name}.{call.contents[-CHECKSUM_DIGITS:]}", len(described))
-            names, shapes, dtypes = [*names, name], (*shapes, (0,)), (*dtypes, dtypes[0])
-            addresses, targets = (*addresses, addresses[0]), [*targets, targets[0]]
+            names = [*names_in_group(f"{name}.{call.contents[-CHECKSUM_DIGITS:]}", len(locations)), name]
+            first = locations[0]
+            locations.append(TensorLocation(first.dtype, (0,), first.input, first.output))
             group = f"{name}: {call.contents}"
         try:
-            handle = world.submit_group(
-                member.id, call.kind, group, names, dtypes, shapes, addresses, targets, *reduction, root, will_wait,
-                call.wire,
-            )  # fmt: skip
+            asked = _engine_call(call, reduction, root, will_wait)
+            handle = world.submit_group(member.id, group, names, asked, locations)
         except EngineError as error:
             raise translate(error, name) from None
         return Pending(world, handle, name, tuple(tensors), tuple(outputs), self._collector(call, member))
@@ -193,17 +185,20 @@ class Collectives(Generic[T]):
     ) -> Batch:
         """In place, each for itself. The caller has checked the reduction."""
         member = self._member(call.process_set)
-        batch = Batch(member.world, keep)
-        addresses, shapes, dtypes = zip(*described, strict=True)
+        world = self._world_of_batch(member.world)
+        batch = Batch(world, keep)
+        asked = _engine_call(call, (call.op, call.prescale, call.postscale), -1, will_wait)
+        locations = [TensorLocation(dtype, shape, address, address) for address, shape, dtype in described]
         try:
-            member.world.submit_many(
-                member.id, ALLREDUCE, full_names, dtypes, shapes, addresses, addresses, call.op, call.prescale,
-                call.postscale, batch.handles, will_wait, call.wire,
-            )  # fmt: skip
+            world.submit_many(member.id, full_names, asked, locations, batch.handles)
         except EngineError as error:
             self.handles.abandon(batch)
             raise translate(error, full_names[len(batch.handles)]) from None
         return batch
+
+    def _world_of_batch(self, world: World) -> Any:
+        """Return what takes the calls of `start_allreduces`: the engine's world or an object in its place."""
+        return world
 
     def start_batch(
         self, submit: Callable[[Member], tuple[int, R]], keep: Any, process_set: ProcessSet
@@ -240,7 +235,8 @@ class Collectives(Generic[T]):
 
     def _meet(self, member: Membership, kind: int, name: str, device: int = -1) -> Pending:
         try:
-            handle = member.world.submit(member.id, kind, name, UINT8, (), 0, 0, will_wait=True, device=device)
+            asked = EngineCall(kind, will_wait=True)
+            handle = member.world.submit(member.id, name, asked, TensorLocation(UINT8, (), device=device))
         except EngineError as error:
             raise translate(error, name) from None
         return Pending(member.world, handle, name, None)
@@ -283,6 +279,11 @@ class Collectives(Generic[T]):
     def native_member(self, process_set: ProcessSet) -> Member:
         """The set for native calls; refused if this process is not a member."""
         return process_set.native or self.context.native_of(process_set)
+
+
+def _engine_call(call: Call, reduction: Reduction, root: int, will_wait: bool) -> EngineCall:
+    """Return the engine's form of a call whose arguments have been checked."""
+    return EngineCall(call.kind, *reduction, root=root, wire_dtype=call.wire, will_wait=will_wait)
 
 
 def names_in_group(name: str, count: int) -> list[str]:

@@ -62,7 +62,9 @@ def concrete(leaf: Any, copy: bool = False) -> JaxArray:
         copy: of a NumPy array, always. An old JAX shares its memory otherwise, which the program may change.
     """
     if not isinstance(leaf, jax.Array):
-        return jax.numpy.array(leaf) if copy else jax.numpy.asarray(leaf)
+        array = jax.numpy.array(leaf) if copy else jax.numpy.asarray(leaf)
+        _check_range(leaf, array.dtype)
+        return array
     devices = leaf.devices()
     if len(devices) != 1:
         raise ValueError(
@@ -78,6 +80,18 @@ def concrete(leaf: Any, copy: bool = False) -> JaxArray:
     if not isinstance(leaf.dtype, np.dtype) and jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
         raise ValueError("A PRNG key array has no bytes to send; pass jax.random.key_data(key) and wrap the result")
     return leaf
+
+
+def _check_range(values: Any, dtype: np.dtype[Any]) -> None:
+    """Raise ValueError if integers of NumPy do not fit into the type that JAX converts them to without a warning."""
+    if not isinstance(values, (np.ndarray, np.generic)) or values.dtype.kind not in "iu" or values.dtype == dtype:
+        return
+    limits = np.iinfo(dtype)
+    if values.size and not limits.min <= int(values.min()) <= int(values.max()) <= limits.max:
+        raise ValueError(
+            f"{values.dtype} values from {values.min()} to {values.max()} do not fit into {dtype}, which JAX makes of "
+            "them: call jax.config.update('jax_enable_x64', True), or use horovod.numpy or broadcast_object for them"
+        )
 
 
 def hold(array: JaxArray) -> Any:

@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 import mxnet as mx
 import numpy as np
 
+from horovod._engine import EngineCall, TensorLocation
 from horovod.common import rules
 from horovod.common.arrays import Array, NumpyAdapter
 from horovod.common.calls import ALLGATHER, ALLTOALL, Call
@@ -61,7 +62,8 @@ class QueuedCollectives(Collectives[NDArray]):
         full_name = member.full_name(call.operation, call.name)
         told = self._tell_all([(dtype, shape)], full_name, call.process_set)
         output = empty(tensor, (sum(rows for ((_, (rows, *_)),) in told), *shape[1:]))
-        self.queue.submit(member.id, ALLGATHER, full_name, dtype, shape, handle, output.handle.value)
+        place = TensorLocation(dtype, shape, handle, output.handle.value)
+        self.queue.submit(member.id, full_name, EngineCall(ALLGATHER), place)
         if not _agree(told):
             output.wait_to_read()  # raises
         return Pending(self.queue, 0, full_name, tensor, output)
@@ -78,10 +80,12 @@ class QueuedCollectives(Collectives[NDArray]):
             empty(tensor, (sum(theirs[index][1][0] for theirs in told), *described[index][1][1:]))
             for index, tensor in enumerate(tensors)
         ]
-        handles, shapes, dtypes = zip(*described, strict=True)
         names = names_in_group(full_name, len(described))
-        targets = [output.handle.value for output in outputs]
-        self.queue.submit_group(member.id, ALLGATHER, full_name, names, dtypes, shapes, handles, targets)
+        locations = [
+            TensorLocation(dtype, shape, handle, output.handle.value)
+            for (handle, shape, dtype), output in zip(described, outputs, strict=True)
+        ]
+        self.queue.submit_group(member.id, full_name, names, EngineCall(ALLGATHER), locations)
         if not _agree(told):
             outputs[0].wait_to_read()  # raises
         return Pending(self.queue, 0, full_name, tensors, tuple(outputs))
@@ -119,7 +123,8 @@ class QueuedCollectives(Collectives[NDArray]):
         told = [_decoded(part.tolist()) for part in np.split(numbers, np.cumsum(theirs)[:-1])]
         received = [rows for ((_, (rows, *_)),) in told]
         output = empty(tensor, (sum(received), *shape[1:]))
-        self.queue.submit(member.id, ALLTOALL, full_name, dtype, shape, handle, output.handle.value, splits=list(sizes))
+        place = TensorLocation(dtype, shape, handle, output.handle.value)
+        self.queue.submit(member.id, full_name, EngineCall(ALLTOALL), place, list(sizes))
         if not _agree(told):
             output.wait_to_read()  # raises
         splits = self.adapter.splits_tensor(received, call.splits)

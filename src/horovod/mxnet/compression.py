@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from horovod.common.compression_methods import Dgc, Int8, OneBit, PowerSGD, TopK
 from horovod.mxnet.adapter import NDArray
 
 
@@ -49,7 +50,12 @@ class FP16Compressor(Compressor):
 
 
 class Compression:
-    """The compressors that come with Horovod."""
+    """The compressors that come with Horovod. MXNet refuses the methods with arguments, by their names."""
 
     none = NoneCompressor
     fp16 = FP16Compressor
+    int8 = Int8
+    onebit = OneBit
+    topk = TopK
+    powersgd = PowerSGD
+    dgc = Dgc

@@ -23,7 +23,7 @@ from horovod.common.context import default_context
 from horovod.common.exceptions import HorovodInternalError, HorovodMismatchError, HorovodWarning
 
 if TYPE_CHECKING:
-    from horovod._engine import Output, World
+    from horovod._engine import EngineCall, Output, TensorLocation, World
 
 LIBRARY_PATH = str(Path(__file__).parents[1] / "libhvd_mxnet.so")
 
@@ -102,47 +102,18 @@ class Queue:
             self._world = world
 
     def submit(
-        self,
-        process_set: int,
-        kind: int,
-        name: str,
-        dtype: int,
-        shape: tuple[int, ...],
-        input: int,
-        output: int,
-        reduce_op: int = 1,
-        prescale: float = 1.0,
-        postscale: float = 1.0,
-        root: int = -1,
-        splits: Sequence[int] = (),
-        will_wait: bool = False,
-        wire_dtype: int = 0,
+        self, process_set: int, name: str, call: EngineCall, tensor: TensorLocation, splits: Sequence[int] = ()
     ) -> int:
         task = self._new(process_set, None)
-        how = (reduce_op, prescale, postscale, root)
-        _add(task, kind, name, dtype, shape, input, output, *how, splits, wire_dtype)
+        _add(task, name, call, tensor, splits)
         return self._push(task)
 
     def submit_group(
-        self,
-        process_set: int,
-        kind: int,
-        group: str,
-        names: Sequence[str],
-        dtypes: Sequence[int],
-        shapes: Sequence[tuple[int, ...]],
-        inputs: Sequence[int],
-        outputs: Sequence[int],
-        reduce_op: int = 1,
-        prescale: float = 1.0,
-        postscale: float = 1.0,
-        root: int = -1,
-        will_wait: bool = False,
-        wire_dtype: int = 0,
+        self, process_set: int, group: str, names: Sequence[str], call: EngineCall, tensors: Sequence[TensorLocation]
     ) -> int:
         task = self._new(process_set, group)
-        for tensor in zip(names, dtypes, shapes, inputs, outputs, strict=True):
-            _add(task, kind, *tensor, reduce_op, prescale, postscale, root, (), wire_dtype)
+        for name, tensor in zip(names, tensors, strict=True):
+            _add(task, name, call, tensor, ())
         return self._push(task)
 
     # Results are MXNet's arrays, and MXNet waits for them.
@@ -171,24 +142,11 @@ class Queue:
         return 0
 
 
-def _add(
-    task: int,
-    kind: int,
-    name: str,
-    dtype: int,
-    shape: Sequence[int],
-    input: int,
-    output: int,
-    reduce_op: int,
-    prescale: float,
-    postscale: float,
-    root: int,
-    splits: Sequence[int],
-    wire_dtype: int,
-) -> None:
+def _add(task: int, name: str, call: EngineCall, tensor: TensorLocation, splits: Sequence[int]) -> None:
+    shape = tensor.shape
     library.hvd_mxnet_add(
-        *(task, kind, name.encode(), dtype, _array(shape), len(shape), input, output),
-        *(reduce_op, prescale, postscale, root, _array(splits), len(splits), wire_dtype),
+        *(task, call.kind, name.encode(), tensor.dtype, _array(shape), len(shape), tensor.input, tensor.output),
+        *(call.reduce_op, call.prescale, call.postscale, call.root, _array(splits), len(splits), call.wire_dtype),
     )
 
 

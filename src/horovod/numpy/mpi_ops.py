@@ -25,7 +25,9 @@ from horovod.common.handles import Pending, translate
 from horovod.common.ops import Collectives
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.rules import Average, resolve_op
+from horovod.common.supported_methods import method_in
 from horovod.common.wire import wire_of
+from horovod.numpy import compressing
 
 __all__ = [
     "allgather",
@@ -121,6 +123,9 @@ def allreduce(
         if quick is not None:
             return quick
     op = resolve_op(op, average)
+    if method := method_in(compression, compressing.METHODS, "allreduce", op):
+        call = Call(ALLREDUCE, process_set, name, op, prescale_factor, postscale_factor)
+        return compressing.Exchange(method, call, _run).reduce([as_array(tensor)])[0]
     wire = wire_of(compression)
     array, ctx = _compress(as_array(tensor), compression, wire)
     call = Call(ALLREDUCE, process_set, name, op, prescale_factor, postscale_factor, wire=wire)
@@ -199,6 +204,9 @@ def grouped_allreduce(
 ) -> list[Array]:
     """Allreduce a list of arrays as one unit."""
     op = resolve_op(op, average)
+    if method := method_in(compression, compressing.METHODS, "grouped_allreduce", op):
+        call = Call(ALLREDUCE, process_set, name, op, prescale_factor, postscale_factor)
+        return compressing.Exchange(method, call, _run).reduce([as_array(tensor) for tensor in tensors])
     wire = wire_of(compression)
     compressed = [_compress(as_array(tensor), compression, wire) for tensor in tensors]
     arrays = [array for array, _ in compressed]
@@ -376,6 +384,7 @@ def reducescatter(
         )
         if quick is not None:
             return quick
+    method_in(compression, (), "reducescatter")
     array, ctx = compression.compress(as_array(tensor))
     call = Call(REDUCESCATTER, process_set, name, op, prescale_factor, postscale_factor)
     return compression.decompress(_run(call, [array]), ctx)
@@ -408,6 +417,7 @@ def grouped_reducescatter(
     postscale_factor: float = 1.0,
 ) -> list[Array]:
     """Reducescatter each array of a list, as one unit."""
+    method_in(compression, (), "grouped_reducescatter")
     compressed = [compression.compress(as_array(tensor)) for tensor in tensors]
     arrays = [array for array, _ in compressed]
     call = Call(REDUCESCATTER, process_set, name, op, prescale_factor, postscale_factor, grouped=True)

@@ -17,9 +17,9 @@ from horovod.common.joining.interfaces import interface_address
 from horovod.common.log import logger
 from horovod.common.rendezvous.protocol import make_secret
 from horovod.common.rendezvous.server import Server
+from horovod.launcher.start.hosts import SlotInfo
+from horovod.launcher.start.worker_environment import rendezvous_environment, slot_environment
 from horovod.ray.utils import nics_to_env_var
-from horovod.runner.hosts import SlotInfo
-from horovod.runner.worker_environment import rendezvous_environment, slot_environment
 
 
 class Coordinator:

@@ -11,8 +11,8 @@ from typing import Any
 import ray
 
 from horovod.common.log import logger
+from horovod.launcher.elastic.discovery import HostDiscovery
 from horovod.ray.capacity import Resources, alive_nodes, fits
-from horovod.runner.elastic.discovery import HostDiscovery
 
 
 class NodeDiscovery(HostDiscovery):

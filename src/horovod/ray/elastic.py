@@ -11,19 +11,19 @@ from ray.exceptions import GetTimeoutError as GetTimeoutError
 
 from horovod.common.exceptions import HorovodDeprecationWarning
 from horovod.common.log import logger as logger
+from horovod.launcher.compat import secret as secret
+from horovod.launcher.compat import timeout as timeout
+from horovod.launcher.compat.elastic_settings import ElasticSettings as ElasticSettings
+from horovod.launcher.compat.gloo_run import create_run_env_vars as create_run_env_vars
+from horovod.launcher.compat.gloo_run import create_slot_env_vars as create_slot_env_vars
+from horovod.launcher.elastic.discovery import HostDiscovery as HostDiscovery
+from horovod.launcher.elastic.driver import ElasticDriver as ElasticDriver
+from horovod.launcher.elastic.rendezvous import RendezvousServer as RendezvousServer
+from horovod.launcher.elastic.rendezvous import create_rendezvous_handler as create_rendezvous_handler
 from horovod.ray.discovery import ChangingDiscovery, NodeDiscovery
 from horovod.ray.elastic_v2 import ElasticAdapter
 from horovod.ray.utils import detect_nics as detect_nics
 from horovod.ray.worker import BaseHorovodWorker as BaseHorovodWorker
-from horovod.runner.common.util import secret as secret
-from horovod.runner.common.util import timeout as timeout
-from horovod.runner.elastic.discovery import HostDiscovery as HostDiscovery
-from horovod.runner.elastic.driver import ElasticDriver as ElasticDriver
-from horovod.runner.elastic.rendezvous import create_rendezvous_handler as create_rendezvous_handler
-from horovod.runner.elastic.settings import ElasticSettings as ElasticSettings
-from horovod.runner.gloo_run import create_run_env_vars as create_run_env_vars
-from horovod.runner.gloo_run import create_slot_env_vars as create_slot_env_vars
-from horovod.runner.http.http_server import RendezvousServer as RendezvousServer
 
 _START_MESSAGE = "Timed out waiting for {activity} after {timeout} s. Raise timeout_s if nodes are only slow."
 

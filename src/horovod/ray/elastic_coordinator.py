@@ -19,16 +19,16 @@ import ray
 
 from horovod.common.joining.interfaces import interface_address
 from horovod.common.rendezvous.server import Server
+from horovod.launcher.elastic.discovery import HostDiscovery
+from horovod.launcher.elastic.driving import Driver, silence_limit_s
+from horovod.launcher.elastic.mail import Mail
+from horovod.launcher.elastic.progress import told_by
+from horovod.launcher.elastic.vocabulary import Discovered, Event, Limits, Listens, Ready, Tick, reported_by
+from horovod.launcher.start.thread_failures import ThreadFailures
+from horovod.launcher.start.worker_environment import rendezvous_environment
 from horovod.ray.coordinator import meeting_limit, usable_secret
 from horovod.ray.placing import RayPlacer, Task
 from horovod.ray.utils import nics_to_env_var
-from horovod.runner.elastic.discovery import HostDiscovery
-from horovod.runner.elastic.driving import Driver, silence_limit_s
-from horovod.runner.elastic.mail import Mail
-from horovod.runner.elastic.progress import told_by
-from horovod.runner.elastic.vocabulary import Discovered, Event, Limits, Listens, Ready, Tick, reported_by
-from horovod.runner.thread_failures import ThreadFailures
-from horovod.runner.worker_environment import rendezvous_environment
 
 _LOOK_S = 0.2
 _DISCOVER_EVERY_S = 1.0

@@ -15,6 +15,13 @@ from ray.exceptions import RayActorError, RayError
 from horovod.common.exceptions import HorovodInternalError
 from horovod.common.log import logger as logger
 from horovod.common.settings_table import MOST_RANKS
+from horovod.launcher.compat.gloo_run import create_run_env_vars as create_run_env_vars
+from horovod.launcher.compat.gloo_run import create_slot_env_vars as create_slot_env_vars
+from horovod.launcher.elastic.discovery import HostDiscovery as HostDiscovery
+from horovod.launcher.elastic.driver import ElasticDriver as ElasticDriver
+from horovod.launcher.elastic.rendezvous import RendezvousServer as RendezvousServer
+from horovod.launcher.elastic.rendezvous import create_rendezvous_handler as create_rendezvous_handler
+from horovod.launcher.elastic.vocabulary import Limits
 from horovod.ray.adapter import Adapter as Adapter
 from horovod.ray.adapter import BaseParams as BaseParams
 from horovod.ray.callbacks import Callbacks
@@ -26,13 +33,6 @@ from horovod.ray.placing import Task
 from horovod.ray.utils import detect_nics as detect_nics
 from horovod.ray.worker import BaseHorovodWorker as BaseHorovodWorker
 from horovod.ray.world import coordinator_on
-from horovod.runner.elastic.discovery import HostDiscovery as HostDiscovery
-from horovod.runner.elastic.driver import ElasticDriver as ElasticDriver
-from horovod.runner.elastic.rendezvous import create_rendezvous_handler as create_rendezvous_handler
-from horovod.runner.elastic.vocabulary import Limits
-from horovod.runner.gloo_run import create_run_env_vars as create_run_env_vars
-from horovod.runner.gloo_run import create_slot_env_vars as create_slot_env_vars
-from horovod.runner.http.http_server import RendezvousServer as RendezvousServer
 
 _LOOK_S = 0.2
 

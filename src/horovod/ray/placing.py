@@ -16,11 +16,11 @@ from ray.exceptions import GetTimeoutError, RayActorError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from horovod.common.joining.elastic_place import worker_variables
+from horovod.launcher.elastic.places import Place
+from horovod.launcher.elastic.vocabulary import Ended, Event, Slot
 from horovod.ray.collecting import in_words
 from horovod.ray.discovery import node_called
 from horovod.ray.worker import BaseHorovodWorker
-from horovod.runner.elastic.places import Place
-from horovod.runner.elastic.vocabulary import Ended, Event, Slot
 
 _NOT_STARTED = 127
 

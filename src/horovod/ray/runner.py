@@ -9,6 +9,10 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from horovod.common.log import logger as logger
+from horovod.launcher.compat import secret as secret
+from horovod.launcher.compat import timeout as timeout
+from horovod.launcher.elastic.rendezvous import RendezvousServer as RendezvousServer
+from horovod.launcher.start import hosts as hosts
 from horovod.ray.adapter import Adapter as Adapter
 from horovod.ray.adapter import BaseParams as BaseParams
 from horovod.ray.coordinator import Coordinator as Coordinator
@@ -19,10 +23,6 @@ from horovod.ray.strategy import PGStrategy as PGStrategy
 from horovod.ray.utils import detect_nics as detect_nics
 from horovod.ray.utils import map_blocking as map_blocking
 from horovod.ray.utils import nics_to_env_var as nics_to_env_var
-from horovod.runner.common.util import hosts as hosts
-from horovod.runner.common.util import secret as secret
-from horovod.runner.common.util import timeout as timeout
-from horovod.runner.http.http_server import RendezvousServer as RendezvousServer
 
 _START_MESSAGE = (
     "Timed out waiting for {activity} after {timeout} s. Check that nodes reach each other, or raise timeout_s."

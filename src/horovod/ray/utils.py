@@ -10,8 +10,10 @@ from typing import Any
 import psutil
 import ray
 
-from horovod.runner.driver import driver_service as driver_service
-from horovod.runner.util import network as network
+from horovod.common.lazily import lazily
+from horovod.launcher.compat import network as network
+
+__getattr__ = lazily(__name__, {"driver_service": "horovod.runner.driver.driver_service"})
 
 
 def map_blocking(fn: Callable[[Any], Any], collection: Iterable[Any]) -> list[Any]:

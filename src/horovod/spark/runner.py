@@ -4,11 +4,11 @@
 from horovod.common.lazily import lazily
 from horovod.common.not_yet import function
 from horovod.common.util import gloo_built as gloo_built
-from horovod.runner.common.util import secret as secret
-from horovod.runner.common.util import timeout as timeout
-from horovod.runner.launch import is_gloo_used as is_gloo_used
-from horovod.runner.launch import run_controller as run_controller
-from horovod.runner.util.threads import in_thread as in_thread
+from horovod.launcher.compat import secret as secret
+from horovod.launcher.compat import timeout as timeout
+from horovod.launcher.compat.controllers import is_gloo_used as is_gloo_used
+from horovod.launcher.compat.controllers import run_controller as run_controller
+from horovod.launcher.compat.threads import in_thread as in_thread
 from horovod.spark.common.util import host_hash as host_hash
 from horovod.spark.driver import driver_service as driver_service
 from horovod.spark.driver import host_discovery as host_discovery
@@ -29,7 +29,7 @@ run_elastic = function(__name__, "run_elastic")
 __getattr__ = lazily(
     __name__,
     {
-        "hvd_elastic_settings": "horovod.runner.elastic.settings",
-        "hvd_settings": "horovod.runner.common.util.settings",
+        "hvd_elastic_settings": "horovod.launcher.compat.elastic_settings",
+        "hvd_settings": "horovod.launcher.compat.settings",
     },
 )

@@ -7,6 +7,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from horovod.common.compression_methods import Dgc, Int8, OneBit, PowerSGD, TopK
+
 
 class Compressor:
     """compress(tensor) → (tensor to send, context); decompress(result, context) → tensor in the original dtype."""
@@ -66,8 +68,13 @@ class BF16Compressor(Compressor):
 
 
 class Compression:
-    """The compressors that come with Horovod."""
+    """The compressors that come with Horovod; and methods with arguments, of which TensorFlow has int8 and powersgd."""
 
     none = NoneCompressor
     fp16 = FP16Compressor
     bf16 = BF16Compressor
+    int8 = Int8
+    powersgd = PowerSGD
+    onebit = OneBit
+    topk = TopK
+    dgc = Dgc

@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from horovod._keras.optimizer import hyperparameters_of
+from horovod._keras.optimizer import hyperparameters_of, memories_of_optimizer
 from horovod.common.checkpoint import checkpoint as checkpoint
 from horovod.common.elastic import ObjectState, run_fn
 from horovod.common.exceptions import HorovodInternalError
 from horovod.common.slots import Slots, check_arrays, copied_values
+from horovod.tensorflow.compressing import Memory, SavedMemories, is_own, memories_on
 from horovod.tensorflow.functions import broadcast_object, broadcast_variables
 from horovod.tensorflow.functions import broadcast_object_fn as broadcast_object_fn
 from horovod.tensorflow.mpi_ops import init, rank, shutdown
@@ -61,6 +62,7 @@ class _VariablesState(ObjectState):
         self._session = session
         self._assignment: tuple[Any, list[Any]] | None = None
         self._broadcast: Any = None
+        self._saved_memories = SavedMemories()
         super().__init__(functools.partial(broadcast_object, session=session), rank, **kwargs)
         self._variable_slots = Slots(_copy_variable)
         self._save_variables()
@@ -76,23 +78,32 @@ class _VariablesState(ObjectState):
     def _all_variables(self) -> list[Any]:
         return [*self._variables(), *self._hyperparameters()]
 
+    def _memories(self) -> list[Memory]:
+        """Return what compression keeps for this rank. In a session it is among the hyperparameters."""
+        return [] if self._session is not None else memories_on(self._variables())
+
     def _on_disk(self, values: list[Any]) -> list[Any]:
         """Return the part of saved values that a commit on disk holds."""
         return values[: len(values) - len(self._hyperparameters())]
 
     def _prepare(self) -> None:
         self._variable_slots.prepare(self._readable())
+        self._saved_memories.prepare(self._memories())
         super()._prepare()
 
     def _keep(self) -> None:
         self._variable_slots.keep()
+        self._saved_memories.keep()
         super()._keep()
 
     def _save_variables(self) -> None:
         self._variable_slots.save(self._readable())
+        self._saved_memories.prepare(self._memories())
+        self._saved_memories.keep()
 
     def restore(self) -> None:
         self._write(self._variable_slots.current)
+        self._saved_memories.restore(self._memories())
         super().restore()
 
     def pin_commit(self) -> dict[str, Any]:
@@ -181,11 +192,16 @@ class TensorFlowState(_VariablesState):
             with graph.as_default():
                 variables = tf.compat.v1.global_variables()
         session = session or (None if tf.executing_eagerly() else tf.compat.v1.get_default_session())
-        self.variables = [tf_variable(variable) for variable in flattened(variables)]
+        found = [tf_variable(variable) for variable in flattened(variables)]
+        self.variables = [variable for variable in found if not is_own(variable)]
+        self._own = [variable for variable in found if is_own(variable)]  # of a session, where all are known by now
         super().__init__(session, **kwargs)
 
     def _variables(self) -> list[Any]:
         return self.variables
+
+    def _hyperparameters(self) -> list[Any]:
+        return self._own
 
 
 class TensorFlowKerasState(_VariablesState):
@@ -211,6 +227,9 @@ class TensorFlowKerasState(_VariablesState):
             slots = flattened(self.optimizer.variables)
             found += [variable for variable in slots if id(tf_variable(variable)) not in seen]
         return [tf_variable(variable) for variable in found]
+
+    def _memories(self) -> list[Memory]:
+        return [*super()._memories(), *memories_of_optimizer(self.optimizer)]
 
     def _hyperparameters(self) -> list[Any]:
         return [] if self.optimizer is None else hyperparameters_of(self.optimizer)

@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from horovod.common import objects
 from horovod.common.process_sets import ProcessSet, global_process_set
+from horovod.tensorflow.compressing.memory import is_own
 from horovod.tensorflow.mpi_ops import allgather as allgather
 from horovod.tensorflow.mpi_ops import broadcast as broadcast
 from horovod.tensorflow.mpi_ops import broadcast_
@@ -26,9 +27,11 @@ def broadcast_variables(
 ) -> Any:
     """Give variables the root's values: at once in eager mode, else by running the operation that is returned.
 
-    They travel as one unit. `inplace` is taken for the sake of scripts that give it.
+    They travel as one unit. What compression keeps for each rank alone is left out. `inplace` is taken for the sake of
+    scripts that give it.
     """
-    found = [tf_variable(variable) for variable in flattened(variables)]
+    everything = [tf_variable(variable) for variable in flattened(variables)]
+    found = [variable for variable in everything if not is_own(variable)]
     return tf.group(*broadcast_(found, root_rank, process_set=process_set)) if found else tf.group()
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import tensorflow as tf
@@ -16,9 +16,11 @@ import tensorflow as tf
 from horovod.common.context import default_context
 from horovod.common.group_contents import GradientOf, described, name_of_keras_variable
 from horovod.common.process_sets import ProcessSet, global_process_set
+from horovod.common.supported_methods import method_in
 from horovod.common.util import split_list
 from horovod.tensorflow.calls import normalize_name
-from horovod.tensorflow.compression import Compression, Compressor
+from horovod.tensorflow.compressing import METHODS, CompressedReduction, Memories
+from horovod.tensorflow.compression import Compression
 from horovod.tensorflow.mpi_ops import Average
 from horovod.tensorflow.reductions import divided_by_size, grouped_allreduce, reduce_dense
 from horovod.tensorflow.util import on_device, ref_of, vars_to_refs
@@ -30,16 +32,22 @@ class GradientReduction:
 
     device_dense: str = ""
     device_sparse: str = ""
-    compression: type[Compressor] = Compression.none
+    compression: Any = Compression.none
     sparse_as_dense: bool = False
     op: int = Average
     gradient_predivide_factor: float = 1.0
     groups: Any = None
     process_set: ProcessSet = global_process_set
     scope: str = "DistributedGradients"
+    function: str = "DistributedGradientTape"  # in errors
     remedy: str = ""  # how the user makes zeros of a gradient that is None
+    memories: Memories | None = None  # of an optimizer's compression; None: those of the variables
+    compressed: CompressedReduction | None = field(init=False, default=None)  # if the compression is a method
 
     def __post_init__(self) -> None:
+        method = method_in(self.compression, METHODS, self.function, self.op)
+        if method is not None:
+            object.__setattr__(self, "compressed", CompressedReduction(method, self.op, self.memories))
         if self.gradient_predivide_factor != 1.0 and self.op != Average:
             raise ValueError("gradient_predivide_factor splits the averaging in two, so it works only with op=Average")
 
@@ -56,38 +64,31 @@ class GradientReduction:
         ]
         groups = self._partition(len(result), variables)
         unread = []  # of groups without any gradient on this rank
+        if self.compressed is not None:
+            self.compressed.check(variables or result, result)
         with tf.name_scope(_without_number(self.scope)):
             for number, members in enumerate(groups):
                 part = f"; group {number + 1} of {len(groups)}" if len(groups) > 1 else ""
                 group_name = f"{name}.{number}{suffix}" if name else _node_name(sources, members, suffix)
                 group = _Group(group_name, described(sources, self.remedy, part))
                 present = [index for index in members if result[index] is not None]
-                reduced, comparison = self._reduce([result[index] for index in present], group)
+                places = [(variables or result)[index] for index in present]
+                reduced, comparison = self._reduce([result[index] for index in present], places, group)
                 unread += [] if present else [comparison]
                 for index, gradient in zip(present, reduced, strict=True):
                     result[index] = gradient
         return _made_to_run(unread, result)
 
-    def _reduce(self, gradients: list[Any], group: _Group) -> tuple[list[Any], Any]:
+    def _reduce(self, gradients: list[Any], variables: list[Any], group: _Group) -> tuple[list[Any], Any]:
         """Reduce the dense gradients of a group, then gather its slices. Return them, and a result of the first.
 
         Ranks compare the contents of the group with the dense gradients, so these come first, even if there are none.
         """
-        factor = float(self.gradient_predivide_factor)
         sparse = [index for index, gradient in enumerate(gradients) if isinstance(gradient, tf.IndexedSlices)]
         others = [index for index in range(len(gradients)) if index not in set(sparse)]
         result = list(gradients)
         with on_device(self.device_dense):
-            reduced = reduce_dense(
-                [gradients[index] for index in others] or [tf.zeros([0])],
-                self.compression if others else Compression.none,
-                name=group.name,
-                op=self.op,
-                prescale_factor=1.0 / factor,
-                postscale_factor=factor,
-                process_set=self.process_set,
-                contents=group.contents,
-            )
+            reduced = self._reduce_dense([gradients[it] for it in others], [variables[it] for it in others], group)
         for index, gradient in zip(others, reduced, strict=False):
             result[index] = gradient
         if sparse:
@@ -97,13 +98,32 @@ class GradientReduction:
                 result[index] = gradient
         return result, reduced[0]
 
+    def _reduce_dense(self, gradients: list[Any], variables: list[Any], group: _Group) -> list[Any]:
+        """Return the reduced gradients; for an empty list a tensor, with which ranks have compared the contents."""
+        if self.compressed is not None and gradients:  # which divides after the sum, so that factors cancel out
+            reduced: list[Any] = self.compressed(
+                gradients, variables, name=group.name, process_set=self.process_set, contents=group.contents
+            )
+            return reduced
+        factor = float(self.gradient_predivide_factor)
+        return reduce_dense(
+            gradients or [tf.zeros([0])],
+            self.compression if gradients else Compression.none,
+            name=group.name,
+            op=self.op,
+            prescale_factor=1.0 / factor,
+            postscale_factor=factor,
+            process_set=self.process_set,
+            contents=group.contents,
+        )
+
     def _gather(self, slices: list[Any], group: _Group) -> list[Any]:
         """Gather slices. They know no factors, and those of gradient_predivide_factor cancel out."""
         return list(
             grouped_allreduce(
                 slices,
                 device_sparse=self.device_sparse,
-                compression=self.compression,
+                compression=Compression.none if self.compressed else self.compression,
                 op=self.op,
                 process_set=self.process_set,
                 name=group.name,

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.tensorflow.adasum_optimizer import _DistributedAdasumOptimizer
+from horovod.tensorflow.compressing import Memories, no_method
 from horovod.tensorflow.compression import Compression, Compressor
 from horovod.tensorflow.gradient_aggregation import LocalGradientAggregationHelper
 from horovod.tensorflow.gradients import GradientReduction, LocalVariables, checked_groups
@@ -52,7 +53,11 @@ class _DistributedOptimizer(_LegacyOptimizer):  # type: ignore[misc, valid-type]
             process_set=process_set,
             scope=f"{name}_Allreduce",
             remedy="which 0 * tf.reduce_sum(variable) in the loss turns into zeros",
+            function="DistributedOptimizer",
+            memories=Memories(),
         )
+        if reduction.compressed is not None:  # so that a tf.train.Checkpoint of the optimizer saves them
+            self._track_trackable(reduction.memories, "horovod_compression")
         self._local = LocalVariables(reduction, process_set, scale_local_gradients)
         self._agg_helper: LocalGradientAggregationHelper | None = None
         if backward_passes_per_step != 1:
@@ -134,6 +139,7 @@ def DistributedOptimizer(  # noqa: N802 - the contract's name
         "backward_passes_per_step": backward_passes_per_step,
     }
     if isinstance(optimizer, _LegacyOptimizer) and op == Adasum:
+        no_method(compression, "DistributedOptimizer with op=hvd.Adasum")
         if average_aggregated_gradients:
             raise ValueError("Adasum combines steps, not gradients: average_aggregated_gradients has no meaning for it")
         if process_set is not global_process_set:

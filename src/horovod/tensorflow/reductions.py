@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.rules import OP_NAMES, resolve_op
+from horovod.tensorflow.compressing import bare_method, no_method, reduce_without_memory
 from horovod.tensorflow.compression import Compression, Compressor
 from horovod.tensorflow.mpi_ops import (
     Average,
@@ -42,6 +43,10 @@ def allreduce(
 ) -> Any:
     """Reduce a tensor over all ranks of the set (op: Average by default); gather slices."""
     op = resolve_op(op, average)
+    if not isinstance(tensor, tf.IndexedSlices) and bare_method(compression, "allreduce", op):
+        with on_device(device_dense):
+            scaled = _Scaled(prescale_factor, postscale_factor)
+            return scaled.reduce([tensor], compression, name=name, op=op, process_set=process_set)[0]
     if isinstance(tensor, tf.IndexedSlices):
         _check_slices(op, prescale_factor, postscale_factor)
         with on_device(device_sparse):
@@ -90,7 +95,7 @@ def grouped_allreduce(
             results[index] = result
     if dense:
         with on_device(device_dense):
-            reduced = reduce_dense(
+            reduced = _reduce_dense_group(
                 [tensors[index] for index in dense],
                 compression,
                 name=name,
@@ -103,6 +108,30 @@ def grouped_allreduce(
         for index, result in zip(dense, reduced, strict=True):
             results[index] = result
     return results
+
+
+def _reduce_dense_group(tensors: Sequence[Any], compression: Any, **options: Any) -> list[Any]:
+    if not bare_method(compression, "grouped_allreduce", options["op"]):
+        return reduce_dense(tensors, compression, **options)
+    scaled = _Scaled(options["prescale_factor"], options["postscale_factor"])
+    kept = {name: options[name] for name in ("name", "op", "process_set")}
+    return scaled.reduce(tensors, compression, **kept)
+
+
+class _Scaled:
+    """A compressed reduction between two factors, which an ordinary allreduce multiplies by itself."""
+
+    def __init__(self, before: float, after: float) -> None:
+        self._before, self._after = before, after
+
+    def reduce(self, tensors: Sequence[Any], method: Any, **options: Any) -> list[Any]:
+        """Return the reduced tensors."""
+        sent = [_times(tf.convert_to_tensor(tensor), self._before) for tensor in tensors]
+        return [_times(result, self._after) for result in reduce_without_memory(method, sent, **options)]
+
+
+def _times(tensor: Any, factor: float) -> Any:
+    return tensor if factor == 1.0 else tensor * tf.cast(factor, tensor.dtype)
 
 
 def reduce_dense(tensors: Sequence[Any], compression: type[Compressor], **options: Any) -> list[Any]:
@@ -125,6 +154,7 @@ def reducescatter(
 ) -> Any:
     """Reduce over all ranks; each gets its share of the rows, the first ranks one more if uneven."""
     _refuse_slices("reducescatter", [tensor])
+    no_method(compression, "reducescatter")
     with on_device(device_dense):
         sent, context = compression.compress(tf.convert_to_tensor(tensor))
         result = _reducescatter(
@@ -150,6 +180,7 @@ def grouped_reducescatter(
 ) -> Any:
     """Reducescatter each tensor of a list, as one unit."""
     _refuse_slices("grouped_reducescatter", tensors)
+    no_method(compression, "grouped_reducescatter")
     if not len(tensors):
         return tensors
     with on_device(device_dense):
@@ -190,6 +221,7 @@ def _gather_slices(
     process_set: ProcessSet,
     ignore_name_scope: bool,
 ) -> list[Any]:
+    no_method(compression, "The gather of sparse tensors (tf.IndexedSlices)")
     pairs = [compression.compress(each.values) for each in slices]
     parts = [part for (values, _), each in zip(pairs, slices, strict=True) for part in (values, each.indices)]
     gathered = grouped_allgather(parts, name=name, ignore_name_scope=ignore_name_scope, process_set=process_set)

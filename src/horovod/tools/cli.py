@@ -9,12 +9,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+
+    from horovod.launcher.options import JobOptions
 
 PAGE_WIDTH = 100
 
@@ -138,16 +140,18 @@ def _host_options(
     ssh_identity_file: str | None,
     network_interfaces: str | None,
     start_timeout: int | None,
-) -> dict[str, Any]:
-    """By the names that the launcher has for them."""
-    return {
-        "hosts": hosts,
-        "hostfile": hostfile,
-        "ssh_port": ssh_port,
-        "ssh_identity_file": ssh_identity_file,
-        "nics": [name.strip() for name in (network_interfaces or "").split(",") if name.strip()],
-        "start_timeout": start_timeout,
-    }
+) -> JobOptions:
+    """Return the options that name hosts and say how to reach them."""
+    from horovod.launcher.options import JobOptions
+
+    return JobOptions(
+        hosts=hosts,
+        hostfile=hostfile,
+        ssh_port=ssh_port,
+        ssh_identity_file=ssh_identity_file,
+        nics=tuple(name.strip() for name in (network_interfaces or "").split(",") if name.strip()),
+        start_timeout=start_timeout,
+    )
 
 
 @app.command()

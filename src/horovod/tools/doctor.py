@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from horovod.common.joining.interfaces import LOOPBACK, LoopbackError, check_loopback
+from horovod.launcher.options import JobOptions
 from horovod.tools import gpu_trial, gpus, machine, packages, speed, trial
 from horovod.tools.findings import Finding, Section
 
@@ -85,7 +86,7 @@ def try_transport(kind: str, limit_s: float) -> Transport:
     """Start two ranks and measure allreduce between them; never fails itself."""
     name = _TRANSPORTS[kind]
     try:
-        here = {"hosts": "localhost:2"}  # whatever a batch system has set aside
+        here = JobOptions(hosts="localhost:2")  # whatever a batch system has set aside
         done = trial.run(_measure, ranks=2, transport=kind, limit_s=limit_s, where=here)
     except (trial.TrialFailed, ValueError, OSError) as error:
         return Transport(name, False, reason=str(error))

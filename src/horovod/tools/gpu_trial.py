@@ -15,6 +15,7 @@ from typing import Any
 
 from horovod.common import nccl_library
 from horovod.common.util import env
+from horovod.launcher.options import JobOptions
 from horovod.tools import speed, trial
 from horovod.tools.findings import Finding
 
@@ -123,7 +124,7 @@ def _peers(driver: Driver, devices: int) -> Finding:
 def _way(name: str, transport: str, limit_s: float) -> Finding:
     try:
         with env(HOROVOD_GPU_TRANSPORT=transport):
-            done = trial.run(measure, ranks=2, transport="shm", limit_s=limit_s, where={"hosts": "localhost:2"})
+            done = trial.run(measure, ranks=2, transport="shm", limit_s=limit_s, where=JobOptions(hosts="localhost:2"))
     except (trial.TrialFailed, ValueError, OSError) as error:
         lines = str(error).strip().splitlines() or [""]
         advice = trial.advice_on(str(error)) or (_NO_IPC if transport == "ipc" else "")
@@ -136,6 +137,7 @@ def _way(name: str, transport: str, limit_s: float) -> Finding:
 def measure() -> list[float]:
     """On every rank: seconds that an allreduce of each size takes on the first GPU."""
     import horovod.numpy as hvd
+    from horovod._engine import EngineCall, TensorLocation
     from horovod.common.calls import ALLREDUCE
     from horovod.common.context import default_context
     from horovod.common.dtypes import ID_BY_NAME
@@ -151,10 +153,8 @@ def measure() -> list[float]:
         for _ in range(_WARM_UP + _CALLS):
             hvd.barrier()
             began = time.perf_counter()
-            handle = member.world.submit(
-                member.id, ALLREDUCE, f"gpu.{size}", ID_BY_NAME[_FLOAT32], (size // 4,), memory, memory, _SUM, 1.0, 1.0,
-                -1, device=0, stream=0,
-            )  # fmt: skip
+            tensor = TensorLocation(ID_BY_NAME[_FLOAT32], (size // 4,), memory, memory, device=0)
+            handle = member.world.submit(member.id, f"gpu.{size}", EngineCall(ALLREDUCE, _SUM), tensor)
             member.world.finish(handle)
             member.world.let_wait(0, 0)
             driver.synchronize()

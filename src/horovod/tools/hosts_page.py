@@ -7,9 +7,9 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from horovod.runner.remote.advice import TO_SEE_IT
-from horovod.runner.remote.measuring import Way
-from horovod.runner.remote.surveying import Offset, Surveyed, is_same_version
+from horovod.launcher.remote.advice import TO_SEE_IT
+from horovod.launcher.remote.measuring import Way
+from horovod.launcher.remote.surveying import Offset, Surveyed, is_same_version
 from horovod.tools import gpus, speed
 from horovod.tools.several_hosts import HostsExamination
 

@@ -6,10 +6,9 @@ from __future__ import annotations
 import socket
 import time
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
+from horovod.launcher.options import JobOptions
 from horovod.tools import results, speed, trial
 from horovod.tools.results import Check, Report
 
@@ -26,19 +25,18 @@ class _Answer:
     neighbours: int
 
 
-def run(ranks: int | None, transport: str, limit_s: float, options: Mapping[str, Any] | None = None) -> Report:
-    """`options` name hosts, as horovodrun's do; without `ranks`, all their slots are used.
+def run(ranks: int | None, transport: str, limit_s: float, options: JobOptions | None = None) -> Report:
+    """Run every check on the hosts that `options` name, else here. Without `ranks`, all slots of the hosts are used.
 
     TrialFailed if the ranks could not even run; else a report, which may hold failures.
     """
     import horovod
-    from horovod.runner.hosts import named_slots
+    from horovod.launcher.start.hosts import named_slots
 
     start = time.monotonic()
-    options = options or {}
-    count = ranks or named_slots(options) or _RANKS
-    where = {name: value for name, value in options.items() if value}
-    done = trial.run(_on_every_rank, count, transport, limit_s, where)
+    options = options or JobOptions()
+    count = ranks or named_slots(options.hosts, options.hostfile) or _RANKS
+    done = trial.run(_on_every_rank, count, transport, limit_s, options)
     answers: list[_Answer] = done.results
     checks = results.merge([answer.checks for answer in answers])
     if transport == "shm" and done.engine["peers_by_shared_memory"] != answers[0].neighbours:

@@ -11,16 +11,16 @@ import statistics
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import horovod
-from horovod.common.joining.interfaces import LOOPBACK, interface_names, loopback_interface
-from horovod.runner.hosts import HostInfo, is_local, named_slots, plan_hosts
-from horovod.runner.remote.addresses import Choice
-from horovod.runner.remote.measuring import Way
-from horovod.runner.remote.opening import LAUNCHER
-from horovod.runner.remote.probing import Address
-from horovod.runner.remote.surveying import Survey, Surveyed, is_same_version, survey
+from horovod.common.joining.interfaces import LOOPBACK, loopback_interface
+from horovod.launcher.options import JobOptions
+from horovod.launcher.remote.addresses import Choice
+from horovod.launcher.remote.measuring import Way
+from horovod.launcher.remote.opening import LAUNCHER
+from horovod.launcher.remote.probing import Address
+from horovod.launcher.remote.surveying import Survey, Surveyed, is_same_version, survey
+from horovod.launcher.start.hosts import HostInfo, is_local, named_slots, plan_hosts
 from horovod.tools import speed
 
 # Timelines of several hosts are merged by their clocks, and people compare the times of logs.
@@ -51,34 +51,40 @@ class HostsExamination:
         return [*_of_each_host(self), *self.survey.problems, *_of_ways(ways), *_of_machines(self)]
 
 
-def options_of_job(options: Mapping[str, Any]) -> dict[str, Any] | None:
-    """As horovodrun would understand them; None if the job stays on this machine, which nobody has named."""
-    from horovod.runner.kubernetes import default_hosts_option
-    from horovod.runner.running import allocation_of
+def options_of_job(options: JobOptions) -> JobOptions | None:
+    """Return the options as horovodrun understands them; None if no host is named and the job stays on this machine."""
+    from horovod.launcher.start.assembly import allocation_of
+    from horovod.launcher.start.kubernetes import default_hosts_option
 
-    if options.get("hosts") is not None or options.get("hostfile") is not None:
-        return dict(options)
+    if options.names_hosts:
+        return options
     named = default_hosts_option(os.environ)
     if named is not None:
-        return {**options, "hosts": named}
+        return replace(options, hosts=named)
     allocation = allocation_of(options)
     hosts = allocation.hosts if allocation is not None else ()
-    return dict(options) if any(not is_local(host.hostname) for host in hosts) else None
+    return options if any(not is_local(host.hostname) for host in hosts) else None
 
 
-def examine(options: Mapping[str, Any], say: Callable[[str], None] = lambda _: None) -> HostsExamination:
-    """`options` as horovodrun's: hosts or hostfile, ssh_port, ssh_identity_file, nics, start_timeout.
+def examine(options: JobOptions, say: Callable[[str], None] = lambda _: None) -> HostsExamination:
+    """Examine the hosts of `options` (hosts or hostfile, ssh_port, ssh_identity_file, nics, start_timeout are used).
 
     Without hosts it is about those that a batch system has set aside. ValueError or OSError if they cannot be used.
     """
-    from horovod.runner.remote.command import agent_command
-    from horovod.runner.running import agent_commands, allocation_of, start_limit_s, started_here
-    from horovod.runner.worker_environment import base_environment
+    from horovod.launcher.remote.command import agent_command
+    from horovod.launcher.start.assembly import (
+        agent_commands,
+        allocation_of,
+        interfaces_of,
+        start_limit_s,
+        started_here,
+    )
+    from horovod.launcher.start.worker_environment import base_environment
 
     allocation = allocation_of(options)
     set_aside = allocation.hosts if allocation is not None else ()
-    slots = named_slots(options) or sum(host.slots for host in set_aside)
-    hosts = plan_hosts({**options, "num_proc": slots}, set_aside)
+    slots = named_slots(options.hosts, options.hostfile) or sum(host.slots for host in set_aside)
+    hosts = plan_hosts(replace(options, num_proc=slots), set_aside)
     environ = base_environment(os.environ)
     here = started_here(hosts, allocation)
     elsewhere = [host.hostname for host in hosts if host not in here]
@@ -88,7 +94,7 @@ def examine(options: Mapping[str, Any], say: Callable[[str], None] = lambda _: N
     commands |= agent_commands(elsewhere, options, environ, allocation)
     found = survey(
         commands,
-        options.get("nics") or interface_names(environ.get("HOROVOD_GLOO_IFACE", "")),
+        interfaces_of(options, environ),
         start_limit_s(options),
         without_ranks=[host.hostname for host in hosts_and_launcher if not host.slots],
         say=say,

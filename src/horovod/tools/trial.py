@@ -9,11 +9,12 @@ import io
 import json
 import os
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from horovod.common.util import env
+from horovod.launcher.options import JobOptions
 
 T = TypeVar("T")
 
@@ -58,18 +59,16 @@ class Trial:
         return "none (one rank)"
 
 
-def run(
-    work: Callable[[], T], ranks: int, transport: str, limit_s: float, where: Mapping[str, Any] | None = None
-) -> Trial:
+def run(work: Callable[[], T], ranks: int, transport: str, limit_s: float, where: JobOptions | None = None) -> Trial:
     """Call `work` on every rank after hvd.init().
 
     TrialFailed if a host does not answer, a rank fails or the limit passes. ValueError or OSError if the launcher
     cannot start such a job.
 
     Args:
-        where: Options of horovodrun that name hosts, under the names of its parsed flags.
+        where: Options that name hosts; their number of ranks is not used.
     """
-    from horovod.runner.run_function import run_own
+    from horovod.launcher.run_function import run_own
 
     stdout, stderr = io.StringIO(), io.StringIO()
     shared_memory = TRANSPORTS[transport]
@@ -82,7 +81,7 @@ def run(
             contextlib.redirect_stdout(stdout),
             contextlib.redirect_stderr(stderr),
         ):
-            answers = run_own(_worker, (work, limit_s), {"num_proc": ranks, **(where or {})})
+            answers = run_own(_worker, (work, limit_s), replace(where or JobOptions(), num_proc=ranks))
     except RuntimeError as error:
         raise TrialFailed(str(error)) from None
     return Trial([result for result, _ in answers], answers[0][1])

@@ -17,6 +17,7 @@ from horovod.torch.functions import (
 )
 from horovod.torch.hooks.registration import register_comm_hook
 from horovod.torch.mpi_ops import *  # noqa: F403 - what it names in __all__
+from horovod.torch.onebit_adam import OneBitAdam
 from horovod.torch.optimizer import DistributedOptimizer
 from horovod.torch.sync_batch_norm import SyncBatchNorm
 from horovod.torch_backend import register
@@ -28,6 +29,7 @@ __all__ = [
     "Compression",
     "Compressor",
     "DistributedOptimizer",
+    "OneBitAdam",
     "SyncBatchNorm",
     "allgather_object",
     "broadcast_object",

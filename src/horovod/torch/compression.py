@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from horovod.common.compression_methods import Int8, OneBit, TopK
+from horovod.common.compression_methods import Dgc, Int8, OneBit, PowerSGD, TopK
 from horovod.common.wire import travels_as
 
 
@@ -76,3 +76,5 @@ class Compression:
     int8 = Int8
     onebit = OneBit
     topk = TopK
+    dgc = Dgc
+    powersgd = PowerSGD

@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 
-from horovod._engine import EngineError, Output, World
-from horovod.common.calls import ALLREDUCE, Call
+from horovod._engine import EngineCall, EngineError, Output, TensorLocation, World
+from horovod.common.calls import Call
 from horovod.common.context import Context
-from horovod.common.handles import Batch, Pending, translate
+from horovod.common.handles import Pending, translate
 from horovod.common.ops import Collectives, Description
 from horovod.common.rules import Adasum
 from horovod.torch.adapter import ID_BY_DTYPE, Tensor, TorchAdapter, refuse
@@ -60,25 +60,42 @@ class DeviceWorld:
     """Stands in for the engine's World in one operation on a GPU's tensors."""
 
     def __init__(self, world: World, device: int, name: str) -> None:
-        self._world: Any = world  # whose arguments are passed on, with two more
+        self._world = world
         self._range = NvtxRange(name)
         self._device = device
         self._stream = current_stream(device)
         _used.add(device)
 
-    def submit(self, *arguments: Any) -> int:
-        handle: int = self._world.submit(*arguments, self._device, self._stream)
-        return handle
+    def submit(
+        self, process_set: int, name: str, call: EngineCall, tensor: TensorLocation, splits: Sequence[int] = ()
+    ) -> int:
+        self._put_on_stream([tensor])
+        return self._world.submit(process_set, name, call, tensor, splits)
 
-    def submit_group(self, *arguments: Any) -> int:
-        handle: int = self._world.submit_group(*arguments, self._device, self._stream)
-        return handle
+    def submit_group(
+        self, process_set: int, group: str, names: Sequence[str], call: EngineCall, tensors: Sequence[TensorLocation]
+    ) -> int:
+        self._put_on_stream(tensors)
+        return self._world.submit_group(process_set, group, names, call, tensors)
 
-    def submit_many(self, *arguments: Any) -> None:
-        self._world.submit_many(*arguments, self._device, self._stream)
+    def submit_many(
+        self,
+        process_set: int,
+        names: Sequence[str],
+        call: EngineCall,
+        tensors: Sequence[TensorLocation],
+        started: list[int],
+    ) -> None:
+        self._put_on_stream(tensors)
+        self._world.submit_many(process_set, names, call, tensors, started)
+
+    def _put_on_stream(self, tensors: Sequence[TensorLocation]) -> None:
+        """Complete the locations with this operation's GPU and stream."""
+        for tensor in tensors:
+            tensor.device, tensor.stream = self._device, self._stream
 
     def poll(self, handle: int) -> bool:
-        return bool(self._world.poll(handle))
+        return self._world.poll(handle)
 
     def wait(self, handle: int) -> None:
         self._world.wait(handle)
@@ -101,8 +118,7 @@ class DeviceWorld:
             self._world.let_wait(self._device, self._stream)
 
     def take_output(self, handle: int, index: int = 0) -> tuple[Output, int]:
-        output: tuple[Output, int] = self._world.take_output(handle, index)
-        return output
+        return self._world.take_output(handle, index)
 
     def copied(self, handle: int, index: int, like: Tensor) -> Tensor:
         """An output that the engine allocated, as a tensor of as many rows of `like`."""
@@ -112,8 +128,7 @@ class DeviceWorld:
         return tensor
 
     def received_splits(self, handle: int, members: int) -> list[int]:
-        splits: list[int] = self._world.received_splits(handle, members)
-        return splits
+        return self._world.received_splits(handle, members)
 
     def release(self, handle: int) -> None:
         self._range.end()
@@ -124,12 +139,10 @@ class MessageWorld(DeviceWorld):
     """The same for a message: when it is done, so is the GPU."""
 
     def send(self, peer: int, tag: int, address: int, size: int) -> int:
-        handle: int = self._world.send(peer, tag, address, size, self._device, self._stream)
-        return handle
+        return self._world.send(peer, tag, address, size, self._device, self._stream)
 
     def recv(self, peer: int, tag: int, address: int, size: int) -> int:
-        handle: int = self._world.recv(peer, tag, address, size, self._device, self._stream)
-        return handle
+        return self._world.recv(peer, tag, address, size, self._device, self._stream)
 
     def _order(self) -> None:
         self._range.end()
@@ -159,24 +172,9 @@ class DeviceCollectives(TensorCollectives):
         world: Any = pending.world
         return tuple(world.copied(pending.handle, index, tensor) for index, tensor in enumerate(pending.keep))
 
-    def start_allreduces(
-        self, call: Call, full_names: Sequence[str], described: Sequence[Description], keep: Any, will_wait: bool
-    ) -> Batch:
-        """The same for tensors of the current GPU."""
+    def _world_of_batch(self, world: World) -> DeviceWorld:
         refuse_capture()
-        member = self._member(call.process_set)
-        world: Any = DeviceWorld(member.world, torch.cuda.current_device(), "allreduces")
-        batch = Batch(world, keep)
-        addresses, shapes, dtypes = zip(*described, strict=True)
-        try:
-            world.submit_many(
-                member.id, ALLREDUCE, full_names, dtypes, shapes, addresses, addresses, call.op, call.prescale,
-                call.postscale, batch.handles, will_wait, call.wire,
-            )  # fmt: skip
-        except EngineError as error:
-            self.handles.abandon(batch)
-            raise translate(error, full_names[len(batch.handles)]) from None
-        return batch
+        return DeviceWorld(world, torch.cuda.current_device(), "allreduces")
 
     def _world_of_message(self, direction: str, world: World, tensor: Tensor) -> MessageWorld:
         refuse_capture()

@@ -61,7 +61,7 @@ class DeferredWorld:
         return self._later(self._world.submit_group, arguments)
 
     def _later(self, submit: Callable[..., int], arguments: tuple[Any, ...]) -> int:
-        set_id, _, name = arguments[:3]
+        set_id, name = arguments[:2]
         self._names.claim(set_id, name, self)
         if self._submitter is None:
             self._arrived.synchronize()
@@ -78,7 +78,7 @@ class DeferredWorld:
         except EngineError as error:
             self._failure = error
         except Exception as error:  # whatever CUDA reports late; the waiting thread must hear of it
-            self._failure = EngineError(_FAILED, f"{arguments[2]}: copying the tensor to the host failed: {error}", -1)
+            self._failure = EngineError(_FAILED, f"{arguments[1]}: copying the tensor to the host failed: {error}", -1)
 
     def poll(self, ticket: int = 0) -> bool:
         if self._submitted is not None and not self._submitted.is_set():

@@ -14,6 +14,7 @@ from typing import Any
 from horovod import _engine as mpi_lib  # noqa: F401 - the contract's name for the native library
 from horovod.common import door
 from horovod.common.calls import ALLGATHER, ALLREDUCE, ALLTOALL, BROADCAST, REDUCESCATTER, Call
+from horovod.common.compression_methods import CompressionMethod
 from horovod.common.door import *  # noqa: F403 - they are the door's own names too
 from horovod.common.door import _basics as _basics
 from horovod.common.dtypes import AS_IT_IS
@@ -34,6 +35,7 @@ from horovod.torch.autograd import HorovodGroupedAllgather as HorovodGroupedAllg
 from horovod.torch.autograd import HorovodGroupedAllreduce as HorovodGroupedAllreduce
 from horovod.torch.autograd import HorovodGroupedReducescatter as HorovodGroupedReducescatter
 from horovod.torch.autograd import HorovodReducescatter as HorovodReducescatter
+from horovod.torch.compressing.bare import compressed_allreduce
 from horovod.torch.compression import Compression, Compressor, is_convertible
 from horovod.torch.direct import native as _native
 from horovod.torch.graph import (
@@ -112,13 +114,16 @@ def allreduce(
     tensor: Tensor,
     average: bool | None = None,
     name: str | None = None,
-    compression: type[Compressor] = Compression.none,
+    compression: type[Compressor] | CompressionMethod = Compression.none,
     op: int | None = None,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> Tensor:
-    """Reduce a tensor over all ranks of the set (op: Average by default) into a new tensor."""
+    """Reduce a tensor over all ranks of the set (op: Average by default) into a new tensor.
+
+    With compression=hvd.Compression.int8(), what leaves a host travels as int8.
+    """
     if compression is Compression.none and not is_traced():
         quick: Tensor | None = _native.allreduce(
             process_set.native, tensor, False, True, name, average, op, prescale_factor, postscale_factor
@@ -126,6 +131,9 @@ def allreduce(
         if quick is not None:
             return quick
     op = resolve_op(op, average, CALLER_OF_JOINED)
+    if isinstance(compression, CompressionMethod):
+        compress = outside_graph(compressed_allreduce) if is_traced() else compressed_allreduce
+        return compress(tensor, compression, name, op, prescale_factor, postscale_factor, process_set)
     wire = AS_IT_IS if is_compiling() else wire_of(compression)
     if wire and is_convertible(tensor):
         call = Call(ALLREDUCE, process_set, name, op, prescale_factor, postscale_factor, wire=wire)

@@ -13,13 +13,14 @@ from typing import Any
 import torch
 
 from horovod.common.calls import ALLREDUCE, Call
-from horovod.common.compression_methods import CompressionMethod
+from horovod.common.compression_methods import CompressionMethod, Dgc
 from horovod.common.context import default_context
 from horovod.common.exceptions import HorovodDeprecationWarning, HorovodWarning
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.util import split_list
 from horovod.common.wire import wire_of
 from horovod.torch.adasum_optimizer import _DistributedAdasumOptimizer, make_adasum_optimizer
+from horovod.torch.compressing.hook import CompressionHook
 from horovod.torch.compression import Compression, Compressor
 from horovod.torch.functions import broadcast_object
 from horovod.torch.gradients.buckets import GradientBuckets
@@ -107,7 +108,25 @@ class _DistributedOptimizer(WrappedOptimizer):
     # Optimizer.load_state_dict() would wrap step() once more, and run step hooks twice: the wrapped class runs them.
     step.hooked = True  # type: ignore[attr-defined]
 
+    @property
+    def comm_hook(self) -> Any:
+        """The communication hook, which has the state of a `compression` with arguments; None without one."""
+        return self._comm_hook
+
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        """Return what the wrapped class says. A GradScaler asks before each step, also before one that it skips."""
+        if isinstance(self._comm_hook, CompressionHook):
+            self._comm_hook.loss_scale.asked()
+        return bool(vars(self).get("_step_supports_amp_scaling", False))
+
+    @_step_supports_amp_scaling.setter
+    def _step_supports_amp_scaling(self, value: bool) -> None:
+        vars(self)["_step_supports_amp_scaling"] = value
+
     def _has_stepped(self) -> None:
+        if isinstance(self._comm_hook, CompressionHook):
+            self._comm_hook.loss_scale.stepped()
         if self._reducer is not None:
             self._reducer.stepped(not self._should_synchronize)
 
@@ -132,7 +151,7 @@ class _DistributedOptimizer(WrappedOptimizer):
                     "optimizer.zero_grad() was called after loss.backward() but before optimizer.step() or "
                     "optimizer.synchronize(): the gradients are being reduced at this moment."
                 )
-            self._reducer.forget_reduced()
+            self._reducer.begin_anew()
         self._synchronized = False  # what was reduced is gone
         super().zero_grad(set_to_none)
 
@@ -234,13 +253,21 @@ def _method_in(compression: Any, op: int) -> CompressionMethod | None:
     return compression
 
 
-def _compress(optimizer: WrappedOptimizer, method: CompressionMethod) -> None:
+def check_exclude(optimizer: WrappedOptimizer, method: CompressionMethod) -> None:
+    """Raise ValueError if a pattern of `exclude` matches no parameter of the optimizer."""
     for pattern in method.exclude:
         if not any(fnmatch.fnmatchcase(name, pattern) for name in optimizer._parameter_names.values()):
             raise ValueError(f"compression={method.describe()}: exclude={pattern!r} matches no name of a parameter")
-    # Late: both import this file.
-    from horovod.torch.compressing.hook import CompressionHook
-    from horovod.torch.hooks.registration import register_comm_hook
+
+
+def _compress(optimizer: WrappedOptimizer, method: CompressionMethod) -> None:
+    check_exclude(optimizer, method)
+    if isinstance(method, Dgc) and any(group.get("momentum") for group in optimizer.param_groups):
+        raise ValueError(
+            f"compression={method.describe()} accumulates the momentum itself: give the optimizer momentum=0, and its "
+            "momentum to hvd.Compression.dgc(momentum=...)"
+        )
+    from horovod.torch.hooks.registration import register_comm_hook  # it imports this file
 
     register_comm_hook(optimizer, CompressionHook(method))
 
@@ -275,7 +302,7 @@ def _agree_on_groups(groups: Groups, named: list[tuple[str, Tensor]], process_se
         parts = [[names[parameter] for parameter in group if parameter in names] for group in groups]
     root = process_set.ranks[0] if process_set.ranks else 0
     agreed = broadcast_object([list(part) for part in parts if part], root, "optimizer.groups", process_set)
-    unknown = {name for part in agreed for name in part} - {name for name, _ in mine}
+    unknown = {name for part in agreed for name in part} - {name for name, _ in named}
     if unknown:
         raise ValueError(f"Rank {root} groups parameters that this rank does not have: {', '.join(sorted(unknown))}")
     return [list(part) for part in agreed]

@@ -10,6 +10,7 @@ from gpu import Gpu, Tensor, world
 from numpy.typing import NDArray
 
 import horovod.numpy as hvd
+from horovod._engine import EngineCall, TensorLocation
 from horovod.common.calls import ALLGATHER, ALLTOALL
 from horovod.common.dtypes import ID_BY_NAME
 
@@ -29,18 +30,16 @@ class Exchange:
         self._given = given
         targets = [it.address if given and it.nbytes else 0 for it in self._outputs]
         name = f"exchange.{next(_numbers)}"
-        dtypes = [ID_BY_NAME[array.dtype.name] for array in arrays]
-        shapes, addresses = [array.shape for array in arrays], [it.address for it in self._inputs]
+        call = EngineCall(kind)
+        tensors = [
+            TensorLocation(ID_BY_NAME[like.dtype.name], like.shape, it.address, to, device=gpu.ordinal, stream=stream)
+            for like, it, to in zip(arrays, self._inputs, targets, strict=True)
+        ]
         if len(arrays) > 1:
             names = [f"{name}.{index}" for index in range(len(arrays))]
-            self._handle = world().submit_group(
-                0, kind, name, names, dtypes, shapes, addresses, targets, device=gpu.ordinal, stream=stream
-            )
+            self._handle = world().submit_group(0, name, names, call, tensors)
         else:
-            self._handle = world().submit(
-                0, kind, name, dtypes[0], shapes[0], addresses[0], targets[0], splits=splits, device=gpu.ordinal,
-                stream=stream,
-            )  # fmt: skip
+            self._handle = world().submit(0, name, call, tensors[0], splits)
 
     def check(self, received: Sequence[int] | None = None) -> None:
         world().wait(self._handle)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import itertools
+import math
 import mmap
 import time
 from collections.abc import Iterator, Sequence
@@ -15,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from horovod._engine import World
+from horovod._engine import EngineCall, TensorLocation, World
 from horovod.common.context import default_context
 from horovod.common.dtypes import ID_BY_NAME
 from horovod.common.process_sets import ProcessSet, global_process_set
@@ -130,6 +131,12 @@ class Gpu:
         self._library.cuDevicePrimaryCtxRelease_v2(self.ordinal)
 
 
+def array_at(address: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Return an array over memory that something else owns."""
+    raw = (ctypes.c_uint8 * (math.prod(shape) * dtype.itemsize)).from_address(address)
+    return np.frombuffer(raw, dtype=dtype).reshape(shape)
+
+
 class Tensor:
     """An array in memory of the device; its bytes begin `shift` elements behind a border of the allocation."""
 
@@ -142,8 +149,7 @@ class Tensor:
 
     @property
     def array(self) -> NDArray[Any]:
-        raw = (ctypes.c_uint8 * self.nbytes).from_address(self.address)
-        return np.frombuffer(raw, dtype=self.dtype).reshape(self.shape)
+        return array_at(self.address, self.shape, self.dtype)
 
     def free(self) -> None:
         self._gpu.free(self._memory)
@@ -173,17 +179,12 @@ def start(
     member = default_context.membership_of(ask.set)
     number = next(_numbers.setdefault(member.id, itertools.count()))
     names = [f"t{number}.{index}" for index in range(len(inputs))]
-    dtypes = [ID_BY_NAME[like.dtype.name] for _, like in inputs]
-    shapes = [like.shape for _, like in inputs]
-    addresses = [address for address, _ in inputs]
     device = -1 if gpu is None else gpu.ordinal
-    factors = (ask.op, ask.prescale, ask.postscale)
+    call = EngineCall(ask.kind, ask.op, ask.prescale, ask.postscale, root=ask.root)
+    tensors = [
+        TensorLocation(ID_BY_NAME[like.dtype.name], like.shape, address, output, device=device, stream=stream)
+        for (address, like), output in zip(inputs, outputs, strict=True)
+    ]
     if len(inputs) > 1:
-        return member.world.submit_group(
-            member.id, ask.kind, f"g{number}", names, dtypes, shapes, addresses, outputs, *factors, ask.root,
-            device=device, stream=stream,
-        )  # fmt: skip
-    return member.world.submit(
-        member.id, ask.kind, names[0], dtypes[0], shapes[0], addresses[0], outputs[0], *factors, ask.root,
-        device=device, stream=stream,
-    )  # fmt: skip
+        return member.world.submit_group(member.id, f"g{number}", names, call, tensors)
+    return member.world.submit(member.id, names[0], call, tensors[0])

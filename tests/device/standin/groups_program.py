@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What each rank of test_standin_groups.py runs: process groups that overlap, whose operations NCCL launches."""
 
-import json
 import os
 import signal
 import sys
@@ -15,13 +14,15 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from nccl_counts import counted
 from signs import Signs
-from torch_places import begin, counted, current, gpu, sharing
+from torch_places import begin, current, gpu, sharing
 
 from horovod._engine import EngineError
 from horovod.torch.distributed.errors import ProcessGroupError
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+from group_counters import told_by
 from overlapping_groups import Group, overlapping, run_program
 
 CPU = torch.device("cpu")
@@ -52,12 +53,6 @@ def wait_and_go_on(group: Group, work: Any) -> None:
     """What was launched already when a rank was lost does not tell of it; what comes next does."""
     work.wait()
     group.all_reduce(10, 50)[0].wait()
-
-
-def told_by(group: Any) -> dict[str, Any]:
-    """The engine's counters for a group."""
-    found: Any = group or dist.group.WORLD
-    return dict(json.loads(found._channel.world.describe()))
 
 
 def run_silence(expected: str) -> None:

@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 import program
 from gpu import Ask, Tensor, start, world
+from nccl_counts import counted
 from program import CHECKS, GPUS, gpu, rank, size
 from signs import Signs
 
 import horovod.numpy as hvd
-from horovod._engine import EngineError
+from horovod._engine import EngineCall, EngineError, TensorLocation
 from horovod.common.calls import ALLREDUCE
 from horovod.common.dtypes import ID_BY_NAME
 from horovod.common.process_sets import ProcessSet, global_process_set
@@ -29,13 +30,6 @@ _ALONE = ("STANDIN_NCCL_ERROR", "STANDIN_NCCL_REFUSE", "HOROVOD_DETERMINISTIC", 
 for name in _ALONE:
     if (value := os.environ.get(f"{name}_AT_RANK_1")) and os.environ["HOROVOD_RANK"] == "1":
         os.environ[name] = value
-
-
-def counted(what: str) -> int:
-    """Communicators that are `live`, `launches` so far, or operations of NCCL's with `factors`."""
-    count = getattr(ctypes.CDLL(os.environ["STANDIN_NCCL"]), f"standin_nccl_{what}")
-    count.restype = ctypes.c_long
-    return int(count())
 
 
 def wait_for_communicators(count: int) -> None:
@@ -138,10 +132,11 @@ class Order:
         for index, members, chosen, k in asked:
             tensor = Tensor(gpu, np.full(1 + 700 * k, rank() + 1, np.int32))
             identity = 0 if chosen is global_process_set else chosen.process_set_id
-            handle = world().submit(
-                identity, ALLREDUCE, f"order.{index}.{turn}.{k}", ID_BY_NAME["int32"], tensor.shape, tensor.address,
-                tensor.address, device=gpu.ordinal, stream=self._dice.choice(self._streams),
+            location = TensorLocation(
+                ID_BY_NAME["int32"], tensor.shape, tensor.address, tensor.address, device=gpu.ordinal,
+                stream=self._dice.choice(self._streams),
             )  # fmt: skip
+            handle = world().submit(identity, f"order.{index}.{turn}.{k}", EngineCall(ALLREDUCE), location)
             self._held.append((handle, tensor, sum(member + 1 for member in members)))
             if self._dice.random() < 0.2:
                 time.sleep(self._dice.random() / 1000)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 import horovod.numpy as hvd
 import horovod.numpy.mpi_ops as numpy_ops
-from horovod._engine import EngineError
+from horovod._engine import EngineCall, EngineError, TensorLocation
 from horovod.common.calls import ALLREDUCE, BROADCAST, REDUCESCATTER
 from horovod.common.context import default_context
 from horovod.common.dtypes import DTYPES, ID_BY_NAME
@@ -186,12 +186,10 @@ def check_many_tensors() -> None:
     wanted = [expected(Ask(ALLREDUCE), [values[of_rank][k] for of_rank in range(size())]) for k in range(300)]
     tensors = [Tensor(gpu, array, k % 5) for k, array in enumerate(values[rank()])]
     handles: list[int] = []
-    addresses = [it.address for it in tensors]
-    names = [f"many.{k}" for k in range(300)]
-    world().submit_many(
-        0, ALLREDUCE, names, [ID_BY_NAME["float32"]] * 300, [it.shape for it in tensors], addresses, addresses, SUM,
-        1.0, 1.0, handles, False, device=gpu.ordinal, stream=0,
-    )  # fmt: skip
+    locations = [
+        TensorLocation(ID_BY_NAME["float32"], it.shape, it.address, it.address, device=gpu.ordinal) for it in tensors
+    ]
+    world().submit_many(0, [f"many.{k}" for k in range(300)], EngineCall(ALLREDUCE, SUM), locations, handles)
     world().finish_all(handles)
     world().let_wait(gpu.ordinal, 0)
     gpu.synchronize()
@@ -380,8 +378,10 @@ def run_timeline(folder: str) -> None:
         hold = Hold(gpu, stream, f"{folder}/{name}")
         gpu.copy(tensor.address, value.ctypes.data, value.nbytes, stream, delay_s=1.0)
         handle = world().submit(
-            0, ALLREDUCE, name, ID_BY_NAME["float32"], (count,), tensor.address, tensor.address, device=gpu.ordinal,
-            stream=stream,
+            0, name, EngineCall(ALLREDUCE),
+            TensorLocation(
+                ID_BY_NAME["float32"], (count,), tensor.address, tensor.address, device=gpu.ordinal, stream=stream
+            ),
         )  # fmt: skip
         if name == "large":  # finished when it is launched, while "small" may have to wait for the GPU
             world().finish(handle)

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What each rank of test_standin_regions.py runs: allreduces of tensors in memory of the device that all ranks map."""
 
-import ctypes
 import json
 import os
 import signal
@@ -12,7 +11,7 @@ from typing import Any
 
 import ml_dtypes  # noqa: F401 - NumPy knows the small floats by it
 import numpy as np
-from gpu import Ask, Gpu, Tensor, restart_numbers, start, world
+from gpu import Ask, Gpu, Tensor, array_at, restart_numbers, start, world
 from numpy.typing import NDArray
 
 import horovod.numpy as hvd
@@ -37,8 +36,7 @@ class Placed:
 
     @property
     def array(self) -> NDArray[Any]:
-        raw = (ctypes.c_uint8 * self.nbytes).from_address(self.address)
-        return np.frombuffer(raw, dtype=self.dtype).reshape(self.shape)
+        return array_at(self.address, self.shape, self.dtype)
 
 
 def direct_batches() -> int:

@@ -101,10 +101,3 @@ def begin(timeout_s: float = 30) -> None:
     Flight.release = keep_and_release  # type: ignore[method-assign]
     places.place_of = place_of
     places.await_gpu = await_gpu
-
-
-def counted(what: str) -> int:
-    """NCCL's communicators that are `live`, or `launches` so far."""
-    count = getattr(ctypes.CDLL(os.environ["STANDIN_NCCL"]), f"standin_nccl_{what}")
-    count.restype = ctypes.c_long
-    return int(count())

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from torch_places import begin, counted, current, gpu
+from nccl_counts import counted
+from torch_places import begin, current, gpu
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from distributed_checks import Checks, all_gather_single, same

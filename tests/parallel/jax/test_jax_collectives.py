@@ -227,3 +227,29 @@ def test_what_is_refused():
         with pytest.raises(ValueError, match="A tensor's name must be a string"):
             run(lambda x: hvd.allreduce(x, name="a\ud800b"))(jnp.ones(2))
     assert set(FLOATS) <= set(DTYPES)
+
+
+@on_all_ranks("shm2")
+def test_integers_that_jax_would_cut_off_are_refused():
+    """Without 64-bit types, JAX makes int32 of NumPy's int64 and says nothing."""
+    from harness.jax_door import hvd, jax, np
+
+    large, small = np.array([2**40 + hvd.rank(), -1]), np.array([2**30 + hvd.rank(), -(2**31)])
+    jax.config.update("jax_enable_x64", False)
+    try:
+        for call in (
+            lambda: hvd.allreduce(large, op=hvd.Sum),
+            lambda: hvd.allreduce(large, op=hvd.Sum, compression=hvd.Compression.fp16),
+            lambda: hvd.allgather_async([small, large]),
+            lambda: hvd.alltoall(np.array([3, 2**32], np.uint64)),
+            lambda: hvd.broadcast_parameters({"step": np.int64(2**31)}, 0),
+        ):
+            with pytest.raises(ValueError, match=r"int64 values from .* to .* do not fit into u?int32.*jax_enable_x64"):
+                call()
+        assert hvd.allreduce(small, op=hvd.Max).tolist() == [2**30 + 1, -(2**31)]
+        assert hvd.broadcast(np.zeros((0, 2), np.int64), 0).shape == (0, 2)
+        step = hvd.broadcast_object(2**40 if hvd.rank() == 0 else None, 0)
+    finally:
+        jax.config.update("jax_enable_x64", True)
+    assert step == 2**40
+    assert hvd.allreduce(large, op=hvd.Max).tolist() == [2**40 + 1, -1]

@@ -10,6 +10,7 @@ from harness.mxnet_arrays import array_of, mx, on_mxnet_ranks
 from harness.sets import process_sets
 
 import horovod.mxnet as hvd
+from horovod.common.compression_methods import Int8
 
 TWO_AND_FOUR = ("shm2", "shm4")
 ROWS = 8  # of each rank
@@ -182,6 +183,8 @@ def test_what_cannot_be_broadcast_is_refused():
         hvd.broadcast_parameters(mx.gluon.nn.Dense(2, in_units=2).collect_params())
     with pytest.raises(ValueError, match="positive"):
         hvd.DistributedTrainer(make_net(1).collect_params(), "sgd", gradient_predivide_factor=0)
+    with pytest.raises(ValueError, match=r"DistributedTrainer of MXNet does not support compression=int8\("):
+        hvd.DistributedTrainer(make_net(1).collect_params(), "sgd", compression=Int8())
     net = make_net(1)
     optimizer = mx.optimizer.SGD(learning_rate=1, rescale_grad=0.5)
     with pytest.warns(UserWarning, match="pass it the optimizer itself"):

@@ -9,6 +9,7 @@ from datetime import timedelta
 import pytest
 import torch
 import torch.distributed as dist
+from harness.arrays import odd_one_out
 from harness.torch_training import on_torch_ranks
 from harness.worlds import SHM3
 from testkit.variables import free_port
@@ -69,15 +70,11 @@ def steps_of(model, optimizer, count=2):
     return steps
 
 
-def last():
-    return hvd.rank() == hvd.size() - 1
-
-
 @pytest.mark.parametrize("name", NAMES)
 @on_torch_ranks("shm2")
 def test_any_parameter_that_differs_is_named(name):
     model = Net()
-    if last():
+    if odd_one_out():
         with torch.no_grad():
             parameter = getattr(model, name)
             parameter[(-1,) * parameter.dim()] += 0.0625
@@ -109,8 +106,8 @@ def test_nothing_is_said_of_equal_parameters_or_of_those_that_are_not_trained():
     model.matrix.requires_grad_(False)
     with torch.no_grad():
         model.matrix.fill_(hvd.rank())
-    model.brain.requires_grad_(not last())  # one rank does not train it, and has another
-    if last():
+    model.brain.requires_grad_(not odd_one_out())  # one rank does not train it, and has another
+    if odd_one_out():
         with torch.no_grad():
             model.brain.fill_(7)
     assert not any(warnings_of(steps_of(model, wrap(model))))

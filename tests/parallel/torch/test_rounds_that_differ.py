@@ -7,6 +7,7 @@ import warnings
 
 import pytest
 import torch
+from harness.arrays import odd_one_out
 from harness.torch_training import on_torch_ranks
 from harness.waiting import DEADLOCK2
 from harness.worlds import SHM3
@@ -36,10 +37,6 @@ def values(parameters):
     return [parameter.item() for parameter in parameters]
 
 
-def last():
-    return hvd.rank() == hvd.size() - 1
-
-
 def on_every_rank_alike(parameters, optimizer):
     """After an error on all ranks training can go on."""
     optimizer.zero_grad()
@@ -57,7 +54,7 @@ def test_a_rank_that_skips_backward_gives_zeros(passes, wait):
     optimizer = wrap(parameters, backward_passes_per_step=passes, wait=wait)
     for skipping in (False, True, False):
         optimizer.zero_grad()
-        if not (skipping and last()):
+        if not (skipping and odd_one_out()):
             for _ in range(passes):
                 backward(*parameters)
         optimizer.step()
@@ -159,7 +156,7 @@ def test_zero_grad_before_step_on_one_rank_is_an_error_on_all(unused):
     def train():
         for _ in range(2):
             backward(*parameters[: 1 if unused else 2])
-            if last():
+            if odd_one_out():
                 optimizer.zero_grad()
             optimizer.step()
             optimizer.zero_grad()
@@ -266,7 +263,7 @@ def test_a_backward_pass_that_fails_on_one_rank_is_dropped_with_its_gradients():
     optimizer = wrap(parameters)
     for step in range(3):
         optimizer.zero_grad()
-        fails = step == 1 and last()
+        fails = step == 1 and odd_one_out()
         kept = parameters[0] * 1.0
         if fails:
             kept.register_hook(refuse)
@@ -385,7 +382,7 @@ def test_a_generator_and_a_discriminator_of_which_one_rank_leaves_out_one():
     for step in range(3):
         for parameters, optimizer in ((discriminator, second), (generator, first)):
             optimizer.zero_grad()
-            if not (step == 1 and last() and optimizer is second):
+            if not (step == 1 and odd_one_out() and optimizer is second):
                 backward(*parameters)
             optimizer.step()
     assert values(generator + discriminator) == [1.0 - 6, 1.0 - 5]

@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 from harness.torch_groups import on_torch_ranks, process_group
 from harness.worlds import in_worlds
+from testkit.speed import patience
 
 import horovod.numpy as hvd
 from horovod.common.exceptions import HorovodInternalError
@@ -121,7 +122,7 @@ def test_time_limits():
                 work.wait(timedelta(seconds=0.1))
             with pytest.raises(ProcessGroupError, match="rank 1 of 2 has not submitted it"):
                 work.wait()
-            assert 3.5 < time.monotonic() - begin < 15
+            assert 3.5 < time.monotonic() - begin < patience(15)
         hvd.barrier()  # rank 1 comes when rank 0 has given up
         if rank == 1:
             with pytest.raises(RuntimeError):
@@ -168,7 +169,7 @@ def test_nothing_is_left_behind():
         with process_group() as (_, size):
             dist.new_group(list(range(size)))
             dist.all_reduce(torch.ones(1), async_op=True).get_future().wait()
-    give_up = time.monotonic() + 20
+    give_up = time.monotonic() + patience(20)
     while is_left_behind() and time.monotonic() < give_up:
         threading.Event().wait(0.05)
     assert descriptors() <= before[0]
@@ -188,7 +189,7 @@ def lose_a_rank():
         assert isinstance(told.value, dist.DistBackendError)
         with pytest.raises(RuntimeError, match="all_reduce: .*rank 1"):
             work.get_future().wait()
-        assert time.monotonic() - begin < 10
+        assert time.monotonic() - begin < patience(10)
         raise AssertionError(f"told: {told.value.lost_rank} {told.value}")
 
 

@@ -6,6 +6,8 @@ State                                       the elastic state of a model and its
 tensor(value)                               any value as a tensor of the framework
 allreduce, allgather, broadcast, reducescatter      of one tensor
 reduce_group(tensors, name, ..., contents)  gradients of a step, as one unit whose contents ranks compare, even if empty
+compressed_by(compression, op)              what applies a compression method and has its state; None for a Compressor
+reduce_compressed(compressed, tensors, ...) the same as reduce_group, by what compressed_by has returned
 is_sparse, dense, divided_by_size           what differs about gradients
 broadcast_variables(variables, root_rank)   Keras variables, in place
 build_model(model, iterator)                on TensorFlow only: a model's variables, for the batches of an iterator

@@ -12,6 +12,7 @@ import horovod.jax as hvd  # before Keras starts JAX's backend
 from horovod._keras.state import KerasModelState
 from horovod.common.calls import ALLREDUCE, Call
 from horovod.common.process_sets import ProcessSet
+from horovod.common.supported_methods import method_in
 from horovod.jax import Compression as Compression
 from horovod.jax import allgather as allgather
 from horovod.jax import allreduce as allreduce
@@ -62,6 +63,11 @@ def reduce_group(
     gradients = [dense(gradient) for gradient in tensors] or [jnp.zeros(0)]
     call = Call(ALLREDUCE, process_set, name, op, prescale, postscale, grouped=True, contents=contents)
     return list(run_call(call, gradients, compression))[: len(tensors)]
+
+
+def compressed_by(compression: Any, op: int) -> None:
+    """Refuse methods: Keras has no place for their state in the training step that it compiles."""
+    method_in(compression, (), "hvd.DistributedOptimizer of Keras on JAX", op)
 
 
 def confirm(variables: Sequence[Any]) -> None:

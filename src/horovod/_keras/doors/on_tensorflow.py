@@ -3,16 +3,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 import horovod.tensorflow as hvd
 from horovod.common.process_sets import ProcessSet
+from horovod.common.supported_methods import method_in
 from horovod.tensorflow import Compression as Compression
 from horovod.tensorflow import allreduce as allreduce
 from horovod.tensorflow import reducescatter as reducescatter
+from horovod.tensorflow.compressing import METHODS, CompressedReduction, Memories
 from horovod.tensorflow.elastic import TensorFlowKerasState
 from horovod.tensorflow.elastic import run as run
 from horovod.tensorflow.functions import broadcast_variables as _broadcast_variables
@@ -53,22 +55,62 @@ def reduce_group(
     contents: str = "",
 ) -> list[Any]:
     """Reduce the dense gradients, with which ranks compare the contents of the group, then gather the sparse ones."""
-    result = list(tensors)
-    sparse = [index for index, tensor in enumerate(tensors) if is_sparse(tensor)]
-    others = [index for index in range(len(tensors)) if index not in set(sparse)]
     options: dict[str, Any] = {
         "op": op,
         "prescale_factor": prescale,
         "postscale_factor": postscale,
         "process_set": process_set,
     }
-    reduced = reduce_dense(
-        [tensors[index] for index in others] or [tf.zeros([0])],
-        compression if others else Compression.none,
-        name=name,
-        contents=contents,
-        **options,
-    )
+
+    def reduce(places: Sequence[int]) -> list[Any]:
+        dense_ones = [tensors[place] for place in places] or [tf.zeros([0])]
+        used = compression if places else Compression.none
+        return reduce_dense(dense_ones, used, name=name, contents=contents, **options)
+
+    return _reduced(tensors, reduce, name, compression, options)
+
+
+def compressed_by(compression: Any, op: int) -> CompressedReduction | None:
+    """Return what applies a compression method and has its state; None for a Compressor."""
+    method = method_in(compression, METHODS, "hvd.DistributedOptimizer of Keras on TensorFlow", op)
+    return None if method is None else CompressedReduction(method, op, Memories())
+
+
+def reduce_compressed(
+    compressed: CompressedReduction,
+    tensors: Sequence[Any],
+    variables: Sequence[Any],
+    name: str,
+    *,
+    process_set: ProcessSet,
+    contents: str = "",
+) -> list[Any]:
+    """Reduce the dense gradients by a compression method, then gather those sparse ones that it leaves as they are."""
+    options: dict[str, Any] = {"process_set": process_set, "op": compressed.op}
+
+    def reduce(places: Sequence[int]) -> list[Any]:
+        if not places:
+            return reduce_dense([tf.zeros([0])], Compression.none, name=name, contents=contents, **options)
+        dense_ones = [tensors[place] for place in places]
+        own = [variables[place] for place in places]
+        found: list[Any] = compressed(dense_ones, own, name=name, process_set=process_set, contents=contents)
+        return found
+
+    return _reduced(tensors, reduce, name, Compression.none, options)
+
+
+def _reduced(
+    tensors: Sequence[Any],
+    reduce: Callable[[Sequence[int]], list[Any]],
+    name: str,
+    compression: Any,
+    options: dict[str, Any],
+) -> list[Any]:
+    """Return the tensors of all ranks: dense ones as `reduce` returns them for their places, sparse ones gathered."""
+    result = list(tensors)
+    sparse = [index for index, tensor in enumerate(tensors) if is_sparse(tensor)]
+    others = [index for index in range(len(tensors)) if index not in set(sparse)]
+    reduced = reduce(others)
     for index, gradient in zip(others, reduced, strict=False):
         result[index] = gradient
     if sparse:

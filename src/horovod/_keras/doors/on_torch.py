@@ -10,11 +10,13 @@ import keras
 import torch
 
 import horovod.torch as hvd
+from horovod._keras.compressed_on_torch import METHODS, CompressedOnTorch
 from horovod._keras.state import KerasModelState
 from horovod.common.calls import ALLREDUCE, Call
 from horovod.common.context import default_context
 from horovod.common.dtypes import AS_IT_IS
 from horovod.common.process_sets import ProcessSet
+from horovod.common.supported_methods import method_in
 from horovod.common.wire import wire_of
 from horovod.torch import Compression as Compression
 from horovod.torch import allgather as allgather
@@ -80,6 +82,26 @@ def reduce_group(
     reduced = direct.run(call, [sent for sent, _ in pairs])
     results = [compressor.decompress(result, context) for result, (_, context) in zip(reduced, pairs, strict=True)]
     return results[: len(tensors)]
+
+
+def compressed_by(compression: Any, op: int) -> CompressedOnTorch | None:
+    """Return what applies a compression method and has its state; None for a Compressor."""
+    method = method_in(compression, METHODS, "hvd.DistributedOptimizer of Keras on PyTorch", op)
+    return None if method is None else CompressedOnTorch(method, op)
+
+
+@leaves_graph
+def reduce_compressed(
+    compressed: CompressedOnTorch,
+    tensors: Sequence[Any],
+    variables: Sequence[Any],
+    name: str,
+    *,
+    process_set: ProcessSet,
+    contents: str = "",
+) -> list[Any]:
+    """Reduce the gradients by a compression method."""
+    return compressed([dense(gradient) for gradient in tensors], variables, name, process_set, contents)
 
 
 def confirm(variables: Sequence[Any]) -> None:

@@ -2,7 +2,7 @@
 """Spark, under an import path of Horovod's: not available yet."""
 
 from horovod.common.not_yet import function
-from horovod.runner.common.util.host_hash import host_hash as host_hash
+from horovod.launcher.compat.host_hash import host_hash as host_hash
 
 check_shape_compatibility = function(__name__, "check_shape_compatibility")
 check_validation = function(__name__, "check_validation")

@@ -2,7 +2,7 @@
 """Spark, under an import path of Horovod's: not available yet."""
 
 from horovod.common.not_yet import NotYet
-from horovod.runner.common.util import codec as codec
+from horovod.launcher.compat import codec as codec
 from horovod.spark.common import util as util
 from horovod.spark.common.estimator import HorovodEstimator as HorovodEstimator
 from horovod.spark.common.estimator import HorovodModel as HorovodModel

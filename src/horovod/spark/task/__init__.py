@@ -2,9 +2,9 @@
 """Spark, under an import path of Horovod's: not available yet."""
 
 from horovod.common.not_yet import function
-from horovod.runner.common.util import codec as codec
-from horovod.runner.common.util import secret as secret
-from horovod.runner.util.threads import in_thread as in_thread
+from horovod.launcher.compat import codec as codec
+from horovod.launcher.compat import secret as secret
+from horovod.launcher.compat.threads import in_thread as in_thread
 from horovod.spark.driver import driver_service as driver_service
 from horovod.spark.task import task_info as task_info
 from horovod.spark.task import task_service as task_service

@@ -3,8 +3,8 @@
 
 from horovod.common.lazily import lazily
 from horovod.common.not_yet import value
-from horovod.runner.common.service.compute_service import ComputeService as ComputeService
-from horovod.runner.common.util import secret as secret
+from horovod.launcher.compat import secret as secret
+from horovod.launcher.compat.compute_service import ComputeService as ComputeService
 from horovod.spark.runner import run as run
 
 compute = value(__name__, "compute")

@@ -22,7 +22,7 @@ from typing import Any
 import tensorflow as tf
 
 import horovod.tensorflow as hvd
-from horovod.runner.common.service.compute_service import ComputeClient
+from horovod.launcher.compat.compute_service import ComputeClient
 
 SIDES = ("compute", "training")
 _FILE_PAUSE_S = 0.1

@@ -11,8 +11,8 @@ import contextlib
 import os
 
 import horovod.tensorflow as hvd
-from horovod.runner.common.service.compute_service import ComputeService
-from horovod.runner.common.util import secret
+from horovod.launcher.compat import secret
+from horovod.launcher.compat.compute_service import ComputeService
 from horovod.tensorflow.data.compute_service import SIDES, TfDataServiceConfig, compute_worker_fn
 
 parser = argparse.ArgumentParser(prog="python -m horovod.tensorflow.data.compute_worker", description=__doc__)

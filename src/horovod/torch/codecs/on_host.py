@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from horovod.common import codecs
@@ -20,13 +22,15 @@ class HostCodec:
         """Return the length of a message; for top-k, the largest length of any message."""
         return self._codec.wire_bytes(count)
 
-    def encode(self, p: torch.Tensor, left: torch.Tensor | None) -> torch.Tensor:
-        """Return the message for `p`."""
-        return torch.from_numpy(self._codec.encode(p.numpy(), left=None if left is None else left.numpy()))
+    def encode(self, p: torch.Tensor, left: torch.Tensor | None, residual: torch.Tensor | None = None) -> torch.Tensor:
+        """Return the message for `p`, or for the sum of `p` and a residual."""
+        return torch.from_numpy(self._codec.encode(p.numpy(), _array(residual), _array(left)))
 
-    def encode_padded(self, p: torch.Tensor, left: torch.Tensor | None) -> torch.Tensor:
+    def encode_padded(
+        self, p: torch.Tensor, left: torch.Tensor | None, residual: torch.Tensor | None = None
+    ) -> torch.Tensor:
         """Return a top-k message, padded to the largest length by pairs (0, 0.0), which change no sum."""
-        wire = self.encode(p, left)
+        wire = self.encode(p, left, residual)
         size, pairs = self.wire_bytes(p.numel()), wire.numel() // _PAIR
         padded = torch.zeros(size, dtype=torch.uint8)
         padded[: 4 * pairs] = wire[: 4 * pairs]
@@ -40,3 +44,7 @@ class HostCodec:
     def decode_sum(self, wires: torch.Tensor, count: int, factor: float, out: torch.Tensor) -> None:
         """Write factor * the sum of the messages in the rows of `wires` to `out`."""
         self._codec.decode_sum([wire.numpy() for wire in wires], count, factor, out.numpy())
+
+
+def _array(tensor: torch.Tensor | None) -> Any:
+    return None if tensor is None else tensor.numpy()

@@ -11,6 +11,7 @@ import torch
 
 from horovod.common.host_shares import HostShares, even_bounds
 from horovod.torch.codecs import Codec, PairCodec
+from horovod.torch.codecs.on_host import HostCodec
 from horovod.torch.hooks.bucket import Bucket
 
 Tensor = torch.Tensor
@@ -27,29 +28,31 @@ class Exchanged(NamedTuple):
 Exchange: TypeAlias = Generator[Any, Any, Exchanged]
 
 
-def in_two_stages(bucket: Bucket, share: Tensor, shares: HostShares, codec: Codec, memory: Memory) -> Exchange:
+def in_two_stages(
+    bucket: Bucket, share: Tensor, shares: HostShares, codec: Codec, memory: Memory, out: Tensor | None = None
+) -> Exchange:
     """Exchange a share that each host's owner has summed, in messages of codecs whose sums need a codec again.
 
     The owners of a share divide it into chunks. Each adds up one chunk of all hosts and sends the sum to the others.
-    A message loses something in both stages, so there are two residuals.
+    A message loses something in both stages, so there are two residuals. The sum goes to `out`, which may be `share`.
     """
     hosts = len(shares.peers)  # 0 on a rank without a share, which takes part without values
     cuts = even_bounds(share.numel(), hosts) if hosts else [0]
     lengths = [end - start for start, end in itertools.pairwise(cuts)]
-    left = _corrected(share, memory.get("residual"))
-    wires = [_encoded(codec, left[start : start + length]) for start, length in zip(cuts, lengths, strict=False)]
+    left, residual = torch.empty_like(share), memory.get("residual")
+    wires = [_encoded(codec, share, residual, left, start, end) for start, end in itertools.pairwise(cuts)]
     sent = torch.cat([share.new_empty(0, dtype=torch.uint8), *wires])
     got, _ = yield bucket.alltoall_async(sent, shares.splits_to_peers([it.numel() for it in wires]), stage="chunks")
     mine = lengths[shares.peer_index] if hosts else 0
     chunk = share.new_empty(mine)
     if mine:
         codec.decode_sum(got.view(hosts, -1), mine, 1.0, chunk)
-    server_left = _corrected(chunk, memory.get("server"))
-    wire = _encoded(codec, server_left)
+    server_left = torch.empty_like(chunk)
+    wire = _encoded(codec, chunk, memory.get("server"), server_left, 0, mine)
     replies, _ = yield bucket.alltoall_async(
         wire.repeat(max(1, hosts))[: wire.numel() * hosts], shares.splits_to_peers([wire.numel()] * hosts), stage="sums"
     )
-    total = torch.empty_like(share)
+    total = torch.empty_like(share) if out is None else out
     at = 0
     for start, length, own in zip(cuts, lengths, wires, strict=False):
         if length:
@@ -58,24 +61,39 @@ def in_two_stages(bucket: Bucket, share: Tensor, shares: HostShares, codec: Code
     return Exchanged(total, {"residual": left, "server": server_left})
 
 
-def of_largest(bucket: Bucket, share: Tensor, shares: HostShares, codec: PairCodec, memory: Memory) -> Exchange:
-    """Exchange the largest values of a share, which every owner of the share adds up by itself."""
+def of_largest(
+    bucket: Bucket, share: Tensor, shares: HostShares, codec: PairCodec, memory: Memory, out: Tensor | None = None
+) -> Exchange:
+    """Exchange the largest values of a share, which every owner of the share adds up by itself.
+
+    The sum goes to `out`, which may be `share`.
+    """
     hosts = len(shares.peers)
-    left = _corrected(share, memory.get("residual"))
-    wire = codec.encode_padded(left, left) if left.numel() else share.new_empty(0, dtype=torch.uint8)
+    left, residual = torch.empty_like(share), memory.get("residual")
+    wire = share.new_empty(0, dtype=torch.uint8)
+    if isinstance(codec, HostCodec) and share.numel():
+        wire = codec.encode_padded(share, left, residual)
+    elif share.numel():
+        wire = codec.encode_padded(_corrected(share, residual), left)
     sent = wire.repeat(max(1, hosts))[: wire.numel() * hosts]
     got, _ = yield bucket.alltoall_async(sent, shares.splits_to_peers([wire.numel()] * hosts), stage="largest")
-    total = torch.empty_like(share)
+    total = torch.empty_like(share) if out is None else out
     if share.numel():
         codec.decode_sum(got.view(hosts, -1), share.numel(), 1.0, total)
     return Exchanged(total, {"residual": left})
 
 
 def _corrected(values: Tensor, residual: Tensor | None) -> Tensor:
-    """Return values and residual added, in memory of its own."""
-    return values.clone() if residual is None else values + residual.to(values.device)  # restored ones are on the host
+    """Return values and residual added."""
+    return values if residual is None else values + residual.to(values.device)  # restored ones are on the host
 
 
-def _encoded(codec: Codec, values: Tensor) -> Tensor:
-    """Return a message, and leave in `values` what it lacks; nothing for no values."""
-    return codec.encode(values, values) if values.numel() else values.new_empty(0, dtype=torch.uint8)
+def _encoded(codec: Codec, share: Tensor, residual: Tensor | None, left: Tensor, start: int, end: int) -> Tensor:
+    """Return a message for a part of values and residual, and write what it lacks to `left`; nothing for no values."""
+    values = share[start:end]
+    if start == end:
+        return values.new_empty(0, dtype=torch.uint8)
+    kept = None if residual is None else residual[start:end]
+    if isinstance(codec, HostCodec):  # it adds the residual while it encodes
+        return codec.encode(values, left[start:end], kept)
+    return codec.encode(_corrected(values, kept), left[start:end])

@@ -20,12 +20,12 @@ from typing import Any, cast
 
 import torch.distributed as dist
 
-from horovod._engine import EngineError, World
+from horovod._engine import EngineCall, EngineError, TensorLocation, World
 from horovod.common import leaving, log, stacks, threads_at_exit, timeline
 from horovod.common import settings as settings_module
 from horovod.common.calls import BARRIER, Call
 from horovod.common.context import default_context
-from horovod.common.dtypes import AS_IT_IS, UINT8
+from horovod.common.dtypes import UINT8
 from horovod.common.joining import through_store
 from horovod.common.settings import Settings
 from horovod.common.settings_table import Value
@@ -88,10 +88,8 @@ class Channel:
         splits = [*(call.splits or ()), *(received if stream else ())]
         name = f"operation {next(self._numbers)}"
         try:
-            handle = self.world.submit(
-                _EVERYBODY, call.kind, name, dtype, shape, address, target, call.op, call.prescale, call.postscale,
-                call.root, splits, request.will_wait, AS_IT_IS, request.place.device, request.place.stream, stream > 0,
-            )  # fmt: skip
+            tensor = _location(request, dtype, shape, address, target)
+            handle = self.world.submit(_EVERYBODY, name, _engine_call(request, call, stream), tensor, splits)
         except EngineError as error:
             raise self.error(request, error) from None
         return self._started(request, handle, stream)
@@ -110,13 +108,12 @@ class Channel:
         name = f"operation {next(self._numbers)}"
         names = [f"{name}, tensor {index} of {len(sources)}" for index in range(1, len(sources) + 1)]
         stream = min(self.prompt_stream(request, call, dtype) for dtype in {source.dtype for source in sources})
-        addresses, dtypes = [source.address for source in sources], [source.dtype for source in sources]
+        tensors = [
+            _location(request, source.dtype, shape, source.address, target)
+            for source, shape, target in zip(sources, shapes, targets, strict=True)
+        ]
         try:
-            handle = self.world.submit_group(
-                _EVERYBODY, call.kind, name, names, dtypes, shapes, addresses, targets, call.op, call.prescale,
-                call.postscale, will_wait=request.will_wait, device=request.place.device, stream=request.place.stream,
-                prompt=stream > 0,
-            )  # fmt: skip
+            handle = self.world.submit_group(_EVERYBODY, name, names, _engine_call(request, call, stream), tensors)
         except EngineError as error:
             raise self.error(request, error) from None
         return self._started(request, handle, stream)
@@ -215,6 +212,25 @@ class Channel:
 
     def __del__(self) -> None:
         self.world.close()
+
+
+def _engine_call(request: Request, call: Call, stream: int) -> EngineCall:
+    """Return the engine's form of a call; it is launched without negotiation if there is a stream for that."""
+    return EngineCall(
+        call.kind,
+        call.op,
+        call.prescale,
+        call.postscale,
+        root=call.root,
+        will_wait=request.will_wait,
+        prompt=stream > 0,
+    )
+
+
+def _location(request: Request, dtype: int, shape: tuple[int, ...], address: int, target: int) -> TensorLocation:
+    """Return a tensor's location on the GPU and stream of a request."""
+    place = request.place
+    return TensorLocation(dtype, shape, address, target, device=place.device, stream=place.stream)
 
 
 class _Channels:

@@ -68,7 +68,8 @@ class Flights:
     def attach(self, hook: CommHook, limit_bytes: int) -> None:
         """Reduce gradients by a communication hook from now on, each in the memory that autograd gives it."""
         self.comm_hook.attach(hook, limit_bytes)
-        self._homes = None
+        if not self.comm_hook.leaves_gradients:
+            self._homes = None
 
     def clear(self) -> None:
         self._finishers.clear()
@@ -234,6 +235,9 @@ class Flights:
     def _start_bucket(self, group: Group, flat: FlatBucket) -> None:
         gradients = [gradient for gradient in group.gradients if gradient in group.waiting]
         group.waiting.clear()
+        if self.comm_hook.leaves_gradients:
+            self._start_one_by_one(gradients)
+            return
         grads: list[Any] = [gradient.parameter.grad for gradient in gradients]
         self._watch(gradients, grads)
         put_in_place = self.comm_hook.start(flat, gradients)
@@ -244,6 +248,19 @@ class Flights:
                 self._land(gradient, grad, grad, None)
 
         self._finishers.append(finish)
+
+    def _start_one_by_one(self, gradients: list[Gradient]) -> None:
+        """Reduce gradients of a bucket where they are, as without a hook. All ranks have the same ones waiting."""
+        cargo: list[Cargo] = []
+        for gradient in gradients:
+            grad: Any = gradient.parameter.grad
+            sent, context = self._compress(grad)
+            if sent.is_cpu or sent.is_cuda:
+                cargo.append((gradient, grad, sent, context, tuple(in_memory_order(sent).shape)))
+            else:
+                self._start_elsewhere(gradient, grad, sent, context)
+        if cargo:
+            self._submit(cargo, cargo[0][2].device, will_wait=False)
 
     def _start_sparse(self, gradient: Gradient) -> None:
         grad: Any = gradient.parameter.grad

@@ -201,13 +201,6 @@ class Gradients:
         self._are_postponed = False
         self.table.restart(passes)
 
-    def forget_reduced(self) -> None:
-        """A new round for those whose reduction has begun."""
-        self._lent.clear()
-        self._left.clear()
-        self._are_postponed = False
-        self.table.forget_reduced()
-
     def agree(self, agreed: Reduce) -> list[int]:
         """All ranks reduce these. The numbers of those that are not due here: they are lent zeros if need be."""
         if agreed.sparse or (self._sparse and agreed.wanted):

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import torch
 
+from horovod._engine import EngineCall, TensorLocation
 from horovod.common.calls import ALLREDUCE
-from horovod.common.dtypes import AS_IT_IS, UINT8
+from horovod.common.dtypes import UINT8
 from horovod.common.process_sets import Membership
 from horovod.common.rules import Max
 
@@ -24,9 +25,8 @@ class PolledExchange:
         self._world = member.world
         self._tensor = torch.frombuffer(bytearray(message), dtype=torch.uint8)
         address = self._tensor.data_ptr()
-        self._handle = self._world.submit(
-            member.id, ALLREDUCE, name, UINT8, (len(message),), address, address, Max, 1.0, 1.0, -1, (), True, AS_IT_IS
-        )  # fmt: skip
+        tensor = TensorLocation(UINT8, (len(message),), address, address)
+        self._handle = self._world.submit(member.id, name, EngineCall(ALLREDUCE, Max, will_wait=True), tensor)
 
     def __del__(self) -> None:
         if getattr(self, "_handle", 0):

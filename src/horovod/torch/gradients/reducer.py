@@ -165,7 +165,8 @@ class GradientReducer:
         if self._flights.comm_hook.has_exchanged:
             raise RuntimeError(_HOOK_TOO_LATE)
         self._flights.attach(hook, bucket_bytes)
-        self._homes = None
+        if not self._flights.comm_hook.leaves_gradients:
+            self._homes = None
         self._hook_again(self._gradients)
         return hook
 
@@ -188,12 +189,13 @@ class GradientReducer:
         self._gradients.restart(self._passes)
 
     @outside_dynamo
-    def forget_reduced(self) -> None:
-        """Gradients were dropped or zeroed after they had been reduced: the next pass begins a new round for them."""
-        self._flights.clear()
-        self._forget_arrivals()
-        self._round = self._round.forgotten()
-        self._gradients.forget_reduced()
+    def begin_anew(self) -> None:
+        """Begin a new round, because the program has dropped or zeroed all gradients.
+
+        Passes of a window that is not full are forgotten, too: in a GAN, the generator's backward() adds gradients to
+        the discriminator's parameters, and zero_grad() drops them.
+        """
+        self.restart()
 
     def _forget_arrivals(self) -> None:
         self._arrived.take()  # there are some if a backward pass has failed

@@ -25,7 +25,7 @@ from horovod.torch.hooks.running import BucketRuns
 _TOPIC = "hooks."
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 _SPARSE = (
-    "The gradient of {name!r} is sparse. A communication hook reduces dense gradients only: use "
+    "The gradient of {name!r} is sparse. The communication hook {hook!r} reduces dense gradients only: use "
     "hvd.DistributedOptimizer(sparse_as_dense=True), or leave out sparse=True where the module is made."
 )
 
@@ -56,6 +56,12 @@ class AttachedHook:
         self.hook = hook
         self._optimizer.use_hook()
 
+    @property
+    def leaves_gradients(self) -> bool:
+        """Return True if the hook leaves the gradients to the engine, as compression does on one host."""
+        leaves: Callable[[], bool] | None = getattr(self.hook, "leaves_gradients", None)
+        return leaves is not None and leaves()
+
     def enter_era(self) -> None:
         """Let ranks agree anew: some may be new, with a layout of their own."""
         self._side = self._side._replace(is_settled=False)
@@ -72,7 +78,7 @@ class AttachedHook:
         if self.hook is None:
             return
         if decision.sparse and not self._travels_dense:
-            raise ValueError(_SPARSE.format(name=self._gradients[decision.sparse[0]].name))
+            raise ValueError(_SPARSE.format(name=self._gradients[decision.sparse[0]].name, hook=self._side.hook))
         new = [it for it in self._gradients if it.group is None and decision.trained[it.number]]
         if new:
             new.sort(key=lambda it: it.name)  # ranks may have listed the parameters in different orders
@@ -99,7 +105,8 @@ class AttachedHook:
 
     def complete(self, agreed: Reduce, place: Place) -> Conversation:
         """Go on with the hook until the buckets of what all ranks have agreed on are reduced."""
-        if self.hook is not None and any(agreed.wanted) and self._call.process_set.size() != 1:
+        alone = self._call.process_set.size() == 1
+        if self.hook is not None and any(agreed.wanted) and not (alone or self.leaves_gradients):
             yield from self._runs.complete(place, repr(self._side.hook))
 
     def clear(self) -> None:

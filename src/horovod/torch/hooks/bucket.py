@@ -49,13 +49,14 @@ class Bucket:
         self.rank = self.process_set.rank() or 0
         self._reduction = reduction
         self._name_of = name_of
+        self._label = ""
         self._begun: list[Collective] = []
 
     def allreduce_async(self, tensor: Tensor, op: int | None = None, stage: str = "allreduce") -> Handle:
         """Begin to reduce a tensor in place; yield the handle to get it. Without `op` reduce as the optimizer does."""
         given = self._reduction if op is None else Call(ALLREDUCE, self.process_set, op=op)
         factors = (given.prescale, given.postscale)
-        call = Call(ALLREDUCE, self.process_set, self._name_of(stage), given.op, *factors, in_place=True)
+        call = Call(ALLREDUCE, self.process_set, self.wire_name(stage), given.op, *factors, in_place=True)
         return self._begin(call, tensor)
 
     def allgather_async(self, tensor: Tensor, stage: str = "allgather", same_size: bool = False) -> Handle:
@@ -63,11 +64,11 @@ class Bucket:
 
         Tensors may differ in their first dimension. `same_size` promises that they do not, which saves a message.
         """
-        call = Call(ALLGATHER, self.process_set, self._name_of(stage))
+        call = Call(ALLGATHER, self.process_set, self.wire_name(stage))
         if same_size:
             rows = [tensor.shape[0]] * self.size
             return self._begin(call, tensor, lambda gathered: list(gathered.split(rows)))
-        sizes = Call(ALLGATHER, self.process_set, self._name_of(f"{stage}.sizes"))
+        sizes = Call(ALLGATHER, self.process_set, self.wire_name(f"{stage}.sizes"))
         return Several([self._begin(call, tensor), self._begin(sizes, torch.tensor([tensor.shape[0]]))], _split)
 
     def alltoall_async(self, tensor: Tensor, splits: Any = None, stage: str = "alltoall") -> Handle:
@@ -75,11 +76,15 @@ class Bucket:
 
         Without `splits` all ranks get equal shares.
         """
-        return self._begin(Call(ALLTOALL, self.process_set, self._name_of(stage), splits=splits), tensor)
+        return self._begin(Call(ALLTOALL, self.process_set, self.wire_name(stage), splits=splits), tensor)
 
     def wire_name(self, stage: str) -> str:
         """Return the name of a stage's collective on the wire. It changes if a hook has failed on any rank."""
-        return self._name_of(stage)
+        return self._name_of(self._label + stage)
+
+    def label(self, text: str) -> None:
+        """Put a text before the names of all later stages, or nothing. The timeline shows these names."""
+        self._label = f"{text}." if text else ""
 
     def average(self, total: Tensor) -> Tensor:
         """Turn a sum over all ranks, in place, into what the optimizer asked for: the mean, or the sum for op=Sum.

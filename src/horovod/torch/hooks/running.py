@@ -26,7 +26,7 @@ from horovod.torch.hooks.runs import HookRun
 _TOPIC = "hook."
 # How long a rank waits for the others' collectives before it asks whether a hook has failed.
 _PATIENCE_S = 1.0
-_SLICE_S = 0.005  # while it waits for the answer and for collectives
+_SLICE_S = 0.002  # while it waits for several collectives, or for collectives and the answer
 _FAILED = (
     "The communication hook {hook} failed on rank {rank} in {text}. Gradients were left as they were before the "
     "exchange."
@@ -83,7 +83,7 @@ class BucketRuns:
             report = Pending(bytes([waits, failed]), place, self._optimizer, _TOPIC)
             while waits and not report.is_complete():
                 self.advance()
-                yield _Waits(self._first_unfinished(), report, _PATIENCE_S)
+                yield _Waits(self._unfinished(), report, _PATIENCE_S)
             answer = yield report
             if answer[1]:
                 yield from self._raise_failure(place, description)
@@ -95,19 +95,17 @@ class BucketRuns:
         give_up = time.monotonic() + _PATIENCE_S
         while True:
             self.advance()
-            waiting = self._first_unfinished()
-            if waiting is None or self._failed_run() is not None:
+            waiting = self._unfinished()
+            if not waiting or self._failed_run() is not None:
                 return False
             left_s = give_up - time.monotonic()
             if left_s <= 0:
                 return True
             yield _Waits(waiting, None, left_s)
 
-    def _first_unfinished(self) -> HookRun | None:
-        # All ranks wait for the run of the lowest index first, so that none waits for a run that another rank is not
-        # going on with.
-        unfinished = [index for index, (run, _) in self._begun.items() if not run.is_over]
-        return self._begun[min(unfinished)][0] if unfinished else None
+    def _unfinished(self) -> list[HookRun]:
+        """Return the runs that have not ended, that of the lowest index first."""
+        return [run for _, (run, _) in sorted(self._begun.items()) if not run.is_over]
 
     def _failed_run(self) -> HookRun | None:
         failed = [index for index, (run, _) in self._begun.items() if run.error is not None]
@@ -139,28 +137,31 @@ class BucketRuns:
 
 
 class _Waits:
-    """What a conversation yields until a run can go on, or a report has its answer."""
+    """What a conversation yields until one of some runs can go on, or a report has its answer.
 
-    def __init__(self, run: HookRun | None, report: Pending | None, limit_s: float) -> None:
-        self._run = run
+    A rank goes on with whichever run can: while one bucket is on the wire, it compresses the next one.
+    """
+
+    def __init__(self, runs: list[HookRun], report: Pending | None, limit_s: float) -> None:
+        self._runs = runs
         self._report = report
         self._give_up = time.monotonic() + limit_s
 
     def is_complete(self) -> bool:
-        if time.monotonic() >= self._give_up:
+        if time.monotonic() >= self._give_up or any(run.can_advance() for run in self._runs):
             return True
-        return (self._run is not None and self._run.can_advance()) or (
-            self._report is not None and self._report.is_complete()
-        )
+        return self._report is not None and self._report.is_complete()
 
     def wait(self, limit_s: float) -> bool:
         """Wait for at most this long. Return True if the conversation can go on."""
-        if self._run is not None and self._report is None:
-            return self._run.wait(limit_s)
+        if len(self._runs) == 1 and self._report is None:
+            return self._runs[0].wait(limit_s)
         give_up = time.monotonic() + limit_s
         while not self.is_complete() and time.monotonic() < give_up:
             if self._report is not None:
                 self._report.wait(min(_SLICE_S, limit_s))
+            else:
+                self._runs[0].wait(min(_SLICE_S, limit_s))
         return self.is_complete()
 
     def answer(self) -> bytes:

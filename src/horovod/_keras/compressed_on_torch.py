@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compression methods for Keras on PyTorch: the communication hook of torch's optimizers, for groups of gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from horovod.common.calls import ALLREDUCE, Call
+from horovod.common.compression_methods import CompressionMethod, Int8, OneBit, TopK
+from horovod.common.group_contents import with_compression
+from horovod.common.process_sets import ProcessSet
+from horovod.common.supported_methods import check_exclude
+from horovod.torch import direct
+from horovod.torch.compressing import CompressionHook
+from horovod.torch.hooks.bucket import Bucket
+from horovod.torch.hooks.collectives import as_handle
+
+METHODS = (Int8, OneBit, TopK)  # that the hook can apply to gradients alone
+
+
+class CompressedOnTorch:
+    """Reduces gradients by a method and keeps what the next step needs.
+
+    Attributes:
+        hook: What keeps it, as `state_dict` returns it.
+    """
+
+    def __init__(self, method: CompressionMethod, op: int) -> None:
+        self.hook = CompressionHook(method)
+        self._method = method
+        self._op = op
+        self._numbers: dict[tuple[int, ...], int] = {}  # of groups, by the ids of their variables
+        self._checked: set[tuple[str, ...]] = set()
+
+    def check(self, variables: Sequence[Any], gradients: Sequence[Any]) -> None:
+        """Raise ValueError for gradients that are no floats, and for an `exclude` that matches no variable."""
+        for variable, gradient in zip(variables, gradients, strict=True):
+            if gradient is not None and not gradient.is_floating_point():
+                raise ValueError(
+                    f"compression={self._method.describe()} supports floating-point gradients; that of {variable.path} "
+                    f"is {gradient.dtype}"
+                )
+        names = tuple(str(variable.path) for variable in variables)
+        if names not in self._checked:
+            check_exclude(self._method, names)
+            self._checked.add(names)
+
+    def __call__(
+        self, gradients: Sequence[Any], variables: Sequence[Any], name: str, process_set: ProcessSet, contents: str
+    ) -> list[Any]:
+        """Return the reduced gradients. Begin with a small group, in which ranks compare what they are about to do."""
+        contents = with_compression(contents, self._method.describe(), [])
+        call = Call(ALLREDUCE, process_set, f"{name}.compared", self._op, grouped=True, contents=contents)
+        direct.run(call, [torch.zeros(1)])
+        if not gradients:
+            return []
+        wide = [it.detach().float() if it.itemsize < 4 else it.detach() for it in gradients]
+        dtype = torch.float64 if any(it.dtype is torch.float64 for it in wide) else torch.float32
+        flat = torch.cat([it.reshape(-1).to(dtype) for it in wide])
+        parts = torch.split(flat, [it.numel() for it in gradients])
+        views = [part.view(it.shape) for part, it in zip(parts, gradients, strict=True)]
+        named = {f"{variable.path}": view for variable, view in zip(variables, views, strict=True)}
+        if len(named) < len(views):  # layers of equal names: numbers tell them apart
+            named = {f"{variable.path}#{place}": views[place] for place, variable in enumerate(variables)}
+        number = self._numbers.setdefault(tuple(map(id, variables)), len(self._numbers))
+        reduction = Call(ALLREDUCE, process_set, None, self._op, in_place=True)
+        bucket = Bucket(number, True, flat, named, reduction, lambda stage: f"{name}.{stage}")
+        result = torch.split(self._run(bucket), [it.numel() for it in gradients])
+        return [part.view(it.shape).to(it.dtype) for part, it in zip(result, gradients, strict=True)]
+
+    def _run(self, bucket: Bucket) -> torch.Tensor:
+        running = self.hook(bucket)
+        try:
+            yielded = next(running)
+            while True:
+                yielded = running.send(as_handle(yielded).result())
+        except StopIteration as end:
+            reduced: torch.Tensor = end.value
+            return reduced
+        except BaseException:
+            bucket.abandon()
+            raise

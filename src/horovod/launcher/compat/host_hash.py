@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A name for this host and, in a container, for the container: processes that share memory have the same one."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import socket
+
+NAMESPACE_PATH = "/proc/self/ns"
+
+
+def host_hash(salt: str | None = None) -> str:
+    """`salt`: whatever else must be alike."""
+    hostname = socket.gethostname()
+    parts = [hostname, *_namespaces()]
+    if salt is not None:
+        parts.append(salt)
+    digest = hashlib.sha256("\0".join(parts).encode("utf-8", "surrogateescape")).hexdigest()
+    return f"{hostname.partition('.')[0]}-{digest[:32]}"
+
+
+def _namespaces() -> list[str]:
+    """The kernel's numbers of this process's namespaces, in a stable order."""
+    try:
+        return [
+            f"{name}={os.readlink(os.path.join(NAMESPACE_PATH, name))}" for name in sorted(os.listdir(NAMESPACE_PATH))
+        ]
+    except OSError:
+        return []

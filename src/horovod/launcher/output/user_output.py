@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a job writes for its user: stdout, stderr and files; and how long it waits for their readers at the end."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import sys
+import time
+from typing import TextIO
+
+from horovod.launcher.output import in_place
+from horovod.launcher.output.in_place import InPlace
+from horovod.launcher.output.writers import (
+    Destination,
+    Sink,
+    Writer,
+    is_same_file,
+    plain_descriptor,
+    to_descriptor,
+    to_text,
+)
+
+# How long a reader may take nothing before what is left is dropped: who waits for a failure's exit code waits less.
+PATIENCE_AFTER_SUCCESS_S = 10.0
+PATIENCE_AFTER_FAILURE_S = 2.0
+_LAST_WORD_S = 0.5
+
+
+class UserOutput:
+    """`close` it when the job is over. Until then nothing here waits for a reader."""
+
+    def __init__(
+        self,
+        stdout: Destination,
+        stderr: Destination,
+        *,
+        are_one: bool = False,
+        terminals: tuple[InPlace | None, InPlace | None] = (None, None),
+    ) -> None:
+        """`are_one`: both go to the same place, where they must appear in order. `terminals`: which of them are one."""
+        out = Writer("stdout")
+        err = out if are_one else Writer("stderr")
+        self.stdout: Sink = out.sink(stdout, self._on_stdout_error)
+        self.stderr: Sink = err.sink(stderr, self._on_stderr_error)
+        self.is_incomplete = False  # something could not be written, although a reader was there
+        self.stdout.last_line = terminals[0]
+        self.stderr.last_line = terminals[0] if are_one else terminals[1]
+        self.writers = [out] if are_one else [out, err]
+        self._err = err
+        self._files: Writer | None = None
+        self._descriptors: list[int] = []
+        self._by_path: dict[str, Sink] = {}
+
+    def say(self, text: str) -> None:
+        """A word of the launcher itself."""
+        self.stderr.put(f"horovodrun: {text}\n".encode(errors="replace"))
+
+    def _on_stdout_error(self, error: Exception) -> None:
+        if _has_reader_left(error):
+            return
+        self.is_incomplete = True
+        reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
+        self.say(f"cannot write to stdout: {reason}; the workers' output is lost from here on")
+
+    def _on_stderr_error(self, error: Exception) -> None:
+        self.is_incomplete |= not _has_reader_left(error)
+
+    def file(self, path: str) -> Sink:
+        """A new file; a job that is restarted goes on writing where it has been.
+
+        OSError if it cannot be written. If that turns out later, it is reported, and the job goes on.
+        """
+        if path in self._by_path:
+            return self._by_path[path]
+        descriptor = _open(path)
+        self._descriptors.append(descriptor)
+        if self._files is None:
+            self._files = Writer("files")
+            self.writers.insert(0, self._files)  # the first to be drained: its last word goes to stderr
+        self._by_path[path] = self._files.sink(
+            to_descriptor(descriptor), lambda error: self._on_file_error(path, error)
+        )
+        return self._by_path[path]
+
+    def _on_file_error(self, path: str, error: Exception) -> None:
+        self.is_incomplete |= not _has_reader_left(error)
+        self.say(f"cannot write {path} any more: {error}")
+
+    def close(self, went_well: bool) -> None:
+        """Give every reader the time it needs while it reads at all; say what was dropped to who still listens."""
+        patience_s = PATIENCE_AFTER_SUCCESS_S if went_well else PATIENCE_AFTER_FAILURE_S
+        try:
+            self._wait_for_readers(patience_s)
+        finally:  # Ctrl-C ends the waiting
+            for writer in self.writers:
+                writer.close()
+            if self._files is None or self._files.is_closed:
+                for descriptor in self._descriptors:
+                    os.close(descriptor)
+            self._descriptors.clear()
+
+    def _wait_for_readers(self, patience_s: float) -> None:
+        now = time.monotonic()
+        stalled = [writer for writer in self.writers if not writer.drain(patience_s, now)]
+        dropped = sum(writer.pending for writer in stalled)
+        if stalled and self._err not in stalled:
+            self.say(f"{dropped} bytes of output were lost: nobody has read any for {patience_s:g} s")
+            self._err.drain(_LAST_WORD_S, time.monotonic())
+
+
+def _has_reader_left(error: Exception) -> bool:
+    """Return True for the normal end of a pipeline such as `horovodrun ... | head`."""
+    return isinstance(error, BrokenPipeError)
+
+
+def fill_closed_descriptors() -> None:
+    """Open what the caller has closed of stdin, stdout and stderr, so that no socket or file of ours takes its number.
+
+    Writing to it still fails with EBADF, because it is opened for reading only.
+    """
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDONLY)  # takes the lowest free number, which is this one
+
+
+def output_of_process() -> UserOutput:
+    """To descriptors 1 and 2."""
+    return UserOutput(
+        to_descriptor(1),
+        to_descriptor(2),
+        are_one=is_same_file(1, 2),
+        terminals=(in_place.of_terminal(1), in_place.of_terminal(2)),
+    )
+
+
+def output_of_python() -> UserOutput:
+    """To sys.stdout and sys.stderr, whatever they are."""
+    stdout, stderr = sys.stdout, sys.stderr
+    terminals = (_terminal(stdout), _terminal(stderr))
+    return UserOutput(to_text(stdout), to_text(stderr), are_one=_are_one(stdout, stderr), terminals=terminals)
+
+
+def _terminal(stream: TextIO) -> InPlace | None:
+    descriptor = plain_descriptor(stream)
+    return in_place.of_terminal(descriptor) if descriptor is not None else None
+
+
+def _are_one(stdout: TextIO, stderr: TextIO) -> bool:
+    if stdout is stderr:
+        return True
+    try:
+        return is_same_file(stdout.fileno(), stderr.fileno())
+    except (AttributeError, OSError, ValueError):
+        return False
+
+
+def _open(path: str) -> int:
+    """Opening a named pipe would wait for its reader, without limit, so that one must be there already."""
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NONBLOCK, 0o666)
+    except OSError as error:
+        if error.errno == errno.ENXIO and stat.S_ISFIFO(os.stat(path).st_mode):
+            raise OSError(f"cannot write {path}: nobody is reading this named pipe") from None
+        raise
+    os.set_blocking(descriptor, True)
+    return descriptor

@@ -1,0 +1,271 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The near end of one agent: its process (ssh), what it said, what it is to be told, and its workers' output.
+
+All of it belongs to the thread in hosts.py.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from enum import Enum
+from typing import IO, Any
+
+from horovod.common.escaping import escaped
+from horovod.common.readiness import is_writable
+from horovod.launcher.remote import frames
+from horovod.launcher.remote.frames import FrameError, FrameReader, Outgoing, pack
+from horovod.launcher.remote.sessions import exit_code_of, kill_group, kill_sessions
+from horovod.launcher.start.processes import Ended, Event, LeftRunning, Refused, Started
+
+LOST_EXIT_CODE = 255  # as ssh reports it
+_LAST_LINES = 8
+_LAST_BYTES = 4096
+_LAST_WORDS_S = 0.5
+
+
+class State(Enum):
+    CONNECTING = "connecting"
+    GREETED = "greeted"
+    READY = "ready"
+    LOST = "lost"
+    OVER = "over"
+
+
+class WorkerPipe:
+    """The pipe from which the launcher reads one worker's output, filled with what the agent sends."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.outgoing = Outgoing(descriptor)
+        self.closed_there = False
+        self.watched = False
+
+    def close(self) -> None:
+        os.close(self.outgoing.descriptor)
+
+
+class Host:
+    """`on_event` gets what happens to its workers, `on_answer` everything else that the agent says."""
+
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        on_event: Callable[[Event], None],
+        on_answer: Callable[[Host, list[Any]], None],
+    ) -> None:
+        self.name = name
+        self.command = list(command)
+        self.state = State.CONNECTING
+        self.facts: dict[str, Any] = {}
+        self.problem = ""
+        self.left: list[int] = []
+        self.running: dict[int, int] = {}  # key to pid
+        self.starting: set[int] = set()
+        self.pipes: dict[tuple[int, int], WorkerPipe] = {}
+        self.heard = time.monotonic()
+        self._on_event = on_event
+        self._on_answer = on_answer
+        self._reader = FrameReader(after_greeting=True)
+        self._errors: deque[bytes] = deque(maxlen=_LAST_LINES)
+        # In a session of its own: Ctrl-C at the terminal is for the launcher, which tells the agents what to do.
+        self.process = subprocess.Popen(
+            self.command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+        stdin, stdout, stderr = self._files()
+        self.output, self.errors = stdout.fileno(), stderr.fileno()
+        os.set_blocking(self.output, False)
+        os.set_blocking(self.errors, False)
+        self.outgoing = Outgoing(stdin.fileno())
+
+    @property
+    def is_gone(self) -> bool:
+        return self.state in (State.LOST, State.OVER)
+
+    def tell(self, *message: Any) -> None:
+        if not self.is_gone:
+            self.outgoing.put(pack(*message))
+
+    def hear(self) -> None:
+        """Read what the agent says."""
+        try:
+            data = os.read(self.output, 1 << 20)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self.lose(self._why_it_ended())
+            return
+        self.heard = time.monotonic()
+        try:
+            for message in self._reader.feed(data):
+                self._take(_fit_to_show(message))
+        except (FrameError, ValueError, TypeError) as error:
+            self.lose(escaped(f"what it says is not understood: {error}"))
+
+    def hear_errors(self) -> bool:
+        """Keep the last of what ssh and the agent complain about; False if there will be no more."""
+        try:
+            data = os.read(self.errors, _LAST_BYTES)
+        except BlockingIOError:
+            return True
+        except OSError:
+            data = b""
+        self._errors.extend(line for line in data.splitlines() if line.strip())
+        return bool(data)
+
+    def write(self) -> None:
+        try:
+            self.outgoing.write()
+        except OSError:
+            pass  # its output ends too, and says why
+
+    def says_it_all(self) -> bool:
+        """Write whatever is to be said, if there is room for it soon; False if something is left."""
+        deadline = time.monotonic() + _LAST_WORDS_S
+        while self.outgoing and (left := deadline - time.monotonic()) > 0:
+            is_writable(self.outgoing.descriptor, left)
+            self.write()
+        return not self.outgoing
+
+    def lose(self, problem: str) -> None:
+        """Nothing more will be heard of it: its workers are lost."""
+        if self.is_gone:
+            return
+        self.problem = problem
+        self.state = State.LOST
+        if (
+            self.facts and self.process.returncode is None
+        ):  # without facts, end_processes needs it alive, to find its descendants
+            kill_group(self.process.pid)
+        for key in [*self.running, *self.starting]:
+            self._on_event(Ended(key, LOST_EXIT_CODE, f"its host was lost: {problem}"))
+        self.running.clear()
+        self.starting.clear()
+        for pipe in self.pipes.values():
+            pipe.closed_there = True
+
+    def close(self) -> None:
+        """Input that ends makes the agent end what is left, and then itself."""
+        for file in self._files():
+            with suppress(OSError):
+                file.close()
+
+    def has_ended(self, limit_s: float) -> bool:
+        """Wait until the process of a host that was closed has ended, at most so long."""
+        return exit_code_of(self.process.pid, limit_s) is not None
+
+    def reap(self) -> None:
+        """End the process if it still runs, wait for it, and close the workers' pipes."""
+        self.process.kill()
+        self.process.wait()
+        for pipe in self.pipes.values():
+            pipe.close()
+        self.pipes.clear()
+
+    def complaints(self) -> list[str]:
+        noise = self._reader.noise.splitlines() if self.state is State.LOST else []
+        lines = [line.decode(errors="replace").strip() for line in (*noise[-_LAST_LINES:], *self._errors)]
+        return [escaped(line) for line in lines if line]
+
+    def _why_it_ended(self) -> str:
+        code = exit_code_of(self.process.pid, _LAST_WORDS_S)  # it has closed its output, so it is about to end
+        self.hear_errors()
+        if self.state is State.CONNECTING:
+            return "" if code is None else f"exit code {code}"
+        return "the connection to its agent was closed"
+
+    def _files(self) -> tuple[IO[bytes], IO[bytes], IO[bytes]]:
+        stdin, stdout, stderr = self.process.stdin, self.process.stdout, self.process.stderr
+        assert stdin is not None
+        assert stdout is not None
+        assert stderr is not None
+        return stdin, stdout, stderr
+
+    def _take(self, message: list[Any]) -> None:
+        if self._take_from_worker(message):
+            return
+        match message:
+            case ["alive"]:
+                return
+            case ["hello", dict(facts)] if self.state is State.CONNECTING:
+                self.facts = facts
+                self.state = State.GREETED
+            case ["ready"]:
+                self.state = State.READY
+            case ["failed", text]:
+                self.lose(str(text))
+            case ["over", left]:
+                self.left = list(left)
+                self.state = State.OVER
+                for pipe in self.pipes.values():
+                    pipe.closed_there = True
+        self._on_answer(self, message)
+
+    def _take_from_worker(self, message: list[Any]) -> bool:
+        """What a worker did or wrote; False for anything else."""
+        match message:
+            case ["started", key, pid]:
+                self.starting.discard(key)
+                self.running[key] = pid
+                self._on_event(Started(key, pid))
+            case ["refused", key, number]:
+                self.starting.discard(key)
+                self._on_event(Refused(key, number))
+            case ["ended", key, code]:
+                self.running.pop(key, None)
+                self._on_event(Ended(key, code))
+            case ["left_running", list(found)]:
+                self._on_event(LeftRunning(tuple((str(owner), str(command)) for owner, command in found)))
+            case ["output", key, which, bytes(data)]:
+                if (key, which) in self.pipes:
+                    self.pipes[key, which].outgoing.put(data)
+            case ["closed", key, which]:
+                if (key, which) in self.pipes:
+                    self.pipes[key, which].closed_there = True
+            case _:
+                return False
+        return True
+
+
+def _fit_to_show(message: Any) -> Any:
+    """Return a message of an agent with the control characters of its texts escaped, for messages to the user.
+
+    What workers print comes as bytes, and is not changed.
+    """
+    match message:
+        case str():
+            return escaped(message)
+        case list():
+            return [_fit_to_show(one) for one in message]
+        case dict():
+            return {_fit_to_show(key): _fit_to_show(value) for key, value in message.items()}
+    return message
+
+
+def end_processes(hosts: Sequence[Host], limit_s: float) -> None:
+    """End the processes of hosts that were closed, with what they have started, once they had this time to end.
+
+    A host that has never answered loses every descendant of its process. Where an agent has answered, descendants in
+    sessions of their own may be a guardian and its workers, which it ends by itself.
+    """
+    deadline = time.monotonic() + limit_s
+    late = [host for host in hosts if not host.has_ended(max(0.0, deadline - time.monotonic())) or not host.facts]
+    unanswered = [host.process.pid for host in late if not host.facts]
+    kill_sessions({host.process.pid for host in late}, unanswered)
+    for host in hosts:
+        host.reap()
+
+
+def silence_ends(host: Host) -> float | None:
+    """When an agent that has once spoken will have been silent for too long."""
+    return host.heard + frames.SILENCE_LIMIT_S if host.state in (State.GREETED, State.READY) else None

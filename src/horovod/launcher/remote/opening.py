@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Opens the hosts of a job: an agent on each, the same version everywhere, and an address by which each is reached."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+
+import horovod
+from horovod.launcher.remote.addresses import Choice, allowed, choose
+from horovod.launcher.remote.advice import advice_for
+from horovod.launcher.remote.asking import ask_to_reach, candidates_of, listening, reached, target_of
+from horovod.launcher.remote.host import Host, State
+from horovod.launcher.remote.hosts import RemoteHosts
+from horovod.launcher.remote.probing import Attempt, ProbeListener, own_addresses, reach
+from horovod.launcher.start.processes import CannotRunError
+
+LAUNCHER = "the launcher's machine"
+
+
+class HostsError(CannotRunError):
+    """Hosts that cannot be used, and why."""
+
+
+@dataclass(frozen=True)
+class OpenHosts:
+    """Agents that wait for work, and the chosen addresses: of every remote host, and LAUNCHER."""
+
+    remote: RemoteHosts
+    choices: Mapping[str, Choice]
+
+
+def open_hosts(
+    host_commands: Mapping[str, Sequence[str]], interfaces: Sequence[str], limit_s: float, *, has_local_ranks: bool
+) -> OpenHosts:
+    """HostsError names every host that did not answer. The caller closes `remote`."""
+    remote = RemoteHosts(host_commands)
+    try:
+        remote.wait(lambda host: host.state is not State.CONNECTING, limit_s)
+        _require_answers(list(remote.hosts.values()), limit_s)
+        _require_same_version(remote.hosts)
+        choices = _choose_addresses(remote, interfaces, has_local_ranks)
+    except BaseException:
+        remote.close()
+        raise
+    return OpenHosts(remote, choices)
+
+
+@dataclass(frozen=True)
+class Silence:
+    """Why no agent could be started on a host: in a word, what was said about it there, and what to do."""
+
+    reason: str
+    complaints: Sequence[str]
+    advice: Sequence[str]
+
+    def told(self, name: str) -> list[str]:
+        return [f"  {name}: {self.reason}", *(f"      {line}" for line in (*self.complaints, *self.advice))]
+
+
+def silence_of(host: Host, limit_s: float) -> Silence | None:
+    """None if its agent has answered and is still there."""
+    if host.state not in (State.CONNECTING, State.LOST):
+        return None
+    waited = f"no answer within {limit_s:g} s (--start-timeout)"
+    reason = waited if host.state is State.CONNECTING else host.problem or "it ended at once"
+    complaints = host.complaints()
+    return Silence(reason, complaints, advice_for(complaints, host.command, sys.executable))
+
+
+def _require_answers(hosts: Sequence[Host], limit_s: float) -> None:
+    silent = {host.name: silence for host in hosts if (silence := silence_of(host, limit_s)) is not None}
+    if not silent:
+        return
+    lines = [line for name, silence in silent.items() for line in silence.told(name)]
+    count = f"{len(silent)} of {len(hosts)} hosts" if len(hosts) > 1 else "the host"
+    raise HostsError(f"no agent could be started on {count}:\n" + "\n".join(lines))
+
+
+def _require_same_version(hosts: Mapping[str, Host]) -> None:
+    different = {
+        name: str(host.facts.get("version"))
+        for name, host in hosts.items()
+        if host.facts.get("version") != horovod.__version__
+    }
+    if different:
+        listed = ", ".join(f"{name} has {version}" for name, version in different.items())
+        raise HostsError(f"all hosts need the same version of khorovod: this one has {horovod.__version__}, {listed}")
+
+
+def _choose_addresses(remote: RemoteHosts, interfaces: Sequence[str], has_local_ranks: bool) -> dict[str, Choice]:
+    candidates = {LAUNCHER: allowed(own_addresses(), interfaces)}
+    candidates |= {name: candidates_of(host, interfaces) for name, host in remote.hosts.items()}
+    with closing(ProbeListener()) as listener:
+        targets = listening(remote, list(remote.hosts), candidates)
+        targets[LAUNCHER] = target_of(LAUNCHER, candidates, listener.port, listener.token)
+        ask_to_reach(remote, list(remote.hosts), targets)
+        attempts: dict[str, Sequence[Attempt]] = {}
+        if has_local_ranks:
+            attempts[LAUNCHER] = reach([target for name, target in targets.items() if name != LAUNCHER])
+        attempts |= reached(remote, list(remote.hosts))
+    for name, host in remote.hosts.items():
+        if host.is_gone or name not in attempts:
+            raise HostsError(f"{name} was lost while hosts tried to reach each other: {host.problem or 'no answer'}")
+    choices, problems = choose(candidates, attempts)
+    if problems:
+        raise HostsError("the hosts cannot reach each other:\n  " + "\n  ".join(problems))
+    return choices

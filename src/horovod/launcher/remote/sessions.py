@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Processes that start agents. Each leads a session. Ending it ends every process of that session.
+
+Such a process may be a script around ssh, and then ssh is its child. The number of a leader stands for its session only
+until the leader is waited for, so nothing here waits for one.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Collection
+from contextlib import suppress
+
+from horovod.launcher.start.guardian import descendants, relations
+
+_KILL_LIMIT_S = 2.0  # a process that sleeps in the kernel outlives SIGKILL
+_MIN_PAUSE_S, _MAX_PAUSE_S = 0.0005, 0.05
+
+
+def kill_group(leader: int) -> None:
+    """Send SIGKILL to the process group of a leader."""
+    with suppress(OSError):
+        os.killpg(leader, signal.SIGKILL)
+
+
+def kill_sessions(leaders: Collection[int], with_descendants: Collection[int] = ()) -> None:
+    """Send SIGKILL to every process of these sessions until all have ended; wait at most two seconds for that.
+
+    Args:
+        leaders: The leaders of the sessions.
+        with_descendants: Those of the leaders whose descendants in other sessions must end too.
+    """
+    deadline = time.monotonic() + _KILL_LIMIT_S
+    while found := {pid for pid, _, session in relations() if session in leaders} | descendants(*with_descendants):
+        for pid in found:
+            with suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        if time.monotonic() >= deadline:
+            return
+        time.sleep(_MIN_PAUSE_S)
+
+
+def exit_code_of(leader: int, limit_s: float = 0.0) -> int | None:
+    """Return the exit code of a child, or minus the signal that killed it; None if it runs on for this long.
+
+    The code of a child that is gone already is unknown, and taken for 0, as subprocess does: the kernel keeps no code
+    if SIGCHLD is ignored, and a program may wait for all its children.
+    """
+    deadline, pause_s = time.monotonic() + limit_s, _MIN_PAUSE_S
+    try:
+        while (ended := os.waitid(os.P_PID, leader, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is None:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return None
+            time.sleep(min(pause_s, left))
+            pause_s = min(2 * pause_s, _MAX_PAUSE_S)
+    except ChildProcessError:
+        return 0
+    return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The end of a job: its whole tree of processes goes, whether the job went well or not."""
+
+from __future__ import annotations
+
+import selectors
+import signal
+import time
+from collections.abc import Callable, Sequence
+
+from horovod.launcher.output.user_output import UserOutput
+from horovod.launcher.start.placement import Placer
+from horovod.launcher.start.processes import LeftRunning
+from horovod.launcher.start.stop_signals import StopSignals
+from horovod.launcher.start.supervision import Supervision
+
+# Trackers' services, pools of compilers and the like end by themselves in this time, once their rank has ended.
+PATIENCE_S = 2.0
+_COMMAND_CHARS = 100
+
+
+def suspend_if_asked(signals: StopSignals, placer: Placer) -> None:
+    """Ctrl-Z stops the launcher alone: the workers go on, as long as there is room for what they print."""
+    if signals.is_to_suspend:
+        with placer.suspended():
+            signals.suspend()
+
+
+def heed_signal(number: int, supervision: Supervision, output: UserOutput, *, whom: str = "the workers") -> int | None:
+    """Print what a signal to the launcher means for `whom`; return the signal that all of them must get, or None."""
+    action = supervision.on_signal(number, time.monotonic())
+    name = signal.Signals(number).name
+    if action == signal.SIGKILL:
+        output.say(f"{name} again: killing {whom}")
+    elif action is not None:
+        again = "; Ctrl-C again kills them" if number == signal.SIGINT else ""
+        output.say(f"{name}: {whom} have {supervision.grace_s:g} s to end{again}")
+    return action
+
+
+class Ending:
+    """`selector` waits for the signals, the placer's descriptor and whatever else the job hears of."""
+
+    def __init__(
+        self, placer: Placer, selector: selectors.BaseSelector, signals: StopSignals, output: UserOutput
+    ) -> None:
+        self._placer = placer
+        self._selector = selector
+        self._signals = signals
+        self._output = output
+
+    def end_tree(self, grace_s: float, *, went_well: bool) -> None:
+        """End what the workers have left running; after a job that went well, wait first and say what that was."""
+        patience_s = PATIENCE_S if went_well else 0.0
+        self._placer.end(grace_s, patience_s)
+        if not self.wait_until(lambda: self._placer.is_over, patience_s + self._placer.end_limit_s(grace_s)):
+            self._placer.kill_directly()
+        if self._placer.left:
+            self._output.say(f"cannot end these processes: {', '.join(map(str, self._placer.left))}")
+
+    def wait_until(self, is_done: Callable[[], bool], limit_s: float) -> bool:
+        """False if the time was not enough. A signal takes the grace from what is left of the tree."""
+        deadline = time.monotonic() + limit_s
+        while not is_done():
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return False
+            self._selector.select(left)
+            suspend_if_asked(self._signals, self._placer)
+            if self._signals.take():
+                self._placer.end(0.0)
+            for event in self._placer.events():
+                if isinstance(event, LeftRunning):
+                    self._say_left_running(event.found)
+        return True
+
+    def _say_left_running(self, found: Sequence[tuple[str, str]]) -> None:
+        """One line for each rank, which names the first of its processes."""
+        commands: dict[str, list[str]] = {}
+        for owner, command in found:
+            commands.setdefault(owner, []).append(command)
+        for owner, (first, *others) in commands.items():
+            more = f" (and {len(others)} more)" if others else ""
+            self._output.say(
+                f"{owner} has ended and left {first[:_COMMAND_CHARS]!r}{more} running, which is ended now: "
+                "let the rank wait for it"
+            )

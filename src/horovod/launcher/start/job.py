@@ -1,0 +1,279 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs one job: starts the workers, forwards output and signals, reports the first failure first.
+
+One loop waits for everything: signals, the workers' exits, time. It waits for nothing else, above all for no reader of
+the output.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from horovod.launcher.output.forwarding import OutputForwarder, OutputOptions
+from horovod.launcher.output.user_output import UserOutput
+from horovod.launcher.start.ending import Ending, heed_signal, suspend_if_asked
+from horovod.launcher.start.hosts import SlotInfo
+from horovod.launcher.start.leave_reports import LeaveReport, LeaveReports
+from horovod.launcher.start.not_run import StartError, host_elsewhere
+from horovod.launcher.start.placement import Placer
+from horovod.launcher.start.post_mortem import exit_table, failure_text
+from horovod.launcher.start.processes import Ended, Event, GuardianLostError, Refused, Started, describe_exit
+from horovod.launcher.start.stop_signals import StopSignals
+from horovod.launcher.start.supervision import GRACE_S, Exit, State, Supervision, blames_peer
+from horovod.launcher.start.thread_failures import ThreadFailures
+from horovod.launcher.start.worker_environment import slot_environment, torchrun_environment
+
+if TYPE_CHECKING:
+    from horovod.common.rendezvous.server import Server
+
+READ_LIMIT_S = 1.0
+
+
+@dataclass(frozen=True)
+class JobSpec:
+    """What to run where. `env` holds everything but the place of each rank; `main` is for torch's store."""
+
+    command: Sequence[str]
+    slots: Sequence[SlotInfo]
+    env: Mapping[str, str]
+    output: OutputOptions
+    main: tuple[str, int]
+    host_env: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # what only one host's workers have
+    verbose: bool = False
+    grace_s: float = GRACE_S
+
+
+@dataclass
+class JobResult:
+    """`failed_rank` (of an elastic job: the birth id), `text` and `why` (one line) are set if a worker failed.
+
+    `stop_signal` is set if a signal ended the job.
+    """
+
+    exit_code: int = 0
+    failed_rank: int | None = None
+    text: str = ""
+    stop_signal: int | None = None
+    why: str = ""
+
+
+class Job:
+    """One run. Use `run()` once."""
+
+    def __init__(
+        self, spec: JobSpec, server: Server, tree: Placer, output: UserOutput, reports: LeaveReports | None = None
+    ) -> None:
+        self._spec = spec
+        self._server = server
+        self._tree = tree
+        self._output = output
+        self._signals = StopSignals()
+        self._reports = reports if reports is not None else LeaveReports()
+        self._what: dict[int, str] = {}  # which exception a rank has reported
+        self._thread_failures = ThreadFailures(self._signals.ring)
+        self._forwarder = OutputForwarder(spec.output, output, self._signals.ring)
+        self._supervision = Supervision(grace_s=spec.grace_s)
+        self._to_start: dict[str, deque[SlotInfo]] = {}
+        for slot in spec.slots:
+            self._to_start.setdefault(slot.hostname, deque()).append(slot)
+        self._starting: dict[str, int] = {}  # by host, the rank that was asked for there
+        self._pids: dict[int, int] = {}
+        self._running: set[int] = set()
+        self._exits: deque[tuple[int, int, float]] = deque()  # rank, code, when to stop waiting for its last words
+        self._how: dict[int, str] = {}  # in which order ranks failed, and how
+        self._sent: int | None = None
+        self._selector = selectors.DefaultSelector()
+        self._ending = Ending(tree, self._selector, self._signals, output)
+        self._result = JobResult()
+
+    def run(self) -> JobResult:
+        with self._signals, self._thread_failures:
+            self._selector.register(self._signals, selectors.EVENT_READ)
+            self._selector.register(self._tree, selectors.EVENT_READ)
+            self._forwarder.start()
+            self._reports.wake_by(self._signals.ring)
+            try:
+                while self._is_under_way():
+                    self._start_next()
+                    self._step()
+                self._supervision.on_all_ended()
+            finally:
+                self._finish()
+        self._result.exit_code = self._supervision.exit_code()
+        self._result.stop_signal = self._supervision.stop_signal
+        return self._result
+
+    def _may_start(self) -> bool:
+        return any(self._to_start.values()) and self._supervision.state is State.RUNNING
+
+    def _is_under_way(self) -> bool:
+        if self._supervision.state is State.GIVEN_UP:
+            return False
+        return bool(self._running or self._exits or self._starting) or self._may_start()
+
+    def _start_next(self) -> None:
+        """On each host one at a time, so that a signal or a failure is heard between any two."""
+        if not self._may_start():
+            return
+        for host, slots in self._to_start.items():
+            if slots and host not in self._starting:
+                slot = slots.popleft()
+                pipes = self._tree.start(slot.rank, self._spec.command, self._environment(slot))
+                self._forwarder.add(slot.rank, *pipes)
+                self._starting[host] = slot.rank
+
+    def _environment(self, slot: SlotInfo) -> dict[str, str]:
+        return {
+            **self._spec.env,
+            **self._spec.host_env.get(slot.hostname, {}),
+            **slot_environment(slot),
+            **torchrun_environment(slot, *self._spec.main, self._spec.env),
+        }
+
+    def _step(self) -> None:
+        self._selector.select(self._time_left())
+        self._thread_failures.check()
+        suspend_if_asked(self._signals, self._tree)
+        for number in self._signals.take():
+            self._on_signal(number)
+        for number in self._signals.take_forwarded():
+            for rank in self._running:
+                self._tree.signal(rank, number)
+        for report in self._reports.take():
+            self._on_report(report)
+        for event in self._tree.events():
+            self._on_event(event)
+        self._judge_exits()
+        self._act(self._supervision.on_time(time.monotonic(), has_unread_exits=bool(self._exits)))
+
+    def _time_left(self) -> float | None:
+        limits = [limit for _, _, limit in list(self._exits)[:1]]
+        waits_for_words = limits and self._supervision.state is State.WAITING_FOR_CAUSE
+        if self._supervision.deadline is not None and not waits_for_words:
+            limits.append(self._supervision.deadline)
+        return max(0.0, min(limits) - time.monotonic()) if limits else None
+
+    def _on_signal(self, number: int) -> None:
+        first = self._supervision.stop_signal is None
+        if first and not self._spec.verbose:
+            self._forwarder.show_errors_only_of(0)
+        self._act(heed_signal(number, self._supervision, self._output))
+
+    def _on_event(self, event: Event) -> None:
+        match event:
+            case Started(rank, pid):
+                self._answered(rank)
+                self._pids[rank] = pid
+                self._running.add(rank)
+                if self._sent is not None:
+                    self._tree.signal(rank, self._sent)
+            case Refused(rank, number):
+                self._answered(rank)
+                raise self._start_error(rank, number)
+            case Ended(rank, code, how):
+                self._answered(rank)  # if its host was lost meanwhile
+                self._on_exit(rank, code, how or describe_exit(code))
+
+    def _answered(self, rank: int) -> None:
+        """To the question to start it. The end of an earlier rank is not the answer: the next may be on its way."""
+        host = self._host_of(rank)
+        if self._starting.get(host) == rank:
+            del self._starting[host]
+
+    def _start_error(self, rank: int, number: int) -> OSError:
+        where = f" on {self._host_of(rank)}" if self._has_several_hosts() else ""
+        text = f"rank {rank} of {len(self._spec.slots)} could not be started{where}: {os.strerror(number)}"
+        return StartError(number, text, self._spec.command[0], host_elsewhere(self._host_of(rank)))
+
+    def _host_of(self, rank: int) -> str:
+        return self._spec.slots[rank].hostname
+
+    def _has_several_hosts(self) -> bool:
+        return len(self._to_start) > 1
+
+    def _on_report(self, report: LeaveReport) -> None:
+        """A rank ends because of an exception. Its process may take long for that, and others may end before it."""
+        expected = Exit(report.rank, report.code)
+        if report.rank in self._running and self._supervision.on_report(expected, time.monotonic()):
+            self._what[report.rank] = report.what
+
+    def _on_exit(self, rank: int, code: int, how: str) -> None:
+        self._running.discard(rank)
+        self._server.lose(rank, f"rank {rank} on {self._host_of(rank)} has ended: {how}")
+        if code != 0 or rank in self._what:
+            self._how[rank] = how
+            self._forwarder.read_out([rank])
+            self._exits.append((rank, code, time.monotonic() + READ_LIMIT_S))
+
+    def _judge_exits(self) -> None:
+        """In the order in which they came; each once its last words were read, which tell whether it is the cause."""
+        while self._exits:
+            rank, code, limit = self._exits[0]
+            now = time.monotonic()
+            if now < limit and not self._forwarder.has_read(rank):
+                return
+            self._exits.popleft()
+            blames = blames_peer(self._forwarder.last_error_lines(rank))
+            self._act(self._supervision.on_exit(Exit(rank, code, blames), now))
+
+    def _note_failure(self) -> None:
+        """Keep what is known of the first failure, which is shown once all ranks have ended."""
+        failure = self._supervision.failure
+        if failure is None or self._result.failed_rank is not None:
+            return
+        host, pid = self._host_of(failure.rank), self._pids.get(failure.rank, "unknown")
+        how = self._how_it_failed(failure.rank)
+        what = f"rank {failure.rank} (host {host}, pid {pid}) failed first: {how}"
+        self._result.failed_rank = failure.rank
+        self._result.why = f"rank {failure.rank} on {host}: {how}"
+        error, lines = self._forwarder.last_error(failure.rank), self._forwarder.last_error_lines(failure.rank)
+        self._result.text = failure_text(what, how, error, lines, self._what.get(failure.rank))
+        if not self._spec.verbose:
+            self._forwarder.show_errors_only_of(failure.rank)
+
+    def _how_it_failed(self, rank: int) -> str:
+        """How a rank ended; if it has not, or does not show that it failed, what it has reported."""
+        how, reported = self._how.get(rank), self._what.get(rank)
+        if how is None:
+            return f"it {reported}, and its process did not end"
+        return f"it {reported} ({how})" if reported is not None and how == describe_exit(0) else how
+
+    def _act(self, action: int | None) -> None:
+        if action is None:
+            return
+        self._note_failure()
+        self._sent = action
+        self._forwarder.read_out(self._running)  # whoever is to end must not be held up by a slow reader
+        for rank in self._running:
+            self._tree.signal(rank, action)
+
+    def _finish(self) -> None:
+        """Leave nothing behind: what the workers started goes too, whether the job went well or not."""
+        self._note_failure()
+        with suppress(GuardianLostError):  # if that is new, there is nothing left that it could have watched
+            has_failed = self._supervision.failure is not None or self._supervision.stop_signal is not None
+            went_well = not self._running and not has_failed
+            grace_s = 0.0 if self._sent == signal.SIGKILL else self._spec.grace_s
+            self._ending.end_tree(grace_s, went_well=went_well)
+        self._selector.unregister(self._tree)
+        self._forwarder.read_out(self._pids)
+        self._ending.wait_until(lambda: self._forwarder.has_read_all, READ_LIMIT_S)
+        self._forwarder.stop()
+        if muted := self._forwarder.muted_lines():
+            self._output.say(
+                f"{muted} later lines of the other ranks' stderr are not shown (--verbose shows them, "
+                "--output-filename keeps them)"
+            )
+        if self._result.failed_rank is not None:
+            not_started = {rank: "was not started" for rank in range(len(self._spec.slots)) if rank not in self._pids}
+            table = exit_table(self._spec.slots, self._result.failed_rank, {**not_started, **self._how})
+            self._output.say("\n".join([self._result.text, *([table] if len(self._spec.slots) > 1 else [])]))
+        self._selector.close()

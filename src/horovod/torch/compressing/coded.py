@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+"""int8, onebit and top-k: a codec makes a message of each share, and a residual keeps what the message lacks."""
+
+from __future__ import annotations
+
+from horovod.common.compression_methods import TopK
+from horovod.common.host_shares import HostShares
+from horovod.torch.codecs import codec_for, pair_codec_for
+from horovod.torch.compressing.exchange import in_two_stages, of_largest
+from horovod.torch.compressing.parts import BucketPart, Kept, Reduced, flat_values, gather_here, summed_here
+from horovod.torch.hooks.bucket import Bucket
+
+
+class CodedPart(BucketPart):
+    """One bucket whose values travel as messages of a codec."""
+
+    def reduce(self, bucket: Bucket, chosen: list[str], shares: HostShares) -> Reduced:
+        """Return the sum of the chosen gradients over all ranks, and the residuals."""
+        # The share, its sum over the hosts and the result are all made where the gradients are.
+        values = flat_values(bucket, chosen)
+        bounds = shares.bounds(values.numel())
+        share = yield from summed_here(bucket, values, shares, bounds)
+        first = 0 if shares.mine is None else bounds[shares.mine]
+        memory = self.memory_of((first, first + share.numel(), shares.hosts, shares.peer_index))
+        if isinstance(self.method, TopK):
+            exchange = of_largest(bucket, share, shares, pair_codec_for(self.method, values.device), memory, share)
+        else:
+            exchange = in_two_stages(bucket, share, shares, codec_for(self.method, values.device), memory, share)
+        _, kept = yield from exchange
+        yield from gather_here(bucket, values, shares, bounds)
+        return values, Kept(kept if self.method.error_feedback else {})

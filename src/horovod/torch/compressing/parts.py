@@ -1,0 +1,283 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One bucket as this rank knows it: which gradients a method compresses, the shares of hosts, and what is kept."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, TypeAlias
+
+import torch
+
+from horovod.common.compression_methods import CompressionMethod
+from horovod.common.context import default_context
+from horovod.common.host_shares import HostShares
+from horovod.common.log import logger
+from horovod.torch.compressing.loss_scale import LossScale
+from horovod.torch.hooks.bucket import Bucket, Running
+
+Tensor = torch.Tensor
+Tensors: TypeAlias = dict[str, Tensor]
+
+
+@dataclass
+class Kept:
+    """What a step leaves for the next one.
+
+    Args:
+        memory: Tensors of this rank alone, such as residuals.
+        shared: Tensors that are equal on all ranks.
+    """
+
+    memory: Tensors = field(default_factory=dict)
+    shared: Tensors = field(default_factory=dict)
+
+
+Reduced: TypeAlias = Generator[Any, Any, tuple[Tensor, Kept]]
+
+
+class BucketPart:
+    """State of one bucket; its subclasses exchange the values by one method."""
+
+    counts_steps: ClassVar[bool] = False  # what the method does depends on the number of steps
+
+    def __init__(self, method: CompressionMethod, scale: LossScale) -> None:
+        self.method = method
+        self.kept = Kept()
+        self.steps = 0  # that came back finite
+        self._loss_scale = scale
+        self._unit: float | None = None  # the loss scale of what is kept; None: not known yet
+        self._range: tuple[int, ...] | None = None  # of the values that the memory belongs to
+        self._shares: HostShares | None = None
+        self._meeting: object = None  # for which the shares hold
+
+    # What a method does
+
+    def chooses(self, name: str, gradient: Tensor) -> bool:
+        """Return True if a gradient is compressed rather than sent dense."""
+        return self.method.compresses(name, gradient.nbytes)
+
+    def is_dense(self, shares: HostShares) -> bool:
+        """Return True if nothing of this step is compressed."""
+        return self.method.scope == "host" and shares.hosts == 1
+
+    def prepare(self, bucket: Bucket, chosen: list[str]) -> None:
+        """Change the gradients of the bucket before they travel."""
+
+    def reduce(self, bucket: Bucket, chosen: list[str], shares: HostShares) -> Reduced:
+        """Return the sum of the chosen gradients over all ranks, as one flat tensor, and what to keep."""
+        raise NotImplementedError
+
+    def add_dense(self, bucket: Bucket, dense: Tensor, chosen: list[str]) -> Tensors:
+        """Change reduced dense gradients, one flat tensor, in place; return what to keep of it on all ranks."""
+        return {}
+
+    def after_dense(self, bucket: Bucket, total: Tensor) -> Tensor:
+        """Return the result of a step of which nothing is compressed."""
+        if self.counts_steps and bucket.is_finite(total):
+            self.steps += 1
+        return total
+
+    # Exchange
+
+    def exchange(self, bucket: Bucket) -> Running:
+        """Reduce a bucket. Gradients that the method leaves out travel dense, at the same time."""
+        shares = yield from self._divided(bucket)
+        self._follow_scale()
+        chosen = [name for name, it in bucket.gradients.items() if self.chooses(name, it)]
+        self.prepare(bucket, chosen)
+        if self.is_dense(shares):
+            result: Tensor = yield bucket.allreduce_async(bucket.tensor)
+            return self.after_dense(bucket, result)
+        dense = [it for name, it in bucket.gradients.items() if name not in chosen]
+        under_way = bucket.allreduce_async(joined(dense), stage="dense") if dense else None
+        total, kept = torch.empty(0), Kept(shared=self.kept.shared)
+        if chosen:
+            total, kept = yield from self.reduce(bucket, chosen, shares)
+        if under_way is not None:
+            rest = yield under_way
+            kept.shared = {**kept.shared, **self.add_dense(bucket, rest, chosen)}
+            divide(rest, dense)
+            if not _is_in_place(bucket.average(total), bucket):
+                divide(total, [bucket.gradients[name] for name in chosen])
+            total = bucket.tensor
+        else:
+            total = bucket.average(total).to(bucket.tensor.dtype)
+        # Every rank has the whole bucket by now, so all of them keep what the step has left or none does.
+        if bucket.is_finite(total):
+            self._keep(kept)
+        return total
+
+    def _keep(self, kept: Kept) -> None:
+        self.kept = kept
+        self._unit = self._loss_scale.current()
+        self.steps += self.counts_steps
+
+    def memory_of(self, wanted: tuple[int, ...]) -> Tensors:
+        """Return what is kept of these values. Drop what belongs to others."""
+        if self._range != wanted and self.kept.memory:
+            norm = float(sum(float(it.double().square().sum()) for it in self.kept.memory.values()) ** 0.5)
+            logger.info(
+                "%s: the shares of hosts have changed: residuals of norm %g are dropped", self.method.name, norm
+            )
+            self.kept.memory = {}
+        self._range = wanted
+        return self.kept.memory
+
+    # Meetings
+
+    def _divided(self, bucket: Bucket) -> Generator[Any, Any, HostShares]:
+        """Return the shares of this world's hosts. Let ranks that are new take over what all have in common."""
+        # The name counts failures of hooks, after which some ranks may know the shares and others may not.
+        bucket.label("")
+        meeting = default_context.world, bucket.wire_name("hosts")
+        if self._shares is None or self._meeting != meeting:
+            text = json.dumps([default_context.topology.host, self._facts()]).encode()
+            texts = yield bucket.allgather_async(torch.tensor(list(text), dtype=torch.uint8), stage="hosts")
+            told = [json.loads(bytes(it.tolist())) for it in texts]
+            hosts = [str(rank) if self.method.scope == "all" else repr(host) for rank, (host, _) in enumerate(told)]
+            if any(facts != told[0][1] for _, facts in told):
+                yield from self._take_over(bucket, told[0][1])
+            self._shares, self._meeting = HostShares(hosts, bucket.rank), meeting
+            self._log(bucket, self._shares)
+        bucket.label(self._scope_of(self._shares))
+        return self._shares
+
+    def _facts(self) -> dict[str, Any]:
+        """Return what ranks must have in common."""
+        shared = {
+            name: [it.numel(), zlib.crc32(it.cpu().numpy().tobytes())] for name, it in sorted(self.kept.shared.items())
+        }
+        return {"steps": self.steps, "shared": shared, "unit": self._unit if shared else None}
+
+    def _take_over(self, bucket: Bucket, facts: dict[str, Any]) -> Generator[Any, Any, None]:
+        """Take over the first rank's steps and shared tensors: some ranks are new, or have loaded another state."""
+        device = bucket.tensor.device
+        mine = [it.to(device).reshape(-1) for _, it in sorted(self.kept.shared.items())] if bucket.rank == 0 else []
+        sent = torch.cat(mine) if mine else torch.empty(0, device=device)
+        gathered = yield bucket.allgather_async(sent, stage="shared")
+        sizes = [count for count, _ in facts["shared"].values()]
+        self.kept.shared = dict(zip(facts["shared"], map(torch.clone, gathered[0].split(sizes)), strict=True))
+        self.steps = facts["steps"]
+        if not self.kept.memory:
+            self._unit = facts["unit"]
+
+    def _scope_of(self, shares: HostShares) -> str:
+        if self.method.scope == "all":
+            return "between-ranks"
+        return "dense-on-one-host" if shares.hosts == 1 else "between-hosts"
+
+    def _log(self, bucket: Bucket, shares: HostShares) -> None:
+        if bucket.index == 0 and bucket.rank == 0:
+            what = {
+                "between-ranks": f"compresses what travels between the {bucket.size} ranks",
+                "between-hosts": f"compresses what travels between the {shares.hosts} hosts",
+                "dense-on-one-host": "compresses nothing, because all ranks are on one host",
+            }[self._scope_of(shares)]
+            logger.info("%s, scope=%r: %s", self.method.name, self.method.scope, what)
+
+    # Units
+
+    def _follow_scale(self) -> None:
+        """Convert what is kept to the loss scale of this step's gradients."""
+        if not self.kept.memory and not self.kept.shared:
+            return
+        current = self._loss_scale.current()
+        if current is None:
+            return
+        unit = self._loss_scale.at_first if self._unit is None else self._unit
+        if unit != current and unit and current:
+            for it in (*self.kept.memory.values(), *self.kept.shared.values()):
+                it.mul_(current / unit)
+        self._unit = current
+
+    # Saving
+
+    def state(self) -> dict[str, Any]:
+        """Return copies of what this rank keeps."""
+        return {
+            "range": self._range,
+            "memory": {name: it.clone() for name, it in self.kept.memory.items()},
+            "shared": {name: it.clone() for name, it in self.kept.shared.items()},
+            "steps": self.steps,
+            "unit": self._unit,
+        }
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Take over what `state` returned."""
+        self._range = None if state.get("range") is None else tuple(state["range"])
+        self.kept = Kept(
+            {name: it.clone() for name, it in state.get("memory", {}).items()},
+            {name: it.clone() for name, it in state.get("shared", {}).items()},
+        )
+        self.steps = state.get("steps", 0)
+        self._unit = state.get("unit")
+
+
+def flat_values(bucket: Bucket, names: list[str]) -> Tensor:
+    """Return gradients as one flat float32 tensor, which may be changed; without a copy if they are neighbours."""
+    views = [bucket.gradients[name] for name in names]
+    begin = at = views[0].storage_offset()
+    for view in views:
+        if view.storage_offset() != at or not _is_in_place(view, bucket):
+            return joined(views).float()
+        at += view.numel()
+    first = begin - bucket.tensor.storage_offset()
+    return bucket.tensor[first : first + at - begin].float()
+
+
+def _is_in_place(tensor: Tensor, bucket: Bucket) -> bool:
+    """Return True if a tensor lies in the memory of the bucket."""
+    return tensor.untyped_storage().data_ptr() == bucket.tensor.untyped_storage().data_ptr()
+
+
+def summed_here(bucket: Bucket, values: Tensor, shares: HostShares, bounds: list[int]) -> Generator[Any, Any, Tensor]:
+    """Return the sum of this rank's share over the ranks of its host, in the place of the share in `values`."""
+    if shares.largest == 1:
+        return values
+    splits = shares.splits_to_owners(bounds)
+    if shares.mine is None:
+        yield bucket.alltoall_async(values, splits, stage="reduce")
+        return values[:0]
+    first, end = bounds[shares.mine], bounds[shares.mine + 1]
+    splits[bucket.rank] = 0  # its own part stays where it is
+    parts = [part for part in (values[:first], values[end:]) if part.numel()]
+    sent = parts[0] if len(parts) == 1 else torch.cat([values[:0], *parts])
+    got, _ = yield bucket.alltoall_async(sent, splits, stage="reduce")
+    mine = values[first:end]
+    others = list(got.view(len(shares.here) - 1, end - first))
+    total = mine if shares.mine == 0 else others[0]
+    # In the order of the ranks, which decides how the sum is rounded.
+    for part in [*others[: shares.mine], mine, *others[shares.mine :]][1:]:
+        total = mine.add_(total) if part is mine else total.add_(part)
+    return mine
+
+
+def gather_here(bucket: Bucket, values: Tensor, shares: HostShares, bounds: list[int]) -> Generator[Any, Any, None]:
+    """Fill `values` with the shares of all owners on this rank's host. The rank's own share is there already."""
+    if shares.largest == 1:
+        return
+    mine = values[:0] if shares.mine is None else values[bounds[shares.mine] : bounds[shares.mine + 1]]
+    splits = shares.splits_to_host(mine.numel())
+    splits[bucket.rank] = 0
+    others = len(shares.here) - 1
+    got, _ = yield bucket.alltoall_async(mine if others == 1 else mine.repeat(others), splits, stage="gather")
+    at = 0
+    for share in range(shares.count):
+        if share != shares.mine:
+            length = bounds[share + 1] - bounds[share]
+            values[bounds[share] : bounds[share + 1]].copy_(got[at : at + length])
+            at += length
+
+
+def joined(tensors: list[Tensor]) -> Tensor:
+    """Return the values of tensors as one flat tensor."""
+    return torch.cat([it.reshape(-1) for it in tensors])
+
+
+def divide(flat: Tensor, targets: list[Tensor]) -> None:
+    """Copy consecutive parts of a flat tensor to tensors."""
+    for target, part in zip(targets, torch.split(flat, [it.numel() for it in targets]), strict=True):
+        target.copy_(part.view_as(target))

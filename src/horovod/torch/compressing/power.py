@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PowerSGD: each rank of a host multiplies its rows of the host's matrices, and only the thin factors leave a host."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from horovod.common.compression_methods import PowerSGD
+from horovod.common.host_shares import HostShares
+from horovod.common.rules import Sum
+from horovod.torch.codecs.low_rank import Factors, Matrix, fold, is_worth_factoring, multiply_transposed
+from horovod.torch.compressing.loss_scale import LossScale
+from horovod.torch.compressing.parts import BucketPart, Kept, Reduced, summed_here
+from horovod.torch.hooks.bucket import Bucket
+
+Tensor = torch.Tensor
+
+
+class PowerPart(BucketPart):
+    """One bucket whose matrices travel as factors. Q of the last step is equal on all ranks."""
+
+    counts_steps = True
+
+    def __init__(self, method: PowerSGD, scale: LossScale) -> None:
+        super().__init__(method, scale)
+        self._power = method
+
+    def chooses(self, name: str, gradient: Tensor) -> bool:
+        """Return True for matrices whose factors are small enough."""
+        folded = fold(gradient.shape)
+        is_small = folded is not None and is_worth_factoring(*folded, self._power)
+        return is_small and super().chooses(name, gradient)
+
+    def is_dense(self, shares: HostShares) -> bool:
+        """Return True on one host, and for the first steps."""
+        return super().is_dense(shares) or self.steps < self._power.start_after
+
+    def after_dense(self, bucket: Bucket, total: Tensor) -> Tensor:
+        """Count the steps before the first one that is compressed."""
+        return super().after_dense(bucket, total) if self.steps < self._power.start_after else total
+
+    def reduce(self, bucket: Bucket, chosen: list[str], shares: HostShares) -> Reduced:
+        """Return the sum of the chosen gradients over all ranks as far as the factors carry it, the rest, and Q."""
+        gradients = [bucket.gradients[name] for name in chosen]
+        factors = Factors([it.shape for it in gradients], self._power)
+        rows = Rows(factors, shares)
+        values = torch.cat([it.reshape(-1).float() for it in rows.in_order_of_shares(gradients)])
+        m = yield from summed_here(bucket, values, shares, rows.bounds)
+        memory = self.memory_of((*rows.bounds, shares.hosts, -1 if shares.mine is None else shares.mine))
+        residual = memory.get("residual")
+        if residual is not None:
+            m = m + residual.to(m.device)  # a restored one is on the host
+        q = self.kept.shared.get("q")
+        if q is None or q.numel() != factors.q_count:
+            q = factors.first_q(self._power.seed + bucket.index, m.device)
+        p = m.new_zeros(factors.p_count)
+        q = q.to(m.device)
+        for (_, first, end, left, right), block in zip(rows.of_mine(p, q), rows.blocks(m), strict=True):
+            if end > first:
+                torch.mm(block, right, out=left[first:end])
+        # Rows of other ranks are zero here: the sum over all ranks also gathers the rows.
+        p = yield bucket.allreduce_async(p, Sum, stage="p")
+        factors.orthonormalise(p)
+        q = torch.zeros_like(q)
+        for (_, first, end, left, right), block in zip(rows.of_mine(p, q), rows.blocks(m), strict=True):
+            if end > first:
+                multiply_transposed(block, left[first:end], right)
+        q = yield bucket.allreduce_async(q, Sum, stage="q")
+        total = m.new_empty(factors.count)
+        factors.restore(p, q, total)
+        kept = Kept(shared={"q": q})
+        if self.method.error_feedback:
+            # Of the sum each host has contributed an equal part; what the parts lack remains on its host.
+            lost = m.clone() if residual is None else m
+            for (matrix, first, end, _, _), block in zip(rows.of_mine(p, q), rows.blocks(lost), strict=True):
+                block.sub_(matrix.of(total)[first:end], alpha=1 / shares.hosts)
+            kept.memory["residual"] = lost
+        return total, kept
+
+
+class Rows:
+    """Division of the rows of matrices among the ranks of a host: each owner has a block of rows of each matrix."""
+
+    def __init__(self, factors: Factors, shares: HostShares) -> None:
+        self._factors = factors
+        self._count = shares.count
+        self._mine = shares.mine
+        self.bounds = [0]  # of the shares, in values
+        for share in range(shares.count):
+            length = sum((end - first) * it.columns for it, first, end in self._cuts(share))
+            self.bounds.append(self.bounds[-1] + length)
+
+    def in_order_of_shares(self, gradients: list[Tensor]) -> Iterator[Tensor]:
+        """Yield blocks of rows of the gradients: all blocks of the first share, then those of the second one."""
+        by_offset, offset = dict[int, Tensor](), 0
+        for it in gradients:
+            by_offset[offset] = it
+            offset += it.numel()
+        for share in range(self._count):
+            for matrix, first, end in self._cuts(share):
+                yield by_offset[matrix.offset].reshape(matrix.rows, matrix.columns)[first:end]
+
+    def blocks(self, mine: Tensor) -> Iterator[Tensor]:
+        """Yield views of this rank's rows in the flat tensor of its share."""
+        at = 0
+        for matrix, first, end in self._cuts(self._mine):
+            length = (end - first) * matrix.columns
+            yield mine[at : at + length].view(end - first, matrix.columns)
+            at += length
+
+    def of_mine(self, p: Tensor, q: Tensor) -> Iterator[tuple[Matrix, int, int, Tensor, Tensor]]:
+        """Yield each matrix with the first and the last row of this rank, and with its factors."""
+        for (matrix, left, right), (_, first, end) in zip(
+            self._factors.pairs(p, q), self._cuts(self._mine), strict=True
+        ):
+            yield matrix, first, end, left, right
+
+    def _cuts(self, share: int | None) -> Iterator[tuple[Matrix, int, int]]:
+        for it in self._factors.matrices:
+            if share is None:
+                yield it, 0, 0
+            else:
+                yield it, it.rows * share // self._count, it.rows * (share + 1) // self._count

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compressed gradients under Keras: the backend's methods in fit and in a loop, and the refusal of all others."""
+
+import numpy as np
+import pytest
+from harness.keras_worlds import ALL
+from harness.worlds import on_all_ranks
+
+START_S = 200  # the first test of a world imports its frameworks, on all ranks at once
+SHAPE = (160, 130)
+METHODS = {"tensorflow": ["int8", "powersgd"], "torch": ["int8", "onebit", "topk"], "jax": []}
+ARGUMENTS = {
+    "topk": {"ratio": 0.05},
+    "dgc": {"ratio": 0.05, "momentum": 0.9},
+    "powersgd": {"rank": 40, "start_after": 0},
+}
+
+
+def gradient(rank, step):
+    return np.random.default_rng(100 * step + rank).standard_normal(SHAPE).astype(np.float32)
+
+
+@on_all_ranks(*ALL, limit_s=START_S)
+@pytest.mark.timeout(START_S + 60)
+def test_the_methods_of_the_backend():
+    """The sum of all steps is that of dense ones, but for what one step loses; without feedback it is not."""
+    from harness import keras_door as door
+
+    hvd = door.hvd
+    steps = 6
+    dense = -np.sum([np.mean([gradient(rank, step % 2) for rank in range(2)], 0) for step in range(steps)], 0)
+    for kind in METHODS[door.BACKEND]:
+        errors = []
+        for feedback in (True, False):
+            options = {"scope": "all", "error_feedback": feedback, **ARGUMENTS.get(kind, {})}
+            variable = door.variable(np.zeros(SHAPE))
+            made = getattr(hvd.Compression, kind)(**options)
+            optimizer = hvd.DistributedOptimizer(door.keras.optimizers.SGD(1.0), compression=made)
+            for step in range(steps):
+                optimizer.apply_gradients([(door.gradient(gradient(hvd.rank(), step % 2)), variable)])
+            found = np.asarray(variable)
+            door.same_everywhere([found])
+            errors.append(np.linalg.norm(found - dense))
+        assert errors[0] < 0.8 * errors[1], (kind, errors)
+
+
+@on_all_ranks(*ALL, limit_s=START_S)
+@pytest.mark.timeout(START_S + 60)
+def test_fit_and_what_the_backend_does_not_have():
+    from harness import keras_door as door
+
+    hvd, keras = door.hvd, door.keras
+    if METHODS[door.BACKEND]:
+        method = hvd.Compression.int8(scope="all", min_bytes=0)
+        for passes in (1, 2):
+            optimizer = hvd.DistributedOptimizer(
+                keras.optimizers.SGD(0.1), compression=method, backward_passes_per_step=passes,
+                average_aggregated_gradients=True,
+            )  # fmt: skip
+            together = door.trained_together(optimizer, passes)
+            door.same_everywhere(together)
+            door.check_same(together, door.trained_alone(keras.optimizers.SGD(0.1)), rtol=0, atol=0.02)
+    for kind in ("int8", "onebit", "topk", "powersgd", "dgc"):
+        if kind not in METHODS[door.BACKEND] and hasattr(hvd.Compression, kind):
+            method = getattr(hvd.Compression, kind)(**ARGUMENTS.get(kind, {}))
+            with pytest.raises(
+                ValueError, match=rf"DistributedOptimizer of Keras .*does not support compression={kind}\("
+            ):
+                hvd.DistributedOptimizer(keras.optimizers.SGD(0.1), compression=method)
