@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Train with compressed gradients, and compare the loss with that of dense gradients.
 
-    horovodrun -np 2 python compression.py --method powersgd
+    horovodrun -np 2 python compressed_gradients.py --method powersgd
 
 With several hosts leave out --scope all: only what leaves a host is then compressed.
 """
