@@ -3,72 +3,10 @@
 
 import numpy as np
 import pytest
-from harness.compressed_exchange import Simulation, int8
+from harness.tensorflow_compression import METHODS, SHAPE, STEPS, Taped, expected, gradient, method_of
 from harness.tensorflow_training import LIMIT, on_tensorflow_ranks
 
 pytestmark = pytest.mark.timeout(LIMIT)
-
-SHAPE, STEPS = (160, 130), 4  # five units of 4096 values and a rest
-METHODS = ("int8", "powersgd")
-
-
-def gradient(rank, step, shape=SHAPE):
-    return np.random.default_rng(100 * step + rank).standard_normal(shape).astype(np.float32) * (1 + step)
-
-
-def method_of(hvd, kind, **options):
-    if kind == "powersgd":
-        options = {"rank": 3, "start_after": 0, **options}
-    return getattr(hvd.Compression, kind)(**{"scope": "all", **options})
-
-
-class Factors:
-    """PowerSGD of one matrix on all ranks, with the residual of each."""
-
-    def __init__(self, rank, size, feedback=True):
-        random = np.random.default_rng(0)
-        self._q = random.uniform(-1.0, 1.0, SHAPE[1] * rank).astype(np.float32).reshape(SHAPE[1], rank)
-        self._left = [np.zeros(SHAPE, np.float32)] * size
-        self._feedback = feedback
-
-    def step(self, gradients):
-        sent = [one + left for one, left in zip(gradients, self._left, strict=True)] if self._feedback else gradients
-        basis = np.linalg.qr(np.mean([one @ self._q for one in sent], 0))[0]
-        self._q = np.mean([one.T @ basis for one in sent], 0)
-        result = basis @ self._q.T
-        self._left = [one - result for one in sent]
-        return result
-
-
-def simulation(hvd, kind, hosts=None, feedback=True):
-    if kind == "powersgd":
-        return Factors(3, hvd.size(), feedback)
-    exchange = Simulation(hosts or list(range(hvd.size())), int8(256), True, feedback)
-    return type("Flat", (), {"step": lambda self, all_: exchange.step([it.ravel() for it in all_]).reshape(SHAPE)})()
-
-
-def expected(hvd, kind, steps, hosts=None, feedback=True):
-    simulated = simulation(hvd, kind, hosts, feedback)
-    return [simulated.step([gradient(rank, step) for rank in range(hvd.size())]) for step in steps]
-
-
-class Taped:
-    """Reduces chosen gradients of one matrix, and of a small vector that stays dense, by tapes."""
-
-    def __init__(self, tf, hvd, method, mode="eager", **options):
-        self.variables = [tf.Variable(tf.zeros(SHAPE), name="big"), tf.Variable(tf.zeros([3]), name="small")]
-
-        def step(value):
-            with hvd.DistributedGradientTape(tf.GradientTape(), compression=method, **options) as tape:
-                loss = tf.reduce_sum(self.variables[0] * value) + tf.reduce_sum(self.variables[1]) * (hvd.rank() + 1.0)
-            return tape.gradient(loss, self.variables)
-
-        self._step = tf.function(step) if mode == "function" else step
-        self._constant = tf.constant
-
-    def step(self, value):
-        big, small = self._step(self._constant(value))
-        return big.numpy(), small.numpy()
 
 
 @pytest.mark.parametrize("mode", ["eager", "function"])
