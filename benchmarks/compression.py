@@ -145,7 +145,7 @@ def build(worlds: dict[str, World], ways: Sequence[Way]) -> list[Runner]:
 
 
 def take_turns(runners: list[Runner], part: Record, options: argparse.Namespace, interface: str) -> list[Record]:
-    """Let all ways make steps round after round, forth and back, and return a record of each."""
+    """Let all ways make steps round after round and return a record of each."""
     for runner in runners:
         runner.count, runner.untimed = 1, 1 * (runner.way.library == ALONE)
         typical = runner.steps(interface)["seconds"]
@@ -153,7 +153,8 @@ def take_turns(runners: list[Runner], part: Record, options: argparse.Namespace,
         runner.untimed = int(typical < _UNTIMED_BELOW_S)
     turns: dict[str, list[Record]] = {runner.way.name: [] for runner in runners}
     for number in range(options.rounds):
-        for runner in runners if number % 2 == 0 else reversed(runners):
+        first = number % len(runners)  # another one in each round: a way may profit from what came before it
+        for runner in [*runners[first:], *runners[:first]]:
             turns[runner.way.name].append(runner.steps(interface))
         print(f"  round {number + 1} of {options.rounds}, load {os.getloadavg()[0]:.1f}", flush=True)
     bound = [turn["seconds"] for turn in turns[BOUND.name]]

@@ -82,6 +82,7 @@ def slow_links(kind: str, records: Sequence[Record]) -> list[str]:
         "",
         _wrapped(_layout(facts, records, found)),
         *busy,
+        *(["", _wrapped(facts["note"])] if "note" in facts else []),  # what is special about a run, added by hand
         "",
         f"![what the exchange adds to a step, by way]({plot_name(kind, 0)})",
     ]

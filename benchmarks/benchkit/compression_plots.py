@@ -15,7 +15,7 @@ from benchkit.pictures import FOOTER, GREY, GRID, HEADER, INK, MARGIN, Picture, 
 from benchkit.units import time_text
 
 _WIDTH, _HEIGHT = 760, 380  # of the axes with their labels
-_LEFT, _RIGHT, _BOTTOM, _LEGEND = 72, 24, 40, 48
+_LEFT, _RIGHT, _BOTTOM, _LEGEND = 72, 40, 40, 48
 _BANDWIDTHS = [1e7, 3e7, 1e8, 3e8, 1e9, 3e9, 1e10, 3e10]
 _DASHED = (0, (4, 2.5))
 # Okabe and Ito's colours, which colour-blind readers can tell apart.
