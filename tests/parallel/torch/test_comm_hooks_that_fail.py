@@ -193,7 +193,7 @@ def test_another_hook_may_come_until_the_first_exchange():
         calls.append(bucket.index)
         return (yield from allreduce_hook(bucket))
 
-    hvd.register_comm_hook(optimizer, counting_hook)
+    hvd.register_comm_hook(optimizer, counting_hook, bucket_bytes=1)
     step(optimizer, *parameters)
     assert sorted(calls) == [0, 1]
     with pytest.raises(RuntimeError, match="comes too late"):

@@ -303,7 +303,8 @@ def test_what_is_refused():
         with pytest.raises(TypeError, match="float32, float16 and bfloat16, not torch.float64"):
             backward(double.ddp, rank, 0, torch.float64)
         differing = Watched("powersgd", state_of("powersgd", warm_start=rank == 0))
-        with pytest.raises(ValueError, match=r"rank 0 has powersgd\(.*warm_start=True, rank 1 has .*warm_start=False"):
+        text = r"rank 0 has powersgd\(.*warm_start=True, step 0, rank 1 has .*warm_start=False, step 0"
+        with pytest.raises(ValueError, match=text):
             backward(differing.ddp, rank, 0)
     with pytest.raises(ValueError, match="topk: ratio must be above 0"):
         ddp_hooks.TopKState(0)
