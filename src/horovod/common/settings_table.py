@@ -307,8 +307,8 @@ _BACK_ENDS = (
     Setting("HOROVOD_ENABLE_ASYNC_COMPLETION", bool, False, "Complete GPU work by stream events.", kept=True),
     Setting("HOROVOD_ENABLE_XLA_OPS", bool, False, "TensorFlow: collectives inside XLA-compiled functions; always on.",
             kept=True),
-    Setting("HOROVOD_CHECK_PARAMETERS", bool, True, "Warn if ranks begin to train with different parameters; looked at "
-            "once, at an optimizer's first reduction."),
+    Setting("HOROVOD_CHECK_PARAMETERS", bool, True, "PyTorch: warn if ranks train with different parameters; looked at "
+            "in an optimizer's first reduction, and in the first one after hvd.join()."),
     Setting("HOROVOD_TORCH_WAIT_IN_BACKWARD", bool, True,
             "PyTorch: gradients are complete when backward() returns; 0: when optimizer.step() begins."),
     Setting("HOROVOD_TORCH_OVERLAP", bool, None,
