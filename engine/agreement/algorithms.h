@@ -14,7 +14,8 @@ namespace hvd {
 struct HostLayout {
   int hosts = 1;
   // True if each host exchanges data with one counterpart on every other host: it has one member, or equally many as
-  // the others and the hierarchy is in use. Otherwise only direct exchange supports the order of the members.
+  // the others and the hierarchy is in use. Otherwise members of several hosts are mixed, which only direct exchange
+  // supports.
   bool even = false;
 };
 

@@ -119,10 +119,10 @@ std::string EncodeRecord(SetTag set, const Record& record);
 constexpr uint64_t kNotTold = UINT64_MAX;
 std::string EncodeGone(SetTag set, int rank, uint64_t applied = kNotTold);
 std::string EncodeBye(const std::vector<Finished>& finished);
-// reserves memory for `room` bytes that the caller appends
+// Reserves memory for `room` bytes that the caller appends.
 std::string EncodeExpress(SetTag set, const Part& part, size_t room);
 std::string EncodeExpress(SetTag set, const Part& part, const Place& place);
-std::string EncodeExpressGone(SetTag set, uint64_t up_to);  // see Place
+std::string EncodeExpressGone(SetTag set, uint64_t up_to);  // `up_to`: see Place::gone_up_to
 std::string EncodeExpressOthers(SetTag set, const Passed& passed);
 void AddOther(std::string* message, const Other& other, const std::byte* bytes);
 std::string EncodeAbort(int lost_rank, std::string_view why);

@@ -45,7 +45,7 @@ class Coordinator {
   // is not empty. Empty if none is missing, or if the member is not known to wait for that.
   std::vector<int> MissingFor(int member, const std::string& name, const std::string& group) const;
   // Fail deadlocked tensors with `why`: those that a member in `waiting` has reported and a member in `stuck` has not.
-  // Both contain member indices.
+  // Both lists contain member indices.
   void FailStuck(const std::vector<int>& waiting, const std::vector<int>& stuck, const Status& why);
 
   // Start the next decision with a record of these values, by which later batches are fused.

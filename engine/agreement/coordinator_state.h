@@ -55,7 +55,7 @@ struct Coordinator::State {
     std::vector<Tensor*> complete;
   };
 
-  // Counting reports.
+  // ---- counting reports
   void Report(Tensor* tensor, size_t member, const Request& request);
   void AfterReport(Tensor* tensor, OpKind kind);
   bool IsComplete(const Tensor& tensor) const;
@@ -68,7 +68,7 @@ struct Coordinator::State {
   // Return true if all members that have reported the tensor so far have sent their parts to all members.
   static bool IsToldToAll(const Tensor& tensor) { return tensor.by_slot && tensor.express == tensor.count; }
 
-  // Failing.
+  // ---- failing tensors
   void Fail(const Tensor& tensor, Status error);
   void FailGroupOf(const Tensor& tensor, std::vector<std::string>* names);
   void FailJoin(Status error);
@@ -78,7 +78,7 @@ struct Coordinator::State {
   void Drop(Tensor* tensor, std::vector<std::string>* names);
   int FirstJoinedRank() const;
 
-  // Deciding.
+  // ---- deciding
   bool IsOneKnownTensor() const { return ready.size() == 1 && ready[0]->by_slot && errors.empty(); }
   void AppendKnown(std::vector<Record>* out);
   // A rank that has joined contributes zeros, not the memory that it named in an earlier step.
@@ -113,7 +113,7 @@ struct Coordinator::State {
   uint32_t last_unit = 0;
   ProcessSetIds process_sets;
 
-  std::vector<uint8_t> joined;  // by member
+  std::vector<uint8_t> joined;  // members that have joined
   size_t joined_count = 0;
   int last_joined_rank = -1;
   Request join_request;

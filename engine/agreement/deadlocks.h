@@ -3,15 +3,15 @@
 // which ranks; the output is the ranks that are stuck. Pure: no clock of its own, thread, socket or shared memory, so
 // that every rule has a table test.
 //
-//  A rank waits for the members that have not submitted the operation it waits for. The stuck ranks are the largest set
-//  of waiting ranks in which each waits for another rank of the set. A deadlock is certain, and fails the ranks, only
-//  if a single thread of each rank calls the engine, because no other thread could submit what is missing. Threads that
-//  have never called get some time to do so; after that the ranks fail too.
+// A rank waits for the members that have not submitted the operation it waits for. The stuck ranks are the largest set
+// of waiting ranks in which each waits for another rank of the set. A deadlock is certain, and fails the ranks, only
+// if a single thread of each rank calls the engine, because no other thread could submit what is missing. Threads that
+// have never called get some time to do so; after that the ranks fail too.
 //
-//  Reports need not be from one moment. A waiting rank reports how many operations it has announced in each of its
-//  sets, and a set's leader reports how many it had received from each missing member. If these numbers agree, a
-//  missing member cannot announce the operation before its own wait is over, and this holds for each rank of the
-//  circle.
+// Reports need not be from one moment. A waiting rank reports how many operations it has announced in each of its
+// sets, and a set's leader reports how many it had received from each missing member. If these numbers agree, a
+// missing member cannot announce the operation before its own wait is over, and this holds for each rank of the
+// circle.
 #pragma once
 
 #include <cstdint>
@@ -52,7 +52,7 @@ struct Block {
   std::string name, group;
   std::string what;                  // for example "allreduce 'x' (train.py:12)"
   std::string others;                // names of the other threads, if they are idle
-  std::vector<Announced> announced;  // in all sets of the rank
+  std::vector<Announced> announced;  // number of announced operations in all sets of the rank
   std::vector<Missing> missing;      // filled in by the set's leader
 };
 
@@ -87,7 +87,7 @@ class Deadlocks {
   std::vector<Deadlock> Find(WatchTime now);
 
  private:
-  using Blocks = std::map<uint64_t, Block>;  // by thread
+  using Blocks = std::map<uint64_t, Block>;  // reported waits by thread
   using Ranks = std::set<int>;
   // Threads of a rank that could still end its wait.
   enum class Rescuers { kNone, kIdle, kAny };
@@ -104,7 +104,7 @@ class Deadlocks {
   Deadlock Told(const Ranks& ranks, bool certain, std::string text) const;
 
   const WatchSpan settling_, patience_;
-  std::map<int, Blocks> blocks_;     // by rank
+  std::map<int, Blocks> blocks_;     // reported waits by rank
   std::map<int, uint64_t> numbers_;  // number of the latest report of each rank
   WatchTime certain_since_{}, idle_since_{}, seems_since_{};
   std::string idle_;  // the ranks that have waited since `idle_since_`, and for what

@@ -2,14 +2,14 @@
 // Decides which ranks have left, which are lost, and when the world ends. It receives every sign of these and returns
 // what to do. Pure: no clock, socket or shared memory, so that every rule has a table test.
 //
-//  A rank is in one of four states:
+// A rank is in one of four states:
 //    present      its end would be a loss, which ends the world for all ranks
 //    leaving      its leave notice came over the liveness socket: the end is intended, but messages may still be unread
 //    departed     its kBye message came, which follows all its other messages
 //    unexplained  it was leaving, no more messages will come, and kBye was not among them. It counts as departed, and
 //                 operations that were running with it cannot finish
-//  For this rank, the world ends when any rank is lost, when a failure cannot be repaired, or when this rank has left
-//  it.
+// For this rank, the world ends when any rank is lost, when a failure cannot be repaired, or when this rank has left
+// it.
 #pragma once
 
 #include <cstdint>
@@ -60,20 +60,20 @@ class Departures {
   // ---- signs of other ranks
   void OnFarewell(int rank);
   Verdict OnBye(int rank);
-  // The liveness socket of a rank ended. `in_memory`: its messages are in shared memory and have all been read.
+  // Handle the end of a rank's liveness socket. `in_memory`: its messages are in shared memory and have all been read.
   // Otherwise they come over a link, and the end of the link is the sign to use.
   Verdict OnEnded(int rank, bool in_memory, WatchTime now);
-  // No more messages will come from a rank.
+  // Handle that no more messages will come from a rank.
   Verdict OnBroken(int rank, const std::string& why, WatchTime now);
-  // A rank never connected, and its listener is gone.
+  // Handle a rank that never connected and whose listener is gone.
   Verdict OnDeserted(int rank, WatchTime now) const;
-  // A running operation needs a rank, and the connection to it is broken. Judged only after kGrace.
+  // Handle a broken connection to a rank that a running operation needs. Judged only after kGrace.
   Verdict OnNeeded(int rank, const std::string& why, WatchTime now);
   void OnNothingBroken() { broken_since_ = WatchTime(); }
-  // true while the reason of a broken connection may still come
+  // True while the reason of a broken connection may still come.
   bool awaits_word() const { return broken_since_ != WatchTime(); }
-  // A member left after it had applied record `applied` of the log. If a batch came later, that batch has started here
-  // and will never finish. For the leader of a set only.
+  // Handle a member that left after it had applied record `applied` of the log. If a batch came later, that batch has
+  // started here and will never finish. For the leader of a set only.
   Verdict OnMemberGone(int rank, uint64_t applied, uint64_t last_batch) const;
   Verdict Lose(int rank, const std::string& why) const;
 
@@ -84,6 +84,7 @@ class Departures {
   WatchTime NextLook(WatchTime now) const { return heartbeats_.NextLook(now); }
 
   // ---- this rank
+
   // Decide how this rank leaves. `busy`: agreed operations are not finished.
   Verdict Leave(bool busy) const;
 
@@ -97,14 +98,14 @@ class Departures {
     kNothing,
     kCount,     // at the leader: the coordinator removes the member
     kClose,     // the connection to the leader is gone
-    kPassOn,    // tell the parent in the tree
+    kPassOn,    // report the departure to the parent in the tree
     kFarewell,  // it has left normally, even if the link to it breaks
   };
   // Return what to do when `member` has departed, on the member with this tree.
   static InSet WhenDeparted(const Tree& tree, int member);
   // Return what to do when the member `by` reports that `member` has departed. A member that is unknown here (-1) may
-  // be known further up the tree. The leader of a small set tells its members which ranks have left; any other parent
-  // reports only ranks above it, when its own connection to the leader is gone.
+  // be known further up the tree. The leader of a small set sends its members the ranks that have left; any other
+  // parent reports only ranks above it, when its own connection to the leader is gone.
   static InSet WhenTold(const Tree& tree, int member, int by);
 
  private:
@@ -117,7 +118,7 @@ class Departures {
 
   const int me_;
   const std::vector<std::string> hosts_;
-  std::vector<State> states_;               // by rank
+  std::vector<State> states_;               // state of each rank
   std::map<int, std::string> unexplained_;  // how this rank noticed, by rank
   Heartbeats heartbeats_;
   WatchTime broken_since_{};

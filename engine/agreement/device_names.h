@@ -15,8 +15,8 @@ namespace hvd {
 
 class DeviceNames {
  public:
-  // If the first member has joined, add a report for it with the device that it had when the first of the other members
-  // had theirs. If they never had tensors there together, the other member's number is used.
+  // If the first member has joined, add a report for it, with the device that it used together with the current device
+  // of the first other member. If they never had tensors there together, the other member's number is used.
   void Settle(Reports* reports) {
     if (reports->First().device < 0) return;
     if (reports->Has(0)) return Learn(*reports);

@@ -48,8 +48,8 @@ class Express {
   // ends.
   bool Complete(uint32_t slot, std::vector<Piece>* parts) const;
   bool Has(uint32_t slot, size_t member) const;  // returns true if its part of the current round is here
-  // A member's part as PartsOf returns it: the parts of these members in any round, if all are here. They are valid
-  // until the next call of any method.
+  // A member's part, as PartsOf returns it. PartsOf returns true and the parts of these members in any round if all are
+  // here. They are valid until the next call of any method.
   struct Told {
     size_t member;
     uint64_t seen;

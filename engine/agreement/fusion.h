@@ -17,7 +17,7 @@ struct FusionKey {
   DType dtype = DType::kFloat32;
   ReduceOp op = ReduceOp::kSum;
   int32_t root = -1;
-  // digest of all members' devices, because a rank with two GPUs may have two tensors on different ones
+  // Digest of all members' devices, because a rank with two GPUs may have two tensors on different ones.
   uint64_t devices = 0;
   double prescale = 1.0;
   double postscale = 1.0;

@@ -62,7 +62,7 @@ class LaunchOrder {
  private:
   std::deque<Turn> turns_;
   std::vector<Turn> wanted_, taken_;
-  bool alone_ = false;  // the batch that is taken excludes others
+  bool alone_ = false;  // true while the taken batch excludes all others
   std::string closed_;
 };
 

@@ -38,7 +38,7 @@ class Leader {
  private:
   Coordinator coordinator_;
   StallInspector inspector_;
-  std::vector<std::string> last_heard_;  // name of the tensor, by member
+  std::vector<std::string> last_heard_;  // name of the last reported tensor, by member
   uint64_t last_batch_ = 0;
 };
 

@@ -51,7 +51,7 @@ constexpr size_t kFewMembers = 8;  // up to this size of a set, all members are 
 struct Entry {
   uint32_t slot = kNoSlot;  // cache slot to store it under (first time), or under which it is stored
   bool cached = false;      // only `slot` is sent, because the members know the description
-  // kAllreduce: algorithm between hosts; follows from the description
+  // For kAllreduce: algorithm between hosts; follows from the description.
   HostAlgorithm algorithm = HostAlgorithm::kDirect;
   bool direct = false;  // kAllreduce: all members take part with their tensors at the offsets in `sizes`
   Request request;      // the agreed description (shape: the first member's); once cached, this member's own
@@ -80,7 +80,7 @@ struct Tuning {
   uint64_t fusion_threshold = 0;  // bytes
   uint64_t cycle_time_us = 0;
   uint64_t chunk_bytes = 0;
-  bool final = false;  // tuning is over
+  bool final = false;  // true once tuning is over
 
   bool operator==(const Tuning& other) const {
     return fusion_threshold == other.fusion_threshold && cycle_time_us == other.cycle_time_us &&

@@ -4,9 +4,9 @@
 // relay) and sends its host's parts to other hosts (outbound relay). On the leader's host the second member is the
 // outbound relay, because the leader receives the most.
 //
-//  A member sends its part to the others on its host and to the leader, which must receive it in order with the
-//  member's other reports. An outbound relay sends its host's parts on when it has all of them; inbound relays forward
-//  them on their host. The leader needs no relay: it forwards to its own host what it received itself.
+// A member sends its part to the others on its host and to the leader, which must receive it in order with the
+// member's other reports. An outbound relay sends its host's parts on when it has all of them; inbound relays forward
+// them on their host. The leader needs no relay: it forwards to its own host what it received itself.
 #pragma once
 
 #include <cstddef>

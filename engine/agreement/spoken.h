@@ -14,7 +14,8 @@ namespace hvd {
 // Return a text such as "allreduce 'x'", "grouped_allreduce 'g' of 2 tensors" or "hvd.barrier()".
 std::string Spoken(const Request& request);
 
-// Return a text such as "'allreduce.loss'": the name that the timeline shows too, unless users never gave it.
+// Return the operation's name as the timeline shows it, such as "'allreduce.loss'", or the user's call if the user gave
+// no such name.
 std::string SpokenCall(const Request& request);
 std::string SpokenName(std::string_view name);  // use it if only the name is known
 

@@ -15,8 +15,8 @@ namespace hvd {
 // checked.
 Status Validate(const Reports& reports, const std::vector<int>& ranks);
 
-// Check that members put a tensor into one group, because otherwise the group could never be complete on all of them.
-// Runs before Validate, which needs the whole group to be complete.
+// Check that all members put a tensor into the same group, because otherwise the group would never be complete on all
+// of them. Runs before Validate, which needs the whole group to be complete.
 Status ValidateGroup(const Reports& reports, const std::vector<int>& ranks);
 
 // Return what members cannot know from their own request (see Entry::sizes), for reports that passed Validate. Process

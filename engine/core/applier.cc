@@ -34,7 +34,7 @@ Applier::Applier(ProcessSet* set, MemberState* state, Leader* leader, ExpressPro
       services_(*services),
       chunk_bytes_(services->settings->slot_bytes) {}
 
-// ---- the records
+// ---- applying records
 
 Applier::Outcome Applier::Apply(Record* record) {
   const int leader = set_.ranks()[0];
@@ -83,8 +83,8 @@ Applier::Outcome Applier::ApplyBatch(uint64_t sequence, std::vector<Entry> entri
   }
 }
 
-// Return the tensors of a batch as all members know them. A tensor that is named by its cache slot also ends an express
-// round of that slot (see express.h).
+// Return the tensors of a batch as all members know them. A tensor that is named by its cache slot also ends a round of
+// the fast path for that slot (see express.h).
 Status Applier::Agree(std::vector<Entry> entries, Entries* agreed) {
   agreed->reserve(entries.size());
   for (Entry& entry : entries) {
@@ -155,7 +155,7 @@ void Applier::TellOfCache(size_t entries) const {
   });
 }
 
-// ---- the batches
+// ---- running batches
 
 Status Applier::Start(uint64_t sequence, Entries entries, bool placed) {
   RunningBatch batch;

@@ -3,8 +3,8 @@
 // contain, advances them one after the other, and finishes their operations. The machine (collective state machine) for
 // a batch is chosen when the batch reaches the front of the queue (see execution.h).
 //
-//  A returned status that is not ok means that the world must end: because of `lost_rank`, or, if that is -1, for the
-//  reason in `text`.
+// A returned status that is not ok means that the world must end: because of `lost_rank`, or, if that is -1, for the
+// reason in `text`.
 #pragma once
 
 #include <cstddef>

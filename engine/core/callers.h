@@ -28,8 +28,8 @@ class Callers {
     Clock::time_point since;
   };
 
-  // Record that this thread submits something. `for_others`: it submits for a framework, whose other threads may submit
-  // too.
+  // Record that this thread submits something. `for_others`: it submits for a framework, whose other threads may also
+  // submit.
   void OnSubmit(bool for_others) {
     const uint64_t me = for_others ? kSeveral : ThisThread();
     Note(&only_, me);

@@ -25,7 +25,7 @@ class Completions {
     }
     if (status.ok() && MovesTensor(operation->request.kind)) Count(operation->request);
     const std::shared_ptr<Handle> handle = std::move(operation->handle);
-    // first, because a caller that is waiting may submit the name again at once
+    // First, because a caller that is waiting may submit the name again at once.
     submissions_->Finished(std::move(operation));
     if (!status.ok() && handle->status.ok()) handle->status = status;
     if (--handle->left > 0) return;

@@ -158,7 +158,7 @@ std::unique_ptr<Machine> MakeDeviceMachine(ProcessSet& set, const Entries& entri
                                         ReductionOf(first, set.ranks().size()));
 }
 
-// ---- which
+// ---- choice of the transport
 
 // Return the bytes of an entry. The value is equal on all members.
 size_t BytesOf(const Entry& entry, size_t members) {
@@ -305,9 +305,9 @@ class ChosenMachine : public Machine {
     return on_device_ == OnDevice::kYes || set_.meeting()->link()->runs_together();
   }
 
-  // NCCL runs on a stream of its own where each member has its own GPU, so that computation overlaps with
-  // communication. On a shared GPU that would only cost turns. Groups of HVD_PROMPT operations have a stream for this;
-  // see prompt_runs.h.
+  // Return true if NCCL runs on a stream of its own, so that computation overlaps with communication. On a shared GPU
+  // this would only cost turns. Worlds that launch in the order of calls (process groups of torch.distributed) have
+  // another stream for this; see prompt_runs.h.
   bool RunsBeside() const { return !set_.nccl()->mates() && !set_.devices()->calls(); }
 
   // Record whether operations may skip negotiation when their callers ask for it: only if no members share a GPU.

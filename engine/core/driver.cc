@@ -15,14 +15,14 @@ namespace {
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
-// queued bytes that are worth sending before the gathering time is over
+// Queued bytes that are worth sending before the gathering time is over.
 constexpr size_t kGatherBytes = size_t{8} << 20;
 constexpr unsigned kSpinsBetweenClockReads = 64;
 constexpr auto kYieldTime = microseconds(100);          // yield time before sleeping where cores are short
-constexpr auto kYieldBeforeRinging = microseconds(20);  // by then every peer that is ready to run has had the core
-// about 10 us: enough for a peer that is in step, and cheap for computing threads
+constexpr auto kYieldBeforeRinging = microseconds(20);  // time after which every ready thread has had the core
+// About 10 us: enough for a peer that is in step, and cheap for computing threads.
 constexpr unsigned kEngineThreadSpins = 200;
-// where cores are short: each yield may take long, and callers want the token
+// Used where cores are short: each yield may take long, and callers want the token.
 constexpr unsigned kEngineThreadYields = 2;
 constexpr unsigned kTokenSpins = 4000;
 // How long the engine thread waits while a caller drives, and while callers come and go (each nap costs about 40 us).

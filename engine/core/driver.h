@@ -60,7 +60,7 @@ class Driver {
   std::atomic<bool> token_{false};
   std::atomic<int> waiters_{0};
   std::atomic<uint64_t> waits_{0};  // number of waits that callers have begun
-  std::atomic<int> blocked_{0};     // callers asleep in `turn_`
+  std::atomic<int> blocked_{0};     // number of callers asleep in `turn_`
   enum class Aside { kNot, kForAMoment, kToBeCalled };
   std::atomic<Aside> aside_{Aside::kNot};  // how the engine thread waits in `turn_`
   std::atomic<bool> dozing_{false};        // true while the caller that holds the token sleeps

@@ -48,7 +48,7 @@ Engine::Engine(const Parts& parts)
   }
   for (const Neighbour& neighbour : parts_.neighbours->all()) {
     if (neighbour.arena) regions[neighbour.rank] = neighbour.head()->world_region;
-    // received before all ranks had connected
+    // The leave notice came before all ranks had connected.
     if (neighbour.life_line.farewell()) departures_.OnFarewell(neighbour.rank);
   }
   parts_.submissions->Register(kGlobalSet, everybody);
@@ -110,7 +110,7 @@ Engine::Clock::duration Engine::MaximumSleep() const {
     const auto left = std::chrono::ceil<milliseconds>(next_housekeeping_ - Clock::now());
     housekeeping = std::clamp(left, milliseconds(1), housekeeping);
   }
-  // milliseconds, because NextWakeup's maximum overflows finer units
+  // In milliseconds, because NextWakeup's maximum overflows finer units.
   return std::min(housekeeping, parts_.connector->NextWakeup());
 }
 
@@ -136,9 +136,9 @@ void Engine::OnEvents(const std::vector<int>& descriptors) {
   }
 }
 
-// Accept the control connections that other ranks opened. A rank may have to tell us something while we have nothing to
-// tell it, for example when only its caller waits for a small tensor. Unless we accept its link, we neither receive its
-// messages nor send it heartbeats.
+// Accept the control connections that other ranks opened. A rank may have messages for us while we have none for it,
+// for example when only its caller waits for a small tensor. Unless we accept its link, we neither receive its messages
+// nor send it heartbeats.
 void Engine::AnswerCalls() {
   for (const StreamKey& key : parts_.connector->Offered()) {
     if (!(key == StreamKey{key.peer})) continue;
@@ -170,7 +170,7 @@ bool Engine::Drain() {
     } else if (!set->second->state.closed().ok()) {
       const Status why = departures_.ShutDown(set->second->state.closed().lost_rank, SpokenCall(operation->request));
       Finish(std::move(operation), why);
-      // without negotiation, nothing else would report the departure
+      // Without negotiation, only this check reports the departure of another rank.
     } else if (operation->prompt && first_to_leave_.first >= 0) {
       const Status why = departures_.ShutDown(first_to_leave_.first, SpokenCall(operation->request));
       Finish(std::move(operation), why);

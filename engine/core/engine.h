@@ -39,9 +39,9 @@ class Engine {
   struct Parts {
     Identity identity;
     Settings settings;
-    std::vector<int> host_of_rank;        // identifier of each rank's host; any number
-    std::vector<std::string> host_names;  // host names by rank
-    Arena* arena;                         // may be null
+    std::vector<int> host_of_rank;        // a number for the host of each rank
+    std::vector<std::string> host_names;  // name of the host of each rank
+    Arena* arena;                         // null: no shared memory
     Neighbours* neighbours;
     Connector* connector;
     Poller* poller;
@@ -51,7 +51,7 @@ class Engine {
     StackTeller stack_teller;
     StackTeller block_teller;  // describes one thread: see hvd_api's tell_block
     Log log;
-    ForeignJobs* foreign = nullptr;  // see Surroundings
+    ForeignJobs* foreign = nullptr;  // null unless an external library moves data
     Devices* devices = nullptr;
   };
   explicit Engine(const Parts& parts);
@@ -75,8 +75,8 @@ class Engine {
   std::vector<std::shared_ptr<Handle>> TakeFinished() { return completions_.TakeFinished(); }
   bool has_finished() const { return !completions_.empty(); }
 
-  // Tell all ranks that this rank leaves normally, and fail its pending operations. `at_once`: abandon unfinished work
-  // on devices.
+  // Send all ranks the notice that this rank leaves normally, and fail its pending operations. `at_once`: abandon
+  // unfinished work on devices.
   void Leave(bool at_once);
   bool AllSent() const;
   // End the world because of a failure on this rank.
@@ -100,7 +100,7 @@ class Engine {
 
  private:
   static constexpr std::memory_order kRelaxed = std::memory_order_relaxed;
-  // number of deadlock limits to wait for threads that have not called yet but could end a wait
+  // Number of deadlock limits to wait for threads that have not called yet but could end a wait.
   static constexpr int kIdlePatience = 10;
   // Tuning values in force for later records of the global set's log. The driving thread writes them; Describe reads
   // them too.
@@ -195,7 +195,7 @@ class Engine {
   Tuned tuned_;
   std::map<int, std::vector<int>> foreign_;  // ranks of the other process sets
   std::atomic<size_t> set_count_{1};         // size of sets_ and foreign_ together, for Describe
-  // messages for a set that this rank has not added yet, with their senders
+  // Messages for a set that this rank has not added yet, with their senders.
   std::deque<std::pair<int, std::string>> early_;
   uint32_t newest_epoch_ = 0;
   Submissions::Batch drained_;
@@ -203,7 +203,7 @@ class Engine {
   std::vector<Neighbour*> spoke_;     // local peers whose liveness socket had data since the last look, in that order
   std::map<int, uint64_t> pulses_;    // last heartbeat counter of each local peer
   StackTeller stack_teller_;
-  // the set that asked for the stack, and its tensor that waits for this rank
+  // The set that asked for the stack, and its tensor that waits for this rank.
   std::pair<int, std::string> stack_asked_by_;
   // What this rank has reported about a thread that waits.
   struct ToldBlock {
@@ -212,7 +212,7 @@ class Engine {
     Clock::duration pause{0};  // time between the last report and the next
     bool others_are_idle = false;
   };
-  std::map<uint64_t, ToldBlock> told_blocks_;  // by thread
+  std::map<uint64_t, ToldBlock> told_blocks_;  // reported waits, by thread
   uint64_t blocks_told_ = 0;
   StackTeller block_teller_;
   Callers::Waiting asked_about_;

@@ -198,7 +198,7 @@ void Engine::FailAll(Membership& membership, const Status& status) {
 
 // Read all messages that have arrived; from all peers if a liveness socket had data. Messages that a rank wrote before
 // it ended are read before its end is judged, because they may contain the reason. A rank that ended after it sent an
-// abort reason ended because of that reason. The leave notice on the liveness socket only tells that the end was
+// abort reason ended because of that reason. The leave notice on the liveness socket only shows that the end was
 // intended; the message that makes us act on a departure arrives in the inbox, in order with the others.
 void Engine::Hear(bool eager, bool* moved) {
   const std::vector<Neighbour*> spoke = std::exchange(spoke_, {});
@@ -221,7 +221,7 @@ void Engine::Hear(bool eager, bool* moved) {
 void Engine::CheckLinks() {
   const std::vector<std::pair<int, std::string>> links = mailbox_.TakeBroken();
   if (!links.empty() && departures_.over().ok()) {
-    OnEvents(parts_.poller->Collect());  // the liveness sockets tell which rank ended first
+    OnEvents(parts_.poller->Collect());  // the liveness sockets show which rank ended first
     bool moved = false;
     Hear(true, &moved);
   }
@@ -290,8 +290,8 @@ void Engine::OnGoneMember(Membership& membership, int from, std::string_view who
   }
 }
 
-// Tell all members that a rank has left. In a set where every member may send to every other, some pairs have never
-// been connected. A member would try to connect to the rank that has left and take it for lost.
+// Report to all members that a rank has left. In a set where every member may send to every other, some pairs have
+// never been connected. A member would try to connect to the rank that has left and take it for lost.
 void Engine::TellOfDeparture(const ProcessSet& set, int rank) {
   if (!set.close_knit() || set.all_in_memory()) return;
   for (int other : set.ranks()) {
@@ -379,7 +379,7 @@ void Engine::Abort(int lost_rank, const std::string& text) {
   if (!departures_.End(why)) return;
   parts_.submissions->Close(why);
   if (parts_.foreign) parts_.foreign->Close();
-  // Tell the lost rank too: if it was only frozen, it learns why it was dropped when it continues. Its inbox may be
+  // Send the message to the lost rank too: if it was only frozen, it learns later why it was dropped. Its inbox may be
   // full, but its liveness socket always takes the message.
   for (int rank : mailbox_.LinkedRanks()) mailbox_.Send(rank, control::EncodeAbort(lost_rank, text));
   for (Neighbour& neighbour : parts_.neighbours->all()) neighbour.life_line.SayLastWords({lost_rank, text});

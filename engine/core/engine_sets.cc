@@ -9,7 +9,7 @@
 namespace hvd {
 namespace {
 
-// longest wait before memory on a device is freed although a peer may still read it
+// Longest wait before memory on a device is freed although a peer may still read it.
 constexpr std::chrono::seconds kLeaveDevice(2);
 
 }  // namespace

@@ -47,7 +47,7 @@ std::byte* OutputOf(Operation& operation, int64_t rows, const std::shared_ptr<Ar
     if (!data) throw std::bad_alloc();
     return static_cast<std::byte*>(data);
   }
-  // allocated when the fast path was tried
+  // This output was allocated when the fast path was tried.
   if (output.data && had == bytes) return static_cast<std::byte*>(output.data);
   FreeOutput(output.data);
   output.data = AllocateOutput(bytes, arena);
@@ -264,7 +264,7 @@ Status PrepareAlltoall(ProcessSet& set, const Entries& entries, RunningBatch* ba
   Operation* operation = batch->operations[0].get();
   Lane* lane = set.flat().there.get();
   const size_t row = operation->request.RowBytes(), members = set.ranks().size();
-  // size of the largest piece, which all members know
+  // Size of the largest piece, which all members know.
   const size_t largest = static_cast<size_t>(entries[0]->sizes.at(0)) * row;
   const bool may_push = largest >= set.single_copy_bytes() / members && Places::Fit(*lane, 1 + members);
   auto allocate = [operation, arena = may_push ? set.own_arena() : nullptr](const std::vector<int64_t>& received) {

@@ -115,7 +115,7 @@ void ExpressProtocol::CarryPart(const ExpressRun& run, std::unique_ptr<Operation
   ledger_->Keep(part.slot, part.round, me);
 }
 
-// Send a long part directly from the tensor. Members on our host read it from a shared buffer instead.
+// Send a long part without copying it into messages. Members on our host read it from a shared buffer instead.
 void ExpressProtocol::CarryLongPart(const ExpressRun& run, std::unique_ptr<Operation> operation,
                                     const control::Part& part) {
   const auto me = static_cast<size_t>(set_.me());
@@ -149,8 +149,8 @@ void ExpressProtocol::CarryLongPart(const ExpressRun& run, std::unique_ptr<Opera
 std::byte* ExpressProtocol::BufferFor(size_t bytes) {
   if (!memory_ || bytes > ExpressMemory::kBufferBytes) return nullptr;
   std::byte* const buffer = memory_->FreeBuffer();
-  // Others may be short of buffers too, because parts of several tensors crossed. Tell them which of their buffers are
-  // free.
+  // Other members may be short of buffers too, because parts of several tensors crossed. Report which of their parts
+  // are no longer needed, so that they can reuse the buffers.
   if (!buffer) TellGone();
   return buffer;
 }
@@ -170,7 +170,7 @@ bool ExpressProtocol::ShowPart(const ExpressRun& run, std::unique_ptr<Operation>
 // Offer our output in shared memory, so that all others write their bytes into it.
 bool ExpressProtocol::OfferOutput(const ExpressRun& run, std::unique_ptr<Operation>* operation,
                                   const control::Part& part) {
-  // Offer one output at a time, because a single number tells the others what we have delivered.
+  // Offer one output at a time, because a single counter shows the others what we have written.
   if (delivery_ || !ledger_->IsOver(pushed_.first, pushed_.second)) return false;
   if (set_.single_copy_bytes() == SIZE_MAX) return false;
   std::byte* const output = run.PlaceForPushes(operation->get(), set_.own_arena());
@@ -237,7 +237,7 @@ Status ExpressProtocol::OnPart(int from, std::string_view body, bool in_place) {
   }
   if (IsKnownOrToCome(part)) {
     const Status status = AddPart(member, part, piece) ? Finish(part.slot) : Status::Ok();
-    // the message ends here, so keep the bytes unless the round is over
+    // Copy the bytes unless the round is over, because they are part of the message, which ends here.
     ledger_->Keep(part.slot, part.round, static_cast<size_t>(member));
     return status;
   }
@@ -282,8 +282,9 @@ Status ExpressProtocol::OnOthers(int from, std::string_view whole, std::string_v
   return status;
 }
 
-// Forward the parts of our host to other hosts when all of them are here, also for later rounds than ours, because
-// others may be ahead. If we do not know the slot yet, our own part is still missing.
+// Forward the parts of a member's host once all of them are here, to the members that this rank serves as a relay. This
+// includes rounds later than ours, because others may be ahead. If we do not know the slot yet, our own part is still
+// missing.
 void ExpressProtocol::PassOn(int member, const control::Part& part) {
   const Relays& relays = set_.relays();
   if (!relays.any() || relays.AudienceFor(member).empty()) return;
@@ -318,7 +319,8 @@ bool ExpressProtocol::AddPart(int member, const control::Part& part, const Expre
 void ExpressProtocol::HearPart(int member, uint32_t slot, uint64_t seen) {
   const Request& request = state_.cache().Find(slot)->request;
   leader_->Hear(static_cast<size_t>(member), request.name);
-  // Other ranks do not know that a timeline is written here. In that case the leader's decision counts.
+  // Other ranks may send parts although a timeline is written here. The leader then decides about the tensor, so the
+  // timeline shows their parts as reports.
   if (Timeline* shown = services_.timeline->if_on()) shown->Ready(set_.id(), request, set_.ranks()[member]);
   leader_->coordinator().OnReady(member, slot, seen, true);
 }
@@ -399,7 +401,7 @@ void ExpressProtocol::StartDelivery(const ExpressRun& run, std::unique_ptr<Opera
 bool ExpressProtocol::Step() {
   for (size_t j = 0; j < set_.ranks().size(); ++j) {
     const int rank = set_.ranks()[j];
-    const bool left = services_.departures->departed(rank);  // it has written all it ever will
+    const bool left = services_.departures->departed(rank);  // a rank that has left has written all it ever will
     if (memory_->HasDelivered(j, delivery_->numbers[j])) continue;
     if (!left) return false;
     EndDelivery(services_.departures->ShutDown(rank));

@@ -3,8 +3,8 @@
 // at once, and the collective is finished when all parts have arrived (see agreement/express.h). This class sends and
 // receives parts, and reports them to the leader.
 //
-//  A returned status that is not ok means that the world must end: because of `lost_rank`, or, if that is -1, for the
-//  reason in `text`.
+// A returned status that is not ok means that the world must end: because of `lost_rank`, or, if that is -1, for the
+// reason in `text`.
 #pragma once
 
 #include <cstdint>
@@ -67,6 +67,7 @@ class ExpressProtocol {
   bool HoldBack(int member, uint32_t slot, uint64_t seen, Request* request);
 
   // ---- how rounds end when the leader leaves
+
   // Rounds that a leader has finished before it leaves. The members will finish them too, because all parts are on
   // their way to them. AddFinished lists them, Settle records one of them, and Settled returns true if the operation
   // belongs to one.
@@ -102,7 +103,7 @@ class ExpressProtocol {
   void TellPlace(const control::Part& part, uint64_t number, const std::byte* place);
   void TellGone();
   void AwaitParts(std::unique_ptr<Operation> operation, const control::Part& part, const Express::Piece& own);
-  // Return true if the part belongs to the current round.
+  // Record a part. Return true if it belongs to the current round.
   bool AddPart(int member, const control::Part& part, const Express::Piece& piece);
   void PassOn(int member, const control::Part& part);
   bool IsKnownOrToCome(const control::Part& part) const;
@@ -124,7 +125,7 @@ class ExpressProtocol {
   std::unique_ptr<ExpressMemory> memory_;              // null: no member shares memory with us
   std::pair<uint32_t, uint32_t> pushed_{kNoSlot, 0};   // slot and round of our last part that named an output
   std::optional<Delivery> delivery_;                   // set until all members have written to our output
-  std::vector<std::unique_ptr<Operation>> postponed_;  // joins
+  std::vector<std::unique_ptr<Operation>> postponed_;  // postponed joins
   std::vector<size_t> others_;                         // the other members; those in shared memory come first
   std::vector<uint32_t> retired_;                      // evicted slots with a round that is still waiting here
   std::vector<Express::Piece> parts_of_all_;           // kept to reuse its memory

@@ -186,7 +186,7 @@ std::byte* ExpressRun::PlaceForPushes(Operation* operation, const std::shared_pt
 }
 
 void ExpressRun::Push(const Operation& operation, const std::vector<Express::Piece>& outputs) const {
-  // start with different members, so that they do not get in each other's way
+  // Start with a different member on each rank, so that they do not get in each other's way.
   for (size_t step = 1; step <= members_; ++step) {
     const size_t j = (me_ + step) % members_;
     const Share share = ShareOf(me_, j);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What each member contributes to a collective on the fast path, and how the result is made from all parts. Everything
-// follows from the agreed description, so members need not tell each other what they do.
+// follows from the agreed description, so members need not exchange it.
 #pragma once
 
 #include <cstddef>
@@ -45,10 +45,11 @@ class ExpressRun {
 
   // Write our contribution to `to`.
   void Write(const Operation& operation, std::byte* to) const;
-  // Return our contribution inside the input tensor, or null if it has to be written elsewhere.
+  // Return our contribution inside the input tensor, or null if it must be written to other memory because of a
+  // prescale or a wire type.
   const std::byte* InInput(const Operation& operation) const;
-  // Compute the result from the parts of all members. Parts of ours and parts in shared memory are whole; others
-  // contain only our share.
+  // Compute the result from the parts of all members. Our part, parts in shared memory and forwarded parts are whole;
+  // other parts contain only our share.
   void Assemble(Operation* operation, const std::vector<Express::Piece>& parts) const;
 
   // Return our output if other members can write into it, or null if it is not in the arena.

@@ -28,7 +28,7 @@ struct Handle {
   };
 
   int64_t id = 0;
-  std::vector<Output> outputs;  // by position of the tensor in the group
+  std::vector<Output> outputs;  // results by position of the tensor in the group
   std::vector<int64_t> received_splits;
   int64_t value = 0;  // join: the last rank; add_process_set: the new id
   Status status;      // status of the first tensor that failed
@@ -53,7 +53,7 @@ struct Operation {
   bool wide = false;  // kAllreduce: input and output are float32 and are sent as request.dtype
   std::function<void*(const std::vector<int64_t>& shape)> allocate;
   std::shared_ptr<Handle> handle;
-  Arena::Pin pin;                             // keeps the tensor's shared memory mapped; see request.place
+  Arena::Pin pin;                             // keeps the region of request.place shared
   std::shared_ptr<DeviceMark> ready;          // event after which a tensor on a device is ready
   uint64_t stream = 0;                        // the caller's stream on the device
   LaunchTicket ticket;                        // place in the launch order, if NCCL launches in the order of calls

@@ -11,7 +11,7 @@ namespace hvd {
 
 class HostCopy {
  public:
-  // Request pinned memory; IsThere tells when it is available.
+  // Request pinned memory. IsThere returns true once it is available.
   HostCopy(Devices* devices, Device* device, size_t bytes);
   // Return true if the memory is available. Throws DeviceError.
   bool IsThere() const;

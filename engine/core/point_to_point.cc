@@ -132,7 +132,7 @@ bool PointToPoint::HasSlotsOut(int rank, Pair& pair, const Operation& send, std:
   return true;
 }
 
-// ---- from the offer to the choice of the way
+// ---- from the offer to the choice of the path
 
 bool PointToPoint::OnOffer(int from, std::string_view body) {
   control::Offer offer;
@@ -163,7 +163,7 @@ void PointToPoint::Match(int rank, Pair& pair, int64_t tag) {
   pair.unmatched.erase(tag);
 }
 
-// Return true once it is decided which way the message takes.
+// Return true once it is decided which path the message takes.
 bool PointToPoint::HasSlotsIn(int rank, Pair& pair, const Offer& offer, const Operation& receive, Way* way) {
   *way = IsOnGpu(receive) && BytesOf(receive) > 0 ? Way::kPinned : Way::kHost;
   if (*way == Way::kHost || offer.card.empty() || around_.settings->gpu_transport == kGpuStaged) return true;

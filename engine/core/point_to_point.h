@@ -81,10 +81,10 @@ class PointToPoint {
     std::map<int64_t, Queue> receives;                       // receives by tag, without an offer yet
     std::set<int64_t> unmatched;                             // tags whose offers and receives have to be compared
     std::deque<Transfer> outgoing, incoming;                 // accepted messages, in order
-    uint64_t sent = 0, received = 0;                         // bytes of the first outgoing and the first incoming one
-    std::deque<Transfer> unread;                             // sends whose last pieces the receiver has not read
-    std::shared_ptr<MessageSlots> slots_out, slots_in;       // null until needed
-    Status left;                                             // why the other rank has left; ok while it is there
+    uint64_t sent = 0, received = 0;  // bytes done of the first outgoing and the first incoming message
+    std::deque<Transfer> unread;      // sends whose last pieces the receiver has not read
+    std::shared_ptr<MessageSlots> slots_out, slots_in;  // null until needed
+    Status left;                                        // why the other rank has left; ok while it is there
   };
 
   Pair& PairWith(int rank);

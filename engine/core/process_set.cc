@@ -30,7 +30,7 @@ size_t LaneBytes(const Settings& settings, size_t slot_bytes) {
   return (Lane::BytesNeeded(options) + kPage - 1) / kPage * kPage;
 }
 
-// Return the offset in a region.
+// Return the offset of the lane in a region.
 size_t PlaceOfLaneOnGpu(const Settings& settings, size_t slot_bytes) {
   return kLanesInMemory * LaneBytes(settings, slot_bytes) + (ExpressMemory::kBytes + kPage - 1) / kPage * kPage;
 }
@@ -108,7 +108,7 @@ void ProcessSet::BuildHierarchy(const std::vector<int>& hosts, const std::vector
   inside_->back = BuildLane(mine, 3, regions, around);
   grid_.inside = inside_.get();
   if (position >= least) return;
-  // ordered by host for every position, so that the order of sums does not depend on which member owns a share
+  // Ordered by host for every position, so that the order of sums does not depend on which member owns a share.
   std::vector<int> counterparts;
   for (const auto& members : grid_.members) counterparts.push_back(members[position]);
   across_ = std::make_unique<Exchange>();

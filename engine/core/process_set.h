@@ -91,14 +91,15 @@ class ProcessSet {
   // the device of that number. Throws DeviceError.
   Device* DeviceWithout(int agreed);
   void JoinOn(int ordinal) { joined_on_ = ordinal; }
-  // Setup through which the members reach each other's memory on a device; null before the first MeetOn.
+  // Start the setup through which the members reach each other's memory on a device, unless it was started before.
   void MeetOn(Device* device, int agreed, size_t slot_bytes);
   bool MayMeetOn(int agreed) const { return !meeting_ || met_on_ == agreed; }
   DeviceMeeting* meeting() const { return meeting_.get(); }
-  // Mapping of memory regions that hold members' tensors. Requires that all members share one device.
+  // Start mapping memory regions that hold members' tensors, unless it was started before. All members must share one
+  // device.
   void MeetAboutRegions();
   RegionMeeting* regions() const { return region_meeting_.get(); }
-  // Negotiation of whether NCCL serves the members; null before the first MeetOverNccl.
+  // Start the negotiation of whether NCCL serves the members, unless it was started before.
   void MeetOverNccl(Device* device, int agreed, const Settings& settings);
   bool IsNcclOn(int agreed) const { return nccl_ && nccl_->serves() && nccl_on_ == agreed; }
   NcclMeeting* nccl() const { return nccl_.get(); }
@@ -132,7 +133,7 @@ class ProcessSet {
     return inside_ && sums_by_host_ && grid_.Even() ? &grid_.members : nullptr;
   }
   // Set the chunk size of the lanes, as far as their slots allow. `large`: the operation exceeds all caches, so fewer
-  // synchronizations gain more than smaller chunks. All members must call this between the same two operations.
+  // synchronizations gain more than smaller chunks. Call only between two machines (collectives).
   void UseChunks(size_t bytes, bool large);
   bool Pump();
   bool AllSent() const;
@@ -166,7 +167,7 @@ class ProcessSet {
   Devices* devices_;
   const Surroundings around_;  // for lanes that are built later
   const std::vector<int64_t> regions_;
-  std::map<int, Device*> device_of_;  // by the number that all members use
+  std::map<int, Device*> device_of_;  // this member's devices by the number that all members use
   int joined_on_ = -1;
   int met_on_ = -1;
   std::unique_ptr<Lane> device_lane_;

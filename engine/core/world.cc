@@ -134,7 +134,7 @@ Status World::Connect(const std::vector<Peer>& peers, double timeout_s) {
   if (static_cast<int>(peers.size()) != identity_.size) return Status::Invalid("one peer for each rank is needed");
   const auto deadline =
       Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(timeout_s));
-  // Without shared memory everything works through sockets; Describe and a warning tell the user.
+  // Without shared memory everything works through sockets; Describe and a warning show this to the user.
   const Status no_arena = CreateArena(peers);
   std::map<std::string, int> host_numbers;
   std::vector<int> host_of_rank;
@@ -168,7 +168,7 @@ Status World::Connect(const std::vector<Peer>& peers, double timeout_s) {
   return Status::Ok();
 }
 
-// End a world that could not be connected. Tell the ranks that are connected which rank was lost before we leave.
+// End a world that could not be connected. Report the lost rank to the ranks that are connected before we leave.
 Status World::FailToConnect(const Status& why) {
   if (why.lost_rank >= 0) {
     engine_->Abort(why.lost_rank, why.text);

@@ -135,7 +135,7 @@ class World {
   std::atomic<Stage> stage_{Stage::kOpen};
   std::mutex closing_;  // makes a second Close wait for the first; never taken in a forked child
   std::atomic<bool> at_once_{false};
-  // deadline, set by the first call of Leave with a time limit
+  // Deadline, set by the first call of Leave with a time limit.
   std::atomic<std::chrono::steady_clock::time_point> leave_until_{};
 };
 

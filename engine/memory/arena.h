@@ -71,7 +71,7 @@ class Arena : public std::enable_shared_from_this<Arena> {
   };
   void Unpin(size_t region);
   std::mutex mutex_;               // guards used_ and fd_; never taken in a forked child
-  std::map<size_t, Region> used_;  // by offset
+  std::map<size_t, Region> used_;  // regions by offset
 };
 
 class Arena::Pin {

@@ -78,7 +78,7 @@ class ExpressMemory {
   size_t me_;
   uint64_t number_ = 0;
   uint64_t holds_[kBuffers] = {};       // number of the part in each buffer
-  std::vector<uint64_t> acknowledged_;  // by member
+  std::vector<uint64_t> acknowledged_;  // acknowledged numbers by member
   std::vector<Theirs> theirs_;
 };
 

@@ -97,7 +97,7 @@ class Pool {
     return block;
   }
 
-  // Return null if there is no room.
+  // Allocate a shared block, or return null if there is no room.
   void* AllocateShared(const std::shared_ptr<Arena>& arena, size_t bytes) {
     bytes = (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
     {

@@ -208,7 +208,8 @@ class ArrayCalls {
     return true;
   }
 
-  // Start the operation. `layout` is that of the result; without an output, the engine allocates it.
+  // Run the operation, or start it and return a handle. `layout` is that of the result; without an output, the engine
+  // allocates it.
   nb::object Run(const Member& member, nb::handle tensor, const PlainArray& layout, hvd_op* op, nb::handle name,
                  NewArray output, bool wait, bool with_splits = false) const {
     std::string full;

@@ -27,8 +27,8 @@ class Onlookers {
  public:
   // `storage_count` returns the number of tensors that share the storage at an address.
   explicit Onlookers(nanobind::callable storage_count);
-  // Store the reference counts of this parameter's gradient as the reference for all others. Call in a hook, where
-  // nothing else can refer to the gradient.
+  // Store the reference counts of this parameter's gradient as the expected values for all others. Call in a hook,
+  // where nothing else can refer to the gradient.
   void Learn(nanobind::handle parameter);
   bool AreNone(nanobind::handle parameter, nanobind::handle gradient) const;
 

@@ -116,7 +116,7 @@ struct Bundle {
   }
 };
 
-// All methods need the GIL.
+// The gradients of one optimizer by number. All methods need the GIL.
 class GradientTable {
  public:
   // `dtypes`: types that are sent without a compressor.
@@ -155,7 +155,7 @@ class GradientTable {
     if (row.standing == kDue || row.standing == kDueSparse) row.standing = Due(row);
   }
 
-  // Rounds
+  // ---- rounds
 
   void Restart(int passes) {
     passes_ = passes;
@@ -329,7 +329,7 @@ class GradientTable {
     if (replaced) throw nb::value_error(ReplacedText(replaced->name).c_str());
   }
 
-  // Tell Python's garbage collector about references, because a parameter may refer to its optimizer.
+  // Report references to Python's garbage collector, because a parameter may refer to its optimizer.
   static int Traverse(PyObject* self, visitproc visit, void* arg) {
     Py_VISIT(Py_TYPE(self));
     if (!nb::inst_ready(self)) return 0;

@@ -5,9 +5,9 @@
 // would release Python objects without the GIL. So such a thread stops and stays until the process ends, as threads do
 // from Python 3.14 on.
 //
-//  The unwinder calls the personality routine of each function that has something to release or must not be left,
-//  before it unwinds that function. All functions of this module use the routine below (--wrap in
-//  engine/CMakeLists.txt). This works wherever Python may be called, and costs nothing unless a thread is ended.
+// The unwinder calls the personality routine of each function that has something to release or must not be left,
+// before it unwinds that function. All functions of this module use the routine below (--wrap in
+// engine/CMakeLists.txt). This works wherever Python may be called, and costs nothing unless a thread is ended.
 #include <unistd.h>
 #include <unwind.h>
 

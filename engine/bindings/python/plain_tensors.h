@@ -39,7 +39,7 @@ class PlainTensors : public PlainArrays {
   const TensorMaker* const maker_;
   const nanobind::callable is_grad_enabled_;
   const nanobind::object requires_grad_;  // attribute name
-  std::vector<bool> makeable_;            // by dtype id
+  std::vector<bool> makeable_;            // by dtype id: true if torch can create such tensors
 };
 
 void BindPlainTensors(nanobind::module_& module);

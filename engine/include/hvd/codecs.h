@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- *  Gradient compression codecs of libhvd: pure functions over float32 in the caller's memory, callable from any thread.
- *  engine/codecs/codecs.h describes the formats. Encoded messages ("wires") may begin at any address. Clients include
- *  hvd/engine.h instead of this file. */
+ * Gradient compression codecs of libhvd: pure functions over float32 in the caller's memory, callable from any thread.
+ * engine/codecs/codecs.h describes the formats. Encoded messages ("wires") may begin at any address. Clients include
+ * hvd/engine.h instead of this file. */
 #ifndef HVD_CODECS_H_
 #define HVD_CODECS_H_
 

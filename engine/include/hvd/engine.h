@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- *  The complete interface of libhvd: one versioned table of C functions. The Python module, the TensorFlow operations
- *  and the XLA handlers use only this table, so that all of them share one engine in a process.
- *  Every struct starts with its own size; fields are only ever added at the end. */
+ * The complete interface of libhvd: one versioned table of C functions. The Python module, the TensorFlow operations
+ * and the XLA handlers use only this table, so that all of them share one engine in a process.
+ * Every struct starts with its own size; fields are only ever added at the end. */
 #ifndef HVD_ENGINE_H_
 #define HVD_ENGINE_H_
 
@@ -217,10 +217,10 @@ typedef struct hvd_api {
   /* Start operations: independent ones if group is NULL, else all as one unit. Returns one handle > 0 for all of
    * them, which is done when all are done and has the status of the first one that failed. On an error, returns 0
    * and a status, and starts none.
-   *  `on_done` may be NULL; it runs on the thread that finishes the work, never under an engine lock.
-   *  HVD_WILL_WAIT promises that this thread waits immediately, so that the engine need not wake another thread.
-   *  HVD_PROMPT launches the operations on the stream that prompt_stream returned, after the work that is now on the
-   *  caller's stream, without negotiation. The caller guarantees that all members of the world submit these operations
+   * `on_done` may be NULL; it runs on the thread that finishes the work, never under an engine lock.
+   * HVD_WILL_WAIT promises that this thread waits immediately, so that the engine need not wake another thread.
+   * HVD_PROMPT launches the operations on the stream that prompt_stream returned, after the work that is now on the
+   * caller's stream, without negotiation. The caller guarantees that all members of the world submit these operations
    * in one order. They need an output buffer. An alltoall's splits are followed by the rows that come from each member;
    * an allgather may list the rows of all members in its splits. */
   int64_t (*submit)(hvd_world*, int32_t process_set, const hvd_op*, int32_t count, const char* group, uint32_t flags,

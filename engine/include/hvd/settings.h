@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- *  The list of all engine settings with their defaults: FIELD(type, name, default). The struct hvd_settings, the
+ * The list of all engine settings with their defaults: FIELD(type, name, default). The struct hvd_settings, the
  * engine's own Settings and the Python module's arguments are generated from it; defaults are defined nowhere else. New
  * fields go to the end, so that the structs of older clients stay valid. Strings are null-terminated. */
 #ifndef HVD_SETTINGS_H_
