@@ -16,8 +16,8 @@ namespace hvd {
 class StallInspector {
  public:
   struct Options {
-    WatchSpan warning{};   // zero: no check
-    WatchSpan shutdown{};  // zero: never
+    WatchSpan warning{};   // zero: no check at all
+    WatchSpan shutdown{};  // zero: stalls are never fatal
   };
   struct Finding {
     std::string name;

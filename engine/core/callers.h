@@ -37,9 +37,9 @@ class Callers {
   }
   // Record that this thread waits for an operation or polls one.
   void OnWait() { Note(&only_caller_, ThisThread()); }
-  // Return true if only this thread has ever submitted anything.
+  // Return true if only the thread with the number `caller` has ever submitted anything.
   bool IsOnly(uint64_t caller) const { return only_.load(std::memory_order_relaxed) == caller; }
-  // Return true if no other thread has ever submitted, waited or polled. Threads that have ended count too.
+  // Return true if no thread but `caller` has ever submitted, waited or polled. Threads that have ended count too.
   bool IsOnlyCaller(uint64_t caller) const { return only_caller_.load(std::memory_order_relaxed) == caller; }
 
   void Block(uint64_t thread, std::shared_ptr<Handle> handle) {

@@ -196,7 +196,7 @@ OnDevice MayUseDeviceMemory(const ProcessSet& set, const GpuWishes& wishes, cons
   const size_t members = set.ranks().size();
   const bool possible = set.device_lane() && members <= static_cast<size_t>(kMostSources) &&
                         DeviceMeeting::HasRoom(*set.device_lane()) && entries[0]->request.op != ReduceOp::kAdasum;
-  // Tensors on a second GPU of these processes are staged instead, unless the setting asks for ipc.
+  // Tensors on a second GPU of these processes do not use device memory, unless the setting asks for ipc.
   const bool here = wishes.ipc || set.MayMeetOn(entries[0]->device);
   if (!possible || !here || wishes.staged) return OnDevice::kNo;
   if (wishes.ipc || PaysOnDevice(wishes, entries, members, members)) return OnDevice::kYes;

@@ -260,7 +260,7 @@ void Engine::FlushReady() {
   }
 }
 
-// ---- between the ranks
+// ---- messages between ranks
 
 void Engine::OnMessage(int from, std::string_view message) {
   std::string_view body = message;

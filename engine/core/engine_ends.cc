@@ -187,7 +187,7 @@ void Engine::ReportStack() {
   OnStack(*set->second, message, std::string_view(message).substr(control::kHeaderBytes));
 }
 
-// ---- ends
+// ---- departures and the end of the world
 
 void Engine::FailAll(Membership& membership, const Status& status) {
   for (auto& operation : membership.state.pending().TakeAll()) Finish(std::move(operation), status);

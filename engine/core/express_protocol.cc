@@ -60,7 +60,7 @@ bool ExpressProtocol::under_way() const {
   return delivery_ || state_.pending().Any([](const Operation& operation) { return operation.round != kNoRound; });
 }
 
-// ---- our part
+// ---- sending our part
 
 // The form of the part follows from what all members know, so that all use the same form, unless one of them has no
 // free buffer.
@@ -207,7 +207,7 @@ void ExpressProtocol::AwaitParts(std::unique_ptr<Operation> operation, const con
   AddPart(set_.me(), part, own);
 }
 
-// ---- the parts of all members
+// ---- receiving parts
 
 Status ExpressProtocol::OnGone(int from, std::string_view body) {
   uint64_t up_to = 0;

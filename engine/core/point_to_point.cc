@@ -250,7 +250,7 @@ void PointToPoint::BuildLane(int rank, Pair& pair) {
   pair.lane = std::make_unique<Lane>(options, std::move(heads), std::move(keys), around_.connector, around_.changed);
 }
 
-// ---- the bytes
+// ---- transfer of the bytes
 
 // Return true once a GPU's tensor has pinned memory, filled if the tensor is sent. Other tensors need none.
 bool PointToPoint::HasPinned(Transfer& transfer) {

@@ -38,8 +38,8 @@ class ExpressMemory {
     }
     return heads_[me_]->buffers + next % kBuffers * kBufferBytes;
   }
-  // Return the number of our next part. `in_buffer`: its bytes are in its buffer. The caller must call Gone(me, number)
-  // later.
+  // Return the number of our next part. `in_buffer`: its bytes are in the buffer that FreeBuffer returned. The caller
+  // must call Gone(me, number) later.
   uint64_t NextNumber(bool in_buffer) {
     Came(me_, ++number_);
     if (in_buffer) holds_[number_ % kBuffers] = number_;

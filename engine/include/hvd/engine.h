@@ -162,8 +162,8 @@ typedef struct hvd_op {
   void* allocate_context;
   /* Type that float32 allreduces are sent in: HVD_FLOAT16 or HVD_BFLOAT16 rounds the tensor to that type, so that
    * the other ranks treat it as a tensor of that type, and converts the result back to float32. 0 sends float32.
-   * Ignored for other dtypes, and in a world on one host, where it would save nothing, unless the world is
-   * deterministic. */
+   * Ignored for other dtypes, for tensors on devices, and in a world on one host (where it saves nothing) unless the
+   * world is deterministic. */
   int32_t wire_dtype;
   /* For a tensor on a device: the framework's stream that produces its contents. The stream is not blocked. */
   uint64_t stream;
@@ -289,8 +289,8 @@ typedef struct hvd_api {
    * values on all ranks. */
   void (*use_tuning)(hvd_world*, uint64_t fusion_threshold, uint64_t cycle_time_us, uint64_t chunk_bytes);
   /* Make later work on a stream of the device wait for all operations that are done; the caller does not wait. Fails
-   * once the world has ended because of a lost rank: results on the device are then invalid, also those of
-   * operations that were done before. */
+   * once the world has ended: results on the device may then be invalid, also those of operations that were done
+   * before. */
   int32_t (*let_wait)(hvd_world*, int32_t device, uint64_t stream, hvd_status*);
   /* output_rows returns the rows of an output that the engine allocated on a device, or -1. copy_output puts a copy
    * of the output to memory of the caller on the stream; afterwards the engine reuses its own memory. The handle

@@ -20,7 +20,7 @@
   FIELD(int32_t, deterministic, 0)                 /* 1: results do not depend on which hosts the ranks are on */          \
   FIELD(int32_t, disable_group_fusion, 0)                                                                                  \
   FIELD(uint64_t, peer_timeout_ms, 10000)          /* a silent peer is lost after this time; 0 = never */                  \
-  FIELD(uint64_t, stall_warning_ms, 60000)         /* warn if a tensor waits for ranks this long; 0 = never */             \
+  FIELD(uint64_t, stall_warning_ms, 60000)         /* warn if a tensor waits this long; 0: no stall check at all */        \
   FIELD(uint64_t, stall_shutdown_ms, 0)            /* end the job if a tensor waits this long; 0 = never */                \
   FIELD(int32_t, autotune, 0)                      /* 1: rank 0 tunes fusion_threshold, cycle_time_us and slot_bytes */    \
   FIELD(uint32_t, autotune_fixed, 0)               /* bits of values not to tune: 1 fusion, 2 cycle time, 4 slots */       \
