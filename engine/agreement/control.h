@@ -82,7 +82,7 @@ struct Other {
 struct Place {
   static constexpr size_t kUnit = 64;
 
-  uint64_t number = 0;      // counts the sender's parts of this kind
+  uint64_t number = 0;      // number of the part among the sender's parts in shared memory
   uint64_t gone_up_to = 0;  // the sender no longer needs the receiver's parts up to this number
   uint32_t unit = 0;        // offset in units of kUnit bytes
 } __attribute__((packed));

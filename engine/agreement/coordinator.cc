@@ -262,7 +262,7 @@ void Coordinator::FailStuck(const std::vector<int>& waiting, const std::vector<i
   const auto any = [](const std::vector<int>& members, auto holds) {
     return std::any_of(members.begin(), members.end(), [&](int member) { return holds(static_cast<size_t>(member)); });
   };
-  std::vector<std::string> names;  // names, because failing one tensor may delete others of its group
+  std::vector<std::string> names;  // names instead of pointers, because failing one tensor may delete others
   for (const Tensor* tensor : state_->table.Waiting()) {
     if (!tensor->complete && any(waiting, [&](size_t member) { return tensor->reported[member]; }) &&
         any(stuck, [&](size_t member) { return state_->Misses(*tensor, member); })) {

@@ -31,7 +31,7 @@ class LaunchOrder {
     alone_ = alone;
     return true;
   }
-  // Every piece of this batch has been launched.
+  // Note that every piece of this batch has been launched.
   void Launched(const Turn& turn) {
     taken_.erase(std::remove(taken_.begin(), taken_.end(), turn), taken_.end());
     alone_ = alone_ && !taken_.empty();

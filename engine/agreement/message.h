@@ -35,7 +35,7 @@ struct Request {
   bool operator==(const Request& other) const;
   int64_t Elements() const;
   size_t Bytes() const;
-  size_t RowBytes() const;  // bytes of one index of the first dimension
+  size_t RowBytes() const;  // bytes of one row (one index of the first dimension)
   // Return true if the user passed no name; a number that is never used again stands for it.
   bool IsNumbered() const { return name.find(".noname.") != std::string::npos; }
 };

@@ -59,7 +59,7 @@ class Reports {
  private:
   static constexpr uint32_t kSilent = 0xffffffffu;
   std::vector<Request> distinct_;
-  std::vector<uint32_t> which_;  // by member: index into distinct_
+  std::vector<uint32_t> which_;  // index into distinct_, by member
 };
 
 }  // namespace hvd

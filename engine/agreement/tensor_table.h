@@ -30,7 +30,7 @@ struct Tensor {
   bool queued = false;            // complete, with its whole group: the next decision takes it
   uint32_t unit = 0;              // number of its group while queued, 0 without a group
   size_t count = 0;               // members that have reported
-  size_t express = 0;             // members of these that have sent their part to all
+  size_t express = 0;             // members that have sent their part to all members
   std::vector<uint8_t> reported;  // by member: 1 if it has reported
   Reports reports;
   std::vector<int64_t> sizes;  // Entry::sizes, known after validation

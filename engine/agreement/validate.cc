@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The checks as one table, in the order in which they run.
+// Checks that all members submit the same collective: one table of checks in the order in which they run.
 #include "agreement/validate.h"
 
 #include <algorithm>

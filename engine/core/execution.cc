@@ -242,7 +242,7 @@ Status PrepareReducescatter(ProcessSet& set, const Entries& entries, RunningBatc
     const int64_t rows = operation->request.shape[0];
     const size_t row = operation->request.RowBytes();
     std::byte* from = const_cast<std::byte*>(operation->input);
-    for (int64_t j = 0; j < members; ++j) {  // the first rows % members ranks get one row more
+    for (int64_t j = 0; j < members; ++j) {  // the first `rows % members` members get one row more
       const size_t bytes = static_cast<size_t>(rows / members + (j < rows % members)) * row;
       ins[j].Add(from, bytes);
       from += bytes;

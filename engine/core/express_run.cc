@@ -80,7 +80,7 @@ ExpressRun::Share ExpressRun::ShareOf(size_t from, size_t to) const {
     return {OffsetOut(from, to), static_cast<size_t>(Rows(from, to)) * request.RowBytes()};
   }
   if (request.kind != OpKind::kReducescatter) return {0, BytesFrom(from)};
-  // The first rows % members members get one row more.
+  // The first `rows % members` members get one row more.
   const size_t rows = static_cast<size_t>(request.shape[0]), each = rows / members_, more = rows % members_;
   return {(each * to + std::min(to, more)) * request.RowBytes(), (each + (to < more)) * request.RowBytes()};
 }

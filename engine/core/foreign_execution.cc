@@ -89,7 +89,7 @@ bool ForeignReducescatter(ProcessSet& set, const Entries& entries, RunningBatch*
   for (const auto& operation : batch->operations) {
     const int64_t rows = operation->request.shape[0];
     std::byte* from = const_cast<std::byte*>(operation->input);
-    for (int64_t j = 0; j < members; ++j) {  // the first rows % members ranks get one row more
+    for (int64_t j = 0; j < members; ++j) {  // the first `rows % members` members get one row more
       const size_t bytes = static_cast<size_t>(rows / members + (j < rows % members)) * operation->request.RowBytes();
       ins[static_cast<size_t>(j)].Add(from, bytes);
       from += bytes;

@@ -11,8 +11,8 @@ struct hvd_status;
 
 /* Encoders encode p = values + residual, or values alone if residual is NULL. `left` receives p minus the decoded
  * wire, unless `left` is NULL; it may be the same memory as values or residual. Where p is not finite, int8 and
- * onebit fill that block of `left` with NaN, and topk copies p. Decoders write factor * value to `out`, or add it if
- * accumulate is not 0. decode_sum writes factor * (first + second + ...); it needs at least one wire. */
+ * onebit fill that block of `left` with NaN, and topk copies p to `left`. Decoders write factor * value to `out`, or
+ * add it if accumulate is not 0. decode_sum writes factor * (first + second + ...); it needs at least one wire. */
 typedef struct hvd_codecs {
   uint32_t size;
   const char* (*flavour)(void); /* name of the instruction set in use, such as "avx2"; it does not affect the results */
